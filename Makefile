@@ -1,0 +1,41 @@
+# Everything happens in a virtual environment of the project's own; nothing else is needed.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check
+WORKERS ?= 2
+
+.PHONY: run test test-all bench lint clean
+
+run: $(VENV)/core.stamp
+	@$(BIN)/loopscale demo --out out
+
+test: lint
+	$(BIN)/pytest -n $(WORKERS) -m "not slow"
+
+test-all: lint
+	$(BIN)/pytest -n $(WORKERS)
+
+bench: $(VENV)/dev.stamp
+	$(BIN)/python benchmarks/run.py
+
+lint: $(VENV)/dev.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf $(VENV) out .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(VENV)/core.stamp: constraints.txt pyproject.toml
+	@echo "Setting up $(VENV) ..."
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) -c constraints.txt -e .
+	@touch $@
+
+# torch goes first and by its exact version: a range lets pip choose a build of several gigabytes.
+$(VENV)/dev.stamp: $(VENV)/core.stamp
+	@echo "Adding the test tools ..."
+	@$(PIP) torch==2.13.0
+	@$(PIP) -c constraints.txt -e '.[dev]'
+	@touch $@

@@ -1,0 +1,129 @@
+"""Plain JSON files with a kind and a schema version; unknown keys are refused, nothing is half written."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+from pathlib import Path
+from typing import Any, TypeVar
+
+from loopscale.errors import InputError, nearest, shown
+
+T = TypeVar("T")
+_WORDS = {
+    str: "text",
+    float: "a number",
+    int: "a whole number",
+    bool: "true or false",
+    dict: "an object",
+    list: "a list",
+}
+_MISSING = object()
+
+
+class Fields:
+    """A JSON object read strictly: every key is taken by name and type, and what is left over is refused."""
+
+    def __init__(self, data: object, where: str) -> None:
+        if not isinstance(data, dict):
+            raise InputError(f"{where}: found {shown(data)} where an object with named fields was expected")
+        self._data: dict[str, Any] = dict(data)
+        self._known: list[str] = []
+        self.where = where
+
+    def take(self, name: str, kind: type[T], default: object = _MISSING) -> T:
+        """Remove and return the field ``name``; a missing field without a default is an error."""
+        self._known.append(name)
+        if name not in self._data:
+            if default is _MISSING:
+                raise InputError(f"{self.where}: field {name!r} is missing; it should be {_WORDS[kind]}")
+            return default  # type: ignore[return-value]
+        return self._checked(name, self._data.pop(name), kind)
+
+    def optional(self, name: str, kind: type[T]) -> T | None:
+        """Remove and return the field ``name``, or None when it is absent or null."""
+        self._known.append(name)
+        value = self._data.pop(name, None)
+        return None if value is None else self._checked(name, value, kind)
+
+    def object(self, name: str) -> Fields:
+        """Take a nested object."""
+        return Fields(self.take(name, dict), f"{self.where}: {name}")
+
+    def numbers(self, name: str) -> dict[str, float]:
+        """Take an object whose every value is a finite number."""
+        inner = self.object(name)
+        return {key: inner.take(key, float) for key in list(inner._data)}
+
+    def done(self) -> None:
+        """Refuse whatever was not taken, by name."""
+        if self._data:
+            key = next(iter(self._data))
+            raise InputError(f"{self.where}: unknown field {shown(key)}{nearest(str(key), self._known)}")
+
+    def _checked(self, name: str, value: Any, kind: type[T]) -> T:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if kind is float and number:
+            if not math.isfinite(value):
+                raise InputError(f"{self.where}: field {name!r} is {value}; it should be a finite number")
+            return float(value)  # type: ignore[return-value]
+        if kind is int and isinstance(value, bool):
+            number = False
+        if (kind is int and not number) or not isinstance(value, kind):
+            raise InputError(f"{self.where}: field {name!r} is {shown(value)}; it should be {_WORDS[kind]}")
+        return value
+
+
+def read_json(path: str | Path) -> object:
+    """Read a JSON file; anything that is not one gives a sentence that names the file."""
+    where = Path(path)
+    try:
+        return json.loads(where.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except (OSError, ValueError) as error:  # undecodable text and malformed JSON are ValueErrors
+        if isinstance(error, json.JSONDecodeError):
+            raise InputError(f"{path}: not JSON: {error.msg} at line {error.lineno}") from None
+        if isinstance(error, UnicodeDecodeError):
+            raise InputError(f"{path}: not JSON: the file is not UTF-8 text") from None
+        raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    except RecursionError:
+        raise InputError(f"{path}: not usable: its brackets are nested too deeply") from None
+
+
+def versioned(data: object, where: str, kind: str, version: int) -> Fields:
+    """Open a file of ours: check its kind and that this loopscale knows its schema version."""
+    fields = Fields(data, where)
+    found = fields.take("kind", str)
+    if found != kind:
+        raise InputError(f"{where}: this is a {shown(found)} file; a {kind!r} file is needed here")
+    schema = fields.take("schema", int)
+    if schema > version:
+        raise InputError(f"{where}: schema {schema} is newer than this loopscale reads ({version}); upgrade loopscale")
+    if schema < 1:
+        raise InputError(f"{where}: schema {schema} does not exist; it should be from 1 to {version}")
+    return fields
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write a file whole or not at all: to a temporary name beside it, then renamed."""
+    target = Path(path)
+    try:
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror}") from None
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(target)
+    except OSError as error:
+        Path(temporary).unlink(missing_ok=True)
+        raise InputError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def write_json(path: str | Path, data: object) -> None:
+    """Write ``data`` as indented JSON, whole or not at all."""
+    write_text(path, json.dumps(data, indent=1, allow_nan=False) + "\n")

@@ -1,0 +1,347 @@
+"""A scaling law: outer form, recurrence mapping and named coefficients."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from loopscale.arrays import BoolArray, FloatArray
+from loopscale.errors import InputError, nearest, shown
+from loopscale.files import Fields, read_json, versioned, write_json
+from loopscale.laws.coefficients import Coefficient
+from loopscale.laws.mappings import NoGain, RecurrenceMapping, mapping
+from loopscale.laws.outer import OuterLaw, outer_law
+from loopscale.laws.points import Points
+
+SCHEMA = 1
+AXES = ("size", "tokens", "experts", "recurrence")
+
+
+class Counting(Enum):
+    """What a law's parameter counts include."""
+
+    WITHOUT_EMBEDDINGS = "without-embeddings"
+    WITH_EMBEDDINGS = "with-embeddings"
+
+
+@dataclass(frozen=True)
+class Units:
+    """How many parameters and tokens make one unit of N and D in the coefficients."""
+
+    parameters: float
+    tokens: float
+
+    def __post_init__(self) -> None:
+        for name in ("parameters", "tokens"):
+            if not (np.isfinite(getattr(self, name)) and getattr(self, name) > 0):
+                raise InputError(f"units: {name} is {getattr(self, name)}; it should be finite and above zero")
+
+
+BILLIONS = Units(1e9, 1e9)
+RAW = Units(1.0, 1.0)
+
+
+@dataclass(frozen=True)
+class FittedRange:
+    """The span of each axis that a law was fitted on; None where the source does not say."""
+
+    size: tuple[float | None, float | None] = (None, None)
+    """N_act, counted as the law counts."""
+    tokens: tuple[float | None, float | None] = (None, None)
+    experts: tuple[float | None, float | None] = (None, None)
+    recurrence: tuple[float | None, float | None] = (None, None)
+
+    def outside(self, axis: str, value: FloatArray) -> BoolArray:
+        """Tell where ``value`` lies outside the span of ``axis``; rounding is forgiven."""
+        low, high = getattr(self, axis)
+        outside = np.zeros(np.shape(value), dtype=bool)
+        if low is not None:
+            outside |= value < low * (1 - 1e-9)
+        if high is not None:
+            outside |= value > high * (1 + 1e-9)
+        return outside
+
+
+@dataclass(frozen=True)
+class ScalingLaw:
+    """Loss of a model from its size, tokens, experts and recurrence.
+
+    Call it on :class:`Points`. It is callable on arrays, knows its exact gradients, the simpler laws it
+    contains, its units, and the range it was fitted on.
+    """
+
+    outer: OuterLaw
+    mapping: RecurrenceMapping
+    coefficients: Mapping[str, float]
+    units: Units
+    counts: Counting
+    name: str = "law"
+    source: str = ""
+    note: str = ""
+    rmse: float | None = None
+    """The fit's root-mean-square error in nats; the planner's eps unless one is given."""
+    fitted_range: FittedRange = FittedRange()
+    resamples: FloatArray | None = field(default=None, compare=False, repr=False)
+    """Coefficients of refits on resampled data, one row each, columns as in ``names``."""
+
+    def __post_init__(self) -> None:
+        expected, given = self.names, set(self.coefficients)
+        for name in self.coefficients:
+            if name not in expected:
+                raise InputError(f"{self.name}: coefficient {shown(name)} is unknown{nearest(name, expected)}")
+        for name in expected:
+            if name not in given:
+                raise InputError(
+                    f"{self.name}: coefficient {name!r} is missing; {self.form} needs {', '.join(expected)}"
+                )
+        values = {name: float(self.coefficients[name]) for name in expected}
+        _check_values(self, values)
+        object.__setattr__(self, "coefficients", MappingProxyType(values))
+        if self.rmse is not None and not (np.isfinite(self.rmse) and self.rmse >= 0):
+            raise InputError(f"{self.name}: rmse is {self.rmse}; it should be zero or more")
+        if self.resamples is not None:
+            object.__setattr__(self, "resamples", _checked_resamples(self))
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.form, tuple(self.coefficients.items())))
+
+    @property
+    def form(self) -> str:
+        """The outer law and the mapping by name."""
+        return f"{self.outer.name} with {self.mapping.name} recurrence"
+
+    @property
+    def terms(self) -> tuple[Coefficient, ...]:
+        """The coefficients with their meaning and search range, in order."""
+        return self.outer.coefficients + self.mapping.coefficients
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The coefficients' names, in the order of gradients and resamples."""
+        return tuple(term.name for term in self.terms)
+
+    def __call__(self, points: Points) -> FloatArray:
+        """Return the predicted loss, in nats per token."""
+        return self._loss(self.coefficients, points)
+
+    def resampled(self, points: Points) -> FloatArray:
+        """Return the losses that each resampled law predicts: one leading axis more than the points have."""
+        if self.resamples is None:
+            raise InputError(f"{self.name}: this law carries no resampled laws; fit it with resampling first")
+        columns = self.resamples.T.reshape(len(self.names), -1, *([1] * len(points.shape)))
+        return self._loss(dict(zip(self.names, columns, strict=True)), points)
+
+    def value_and_gradient(self, points: Points) -> tuple[FloatArray, FloatArray]:
+        """Return the loss and its derivative by every coefficient, stacked along a last axis as ``names``."""
+        values, c = self._inputs(points), self.coefficients
+        loop = points.loop_block / self.units.parameters if self._loops else 0.0
+        gain = self.mapping.gain(c, points.recurrence, values.m)
+        loss, by, by_N = self.outer.gradient(c, values.N + loop * gain, values.D, points.experts)
+        for name, by_name in self.mapping.gain_gradient(c, points.recurrence, values.m).items():
+            by[name] = by_N * loop * by_name
+        columns = [np.broadcast_to(by[name], points.shape) for name in self.names]
+        return np.broadcast_to(loss, points.shape), np.stack(columns, axis=-1)
+
+    def gain(self, points: Points) -> FloatArray:
+        """Return g_eff = (N_eff - N_act) / N_loop: what looping adds, in loop blocks."""
+        return np.asarray(self.mapping.gain(self.coefficients, points.recurrence, self._ratio(points)))
+
+    def effective_parameters(self, points: Points) -> FloatArray:
+        """Return N_eff = N_act + g_eff N_loop: the capacity the law credits to the looped model."""
+        return points.active + self.gain(points) * points.loop_block
+
+    def multiplier(self, points: Points) -> FloatArray:
+        """Return rho_eff = N_eff / N_act (eq. rho-effective)."""
+        return self.effective_parameters(points) / points.active
+
+    def largest_multiplier(self, points: Points) -> FloatArray:
+        """Return rho_eff for R → ∞: the most that looping can make of these parameters."""
+        if points.loop is None:
+            raise InputError("points: loop (N_loop) is needed to know what looping can reach")
+        asymptote = self.mapping.asymptote(self.coefficients, self._ratio(points))
+        with np.errstate(invalid="ignore"):  # an unbounded gain of an empty loop is still nothing
+            return 1.0 + np.where(points.loop > 0, asymptote * points.loop / points.active, 0.0)
+
+    def extrapolated(self, points: Points) -> dict[str, BoolArray]:
+        """Tell, axis by axis, where the points lie outside the range that the law was fitted on."""
+        at = (points.active, points.tokens, points.experts, points.recurrence)
+        return {axis: self.fitted_range.outside(axis, value) for axis, value in zip(AXES, at, strict=True)}
+
+    def at_one_expert(self) -> ScalingLaw:
+        """Return the dense law that this one is at E = 1 (proposition moe-loop-equivalence)."""
+        return self._reduced(*self.outer.at_one_expert(self.coefficients), *self.mapping.dense(self.coefficients))
+
+    def at_one_pass(self) -> ScalingLaw:
+        """Return the law without recurrence that this one is at R = 1."""
+        kept = {term.name: self.coefficients[term.name] for term in self.outer.coefficients}
+        return self._reduced(self.outer, kept, NoGain(), {})
+
+    def in_units(self, units: Units) -> ScalingLaw:
+        """Return the same law with its coefficients written for other units."""
+        by_N, by_D = units.parameters / self.units.parameters, units.tokens / self.units.tokens
+        coefficients = self.outer.rescaled(self.coefficients, by_N, by_D)
+        resamples = None
+        if self.resamples is not None:
+            columns = dict(zip(self.names, self.resamples.T, strict=True))
+            resamples = np.stack(list(self.outer.rescaled(columns, by_N, by_D).values()), axis=1)
+        return replace(self, coefficients=coefficients, units=units, resamples=resamples)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the law as plain values, the content of its JSON file."""
+        data: dict[str, Any] = {
+            "kind": "law",
+            "schema": SCHEMA,
+            "name": self.name,
+            "source": self.source,
+            "note": self.note,
+            "outer": self.outer.name,
+            "mapping": self.mapping.name,
+            "coefficients": dict(self.coefficients),
+            "units": {"parameters": self.units.parameters, "tokens": self.units.tokens},
+            "counts": self.counts.value,
+            "rmse": self.rmse,
+            "range": {axis: list(getattr(self.fitted_range, axis)) for axis in AXES},
+        }
+        if self.resamples is not None:
+            data["resamples"] = self.resamples.tolist()
+        return data
+
+    @classmethod
+    def from_dict(cls, data: object, where: str = "law") -> ScalingLaw:
+        """Read a law from plain values; ``where`` names their origin in errors."""
+        fields = versioned(data, where, "law", SCHEMA)
+        outer, recurrence = fields.take("outer", str), fields.take("mapping", str)
+        counts = fields.take("counts", str)
+        if counts not in {each.value for each in Counting}:
+            raise InputError(
+                f"{where}: field 'counts' is {shown(counts)}; it should be "
+                + " or ".join(repr(each.value) for each in Counting)
+            )
+        units = fields.object("units")
+        resamples = fields.optional("resamples", list)
+        try:
+            law = cls(
+                outer=outer_law(outer),
+                mapping=mapping(recurrence),
+                coefficients=fields.numbers("coefficients"),
+                units=Units(units.take("parameters", float), units.take("tokens", float)),
+                counts=Counting(counts),
+                name=fields.take("name", str),
+                source=fields.take("source", str, ""),
+                note=fields.take("note", str, ""),
+                rmse=fields.optional("rmse", float),
+                fitted_range=_range_from(fields),
+                resamples=None if resamples is None else _matrix(resamples, where),
+            )
+        except InputError as error:
+            raise error if str(error).startswith(where) else InputError(f"{where}: {error}") from None
+        units.done()
+        fields.done()
+        return law
+
+    def save(self, path: str | Path) -> None:
+        """Write the law as JSON."""
+        write_json(path, self.to_dict())
+
+    @classmethod
+    def load(cls, path: str | Path) -> ScalingLaw:
+        """Read a law that :meth:`save` wrote, or one written by hand in that form."""
+        return cls.from_dict(read_json(path), str(path))
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.form}; {json.dumps(dict(self.coefficients))}"
+
+    @property
+    def _loops(self) -> bool:
+        return not isinstance(self.mapping, NoGain)
+
+    def _ratio(self, points: Points) -> FloatArray:
+        return points.m if self.mapping.needs_ratio else np.float64(1.0)  # type: ignore[return-value]
+
+    def _inputs(self, points: Points) -> _Inputs:
+        return _Inputs(points.active / self.units.parameters, points.tokens / self.units.tokens, self._ratio(points))
+
+    def _loss(self, c: Mapping[str, Any], points: Points) -> FloatArray:
+        values = self._inputs(points)
+        N_eff = values.N
+        if self._loops:
+            gain = self.mapping.gain(c, points.recurrence, values.m)
+            N_eff = N_eff + gain * points.loop_block / self.units.parameters
+        return np.asarray(self.outer.loss(c, N_eff, values.D, points.experts))
+
+    def _reduced(
+        self, outer: OuterLaw, base: Mapping[str, Any], recurrence: RecurrenceMapping, gain: Mapping[str, Any]
+    ) -> ScalingLaw:
+        return replace(
+            self, outer=outer, mapping=recurrence, coefficients={**base, **gain}, resamples=None,
+            name=f"{self.name} (reduced)",
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    """A law's inputs in its own units."""
+
+    N: FloatArray
+    D: FloatArray
+    m: FloatArray
+
+
+def _check_values(law: ScalingLaw, values: Mapping[str, float]) -> None:
+    for name, value in values.items():
+        if not np.isfinite(value):
+            raise InputError(f"{law.name}: coefficient {name!r} is {value}; it should be a finite number")
+    for name in ("kappa1", "kappa2"):
+        if values.get(name, 1.0) <= 0:
+            raise InputError(f"{law.name}: coefficient {name!r} is {values[name]}; it should be above zero")
+    if law.outer.uses_experts and not 0 < values["E_start"] < values["E_max"]:
+        raise InputError(
+            f"{law.name}: E_start is {values['E_start']} and E_max {values['E_max']}; "
+            "they should be above zero and E_start the smaller"
+        )
+
+
+def _checked_resamples(law: ScalingLaw) -> FloatArray:
+    array = np.asarray(law.resamples, dtype=np.float64)
+    if array.ndim != 2 or array.shape[1] != len(law.names) or not len(array) or not np.isfinite(array).all():
+        raise InputError(
+            f"{law.name}: resamples should be rows of {len(law.names)} finite numbers, in the order "
+            + ", ".join(law.names)
+        )
+    for row in array:
+        _check_values(law, dict(zip(law.names, row.tolist(), strict=True)))
+    return array
+
+
+def _matrix(rows: list[Any], where: str) -> FloatArray:
+    try:
+        return np.asarray(rows, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"{where}: field 'resamples' should be rows of numbers, all of one length") from None
+
+
+def _range_from(fields: Fields) -> FittedRange:
+    spans = Fields(fields.take("range", dict, {}), f"{fields.where}: range")
+    found = {axis: _span(spans, axis) for axis in AXES}
+    spans.done()
+    return FittedRange(**found)
+
+
+def _span(spans: Fields, axis: str) -> tuple[float | None, float | None]:
+    pair = spans.optional(axis, list)
+    if pair is None:
+        return (None, None)
+    numbers = [each for each in pair if isinstance(each, int | float) and not isinstance(each, bool)]
+    if len(pair) != 2 or len(numbers) + pair.count(None) != 2 or not np.isfinite(numbers).all():
+        raise InputError(f"{spans.where}: {axis} is {shown(pair)}; it should be [lowest, highest], null where unknown")
+    if len(numbers) == 2 and numbers[0] > numbers[1]:
+        raise InputError(f"{spans.where}: {axis} is {shown(pair)}; the lowest comes first")
+    low, high = pair
+    return (None if low is None else float(low), None if high is None else float(high))

@@ -1,0 +1,104 @@
+"""Quantities as people write them: ``0.3B``, ``6T``, ``5e21``, ``3GB``, ``int4``."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from loopscale.errors import InputError, shown
+
+_NUMBER = r"([0-9][0-9_,]*\.?[0-9]*(?:e[+-]?[0-9]+)?|\.[0-9]+(?:e[+-]?[0-9]+)?)"
+_COUNT = re.compile(rf"{_NUMBER}\s*([kmbgtpez]?)", re.IGNORECASE)
+_BYTES = re.compile(rf"{_NUMBER}\s*([kmgtp]?)(i?)b?", re.IGNORECASE)
+_BITS = re.compile(r"(?:int|uint|fp|float|bf|nf|mxfp|nvfp|q)?([0-9]+(?:\.[0-9]+)?)(?:\s*-?bits?)?", re.IGNORECASE)
+
+_SCALE = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12, "p": 1e15, "e": 1e18, "z": 1e21}
+_POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
+
+
+def parse_count(text: str, what: str = "number") -> float:
+    """Read a positive count: ``0.3B`` parameters, ``6T`` tokens, ``5e21`` FLOPs."""
+    match = _COUNT.fullmatch(text.strip())
+    if match is None:
+        raise InputError(f"{what}: {shown(text)} is not a positive number; write it like 5e21, 0.3B or 6T")
+    return _positive(_number(match[1]) * _SCALE[match[2].lower()], text, what)
+
+
+def parse_bytes(text: str, what: str = "memory") -> float:
+    """Read an amount of memory: ``3GB`` is 3e9 bytes, ``3GiB`` is 3 * 2**30."""
+    match = _BYTES.fullmatch(text.strip())
+    if match is None:
+        raise InputError(f"{what}: {shown(text)} is not an amount of memory; write it like 3GB, 512MB or 8GiB")
+    base = 1024.0 if match[3] else 1000.0
+    return _positive(_number(match[1]) * base ** _POWER[match[2].lower()], text, what)
+
+
+def parse_bits(text: str, what: str = "bits") -> float:
+    """Read a bit width: ``4``, ``int4``, ``bf16``, ``fp8``, ``4.5bit``."""
+    match = _BITS.fullmatch(text.strip())
+    bits = float(match[1]) if match else math.nan
+    if not 1 <= bits <= 64:
+        raise InputError(
+            f"{what}: {shown(text)} is not a width between 1 and 64 bits; write it like 4, int4, fp8 or bf16"
+        )
+    return bits
+
+
+def parse_integers(text: str, what: str = "list") -> tuple[int, ...]:
+    """Read whole numbers of one or more, as a list or ranges: ``1,2,4``, ``1..10``, ``1-4,8``."""
+    found: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*([0-9]{1,6})\s*(?:(?:\.\.|-|:)\s*([0-9]{1,6})\s*)?", part)
+        first = int(match[1]) if match else 0
+        last = int(match[2]) if match and match[2] else first
+        if first < 1 or last < first:
+            raise InputError(
+                f"{what}: {shown(text)} is not a list of whole numbers from 1 up; write it like 4, 1,2,4 or 1..10"
+            )
+        if last - first > 10_000:
+            raise InputError(f"{what}: {shown(text)} spans more than 10,000 numbers; narrow the range")
+        found.extend(range(first, last + 1))
+    return tuple(sorted(set(found)))
+
+
+def format_count(value: float, digits: int = 3) -> str:
+    """Write a count as ``0.755B``, ``588B`` or ``6T``; past 1e18 as ``5e+21``."""
+    if not math.isfinite(value):
+        return "∞" if value > 0 else str(value)
+    if abs(value) >= 1e17:
+        return f"{value:.{digits}g}"
+    for scale, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K")):
+        if abs(value) >= scale:
+            return f"{_significant(value / scale, digits)}{letter}"
+    return _significant(value, digits)
+
+
+def format_size(value: float) -> str:
+    """Write a parameter count in billions, as the paper's tables do, or in millions below 0.1 B."""
+    return f"{value / 1e9:.3f}B" if value >= 1e8 else format_count(value)
+
+
+def format_bytes(value: float) -> str:
+    """Write decimal bytes: ``2.71 GB``."""
+    for scale, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if abs(value) >= scale:
+            return f"{_significant(value / scale, 3)} {unit}"
+    return f"{value:.0f} B"
+
+
+def _significant(value: float, digits: int) -> str:
+    text = f"{value:#.{digits}g}"
+    return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text.rstrip(".")
+
+
+def _number(text: str) -> float:
+    try:
+        return float(re.sub(r"[_,]", "", text))
+    except ValueError:
+        return math.nan
+
+
+def _positive(value: float, text: str, what: str) -> float:
+    if not (math.isfinite(value) and value > 0):
+        raise InputError(f"{what}: {shown(text)} must be finite and above zero")
+    return value
