@@ -1,0 +1,33 @@
+"""What a model costs before it exists: parameters, FLOPs, weight and KV memory."""
+
+from loopscale.architecture.architecture import Architecture, Stack
+from loopscale.architecture.ladder import (
+    RUNG_EXPERTS,
+    RUNG_RECURRENCES,
+    RUNGS,
+    at_width,
+    continuous,
+    rung,
+    rung_name,
+    width_for_active,
+)
+from loopscale.architecture.layers import Attention, FeedForward, LatentAttention, Layer, MixtureOfExperts, QKNorm
+
+__all__ = [
+    "RUNGS",
+    "RUNG_EXPERTS",
+    "RUNG_RECURRENCES",
+    "Architecture",
+    "Attention",
+    "FeedForward",
+    "LatentAttention",
+    "Layer",
+    "MixtureOfExperts",
+    "QKNorm",
+    "Stack",
+    "at_width",
+    "continuous",
+    "rung",
+    "rung_name",
+    "width_for_active",
+]

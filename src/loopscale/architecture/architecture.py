@@ -1,0 +1,207 @@
+"""An architecture: exact counts and costs of a model before it exists."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from loopscale.architecture.layers import Layer, MixtureOfExperts, Size
+from loopscale.errors import InputError
+from loopscale.laws import Counting, Points
+
+
+@dataclass(frozen=True)
+class Stack:
+    """The same layer, several times over."""
+
+    layer: Layer
+    count: Size
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A model's dimensions, and everything that follows from them.
+
+    Counts named as in the paper (``active``, ``loop``, ``total``, ``m``) leave out embeddings and routers, as
+    its law does; ``parameters`` is every weight of the built model. Costs come in two readings: the paper's
+    (``6 N_unroll`` and ``2 N_unroll`` a token), and the real one with output head, routers, attention scores
+    and per-loop supervision.
+    """
+
+    width: Size
+    """d_m"""
+    vocabulary: int
+    tied: bool
+    """Whether input and output embeddings are one matrix."""
+    prelude: tuple[Stack, ...]
+    """Layers run once, before the loop. A model that does not loop has all its layers here."""
+    loop_block: tuple[Stack, ...] = ()
+    """Layers run R times."""
+    coda: tuple[Stack, ...] = ()
+    """Layers run once, after the loop."""
+    recurrence: int = 1
+    """R that the model is built for; every cost can be asked at another."""
+    injection: Size = 0
+    """Weights of the adapter that feeds the input back in at each pass."""
+    other: Size = 0
+    """Weights outside the layers: final norm, exit gates, position tables."""
+    name: str = "model"
+
+    def __post_init__(self) -> None:
+        if self.recurrence < 1:
+            raise InputError(f"{self.name}: recurrence is {self.recurrence}; it should be 1 or more")
+
+    @property
+    def layers(self) -> Size:
+        """n_l: stored layers."""
+        return sum(stack.count for stack in self._stacks())
+
+    @property
+    def active(self) -> Size:
+        """N_act: weights that a token passes through once."""
+        return self._sum(self._stacks(), Layer.active) + self.injection
+
+    @property
+    def loop(self) -> Size:
+        """N_loop: the active weights of the loop block."""
+        return self._sum(self.loop_block, Layer.active) + self.injection
+
+    @property
+    def total(self) -> Size:
+        """N_total: all stored weights of the layers."""
+        return self._sum(self._stacks(), Layer.stored) + self.injection
+
+    @property
+    def m(self) -> Size:
+        """The active ratio N_act / N_total; 1 for a dense model."""
+        return self.active / self.total
+
+    @property
+    def embedding(self) -> Size:
+        """Stored embedding weights: once when tied, else input and output."""
+        return self.vocabulary * self.width * (1 if self.tied else 2)
+
+    @property
+    def router(self) -> Size:
+        """Weights of all routers."""
+        return self._sum(self._stacks(), Layer.router)
+
+    @property
+    def norms(self) -> Size:
+        """Weights of the layers' norms."""
+        return self._sum(self._stacks(), Layer.norm_parameters)
+
+    @property
+    def parameters(self) -> Size:
+        """Every weight of the built model."""
+        return self.total + self.embedding + self.router + self.other
+
+    @property
+    def experts(self) -> Size:
+        """E: routed experts for each active one, in the layers that route; 1 for a dense model."""
+        found = {
+            s.layer.feed_forward.experts for s in self._stacks() if isinstance(s.layer.feed_forward, MixtureOfExperts)
+        }
+        return max(found) if found else 1
+
+    def unrolled(self, recurrence: ArrayLike | None = None) -> Size:
+        """Return N_unroll = N_act + (R - 1) N_loop (eq. unroll)."""
+        return self.active + (self._passes(recurrence) - 1) * self.loop
+
+    def train_flops_per_token(self, recurrence: ArrayLike | None = None) -> Size:
+        """Return the paper's training cost of one token, 6 N_unroll."""
+        return 6 * self.unrolled(recurrence)
+
+    def inference_flops_per_token(self, recurrence: ArrayLike | None = None) -> Size:
+        """Return the paper's inference cost of one token, 2 N_unroll."""
+        return 2 * self.unrolled(recurrence)
+
+    def real_train_flops_per_token(
+        self, recurrence: ArrayLike | None = None, *, context: int, per_loop_supervision: bool = False
+    ) -> Size:
+        """Return the real training cost of one token in a causal sequence of ``context``: three forwards.
+
+        Per-loop supervision runs the coda and the output head after every pass.
+        """
+        passes = self._passes(recurrence)
+        exits = passes if per_loop_supervision else 1
+        cost = self._forward(lambda layer: layer.mean_seen(context))
+        return 3 * (cost(self.prelude) + passes * self._pass_cost(cost) + exits * self._exit_cost(cost))
+
+    def real_inference_flops_per_token(self, recurrence: ArrayLike | None = None, *, context: int) -> Size:
+        """Return the real cost of one generated token that attends to ``context`` positions."""
+        cost = self._forward(lambda layer: layer.seen(context))
+        return cost(self.prelude) + self._passes(recurrence) * self._pass_cost(cost) + self._exit_cost(cost)
+
+    def weight_bytes(self, bits: float, *, routers: bool = False) -> Size:
+        """Return the memory of the weights, embeddings included: the paper's M_weight.
+
+        The paper counts no routers; with ``routers`` the whole built model is counted.
+        """
+        return (self.parameters if routers else self.total + self.embedding) * bits / 8
+
+    def kv_bytes(
+        self,
+        recurrence: ArrayLike | None = None,
+        *,
+        context: int,
+        batch: int = 1,
+        bits: float = 16,
+        kept_passes: int | None = None,
+    ) -> Size:
+        """Return the memory of the KV cache.
+
+        Each pass through a looped layer has keys and values of its own; ``kept_passes`` keeps at most that
+        many of them (1: all passes share one slot).
+        """
+        passes = self._passes(recurrence)
+        slots = passes if kept_passes is None else np.minimum(passes, kept_passes)
+        cached = self._cached(self.prelude, context) + slots * self._cached(self.loop_block, context)
+        return (cached + self._cached(self.coda, context)) * batch * bits / 8
+
+    def points(
+        self, tokens: ArrayLike, recurrence: ArrayLike | None = None, counts: Counting = Counting.WITHOUT_EMBEDDINGS
+    ) -> Points:
+        """Return this model as a law sees it, with embeddings counted or not as the law wants."""
+        extra = self.embedding if counts is Counting.WITH_EMBEDDINGS else 0
+        return Points(
+            active=self.active + extra,
+            tokens=tokens,
+            recurrence=self._passes(recurrence),
+            experts=self.experts,
+            loop=self.loop,
+            total=self.total + extra,
+        )
+
+    def _stacks(self) -> Iterator[Stack]:
+        yield from self.prelude
+        yield from self.loop_block
+        yield from self.coda
+
+    def _passes(self, recurrence: ArrayLike | None) -> Size:
+        passes = self.recurrence if recurrence is None else recurrence
+        if np.any(np.asarray(passes) < 1):
+            raise InputError(f"{self.name}: recurrence is {passes}; it should be 1 or more")
+        return passes if isinstance(passes, int) else np.asarray(passes)
+
+    def _sum(self, stacks: Iterator[Stack] | tuple[Stack, ...], count: Callable[[Layer, Size], Size]) -> Size:
+        return sum(stack.count * count(stack.layer, self.width) for stack in stacks)
+
+    def _forward(self, seen: Callable[[Layer], float]) -> Callable[[tuple[Stack, ...]], Size]:
+        def cost(stacks: tuple[Stack, ...]) -> Size:
+            one = (s.layer.matmul_flops(self.width) + s.layer.attention.score_flops(seen(s.layer)) for s in stacks)
+            return sum(stack.count * flops for stack, flops in zip(stacks, one, strict=True))
+
+        return cost
+
+    def _pass_cost(self, cost: Callable[[tuple[Stack, ...]], Size]) -> Size:
+        return cost(self.loop_block) + 2 * self.injection
+
+    def _exit_cost(self, cost: Callable[[tuple[Stack, ...]], Size]) -> Size:
+        return cost(self.coda) + 2 * self.width * self.vocabulary
+
+    def _cached(self, stacks: tuple[Stack, ...], context: int) -> Size:
+        return sum(s.count * s.layer.attention.cached() * s.layer.seen(context) for s in stacks)
