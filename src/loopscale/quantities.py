@@ -8,11 +8,11 @@ import re
 from loopscale.errors import InputError, shown
 
 _NUMBER = r"([0-9][0-9_,]*\.?[0-9]*(?:e[+-]?[0-9]+)?|\.[0-9]+(?:e[+-]?[0-9]+)?)"
-_COUNT = re.compile(rf"{_NUMBER}\s*([kmbgtpez]?)", re.IGNORECASE)
+_COUNT = re.compile(rf"{_NUMBER}\s*([kmbgtp]?)", re.IGNORECASE)
 _BYTES = re.compile(rf"{_NUMBER}\s*([kmgtp]?)(i?)b?", re.IGNORECASE)
 _BITS = re.compile(r"(?:int|uint|fp|float|bf|nf|mxfp|nvfp|q)?([0-9]+(?:\.[0-9]+)?)(?:\s*-?bits?)?", re.IGNORECASE)
 
-_SCALE = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12, "p": 1e15, "e": 1e18, "z": 1e21}
+_SCALE = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12, "p": 1e15}
 _POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
 
 
@@ -62,10 +62,10 @@ def parse_integers(text: str, what: str = "list") -> tuple[int, ...]:
 
 
 def format_count(value: float, digits: int = 3) -> str:
-    """Write a count as ``0.755B``, ``588B`` or ``6T``; past 1e18 as ``5e+21``."""
+    """Write a count as ``0.755B``, ``588B`` or ``6T``; from 1e15 up as ``5e+21``."""
     if not math.isfinite(value):
         return "∞" if value > 0 else str(value)
-    if abs(value) >= 1e17:
+    if abs(value) >= 1e15:
         return f"{value:.{digits}g}"
     for scale, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K")):
         if abs(value) >= scale:
@@ -86,9 +86,15 @@ def format_bytes(value: float) -> str:
     return f"{value:.0f} B"
 
 
+def plain(value: float) -> float:
+    """Return a whole number as an int, so that JSON shows 8 and not 8.0."""
+    number = float(value)
+    return int(number) if number.is_integer() else number
+
+
 def _significant(value: float, digits: int) -> str:
-    text = f"{value:#.{digits}g}"
-    return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text.rstrip(".")
+    text = f"{value:.{digits}g}"
+    return f"{value:.0f}" if "e" in text and 1 <= abs(value) < 1e4 else text
 
 
 def _number(text: str) -> float:

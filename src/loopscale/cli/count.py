@@ -1,0 +1,113 @@
+"""``loopscale count``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from loopscale.architecture import Architecture
+from loopscale.cli.options import BITS, WHOLE, model_options, one_model, output_options
+from loopscale.cli.show import console, print_json, print_table
+from loopscale.quantities import format_bytes, format_count, plain
+from loopscale.tables import Table
+
+
+@click.command("count")
+@click.argument("config_path", metavar="[CONFIG]", required=False, type=click.Path())
+@model_options
+@click.option("--recurrence", type=WHOLE, help="R for the costs.  [default: the model's own]")
+@click.option("--bits", type=BITS, default="16", show_default=True, help="Bits per weight.")
+@click.option("--kv-bits", type=BITS, default="16", show_default=True, help="Bits per number in the KV cache.")
+@click.option("--context", type=WHOLE, default=2048, show_default=True, help="Context for attention and KV cache.")
+@click.option("--batch", type=WHOLE, default=1, show_default=True, help="Sequences in the KV cache.")
+@click.option("--kept-passes", type=WHOLE, help="Passes that keep a KV cache of their own.  [default: all]")
+@click.option("--per-loop-supervision", is_flag=True, help="Train with the loss after every pass.")
+@output_options
+def command(
+    config_path: str | None,
+    recurrence: int | None,
+    bits: float,
+    kv_bits: float,
+    context: int,
+    batch: int,
+    kept_passes: int | None,
+    per_loop_supervision: bool,
+    as_json: bool,
+    as_csv: bool,
+    **model: Any,
+) -> None:
+    """Count a model's parameters, FLOPs and memory exactly, before it exists.
+
+    \b
+    loopscale count path/to/config.json
+    loopscale count --rung 0.3B --experts 8 --recurrence 5 --context 8192 --bits int4
+    """
+    if config_path is not None:
+        if model["config"] is not None:
+            raise click.UsageError("give the config once, as an argument or with --config")
+        model["config"] = config_path
+    architecture = one_model(model.pop("rung"), **model)
+    if recurrence is not None and recurrence > 1 and architecture.loop == 0:
+        raise click.UsageError(f"--recurrence {recurrence}: {architecture.name} has no loop block; leave it at 1")
+    R = architecture.recurrence if recurrence is None else recurrence
+    found = {
+        "model": architecture.name,
+        "width": architecture.width,
+        "layers": architecture.layers,
+        "experts": plain(architecture.experts),
+        "recurrence": R,
+        "parameters": architecture.parameters,
+        "active": architecture.active,
+        "loop": architecture.loop,
+        "total": architecture.total,
+        "m": float(architecture.m),
+        "embedding": architecture.embedding,
+        "router": architecture.router,
+        "norms": architecture.norms,
+        "unrolled": architecture.unrolled(R),
+        "train_flops_per_token": architecture.train_flops_per_token(R),
+        "real_train_flops_per_token": plain(
+            architecture.real_train_flops_per_token(R, context=context, per_loop_supervision=per_loop_supervision)
+        ),
+        "inference_flops_per_token": architecture.inference_flops_per_token(R),
+        "real_inference_flops_per_token": plain(architecture.real_inference_flops_per_token(R, context=context)),
+        "weight_bytes": plain(architecture.weight_bytes(bits)),
+        "stored_bytes": plain(architecture.weight_bytes(bits, routers=True)),
+        "kv_bytes": plain(
+            architecture.kv_bytes(R, context=context, batch=batch, bits=kv_bits, kept_passes=kept_passes)
+        ),
+    }
+    if as_json:
+        print_json(found)
+    elif as_csv:
+        click.echo(Table.from_records([found]).csv(), nl=False)
+    else:
+        _print(architecture, found, bits, context)
+
+
+def _print(model: Architecture, found: dict[str, Any], bits: float, context: int) -> None:
+    notes = {
+        "parameters": "every weight of the built model",
+        "active": "N_act: what a token passes through once, embeddings and routers apart",
+        "loop": "N_loop: the part of it that is looped",
+        "total": "N_total: all weights of the layers, embeddings and routers apart",
+        "embedding": "tied" if model.tied else "input and output",
+        "router": "routers",
+        "norms": "norms inside the layers",
+        "unrolled": f"N_unroll at R = {found['recurrence']}",
+    }
+    rows = [(name, format_count(found[name], 4), f"{found[name]:,}", note) for name, note in notes.items()]
+    title = f"{found['model']}: width {found['width']}, {found['layers']} layers, E = {found['experts']:g}"
+    print_table(title, ("", "count", "exactly", "what"), rows, left=("", "what"))
+    costs = [
+        ("training", f"{found['train_flops_per_token']:.4g}", f"{found['real_train_flops_per_token']:.4g}"),
+        ("inference", f"{found['inference_flops_per_token']:.4g}", f"{found['real_inference_flops_per_token']:.4g}"),
+    ]
+    print_table("FLOPs a token", ("", "the paper's", "real"), costs, left=("",))
+    console().print(
+        f"real: with output head, routers and attention over {context} positions\n"
+        f"weights {format_bytes(found['weight_bytes'])} at {bits:g} bits; "
+        f"KV cache {format_bytes(found['kv_bytes'])} at {context} positions",
+        highlight=False,
+    )

@@ -1,0 +1,161 @@
+"""Option types and groups that several verbs share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from loopscale import quantities
+from loopscale.architecture import RUNGS, Architecture, at_width, rung, rung_name
+from loopscale.errors import InputError, shown
+from loopscale.laws import DEFAULT, ScalingLaw, find_law
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Quantity(click.ParamType[Any]):
+    """Text that one of our parsers reads; its sentence becomes the option's."""
+
+    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
+        self.name = name
+        self.parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return self.parse(value)
+        except InputError as error:
+            self.fail(str(error), param, ctx)
+
+
+def _bare(parse: Callable[..., Any]) -> Callable[[str], Any]:
+    """Return the parser without its own name for the value: the option's name stands there instead."""
+
+    def read(text: str) -> Any:
+        try:
+            return parse(text, "§")
+        except InputError as error:
+            raise InputError(str(error).removeprefix("§: ")) from None
+
+    return read
+
+
+def _counts(text: str) -> tuple[float, ...]:
+    return tuple(_bare(quantities.parse_count)(part) for part in text.split(","))
+
+
+def _memories(text: str) -> tuple[float, ...]:
+    return tuple(_bare(quantities.parse_bytes)(part) for part in text.split(","))
+
+
+def _experts(text: str) -> tuple[float, ...]:
+    """Read expert counts: whole numbers and ranges, or any number from 1 up that routing can reach."""
+    found: set[float] = set()
+    for part in text.split(","):
+        try:
+            value = float(part)
+        except ValueError:
+            found.update(_bare(quantities.parse_integers)(part))
+            continue
+        if not 1 <= value <= 1e6:
+            raise InputError(f"{shown(part.strip())} is not an expert count; it should be from 1 to 1,000,000")
+        found.add(value)
+    return tuple(sorted(found))
+
+
+def _rungs(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(rung_name(part) for part in text.split(",")))
+
+
+COUNT = Quantity("COUNT", _bare(quantities.parse_count))
+COUNTS = Quantity("COUNT,…", _counts)
+BYTES = Quantity("BYTES", _bare(quantities.parse_bytes))
+MEMORIES = Quantity("BYTES,…", _memories)
+BITS = Quantity("BITS", _bare(quantities.parse_bits))
+INTEGERS = Quantity("N,…", _bare(quantities.parse_integers))
+EXPERTS = Quantity("E,…", _experts)
+RUNG_LIST = Quantity("RUNG,…", _rungs)
+LAW = Quantity("NAME|FILE", find_law)
+WHOLE = click.IntRange(1, 10_000_000)
+ACTIVE = click.IntRange(1, 1024)
+WIDTH = click.IntRange(1, 1_000_000)
+
+
+def law_option(function: F) -> F:
+    """Add ``--law``."""
+    return click.option(
+        "--law", type=LAW, default=DEFAULT, show_default=True, help="A published law by name, or a law file (JSON)."
+    )(function)
+
+
+def output_options(function: F) -> F:
+    """Add ``--json`` and ``--csv``."""
+    function = click.option("--csv", "as_csv", is_flag=True, help="Print the table as CSV.")(function)
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON for other programs.")(function)
+
+
+def model_options(function: F) -> F:
+    """Add the options that name one model: a rung, a width, or a config file."""
+    options = (
+        click.option("--rung", help=f"A rung of the ladder: {', '.join(RUNGS)}."),
+        click.option("--width", type=WIDTH, help="Any other width by the ladder's rules."),
+        click.option("--layers", type=WHOLE, help="Depth for --width; follows the width unless given."),
+        click.option("--experts", type=EXPERTS, help="E: routed experts for each active one.  [default: 1]"),
+        click.option("--active-experts", type=ACTIVE, default=2, show_default=True, help="k: experts a token uses."),
+        click.option("--config", type=click.Path(), help="A Hugging Face config.json, or the folder that holds one."),
+    )  # fmt: skip
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def one_model(
+    rung_text: str | None,
+    width: int | None,
+    layers: int | None,
+    experts: tuple[float, ...] | None,
+    active_experts: int,
+    config: str | None,
+) -> Architecture:
+    """Return the model that the options name; exactly one of rung, width and config."""
+    named = [text for text, value in (("--rung", rung_text), ("--width", width), ("--config", config)) if value]
+    if len(named) != 1:
+        found = f"found {' and '.join(named)}" if named else "found none"
+        raise click.UsageError(f"give one of --rung, --width or --config ({found})")
+    if config is not None:
+        from loopscale.architecture import read_config
+
+        if experts is not None or layers is not None:
+            raise click.UsageError("--experts and --layers do not go with --config, which states them itself")
+        return read_config(config)
+    if experts is not None and len(experts) != 1:
+        raise click.UsageError("--experts takes one number here")
+    E = experts[0] if experts else 1
+    if rung_text is not None:
+        if layers is not None:
+            raise click.UsageError("--layers goes with --width; a rung has its own depth")
+        return rung(rung_text, E, active_experts)
+    assert width is not None
+    return at_width(width, layers, experts=E, active_experts=active_experts)
+
+
+def reference(text: str) -> tuple[Architecture, int]:
+    """Read a reference model as RUNG[:EXPERTS[:RECURRENCE]], like 0.6B:8:1."""
+    parts = text.split(":")
+    try:
+        experts = _experts(parts[1]) if len(parts) > 1 else (1,)
+        passes = _bare(quantities.parse_integers)(parts[2]) if len(parts) > 2 else (1,)
+        if len(parts) > 3 or len(experts) != 1 or len(passes) != 1:
+            raise InputError(f"{shown(text)} is not RUNG:EXPERTS:RECURRENCE; write it like 0.6B:8:1")
+        return rung(parts[0], experts[0]), passes[0]
+    except InputError as error:
+        raise click.BadParameter(str(error), param_hint="'--like'") from None
+
+
+def show_law(law: ScalingLaw) -> str:
+    """Name the law as results should: published ones by name, files by the name inside."""
+    resampled = "" if law.resamples is None else f" with {len(law.resamples)} resampled laws"
+    return f"law {law.name}{resampled}"

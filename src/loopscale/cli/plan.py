@@ -1,0 +1,209 @@
+"""``loopscale plan``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from loopscale.architecture import RUNG_EXPERTS, RUNG_RECURRENCES, RUNGS
+from loopscale.cli.options import (
+    ACTIVE,
+    BITS,
+    BYTES,
+    COUNT,
+    EXPERTS,
+    INTEGERS,
+    RUNG_LIST,
+    WHOLE,
+    law_option,
+    output_options,
+    reference,
+    show_law,
+)
+from loopscale.cli.show import console, legend, mark, print_json, print_table
+from loopscale.laws import ScalingLaw
+from loopscale.plan import (
+    PEAK_FLOPS,
+    Budget,
+    Candidate,
+    Plan,
+    Rule,
+    Space,
+    architecture_space,
+    continuous_space,
+    device_flops,
+    ladder_space,
+    like,
+    plan,
+    width_space,
+)
+from loopscale.quantities import format_bytes, format_count, format_size
+
+
+@click.command("plan")
+@click.option("--flops", type=COUNT, help="Training compute, like 5e21.")
+@click.option("--like", "like_model", help="Compute of a reference model RUNG:EXPERTS:RECURRENCE, with --like-tokens.")
+@click.option("--like-tokens", type=COUNT, help="Tokens that the reference is trained on, like 6T.")
+@click.option("--gpu-hours", type=COUNT, help="Compute as device-hours, with --device and --utilisation.")
+@click.option("--device", help=f"One of {', '.join(PEAK_FLOPS)}.")
+@click.option("--utilisation", type=float, help="Share of the device's peak that training reaches, like 0.4.")
+@click.option("--tokens", type=COUNT, help="Training tokens, when they are given; compute is then a limit, or none.")
+@click.option("--max-tokens", type=COUNT, help="The most tokens there are to train on.")
+@click.option("--memory", type=BYTES, help="Memory for the weights (and KV cache with --context), like 3GB.")
+@click.option("--bits", type=BITS, default="16", show_default=True, help="Bits per weight: 4, int4, fp8, bf16.")
+@click.option("--context", type=WHOLE, help="Context length whose KV cache must fit in --memory too.")
+@click.option("--batch", type=WHOLE, default=1, show_default=True, help="Sequences in the KV cache.")
+@click.option("--kv-bits", type=BITS, default="16", show_default=True, help="Bits per number in the KV cache.")
+@click.option("--kept-passes", type=WHOLE, help="Passes that keep a KV cache of their own.  [default: all]")
+@click.option("--inference-flops", type=COUNT, help="The most FLOPs a generated token may cost (2 N_unroll).")
+@click.option("--serve-tokens", type=COUNT, help="Tokens served over the model's life, paid from the compute too.")
+@click.option("--rung", "rungs", type=RUNG_LIST, help=f"Rungs to choose from.  [default: {','.join(RUNGS)}]")
+@click.option("--width", "widths", type=INTEGERS, help="Widths to choose from instead, by the ladder's rules.")
+@click.option("--continuous", is_flag=True, help="Choose from all sizes between 256 and 4096 wide, buildable or not.")
+@click.option("--config", type=click.Path(), help="Plan for the model of a config.json: its recurrence is chosen.")
+@click.option("--experts", type=EXPERTS, help=f"Expert counts.  [default: {','.join(map(str, RUNG_EXPERTS))}]")
+@click.option("--recurrence", type=INTEGERS, help="Recurrences, like 4 or 1..10.  [default: 1..10]")
+@click.option("--active-experts", type=ACTIVE, default=2, show_default=True, help="k: experts that a token uses.")
+@click.option("--eps", type=float, help="Least gain that justifies a pass or more experts.  [default: the law's RMSE]")
+@click.option(
+    "--rule",
+    type=click.Choice([each.value for each in Rule]),
+    default="paper",
+    show_default=True,
+    help="paper: each step must gain eps. loss: lowest loss alone.",
+)
+@law_option
+@click.option("--top", type=click.IntRange(1, 1000), default=8, show_default=True, help="Rivals to show.")
+@click.option("--out", type=click.Path(), help="Also save the plan as JSON in this file.")
+@output_options
+def command(
+    law: ScalingLaw, eps: float | None, rule: str, top: int, out: str | None, as_json: bool, as_csv: bool, **asked: Any
+) -> None:
+    """Choose the model to train under your budgets.
+
+    Fix an axis and it is given; leave it free and it is optimised.
+
+    \b
+    loopscale plan --flops 5e21 --memory 3GB --bits int4
+    loopscale plan --rung 0.3B --experts 8 --like 0.6B:8:1 --like-tokens 6T
+    loopscale plan --gpu-hours 50000 --device h100 --utilisation 0.4 --memory 8GiB --bits 4 --context 8192
+    loopscale plan --flops 1e22 --serve-tokens 5T --inference-flops 2e9 --json
+    """
+    budget = _budget(asked)
+    found = plan(budget, _space(asked), law, eps=eps, rule=Rule(rule))
+    if out is not None:
+        found.save(out)
+    if as_json:
+        print_json(found.to_dict())
+    elif as_csv:
+        click.echo(found.table().csv(), nl=False)
+    else:
+        print_plan(found, top)
+
+
+def _budget(asked: dict[str, Any]) -> Budget:
+    plain = ("tokens", "max_tokens", "memory", "bits", "context", "batch", "kv_bits", "kept_passes", "inference_flops")
+    limits = {name: asked[name] for name in plain}
+    if limits["context"] is None and (limits["kept_passes"] or limits["batch"] != 1):
+        raise click.UsageError("--batch and --kept-passes size the KV cache; give --context with them")
+    if limits["context"] is not None and limits["memory"] is None:
+        raise click.UsageError("--context counts against --memory; give --memory with it")
+    return Budget(flops=_flops(asked), serve_tokens=asked["serve_tokens"] or 0.0, **limits)
+
+
+def _flops(asked: dict[str, Any]) -> float | None:
+    """Return the compute, however it was said."""
+    ways = {"--flops": asked["flops"], "--like": asked["like_model"], "--gpu-hours": asked["gpu_hours"]}
+    given = [name for name, value in ways.items() if value is not None]
+    if len(given) > 1:
+        raise click.UsageError(f"{' and '.join(given)} both state the compute; give one")
+    for name, owner in (("like_tokens", "--like"), ("device", "--gpu-hours"), ("utilisation", "--gpu-hours")):
+        if (asked[name] is not None) != (ways[owner] is not None):
+            raise click.UsageError(f"{owner} and --{name.replace('_', '-')} go together; give both")
+    if not given and asked["tokens"] is None:
+        raise click.UsageError("give the compute: --flops 5e21, or --like 0.6B:8:1 --like-tokens 6T, or --gpu-hours")
+    if asked["like_model"] is not None:
+        model, passes = reference(asked["like_model"])
+        return like(model, asked["like_tokens"], passes)
+    if asked["gpu_hours"] is not None:
+        return device_flops(asked["gpu_hours"], asked["device"], asked["utilisation"])
+    flops: float | None = asked["flops"]
+    return flops
+
+
+def _space(asked: dict[str, Any]) -> Space:
+    names = {"rungs": "--rung", "widths": "--width", "continuous": "--continuous", "config": "--config"}
+    given = [option for name, option in names.items() if asked[name]]
+    if len(given) > 1:
+        raise click.UsageError(f"{' and '.join(given)} both state the sizes; give one")
+    experts = asked["experts"] or RUNG_EXPERTS
+    recurrences = asked["recurrence"] or RUNG_RECURRENCES
+    if asked["config"]:
+        from loopscale.architecture import read_config
+
+        if asked["experts"]:
+            raise click.UsageError("--experts does not go with --config, which states them itself")
+        model = read_config(asked["config"])
+        return architecture_space([model], recurrences if model.loop else asked["recurrence"] or (1,))
+    if asked["continuous"]:
+        return continuous_space(experts, recurrences)
+    if asked["widths"]:
+        return width_space(asked["widths"], experts, recurrences, asked["active_experts"])
+    return ladder_space(asked["rungs"] or tuple(RUNGS), experts, recurrences, asked["active_experts"])
+
+
+def print_plan(found: Plan, top: int) -> None:
+    """Print the choice in words, how sure it is, and the table of rivals."""
+    out, choice, budget = console(), found.choice, found.grid.budget
+    outside = bool(choice.extrapolated)
+    out.print(
+        f"[bold]Train {choice.rung} with {choice.experts:g} expert{'s' if choice.experts != 1 else ''} for each active "
+        f"one and {choice.recurrence} pass{'es' if choice.recurrence != 1 else ''}, on {format_count(choice.tokens)} "
+        f"tokens: loss {mark(f'{choice.loss:.4f}', outside)}[/]",
+        highlight=False,
+    )
+    weights = f"{format_bytes(choice.weight_bytes)} of weights at {budget.bits:g} bits"
+    cache = f" + {format_bytes(choice.kv_bytes)} of KV cache" if choice.kv_bytes else ""
+    limit = "" if budget.memory is None else f" (of {format_bytes(budget.memory)})"
+    out.print(
+        f"{format_size(choice.active)} active, {format_size(choice.total)} total, {format_size(choice.effective)} "
+        f"effective; {weights}{cache}{limit}; {choice.train_flops:.3g} FLOPs of training, "
+        f"{choice.inference_flops:.3g} a generated token",
+        highlight=False,
+    )
+    out.print(_certainty(found), highlight=False)
+    rows = [_row(choice)] + [_row(each) for each in found.rivals(top)[: max(top, 1) + 6]]
+    columns = ("size", "E", "R", "active", "tokens", "loss", "memory", "FLOPs/token", "verdict")
+    print_table("The choice and its near rivals", columns, rows, left=("size", "verdict"))
+    axes = [axis for each in [choice, *found.rivals(top)] for axis in each.extrapolated]
+    if axes:
+        out.print(legend(axes), highlight=False)
+
+
+def _certainty(found: Plan) -> str:
+    grid = found.grid
+    rule = f"eps {grid.eps:g}" if grid.rule is Rule.PAPER else "lowest loss alone"
+    said = f"{show_law(found.law)}, {rule}"
+    if found.lead is not None:
+        close = ", less than eps: a toss-up" if found.lead < grid.eps else ""
+        said += f"; lead over the next admissible design {found.lead:.4f}{close}"
+    if found.agreement is None:
+        return said
+    votes = ", ".join(f"{each.label} {share:.0%}" for each, share in found.votes()[:4])
+    return f"{said}; {found.agreement:.0%} of resampled laws agree ({votes})"
+
+
+def _row(each: Candidate) -> tuple[str, ...]:
+    outside = each.extrapolated
+    return (
+        mark(each.rung, "size" in outside),
+        mark(f"{each.experts:g}", "experts" in outside),
+        mark(str(each.recurrence), "recurrence" in outside),
+        format_size(each.active),
+        mark(format_count(each.tokens), "tokens" in outside),
+        mark(f"{each.loss:.4f}", bool(outside)),
+        format_bytes(each.weight_bytes + each.kv_bytes),
+        f"{each.inference_flops:.3g}",
+        each.verdict,
+    )

@@ -1,0 +1,61 @@
+"""Readable tables, and JSON that every parser takes."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import click
+from rich import box
+from rich.console import Console
+from rich.table import Table as RichTable
+
+EXTRAPOLATED = "†"
+"""Marks a number for which the law is used outside the range it was fitted on."""
+
+
+def console() -> Console:
+    """Return the console that tables go to; wide enough for one when the output is a file or a pipe."""
+    wide = Console()
+    return wide if wide.is_terminal else Console(width=140)
+
+
+def print_json(data: object) -> None:
+    """Print strict JSON: NaN and infinities become null."""
+    click.echo(json.dumps(_finite(data), indent=1, allow_nan=False))
+
+
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], left: Sequence[str] = ()) -> None:
+    """Print a table; numbers stand right, the columns in ``left`` stand left."""
+    table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in columns:
+        table.add_column(name, justify="left" if name in left else "right", no_wrap=name not in left)
+    for row in rows:
+        table.add_row(*row)
+    out = console()
+    if title:
+        out.print(f"[bold]{title}[/]", highlight=False)
+    out.print(table)
+
+
+def mark(text: str, extrapolated: bool) -> str:
+    """Return ``text`` with the sign of extrapolation where it applies."""
+    return f"{text}{EXTRAPOLATED}" if extrapolated else text
+
+
+def legend(axes: Iterable[str]) -> str:
+    """Return the line that explains the sign, or nothing when it was not used."""
+    found = sorted(set(axes))
+    return f"{EXTRAPOLATED} extrapolated: outside the range the law was fitted on ({', '.join(found)})" if found else ""
+
+
+def _finite(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {key: _finite(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_finite(value) for value in data]
+    if isinstance(data, float) and not math.isfinite(data):
+        return None
+    return data

@@ -1,0 +1,42 @@
+"""Budgets in, ranked admissible designs out."""
+
+from loopscale.plan.budget import PEAK_FLOPS, Budget, Rule, device_flops, like
+from loopscale.plan.candidate import Candidate
+from loopscale.plan.grid import Grid, evaluate
+from loopscale.plan.plan import Plan, plan
+from loopscale.plan.predict import Prediction, predict
+from loopscale.plan.profiles import (
+    experts_map,
+    isoflop_over_experts,
+    isoflop_over_recurrence,
+    isoflop_over_size,
+    joint_optimum,
+    recurrence_map,
+)
+from loopscale.plan.space import Space, architecture_space, continuous_space, ladder_space, width_space
+
+__all__ = [
+    "PEAK_FLOPS",
+    "Budget",
+    "Candidate",
+    "Grid",
+    "Plan",
+    "Prediction",
+    "Rule",
+    "Space",
+    "architecture_space",
+    "continuous_space",
+    "device_flops",
+    "evaluate",
+    "experts_map",
+    "isoflop_over_experts",
+    "isoflop_over_recurrence",
+    "isoflop_over_size",
+    "joint_optimum",
+    "ladder_space",
+    "like",
+    "plan",
+    "predict",
+    "recurrence_map",
+    "width_space",
+]

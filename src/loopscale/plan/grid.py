@@ -1,0 +1,203 @@
+"""Every candidate's loss and costs at once, for many compute budgets and many resampled laws.
+
+Shapes: Z laws (the law itself first, then its resamples), F compute budgets, S sizes, K expert counts, P recurrences.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from loopscale.arrays import BoolArray, FloatArray, IntArray
+from loopscale.errors import InputError
+from loopscale.laws import Counting, Points, ScalingLaw
+from loopscale.plan.budget import Budget, Rule, tolerance
+from loopscale.plan.space import Space
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """The evaluated design space."""
+
+    law: ScalingLaw
+    space: Space
+    budget: Budget
+    eps: float
+    rule: Rule
+    flops: FloatArray
+    """(F) compute budgets"""
+    tokens_FSKP: FloatArray
+    loss_ZFSKP: FloatArray
+    """Infinite where compute leaves no token to train on."""
+    pass_gain_ZFSKP: FloatArray
+    """L(R - 1) - L(R), both at their own matched tokens; infinite where R is the smallest asked for."""
+    expert_gain_ZFSKP: FloatArray
+    """L(E before) - L(E) at the same size and R; infinite where E is the smallest asked for."""
+
+    @cached_property
+    def admissible_ZFSKP(self) -> BoolArray:
+        """Where the last pass and the last expert step each gain at least eps (all, under the rule ``loss``)."""
+        finite = np.isfinite(self.loss_ZFSKP)
+        if self.rule is Rule.LOSS:
+            return finite
+        return finite & (self.pass_gain_ZFSKP >= self.eps) & (self.expert_gain_ZFSKP >= self.eps)
+
+    @cached_property
+    def weight_bytes_SK(self) -> FloatArray:
+        """Weights with embeddings, at the budget's bits."""
+        return (self.space.total + self.space.embedding) * self.budget.bits / 8
+
+    @cached_property
+    def kv_bytes_SKP(self) -> FloatArray:
+        """KV cache, zero when no context is asked for."""
+        if self.budget.context is None:
+            return np.zeros(self.space.shape)
+        return self.space.kv_bytes(
+            context=self.budget.context,
+            batch=self.budget.batch,
+            bits=self.budget.kv_bits,
+            kept_passes=self.budget.kept_passes,
+        )
+
+    @cached_property
+    def memory_SKP(self) -> FloatArray:
+        """What has to fit: weights and KV cache."""
+        return self.weight_bytes_SK[..., None] + self.kv_bytes_SKP
+
+    @cached_property
+    def inference_SKP(self) -> FloatArray:
+        """2 N_unroll: the paper's cost of a generated token."""
+        return 2 * self.space.unrolled()
+
+    @cached_property
+    def train_flops_FSKP(self) -> FloatArray:
+        """6 N_unroll D; below the budget where tokens are capped or serving is paid for."""
+        return 6 * self.space.unrolled() * self.tokens_FSKP
+
+    @cached_property
+    def points(self) -> Points:
+        """Every candidate as the law sees it, (F, S, K, P)."""
+        return law_points(self.law, self.space, self.space.recurrences, np.maximum(self.tokens_FSKP, 1.0))
+
+    @cached_property
+    def gain_SKP(self) -> FloatArray:
+        """What looping adds, in loop blocks."""
+        return np.broadcast_to(self.law.gain(self.points), self.space.shape)
+
+    @cached_property
+    def extrapolated_FSKP(self) -> dict[str, BoolArray]:
+        """Axis by axis, where the law is used outside the range it was fitted on."""
+        shape = self.tokens_FSKP.shape
+        return {axis: np.broadcast_to(flags, shape) for axis, flags in self.law.extrapolated(self.points).items()}
+
+    @cached_property
+    def allowed_FSKP(self) -> BoolArray:
+        """Where tokens are left and, if capped, inference is cheap enough and training affordable."""
+        allowed = self.tokens_FSKP > 0
+        if self.budget.inference_flops is not None:
+            allowed = allowed & (self.inference_SKP <= self.budget.inference_flops * (1 + 1e-12))
+        if self.budget.tokens is not None and self.budget.flops is not None:
+            spent = self.train_flops_FSKP + self.inference_SKP * self.budget.serve_tokens
+            allowed = allowed & (spent <= self.flops[:, None, None, None] * (1 + 1e-12))
+        return allowed
+
+    def optimum(self, memory_B: FloatArray | None = None) -> IntArray:
+        """Return the flat index over (S, K, P) of the best design, (Z, F, B); -1 where none is left.
+
+        ``memory_B`` are memory budgets in bytes; without them the budget's own serves, or none.
+        """
+        if memory_B is None:
+            memory_B = np.array([np.inf if self.budget.memory is None else self.budget.memory])
+        usable = self.admissible_ZFSKP & self.allowed_FSKP
+        loss = np.where(usable, self.loss_ZFSKP, np.inf).reshape(*usable.shape[:2], 1, -1)
+        fits = (self.memory_SKP.ravel() <= memory_B[:, None] * (1 + 1e-12))[None, None]
+        masked = np.where(fits, loss, np.inf)
+        best = np.argmin(masked, axis=-1)
+        found = np.isfinite(np.take_along_axis(masked, best[..., None], axis=-1)[..., 0])
+        return np.where(found, best, -1)
+
+    def agreement(self, index_ZFB: IntArray) -> FloatArray:
+        """Return the share of resampled laws that choose what the law itself chooses, (F, B); NaN without any."""
+        if len(index_ZFB) == 1:
+            return np.full(index_ZFB.shape[1:], np.nan)
+        return np.asarray((index_ZFB[1:] == index_ZFB[0]).mean(axis=0))
+
+
+def evaluate(
+    law: ScalingLaw,
+    space: Space,
+    budget: Budget,
+    *,
+    flops: FloatArray | None = None,
+    eps: float | None = None,
+    rule: Rule = Rule.PAPER,
+    resamples: bool = True,
+) -> Grid:
+    """Evaluate every candidate of ``space``; ``flops`` replaces the budget's compute by several budgets at once."""
+    if flops is None:
+        flops = np.array([np.inf if budget.flops is None else budget.flops])
+    # The rule compares R with R - 1, which may not be asked for: evaluate both, then pick.
+    passes = np.unique(np.concatenate([space.recurrences, np.maximum(space.recurrences - 1, 1)]))
+    tokens = _matched_tokens(space, passes, budget, flops)
+    loss = _losses(law, space, passes, tokens, resamples)
+    here = np.searchsorted(passes, space.recurrences)
+    before = np.searchsorted(passes, np.maximum(space.recurrences - 1, 1))
+    asked, one_less = loss[..., here], loss[..., before]
+    return Grid(
+        law=law,
+        space=space,
+        budget=budget,
+        eps=tolerance(law, eps, rule),
+        rule=rule,
+        flops=flops,
+        tokens_FSKP=tokens[..., here],
+        loss_ZFSKP=asked,
+        pass_gain_ZFSKP=_gain(one_less, asked, axis=-1),
+        expert_gain_ZFSKP=_gain(np.roll(asked, 1, axis=-2), asked, axis=-2),
+    )
+
+
+def law_points(law: ScalingLaw, space: Space, recurrences: IntArray, tokens: FloatArray) -> Points:
+    """Return the grid's candidates with their counts as ``law`` counts them."""
+    extra = space.embedding if law.counts is Counting.WITH_EMBEDDINGS else 0.0
+    return Points(
+        active=(space.active + extra)[..., None],
+        tokens=tokens,
+        recurrence=recurrences.astype(float),
+        experts=space.experts[..., None],
+        loop=space.loop[..., None],
+        total=(space.total + extra)[..., None],
+    )
+
+
+def _matched_tokens(space: Space, passes: IntArray, budget: Budget, flops: FloatArray) -> FloatArray:
+    """Return D on (F, S, K, P): what compute allows after serving is paid, at most what there is to train on."""
+    unrolled = space.unrolled(passes)
+    if budget.tokens is not None:
+        return np.full((len(flops), *unrolled.shape), budget.tokens)
+    if not np.isfinite(flops).all() or np.any(flops <= 0):
+        raise InputError("budget: training compute should be finite and above zero")
+    tokens = flops[:, None, None, None] / (6 * unrolled) - budget.serve_tokens / 3
+    if budget.max_tokens is not None:
+        tokens = np.minimum(tokens, budget.max_tokens)
+    return np.maximum(tokens, 0.0)
+
+
+def _losses(law: ScalingLaw, space: Space, passes: IntArray, tokens: FloatArray, resamples: bool) -> FloatArray:
+    points = law_points(law, space, passes, np.maximum(tokens, 1.0))
+    loss = law(points)[None]
+    if resamples and law.resamples is not None:
+        loss = np.concatenate([loss, law.resampled(points)])
+    return np.where(tokens > 0, loss, np.inf)
+
+
+def _gain(before: FloatArray, after: FloatArray, axis: int) -> FloatArray:
+    """Return the loss that a step saves; the first along ``axis`` has no step to justify."""
+    with np.errstate(invalid="ignore"):  # no tokens on either side: infinite minus infinite
+        gain = before - after
+    first = [slice(None)] * gain.ndim
+    first[axis] = slice(0, 1)
+    gain[tuple(first)] = np.inf
+    return gain

@@ -1,0 +1,192 @@
+"""One call for a plan: budgets in, the choice and its reasons out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from loopscale.arrays import BoolArray, FloatArray, IntArray
+from loopscale.errors import InputError
+from loopscale.files import write_json
+from loopscale.laws import ScalingLaw, published
+from loopscale.plan.budget import Budget, Rule
+from loopscale.plan.candidate import Candidate, candidate, explain
+from loopscale.plan.grid import Grid, evaluate
+from loopscale.plan.space import Space, ladder_space
+from loopscale.quantities import format_bytes, format_count
+from loopscale.tables import Table
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A chosen design, the candidates it was chosen from, and how sure the choice is."""
+
+    grid: Grid
+    chosen: int
+    """The choice, as a flat index over (S, K, P)."""
+    agreement: float | None
+    """The share of the law's resamples that choose the same design; None where it has none."""
+
+    @property
+    def law(self) -> ScalingLaw:
+        """The law that the plan trusts."""
+        return self.grid.law
+
+    @cached_property
+    def choice(self) -> Candidate:
+        """The design to train."""
+        return candidate(self.grid, self.chosen, "chosen")
+
+    @cached_property
+    def ranked(self) -> IntArray:
+        """Every candidate from the lowest loss up, the admissible before the others."""
+        loss = self.grid.loss_ZFSKP[0, 0].ravel()
+        return np.lexsort((loss, ~self._usable.ravel()))
+
+    @property
+    def lead(self) -> float | None:
+        """How much loss the choice saves over the best other admissible design; None when there is no other."""
+        others = [flat for flat in self.ranked[:2] if flat != self.chosen and self._usable.ravel()[flat]]
+        return float(self.grid.loss_ZFSKP[0, 0].ravel()[others[0]] - self.choice.loss) if others else None
+
+    def candidates(self, limit: int | None = None) -> list[Candidate]:
+        """Return the ranked candidates, each with what speaks against it."""
+        return [self._judged(int(flat)) for flat in self.ranked[:limit]]
+
+    def rivals(self, count: int = 3) -> list[Candidate]:
+        """Return the near rivals: one step from the choice along each axis, then the best admissible others."""
+        at = np.array(np.unravel_index(self.chosen, self.grid.space.shape))
+        steps = [at + sign * np.eye(3, dtype=int)[axis] for axis in (2, 1, 0) for sign in (-1, 1)]
+        inside = [step for step in steps if np.all((step >= 0) & (step < self.grid.space.shape))]
+        flats = [int(np.ravel_multi_index(tuple(step), self.grid.space.shape)) for step in inside]
+        best = [int(flat) for flat in self.ranked[: count + len(flats) + 1] if self._usable.ravel()[flat]]
+        runners = [flat for flat in best if flat != self.chosen and flat not in flats][:count]
+        return [self._judged(flat) for flat in flats + runners]
+
+    def pareto(self, cost: str) -> list[Candidate]:
+        """Return the designs that no other beats in both loss and ``cost`` ("memory" or "inference").
+
+        The limit on that cost is lifted; every other limit and the rule hold.
+        """
+        costs = {"memory": self.grid.memory_SKP, "inference": self.grid.inference_SKP}
+        if cost not in costs:
+            raise InputError(f"pareto: cost is {cost!r}; it should be 'memory' or 'inference'")
+        usable = (self.grid.admissible_ZFSKP[0, 0] & self._within(lifted=cost)).ravel()
+        loss = np.where(usable, self.grid.loss_ZFSKP[0, 0].ravel(), np.inf)
+        order = np.lexsort((loss, costs[cost].ravel()))
+        best = np.minimum.accumulate(np.concatenate([[np.inf], loss[order][:-1]]))
+        return [self._judged(int(flat)) for flat in order[loss[order] < best]]
+
+    def votes(self) -> list[tuple[Candidate, float]]:
+        """Return each design that some resampled law chooses, with the share that does, largest first."""
+        picks = self.grid.optimum()[1:, 0, 0]
+        found, counts = np.unique(picks[picks >= 0], return_counts=True)
+        order = np.argsort(-counts, kind="stable")
+        return [(self._judged(int(found[i])), float(counts[i] / len(picks))) for i in order]
+
+    def table(self, limit: int | None = None) -> Table:
+        """Return the ranked candidates as a table."""
+        return Table.from_records([each.to_dict() for each in self.candidates(limit)])
+
+    def to_dict(self, limit: int = 20) -> dict[str, Any]:
+        """Return the plan as plain values, with the first ``limit`` candidates."""
+        grid = self.grid
+        return {
+            "kind": "plan",
+            "schema": SCHEMA,
+            "law": self.law.name,
+            "rule": grid.rule.value,
+            "eps": grid.eps,
+            "budget": grid.budget.to_dict(),
+            "choice": self.choice.to_dict(),
+            "lead": self.lead,
+            "agreement": self.agreement,
+            "votes": [{"design": each.label, "share": share} for each, share in self.votes()],
+            "rivals": [each.to_dict() for each in self.rivals()],
+            "candidates": [each.to_dict() for each in self.candidates(limit)],
+            "candidates_in_all": int(np.prod(grid.space.shape)),
+            "pareto": {cost: [_front(each, cost) for each in self.pareto(cost)] for cost in ("memory", "inference")},
+        }
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan as JSON."""
+        write_json(path, self.to_dict())
+
+    @cached_property
+    def _usable(self) -> BoolArray:
+        return np.asarray(self.grid.admissible_ZFSKP[0, 0] & self._within())
+
+    def _within(self, lifted: str | None = None) -> BoolArray:
+        grid = self.grid
+        within = grid.tokens_FSKP[0] > 0 if lifted == "inference" else grid.allowed_FSKP[0]
+        if grid.budget.memory is not None and lifted != "memory":
+            within = within & (grid.memory_SKP <= grid.budget.memory * (1 + 1e-12))
+        return np.asarray(within)
+
+    def _judged(self, flat: int) -> Candidate:
+        if flat == self.chosen:
+            return self.choice
+        at = tuple(int(each) for each in np.unravel_index(flat, self.grid.space.shape))
+        reason = explain(self.grid, at)
+        if reason == "admissible":
+            reason = f"loss {self.grid.loss_ZFSKP[(0, 0, *at)] - self.choice.loss:.4f} higher"
+        return candidate(self.grid, flat, reason)
+
+
+def plan(
+    budget: Budget,
+    space: Space | None = None,
+    law: ScalingLaw | None = None,
+    *,
+    eps: float | None = None,
+    rule: Rule = Rule.PAPER,
+) -> Plan:
+    """Choose the design with the lowest predicted loss among those that fit the budget and pass the rule.
+
+    An axis of ``space`` with one value is given; the others are optimised.
+    """
+    grid = evaluate(law or published(), space or ladder_space(), budget, eps=eps, rule=rule)
+    picks = grid.optimum()
+    if picks[0, 0, 0] < 0:
+        raise InputError(_nothing_fits(grid))
+    shared = grid.agreement(picks)[0, 0]
+    return Plan(grid, int(picks[0, 0, 0]), None if np.isnan(shared) else float(shared))
+
+
+def _front(each: Candidate, cost: str) -> dict[str, Any]:
+    value = each.inference_flops if cost == "inference" else each.weight_bytes + each.kv_bytes
+    return {"design": each.label, cost: value, "loss": each.loss}
+
+
+def _nothing_fits(grid: Grid) -> str:
+    """Say which limit leaves nothing, and what the smallest candidate would need."""
+    budget, served = grid.budget, grid.inference_SKP * grid.budget.serve_tokens
+    if not np.any(grid.tokens_FSKP > 0):
+        need = _least(grid, served, _flops)
+        return f"flops: serving {format_count(budget.serve_tokens)} tokens leaves no compute to train; {need} for it"
+    if budget.memory is not None and not np.any(grid.memory_SKP <= budget.memory):
+        need = _least(grid, grid.memory_SKP, format_bytes)
+        return f"memory: nothing fits in {format_bytes(budget.memory)} at {budget.bits:g} bits; {need}"
+    if budget.inference_flops is not None and not np.any(grid.inference_SKP <= budget.inference_flops):
+        need = _least(grid, grid.inference_SKP, _flops)
+        return f"inference FLOPs: nothing costs as little as {format_count(budget.inference_flops)} a token; {need}"
+    if not np.any(grid.allowed_FSKP):
+        need = _least(grid, grid.train_flops_FSKP[0] + served, _flops)
+        return f"flops: no candidate can be trained on so many tokens; {need}"
+    return "no candidate meets all limits together; loosen memory, inference FLOPs or compute"
+
+
+def _least(grid: Grid, need: FloatArray, write: Callable[[float], str]) -> str:
+    flat = int(np.argmin(need))
+    return f"the smallest candidate, {candidate(grid, flat, '').label}, needs {write(float(need.ravel()[flat]))}"
+
+
+def _flops(value: float) -> str:
+    return f"{format_count(value)} FLOPs"

@@ -1,0 +1,189 @@
+"""Profiles and maps: how loss and the best choice change along an axis, as tidy tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from loopscale.arrays import FloatArray, IntArray
+from loopscale.laws import ScalingLaw
+from loopscale.plan.budget import Budget, Rule
+from loopscale.plan.grid import Grid, evaluate
+from loopscale.plan.space import Space, continuous_space, ladder_space
+from loopscale.tables import Table
+
+
+def isoflop_over_size(
+    law: ScalingLaw,
+    flops: ArrayLike,
+    experts: Sequence[float] = (1, 8),
+    recurrences: Sequence[int] = (1, 2, 4),
+    widths: ArrayLike | None = None,
+) -> Table:
+    """Return loss against N_act at fixed compute on the continuous ladder, with each curve's minimum marked."""
+    grid = _compute_grid(law, continuous_space(experts, recurrences, widths), flops, Rule.LOSS)
+    return _curves(grid, best_axis=-3)
+
+
+def isoflop_over_recurrence(
+    law: ScalingLaw, flops: ArrayLike, space: Space | None = None, eps: float | None = None
+) -> Table:
+    """Return loss against R at fixed compute, with R* under the paper's rule marked on each curve."""
+    space = ladder_space(experts=(1, 8)) if space is None else space
+    return _curves(_compute_grid(law, space, flops, Rule.PAPER, eps), best_axis=-1)
+
+
+def isoflop_over_experts(
+    law: ScalingLaw, flops: ArrayLike, space: Space | None = None, eps: float | None = None
+) -> Table:
+    """Return loss against E at fixed compute, with E* under the paper's rule marked on each curve."""
+    space = ladder_space(recurrences=(1, 4)) if space is None else space
+    return _curves(_compute_grid(law, space, flops, Rule.PAPER, eps), best_axis=-2)
+
+
+def recurrence_map(
+    law: ScalingLaw,
+    flops: ArrayLike,
+    space: Space | None = None,
+    eps: float | None = None,
+) -> Table:
+    """Return R* for every (compute, size, experts), with the share of resampled laws that agree."""
+    space = ladder_space(experts=(1, 8)) if space is None else space
+    grid = _compute_grid(law, space, flops, Rule.PAPER, eps)
+    gains = grid.pass_gain_ZFSKP >= grid.eps
+    best_ZFSK = _best(np.where(gains, grid.loss_ZFSKP, np.inf), axis=-1)
+    chosen = space.recurrences[best_ZFSK]
+    shape = best_ZFSK.shape[1:]
+    return Table.from_arrays(
+        shape,
+        flops=grid.flops[:, None, None],
+        rung=np.array(space.names)[:, None],
+        active=space.active,
+        experts=space.experts,
+        best_recurrence=chosen[0],
+        loss=np.take_along_axis(grid.loss_ZFSKP[0], best_ZFSK[0][..., None], axis=-1)[..., 0],
+        agreement=_agreement(best_ZFSK),
+        extrapolated=np.take_along_axis(_outside(grid), best_ZFSK[0][..., None], axis=-1)[..., 0],
+    )
+
+
+def experts_map(
+    law: ScalingLaw,
+    memory: ArrayLike,
+    budget: Budget,
+    space: Space | None = None,
+    eps: float | None = None,
+) -> Table:
+    """Return E* for every (memory, recurrence): the best size and experts that fit, each R given.
+
+    Give a space of one size to hold the size fixed too.
+    """
+    space = ladder_space() if space is None else space
+    grid = evaluate(law, space, replace(budget, memory=None), eps=eps)
+    memory_B = np.atleast_1d(np.asarray(memory, float))
+    usable = (grid.expert_gain_ZFSKP >= grid.eps) & np.isfinite(grid.loss_ZFSKP) & grid.allowed_FSKP
+    loss_ZSKP = np.where(usable, grid.loss_ZFSKP, np.inf)[:, 0]
+    best_ZBP = np.stack([_best_fitting(loss_ZSKP, grid.memory_SKP, limit) for limit in memory_B], axis=1)
+    found, (s, k) = best_ZBP[0] >= 0, np.unravel_index(np.maximum(best_ZBP[0], 0), space.active.shape)
+    loss = grid.loss_ZFSKP[0, 0][s, k, np.arange(space.shape[2])]
+    return Table.from_arrays(
+        found.shape,
+        memory=memory_B[:, None],
+        recurrence=space.recurrences,
+        best_experts=np.where(found, space.experts[s, k], np.nan),
+        rung=np.where(found, np.array(space.names)[s], ""),
+        loss=np.where(found, loss, np.nan),
+        agreement=_agreement(best_ZBP),
+        extrapolated=np.where(found, _outside(grid)[0][s, k, np.arange(space.shape[2])], ""),
+    )
+
+
+def joint_optimum(
+    law: ScalingLaw,
+    memory: ArrayLike,
+    budget: Budget,
+    space: Space | None = None,
+    eps: float | None = None,
+    rule: Rule = Rule.PAPER,
+) -> Table:
+    """Return the best size, experts and recurrence for every memory budget, with the resampled laws' agreement."""
+    space = ladder_space() if space is None else space
+    grid = evaluate(law, space, replace(budget, memory=None), eps=eps, rule=rule)
+    memory_B = np.atleast_1d(np.asarray(memory, float))
+    picks_ZFB = grid.optimum(memory_B)
+    found, (s, k, p) = picks_ZFB[0, 0] >= 0, np.unravel_index(np.maximum(picks_ZFB[0, 0], 0), space.shape)
+    return Table.from_arrays(
+        found.shape,
+        memory=memory_B,
+        rung=np.where(found, np.array(space.names)[s], ""),
+        active=np.where(found, space.active[s, k], np.nan),
+        experts=np.where(found, space.experts[s, k], np.nan),
+        recurrence=np.where(found, space.recurrences[p], 0),
+        tokens=np.where(found, grid.tokens_FSKP[0][s, k, p], np.nan),
+        loss=np.where(found, grid.loss_ZFSKP[0, 0][s, k, p], np.nan),
+        agreement=grid.agreement(picks_ZFB)[0],
+        extrapolated=np.where(found, _outside(grid)[0][s, k, p], ""),
+    )
+
+
+def _compute_grid(law: ScalingLaw, space: Space, flops: ArrayLike, rule: Rule, eps: float | None = None) -> Grid:
+    budgets = np.atleast_1d(np.asarray(flops, float))
+    return evaluate(law, space, Budget(flops=float(budgets[0])), flops=budgets, eps=eps, rule=rule)
+
+
+def _curves(grid: Grid, best_axis: int) -> Table:
+    """Return every cell of the grid; ``best`` marks the lowest admissible loss along ``best_axis``.
+
+    Along experts only the expert step must pay, along recurrences only the pass: the other axis is given.
+    """
+    pays = {-1: grid.pass_gain_ZFSKP, -2: grid.expert_gain_ZFSKP}.get(best_axis)
+    masked = grid.loss_ZFSKP if pays is None else np.where(pays >= grid.eps, grid.loss_ZFSKP, np.inf)
+    best = _best(masked, best_axis)[0]
+    marks = np.zeros(grid.loss_ZFSKP.shape[1:], dtype=bool)
+    np.put_along_axis(marks, np.expand_dims(best, best_axis), True, axis=best_axis)
+    space, outside = grid.space, _outside(grid)
+    columns = {
+        "flops": grid.flops[:, None, None, None],
+        "rung": np.array(space.names)[:, None, None],
+        "active": space.active[..., None],
+        "experts": space.experts[..., None],
+        "recurrence": space.recurrences,
+        "tokens": grid.tokens_FSKP,
+        "loss": grid.loss_ZFSKP[0],
+        "best": marks,
+        "extrapolated": outside,
+    }
+    if len(grid.loss_ZFSKP) > 1:
+        columns["loss_low"], columns["loss_high"] = np.percentile(grid.loss_ZFSKP[1:], [5, 95], axis=0)
+    return Table.from_arrays(marks.shape, **columns)
+
+
+def _best(loss: FloatArray, axis: int) -> IntArray:
+    return np.asarray(np.argmin(loss, axis=axis))
+
+
+def _best_fitting(loss_ZSKP: FloatArray, memory_SKP: FloatArray, limit: float) -> IntArray:
+    """Return the flat (S, K) index of the lowest loss that fits, for each law and recurrence; -1 for none."""
+    masked = np.where(memory_SKP <= limit * (1 + 1e-12), loss_ZSKP, np.inf)
+    flat = np.moveaxis(masked, -1, 1).reshape(len(masked), masked.shape[-1], -1)
+    best = np.argmin(flat, axis=-1)
+    return np.where(np.isfinite(np.min(flat, axis=-1)), best, -1)
+
+
+def _agreement(best_Z: IntArray) -> FloatArray:
+    """Return the share of resampled laws that agree with the first; NaN where there are none."""
+    if len(best_Z) == 1:
+        return np.full(best_Z.shape[1:], np.nan)
+    return np.asarray((best_Z[1:] == best_Z[0]).mean(axis=0))
+
+
+def _outside(grid: Grid) -> np.ndarray[tuple[int, ...], np.dtype[np.str_]]:
+    """Return, for every cell, the axes on which the law extrapolates, joined by spaces."""
+    text = np.full(grid.tokens_FSKP.shape, "", dtype="U40")
+    for axis, marked in grid.extrapolated_FSKP.items():
+        joined = np.char.add(np.where(text == "", "", np.char.add(text, " ")), axis)
+        text = np.where(marked, joined, text)
+    return text

@@ -1,0 +1,56 @@
+"""Tidy tables: named columns of equal length, the form in which the rooms hand out numbers."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from loopscale.files import write_text
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Columns by name. ``pandas.DataFrame(table.columns)`` and ``polars.DataFrame(table.columns)`` take it whole."""
+
+    columns: Mapping[str, Sequence[Any]]
+
+    def __post_init__(self) -> None:
+        if len({len(column) for column in self.columns.values()}) > 1:
+            raise ValueError(f"columns of different lengths: { {k: len(v) for k, v in self.columns.items()} }")
+
+    @classmethod
+    def from_arrays(cls, shape: tuple[int, ...], **columns: Any) -> Table:
+        """Return one row for each cell of a grid; each column broadcasts to ``shape``."""
+        return cls({name: np.broadcast_to(value, shape).ravel().tolist() for name, value in columns.items()})
+
+    @classmethod
+    def from_records(cls, records: Sequence[Mapping[str, Any]]) -> Table:
+        """Return a table of rows that all have the same keys."""
+        return cls({name: [row[name] for row in records] for name in records[0]} if records else {})
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values()), ()))
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """Yield the rows."""
+        for values in zip(*self.columns.values(), strict=True):
+            yield dict(zip(self.columns, values, strict=True))
+
+    def csv(self) -> str:
+        """Return the table as CSV text; a list in a cell is joined by spaces."""
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(self.columns)
+        for row in zip(*self.columns.values(), strict=True):
+            writer.writerow([" ".join(map(str, cell)) if isinstance(cell, list | tuple) else cell for cell in row])
+        return out.getvalue()
+
+    def save(self, path: str | Path) -> None:
+        """Write the table as a CSV file."""
+        write_text(path, self.csv())
