@@ -97,11 +97,15 @@ def explain(grid: Grid, at: tuple[int, ...]) -> str:
     if grid.rule is Rule.LOSS:
         return "admissible"
     if not (gain := grid.pass_gain_ZFSKP[(0, 0, *at)]) >= grid.eps:
-        return f"pass {R} gains {gain:.4f}, less than eps {grid.eps:g}"
+        return f"pass {R} {_too_little(gain, grid.eps)}"
     if not (gain := grid.expert_gain_ZFSKP[(0, 0, *at)]) >= grid.eps:
         before = grid.space.experts[at[0], at[1] - 1]
-        return f"E {before:g} → {grid.space.experts[at[0], at[1]]:g} gains {gain:.4f}, less than eps {grid.eps:g}"
+        return f"E {before:g} → {grid.space.experts[at[0], at[1]]:g} {_too_little(gain, grid.eps)}"
     return "admissible"
+
+
+def _too_little(gain: float, eps: float) -> str:
+    return f"gains {gain:.4f}, less than eps {eps:g}" if gain >= 0 else f"raises the loss by {-gain:.4f}"
 
 
 def _spread(grid: Grid, at: tuple[int, ...]) -> tuple[float | None, float | None]:
