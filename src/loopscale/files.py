@@ -76,6 +76,14 @@ class Fields:
         return value
 
 
+def is_file(path: str | Path) -> bool:
+    """Tell whether ``path`` names a file; text that cannot be a path names none."""
+    try:
+        return Path(path).is_file()
+    except (OSError, ValueError):
+        return False
+
+
 def read_json(path: str | Path) -> object:
     """Read a JSON file; anything that is not one gives a sentence that names the file."""
     where = Path(path)
@@ -112,8 +120,8 @@ def write_text(path: str | Path, text: str) -> None:
     target = Path(path)
     try:
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error.strerror}") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be written: {getattr(error, 'strerror', error)}") from None
     try:
         with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
             file.write(text)

@@ -1,6 +1,8 @@
 """What a model costs before it exists: parameters, FLOPs, weight and KV memory."""
 
 from loopscale.architecture.architecture import Architecture, Stack
+from loopscale.architecture.configs import from_config, read_config
+from loopscale.architecture.families import FAMILIES
 from loopscale.architecture.ladder import (
     RUNG_EXPERTS,
     RUNG_RECURRENCES,
@@ -14,6 +16,7 @@ from loopscale.architecture.ladder import (
 from loopscale.architecture.layers import Attention, FeedForward, LatentAttention, Layer, MixtureOfExperts, QKNorm
 
 __all__ = [
+    "FAMILIES",
     "RUNGS",
     "RUNG_EXPERTS",
     "RUNG_RECURRENCES",
@@ -27,6 +30,8 @@ __all__ = [
     "Stack",
     "at_width",
     "continuous",
+    "from_config",
+    "read_config",
     "rung",
     "rung_name",
     "width_for_active",

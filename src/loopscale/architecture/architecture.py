@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from loopscale.architecture import files
 from loopscale.architecture.layers import Layer, MixtureOfExperts, Size
 from loopscale.errors import InputError
+from loopscale.files import Fields, read_json, versioned, write_json
 from loopscale.laws import Counting, Points
+
+SCHEMA = 1
 
 
 @dataclass(frozen=True)
@@ -102,10 +108,9 @@ class Architecture:
     @property
     def experts(self) -> Size:
         """E: routed experts for each active one, in the layers that route; 1 for a dense model."""
-        found = {
-            s.layer.feed_forward.experts for s in self._stacks() if isinstance(s.layer.feed_forward, MixtureOfExperts)
-        }
-        return max(found) if found else 1
+        routed = (s.layer.feed_forward for s in self._stacks() if isinstance(s.layer.feed_forward, MixtureOfExperts))
+        first = next(routed, None)
+        return 1 if first is None else first.experts
 
     def unrolled(self, recurrence: ArrayLike | None = None) -> Size:
         """Return N_unroll = N_act + (R - 1) N_loop (eq. unroll)."""
@@ -155,7 +160,8 @@ class Architecture:
         """Return the memory of the KV cache.
 
         Each pass through a looped layer has keys and values of its own; ``kept_passes`` keeps at most that
-        many of them (1: all passes share one slot).
+        many of them (1: all passes share one slot). A windowed layer keeps its window (transformers: one
+        position less between steps); latent attention keeps its compressed state.
         """
         passes = self._passes(recurrence)
         slots = passes if kept_passes is None else np.minimum(passes, kept_passes)
@@ -175,6 +181,40 @@ class Architecture:
             loop=self.loop,
             total=self.total + extra,
         )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the architecture as plain values, ready for JSON."""
+        return {"kind": "architecture", "schema": SCHEMA, **files.plain(self, self.name)}
+
+    @classmethod
+    def from_dict(cls, data: object, where: str = "architecture") -> Architecture:
+        """Read an architecture from plain values; ``where`` names their origin in errors."""
+        values = versioned(data, where, "architecture", SCHEMA)
+        architecture = cls(
+            width=files.size(values, "width"),
+            vocabulary=files.size(values, "vocabulary"),
+            tied=values.take("tied", bool),
+            prelude=_stacks_from(values, "prelude"),
+            loop_block=_stacks_from(values, "loop_block"),
+            coda=_stacks_from(values, "coda"),
+            recurrence=files.size(values, "recurrence", default=1),
+            injection=files.size(values, "injection", least=0, default=0),
+            other=files.size(values, "other", least=0, default=0),
+            name=values.take("name", str, "model"),
+        )
+        values.done()
+        if not architecture.layers:
+            raise InputError(f"{where}: it has no layers; 'prelude', 'loop_block' or 'coda' should hold some")
+        return architecture
+
+    def save(self, path: str | Path) -> None:
+        """Write the architecture as JSON."""
+        write_json(path, self.to_dict())
+
+    @classmethod
+    def load(cls, path: str | Path) -> Architecture:
+        """Read an architecture that :meth:`save` wrote, or one written by hand in that form."""
+        return cls.from_dict(read_json(path), str(path))
 
     def _stacks(self) -> Iterator[Stack]:
         yield from self.prelude
@@ -205,3 +245,16 @@ class Architecture:
 
     def _cached(self, stacks: tuple[Stack, ...], context: int) -> Size:
         return sum(s.count * s.layer.attention.cached() * s.layer.seen(context) for s in stacks)
+
+
+def _stacks_from(values: Fields, part: str) -> tuple[Stack, ...]:
+    return tuple(
+        _stack_from(Fields(each, f"{values.where}: {part}[{index}]"))
+        for index, each in enumerate(values.take(part, list, []))
+    )
+
+
+def _stack_from(values: Fields) -> Stack:
+    stack = Stack(files.layer(values.object("layer")), files.size(values, "count", least=0))
+    values.done()
+    return stack

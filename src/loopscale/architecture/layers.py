@@ -38,6 +38,8 @@ class Attention:
     """A learned score per head that attends to nothing (gpt-oss)."""
     window: int | None = None
     """How many positions back a token sees; None for all."""
+    qk_bias: bool = False
+    """A bias per head for queries and keys alone (Huginn); it has no form for fewer key heads than query heads."""
 
     def matrices(self, width: Size) -> Size:
         """Return the weights of the four projections."""
@@ -47,6 +49,7 @@ class Attention:
         """Return the biases, sinks and query and key norms."""
         queries, keys = self.heads * self.head_size, self.kv_heads * self.head_size
         total = self.qkv_bias * (queries + 2 * keys) + self.output_bias * width + self.sinks * self.heads
+        total = total + self.qk_bias * 2 * queries
         if self.qk_norm is QKNorm.HEAD:
             return total + 2 * self.head_size
         return total + (queries + keys if self.qk_norm is QKNorm.FULL else 0)
@@ -92,7 +95,11 @@ class LatentAttention:
         return 2 * self.heads * (self.nope_size + self.rope_size + self.value_size) * positions
 
     def cached(self) -> Size:
-        """Return the numbers that one token leaves in the KV cache: the compressed state, not keys and values."""
+        """Return the numbers that one token leaves in the KV cache: the compressed state, not keys and values.
+
+        So do the serving engines and transformers; the releases of transformers that expand first hold
+        ``heads * (nope_size + rope_size + value_size)`` numbers instead.
+        """
         return self.kv_rank + self.rope_size
 
 

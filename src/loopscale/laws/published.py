@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from loopscale.errors import InputError, nearest, shown
+from loopscale.files import is_file
 from loopscale.laws.law import BILLIONS, RAW, Counting, FittedRange, ScalingLaw
 from loopscale.laws.mappings import NoGain, PowerLaw, SparsityConditional
 from loopscale.laws.outer import Chinchilla, JointMoE, Routed
@@ -122,7 +121,7 @@ def find_law(name_or_path: str) -> ScalingLaw:
     """Return a published law by name, or read a law file."""
     if name_or_path in PUBLISHED:
         return PUBLISHED[name_or_path]
-    if name_or_path.endswith(".json") or Path(name_or_path).is_file():
+    if name_or_path.endswith(".json") or is_file(name_or_path):
         return ScalingLaw.load(name_or_path)
     raise InputError(
         f"law {shown(name_or_path)} is neither a published law{nearest(name_or_path, PUBLISHED)} "

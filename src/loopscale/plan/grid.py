@@ -14,7 +14,7 @@ from loopscale.arrays import BoolArray, FloatArray, IntArray
 from loopscale.errors import InputError
 from loopscale.laws import Counting, Points, ScalingLaw
 from loopscale.plan.budget import Budget, Rule, tolerance
-from loopscale.plan.space import Space
+from loopscale.plan.space import Space, check_size
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,6 +138,8 @@ def evaluate(
     """Evaluate every candidate of ``space``; ``flops`` replaces the budget's compute by several budgets at once."""
     if flops is None:
         flops = np.array([np.inf if budget.flops is None else budget.flops])
+    laws = 1 + (len(law.resamples) if resamples and law.resamples is not None else 0)
+    check_size(int(np.prod(space.shape)) * len(flops), laws)
     # The rule compares R with R - 1, which may not be asked for: evaluate both, then pick.
     passes = np.unique(np.concatenate([space.recurrences, np.maximum(space.recurrences - 1, 1)]))
     tokens = _matched_tokens(space, passes, budget, flops)

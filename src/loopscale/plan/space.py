@@ -14,6 +14,8 @@ from loopscale.errors import InputError
 
 CONTINUOUS_WIDTHS = (256.0, 4096.0, 513)
 """Lowest and highest width of the continuous ladder and how many there are: steps of half a percent."""
+LARGEST = 20_000_000
+"""Candidates times laws that one evaluation takes: a few arrays of that size stay within some gigabytes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +79,7 @@ def ladder_space(
 ) -> Space:
     """Return the paper's design space, or a part of it: 5 rungs x 6 expert counts x 10 recurrences by default."""
     rows = _rising("experts", experts)
+    check_size(len(rungs) * len(rows) * len(recurrences))
     models = [rung(name, each, active_experts) for name in rungs for each in rows]
     return Space.of([model.name for model in models[:: len(rows)]], models, recurrences)
 
@@ -90,6 +93,7 @@ def width_space(
 ) -> Space:
     """Return models of other widths by the ladder's rules; their depth follows the width unless given."""
     rows = _rising("experts", experts)
+    check_size(len(widths) * len(rows) * len(recurrences))
     models = [at_width(d, layers, experts=each, active_experts=active_experts) for d in widths for each in rows]
     return Space.of([model.name for model in models[:: len(rows)]], models, recurrences)
 
@@ -101,6 +105,7 @@ def continuous_space(
 ) -> Space:
     """Return the ladder without its gaps: many real-valued widths, which need not be buildable."""
     d = np.asarray(np.geomspace(*CONTINUOUS_WIDTHS) if widths is None else widths, float)
+    check_size(len(d) * len(experts) * len(recurrences))
     model = continuous(d[:, None], np.asarray(_rising("experts", experts))[None, :])
     return Space.of([f"d{width:.0f}" for width in d], [model], recurrences)
 
@@ -111,6 +116,13 @@ def architecture_space(models: Sequence[Architecture], recurrences: Sequence[int
         if model.loop == 0 and max(recurrences) > 1:
             raise InputError(f"{model.name}: this model has no loop block; ask for recurrence 1 only")
     return Space.of([model.name for model in models], models, recurrences)
+
+
+def check_size(candidates: int, laws: int = 1) -> None:
+    """Refuse a space that would not fit in memory, before it is built."""
+    if candidates * laws > LARGEST:
+        many = f"{candidates:,} candidates" + (f" under {laws:,} laws" if laws > 1 else "")
+        raise InputError(f"the design space is too large: {many}; at most {LARGEST:,} evaluations fit in one plan")
 
 
 def _counts(models: Sequence[Architecture], name: str) -> FloatArray:

@@ -1,0 +1,5 @@
+"""``python -m loopscale``."""
+
+from loopscale.cli import main
+
+main()
