@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ def depth_rule(width: Any) -> Any:
     return 3 * width / 128 + 2
 
 
+@lru_cache(maxsize=4096)
 def rung(name: str, experts: float = 1, active_experts: int = 2) -> Architecture:
     """Return a rung of the ladder: ``rung("0.3B", experts=8)``.
 

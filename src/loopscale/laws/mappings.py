@@ -127,13 +127,13 @@ class TwoExponents(RecurrenceMapping):
     needs_ratio = True
 
     def gain(self, c: Values, R: Any, m: Any) -> Any:
-        return _conditional(c["kappa1"], c["kappa2"], c["theta1"], c["theta2"], R, m)[0]
+        return _conditional_gain(c["kappa1"], c["kappa2"], c["theta1"], c["theta2"], R, m)
 
     def gain_gradient(self, c: Values, R: Any, m: Any) -> dict[str, Any]:
-        gain, d1, d2 = _conditional(c["kappa1"], c["kappa2"], c["theta1"], c["theta2"], R, m)
+        d1, d2 = _conditional_slopes(c["kappa1"], c["kappa2"], c["theta1"], c["theta2"], R, m)
         log_m = np.log(m)
         return {
-            "kappa1": gain / c["kappa1"],
+            "kappa1": d1 / c["kappa1"],
             "kappa2": d2 / c["kappa2"],
             "theta1": -d1 * log_m,
             "theta2": -d2 * log_m,
@@ -157,11 +157,11 @@ class SparsityConditional(RecurrenceMapping):
     needs_ratio = True
 
     def gain(self, c: Values, R: Any, m: Any) -> Any:
-        return _conditional(c["kappa1"], c["kappa2"], c["theta"], c["theta"], R, m)[0]
+        return _conditional_gain(c["kappa1"], c["kappa2"], c["theta"], c["theta"], R, m)
 
     def gain_gradient(self, c: Values, R: Any, m: Any) -> dict[str, Any]:
-        gain, d1, d2 = _conditional(c["kappa1"], c["kappa2"], c["theta"], c["theta"], R, m)
-        return {"kappa1": gain / c["kappa1"], "kappa2": d2 / c["kappa2"], "theta": -(d1 + d2) * np.log(m)}
+        d1, d2 = _conditional_slopes(c["kappa1"], c["kappa2"], c["theta"], c["theta"], R, m)
+        return {"kappa1": d1 / c["kappa1"], "kappa2": d2 / c["kappa2"], "theta": -(d1 + d2) * np.log(m)}
 
     def asymptote(self, c: Values, m: Any) -> Any:
         return c["kappa1"] * np.exp(-c["theta"] * np.log(m))
@@ -173,13 +173,21 @@ class SparsityConditional(RecurrenceMapping):
         return Bounded(), {"kappa1": c["kappa1"], "kappa2": c["kappa2"]}
 
 
-def _conditional(k1: Any, k2: Any, t1: Any, t2: Any, R: Any, m: Any) -> tuple[Any, Any, Any]:
-    """Return the conditional gain and its derivatives by ln kappa1(m) and ln kappa2(m)."""
+def _height_and_stretch(k1: Any, k2: Any, t1: Any, t2: Any, R: Any, m: Any) -> tuple[Any, Any]:
+    """Return kappa1(m) and (R - 1) / kappa2(m)."""
     log_m = np.log(m)
-    height = k1 * np.exp(-t1 * log_m)
-    x = (R - 1.0) / k2 * np.exp(t2 * log_m)
-    gain = -height * np.expm1(-x)
-    return gain, gain, -height * np.exp(-x) * x
+    return k1 * np.exp(-t1 * log_m), (R - 1.0) / (k2 * np.exp(-t2 * log_m))
+
+
+def _conditional_gain(k1: Any, k2: Any, t1: Any, t2: Any, R: Any, m: Any) -> Any:
+    height, x = _height_and_stretch(k1, k2, t1, t2, R, m)
+    return -height * np.expm1(-x)
+
+
+def _conditional_slopes(k1: Any, k2: Any, t1: Any, t2: Any, R: Any, m: Any) -> tuple[Any, Any]:
+    """Return the conditional gain's derivatives by ln kappa1(m), which is the gain itself, and by ln kappa2(m)."""
+    height, x = _height_and_stretch(k1, k2, t1, t2, R, m)
+    return -height * np.expm1(-x), -height * np.exp(-x) * x
 
 
 def _sparse_limit(k1: Any, k2: Any, t1: Any, t2: Any, R: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from loopscale.plan.budget import Rule
+from loopscale.plan.choose import SLACK
 from loopscale.plan.grid import Grid
 from loopscale.quantities import format_bytes, format_count, plain
 
@@ -88,9 +89,9 @@ def explain(grid: Grid, at: tuple[int, ...]) -> str:
     budget, R = grid.budget, int(grid.space.recurrences[at[2]])
     if not grid.tokens_FSKP[(0, *at)] > 0:
         return "serving alone costs more than the compute budget"
-    if budget.memory is not None and grid.memory_SKP[at] > budget.memory * (1 + 1e-12):
+    if budget.memory is not None and grid.memory_SKP[at] > budget.memory * SLACK:
         return f"needs {format_bytes(grid.memory_SKP[at])} of memory"
-    if budget.inference_flops is not None and grid.inference_SKP[at] > budget.inference_flops * (1 + 1e-12):
+    if budget.inference_flops is not None and grid.inference_SKP[at] > budget.inference_flops * SLACK:
         return f"costs {format_count(grid.inference_SKP[at])} FLOPs a generated token"
     if not grid.allowed_FSKP[(0, *at)]:
         return f"needs {format_count(grid.train_flops_FSKP[(0, *at)])} FLOPs of training"

@@ -14,6 +14,7 @@ from loopscale.arrays import BoolArray, FloatArray, IntArray
 from loopscale.errors import InputError
 from loopscale.laws import Counting, Points, ScalingLaw
 from loopscale.plan.budget import Budget, Rule, tolerance
+from loopscale.plan.choose import SLACK, best_within
 from loopscale.plan.space import Space, check_size
 
 
@@ -97,10 +98,10 @@ class Grid:
         """Where tokens are left and, if capped, inference is cheap enough and training affordable."""
         allowed = self.tokens_FSKP > 0
         if self.budget.inference_flops is not None:
-            allowed = allowed & (self.inference_SKP <= self.budget.inference_flops * (1 + 1e-12))
+            allowed = allowed & (self.inference_SKP <= self.budget.inference_flops * SLACK)
         if self.budget.tokens is not None and self.budget.flops is not None:
             spent = self.train_flops_FSKP + self.inference_SKP * self.budget.serve_tokens
-            allowed = allowed & (spent <= self.flops[:, None, None, None] * (1 + 1e-12))
+            allowed = allowed & (spent <= self.flops[:, None, None, None] * SLACK)
         return allowed
 
     def optimum(self, memory_B: FloatArray | None = None) -> IntArray:
@@ -111,12 +112,8 @@ class Grid:
         if memory_B is None:
             memory_B = np.array([np.inf if self.budget.memory is None else self.budget.memory])
         usable = self.admissible_ZFSKP & self.allowed_FSKP
-        loss = np.where(usable, self.loss_ZFSKP, np.inf).reshape(*usable.shape[:2], 1, -1)
-        fits = (self.memory_SKP.ravel() <= memory_B[:, None] * (1 + 1e-12))[None, None]
-        masked = np.where(fits, loss, np.inf)
-        best = np.argmin(masked, axis=-1)
-        found = np.isfinite(np.take_along_axis(masked, best[..., None], axis=-1)[..., 0])
-        return np.where(found, best, -1)
+        loss = np.where(usable, self.loss_ZFSKP, np.inf).reshape(*usable.shape[:2], -1)
+        return best_within(loss, self.memory_SKP.ravel(), memory_B)
 
     def agreement(self, index_ZFB: IntArray) -> FloatArray:
         """Return the share of resampled laws that choose what the law itself chooses, (F, B); NaN without any."""

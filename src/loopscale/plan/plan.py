@@ -16,6 +16,7 @@ from loopscale.files import write_json
 from loopscale.laws import ScalingLaw, published
 from loopscale.plan.budget import Budget, Rule
 from loopscale.plan.candidate import Candidate, candidate, explain
+from loopscale.plan.choose import SLACK
 from loopscale.plan.grid import Grid, evaluate
 from loopscale.plan.space import Space, ladder_space
 from loopscale.quantities import format_bytes, format_count
@@ -127,7 +128,7 @@ class Plan:
         grid = self.grid
         within = grid.tokens_FSKP[0] > 0 if lifted == "inference" else grid.allowed_FSKP[0]
         if grid.budget.memory is not None and lifted != "memory":
-            within = within & (grid.memory_SKP <= grid.budget.memory * (1 + 1e-12))
+            within = within & (grid.memory_SKP <= grid.budget.memory * SLACK)
         return np.asarray(within)
 
     def _judged(self, flat: int) -> Candidate:

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from loopscale.arrays import FloatArray, IntArray
 from loopscale.laws import ScalingLaw
 from loopscale.plan.budget import Budget, Rule
+from loopscale.plan.choose import best_within
 from loopscale.plan.grid import Grid, evaluate
 from loopscale.plan.space import Space, continuous_space, ladder_space
 from loopscale.tables import Table
@@ -86,7 +87,11 @@ def experts_map(
     memory_B = np.atleast_1d(np.asarray(memory, float))
     usable = (grid.expert_gain_ZFSKP >= grid.eps) & np.isfinite(grid.loss_ZFSKP) & grid.allowed_FSKP
     loss_ZSKP = np.where(usable, grid.loss_ZFSKP, np.inf)[:, 0]
-    best_ZBP = np.stack([_best_fitting(loss_ZSKP, grid.memory_SKP, limit) for limit in memory_B], axis=1)
+    per_pass = [
+        best_within(loss_ZSKP[..., p].reshape(len(loss_ZSKP), -1), grid.memory_SKP[..., p].ravel(), memory_B)
+        for p in range(space.shape[2])
+    ]
+    best_ZBP = np.stack(per_pass, axis=-1)
     found, (s, k) = best_ZBP[0] >= 0, np.unravel_index(np.maximum(best_ZBP[0], 0), space.active.shape)
     loss = grid.loss_ZFSKP[0, 0][s, k, np.arange(space.shape[2])]
     return Table.from_arrays(
@@ -163,14 +168,6 @@ def _curves(grid: Grid, best_axis: int) -> Table:
 
 def _best(loss: FloatArray, axis: int) -> IntArray:
     return np.asarray(np.argmin(loss, axis=axis))
-
-
-def _best_fitting(loss_ZSKP: FloatArray, memory_SKP: FloatArray, limit: float) -> IntArray:
-    """Return the flat (S, K) index of the lowest loss that fits, for each law and recurrence; -1 for none."""
-    masked = np.where(memory_SKP <= limit * (1 + 1e-12), loss_ZSKP, np.inf)
-    flat = np.moveaxis(masked, -1, 1).reshape(len(masked), masked.shape[-1], -1)
-    best = np.argmin(flat, axis=-1)
-    return np.where(np.isfinite(np.min(flat, axis=-1)), best, -1)
 
 
 def _agreement(best_Z: IntArray) -> FloatArray:
