@@ -115,21 +115,26 @@ def versioned(data: object, where: str, kind: str, version: int) -> Fields:
     return fields
 
 
-def write_text(path: str | Path, text: str) -> None:
+def write_bytes(path: str | Path, content: bytes) -> None:
     """Write a file whole or not at all: to a temporary name beside it, then renamed."""
     target = Path(path)
+    temporary: Path | None = None
     try:
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    except (OSError, ValueError) as error:
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:50]}.")
+        temporary = Path(name)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        temporary.chmod(0o644)
+        temporary.replace(target)
+    except (OSError, ValueError) as error:  # a path that holds a NUL is a ValueError
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
         raise InputError(f"{path}: cannot be written: {getattr(error, 'strerror', error)}") from None
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(target)
-    except OSError as error:
-        Path(temporary).unlink(missing_ok=True)
-        raise InputError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write a text file whole or not at all."""
+    write_bytes(path, text.encode("utf-8"))
 
 
 def write_json(path: str | Path, data: object) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
 from loopscale.errors import InputError
+from loopscale.files import write_bytes
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe and Ito's palette, which stays apart for colour-blind readers."""
@@ -32,8 +34,10 @@ def finish(axes: Any, title: str, x: str, y: str) -> None:
 
 
 def save(figure: Any, path: str | Path) -> None:
-    """Write the figure; the ending of ``path`` chooses PNG, SVG or PDF."""
-    try:
-        figure.savefig(path)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error.strerror}") from None
+    """Write the figure, whole or not at all; the ending of ``path`` chooses PNG, SVG or PDF."""
+    kind = Path(path).suffix.lstrip(".").lower()
+    if kind not in ("png", "svg", "pdf"):
+        raise InputError(f"{path}: a figure ends in .png, .svg or .pdf")
+    out = io.BytesIO()
+    figure.savefig(out, format=kind)
+    write_bytes(path, out.getvalue())
