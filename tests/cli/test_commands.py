@@ -99,6 +99,13 @@ def test_extrapolated_numbers_are_marked_where_they_are_shown(capsys):
     assert "†" not in run(capsys, "predict", "--rung", "0.6B", "--tokens", "200B")
 
 
+def test_a_plan_shows_its_pareto_front_when_asked(capsys):
+    text = run(capsys, "plan", "--flops", "5e21", "--memory", "3GB", "--bits", "4", "--pareto", "memory")
+    front = text.split("No other design beats these in both loss and memory")[1]
+    assert "164 MB" in front
+    assert "27.5 GB" in front
+
+
 def test_csv_of_a_plan_has_every_candidate(capsys):
     lines = list(csv.DictReader(io.StringIO(run(capsys, "plan", "--flops", "5e21", "--csv"))))
     assert len(lines) == 300

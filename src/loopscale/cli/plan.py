@@ -40,6 +40,8 @@ from loopscale.plan import (
 )
 from loopscale.quantities import format_bytes, format_count, format_size
 
+COLUMNS = ("size", "E", "R", "active", "tokens", "loss", "memory", "FLOPs/token", "verdict")
+
 
 @click.command("plan")
 @click.option("--flops", type=COUNT, help="Training compute, like 5e21.")
@@ -75,6 +77,11 @@ from loopscale.quantities import format_bytes, format_count, format_size
 )
 @law_option
 @click.option("--top", type=click.IntRange(1, 1000), default=8, show_default=True, help="Rivals to show.")
+@click.option(
+    "--pareto",
+    type=click.Choice(["memory", "inference"]),
+    help="Also show the designs that no other beats in both loss and this cost.",
+)
 @click.option("--out", type=click.Path(), help="Also save the plan as JSON in this file.")
 @output_options
 def command(
@@ -100,6 +107,8 @@ def command(
         click.echo(found.table().csv(), nl=False)
     else:
         print_plan(found, top)
+        if pareto is not None:
+            _print_front(found, pareto)
 
 
 def _budget(asked: dict[str, Any]) -> Budget:
@@ -174,11 +183,15 @@ def print_plan(found: Plan, top: int) -> None:
     )
     out.print(_certainty(found), highlight=False)
     rows = [_row(choice)] + [_row(each) for each in found.rivals(top)[: max(top, 1) + 6]]
-    columns = ("size", "E", "R", "active", "tokens", "loss", "memory", "FLOPs/token", "verdict")
-    print_table("The choice and its near rivals", columns, rows, left=("size", "verdict"))
+    print_table("The choice and its near rivals", COLUMNS, rows, left=("size", "verdict"))
     axes = [axis for each in [choice, *found.rivals(top)] for axis in each.extrapolated]
     if axes:
         out.print(legend(axes), highlight=False)
+
+
+def _print_front(found: Plan, cost: str) -> None:
+    rows = [_row(each)[:-1] for each in found.pareto(cost)]
+    print_table(f"No other design beats these in both loss and {cost}", COLUMNS[:-1], rows, left=("size",))
 
 
 def _certainty(found: Plan) -> str:
