@@ -85,7 +85,15 @@ COLUMNS = ("size", "E", "R", "active", "tokens", "loss", "memory", "FLOPs/token"
 @click.option("--out", type=click.Path(), help="Also save the plan as JSON in this file.")
 @output_options
 def command(
-    law: ScalingLaw, eps: float | None, rule: str, top: int, out: str | None, as_json: bool, as_csv: bool, **asked: Any
+    law: ScalingLaw,
+    eps: float | None,
+    rule: str,
+    top: int,
+    pareto: str | None,
+    out: str | None,
+    as_json: bool,
+    as_csv: bool,
+    **asked: Any,
 ) -> None:
     """Choose the model to train under your budgets.
 
@@ -95,7 +103,7 @@ def command(
     loopscale plan --flops 5e21 --memory 3GB --bits int4
     loopscale plan --rung 0.3B --experts 8 --like 0.6B:8:1 --like-tokens 6T
     loopscale plan --gpu-hours 50000 --device h100 --utilisation 0.4 --memory 8GiB --bits 4 --context 8192
-    loopscale plan --flops 1e22 --serve-tokens 5T --inference-flops 2e9 --json
+    loopscale plan --flops 1e22 --serve-tokens 1T --inference-flops 2e9 --json
     """
     budget = _budget(asked)
     found = plan(budget, _space(asked), law, eps=eps, rule=Rule(rule))
