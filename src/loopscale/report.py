@@ -28,6 +28,14 @@ pre{overflow-x:auto;background:#f4f4f4;padding:.8rem;font-size:.8rem}img{max-wid
 """
 
 
+def check_report_path(path: str | Path) -> Path:
+    """Refuse a file that no report can be, before any work is done for it."""
+    target = Path(path)
+    if target.suffix not in (".html", ".htm", ".md"):
+        raise InputError(f"{path}: a report ends in .html or .md")
+    return target
+
+
 @dataclass
 class Report:
     """Sections in the order they are added. Nothing in it is fetched from elsewhere when it is opened."""
@@ -84,13 +92,11 @@ class Report:
 
     def save(self, path: str | Path) -> None:
         """Write ``.html`` as one file, or ``.md`` with numbered pictures beside it."""
-        target = Path(path)
-        if target.suffix in (".html", ".htm"):
-            write_text(target, self._page())
-        elif target.suffix == ".md":
+        target = check_report_path(path)
+        if target.suffix == ".md":
             self._save_markdown(target)
         else:
-            raise InputError(f"{path}: a report ends in .html or .md")
+            write_text(target, self._page())
 
     def _page(self) -> str:
         title = escape(self.title)

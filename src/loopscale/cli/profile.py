@@ -46,6 +46,8 @@ KINDS = {
     "joint": "the best size, E and R over memory",
 }
 
+JOINT_COLUMNS = ("memory", "size", "E", "R", "tokens", "loss", "agreement")
+
 
 @click.command("profile")
 @click.argument("kind", type=click.Choice(list(KINDS)))
@@ -204,23 +206,29 @@ def _map_cell(row: dict[str, Any], value: str) -> str:
 def print_joint(title: str, table: Table) -> None:
     """Print the best design for each memory budget."""
     rows = list(table.records())
-    columns = ("memory", "size", "E", "R", "tokens", "loss", "agreement")
-    print_table(title, columns, [_joint_row(row) for row in rows], left=("size",))
+    print_table(title, JOINT_COLUMNS, [joint_row(row) for row in rows], left=("size",))
     _print_legend(rows)
 
 
-def _joint_row(row: dict[str, Any]) -> tuple[str, ...]:
+def joint_row(row: dict[str, Any]) -> tuple[str, ...]:
+    """Return one line of the joint optimum's table; 90% spans where the law has resamples."""
     if not row["rung"]:
         return (format_bytes(row["memory"]), "nothing fits", "", "", "", "", "")
     return (
         format_bytes(row["memory"]),
-        row["rung"],
-        f"{row['experts']:g}",
-        str(row["recurrence"]),
+        row["rung"] + _choice_span(row, "active", format_size),
+        f"{row['experts']:g}" + _choice_span(row, "experts", "{:g}".format),
+        str(row["recurrence"]) + _choice_span(row, "recurrence", "{:g}".format),
         format_count(row["tokens"]),
         mark(f"{row['loss']:.4f}", bool(row["extrapolated"])),
         "" if row["agreement"] != row["agreement"] else f"{row['agreement']:.0%}",
     )
+
+
+def _choice_span(row: dict[str, Any], name: str, write: Callable[[float], str]) -> str:
+    if f"{name}_low" not in row:
+        return ""
+    return f" [{write(row[f'{name}_low'])}, {write(row[f'{name}_high'])}]"
 
 
 def _print_legend(rows: list[dict[str, Any]]) -> None:

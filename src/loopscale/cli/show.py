@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -49,6 +50,17 @@ def legend(axes: Iterable[str]) -> str:
     """Return the line that explains the sign, or nothing when it was not used."""
     found = sorted(set(axes))
     return f"{EXTRAPOLATED} extrapolated: outside the range the law was fitted on ({', '.join(found)})" if found else ""
+
+
+@contextmanager
+def progress_bar(what: str, total: int) -> Iterator[Callable[[int, int], None]]:
+    """Show a bar on standard error while the block runs; it takes the number done and the total."""
+    from rich.progress import Progress
+
+    out = Console(stderr=True)
+    with Progress(console=out, transient=True, disable=not out.is_terminal) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda done, of: bar.update(task, completed=done, total=of)
 
 
 def _finite(data: Any) -> Any:

@@ -6,8 +6,12 @@ import io
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from loopscale.arrays import FloatArray
 from loopscale.errors import InputError
 from loopscale.files import write_bytes
+from loopscale.quantities import format_count
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe and Ito's palette, which stays apart for colour-blind readers."""
@@ -31,6 +35,17 @@ def finish(axes: Any, title: str, x: str, y: str) -> None:
     axes.grid(alpha=0.25, linewidth=0.5)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
+
+
+def count_ticks(axes: Any, values: FloatArray, scale: str) -> None:
+    """Put a few ticks where the data are, written as people write counts."""
+    from matplotlib.ticker import NullFormatter
+
+    levels = np.unique(values)
+    ticks = levels if len(levels) <= 6 else np.unique(levels[np.linspace(0, len(levels) - 1, 4).round().astype(int)])
+    axes.set_xscale(scale)
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.set_xticks(ticks, [format_count(tick, 2) for tick in ticks])
 
 
 def save(figure: Any, path: str | Path) -> None:

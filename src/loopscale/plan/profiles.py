@@ -120,18 +120,33 @@ def joint_optimum(
     memory_B = np.atleast_1d(np.asarray(memory, float))
     picks_ZFB = grid.optimum(memory_B)
     found, (s, k, p) = picks_ZFB[0, 0] >= 0, np.unravel_index(np.maximum(picks_ZFB[0, 0], 0), space.shape)
-    return Table.from_arrays(
-        found.shape,
-        memory=memory_B,
-        rung=np.where(found, np.array(space.names)[s], ""),
-        active=np.where(found, space.active[s, k], np.nan),
-        experts=np.where(found, space.experts[s, k], np.nan),
-        recurrence=np.where(found, space.recurrences[p], 0),
-        tokens=np.where(found, grid.tokens_FSKP[0][s, k, p], np.nan),
-        loss=np.where(found, grid.loss_ZFSKP[0, 0][s, k, p], np.nan),
-        agreement=grid.agreement(picks_ZFB)[0],
-        extrapolated=np.where(found, _outside(grid)[0][s, k, p], ""),
-    )
+    columns = {
+        "memory": memory_B,
+        "rung": np.where(found, np.array(space.names)[s], ""),
+        "active": np.where(found, space.active[s, k], np.nan),
+        "experts": np.where(found, space.experts[s, k], np.nan),
+        "recurrence": np.where(found, space.recurrences[p], 0),
+        "tokens": np.where(found, grid.tokens_FSKP[0][s, k, p], np.nan),
+        "loss": np.where(found, grid.loss_ZFSKP[0, 0][s, k, p], np.nan),
+        "agreement": grid.agreement(picks_ZFB)[0],
+        "extrapolated": np.where(found, _outside(grid)[0][s, k, p], ""),
+    }
+    return Table.from_arrays(found.shape, **columns, **_choice_spans(space, picks_ZFB[1:, 0]))
+
+
+def _choice_spans(space: Space, picks_ZB: IntArray) -> dict[str, FloatArray]:
+    """Return the 5th and 95th percentile of the size, experts and recurrence that resampled laws choose."""
+    if not len(picks_ZB):
+        return {}
+    s, k, p = np.unravel_index(np.maximum(picks_ZB, 0), space.shape)
+    chosen = {"active": space.active[s, k], "experts": space.experts[s, k], "recurrence": space.recurrences[p]}
+    spans: dict[str, FloatArray] = {}
+    for name, values in chosen.items():
+        # A percentile between two designs is no design: take the nearest that some law chose.
+        known = np.ma.masked_array(values.astype(float), picks_ZB < 0).filled(np.nan)
+        low, high = np.nanpercentile(known, [5, 95], axis=0, method="nearest")
+        spans |= {f"{name}_low": low, f"{name}_high": high}
+    return spans
 
 
 def _compute_grid(law: ScalingLaw, space: Space, flops: ArrayLike, rule: Rule, eps: float | None = None) -> Grid:

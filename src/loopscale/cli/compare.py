@@ -1,0 +1,70 @@
+"""``loopscale compare``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from loopscale.cli.data import data_options, form_options, procedure, read_runs
+from loopscale.cli.show import console, print_json
+from loopscale.fit.holdout import compare, differences, table
+from loopscale.laws import MAPPINGS
+
+
+@click.command("compare")
+@data_options
+@click.option(
+    "--hold-out", "slices", multiple=True, metavar="SLICE", help="Rows to predict unseen, like R=16 or D>400B."
+)
+@click.option(
+    "--mapping", "mappings", multiple=True, type=click.Choice(list(MAPPINGS)), help="Mappings.  [default: all]"
+)
+@click.option(
+    "--folds", type=click.IntRange(0, 1000), default=5, show_default=True, help="Cross-validation by run; 0 for none."
+)
+@click.option(
+    "--resamples",
+    type=click.IntRange(10, 100_000),
+    default=1000,
+    show_default=True,
+    help="For the differences' intervals.",
+)
+@form_options
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for other programs.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print the scores as CSV.")
+def command(
+    slices: tuple[str, ...],
+    mappings: tuple[str, ...],
+    folds: int,
+    resamples: int,
+    outer: str | None,
+    fix: tuple[str, ...],
+    bound: tuple[str, ...],
+    delta: str,
+    seed: int,
+    as_json: bool,
+    as_csv: bool,
+    **data: Any,
+) -> None:  # fmt: skip
+    """Compare recurrence mappings on rows that they were not fitted to.
+
+    \b
+    loopscale compare runs.csv --hold-out R=16 --hold-out E=16 --hold-out "N>0.9B" --hold-out "D>400B"
+    loopscale compare isodepth --hold-out R=8
+    """
+    observations = read_runs(**data)
+    settings = procedure(fix, bound, delta, seed)
+    found = compare(
+        observations, slices, outer=outer, mappings=mappings or None, folds=folds, count=resamples, **settings
+    )
+    if as_json:
+        rows = list(found.table().records())
+        print_json({"kind": "comparison", "source": found.source, "outer": found.outer, "rows": rows})
+    elif as_csv:
+        click.echo(found.table().csv(), nl=False)
+    else:
+        out = console()
+        for note in (*observations.notes, *found.notes):
+            out.print(note, highlight=False)
+        out.print(table(found), differences(found), sep="\n")

@@ -1,0 +1,111 @@
+"""``loopscale next``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from loopscale.architecture import RUNG_EXPERTS, RUNGS
+from loopscale.cli.data import data_options, default_form, form_options, procedure, read_runs
+from loopscale.cli.options import COUNT, COUNTS, EXPERTS, INTEGERS, RUNG_LIST, WHOLE
+from loopscale.cli.show import console, print_json
+from loopscale.errors import InputError
+from loopscale.files import read_json
+from loopscale.fit import fit, resample
+from loopscale.fit.candidates import RECURRENCES, ladder_candidates
+from loopscale.fit.design import MOST_RUNS, next_runs
+from loopscale.fit.targets import Goal, Target
+from loopscale.laws import MAPPINGS
+
+
+@click.command("next")
+@data_options
+@click.option("--budget", type=COUNT, required=True, help="FLOPs for new runs, like 1e20.")
+@click.option(
+    "--for",
+    "plan_path",
+    type=click.Path(),
+    required=True,
+    help="The plan to make sure of: a file of `loopscale plan --out`.",
+)
+@click.option(
+    "--goal",
+    type=click.Choice([each.value for each in Goal]),
+    default=Goal.CHOICE.value,
+    show_default=True,
+    help="choice: the differences to its rivals. predictions: its losses.",
+)
+@click.option("--rung", "rungs", type=RUNG_LIST, help=f"Rungs to choose runs from.  [default: {','.join(RUNGS)}]")
+@click.option("--experts", type=EXPERTS, help="Expert counts to choose from.")
+@click.option("--recurrence", "recurrences", type=INTEGERS, help="Recurrences to choose from.")
+@click.option(
+    "--tokens", type=COUNTS, help="Token counts to choose from.  [default: the data's span and twice its end]"
+)
+@click.option("--most", type=WHOLE, default=MOST_RUNS, show_default=True, help="The most runs to choose.")
+@click.option(
+    "--mapping", type=click.Choice(list(MAPPINGS)), help="Recurrence mapping.  [default: what the data call for]"
+)
+@click.option(
+    "--resamples",
+    type=click.IntRange(0, 1000),
+    default=16,
+    show_default=True,
+    help="Refits to average over; 0 for none.",
+)
+@form_options
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for other programs.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print the runs as CSV.")
+def command(
+    budget: float,
+    plan_path: str,
+    goal: str,
+    rungs: tuple[str, ...] | None,
+    experts: tuple[float, ...] | None,
+    recurrences: tuple[int, ...] | None,
+    tokens: tuple[float, ...] | None,
+    most: int,
+    mapping: str | None,
+    resamples: int,
+    outer: str | None,
+    fix: tuple[str, ...],
+    bound: tuple[str, ...],
+    delta: str,
+    seed: int,
+    as_json: bool,
+    as_csv: bool,
+    **data: Any,
+) -> None:  # fmt: skip
+    """Choose the runs to train next: those that make a plan surest per FLOP.
+
+    \b
+    loopscale plan --flops 5e21 --memory 3GB --bits int4 --law law.json --out plan.json
+    loopscale next runs.csv --budget 1e21 --for plan.json
+    """
+    plan = read_json(plan_path)
+    if not isinstance(plan, dict) or plan.get("kind") != "plan":
+        raise InputError(f"{plan_path}: this is not a plan; make one with `loopscale plan … --out {plan_path}`")
+    observations = read_runs(**data)
+    try:
+        target = Target.of_plan(plan, observations.counts, Goal(goal))
+    except InputError as error:
+        raise InputError(f"{plan_path}: {error}") from None
+    form, recurrence = default_form(observations, outer, mapping)
+    found = fit(observations, outer=form, mapping=recurrence, **procedure(fix, bound, delta, seed))
+    if resamples:
+        found = resample(found, count=resamples, seed=seed)
+    pool = ladder_candidates(
+        observations,
+        rungs=rungs or tuple(RUNGS),
+        experts=experts or RUNG_EXPERTS,
+        recurrences=recurrences or RECURRENCES,
+        tokens=tokens,
+    )
+    design = next_runs(found, budget, target, candidates=pool, most=most)
+    if as_json:
+        rows = list(design.table().records())
+        print_json({"kind": "design", "goal": goal, "before": design.before, "after": design.after, "runs": rows})
+    elif as_csv:
+        click.echo(design.table().csv(), nl=False)
+    else:
+        console().print(str(design), highlight=False)

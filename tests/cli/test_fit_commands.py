@@ -1,0 +1,174 @@
+"""The commands that fit: what they print, write and refuse."""
+
+import csv
+import io
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_commands import refused, run
+
+from loopscale.fit.datasets import simulate_sweep
+from loopscale.laws import ScalingLaw, published
+
+SMALL = {"rungs": ("0.3B", "0.6B"), "experts": (1, 4), "recurrences": (1, 2, 4), "tokens": (1e11, 2e11, 3e11)}
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory) -> Path:
+    """The paper's sweep, simulated, in a file."""
+    path = tmp_path_factory.mktemp("sweep") / "runs.csv"
+    simulate_sweep(noise=0.002).to_csv(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def dense(tmp_path_factory) -> Path:
+    """A small dense sweep without loops, under other names and in other units."""
+    law, random = published("chinchilla-epoch-2024"), np.random.default_rng(0)
+    lines = ["params_B,seen,final_loss"]
+    for N in (0.1, 0.3, 1.0, 3.0):
+        for D in (2e9, 1e10, 4e10, 1.5e11):
+            c = law.coefficients
+            loss = c["A"] * (N * 1e9) ** c["alpha"] + c["B"] * D ** c["beta"] + c["c"]
+            lines.append(f"{N},{D},{loss + 0.001 * random.standard_normal()}")
+    path = tmp_path_factory.mktemp("dense") / "dense.csv"
+    path.write_text("\n".join(lines))
+    return path
+
+
+def test_fit_writes_a_law_that_plan_takes_with_its_doubt(capsys, sweep, tmp_path):
+    law, report = tmp_path / "law.json", tmp_path / "fit.html"
+    text = run(capsys, "fit", str(sweep), "--resamples", "20", "--out", str(law), "--report", str(report))
+    assert "joint-moe with sparsity-conditional recurrence" in text
+    assert "90% interval" in text
+    fitted = ScalingLaw.load(law)
+    assert fitted.resamples.shape == (20, 14)
+    assert fitted.coefficients["kappa1"] == pytest.approx(published().coefficients["kappa1"], rel=0.05)
+    argv = ("plan", "--flops", "5e21", "--memory", "1GB", "--bits", "4", "--law", str(law), "--json")
+    plan = json.loads(run(capsys, *argv))
+    assert (plan["choice"]["rung"], plan["choice"]["experts"]) == ("1.0B", 2)
+    assert plan["agreement"] > 0.5
+    page = report.read_text()
+    assert page.count("data:image/png;base64") == 2
+    assert "http" not in page.replace("http-equiv", "")
+
+
+def test_fit_reports_in_markdown_with_pictures_beside_it(capsys, sweep, tmp_path):
+    run(capsys, "fit", str(sweep), "--resamples", "5", "--report", str(tmp_path / "fit.md"))
+    assert {each.name for each in tmp_path.iterdir()} == {"fit.md", "fit-1.png", "fit-2.png"}
+    assert "](fit-2.png)" in (tmp_path / "fit.md").read_text()
+
+
+def test_fit_prints_json_for_programs(capsys, sweep):
+    found = json.loads(run(capsys, "fit", str(sweep), "--resample", "none", "--json"))
+    assert found["coefficients"]["theta"] == pytest.approx(0.33, abs=0.05)
+    assert found["intervals"] is None
+    assert found["degenerate"] == []
+    assert found["agreeing"] == found["starts"]
+
+
+def test_a_dense_sweep_under_other_names_gets_the_law_it_can_carry(capsys, dense):
+    names = ("--columns", "N=params_B", "--columns", "D=seen", "--columns", "loss=final_loss", "--units", "N=1B")
+    found = json.loads(
+        run(capsys, "fit", str(dense), *names, "--counts", "with-embeddings", "--resamples", "10", "--json")
+    )
+    assert (found["law"]["outer"], found["law"]["mapping"]) == ("chinchilla", "none")
+    assert found["coefficients"]["c"] == pytest.approx(1.8172, abs=0.1)
+    low, high = found["intervals"]["alpha"]
+    assert low < -0.3478 < high or abs(found["coefficients"]["alpha"] + 0.3478) < 0.02
+
+
+def test_a_coefficient_can_be_held_or_bounded(capsys, sweep):
+    argv = ("fit", str(sweep), "--resample", "none", "--fix", "c=1.3555", "--bound", "theta=0.1:0.2", "--json")
+    found = json.loads(run(capsys, *argv))
+    assert found["coefficients"]["c"] == 1.3555
+    assert found["at_bound"] == ["theta"]
+
+
+def test_compare_prints_the_papers_table_and_its_rows(capsys, sweep):
+    argv = ("compare", str(sweep), "--hold-out", "R=8", "--folds", "0", "--resamples", "50")
+    text = run(capsys, *argv)
+    assert "sparsity-conditional (14)" in text
+    rows = list(csv.DictReader(io.StringIO(run(capsys, *argv, "--csv"))))
+    rmse = {row["mapping"]: float(row["rmse"]) for row in rows}
+    assert rmse["linear"] > rmse["power"] > rmse["bounded"] > rmse["sparsity-conditional"]
+
+
+def test_next_chooses_runs_within_the_budget(capsys, sweep, tmp_path):
+    plan = tmp_path / "plan.json"
+    run(capsys, "plan", "--flops", "5e21", "--memory", "3GB", "--bits", "4", "--out", str(plan))
+    argv = ("next", str(sweep), "--budget", "1e22", "--for", str(plan), "--most", "5", "--resamples", "4")
+    design = json.loads(run(capsys, *argv, "--json"))
+    assert len(design["runs"]) == 5
+    assert design["runs"][-1]["cumulative_flops"] <= 1e22
+    assert design["after"] < design["before"]
+    assert "Standard error" in run(capsys, *argv)
+
+
+def test_public_sweeps_are_fitted_by_name(capsys, monkeypatch):
+    folder = Path(os.environ.get("LOOPSCALE_DATA", Path(__file__).parents[3] / "shared" / "data"))
+    if not (folder / "epoch-chinchilla.csv").is_file():
+        pytest.skip(f"the public sweeps are not in {folder}; set LOOPSCALE_DATA to the folder that holds them")
+    monkeypatch.setenv("LOOPSCALE_DATA", str(folder))
+    found = json.loads(run(capsys, "fit", "epoch-chinchilla", "--resample", "none", "--json"))
+    assert found["objective"] == pytest.approx(1.018274e-3, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("argv", "sentence"),
+    [
+        (("fit", "nowhere.csv"), "nowhere.csv"),
+        (("fit", "{sweep}", "--fix", "kapa1=3"), "did you mean 'kappa1'"),
+        (("fit", "{sweep}", "--fix", "kappa1"), "NAME=VALUE"),
+        (("fit", "{sweep}", "--fix", "c=x"), "not a finite number"),
+        (("fit", "{sweep}", "--bound", "c=1"), "LOW:HIGH"),
+        (("fit", "{sweep}", "--delta", "-1"), "above zero"),
+        (("fit", "{sweep}", "--columns", "D=colour"), "colour"),
+        (("fit", "{sweep}", "--report", "fit.txt"), ".html or .md"),
+        (("compare", "{sweep}", "--hold-out", "Q=3"), "R=16, E=16"),
+        (("compare", "{sweep}", "--hold-out", "R=77"), "selects no row"),
+        (("next", "{sweep}", "--budget", "1e20", "--for", "nowhere.json"), "no such file"),
+        (("next", "{sweep}", "--budget", "1e20"), "--for"),
+    ],
+)
+def test_bad_requests_to_fit_get_one_clear_sentence(capsys, sweep, argv, sentence):
+    assert sentence in refused(capsys, *(each.format(sweep=sweep) for each in argv))
+
+
+def test_a_law_file_is_no_plan(capsys, sweep, tmp_path):
+    published().save(tmp_path / "law.json")
+    said = refused(capsys, "next", str(sweep), "--budget", "1e22", "--for", str(tmp_path / "law.json"))
+    assert "not a plan" in said
+
+
+BROKEN_FILES = {
+    "empty.csv": ("", "empty"),
+    "header.csv": ("N_act,D,loss\n", "row"),
+    "text.csv": ("N_act,D,loss\n1e9,1e10,2.5\n1e9,many,2.5\n", "many"),
+    "negative.csv": ("N_act,D,loss\n1e9,1e10,-2.5\n1e9,2e10,2.5\n", "-2.5"),
+    "nan.csv": ("N_act,D,loss\n1e9,1e10,nan\n1e9,2e10,2.5\n", "nan"),
+    "short.csv": ("N_act,D,loss\n1e9,1e10,2.5\n2e9,1e10,2.4\n", "chinchilla"),
+    "columns.csv": ("a,b,c\n1,2,3\n", "loss"),
+    "binary.csv": (bytes(range(256)).decode("latin-1"), "binary.csv"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN_FILES)
+def test_broken_sweeps_are_named_with_what_they_lack(capsys, tmp_path, name):
+    content, sentence = BROKEN_FILES[name]
+    (tmp_path / name).write_bytes(content.encode("latin-1"))
+    said = refused(capsys, "fit", str(tmp_path / name), "--resample", "none")
+    assert sentence in said
+
+
+def test_random_bytes_as_a_sweep_bring_no_traceback(capsys, tmp_path):
+    random = np.random.default_rng(0)
+    for case in range(60):
+        rows = [",".join(random.choice(["1e9", "x", "", "nan", "-1", "3e10", '"', "2.5"], size=3)) for _ in range(4)]
+        text = "N_act,D,loss\n" + "\n".join(rows)
+        path = tmp_path / f"{case}.csv"
+        path.write_bytes(random.bytes(80) if case % 3 == 0 else text.encode())
+        refused(capsys, "fit", str(path), "--resample", "none")
