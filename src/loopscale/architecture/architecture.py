@@ -151,18 +151,20 @@ class Architecture:
     def kv_bytes(
         self,
         recurrence: ArrayLike | None = None,
+        context: int | None = None,
         *,
-        context: int,
         batch: int = 1,
         bits: float = 16,
         kept_passes: int | None = None,
     ) -> Size:
-        """Return the memory of the KV cache.
+        """Return the memory of the KV cache at ``recurrence`` (None: the model's own).
 
         Each pass through a looped layer has keys and values of its own; ``kept_passes`` keeps at most that
         many of them (1: all passes share one slot). A windowed layer keeps its window (transformers: one
         position less between steps); latent attention keeps its compressed state.
         """
+        if context is None or context < 0:
+            raise InputError(f"{self.name}: the KV cache needs a context of zero or more tokens; found {context}")
         passes = self._passes(recurrence)
         slots = passes if kept_passes is None else np.minimum(passes, kept_passes)
         cached = self._cached(self.prelude, context) + slots * self._cached(self.loop_block, context)
