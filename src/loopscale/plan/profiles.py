@@ -141,11 +141,12 @@ def _choice_spans(space: Space, picks_ZB: IntArray) -> dict[str, FloatArray]:
     s, k, p = np.unravel_index(np.maximum(picks_ZB, 0), space.shape)
     chosen = {"active": space.active[s, k], "experts": space.experts[s, k], "recurrence": space.recurrences[p]}
     spans: dict[str, FloatArray] = {}
+    missing, nothing = picks_ZB < 0, np.all(picks_ZB < 0, axis=0)
     for name, values in chosen.items():
+        known = np.where(missing & ~nothing, np.nan, values)
         # A percentile between two designs is no design: take the nearest that some law chose.
-        known = np.ma.masked_array(values.astype(float), picks_ZB < 0).filled(np.nan)
         low, high = np.nanpercentile(known, [5, 95], axis=0, method="nearest")
-        spans |= {f"{name}_low": low, f"{name}_high": high}
+        spans |= {f"{name}_low": np.where(nothing, np.nan, low), f"{name}_high": np.where(nothing, np.nan, high)}
     return spans
 
 
