@@ -1,0 +1,209 @@
+"""What a fit minimises: residuals of ln loss and their exact derivatives, in coordinates that suit a search.
+
+Coefficients whose range is above zero are searched in logarithm, the others as they are; counts are in billions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from loopscale.arrays import BoolArray, FloatArray, IntArray, Values
+from loopscale.errors import InputError, nearest, shown
+from loopscale.fit.observations import Observations
+from loopscale.laws import BILLIONS, Coefficient, OuterLaw, RecurrenceMapping
+from loopscale.laws.mappings import NoGain
+
+APART = 1.001
+"""E_max stays above E_start by this factor: where they meet, experts have no effect and Ê divides by zero."""
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Data, form and box. A point of the box, ``u``, holds the free coefficients in search coordinates."""
+
+    outer: OuterLaw
+    mapping: RecurrenceMapping
+    names: tuple[str, ...]
+    """All coefficients, fixed ones too, in the law's order."""
+    values: FloatArray
+    """A value for each of them; the fixed ones keep theirs."""
+    free: IntArray
+    """Which of them vary."""
+    logarithmic: BoolArray
+    """Which of the free ones are searched in logarithm."""
+    lower: FloatArray
+    upper: FloatArray
+    N: FloatArray
+    D: FloatArray
+    E: FloatArray
+    R: FloatArray
+    m: FloatArray
+    loop: FloatArray
+    log_loss: FloatArray
+    weight: FloatArray | None = None
+    """How often each row counts; None where each counts once."""
+
+    def __len__(self) -> int:
+        return len(self.log_loss)
+
+    @cached_property
+    def free_names(self) -> tuple[str, ...]:
+        """The free coefficients, in the order of ``u``."""
+        return tuple(self.names[k] for k in self.free)
+
+    @cached_property
+    def width(self) -> FloatArray:
+        """The box's width along each free coefficient."""
+        return self.upper - self.lower
+
+    def vectors(self, u: FloatArray) -> FloatArray:
+        """Return all coefficients at ``u`` (or at several points, stacked), in the law's order."""
+        values = np.empty((*u.shape[:-1], len(self.names)))
+        values[...] = self.values
+        values[..., self.free] = np.where(self.logarithmic, np.exp(np.where(self.logarithmic, u, 0.0)), u)
+        return values
+
+    def coefficients(self, u: FloatArray) -> dict[str, float]:
+        """Return all coefficients at ``u``, by name."""
+        return dict(zip(self.names, self.vectors(u).tolist(), strict=True))
+
+    def point(self, coefficients: Mapping[str, float]) -> FloatArray:
+        """Return the point of the box nearest to ``coefficients``."""
+        values = np.array([coefficients[name] for name in self.free_names], dtype=float)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            u = np.where(self.logarithmic, np.log(np.maximum(values, 0.0)), values)
+        return np.clip(u, self.lower, self.upper)
+
+    def residuals(self, u: FloatArray) -> FloatArray:
+        """Return predicted minus observed ln loss, at one point or at several."""
+        c = self._columns(u)
+        loss = self.outer.loss(c, self._effective(c), self.D, self.E)
+        return np.asarray(np.log(loss) - self.log_loss)
+
+    def linearised(self, u: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return the residuals and their derivatives (one row for each free coefficient), at one point or several."""
+        c = self._columns(u)
+        loss, by, by_N = self.outer.gradient(c, self._effective(c), self.D, self.E)
+        inverse = 1.0 / loss
+        if not isinstance(self.mapping, NoGain):
+            by_gain = by_N * self.loop
+            by |= {name: by_gain * each for name, each in self.mapping.gain_gradient(c, self.R, self.m).items()}
+        jacobian = np.empty((*u.shape[:-1], len(self.free), len(self)))
+        for k, (name, logarithmic) in enumerate(zip(self.free_names, self.logarithmic, strict=True)):
+            np.multiply(by[name], inverse * c[name] if logarithmic else inverse, out=jacobian[..., k, :])
+        return np.log(loss) - self.log_loss, jacobian
+
+    def rows(self, chosen: BoolArray | IntArray) -> Problem:
+        """Return the same problem on some of the rows."""
+        arrays = {name: getattr(self, name)[chosen] for name in ("N", "D", "E", "R", "m", "loop", "log_loss")}
+        return replace(self, weight=None if self.weight is None else self.weight[..., chosen], **arrays)
+
+    def weighted(self, weight: FloatArray | None) -> Problem:
+        """Return the same problem with other weights: one for each row, or a row of them for each descent."""
+        return replace(self, weight=weight)
+
+    def part(self, group: slice) -> Problem:
+        """Return the problem for some of the descents, where each has weights of its own."""
+        return self if self.weight is None or self.weight.ndim == 1 else self.weighted(self.weight[group])
+
+    def holding(self, held: BoolArray, u: FloatArray) -> Problem:
+        """Return the problem with some of its free coefficients held at ``u``."""
+        keep = ~held
+        return replace(
+            self, values=self.vectors(u), free=self.free[keep], logarithmic=self.logarithmic[keep],
+            lower=self.lower[keep], upper=self.upper[keep],
+        )  # fmt: skip
+
+    def _columns(self, u: FloatArray) -> Values:
+        """Return the coefficients by name, shaped to broadcast against the rows."""
+        values = self.vectors(u)
+        return {name: values[..., k : k + 1] for k, name in enumerate(self.names)}
+
+    def _effective(self, c: Values) -> FloatArray:
+        if isinstance(self.mapping, NoGain):
+            return self.N
+        return np.asarray(self.N + self.loop * self.mapping.gain(c, self.R, self.m))
+
+
+def pose(
+    data: Observations,
+    outer: OuterLaw,
+    mapping: RecurrenceMapping,
+    fixed: Mapping[str, float],
+    bounds: Mapping[str, tuple[float, float]],
+) -> Problem:
+    """Return the problem of fitting this form to these observations."""
+    terms = outer.coefficients + mapping.coefficients
+    names = tuple(term.name for term in terms)
+    _check_names(names, fixed, "fixed")
+    _check_names(names, bounds, "bounds")
+    _check_fixed(fixed, bounds)
+    box = {term.name: _limits(term, bounds) for term in terms if term.name not in fixed}
+    _keep_apart(box, fixed)
+    values = np.array([fixed.get(name, np.nan) for name in names], dtype=float)
+    limits = np.array(list(box.values()), dtype=float).reshape(-1, 2)
+    logarithmic = limits[:, 0] > 0
+    limits[logarithmic] = np.log(limits[logarithmic])
+    points = data.points
+    return Problem(
+        outer, mapping, names, values, np.flatnonzero(np.isnan(values)), logarithmic, limits[:, 0], limits[:, 1],
+        N=points.active / BILLIONS.parameters,
+        D=points.tokens / BILLIONS.tokens,
+        E=points.experts,
+        R=points.recurrence,
+        m=points.m if mapping.needs_ratio else np.ones(len(data)),
+        loop=np.zeros(len(data)) if isinstance(mapping, NoGain) else points.loop_block / BILLIONS.parameters,
+        log_loss=np.log(data.loss),
+    )  # fmt: skip
+
+
+def _check_names(names: tuple[str, ...], given: Mapping[str, object], what: str) -> None:
+    for name in given:
+        if name not in names:
+            raise InputError(
+                f"{what}: coefficient {shown(name)} is unknown{nearest(name, names)}; the form has {', '.join(names)}"
+            )
+
+
+def _check_fixed(fixed: Mapping[str, float], bounds: Mapping[str, object]) -> None:
+    for name, value in fixed.items():
+        if not np.isfinite(value):
+            raise InputError(f"fixed: {name} is {value}; it should be a finite number")
+        if name in bounds:
+            raise InputError(f"fixed and bounds both name {name}; hold it or bound it")
+    if {"E_start", "E_max"} <= set(fixed) and not 0 < fixed["E_start"] < fixed["E_max"]:
+        raise InputError(f"fixed: E_start is {fixed['E_start']:g} and E_max {fixed['E_max']:g}; E_start is the smaller")
+
+
+def _limits(term: Coefficient, bounds: Mapping[str, tuple[float, float]]) -> tuple[float, float]:
+    low, high = bounds.get(term.name, (term.lower, term.upper))
+    if not (np.isfinite(low) and np.isfinite(high) and low < high):
+        raise InputError(
+            f"bounds: {term.name} has {shown((low, high))}; give a finite lower and a larger upper bound, "
+            f"or hold it with fixed={{{term.name!r}: value}}"
+        )
+    if term.name in ("kappa1", "kappa2", "E_start", "E_max") and low <= 0:
+        raise InputError(f"bounds: {term.name} has {shown((low, high))}; it should stay above zero")
+    return float(low), float(high)
+
+
+def _keep_apart(box: dict[str, tuple[float, float]], fixed: Mapping[str, float]) -> None:
+    """Shrink the box where E_start could meet E_max."""
+    if "E_start" in box:
+        low, high = box["E_start"]
+        ceiling = fixed.get("E_max", box.get("E_max", (np.inf, np.inf))[0]) / APART
+        if low >= ceiling:
+            raise InputError(
+                f"bounds: E_start from {low:g} leaves no room below E_max; E_start is the smaller of the two"
+            )
+        box["E_start"] = (low, min(high, ceiling))
+    elif "E_max" in box and "E_start" in fixed:
+        low, high = box["E_max"]
+        floor = fixed["E_start"] * APART
+        if high <= floor:
+            raise InputError(f"bounds: E_max up to {high:g} leaves no room above E_start = {fixed['E_start']:g}")
+        box["E_max"] = (max(low, floor), high)

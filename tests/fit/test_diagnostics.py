@@ -1,0 +1,156 @@
+"""What a fit shows about itself."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from loopscale.fit import (
+    correlations,
+    fit,
+    fitted_span,
+    identification,
+    mid_schedule,
+    outliers,
+    r_squared,
+    resample,
+    residuals_by_axis,
+    run_share,
+    simulate_sweep,
+    summary,
+    unidentified,
+    warnings,
+)
+from loopscale.fit.diagnostics import fit_covariance
+from loopscale.laws import Counting, published
+
+SWEEP = simulate_sweep()
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return fit(SWEEP)
+
+
+def test_residuals_are_level_along_every_axis(fitted):
+    table = residuals_by_axis(fitted)
+    assert set(table.columns["axis"]) == {"size", "tokens", "experts", "recurrence"}
+    for axis in set(table.columns["axis"]):
+        rows = [row["rows"] for row in table.records() if row["axis"] == axis]
+        assert sum(rows) == len(SWEEP)
+    assert np.abs(table.columns["mean"]).max() < 0.0005
+
+
+def test_a_wrong_law_shows_along_its_axis():
+    linear = residuals_by_axis(fit(SWEEP, mapping="linear"))
+    by_recurrence = [abs(row["mean"]) for row in linear.records() if row["axis"] == "recurrence"]
+    assert max(by_recurrence) > 0.005
+
+
+def test_amplitudes_and_exponents_are_strongly_correlated(fitted):
+    table = correlations(fitted)
+    pairs = {frozenset((row["first"], row["second"])): row["correlation"] for row in table.records()}
+    assert len(pairs) == 14 * 13 / 2
+    assert abs(pairs[frozenset(("A", "alpha"))]) > 0.95
+    assert abs(pairs[frozenset(("B", "beta"))]) > 0.98
+    assert abs(pairs[frozenset(("omega", "zeta"))]) > 0.98
+    assert np.abs(table.columns["correlation"]).max() <= 1 + 1e-9
+
+
+def test_errors_from_the_jacobian_agree_with_resampling():
+    sweep = simulate_sweep(noise=0.0026, run_noise=0.0026)
+    fitted = fit(sweep)
+    spread = resample(fitted, count=100).law.resamples.std(axis=0)
+    errors = fit_covariance(fitted).errors
+    for name in ("alpha", "theta", "zeta"):
+        assert errors[name] == pytest.approx(spread[fitted.law.names.index(name)], rel=0.4)
+
+
+def test_what_the_data_identify_and_what_holding_it_costs(fitted):
+    rows = {row["coefficient"]: row for row in identification(fitted).records()}
+    assert all(rows[name]["identified"] for name in ("alpha", "kappa1", "kappa2", "theta"))
+    assert rows["theta"]["held_at"] == 0
+    assert rows["theta"]["objective"] > 1.3
+    assert rows["theta"]["moved"] > 0.003
+    assert all(row["objective"] >= 1 - 1e-6 for row in rows.values())
+
+
+def test_a_coefficient_that_the_data_leave_open_can_be_held_at_no_cost():
+    two = fit(simulate_sweep(recurrences=(1, 2)))
+    assert "kappa2" in unidentified(two)
+    row = next(row for row in identification(two).records() if row["coefficient"] == "kappa2")
+    assert not row["identified"]
+    assert row["objective"] < 1.01
+
+
+def test_outliers_are_named_by_row_and_run(fitted):
+    assert len(outliers(fitted)) == 0
+    loss = SWEEP.loss.copy()
+    loss[100] *= 1.05
+    found = outliers(fit(replace(SWEEP, loss=loss)))
+    assert found.columns["row"] == [101]
+    assert found.columns["run"] == [SWEEP.run[100]]
+    assert found.columns["residual"][0] == pytest.approx(-np.log(1.05), abs=0.01)
+
+
+def test_the_share_of_run_effects_is_seen(fitted):
+    assert run_share(fitted) < 0.05
+    assert 0.25 < run_share(fit(simulate_sweep(noise=0.0026, run_noise=0.0026))) < 0.6
+
+
+def test_rows_in_mid_schedule_are_counted():
+    assert mid_schedule(SWEEP) == 0
+    assert mid_schedule(replace(SWEEP, finished=None)) == 0
+    unfinished = replace(SWEEP, finished=SWEEP.points.tokens == 5e11)
+    assert mid_schedule(unfinished) == 990
+    assert any("990 of 1080 rows are in mid-schedule" in each for each in warnings(fit(unfinished)))
+
+
+def test_the_fitted_range_is_that_of_the_data(fitted):
+    rows = {row["axis"]: (row["from"], row["to"]) for row in fitted_span(fitted).records()}
+    assert rows["tokens"] == (1e11, 5e11)
+    assert rows["recurrence"] == (1, 8)
+
+
+def test_a_sound_fit_warns_of_nothing(fitted):
+    assert warnings(fitted) == ()
+
+
+def test_axes_that_the_law_does_not_know_are_said():
+    said = " ".join(warnings(fit(SWEEP, outer="chinchilla", mapping="none")))
+    assert "the law does not know experts" in said
+    assert "the law does not know recurrence" in said
+
+
+def test_a_summary_holds_what_a_paper_needs(fitted):
+    text = summary(fitted)
+    assert text == str(fitted)
+    for part in (
+        "joint-moe with sparsity-conditional recurrence", "1,080 losses of 90 runs", "simulated from",
+        "without embeddings", "sum of Huber(0.001)", "8 of 8 starts", "RMSE 0.0038", "R2 0.999", "kappa1", "±",
+    ):  # fmt: skip
+        assert part in text
+    assert "Beware" not in text
+
+
+def test_a_resampled_summary_gives_intervals_and_says_how(fitted):
+    assert "90%, 20 resamples of whole runs" in summary(resample(fitted, count=20))
+    assert "too narrow" in summary(resample(fitted, count=20, scheme="paper"))
+
+
+def test_a_degenerate_summary_says_so_first():
+    text = summary(fit(simulate_sweep(recurrences=(1, 2))))
+    assert text.splitlines()[0].endswith("[DEGENERATE]")
+    assert "- degenerate: the data do not determine kappa2" in text
+
+
+def test_a_summary_of_the_papers_recipe_and_of_fixed_coefficients_says_so():
+    text = summary(fit(SWEEP, recipe="paper", fixed={"theta": 0.3286}))
+    assert "the paper's: curve_fit" in text
+    assert "fixed" in text
+
+
+def test_r_squared_of_the_truth_is_high(fitted):
+    assert r_squared(fitted) > 0.999
+    assert fitted.law.counts is Counting.WITHOUT_EMBEDDINGS
+    assert fitted.law.names == published().names
