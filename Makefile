@@ -5,6 +5,9 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 WORKERS ?= 2
 
+# Tests against public sweeps read them from this folder, and skip without it. By default: beside the checkout, if there.
+export LOOPSCALE_DATA ?= $(realpath $(wildcard ../shared/data))
+
 .PHONY: run test test-all bench lint clean
 
 run: $(VENV)/core.stamp
