@@ -8,6 +8,9 @@ WORKERS ?= 2
 # Tests against public sweeps read them from this folder, and skip without it. By default: beside the checkout, if there.
 export LOOPSCALE_DATA ?= $(realpath $(wildcard ../shared/data))
 
+# Fits work on small matrices: more threads only get in each other's way.
+export OPENBLAS_NUM_THREADS ?= 1
+
 .PHONY: run test test-all bench lint clean
 
 run: $(VENV)/core.stamp
@@ -19,7 +22,7 @@ test: lint
 test-all: lint
 	$(BIN)/pytest -n $(WORKERS)
 
-bench: $(VENV)/dev.stamp
+bench: $(VENV)/bench.stamp
 	$(BIN)/python benchmarks/run.py
 
 lint: $(VENV)/dev.stamp
@@ -41,4 +44,9 @@ $(VENV)/dev.stamp: $(VENV)/core.stamp
 	@echo "Adding the test tools ..."
 	@$(PIP) torch==2.13.0
 	@$(PIP) -c constraints.txt -e '.[dev]'
+	@touch $@
+
+# Peers that benchmarks are measured against.
+$(VENV)/bench.stamp: $(VENV)/dev.stamp
+	@$(PIP) -c constraints.txt -e '.[bench]'
 	@touch $@

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fit_speed
+import next_runs
 import plan_speed
 
 if __name__ == "__main__":
-    print("== plan ==", flush=True)
-    plan_speed.main()
+    for name, benchmark in (("plan", plan_speed), ("fit", fit_speed), ("next runs", next_runs)):
+        print(f"== {name} ==", flush=True)
+        benchmark.main()

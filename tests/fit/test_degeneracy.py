@@ -32,8 +32,14 @@ def test_two_recurrences_cannot_tell_height_from_speed():
     assert "do not determine kappa2" in reasons(simulate_sweep(recurrences=(1, 2)))
 
 
-def test_two_expert_counts_cannot_tell_where_experts_saturate():
-    assert "E_max" in reasons(simulate_sweep(experts=(1, 2)))
+def test_two_expert_counts_cannot_tell_how_experts_set_in():
+    assert "do not determine E_start" in reasons(simulate_sweep(experts=(1, 2)))
+
+
+def test_a_limit_far_beyond_the_data_is_open_but_not_a_reason():
+    linear = fit(simulate_sweep(), mapping="linear")
+    assert "E_max" in unidentified(linear)
+    assert linear.degenerate == ()
 
 
 def test_losses_that_do_not_depend_on_size_are_called_degenerate():

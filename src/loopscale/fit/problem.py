@@ -60,6 +60,12 @@ class Problem:
         """The box's width along each free coefficient."""
         return self.upper - self.lower
 
+    @cached_property
+    def base(self) -> BoolArray:
+        """Which of the free coefficients belong to the outer law, not to the recurrence."""
+        names = {term.name for term in self.outer.coefficients}
+        return np.array([name in names for name in self.free_names], dtype=bool)
+
     def vectors(self, u: FloatArray) -> FloatArray:
         """Return all coefficients at ``u`` (or at several points, stacked), in the law's order."""
         values = np.empty((*u.shape[:-1], len(self.names)))

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from loopscale.arrays import BoolArray, FloatArray
+from loopscale.arrays import FloatArray
 from loopscale.fit.problem import Problem
 from loopscale.fit.solver import Ends, huber
 from loopscale.laws.mappings import NoGain
@@ -27,7 +27,7 @@ def paper_recipe(problem: Problem, start: FloatArray, delta: float) -> Ends:
         warnings.simplefilter("ignore")  # curve_fit warns of a covariance that is not used
         plain = _plain(problem)
         x = problem.vectors(start)[problem.free]
-        once, base = problem.R == 1, _base(problem)
+        once, base = problem.R == 1, problem.base
         if not isinstance(problem.mapping, NoGain) and base.any() and once.sum() > base.sum():
             x[base] = _stage(plain.rows(once).holding(~base, x), x[base], delta)
         x = _stage(plain, x, delta)
@@ -59,9 +59,3 @@ def _plain(problem: Problem) -> Problem:
     """Return the problem in the coefficients themselves, none in logarithm."""
     lower, upper = (problem.vectors(u)[problem.free] for u in (problem.lower, problem.upper))
     return replace(problem, logarithmic=np.zeros(len(problem.free), dtype=bool), lower=lower, upper=upper)
-
-
-def _base(problem: Problem) -> BoolArray:
-    """Tell which free coefficients belong to the base law."""
-    names = {term.name for term in problem.outer.coefficients}
-    return np.array([name in names for name in problem.free_names], dtype=bool)

@@ -28,7 +28,10 @@ def numbers(cells: Sequence[Any], field: str, column: str, source: str) -> tuple
     """Return a column as numbers (NaN where a cell is empty) and whether cells wrote their unit, as in ``0.3B``."""
     values, suffixed = np.empty(len(cells)), False
     for k, cell in enumerate(cells):
-        values[k], unit = _number(cell, lambda k=k: where(source, k, field, column))
+        number = _number(cell)
+        if number is None:
+            raise InputError(f"{where(source, k, field, column)} is {shown(cell)}; it should be a number")
+        values[k], unit = number
         suffixed |= unit
     return values, suffixed
 
@@ -62,7 +65,8 @@ def where(source: str, k: int, field: str, column: str) -> str:
     return f"{source}: row {k + 1}, column {shown(column)}" + ("" if column == symbol else f" ({symbol})")
 
 
-def _number(cell: Any, place: Any) -> tuple[float, bool]:
+def _number(cell: Any) -> tuple[float, bool] | None:
+    """Return a cell's number and whether it wrote its unit, or None where it is not a number."""
     if cell is None or (isinstance(cell, str) and not cell.strip()):
         return math.nan, False
     try:
@@ -70,6 +74,6 @@ def _number(cell: Any, place: Any) -> tuple[float, bool]:
     except (TypeError, ValueError):
         match = _SUFFIXED.fullmatch(str(cell).strip())
     try:
-        return float(match[1]) * _SCALE[match[2].lower()], True  # type: ignore[index]
-    except (TypeError, ValueError):
-        raise InputError(f"{place()} is {shown(cell)}; it should be a number") from None
+        return None if match is None else (float(match[1]) * _SCALE[match[2].lower()], True)
+    except ValueError:
+        return None

@@ -35,11 +35,6 @@ class Ends:
     u_SP: FloatArray
     value_S: FloatArray
 
-    @property
-    def best(self) -> int:
-        """The lowest of them."""
-        return int(np.argmin(self.value_S))
-
 
 def huber(residual: FloatArray, delta: float, weight: FloatArray | None = None) -> FloatArray:
     """Return the sum of Huber's loss along the last axis; half the sum of squares where delta is infinite."""

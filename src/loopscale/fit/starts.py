@@ -39,14 +39,10 @@ def random_starts(problem: Problem, count: int, seed: int) -> FloatArray:
 
 def staged_start(problem: Problem) -> FloatArray:
     """Return a start whose base law has been fitted to the rows with R = 1, as the paper's first stage is."""
-    guess = typical(problem)
-    once = problem.R == 1
-    if isinstance(problem.mapping, NoGain) or once.sum() <= len(problem.free):
-        return problem.point(guess)
-    base = np.array([name in _names(problem.outer) for name in problem.free_names])
-    if not base.any():
-        return problem.point(guess)
-    u = problem.point(guess)
+    u = problem.point(typical(problem))
+    base, once = problem.base, problem.R == 1
+    if isinstance(problem.mapping, NoGain) or not base.any() or once.sum() <= len(problem.free):
+        return u
     stage = spread_rows(problem.rows(once), 8 * len(problem.free)).holding(~base, u)
     u[base] = descend(stage, u[base][None, :], tolerance=1e-2, patience=4).u_SP[0]
     return u
@@ -62,11 +58,6 @@ def spread_rows(problem: Problem, most: int) -> Problem:
     order = np.lexsort((problem.D, problem.N, problem.R, problem.E))
     chosen = order[np.linspace(0, len(order) - 1, most).round().astype(int)]
     return problem.rows(np.sort(chosen))
-
-
-def _names(form: object) -> set[str]:
-    coefficients = getattr(form, "coefficients", ())
-    return {each.name for each in coefficients}
 
 
 def start_from(problem: Problem, coefficients: Mapping[str, float]) -> FloatArray:

@@ -1,0 +1,196 @@
+"""Speed of the looped MoE against Hugging Face's Qwen3-MoE and a dense model, side by side, on one thread.
+
+CPU time of interleaved rounds: the machine's drift cancels within a round, and the spread is shown. Each peer has a
+config of its own, since Transformers keeps the experts implementation there, and models that share one config all run
+the last that was set.
+"""
+
+from __future__ import annotations
+
+import copy
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from timing import Ratio
+from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+from transformers.integrations import moe as hf_moe
+from transformers.utils import logging
+
+from loopscale.model import LoopedMoEConfig, LoopedMoEForCausalLM
+
+VOCABULARY, LAYERS, EXPERTS, K, CONTEXT = 4096, 8, 8, 2, 256
+IMPLEMENTATIONS = ("eager", "grouped_mm", "batched_mm")
+Times = dict[str, list[float]]
+
+
+def ours(width: int, experts: int = EXPERTS, **options: Any) -> LoopedMoEForCausalLM:
+    """Return our model at R = 1: eight layers, each used once; ``experts=1`` is dense with equal active FLOPs."""
+    return LoopedMoEForCausalLM(
+        LoopedMoEConfig(
+            vocab_size=VOCABULARY,
+            hidden_size=width,
+            prelude_layers=2,
+            loop_layers=LAYERS - 4,
+            coda_layers=2,
+            num_attention_heads=width // 64,
+            num_key_value_heads=4,
+            num_experts=experts,
+            num_experts_per_tok=K,
+            moe_intermediate_size=4 * width // K,
+            intermediate_size=4 * width,
+            max_position_embeddings=512,
+            **options,
+        )
+    )
+
+
+def qwen(width: int, implementation: str) -> Qwen3MoeForCausalLM:
+    """Return Hugging Face's model of the same sizes, with one of its experts implementations."""
+    config = Qwen3MoeConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=width,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=width // 64,
+        num_key_value_heads=4,
+        head_dim=64,
+        num_experts=EXPERTS,
+        num_experts_per_tok=K,
+        moe_intermediate_size=4 * width // K,
+        norm_topk_prob=True,
+        tie_word_embeddings=True,
+        max_position_embeddings=512,
+    )
+    model = Qwen3MoeForCausalLM(copy.deepcopy(config))
+    model.set_experts_implementation(implementation)
+    return model
+
+
+def implementation_used(model: torch.nn.Module) -> str:
+    """Return the experts implementation that a forward really calls."""
+    known = hf_moe.ALL_EXPERTS_FUNCTIONS._global_mapping
+    before, called = dict(known), []
+    for name, function in before.items():
+        known[name] = lambda *a, _name=name, _function=function, **k: (called.append(_name), _function(*a, **k))[1]
+    try:
+        with torch.no_grad():
+            model(torch.zeros(1, 2, dtype=torch.long))
+    finally:
+        known.update(before)
+    return called[0] if called else "eager"
+
+
+def interleaved(work: dict[str, Callable[[], object]], rounds: int) -> Times:
+    """Time each piece of work in turn, ``rounds`` times after a warm-up."""
+    for each in work.values():
+        each()
+    times: Times = {name: [] for name in work}
+    for _ in range(rounds):
+        for name, each in work.items():
+            start = time.process_time()
+            each()
+            times[name].append(time.process_time() - start)
+    return times
+
+
+def peers(width: int) -> dict[str, torch.nn.Module]:
+    """Return Hugging Face's model with each implementation, checked to run it."""
+    found = {name: qwen(width, name) for name in IMPLEMENTATIONS}
+    for name, model in found.items():
+        assert implementation_used(model) == name, (name, implementation_used(model))
+    return found
+
+
+def best(times: Times, names: tuple[str, ...]) -> str:
+    """Return the fastest of some, by its median."""
+    return min(names, key=lambda name: statistics.median(times[name]))
+
+
+def train_step(model: torch.nn.Module, ids: torch.Tensor, **options: Any) -> Callable[[], object]:
+    """Return forward and backward in training mode."""
+    model.train()
+
+    def step() -> None:
+        model.zero_grad(set_to_none=True)
+        model(input_ids=ids, labels=ids, use_cache=False, **options).loss.backward()
+
+    return step
+
+
+def peak() -> float:
+    """Return the FLOP/s of a large float32 matrix product, the best of several."""
+    a, b = torch.randn(2, 1024, 1024)
+    times = interleaved({"mm": lambda: torch.mm(a, b)}, 15)["mm"]
+    return 2 * 1024**3 / min(times)
+
+
+def training(width: int, batch: int, rounds: int) -> None:
+    """Compare training steps at one size."""
+    ids = torch.randint(VOCABULARY, (batch, CONTEXT), generator=torch.Generator().manual_seed(0))
+    # batched_mm copies a whole expert for every row: it needs gigabytes here and is left out of training.
+    names = ("eager", "grouped_mm")
+    work = {name: train_step(model, ids) for name, model in peers(width).items() if name in names}
+    model = ours(width)
+    work |= {"ours": train_step(model, ids), "dense": train_step(ours(width, 1), ids)}
+    top, times = peak(), interleaved(work, rounds)
+    top = max(top, peak())
+    peer = best(times, names)
+    print(f"training, width {width}, {LAYERS} layers, {EXPERTS} experts top {K}, {batch} x {CONTEXT} tokens")
+    for name, seconds in times.items():
+        print(f"  {name:<11} {ids.numel() / statistics.median(seconds):7.0f} tokens/s")
+    print(f"  {Ratio(f'over Qwen3-MoE ({peer}), wanted 1.30', times['ours'], times[peer])}")
+    print(f"  {Ratio('of the dense model of equal active FLOPs, wanted 0.75', times['ours'], times['dense'])}")
+    flops = model.config.to_architecture().real_train_flops_per_token(context=CONTEXT) * ids.numel()
+    rate = flops / statistics.median(times["ours"])
+    print(f"  {rate / 1e9:.0f} GFLOP/s, {rate / top:.0%} of the matmul peak of {top / 1e9:.0f} in this run", flush=True)
+
+
+def decoding(width: int, batch: int, rounds: int, new: int = 48) -> None:
+    """Compare greedy ``generate`` with a cache."""
+    ids = torch.randint(VOCABULARY, (batch, 16), generator=torch.Generator().manual_seed(0))
+    mask = torch.ones_like(ids)
+
+    def generation(model: Any) -> Callable[[], object]:
+        model.eval()
+        options = {"max_new_tokens": new, "min_new_tokens": new, "do_sample": False, "pad_token_id": 0}
+        return lambda: model.generate(ids, attention_mask=mask, **options)
+
+    work = {name: generation(model) for name, model in peers(width).items()}
+    times = interleaved(work | {"ours": generation(ours(width))}, rounds)
+    peer = best(times, IMPLEMENTATIONS)
+    print(f"greedy decoding, width {width}, batch {batch}, {new} tokens after 16")
+    for name, seconds in times.items():
+        print(f"  {name:<11} {statistics.median(seconds) / new * 1e3:6.2f} ms a step")
+    print(f"  {Ratio(f'over Qwen3-MoE ({peer}), wanted 1.30', times['ours'], times[peer])}", flush=True)
+
+
+def recurrence(width: int, batch: int, rounds: int) -> None:
+    """Fit a line through the cost of a training step over R."""
+    ids = torch.randint(VOCABULARY, (batch, CONTEXT), generator=torch.Generator().manual_seed(0))
+    model, passes = ours(width), (1, 2, 3, 4, 6)
+    times = interleaved({str(R): train_step(model, ids, recurrence=R) for R in passes}, rounds)
+    cost = np.array([statistics.median(times[str(R)]) for R in passes])
+    slope, intercept = np.polyfit(passes, cost, 1)
+    off = np.abs(cost - (intercept + slope * np.array(passes))) / cost
+    print(f"cost over R, width {width}, {batch} x {CONTEXT} tokens: {intercept:.3f} s + {slope:.3f} s R")
+    measured = ", ".join(f"R={R} {seconds:.3f}" for R, seconds in zip(passes, cost, strict=True))
+    print(f"  {measured}; furthest from the line {off.max():.1%}", flush=True)
+
+
+def main() -> None:
+    """Run everything."""
+    logging.set_verbosity_error()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    training(256, batch=8, rounds=7)
+    training(512, batch=4, rounds=5)
+    decoding(256, batch=1, rounds=7)
+    decoding(256, batch=8, rounds=5)
+    recurrence(256, batch=2, rounds=5)
+
+
+if __name__ == "__main__":
+    main()
