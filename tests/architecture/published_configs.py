@@ -51,6 +51,11 @@ CONFIGS: dict[str, dict[str, Any]] = {
     ),
     "Ouro-1.4B": _config("ouro", 2048, 5632, 24, 16, 16, 49152, head_dim=128, total_ut_steps=4),
     "Ouro-2.6B": _config("ouro", 2048, 5632, 48, 16, 16, 49152, head_dim=128, total_ut_steps=4),
+    "LoopMoE-A0.3B-1.3B": {  # the paper's case study
+        "model_type": "looped_moe", "vocab_size": 202_048, "hidden_size": 768, "prelude_layers": 2, "loop_layers": 16,
+        "coda_layers": 2, "recurrence": 5, "num_attention_heads": 12, "num_key_value_heads": 4, "head_dim": 64,
+        "intermediate_size": 3072, "num_experts": 16, "num_experts_per_tok": 2, "moe_intermediate_size": 1536,
+    },
     "Huginn-0125": {
         "model_type": "huginn_raven", "n_embd": 5280, "n_heads": 55, "intermediate_size": 17920, "vocab_size": 65536,
         "n_layers_in_prelude": 2, "n_layers_in_recurrent_block": 4, "n_layers_in_coda": 2, "mean_recurrence": 32,

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from published_configs import CONFIGS
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
-from loopscale.architecture import FAMILIES, Architecture, Layer, MixtureOfExperts, from_config, read_config
+from loopscale.architecture import FAMILIES, Architecture, Layer, MixtureOfExperts, from_config, read_config, rung
 
-OWN_CODE = {"ouro", "huginn_raven"}
+OWN_CODE = {"ouro", "huginn_raven", "looped_moe"}
 """Families whose code ships with their weights, not with transformers."""
 LIBRARY = [name for name, config in CONFIGS.items() if config["model_type"] not in OWN_CODE]
 SLIDING = ["mistral", "phi3", "mixtral", "qwen2", "qwen3", "qwen2_moe", "qwen3_moe", "gpt_oss", "olmo3", "gemma3_text"]
@@ -205,6 +205,14 @@ def test_ouro_caches_keys_and_values_of_every_pass():
     model = from_config(CONFIGS["Ouro-1.4B"])
     assert model.kv_bytes(context=1000) == 4 * 24 * 2 * 2048 * 1000 * 2
     assert model.kv_bytes(1, context=1000) == 24 * 2 * 2048 * 1000 * 2
+
+
+def test_our_own_config_is_the_papers_rung():
+    read, expected = from_config(CONFIGS["LoopMoE-A0.3B-1.3B"]), rung("0.3B", experts=8)
+    assert (read.parameters, read.active, read.loop, read.total) == (
+        expected.parameters, expected.active, expected.loop, expected.total,
+    )  # fmt: skip
+    assert (read.recurrence, read.experts) == (5, 8)
 
 
 def huginn_layer(width: int, heads: int, kv_heads: int, hidden: int, qk_bias: bool) -> list[Any]:

@@ -140,6 +140,31 @@ def huginn(c: ConfigFields) -> Architecture:
     )
 
 
+def looped_moe(c: ConfigFields) -> Architecture:
+    """Our own model: ladder-like layers before, in and after the loop."""
+    width, experts = c.size("hidden_size"), c.size("num_experts")
+    block: part.Block = FeedForward(c.size("intermediate_size"))
+    if experts > 1:
+        shared = c.size("shared_expert_intermediate_size", least=0)
+        block = replace(part.mixture(c, c.size("moe_intermediate_size")), shared_hidden=shared)
+    heads, kv_heads = c.size("num_attention_heads"), c.size("num_key_value_heads")
+    part.divides(c, "num_attention_heads", heads, "num_key_value_heads", kv_heads)
+    layer = Layer(Attention(heads, kv_heads, c.size("head_dim")), block)
+    depths = (c.size(f"{each}_layers", least=0, most=part.MOST_LAYERS) for each in ("prelude", "loop", "coda"))
+    prelude, loop, coda = (part.stack_of(layer, depth) for depth in depths)
+    return Architecture(
+        width=width,
+        vocabulary=c.size("vocab_size"),
+        tied=c.flag("tie_word_embeddings"),
+        prelude=prelude,
+        loop_block=loop,
+        coda=coda,
+        recurrence=c.size("recurrence"),
+        injection=2 * width**2 if c.word("injection", "none", "add", "concat") == "concat" else 0,
+        other=width,
+    )
+
+
 @dataclass(frozen=True)
 class Family:
     """How a config becomes an architecture, and what the family's class assumes where a field is absent."""
@@ -154,6 +179,8 @@ _LATE = {"use_sliding_window": False, "sliding_window": 4096, "max_window_layers
 _SPARSE = {"decoder_sparse_step": 1}
 _GEMMA = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 262_208}
 _HUGINN = {"injection_type": "linear", "block_class_name": "SandwichBlock"}
+
+_LOOPED = {"injection": "none", "shared_expert_intermediate_size": 0, "tie_word_embeddings": True}
 
 FAMILIES: Mapping[str, Family] = {
     "llama": Family(llama, {**_BIAS, "mlp_bias": False}),
@@ -177,6 +204,7 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "deepseek_v3": Family(deepseek_v3, {**_BIAS, "q_lora_rank": 1536, "moe_layer_freq": 1}),
     "ouro": Family(ouro, {**_PLAIN, **_LATE, "total_ut_steps": 4}),
+    "looped_moe": Family(looped_moe, _LOOPED),
     "huginn_raven": Family(huginn, {**_HUGINN, "tie_embeddings": True, "qk_bias": True, "bias": False}),
 }
 """By ``model_type``. Defaults are those of the class that transformers, or the family's own code, builds."""
