@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from timing import Ratio
 from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 from transformers.integrations import moe as hf_moe
 from transformers.utils import logging
 
 from loopscale.model import LoopedMoEConfig, LoopedMoEForCausalLM
+from timing import Ratio
 
 VOCABULARY, LAYERS, EXPERTS, K, CONTEXT = 4096, 8, 8, 2, 256
 IMPLEMENTATIONS = ("eager", "grouped_mm", "batched_mm")

@@ -1,0 +1,26 @@
+"""The looped MoE in PyTorch, in Hugging Face form: generate, lm-eval and vLLM use the same files.
+
+Importing this registers the model with the Auto classes. A saved checkpoint carries the code, and so loads with
+``trust_remote_code=True`` where loopscale is not installed.
+"""
+
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+
+from loopscale.model.config import LoopedMoEConfig
+from loopscale.model.exits import Exit
+from loopscale.model.modeling import LoopedMoEForCausalLM, LoopedMoEModel
+
+
+def register() -> None:
+    """Make the Auto classes know the model, and its checkpoints carry its code."""
+    AutoConfig.register(LoopedMoEConfig.model_type, LoopedMoEConfig, exist_ok=True)
+    AutoModel.register(LoopedMoEConfig, LoopedMoEModel, exist_ok=True)
+    AutoModelForCausalLM.register(LoopedMoEConfig, LoopedMoEForCausalLM, exist_ok=True)
+    LoopedMoEConfig.register_for_auto_class()  # type: ignore[no-untyped-call]
+    LoopedMoEModel.register_for_auto_class("AutoModel")  # type: ignore[no-untyped-call]
+    LoopedMoEForCausalLM.register_for_auto_class("AutoModelForCausalLM")  # type: ignore[no-untyped-call]
+
+
+register()
+
+__all__ = ["Exit", "LoopedMoEConfig", "LoopedMoEForCausalLM", "LoopedMoEModel", "register"]

@@ -1,0 +1,137 @@
+"""The layers of the model: norm, attention without weights, and the block that owns the weights.
+
+Shapes: B batch, T tokens, D width, N heads, h head size, r half of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.cache_utils import Cache
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from .config import LoopedMoEConfig
+from .kernels import rms_norm, rotary_heads
+from .moe import FeedForward, MoELayer, Routing
+
+
+class RMSNorm(nn.Module):
+    """x / rms(x) * weight."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.eps = eps
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        """Return the normalised states."""
+        return rms_norm(x_BTD, self.weight, self.eps)
+
+
+def rotary(position_BT: Tensor, config: LoopedMoEConfig, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Return cosines and sines (B, T, 1, r) of rotary positions.
+
+    They are computed at each forward: a buffer would be left unset in a model built on the meta device.
+    """
+    assert config.rope_parameters is not None
+    half = torch.arange(config.head_dim // 2, device=position_BT.device, dtype=torch.float32)
+    base = float(config.rope_parameters["rope_theta"])
+    speed_r = base ** (half * (-2.0 / config.head_dim))
+    angle_BT1r = (position_BT[..., None].float() * speed_r).unsqueeze(-2)
+    return angle_BT1r.cos().to(dtype), angle_BT1r.sin().to(dtype)
+
+
+class Attention(nn.Module):
+    """Attention over one cache slot. It has no weights: a looped block meets another of these at each pass.
+
+    Caches, ``generate`` and vLLM know a layer by the integer ``layer_idx`` of such a module.
+    """
+
+    def __init__(self, config: LoopedMoEConfig, layer_idx: int) -> None:
+        super().__init__()
+        self.config = config
+        self.layer_idx = layer_idx
+        self.num_key_value_groups = config.num_attention_heads // config.num_key_value_heads
+        self.scaling = config.head_dim**-0.5
+        self.is_causal = True
+
+    def forward(
+        self,
+        query_BNTh: Tensor,
+        key_BNTh: Tensor,
+        value_BNTh: Tensor,
+        attention_mask: Tensor | None,
+        cache: Cache | None = None,
+        replace: bool = False,
+        **kwargs: Any,
+    ) -> Tensor:
+        """Return (B, T, N h); with ``replace`` the keys take the place of those that this forward wrote before."""
+        if cache is not None:
+            if replace:
+                slot: Any = cache.layers[self.layer_idx]
+                slot.crop(-key_BNTh.shape[2])
+            key_BNTh, value_BNTh = cache.update(key_BNTh, value_BNTh, self.layer_idx)
+        attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, plain_attention)
+        out, _ = attend(self, query_BNTh, key_BNTh, value_BNTh, attention_mask, scaling=self.scaling, **kwargs)
+        return out.reshape(query_BNTh.shape[0], query_BNTh.shape[2], -1)  # type: ignore[no-any-return]
+
+
+def plain_attention(
+    module: Attention,
+    query_BNTh: Tensor,
+    key_BNTh: Tensor,
+    value_BNTh: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor]:
+    """Return attention by its formula, with its weights: the "eager" implementation."""
+    key_BNTh = key_BNTh.repeat_interleave(module.num_key_value_groups, dim=1)
+    value_BNTh = value_BNTh.repeat_interleave(module.num_key_value_groups, dim=1)
+    scores_BNTT = query_BNTh @ key_BNTh.transpose(2, 3) * scaling
+    if attention_mask is not None:
+        scores_BNTT = scores_BNTT + attention_mask
+    weights_BNTT = scores_BNTT.softmax(dim=-1, dtype=torch.promote_types(scores_BNTT.dtype, torch.float32))
+    weights_BNTT = weights_BNTT.to(query_BNTh.dtype)
+    return (weights_BNTT @ value_BNTh).transpose(1, 2).contiguous(), weights_BNTT
+
+
+class Block(GradientCheckpointingLayer):
+    """Pre-norm attention and feed-forward. It owns the weights and is called once for each pass."""
+
+    def __init__(self, config: LoopedMoEConfig, bias_rows: int = 1) -> None:
+        super().__init__()
+        width, self.head_dim = config.hidden_size, config.head_dim
+        self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
+        self.input_layernorm = RMSNorm(width, config.rms_norm_eps)
+        self.qkv_proj = nn.Linear(width, (self.heads + 2 * self.kv_heads) * self.head_dim, bias=False)
+        self.o_proj = nn.Linear(self.heads * self.head_dim, width, bias=False)
+        self.post_attention_layernorm = RMSNorm(width, config.rms_norm_eps)
+        self.mlp: nn.Module = (
+            MoELayer(config, bias_rows) if config.is_moe else FeedForward(width, config.intermediate_size)
+        )
+
+    def forward(
+        self,
+        x_BTD: Tensor,
+        attention: Attention,
+        angles: tuple[Tensor, Tensor],
+        attention_mask: Tensor | None,
+        place: int = 0,
+        tally: bool = False,
+        past_key_values: Cache | None = None,
+        replace: bool = False,
+        **kwargs: Any,
+    ) -> tuple[Tensor, Routing | None]:
+        """Return the new states and the routing; ``attention`` is the slot of this pass."""
+        qkv_BTNh = self.qkv_proj(self.input_layernorm(x_BTD)).unflatten(-1, (-1, self.head_dim))
+        heads = rotary_heads(qkv_BTNh, *angles, self.heads, self.kv_heads)
+        x_BTD = x_BTD + self.o_proj(attention(*heads, attention_mask, past_key_values, replace, **kwargs))
+        normed_BTD = self.post_attention_layernorm(x_BTD)
+        if isinstance(self.mlp, MoELayer):
+            out_BTD, routing = self.mlp(normed_BTD, place, tally)
+            return x_BTD + out_BTD, routing
+        return x_BTD + self.mlp(normed_BTD), None

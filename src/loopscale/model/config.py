@@ -1,0 +1,311 @@
+"""The configuration of a looped MoE, in Hugging Face form.
+
+This file and those it imports are copied into every checkpoint, so that ``trust_remote_code`` loads one where loopscale
+is not installed: they import nothing of loopscale that they cannot do without.
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Any, ClassVar
+
+from transformers import PreTrainedConfig
+
+try:
+    from loopscale.errors import InputError as InputError
+except ImportError:  # a checkpoint's own copy of this file
+    InputError = ValueError  # type: ignore[misc, assignment]
+
+FORMAT = 1
+"""Version of the checkpoint format; a later one is refused."""
+
+DISPATCHES = ("dropless", "drop-and-pad")
+INJECTIONS = ("none", "add", "concat")
+BALANCES = ("layer", "pass")
+DRAWS = ("uniform", "poisson")
+
+
+class LoopedMoEConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
+    """Sizes and options of a looped MoE: prelude, a loop block run ``recurrence`` times, coda.
+
+    The defaults are the paper's; a preset of its ladder is one line,
+    ``LoopedMoEConfig.from_architecture(rung("0.3B", experts=8), recurrence=5)``.
+    """
+
+    model_type: ClassVar[str] = "looped_moe"
+    keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
+
+    vocab_size: int = 202_048
+    hidden_size: int = 768
+    """d_m"""
+    prelude_layers: int = 2
+    loop_layers: int = 16
+    coda_layers: int = 2
+    recurrence: int = 1
+    """R: passes through the loop block, unless a call says otherwise."""
+    num_attention_heads: int = 12
+    num_key_value_heads: int = 4
+    head_dim: int = 64
+    intermediate_size: int = 3072
+    """Width of the dense feed-forward block, used when ``num_experts`` is 1."""
+    num_experts: int = 1
+    """Routed experts in each layer; 1 is a dense model without routers."""
+    num_experts_per_tok: int = 2
+    """k: routed experts that a token uses."""
+    moe_intermediate_size: int = 1536
+    """Width of one expert."""
+    shared_expert_intermediate_size: int = 0
+    """Width of the expert that every token uses beside the routed ones; 0 for none."""
+    norm_topk_prob: bool = True
+    """Divide a token's k gates by their sum."""
+    n_group: int = 1
+    """One group of experts: serving engines ask."""
+    topk_group: int = 1
+    routed_scaling_factor: float = 1.0
+
+    dispatch: str = "dropless"
+    """In training: "dropless", or the paper's "drop-and-pad". Evaluation never drops a token."""
+    capacity_factor: float = 1.5
+    """Rows that drop-and-pad keeps for an expert, over the mean."""
+    router_z_loss_coef: float = 1e-4
+    bias_update_rate: float = 1e-3
+    balance: str = "layer"
+    """One balancing bias for each "layer", its counts added up over the passes, or one for each "pass" of it."""
+
+    bias_passes: int | None = None
+    """Passes with a bias of their own, when ``balance`` is "pass"; the recurrence at first."""
+
+    injection: str = "none"
+    """How the loop's input returns at each pass: "none", "add", or "concat" through a linear layer."""
+    backprop_passes: int | None = None
+    """Backpropagate through the last passes only; None for all."""
+    random_recurrence: str | None = None
+    """In training, draw R at each step: "uniform" from 1 to ``recurrence``, or "poisson" with that mean."""
+    loop_loss_weights: list[float] | None = None
+    """Weight of each pass in the training loss, which reads the model out after every pass; None: the last only."""
+    kept_passes: int | None = None
+    """Passes that keep keys and values of their own, as a ring (1: all passes share one slot); None for all."""
+
+    max_position_embeddings: int = 2048
+    rms_norm_eps: float = 1e-6
+    rope_parameters: dict[str, Any] | None = None
+    initializer_range: float = 0.02
+    tie_word_embeddings: bool = True
+    use_cache: bool = True
+    pad_token_id: int | None = None
+    bos_token_id: int | None = None
+    eos_token_id: int | list[int] | None = None
+    format_version: int = FORMAT
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        if isinstance(self.format_version, int) and self.format_version > FORMAT:
+            raise InputError(
+                f"config: format_version is {self.format_version}, later than this code reads ({FORMAT}); "
+                "upgrade loopscale, or load with trust_remote_code=True"
+            )
+        _refuse_near_misses(kwargs, type(self))
+        if self.rope_parameters is None:
+            self.rope_parameters = {"rope_type": "default", "rope_theta": 500_000.0}
+        if self.balance == "pass" and self.bias_passes is None:
+            self.bias_passes = self.recurrence
+        kwargs.pop("num_hidden_layers", None)  # follows from the other fields
+        super().__post_init__(**kwargs)  # type: ignore[no-untyped-call]
+        self.check()
+
+    def __setattr__(self, key: str, value: Any) -> None:
+        # Loading and serving set it after construction; everything else about the depth follows from it.
+        if key == "recurrence" and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+            raise InputError(f"config: recurrence is {value!r}; it should be a whole number, 1 or more")
+        super().__setattr__(key, value)  # type: ignore[no-untyped-call]
+
+    @property
+    def num_hidden_layers(self) -> int:
+        """The unrolled depth, as caches and serving engines count it: one slot for each (pass, layer)."""
+        return self.slots(self.recurrence)
+
+    def slots(self, recurrence: int) -> int:
+        """Return how many slots a KV cache needs at that recurrence."""
+        return self.prelude_layers + self.kept(recurrence) * self.loop_layers + self.coda_layers
+
+    def kept(self, recurrence: int) -> int:
+        """Return how many passes have slots of their own."""
+        return recurrence if self.kept_passes is None else min(recurrence, self.kept_passes)
+
+    @property
+    def is_moe(self) -> bool:
+        """Whether the layers route."""
+        return self.num_experts > 1
+
+    def check(self) -> None:
+        """Refuse sizes and options that no model can have, in one sentence."""
+        _check_sizes(self)
+        _check_attention(self)
+        _check_experts(self)
+        _check_loop(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as plain values, the unrolled depth among them for tools that only read."""
+        return {**super().to_dict(), "num_hidden_layers": self.num_hidden_layers}
+
+    @classmethod
+    def from_architecture(cls, architecture: Any, recurrence: int | None = None, **options: Any) -> LoopedMoEConfig:
+        """Return the config of an ``Architecture``; ``options`` set what that does not know."""
+        parts = architecture.prelude, architecture.loop_block, architecture.coda
+        layers = [stack.layer for part in parts for stack in part]
+        if len({repr(layer) for layer in layers}) != 1:
+            raise InputError(f"{architecture.name}: its layers differ, and this model has one kind of layer only")
+        fields = {
+            "vocab_size": architecture.vocabulary,
+            "hidden_size": architecture.width,
+            **dict(zip(("prelude_layers", "loop_layers", "coda_layers"), map(_depth, parts), strict=True)),
+            "recurrence": architecture.recurrence if recurrence is None else recurrence,
+            "tie_word_embeddings": architecture.tied,
+            "injection": "concat" if architecture.injection else "none",
+            **_layer_fields(layers[0]),
+        }
+        config = cls(**{**fields, **options})
+        _check_same(config, architecture)
+        return config
+
+    def to_architecture(self, name: str = "model") -> Any:
+        """Return the ``Architecture`` that counts this model; loopscale must be installed."""
+        made = import_module("loopscale.architecture")
+        attention = made.Attention(self.num_attention_heads, self.num_key_value_heads, self.head_dim)
+        routed = made.MixtureOfExperts(
+            self.num_experts,
+            self.num_experts_per_tok,
+            self.moe_intermediate_size,
+            self.shared_expert_intermediate_size,
+        )
+        layer = made.Layer(attention, routed if self.is_moe else made.FeedForward(self.intermediate_size))
+        depths = self.prelude_layers, self.loop_layers, self.coda_layers
+        prelude, loop, coda = ((made.Stack(layer, depth),) if depth else () for depth in depths)
+        return made.Architecture(
+            width=self.hidden_size,
+            vocabulary=self.vocab_size,
+            tied=self.tie_word_embeddings,
+            prelude=prelude,
+            loop_block=loop,
+            coda=coda,
+            recurrence=self.recurrence,
+            injection=2 * self.hidden_size**2 if self.injection == "concat" else 0,
+            other=self.hidden_size,
+            name=name,
+        )
+
+
+def _depth(stacks: Any) -> int:
+    return sum(stack.count for stack in stacks)
+
+
+def _layer_fields(layer: Any) -> dict[str, Any]:
+    """Return the config's fields for a layer of an ``Architecture``."""
+    attention, block = layer.attention, layer.feed_forward
+    fields = {
+        "num_attention_heads": getattr(attention, "heads", 0),
+        "num_key_value_heads": getattr(attention, "kv_heads", 0),
+        "head_dim": getattr(attention, "head_size", 0),
+    }
+    if not hasattr(block, "routed"):
+        return {**fields, "num_experts": 1, "intermediate_size": block.hidden}
+    return {
+        **fields,
+        "num_experts": block.routed,
+        "num_experts_per_tok": block.active_experts,
+        "moe_intermediate_size": block.hidden,
+        "intermediate_size": block.hidden * block.active_experts,
+        "shared_expert_intermediate_size": block.shared_hidden,
+    }
+
+
+def _check_same(config: LoopedMoEConfig, architecture: Any) -> None:
+    """Refuse an architecture with parts that this model lacks: biases, windows, other norms."""
+    built = config.to_architecture()
+    ours = [stack.layer for stack in (*built.prelude, *built.loop_block, *built.coda)]
+    theirs = [stack.layer for stack in (*architecture.prelude, *architecture.loop_block, *architecture.coda)]
+    if ours[0] != theirs[0] or built.parameters != architecture.parameters:
+        raise InputError(
+            f"{architecture.name}: this model has no form for all its parts: it would hold {built.parameters:,} "
+            f"weights, not {architecture.parameters:,}"
+        )
+
+
+def _refuse_near_misses(kwargs: dict[str, Any], config: type[LoopedMoEConfig]) -> None:
+    """Refuse a misspelt field; other unknown ones are kept, as Hugging Face's tools add some of their own."""
+    own = [name for name in config.__annotations__ if name not in PreTrainedConfig.__annotations__]
+    for key in kwargs:
+        close = get_close_matches(key, own, n=1, cutoff=0.85)
+        if close and not hasattr(config, key):
+            raise InputError(f"config: unknown field {key!r} (did you mean {close[0]!r}?)")
+
+
+def _check_sizes(config: LoopedMoEConfig) -> None:
+    least = {
+        **dict.fromkeys(("vocab_size", "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim"), 1),
+        **dict.fromkeys(("num_experts", "num_experts_per_tok", "max_position_embeddings"), 1),
+        **dict.fromkeys(("intermediate_size", "moe_intermediate_size"), 1),
+        **dict.fromkeys(("prelude_layers", "loop_layers", "coda_layers", "shared_expert_intermediate_size"), 0),
+    }
+    for name, bound in least.items():
+        value = getattr(config, name)
+        if not isinstance(value, int) or isinstance(value, bool) or value < bound:
+            raise InputError(f"config: {name} is {value!r}; it should be a whole number, {bound} or more")
+    if not config.slots(1):
+        raise InputError("config: the model has no layers; give prelude_layers, loop_layers or coda_layers some")
+
+
+def _check_attention(config: LoopedMoEConfig) -> None:
+    heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
+    if heads % kv_heads:
+        raise InputError(f"config: num_attention_heads {heads} is no multiple of num_key_value_heads {kv_heads}")
+    if config.head_dim % 2:
+        raise InputError(f"config: head_dim is {config.head_dim}; rotary positions need an even number")
+    kind = (config.rope_parameters or {}).get("rope_type")
+    if kind != "default":
+        raise InputError(f"config: rope_parameters has rope_type {kind!r}; this model knows 'default' only")
+
+
+def _check_experts(config: LoopedMoEConfig) -> None:
+    _one_of(config, "dispatch", DISPATCHES)
+    _one_of(config, "balance", BALANCES)
+    if not config.is_moe:
+        return
+    k = config.num_experts_per_tok
+    if k > config.num_experts:
+        raise InputError(f"config: num_experts_per_tok is {k}, more than the {config.num_experts} experts there are")
+    if k == 1 and config.norm_topk_prob:
+        raise InputError(
+            "config: num_experts_per_tok is 1 with norm_topk_prob: the one gate divided by itself is always 1, so the "
+            "router would get no gradient; use 2 or more, or norm_topk_prob=False"
+        )
+    if not config.capacity_factor > 0:
+        raise InputError(f"config: capacity_factor is {config.capacity_factor}; it should be above zero")
+
+
+def _check_loop(config: LoopedMoEConfig) -> None:
+    _one_of(config, "injection", INJECTIONS)
+    if config.random_recurrence is not None:
+        _one_of(config, "random_recurrence", DRAWS)
+    for name in ("backprop_passes", "kept_passes", "bias_passes"):
+        value = getattr(config, name)
+        if value is not None and (not isinstance(value, int) or value < 1):
+            raise InputError(f"config: {name} is {value!r}; it should be a whole number, 1 or more, or None")
+    if config.backprop_passes is not None and config.injection == "none":
+        raise InputError(
+            f"config: backprop_passes is {config.backprop_passes} with injection 'none': the prelude would get no "
+            "gradient, as the first passes are its only way to the loss; choose injection 'add' or 'concat'"
+        )
+    weights = config.loop_loss_weights
+    if weights is not None and (not weights or min(weights) < 0 or not sum(weights) > 0):
+        raise InputError(
+            f"config: loop_loss_weights is {weights}; it should hold weights of zero or more, not all zero"
+        )
+    if config.recurrence > 1 and not config.loop_layers:
+        raise InputError(f"config: recurrence is {config.recurrence} but loop_layers is 0: there is nothing to repeat")
+
+
+def _one_of(config: LoopedMoEConfig, name: str, choices: tuple[str, ...]) -> None:
+    value = getattr(config, name)
+    if value not in choices:
+        raise InputError(f"config: {name} is {value!r}; it should be {' or '.join(map(repr, choices))}")

@@ -1,0 +1,102 @@
+"""When to stop repeating: criteria for early exit, apart from what the KV cache then holds.
+
+Shapes: B batch, T tokens, P positions whose logits are wanted (the last ones), D width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .config import InputError
+
+CRITERIA = ("kl", "entropy", "argmax", "state")
+
+
+@dataclass(frozen=True)
+class Exit:
+    """Leave the loop once the change from one pass to the next stays below ``threshold`` for ``patience`` passes.
+
+    ``kl``: KL divergence of the next-token distributions, in nats; ``entropy``: change of their entropy; ``argmax``:
+    0 while the likeliest token stays the same, else 1; ``state``: relative change of the loop's state. The first three
+    read the model out after every pass, which costs coda and head each time; the last does not. No change is below a
+    threshold of zero, so that zero means the full recurrence, exactly.
+    """
+
+    criterion: str
+    threshold: float
+    patience: int = 1
+    least: int = 1
+    """Passes to run in any case."""
+
+    def __post_init__(self) -> None:
+        if self.criterion not in CRITERIA:
+            raise InputError(f"exit: criterion is {self.criterion!r}; it should be {' or '.join(map(repr, CRITERIA))}")
+        if not self.threshold >= 0:
+            raise InputError(f"exit: threshold is {self.threshold!r}; it should be zero or more")
+        if self.patience < 1 or self.least < 1:
+            raise InputError(f"exit: patience is {self.patience} and least {self.least}; both should be 1 or more")
+
+    @property
+    def needs_logits(self) -> bool:
+        """Whether the model must be read out after every pass."""
+        return self.criterion != "state"
+
+
+class ExitTracker:
+    """Follows one forward: which positions have left, and after how many passes.
+
+    Positions whose logits are wanted decide for themselves; the others of a sequence leave when all of those have.
+    """
+
+    def __init__(self, exit_: Exit, head: Callable[[Tensor], Tensor], keep: slice | Tensor) -> None:
+        self.exit = exit_
+        self._head = head
+        self._keep = keep
+        self._before: Tensor | None = None
+        self._calm_BP: Tensor | None = None
+        self.passes_BP: Tensor | None = None
+        self.done = 0
+
+    def update(self, state_BTD: Tensor, hidden_BTD: Tensor | None) -> Tensor:
+        """Take the state after a pass, and its read-out if the criterion needs it; return who has left (B, T)."""
+        self.done += 1
+        now = state_BTD[:, self._keep] if hidden_BTD is None else self._head(hidden_BTD[:, self._keep]).float()
+        if self._calm_BP is None or self.passes_BP is None:
+            self._calm_BP = torch.zeros(now.shape[:2], dtype=torch.long, device=now.device)
+            self.passes_BP = torch.zeros_like(self._calm_BP)
+        if self._before is not None:
+            calm_BP = _change(self.exit.criterion, self._before, now) < self.exit.threshold
+            self._calm_BP = torch.where(calm_BP, self._calm_BP + 1, 0)
+        self._before = now
+        leaving_BP = (self._calm_BP >= self.exit.patience) & (self.passes_BP == 0) & (self.done >= self.exit.least)
+        self.passes_BP = torch.where(leaving_BP, self.done, self.passes_BP)
+        left_BP = self.passes_BP > 0
+        left_BT = left_BP.all(dim=1, keepdim=True).repeat(1, state_BTD.shape[1])
+        left_BT[:, self._keep] = left_BP
+        return left_BT
+
+    def finish(self, passes: int) -> Tensor:
+        """Return the passes that each wanted position used, of the ``passes`` that ran."""
+        assert self.passes_BP is not None
+        return torch.where(self.passes_BP > 0, self.passes_BP, passes)
+
+
+def _change(criterion: str, before: Tensor, now: Tensor) -> Tensor:
+    """Return how much a pass changed each position (B, P)."""
+    if criterion == "state":
+        change: Tensor = torch.linalg.vector_norm(now - before, dim=-1)
+        return change / torch.linalg.vector_norm(now, dim=-1).clamp_min(1e-12)  # type: ignore[no-any-return]
+    if criterion == "argmax":
+        return (now.argmax(dim=-1) != before.argmax(dim=-1)).float()
+    log_now, log_before = now.log_softmax(dim=-1), before.log_softmax(dim=-1)
+    if criterion == "kl":
+        return (log_now.exp() * (log_now - log_before)).sum(dim=-1).clamp_min(0)
+    return (_entropy(log_now) - _entropy(log_before)).abs()
+
+
+def _entropy(log_probability_BPV: Tensor) -> Tensor:
+    return -(log_probability_BPV.exp() * log_probability_BPV).sum(dim=-1)

@@ -1,0 +1,107 @@
+"""A checkpoint and its tokenizer, for the commands: anything wrong becomes one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoTokenizer
+from transformers.utils import logging
+
+from loopscale.errors import InputError
+from loopscale.files import read_json
+from loopscale.model.config import LoopedMoEConfig
+from loopscale.model.modeling import LoopedMoEForCausalLM
+
+
+def load_model(checkpoint: str | Path) -> LoopedMoEForCausalLM:
+    """Return the model of a checkpoint folder, in evaluation mode."""
+    where = Path(checkpoint)
+    if not where.is_dir():
+        raise InputError(f"{checkpoint}: no such folder; give one that save_pretrained wrote")
+    config = read_json(where / "config.json")
+    kind = config.get("model_type") if isinstance(config, dict) else None
+    if kind != LoopedMoEConfig.model_type:
+        raise InputError(
+            f"{checkpoint}: its model_type is {kind!r}; a {LoopedMoEConfig.model_type!r} model is needed here"
+        )
+    with _quiet(), _one_sentence(checkpoint):
+        model: LoopedMoEForCausalLM = LoopedMoEForCausalLM.from_pretrained(str(where))
+    model.eval()  # type: ignore[no-untyped-call]
+    return model
+
+
+def load_tokenizer(checkpoint: str | Path, tokenizer: str | None) -> Any:
+    """Return the tokenizer beside the checkpoint, or the one that ``tokenizer`` names; it pads on the left."""
+    where = Path(tokenizer or checkpoint)
+    absent = InputError(f"{where}: no tokenizer found there; save one beside the model, or name its folder")
+    if not (where / "tokenizer_config.json").is_file():
+        raise absent
+    with _quiet():
+        try:
+            found = AutoTokenizer.from_pretrained(str(where))
+        except Exception as error:  # Transformers raises many kinds here
+            raise absent from error
+    if found.pad_token is None:
+        found.pad_token = found.eos_token or found.convert_ids_to_tokens(0)
+    found.padding_side = "left"
+    return found
+
+
+def check_vocabulary(tokenizer: Any, model: LoopedMoEForCausalLM) -> None:
+    """Refuse a tokenizer with more words than the model has embeddings."""
+    if len(tokenizer) > model.config.vocab_size:
+        raise InputError(
+            f"the tokenizer has {len(tokenizer)} tokens, more than the model's vocabulary of {model.config.vocab_size}"
+        )
+
+
+def read_prompts(path: str | Path) -> list[str]:
+    """Return the prompts of a text file, one on each line; empty lines do not count."""
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read as UTF-8 text: {getattr(error, 'strerror', None) or error}") from None
+    prompts = [line for line in lines if line.strip()]
+    if not prompts:
+        raise InputError(f"{path}: it holds no text; give one prompt a line")
+    return prompts
+
+
+def batches(tokenizer: Any, prompts: list[str], size: int, context: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield (input_ids, attention_mask) of a few prompts at a time, cut at ``context`` tokens."""
+    for start in range(0, len(prompts), size):
+        part = tokenizer(
+            prompts[start : start + size], return_tensors="pt", padding=True, truncation=True, max_length=context
+        )
+        yield torch.as_tensor(part["input_ids"]), torch.as_tensor(part["attention_mask"])
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep Transformers' own reports out of a command's output."""
+    level = logging.get_verbosity()
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def _one_sentence(checkpoint: str | Path) -> Iterator[None]:
+    try:
+        yield
+    except InputError:
+        raise
+    except (OSError, ValueError, RuntimeError, KeyError, TypeError) as error:
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise InputError(f"{checkpoint}: the model cannot be loaded: {first}") from error

@@ -1,0 +1,285 @@
+"""The looped MoE: prelude, loop block run R times, coda. One file for generate, lm-eval and vLLM.
+
+Shapes: B batch, T tokens, D width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import copy
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from transformers import initialization as init
+from transformers.cache_utils import Cache, DynamicCache
+from transformers.generation.utils import GenerateDecoderOnlyOutput, GenerationMixin
+from transformers.modeling_utils import PreTrainedModel
+
+from .blocks import Attention, Block, RMSNorm
+from .config import InputError, LoopedMoEConfig
+from .exits import Exit, ExitTracker
+from .looping import resolve_recurrence
+from .moe import Experts, Router
+from .outputs import LoopedGenerateOutput, LoopedMoECausalOutput, LoopedMoEOutput
+from .run import Run
+
+
+class LoopedMoEPreTrainedModel(PreTrainedModel):  # type: ignore[no-untyped-call]
+    """What Transformers needs to know about both models below."""
+
+    config: LoopedMoEConfig
+    config_class = LoopedMoEConfig
+    base_model_prefix = "model"
+    supports_gradient_checkpointing = True
+    _no_split_modules = ["Block"]  # noqa: RUF012
+    _skip_keys_device_placement = ["past_key_values"]  # noqa: RUF012
+    _keep_in_fp32_modules_strict = ["e_score_correction_bias"]  # noqa: RUF012
+    _supports_flash_attn = True
+    _supports_sdpa = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)  # type: ignore[no-untyped-call]
+        std = self.config.initializer_range
+        if isinstance(module, Experts):
+            init.normal_(module.gate_up_proj, mean=0.0, std=std)
+            init.normal_(module.down_proj, mean=0.0, std=std)
+        elif isinstance(module, Router):
+            init.normal_(module.weight, mean=0.0, std=std)
+            init.zeros_(module.bias_rows)
+
+    @classmethod
+    def from_pretrained(cls, *args: Any, output_loading_info: bool = False, **kwargs: Any) -> Any:
+        """Load a checkpoint; one with missing or extra tensors is refused, where Transformers would fill in or drop."""
+        model, info = cast(
+            "tuple[Any, dict[str, Any]]", super().from_pretrained(*args, output_loading_info=True, **kwargs)
+        )
+        where = args[0] if args else kwargs.get("pretrained_model_name_or_path")
+        for kind, said in (("missing_keys", "lacks"), ("unexpected_keys", "holds")):
+            if names := sorted(info[kind]):
+                more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+                known = "which the model needs" if said == "lacks" else "which the model does not have"
+                raise InputError(f"{where}: the checkpoint {said} tensor {names[0]!r}{more}, {known}")
+        return (model, info) if output_loading_info else model
+
+
+class LoopedMoEModel(LoopedMoEPreTrainedModel):  # type: ignore[no-untyped-call]
+    """The model without its output head."""
+
+    def __init__(self, config: LoopedMoEConfig) -> None:
+        super().__init__(config)
+        config.check()
+        rows = config.bias_passes or 1
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size, config.pad_token_id)
+        self.prelude = nn.ModuleList(Block(config) for _ in range(config.prelude_layers))
+        self.loop = nn.ModuleList(Block(config, rows) for _ in range(config.loop_layers))
+        self.coda = nn.ModuleList(Block(config) for _ in range(config.coda_layers))
+        width = config.hidden_size
+        self.injection = nn.Linear(2 * width, width, bias=False) if config.injection == "concat" else None
+        self.norm = RMSNorm(width, config.rms_norm_eps)
+        self.attentions = nn.ModuleList(Attention(config, slot) for slot in range(config.num_hidden_layers))
+        self.gradient_checkpointing = False
+        self.post_init()  # type: ignore[no-untyped-call]
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        recurrence: int | str | None = None,
+        exit: ExitTracker | None = None,  # noqa: A002
+        output_passes: bool = False,
+        output_routing: bool = False,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+        **kwargs: Any,
+    ) -> LoopedMoEOutput | tuple[Any, ...]:
+        """Run the model; ``recurrence`` says how often the loop block runs, in this call."""
+        criterion = None if exit is None else exit.exit
+        R = resolve_recurrence(recurrence, criterion, self.config, self.training)
+        x_BTD = self._embedded(input_ids, inputs_embeds)
+        use_cache = (self.config.use_cache and not self.training) if use_cache is None else use_cache
+        if use_cache and past_key_values is None:
+            past_key_values = DynamicCache()
+        run = Run(self, R, past_key_values, output_routing, bool(output_hidden_states), kwargs)
+        run.place_tokens(x_BTD, attention_mask, position_ids)
+        every = output_passes or (criterion is not None and criterion.needs_logits)
+        last_BTD, states, hiddens = run.loop(run.prelude(x_BTD), exit, every)
+        out = LoopedMoEOutput(last_hidden_state=last_BTD, past_key_values=past_key_values)
+        if output_passes:
+            out.pass_states, out.pass_hidden_states = tuple(states), tuple(hiddens)
+        if exit is not None:
+            out.passes = exit.finish(len(states))
+        run.report(out)
+        return out.to_tuple() if return_dict is False else out
+
+    def _embedded(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
+        if (input_ids is None) == (inputs_embeds is None):
+            raise InputError("give either input_ids or inputs_embeds")
+        if inputs_embeds is not None:
+            return inputs_embeds
+        embedded_BTD: Tensor = self.embed_tokens(input_ids)
+        return embedded_BTD
+
+    def slot_attentions(self, count: int) -> list[nn.Module]:
+        """Return the attention of each slot; those beyond the config's recurrence are made on the spot."""
+        own = list(self.attentions)[:count]
+        return own + [Attention(self.config, slot) for slot in range(len(own), count)]
+
+    def inject(self, state_BTD: Tensor, input_BTD: Tensor) -> Tensor:
+        """Return what a pass starts from: the state, with the loop's input if the config says so."""
+        if self.config.injection == "none":
+            return state_BTD
+        if self.injection is None:
+            return state_BTD + input_BTD
+        joined: Tensor = self.injection(torch.cat((state_BTD, input_BTD), dim=-1))
+        return joined
+
+
+class LoopedMoEForCausalLM(LoopedMoEPreTrainedModel, GenerationMixin):  # type: ignore[no-untyped-call]
+    """The model with its output head, tied to the embeddings unless the config says otherwise."""
+
+    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}  # noqa: RUF012
+
+    def __init__(self, config: LoopedMoEConfig) -> None:
+        super().__init__(config)
+        self.model = LoopedMoEModel(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.post_init()  # type: ignore[no-untyped-call]
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | Tensor = 0,
+        recurrence: int | str | None = None,
+        exit: Exit | None = None,  # noqa: A002
+        output_passes: bool = False,
+        output_routing: bool = False,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+        **kwargs: Any,
+    ) -> LoopedMoECausalOutput | tuple[Any, ...]:
+        """Return logits, and the loss when there are ``labels``.
+
+        ``recurrence`` is the number of passes, or "auto" with an ``exit`` criterion and the config's as the most;
+        ``output_passes`` adds logits and states of every pass, ``output_routing`` the experts that each token chose.
+        """
+        resolve_recurrence(recurrence, exit, self.config, training=False)
+        keep = logits_to_keep if isinstance(logits_to_keep, Tensor) else slice(-logits_to_keep or None, None)
+        supervised = self.training and labels is not None and self.config.loop_loss_weights is not None
+        out: LoopedMoEOutput = self.model(
+            input_ids,
+            attention_mask,
+            position_ids,
+            past_key_values,
+            inputs_embeds,
+            use_cache,
+            recurrence,
+            None if exit is None else ExitTracker(exit, self.lm_head, keep),
+            output_passes or supervised,
+            output_routing,
+            output_hidden_states,
+            **kwargs,
+        )
+        assert out.last_hidden_state is not None
+        hiddens = out.pass_hidden_states or (out.last_hidden_state,)
+        pass_logits = tuple(self.lm_head(hidden_BTD[:, keep]) for hidden_BTD in hiddens)
+        loss = None if labels is None else self._loss(pass_logits, labels, out.z_loss, kwargs)
+        asked = {name: out.get(name) for name in PASSED_ON}
+        if output_passes:
+            asked |= {"pass_logits": pass_logits, **{name: out.get(name) for name in OF_PASSES}}
+        result = LoopedMoECausalOutput(loss=loss, logits=pass_logits[-1], **asked)
+        return result.to_tuple() if return_dict is False else result
+
+    def _loss(
+        self, pass_logits: tuple[Tensor, ...], labels: Tensor, z_loss: Tensor | None, kwargs: dict[str, Any]
+    ) -> Tensor:
+        """Return the next-token loss of the last pass, or in training of every pass by its weight, with the z-loss."""
+        given = self.config.loop_loss_weights if self.training else None
+        weights = [0.0] * (len(pass_logits) - 1) + [1.0]
+        if given is not None and sum(given[: len(weights)]) > 0:
+            weights = [given[min(place, len(given) - 1)] for place in range(len(weights))]
+        total = torch.zeros((), device=labels.device)
+        for logits_BTV, weight in zip(pass_logits, weights, strict=True):
+            if weight:
+                loss = self.loss_function(logits=logits_BTV, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
+                total = total + loss * (weight / sum(weights))
+        if self.training and z_loss is not None:
+            total = total + self.config.router_z_loss_coef * z_loss
+        return total
+
+    def generate(
+        self,
+        inputs: Tensor | None = None,
+        *args: Any,
+        recurrence: int | str | None = None,
+        exit: Exit | None = None,  # noqa: A002
+        **kwargs: Any,
+    ) -> Any:
+        """Generate as every Hugging Face model does, at any recurrence, with early exit if wanted.
+
+        With ``exit`` and ``return_dict_in_generate=True`` the result has ``passes``: how many each new token used.
+        """
+        R = resolve_recurrence(recurrence, exit, self.config, training=False)
+        self._check_length(inputs if inputs is not None else kwargs.get("input_ids"), kwargs.get("max_new_tokens"))
+        log: list[Tensor] = []
+        own = self.config
+        with _listening(self, log if exit is not None else None):
+            # Caches are built for the depth that the config states.
+            self.config = _with_recurrence(own, R)
+            try:
+                result = super().generate(inputs, *args, recurrence=R, exit=exit, **kwargs)  # type: ignore[misc]
+            finally:
+                self.config = own
+        if log and type(result) is GenerateDecoderOnlyOutput:
+            return LoopedGenerateOutput(**result, passes=torch.cat(log, dim=1))
+        return result
+
+    def _check_length(self, input_ids: Tensor | None, new: int | None) -> None:
+        """Refuse before the work begins what could not be finished; the last token is never read."""
+        most = self.config.max_position_embeddings
+        if input_ids is not None and new is not None and input_ids.shape[1] + new - 1 > most:
+            raise InputError(
+                f"{input_ids.shape[1]} tokens and {new} new ones are more than max_position_embeddings ({most})"
+            )
+
+
+PASSED_ON = ("past_key_values", "hidden_states", "routing", "expert_counts", "z_loss", "dropped", "passes")
+OF_PASSES = ("pass_states", "pass_hidden_states")
+
+
+def _with_recurrence(config: LoopedMoEConfig, recurrence: int) -> LoopedMoEConfig:
+    changed = copy(config)
+    changed.recurrence = recurrence
+    return changed
+
+
+@contextmanager
+def _listening(model: nn.Module, log: list[Tensor] | None) -> Iterator[None]:
+    """Append the passes that each forward used at its last position to ``log``."""
+    if log is None:
+        yield
+        return
+
+    def note(module: nn.Module, inputs: Any, out: LoopedMoECausalOutput) -> None:
+        if out.passes is not None:
+            log.append(out.passes[:, -1:])
+
+    handle = model.register_forward_hook(note)
+    try:
+        yield
+    finally:
+        handle.remove()

@@ -1,0 +1,154 @@
+"""The mixture of experts in four parts that can be swapped: router, dispatchers, experts, the layer that joins them.
+
+Shapes: B batch, T tokens (of all sequences where B is absent), D width, E experts, K experts of a token, C rows that
+drop-and-pad keeps for an expert, H width of an expert.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from .config import LoopedMoEConfig
+from .expert_kernel import expert_ffn
+from .kernels import swiglu
+
+
+class Routing(NamedTuple):
+    """What one call of a layer did with its tokens."""
+
+    ids_TK: Tensor
+    """The experts chosen."""
+    counts_E: Tensor
+    """Tokens that chose each expert."""
+    z_loss: Tensor
+    """Mean squared log-sum-exp of the router's logits."""
+
+
+class Router(nn.Module):
+    """Sigmoid gates in float32; a bias that carries no gradient steers the choice and leaves the weights alone.
+
+    It holds ``weight`` and ``e_score_correction_bias`` and nothing else, the form that serving engines know. With
+    several ``bias_rows`` each pass has a bias of its own; passes beyond use the last one.
+    """
+
+    def __init__(self, config: LoopedMoEConfig, bias_rows: int = 1) -> None:
+        super().__init__()
+        self.top_k = config.num_experts_per_tok
+        self.normalised = config.norm_topk_prob
+        self.scale = config.routed_scaling_factor
+        self.weight = nn.Parameter(torch.empty(config.num_experts, config.hidden_size))
+        shape = (config.num_experts,) if bias_rows == 1 else (bias_rows, config.num_experts)
+        self.register_buffer("e_score_correction_bias", torch.zeros(shape, dtype=torch.float32))
+
+    def forward(self, x_TD: Tensor, place: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the chosen experts (T, K), their weights (T, K), and all logits (T, E), for pass ``place``."""
+        precise = torch.promote_types(x_TD.dtype, torch.float32)
+        with torch.autocast(x_TD.device.type, enabled=False):
+            logits_TE = functional.linear(x_TD.to(precise), self.weight.to(precise))
+            scores_TE = logits_TE.sigmoid()
+            ids_TK = (scores_TE.detach() + self.bias(place)).topk(self.top_k, dim=-1, sorted=False).indices
+            weights_TK = scores_TE.gather(1, ids_TK)
+            if self.normalised:
+                weights_TK = weights_TK / (weights_TK.sum(dim=-1, keepdim=True) + 1e-20)
+        return ids_TK, weights_TK if self.scale == 1 else weights_TK * self.scale, logits_TE
+
+    @property
+    def bias_rows(self) -> Tensor:
+        """The balancing bias: (E,), or a row for each pass."""
+        bias = self.e_score_correction_bias
+        assert isinstance(bias, Tensor)
+        return bias
+
+    def bias(self, place: int) -> Tensor:
+        """Return the balancing bias for a pass."""
+        bias = self.bias_rows
+        return bias if bias.dim() == 1 else bias[min(place, len(bias) - 1)]
+
+
+def capacity(tokens: int, config: LoopedMoEConfig) -> int:
+    """Return how many rows drop-and-pad keeps for an expert, of ``tokens`` tokens."""
+    rows = tokens * config.num_experts_per_tok
+    return min(tokens, math.ceil(config.capacity_factor * rows / config.num_experts))
+
+
+def drop_and_pad(
+    x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, gate_up_E2HD: Tensor, down_EDH: Tensor, kept: int
+) -> Tensor:
+    """Return the weighted sum over experts, each of which takes its first ``kept`` tokens and drops the others.
+
+    Every expert computes ``kept`` rows, padded with zeros: shapes are fixed, whatever the routing.
+    """
+    (T, K), E = ids_TK.shape, len(down_EDH)
+    flat_S = ids_TK.flatten()
+    # A row's place in its expert's queue; rows past the end share one spare place that is cut off again.
+    queue_S = functional.one_hot(flat_S, E).cumsum(0).gather(1, flat_S[:, None]).squeeze(1) - 1
+    place_S = flat_S * (kept + 1) + queue_S.clamp(max=kept)
+    rows_SD = x_TD.repeat_interleave(K, dim=0)
+    padded = x_TD.new_zeros(E * (kept + 1), x_TD.shape[1]).index_copy(0, place_S, rows_SD)
+    x_ECD = padded.view(E, kept + 1, -1)[:, :kept]
+    y_ECD = torch.bmm(swiglu(torch.bmm(x_ECD, gate_up_E2HD.transpose(1, 2))), down_EDH.transpose(1, 2))
+    y_SD = functional.pad(y_ECD, (0, 0, 0, 1)).flatten(0, 1).index_select(0, place_S)
+    return torch.matmul(weights_TK.to(y_SD.dtype).unsqueeze(1), y_SD.view(T, K, -1)).squeeze(1)
+
+
+class Experts(nn.Module):
+    """The experts' weights, in the layout of Transformers' experts interface, and how tokens reach them."""
+
+    def __init__(self, config: LoopedMoEConfig) -> None:
+        super().__init__()
+        E, D, H = config.num_experts, config.hidden_size, config.moe_intermediate_size
+        self.config = config
+        self.gate_up_proj = nn.Parameter(torch.empty(E, 2 * H, D))
+        self.down_proj = nn.Parameter(torch.empty(E, D, H))
+
+    def forward(self, x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor) -> Tensor:
+        """Return each token's weighted sum over its experts; only drop-and-pad in training drops any."""
+        if self.training and self.config.dispatch == "drop-and-pad":
+            kept = capacity(len(x_TD), self.config)
+            return drop_and_pad(x_TD, ids_TK, weights_TK, self.gate_up_proj, self.down_proj, kept)
+        return expert_ffn(x_TD, ids_TK, weights_TK, self.gate_up_proj, self.down_proj)
+
+
+class FeedForward(nn.Module):
+    """A dense SwiGLU block: the whole feed-forward layer when E = 1, and the shared expert."""
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.gate_up_proj = nn.Linear(width, 2 * hidden, bias=False)
+        self.down_proj = nn.Linear(hidden, width, bias=False)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        """Return down(silu(gate) * up)."""
+        out: Tensor = self.down_proj(swiglu(self.gate_up_proj(x_BTD)))
+        return out
+
+
+class MoELayer(nn.Module):
+    """Router, experts and, if wanted, the expert that every token uses."""
+
+    def __init__(self, config: LoopedMoEConfig, bias_rows: int = 1) -> None:
+        super().__init__()
+        self.router = Router(config, bias_rows)
+        self.experts = Experts(config)
+        hidden = config.shared_expert_intermediate_size
+        self.shared_expert = FeedForward(config.hidden_size, hidden) if hidden else None
+
+    def forward(self, x_BTD: Tensor, place: int = 0, tally: bool = False) -> tuple[Tensor, Routing | None]:
+        """Return the output and, with ``tally``, the routing: it is handed on and kept nowhere."""
+        x_TD = x_BTD.reshape(-1, x_BTD.shape[-1])
+        ids_TK, weights_TK, logits_TE = self.router(x_TD, place)
+        out_TD = self.experts(x_TD, ids_TK, weights_TK)
+        if self.shared_expert is not None:
+            out_TD = out_TD + self.shared_expert(x_TD)
+        routing = _routing(ids_TK, logits_TE) if tally else None
+        return out_TD.view_as(x_BTD), routing
+
+
+def _routing(ids_TK: Tensor, logits_TE: Tensor) -> Routing:
+    counts_E = torch.bincount(ids_TK.flatten(), minlength=logits_TE.shape[1])
+    return Routing(ids_TK, counts_E, logits_TE.logsumexp(dim=-1).square().mean())

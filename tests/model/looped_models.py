@@ -1,0 +1,51 @@
+"""Small models for the tests: one line of numbers each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from loopscale.model import LoopedMoEConfig, LoopedMoEForCausalLM
+
+SMALL: dict[str, Any] = {
+    "vocab_size": 61,
+    "hidden_size": 24,
+    "prelude_layers": 1,
+    "loop_layers": 2,
+    "coda_layers": 1,
+    "recurrence": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "intermediate_size": 40,
+    "num_experts": 6,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 20,
+    "max_position_embeddings": 64,
+    "initializer_range": 0.3,
+}
+"""Weights large enough for passes, experts and tokens to differ."""
+
+
+def config(**changes: Any) -> LoopedMoEConfig:
+    """Return the small config with some fields changed."""
+    return LoopedMoEConfig(**{**SMALL, **changes})
+
+
+def model(seed: int = 0, **changes: Any) -> LoopedMoEForCausalLM:
+    """Return a small model with random weights, norms and biases, in evaluation mode."""
+    torch.manual_seed(seed)
+    made = LoopedMoEForCausalLM(config(**changes))
+    with torch.no_grad():
+        for name, tensor in (*made.named_parameters(), *made.named_buffers()):
+            if "norm" in name:
+                tensor.uniform_(0.5, 1.5)
+            elif name.endswith("e_score_correction_bias"):
+                tensor.normal_(std=0.1)
+    return made.eval()
+
+
+def tokens(*shape: int, seed: int = 1) -> torch.Tensor:
+    """Return random token ids."""
+    return torch.randint(SMALL["vocab_size"], shape, generator=torch.Generator().manual_seed(seed))

@@ -1,0 +1,119 @@
+"""Saving and loading, here and where loopscale is not installed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from looped_models import model, tokens
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+
+from loopscale.architecture import rung
+from loopscale.errors import InputError
+from loopscale.model import LoopedMoEConfig, LoopedMoEForCausalLM, LoopedMoEModel
+
+WITHOUT_LOOPSCALE = """
+import sys, torch
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "loopscale":
+            raise ImportError(name)
+
+sys.meta_path.insert(0, Absent())
+from transformers import AutoModelForCausalLM
+model = AutoModelForCausalLM.from_pretrained(sys.argv[1], trust_remote_code=True, recurrence=4).eval()
+assert "loopscale" not in sys.modules
+ids = torch.tensor(eval(sys.argv[2]))
+print(model.generate(ids, max_new_tokens=6, do_sample=False)[0].tolist(), model(ids).logits.double().sum().item())
+"""
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    model(balance="pass", injection="concat", shared_expert_intermediate_size=8).save_pretrained(tmp_path / "saved")
+    return tmp_path / "saved"
+
+
+def edit_config(checkpoint: Path, **changes: object) -> None:
+    path = checkpoint / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def edit_tensors(checkpoint: Path, drop: str | None = None, **extra: torch.Tensor) -> None:
+    path = checkpoint / "model.safetensors"
+    tensors = {name: tensor for name, tensor in load_file(path).items() if name != drop}
+    save_file({**tensors, **extra}, path, {"format": "pt"})
+
+
+def test_a_checkpoint_gives_back_the_model_through_every_door(checkpoint: Path) -> None:
+    made = model(balance="pass", injection="concat", shared_expert_intermediate_size=8)
+    expected = made(tokens(2, 9)).logits
+    for door in (LoopedMoEForCausalLM, AutoModelForCausalLM):
+        assert torch.equal(door.from_pretrained(checkpoint).eval()(tokens(2, 9)).logits, expected)
+    body = AutoModel.from_pretrained(checkpoint).eval()
+    assert isinstance(body, LoopedMoEModel)
+    assert torch.equal(made.lm_head(body(tokens(2, 9)).last_hidden_state), expected)
+    assert isinstance(AutoConfig.from_pretrained(checkpoint), LoopedMoEConfig)
+    assert "lm_head.weight" not in load_file(checkpoint / "model.safetensors")
+
+
+def test_a_checkpoint_loads_where_loopscale_is_not_installed(checkpoint: Path, tmp_path: Path) -> None:
+    made = LoopedMoEForCausalLM.from_pretrained(checkpoint, recurrence=4).eval()
+    ids = tokens(1, 5)
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_LOOPSCALE, str(checkpoint), repr(ids.tolist())],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    expected = made.generate(ids, max_new_tokens=6, do_sample=False)[0].tolist()
+    assert done.stdout.startswith(f"{expected} ")
+    assert float(done.stdout.split("]")[1]) == pytest.approx(made(ids).logits.double().sum().item(), rel=1e-6)
+
+
+def test_a_config_survives_its_file_to_the_last_field(tmp_path: Path) -> None:
+    made = LoopedMoEConfig.from_architecture(rung("0.3B", experts=8), recurrence=5, loop_loss_weights=[1.0, 2.0])
+    made.save_pretrained(tmp_path)
+    again = LoopedMoEConfig.from_pretrained(tmp_path)
+    ours, theirs = made.to_dict(), again.to_dict()
+    assert {key: value for key, value in ours.items() if theirs[key] != value} == {}
+
+
+@pytest.mark.parametrize(
+    ("drop", "extra", "said"),
+    [
+        ("model.norm.weight", {}, "the checkpoint lacks tensor 'model.norm.weight', which the model needs"),
+        (
+            None,
+            {"model.surplus": torch.ones(3)},
+            "the checkpoint holds tensor 'model.surplus', which the model does not",
+        ),
+    ],
+)
+def test_missing_and_extra_tensors_are_refused_by_name(
+    checkpoint: Path, drop: str | None, extra: dict[str, torch.Tensor], said: str
+) -> None:
+    edit_tensors(checkpoint, drop, **extra)
+    for door in (LoopedMoEForCausalLM, AutoModelForCausalLM):
+        with pytest.raises(InputError, match=said):
+            door.from_pretrained(checkpoint)
+
+
+def test_a_checkpoint_from_a_later_version_is_refused(checkpoint: Path) -> None:
+    edit_config(checkpoint, format_version=2)
+    with pytest.raises(InputError, match="format_version is 2, later than this code reads"):
+        AutoModelForCausalLM.from_pretrained(checkpoint)
+
+
+def test_the_recurrence_at_loading_is_checked(checkpoint: Path) -> None:
+    for wrong in (0, -1, "auto", 2.5):
+        with pytest.raises(InputError, match="recurrence is"):
+            LoopedMoEForCausalLM.from_pretrained(checkpoint, recurrence=wrong)

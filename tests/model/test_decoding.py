@@ -1,0 +1,141 @@
+"""Decoding with a cache equals a full forward, at every recurrence, padded, in batches, with stock caches."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from looped_models import model, tokens
+from torch import Tensor
+from transformers import DynamicCache, StaticCache
+
+from loopscale.errors import InputError
+from loopscale.model import LoopedMoEForCausalLM
+
+
+def padded(lengths: tuple[int, ...], width: int) -> tuple[Tensor, Tensor]:
+    """Return left-padded prompts and their mask."""
+    ids, mask = tokens(len(lengths), width), torch.zeros(len(lengths), width, dtype=torch.long)
+    for row, length in enumerate(lengths):
+        mask[row, width - length :] = 1
+    return ids * mask, mask
+
+
+def step_by_step(made: LoopedMoEForCausalLM, ids: Tensor, mask: Tensor, recurrence: int, prompt: int) -> Tensor:
+    """Return the logits of each position after the prompt, one token at a time through a cache."""
+    cache, found = DynamicCache(), []
+    position = (mask.cumsum(1) - 1).clamp(min=0)
+    for start, stop in [(0, prompt), *((at, at + 1) for at in range(prompt, ids.shape[1]))]:
+        out = made(
+            ids[:, start:stop],
+            attention_mask=mask[:, :stop],
+            position_ids=position[:, start:stop],
+            past_key_values=cache,
+            recurrence=recurrence,
+        )
+        found.append(out.logits[:, -1])
+    assert len(cache.layers) == made.config.slots(recurrence)
+    return torch.stack(found, dim=1)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("recurrence", [1, 2, 3, 6])
+@pytest.mark.parametrize("options", [{}, {"num_experts": 1}, {"injection": "concat"}, {"balance": "pass"}])
+def test_cached_decoding_equals_a_full_forward_with_left_padding_in_batches(
+    recurrence: int, options: dict[str, object]
+) -> None:
+    made = model(**options)
+    ids, mask = padded((12, 7, 9), 12)
+    cached = step_by_step(made, ids, mask, recurrence, prompt=6)
+    for row, length in enumerate((12, 7, 9)):
+        alone = made(ids[row : row + 1, 12 - length :], recurrence=recurrence).logits[0, -7:]
+        first = max(0, 7 - length)
+        torch.testing.assert_close(cached[row, first:], alone[-(7 - first) :], atol=1e-5, rtol=1e-5)
+
+
+@torch.no_grad()
+def test_generate_gives_each_prompt_of_a_batch_what_it_gets_alone() -> None:
+    made = model()
+    ids, mask = padded((9, 4), 9)
+    together = made.generate(ids, attention_mask=mask, max_new_tokens=10, do_sample=False, recurrence=4, pad_token_id=0)
+    for row, length in enumerate((9, 4)):
+        alone = made.generate(ids[row : row + 1, 9 - length :], max_new_tokens=10, do_sample=False, recurrence=4)
+        assert torch.equal(together[row, 9:], alone[0, length:])
+
+
+def test_recurrence_is_a_dial_at_call_at_generate_and_at_loading(tmp_path: object) -> None:
+    made = model()
+    made.save_pretrained(tmp_path)
+    for recurrence in (1, 3, 7):
+        loaded = LoopedMoEForCausalLM.from_pretrained(tmp_path, recurrence=recurrence).eval()
+        assert torch.equal(loaded(tokens(2, 9)).logits, made(tokens(2, 9), recurrence=recurrence).logits)
+        ours = made.generate(tokens(1, 9), max_new_tokens=8, do_sample=False, recurrence=recurrence)
+        assert torch.equal(ours, loaded.generate(tokens(1, 9), max_new_tokens=8, do_sample=False))
+    assert made.config.recurrence == 3
+
+
+@pytest.mark.parametrize("options", [{"cache_implementation": "static"}, {"num_beams": 3}, {"use_cache": False}])
+def test_generate_works_with_static_caches_beams_and_no_cache(options: dict[str, object]) -> None:
+    made = model()
+    expected = made.generate(tokens(1, 9), max_new_tokens=8, do_sample=False, recurrence=4)
+    found = made.generate(tokens(1, 9), max_new_tokens=8, do_sample=False, recurrence=4, **options)
+    assert found.shape == expected.shape
+    if "num_beams" not in options:
+        assert torch.equal(found, expected)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kept", [1, 2, 3, 9])
+def test_fewer_kept_passes_hold_the_memory_that_architecture_counts(kept: int) -> None:
+    made = model(kept_passes=kept, recurrence=5)
+    cache = DynamicCache()
+    for part in (tokens(2, 9)[:, :6], tokens(2, 9)[:, 6:7], tokens(2, 9)[:, 7:]):
+        made(part, past_key_values=cache)
+    held = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
+    assert held == made.config.to_architecture().kv_bytes(5, context=9, batch=2, bits=32, kept_passes=kept)
+    assert {layer.get_seq_length() for layer in cache.layers} == {9}
+
+
+@torch.no_grad()
+def test_a_ring_as_long_as_the_recurrence_is_exact_and_a_prompt_always_is() -> None:
+    full = model(recurrence=4)
+    for kept in (1, 2, 4, 6):
+        ring = model(recurrence=4, kept_passes=kept)
+        assert torch.equal(ring(tokens(2, 9)).logits, full(tokens(2, 9)).logits)
+        same = torch.equal(*(each.generate(tokens(1, 9), max_new_tokens=12, do_sample=False) for each in (ring, full)))
+        assert same or kept < 4
+
+
+@torch.no_grad()
+def test_sharing_the_last_pass_keeps_the_keys_of_the_last_pass() -> None:
+    full, shared = model(recurrence=3), model(recurrence=3, kept_passes=1)
+    caches = DynamicCache(), DynamicCache()
+    full(tokens(1, 9), past_key_values=caches[0]), shared(tokens(1, 9), past_key_values=caches[1])
+    assert torch.equal(caches[1].layers[1].keys, caches[0].layers[1 + 2 * 2].keys)
+
+
+@torch.no_grad()
+def test_a_cache_from_another_recurrence_is_refused() -> None:
+    made = model()
+    for first, second in ((3, 2), (2, 3)):
+        cache = made(tokens(1, 6), recurrence=first).past_key_values
+        with pytest.raises(InputError, match="continue with the recurrence that filled it"):
+            made(tokens(1, 1), past_key_values=cache, recurrence=second)
+
+
+@torch.no_grad()
+def test_a_static_cache_says_that_it_cannot_be_rewritten() -> None:
+    made = model(kept_passes=1)
+    with pytest.raises(InputError, match="a static cache cannot"):
+        made(tokens(1, 6), past_key_values=StaticCache(config=made.config, max_cache_len=16))
+    whole = model()
+    with pytest.raises(InputError, match="a static cache cannot"):
+        whole(tokens(1, 6), past_key_values=StaticCache(config=whole.config, max_cache_len=16), output_passes=True)
+
+
+def test_sequences_past_the_maximum_are_refused_before_any_work() -> None:
+    made = model()
+    with pytest.raises(InputError, match="the sequence has 65 tokens, more than max_position_embeddings"):
+        made(tokens(1, 65))
+    with pytest.raises(InputError, match="60 tokens and 6 new ones are more than max_position_embeddings"):
+        made.generate(tokens(1, 60), max_new_tokens=6)
+    assert made.generate(tokens(1, 60), max_new_tokens=5, do_sample=False).shape == (1, 65)

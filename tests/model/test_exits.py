@@ -1,0 +1,96 @@
+"""Early exit: it stops when the criterion says so, reports it, and at threshold zero changes nothing."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from looped_models import model, tokens
+
+from loopscale.errors import InputError
+from loopscale.model import Exit
+from loopscale.model.exits import CRITERIA
+
+GREEDY = {"max_new_tokens": 8, "do_sample": False, "return_dict_in_generate": True}
+
+
+@pytest.mark.parametrize("criterion", CRITERIA)
+def test_a_threshold_of_zero_equals_full_recurrence_exactly(criterion: str) -> None:
+    made = model(recurrence=4)
+    full = made(tokens(2, 9))
+    out = made(tokens(2, 9), recurrence="auto", exit=Exit(criterion, 0.0))
+    assert torch.equal(out.logits, full.logits)
+    assert (out.passes == 4).all()
+    found = made.generate(tokens(2, 9), recurrence="auto", exit=Exit(criterion, 0.0), output_logits=True, **GREEDY)
+    expected = made.generate(tokens(2, 9), output_logits=True, **GREEDY)
+    assert torch.equal(found.sequences, expected.sequences)
+    assert all(map(torch.equal, found.logits, expected.logits))
+    assert found.passes.shape == (2, 8)
+    assert (found.passes == 4).all()
+
+
+@pytest.mark.parametrize("criterion", CRITERIA)
+def test_a_loose_threshold_stops_as_soon_as_two_passes_can_be_compared(criterion: str) -> None:
+    made = model(recurrence=6)
+    found = made.generate(tokens(2, 9), recurrence="auto", exit=Exit(criterion, 1e9), **GREEDY)
+    assert (found.passes == 2).all()
+    later = made.generate(tokens(2, 9), recurrence="auto", exit=Exit(criterion, 1e9, least=5), **GREEDY)
+    assert (later.passes == 5).all()
+    calm = made.generate(tokens(2, 9), recurrence="auto", exit=Exit(criterion, 1e9, patience=3), **GREEDY)
+    assert (calm.passes == 4).all()
+
+
+def test_what_leaves_at_a_pass_is_what_that_recurrence_gives() -> None:
+    made = model(recurrence=6)
+    out = made(tokens(3, 1), recurrence="auto", exit=Exit("state", 1e9))
+    assert torch.equal(out.logits, made(tokens(3, 1), recurrence=2).logits)
+
+
+@pytest.mark.parametrize("criterion", ["kl", "state"])
+def test_tokens_of_a_batch_leave_on_their_own_and_as_they_would_alone(criterion: str) -> None:
+    made = model(recurrence=8)
+    threshold = {"kl": 0.02, "state": 0.25}[criterion]
+    together = made.generate(tokens(6, 5), recurrence="auto", exit=Exit(criterion, threshold), **GREEDY)
+    assert together.passes.min() < together.passes.max()
+    for row in range(6):
+        alone = made.generate(tokens(6, 5)[row : row + 1], recurrence="auto", exit=Exit(criterion, threshold), **GREEDY)
+        assert torch.equal(alone.sequences[0], together.sequences[row])
+        assert torch.equal(alone.passes[0], together.passes[row])
+
+
+def test_the_cache_policy_is_apart_from_the_criterion() -> None:
+    for kept in (None, 1, 2):
+        made = model(recurrence=6, kept_passes=kept)
+        found = made.generate(tokens(2, 9), recurrence="auto", exit=Exit("kl", 0.05), **GREEDY)
+        cache = found.past_key_values
+        assert {layer.get_seq_length() for layer in cache.layers} == {16}
+        assert len(cache.layers) == made.config.num_hidden_layers
+
+
+def test_passes_that_did_not_run_hold_the_keys_of_the_last_that_did() -> None:
+    made = model(recurrence=4)
+    cache = made(tokens(1, 5), recurrence="auto", exit=Exit("state", 1e9)).past_key_values
+    assert torch.equal(cache.layers[3].keys, cache.layers[5].keys)
+    assert torch.equal(cache.layers[3].values, cache.layers[7].values)
+    assert not torch.equal(cache.layers[1].keys, cache.layers[3].keys)
+
+
+def test_a_whole_number_bounds_the_passes_beside_a_criterion() -> None:
+    made = model(recurrence=2)
+    out = made(tokens(1, 5), recurrence=5, exit=Exit("kl", 0.0))
+    assert torch.equal(out.logits, made(tokens(1, 5), recurrence=5).logits)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Exit("vibes", 0.1), "criterion is 'vibes'; it should be 'kl' or"),
+        (lambda: Exit("kl", -1), "threshold is -1; it should be zero or more"),
+        (lambda: Exit("kl", float("nan")), "threshold is nan"),
+        (lambda: Exit("kl", 0.1, patience=0), "both should be 1 or more"),
+        (lambda: model()(tokens(1, 4), recurrence="auto"), "recurrence 'auto' needs a criterion"),
+        (lambda: model()(tokens(1, 4), exit="kl"), "exit is 'kl'; it should be an Exit"),
+    ],
+)
+def test_bad_criteria_are_refused(make: object, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        make()

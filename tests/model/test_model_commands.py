@@ -1,0 +1,100 @@
+"""``loopscale routing`` and ``loopscale generate``, as a person runs them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from looped_models import model
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+from loopscale.cli.generate import command as generate
+from loopscale.cli.routing import command as routing
+
+TEXT = ["the cat sat on the mat", "a dog and a cat", "the end of it all", "on and on [it] goes"]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    where = tmp_path_factory.mktemp("model")
+    words = Tokenizer(models.WordLevel(unk_token="<unk>"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    words.train_from_iterator(TEXT, trainers.WordLevelTrainer(special_tokens=["<unk>", "<pad>"]))
+    PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>", pad_token="<pad>").save_pretrained(where)
+    model().save_pretrained(where)
+    return where
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    path = tmp_path / "prompts.txt"
+    path.write_text("\n".join(TEXT) + "\n\n")
+    return path
+
+
+def run(command: object, *arguments: object) -> Result:
+    return CliRunner().invoke(command, [str(each) for each in arguments])
+
+
+def test_routing_prints_the_papers_table_shape(checkpoint: Path, prompts: Path) -> None:
+    done = run(routing, checkpoint, "--data", prompts, "--recurrence", 4)
+    assert done.exit_code == 0, done.output
+    assert "Psi over 4 prompts" in done.output
+    assert "1.0000 ± 0.0000" in done.output
+    assert "R=4" in done.output
+
+
+def test_routing_gives_json_and_csv_and_draws(checkpoint: Path, prompts: Path, tmp_path: Path) -> None:
+    picture = tmp_path / "psi.png"
+    done = run(routing, checkpoint, "--data", prompts, "--json", "--plot", picture, "--batch", 3)
+    rows = json.loads(done.stdout)["rows"]
+    assert [row["recurrence"] for row in rows] == [1, 2, 3]
+    assert rows[0]["psi"] == 1 < rows[2]["psi"]
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    table = run(routing, checkpoint, "--data", prompts, "--csv").stdout.splitlines()
+    assert table[0] == "experts,recurrence,psi,std_tokens,std_layers,std_prompts"
+    assert len(table) == 4
+
+
+def test_generate_shows_recurrences_side_by_side(checkpoint: Path) -> None:
+    done = run(generate, checkpoint, "--prompt", "the cat [sat]", "--recurrence", "1..3", "--tokens", 5, "--exit", "kl")
+    assert done.exit_code == 0, done.output
+    rows = json.loads(run(generate, checkpoint, "--prompt", "the cat", "--recurrence", "1..5", "--json").stdout)["rows"]
+    assert [row["mean_passes"] for row in rows] == [1, 2, 3, 4, 5]
+    assert len({row["text"] for row in rows}) > 1
+
+
+def test_generate_samples_the_same_text_from_the_same_seed(checkpoint: Path) -> None:
+    asked = (checkpoint, "--prompt", "the cat", "--temperature", 1.0, "--json")
+    assert run(generate, *asked).stdout == run(generate, *asked).stdout != run(generate, *asked, "--seed", 1).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["absent", "--prompt", "a"], "absent: no such folder"),
+        (["{checkpoint}", "--prompt", " "], "--prompt is empty"),
+        (["{checkpoint}", "--prompt", "a", "--tokens", "999"], "more than max_position_embeddings"),
+        (["{checkpoint}", "--prompt", "a", "--tokenizer", "absent"], "absent: no tokenizer found there"),
+    ],
+)
+def test_generate_says_what_is_wrong_in_a_sentence(checkpoint: Path, arguments: list[str], said: str) -> None:
+    done = run(generate, *(each.format(checkpoint=checkpoint) for each in arguments))
+    assert done.exit_code != 0
+    assert said in f"{done.output} {done.exception}"
+
+
+def test_routing_says_what_is_wrong_in_a_sentence(checkpoint: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").write_text("\n")
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    (tmp_path / "prompts.txt").write_text("a b\n")
+    for arguments, said in (
+        ((checkpoint, "--data", tmp_path / "absent"), "no such file"),
+        ((checkpoint, "--data", tmp_path / "empty.txt"), "it holds no text"),
+        ((tmp_path, "--data", tmp_path / "prompts.txt"), "its model_type is 'llama'; a 'looped_moe' model is needed"),
+    ):
+        done = run(routing, *arguments)
+        assert said in str(done.exception)

@@ -1,0 +1,79 @@
+"""Expert-path diversity, by its definition."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from looped_models import model, tokens
+
+from loopscale.errors import InputError
+from loopscale.model.psi import Moments, diversity, path_diversity
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 1000), passes=st.integers(1, 4), k=st.integers(1, 3))
+def test_psi_is_the_size_of_the_union_over_passes_for_each_active_expert(seed: int, passes: int, k: int) -> None:
+    scores = torch.rand(passes, 2, 3, 4, 5, generator=torch.Generator().manual_seed(seed))
+    ids = scores.topk(k).indices
+    found = diversity(ids, experts=5)
+    for R in range(1, passes + 1):
+        for layer in range(2):
+            for row in range(3):
+                for token in range(4):
+                    union = {int(each) for place in range(R) for each in ids[place, layer, row, token]}
+                    assert found[R - 1, layer, row, token] == pytest.approx(len(union) / k)
+
+
+def test_psi_is_exactly_one_at_r_1_and_for_a_dense_model() -> None:
+    batch = [(tokens(3, 8), torch.ones(3, 8, dtype=torch.long))]
+    routed = path_diversity(model(), batch, recurrence=4).table().columns
+    assert routed["psi"][0] == 1.0
+    assert routed["std_tokens"][0] == routed["std_prompts"][0] == routed["std_layers"][0] == 0.0
+    assert all(before <= after for before, after in zip(routed["psi"], routed["psi"][1:], strict=False))
+    assert routed["psi"][3] > 1
+    dense = path_diversity(model(num_experts=1), batch, recurrence=4).table().columns
+    assert dense["psi"] == [1.0] * 4
+    assert dense["experts"] == [1.0] * 4
+
+
+def test_one_forward_gives_the_psi_of_every_smaller_recurrence() -> None:
+    batch = [(tokens(3, 8), torch.ones(3, 8, dtype=torch.long))]
+    whole = path_diversity(model(), batch, recurrence=4).table().columns["psi"]
+    for R in (1, 2, 3):
+        assert path_diversity(model(), batch, recurrence=R).table().columns["psi"] == whole[:R]
+
+
+def test_streaming_in_batches_equals_all_at_once() -> None:
+    ids, mask = tokens(6, 8), torch.ones(6, 8, dtype=torch.long)
+    at_once = path_diversity(model(), [(ids, mask)]).table().columns
+    streamed = path_diversity(model(), zip(ids.split(2), mask.split(2), strict=True)).table().columns
+    for name, column in at_once.items():
+        assert streamed[name] == pytest.approx(column), name
+
+
+def test_padding_counts_for_nothing() -> None:
+    ids, mask = tokens(2, 8), torch.ones(2, 8, dtype=torch.long)
+    expected = path_diversity(model(), [(ids, mask)]).table().columns
+    wider = torch.cat((torch.zeros(2, 5, dtype=torch.long), ids), dim=1)
+    hidden = torch.cat((torch.zeros(2, 5, dtype=torch.long), mask), dim=1)
+    found = path_diversity(model(), [(wider, hidden)]).table().columns
+    for name, column in expected.items():
+        assert found[name] == pytest.approx(column), name
+
+
+def test_moments_stay_exact_over_a_long_stream() -> None:
+    values = 1e6 + torch.rand(2, 1000, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    moments = Moments()
+    for part in values.split(7, dim=1):
+        moments.add(part)
+    torch.testing.assert_close(moments.mean_R, values.mean(1))
+    torch.testing.assert_close(moments.std_R, values.std(1), rtol=1e-6, atol=0)
+
+
+def test_a_model_without_a_loop_and_data_without_tokens_are_refused() -> None:
+    with pytest.raises(InputError, match="no loop block"):
+        path_diversity(model(loop_layers=0, recurrence=1), [])
+    with pytest.raises(InputError, match="the data is empty"):
+        path_diversity(model(), []).table()
