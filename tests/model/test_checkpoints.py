@@ -13,7 +13,7 @@ from looped_models import model, tokens
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
-from loopscale.architecture import rung
+from loopscale.architecture import read_config, rung
 from loopscale.errors import InputError
 from loopscale.model import LoopedMoEConfig, LoopedMoEForCausalLM, LoopedMoEModel
 
@@ -117,3 +117,11 @@ def test_the_recurrence_at_loading_is_checked(checkpoint: Path) -> None:
     for wrong in (0, -1, "auto", 2.5):
         with pytest.raises(InputError, match="recurrence is"):
             LoopedMoEForCausalLM.from_pretrained(checkpoint, recurrence=wrong)
+
+
+def test_a_checkpoints_config_counts_as_the_model_does(tmp_path: Path) -> None:
+    made = model(injection="concat", shared_expert_intermediate_size=8)
+    made.save_pretrained(tmp_path / "made")
+    read = read_config(tmp_path / "made")
+    assert read.parameters == sum(weight.numel() for weight in made.parameters())
+    assert (read.recurrence, read.loop) == (made.config.recurrence, made.config.to_architecture().loop)

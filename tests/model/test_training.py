@@ -179,12 +179,12 @@ def skewed_batch(step: int) -> Tensor:
 @pytest.mark.parametrize("balance", ["layer", pytest.param("pass", marks=pytest.mark.slow)])
 def test_balancing_brings_the_busiest_expert_below_half_above_the_mean_and_without_it_does_not(balance: str) -> None:
     ratios = {}
-    for rate in (0.0, 5e-3):
+    for rate in (0.0, 1e-3):
         made = model(balance=balance, recurrence=2, initializer_range=0.1).train()
         for name, buffer in made.named_buffers():
             assert name.endswith("bias")
             buffer.zero_()
-        optimiser = torch.optim.AdamW(made.parameters(), lr=3e-3)
+        optimiser = torch.optim.AdamW(made.parameters(), lr=1e-3)
         late = []
         for step in range(300):
             ids = skewed_batch(step)
@@ -196,4 +196,4 @@ def test_balancing_brings_the_busiest_expert_below_half_above_the_mean_and_witho
             late.append(out.expert_counts.loop)
         over_steps = torch.stack(late[-30:]).sum((0, 1))
         ratios[rate] = max(load_ratio(counts) for counts in over_steps)
-    assert ratios[5e-3] < 1.5 < ratios[0.0], ratios
+    assert ratios[1e-3] < 1.5 < ratios[0.0], ratios
