@@ -7,10 +7,11 @@ from typing import Any, TypeVar
 
 import click
 
+from loopscale.cli.options import INTEGERS
 from loopscale.errors import InputError, shown
 from loopscale.files import is_file
 from loopscale.fit import Observations
-from loopscale.fit.datasets import PUBLIC_FILES, load_public, simulate_sweep
+from loopscale.fit.datasets import PUBLIC_FILES, SWEEP_RECURRENCES, load_public, simulate_sweep
 from loopscale.fit.holdout import default_outer
 from loopscale.laws import MAPPINGS, OUTER_LAWS, Counting
 from loopscale.quantities import parse_count
@@ -38,6 +39,13 @@ def data_options(function: F) -> F:
             show_default=True,
             help="Noise in nats when RUNS is `simulated`.",
         ),
+        click.option(
+            "--simulated-recurrence",
+            type=INTEGERS,
+            default=",".join(map(str, SWEEP_RECURRENCES)),
+            show_default=True,
+            help="Recurrences when RUNS is `simulated`; add 16 for the paper's held-out slice.",
+        ),
     )
     for option in reversed(options):
         function = option(function)
@@ -45,11 +53,16 @@ def data_options(function: F) -> F:
 
 
 def read_runs(
-    runs: str, columns: tuple[str, ...], units: tuple[str, ...], counts: str, simulated_noise: float
+    runs: str,
+    columns: tuple[str, ...],
+    units: tuple[str, ...],
+    counts: str,
+    simulated_noise: float,
+    simulated_recurrence: tuple[int, ...],
 ) -> Observations:
     """Return the sweep that RUNS names: a file, `simulated`, or a public sweep."""
     if not is_file(runs) and runs == "simulated":
-        return simulate_sweep(noise=simulated_noise)
+        return simulate_sweep(noise=simulated_noise, recurrences=simulated_recurrence)
     if not is_file(runs) and runs in PUBLIC_FILES:
         return load_public(runs)
     named = dict(_pair(each, "--columns") for each in columns)

@@ -112,13 +112,13 @@ class Design:
         for order, run in enumerate(self.runs, 1):
             counts = (format_count(each) for each in (run.tokens, run.flops, run.cumulative_flops))
             grid.add_row(
-                str(order), run.model, f"{run.experts:g}", str(run.recurrence), *counts, f"{run.standard_error:.4f}"
+                str(order), run.model, f"{run.experts:g}", str(run.recurrence), *counts, f"{run.standard_error:.5f}"
             )
         out = io.StringIO()
         Console(file=out, width=120).print(grid)
         what = "loss differences to the rivals" if self.goal is Goal.CHOICE else "predictions at the target"
         return (
-            f"{out.getvalue().rstrip()}\nStandard error of the {what}: {self.before:.4f} now, {self.after:.4f} after "
+            f"{out.getvalue().rstrip()}\nStandard error of the {what}: {self.before:.5f} now, {self.after:.5f} after "
             f"{len(self.runs)} runs for {format_count(self.flops)} of {format_count(self.budget)} FLOPs."
         )
 

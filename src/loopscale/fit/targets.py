@@ -14,8 +14,8 @@ from loopscale.errors import InputError, shown
 from loopscale.files import Fields
 from loopscale.laws import Counting, Points
 
-_BEYOND_A_LIMIT = ("needs ", "costs ", "serving ")
-"""How a plan's verdicts on designs that no budget allows begin."""
+_LIMITS = ("serving", "memory", "inference", "compute")
+"""What rules a design out for good: no run makes it affordable. A pass or more experts may yet turn out to pay."""
 
 
 class Goal(Enum):
@@ -46,7 +46,7 @@ class Target:
         """Take a plan's JSON: its choice, and the designs nearest to it in loss that no limit rules out."""
         choice = _listed(plan.get("choice"), "plan: choice")
         listed = {each.key: each for each in (*_list(plan, "rivals"), *_list(plan, "candidates"))}
-        open_to = [each for each in listed.values() if not each.verdict.startswith(_BEYOND_A_LIMIT)]
+        open_to = [each for each in listed.values() if each.ruled_out_by not in _LIMITS]
         near = sorted(
             (each for each in open_to if each.key != choice.key), key=lambda each: abs(each.loss - choice.loss)
         )
@@ -72,7 +72,7 @@ class _Listed:
     total: float
     loss: float
     embedding: float
-    verdict: str
+    ruled_out_by: str | None
 
     @property
     def key(self) -> tuple[float, ...]:
@@ -95,7 +95,7 @@ def _listed(data: object, where: str) -> _Listed:
         total=fields.take("total", float),
         loss=fields.take("loss", float),
         embedding=fields.take("embedding", float, 0.0),
-        verdict=fields.take("verdict", str, ""),
+        ruled_out_by=fields.optional("ruled_out_by", str),
     )
 
 

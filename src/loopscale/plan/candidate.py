@@ -40,8 +40,10 @@ class Candidate:
     kv_bytes: float
     extrapolated: tuple[str, ...]
     """Axes on which the law is used outside the range it was fitted on."""
+    ruled_out_by: str | None
+    """What excludes it: serving, memory, inference, compute, pass or experts; None where nothing does."""
     verdict: str
-    """Why it was not chosen; ``chosen`` for the choice, ``admissible`` where only its loss speaks against it."""
+    """The same in words; ``chosen`` for the choice."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -53,11 +55,12 @@ class Candidate:
         return f"{self.rung} E={self.experts:g} R={self.recurrence}"
 
 
-def candidate(grid: Grid, flat: int, verdict: str | None = None) -> Candidate:
-    """Return the candidate at a flat index over (S, K, P), at the first compute budget."""
+def candidate(grid: Grid, flat: int, chosen: int) -> Candidate:
+    """Return the candidate at a flat index over (S, K, P), at the first compute budget, as the choice leaves it."""
     at = tuple(int(each) for each in np.unravel_index(flat, grid.space.shape))
     (s, k, p), space = at, grid.space
     low, high = _spread(grid, at)
+    ruled_out_by, verdict = _judged(grid, at, flat, chosen)
     return Candidate(
         rung=space.names[s],
         width=plain(space.width[s, k]),
@@ -80,29 +83,39 @@ def candidate(grid: Grid, flat: int, verdict: str | None = None) -> Candidate:
         weight_bytes=float(grid.weight_bytes_SK[s, k]),
         kv_bytes=float(grid.kv_bytes_SKP[at]),
         extrapolated=tuple(axis for axis, flags in grid.extrapolated_FSKP.items() if flags[(0, *at)]),
-        verdict=explain(grid, at) if verdict is None else verdict,
+        ruled_out_by=ruled_out_by,
+        verdict=verdict,
     )
 
 
-def explain(grid: Grid, at: tuple[int, ...]) -> str:
-    """Say what rules a design out, the hardest limit first; ``admissible`` when nothing does."""
+def _judged(grid: Grid, at: tuple[int, ...], flat: int, chosen: int) -> tuple[str | None, str]:
+    if flat == chosen:
+        return None, "chosen"
+    if (found := _exclusion(grid, at)) is not None:
+        return found
+    lost = grid.loss_ZFSKP[(0, 0, *at)] - grid.loss_ZFSKP[0, 0].ravel()[chosen]
+    return None, f"loss {lost:.4f} higher"
+
+
+def _exclusion(grid: Grid, at: tuple[int, ...]) -> tuple[str, str] | None:
+    """Return what rules a design out and how to say it, the hardest limit first; None when nothing does."""
     budget, R = grid.budget, int(grid.space.recurrences[at[2]])
     if not grid.tokens_FSKP[(0, *at)] > 0:
-        return "serving alone costs more than the compute budget"
+        return "serving", "serving alone costs more than the compute budget"
     if budget.memory is not None and grid.memory_SKP[at] > budget.memory * SLACK:
-        return f"needs {format_bytes(grid.memory_SKP[at])} of memory"
+        return "memory", f"needs {format_bytes(grid.memory_SKP[at])} of memory"
     if budget.inference_flops is not None and grid.inference_SKP[at] > budget.inference_flops * SLACK:
-        return f"costs {format_count(grid.inference_SKP[at])} FLOPs a generated token"
+        return "inference", f"costs {format_count(grid.inference_SKP[at])} FLOPs a generated token"
     if not grid.allowed_FSKP[(0, *at)]:
-        return f"needs {format_count(grid.train_flops_FSKP[(0, *at)])} FLOPs of training"
+        return "compute", f"needs {format_count(grid.train_flops_FSKP[(0, *at)])} FLOPs of training"
     if grid.rule is Rule.LOSS:
-        return "admissible"
+        return None
     if not (gain := grid.pass_gain_ZFSKP[(0, 0, *at)]) >= grid.eps:
-        return f"pass {R} {_too_little(gain, grid.eps)}"
+        return "pass", f"pass {R} {_too_little(gain, grid.eps)}"
     if not (gain := grid.expert_gain_ZFSKP[(0, 0, *at)]) >= grid.eps:
-        before = grid.space.experts[at[0], at[1] - 1]
-        return f"E {before:g} → {grid.space.experts[at[0], at[1]]:g} {_too_little(gain, grid.eps)}"
-    return "admissible"
+        before, after = grid.space.experts[at[0], at[1] - 1], grid.space.experts[at[0], at[1]]
+        return "experts", f"E {before:g} → {after:g} {_too_little(gain, grid.eps)}"
+    return None
 
 
 def _too_little(gain: float, eps: float) -> str:

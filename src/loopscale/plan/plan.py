@@ -15,7 +15,7 @@ from loopscale.errors import InputError
 from loopscale.files import write_json
 from loopscale.laws import ScalingLaw, published
 from loopscale.plan.budget import Budget, Rule
-from loopscale.plan.candidate import Candidate, candidate, explain
+from loopscale.plan.candidate import Candidate, candidate
 from loopscale.plan.choose import SLACK
 from loopscale.plan.grid import Grid, evaluate
 from loopscale.plan.space import Space, ladder_space
@@ -43,7 +43,7 @@ class Plan:
     @cached_property
     def choice(self) -> Candidate:
         """The design to train."""
-        return candidate(self.grid, self.chosen, "chosen")
+        return candidate(self.grid, self.chosen, self.chosen)
 
     @cached_property
     def ranked(self) -> IntArray:
@@ -132,13 +132,7 @@ class Plan:
         return np.asarray(within)
 
     def _judged(self, flat: int) -> Candidate:
-        if flat == self.chosen:
-            return self.choice
-        at = tuple(int(each) for each in np.unravel_index(flat, self.grid.space.shape))
-        reason = explain(self.grid, at)
-        if reason == "admissible":
-            reason = f"loss {self.grid.loss_ZFSKP[(0, 0, *at)] - self.choice.loss:.4f} higher"
-        return candidate(self.grid, flat, reason)
+        return self.choice if flat == self.chosen else candidate(self.grid, flat, self.chosen)
 
 
 def plan(
@@ -186,7 +180,7 @@ def _nothing_fits(grid: Grid) -> str:
 
 def _least(grid: Grid, need: FloatArray, write: Callable[[float], str]) -> str:
     flat = int(np.argmin(need))
-    return f"the smallest candidate, {candidate(grid, flat, '').label}, needs {write(float(need.ravel()[flat]))}"
+    return f"the smallest candidate, {candidate(grid, flat, flat).label}, needs {write(float(need.ravel()[flat]))}"
 
 
 def _flops(value: float) -> str:
