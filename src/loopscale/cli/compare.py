@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from loopscale.cli.data import data_options, form_options, procedure, read_runs
+from loopscale.cli.data import data_options, form_options, read_runs, take_procedure
 from loopscale.cli.show import console, print_json
 from loopscale.fit.holdout import compare, differences, table
 from loopscale.laws import MAPPINGS
@@ -39,13 +39,9 @@ def command(
     folds: int,
     resamples: int,
     outer: str | None,
-    fix: tuple[str, ...],
-    bound: tuple[str, ...],
-    delta: str,
-    seed: int,
     as_json: bool,
     as_csv: bool,
-    **data: Any,
+    **given: Any,
 ) -> None:  # fmt: skip
     """Compare recurrence mappings on rows that they were not fitted to.
 
@@ -53,8 +49,8 @@ def command(
     loopscale compare runs.csv --hold-out R=16 --hold-out E=16 --hold-out "N>0.9B" --hold-out "D>400B"
     loopscale compare isodepth --hold-out R=8
     """
-    observations = read_runs(**data)
-    settings = procedure(fix, bound, delta, seed)
+    settings = take_procedure(given)
+    observations = read_runs(**given)
     found = compare(
         observations, slices, outer=outer, mappings=mappings or None, folds=folds, count=resamples, **settings
     )

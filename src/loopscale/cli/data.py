@@ -93,13 +93,14 @@ def form_options(function: F) -> F:
     return function
 
 
-def procedure(fix: tuple[str, ...], bound: tuple[str, ...], delta: str, seed: int) -> dict[str, Any]:
-    """Return the keyword arguments of ``fit`` that the options state."""
+def take_procedure(given: dict[str, Any]) -> dict[str, Any]:
+    """Take the options of :func:`form_options` out of ``given``; return the keyword arguments of ``fit`` they state."""
+    fix, bound = given.pop("fix"), given.pop("bound")
     return {
         "fixed": {name: _number(value, f"--fix {name}") for name, value in (_pair(each, "--fix") for each in fix)},
         "bounds": {name: _range(value, name) for name, value in (_pair(each, "--bound") for each in bound)},
-        "delta": _delta(delta),
-        "seed": seed,
+        "delta": _delta(given.pop("delta")),
+        "seed": given.pop("seed"),
     }
 
 

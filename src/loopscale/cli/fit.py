@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from loopscale.cli.data import data_options, default_form, form_options, procedure, read_runs
+from loopscale.cli.data import data_options, default_form, form_options, read_runs, take_procedure
 from loopscale.cli.show import print_json, progress_bar
 from loopscale.fit import Fit, Recipe, Scheme, coefficient_intervals, fit, r_squared, resample, summary, warnings
 from loopscale.laws import MAPPINGS
@@ -45,10 +45,6 @@ from loopscale.report import check_report_path
 def command(
     mapping: str | None,
     outer: str | None,
-    fix: tuple[str, ...],
-    bound: tuple[str, ...],
-    delta: str,
-    seed: int,
     recipe: str,
     starts: int | None,
     scheme: str,
@@ -57,7 +53,7 @@ def command(
     out: str | None,
     report: str | None,
     as_json: bool,
-    **data: Any,
+    **given: Any,
 ) -> None:  # fmt: skip
     """Fit a scaling law to a sweep, with honest intervals.
 
@@ -71,14 +67,14 @@ def command(
     """
     if report is not None:
         check_report_path(report)
-    observations = read_runs(**data)
+    settings = take_procedure(given) | ({} if starts is None else {"starts": starts})
+    observations = read_runs(**given)
     form, recurrence = default_form(observations, outer, mapping)
-    settings = procedure(fix, bound, delta, seed) | ({} if starts is None else {"starts": starts})
-    called = name or Path(data["runs"]).name.split(".")[0]
+    called = name or Path(given["runs"]).name.split(".")[0]
     found = fit(observations, outer=form, mapping=recurrence, recipe=recipe, name=called, **settings)
     if scheme != "none":
         with progress_bar("Refitting resampled data", resamples) as progress:
-            found = resample(found, scheme=scheme, count=resamples, seed=seed, progress=progress)
+            found = resample(found, scheme=scheme, count=resamples, seed=settings["seed"], progress=progress)
     if out is not None:
         replace(found.law, note="; ".join(warnings(found))).save(out)
     if report is not None:

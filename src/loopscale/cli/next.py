@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from loopscale.architecture import RUNG_EXPERTS, RUNGS
-from loopscale.cli.data import data_options, default_form, form_options, procedure, read_runs
+from loopscale.cli.data import data_options, default_form, form_options, read_runs, take_procedure
 from loopscale.cli.options import COUNT, COUNTS, EXPERTS, INTEGERS, RUNG_LIST, WHOLE
 from loopscale.cli.show import console, print_json
 from loopscale.errors import InputError
@@ -68,13 +68,9 @@ def command(
     mapping: str | None,
     resamples: int,
     outer: str | None,
-    fix: tuple[str, ...],
-    bound: tuple[str, ...],
-    delta: str,
-    seed: int,
     as_json: bool,
     as_csv: bool,
-    **data: Any,
+    **given: Any,
 ) -> None:  # fmt: skip
     """Choose the runs to train next: those that make a plan surest per FLOP.
 
@@ -85,15 +81,16 @@ def command(
     plan = read_json(plan_path)
     if not isinstance(plan, dict) or plan.get("kind") != "plan":
         raise InputError(f"{plan_path}: this is not a plan; make one with `loopscale plan … --out {plan_path}`")
-    observations = read_runs(**data)
+    settings = take_procedure(given)
+    observations = read_runs(**given)
     try:
         target = Target.of_plan(plan, observations.counts, Goal(goal))
     except InputError as error:
         raise InputError(f"{plan_path}: {error}") from None
     form, recurrence = default_form(observations, outer, mapping)
-    found = fit(observations, outer=form, mapping=recurrence, **procedure(fix, bound, delta, seed))
+    found = fit(observations, outer=form, mapping=recurrence, **settings)
     if resamples:
-        found = resample(found, count=resamples, seed=seed)
+        found = resample(found, count=resamples, seed=settings["seed"])
     pool = ladder_candidates(
         observations,
         rungs=rungs or tuple(RUNGS),
