@@ -106,6 +106,9 @@ def test_next_chooses_runs_within_the_budget(capsys, sweep, tmp_path):
     assert design["runs"][-1]["cumulative_flops"] <= 1e22
     assert design["after"] < design["before"]
     assert "Standard error" in run(capsys, *argv)
+    cheap = json.loads(run(capsys, "next", str(sweep), "--budget", "1e20", "--for", str(plan), "--json"))
+    assert len(cheap["runs"]) >= 1
+    assert cheap["runs"][-1]["cumulative_flops"] <= 1e20
 
 
 @pytest.mark.skipif(

@@ -40,7 +40,7 @@ from loopscale.laws import MAPPINGS
 @click.option("--experts", type=EXPERTS, help="Expert counts to choose from.")
 @click.option("--recurrence", "recurrences", type=INTEGERS, help="Recurrences to choose from.")
 @click.option(
-    "--tokens", type=COUNTS, help="Token counts to choose from.  [default: the data's span and twice its end]"
+    "--tokens", type=COUNTS, help="Token counts to choose from.  [default: half the least to twice the most seen]"
 )
 @click.option("--most", type=WHOLE, default=MOST_RUNS, show_default=True, help="The most runs to choose.")
 @click.option(

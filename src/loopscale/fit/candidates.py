@@ -16,7 +16,7 @@ from loopscale.fit.observations import Observations
 from loopscale.laws import Counting, Points
 
 RECURRENCES = (1, 2, 3, 4, 6, 8)
-TOKEN_LEVELS = 8
+TOKEN_LEVELS = 9
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,12 +67,12 @@ def ladder_candidates(
     recurrences: Sequence[int] = RECURRENCES,
     tokens: Sequence[float] | None = None,
 ) -> RunCandidates:
-    """Return runs on the paper's ladder; tokens range from the least to twice the most seen unless given.
+    """Return runs on the paper's ladder; tokens range from half the least to twice the most seen, unless given.
 
-    Fewer tokens are cheaper still, but a law need not hold below what it was fitted on.
+    Fewer tokens are cheaper still, but a law need not hold far below what it was fitted on.
     """
     if tokens is None:
         seen = observations.points.tokens
-        tokens = np.geomspace(seen.min(), seen.max() * 2, TOKEN_LEVELS).tolist()
+        tokens = np.geomspace(seen.min() / 2, seen.max() * 2, TOKEN_LEVELS).tolist()
     models = [rung(name, each) for name in rungs for each in experts]
     return run_candidates(models, recurrences, tokens, observations.counts)
