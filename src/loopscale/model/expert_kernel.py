@@ -17,8 +17,6 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from .memory import scratch
-
 FEW_ROWS = 512
 """Up to here a forward without gradients is bound by reading the experts' weights."""
 
@@ -78,9 +76,10 @@ def _forward(
     counts_E = torch.bincount(flat_S, minlength=len(down_EDH))
     counts = counts_E.tolist()
     D, H = down_EDH.shape[1:]
-    hidden_S2H, y_SD = scratch(x_TD, len(flat_S), 2 * H), scratch(x_TD, len(flat_S), D)
+    hidden_S2H = x_TD.new_empty(len(flat_S), 2 * H)
+    y_SD = x_TD.new_empty(len(flat_S), D)
     token_S = order_S // ids_TK.shape[1]
-    act_CH, x_CD = scratch(x_TD, max(counts), H), scratch(x_TD, max(counts), D)
+    act_CH, x_CD = x_TD.new_empty(max(counts), H), x_TD.new_empty(max(counts), D)
     for expert, rows in _segments(counts):
         C = rows.stop - rows.start
         torch.index_select(x_TD, 0, token_S[rows], out=x_CD[:C])
@@ -105,9 +104,8 @@ def _backward(
     counts = counts_E.tolist()
     token_S = order_S // weights_TK.shape[1]
     weight_S1 = weights_TK.flatten().index_select(0, order_S).unsqueeze(1).to(x_TD.dtype)
-    grad_gate_up_E2HD = scratch(gate_up_E2HD, *gate_up_E2HD.shape)
-    grad_down_EDH = scratch(down_EDH, *down_EDH.shape)
-    grad_SD, grad_weight_S = scratch(x_TD, len(order_S), x_TD.shape[1]), x_TD.new_empty(len(order_S))
+    grad_gate_up_E2HD, grad_down_EDH = torch.empty_like(gate_up_E2HD), torch.empty_like(down_EDH)
+    grad_SD, grad_weight_S = x_TD.new_empty(len(order_S), x_TD.shape[1]), x_TD.new_empty(len(order_S))
     buffers = _Buffers(x_TD, max(counts), down_EDH.shape[2])
     for expert in (expert for expert, count in enumerate(counts) if not count):
         grad_gate_up_E2HD[expert].zero_()
@@ -161,7 +159,7 @@ class _Buffers:
 
     def __init__(self, x_TD: Tensor, most: int, hidden: int) -> None:
         widths = (hidden, hidden, hidden, x_TD.shape[1], 2 * hidden)
-        self._whole = tuple(scratch(x_TD, most, width) for width in widths)
+        self._whole = tuple(x_TD.new_empty(most, width) for width in widths)
 
     def of(self, rows: slice) -> tuple[Tensor, ...]:
         """Return the buffers, as long as ``rows``."""
