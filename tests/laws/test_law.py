@@ -169,7 +169,8 @@ BROKEN = [
     (lambda d: d["coefficients"].update(A="x"), "should be a number"),
     (lambda d: d["coefficients"].update(E_max=1.0), "E_start the smaller"),
     (lambda d: d["coefficients"].update(kappa2=-1.0), "above zero"),
-    (lambda d: d["units"].update(parameters=0), "above zero"),
+    (lambda d: d["units"].update(parameters=0), "from 1 .raw counts."),
+    (lambda d: d["units"].update(parameters=1e-308), "from 1 .raw counts."),
     (lambda d: d["units"].update(bytes=3), "unknown field 'bytes'"),
     (lambda d: d.update(counts="some"), "'without-embeddings' or 'with-embeddings'"),
     (lambda d: d.update(resamples=[[1, 2]]), "rows of 14 finite numbers"),
@@ -220,3 +221,12 @@ def test_what_a_law_cannot_do_without_is_asked_for():
         law.resampled(Points(1e9, 1e11))
     assert law(Points(1e9, 1e11)) == pytest.approx(law(Points(1e9, 1e11, loop=5e8, total=1e9)))
     assert law.counts is Counting.WITHOUT_EMBEDDINGS
+
+
+def test_a_law_whose_coefficients_explode_says_so_instead_of_a_number():
+    wild = replace(published(), coefficients={**published().coefficients, "alpha": 1e6}, name="wild")
+    with pytest.raises(InputError, match="wild: its coefficients give no finite loss"):
+        wild(Points(1e10, 1e11))
+    steep = replace(published(), coefficients={**published().coefficients, "theta": 1e6}, name="steep")
+    with pytest.raises(InputError, match="steep: its coefficients give no finite gain"):
+        steep.gain(Points(1e9, 1e11, recurrence=2, experts=8, loop=5e8, total=5e9))

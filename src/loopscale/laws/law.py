@@ -40,8 +40,8 @@ class Units:
 
     def __post_init__(self) -> None:
         for name in ("parameters", "tokens"):
-            if not (np.isfinite(getattr(self, name)) and getattr(self, name) > 0):
-                raise InputError(f"units: {name} is {getattr(self, name)}; it should be finite and above zero")
+            if not 1 <= getattr(self, name) <= 1e15:
+                raise InputError(f"units: {name} is {getattr(self, name)}; it should be from 1 (raw counts) to 1e15")
 
 
 BILLIONS = Units(1e9, 1e9)
@@ -151,7 +151,8 @@ class ScalingLaw:
 
     def gain(self, points: Points) -> FloatArray:
         """Return g_eff = (N_eff - N_act) / N_loop: what looping adds, in loop blocks."""
-        return np.asarray(self.mapping.gain(self.coefficients, points.recurrence, self._ratio(points)))
+        with np.errstate(all="ignore"):
+            return self._finite(self.mapping.gain(self.coefficients, points.recurrence, self._ratio(points)), "gain")
 
     def effective_parameters(self, points: Points) -> FloatArray:
         """Return N_eff = N_act + g_eff N_loop: the capacity the law credits to the looped model."""
@@ -165,8 +166,8 @@ class ScalingLaw:
         """Return rho_eff for R → ∞: the most that looping can make of these parameters."""
         if points.loop is None:
             raise InputError("points: loop (N_loop) is needed to know what looping can reach")
-        asymptote = self.mapping.asymptote(self.coefficients, self._ratio(points))
-        with np.errstate(invalid="ignore"):  # an unbounded gain of an empty loop is still nothing
+        with np.errstate(all="ignore"):  # an unbounded gain of an empty loop is still nothing
+            asymptote = self.mapping.asymptote(self.coefficients, self._ratio(points))
             return 1.0 + np.where(points.loop > 0, asymptote * points.loop / points.active, 0.0)
 
     def extrapolated(self, points: Points) -> dict[str, BoolArray]:
@@ -271,10 +272,17 @@ class ScalingLaw:
     def _loss(self, c: Mapping[str, Any], points: Points) -> FloatArray:
         values = self._inputs(points)
         N_eff = values.N
-        if self._loops:
-            gain = self.mapping.gain(c, points.recurrence, values.m)
-            N_eff = N_eff + gain * points.loop_block / self.units.parameters
-        return np.asarray(self.outer.loss(c, N_eff, values.D, points.experts))
+        with np.errstate(all="ignore"):  # what is not finite is told below, in words
+            if self._loops:
+                gain = self.mapping.gain(c, points.recurrence, values.m)
+                N_eff = N_eff + gain * points.loop_block / self.units.parameters
+            return self._finite(self.outer.loss(c, N_eff, values.D, points.experts), "loss")
+
+    def _finite(self, values: Any, what: str) -> FloatArray:
+        found = np.asarray(values)
+        if not np.isfinite(found).all():
+            raise InputError(f"{self.name}: its coefficients give no finite {what} here; check them and their units")
+        return found
 
     def _reduced(
         self, outer: OuterLaw, base: Mapping[str, Any], recurrence: RecurrenceMapping, gain: Mapping[str, Any]
