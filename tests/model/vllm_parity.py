@@ -57,15 +57,15 @@ def from_transformers(model: LoopedMoEForCausalLM, recurrence: int) -> list[list
 
 
 def from_vllm(checkpoint: str, recurrence: int) -> list[list[int]]:
-    """Return the same from an engine whose recurrence is set by ``hf_overrides``."""
+    """Return the same from an engine whose recurrence is set by ``hf_overrides``; the plugin makes it eager."""
     engine = LLM(
         checkpoint,
         skip_tokenizer_init=True,
-        enforce_eager=True,
         dtype="float32",
         max_model_len=128,
         hf_overrides={"recurrence": recurrence},
     )
+    assert engine.llm_engine.vllm_config.model_config.enforce_eager
     greedy = SamplingParams(temperature=0, max_tokens=NEW, detokenize=False, ignore_eos=True)
     prompts = [{"prompt_token_ids": prompt} for prompt in PROMPTS]
     return [list(each.outputs[0].token_ids) for each in engine.generate(prompts, greedy, use_tqdm=False)]
