@@ -13,8 +13,6 @@ from test_commands import refused, run
 from loopscale.fit.datasets import simulate_sweep
 from loopscale.laws import ScalingLaw, published
 
-SMALL = {"rungs": ("0.3B", "0.6B"), "experts": (1, 4), "recurrences": (1, 2, 4), "tokens": (1e11, 2e11, 3e11)}
-
 
 @pytest.fixture(scope="module")
 def sweep(tmp_path_factory) -> Path:

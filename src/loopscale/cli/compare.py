@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from loopscale.cli.data import data_options, form_options, read_runs, take_procedure
+from loopscale.cli.options import output_options
 from loopscale.cli.show import console, print_json
 from loopscale.fit.holdout import compare, differences, table
 from loopscale.laws import MAPPINGS
@@ -31,8 +32,7 @@ from loopscale.laws import MAPPINGS
     help="For the differences' intervals.",
 )
 @form_options
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for other programs.")
-@click.option("--csv", "as_csv", is_flag=True, help="Print the scores as CSV.")
+@output_options
 def command(
     slices: tuple[str, ...],
     mappings: tuple[str, ...],

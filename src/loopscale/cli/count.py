@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from loopscale.architecture import Architecture
-from loopscale.cli.options import BITS, WHOLE, model_options, one_model, output_options
+from loopscale.cli.options import BITS, WHOLE, check_recurrence, model_options, one_model, output_options
 from loopscale.cli.show import console, print_json, print_table
 from loopscale.quantities import format_bytes, format_count, plain
 from loopscale.tables import Table
@@ -48,8 +48,7 @@ def command(
             raise click.UsageError("give the config once, as an argument or with --config")
         model["config"] = config_path
     architecture = one_model(model.pop("rung"), **model)
-    if recurrence is not None and recurrence > 1 and architecture.loop == 0:
-        raise click.UsageError(f"--recurrence {recurrence}: {architecture.name} has no loop block; leave it at 1")
+    check_recurrence(architecture, recurrence)
     R = architecture.recurrence if recurrence is None else recurrence
     found = {
         "model": architecture.name,

@@ -8,7 +8,7 @@ import click
 
 from loopscale.architecture import RUNG_EXPERTS, RUNGS
 from loopscale.cli.data import data_options, default_form, form_options, read_runs, take_procedure
-from loopscale.cli.options import COUNT, COUNTS, EXPERTS, INTEGERS, RUNG_LIST, WHOLE
+from loopscale.cli.options import COUNT, COUNTS, EXPERTS, INTEGERS, RUNG_LIST, WHOLE, output_options
 from loopscale.cli.show import console, print_json
 from loopscale.errors import InputError
 from loopscale.files import read_json
@@ -54,8 +54,7 @@ from loopscale.laws import MAPPINGS
     help="Refits to average over; 0 for none.",
 )
 @form_options
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for other programs.")
-@click.option("--csv", "as_csv", is_flag=True, help="Print the runs as CSV.")
+@output_options
 def command(
     budget: float,
     plan_path: str,

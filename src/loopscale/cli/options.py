@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from loopscale import quantities
-from loopscale.architecture import RUNGS, Architecture, at_width, rung, rung_name
+from loopscale.architecture import RUNGS, Architecture, at_width, read_config, rung, rung_name
 from loopscale.errors import InputError, shown
 from loopscale.laws import DEFAULT, ScalingLaw, find_law
 
@@ -126,8 +126,6 @@ def one_model(
         found = f"found {' and '.join(named)}" if named else "found none"
         raise click.UsageError(f"give one of --rung, --width or --config ({found})")
     if config is not None:
-        from loopscale.architecture import read_config
-
         if experts is not None or layers is not None:
             raise click.UsageError("--experts and --layers do not go with --config, which states them itself")
         return read_config(config)
@@ -140,6 +138,12 @@ def one_model(
         return rung(rung_text, E, active_experts)
     assert width is not None
     return at_width(width, layers, experts=E, active_experts=active_experts)
+
+
+def check_recurrence(model: Architecture, recurrence: int | None) -> None:
+    """Refuse to loop a model that has nothing to loop."""
+    if recurrence is not None and recurrence > 1 and model.loop == 0:
+        raise click.UsageError(f"--recurrence {recurrence}: {model.name} has no loop block; leave it at 1")
 
 
 def reference(text: str) -> tuple[Architecture, int]:

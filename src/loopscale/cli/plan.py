@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from loopscale.architecture import RUNG_EXPERTS, RUNG_RECURRENCES, RUNGS
+from loopscale.architecture import RUNG_EXPERTS, RUNG_RECURRENCES, RUNGS, read_config
 from loopscale.cli.options import (
     ACTIVE,
     BITS,
@@ -157,8 +157,6 @@ def _space(asked: dict[str, Any]) -> Space:
     experts = asked["experts"] or RUNG_EXPERTS
     recurrences = asked["recurrence"] or RUNG_RECURRENCES
     if asked["config"]:
-        from loopscale.architecture import read_config
-
         if asked["experts"]:
             raise click.UsageError("--experts does not go with --config, which states them itself")
         model = read_config(asked["config"])
@@ -190,9 +188,9 @@ def print_plan(found: Plan, top: int) -> None:
         highlight=False,
     )
     out.print(_certainty(found), highlight=False)
-    rows = [_row(choice)] + [_row(each) for each in found.rivals(top)[: max(top, 1) + 6]]
-    print_table("The choice and its near rivals", COLUMNS, rows, left=("size", "verdict"))
-    axes = [axis for each in [choice, *found.rivals(top)] for axis in each.extrapolated]
+    listed = [choice, *found.rivals(top)]
+    print_table("The choice and its near rivals", COLUMNS, map(_row, listed), left=("size", "verdict"))
+    axes = [axis for each in listed for axis in each.extrapolated]
     if axes:
         out.print(legend(axes), highlight=False)
 

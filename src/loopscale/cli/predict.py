@@ -6,7 +6,16 @@ from typing import Any
 
 import click
 
-from loopscale.cli.options import COUNT, WHOLE, law_option, model_options, one_model, output_options, show_law
+from loopscale.cli.options import (
+    COUNT,
+    WHOLE,
+    check_recurrence,
+    law_option,
+    model_options,
+    one_model,
+    output_options,
+    show_law,
+)
 from loopscale.cli.show import console, legend, mark, print_json
 from loopscale.laws import ScalingLaw
 from loopscale.plan import Prediction, predict
@@ -40,8 +49,7 @@ def command(
     architecture = one_model(model.pop("rung"), **model)
     if (tokens is None) == (flops is None):
         raise click.UsageError("give --tokens or --flops, one of them")
-    if recurrence is not None and recurrence > 1 and architecture.loop == 0:
-        raise click.UsageError(f"--recurrence {recurrence}: {architecture.name} has no loop block; leave it at 1")
+    check_recurrence(architecture, recurrence)
     if tokens is None:
         assert flops is not None
         tokens = float(flops / architecture.train_flops_per_token(recurrence))

@@ -26,6 +26,7 @@ from loopscale.laws import ScalingLaw
 from loopscale.plan import (
     Budget,
     Space,
+    choice_span,
     experts_map,
     isoflop_over_experts,
     isoflop_over_recurrence,
@@ -216,19 +217,13 @@ def joint_row(row: dict[str, Any]) -> tuple[str, ...]:
         return (format_bytes(row["memory"]), "nothing fits", "", "", "", "", "")
     return (
         format_bytes(row["memory"]),
-        row["rung"] + _choice_span(row, "active", format_size),
-        f"{row['experts']:g}" + _choice_span(row, "experts", "{:g}".format),
-        str(row["recurrence"]) + _choice_span(row, "recurrence", "{:g}".format),
+        f"{row['rung']} {choice_span(row, 'active', format_size)}".rstrip(),
+        f"{row['experts']:g} {choice_span(row, 'experts', '{:g}'.format)}".rstrip(),
+        f"{row['recurrence']} {choice_span(row, 'recurrence', '{:g}'.format)}".rstrip(),
         format_count(row["tokens"]),
         mark(f"{row['loss']:.4f}", bool(row["extrapolated"])),
         "" if row["agreement"] != row["agreement"] else f"{row['agreement']:.0%}",
     )
-
-
-def _choice_span(row: dict[str, Any], name: str, write: Callable[[float], str]) -> str:
-    if f"{name}_low" not in row:
-        return ""
-    return f" [{write(row[f'{name}_low'])}, {write(row[f'{name}_high'])}]"
 
 
 def _print_legend(rows: list[dict[str, Any]]) -> None:

@@ -11,7 +11,7 @@ from loopscale.figures.fitting import AXES, draw_observed, draw_recurrence, draw
 from loopscale.figures.style import new_figure
 from loopscale.fit import Fit, correlations, identification, summary, warnings
 from loopscale.laws import Counting
-from loopscale.plan import Budget, joint_optimum
+from loopscale.plan import Budget, choice_span, joint_optimum
 from loopscale.quantities import format_bytes, format_size
 from loopscale.report import Report
 from loopscale.tables import Table
@@ -63,9 +63,9 @@ def _add_plans(report: Report, fit: Fit) -> None:
     rows = [
         (
             format_bytes(row["memory"]),
-            f"{row['rung']} {_between(row, 'active')}",
-            f"{row['experts']:g} {_between(row, 'experts')}",
-            f"{row['recurrence']} {_between(row, 'recurrence')}",
+            f"{row['rung']} {choice_span(row, 'active', format_size)}",
+            f"{row['experts']:g} {choice_span(row, 'experts', '{:g}'.format)}",
+            f"{row['recurrence']} {choice_span(row, 'recurrence', '{:g}'.format)}",
             f"{row['loss']:.4f}",
             "" if row["agreement"] != row["agreement"] else f"{row['agreement']:.0%}",
         )
@@ -73,14 +73,6 @@ def _add_plans(report: Report, fit: Fit) -> None:
     ]
     report.text("In brackets: the span of 90% of resampled laws' choices. agreement: the share that choose the same.")
     report.table(("memory", "size", "E", "R", "loss", "agreement"), rows)
-
-
-def _between(row: dict[str, float], name: str) -> str:
-    if f"{name}_low" not in row:
-        return ""
-    ends = [row[f"{name}_low"], row[f"{name}_high"]]
-    low, high = (format_size(end) if name == "active" else f"{end:g}" for end in ends)
-    return f"[{low}, {high}]"
 
 
 def _add_table(report: Report, table: Table) -> None:

@@ -12,7 +12,7 @@ from loopscale.laws import OuterLaw, Points, RecurrenceMapping
 from loopscale.laws.mappings import NoGain
 from loopscale.quantities import format_count
 
-SIZE_TERM, TOKEN_TERM = ("A", "alpha"), ("B", "beta")
+TOKEN_TERM = ("B", "beta")
 EXPERT_TERMS = ("delta", "gamma", "omega", "zeta", "b", "c", "E_start", "E_max")
 
 

@@ -120,6 +120,11 @@ def residual_scale(residuals: FloatArray, delta: float, free: int) -> float:
     return float(np.sqrt(np.sum(pull**2) / left)) / inner
 
 
+def robust_deviation(residuals: FloatArray) -> float:
+    """Return the standard deviation that the median absolute residual stands for."""
+    return 1.4826 * float(np.median(np.abs(residuals)))
+
+
 def _starts(found: Found) -> Iterator[str]:
     count = len(found.ends.value_S)
     if count >= 4 and found.agreeing.sum() == 1:

@@ -6,6 +6,7 @@ import numpy as np
 
 from loopscale.arrays import BoolArray, FloatArray
 from loopscale.fit.covariance import Covariance, covariance
+from loopscale.fit.degeneracy import robust_deviation
 from loopscale.fit.observations import Observations
 from loopscale.fit.problem import Problem
 from loopscale.fit.result import Fit
@@ -146,11 +147,6 @@ def fit_covariance(fit: Fit) -> Covariance:
     """Return the covariance of the fit's free coefficients."""
     problem = problem_of(fit)
     return covariance(problem, problem.point(fit.law.coefficients), fit.delta, fit.observations.run)
-
-
-def robust_deviation(residuals: FloatArray) -> float:
-    """Return the standard deviation that the median absolute residual stands for."""
-    return 1.4826 * float(np.median(np.abs(residuals)))
 
 
 def _parts(values: FloatArray) -> list[tuple[float, float, BoolArray]]:

@@ -10,7 +10,7 @@ import numpy as np
 from loopscale.arrays import FloatArray
 from loopscale.errors import InputError, nearest, shown
 from loopscale.fit.checks import check_data
-from loopscale.fit.degeneracy import coefficients_at_bound, why_degenerate
+from loopscale.fit.degeneracy import coefficients_at_bound, robust_deviation, why_degenerate
 from loopscale.fit.observations import Observations
 from loopscale.fit.problem import Problem, pose
 from loopscale.fit.recipes import paper_recipe
@@ -84,7 +84,7 @@ def _by_paper(problem: Problem, warm: Mapping[str, float] | None, delta: float |
 
 def estimated_delta(residuals: FloatArray) -> float:
     """Return Huber's 1.345 standard deviations, the deviation taken from the median absolute residual."""
-    return max(1.345 * 1.4826 * float(np.median(np.abs(residuals))), LEAST_DELTA)
+    return max(1.345 * robust_deviation(residuals), LEAST_DELTA)
 
 
 def _result(

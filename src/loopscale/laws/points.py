@@ -86,11 +86,6 @@ class Points:
         raise InputError("points: total (N_total) is needed where experts (E) are above 1, to know m = N_act / N_total")
 
     @property
-    def unrolled(self) -> FloatArray:
-        """N_unroll = N_act + (R - 1) N_loop (eq. unroll): what compute is paid for."""
-        return self.active + (self.recurrence - 1.0) * self.loop_block
-
-    @property
     def loop_block(self) -> FloatArray:
         """N_loop, which may be left out only where nothing loops."""
         if self.loop is not None:

@@ -6,6 +6,7 @@ from loopscale.plan.grid import Grid, evaluate
 from loopscale.plan.plan import Plan, plan
 from loopscale.plan.predict import Prediction, predict
 from loopscale.plan.profiles import (
+    choice_span,
     experts_map,
     isoflop_over_experts,
     isoflop_over_recurrence,
@@ -25,6 +26,7 @@ __all__ = [
     "Rule",
     "Space",
     "architecture_space",
+    "choice_span",
     "continuous_space",
     "device_flops",
     "evaluate",

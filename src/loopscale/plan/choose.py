@@ -10,6 +10,13 @@ SLACK = 1 + 1e-12
 """A design that needs exactly the limit fits, whatever the last digit of its arithmetic says."""
 
 
+def agreement(picks_Z: IntArray) -> FloatArray:
+    """Return the share of resampled laws that choose as the law itself does, which comes first; NaN without any."""
+    if len(picks_Z) == 1:
+        return np.full(picks_Z.shape[1:], np.nan)
+    return np.asarray((picks_Z[1:] == picks_Z[0]).mean(axis=0))
+
+
 def best_within(loss: FloatArray, cost_C: FloatArray, limits_B: FloatArray) -> IntArray:
     """Return, for every limit, the candidate of lowest loss whose cost is within it; -1 where there is none.
 

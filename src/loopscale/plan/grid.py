@@ -115,12 +115,6 @@ class Grid:
         loss = np.where(usable, self.loss_ZFSKP, np.inf).reshape(*usable.shape[:2], -1)
         return best_within(loss, self.memory_SKP.ravel(), memory_B)
 
-    def agreement(self, index_ZFB: IntArray) -> FloatArray:
-        """Return the share of resampled laws that choose what the law itself chooses, (F, B); NaN without any."""
-        if len(index_ZFB) == 1:
-            return np.full(index_ZFB.shape[1:], np.nan)
-        return np.asarray((index_ZFB[1:] == index_ZFB[0]).mean(axis=0))
-
 
 def evaluate(
     law: ScalingLaw,

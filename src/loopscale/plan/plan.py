@@ -16,7 +16,7 @@ from loopscale.files import write_json
 from loopscale.laws import ScalingLaw, published
 from loopscale.plan.budget import Budget, Rule
 from loopscale.plan.candidate import Candidate, candidate
-from loopscale.plan.choose import SLACK
+from loopscale.plan.choose import SLACK, agreement
 from loopscale.plan.grid import Grid, evaluate
 from loopscale.plan.space import Space, ladder_space
 from loopscale.quantities import format_bytes, format_count
@@ -151,7 +151,7 @@ def plan(
     picks = grid.optimum()
     if picks[0, 0, 0] < 0:
         raise InputError(_nothing_fits(grid))
-    shared = grid.agreement(picks)[0, 0]
+    shared = agreement(picks)[0, 0]
     return Plan(grid, int(picks[0, 0, 0]), None if np.isnan(shared) else float(shared))
 
 

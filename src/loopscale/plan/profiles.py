@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -11,7 +12,7 @@ from numpy.typing import ArrayLike
 from loopscale.arrays import FloatArray, IntArray
 from loopscale.laws import ScalingLaw
 from loopscale.plan.budget import Budget, Rule
-from loopscale.plan.choose import best_within
+from loopscale.plan.choose import agreement, best_within
 from loopscale.plan.grid import Grid, evaluate
 from loopscale.plan.space import Space, continuous_space, ladder_space
 from loopscale.tables import Table
@@ -55,7 +56,7 @@ def recurrence_map(
     space = ladder_space(experts=(1, 8)) if space is None else space
     grid = _compute_grid(law, space, flops, Rule.PAPER, eps)
     gains = grid.pass_gain_ZFSKP >= grid.eps
-    best_ZFSK = _best(np.where(gains, grid.loss_ZFSKP, np.inf), axis=-1)
+    best_ZFSK = np.argmin(np.where(gains, grid.loss_ZFSKP, np.inf), axis=-1)
     chosen = space.recurrences[best_ZFSK]
     shape = best_ZFSK.shape[1:]
     return Table.from_arrays(
@@ -66,7 +67,7 @@ def recurrence_map(
         experts=space.experts,
         best_recurrence=chosen[0],
         loss=np.take_along_axis(grid.loss_ZFSKP[0], best_ZFSK[0][..., None], axis=-1)[..., 0],
-        agreement=_agreement(best_ZFSK),
+        agreement=agreement(best_ZFSK),
         extrapolated=np.take_along_axis(_outside(grid), best_ZFSK[0][..., None], axis=-1)[..., 0],
     )
 
@@ -101,7 +102,7 @@ def experts_map(
         best_experts=np.where(found, space.experts[s, k], np.nan),
         rung=np.where(found, np.array(space.names)[s], ""),
         loss=np.where(found, loss, np.nan),
-        agreement=_agreement(best_ZBP),
+        agreement=agreement(best_ZBP),
         extrapolated=np.where(found, _outside(grid)[0][s, k, np.arange(space.shape[2])], ""),
     )
 
@@ -128,7 +129,7 @@ def joint_optimum(
         "recurrence": np.where(found, space.recurrences[p], 0),
         "tokens": np.where(found, grid.tokens_FSKP[0][s, k, p], np.nan),
         "loss": np.where(found, grid.loss_ZFSKP[0, 0][s, k, p], np.nan),
-        "agreement": grid.agreement(picks_ZFB)[0],
+        "agreement": agreement(picks_ZFB)[0],
         "extrapolated": np.where(found, _outside(grid)[0][s, k, p], ""),
     }
     return Table.from_arrays(found.shape, **columns, **_choice_spans(space, picks_ZFB[1:, 0]))
@@ -150,6 +151,13 @@ def _choice_spans(space: Space, picks_ZB: IntArray) -> dict[str, FloatArray]:
     return spans
 
 
+def choice_span(row: Mapping[str, Any], name: str, write: Callable[[float], str]) -> str:
+    """Write the span of resampled laws' choices in a row of :func:`joint_optimum`; nothing where it has none."""
+    if f"{name}_low" not in row:
+        return ""
+    return f"[{write(row[f'{name}_low'])}, {write(row[f'{name}_high'])}]"
+
+
 def _compute_grid(law: ScalingLaw, space: Space, flops: ArrayLike, rule: Rule, eps: float | None = None) -> Grid:
     budgets = np.atleast_1d(np.asarray(flops, float))
     return evaluate(law, space, Budget(flops=float(budgets[0])), flops=budgets, eps=eps, rule=rule)
@@ -162,7 +170,7 @@ def _curves(grid: Grid, best_axis: int) -> Table:
     """
     pays = {-1: grid.pass_gain_ZFSKP, -2: grid.expert_gain_ZFSKP}.get(best_axis)
     masked = grid.loss_ZFSKP if pays is None else np.where(pays >= grid.eps, grid.loss_ZFSKP, np.inf)
-    best = _best(masked, best_axis)[0]
+    best = np.argmin(masked, axis=best_axis)[0]
     marks = np.zeros(grid.loss_ZFSKP.shape[1:], dtype=bool)
     np.put_along_axis(marks, np.expand_dims(best, best_axis), True, axis=best_axis)
     space, outside = grid.space, _outside(grid)
@@ -180,17 +188,6 @@ def _curves(grid: Grid, best_axis: int) -> Table:
     if len(grid.loss_ZFSKP) > 1:
         columns["loss_low"], columns["loss_high"] = np.percentile(grid.loss_ZFSKP[1:], [5, 95], axis=0)
     return Table.from_arrays(marks.shape, **columns)
-
-
-def _best(loss: FloatArray, axis: int) -> IntArray:
-    return np.asarray(np.argmin(loss, axis=axis))
-
-
-def _agreement(best_Z: IntArray) -> FloatArray:
-    """Return the share of resampled laws that agree with the first; NaN where there are none."""
-    if len(best_Z) == 1:
-        return np.full(best_Z.shape[1:], np.nan)
-    return np.asarray((best_Z[1:] == best_Z[0]).mean(axis=0))
 
 
 def _outside(grid: Grid) -> np.ndarray[tuple[int, ...], np.dtype[np.str_]]:
