@@ -1,0 +1,1 @@
+"""Training: text in, tokens in memory-mapped shards, exact batches, and a model out."""
