@@ -1,1 +1,1 @@
-"""Training: text in, tokens in memory-mapped shards, exact batches, and a model out."""
+"""Training: data, optimiser, schedule, checkpoints; one process, or many under torchrun."""
