@@ -70,8 +70,7 @@ class Checkpoints:
                 temporary.mkdir(parents=True)
             _barrier()
             writer = HuggingFaceStorageWriter(str(temporary), save_distributed=True)
-            with warnings.catch_warnings():  # one process alone is what is meant
-                warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+            with _alone():
                 save(tensors, storage_writer=writer, no_dist=not _distributed())
             if _rank() == 0:
                 self._finish(manifest, temporary, target)
@@ -113,7 +112,8 @@ class Checkpoints:
             _check_identity(self.path(step), manifest.identity, identity)
             reader = HuggingFaceStorageReader(str(self.path(step)))
             try:
-                load(tensors, storage_reader=reader, no_dist=not _distributed())
+                with _alone():
+                    load(tensors, storage_reader=reader, no_dist=not _distributed())
             except (Exception, CheckpointException) as error:  # the checksums were right, so the tensors are others
                 raise InputError(f"{self.path(step)}: it holds other tensors than this model's") from error
             return manifest
@@ -178,6 +178,14 @@ def disk_error(error: BaseException | None) -> str | None:
         flat = [one[0] if isinstance(one, tuple) else one for one in found]
         pending += [one for one in flat if isinstance(one, BaseException) and one not in seen]
     return None
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Keep DCP from warning that one process is alone: that is what is meant."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        yield
 
 
 def _checksum(path: Path) -> str:
