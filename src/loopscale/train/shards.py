@@ -77,12 +77,13 @@ class TokenStore:
                 raise InputError(f"{self.folder / shard.file}: damaged: its SHA-256 is not the one in {INDEX}")
 
 
-def prepare(source: DataSource, folder: Path, *, progress: bool = True) -> TokenStore:
+def prepare(source: DataSource, folder: str | Path, *, progress: bool = True) -> TokenStore:
     """Tokenise ``source`` into ``folder``, or open what an earlier call with the same source left there.
 
     All is written beside the folder and renamed at the end: what a killed preparation leaves, the next one sweeps away.
     Several processes may call this at once; one works and the others wait for it.
     """
+    folder = Path(folder)
     check_name(source.tokenizer)
     identity = source.identity()
     found = _made_before(folder, identity)
@@ -123,6 +124,8 @@ def _read_index(folder: Path) -> TokenStore:
     read = {split: _read_split(splits.object(split)) for split in SPLITS}
     splits.done()
     fields.done()
+    if not 0 <= end < vocabulary:
+        raise InputError(f"{path}: the end token {end} is not one of the {vocabulary} tokens")
     shards = {split: found for split, (found, _) in read.items()}
     return TokenStore(
         folder, vocabulary, end, digest, shards, {split: count for split, (_, count) in read.items()}, source
