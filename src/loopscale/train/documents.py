@@ -57,8 +57,9 @@ class DataSource:
         if not self.files and self.dataset is None:
             found["corpus"] = corpus.identity()
         own = Path(self.tokenizer)
-        if own.exists() and self.tokenizer != "bytes":
-            found["tokenizer_file"] = _stamp(own / "tokenizer.json" if own.is_dir() else own)
+        own = own / "tokenizer.json" if own.is_dir() else own
+        if own.is_file():
+            found["tokenizer_file"] = _stamp(own)
         return found
 
     def size(self) -> int | None:
