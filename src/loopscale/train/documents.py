@@ -33,7 +33,8 @@ class DataSource:
     """The share of documents held out. A document's text alone decides, so equal documents are on the same side."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "files", tuple(self.files))  # settings files give lists
+        # Settings files give lists, and people a single name.
+        object.__setattr__(self, "files", (self.files,) if isinstance(self.files, str) else tuple(self.files))
         if self.files and self.dataset:
             raise InputError(f"files and the dataset {shown(self.dataset)} are both given; give one of them")
         if not 0 <= self.validation < 1:
@@ -56,8 +57,9 @@ class DataSource:
         if not self.files and self.dataset is None:
             found["corpus"] = corpus.identity()
         own = Path(self.tokenizer)
-        if own.exists() and self.tokenizer != "bytes":
-            found["tokenizer_file"] = _stamp(own / "tokenizer.json" if own.is_dir() else own)
+        own = own / "tokenizer.json" if own.is_dir() else own
+        if own.is_file():
+            found["tokenizer_file"] = _stamp(own)
         return found
 
     def size(self) -> int | None:

@@ -35,7 +35,8 @@ def make(source: DataSource, identity: dict[str, Any], folder: Path, progress: b
     for writer in writers.values():
         writer.finish()
     if not writers["train"].documents:
-        raise InputError("no document fell to training: there is too little text; give more, or a smaller validation")
+        held = writers["validation"].documents
+        raise InputError(f"there is no text to train on: {held} documents were found, all held out for validation")
     tokens.tokenizer.save_pretrained(folder / TOKENIZER)
     write_json(folder / INDEX, _index(tokens, writers, identity))
 
