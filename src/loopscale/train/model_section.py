@@ -48,7 +48,7 @@ class ModelSection:
         opened = Fields({key: value for key, value in data.items() if key in own}, where)
         given: dict[str, Any] = {}
         for name in own:
-            if name in data:
+            if data.get(name) is not None:
                 given[name] = opened.take(name, str if "str" in str(hints[name]) else int)
         rest = {key: value for key, value in data.items() if key not in own}
         if rest:
