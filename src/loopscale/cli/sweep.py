@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from loopscale.cli.options import COUNT, WHOLE, Quantity, output_options
@@ -76,37 +78,46 @@ def plan(file: str, workers: int | None, speed: float | None, as_json: bool, as_
 )
 @click.option("--workers", type=WHOLE, help="Workers at once.  [default: one for each core]")
 @click.option("--cores", type=CORES, help="Cores to use, with --on local.  [default: all that may be]")
+@click.option("--ray-address", help="A running cluster, like auto or HOST:6379.  [default: one of this machine]")
+@click.option("--slurm", multiple=True, metavar="KEY=VALUE", help="A setting of the jobs, like partition=gpu.")
+@click.option("--detach", is_flag=True, help="Submit SLURM jobs and leave them to themselves.")
 @click.option("--retry-failed", is_flag=True, help="Try failed runs again.")
 @click.option("--limit", type=WHOLE, help="Do this many runs at most.")
 @click.option("--max-minutes", type=click.FloatRange(min=0), help="Stop after this time; a later call goes on.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
 def run(
     file: str,
-    on: str,
-    workers: int | None,
-    cores: tuple[int, ...] | None,
+    detach: bool,
     retry_failed: bool,
     limit: int | None,
     max_minutes: float | None,
     quiet: bool,
+    **where: Any,
 ) -> None:
     """Train what is not trained yet; Ctrl-C stops at a checkpoint, and the same command goes on.
 
     \b
     loopscale sweep run SWEEP.toml --workers 2
     loopscale sweep run SWEEP.toml --cores 0 --max-minutes 60
-    loopscale sweep run SWEEP.toml --retry-failed
+    loopscale sweep run SWEEP.toml --on ray --ray-address auto
+    loopscale sweep run SWEEP.toml --on slurm --workers 16 --slurm partition=cpu --slurm timeout_min=600
     """
     from loopscale.sweep.launch import checked, opened
-    from loopscale.sweep.local import Local
+    from loopscale.sweep.places import Place
     from loopscale.sweep.supervise import Limits, Supervisor
 
-    launcher = Local(cores)
+    place = Place(**where)
+    if detach and place.on != "slurm":
+        raise InputError("--detach goes with --on slurm: other workers end with this command")
     sweep, costs = checked(file, progress=not quiet)
     with opened(sweep, costs) as store:
         if retry_failed:
             store.retry_failed()
-        crew = Supervisor(sweep, store, launcher, workers or len(launcher.cores), Limits(limit, max_minutes))
+        launcher, workers = place.launcher(sweep)
+        crew = Supervisor(sweep, store, launcher, workers, Limits(limit, max_minutes))
+        if detach:
+            console().print(f"{sweep.name}: {crew.submit()} jobs submitted", highlight=False)
+            return
         with watch(sweep.name, quiet) as show:
             crew.run(show)
         found = store.runs()

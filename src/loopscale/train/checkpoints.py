@@ -70,8 +70,7 @@ class Checkpoints:
                 temporary.mkdir(parents=True)
             _barrier()
             writer = HuggingFaceStorageWriter(str(temporary), save_distributed=True)
-            with warnings.catch_warnings():  # one process alone is what is meant
-                warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+            with _alone_is_meant():
                 save(tensors, storage_writer=writer, no_dist=not _distributed())
             if _rank() == 0:
                 self._finish(manifest, temporary, target)
@@ -123,7 +122,8 @@ class Checkpoints:
             _check_identity(self.path(step), manifest.identity, identity)
             reader = HuggingFaceStorageReader(str(self.path(step)))
             try:
-                load(tensors, storage_reader=reader, no_dist=not _distributed())
+                with _alone_is_meant():
+                    load(tensors, storage_reader=reader, no_dist=not _distributed())
             except (Exception, CheckpointException) as error:  # the checksums were right, so the tensors are others
                 raise InputError(f"{self.path(step)}: it holds other tensors than this model's") from error
             return manifest
@@ -188,6 +188,14 @@ def disk_error(error: BaseException | None) -> str | None:
         flat = [one[0] if isinstance(one, tuple) else one for one in found]
         pending += [one for one in flat if isinstance(one, BaseException) and one not in seen]
     return None
+
+
+@contextmanager
+def _alone_is_meant() -> Iterator[None]:
+    """Keep torch from wondering at one process by itself."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        yield
 
 
 def _checksum(path: Path) -> str:
