@@ -70,7 +70,7 @@ class Checkpoints:
                 temporary.mkdir(parents=True)
             _barrier()
             writer = HuggingFaceStorageWriter(str(temporary), save_distributed=True)
-            with _alone_is_meant():
+            with _alone():
                 save(tensors, storage_writer=writer, no_dist=not _distributed())
             if _rank() == 0:
                 self._finish(manifest, temporary, target)
@@ -122,7 +122,7 @@ class Checkpoints:
             _check_identity(self.path(step), manifest.identity, identity)
             reader = HuggingFaceStorageReader(str(self.path(step)))
             try:
-                with _alone_is_meant():
+                with _alone():
                     load(tensors, storage_reader=reader, no_dist=not _distributed())
             except (Exception, CheckpointException) as error:  # the checksums were right, so the tensors are others
                 raise InputError(f"{self.path(step)}: it holds other tensors than this model's") from error
@@ -191,8 +191,8 @@ def disk_error(error: BaseException | None) -> str | None:
 
 
 @contextmanager
-def _alone_is_meant() -> Iterator[None]:
-    """Keep torch from wondering at one process by itself."""
+def _alone() -> Iterator[None]:
+    """Keep DCP from warning that one process is alone: that is what is meant."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         yield

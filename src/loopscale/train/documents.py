@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 
 from loopscale.errors import InputError, shown
 from loopscale.train import corpus
+from loopscale.train.hub import hub_answers
 from loopscale.train.readers import KNOWN, ending, read_documents, text_of
 
 
@@ -32,7 +33,8 @@ class DataSource:
     """The share of documents held out. A document's text alone decides, so equal documents are on the same side."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "files", tuple(self.files))  # settings files give lists
+        # Settings files give lists, and people a single name.
+        object.__setattr__(self, "files", (self.files,) if isinstance(self.files, str) else tuple(self.files))
         if self.files and self.dataset:
             raise InputError(f"files and the dataset {shown(self.dataset)} are both given; give one of them")
         if not 0 <= self.validation < 1:
@@ -54,6 +56,10 @@ class DataSource:
         found: dict[str, Any] = asdict(self) | {"files": [_stamp(path) for path in list_files(self.files)]}
         if not self.files and self.dataset is None:
             found["corpus"] = corpus.identity()
+        own = Path(self.tokenizer)
+        own = own / "tokenizer.json" if own.is_dir() else own
+        if own.is_file():
+            found["tokenizer_file"] = _stamp(own)
         return found
 
     def size(self) -> int | None:
@@ -80,6 +86,8 @@ def list_files(names: tuple[str, ...]) -> list[Path]:
 
 
 def _listed(name: str) -> list[Path]:
+    if not name.strip():
+        raise InputError("files: one of the names is empty; name a file, a folder or a glob")
     path = Path(name).expanduser()
     if path.is_dir():
         return _of_folder(path)
@@ -109,8 +117,12 @@ def _hidden(path: Path) -> bool:
 
 
 def _stamp(path: Path) -> list[str | int]:
-    status = path.stat()
-    return [path.as_posix(), status.st_size, status.st_mtime_ns]
+    """Return what tells that a file is still the same; not its folder, so that data and tokens can move together."""
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    return [path.name, status.st_size, status.st_mtime_ns]
 
 
 def _encodable(text: str) -> str:
@@ -123,21 +135,27 @@ def _encodable(text: str) -> str:
 
 
 def _streamed(name: str, field: str) -> Iterator[str]:
-    path, config, split = (*name.split(":"), "", "")[:3]
-    try:
-        import datasets
-    except ImportError:
-        raise InputError(f"dataset {name}: needs the package 'datasets'; pip install 'loopscale[train]'") from None
     number = 0
     try:
-        rows = datasets.load_dataset(path, config or None, split=split or "train", streaming=True)
-        for number, row in enumerate(rows, start=1):
+        for number, row in enumerate(_open_dataset(name), start=1):
             yield text_of(row, field, f"dataset {name}: row {number}")
     except InputError:
         raise
     except Exception as error:  # the hub, the network and the file formats each raise their own
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise InputError(f"dataset {name}: cannot be read after {number} rows: {reason}") from None
+
+
+def _open_dataset(name: str) -> Iterable[object]:
+    try:
+        from datasets import load_dataset
+    except ImportError:
+        raise InputError(f"dataset {name}: needs the package 'datasets'; pip install 'loopscale[train]'") from None
+    path, config, split = (*name.split(":"), "", "")[:3]
+    if not Path(path).exists() and not hub_answers():
         raise InputError(
-            f"dataset {name}: cannot be read after {number} rows: {reason}; "
-            "check the name and the connection, or give files on this machine"
-        ) from None
+            f"dataset {name}: no such folder, and the hub cannot be reached; "
+            "check the connection, or give files on this machine"
+        )
+    rows: Iterable[object] = load_dataset(path, config or None, split=split or "train", streaming=True)
+    return rows

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -26,17 +26,17 @@ GROUP = 1 << 22
 
 def make(source: DataSource, identity: dict[str, Any], folder: Path, progress: bool) -> None:
     """Write shards, tokenizer and index into ``folder``."""
-    tokens = find_tokens(source.tokenizer, (text for text in source.documents() if not source.held_out(text)))
-    writers = {split: SplitWriter(folder, split, id_type(tokens.vocabulary)) for split in SPLITS}
-    with _bar(source.size(), progress) as bar:
-        task = bar.add_task("tokenising", total=source.size())
-        for group in _groups(source.documents()):
+    with _tracker(source.size(), progress) as tracked:
+        training = (text for text in tracked("training the tokenizer", source.documents()) if not source.held_out(text))
+        tokens = find_tokens(source.tokenizer, training)
+        writers = {split: SplitWriter(folder, split, id_type(tokens.vocabulary)) for split in SPLITS}
+        for group in _groups(tracked("tokenising", source.documents())):
             _write(group, source, tokens, writers)
-            bar.advance(task, sum(len(text.encode()) for text in group))
     for writer in writers.values():
         writer.finish()
     if not writers["train"].documents:
-        raise InputError("no document fell to training: there is too little text; give more, or a smaller validation")
+        held = writers["validation"].documents
+        raise InputError(f"there is no text to train on: {held} documents were found, all held out for validation")
     tokens.tokenizer.save_pretrained(folder / TOKENIZER)
     write_json(folder / INDEX, _index(tokens, writers, identity))
 
@@ -55,11 +55,12 @@ def difference(old: dict[str, Any], new: dict[str, Any]) -> str:
 
 
 def _write(group: list[str], source: DataSource, tokens: Tokens, writers: dict[str, SplitWriter]) -> None:
-    sides = {"train": [text for text in group if not source.held_out(text)]}
-    sides["validation"] = [text for text in group if source.held_out(text)]
+    sides: dict[str, list[str]] = {split: [] for split in SPLITS}
+    for text in group:
+        sides["validation" if source.held_out(text) else "train"].append(text)
     for split, texts in sides.items():
         if texts:
-            writers[split].append(tokens.encode(texts))
+            writers[split].append(tokens.encode(texts), len(texts))
 
 
 def _index(tokens: Tokens, writers: dict[str, SplitWriter], identity: dict[str, Any]) -> dict[str, Any]:
@@ -90,8 +91,19 @@ def _groups(texts: Iterator[str]) -> Iterator[list[str]]:
 
 
 @contextmanager
-def _bar(total: int | None, shown_: bool) -> Iterator[Progress]:
+def _tracker(total: int | None, wanted: bool) -> Iterator[Callable[[str, Iterator[str]], Iterator[str]]]:
+    """Give a function that passes texts through and shows how many bytes of them went by."""
     out = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=out, transient=True, disable=not (shown_ and out.is_terminal)) as bar:
-        yield bar
+    with Progress(*columns, console=out, transient=True, disable=not (wanted and out.is_terminal)) as bar:
+
+        def tracked(what: str, texts: Iterator[str]) -> Iterator[str]:
+            task, waiting = bar.add_task(what, total=total), 0
+            for text in texts:
+                yield text
+                waiting += len(text.encode())
+                if waiting > GROUP // 8:
+                    bar.advance(task, waiting)
+                    waiting = 0
+
+        yield tracked

@@ -60,7 +60,8 @@ class TokenStore:
 
     def maps(self, split: str) -> list[NDArray[Any]]:
         """Return the shards of a split as arrays that are read from the disk where they are touched."""
-        return [np.memmap(self.folder / shard.file, self.dtype, "r") for shard in self.shards[split]]
+        # Plain arrays over the maps: slicing a memmap itself takes tens of times as long.
+        return [np.asarray(np.memmap(self.folder / shard.file, self.dtype, "r")) for shard in self.shards[split]]
 
     def tokenizer(self) -> Any:
         """Return the Hugging Face tokenizer that made the tokens."""
@@ -77,12 +78,13 @@ class TokenStore:
                 raise InputError(f"{self.folder / shard.file}: damaged: its SHA-256 is not the one in {INDEX}")
 
 
-def prepare(source: DataSource, folder: Path, *, progress: bool = True) -> TokenStore:
+def prepare(source: DataSource, folder: str | Path, *, progress: bool = True) -> TokenStore:
     """Tokenise ``source`` into ``folder``, or open what an earlier call with the same source left there.
 
     All is written beside the folder and renamed at the end: what a killed preparation leaves, the next one sweeps away.
     Several processes may call this at once; one works and the others wait for it.
     """
+    folder = Path(folder)
     check_name(source.tokenizer)
     identity = source.identity()
     found = _made_before(folder, identity)
@@ -123,6 +125,8 @@ def _read_index(folder: Path) -> TokenStore:
     read = {split: _read_split(splits.object(split)) for split in SPLITS}
     splits.done()
     fields.done()
+    if not 0 <= end < vocabulary:
+        raise InputError(f"{path}: the end token {end} is not one of the {vocabulary} tokens")
     shards = {split: found for split, (found, _) in read.items()}
     return TokenStore(
         folder, vocabulary, end, digest, shards, {split: count for split, (_, count) in read.items()}, source

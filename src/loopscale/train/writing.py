@@ -13,7 +13,6 @@ from typing import IO, Any
 
 import numpy as np
 from filelock import FileLock
-from numpy.typing import NDArray
 
 from loopscale.errors import InputError
 from loopscale.train.tokens import Ids
@@ -39,10 +38,10 @@ class SplitWriter:
         self.shards: list[Shard] = []
         self._file: IO[bytes] | None = None
 
-    def append(self, documents: list[Ids]) -> None:
-        """Write documents one after the other."""
-        self.documents += len(documents)
-        ids = np.concatenate(documents).astype(self.dtype, copy=False)
+    def append(self, ids: Ids, documents: int) -> None:
+        """Write documents that follow each other."""
+        self.documents += documents
+        ids = ids.astype(self.dtype, copy=False)
         while ids.size:
             if self._file is None:
                 self._start()
@@ -70,7 +69,7 @@ class SplitWriter:
         self._file = (self.folder / f"{self.split}-{len(self.shards):05d}.bin").open("wb")
         self._tokens, self._hash = 0, sha256()
 
-    def _write(self, ids: NDArray[Any]) -> None:
+    def _write(self, ids: Ids) -> None:
         assert self._file is not None
         data = ids.data.cast("B")
         self._file.write(data)
