@@ -48,6 +48,13 @@ class Fields:
         value = self._data.pop(name, None)
         return None if value is None else self._checked(name, value, kind)
 
+    def tables(self, name: str) -> list[Any]:
+        """Take a table, or a list of them, as a list; empty when there is none."""
+        given = self._data.get(name)
+        if isinstance(given, dict):
+            return [self.take(name, dict)]
+        return self.take(name, list, [])
+
     def object(self, name: str) -> Fields:
         """Take a nested object."""
         return Fields(self.take(name, dict), f"{self.where}: {name}")

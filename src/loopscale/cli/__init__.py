@@ -22,6 +22,7 @@ VERBS = {
     "count": "Parameters, FLOPs and memory of a model or a config.json.",
     "laws": "The published scaling laws, with what they were fitted on.",
     "train": "Train a looped MoE by a TOML file, on a laptop or under torchrun; stopped runs go on.",
+    "sweep": "Train a grid of runs on this machine, Ray or SLURM, and give their losses to `fit`.",
     "generate": "Continue a prompt with a looped model at several recurrences, side by side.",
     "routing": "Expert-path diversity Psi of a checkpoint over a text file.",
     "demo": "The paper's designs and figures from its law, in one go.",

@@ -96,12 +96,22 @@ class Checkpoints:
         for step in self.steps()[self.keep :]:
             _remove(self.path(step))
 
-    def load(self, identity: dict[str, Any], tensors: dict[str, Tensor], *, at: int | None = None) -> Manifest | None:
+    def load(
+        self,
+        identity: dict[str, Any],
+        tensors: dict[str, Tensor],
+        *,
+        at: int | None = None,
+        latest: int | None = None,
+    ) -> Manifest | None:
         """Read the latest checkpoint that is whole into ``tensors``, or that of step ``at``; None when there is none.
+
+        ``latest`` leaves out those of later steps.
 
         A damaged one is passed over with a warning; one of another model, data set or seed is refused.
         """
-        for step in self.steps() if at is None else [at]:
+        known = [step for step in self.steps() if latest is None or step <= latest]
+        for step in known if at is None else [at]:
             try:
                 manifest = verify(self.path(step))
             except InputError as error:
