@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from itertools import count
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.rendezvous import rendezvous
 from torch.distributed.tensor import DTensor
 
 from loopscale.errors import InputError
@@ -24,6 +26,7 @@ from loopscale.train.process import Process, launched
 from loopscale.train.sharding import shard
 
 DATA, EXPERTS = "data", "experts"
+_RUNS = count()
 
 
 @dataclass(frozen=True)
@@ -88,11 +91,18 @@ def join(config: TrainConfig, device: torch.device, dtype: torch.dtype) -> Paral
     backend = _backend(device)
     if device.type == "cuda":
         device = _own_gpu()
-    if launched():
-        dist.init_process_group(backend)
-    else:
-        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+    # A process may train several runs one after the other; what one left in the store must not meet the next.
+    store = dist.PrefixStore(f"run-{next(_RUNS)}", _store())
+    dist.init_process_group(backend, store=store, rank=rank, world_size=ranks)
     return ParallelProcess(device, rank, ranks, dtype, config.parallel.experts)
+
+
+def _store() -> dist.Store:
+    """Return where the processes find each other: the launcher's store, or one's own."""
+    if not launched():
+        return dist.HashStore()
+    store, _, _ = next(rendezvous("env://"))
+    return store
 
 
 def _check(config: TrainConfig, ranks: int) -> None:
