@@ -36,7 +36,7 @@ def settings(text: Path, **sections: dict[str, Any]) -> dict[str, Any]:
     ways of adding up the same sums part soon; 1e-8 does not.
     """
     data: dict[str, Any] = {
-        "model": {"width": 16, "layers": 4, "head_size": 8, "experts": 4, "recurrence": 2, "router_z_loss_coef": 0.001},
+        "model": {"width": 16, "layers": 4, "head_size": 8, "experts": 4, "recurrence": 2},
         "data": {"files": [str(text)], "context": CONTEXT, "validation": 0.2, "folder": str(text.parent / "tokens")},
         "optimizer": {"learning_rate": 0.01, "eps": 1e-8},
         "schedule": {"warmup_steps": 4},
@@ -99,6 +99,35 @@ def run(config: dict[str, Any], out: str, until: int | None = None) -> None:
         trainer.process.close()
 
 
+def count_collectives(config: dict[str, Any], out: str) -> None:
+    """Write how many gathers and reductions a step has at one pass and at four."""
+    from torch.profiler import ProfilerActivity, profile
+
+    from loopscale.train.step import gradients
+    from loopscale.train.trainer import Trainer
+
+    found = {}
+    for passes in (1, 4):
+        sections = config | {"model": config["model"] | {"recurrence": passes}}
+        trainer = Trainer(TrainConfig.from_dict(sections), f"{out}-{passes}")
+        trainer.model.train()
+        part = trainer.batches.batch(0, rank=trainer.process.rank, ranks=trainer.process.ranks)
+        with profile(activities=[ProfilerActivity.CPU]) as seen:
+            gradients(trainer.model, [part], trainer.process, separate=False)
+        counts = {event.key: event.count for event in seen.key_averages()}
+        found[passes] = {
+            "gathered": counts.get("c10d::_allgather_base_", 0),
+            "reduced": counts.get("c10d::_reduce_scatter_base_", 0),
+        }
+        rank = trainer.process.rank
+        trainer.process.close()
+    if rank == 0:
+        Path(out).write_text(json.dumps(found))
+
+
 if __name__ == "__main__":
     for each in json.loads(Path(sys.argv[1]).read_text()):
-        run(**each)
+        if "counted" in each:
+            count_collectives(each["counted"], each["out"])
+        else:
+            run(**each)

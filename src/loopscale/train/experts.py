@@ -55,7 +55,7 @@ class SharedExperts(nn.Module):
         if local.requires_grad:
             # Rows of all processes of the group meet here, and replicas of the group average what they have: the mean
             # over all processes, which the other weights have, is smaller by the size of the group.
-            local.register_hook(self._mean)
+            local.register_hook(self._mean)  # type: ignore[no-untyped-call]
         return local
 
     def _mean(self, grad: Tensor) -> Tensor:

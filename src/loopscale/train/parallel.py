@@ -14,6 +14,7 @@ from itertools import count
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import HashStore, PrefixStore, Store
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.rendezvous import rendezvous
 from torch.distributed.tensor import DTensor
@@ -92,17 +93,17 @@ def join(config: TrainConfig, device: torch.device, dtype: torch.dtype) -> Paral
     if device.type == "cuda":
         device = _own_gpu()
     # A process may train several runs one after the other; what one left in the store must not meet the next.
-    store = dist.PrefixStore(f"run-{next(_RUNS)}", _store())
+    store = PrefixStore(f"run-{next(_RUNS)}", _store())
     dist.init_process_group(backend, store=store, rank=rank, world_size=ranks)
     return ParallelProcess(device, rank, ranks, dtype, config.parallel.experts)
 
 
-def _store() -> dist.Store:
+def _store() -> Store:
     """Return where the processes find each other: the launcher's store, or one's own."""
     if not launched():
-        return dist.HashStore()
-    store, _, _ = next(rendezvous("env://"))
-    return store
+        return HashStore()
+    found: Store = next(rendezvous("env://"))[0]
+    return found
 
 
 def _check(config: TrainConfig, ranks: int) -> None:

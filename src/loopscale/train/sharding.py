@@ -78,7 +78,7 @@ class _OneReduction:
     def _after_pass(self, block: nn.Module, inputs: Any, output: tuple[Tensor, Any]) -> None:
         if torch.is_grad_enabled() and output[0].requires_grad:
             # Backward runs from the last pass to the first, and always reaches the first that has a gradient.
-            output[0].register_hook(partial(self._before_backward, self._passes == 0))
+            output[0].register_hook(partial(self._before_backward, self._passes == 0))  # type: ignore[no-untyped-call]
             self._passes += 1
 
     def _before_backward(self, last: bool, grad: Tensor) -> None:
