@@ -76,15 +76,9 @@ def four(folder: Path, text: Path, two: Path) -> Path:
     """Runs of four processes: two replicas of two that share the experts; and runs that two processes began."""
     for name in ("half", "half-shared"):
         shutil.copytree(two / name, folder / "four" / name)
-    runs = [
-        each("four", name, {**sections, **SHARED}, text, folder)
-        for name, sections in (("dropless", {}), ("padded", PADDED))
-    ]
-    runs += [
-        each("four", "half", {}, text, folder),
-        each("four", "half-shared", {"parallel": {"experts": 4}}, text, folder),
-    ]
-    launch(4, [*runs, each("four", "quarter", SHARED, text, folder, HALF)], folder)
+    runs = {"dropless": SHARED, "padded": {**PADDED, **SHARED}, "half": {}, "half-shared": {"parallel": {"experts": 4}}}
+    listed = [each("four", name, sections, text, folder) for name, sections in runs.items()]
+    launch(4, [*listed, each("four", "quarter", SHARED, text, folder, HALF)], folder)
     return folder / "four"
 
 
@@ -188,11 +182,8 @@ def test_a_killed_process_is_started_again_and_training_goes_on(text: Path, fold
     steps = 4 * STEPS
     long: Sections = {"run": {"tokens": steps * BATCH * CONTEXT, "checkpoint_every": 5}}
     out = folder / "killed"
-    begun = start(
-        [*TORCHRUN, "--standalone", "--nproc-per-node", "2", "--max-restarts", "1", "-m", "loopscale.train"]
-        + [str(_toml(folder / "killed.toml", settings(text, **long))), "--out", str(out), "--quiet"],
-        folder,
-    )
+    toml = _toml(folder / "killed.toml", settings(text, **long))
+    begun = start([*torchrun("--max-restarts", "1"), str(toml), "--out", str(out), "--quiet"], folder)
     while begun.poll() is None and not (out / "checkpoints" / "step-10").is_dir():
         time.sleep(0.01)
     os.kill(_child(begun.pid, rank=1), signal.SIGKILL)
@@ -202,6 +193,11 @@ def test_a_killed_process_is_started_again_and_training_goes_on(text: Path, fold
     assert said.count("the model is in") == 1
     assert len(losses(out)) == steps
     assert furthest(out, alone({"run": {"tokens": steps * BATCH * CONTEXT}})) < 1e-4
+
+
+def torchrun(*options: str) -> list[str]:
+    """Return the command as a user gives it, for two processes."""
+    return [*TORCHRUN, "--standalone", "--nproc-per-node", "2", *options, "-m", "loopscale.train"]
 
 
 def _child(parent: int, rank: int) -> int:
@@ -223,8 +219,7 @@ def _toml(path: Path, sections: dict[str, Any]) -> Path:
 
 def test_experts_that_the_group_cannot_divide_give_one_sentence(text: Path, folder: Path) -> None:
     odd = settings(text, model={"experts": 3, "active_experts": 1}, **SHARED)
-    command = [*TORCHRUN, "--standalone", "--nproc-per-node", "2", "-m", "loopscale.train"]
-    code, said, errors = finish(start([*command, str(_toml(folder / "odd.toml", odd)), "--out", "odd"], folder))
+    code, said, errors = finish(start([*torchrun(), str(_toml(folder / "odd.toml", odd)), "--out", "odd"], folder))
     assert code != 0
     assert not said
     sentence = (
