@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Sequence
 from importlib import import_module
 
@@ -90,6 +91,8 @@ def _command_path(error: click.ClickException) -> str:
 
 
 def _stop(where: str, message: str) -> None:
+    if os.environ.get("RANK", "0") != "0":
+        time.sleep(3)  # the first process has most likely said the same; its launcher then ends this one
     sentence = " ".join(message.split())
     click.echo(f"{where}: {sentence}", err=True)
     sys.exit(2)

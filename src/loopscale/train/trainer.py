@@ -48,7 +48,7 @@ class Trainer:
         self, config: TrainConfig, out: str | Path, *, process: Process | None = None, progress: bool = False
     ) -> None:
         self.config, self.out, self.shown = config, Path(out), progress
-        self.process = this_process() if process is None else process
+        self.process = this_process(config) if process is None else process
         self.store = folders.open_tokens(config, progress and self.process.rank == 0)
         self.model_config: LoopedMoEConfig = folders.model_config(config, self.store)
         context, seed = config.data.context, config.run.seed
@@ -91,7 +91,7 @@ class Trainer:
         torch.use_deterministic_algorithms(True, warn_only=True)
         self.model.train()
         sinks = self._sinks()
-        meter = Meter(self._flops_per_token(), matmul_peak(self.process.device, torch.float32))
+        meter = Meter(self._flops_per_token(), matmul_peak(self.process.device, self.process.dtype))
         title = self.out.name or "training"
         try:
             with Watch(self.config.steps, self.step, self.shown and self.process.rank == 0, title) as watch:
