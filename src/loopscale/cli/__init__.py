@@ -19,6 +19,8 @@ VERBS = {
     "fit": "A law with honest intervals from your own sweep.",
     "compare": "Which recurrence mapping predicts held-out runs best.",
     "next": "The runs that would make a plan surest, per FLOP.",
+    "figures": "The paper's figures from any law, sweep and results.",
+    "report": "One page for a fit, a plan, a sweep or an evaluation.",
     "count": "Parameters, FLOPs and memory of a model or a config.json.",
     "laws": "The published scaling laws, with what they were fitted on.",
     "generate": "Continue a prompt with a looped model at several recurrences, side by side.",
