@@ -33,7 +33,9 @@ FORMATS = ("png", "svg", "pdf")
 @click.option("--psi", type=click.Path(), help="Expert-path diversity: experts, recurrence, psi, spread.")
 @click.option("--metrics", type=click.Path(), multiple=True, help="Training metrics (JSON lines); may be repeated.")
 @click.option("--test-time", type=click.Path(), help="Loss of a checkpoint at each recurrence: recurrence, loss.")
-@click.option("--flops", type=COUNT, default="5e21", show_default=True, help="Training compute of the planning figures.")
+@click.option(
+    "--flops", type=COUNT, default="5e21", show_default=True, help="Training compute of the planning figures."
+)
 @click.option("--only", help="Draw these alone: names with commas between.")
 @click.option("--format", "formats", default="png,svg,pdf", show_default=True, help="Kinds of file to write.")
 @click.option("--out", type=click.Path(), required=True, help="Folder for the figures and their tables.")

@@ -1,7 +1,7 @@
 """Every plot, drawn from the tidy tables that the other rooms return.
 
-Each ``draw_*`` takes a table and, if given, the axes to draw on, and returns the axes. :data:`GALLERY` holds the paper's
-figures by name.
+Each ``draw_*`` takes a table and, if given, the axes to draw on, and returns the axes. :data:`GALLERY` holds the
+paper's figures by name.
 """
 
 from loopscale.figures.capacity import (

@@ -25,7 +25,9 @@ def gain_by_mapping(
     """Return g_eff against R under each of the named laws, at one model: ``mapping, experts, recurrence, gain``."""
     model = rung("1.0B") if model is None else model
     parts = [("mapping", name, _over_passes("gain", law, model, recurrences)) for name, law in laws.items()]
-    return stacked([(column, name, {"experts": [model.experts] * len(recurrences), **each}) for column, name, each in parts])
+    return stacked(
+        [(column, name, {"experts": [model.experts] * len(recurrences), **each}) for column, name, each in parts]
+    )
 
 
 def gain_by_sparsity(
@@ -39,7 +41,7 @@ def gain_by_sparsity(
 def multiplier_by_sparsity(
     law: ScalingLaw, size: str = "1.0B", experts: Sequence[float] = EXPERTS, recurrences: FloatArray = PASSES
 ) -> Table:
-    """Return rho_eff = N_eff / N_act against R for each E, with its limit: ``experts, recurrence, multiplier, limit``."""
+    """Return rho_eff = N_eff / N_act against R for each E: ``experts, recurrence, multiplier`` and its ``limit``."""
     parts = []
     for E in experts:
         columns = _over_passes("multiplier", law, rung(size, E), recurrences)
@@ -62,7 +64,9 @@ def asymptote(
 
         columns = _with_band("largest_multiplier", law, limits)
         outside = law.fitted_range.outside("experts", np.asarray(experts, float))
-        parts.append(("rung", size, {"experts": np.asarray(experts), **columns, "extrapolated": _named(outside, "experts")}))
+        parts.append(
+            ("rung", size, {"experts": np.asarray(experts), **columns, "extrapolated": _named(outside, "experts")})
+        )
     return stacked(parts)
 
 

@@ -89,7 +89,18 @@ def draw_intervals(table: Table, axes: Any | None = None) -> Any:
     axes.hlines(place, relative["low"], relative["high"], color=COLOURS[0], linewidth=2.2, alpha=0.7)
     axes.scatter(np.zeros(len(rows)), place, s=12, color=COLOURS[0], zorder=3, label="estimate, 90% interval")
     if not np.isnan(relative["truth"]).all():
-        axes.scatter(relative["truth"], place, s=16, marker="x", color=COLOURS[1], linewidths=1, zorder=4, label="truth")
+        axes.scatter(
+            relative["truth"], place, s=16, marker="x", color=COLOURS[1], linewidths=1, zorder=4, label="truth"
+        )
+    axes.set_xscale("symlog", linthresh=20, linscale=2)  # one loose coefficient must not hide the others
+    reach = np.nanmax(np.abs([*relative["low"], *relative["high"], 20.0]))
+    ticks = [
+        tick
+        for tick in (-1000, -100, -20, -10, 0, 10, 20, 100, 1000)
+        if min(relative["low"]) * 1.2 <= tick or tick >= -20
+    ]
+    axes.set_xticks([tick for tick in ticks if tick <= reach * 1.2], minor=False)
+    axes.xaxis.set_major_formatter("{x:g}")
     axes.set_yticks(place, [row["coefficient"] for row in rows])
     legend(axes)
     return finish(axes, "Coefficients and how sure they are", "from the estimate (%)", "coefficient")

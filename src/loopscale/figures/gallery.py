@@ -12,6 +12,7 @@ from loopscale.errors import InputError
 from loopscale.figures import capacity, fitting, mappings, optima, outcomes, profiles
 from loopscale.figures.picture import Panel, Picture
 from loopscale.figures.sources import Sources
+from loopscale.figures.style import scientific
 from loopscale.laws import ScalingLaw
 from loopscale.laws.mappings import NoGain
 from loopscale.plan import (
@@ -48,7 +49,9 @@ def loss_by_mapping(sources: Sources) -> Picture:
     for E in _experts(sources):
         table = mappings.loss_over_recurrence(sweep.observations, sweep.laws, [E], sweep.held_out)
         panels.append(Panel(table, mappings.draw_loss_over_recurrence, f"e{E}"))
-    caption = f"Loss against recurrence: points {_where(sources)}, hollow ones ({sweep.held_out}) not fitted; lines fitted."
+    caption = (
+        f"Loss against recurrence: points {_where(sources)}, hollow ones ({sweep.held_out}) not fitted; lines fitted."
+    )
     return Picture("loss-by-mapping", caption, tuple(panels))
 
 
@@ -77,7 +80,7 @@ def isoflop_size(sources: Sources) -> Picture:
     """Loss against size at fixed compute for several R."""
     panels = []
     for E in _experts(sources):
-        table = isoflop_over_size(sources.law, (5e20, 1e21), (E,), (1, 2, 4), np.geomspace(640, 2560, 81))
+        table = isoflop_over_size(sources.law, (5e20, 1e21), (E,), (1, 2, 4), np.geomspace(640, 2304, 81))
         panels.append(Panel(table, profiles.draw_isoflop_over_size, f"e{E}"))
     return Picture("isoflop-size", "Loss against active size at fixed compute; markers are minima.", tuple(panels))
 
@@ -95,7 +98,7 @@ def isoflop_recurrence(sources: Sources) -> Picture:
     """Loss against R at fixed compute, R* starred."""
     _looping(sources)
     table = isoflop_over_recurrence(sources.law, [sources.flops], ladder_space(["0.3B", "1.0B"], _experts(sources)))
-    caption = f"Loss against recurrence at {sources.flops:.0e} FLOPs; stars mark R*."
+    caption = f"Loss against recurrence at {scientific(sources.flops)} FLOPs; stars mark R*."
     return _one("isoflop-recurrence", caption, table, profiles.draw_isoflop_over_recurrence)
 
 
@@ -116,7 +119,7 @@ def best_experts(sources: Sources) -> Picture:
     for R in (4, 1):
         table = experts_map(sources.law, BF16_MEMORY, budget, ladder_space(recurrences=(R,)))
         panels.append(Panel(table, optima.draw_best_experts, f"r{R}"))
-    caption = f"Memory-optimal experts at {sources.flops:.0e} FLOPs, bf16 weights, the size free."
+    caption = f"Memory-optimal experts at {scientific(sources.flops)} FLOPs, bf16 weights, the size free."
     return Picture("best-experts", caption, tuple(panels), 2.3)
 
 
@@ -124,7 +127,7 @@ def experts_maps(sources: Sources) -> Picture:
     """E* over int4 memory and R."""
     _routing(sources)
     table = experts_map(sources.law, MEMORY[::3], Budget(flops=sources.flops, bits=4))
-    caption = f"Memory-optimal experts over int4 memory and recurrence at {sources.flops:.0e} FLOPs, the size free."
+    caption = f"Memory-optimal experts over int4 memory and R at {scientific(sources.flops)} FLOPs, the size free."
     return _one("experts-map", caption, table, optima.draw_experts_map, 2.2)
 
 
@@ -132,7 +135,7 @@ def joint(sources: Sources) -> Picture:
     """The joint optimum against int4 memory."""
     _routing(sources)
     table = joint_optimum(sources.law, MEMORY, Budget(flops=sources.flops, bits=4))
-    caption = f"The best size, experts and recurrence as int4 memory grows, at {sources.flops:.0e} FLOPs."
+    caption = f"The best size, experts and recurrence as int4 memory grows, at {scientific(sources.flops)} FLOPs."
     return _one("joint-optimum", caption, table, optima.draw_joint_optimum, 2.8)
 
 
@@ -142,7 +145,9 @@ def residual_panels(sources: Sources) -> Picture:
     table = fitting.residuals(sweep.law, sweep.observations)
     axes = fitting.varied_axes(sweep.observations)
     panels = tuple(Panel(table, partial(fitting.draw_residuals, axis=axis), axis) for axis in axes)
-    return Picture("residuals", f"Residuals of {sweep.law.name} along each axis; losses {_where(sources)}.", panels, 1.7)
+    return Picture(
+        "residuals", f"Residuals of {sweep.law.name} along each axis; losses {_where(sources)}.", panels, 1.7
+    )
 
 
 def observed(sources: Sources) -> Picture:

@@ -44,7 +44,7 @@ def loss_over_recurrence(
 ) -> Table:
     """Return losses against R at the size with most rows and its largest D.
 
-    Columns ``kind`` (law, fitted or held out), ``mapping`` (the law's name here), ``active``, ``tokens``,
+    Columns ``kind`` (law, observed or held out), ``mapping`` (the law's name here), ``active``, ``tokens``,
     ``experts``, ``recurrence``, ``loss``, and the band of a law's resamples.
     """
     points, here = observations.points, _slice(observations.points)
@@ -60,44 +60,46 @@ def loss_over_recurrence(
 
 
 def draw_loss_over_recurrence(table: Table, axes: Any | None = None) -> Any:
-    """Draw laws as lines with bands, fitted rows as filled points, held-out rows as hollow ones."""
+    """Draw laws as lines with bands, observed rows as filled points, held-out rows as hollow ones."""
     axes = or_new(axes)
     laws = groups(_kind(table, "law"), "mapping", "experts")
-    by_experts = len({experts for _, experts in laws}) > 1
+    order = list(dict.fromkeys(table.columns["experts"]))
+    by_experts = len(order) > 1
     for place, ((name, experts), rows) in enumerate(laws.items()):
         draw_curve(axes, rows, "recurrence", "loss", place, f"E = {experts:g}" if by_experts else name)
-    order = list(dict.fromkeys(experts for _, experts in laws))
     for (kind, experts), rows in groups(table, "kind", "experts").items():
         if kind != "law":
-            _scatter(axes, rows, kind, order.index(experts) if by_experts else None)
+            label = f"E = {experts:g}" if by_experts else kind
+            _scatter(axes, rows, kind, label, order.index(experts) if by_experts else None)
     first = next(table.records())
     _fit_view(axes, table)
+    axes.xaxis.get_major_locator().set_params(integer=True)
     shade_extrapolated(axes, _kind(table, "law").records(), "recurrence")
     legend(axes)
     title = f"N = {format_count(first['active'])}, D = {format_count(first['tokens'])}"
     return finish(axes, title if by_experts else f"E = {first['experts']:g}, {title}", RECURRENCE, LOSS)
 
 
-def _scatter(axes: Any, rows: Sequence[Mapping[str, Any]], kind: str, place: int | None) -> None:
+def _scatter(axes: Any, rows: Sequence[Mapping[str, Any]], kind: str, label: str, place: int | None) -> None:
     shade = "black" if place is None else colour(place)
     axes.scatter(
         [row["recurrence"] for row in rows],
         [row["loss"] for row in rows],
         s=13,
         marker=marker(place or 0),
-        facecolors=shade if kind == "fitted" else "white",
+        facecolors=shade if kind == "observed" else "white",
         edgecolors=shade,
         linewidths=0.8,
         zorder=3,
         gid=kind,
-        **({"label": kind} if place is None else {}),
+        label=label,
     )
 
 
 def _fit_view(axes: Any, table: Table) -> None:
     """Show what was observed and some room around; a law far off leaves the picture instead of flattening it."""
     seen = [row["loss"] for row in table.records() if row["kind"] != "law"]
-    room = 0.35 * (max(seen) - min(seen)) or 0.01
+    room = 0.5 * (max(seen) - min(seen)) or 0.01
     axes.set_ylim(min(seen) - room, max(seen) + room)
 
 
@@ -124,7 +126,7 @@ def _seen_rows(observations: Observations, rows: BoolArray, held_out: BoolArray)
     count = int(rows.sum())
     return {
         **_design(observations.points, rows, count),
-        "kind": np.where(held_out[rows], "held out", "fitted"),
+        "kind": np.where(held_out[rows], "held out", "observed"),
         "recurrence": observations.points.recurrence[rows],
         "loss": observations.loss[rows],
         "extrapolated": [""] * count,

@@ -25,7 +25,7 @@ def groups(table: Table, *names: str) -> dict[tuple[Any, ...], list[dict[str, An
 
 
 def stacked(parts: Sequence[tuple[str, Any, Mapping[str, Any]]]) -> Table:
-    """Return parts (column, name, columns) under one another, each named in ``column``; NaN where one lacks a column."""
+    """Return parts (column, name, columns) under one another, each named in ``column``; NaN where one lacks another."""
     names = list(dict.fromkeys(key for column, _, values in parts for key in (column, *values)))
     found: dict[str, list[Any]] = {name: [] for name in names}
     for column, name, values in parts:
@@ -55,6 +55,8 @@ def draw_curve(
     draw_band(axes, X, rows, y, place, steps=steps)
     outside = np.array([bool(row.get(OUTSIDE)) for row in rows])
     if outside.any():
+        if not steps:  # a segment that ends outside is extrapolated too
+            outside = outside | np.append(outside[1:], False) | np.append(False, outside[:-1])
         hidden = np.where(outside, Y, np.nan)
         axes.plot(X, hidden, color="white", linewidth=width * 0.75, linestyle=(0, (1, 2)), gid=OUTSIDE, **style)
 
@@ -72,6 +74,8 @@ def shade_extrapolated(axes: Any, rows: Iterable[Row], x: str, *, unit: float = 
     inside: dict[float, bool] = {}
     for row in rows:
         inside[row[x] / unit] = inside.get(row[x] / unit, False) or not row[OUTSIDE]
+    if not inside:
+        return
     X = np.array(sorted(inside))
     outside = np.array([not inside[value] for value in X])
     limits = axes.get_xlim()
@@ -102,12 +106,12 @@ def draw_map(
     Rows come as a full grid, ``y`` changing fastest. Doubtful: fewer than half of the resampled laws agree.
     """
     X, Y = (np.array(list(dict.fromkeys(table.columns[name])), float) for name in (x, y))
-    cells = {
-        name: np.array(table.columns[name]).reshape(len(X), len(Y)).T for name in (value, OUTSIDE, "agreement")
-    }
+    cells = {name: np.array(table.columns[name]).reshape(len(X), len(Y)).T for name in (value, OUTSIDE, "agreement")}
     place = np.searchsorted(np.asarray(levels), np.nan_to_num(cells[value].astype(float), nan=levels[0]))
     shown = np.ma.masked_where(np.isnan(cells[value].astype(float)), place)
-    mesh = axes.pcolormesh(X, Y, shown, cmap=_choices(len(levels)), vmin=-0.5, vmax=len(levels) - 0.5, shading="nearest")
+    mesh = axes.pcolormesh(
+        X, Y, shown, cmap=_choices(len(levels)), vmin=-0.5, vmax=len(levels) - 0.5, shading="nearest"
+    )
     _hatch(axes, X, Y, cells[OUTSIDE] != "", "////", OUTSIDE)
     _hatch(axes, X, Y, cells["agreement"].astype(float) < 0.5, "....", "doubtful")
     bar = axes.get_figure(root=True).colorbar(mesh, ax=axes, ticks=range(len(levels)), pad=0.02, aspect=14)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from loopscale.figures.marks import draw_curve, draw_map, groups, shade_extrapolated
-from loopscale.figures.style import LOSS, RECURRENCE, colour, finish, legend, log_ticks, marker, or_new
+from loopscale.figures.style import LOSS, RECURRENCE, colour, finish, legend, log_ticks, marker, or_new, powers
 from loopscale.tables import Table
 
 GIGABYTE = 1e9
@@ -32,6 +32,7 @@ def draw_best_recurrence(table: Table, axes: Any | None = None) -> Any:
         draw_curve(axes, moved, "flops", "best_recurrence", place, f"{size}, E = {experts:g}", steps=True)
     axes.yaxis.get_major_locator().set_params(integer=True)
     shade_extrapolated(axes, table.records(), "flops")
+    powers(axes.xaxis)
     legend(axes)
     return finish(axes, "Compute-optimal recurrence", COMPUTE, "R* (passes)")
 
@@ -44,6 +45,7 @@ def draw_recurrence_map(table: Table, axes: Any | None = None) -> Any:
     billions = Table({**table.columns, "active": [each / 1e9 for each in table.columns["active"]]})
     bar = draw_map(axes, billions, "flops", "active", "best_recurrence", levels, "{:g}".format)
     bar.set_label("R* (passes)", fontsize=7)
+    powers(axes.xaxis)
     log_ticks(axes.yaxis, SIZES)
     finish(axes, f"R* at E = {table.columns['experts'][0]:g}{_key(table)}", COMPUTE, "N_act (billions)")
     axes.grid(visible=False)
@@ -67,7 +69,9 @@ def draw_best_experts(table: Table, axes: Any | None = None) -> Any:
     log_ticks(axes.xaxis, MEMORIES)
     log_ticks(axes.yaxis, (1, 2, 4, 8, 16, 32, 64))
     legend(axes, 4)
-    return finish(axes, f"R = {rows[0]['recurrence']}; markers: the size that goes with it", MEMORY, "E* (per active one)")
+    return finish(
+        axes, f"R = {rows[0]['recurrence']}; markers: the size that goes with it", MEMORY, "E* (per active one)"
+    )
 
 
 def draw_experts_map(table: Table, axes: Any | None = None) -> Any:
@@ -93,12 +97,18 @@ def draw_joint_optimum(table: Table, axes: Any | None = None) -> Any:
     axes.set_xscale("log")
     rows = [row for row in table.records() if row["rung"]]
     draw_curve(axes, rows, "memory", "loss", 6, "best loss", unit=GIGABYTE, steps=True)
-    begun = [row for before, row in zip([None, *rows], rows, strict=False) if before is None or _design(before) != _design(row)]
+    begun = [
+        row
+        for before, row in zip([None, *rows], rows, strict=False)
+        if before is None or _design(before) != _design(row)
+    ]
     passes = sorted({row["recurrence"] for row in begun})
     for R in passes:
         starts = [row for row in begun if row["recurrence"] == R]
         X, Y = [row["memory"] / GIGABYTE for row in starts], [row["loss"] for row in starts]
-        axes.scatter(X, Y, s=14, color=colour(passes.index(R)), marker=marker(passes.index(R)), zorder=3, label=f"R = {R}")
+        axes.scatter(
+            X, Y, s=14, color=colour(passes.index(R)), marker=marker(passes.index(R)), zorder=3, label=f"R = {R}"
+        )
     _label_steps(axes, begun)
     shade_extrapolated(axes, rows, "memory", unit=GIGABYTE)
     log_ticks(axes.xaxis, MEMORIES)
@@ -111,9 +121,11 @@ def _label_steps(axes: Any, begun: list[dict[str, Any]]) -> None:
     span = np.ptp([row["loss"] for row in begun]) or 1.0
     last = np.inf
     for row in begun:
-        if last - row["loss"] > 0.065 * span:
+        if last - row["loss"] > 0.075 * span:
             at, last = (row["memory"] / GIGABYTE, row["loss"]), row["loss"]
-            axes.annotate(f"{row['rung']}, {row['experts']:g}", at, fontsize=6, xytext=(3, 2.5), textcoords="offset points")
+            axes.annotate(
+                f"{row['rung']}, {row['experts']:g}", at, fontsize=6, xytext=(3, 2.5), textcoords="offset points"
+            )
 
 
 def _moved(row: Mapping[str, Any], name: str, by: float) -> dict[str, Any]:

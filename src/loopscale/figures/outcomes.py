@@ -9,7 +9,7 @@ import numpy as np
 
 from loopscale.errors import InputError
 from loopscale.figures.marks import groups
-from loopscale.figures.style import LOSS, RECURRENCE, colour, finish, legend, marker, or_new
+from loopscale.figures.style import LOSS, RECURRENCE, colour, finish, legend, marker, or_new, powers, scientific
 from loopscale.tables import Table
 
 GROUPS: dict[str, tuple[str, ...]] = {
@@ -78,8 +78,11 @@ def draw_downstream(table: Table, axes: Any | None = None) -> Any:
     shared = [flops for (flops,), rows in groups(table, "training_flops").items() if len(rows) > 1]
     for flops in shared:
         axes.axvline(flops, color="0.5", linestyle="--", linewidth=0.8, zorder=0, gid="matched compute")
+    _compute_ticks(axes, sorted(set(table.columns["training_flops"])))
     legend(axes, 2)
-    return finish(axes, _group_title(table) + "; dashed: equal compute", "training compute (FLOPs)", _score_label(table))
+    return finish(
+        axes, _group_title(table) + "; dashed: equal compute", "training compute (FLOPs)", _score_label(table)
+    )
 
 
 def draw_scores_by_recurrence(table: Table, axes: Any | None = None) -> Any:
@@ -117,10 +120,13 @@ def draw_training(table: Table, axes: Any | None = None) -> Any:
     axes = or_new(axes)
     runs = groups(table, "run") if "run" in table.columns else {("loss",): list(table.records())}
     for place, ((run,), rows) in enumerate(runs.items()):
-        axes.plot([row["tokens"] for row in rows], [row["loss"] for row in rows], color=colour(place), linewidth=1, label=run)
+        axes.plot(
+            [row["tokens"] for row in rows], [row["loss"] for row in rows], color=colour(place), linewidth=1, label=run
+        )
     axes.set_xscale("log")
+    powers(axes.xaxis)
     legend(axes, 2)
-    return finish(axes, "Training", "tokens", LOSS)
+    return finish(axes, "Training", "training tokens D", LOSS)
 
 
 def draw_test_time(table: Table, axes: Any | None = None) -> Any:
@@ -158,7 +164,15 @@ def _known(value: float | None) -> float:
 
 def _group_title(table: Table) -> str:
     first = next(table.records())
-    return f"{first['group'].capitalize()}, mean of {first['tasks']} task{'s' if first['tasks'] != 1 else ''}"
+    return f"{first['group'].capitalize()} ({first['tasks']} task{'s' if first['tasks'] != 1 else ''})"
+
+
+def _compute_ticks(axes: Any, budgets: Sequence[float]) -> None:
+    """Put ticks at the budgets themselves where they are few, and room around them."""
+    axes.set_xlim(budgets[0] / 2, budgets[-1] * 2)
+    powers(axes.xaxis)
+    if len(budgets) <= 4:
+        axes.set_xticks(budgets, [scientific(each) for each in budgets])
 
 
 def _score_label(table: Table) -> str:

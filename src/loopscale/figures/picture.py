@@ -45,12 +45,18 @@ class Picture:
     def save(self, folder: str | Path, formats: Sequence[str] = FORMATS) -> list[Path]:
         """Write the picture in each format, and each panel's table as CSV; return what was written."""
         figure, where = self.figure(), Path(folder)
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # laid out once, not again for each format
         written = []
         for kind in formats:
             written.append(where / f"{self.name}.{kind}")
             save(figure, written[-1])
-        for panel in self.panels:
-            ending = f"-{panel.name}" if panel.name else ""
+        for ending, table in self.tables().items():
             written.append(where / f"{self.name}{ending}.csv")
-            panel.table.save(written[-1])
+            table.save(written[-1])
         return written
+
+    def tables(self) -> dict[str, Table]:
+        """Return the tables by what their file's name ends in; panels that share a table share its file."""
+        shared = {id(panel.table) for panel in self.panels}
+        return {f"-{panel.name}" if len(shared) > 1 else "": panel.table for panel in self.panels}

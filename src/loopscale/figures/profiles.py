@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from loopscale.figures.marks import draw_band, draw_curve, groups, shade_extrapolated
-from loopscale.figures.style import LOSS, RECURRENCE, colour, finish, legend, log_ticks, marker, or_new
+from loopscale.figures.style import LOSS, RECURRENCE, colour, finish, legend, log_ticks, marker, or_new, scientific
 from loopscale.tables import Table
 
 BILLION = 1e9
@@ -29,7 +31,7 @@ def draw_isoflop_over_size(table: Table, axes: Any | None = None) -> Any:
     shade_extrapolated(axes, table.records(), "active", unit=BILLION)
     log_ticks(axes.xaxis, SIZES)
     legend(axes, 4)
-    listed = ", ".join(f"{each:.0e}".replace("e+", "e") for each in budgets)
+    listed = ", ".join(map(scientific, budgets))
     E = next(iter(table.records()))["experts"]
     return finish(axes, f"E = {E:g}; {listed} FLOPs (thin to thick)", "active parameters N_act (billions)", LOSS)
 
@@ -42,15 +44,17 @@ def draw_isoflop_over_recurrence(table: Table, axes: Any | None = None) -> Any:
     axes = or_new(axes)
     for place, ((size, experts, _), rows) in enumerate(groups(table, "rung", "experts", "flops").items()):
         rows = sorted(rows, key=lambda row: row["recurrence"])
-        R, loss = [row["recurrence"] for row in rows], [row["loss"] for row in rows]
+        R, loss = (np.array([row[name] for row in rows]) for name in ("recurrence", "loss"))
         axes.plot(R, loss, color=colour(place), linewidth=1.2, label=f"{size}, E = {experts:g}")
         draw_band(axes, R, rows, "loss", place)
         filled = ["white" if row["extrapolated"] else colour(place) for row in rows]
-        axes.scatter(R, loss, s=12, color=filled, edgecolors=colour(place), marker=marker(place), linewidths=0.8, zorder=3)
+        axes.scatter(
+            R, loss, s=12, color=filled, edgecolors=colour(place), marker=marker(place), linewidths=0.8, zorder=3
+        )
         best = next(row for row in rows if row["best"])
         axes.scatter(best["recurrence"], best["loss"], s=75, marker="*", color=colour(place), edgecolors="k",
                      linewidths=0.6, zorder=4, gid="best")  # fmt: skip
     shade_extrapolated(axes, table.records(), "recurrence")
     legend(axes)
-    flops = f"{table.columns['flops'][0]:.0e}".replace("e+", "e")
+    flops = scientific(table.columns["flops"][0])
     return finish(axes, f"{flops} FLOPs; ★ is R*, hollow extrapolated", RECURRENCE, LOSS)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import csv
 import json
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ class Kind:
     texts: tuple[str, ...]
     numbers: tuple[str, ...]
     optional: tuple[str, ...] = ()
+    other_names: Mapping[str, str] = field(default_factory=dict)
+    """What an optional column is called elsewhere."""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -35,12 +38,10 @@ class Kind:
 
 METRICS = Kind("training metrics", (), ("step", "tokens", "loss"))
 """A row for each step that was recorded; loss in nats per token."""
-RESULTS = Kind(
-    "evaluation results", ("model", "task", "metric"), ("recurrence", "value"), ("stderr", "training_flops")
-)
+RESULTS = Kind("evaluation results", ("model", "task", "metric"), ("recurrence", "value"), ("stderr", "training_flops"))
 """A row for each (model, recurrence, task); ``stderr`` and ``training_flops`` where they are known."""
-PSI = Kind("expert-path diversity", (), ("experts", "recurrence", "psi"), ("spread",))
-"""Psi of eq. expert-path-diversity, and its standard deviation."""
+PSI = Kind("expert-path diversity", (), ("experts", "recurrence", "psi"), ("spread",), {"spread": "std_prompts"})
+"""Psi of eq. expert-path-diversity and its standard deviation, as in ``loopscale routing --csv``."""
 TEST_TIME = Kind("test-time recurrence", (), ("recurrence", "loss"), ("stderr",))
 """The loss of one checkpoint at each recurrence."""
 PAPER_PSI = "paper_psi.csv"
@@ -68,7 +69,7 @@ def checked_table(columns: dict[str, list[Any]], kind: Kind, where: str) -> Tabl
     for name in kind.numbers:
         found[name] = [_number(cell, where, row, name) for row, cell in enumerate(columns[name], 1)]
     for name in kind.optional:
-        cells = columns.get(name, [None] * rows)
+        cells = columns.get(name) or columns.get(kind.other_names.get(name, ""), [None] * rows)
         found[name] = [
             math.nan if cell in (None, "") or cell != cell else _number(cell, where, row, name)
             for row, cell in enumerate(cells, 1)

@@ -65,7 +65,7 @@ def legend(axes: Any, columns: int = 3) -> None:
 
     handles, labels = axes.get_legend_handles_labels()
     named = dict(reversed(list(zip(labels, handles, strict=True))))
-    order = [label for label in dict.fromkeys(labels)]
+    order = list(dict.fromkeys(labels))
     below = axes.transAxes + ScaledTranslation(0, -31 / 72, axes.get_figure(root=True).dpi_scale_trans)
     axes.legend(
         [named[label] for label in order],
@@ -101,6 +101,23 @@ def log_ticks(axis: Any, ticks: tuple[float, ...]) -> None:
     inside = [tick for tick in ticks if low <= tick * 1.001 and tick <= high * 1.001]
     axis.set_minor_formatter(NullFormatter())
     axis.set_ticks(inside, [f"{tick:g}" for tick in inside])
+
+
+def powers(axis: Any) -> None:
+    """Write the ticks of a logarithmic axis like 2e21, as many as there is room for."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    low, high = axis.get_view_interval()
+    steps = (1.0,) if high / low > 50 else (1.0, 2.0, 5.0)
+    axis.set_major_locator(LogLocator(subs=steps, numticks=12))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: scientific(value)))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def scientific(value: float) -> str:
+    """Write a large number as people write compute: 5e21, 1.42e22."""
+    mantissa, _, exponent = f"{value:.2e}".partition("e")
+    return f"{float(mantissa):g}e{int(exponent)}"
 
 
 def save(figure: Any, path: str | Path) -> None:
