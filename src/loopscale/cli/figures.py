@@ -11,7 +11,7 @@ import click
 from loopscale.cli.data import read_runs, reading_options
 from loopscale.cli.options import COUNT, law_option
 from loopscale.cli.show import progress_bar
-from loopscale.errors import InputError, nearest, shown
+from loopscale.errors import nearest, shown
 from loopscale.files import make_folder
 from loopscale.laws import DEFAULT, ScalingLaw
 
@@ -64,24 +64,19 @@ def command(
     loopscale figures --only joint-optimum,recurrence-map --format pdf --out figures
     """
     from loopscale.figures import GALLERY
+    from loopscale.figures.drawing import Task, draw_all
 
     kinds = _chosen(formats, FORMATS, "--format")
     names = _chosen(only, GALLERY, "--only") if only else list(GALLERY)
     runs = None if data is None else read_runs(data, **reading)
     sources = _sources(law, runs, held_out, results, psi, metrics, test_time, flops)
     folder = make_folder(out)
-    drawn, left_out = 0, []
     with progress_bar("Drawing", len(names)) as progress:
-        for done, name in enumerate(names, 1):
-            try:
-                GALLERY[name](sources).save(folder, kinds)
-                drawn += 1
-            except InputError as error:
-                left_out.append(f"{name}: {error}")
-            progress(done, len(names))
+        left_out = draw_all(Task(sources, folder, kinds), names, progress)
+    drawn = len(names) - len(left_out)
     click.echo(f"Drew {drawn} figures in {folder}, each as {', '.join(kinds)} with its numbers as CSV.")
-    for each in left_out:
-        click.echo(f"not drawn: {each}")
+    for name, reason in left_out.items():
+        click.echo(f"not drawn: {name}: {reason}")
 
 
 def _chosen(text: str, known: Iterable[str], option: str) -> list[str]:

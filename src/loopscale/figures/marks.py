@@ -110,7 +110,7 @@ def draw_map(
     place = np.searchsorted(np.asarray(levels), np.nan_to_num(cells[value].astype(float), nan=levels[0]))
     shown = np.ma.masked_where(np.isnan(cells[value].astype(float)), place)
     mesh = axes.pcolormesh(
-        X, Y, shown, cmap=_choices(len(levels)), vmin=-0.5, vmax=len(levels) - 0.5, shading="nearest"
+        X, Y, shown, cmap=_choices(len(levels)), vmin=-0.5, vmax=len(levels) - 0.5, shading="nearest", rasterized=True
     )
     _hatch(axes, X, Y, cells[OUTSIDE] != "", "////", OUTSIDE)
     _hatch(axes, X, Y, cells["agreement"].astype(float) < 0.5, "....", "doubtful")

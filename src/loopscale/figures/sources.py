@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -69,6 +70,11 @@ class Sources:
         fits = fit_mappings(data, HELD_OUT, RESAMPLES)
         like = fits.get(self.law.mapping.name) or list(fits.values())[-1]
         return Sweep(data, HELD_OUT, {name: each.law for name, each in fits.items()}, like.law, self.law)
+
+    def prepare(self) -> None:
+        """Fit what several pictures share, once."""
+        with suppress(InputError):  # said by the pictures that need it
+            self.sweep  # noqa: B018
 
     def origin(self, name: str) -> str:
         """Say where a table comes from, as a caption ends."""
