@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import data_speed
 import fit_speed
 import model_speed
 import next_runs
 import plan_speed
 
+BENCHMARKS = {
+    "plan": plan_speed,
+    "fit": fit_speed,
+    "next runs": next_runs,
+    "model": model_speed,
+    "data": data_speed,
+}
+
 if __name__ == "__main__":
-    for name, benchmark in (("plan", plan_speed), ("fit", fit_speed), ("next runs", next_runs), ("model", model_speed)):
+    for name, benchmark in BENCHMARKS.items():
         print(f"== {name} ==", flush=True)
         benchmark.main()

@@ -23,6 +23,7 @@ VERBS = {
     "report": "One page for a fit, a plan, a sweep or an evaluation.",
     "count": "Parameters, FLOPs and memory of a model or a config.json.",
     "laws": "The published scaling laws, with what they were fitted on.",
+    "train": "Train a looped MoE by a TOML file, on a laptop or under torchrun; stopped runs go on.",
     "generate": "Continue a prompt with a looped model at several recurrences, side by side.",
     "routing": "Expert-path diversity Psi of a checkpoint over a text file.",
     "demo": "The paper's designs and figures from its law, in one go.",
@@ -58,7 +59,7 @@ class Verbs(click.Group):
 @click.version_option(__version__, prog_name="loopscale")
 @click.pass_context
 def cli(ctx: click.Context) -> None:
-    """Design, predict and build looped Mixture-of-Experts language models.
+    """Design, predict, train and build looped Mixture-of-Experts language models.
 
     \b
     loopscale plan --flops 5e21 --memory 3GB --bits int4

@@ -29,7 +29,7 @@ def load_model(checkpoint: str | Path) -> LoopedMoEForCausalLM:
         raise InputError(
             f"{checkpoint}: its model_type is {kind!r}; a {LoopedMoEConfig.model_type!r} model is needed here"
         )
-    with _quiet(), _one_sentence(checkpoint):
+    with quiet(), _one_sentence(checkpoint):
         model: LoopedMoEForCausalLM = LoopedMoEForCausalLM.from_pretrained(str(where))
     model.eval()  # type: ignore[no-untyped-call]
     return model
@@ -41,7 +41,7 @@ def load_tokenizer(checkpoint: str | Path, tokenizer: str | None) -> Any:
     absent = InputError(f"{where}: no tokenizer found there; save one beside the model, or name its folder")
     if not (where / "tokenizer_config.json").is_file():
         raise absent
-    with _quiet():
+    with quiet():
         try:
             found = AutoTokenizer.from_pretrained(str(where))
         except Exception as error:  # Transformers raises many kinds here
@@ -84,7 +84,7 @@ def batches(tokenizer: Any, prompts: list[str], size: int, context: int) -> Iter
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Keep Transformers' own reports out of a command's output."""
     level = logging.get_verbosity()
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]

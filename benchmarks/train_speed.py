@@ -1,0 +1,156 @@
+"""Speed of the whole trainer against the bare model step and against Hugging Face's Trainer, on one thread.
+
+CPU time of interleaved rounds, as in ``model_speed``. The trainer reads its batches from shards, writes metrics and
+looks for divergence; the bare step is forward, backward, clipping and AdamW on one batch that is already there.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM, TrainerCallback, TrainingArguments
+from transformers import Trainer as HuggingFaceTrainer
+from transformers.utils import logging
+
+from loopscale.train.config import TrainConfig
+from loopscale.train.step import apply, gradients
+from loopscale.train.trainer import Trainer
+from timing import Ratio
+
+CONTEXT, STEPS = 256, 6
+
+
+def config(width: int, layers: int, batch: int) -> TrainConfig:
+    """Return a run on the built-in corpus: 8 experts, 2 of them active, R = 1."""
+    return TrainConfig.from_dict(
+        {
+            "model": {
+                "width": width,
+                "layers": layers,
+                "edge_layers": 2,
+                "head_size": 32,
+                "kv_heads": 2,
+                "experts": 4,
+            },
+            "data": {"context": CONTEXT},
+            "run": {"tokens": 1e9, "batch": batch, "checkpoint_every": 0},
+        }
+    )
+
+
+def bare(trainer: Trainer) -> Callable[[], object]:
+    """Return the model's step alone, on one batch."""
+    part = trainer.batches.batch(0)
+
+    def steps() -> None:
+        for _ in range(STEPS):
+            result = gradients(trainer.model, [part], trainer.process, False)
+            apply(trainer.model, trainer.optimizer, result.counts, trainer.process, 1.0, moving=True)
+
+    trainer.model.train()
+    return steps
+
+
+def whole(trainer: Trainer) -> Callable[[], object]:
+    """Return the same number of steps of the trainer."""
+    return lambda: trainer.train(until=trainer.step + STEPS)
+
+
+class Clock(TrainerCallback):  # type: ignore[misc]
+    """CPU time at the end of each step."""
+
+    def __init__(self) -> None:
+        self.ends: list[float] = []
+
+    def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+        """Note the time."""
+        self.ends.append(time.process_time())
+
+
+def hugging_face(trainer: Trainer, folder: Path) -> Callable[[], float]:
+    """Return a Hugging Face Trainer's CPU seconds for the steps, on Qwen3-MoE of the same sizes and the same tokens."""
+    own, run = trainer.model_config, trainer.config
+    model = Qwen3MoeForCausalLM(
+        Qwen3MoeConfig(
+            vocab_size=own.vocab_size,
+            hidden_size=own.hidden_size,
+            num_hidden_layers=own.num_hidden_layers,
+            num_attention_heads=own.num_attention_heads,
+            num_key_value_heads=own.num_key_value_heads,
+            head_dim=own.head_dim,
+            num_experts=own.num_experts,
+            num_experts_per_tok=own.num_experts_per_tok,
+            moe_intermediate_size=own.moe_intermediate_size,
+            norm_topk_prob=True,
+            tie_word_embeddings=True,
+            max_position_embeddings=CONTEXT,
+        )
+    )
+    model.set_experts_implementation("grouped_mm")
+    rows = [row for step in range(STEPS + 3) for row in trainer.batches.batch(step).ids]
+    dataset = [{"input_ids": torch.from_numpy(row), "labels": torch.from_numpy(row)} for row in rows]
+
+    def steps() -> float:
+        clock = Clock()
+        arguments = TrainingArguments(
+            output_dir=str(folder),
+            max_steps=STEPS + 2,
+            per_device_train_batch_size=run.run.batch,
+            learning_rate=run.optimizer.learning_rate,
+            adam_beta2=0.95,
+            adam_epsilon=1e-15,
+            weight_decay=0.1,
+            lr_scheduler_type="cosine",
+            logging_steps=10,
+            save_strategy="no",
+            report_to=[],
+            use_cpu=True,
+            disable_tqdm=True,
+        )
+        HuggingFaceTrainer(model, arguments, train_dataset=dataset, callbacks=[clock]).train()
+        return clock.ends[-1] - clock.ends[1]
+
+    return steps
+
+
+def measure(width: int, layers: int, batch: int, rounds: int) -> None:
+    """Compare all three at one size."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        ours = Trainer(config(width, layers, batch), folder / "ours")
+        alone = Trainer(config(width, layers, batch), folder / "alone")
+        work: dict[str, Callable[[], object]] = {"trainer": whole(ours), "bare": bare(alone)}
+        peer = hugging_face(ours, folder / "peer")
+        times: dict[str, list[float]] = {name: [] for name in (*work, "Hugging Face")}
+        for turn in range(rounds + 1):
+            for each, steps in work.items():
+                start = time.process_time()
+                steps()
+                times[each].append(time.process_time() - start)
+            times["Hugging Face"].append(peer())
+            if not turn:  # a warm-up
+                times = {name: [] for name in times}
+    print(f"training, width {width}, {layers} layers, 8 experts top 2, {batch} x {CONTEXT} tokens, {STEPS} steps a round")
+    for each, seconds in times.items():
+        print(f"  {each:<13} {STEPS * batch * CONTEXT / statistics.median(seconds):7.0f} tokens/s")
+    print(f"  {Ratio('of the bare step, wanted 0.95', times['trainer'], times['bare'])}")
+    print(f"  {Ratio('over Hugging Face Trainer (Qwen3-MoE, grouped_mm), wanted 1.30', times['trainer'], times['Hugging Face'])}", flush=True)
+
+
+def main() -> None:
+    """Run everything."""
+    logging.set_verbosity_error()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    measure(128, 6, batch=8, rounds=5)
+    measure(256, 8, batch=8, rounds=3)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""``loopscale train``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from loopscale.cli.show import console, print_json
+from loopscale.errors import InputError
+from loopscale.quantities import format_count
+
+
+@click.command("train")
+@click.argument("config", type=click.Path(), required=False)
+@click.option("--out", type=click.Path(), help="The run's folder.  [default: runs/<name of the file>]")
+@click.option("--set", "changes", multiple=True, metavar="SECTION.FIELD=VALUE", help="Change a value; may be repeated.")
+@click.option("--check", is_flag=True, help="Say what would be trained, and what it costs, and stop.")
+@click.option("--quiet", is_flag=True, help="No progress bar.")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+def command(
+    config: str | None, out: str | None, changes: tuple[str, ...], check: bool, quiet: bool, as_json: bool
+) -> None:
+    """Train a looped MoE as CONFIG.toml says; without one, a small model on the built-in corpus.
+
+    A run that was stopped goes on where its last checkpoint is, and ends as if it had never been stopped.
+
+    \b
+    loopscale train
+    loopscale train run.toml --set model.recurrence=4 --set run.tokens=50M
+    torchrun --nproc-per-node 2 -m loopscale.train run.toml
+    """
+    data = _changed(_read(config), changes)
+    from loopscale.train.config import TrainConfig
+
+    where = config or "config"
+    run = TrainConfig.from_dict(data, where)
+    folder = Path(out or Path("runs") / (Path(config).stem if config else "tiny"))
+    from loopscale.train import trainer
+
+    if check:
+        _describe(run, folder)
+        return
+    summary = trainer.train(run, folder, progress=not quiet)
+    if summary.get("rank"):
+        return
+    if as_json:
+        print_json(summary)
+    else:
+        _print(summary, folder)
+
+
+def _read(path: str | None) -> dict[str, Any]:
+    from loopscale.train.config import DEMO, read_toml
+
+    return read_toml(path) if path is not None else DEMO
+
+
+def _changed(data: dict[str, Any], changes: tuple[str, ...]) -> dict[str, Any]:
+    """Return the file's values with those of ``--set`` put in; values are read as TOML, or else as text."""
+    import tomllib
+
+    changed = {name: dict(value) if isinstance(value, dict) else value for name, value in data.items()}
+    for change in changes:
+        name, equals, text = change.partition("=")
+        section, dot, field = name.strip().partition(".")
+        if not (equals and dot and field):
+            raise InputError(f"--set: {change!r} is not SECTION.FIELD=VALUE; write it like model.recurrence=4")
+        try:
+            value = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            value = text.strip()
+        into = changed.setdefault(section, {})
+        if not isinstance(into, dict):
+            raise InputError(f"--set: {section!r} is not a section; the sections are model, data, optimizer, …")
+        into[field] = value
+    return changed
+
+
+def _describe(run: Any, folder: Path) -> None:
+    from loopscale.train import folders
+
+    store = folders.open_tokens(run, progress=True)
+    model = folders.model_config(run, store)
+    counted = folders.summary(run, model, run.steps, 0.0)
+    console().print(
+        f"{folder}: {format_count(counted['total'])} weights without embeddings, {format_count(counted['active'])} "
+        f"active, {format_count(counted['loop'])} of them looped {model.recurrence} times; {run.steps:,} steps of "
+        f"{run.step_tokens:,} tokens, {counted['training_flops']:.3g} FLOPs; "
+        f"{store.tokens['train']:,} tokens to train on",
+        highlight=False,
+    )
+
+
+def _print(summary: dict[str, Any], folder: Path) -> None:
+    console().print(
+        f"validation loss {summary['validation_loss']:.4f} after {format_count(summary['tokens'])} tokens "
+        f"({summary['training_flops']:.3g} FLOPs)\nthe model is in {folder / 'model'}",
+        highlight=False,
+    )

@@ -1,0 +1,1 @@
+"""Training: data, optimiser, schedule, checkpoints; one process, or many under torchrun."""

@@ -1,0 +1,114 @@
+"""What a run reports: a row of numbers every few steps, as JSON lines and to trackers."""
+
+from __future__ import annotations
+
+import json
+import os
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
+
+from loopscale.errors import InputError
+from loopscale.files import write_text
+
+
+class Sink(Protocol):
+    """Somewhere that rows go."""
+
+    def write(self, row: dict[str, Any]) -> None:
+        """Take a row."""
+
+    def close(self) -> None:
+        """Finish."""
+
+
+class JsonLines:
+    """``metrics.jsonl``: one object a line. A run that resumes drops the rows after the step it resumes from."""
+
+    def __init__(self, path: Path, step: int) -> None:
+        kept = [line for line in _whole_lines(path) if json.loads(line)["step"] <= step]
+        write_text(path, "".join(f"{line}\n" for line in kept))
+        self._path = path
+        self._file = path.open("a", encoding="utf-8")
+
+    def write(self, row: dict[str, Any]) -> None:
+        """Append a row."""
+        try:
+            self._file.write(json.dumps(row) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise InputError(f"{self._path}: cannot be written: {error.strerror}; make room and start again") from None
+
+    def close(self) -> None:
+        """Close the file."""
+        os.fsync(self._file.fileno())
+        self._file.close()
+
+
+def read_metrics(path: str | Path) -> list[dict[str, Any]]:
+    """Return the rows of a ``metrics.jsonl``."""
+    where = Path(path)
+    if not where.is_file():
+        raise InputError(f"{path}: no such file")
+    return [json.loads(line) for line in _whole_lines(where)]
+
+
+def _whole_lines(path: Path) -> list[str]:
+    """Return the lines that were written to their end."""
+    if not path.is_file():
+        return []
+    text = path.read_text(encoding="utf-8")
+    return [line for line in text[: text.rfind("\n") + 1].splitlines() if line.strip()]
+
+
+class TensorBoard:
+    """Scalars for TensorBoard, in ``<run>/tensorboard``."""
+
+    def __init__(self, folder: Path, config: dict[str, Any]) -> None:
+        module = _tracker("torch.utils.tensorboard", "tensorboard")
+        self._writer = module.SummaryWriter(str(folder / "tensorboard"))
+        self._writer.add_text("config", json.dumps(config))
+
+    def write(self, row: dict[str, Any]) -> None:
+        """Log every number by its name."""
+        for name, value in row.items():
+            if isinstance(value, int | float) and name != "step":
+                self._writer.add_scalar(name, value, row["step"])
+
+    def close(self) -> None:
+        """Flush."""
+        self._writer.close()
+
+
+class Wandb:
+    """Weights & Biases, or trackio, which speaks the same words."""
+
+    def __init__(self, package: str, folder: Path, config: dict[str, Any]) -> None:
+        self._module = _tracker(package, package)
+        own = {"dir": str(folder), "resume": "allow", "id": folder.resolve().name} if package == "wandb" else {}
+        self._run = self._module.init(project="loopscale", name=folder.resolve().name, config=config, **own)
+
+    def write(self, row: dict[str, Any]) -> None:
+        """Log a row at its step."""
+        self._module.log({name: value for name, value in row.items() if name != "step"}, step=row["step"])
+
+    def close(self) -> None:
+        """Finish the run."""
+        self._module.finish()
+
+
+def open_sinks(folder: Path, step: int, track: tuple[str, ...], config: dict[str, Any]) -> list[Sink]:
+    """Return where this run's rows go."""
+    sinks: list[Sink] = [JsonLines(folder / "metrics.jsonl", step)]
+    for name in track:
+        sinks.append(TensorBoard(folder, config) if name == "tensorboard" else Wandb(name, folder, config))
+    return sinks
+
+
+def _tracker(module: str, package: str) -> Any:
+    try:
+        return import_module(module)
+    except ImportError:
+        raise InputError(
+            f"[run]: field 'track' names {package!r}, which is not installed; pip install {package}"
+        ) from None

@@ -1,0 +1,81 @@
+"""One training step: the gradients of a batch in parts, the optimiser, the balancing bias."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from loopscale.model import LoopedMoEForCausalLM
+from loopscale.model.balancing import update_biases
+from loopscale.model.looping import draw_recurrence
+from loopscale.model.outputs import Trace
+from loopscale.train.batches import Batch
+from loopscale.train.process import Process
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What a step measured, over all processes."""
+
+    loss: float
+    """Mean over the batch's targets, before the step, without the z-loss."""
+    norm: float
+    """Norm of the gradient before clipping."""
+    counts: Trace | None
+    """Tokens of each expert."""
+    dropped: float
+    """Share of routed rows that no expert took."""
+
+
+def seed_step(seed: int, step: int) -> None:
+    """Make everything random in a step a function of the run's seed and the step: nothing random needs saving."""
+    torch.manual_seed(seed * 1_000_003 + step)
+
+
+def gradients(model: LoopedMoEForCausalLM, parts: list[Batch], process: Process, separate: bool) -> StepResult:
+    """Add up the gradients of a batch's parts, each weighed by its targets; the norm is left for clipping to say."""
+    config = model.config
+    options: dict[str, Any] = {"use_cache": False}
+    if config.random_recurrence is not None:
+        options["recurrence"] = draw_recurrence(config)
+    targets = process.total(torch.tensor(float(sum(part.targets for part in parts)), device=process.device))
+    total = torch.zeros(2, device=process.device)
+    counts: Trace | None = None
+    for part in parts:
+        ids, labels = (torch.from_numpy(each).to(process.device) for each in (part.ids, part.labels))
+        if separate:
+            options["position_ids"] = torch.from_numpy(part.positions).to(process.device)
+        out = model(ids, labels=labels, **options)
+        # Processes average their gradients, so each one's share is scaled up by their number.
+        share = part.targets / targets
+        (out.loss * (share * process.ranks)).backward()
+        z_loss = 0.0 if out.z_loss is None else config.router_z_loss_coef * out.z_loss
+        dropped = 0.0 if out.dropped is None else out.dropped
+        total += (
+            torch.stack([(out.loss - z_loss).detach(), torch.as_tensor(dropped, device=ids.device).detach()]) * share
+        )
+        counts = out.expert_counts if counts is None else Trace(*map(torch.add, counts, out.expert_counts))
+    total = process.total(total)
+    if counts is not None:
+        counts = Trace(*(process.total(each) for each in counts))
+    return StepResult(float(total[0]), float("nan"), counts, float(total[1]))
+
+
+def apply(
+    model: LoopedMoEForCausalLM,
+    optimizer: torch.optim.Optimizer,
+    counts: Trace | None,
+    process: Process,
+    clip: float,
+    moving: bool,
+) -> Tensor:
+    """Clip, step, clear the gradients and, while ``moving``, move the balancing biases; return the gradient's norm."""
+    norm = process.clip(model, clip)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    if counts is not None and moving:
+        update_biases(model, counts)
+    return norm

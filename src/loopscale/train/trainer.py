@@ -1,0 +1,250 @@
+"""A run: made or resumed, trained, validated, exported.
+
+Everything that happens at a step is a function of the run's seed and the step: the batch, the learning rate, what is
+drawn at random. So a run that was killed and goes on from a checkpoint is, bit for bit, the run that was not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from loopscale.errors import InputError
+from loopscale.files import write_json
+from loopscale.model import LoopedMoEConfig
+from loopscale.model.balancing import load_ratio
+from loopscale.model.outputs import Trace
+from loopscale.train import export, folders
+from loopscale.train.batches import Batch, Batches
+from loopscale.train.checkpoints import Checkpoints, Manifest
+from loopscale.train.config import TrainConfig
+from loopscale.train.initial import new_model
+from loopscale.train.metrics import Sink, open_sinks
+from loopscale.train.optimizer import build_optimizer, fill_state, named_state, set_rate
+from loopscale.train.process import Process, this_process
+from loopscale.train.progress import Watch
+from loopscale.train.schedule import rate_factor
+from loopscale.train.speed import Meter, matmul_peak
+from loopscale.train.step import StepResult, apply, gradients, seed_step
+from loopscale.train.validation import validation_loss
+
+SMOOTH = 50
+"""Steps that the loss is averaged over before it is called diverging."""
+
+
+class Trainer:
+    """One run in its folder."""
+
+    def __init__(
+        self, config: TrainConfig, out: str | Path, *, process: Process | None = None, progress: bool = False
+    ) -> None:
+        self.config, self.out, self.shown = config, Path(out), progress
+        self.process = this_process() if process is None else process
+        self.store = folders.open_tokens(config, progress and self.process.rank == 0)
+        self.model_config: LoopedMoEConfig = folders.model_config(config, self.store)
+        context, seed = config.data.context, config.run.seed
+        self.batches = Batches(self.store, split="train", batch=config.run.batch, context=context, seed=seed)
+        self.validation = Batches(
+            self.store, split="validation", batch=config.run.batch, context=context, seed=seed, shuffle=False
+        )
+        folders.open_run(self.out, config, self.process.rank)
+        self.model = self.process.prepare(new_model(self.model_config, seed, config.model.residual_init))
+        if config.run.activation_checkpointing:
+            self.model.gradient_checkpointing_enable()
+        if config.run.compile:
+            for block in (*self.model.model.prelude, *self.model.model.loop, *self.model.model.coda):
+                block.compile(dynamic=False)
+        self.optimizer = build_optimizer(
+            self.model, config.optimizer, self.model_config.hidden_size, self.model_config.recurrence
+        )
+        fill_state(self.optimizer)
+        self.checkpoints = Checkpoints(self.out / "checkpoints", config.run.keep)
+        self.step = 0
+        self._recent: deque[float] = deque(maxlen=SMOOTH)
+        self._lowest = math.inf
+
+    def resume(self, *, at: int | None = None) -> bool:
+        """Go on from the latest whole checkpoint, if there is one; tell whether there was."""
+        manifest = self.checkpoints.load(self._identity(), self.tensors(), at=at)
+        if manifest is None:
+            return False
+        self._put(manifest.step, manifest.state)
+        return True
+
+    def train(self, until: int | None = None) -> None:
+        """Train up to step ``until``, or to the end of the schedule."""
+        last = self.config.steps if until is None else min(until, self.config.steps)
+        # Bit-for-bit repetition needs the sums of the same kernels in the same order.
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        self.model.train()
+        sinks = self._sinks()
+        meter = Meter(self._flops_per_token(), matmul_peak(self.process.device, torch.float32))
+        title = self.out.name or "training"
+        try:
+            with Watch(self.config.steps, self.step, self.shown and self.process.rank == 0, title) as watch:
+                while self.step < last:
+                    row = self._one_step(meter)
+                    watch.step(self.step, row)
+                    if row is not None:
+                        for sink in sinks:
+                            sink.write(row)
+                    if self._due(self.config.run.checkpoint_every):
+                        self.save()
+        finally:
+            for sink in sinks:
+                sink.close()
+
+    def _one_step(self, meter: Meter) -> dict[str, Any] | None:
+        """Do a step; return its row if one is due."""
+        run, step = self.config.run, self.step
+        factor = rate_factor(self.config.schedule, step, self.config.steps)
+        set_rate(self.optimizer, factor)
+        seed_step(run.seed, step)
+        parts = self._parts(step)
+        result = gradients(self.model, parts, self.process, self.config.data.separate)
+        self._refuse_divergence(result, parts)
+        norm = apply(self.model, self.optimizer, result.counts, self.process, self.config.optimizer.clip, moving=True)
+        self.step += 1
+        meter.add(self.config.step_tokens)
+        if not self._due(run.log_every) and self.step != self.config.steps:
+            return None
+        return self._row(replace(result, norm=float(norm)), factor, meter.read())
+
+    def _parts(self, step: int) -> list[Batch]:
+        whole = self.batches.batch(step, rank=self.process.rank, ranks=self.process.ranks)
+        rows = len(whole.ids) // self.config.run.accumulate
+        if rows * self.config.run.accumulate != len(whole.ids):
+            raise InputError(
+                f"[run]: a process has {len(whole.ids)} sequences of a batch, which {self.config.run.accumulate} parts "
+                "('accumulate') do not divide"
+            )
+        return [_rows(whole, slice(start, start + rows)) for start in range(0, len(whole.ids), rows)]
+
+    def _row(self, result: StepResult, factor: float, speed: dict[str, float]) -> dict[str, Any]:
+        """Return what is known after a step; the loss is that of its batch."""
+        row: dict[str, Any] = {
+            "step": self.step,
+            "tokens": self.step * self.config.step_tokens,
+            "loss": result.loss,
+            "gradient_norm": result.norm,
+            "learning_rate": self.config.optimizer.learning_rate * factor,
+            **speed,
+        }
+        if result.counts is not None:
+            row |= {"expert_load": _load(result.counts), "dropped": result.dropped}
+        if self._due(self.config.run.validate_every) or self.step == self.config.steps:
+            row["validation_loss"] = self.validate()
+        return row
+
+    def validate(self, recurrence: int | None = None) -> float:
+        """Return the loss on the validation split."""
+        return validation_loss(
+            self.model, self.validation, self.config.run.validation_sequences, self.process, recurrence
+        )
+
+    def save(self) -> Path:
+        """Write a checkpoint of this moment."""
+        state = {"recent": list(self._recent), "lowest": None if math.isinf(self._lowest) else self._lowest}
+        return self.checkpoints.save(Manifest(self.step, self._identity(), state), self.tensors())
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return every tensor that the run's future hangs on, by name."""
+        named = [*self.model.named_parameters(), *self.model.named_buffers()]
+        found = {f"model.{name}": tensor.detach() for name, tensor in named}
+        return found | {f"optimizer.{name}": value for name, value in named_state(self.model, self.optimizer)}
+
+    def snapshot(self) -> tuple[int, dict[str, Any], dict[str, Tensor]]:
+        """Return this moment, to come back to with ``restore``."""
+        state = {"recent": list(self._recent), "lowest": self._lowest}
+        return self.step, state, {name: tensor.clone() for name, tensor in self.tensors().items()}
+
+    @torch.no_grad()
+    def restore(self, moment: tuple[int, dict[str, Any], dict[str, Tensor]]) -> None:
+        """Go back to a moment."""
+        step, state, kept = moment
+        for name, tensor in self.tensors().items():
+            tensor.copy_(kept[name])
+        self._put(step, state)
+
+    def finish(self) -> dict[str, Any]:
+        """Export the model in Hugging Face form, write ``summary.json`` and return it."""
+        tensors = self.process.whole(self.model)
+        summary = folders.summary(self.config, self.model_config, self.step, self.validate())
+        if self.process.rank == 0:
+            export.save_model(self.out / "model", self.model_config, tensors, self.store)
+            write_json(self.out / "summary.json", summary)
+        return summary
+
+    def _put(self, step: int, state: dict[str, Any]) -> None:
+        self.step = step
+        self._recent = deque(state["recent"], maxlen=SMOOTH)
+        self._lowest = math.inf if state["lowest"] is None else state["lowest"]
+
+    def _due(self, every: int) -> bool:
+        return bool(every) and self.step % every == 0
+
+    def _identity(self) -> dict[str, Any]:
+        return folders.identity(self.config, self.model_config, self.store)
+
+    def _sinks(self) -> list[Sink]:
+        if self.process.rank:
+            return []
+        return open_sinks(self.out, self.step, self.config.run.track, self.config.to_dict())
+
+    def _flops_per_token(self) -> float:
+        architecture = self.model_config.to_architecture()
+        return float(architecture.real_train_flops_per_token(context=self.config.data.context)) / self.process.ranks
+
+    def _refuse_divergence(self, result: StepResult, parts: list[Batch]) -> None:
+        """Stop before the weights are spoilt: on a loss that is no number, or one that climbs and stays up."""
+        self._recent.append(result.loss)
+        mean = fmean(self._recent) if len(self._recent) == SMOOTH else math.inf
+        self._lowest = min(self._lowest, mean)
+        limit = self.config.run.divergence
+        if math.isfinite(result.loss) and (not limit or math.isinf(mean) or mean <= self._lowest + limit):
+            return
+        where = self.out / "bad-batch.json"
+        write_json(where, {"step": self.step, "loss": str(result.loss), "ids": [part.ids.tolist() for part in parts]})
+        kept = self.checkpoints.steps()
+        good = (
+            f"the last good checkpoint is {self.checkpoints.path(kept[0])}" if kept else "no checkpoint was written yet"
+        )
+        what = (
+            "is not finite" if not math.isfinite(result.loss) else f"has climbed to {mean:.3f} from {self._lowest:.3f}"
+        )
+        raise InputError(
+            f"{self.out}: the loss {what} at step {self.step} ({result.loss:g}); its batch is in {where}; {good}; "
+            "lower learning_rate or raise warmup_steps"
+        )
+
+
+def train(config: TrainConfig, out: str | Path, *, progress: bool = False) -> dict[str, Any]:
+    """Train a run to its end in the folder ``out``, going on where an earlier call stopped; return its summary."""
+    done = folders.finished(Path(out), config)
+    if done is not None:
+        return done
+    trainer = Trainer(config, out, progress=progress)
+    try:
+        trainer.resume()
+        trainer.train()
+        trainer.save()
+        return trainer.finish()
+    finally:
+        trainer.process.close()
+
+
+def _rows(batch: Batch, rows: slice) -> Batch:
+    return Batch(batch.ids[rows], batch.labels[rows], batch.starts[rows])
+
+
+def _load(counts: Trace) -> float:
+    """Return the busiest expert's load over the mean, in the layer where it is worst."""
+    layers = [*counts.prelude, *counts.loop.sum(0), *counts.coda]
+    return max(load_ratio(counts_E) for counts_E in layers)

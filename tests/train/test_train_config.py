@@ -1,0 +1,92 @@
+"""A run's file is read strictly, and says the paper's recipe when it says nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loopscale.errors import InputError
+from loopscale.train.config import TrainConfig
+
+
+def test_defaults_are_the_papers_recipe() -> None:
+    config = TrainConfig()
+    assert config.optimizer.betas == (0.9, 0.95)
+    assert (config.optimizer.eps, config.optimizer.weight_decay, config.optimizer.clip) == (1e-15, 0.1, 1.0)
+    assert config.data.context == 2048
+    model = config.model.config(1000, 2048)
+    assert (model.bias_update_rate, model.router_z_loss_coef, model.capacity_factor) == (1e-3, 1e-4, 1.5)
+    assert model.rope_parameters == {"rope_type": "default", "rope_theta": 500_000.0}
+
+
+def test_a_file_is_read_with_quantities_and_any_option_of_the_model(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text('[model]\nwidth = 32\ninjection = "add"\n[run]\ntokens = "3M"\n[data]\nfiles = ["a.txt"]\n')
+    config = TrainConfig.read(path)
+    assert config.run.tokens == 3e6
+    assert config.data.files == ("a.txt",)
+    assert config.model.config(300, 64).injection == "add"
+
+
+@given(
+    width=st.sampled_from([16, 32, 64]),
+    experts=st.integers(1, 8),
+    tokens=st.floats(1, 1e12),
+    seed=st.integers(0, 2**31),
+    track=st.lists(st.sampled_from(["wandb", "trackio"])),
+)
+def test_what_is_written_is_read_back_the_same(
+    width: int, experts: int, tokens: float, seed: int, track: list[str]
+) -> None:
+    given_ = {"model": {"width": width, "experts": experts}, "run": {"tokens": tokens, "seed": seed, "track": track}}
+    config = TrainConfig.from_dict(given_)
+    assert TrainConfig.from_dict(config.to_dict()) == config
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[modle]\nwidth = 3", "unknown field 'modle' (did you mean 'model'?)"),
+        ("[model]\nwidht = 3", "unknown field 'widht' (did you mean 'width'?)"),
+        ("[optimizer]\nlearning_rat = 3", "unknown field 'learning_rat' (did you mean 'learning_rate'?)"),
+        ("[run]\nbatch = 'four'", "field 'batch' is 'four'; it should be a whole number"),
+        ("[run]\nbatch = 0", "field 'batch' is 0; it should be 1 or more"),
+        ("[run]\ntokens = -1", "field 'tokens' is -1.0; it should be 1 or more"),
+        ("[run]\nbatch = 6\naccumulate = 4", "which 4 parts ('accumulate') do not divide"),
+        ("[optimizer]\nbetas = [0.9]", "it should be a list of 2"),
+        ("[optimizer]\nlearning_rate = nan", "it should be a finite number"),
+        ("[schedule]\nkind = 'cosin'", "did you mean 'cosine'?"),
+        ("[run]\ntrack = ['tensorbord']", "did you mean 'tensorboard'?"),
+        ("schema = 9", "schema is 9; this loopscale reads up to 1"),
+        ("[run\n", "not TOML"),
+    ],
+)
+def test_bad_files_get_one_sentence(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(text)
+    with pytest.raises(InputError) as error:
+        TrainConfig.read(path)
+    assert str(error.value).startswith(str(path))
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ({"width": 30}, "no multiple of head_size 16"),
+        ({"layers": 2}, "leaves no loop block"),
+        ({"experts": 0}, "'experts' is 0"),
+        ({"experts": 2, "active_experts": 1}, "num_experts_per_tok is 1"),
+        ({"active_experts": 5, "experts": 2}, "does not divide the feed-forward width"),
+        ({"rung": "0.4B"}, "is not on the ladder"),
+        ({"residual_init": "unroled"}, "did you mean 'unrolled'?"),
+    ],
+)
+def test_impossible_shapes_get_one_sentence(model: dict[str, object], said: str) -> None:
+    config = TrainConfig.from_dict({"model": model})
+    with pytest.raises(InputError, match="model") as error:
+        config.model.config(300, 64)
+    assert said in str(error.value)
