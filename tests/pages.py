@@ -1,7 +1,7 @@
 """Pages that show commands and code: what they show, step by step, and how to run it.
 
-A page is run in a folder of its own, top to bottom: fenced blocks with a title become files, indented lines that start with
-``loopscale`` are commands, and Python blocks share one set of names.
+A page is run in a folder of its own, top to bottom: fenced blocks with a title become files, indented lines that start
+with ``loopscale`` are commands, and Python blocks share one set of names.
 """
 
 import json
@@ -27,7 +27,7 @@ NOT_RUN = {
 
 _STEP = re.compile(
     r"^```(?P<kind>\w+)(?: title=\"(?P<title>[^\"]+)\")?\n(?P<body>.*?)^```$"
-    r"|^    (?:\$ )?(?P<command>loopscale .+?)(?:\s{2,}#.*| # .*)?$",
+    r"|^    (?:\$ )?(?P<command>loopscale [^\n]+?)(?:[ ]{2,}#[^\n]*|[ ]#[ ][^\n]*)?$",
     flags=re.MULTILINE | re.DOTALL,
 )
 

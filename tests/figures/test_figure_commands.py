@@ -45,6 +45,7 @@ def sweep(tmp_path_factory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_the_papers_law_alone_gives_the_whole_set_with_its_numbers(capsys, tmp_path):
     text = run(capsys, "figures", "--out", str(tmp_path / "new" / "figures"), "--format", "png")
     folder = tmp_path / "new" / "figures"
