@@ -143,7 +143,7 @@ def _design(row: Mapping[str, Any]) -> tuple[str, float, int]:
 
 
 def _key(table: Table) -> str:
-    """Say what hatches and dots mean, where the map has them."""
+    """Say what hatches and dots mean, in a line below the title, where the map has them."""
     marks = ["hatched: extrapolated"] if any(table.columns["extrapolated"]) else []
     marks += ["dotted: doubtful"] if any(share < 0.5 for share in table.columns["agreement"]) else []
-    return "; " + ", ".join(marks) if marks else ""
+    return "\n" + ", ".join(marks) if marks else ""
