@@ -11,7 +11,7 @@ export LOOPSCALE_DATA ?= $(realpath $(wildcard ../shared/data))
 # Fits work on small matrices: more threads only get in each other's way.
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: run test test-all test-vllm bench lint clean
+.PHONY: run test test-all test-vllm bench docs lint clean
 
 run: $(VENV)/core.stamp
 	@$(BIN)/loopscale demo --out out
@@ -28,13 +28,18 @@ test-vllm: .venv-vllm/stamp
 bench: $(VENV)/bench.stamp
 	$(BIN)/python benchmarks/run.py
 
+# The site is in site/; its figures are drawn anew.
+docs: $(VENV)/docs.stamp
+	@rm -rf docs/figures
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 clean:
-	rm -rf $(VENV) .venv-vllm out .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-vllm out site docs/figures .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(VENV)/core.stamp: constraints.txt pyproject.toml
 	@echo "Setting up $(VENV) ..."
@@ -47,6 +52,11 @@ $(VENV)/dev.stamp: $(VENV)/core.stamp
 	@echo "Adding the test tools ..."
 	@$(PIP) torch==2.13.0
 	@$(PIP) -c constraints.txt -e '.[dev]'
+	@touch $@
+
+# The API pages are read from the source, so the site needs no torch.
+$(VENV)/docs.stamp: $(VENV)/core.stamp
+	@$(PIP) -c constraints.txt -e '.[docs]'
 	@touch $@
 
 # Peers that benchmarks are measured against.

@@ -122,6 +122,15 @@ def versioned(data: object, where: str, kind: str, version: int) -> Fields:
     return fields
 
 
+def make_folder(path: str | Path) -> Path:
+    """Return the folder ``path``, made where it is missing."""
+    try:
+        Path(path).mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be made a folder: {getattr(error, 'strerror', error)}") from None
+    return Path(path)
+
+
 def write_bytes(path: str | Path, content: bytes) -> None:
     """Write a file whole or not at all: to a temporary name beside it, then renamed."""
     target = Path(path)

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,9 @@ table{border-collapse:collapse;font-size:.85rem;display:block;overflow-x:auto}
 th,td{padding:.25rem .6rem;text-align:right;border-bottom:1px solid #ddd;white-space:nowrap}
 th:first-child,td:first-child{text-align:left}
 pre{overflow-x:auto;background:#f4f4f4;padding:.8rem;font-size:.8rem}img{max-width:100%;background:#fff}
-.warning{border-left:4px solid #d55e00;padding-left:.8rem}footer{color:#777;font-size:.8rem;margin-top:3rem}
+.answer{border-left:4px solid #0072b2;padding-left:.8rem;font-size:1.1rem}
+.warning{border-left:4px solid #d55e00;padding-left:.8rem}figure{margin:1rem 0}figcaption{color:#777;font-size:.85rem}
+footer{color:#777;font-size:.8rem;margin-top:3rem}
 @media(prefers-color-scheme:dark){body{color:#ddd;background:#181818}pre{background:#252525}th,td{border-color:#444}}
 """
 
@@ -48,6 +51,16 @@ class Report:
     def heading(self, text: str) -> None:
         """Start a section."""
         self._add(f"<h2>{escape(text)}</h2>", f"## {text}\n")
+
+    def question(self, text: str) -> None:
+        """Say what the report was asked."""
+        self.heading("The question")
+        self.text(text)
+
+    def answer(self, text: str) -> None:
+        """Say what was found, in a box of its own."""
+        self.heading("The answer")
+        self._add(f'<p class="answer">{escape(text)}</p>', f"**{text}**\n")
 
     def text(self, text: str) -> None:
         """Add a paragraph."""
@@ -75,7 +88,8 @@ class Report:
         figure.savefig(out, format="png")
         self.pictures.append(out.getvalue())
         data = base64.b64encode(out.getvalue()).decode("ascii")
-        picture = f'<img alt="{escape(caption)}" src="data:image/png;base64,{data}">'
+        width = round(145 * figure.get_figwidth())  # pixels for each inch: text of one size in all figures
+        picture = f'<img alt="{escape(caption)}" width="{width}" src="data:image/png;base64,{data}">'
         mark = f"![{caption}](\0{len(self.pictures)})\n\n*{caption}*\n"  # the file's name is known on saving
         self._add(f"<figure>{picture}<figcaption>{escape(caption)}</figcaption></figure>", mark)
 
@@ -86,6 +100,7 @@ class Report:
             "command": " ".join(["loopscale", *sys.argv[1:]]),
             "loopscale": __version__,
             "python": platform.python_version(),
+            **{name: version(name) for name in ("numpy", "scipy", "matplotlib")},
         }
         self.heading("Provenance")
         self.table(("what", "value"), list(known.items()))

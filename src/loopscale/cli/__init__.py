@@ -20,6 +20,8 @@ VERBS = {
     "fit": "A law with honest intervals from your own sweep.",
     "compare": "Which recurrence mapping predicts held-out runs best.",
     "next": "The runs that would make a plan surest, per FLOP.",
+    "figures": "The paper's figures from any law, sweep and results.",
+    "report": "One page for a fit, a plan, a sweep or an evaluation.",
     "count": "Parameters, FLOPs and memory of a model or a config.json.",
     "laws": "The published scaling laws, with what they were fitted on.",
     "train": "Train a looped MoE by a TOML file, on a laptop or under torchrun; stopped runs go on.",

@@ -21,8 +21,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def data_options(function: F) -> F:
     """Add RUNS and the options that say how to read it."""
+    return click.argument("runs", type=click.Path())(reading_options(function))
+
+
+def reading_options(function: F) -> F:
+    """Add the options that say how to read a sweep."""
     options = (
-        click.argument("runs", type=click.Path()),
         click.option("--columns", multiple=True, metavar="OURS=THEIRS", help="A column's other name, like D=seen."),
         click.option("--units", multiple=True, metavar="COLUMN=UNIT", help="What a column counts in, like D=1B."),
         click.option(

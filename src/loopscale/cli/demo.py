@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 import numpy as np
 
@@ -11,8 +9,8 @@ from loopscale.architecture import rung
 from loopscale.cli.plan import print_plan
 from loopscale.cli.profile import print_joint
 from loopscale.cli.show import console
-from loopscale.errors import InputError
 from loopscale.figures import draw_isoflop_over_recurrence, draw_joint_optimum, new_figure, save
+from loopscale.files import make_folder
 from loopscale.laws import published
 from loopscale.plan import Budget, isoflop_over_recurrence, joint_optimum, ladder_space, like, plan
 
@@ -25,11 +23,7 @@ def command(out: str) -> None:
     \b
     loopscale demo --out out
     """
-    folder = Path(out)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{out}: cannot be made a folder: {error.strerror}") from None
+    folder = make_folder(out)
     say = console()
     law, budget = published(), Budget(flops=5e21, memory=3e9, bits=4)
     say.rule("Which model fits a phone: 5e21 FLOPs of training, 3 GB of int4 weights")
@@ -46,9 +40,9 @@ def command(out: str) -> None:
     matched = like(rung("0.6B", experts=8), 6e12)
     print_plan(plan(Budget(flops=matched), ladder_space(["0.3B"], [8]), law), 2)
 
-    figure, (left, right) = new_figure(2)
+    figure, (left, right) = new_figure(columns=2, height=2.8)
     curves = isoflop_over_recurrence(law, [5e21], ladder_space(["0.3B", "1.0B"], [1, 8]))
-    draw_isoflop_over_recurrence(left, curves)
-    draw_joint_optimum(right, steps)
+    draw_isoflop_over_recurrence(curves, left)
+    draw_joint_optimum(steps, right)
     save(figure, folder / "plan.png")
     say.print(f"Saved {folder / 'plan.png'}, {folder / 'plan.json'} and {folder / 'joint.csv'}.", highlight=False)

@@ -78,7 +78,7 @@ def command(
     if out is not None:
         replace(found.law, note="; ".join(warnings(found))).save(out)
     if report is not None:
-        from loopscale.figures.fit_report import fit_report
+        from loopscale.figures.reports import fit_report
 
         fit_report(found).save(report)
     if as_json:

@@ -39,6 +39,7 @@ from loopscale.plan import (
     width_space,
 )
 from loopscale.quantities import format_bytes, format_count, format_size
+from loopscale.report import check_report_path
 
 COLUMNS = ("size", "E", "R", "active", "tokens", "loss", "memory", "FLOPs/token", "verdict")
 
@@ -83,6 +84,7 @@ COLUMNS = ("size", "E", "R", "active", "tokens", "loss", "memory", "FLOPs/token"
     help="Also show the designs that no other beats in both loss and this cost.",
 )
 @click.option("--out", type=click.Path(), help="Also save the plan as JSON in this file.")
+@click.option("--report", type=click.Path(), help="Also save a report with figures, as .html or .md.")
 @output_options
 def command(
     law: ScalingLaw,
@@ -91,6 +93,7 @@ def command(
     top: int,
     pareto: str | None,
     out: str | None,
+    report: str | None,
     as_json: bool,
     as_csv: bool,
     **asked: Any,
@@ -105,10 +108,16 @@ def command(
     loopscale plan --gpu-hours 50000 --device h100 --utilisation 0.4 --memory 8GiB --bits 4 --context 8192
     loopscale plan --flops 1e22 --serve-tokens 1T --inference-flops 2e9 --json
     """
+    if report is not None:
+        check_report_path(report)
     budget = _budget(asked)
     found = plan(budget, _space(asked), law, eps=eps, rule=Rule(rule))
     if out is not None:
         found.save(out)
+    if report is not None:
+        from loopscale.figures.reports import plan_report
+
+        plan_report(found.to_dict(), law).save(report)
     if as_json:
         print_json(found.to_dict())
     elif as_csv:

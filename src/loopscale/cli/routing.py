@@ -72,22 +72,9 @@ def _print(table: Table, prompts: int, counted: int) -> None:
 
 
 def _draw(table: Table, path: str) -> None:
-    from loopscale.figures.style import COLOURS, finish, new_figure, save
+    from loopscale.figures.outcomes import draw_psi
+    from loopscale.figures.style import new_figure, save
 
-    figure, (axes,) = new_figure(1)
-    rows = list(table.records())
-    passes = [row["recurrence"] for row in rows]
-    axes.errorbar(
-        passes,
-        [row["psi"] for row in rows],
-        [row["std_prompts"] for row in rows],
-        marker="o",
-        markersize=4,
-        capsize=2,
-        color=COLOURS[0],
-        label=f"E = {rows[0]['experts']:g}",
-    )
-    axes.legend(fontsize=7, frameon=False)
-    axes.set_xticks(passes)
-    finish(axes, "Expert-path diversity", "recurrence R", "Ψ(R)")
+    figure, (axes,) = new_figure()
+    draw_psi(Table({**table.columns, "spread": table.columns["std_prompts"]}), axes)
     save(figure, path)

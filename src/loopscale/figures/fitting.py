@@ -1,4 +1,4 @@
-"""Figures of a fit: what it leaves over, and what it says of recurrence."""
+"""Figures of a law beside its data: residuals, predicted against observed, intervals of coefficients."""
 
 from __future__ import annotations
 
@@ -6,70 +6,101 @@ from typing import Any
 
 import numpy as np
 
-from loopscale.arrays import BoolArray, FloatArray
-from loopscale.figures.style import COLOURS, MARKERS, count_ticks, finish
-from loopscale.fit import Fit
-from loopscale.laws import Points
+from loopscale.errors import InputError
+from loopscale.figures.style import COLOURS, count_ticks, finish, legend, or_new
+from loopscale.fit import Observations
+from loopscale.laws import ScalingLaw
+from loopscale.tables import Table
 
 AXES = {
-    "active": ("active parameters N", "log"),
+    "active": ("active parameters N_act", "log"),
     "tokens": ("training tokens D", "log"),
-    "recurrence": ("recurrence R", "linear"),
-    "experts": ("experts E", "log"),
+    "recurrence": ("recurrence R (passes)", "linear"),
+    "experts": ("experts E (per active one)", "log"),
 }
 
 
-def draw_residuals(axes: Any, fit: Fit, axis: str) -> None:
-    """Draw the residuals of ln loss along one axis of the data; a sound fit leaves a level band."""
-    values = getattr(fit.observations.points, axis)
+def residuals(law: ScalingLaw, observations: Observations) -> Table:
+    """Return each row with its observed and predicted loss and ``residual``, predicted minus observed ln loss."""
+    points, predicted = observations.points, law(observations.points)
+    return Table.from_arrays(
+        (len(observations),),
+        run=observations.run,
+        **{axis: getattr(points, axis) for axis in AXES},
+        observed=observations.loss,
+        predicted=predicted,
+        residual=np.log(predicted) - np.log(observations.loss),
+    )
+
+
+def varied_axes(observations: Observations) -> tuple[str, ...]:
+    """Return the axes along which the data differ."""
+    return tuple(axis for axis in AXES if np.ptp(getattr(observations.points, axis)) > 0)
+
+
+def draw_residuals(table: Table, axes: Any | None = None, *, axis: str = "recurrence") -> Any:
+    """Draw the residuals along one axis of the data; a sound fit leaves a level band."""
+    axes = or_new(axes)
+    values = np.array(table.columns[axis], float)
     label, scale = AXES[axis]
     axes.axhline(0.0, color="0.6", linewidth=0.8)
-    axes.scatter(values, fit.residuals, s=6, alpha=0.5, color=COLOURS[0], linewidths=0)
+    axes.scatter(values, table.columns["residual"], s=6, alpha=0.5, color=COLOURS[0], linewidths=0)
     count_ticks(axes, values, scale)
-    finish(axes, "", label, "predicted − observed ln loss")
+    return finish(axes, "", label, "predicted − observed\n(ln of loss in nats/token)")
 
 
-def draw_observed(axes: Any, fit: Fit) -> None:
+def draw_observed(table: Table, axes: Any | None = None) -> Any:
     """Draw predicted against observed loss."""
-    observed, predicted = fit.observations.loss, fit.law(fit.observations.points)
-    span = [min(observed.min(), predicted.min()), max(observed.max(), predicted.max())]
+    axes = or_new(axes)
+    observed, predicted = table.columns["observed"], table.columns["predicted"]
+    span = [min(*observed, *predicted), max(*observed, *predicted)]
     axes.plot(span, span, color="0.6", linewidth=0.8)
     axes.scatter(observed, predicted, s=6, alpha=0.5, color=COLOURS[1], linewidths=0)
-    finish(axes, "Predicted against observed", "observed loss (nats/token)", "predicted loss (nats/token)")
+    return finish(axes, "Predicted against observed", "observed loss (nats/token)", "predicted loss (nats/token)")
 
 
-def draw_recurrence(axes: Any, fit: Fit) -> None:
-    """Draw loss against R for each E at the size with most rows and its largest D: points, law and 90% band.
+def intervals(law: ScalingLaw, truth: ScalingLaw | None = None) -> Table:
+    """Return each coefficient with its 90% interval over the resampled laws, and the true one where it is known.
 
-    Observed losses are points, the law is a line.
+    Columns ``coefficient, estimate, low, high, truth``.
     """
-    points = fit.observations.points
-    size = _most_common(points.active)
-    tokens = points.tokens[points.active == size].max()
-    here = (points.active == size) & (points.tokens == tokens)
-    for place, experts in enumerate(np.unique(points.experts[here])):
-        rows = here & (points.experts == experts)
-        colour, marker = COLOURS[place % len(COLOURS)], MARKERS[place % len(MARKERS)]
-        axes.scatter(points.recurrence[rows], fit.observations.loss[rows], s=16, color=colour, marker=marker, zorder=3)
-        R, curve = _curve(points, rows)
-        axes.plot(R, fit.law(curve), color=colour, linewidth=1.2, label=f"E = {experts:g}")
-        if fit.law.resamples is not None:
-            low, high = np.percentile(fit.law.resampled(curve), [5, 95], axis=0)
-            axes.fill_between(R, low, high, color=colour, alpha=0.2, linewidth=0)
-    axes.legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    title = f"N = {size / 1e9:.3g}B, D = {tokens / 1e9:.3g}B"
-    finish(axes, title, "recurrence R", "loss (nats/token)")
+    if law.resamples is None:
+        raise InputError(f"{law.name}: this law carries no resampled laws; fit it with resampling first")
+    low, high = np.percentile(law.resamples, [5, 95], axis=0)
+    known = {} if truth is None else truth.coefficients
+    return Table(
+        {
+            "coefficient": list(law.names),
+            "estimate": [law.coefficients[name] for name in law.names],
+            "low": low.tolist(),
+            "high": high.tolist(),
+            "truth": [known.get(name, float("nan")) for name in law.names],
+        }
+    )
 
 
-def _most_common(values: FloatArray) -> float:
-    distinct, counts = np.unique(values, return_counts=True)
-    return float(distinct[np.argmax(counts)])
-
-
-def _curve(points: Points, rows: BoolArray) -> tuple[FloatArray, Points]:
-    """Return a fine grid of R at one design of the data."""
-    first = int(np.flatnonzero(rows)[0])
-    R = np.linspace(1.0, max(points.recurrence[rows].max() * 1.25, 2.0), 60)
-    loop = 0.0 if points.loop is None else points.loop[first]
-    total = points.active[first] if points.total is None else points.total[first]
-    return R, Points(points.active[first], points.tokens[first], R, points.experts[first], loop, total)
+def draw_intervals(table: Table, axes: Any | None = None) -> Any:
+    """Draw each coefficient's interval relative to its estimate; crosses are true values where they are known."""
+    axes = or_new(axes)
+    rows = [row for row in table.records() if row["estimate"]]
+    place = np.arange(len(rows))[::-1]
+    relative = {name: [100 * (row[name] / row["estimate"] - 1) for row in rows] for name in ("low", "high", "truth")}
+    axes.axvline(0.0, color="0.6", linewidth=0.8)
+    axes.hlines(place, relative["low"], relative["high"], color=COLOURS[0], linewidth=2.2, alpha=0.7)
+    axes.scatter(np.zeros(len(rows)), place, s=12, color=COLOURS[0], zorder=3, label="estimate, 90% interval")
+    if not np.isnan(relative["truth"]).all():
+        axes.scatter(
+            relative["truth"], place, s=16, marker="x", color=COLOURS[1], linewidths=1, zorder=4, label="truth"
+        )
+    axes.set_xscale("symlog", linthresh=20, linscale=2)  # one loose coefficient must not hide the others
+    reach = np.nanmax(np.abs([*relative["low"], *relative["high"], 20.0]))
+    ticks = [
+        tick
+        for tick in (-1000, -100, -20, -10, 0, 10, 20, 100, 1000)
+        if min(relative["low"]) * 1.2 <= tick or tick >= -20
+    ]
+    axes.set_xticks([tick for tick in ticks if tick <= reach * 1.2], minor=False)
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.set_yticks(place, [row["coefficient"] for row in rows])
+    legend(axes)
+    return finish(axes, "Coefficients and how sure they are", "from the estimate (%)", "coefficient")

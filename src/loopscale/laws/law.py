@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
@@ -137,6 +137,11 @@ class ScalingLaw:
             raise InputError(f"{self.name}: this law carries no resampled laws; fit it with resampling first")
         columns = self.resamples.T.reshape(len(self.names), -1, *([1] * len(points.shape)))
         return self._loss(dict(zip(self.names, columns, strict=True)), points)
+
+    def resampled_laws(self) -> Iterator[ScalingLaw]:
+        """Yield each resampled law as a law of its own."""
+        for row in [] if self.resamples is None else self.resamples.tolist():
+            yield replace(self, coefficients=dict(zip(self.names, row, strict=True)), resamples=None)
 
     def value_and_gradient(self, points: Points) -> tuple[FloatArray, FloatArray]:
         """Return the loss and its derivative by every coefficient, stacked along a last axis as ``names``."""

@@ -66,6 +66,7 @@ def recurrence_map(
         active=space.active,
         experts=space.experts,
         best_recurrence=chosen[0],
+        **_spans("best_recurrence", chosen[1:]),
         loss=np.take_along_axis(grid.loss_ZFSKP[0], best_ZFSK[0][..., None], axis=-1)[..., 0],
         agreement=agreement(best_ZFSK),
         extrapolated=np.take_along_axis(_outside(grid), best_ZFSK[0][..., None], axis=-1)[..., 0],
@@ -100,6 +101,7 @@ def experts_map(
         memory=memory_B[:, None],
         recurrence=space.recurrences,
         best_experts=np.where(found, space.experts[s, k], np.nan),
+        **_spans("best_experts", np.where(best_ZBP[1:] >= 0, _at(space.experts, best_ZBP[1:]), np.nan)),
         rung=np.where(found, np.array(space.names)[s], ""),
         loss=np.where(found, loss, np.nan),
         agreement=agreement(best_ZBP),
@@ -132,23 +134,35 @@ def joint_optimum(
         "agreement": agreement(picks_ZFB)[0],
         "extrapolated": np.where(found, _outside(grid)[0][s, k, p], ""),
     }
+    if len(grid.loss_ZFSKP) > 1:
+        low, high = np.percentile(grid.loss_ZFSKP[1:, 0][:, s, k, p], [5, 95], axis=0)
+        columns |= {"loss_low": np.where(found, low, np.nan), "loss_high": np.where(found, high, np.nan)}
     return Table.from_arrays(found.shape, **columns, **_choice_spans(space, picks_ZFB[1:, 0]))
 
 
 def _choice_spans(space: Space, picks_ZB: IntArray) -> dict[str, FloatArray]:
-    """Return the 5th and 95th percentile of the size, experts and recurrence that resampled laws choose."""
-    if not len(picks_ZB):
-        return {}
+    """Return the spans of the size, experts and recurrence that resampled laws choose."""
     s, k, p = np.unravel_index(np.maximum(picks_ZB, 0), space.shape)
     chosen = {"active": space.active[s, k], "experts": space.experts[s, k], "recurrence": space.recurrences[p]}
     spans: dict[str, FloatArray] = {}
-    missing, nothing = picks_ZB < 0, np.all(picks_ZB < 0, axis=0)
     for name, values in chosen.items():
-        known = np.where(missing & ~nothing, np.nan, values)
-        # A percentile between two designs is no design: take the nearest that some law chose.
-        low, high = np.nanpercentile(known, [5, 95], axis=0, method="nearest")
-        spans |= {f"{name}_low": np.where(nothing, np.nan, low), f"{name}_high": np.where(nothing, np.nan, high)}
+        spans |= _spans(name, np.where(picks_ZB < 0, np.nan, values))
     return spans
+
+
+def _spans(name: str, chosen_Z: FloatArray | IntArray) -> dict[str, FloatArray]:
+    """Return the 5th and 95th percentile of what resampled laws choose, NaN where none finds anything."""
+    if not len(chosen_Z):
+        return {}
+    nothing = np.all(np.isnan(chosen_Z), axis=0)
+    # A percentile between two designs is no design: take the nearest that some law chose.
+    low, high = np.nanpercentile(np.where(nothing, 0.0, chosen_Z), [5, 95], axis=0, method="nearest")
+    return {f"{name}_low": np.where(nothing, np.nan, low), f"{name}_high": np.where(nothing, np.nan, high)}
+
+
+def _at(values_SK: FloatArray, flat: IntArray) -> FloatArray:
+    """Return the values at flat indices over (S, K); the first where an index is -1."""
+    return values_SK.ravel()[np.maximum(flat, 0)]
 
 
 def choice_span(row: Mapping[str, Any], name: str, write: Callable[[float], str]) -> str:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-
-import numpy as np
+from functools import partial
 
 from loopscale.errors import InputError
-from loopscale.figures.fitting import AXES, draw_observed, draw_recurrence, draw_residuals
-from loopscale.figures.style import new_figure
-from loopscale.fit import Fit, correlations, identification, summary, warnings
+from loopscale.figures.fitting import draw_intervals, draw_observed, draw_residuals, intervals, residuals, varied_axes
+from loopscale.figures.mappings import draw_loss_over_recurrence, loss_over_recurrence
+from loopscale.figures.picture import Panel
+from loopscale.figures.reports.parts import add_picture, add_table, digest
+from loopscale.fit import Fit, correlations, identification, r_squared, summary, warnings
 from loopscale.laws import Counting
 from loopscale.plan import Budget, choice_span, joint_optimum
 from loopscale.quantities import format_bytes, format_size
@@ -19,36 +19,41 @@ from loopscale.tables import Table
 
 def fit_report(fit: Fit) -> Report:
     """Return the report of one fit."""
+    data = fit.observations
     report = Report(f"Scaling law {fit.law.name}: {fit.law.form}")
+    report.question(f"What loss do models like these {len(data.runs):,} runs reach, and what follows? ({data.source})")
+    report.answer(
+        f"A {fit.law.form} law fits {len(data):,} losses with an RMSE of {fit.law.rmse:.4f} nats "
+        f"(R² {r_squared(fit):.4f})."
+    )
+    _add_plans(report, fit)
+    report.heading("How sure")
     for sentence in warnings(fit):
         report.warning(sentence[0].upper() + sentence[1:] + ".")
-    report.heading("The fit")
     report.preformatted(summary(fit))
     _add_figures(report, fit)
-    _add_plans(report, fit)
     report.heading("What the data determine")
     report.text("share: standard error over search range. objective: how much worse with the coefficient held.")
-    _add_table(report, identification(fit))
+    add_table(report, identification(fit))
     report.text("The ten strongest correlations between coefficients; near 1, neither means much alone.")
     pairs = correlations(fit)
-    _add_table(report, Table({name: column[:10] for name, column in pairs.columns.items()}))
-    report.provenance(data=fit.observations.source, rows=str(len(fit.observations)), data_sha256=_digest(fit))
+    add_table(report, Table({name: column[:10] for name, column in pairs.columns.items()}))
+    report.provenance(data=data.source, rows=str(len(data)), data_sha256=digest(data))
     return report
 
 
 def _add_figures(report: Report, fit: Fit) -> None:
-    figure, (left, right) = new_figure(2)
-    draw_observed(left, fit)
-    draw_recurrence(right, fit)
-    report.figure(
-        figure, "Predicted against observed loss; loss against recurrence (points observed, line the law, band 90%)."
-    )
-    points = fit.observations.points
-    varied = [axis for axis in AXES if np.ptp(getattr(points, axis)) > 0]
-    figure, panels = new_figure(len(varied), width=2.6, height=2.4)
-    for panel, axis in zip(panels, varied, strict=True):
-        draw_residuals(panel, fit, axis)
-    report.figure(figure, "Residuals along each axis of the data: a trend means that the form does not fit.")
+    table = residuals(fit.law, fit.observations)
+    panels = [
+        Panel(table, draw_observed),
+        Panel(loss_over_recurrence(fit.observations, {fit.law.name: fit.law}), draw_loss_over_recurrence),
+    ]
+    add_picture(report, panels, "Predicted against observed loss; loss against recurrence (points observed, line the "
+                "law, band 90%).")  # fmt: skip
+    along = [Panel(table, partial(draw_residuals, axis=axis)) for axis in varied_axes(fit.observations)]
+    add_picture(report, along, "Residuals along each axis of the data: a trend means that the form does not fit.", 2.0)
+    if fit.law.resamples is not None:
+        add_picture(report, [Panel(intervals(fit.law), draw_intervals)], "Intervals of the coefficients.", 3.2)
 
 
 def _add_plans(report: Report, fit: Fit) -> None:
@@ -59,7 +64,6 @@ def _add_plans(report: Report, fit: Fit) -> None:
         table = joint_optimum(fit.law, [1e9, 3e9, 1e10], Budget(flops=5e21, bits=4))
     except InputError:
         return  # a law in another range may have no plan on the ladder
-    report.heading("What it would have one train: 5e21 FLOPs, int4 weights")
     rows = [
         (
             format_bytes(row["memory"]),
@@ -71,19 +75,8 @@ def _add_plans(report: Report, fit: Fit) -> None:
         )
         for row in table.records()
     ]
-    report.text("In brackets: the span of 90% of resampled laws' choices. agreement: the share that choose the same.")
+    report.text(
+        "What it would have one train with 5e21 FLOPs and int4 weights. In brackets: the span of 90% of resampled "
+        "laws' choices. agreement: the share that choose the same."
+    )
     report.table(("memory", "size", "E", "R", "loss", "agreement"), rows)
-
-
-def _add_table(report: Report, table: Table) -> None:
-    rows = [
-        [f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in row.values()] for row in table.records()
-    ]
-    report.table(list(table.columns), rows)
-
-
-def _digest(fit: Fit) -> str:
-    """Return a hash of the numbers that were fitted, whatever file they came in."""
-    p = fit.observations.points
-    columns = [p.active, p.tokens, p.recurrence, p.experts, fit.observations.loss]
-    return hashlib.sha256(np.stack(columns).tobytes()).hexdigest()

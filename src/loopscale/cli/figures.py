@@ -1,0 +1,141 @@
+"""``loopscale figures``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from loopscale.cli.data import read_runs, reading_options
+from loopscale.cli.options import COUNT, law_option
+from loopscale.cli.show import progress_bar
+from loopscale.errors import nearest, shown
+from loopscale.files import make_folder
+from loopscale.laws import DEFAULT, ScalingLaw
+
+if TYPE_CHECKING:
+    from loopscale.figures import Sources
+    from loopscale.figures.results import Kind
+    from loopscale.fit import Observations
+    from loopscale.tables import Table
+
+FORMATS = ("png", "svg", "pdf")
+
+
+@click.command("figures")
+@law_option
+@click.option("--data", type=click.Path(), help="The sweep that the law was fitted to, as for `fit`.")
+@reading_options
+@click.option("--hold-out", "held_out", help="Rows that mappings must predict unseen, like R=16.  [default: largest R]")
+@click.option("--results", type=click.Path(), help="Evaluation results, a row for each model, recurrence and task.")
+@click.option("--psi", type=click.Path(), help="Expert-path diversity: experts, recurrence, psi, spread.")
+@click.option("--metrics", type=click.Path(), multiple=True, help="Training metrics (JSON lines); may be repeated.")
+@click.option("--test-time", type=click.Path(), help="Loss of a checkpoint at each recurrence: recurrence, loss.")
+@click.option(
+    "--flops", type=COUNT, default="5e21", show_default=True, help="Training compute of the planning figures."
+)
+@click.option("--only", help="Draw these alone: names with commas between.")
+@click.option("--format", "formats", default="png,svg,pdf", show_default=True, help="Kinds of file to write.")
+@click.option("--out", type=click.Path(), required=True, help="Folder for the figures and their tables.")
+def command(
+    law: ScalingLaw,
+    data: str | None,
+    held_out: str | None,
+    results: str | None,
+    psi: str | None,
+    metrics: tuple[str, ...],
+    test_time: str | None,
+    flops: float,
+    only: str | None,
+    formats: str,
+    out: str,
+    **reading: Any,
+) -> None:
+    """Draw the paper's figures from any law, sweep and results; the numbers drawn are saved beside each as CSV.
+
+    Without --data the figures of a fit show a sweep simulated from the law. What needs a file that is not given is left
+    out; for the paper's own law its published scores and routing stand in, marked so.
+
+    \b
+    loopscale figures --out figures
+    loopscale figures --law law.json --data runs.csv --out figures
+    loopscale figures --only joint-optimum,recurrence-map --format pdf --out figures
+    """
+    from loopscale.figures import GALLERY
+    from loopscale.figures.drawing import Task, draw_all
+
+    kinds = _chosen(formats, FORMATS, "--format")
+    names = _chosen(only, GALLERY, "--only") if only else list(GALLERY)
+    runs = None if data is None else read_runs(data, **reading)
+    sources = _sources(law, runs, held_out, results, psi, metrics, test_time, flops)
+    folder = make_folder(out)
+    with progress_bar("Drawing", len(names)) as progress:
+        left_out = draw_all(Task(sources, folder, kinds), names, progress)
+    drawn = len(names) - len(left_out)
+    click.echo(f"Drew {drawn} figures in {folder}, each as {', '.join(kinds)} with its numbers as CSV.")
+    for name, reason in left_out.items():
+        click.echo(f"not drawn: {name}: {reason}")
+
+
+def _chosen(text: str, known: Iterable[str], option: str) -> list[str]:
+    """Read a list of names, each of which must be known."""
+    names, listed = [part.strip() for part in text.split(",") if part.strip()], list(known)
+    for name in names or [""]:
+        if name not in listed:
+            raise click.BadParameter(
+                f"{shown(name)} is not known{nearest(name, listed)}; choose from {', '.join(listed)}",
+                param_hint=f"'{option}'",
+            )
+    return names
+
+
+def _sources(
+    law: ScalingLaw,
+    runs: Observations | None,
+    held_out: str | None,
+    results: str | None,
+    psi: str | None,
+    metrics: tuple[str, ...],
+    test_time: str | None,
+    flops: float,
+) -> Sources:
+    from loopscale.figures import results as tables
+    from loopscale.figures.sources import Sources
+
+    papers = law.name == DEFAULT
+    return Sources(
+        law=law,
+        observations=runs,
+        held_out=held_out,
+        results=_table(results, tables.RESULTS, tables.PAPER_RESULTS if papers else None),
+        psi=_table(psi, tables.PSI, tables.PAPER_PSI if papers else None),
+        metrics=_metrics(metrics),
+        test_time=_table(test_time, tables.TEST_TIME),
+        flops=flops,
+        origins={
+            name: "The paper's published numbers." if given is None else f"From {given}."
+            for name, given in (("results", results), ("psi", psi))
+        },
+    )
+
+
+def _table(path: str | None, kind: Kind, stand_in: str | None = None) -> Table | None:
+    from loopscale.figures.results import paper_table, read_table
+
+    if path is not None:
+        return read_table(path, kind)
+    return None if stand_in is None else paper_table(stand_in, kind)
+
+
+def _metrics(paths: tuple[str, ...]) -> Table | None:
+    """Read training metrics, each file a run of its own."""
+    from loopscale.figures.marks import stacked
+    from loopscale.figures.results import METRICS, read_table
+
+    if not paths:
+        return None
+    tables = [read_table(path, METRICS) for path in paths]
+    kept = [{name: table.columns[name] for name in METRICS.columns} for table in tables]
+    return stacked([("run", Path(path).stem, columns) for path, columns in zip(paths, kept, strict=True)])

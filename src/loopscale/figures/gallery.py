@@ -1,0 +1,257 @@
+"""Every figure of the paper, from whatever law, sweep and results there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from loopscale.architecture import rung, width_for_active
+from loopscale.errors import InputError
+from loopscale.figures import capacity, fitting, mappings, optima, outcomes, profiles
+from loopscale.figures.picture import Panel, Picture
+from loopscale.figures.sources import Sources
+from loopscale.figures.style import scientific
+from loopscale.laws import ScalingLaw
+from loopscale.laws.mappings import NoGain
+from loopscale.plan import (
+    Budget,
+    continuous_space,
+    experts_map,
+    isoflop_over_recurrence,
+    isoflop_over_size,
+    joint_optimum,
+    ladder_space,
+    recurrence_map,
+)
+from loopscale.tables import Table
+
+BUDGETS = np.geomspace(1e20, 1e23, 121)
+SIZES = np.geomspace(0.1e9, 2.5e9, 41)
+MEMORY = np.geomspace(0.17e9, 30e9, 400)
+BF16_MEMORY = np.geomspace(0.65e9, 120e9, 400)
+
+
+def gain_by_mapping(sources: Sources) -> Picture:
+    """Effective-parameter gain under linear, power-law and bounded mappings."""
+    sweep, panels = sources.sweep, []
+    for E in _experts(sources):
+        table = capacity.gain_by_mapping(sweep.laws, rung("1.0B", E))
+        panels.append(Panel(table, capacity.draw_gain_by_mapping, f"e{E}"))
+    caption = f"Effective-parameter gain of each mapping, fitted to losses {_where(sources)} without {sweep.held_out}."
+    return Picture("gain-by-mapping", caption, tuple(panels))
+
+
+def loss_by_mapping(sources: Sources) -> Picture:
+    """Loss against R by mapping, with the observations fitted and those held out."""
+    sweep, panels = sources.sweep, []
+    for E in _experts(sources):
+        table = mappings.loss_over_recurrence(sweep.observations, sweep.laws, [E], sweep.held_out)
+        panels.append(Panel(table, mappings.draw_loss_over_recurrence, f"e{E}"))
+    caption = (
+        f"Loss against recurrence: points {_where(sources)}, hollow ones ({sweep.held_out}) not fitted; lines fitted."
+    )
+    return Picture("loss-by-mapping", caption, tuple(panels))
+
+
+def gain_by_sparsity(sources: Sources) -> Picture:
+    """Effective-parameter gain against R for several E."""
+    table = capacity.gain_by_sparsity(_looping(sources), experts=_all_experts(sources))
+    return _one("gain-by-sparsity", "Effective-parameter gain for several E.", table, capacity.draw_gain_by_sparsity)
+
+
+def multiplier(sources: Sources) -> Picture:
+    """Effective-parameter multiplier against R for several E."""
+    table = capacity.multiplier_by_sparsity(_looping(sources), experts=_all_experts(sources))
+    return _one("multiplier", "Effective-parameter multiplier at the 1.0B rung.", table, capacity.draw_multiplier)
+
+
+def asymptote(sources: Sources) -> Picture:
+    """The multiplier's limit over E."""
+    law = _looping(sources)
+    if np.isinf(law.mapping.asymptote(law.coefficients, 0.5)):
+        raise InputError(f"law {law.name} sets no limit to what looping can reach")
+    caption = "The limit of the effective-parameter multiplier over experts."
+    return _one("asymptote", caption, capacity.asymptote(law), capacity.draw_asymptote)
+
+
+def isoflop_size(sources: Sources) -> Picture:
+    """Loss against size at fixed compute for several R."""
+    panels = []
+    for E in _experts(sources):
+        table = isoflop_over_size(sources.law, (5e20, 1e21), (E,), (1, 2, 4), np.geomspace(640, 2304, 81))
+        panels.append(Panel(table, profiles.draw_isoflop_over_size, f"e{E}"))
+    return Picture("isoflop-size", "Loss against active size at fixed compute; markers are minima.", tuple(panels))
+
+
+def best_recurrence(sources: Sources) -> Picture:
+    """R* against compute."""
+    _looping(sources)
+    table = recurrence_map(sources.law, BUDGETS, ladder_space(["0.3B", "1.0B"], _experts(sources)))
+    table = Table.from_records(sorted(table.records(), key=lambda row: (row["rung"], row["experts"], row["flops"])))
+    caption = "Compute-optimal recurrence against training compute; curves are set apart a little where they coincide."
+    return _one("best-recurrence", caption, table, optima.draw_best_recurrence)
+
+
+def isoflop_recurrence(sources: Sources) -> Picture:
+    """Loss against R at fixed compute, R* starred."""
+    _looping(sources)
+    table = isoflop_over_recurrence(sources.law, [sources.flops], ladder_space(["0.3B", "1.0B"], _experts(sources)))
+    caption = f"Loss against recurrence at {scientific(sources.flops)} FLOPs; stars mark R*."
+    return _one("isoflop-recurrence", caption, table, profiles.draw_isoflop_over_recurrence)
+
+
+def recurrence_maps(sources: Sources) -> Picture:
+    """R* over compute and size."""
+    _looping(sources)
+    panels = []
+    for E in reversed(_experts(sources)):
+        space = continuous_space((E,), widths=width_for_active(SIZES))
+        panels.append(Panel(recurrence_map(sources.law, BUDGETS[::2], space), optima.draw_recurrence_map, f"e{E}"))
+    return Picture("recurrence-map", "Compute-optimal recurrence over compute and size.", tuple(panels), 2.1)
+
+
+def best_experts(sources: Sources) -> Picture:
+    """E* against bf16 memory at several R."""
+    _routing(sources)
+    panels, budget = [], Budget(flops=sources.flops, bits=16)
+    for R in (4, 1):
+        table = experts_map(sources.law, BF16_MEMORY, budget, ladder_space(recurrences=(R,)))
+        panels.append(Panel(table, optima.draw_best_experts, f"r{R}"))
+    caption = f"Memory-optimal experts at {scientific(sources.flops)} FLOPs, bf16 weights, the size free."
+    return Picture("best-experts", caption, tuple(panels), 2.3)
+
+
+def experts_maps(sources: Sources) -> Picture:
+    """E* over int4 memory and R."""
+    _routing(sources)
+    table = experts_map(sources.law, MEMORY[::3], Budget(flops=sources.flops, bits=4))
+    caption = f"Memory-optimal experts over int4 memory and R at {scientific(sources.flops)} FLOPs, the size free."
+    return _one("experts-map", caption, table, optima.draw_experts_map, 2.2)
+
+
+def joint(sources: Sources) -> Picture:
+    """The joint optimum against int4 memory."""
+    _routing(sources)
+    table = joint_optimum(sources.law, MEMORY, Budget(flops=sources.flops, bits=4))
+    caption = f"The best size, experts and recurrence as int4 memory grows, at {scientific(sources.flops)} FLOPs."
+    return _one("joint-optimum", caption, table, optima.draw_joint_optimum, 2.8)
+
+
+def residual_panels(sources: Sources) -> Picture:
+    """Residuals of the law along each axis of the data."""
+    sweep = sources.sweep
+    table = fitting.residuals(sweep.law, sweep.observations)
+    axes = fitting.varied_axes(sweep.observations)
+    panels = tuple(Panel(table, partial(fitting.draw_residuals, axis=axis), axis) for axis in axes)
+    return Picture(
+        "residuals", f"Residuals of {sweep.law.name} along each axis; losses {_where(sources)}.", panels, 1.7
+    )
+
+
+def observed(sources: Sources) -> Picture:
+    """Predicted against observed loss."""
+    table = fitting.residuals(sources.sweep.law, sources.sweep.observations)
+    return _one("observed", f"Predicted against observed loss; losses {_where(sources)}.", table, fitting.draw_observed)
+
+
+def interval_picture(sources: Sources) -> Picture:
+    """Intervals of the coefficients."""
+    table = fitting.intervals(sources.sweep.law, sources.sweep.truth)
+    caption = f"Coefficients with their 90% intervals over resampled runs; losses {_where(sources)}."
+    return _one("intervals", caption, table, fitting.draw_intervals, 3.2)
+
+
+def downstream(sources: Sources) -> Picture:
+    """Scores against training compute."""
+    return _scores(sources, "downstream", "Scores against training compute.", outcomes.draw_downstream)
+
+
+def scores_by_recurrence(sources: Sources) -> Picture:
+    """Scores against test-time recurrence."""
+    text = "Scores against test-time recurrence."
+    return _scores(sources, "scores-by-recurrence", text, outcomes.draw_scores_by_recurrence)
+
+
+def psi(sources: Sources) -> Picture:
+    """Expert-path diversity."""
+    table = _given(sources.psi, "--psi")
+    return _one("psi", f"Expert-path diversity.{sources.origin('psi')}", table, outcomes.draw_psi)
+
+
+def training(sources: Sources) -> Picture:
+    """Training loss against tokens."""
+    return _one("training", "Training loss.", _given(sources.metrics, "--metrics"), outcomes.draw_training)
+
+
+def test_time(sources: Sources) -> Picture:
+    """Loss against test-time recurrence."""
+    table = _given(sources.test_time, "--test-time")
+    return _one("test-time", "Loss against test-time recurrence.", table, outcomes.draw_test_time)
+
+
+GALLERY: dict[str, Callable[[Sources], Picture]] = {
+    "gain-by-mapping": gain_by_mapping,
+    "loss-by-mapping": loss_by_mapping,
+    "gain-by-sparsity": gain_by_sparsity,
+    "multiplier": multiplier,
+    "asymptote": asymptote,
+    "isoflop-size": isoflop_size,
+    "best-recurrence": best_recurrence,
+    "isoflop-recurrence": isoflop_recurrence,
+    "recurrence-map": recurrence_maps,
+    "best-experts": best_experts,
+    "experts-map": experts_maps,
+    "joint-optimum": joint,
+    "residuals": residual_panels,
+    "observed": observed,
+    "intervals": interval_picture,
+    "downstream": downstream,
+    "scores-by-recurrence": scores_by_recurrence,
+    "psi": psi,
+    "training": training,
+    "test-time": test_time,
+}
+"""Every picture by name, in the paper's order."""
+
+
+def _one(name: str, caption: str, table: Table, draw: Callable[..., object], height: float = 2.6) -> Picture:
+    return Picture(name, caption, (Panel(table, draw),), height)
+
+
+def _scores(sources: Sources, name: str, caption: str, draw: Callable[..., object]) -> Picture:
+    results = _given(sources.results, "--results")
+    wanted = [group for group in (outcomes.OVERALL, "reasoning") if group in outcomes.present_groups(results)]
+    panels = tuple(Panel(outcomes.mean_scores(results, group), draw, group) for group in wanted)
+    return Picture(name, caption + sources.origin("results"), panels)
+
+
+def _given(table: Table | None, option: str) -> Table:
+    if table is None:
+        raise InputError(f"give {option}")
+    return table
+
+
+def _where(sources: Sources) -> str:
+    return f"of {sources.sweep.origin}" if sources.sweep.truth is None else sources.sweep.origin
+
+
+def _experts(sources: Sources) -> tuple[int, ...]:
+    return (1, 8) if sources.law.outer.uses_experts else (1,)
+
+
+def _all_experts(sources: Sources) -> tuple[int, ...]:
+    return capacity.EXPERTS if sources.law.mapping.needs_ratio else (1,)
+
+
+def _looping(sources: Sources) -> ScalingLaw:
+    if isinstance(sources.law.mapping, NoGain):
+        raise InputError(f"law {sources.law.name} knows no recurrence")
+    return sources.law
+
+
+def _routing(sources: Sources) -> ScalingLaw:
+    if not sources.law.outer.uses_experts:
+        raise InputError(f"law {sources.law.name} knows no experts")
+    return sources.law

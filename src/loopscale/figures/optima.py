@@ -1,0 +1,149 @@
+"""The best recurrence, experts and design, against what there is to spend."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from loopscale.figures.marks import draw_curve, draw_map, groups, shade_extrapolated
+from loopscale.figures.style import LOSS, RECURRENCE, colour, finish, legend, log_ticks, marker, or_new, powers
+from loopscale.tables import Table
+
+GIGABYTE = 1e9
+MEMORIES = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200)
+SIZES = (0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
+COMPUTE = "training compute (FLOPs)"
+MEMORY = "weight memory (GB)"
+
+
+def draw_best_recurrence(table: Table, axes: Any | None = None) -> Any:
+    """Draw R* against compute for each (size, E) of :func:`loopscale.plan.recurrence_map`.
+
+    Curves of equal height are set apart a little, so that none hides another.
+    """
+    axes = or_new(axes)
+    axes.set_xscale("log")
+    curves = groups(table, "rung", "experts")
+    for place, ((size, experts), rows) in enumerate(curves.items()):
+        apart = 0.06 * (place - (len(curves) - 1) / 2)
+        moved = [_moved(row, "best_recurrence", apart) for row in rows]
+        draw_curve(axes, moved, "flops", "best_recurrence", place, f"{size}, E = {experts:g}", steps=True)
+    axes.yaxis.get_major_locator().set_params(integer=True)
+    shade_extrapolated(axes, table.records(), "flops")
+    powers(axes.xaxis)
+    legend(axes)
+    return finish(axes, "Compute-optimal recurrence", COMPUTE, "R* (passes)")
+
+
+def draw_recurrence_map(table: Table, axes: Any | None = None) -> Any:
+    """Draw R* over (compute, size) for the one expert count of ``table``."""
+    axes = or_new(axes)
+    axes.set(xscale="log", yscale="log")
+    levels = range(1, int(max(table.columns["best_recurrence"])) + 1)
+    billions = Table({**table.columns, "active": [each / 1e9 for each in table.columns["active"]]})
+    bar = draw_map(axes, billions, "flops", "active", "best_recurrence", levels, "{:g}".format)
+    bar.set_label("R* (passes)", fontsize=7)
+    powers(axes.xaxis)
+    log_ticks(axes.yaxis, SIZES)
+    finish(axes, f"R* at E = {table.columns['experts'][0]:g}{_key(table)}", COMPUTE, "N_act (billions)")
+    axes.grid(visible=False)
+    return axes
+
+
+def draw_best_experts(table: Table, axes: Any | None = None) -> Any:
+    """Draw E* against memory at the one recurrence of ``table``; colours tell the size that goes with it."""
+    axes = or_new(axes)
+    axes.set_xscale("log")
+    axes.set_yscale("log", base=2)
+    rows = [row for row in table.records() if row["best_experts"] == row["best_experts"]]
+    draw_curve(axes, rows, "memory", "best_experts", 6, "E*", unit=GIGABYTE, steps=True)
+    sizes = sorted({row["rung"] for row in rows})
+    for size in sizes:
+        starts = [row for before, row in zip([None, *rows], rows, strict=False) if _begins(before, row, size)]
+        X, Y = [row["memory"] / GIGABYTE for row in starts], [row["best_experts"] for row in starts]
+        place = sizes.index(size)
+        axes.scatter(X, Y, s=14, color=colour(place), marker=marker(place), zorder=3, label=size)
+    shade_extrapolated(axes, rows, "memory", unit=GIGABYTE)
+    log_ticks(axes.xaxis, MEMORIES)
+    log_ticks(axes.yaxis, (1, 2, 4, 8, 16, 32, 64))
+    legend(axes, 4)
+    return finish(
+        axes, f"R = {rows[0]['recurrence']}; markers: the size that goes with it", MEMORY, "E* (per active one)"
+    )
+
+
+def draw_experts_map(table: Table, axes: Any | None = None) -> Any:
+    """Draw E* over (memory, R) of :func:`loopscale.plan.experts_map`; white where nothing fits."""
+    axes = or_new(axes)
+    axes.set_xscale("log")
+    levels = sorted({E for E in table.columns["best_experts"] if E == E})
+    scaled = Table({**table.columns, "memory": [each / GIGABYTE for each in table.columns["memory"]]})
+    bar = draw_map(axes, scaled, "memory", "recurrence", "best_experts", levels, "{:g}".format)
+    bar.set_label("E*", fontsize=7)
+    log_ticks(axes.xaxis, MEMORIES)
+    finish(axes, f"Memory-optimal experts{_key(table)}", MEMORY, RECURRENCE)
+    axes.grid(visible=False)
+    return axes
+
+
+def draw_joint_optimum(table: Table, axes: Any | None = None) -> Any:
+    """Draw the best design's loss against memory of :func:`loopscale.plan.joint_optimum`.
+
+    Colours tell R; steps are labelled size E where there is room.
+    """
+    axes = or_new(axes)
+    axes.set_xscale("log")
+    rows = [row for row in table.records() if row["rung"]]
+    draw_curve(axes, rows, "memory", "loss", 6, "best loss", unit=GIGABYTE, steps=True)
+    begun = [
+        row
+        for before, row in zip([None, *rows], rows, strict=False)
+        if before is None or _design(before) != _design(row)
+    ]
+    passes = sorted({row["recurrence"] for row in begun})
+    for R in passes:
+        starts = [row for row in begun if row["recurrence"] == R]
+        X, Y = [row["memory"] / GIGABYTE for row in starts], [row["loss"] for row in starts]
+        axes.scatter(
+            X, Y, s=14, color=colour(passes.index(R)), marker=marker(passes.index(R)), zorder=3, label=f"R = {R}"
+        )
+    _label_steps(axes, begun)
+    shade_extrapolated(axes, rows, "memory", unit=GIGABYTE)
+    log_ticks(axes.xaxis, MEMORIES)
+    legend(axes, 4)
+    return finish(axes, "Best design by memory (size, E)", MEMORY, LOSS)
+
+
+def _label_steps(axes: Any, begun: list[dict[str, Any]]) -> None:
+    """Name each design that stands far enough from the last one named."""
+    span = np.ptp([row["loss"] for row in begun]) or 1.0
+    last = np.inf
+    for row in begun:
+        if last - row["loss"] > 0.075 * span:
+            at, last = (row["memory"] / GIGABYTE, row["loss"]), row["loss"]
+            axes.annotate(
+                f"{row['rung']}, {row['experts']:g}", at, fontsize=6, xytext=(3, 2.5), textcoords="offset points"
+            )
+
+
+def _moved(row: Mapping[str, Any], name: str, by: float) -> dict[str, Any]:
+    moved = {key: row[key] + by for key in (name, f"{name}_low", f"{name}_high") if key in row}
+    return {**row, **moved}
+
+
+def _begins(before: Mapping[str, Any] | None, row: Mapping[str, Any], size: str) -> bool:
+    same = before is not None and (before["rung"], before["best_experts"]) == (row["rung"], row["best_experts"])
+    return row["rung"] == size and not same
+
+
+def _design(row: Mapping[str, Any]) -> tuple[str, float, int]:
+    return row["rung"], row["experts"], row["recurrence"]
+
+
+def _key(table: Table) -> str:
+    """Say what hatches and dots mean, in a line below the title, where the map has them."""
+    marks = ["hatched: extrapolated"] if any(table.columns["extrapolated"]) else []
+    marks += ["dotted: doubtful"] if any(share < 0.5 for share in table.columns["agreement"]) else []
+    return "\n" + ", ".join(marks) if marks else ""

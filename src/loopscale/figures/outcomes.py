@@ -1,0 +1,179 @@
+"""Figures of trained models: scores, expert-path diversity, training and test-time-recurrence curves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from loopscale.errors import InputError
+from loopscale.figures.marks import groups
+from loopscale.figures.style import LOSS, RECURRENCE, colour, finish, legend, marker, or_new, powers, scientific
+from loopscale.tables import Table
+
+GROUPS: dict[str, tuple[str, ...]] = {
+    "reasoning": ("leaderboard_bbh", "gsm8k_cot", "bbh", "gsm8k"),
+    "science": ("arc_challenge", "arc_easy", "openbookqa"),
+    "commonsense": ("hellaswag", "piqa", "social_iqa", "winogrande"),
+    "reading": ("boolq", "drop"),
+    "knowledge": ("mmlu", "nq_open", "triviaqa"),
+}
+"""The paper's categories by lm-eval's task names."""
+OVERALL = "overall"
+
+
+def mean_scores(results: Table, group: str = OVERALL) -> Table:
+    """Return the mean score of a group of tasks for each (model, recurrence, training compute).
+
+    ``results`` has the columns of :data:`loopscale.figures.results.RESULTS`. Only tasks that every model and recurrence
+    has are averaged: ``tasks`` counts them.
+    """
+    runs = groups(results, "model", "recurrence", "training_flops")
+    common = set.intersection(*({row["task"] for row in rows} for rows in runs.values()))
+    tasks = common if group == OVERALL else common & set(GROUPS[group])
+    if not tasks:
+        raise InputError(f"results: no task of the group {group!r} was scored for every model and recurrence")
+    return Table.from_records([_mean(key, rows, tasks, group) for key, rows in runs.items()])
+
+
+def present_groups(results: Table) -> tuple[str, ...]:
+    """Return the groups, ``overall`` first, of which the results hold a task for every model and recurrence."""
+    found = [OVERALL]
+    for name in GROUPS:
+        try:
+            mean_scores(results, name)
+        except InputError:
+            continue
+        found.append(name)
+    return tuple(found)
+
+
+def _mean(key: tuple[Any, ...], rows: Sequence[Mapping[str, Any]], tasks: set[str], group: str) -> dict[str, Any]:
+    values = {row["task"]: row["value"] for row in rows if row["task"] in tasks}
+    errors = {row["task"]: row["stderr"] for row in rows if row["task"] in tasks}
+    return {
+        "model": key[0],
+        "recurrence": key[1],
+        "training_flops": key[2],
+        "group": group,
+        "tasks": len(values),
+        "score": float(np.mean(list(values.values()))),
+        "stderr": float(np.linalg.norm(list(errors.values())) / len(errors)),
+    }
+
+
+def draw_downstream(table: Table, axes: Any | None = None) -> Any:
+    """Draw the scores of :func:`mean_scores` against training compute; dashed lines join equal compute.
+
+    Each model and recurrence is a curve; a compute that several share is a dashed line.
+    """
+    axes = or_new(axes)
+    axes.set_xscale("log")
+    curves = groups(table, "model", "recurrence")
+    models = list(dict.fromkeys(model for model, _ in curves))
+    for place, ((model, R), rows) in enumerate(curves.items()):
+        rows = sorted(rows, key=lambda row: row["training_flops"])
+        _points(axes, rows, "training_flops", place, models.index(model), f"{model}, R = {R:g}")
+    shared = [flops for (flops,), rows in groups(table, "training_flops").items() if len(rows) > 1]
+    for flops in shared:
+        axes.axvline(flops, color="0.5", linestyle="--", linewidth=0.8, zorder=0, gid="matched compute")
+    _compute_ticks(axes, sorted(set(table.columns["training_flops"])))
+    legend(axes, 2)
+    return finish(
+        axes, _group_title(table) + "; dashed: equal compute", "training compute (FLOPs)", _score_label(table)
+    )
+
+
+def draw_scores_by_recurrence(table: Table, axes: Any | None = None) -> Any:
+    """Draw the scores of :func:`mean_scores` against test-time recurrence; a model with one R is a level line."""
+    axes = or_new(axes)
+    for place, ((model,), rows) in enumerate(groups(table, "model").items()):
+        rows = sorted(rows, key=lambda row: row["recurrence"])
+        if len(rows) == 1:
+            label = f"{model} (R = {rows[0]['recurrence']:g})"
+            axes.axhline(rows[0]["score"], color=colour(place), linestyle="--", linewidth=1, label=label)
+        else:
+            _points(axes, rows, "recurrence", place, place, model)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    legend(axes, 2)
+    return finish(axes, _group_title(table), RECURRENCE + " at test time", _score_label(table))
+
+
+def draw_psi(table: Table, axes: Any | None = None) -> Any:
+    """Draw Psi against R for each E, with its spread; columns ``experts, recurrence, psi, spread``."""
+    axes = or_new(axes)
+    for place, ((E,), rows) in enumerate(groups(table, "experts").items()):
+        rows = sorted(rows, key=lambda row: row["recurrence"])
+        R = [row["recurrence"] for row in rows]
+        axes.errorbar(
+            R, [row["psi"] for row in rows], [_known(row.get("spread")) for row in rows], color=colour(place),
+            marker=marker(place), markersize=3.5, linewidth=1.2, elinewidth=0.8, capsize=2, label=f"E = {E:g}",
+        )  # fmt: skip
+    axes.set_xticks(sorted(set(table.columns["recurrence"])))
+    legend(axes, 4)
+    return finish(axes, "Expert-path diversity (bars: ± 1 std)", RECURRENCE, "Ψ (experts met per active one)")
+
+
+def draw_training(table: Table, axes: Any | None = None) -> Any:
+    """Draw training loss against tokens, a curve for each ``run``; columns ``step, tokens, loss``."""
+    axes = or_new(axes)
+    runs = groups(table, "run") if "run" in table.columns else {("loss",): list(table.records())}
+    for place, ((run,), rows) in enumerate(runs.items()):
+        axes.plot(
+            [row["tokens"] for row in rows], [row["loss"] for row in rows], color=colour(place), linewidth=1, label=run
+        )
+    axes.set_xscale("log")
+    powers(axes.xaxis)
+    legend(axes, 2)
+    return finish(axes, "Training", "training tokens D", LOSS)
+
+
+def draw_test_time(table: Table, axes: Any | None = None) -> Any:
+    """Draw the loss of a checkpoint against the recurrence it is run at; columns ``recurrence, loss, stderr``.
+
+    A ``model`` column makes a curve for each.
+    """
+    axes = or_new(axes)
+    models = groups(table, "model") if "model" in table.columns else {("",): list(table.records())}
+    for place, ((model,), rows) in enumerate(models.items()):
+        rows = sorted(rows, key=lambda row: row["recurrence"])
+        named = {"label": model} if model else {}
+        axes.errorbar(
+            [row["recurrence"] for row in rows], [row["loss"] for row in rows],
+            [_known(row.get("stderr")) for row in rows], color=colour(place), marker=marker(place), markersize=3.5,
+            linewidth=1.2, capsize=2, **named,
+        )  # fmt: skip
+    if "model" in table.columns:
+        legend(axes, 2)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    return finish(axes, "Test-time recurrence", RECURRENCE + " at test time", LOSS)
+
+
+def _points(axes: Any, rows: Sequence[Mapping[str, Any]], x: str, place: int, shape: int, label: str) -> None:
+    axes.errorbar(
+        [row[x] for row in rows], [row["score"] for row in rows], [_known(row["stderr"]) for row in rows],
+        color=colour(place), marker=marker(shape), markersize=4, linewidth=1.2, elinewidth=0.8, capsize=2, label=label,
+    )  # fmt: skip
+
+
+def _known(value: float | None) -> float:
+    """Return a spread to draw: none where it is not known."""
+    return 0.0 if value is None or value != value else value
+
+
+def _group_title(table: Table) -> str:
+    first = next(table.records())
+    return f"{first['group'].capitalize()} ({first['tasks']} task{'s' if first['tasks'] != 1 else ''})"
+
+
+def _compute_ticks(axes: Any, budgets: Sequence[float]) -> None:
+    """Put ticks at the budgets themselves where they are few, and room around them."""
+    axes.set_xlim(budgets[0] / 2, budgets[-1] * 2)
+    powers(axes.xaxis)
+    if len(budgets) <= 4:
+        axes.set_xticks(budgets, [scientific(each) for each in budgets])
+
+
+def _score_label(table: Table) -> str:
+    return "mean score (%)" if max(table.columns["score"]) > 1 else "mean score (fraction)"

@@ -1,0 +1,85 @@
+"""An evaluation's report: scores by recurrence, by task and against compute."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from loopscale.figures.marks import groups
+from loopscale.figures.outcomes import (
+    OVERALL,
+    draw_downstream,
+    draw_scores_by_recurrence,
+    mean_scores,
+    present_groups,
+)
+from loopscale.figures.picture import Panel
+from loopscale.figures.reports.parts import add_picture, file_facts
+from loopscale.report import Report
+from loopscale.tables import Table
+
+
+def evaluation_report(results: Table, source: str | Path | None = None) -> Report:
+    """Return the report of evaluation results, with the columns of :data:`loopscale.figures.results.RESULTS`."""
+    overall = list(mean_scores(results).records())
+    models = list(dict.fromkeys(row["model"] for row in overall))
+    report = Report(f"Evaluation of {', '.join(models)}")
+    report.question("How good is each model on these tasks, and what do more passes at test time add?")
+    report.answer(" ".join(_best(model, [row for row in overall if row["model"] == model]) for model in models))
+    report.heading("How sure")
+    report.text(_certainty(overall))
+    by_group = [(group, mean_scores(results, group)) for group in present_groups(results)]
+    panels = [Panel(table, draw_scores_by_recurrence) for _, table in by_group]
+    add_picture(report, panels, "Mean scores against test-time recurrence; bars are standard errors where known.")
+    if all(row["training_flops"] == row["training_flops"] for row in overall):
+        report_panels = [Panel(table, draw_downstream) for group, table in by_group if group in (OVERALL, "reasoning")]
+        add_picture(report, report_panels, "Mean scores against training compute; dashed lines mark equal compute.")
+    _add_scores(report, results, overall)
+    report.provenance(**file_facts(source))
+    return report
+
+
+def _best(model: str, rows: list[dict[str, Any]]) -> str:
+    top, first = max(rows, key=lambda row: row["score"]), min(rows, key=lambda row: row["recurrence"])
+    said = f"{model}: {_score(top)} on average over {top['tasks']} tasks at R = {top['recurrence']:g}"
+    if top is first:
+        return f"{said}."
+    return f"{said}, {_signed(top['score'] - first['score'])} over R = {first['recurrence']:g}."
+
+
+def _certainty(overall: list[dict[str, Any]]) -> str:
+    known = [row["stderr"] for row in overall if row["stderr"] == row["stderr"]]
+    if not known:
+        return "The results state no standard errors: small differences may be chance."
+    return (
+        f"The mean scores have standard errors of up to {max(known):.3g}, from the spread over questions alone; "
+        "another training run would differ by more."
+    )
+
+
+def _add_scores(report: Report, results: Table, overall: list[dict[str, Any]]) -> None:
+    """Add a row for each task and a column for each model and recurrence, the mean last."""
+    runs = groups(results, "model", "recurrence")
+    tasks = list(dict.fromkeys(zip(results.columns["task"], results.columns["metric"], strict=True)))
+    cells = {key: {(row["task"], row["metric"]): row for row in rows} for key, rows in runs.items()}
+    report.heading("Scores by task")
+    head = ("task", "metric", *(f"{model}, R={R:g}" for model, R in runs))
+    body = [[task, metric, *(_cell(found.get((task, metric))) for found in cells.values())] for task, metric in tasks]
+    means = {(row["model"], row["recurrence"]): row for row in overall}
+    report.table(head, [*body, ["mean", "", *(_score(means[key]) for key in runs)]])
+
+
+def _cell(row: Mapping[str, Any] | None) -> str:
+    if row is None:
+        return "–"
+    error = "" if row["stderr"] != row["stderr"] else f" ± {row['stderr']:.2g}"
+    return f"{row['value']:.4g}{error}"
+
+
+def _score(row: Mapping[str, Any]) -> str:
+    return f"{row['score']:.4g}"
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.3g}"

@@ -1,0 +1,117 @@
+"""Tidy tables from other rooms' files: training metrics, evaluation results, Psi, test-time recurrence.
+
+A file is CSV, TSV, Parquet or JSON lines. Each kind of table has columns that it must have; others are let be.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from loopscale.errors import InputError, nearest, shown
+from loopscale.fit.sources import read_columns
+from loopscale.tables import Table
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a table must hold: columns of text, columns of numbers, and numbers that may be missing."""
+
+    name: str
+    texts: tuple[str, ...]
+    numbers: tuple[str, ...]
+    optional: tuple[str, ...] = ()
+    other_names: Mapping[str, str] = field(default_factory=dict)
+    """What an optional column is called elsewhere."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Every column that must be there."""
+        return self.texts + self.numbers
+
+
+METRICS = Kind("training metrics", (), ("step", "tokens", "loss"))
+"""A row for each step that was recorded; loss in nats per token."""
+RESULTS = Kind("evaluation results", ("model", "task", "metric"), ("recurrence", "value"), ("stderr", "training_flops"))
+"""A row for each (model, recurrence, task); ``stderr`` and ``training_flops`` where they are known."""
+PSI = Kind("expert-path diversity", (), ("experts", "recurrence", "psi"), ("spread",), {"spread": "std_prompts"})
+"""Psi of eq. expert-path-diversity and its standard deviation, as in ``loopscale routing --csv``."""
+TEST_TIME = Kind("test-time recurrence", (), ("recurrence", "loss"), ("stderr",))
+"""The loss of one checkpoint at each recurrence."""
+PAPER_PSI = "paper_psi.csv"
+PAPER_RESULTS = "paper_case_study.csv"
+
+
+def read_table(path: str | Path, kind: Kind) -> Table:
+    """Read a table of one kind, its numbers checked."""
+    columns = _json_lines(path) if str(path).endswith((".jsonl", ".ndjson")) else read_columns(path)
+    return checked_table(columns, kind, str(path))
+
+
+def checked_table(columns: dict[str, list[Any]], kind: Kind, where: str) -> Table:
+    """Check the columns and turn the numbers into numbers; NaN where an optional one is missing."""
+    for name in kind.columns:
+        if name not in columns:
+            raise InputError(
+                f"{where}: column {name!r} is missing{nearest(name, columns)}; "
+                f"a table of {kind.name} has {', '.join(kind.columns)}"
+            )
+    rows = len(columns[kind.columns[0]])
+    if not rows:
+        raise InputError(f"{where}: there are no rows")
+    found = dict(columns)
+    for name in kind.numbers:
+        found[name] = [_number(cell, where, row, name) for row, cell in enumerate(columns[name], 1)]
+    for name in kind.optional:
+        cells = columns.get(name) or columns.get(kind.other_names.get(name, ""), [None] * rows)
+        found[name] = [
+            math.nan if cell in (None, "") or cell != cell else _number(cell, where, row, name)
+            for row, cell in enumerate(cells, 1)
+        ]
+    return Table(found)
+
+
+def paper_table(name: str, kind: Kind) -> Table:
+    """Return a table that the paper prints, kept with the package: :data:`PAPER_PSI` or :data:`PAPER_RESULTS`."""
+    text = (resources.files("loopscale.figures") / name).read_text(encoding="utf-8")
+    head, *rows = csv.reader(text.splitlines())
+    return checked_table({key: [row[k] for row in rows] for k, key in enumerate(head)}, kind, name)
+
+
+def _number(cell: Any, where: str, row: int, name: str) -> float:
+    try:
+        value = float(cell)
+    except (TypeError, ValueError):
+        value = math.nan
+    if not math.isfinite(value) or isinstance(cell, bool):
+        raise InputError(f"{where}: row {row}: {name} is {shown(cell)}; it should be a finite number")
+    return value
+
+
+def _json_lines(path: str | Path) -> dict[str, list[Any]]:
+    """Return the objects of a JSON-lines file as columns; None where one lacks a field."""
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or 'not UTF-8 text'}") from None
+    rows = [_object(line, path, number) for number, line in enumerate(lines, 1) if line.strip()]
+    names = dict.fromkeys(key for row in rows for key in row)
+    return {name: [row.get(name) for row in rows] for name in names}
+
+
+def _object(line: str, path: str | Path, number: int) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        row = None
+    if not isinstance(row, dict):
+        raise InputError(f"{path}: line {number}: {shown(line[:40])} is not a JSON object")
+    return row

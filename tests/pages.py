@@ -1,0 +1,89 @@
+"""Pages that show commands and code: what they show, step by step, and how to run it.
+
+A page is run in a folder of its own, top to bottom: fenced blocks with a title become files, indented lines that start
+with ``loopscale`` are commands, and Python blocks share one set of names.
+"""
+
+import json
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from loopscale.cli import main
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
+
+NOT_RUN = {
+    "path/to/": "a file of the reader's own",
+    "from_architecture(rung(": "a model of a billion weights",
+    "LLM(": "vLLM has an environment of its own",
+}
+"""What marks a step that no test can run, and why."""
+
+_STEP = re.compile(
+    r"^```(?P<kind>\w+)(?: title=\"(?P<title>[^\"]+)\")?\n(?P<body>.*?)^```$"
+    r"|^    (?:\$ )?(?P<command>loopscale [^\n]+?)(?:[ ]{2,}#[^\n]*|[ ]#[ ][^\n]*)?$",
+    flags=re.MULTILINE | re.DOTALL,
+)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing that a page has its reader do: ``file``, ``python`` or ``command``."""
+
+    kind: str
+    text: str
+    name: str = ""
+
+    @property
+    def runs(self) -> bool:
+        """Whether a test can do it too."""
+        return not any(mark in self.text for mark in NOT_RUN)
+
+
+def steps(page: Path) -> list[Step]:
+    """Return what a page shows, in order."""
+    found = []
+    for match in _STEP.finditer(page.read_text(encoding="utf-8")):
+        if match["command"]:
+            found.append(Step("command", match["command"].strip()))
+        elif match["title"]:
+            found.append(Step("file", match["body"], match["title"]))
+        elif match["kind"] == "python":
+            found.append(Step("python", match["body"]))
+    return [step for step in found if step.runs]
+
+
+def run_page(page: Path) -> dict[str, object]:
+    """Do what the page shows, in the current folder; return the names that its Python blocks leave."""
+    names: dict[str, object] = {}
+    for step in steps(page):
+        if step.kind == "file":
+            Path(step.name).write_text(step.text, encoding="utf-8")
+        elif step.kind == "python":
+            exec(step.text, names)
+        else:
+            assert run_command(step.text) == 0, step.text
+    return names
+
+
+def run_command(line: str) -> int:
+    """Run a command line in this process; return its exit code."""
+    with pytest.raises(SystemExit) as stop:
+        main(shlex.split(line)[1:])
+    return int(stop.value.code or 0)
+
+
+def cells(notebook: Path) -> list[tuple[str, str]]:
+    """Return a notebook's code cells, each with what it printed when it was saved."""
+    found = []
+    for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]:
+        if cell["cell_type"] == "code":
+            printed = [part for each in cell["outputs"] if each.get("name") == "stdout" for part in each["text"]]
+            found.append(("".join(cell["source"]), "".join(printed)))
+    return found

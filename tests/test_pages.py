@@ -1,0 +1,75 @@
+"""What the README, the documentation and the notebooks show is true: it runs as written and says what it says."""
+
+import contextlib
+import io
+import shlex
+import warnings
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+
+from loopscale.fit.datasets import simulate_sweep
+from pages import NOTEBOOKS, PAGES, ROOT, cells, run_command, run_page, steps
+
+SHOWING = [page for page in PAGES if steps(page)]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    """A folder with the files that pages take as the reader's own: a sweep, and a plan."""
+    monkeypatch.chdir(tmp_path)
+    simulate_sweep(recurrences=(1, 2, 4, 8, 16), tokens=np.linspace(1e11, 5e11, 5).tolist()).to_csv("runs.csv")
+    run_command("loopscale plan --flops 5e21 --memory 3GB --bits int4 --out plan.json")
+    return tmp_path
+
+
+@pytest.fixture
+def checkpoint(folder) -> Path:
+    """A model in FOLDER, and prompts."""
+    from loopscale.architecture import at_width
+    from loopscale.model import LoopedMoEConfig, LoopedMoEForCausalLM
+    from loopscale.train.tokens import find_tokens
+
+    (folder / "prompts.txt").write_text("It was a long way.\nAnd then it was not.\n")
+    words = find_tokens("bytes", [])
+    small = at_width(256, layers=5, experts=2, vocabulary=words.vocabulary)
+    LoopedMoEForCausalLM(LoopedMoEConfig.from_architecture(small, recurrence=2)).save_pretrained("FOLDER")
+    words.tokenizer.save_pretrained("FOLDER")
+    return folder / "FOLDER"
+
+
+@pytest.mark.parametrize("page", SHOWING, ids=lambda page: str(page.relative_to(ROOT)))
+def test_everything_a_page_shows_runs_as_written(page, folder, request):
+    if any("FOLDER" in step.text for step in steps(page)):
+        request.getfixturevalue("checkpoint")
+    run_page(page)
+
+
+def test_the_pages_show_commands_of_every_kind():
+    verbs = {shlex.split(step.text)[1] for page in SHOWING for step in steps(page) if step.kind == "command"}
+    core = {"plan", "profile", "predict", "laws", "fit", "compare", "next", "figures", "report", "count"}
+    assert core | {"train", "generate", "routing"} <= verbs
+
+
+def test_the_readmes_python_says_what_it_says(folder):
+    block = next(step.text for step in steps(ROOT / "README.md") if "Budget(" in step.text)
+    names: dict[str, object] = {}
+    exec(block, names)
+    choice = names["found"].choice
+    assert choice.label == "1.0B E=8 R=2"
+    assert choice.loss == pytest.approx(1.9757, abs=5e-5)
+    assert "'1.0B E=8 R=2', 1.9757" in block
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebooks_cells_print_what_the_notebook_shows(notebook, folder):
+    names: dict[str, object] = {}
+    with mpl.rc_context({"backend": "agg"}), warnings.catch_warnings():
+        warnings.simplefilter("error", DeprecationWarning)
+        for source, shown in cells(notebook):
+            printed = io.StringIO()
+            with contextlib.redirect_stdout(printed):
+                exec(source, names)
+            assert printed.getvalue() == shown

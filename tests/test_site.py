@@ -1,0 +1,81 @@
+"""The documentation builds without a warning, and none of its links is dead."""
+
+import os
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+pytest.importorskip("mkdocs")
+
+
+class Links(HTMLParser):
+    """The links and the anchors of a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.anchors: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.links += [given[name] for name in ("href", "src") if given.get(name)]
+        self.anchors |= {given[name] for name in ("id", "name") if given.get(name)}
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    quiet = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}  # the theme's own news
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=quiet)
+    assert done.returncode == 0, done.stderr
+    assert "WARNING" not in done.stderr
+    return folder
+
+
+def read(page: Path) -> Links:
+    links = Links()
+    links.feed(page.read_text(encoding="utf-8"))
+    return links
+
+
+def test_no_link_of_the_site_is_dead(site):
+    pages = {page: read(page) for page in site.rglob("*.html") if page.name != "404.html"}
+    assert len(pages) > 20
+    dead = []
+    for page, found in pages.items():
+        for link in found.links:
+            parts = urlsplit(link)
+            if parts.scheme or parts.netloc:
+                continue
+            target = (page.parent / unquote(parts.path)).resolve() if parts.path else page
+            anchors = pages[target].anchors if target in pages else set()
+            if not target.exists() or (parts.fragment and target in pages and unquote(parts.fragment) not in anchors):
+                dead.append((str(page.relative_to(site)), link))
+    assert not dead
+
+
+def test_the_site_fetches_nothing_from_elsewhere(site):
+    for page in site.rglob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        assert "fonts.googleapis" not in text
+        assert 'src="http' not in text
+
+
+def test_the_api_pages_hold_what_the_rooms_offer(site):
+    plan = (site / "api" / "plan.html").read_text(encoding="utf-8")
+    for name in ("joint_optimum", "Budget", "isoflop_over_recurrence"):
+        assert f'id="loopscale.plan.{name}"' in plan
+
+
+def test_generated_tables_are_the_papers(site):
+    results = (site / "results.html").read_text(encoding="utf-8")
+    assert "generated:" not in results
+    for loss in ("2.1008", "1.9757", "1.8875"):
+        assert loss in results
+    assert "R* = 5, on 3.26T tokens" in (site / "gaps.html").read_text(encoding="utf-8")
