@@ -23,6 +23,7 @@ VERBS = {
     "laws": "The published scaling laws, with what they were fitted on.",
     "generate": "Continue a prompt with a looped model at several recurrences, side by side.",
     "routing": "Expert-path diversity Psi of a checkpoint over a text file.",
+    "eval": "Benchmarks and validation loss of checkpoints at every recurrence.",
     "demo": "The paper's designs and figures from its law, in one go.",
 }
 
