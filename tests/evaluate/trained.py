@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -139,12 +140,24 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=raw, eos_token="<end>", pad_token="<end>")
 
 
-def train(where: Path, steps: int = 300, batch: int = 4, rate: float = 5e-3, seed: int = 0) -> list[float]:
-    """Train with AdamW and a cosine, save model and tokenizer into ``where``, return the losses."""
+def new_model(seed: int, **changes: Any) -> LoopedMoEForCausalLM:
+    """Return a model with random weights."""
     torch.manual_seed(seed)
     words = byte_tokenizer()
-    ids = torch.tensor(words(text(8_000, seed=1), verbose=False)["input_ids"])
-    model = LoopedMoEForCausalLM(LoopedMoEConfig(**SIZES, vocab_size=len(words), eos_token_id=words.eos_token_id))
+    sizes = {**SIZES, "vocab_size": len(words), "eos_token_id": words.eos_token_id, **changes}
+    return LoopedMoEForCausalLM(LoopedMoEConfig(**sizes))
+
+
+def save(model: LoopedMoEForCausalLM, where: Path) -> None:
+    """Write model and tokenizer into a folder; the tokenizer last."""
+    model.save_pretrained(where)
+    byte_tokenizer().save_pretrained(where)
+
+
+def train(where: Path, steps: int = 300, batch: int = 4, rate: float = 5e-3, seed: int = 0) -> list[float]:
+    """Train with AdamW and a cosine, save model and tokenizer into ``where``, return the losses."""
+    model = new_model(seed)
+    ids = torch.tensor(byte_tokenizer()(text(8_000, seed=1), verbose=False)["input_ids"])
     optimiser = torch.optim.AdamW(model.parameters(), rate, betas=(0.9, 0.95))
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, rate, steps, pct_start=0.1, cycle_momentum=False)
     losses = []
@@ -159,6 +172,5 @@ def train(where: Path, steps: int = 300, batch: int = 4, rate: float = 5e-3, see
         schedule.step()
         update_biases(model, out.expert_counts)
         losses.append(out.loss.item())
-    model.save_pretrained(where)
-    words.save_pretrained(where)
+    save(model, where)
     return losses

@@ -103,7 +103,7 @@ def command(
     results = _evaluate(subjects, work, given["recurrences"])
     if not results and not given["published"]:
         raise InputError(f"{work.store.folder}: no results for these tasks and settings; give a checkpoint to evaluate")
-    models = [subject.model for subject in subjects] or work.store.models()
+    models = [work.store.add_model(subject.model) for subject in subjects] or work.store.models()
     rows = make_rows(work.suite, models, results, given["baseline"])
     show_results(work.suite, rows, as_shown, published=given["published"], tidy_path=given["tidy"])
 

@@ -96,7 +96,6 @@ def evaluate(
     subject: Subject, pairs: Sequence[Pair], setup: Setup, store: Store, tasks: Callable[[], Tasks], progress: Progress
 ) -> list[Result]:
     """Return the results of all pairs; those that the store lacks are measured and kept there one by one."""
-    store.add_model(subject.model)
     pending = [pair for pair in pairs if store.find(pair.key) is None]
     progress.finished(len(pairs) - len(pending))
     if pending:
@@ -117,6 +116,7 @@ def _measure(
     make = {"hf": backends.hugging_face, "vllm": backends.vllm}[setup.backend]
     with quiet():
         at = make(subject.path, subject.tokenizer, setup.dtype, setup.batch, setup.context)
+        store.add_model(subject.model)
         lm, current = None, 0
         for pair in pending:
             if pair.key.recurrence != current:

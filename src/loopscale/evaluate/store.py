@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -110,14 +110,16 @@ class Store:
         _make(path.parent)
         write_json(path, result.to_dict())
 
-    def add_model(self, model: Model) -> None:
-        """Keep what tables need to know of a checkpoint; training tokens that are already known stay."""
+    def add_model(self, model: Model) -> Model:
+        """Keep what tables need to know of a checkpoint; return it with the training tokens, if they were known."""
         path = self.folder / model.checkpoint[:16] / "model.json"
         known = Model.from_dict(read_json(path), str(path)) if path.is_file() else None
-        if known is not None and (model.training_tokens is None or model == known):
-            return
-        _make(path.parent)
-        write_json(path, model.to_dict())
+        if known is not None and model.training_tokens is None:
+            model = replace(model, training_tokens=known.training_tokens)
+        if model != known:
+            _make(path.parent)
+            write_json(path, model.to_dict())
+        return model
 
     def models(self) -> list[Model]:
         """Return every checkpoint that was evaluated."""

@@ -158,7 +158,7 @@ def _data_errors(task: str, leaves: list[Described]) -> Iterator[None]:
                 f"task {task!r} cannot be loaded: {reason}; lm-eval looks for data_files where the command runs"
             ) from error
         raise InputError(
-            f"task {task!r} needs the data set {data!r}, and the Hugging Face hub is out of reach; where it is "
-            f"not, run HF_HOME=folder loopscale eval --tasks {task} --download, bring the folder here, and set HF_HOME=folder and "
-            "HF_HUB_OFFLINE=1"
+            f"task {task!r} needs the data set {data!r}, and the Hugging Face hub is out of reach; where it is not, "
+            f"run HF_HOME=folder loopscale eval --tasks {task} --download, bring the folder here, and set "
+            "HF_HOME=folder and HF_HUB_OFFLINE=1"
         ) from error

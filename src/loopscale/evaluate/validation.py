@@ -21,11 +21,12 @@ def evaluate_text(
     """Return the loss at each recurrence, or with early exit at the largest; measure what the store lacks."""
     if setup.backend != "hf":
         raise InputError(f"backend {setup.backend!r} gives no loss for each pass; use hf for texts")
-    store.add_model(subject.model)
     wanted = recurrences if setup.exit is None else (max(recurrences),)
     keys = [_key(subject, text, recurrence, setup) for recurrence in wanted]
     if any(store.find(key) is None for key in keys):
-        for result in _measure(subject, text, keys, setup, progress):
+        results = _measure(subject, text, keys, setup, progress)
+        store.add_model(subject.model)
+        for result in results:
             store.add(result)
     progress.finished(len(keys))
     found = [store.find(key) for key in keys]
