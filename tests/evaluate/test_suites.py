@@ -42,7 +42,10 @@ def test_the_suite_has_the_papers_names_shots_and_metrics():
 
 def test_all_14_tasks_resolve_in_the_installed_harness_with_those_shots_and_metrics(paper: Tasks):
     members = {name: paper.leaves(name) for name in PAPER}
-    assert {name: len(found) for name, found in members.items() if len(found) > 1} == {"leaderboard_bbh": 24, "mmlu": 57}
+    assert {name: len(found) for name, found in members.items() if len(found) > 1} == {
+        "leaderboard_bbh": 24,
+        "mmlu": 57,
+    }
     for name, (shots, metric) in PAPER.items():
         for leaf in members[name]:
             assert metric in leaf.metrics, leaf
@@ -51,7 +54,9 @@ def test_all_14_tasks_resolve_in_the_installed_harness_with_those_shots_and_metr
 
 def test_a_metric_that_a_task_lacks_is_refused_with_those_it_has():
     local = load_suite("local").benchmarks[0]
-    with pytest.raises(InputError, match=r"'loopscale_spelling' has no metric 'f1,none'.* has acc,none and acc_norm,none"):
+    with pytest.raises(
+        InputError, match=r"'loopscale_spelling' has no metric 'f1,none'.* has acc,none and acc_norm,none"
+    ):
         Tasks((replace(local, metric="f1,none"),))
 
 
