@@ -62,7 +62,11 @@ class Fields:
     def numbers(self, name: str) -> dict[str, float]:
         """Take an object whose every value is a finite number."""
         inner = self.object(name)
-        return {key: inner.take(key, float) for key in list(inner._data)}
+        return {key: inner.take(key, float) for key in inner.names()}
+
+    def names(self) -> list[str]:
+        """Return the fields that were not taken yet."""
+        return list(self._data)
 
     def done(self) -> None:
         """Refuse whatever was not taken, by name."""

@@ -28,6 +28,7 @@ VERBS = {
     "sweep": "Train a grid of runs on this machine, Ray or SLURM, and give their losses to `fit`.",
     "generate": "Continue a prompt with a looped model at several recurrences, side by side.",
     "routing": "Expert-path diversity Psi of a checkpoint over a text file.",
+    "eval": "Benchmarks and validation loss of checkpoints at every recurrence.",
     "demo": "The paper's designs and figures from its law, in one go.",
 }
 
