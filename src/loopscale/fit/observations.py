@@ -16,7 +16,7 @@ from loopscale.arrays import BoolArray, FloatArray, IntArray
 from loopscale.errors import InputError
 from loopscale.files import write_text
 from loopscale.fit.reading import Rows, read_rows
-from loopscale.fit.sources import frame_columns, read_columns
+from loopscale.fit.sources import csv_columns, frame_columns, read_columns
 from loopscale.laws import Counting, Points
 
 
@@ -104,8 +104,15 @@ class Observations:
         """Read a ``.csv``, ``.csv.gz``, ``.tsv`` or ``.parquet`` file; options as for :meth:`from_frame`."""
         return cls._of(read_rows(read_columns(path), columns or {}, units or {}, str(path)), str(path), counts)
 
-    def to_csv(self, path: str | Path) -> None:
-        """Write the rows under names that :meth:`read` knows, in raw counts."""
+    @classmethod
+    def from_csv(
+        cls, text: str, *, source: str = "runs.csv", counts: Counting = Counting.WITHOUT_EMBEDDINGS
+    ) -> Observations:
+        """Read the text of a CSV file; ``source`` names it in errors."""
+        return cls._of(read_rows(csv_columns(text, source), {}, {}, source), source, counts)
+
+    def csv(self) -> str:
+        """Return the rows as CSV text, under names that :meth:`read` knows, in raw counts."""
         p = self.points
         columns: dict[str, Any] = {"run": self.run, "N_act (raw)": p.active, "E": p.experts, "R": p.recurrence}
         columns |= {} if p.loop is None else {"N_loop (raw)": p.loop}
@@ -116,7 +123,11 @@ class Observations:
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(columns)
         writer.writerows(zip(*(np.asarray(column).tolist() for column in columns.values()), strict=True))
-        write_text(path, out.getvalue())
+        return out.getvalue()
+
+    def to_csv(self, path: str | Path) -> None:
+        """Write the rows as a CSV file."""
+        write_text(path, self.csv())
 
     @classmethod
     def _of(cls, rows: Rows, source: str, counts: Counting) -> Observations:
