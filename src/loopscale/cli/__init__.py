@@ -21,6 +21,7 @@ VERBS = {
     "next": "The runs that would make a plan surest, per FLOP.",
     "count": "Parameters, FLOPs and memory of a model or a config.json.",
     "laws": "The published scaling laws, with what they were fitted on.",
+    "app": "The explorer: plan and fit in the browser.",
     "generate": "Continue a prompt with a looped model at several recurrences, side by side.",
     "routing": "Expert-path diversity Psi of a checkpoint over a text file.",
     "demo": "The paper's designs and figures from its law, in one go.",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +9,9 @@ import click
 
 from loopscale.cli.data import data_options, form_options, read_runs, take_procedure
 from loopscale.cli.show import print_json, progress_bar
-from loopscale.fit import Recipe, Scheme, fit, resample, summary, values, warnings
+from loopscale.fit import Recipe, Scheme, fit, resample, summary, values
 from loopscale.fit.forms import default_form
+from loopscale.fit.summary import law_with_warnings
 from loopscale.laws import MAPPINGS
 from loopscale.report import check_report_path
 
@@ -77,7 +77,7 @@ def command(
         with progress_bar("Refitting resampled data", resamples) as progress:
             found = resample(found, scheme=scheme, count=resamples, seed=settings["seed"], progress=progress)
     if out is not None:
-        replace(found.law, note="; ".join(warnings(found))).save(out)
+        law_with_warnings(found).save(out)
     if report is not None:
         from loopscale.figures.fit_report import fit_report
 

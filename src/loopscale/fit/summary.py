@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from loopscale.fit.diagnostics import fit_covariance, run_share, warnings
 from loopscale.fit.result import Fit, Recipe, Scheme
 from loopscale.fit.uncertainty import coefficient_intervals, problem_of
+from loopscale.laws import ScalingLaw
 from loopscale.quantities import format_count
 
 LEVEL = 0.9
@@ -51,6 +53,11 @@ def values(found: Fit) -> dict[str, Any]:
         "degenerate": list(found.degenerate),
         "warnings": list(warnings(found)),
     }
+
+
+def law_with_warnings(fit: Fit) -> ScalingLaw:
+    """Return the law as it is saved: what a reader of the fit must know goes with it."""
+    return replace(fit.law, note="; ".join(warnings(fit)))
 
 
 def r_squared(fit: Fit) -> float:
