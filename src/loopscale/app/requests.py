@@ -67,7 +67,7 @@ class PlanRequest(SpaceFields):
     law: LawChoice = DEFAULT
     eps: float | None = Field(None, ge=0, le=10, description="Least gain that justifies a step; else the law's RMSE.")
     rule: Literal["paper", "loss"] = "paper"
-    top: int = Field(20, ge=1, le=300, description="Ranked candidates to return.")
+    top: int = Field(20, ge=1, le=500, description="Ranked candidates to return.")
     charts: list[Chart] = Field([], max_length=7, description="Tables for charts to return with the plan.")
 
     @property

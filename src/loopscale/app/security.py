@@ -54,14 +54,14 @@ class Guard:
         try:
             body = await self._body(receive)
         except _TooLargeError:
-            most = f"{self.limits.upload / 1e6:g} MB"
-            await refused(413, f"the request is larger than {most}; send less")(scope, receive, _with_headers(send))
-            return
+            reply = refused(413, f"the request is larger than {self.limits.upload / 1e6:g} MB; send less")
         except TimeoutError:
-            slow = f"the request did not arrive within {self.limits.upload_seconds:g} seconds"
-            await refused(408, slow)(scope, receive, _with_headers(send))
+            reply = refused(408, f"the request did not arrive within {self.limits.upload_seconds:g} seconds")
+        else:
+            await self.app(scope, _Replay(body, receive), _with_headers(send))
             return
-        await self.app(scope, _Replay(body, receive), _with_headers(send))
+        reply.headers["connection"] = "close"  # whatever else comes on this line is not read
+        await reply(scope, receive, _with_headers(send))
 
     def _foreign(self, scope: Scope) -> str | None:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
