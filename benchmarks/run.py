@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import app_speed
 import fit_speed
 import model_speed
 import next_runs
 import plan_speed
 
 if __name__ == "__main__":
-    for name, benchmark in (("plan", plan_speed), ("fit", fit_speed), ("next runs", next_runs), ("model", model_speed)):
+    benchmarks = {
+        "plan": plan_speed,
+        "fit": fit_speed,
+        "next runs": next_runs,
+        "model": model_speed,
+        "explorer": app_speed,
+    }
+    for name, benchmark in benchmarks.items():
         print(f"== {name} ==", flush=True)
         benchmark.main()

@@ -11,7 +11,7 @@ from loopscale.cli import main
 from loopscale.fit.datasets import simulate_sweep
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
-LINES = re.findall(r"^    (?:\$ )?(loopscale (?!count).+?)(?:\s{2,}#.*| # .*)?$", README, flags=re.MULTILINE)
+LINES = re.findall(r"^    (?:\$ )?(loopscale (?!count|app).+?)(?:\s{2,}#.*| # .*)?$", README, flags=re.MULTILINE)
 COMMANDS = list(dict.fromkeys(line.strip() for line in LINES))
 
 

@@ -17,6 +17,8 @@ class Limits:
     """The most rows of a sweep."""
     evaluations: int = 4_000_000
     """Candidates times laws of one plan."""
+    threads: int = 4
+    """Answers that compute at the same time; more would only wait for one another, and hold memory."""
     resamples: int = 2_000
     """Resampled laws that one law may carry."""
     job_seconds: float = 300.0

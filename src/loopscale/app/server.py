@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from anyio import to_thread
 from fastapi import FastAPI
 from starlette.staticfiles import StaticFiles
 
@@ -35,6 +36,7 @@ def create_app(hosts: Iterable[str] = LOOPBACK, limits: Limits | None = None) ->
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        to_thread.current_default_thread_limiter().total_tokens = limits.threads
         yield
         await jobs.close()
 
