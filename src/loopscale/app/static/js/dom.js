@@ -36,8 +36,18 @@ export function segmented(group, value, choose) {
 
 export function table(columns, records, extra = () => ({})) {
   const look = (c) => [c.left && "left", c.wide && "wide"].filter(Boolean).join(" ") || null;
-  const head = make("tr", {}, columns.map((c) => make("th", { scope: "col", class: look(c), title: c.title }, c.name)));
-  const body = records.map((record) => make("tr", extra(record), columns.map((c) => make("td", { class: look(c) }, c.cell(record)))));
+  const head = make(
+    "tr",
+    {},
+    columns.map((c) => make("th", { scope: "col", class: look(c), title: c.title }, c.name)),
+  );
+  const body = records.map((record) =>
+    make(
+      "tr",
+      extra(record),
+      columns.map((c) => make("td", { class: look(c) }, c.cell(record))),
+    ),
+  );
   return [make("thead", {}, head), make("tbody", {}, body)];
 }
 

@@ -9,7 +9,7 @@ export function figure(id, paint, data, hint) {
   const card = document.getElementById(id);
   drawn.set(id, { paint, data, hint });
   const place = $(".plot", card);
-  if (!place.clientWidth) return;  // hidden: drawn when it is shown
+  if (!place.clientWidth) return; // hidden: drawn when it is shown
   const svg = paint(place.clientWidth);
   svg.setAttribute("role", "img");
   svg.setAttribute("aria-label", `${title(card)}. ${hint}`);
@@ -26,8 +26,22 @@ const title = (card) => $("h3", card).textContent;
 
 function downloads(card) {
   const save = { SVG: saveSvg, PNG: savePng, CSV: saveCsv };
-  return make("div", { class: "downloads" }, Object.entries(save).map(([kind, work]) =>
-    make("button", { type: "button", class: "quiet", "aria-label": `${title(card)}: download as ${kind}`, onclick: () => work(card) }, kind)));
+  return make(
+    "div",
+    { class: "downloads" },
+    Object.entries(save).map(([kind, work]) =>
+      make(
+        "button",
+        {
+          type: "button",
+          class: "quiet",
+          "aria-label": `${title(card)}: download as ${kind}`,
+          onclick: () => work(card),
+        },
+        kind,
+      ),
+    ),
+  );
 }
 
 const fileName = (card) => `loopscale-${card.id.replace("chart-", "")}`;
@@ -43,9 +57,11 @@ function standalone(card) {
   svg.setAttribute("height", height + 30);
   Object.assign(svg.style, { color: text, fontFamily: "system-ui, sans-serif", fontSize: "12px" });
   const back = document.createElementNS(space, "rect");
-  for (const [name, value] of Object.entries({ x: 0, y: -30, width, height: height + 30, fill: ground })) back.setAttribute(name, value);
+  for (const [name, value] of Object.entries({ x: 0, y: -30, width, height: height + 30, fill: ground }))
+    back.setAttribute(name, value);
   const heading = document.createElementNS(space, "text");
-  for (const [name, value] of Object.entries({ x: 8, y: -12, fill: text, "font-size": 14, "font-weight": 600 })) heading.setAttribute(name, value);
+  for (const [name, value] of Object.entries({ x: 8, y: -12, fill: text, "font-size": 14, "font-weight": 600 }))
+    heading.setAttribute(name, value);
   heading.textContent = title(card);
   svg.prepend(back, heading);
   return { text: new XMLSerializer().serializeToString(svg), width, height: height + 30 };

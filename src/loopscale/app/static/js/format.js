@@ -1,6 +1,16 @@
 // Quantities as people write them, like loopscale.quantities does on the command line.
-const SCALES = [[1e12, "T"], [1e9, "B"], [1e6, "M"], [1e3, "K"]];
-const BYTES = [[1e12, "TB"], [1e9, "GB"], [1e6, "MB"], [1e3, "kB"]];
+const SCALES = [
+  [1e12, "T"],
+  [1e9, "B"],
+  [1e6, "M"],
+  [1e3, "K"],
+];
+const BYTES = [
+  [1e12, "TB"],
+  [1e9, "GB"],
+  [1e6, "MB"],
+  [1e3, "kB"],
+];
 
 export function significant(value, digits = 3) {
   if (value === 0) return "0";
@@ -15,7 +25,8 @@ export function power(value) {
 export function count(value, digits = 3) {
   if (value == null) return "–";
   if (Math.abs(value) >= 1e15) return power(value);
-  for (const [scale, letter] of SCALES) if (Math.abs(value) >= scale) return significant(value / scale, digits) + letter;
+  for (const [scale, letter] of SCALES)
+    if (Math.abs(value) >= scale) return significant(value / scale, digits) + letter;
   return significant(value, digits);
 }
 

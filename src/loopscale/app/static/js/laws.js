@@ -27,11 +27,17 @@ export async function resendLaws() {
   for (const file of files.values()) await call("laws", { body: file });
 }
 
-export const packLaws = (ids) => Promise.all(ids.filter((id) => files.has(id)).map(async (id) => {
-  const file = files.get(id);
-  const resamples = file.resamples && file.resamples.slice(0, 100).map((row) => row.map((x) => Number(x.toPrecision(7))));
-  return `${id}.${await deflated(JSON.stringify({ ...file, ...(resamples ? { resamples } : {}) }))}`;
-}));
+export const packLaws = (ids) =>
+  Promise.all(
+    ids
+      .filter((id) => files.has(id))
+      .map(async (id) => {
+        const file = files.get(id);
+        const resamples =
+          file.resamples && file.resamples.slice(0, 100).map((row) => row.map((x) => Number(x.toPrecision(7))));
+        return `${id}.${await deflated(JSON.stringify({ ...file, ...(resamples ? { resamples } : {}) }))}`;
+      }),
+  );
 
 export async function unpackLaws(packed) {
   const renamed = new Map();

@@ -33,10 +33,17 @@ function showView() {
 }
 
 function buildTop() {
-  for (const button of $$("#views button")) button.onclick = () => { set({ view: button.dataset.view }); scrollTo(0, 0); };
+  for (const button of $$("#views button"))
+    button.onclick = () => {
+      set({ view: button.dataset.view });
+      scrollTo(0, 0);
+    };
   $("#copy-link").onclick = copyLink;
   $("#theme").onclick = switchTheme;
-  $(".skip").onclick = (event) => { event.preventDefault(); $("#answer").focus(); };
+  $(".skip").onclick = (event) => {
+    event.preventDefault();
+    $("#answer").focus();
+  };
   $("#open-law").onclick = () => $("#law-file").click();
   $("#law-file").onchange = (event) => openLaw(event.target.files[0]);
 }
@@ -82,7 +89,9 @@ function parsed(text, name) {
 
 // On a phone the answer scrolls away while one drags a slider; a line at the bottom keeps it in sight.
 function watchAnswer() {
-  new IntersectionObserver(([entry]) => $("#glance").classList.toggle("shown", !entry.isIntersecting)).observe($("#sentence"));
+  new IntersectionObserver(([entry]) => $("#glance").classList.toggle("shown", !entry.isIntersecting)).observe(
+    $("#sentence"),
+  );
   $("#glance").onclick = () => $("#answer").scrollIntoView({ behavior: "smooth" });
 }
 
@@ -98,10 +107,18 @@ async function start() {
   buildCompare(choices);
   onChange(refresh);
   refresh();
-  addEventListener("hashchange", async () => { await restore(location.hash); refresh(); });
+  addEventListener("hashchange", async () => {
+    await restore(location.hash);
+    refresh();
+  });
   watchAnswer();
   let width = innerWidth;
-  addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; redraw(); } });
+  addEventListener("resize", () => {
+    if (innerWidth !== width) {
+      width = innerWidth;
+      redraw();
+    }
+  });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   document.documentElement.dataset.ready = "true";
 }

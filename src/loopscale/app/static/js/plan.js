@@ -54,7 +54,10 @@ export function drawPlan() {
 
 function given(budget) {
   const parts = [`With ${power(budget.flops)} FLOPs of training compute`];
-  if (budget.memory) parts.push(`${bytes(budget.memory)} of memory${budget.context ? ` for weights and a context of ${budget.context}` : ""}`);
+  if (budget.memory)
+    parts.push(
+      `${bytes(budget.memory)} of memory${budget.context ? ` for weights and a context of ${budget.context}` : ""}`,
+    );
   parts.push(`weights in ${budget.bits} bits`);
   if (budget.max_tokens) parts.push(`at most ${count(budget.max_tokens)} tokens to train on`);
   if (budget.serve_tokens) parts.push(`${count(budget.serve_tokens)} tokens to serve`);
@@ -64,7 +67,11 @@ function given(budget) {
 
 // The numbers of the sentence stand out; the dagger explains itself.
 function emphasised(text) {
-  return text.split(/(\d[\d.]*(?:e\+?\d+)?[A-Z]?†?)/).map((part, k) => (k % 2 ? make("b", { title: part.endsWith("†") ? "outside the range the law was fitted on" : null }, part) : part));
+  return text
+    .split(/(\d[\d.]*(?:e\+?\d+)?[A-Z]?†?)/)
+    .map((part, k) =>
+      k % 2 ? make("b", { title: part.endsWith("†") ? "outside the range the law was fitted on" : null }, part) : part,
+    );
 }
 
 function facts({ choice, budget, agreement, lead, eps }) {
@@ -73,18 +80,38 @@ function facts({ choice, budget, agreement, lead, eps }) {
   const cache = choice.kv_bytes ? `, ${bytes(choice.kv_bytes)} of it KV cache` : "";
   return [
     { name: "Predicted loss", value: loss(choice.loss), note: band },
-    { name: "Parameters", value: size(choice.total), note: `${size(choice.active)} active, worth ${size(choice.effective)}` },
+    {
+      name: "Parameters",
+      value: size(choice.total),
+      note: `${size(choice.active)} active, worth ${size(choice.effective)}`,
+    },
     { name: "Training", value: `${count(choice.tokens)} tokens`, note: `${power(choice.train_flops)} FLOPs` },
-    { name: "Memory", value: bytes(memory), note: budget.memory ? `of ${bytes(budget.memory)}${cache}` : `at ${budget.bits} bits${cache}`, share: budget.memory && memory / budget.memory },
-    { name: "A generated token", value: `${count(choice.inference_flops)} FLOPs`, note: budget.inference_flops ? `of ${count(budget.inference_flops)}` : `${choice.recurrence} pass${choice.recurrence > 1 ? "es" : ""} of the loop` },
-    agreement == null ? { name: "Lead", value: lead == null ? "–" : loss(lead), note: lead != null && lead < eps ? "below ε: a toss-up" : "over the next design" }
+    {
+      name: "Memory",
+      value: bytes(memory),
+      note: budget.memory ? `of ${bytes(budget.memory)}${cache}` : `at ${budget.bits} bits${cache}`,
+      share: budget.memory && memory / budget.memory,
+    },
+    {
+      name: "Inference",
+      value: `${count(choice.inference_flops)} FLOPs`,
+      note: budget.inference_flops ? `a token, of ${count(budget.inference_flops)}` : "a generated token",
+      share: budget.inference_flops && choice.inference_flops / budget.inference_flops,
+    },
+    agreement == null
+      ? {
+          name: "Lead",
+          value: lead == null ? "–" : loss(lead),
+          note: lead != null && lead < eps ? "below ε: a toss-up" : "over the next design",
+        }
       : { name: "Agreement", value: percent(agreement), note: "of resampled laws choose the same", share: agreement },
   ];
 }
 
 function fact({ name, value, note, share }) {
-  const bar = share != null && share !== undefined && share !== false && share !== 0
-    ? make("meter", { min: 0, max: 1, value: Math.min(share, 1), "aria-label": `${name}: ${percent(share)}` }) : null;
+  const bar = share
+    ? make("meter", { min: 0, max: 1, value: Math.min(share, 1), "aria-label": `${name}: ${percent(share)}` })
+    : null;
   return make("div", {}, make("dt", {}, name), make("dd", {}, value), bar, make("dd", { class: "note" }, note));
 }
 
@@ -92,15 +119,40 @@ function drawCharts({ plan, charts }) {
   const { choice, budget } = plan;
   const flops = budget.flops ?? choice.train_flops;
   const iso = rows(charts[state.iso] ?? {});
-  const along = { recurrence: `E=${choice.experts}, one line for each size`, size: `E=${choice.experts}, sizes between the rungs too`, experts: `R=${choice.recurrence}, one line for each size` };
-  if (iso.length) figure("chart-isoflop", (width) => isoflop(width, iso, state.iso, choice), iso, `${power(flops)} FLOPs, ${along[state.iso]}. ★ best of its line, ○ outside the fitted range; the ring is the choice.`);
+  const along = {
+    recurrence: `E=${choice.experts}, one line for each size`,
+    size: `E=${choice.experts}, sizes between the rungs too`,
+    experts: `R=${choice.recurrence}, one line for each size`,
+  };
+  if (iso.length)
+    figure(
+      "chart-isoflop",
+      (width) => isoflop(width, iso, state.iso, choice),
+      iso,
+      `${power(flops)} FLOPs, ${along[state.iso]}. ★ best of its line, ○ outside the fitted range; the ring is the choice.`,
+    );
   const designs = rows(charts.designs);
   const limit = state.cost === "memory" ? budget.memory : budget.inference_flops;
-  figure("chart-pareto", (width) => pareto(width, designs, state.cost, limit), designs, "No other design beats those on the line in both. Pale dots are ruled out.");
+  figure(
+    "chart-pareto",
+    (width) => pareto(width, designs, state.cost, limit),
+    designs,
+    "No other design beats those on the line in both. Pale dots are ruled out.",
+  );
   const R = rows(charts["best-recurrence"]);
-  figure("chart-best-recurrence", (width) => bestRecurrence(width, R, flops), R, `E=${choice.experts}, a line for each size${plan.agreement == null ? "" : "; ○ where under 80% of resampled laws agree"}.`);
+  figure(
+    "chart-best-recurrence",
+    (width) => bestRecurrence(width, R, flops),
+    R,
+    `E=${choice.experts}, a line for each size${plan.agreement == null ? "" : "; ○ where under 80% of resampled laws agree"}.`,
+  );
   const E = rows(charts["best-experts"]);
-  figure("chart-best-experts", (width) => bestExperts(width, E, budget.memory), E, `With the best size that fits, a line for each R${plan.agreement == null ? "" : "; ○ where under 80% of resampled laws agree"}.`);
+  figure(
+    "chart-best-experts",
+    (width) => bestExperts(width, E, budget.memory),
+    E,
+    `With the best size that fits, a line for each R${plan.agreement == null ? "" : "; ○ where under 80% of resampled laws agree"}.`,
+  );
 }
 
 const COLUMNS = [
@@ -113,7 +165,21 @@ const COLUMNS = [
   { name: "memory", wide: true, cell: (d) => bytes(d.weight_bytes + d.kv_bytes) },
   { name: "FLOPs/token", wide: true, cell: (d) => count(d.inference_flops) },
   { name: "verdict", left: true, cell: (d) => d.verdict },
-  { name: "", wide: true, cell: (d) => make("button", { type: "button", class: "quiet", "aria-label": `Compare ${label(d)} with the choice`, onclick: () => set({ view: "compare", designA: "", designB: code(d), lawA: state.law, lawB: state.law }) }, "compare") },
+  {
+    name: "",
+    wide: true,
+    cell: (d) =>
+      make(
+        "button",
+        {
+          type: "button",
+          class: "quiet",
+          "aria-label": `Compare ${label(d)} with the choice`,
+          onclick: () => set({ view: "compare", designA: "", designB: code(d), lawA: state.law, lawB: state.law }),
+        },
+        "compare",
+      ),
+  },
 ];
 const marked = (text, d, axis) => `${text}${d.extrapolated.includes(axis) ? "†" : ""}`;
 export const code = (d) => `${d.rung}:${d.experts}:${d.recurrence}`;
@@ -121,11 +187,14 @@ export const code = (d) => `${d.rung}:${d.experts}:${d.recurrence}`;
 function drawTable() {
   const { plan } = answer;
   const listed = state.table === "rivals" ? [plan.choice, ...plan.rivals] : plan.candidates;
-  $("#table").replaceChildren(...table(COLUMNS, listed, (d) => ({ class: d.verdict === "chosen" ? "chosen" : d.ruled_out_by ? "out" : null })));
+  $("#table").replaceChildren(
+    ...table(COLUMNS, listed, (d) => ({ class: d.verdict === "chosen" ? "chosen" : d.ruled_out_by ? "out" : null })),
+  );
 }
 
 export function buildPlan() {
-  $("#plan-json").onclick = () => answer && download("plan.json", JSON.stringify(answer.plan, null, 1) + "\n", "application/json");
+  $("#plan-json").onclick = () =>
+    answer && download("plan.json", JSON.stringify(answer.plan, null, 1) + "\n", "application/json");
   $("#plan-csv").onclick = async () => {
     const body = { ...planRequest([]), top: 500 };
     download("designs.csv", await call("plan.csv", { body }), "text/csv");

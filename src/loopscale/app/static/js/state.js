@@ -2,14 +2,37 @@
 import { packLaws, unpackLaws } from "./laws.js";
 
 export const DEFAULTS = {
-  view: "plan", law: "", flops: "5e21", memory: "3 GB", bits: "4", context: "", tokens: "", serve: "", inference: "",
-  rungs: "", experts: "", passes: "10", eps: "", rule: "paper", continuous: "",
-  iso: "recurrence", cost: "memory", table: "rivals", lawA: "", lawB: "", designA: "", designB: "",
+  view: "plan",
+  law: "",
+  flops: "5e21",
+  memory: "3 GB",
+  bits: "4",
+  context: "",
+  tokens: "",
+  serve: "",
+  inference: "",
+  rungs: "",
+  experts: "",
+  passes: "10",
+  eps: "",
+  rule: "paper",
+  continuous: "",
+  iso: "recurrence",
+  cost: "memory",
+  table: "rivals",
+  lawA: "",
+  lawB: "",
+  designA: "",
+  designB: "",
 };
 // What a link may say of these; anything else is as if it were not said.
 const ALLOWED = {
-  view: ["plan", "fit", "compare"], rule: ["paper", "loss"], iso: ["recurrence", "size", "experts"],
-  cost: ["memory", "inference"], table: ["rivals", "candidates"], continuous: ["", "1"],
+  view: ["plan", "fit", "compare"],
+  rule: ["paper", "loss"],
+  iso: ["recurrence", "size", "experts"],
+  cost: ["memory", "inference"],
+  table: ["rivals", "candidates"],
+  continuous: ["", "1"],
 };
 const LAWS = ["law", "lawA", "lawB"];
 
@@ -45,6 +68,7 @@ export async function restore(hash) {
   const given = new URLSearchParams(hash.replace(/^#/, ""));
   const renamed = await unpackLaws(given.getAll("own"));
   Object.assign(state, DEFAULTS);
-  for (const [name, value] of given) if (name in DEFAULTS && (ALLOWED[name] ?? [value]).includes(value)) state[name] = value;
+  for (const [name, value] of given)
+    if (name in DEFAULTS && (ALLOWED[name] ?? [value]).includes(value)) state[name] = value;
   for (const name of LAWS) state[name] = renamed.get(state[name]) || state[name];
 }
