@@ -13,7 +13,6 @@ export async function loadLaws() {
 
 export const lawOf = (id) => known.get(id || fallback);
 export const lawList = () => [...known.values()];
-export const lawFile = async (id) => files.get(id) || call(`laws/${encodeURIComponent(id || fallback)}`);
 
 export async function addLaw(file) {
   const summary = await call("laws", { body: file });

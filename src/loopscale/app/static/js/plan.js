@@ -11,8 +11,6 @@ import { set, state } from "./state.js";
 
 let answer = null;
 
-export const currentPlan = () => answer?.plan;
-
 export async function askPlan(body) {
   try {
     return await call("plan", { body });
