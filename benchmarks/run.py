@@ -1,33 +1,22 @@
-"""Every benchmark, one after the other: ``make bench``."""
+"""Every benchmark, one after the other: ``make bench``; or those named: ``python benchmarks/run.py train app``."""
 
 from __future__ import annotations
 
-import data_speed
-import app_speed
-import fit_speed
-import model_speed
-import next_runs
-import plan_speed
-import train_speed
+import sys
+from importlib import import_module
 
 BENCHMARKS = {
-    "plan": plan_speed,
-    "fit": fit_speed,
-    "next runs": next_runs,
-    "model": model_speed,
-    "data": data_speed,
-    "train": train_speed,
+    "plan": "plan_speed",
+    "fit": "fit_speed",
+    "next runs": "next_runs",
+    "model": "model_speed",
+    "data": "data_speed",
+    "train": "train_speed",
+    "sweep": "sweep_speed",
+    "app": "app_speed",
 }
 
 if __name__ == "__main__":
-    for name, benchmark in BENCHMARKS.items():
-    benchmarks = {
-        "plan": plan_speed,
-        "fit": fit_speed,
-        "next runs": next_runs,
-        "model": model_speed,
-        "explorer": app_speed,
-    }
-    for name, benchmark in benchmarks.items():
+    for name in sys.argv[1:] or BENCHMARKS:
         print(f"== {name} ==", flush=True)
-        benchmark.main()
+        import_module(BENCHMARKS[name]).main()

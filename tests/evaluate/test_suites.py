@@ -108,6 +108,6 @@ def test_names_suites_and_folders_can_be_joined(tmp_path: Path):
 )
 def test_a_suite_file_says_what_is_wrong_with_it(tmp_path: Path, content: str, said: str):
     (tmp_path / "mine.toml").write_text(content)
-    with pytest.raises(InputError, match="mine.toml") as caught:
+    with pytest.raises(InputError, match=r"mine\.toml") as caught:
         load_suite(tmp_path / "mine.toml")
     assert said in str(caught.value)

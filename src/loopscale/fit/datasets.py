@@ -28,7 +28,7 @@ SWEEP_TOKENS = tuple(np.linspace(1e11, 5e11, 12).tolist())
 
 
 def load_micro() -> Observations:
-    """Return the micro-sweep that ships with loopscale: measured, one looped layer on two cores (docs/micro-sweep.md)."""
+    """Return the micro-sweep that ships with loopscale: measured, one looped layer (docs/micro-sweep.md)."""
     return Observations.read(Path(__file__).with_name("micro-sweep.csv"))
 
 
