@@ -96,7 +96,7 @@ def _command_path(error: click.ClickException) -> str:
 
 def _stop(where: str, message: str) -> None:
     if os.environ.get("RANK", "0") != "0":
-        time.sleep(3)  # the first process has most likely said the same; its launcher then ends this one
+        time.sleep(10)  # the first process has most likely said the same; its launcher then ends this one
     sentence = " ".join(message.split())
     click.echo(f"{where}: {sentence}", err=True)
     sys.exit(2)

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 
-from loopscale.errors import InputError
 from loopscale.model import LoopedMoEForCausalLM
 from loopscale.model.expert_kernel import expert_ffn
 from loopscale.model.moe import Experts, MoELayer, capacity, pad, padded_experts, unpad
@@ -22,11 +21,6 @@ from loopscale.model.moe import Experts, MoELayer, capacity, pad, padded_experts
 
 def share_experts(model: LoopedMoEForCausalLM, mesh: DeviceMesh) -> None:
     """Replace the experts of every layer by those that belong to this process of ``mesh``."""
-    E, n = model.config.num_experts, mesh.size()
-    if E % n:
-        raise InputError(
-            f"[parallel]: field 'experts' is {n}, which does not divide the {E} experts of a layer; give a divisor"
-        )
     for layer in model.modules():
         if isinstance(layer, MoELayer):
             layer.experts = SharedExperts(layer.experts, mesh)  # type: ignore[assignment]

@@ -39,6 +39,12 @@ class ParallelProcess(Process):
 
     def prepare(self, model: LoopedMoEForCausalLM) -> LoopedMoEForCausalLM:
         """Return the model with its weights sharded; every process gives the same model."""
+        experts = model.config.num_experts
+        if experts % self.group:
+            raise InputError(
+                f"[parallel]: field 'experts' is {self.group}, which does not divide the {experts} experts of a layer; "
+                "give a divisor of that"
+            )
         mesh = self._mesh()
         if self.group > 1:
             share_experts(model, mesh[EXPERTS])
