@@ -101,6 +101,17 @@ def test_a_fitted_law_and_its_sweep_give_bands_and_residuals_of_the_real_rows(ca
     assert {"best_recurrence_low", "best_recurrence_high"} <= set(read(tmp_path / "best-recurrence.csv")[0])
 
 
+def test_a_dense_sweep_without_recurrence_has_residuals_too(capsys, tmp_path):
+    simulate_sweep(experts=(1,), recurrences=(1,), tokens=(1e11, 2e11, 3e11, 5e11)).to_csv(tmp_path / "dense.csv")
+    law, data = str(tmp_path / "law.json"), str(tmp_path / "dense.csv")
+    run(capsys, "fit", data, "--resample", "none", "--out", law)
+    names = ("--only", "residuals,loss-by-mapping", "--format", "png")
+    text = run(capsys, "figures", "--law", law, "--data", data, *names, "--out", str(tmp_path))
+    assert "Drew 1 figure " in text
+    assert "not drawn: loss-by-mapping" in text
+    assert "every run has R = 1" in text
+
+
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_every_published_law_gives_what_it_can_speak_of(name):
     sources, drawn = Sources(published(name)), 0

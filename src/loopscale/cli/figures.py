@@ -74,7 +74,8 @@ def command(
     with progress_bar("Drawing", len(names)) as progress:
         left_out = draw_all(Task(sources, folder, kinds), names, progress)
     drawn = len(names) - len(left_out)
-    click.echo(f"Drew {drawn} figures in {folder}, each as {', '.join(kinds)} with its numbers as CSV.")
+    many = f"{drawn} figure{'s' if drawn != 1 else ''}"
+    click.echo(f"Drew {many} in {folder}, each as {', '.join(kinds)} with its numbers as CSV.")
     for name, reason in left_out.items():
         click.echo(f"not drawn: {name}: {reason}")
 
