@@ -7,6 +7,7 @@ import fit_speed
 import model_speed
 import next_runs
 import plan_speed
+import train_speed
 
 BENCHMARKS = {
     "plan": plan_speed,
@@ -14,6 +15,7 @@ BENCHMARKS = {
     "next runs": next_runs,
     "model": model_speed,
     "data": data_speed,
+    "train": train_speed,
 }
 
 if __name__ == "__main__":

@@ -48,6 +48,13 @@ class Fields:
         value = self._data.pop(name, None)
         return None if value is None else self._checked(name, value, kind)
 
+    def tables(self, name: str) -> list[Any]:
+        """Take a table, or a list of them, as a list; empty when there is none."""
+        given = self._data.get(name)
+        if isinstance(given, dict):
+            return [self.take(name, dict)]
+        return self.take(name, list, [])
+
     def object(self, name: str) -> Fields:
         """Take a nested object."""
         return Fields(self.take(name, dict), f"{self.where}: {name}")
@@ -55,7 +62,11 @@ class Fields:
     def numbers(self, name: str) -> dict[str, float]:
         """Take an object whose every value is a finite number."""
         inner = self.object(name)
-        return {key: inner.take(key, float) for key in list(inner._data)}
+        return {key: inner.take(key, float) for key in inner.names()}
+
+    def names(self) -> list[str]:
+        """Return the fields that were not taken yet."""
+        return list(self._data)
 
     def done(self) -> None:
         """Refuse whatever was not taken, by name."""

@@ -16,6 +16,7 @@ from typing import Any
 from loopscale import __version__
 from loopscale.errors import InputError
 from loopscale.files import write_bytes, write_text
+from loopscale.tables import markdown
 
 _STYLE = """
 body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222;background:#fff}
@@ -78,9 +79,7 @@ class Report:
         """Add a table."""
         head = "".join(f"<th>{escape(name)}</th>" for name in columns)
         body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-        lines = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
-        lines += [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows]
-        self._add(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>", "\n".join(lines) + "\n")
+        self._add(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>", markdown(columns, rows))
 
     def figure(self, figure: Any, caption: str) -> None:
         """Add a matplotlib figure with the sentence that says what it shows."""

@@ -51,6 +51,45 @@ class Table:
             writer.writerow([" ".join(map(str, cell)) if isinstance(cell, list | tuple) else cell for cell in row])
         return out.getvalue()
 
+    def markdown(self) -> str:
+        """Return the table in Markdown."""
+        return markdown(list(self.columns), self._text())
+
+    def latex(self) -> str:
+        """Return the table as a LaTeX tabular for the package booktabs."""
+        head = " & ".join(_latex(name) for name in self.columns)
+        body = [" & ".join(_latex(cell) for cell in row) for row in self._text()]
+        lines = [rf"\begin{{tabular}}{{l{'r' * (len(self.columns) - 1)}}}", r"\toprule", rf"{head} \\", r"\midrule"]
+        return "\n".join([*lines, *(rf"{row} \\" for row in body), r"\bottomrule", r"\end{tabular}"]) + "\n"
+
+    def _text(self) -> list[list[str]]:
+        return [["" if cell is None else str(cell) for cell in row.values()] for row in self.records()]
+
     def save(self, path: str | Path) -> None:
         """Write the table as a CSV file."""
         write_text(path, self.csv())
+
+
+def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return rows of text as a Markdown table."""
+    lines = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
+    lines += [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+_LATEX = {
+    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "×": r"$\times$",
+    "≤": r"$\leq$",
+    "−": "--",
+    "†": r"$^\dagger$",
+}
+
+
+def _latex(text: str) -> str:
+    """Return text as LaTeX shows it."""
+    return "".join(_LATEX.get(sign, sign) for sign in text)

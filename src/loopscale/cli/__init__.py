@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Sequence
 from importlib import import_module
 
@@ -24,8 +25,10 @@ VERBS = {
     "count": "Parameters, FLOPs and memory of a model or a config.json.",
     "laws": "The published scaling laws, with what they were fitted on.",
     "train": "Train a looped MoE by a TOML file, on a laptop or under torchrun; stopped runs go on.",
+    "sweep": "Train a grid of runs on this machine, Ray or SLURM, and give their losses to `fit`.",
     "generate": "Continue a prompt with a looped model at several recurrences, side by side.",
     "routing": "Expert-path diversity Psi of a checkpoint over a text file.",
+    "eval": "Benchmarks and validation loss of checkpoints at every recurrence.",
     "demo": "The paper's designs and figures from its law, in one go.",
 }
 
@@ -91,6 +94,8 @@ def _command_path(error: click.ClickException) -> str:
 
 
 def _stop(where: str, message: str) -> None:
+    if os.environ.get("RANK", "0") != "0":
+        time.sleep(3)  # the first process has most likely said the same; its launcher then ends this one
     sentence = " ".join(message.split())
     click.echo(f"{where}: {sentence}", err=True)
     sys.exit(2)

@@ -11,7 +11,7 @@ from loopscale.cli.options import INTEGERS
 from loopscale.errors import InputError, shown
 from loopscale.files import is_file
 from loopscale.fit import Observations
-from loopscale.fit.datasets import PUBLIC_FILES, SWEEP_RECURRENCES, load_public, simulate_sweep
+from loopscale.fit.datasets import MICRO, PUBLIC_FILES, SWEEP_RECURRENCES, load_micro, load_public, simulate_sweep
 from loopscale.fit.holdout import default_outer
 from loopscale.laws import MAPPINGS, OUTER_LAWS, Counting
 from loopscale.quantities import parse_count
@@ -64,9 +64,11 @@ def read_runs(
     simulated_noise: float,
     simulated_recurrence: tuple[int, ...],
 ) -> Observations:
-    """Return the sweep that RUNS names: a file, `simulated`, or a public sweep."""
+    """Return the sweep that RUNS names: a file, `simulated`, the shipped `micro`, or a public sweep."""
     if not is_file(runs) and runs == "simulated":
         return simulate_sweep(noise=simulated_noise, recurrences=simulated_recurrence)
+    if not is_file(runs) and runs == MICRO:
+        return load_micro()
     if not is_file(runs) and runs in PUBLIC_FILES:
         return load_public(runs)
     named = dict(_pair(each, "--columns") for each in columns)

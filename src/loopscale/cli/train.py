@@ -38,12 +38,13 @@ def command(
     run = TrainConfig.from_dict(data, where)
     folder = Path(out or Path("runs") / (Path(config).stem if config else "tiny"))
     from loopscale.train import trainer
+    from loopscale.train.process import launched_rank
 
     if check:
         _describe(run, folder)
         return
     summary = trainer.train(run, folder, progress=not quiet)
-    if summary.get("rank"):
+    if launched_rank():
         return
     if as_json:
         print_json(summary)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Sequence
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 
@@ -15,13 +16,20 @@ from loopscale.fit.observations import Observations
 from loopscale.fit.public import PUBLIC_FILES, load_public
 from loopscale.laws import Points, ScalingLaw, published
 
-__all__ = ["PUBLIC_FILES", "load_public", "simulate_sweep", "stacked"]
+__all__ = ["MICRO", "PUBLIC_FILES", "load_micro", "load_public", "simulate_sweep", "stacked"]
+
+MICRO = "micro"
 
 SWEEP_RUNGS = ("0.3B", "0.6B", "1.0B")
 SWEEP_EXPERTS = (1, 2, 4, 8, 16)
 SWEEP_RECURRENCES = (1, 2, 3, 4, 6, 8)
 SWEEP_TOKENS = tuple(np.linspace(1e11, 5e11, 12).tolist())
 """The paper's grid: 90 runs, and twelve points along each for its "more than 1,000 observations"."""
+
+
+def load_micro() -> Observations:
+    """Return the micro-sweep that ships with loopscale: measured, one looped layer on two cores (docs/micro-sweep.md)."""
+    return Observations.read(Path(__file__).with_name("micro-sweep.csv"))
 
 
 def simulate_sweep(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,10 +12,10 @@ from numpy.typing import NDArray
 
 from loopscale.arrays import BoolArray, FloatArray, IntArray
 from loopscale.errors import InputError
-from loopscale.files import write_text
 from loopscale.fit.reading import Rows, read_rows
 from loopscale.fit.sources import frame_columns, read_columns
 from loopscale.laws import Counting, Points
+from loopscale.tables import Table
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,19 +102,19 @@ class Observations:
         """Read a ``.csv``, ``.csv.gz``, ``.tsv`` or ``.parquet`` file; options as for :meth:`from_frame`."""
         return cls._of(read_rows(read_columns(path), columns or {}, units or {}, str(path)), str(path), counts)
 
-    def to_csv(self, path: str | Path) -> None:
-        """Write the rows under names that :meth:`read` knows, in raw counts."""
+    def columns(self) -> dict[str, list[Any]]:
+        """Return the rows under names that :meth:`read` knows, in raw counts."""
         p = self.points
         columns: dict[str, Any] = {"run": self.run, "N_act (raw)": p.active, "E": p.experts, "R": p.recurrence}
         columns |= {} if p.loop is None else {"N_loop (raw)": p.loop}
         columns |= {} if p.total is None else {"N_total (raw)": p.total}
         columns |= {"D (raw)": p.tokens, "loss": self.loss}
         columns |= {} if self.finished is None else {"finished": self.finished}
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(columns)
-        writer.writerows(zip(*(np.asarray(column).tolist() for column in columns.values()), strict=True))
-        write_text(path, out.getvalue())
+        return {name: np.asarray(column).tolist() for name, column in columns.items()}
+
+    def to_csv(self, path: str | Path) -> None:
+        """Write the rows as :meth:`read` reads them."""
+        Table(self.columns()).save(path)
 
     @classmethod
     def _of(cls, rows: Rows, source: str, counts: Counting) -> Observations:

@@ -183,7 +183,7 @@ def _combined(y_SD: Tensor, order_S: Tensor, weights_TK: Tensor) -> Tensor:
         return functional.embedding_bag(
             place_S.view_as(weights_TK), y_SD, mode="sum", per_sample_weights=weights_TK.float()
         )
-    y_TKD = y_SD.index_select(0, place_S).view(*weights_TK.shape, -1)
+    y_TKD = y_SD.index_select(0, place_S).view(*weights_TK.shape, y_SD.shape[1])
     return torch.matmul(weights_TK.to(y_SD.dtype).unsqueeze(1), y_TKD).squeeze(1)
 
 

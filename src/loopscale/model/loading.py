@@ -18,8 +18,8 @@ from loopscale.model.config import LoopedMoEConfig
 from loopscale.model.modeling import LoopedMoEForCausalLM
 
 
-def load_model(checkpoint: str | Path) -> LoopedMoEForCausalLM:
-    """Return the model of a checkpoint folder, in evaluation mode."""
+def load_model(checkpoint: str | Path, dtype: torch.dtype | None = None) -> LoopedMoEForCausalLM:
+    """Return the model of a checkpoint folder, in evaluation mode; ``dtype`` None keeps the checkpoint's."""
     where = Path(checkpoint)
     if not where.is_dir():
         raise InputError(f"{checkpoint}: no such folder; give one that save_pretrained wrote")
@@ -30,7 +30,7 @@ def load_model(checkpoint: str | Path) -> LoopedMoEForCausalLM:
             f"{checkpoint}: its model_type is {kind!r}; a {LoopedMoEConfig.model_type!r} model is needed here"
         )
     with quiet(), _one_sentence(checkpoint):
-        model: LoopedMoEForCausalLM = LoopedMoEForCausalLM.from_pretrained(str(where))
+        model: LoopedMoEForCausalLM = LoopedMoEForCausalLM.from_pretrained(str(where), dtype=dtype or "auto")
     model.eval()  # type: ignore[no-untyped-call]
     return model
 

@@ -76,6 +76,28 @@ def capacity(tokens: int, config: LoopedMoEConfig) -> int:
     return min(tokens, math.ceil(config.capacity_factor * rows / config.num_experts))
 
 
+def pad(x_TD: Tensor, ids_TK: Tensor, experts: int, kept: int) -> tuple[Tensor, Tensor]:
+    """Return each expert's first ``kept`` tokens (E, C, D), padded with zeros, and the place of every row (S,)."""
+    flat_S = ids_TK.flatten()
+    # A row's place in its expert's queue; rows past the end share one spare place that is cut off again.
+    queue_S = functional.one_hot(flat_S, experts).cumsum(0).gather(1, flat_S[:, None]).squeeze(1) - 1
+    place_S = flat_S * (kept + 1) + queue_S.clamp(max=kept)
+    rows_SD = x_TD.repeat_interleave(ids_TK.shape[1], dim=0)
+    padded = x_TD.new_zeros(experts * (kept + 1), x_TD.shape[1]).index_copy(0, place_S, rows_SD)
+    return padded.view(experts, kept + 1, -1)[:, :kept], place_S
+
+
+def padded_experts(x_ECD: Tensor, gate_up_E2HD: Tensor, down_EDH: Tensor) -> Tensor:
+    """Return what each expert makes of its own rows."""
+    return torch.bmm(swiglu(torch.bmm(x_ECD, gate_up_E2HD.transpose(1, 2))), down_EDH.transpose(1, 2))
+
+
+def unpad(y_ECD: Tensor, place_S: Tensor, weights_TK: Tensor) -> Tensor:
+    """Return each token's weighted sum over its rows; a dropped row is zero."""
+    y_SD = functional.pad(y_ECD, (0, 0, 0, 1)).flatten(0, 1).index_select(0, place_S)
+    return torch.matmul(weights_TK.to(y_SD.dtype).unsqueeze(1), y_SD.view(*weights_TK.shape, -1)).squeeze(1)
+
+
 def drop_and_pad(
     x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, gate_up_E2HD: Tensor, down_EDH: Tensor, kept: int
 ) -> Tensor:
@@ -83,17 +105,8 @@ def drop_and_pad(
 
     Every expert computes ``kept`` rows, padded with zeros: shapes are fixed, whatever the routing.
     """
-    (T, K), E = ids_TK.shape, len(down_EDH)
-    flat_S = ids_TK.flatten()
-    # A row's place in its expert's queue; rows past the end share one spare place that is cut off again.
-    queue_S = functional.one_hot(flat_S, E).cumsum(0).gather(1, flat_S[:, None]).squeeze(1) - 1
-    place_S = flat_S * (kept + 1) + queue_S.clamp(max=kept)
-    rows_SD = x_TD.repeat_interleave(K, dim=0)
-    padded = x_TD.new_zeros(E * (kept + 1), x_TD.shape[1]).index_copy(0, place_S, rows_SD)
-    x_ECD = padded.view(E, kept + 1, -1)[:, :kept]
-    y_ECD = torch.bmm(swiglu(torch.bmm(x_ECD, gate_up_E2HD.transpose(1, 2))), down_EDH.transpose(1, 2))
-    y_SD = functional.pad(y_ECD, (0, 0, 0, 1)).flatten(0, 1).index_select(0, place_S)
-    return torch.matmul(weights_TK.to(y_SD.dtype).unsqueeze(1), y_SD.view(T, K, -1)).squeeze(1)
+    x_ECD, place_S = pad(x_TD, ids_TK, len(down_EDH), kept)
+    return unpad(padded_experts(x_ECD, gate_up_E2HD, down_EDH), place_S, weights_TK)
 
 
 class Experts(nn.Module):

@@ -12,11 +12,11 @@ import os
 import re
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch.distributed as dist
 from torch import Tensor
@@ -29,6 +29,7 @@ from loopscale.errors import InputError
 from loopscale.files import read_json, versioned, write_json
 
 KIND, SCHEMA = "training checkpoint", 1
+T = TypeVar("T")
 _NAME = re.compile(r"step-(\d+)")
 
 
@@ -96,27 +97,43 @@ class Checkpoints:
         for step in self.steps()[self.keep :]:
             _remove(self.path(step))
 
-    def load(self, identity: dict[str, Any], tensors: dict[str, Tensor], *, at: int | None = None) -> Manifest | None:
+    def load(
+        self,
+        identity: dict[str, Any],
+        tensors: dict[str, Tensor],
+        *,
+        at: int | None = None,
+        latest: int | None = None,
+    ) -> Manifest | None:
         """Read the latest checkpoint that is whole into ``tensors``, or that of step ``at``; None when there is none.
+
+        ``latest`` leaves out those of later steps.
 
         A damaged one is passed over with a warning; one of another model, data set or seed is refused.
         """
-        for step in self.steps() if at is None else [at]:
+        manifest = _from_first(lambda: self._whole(at, latest))
+        if manifest is None:
+            return None
+        path = self.path(manifest.step)
+        _check_identity(path, manifest.identity, identity)
+        reader = HuggingFaceStorageReader(str(path))
+        try:
+            with _alone():
+                load(tensors, storage_reader=reader, no_dist=not _distributed())
+        except (Exception, CheckpointException) as error:  # the checksums were right, so the tensors are others
+            raise InputError(f"{path}: it holds other tensors than this model's") from error
+        return manifest
+
+    def _whole(self, at: int | None, latest: int | None) -> Manifest | None:
+        """Return the manifest of the latest checkpoint that is whole, or that of step ``at``."""
+        known = [step for step in self.steps() if latest is None or step <= latest]
+        for step in known if at is None else [at]:
             try:
-                manifest = verify(self.path(step))
+                return verify(self.path(step))
             except InputError as error:
                 if at is not None:
                     raise
-                warnings.warn(f"{error}; trying the one before", stacklevel=2)
-                continue
-            _check_identity(self.path(step), manifest.identity, identity)
-            reader = HuggingFaceStorageReader(str(self.path(step)))
-            try:
-                with _alone():
-                    load(tensors, storage_reader=reader, no_dist=not _distributed())
-            except (Exception, CheckpointException) as error:  # the checksums were right, so the tensors are others
-                raise InputError(f"{self.path(step)}: it holds other tensors than this model's") from error
-            return manifest
+                warnings.warn(f"{error}; trying the one before", stacklevel=3)
         return None
 
 
@@ -213,6 +230,22 @@ def _distributed() -> bool:
 
 def _rank() -> int:
     return dist.get_rank() if _distributed() else 0
+
+
+def _from_first(find: Callable[[], T]) -> T:
+    """Return what the first process finds, to all of them: a checkpoint is read and checked once, not by everyone."""
+    if not _distributed():
+        return find()
+    found: list[Any] = [None]
+    if _rank() == 0:
+        try:
+            found = [find()]
+        except InputError as error:
+            found = [error]
+    dist.broadcast_object_list(found)
+    if isinstance(found[0], InputError):
+        raise found[0]
+    return cast(T, found[0])
 
 
 def _barrier() -> None:

@@ -24,7 +24,7 @@ from loopscale.train.shards import DataSource, TokenStore, prepare
 
 KIND, SCHEMA = "training run", 1
 SUMMARY = "training summary"
-_FREE = {"tokens", "accumulate", "divergence", "compile", "activation_checkpointing"} | {
+FREE = {"tokens", "accumulate", "divergence", "compile", "activation_checkpointing"} | {
     "log_every",
     "validate_every",
     "validation_sequences",
@@ -129,7 +129,7 @@ def _check_same(out: Path, found: dict[str, Any], wanted: dict[str, Any]) -> Non
         if not isinstance(values, dict) or not isinstance(before, dict):
             continue
         for name in {**before, **values}:
-            if section == "parallel" or (section == "run" and name in _FREE):
+            if section == "parallel" or (section == "run" and name in FREE):
                 continue
             if before.get(name) != values.get(name):
                 raise InputError(

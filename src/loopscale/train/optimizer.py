@@ -14,16 +14,18 @@ def build_optimizer(model: nn.Module, section: OptimizerSection, width: int, rec
     """Return AdamW; each group knows the rate it has at the schedule's height as ``peak``."""
     rate = section.learning_rate / recurrence**section.recurrence_rule
     hidden = rate * (section.base_width / width if section.width_rule == "mup" else 1.0)
-    groups: dict[str, list[nn.Parameter]] = {"hidden": [], "embedding": [], "vectors": []}
+    kinds: dict[str, dict[str, float]] = {
+        "hidden": {"peak": hidden, "lr": hidden},
+        "embedding": {"peak": rate, "lr": rate},
+        "vectors": {"peak": rate, "lr": rate, "weight_decay": 0.0},
+    }
+    groups: dict[tuple[str, object], list[nn.Parameter]] = {}
     for name, weight in model.named_parameters():
         kind = "vectors" if weight.dim() < 2 else "embedding" if "embed" in name or "lm_head" in name else "hidden"
-        groups[kind].append(weight)
+        # Weights that are sharded over different processes cannot share a group.
+        groups.setdefault((kind, getattr(weight, "device_mesh", None)), []).append(weight)
     return torch.optim.AdamW(
-        [
-            {"params": groups["hidden"], "peak": hidden, "lr": hidden},
-            {"params": groups["embedding"], "peak": rate, "lr": rate},
-            {"params": groups["vectors"], "peak": rate, "lr": rate, "weight_decay": 0.0},
-        ],
+        [{"params": weights, **kinds[kind]} for (kind, _), weights in groups.items()],
         betas=section.betas,
         eps=section.eps,
         weight_decay=section.weight_decay,

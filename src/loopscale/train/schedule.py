@@ -20,6 +20,13 @@ def rate_factor(schedule: ScheduleSection, step: int, steps: int) -> float:
     return warm * (schedule.final + (1 - schedule.final) * shape)
 
 
+def shared_steps(schedule: ScheduleSection, steps: int) -> int:
+    """Return how many steps a run of ``steps`` has in common with any longer one of the same schedule."""
+    if schedule.kind == "constant":
+        return steps
+    return cooldown_start(schedule, steps) if schedule.kind == "wsd" else 0
+
+
 def cooldown_start(schedule: ScheduleSection, steps: int) -> int:
     """Return the step at which a "wsd" run of ``steps`` begins to cool down.
 

@@ -49,14 +49,14 @@ def gradients(model: LoopedMoEForCausalLM, parts: list[Batch], process: Process,
         if separate:
             options["position_ids"] = torch.from_numpy(part.positions).to(process.device)
         out = model(ids, labels=labels, **options)
+        # The loss is a mean over targets; the z-loss and what was dropped are means over tokens, of which all parts of
+        # all processes have as many.
+        share, even = part.targets / targets, 1 / (len(parts) * process.ranks)
+        z_loss = torch.zeros_like(total[0]) if out.z_loss is None else config.router_z_loss_coef * out.z_loss
+        dropped = torch.zeros_like(total[1]) if out.dropped is None else out.dropped
         # Processes average their gradients, so each one's share is scaled up by their number.
-        share = part.targets / targets
-        (out.loss * (share * process.ranks)).backward()
-        z_loss = 0.0 if out.z_loss is None else config.router_z_loss_coef * out.z_loss
-        dropped = 0.0 if out.dropped is None else out.dropped
-        total += (
-            torch.stack([(out.loss - z_loss).detach(), torch.as_tensor(dropped, device=ids.device).detach()]) * share
-        )
+        (((out.loss - z_loss) * share + z_loss * even) * process.ranks).backward()
+        total += torch.stack([(out.loss - z_loss) * share, dropped * even]).detach()
         counts = out.expert_counts if counts is None else Trace(*map(torch.add, counts, out.expert_counts))
     total = process.total(total)
     if counts is not None:

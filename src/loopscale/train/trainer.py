@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -46,7 +48,7 @@ class Trainer:
         self, config: TrainConfig, out: str | Path, *, process: Process | None = None, progress: bool = False
     ) -> None:
         self.config, self.out, self.shown = config, Path(out), progress
-        self.process = this_process() if process is None else process
+        self.process = this_process(config) if process is None else process
         self.store = folders.open_tokens(config, progress and self.process.rank == 0)
         self.model_config: LoopedMoEConfig = folders.model_config(config, self.store)
         context, seed = config.data.context, config.run.seed
@@ -69,27 +71,31 @@ class Trainer:
         self.step = 0
         self._recent: deque[float] = deque(maxlen=SMOOTH)
         self._lowest = math.inf
+        self._validated: float | None = None
 
-    def resume(self, *, at: int | None = None) -> bool:
-        """Go on from the latest whole checkpoint, if there is one; tell whether there was."""
-        manifest = self.checkpoints.load(self._identity(), self.tensors(), at=at)
+    def resume(self, *, at: int | None = None, latest: int | None = None) -> bool:
+        """Go on from the latest whole checkpoint, if there is one; tell whether there was.
+
+        ``at`` names the step, and ``latest`` the last that will do.
+        """
+        manifest = self.checkpoints.load(self._identity(), self.tensors(), at=at, latest=latest)
         if manifest is None:
             return False
         self._put(manifest.step, manifest.state)
         return True
 
-    def train(self, until: int | None = None) -> None:
-        """Train up to step ``until``, or to the end of the schedule."""
+    def train(self, until: int | None = None, stop: Callable[[], bool] = lambda: False) -> None:
+        """Train up to step ``until``, or to the end of the schedule; ``stop`` is asked before every step."""
         last = self.config.steps if until is None else min(until, self.config.steps)
         # Bit-for-bit repetition needs the sums of the same kernels in the same order.
         torch.use_deterministic_algorithms(True, warn_only=True)
         self.model.train()
         sinks = self._sinks()
-        meter = Meter(self._flops_per_token(), matmul_peak(self.process.device, torch.float32))
+        meter = Meter(self._flops_per_token(), matmul_peak(self.process.device, self.process.dtype))
         title = self.out.name or "training"
         try:
             with Watch(self.config.steps, self.step, self.shown and self.process.rank == 0, title) as watch:
-                while self.step < last:
+                while self.step < last and not stop():
                     row = self._one_step(meter)
                     watch.step(self.step, row)
                     if row is not None:
@@ -104,6 +110,7 @@ class Trainer:
     def _one_step(self, meter: Meter) -> dict[str, Any] | None:
         """Do a step; return its row if one is due."""
         run, step = self.config.run, self.step
+        self._validated = None
         factor = rate_factor(self.config.schedule, step, self.config.steps)
         set_rate(self.optimizer, factor)
         seed_step(run.seed, step)
@@ -144,10 +151,15 @@ class Trainer:
         return row
 
     def validate(self, recurrence: int | None = None) -> float:
-        """Return the loss on the validation split."""
-        return validation_loss(
+        """Return the loss on the validation split; it is computed once for each moment of the run."""
+        if recurrence is None and self._validated is not None:
+            return self._validated
+        loss = validation_loss(
             self.model, self.validation, self.config.run.validation_sequences, self.process, recurrence
         )
+        if recurrence is None:
+            self._validated = loss
+        return loss
 
     def save(self) -> Path:
         """Write a checkpoint of this moment."""
@@ -173,6 +185,19 @@ class Trainer:
             tensor.copy_(kept[name])
         self._put(step, state)
 
+    @contextmanager
+    def branch(self, tokens: float, out: Path) -> Iterator[None]:
+        """Be, within the block, the run of ``tokens`` that shares this one's past, in a folder of its own."""
+        moment, trunk = self.snapshot(), (self.config, self.out, self.checkpoints)
+        self.config = self.config.changed(run={"tokens": tokens})
+        self.out, self.checkpoints = out, Checkpoints(out / "checkpoints", self.config.run.keep)
+        try:
+            folders.open_run(out, self.config, self.process.rank)
+            yield
+        finally:
+            self.config, self.out, self.checkpoints = trunk
+            self.restore(moment)
+
     def finish(self) -> dict[str, Any]:
         """Export the model in Hugging Face form, write ``summary.json`` and return it."""
         tensors = self.process.whole(self.model)
@@ -183,7 +208,7 @@ class Trainer:
         return summary
 
     def _put(self, step: int, state: dict[str, Any]) -> None:
-        self.step = step
+        self.step, self._validated = step, None
         self._recent = deque(state["recent"], maxlen=SMOOTH)
         self._lowest = math.inf if state["lowest"] is None else state["lowest"]
 

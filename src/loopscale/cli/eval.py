@@ -1,0 +1,238 @@
+"""``loopscale eval``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from loopscale.cli.eval_show import Bar, Shown, show_results
+from loopscale.cli.options import COUNTS, INTEGERS, WHOLE, check_recurrence, output_options
+from loopscale.errors import InputError
+from loopscale.evaluate import Benchmark, Result, Store, Suite, make_rows, read_checkpoint
+from loopscale.evaluate.results import baseline_flops
+
+if TYPE_CHECKING:
+    from loopscale.evaluate.runner import Progress, Setup, Subject
+    from loopscale.evaluate.tasks import Tasks
+    from loopscale.evaluate.text import Text
+
+CRITERIA = ("kl", "entropy", "argmax", "state")
+TEXT_METRICS = {"loss": "loss", "perplexity": "perplexity", "bits/byte": "bits_per_byte"}
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one command evaluates."""
+
+    suite: Suite
+    text: Text | None
+    setups: tuple[Setup, ...]
+    """The plain one first, then one for each threshold of early exit."""
+    store: Store
+
+
+def _thresholds(ctx: click.Context, param: click.Parameter, value: str) -> tuple[float, ...]:
+    try:
+        found = tuple(float(part) for part in value.split(","))
+    except ValueError:
+        found = (-1.0,)
+    if not all(0 <= each < float("inf") for each in found):
+        raise click.BadParameter(f"{value!r} is not a list of numbers from 0 up; write it like 0.001,0.01,0.1")
+    return found
+
+
+@click.command("eval")
+@click.argument("checkpoints", nargs=-1, type=click.Path())
+@click.option(
+    "--tasks", help="paper, local, lm-eval task names, a suite file or a folder of task YAML; commas join them."
+)
+@click.option("--text", "text_source", help="Also the loss on this file (text, JSONL, CSV, Parquet) or data set.")
+@click.option("--column", default="text", show_default=True, help="The column of --text that holds the text.")
+@click.option("--recurrence", "recurrences", type=INTEGERS, help="Like 1..5.  [default: 1 to the model's own]")
+@click.option(
+    "--exit", "criterion", type=click.Choice(CRITERIA), help="Also with early exit, at the largest recurrence."
+)
+@click.option("--threshold", "thresholds", callback=_thresholds, default="0.001,0.01,0.1", show_default=True,
+              help="Thresholds for --exit.")  # fmt: skip
+@click.option("--backend", type=click.Choice(["hf", "vllm"]), default="hf", show_default=True, help="What computes.")
+@click.option("--dtype", type=click.Choice(["auto", "bfloat16", "float32"]), default="auto", show_default=True,
+              help="auto: bfloat16 where the machine has it.")  # fmt: skip
+@click.option("--batch", type=WHOLE, default=16, show_default=True, help="Sequences in one forward.")
+@click.option("--context", type=click.IntRange(2), help="Tokens of a sequence.  [default: the model's maximum]")
+@click.option("--limit", type=WHOLE, help="Only so many items of each task, for a trial.")
+@click.option("--tokenizer", help="A tokenizer's folder.  [default: the checkpoint]")
+@click.option("--tokens", type=COUNTS, help="Training tokens of each checkpoint, like 500B: for training FLOPs.")
+@click.option("--results", default="results", show_default=True, type=click.Path(), help="The results store.")
+@click.option(
+    "--baseline", metavar="MODEL[:R]", help="What compute is relative to.  [default: the first model at R = 1]"
+)
+@click.option("--published", is_flag=True, help="Add the rows of the paper's case study, marked.")
+@click.option("--tidy", type=click.Path(), help="Write one row for each score to this CSV file, for plots.")
+@click.option("--markdown", is_flag=True, help="Print the table in Markdown.")
+@click.option("--latex", is_flag=True, help="Print the table in LaTeX.")
+@click.option("--download", is_flag=True, help="Only fetch the tasks' data, to use them where there is no network.")
+@output_options
+def command(
+    checkpoints: tuple[str, ...], tasks: str | None, text_source: str | None, column: str, **given: Any
+) -> None:
+    """Evaluate checkpoints at several recurrences with lm-eval, and print the paper's results table.
+
+    Each finished (task, recurrence) is kept: a command that was stopped goes on where it was, a finished one only
+    prints. Without checkpoints it shows what the store holds.
+
+    \b
+    loopscale eval runs/tiny --tasks local --recurrence 1..4
+    loopscale eval runs/big runs/small --tasks paper --recurrence 1..5 --baseline big --latex
+    loopscale eval runs/tiny --text valid.txt --recurrence 1..8
+    loopscale eval runs/tiny --tasks local --exit kl --threshold 0.001,0.01,0.1
+    loopscale eval --tasks paper --tidy downstream.csv
+    """
+    if tasks is None and text_source is None:
+        raise click.UsageError("nothing to evaluate; give --tasks (paper, local, names) or --text FILE")
+    as_shown = Shown(given.pop("as_json"), given.pop("as_csv"), given.pop("markdown"), given.pop("latex"))
+    if given["download"]:
+        _download(tasks)
+        return
+    subjects = _subjects(checkpoints, given["tokenizer"], given["tokens"])
+    baseline_flops([subject.model for subject in subjects], given["baseline"])  # a wrong name shows before any work
+    work = _plan(tasks, text_source, column, given)
+    results = _evaluate(subjects, work, given["recurrences"])
+    if not results and not given["published"]:
+        raise InputError(f"{work.store.folder}: no results for these tasks and settings; give a checkpoint to evaluate")
+    models = [work.store.add_model(subject.model) for subject in subjects] or work.store.models()
+    rows = make_rows(work.suite, models, results, given["baseline"])
+    show_results(work.suite, rows, as_shown, published=given["published"], tidy_path=given["tidy"])
+
+
+def _download(tasks: str | None) -> None:
+    from loopscale.evaluate.tasks import Tasks
+
+    if tasks is None:
+        raise click.UsageError("--download fetches the data of --tasks; name some")
+    suite = _suite(tasks)
+    loaded = Tasks(suite.benchmarks)
+    with Bar(len(suite.benchmarks)) as bar:
+        for each in suite.benchmarks:
+            bar.now(f"data of {each.label}")
+            loaded.load(each)
+            bar.finished()
+    click.echo(f"The data of {len(suite.benchmarks)} tasks are here.")
+
+
+def _subjects(checkpoints: Sequence[str], tokenizer: str | None, tokens: Sequence[float] | None) -> list[Subject]:
+    """Return the checkpoints, read but not loaded."""
+    from loopscale.evaluate.runner import Subject
+
+    if tokens is not None and len(tokens) not in (1, len(checkpoints)):
+        raise click.UsageError(
+            f"--tokens has {len(tokens)} numbers for {len(checkpoints)} checkpoints; give one for each"
+        )
+    counts = (
+        [None] * len(checkpoints) if tokens is None else list(tokens) * (len(checkpoints) if len(tokens) == 1 else 1)
+    )
+    return [
+        Subject(path, tokenizer, read_checkpoint(path, tokenizer, count))
+        for path, count in zip(checkpoints, counts, strict=True)
+    ]
+
+
+def _suite(tasks: str) -> Suite:
+    from loopscale.evaluate.suites import select
+    from loopscale.evaluate.tasks import folder_tasks
+
+    return select(tasks, folder_tasks)
+
+
+def _plan(tasks: str | None, text_source: str | None, column: str, given: dict[str, Any]) -> Work:
+    from loopscale.evaluate.backends import native_dtype
+    from loopscale.evaluate.runner import EarlyExit, Setup
+
+    if given["criterion"] is not None and given["backend"] != "hf":
+        raise click.UsageError("--exit goes with --backend hf; vLLM runs every token through all passes")
+    suite = Suite("text", ()) if tasks is None else _suite(tasks)
+    text = None
+    if text_source is not None:
+        from loopscale.evaluate.text import read_text
+
+        text = read_text(text_source, column)
+        columns = [Benchmark(f"{text.name} {name}", f"text:{text.name}", metric=metric, scored=False)
+                   for name, metric in TEXT_METRICS.items()]  # fmt: skip
+        suite = replace(suite, benchmarks=(*suite.benchmarks, *columns))
+    dtype = native_dtype() if given["dtype"] == "auto" else given["dtype"]
+    plain = Setup(given["backend"], dtype, given["batch"], given["context"], given["limit"])
+    exits = [EarlyExit(given["criterion"], each) for each in given["thresholds"]] if given["criterion"] else []
+    return Work(suite, text, (plain, *(replace(plain, exit=each) for each in exits)), Store(given["results"]))
+
+
+def _evaluate(subjects: Sequence[Subject], work: Work, recurrences: tuple[int, ...] | None) -> list[Result]:
+    """Return all results asked for: measured for the checkpoints, or those in the store where there are none."""
+    benchmarks = tuple(each for each in work.suite.benchmarks if not each.task.startswith("text:"))
+    tasks = _task_loader(benchmarks)
+    if not subjects:
+        return _stored(work, benchmarks)
+    jobs = [(subject, setup, _passes(subject, recurrences, setup)) for subject in subjects for setup in work.setups]
+    columns = len(benchmarks) + (work.text is not None)
+    with Bar(columns * sum(len(passes) for _, _, passes in jobs)) as bar:
+        return [
+            result
+            for subject, setup, passes in jobs
+            for result in _one(subject, work, benchmarks, passes, setup, tasks, bar)
+        ]
+
+
+def _passes(subject: Subject, recurrences: tuple[int, ...] | None, setup: Setup) -> tuple[int, ...]:
+    """Return the recurrences to evaluate at; early exit goes up to the largest."""
+    architecture = subject.model.architecture
+    wanted = recurrences or tuple(range(1, architecture.recurrence + 1))
+    check_recurrence(architecture, max(wanted))
+    return wanted if setup.exit is None else (max(wanted),)
+
+
+def _one(
+    subject: Subject,
+    work: Work,
+    benchmarks: tuple[Benchmark, ...],
+    passes: Sequence[int],
+    setup: Setup,
+    tasks: Any,
+    progress: Progress,
+) -> list[Result]:
+    from loopscale.evaluate.runner import evaluate, plan_pairs
+
+    pairs = plan_pairs(subject.model, benchmarks, passes, setup)
+    found = evaluate(subject, pairs, setup, work.store, tasks, progress)
+    if work.text is not None:
+        from loopscale.evaluate.validation import evaluate_text
+
+        found += evaluate_text(subject, work.text, passes, setup, work.store, progress)
+    return found
+
+
+def _task_loader(benchmarks: tuple[Benchmark, ...]) -> Any:
+    @cache
+    def load() -> Tasks:
+        from loopscale.evaluate.tasks import Tasks
+
+        return Tasks(benchmarks)
+
+    return load
+
+
+def _stored(work: Work, benchmarks: tuple[Benchmark, ...]) -> list[Result]:
+    """Return what the store holds for these tasks, measured as asked, by whatever backend and in whatever precision."""
+    free = ("backend", "dtype", "exit")
+    expected = {each.task: work.setups[0].settings(each) for each in benchmarks}
+    if work.text is not None:
+        from loopscale.evaluate.validation import text_settings
+
+        expected[f"text:{work.text.name}"] = text_settings(work.text, work.setups[0])
+    return [
+        result
+        for result in work.store.results()
+        if result.key.task in expected
+        and {**result.key.settings, **dict.fromkeys(free)} == {**expected[result.key.task], **dict.fromkeys(free)}
+    ]

@@ -1,0 +1,34 @@
+"""Evaluate checkpoints at every recurrence: lm-eval's tasks, validation losses, early exit, and the tables of them.
+
+What needs torch or lm-eval (``runner``, ``validation``, ``lm``) is imported where it is used.
+"""
+
+from loopscale.evaluate.checkpoints import Model, read_checkpoint
+from loopscale.evaluate.published import PublishedTable, case_study
+from loopscale.evaluate.results import Row, make_rows, printed, published_rows, tidy, wide
+from loopscale.evaluate.saturation import Saturation, fit_saturation
+from loopscale.evaluate.store import Key, Result, Score, Store
+from loopscale.evaluate.suites import Benchmark, Suite, builtin_suites, load_suite
+
+__all__ = [
+    "Benchmark",
+    "Key",
+    "Model",
+    "PublishedTable",
+    "Result",
+    "Row",
+    "Saturation",
+    "Score",
+    "Store",
+    "Suite",
+    "builtin_suites",
+    "case_study",
+    "fit_saturation",
+    "load_suite",
+    "make_rows",
+    "printed",
+    "published_rows",
+    "read_checkpoint",
+    "tidy",
+    "wide",
+]

@@ -1,0 +1,116 @@
+"""Validation loss after each pass, from one forward over the text; with early exit, from one for each threshold.
+
+Shapes: B batch, T tokens, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from loopscale.evaluate.store import Score
+from loopscale.model import Exit, LoopedMoEForCausalLM
+
+Batches = Iterable[tuple[Tensor, Tensor]]
+"""Token windows (B, T), and how many tokens of each count."""
+
+
+@dataclass
+class LossSum:
+    """Sums over windows, for a mean over tokens and its standard error over windows."""
+
+    tokens: int = 0
+    windows: int = 0
+    total: float = 0.0
+    squares: float = 0.0
+    """Of the windows' total losses."""
+    cross: float = 0.0
+    """Of the windows' total losses times their tokens."""
+    lengths: float = 0.0
+    """Of the windows' tokens, squared."""
+
+    def add(self, losses_BT: Tensor, counted_BT: Tensor) -> None:
+        """Add a batch: the loss of every position, and which of them count."""
+        sums = (losses_BT * counted_BT).sum(dim=1).double().tolist()
+        counts = counted_BT.sum(dim=1).tolist()
+        self.tokens += sum(counts)
+        self.windows += len(counts)
+        self.total += sum(sums)
+        self.squares += sum(each * each for each in sums)
+        self.cross += sum(each * count for each, count in zip(sums, counts, strict=True))
+        self.lengths += sum(count * count for count in counts)
+
+    def scores(self, tokens_per_byte: float) -> dict[str, Score]:
+        """Return loss in nats a token, perplexity, and bits a byte of the text."""
+        mean = self.total / self.tokens
+        error = self._stderr(mean)
+        bits = mean / math.log(2) * tokens_per_byte
+        return {
+            "loss": Score(mean, error, False),
+            "perplexity": Score(math.exp(mean), None if error is None else error * math.exp(mean), False),
+            "bits_per_byte": Score(bits, None if error is None else error * bits / mean, False),
+        }
+
+    def _stderr(self, mean: float) -> float | None:
+        """Return the standard error of a ratio of sums over independent windows."""
+        if self.windows < 2:
+            return None
+        spread = self.squares - 2 * mean * self.cross + mean * mean * self.lengths
+        return math.sqrt(max(spread, 0.0) * self.windows / (self.windows - 1)) / self.tokens
+
+
+@dataclass(frozen=True)
+class PassLosses:
+    """What :func:`pass_losses` and :func:`exit_losses` return for one recurrence or threshold."""
+
+    recurrence: int
+    sums: LossSum
+    mean_passes: float | None = None
+
+
+@torch.no_grad()
+def pass_losses(
+    model: LoopedMoEForCausalLM, batches: Batches, most: int, tell: Callable[[int], None]
+) -> list[PassLosses]:
+    """Return the loss at every recurrence from 1 to ``most``: the read-out of each pass, all from one forward."""
+    sums = [LossSum() for _ in range(most)]
+    for done, (ids_BT, lengths_B) in enumerate(batches, 1):
+        ids_BT, counted_BT = _placed(model, ids_BT, lengths_B)
+        out = model(ids_BT, recurrence=most, output_passes=True, use_cache=False)
+        for total, logits_BTV in zip(sums, out.pass_logits, strict=True):
+            total.add(token_losses(logits_BTV, ids_BT), counted_BT)
+        tell(done)
+    return [PassLosses(place, total) for place, total in enumerate(sums, 1)]
+
+
+@torch.no_grad()
+def exit_losses(
+    model: LoopedMoEForCausalLM, batches: Batches, most: int, exit_: Exit, tell: Callable[[int], None]
+) -> PassLosses:
+    """Return the loss when tokens leave the loop early, and the mean passes of the tokens that predict."""
+    total, passes, count = LossSum(), 0, 0
+    for done, (ids_BT, lengths_B) in enumerate(batches, 1):
+        ids_BT, counted_BT = _placed(model, ids_BT, lengths_B)
+        out = model(ids_BT, recurrence=most, exit=exit_, use_cache=False)
+        total.add(token_losses(out.logits, ids_BT), counted_BT)
+        passes += int((out.passes[:, :-1] * counted_BT).sum())
+        count += int(counted_BT.sum())
+        tell(done)
+    return PassLosses(most, total, passes / count)
+
+
+def token_losses(logits_BTV: Tensor, ids_BT: Tensor) -> Tensor:
+    """Return the loss of predicting each token from those before it (B, T - 1)."""
+    flat = cross_entropy(logits_BTV[:, :-1].float().flatten(0, 1), ids_BT[:, 1:].flatten(), reduction="none")
+    return flat.view(ids_BT.shape[0], -1)
+
+
+def _placed(model: LoopedMoEForCausalLM, ids_BT: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the windows on the model's device, and which positions are tokens to predict (B, T - 1)."""
+    counted_BT = torch.arange(1, ids_BT.shape[1]) < lengths_B[:, None]
+    return ids_BT.to(model.device), counted_BT.to(model.device)

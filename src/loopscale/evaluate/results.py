@@ -1,0 +1,243 @@
+"""The paper's results table from stored results: models and recurrences against benchmarks, with compute and gains."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from loopscale.errors import InputError, nearest
+from loopscale.evaluate.checkpoints import Model
+from loopscale.evaluate.published import PublishedTable
+from loopscale.evaluate.store import PREFERRED, Result, Score
+from loopscale.evaluate.suites import OVERALL, Benchmark, Suite
+from loopscale.tables import Table
+
+PROPORTIONS = frozenset({*PREFERRED, "em", "acc_bytes", "acc_mutual_info", "mcc", "contains"})
+"""Metrics from 0 to 1, shown in percent; others count in no mean."""
+PAPER = "†"
+"""Marks a row that the paper printed; it was not measured here."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One model at one recurrence. Scores are in percent; those that are no scores are as lm-eval has them."""
+
+    model: str
+    recurrence: int
+    passes: float
+    exit: str = ""
+    compute: float | None = None
+    """Inference FLOPs of a token over the baseline's."""
+    scores: Mapping[str, Score] = field(default_factory=dict)
+    """By the label of the benchmark, and the means by their names."""
+    gain: float | None = None
+    """Overall, over the same model at R = 1."""
+    training_flops: float | None = None
+    metrics: Mapping[str, str] = field(default_factory=dict)
+    """The metric that each score is of."""
+    published: bool = False
+
+    @property
+    def title(self) -> str:
+        """The model's name, marked if the row is the paper's."""
+        return f"{self.model} {PAPER}" if self.published else self.model
+
+    @property
+    def at(self) -> str:
+        """The recurrence as a table shows it."""
+        return f"≤{self.recurrence} {self.exit} ({self.passes:.2f})" if self.exit else str(self.recurrence)
+
+
+def make_rows(suite: Suite, models: Sequence[Model], results: Sequence[Result], baseline: str | None) -> list[Row]:
+    """Return a row for each model and recurrence, and for each early exit, in the order of the models.
+
+    Results of several backends or precisions have rows of their own.
+    """
+    models = _distinct(models)
+    known = {model.checkpoint: model for model in models}
+    groups: dict[tuple[int, str, int, str], list[Result]] = {}
+    order = {model.checkpoint: place for place, model in enumerate(models)}
+    for result in results:
+        key = result.key
+        if key.checkpoint in known:
+            how = f"{key.settings['backend']} {key.settings['dtype']}"
+            groups.setdefault((order[key.checkpoint], how, key.recurrence, _exit(result)), []).append(result)
+    flops = baseline_flops(models, baseline)
+    several = len({how for _, how, _, _ in groups}) > 1
+    rows = [
+        _row(suite, models[place], f"{models[place].name} ({how})" if several else models[place].name, found, flops)
+        for (place, how, _, _), found in sorted(groups.items())
+    ]
+    return _with_gains(rows)
+
+
+def published_rows(suite: Suite, table: PublishedTable) -> list[Row]:
+    """Return the rows of a published table for the benchmarks of a suite; its compute is over its own baseline."""
+    rows = []
+    for each in table.rows:
+        scores = {name: Score(value) for name, value in each.scores.items()}
+        means = {name: Score(value) for name, value in suite.means(each.scores).items()}
+        means[OVERALL] = Score(each.overall)
+        row = Row(each.model, each.recurrence, each.recurrence, compute=each.compute, scores={**scores, **means})
+        rows.append(replace(row, training_flops=table.training_flops, published=True))
+    return _with_gains(rows)
+
+
+def tidy(rows: Sequence[Row]) -> Table:
+    """Return one line for each score: what other tools plot, downstream results against training compute among it."""
+    names = ("model", "recurrence", "task", "metric", "value", "stderr", "training_flops")
+    lines = [
+        (
+            row.title,
+            row.passes if row.exit else row.recurrence,
+            label,
+            row.metrics.get(label, "mean"),
+            score.value,
+            score.stderr,
+            row.training_flops,
+        )
+        for row in rows
+        for label, score in row.scores.items()
+    ]
+    return Table({name: [line[place] for line in lines] for place, name in enumerate(names)})
+
+
+def wide(suite: Suite, rows: Sequence[Row]) -> Table:
+    """Return the results table in numbers: a column for each score, and one for its standard error."""
+    columns: dict[str, list[object]] = {
+        "model": [row.title for row in rows],
+        "recurrence": [row.recurrence for row in rows],
+        "exit": [row.exit for row in rows],
+        "passes": [row.passes for row in rows],
+        "relative_compute": [row.compute for row in rows],
+    }
+    for label in labels(suite, rows):
+        found = [row.scores.get(label) for row in rows]
+        columns[label] = [None if score is None else score.value for score in found]
+        columns[f"{label}_stderr"] = [None if score is None else score.stderr for score in found]
+    columns["gain"] = [row.gain for row in rows]
+    return Table(columns)
+
+
+def printed(suite: Suite, rows: Sequence[Row], only: Sequence[str] | None = None) -> Table:
+    """Return the table as people read it: scores with their standard errors, the gain beside the overall mean."""
+    columns = {
+        "model": [row.title for row in rows],
+        "R": [row.at for row in rows],
+        "compute": ["" if row.compute is None else f"{row.compute:.1f}×" for row in rows],
+    }
+    shots = {each.label: each.shots for each in suite.benchmarks}
+    for label in only if only is not None else labels(suite, rows):
+        title = f"{label} ({shots[label]})" if shots.get(label) else label
+        columns[title] = [_cell(row, label) for row in rows]
+    return Table(columns)
+
+
+def labels(suite: Suite, rows: Sequence[Row]) -> list[str]:
+    """Return the columns that some row has a score for: benchmarks, then means, the overall one last."""
+    names = [each.label for each in suite.benchmarks] + [*suite.categories(), OVERALL]
+    return [name for name in names if any(name in row.scores for row in rows)]
+
+
+def _distinct(models: Sequence[Model]) -> list[Model]:
+    """Return the models with a piece of the hash behind names that occur twice."""
+    once = list({model.checkpoint: model for model in models}.values())
+    names = [model.name for model in once]
+    return [replace(m, name=f"{m.name}@{m.checkpoint[:6]}") if names.count(m.name) > 1 else m for m in once]
+
+
+def _row(suite: Suite, model: Model, name: str, results: Sequence[Result], flops: float | None) -> Row:
+    scores: dict[str, Score] = {}
+    metrics: dict[str, str] = {}
+    for each in suite.benchmarks:
+        if found := _score(each, results):
+            metrics[each.label], scores[each.label] = found
+    passes = sum(result.passes for result in results) / len(results)
+    return Row(
+        model=name,
+        recurrence=results[0].key.recurrence,
+        passes=passes,
+        exit=_exit(results[0]),
+        compute=None if flops is None else model.inference_flops(passes) / flops,
+        scores={**scores, **_means(_of_proportions(suite, metrics), scores)},
+        training_flops=model.training_flops,
+        metrics=metrics,
+    )
+
+
+def _of_proportions(suite: Suite, metrics: Mapping[str, str]) -> Suite:
+    kept = (each for each in suite.benchmarks if _is_proportion(metrics.get(each.label, PREFERRED[0])))
+    return replace(suite, benchmarks=tuple(kept))
+
+
+def _score(benchmark: Benchmark, results: Sequence[Result]) -> tuple[str, Score] | None:
+    for result in results:
+        found = result.main(benchmark.metric) if result.key.task == benchmark.task else None
+        if found is not None:
+            name, score = found
+            return name, _percent(score) if _is_proportion(name) else score
+    return None
+
+
+def _is_proportion(metric: str) -> bool:
+    return metric.partition(",")[0] in PROPORTIONS
+
+
+def _percent(score: Score) -> Score:
+    stderr = None if score.stderr is None else 100 * score.stderr
+    return replace(score, value=100 * score.value, stderr=stderr)
+
+
+def _means(suite: Suite, scores: Mapping[str, Score]) -> dict[str, Score]:
+    """Return the means, with the standard error of a mean of independent scores."""
+    values = suite.means({name: score.value for name, score in scores.items()})
+    squares = suite.means({name: score.stderr**2 for name, score in scores.items() if score.stderr is not None})
+    sizes = {name: len(members) for name, members in suite.categories().items()}
+    sizes[OVERALL] = sum(each.scored for each in suite.benchmarks)
+    errors = {name: math.sqrt(square / sizes[name]) for name, square in squares.items()}
+    return {name: Score(value, errors.get(name)) for name, value in values.items()}
+
+
+def _with_gains(rows: Sequence[Row]) -> list[Row]:
+    once = {(row.model, row.published): row for row in rows if row.recurrence == 1 and not row.exit}
+    return [replace(row, gain=_gain(row, once.get((row.model, row.published)))) for row in rows]
+
+
+def _gain(row: Row, first: Row | None) -> float | None:
+    if first is None or first is row or OVERALL not in row.scores or OVERALL not in first.scores:
+        return None
+    return row.scores[OVERALL].value - first.scores[OVERALL].value
+
+
+def _cell(row: Row, label: str) -> str:
+    score = row.scores.get(label)
+    if score is None:
+        return "–"
+    digits = 1 if _is_proportion(row.metrics.get(label, PREFERRED[0])) else 3
+    error = "" if score.stderr is None else f" ± {score.stderr:.{digits}f}"
+    gain = f" ({row.gain:+.1f})" if label == OVERALL and row.gain is not None else ""
+    return f"{score.value:.{digits}f}{error}{gain}"
+
+
+def _exit(result: Result) -> str:
+    exit_ = result.key.settings.get("exit")
+    return f"{exit_['criterion']} {exit_['threshold']:g}" if exit_ else ""
+
+
+def baseline_flops(models: Sequence[Model], baseline: str | None) -> float | None:
+    """Return the inference FLOPs that compute is stated over: of NAME[:R], or the first model at R = 1."""
+    if not models:
+        return None
+    if baseline is None:
+        return models[0].inference_flops(1)
+    name, _, passes = baseline.rpartition(":")
+    if not passes.isdigit():
+        name, passes = baseline, "1"
+    for model in models:
+        if name in (model.name, model.checkpoint[: len(name)]) and int(passes) >= 1:
+            return model.inference_flops(int(passes))
+    known = [model.name for model in models]
+    raise InputError(
+        f"baseline {baseline!r} is no evaluated model{nearest(name, known)}; write one of {', '.join(known)}, with :R"
+    )

@@ -1,0 +1,210 @@
+"""Evaluate a checkpoint: every task at every recurrence, each finished pair kept at once."""
+
+from __future__ import annotations
+
+import gc
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from loopscale.errors import InputError
+from loopscale.evaluate.checkpoints import Model, contents_hash
+from loopscale.evaluate.store import Key, Result, Score, Store
+from loopscale.evaluate.suites import Benchmark
+from loopscale.evaluate.tasks import Tasks, harness_version, quiet
+
+SEED = 1234
+"""lm-eval's own seed of few-shot examples, numpy and torch."""
+BOOTSTRAPS = 1000
+"""For metrics that are no plain means; a mean's standard error is exact."""
+
+
+class Progress(Protocol):
+    """Who wants to know how far the work is."""
+
+    def now(self, what: str, done: int = 0) -> None:
+        """Take what is being done, and how many requests of it are finished."""
+
+    def finished(self, results: int = 1) -> None:
+        """Take that so many more results are there."""
+
+
+@dataclass(frozen=True)
+class EarlyExit:
+    """When tokens leave the loop; the same as :class:`loopscale.model.Exit`, before torch is there."""
+
+    criterion: str
+    threshold: float
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How to evaluate. All but the batch size belongs to a result's key."""
+
+    backend: str
+    dtype: str
+    batch: int
+    context: int | None = None
+    limit: int | None = None
+    exit: EarlyExit | None = None
+
+    def plain(self) -> dict[str, Any]:
+        """Return all but the batch size as plain values."""
+        return {key: value for key, value in asdict(self).items() if key != "batch"}
+
+    def settings(self, benchmark: Benchmark) -> dict[str, Any]:
+        """Return what the result of a benchmark hangs on, as plain values."""
+        definition = None if benchmark.folder is None else _definition(benchmark.folder)
+        own = {"shots": benchmark.shots, "definition": definition}
+        return {**self.plain(), **own, "lm_eval": harness_version(), "seed": SEED}
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A checkpoint to evaluate."""
+
+    path: str
+    tokenizer: str | None
+    model: Model
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One (task, recurrence) of one checkpoint."""
+
+    benchmark: Benchmark
+    key: Key
+
+
+def plan_pairs(model: Model, benchmarks: Sequence[Benchmark], recurrences: Sequence[int], setup: Setup) -> list[Pair]:
+    """Return what is to be evaluated, recurrence by recurrence: vLLM makes an engine for each."""
+    settings = {each: setup.settings(each) for each in benchmarks}
+    return [
+        Pair(each, Key(model.checkpoint, each.task, recurrence, settings[each]))
+        for recurrence in recurrences
+        for each in benchmarks
+    ]
+
+
+def evaluate(
+    subject: Subject, pairs: Sequence[Pair], setup: Setup, store: Store, tasks: Callable[[], Tasks], progress: Progress
+) -> list[Result]:
+    """Return the results of all pairs; those that the store lacks are measured and kept there one by one."""
+    pending = [pair for pair in pairs if store.find(pair.key) is None]
+    progress.finished(len(pairs) - len(pending))
+    if pending:
+        _measure(subject, pending, setup, store, tasks(), progress)
+    found = [store.find(pair.key) for pair in pairs]
+    return [each for each in found if each is not None]
+
+
+def _measure(
+    subject: Subject, pending: Sequence[Pair], setup: Setup, store: Store, tasks: Tasks, progress: Progress
+) -> None:
+    """Fetch all data before any work, load the model once, and go through the pairs."""
+    from loopscale.evaluate import backends
+
+    for pair in pending:
+        progress.now(f"data of {pair.benchmark.label}")
+        tasks.load(pair.benchmark)
+    make = {"hf": backends.hugging_face, "vllm": backends.vllm}[setup.backend]
+    with quiet():
+        at = make(subject.path, subject.tokenizer, setup.dtype, setup.batch, setup.context)
+        store.add_model(subject.model)
+        lm, current = None, 0
+        for pair in pending:
+            if pair.key.recurrence != current:
+                del lm  # an engine holds its memory until it is gone
+                gc.collect()
+                lm, current = at(pair.key.recurrence), pair.key.recurrence
+            store.add(_run(lm, tasks.load(pair.benchmark), pair, setup, progress))
+            progress.finished()
+
+
+def _run(lm: Any, loaded: Any, pair: Pair, setup: Setup, progress: Progress) -> Result:
+    """Evaluate one task at one recurrence."""
+    from lm_eval.evaluator import evaluate as run_harness
+
+    from loopscale.evaluate.backends import listening
+
+    name, start = f"{pair.benchmark.label} at R = {pair.key.recurrence}", time.monotonic()
+    count = _start_exit(lm, setup.exit)
+    _seed(loaded)
+    progress.now(name)
+    with listening(lm, lambda done: progress.now(name, done)), _fitting(pair.benchmark.task):
+        out = run_harness(lm, loaded, limit=setup.limit, log_samples=False, bootstrap_iters=BOOTSTRAPS)
+    task = pair.benchmark.task
+    own = out["results"].get(task) or out.get("groups", {}).get(task, {})
+    scores = _scores(own, out["higher_is_better"].get(task, {}))
+    if not scores:
+        raise InputError(f"task {task!r} has no result of its own in lm-eval; name its members instead")
+    members = {name: _values(part) for name, part in out["results"].items() if name != task}
+    return Result(
+        key=pair.key,
+        scores=scores,
+        samples=sum(int(part["effective"]) for part in out["n-samples"].values()),
+        seconds=round(time.monotonic() - start, 3),
+        mean_passes=None if count is None else count.mean,
+        subtasks=members,
+    )
+
+
+def _start_exit(lm: Any, exit_: EarlyExit | None) -> Any:
+    """Set the exit criterion; return what counts its passes."""
+    if exit_ is None:
+        return None
+    from loopscale.evaluate.lm import PassCount
+    from loopscale.model import Exit
+
+    lm.exit, lm.passes = Exit(exit_.criterion, exit_.threshold), PassCount()
+    return lm.passes
+
+
+def _seed(loaded: Any) -> None:
+    """Draw the same few-shot examples at every recurrence."""
+    import torch
+
+    random.seed(0)
+    np.random.seed(SEED)  # noqa: NPY002 - lm-eval draws from the global one
+    torch.manual_seed(SEED)
+    for task in loaded["tasks"].values():
+        task.set_fewshot_seed(seed=SEED)
+
+
+def _scores(own: Mapping[str, Any], better: Mapping[str, Any]) -> dict[str, Score]:
+    """Return the metrics of a task with lm-eval's standard errors."""
+    scores = {}
+    for name, value in _values(own).items():
+        metric, _, filter_ = name.partition(",")
+        stderr = own.get(f"{metric}_stderr,{filter_}")
+        error = float(stderr) if isinstance(stderr, int | float) else None  # lm-eval writes N/A where it has none
+        scores[name] = Score(value, error, better.get(metric))
+    return scores
+
+
+def _values(own: Mapping[str, Any]) -> dict[str, float]:
+    names = [name for name in own if "," in name and "_stderr," not in name]
+    return {name: float(own[name]) for name in names}
+
+
+@contextmanager
+def _fitting(task: str) -> Iterator[None]:
+    """Say in a sentence what lm-eval asserts: prompts and answers must fit the context."""
+    try:
+        yield
+    except AssertionError as error:
+        if "maximum sequence length" not in str(error):
+            raise
+        raise InputError(f"task {task!r} does not fit the model's context: {error}") from None
+
+
+def _definition(folder: Path) -> str:
+    """Return a hash of a task folder, so that an edited task is another task."""
+    files = sorted(file for file in folder.rglob("*") if file.is_file() and "__pycache__" not in file.parts)
+    return contents_hash(files)[:16]

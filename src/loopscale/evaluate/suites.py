@@ -1,0 +1,141 @@
+"""Suites: which tasks, with which shots and metrics, and the means over them."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from loopscale.errors import InputError, nearest, shown
+from loopscale.files import Fields, versioned
+
+DATA = Path(__file__).parent / "data"
+SCHEMA = 1
+OVERALL = "Overall"
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """One task as a table's column."""
+
+    label: str
+    task: str
+    """lm-eval's name of a task or a group of tasks."""
+    shots: int | None = None
+    """Examples in the prompt; None leaves it to the task."""
+    metric: str | None = None
+    """Metric and filter as lm-eval writes them, like ``exact_match,flexible-extract``; None: its main one."""
+    category: str = ""
+    scored: bool = True
+    """Whether it counts in the overall mean."""
+    folder: Path | None = None
+    """Where the task's YAML is; None for lm-eval's own tasks."""
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Benchmarks in the order of the table."""
+
+    name: str
+    benchmarks: tuple[Benchmark, ...]
+
+    def categories(self) -> dict[str, list[Benchmark]]:
+        """Return the scored benchmarks of each category that has several."""
+        named: dict[str, list[Benchmark]] = {}
+        for each in self.benchmarks:
+            if each.scored and each.category:
+                named.setdefault(each.category, []).append(each)
+        return {name: members for name, members in named.items() if len(members) > 1}
+
+    def means(self, scores: Mapping[str, float]) -> dict[str, float]:
+        """Return the mean of each category and of all, where every score (by label) is known."""
+        groups = {**self.categories(), OVERALL: [each for each in self.benchmarks if each.scored]}
+        labels = {name: [each.label for each in members] for name, members in groups.items()}
+        return {
+            name: sum(scores[label] for label in members) / len(members)
+            for name, members in labels.items()
+            if members and all(label in scores for label in members)
+        }
+
+
+def builtin_suites() -> tuple[str, ...]:
+    """Return the names of the suites that come along."""
+    return tuple(sorted(path.stem for path in DATA.glob("*.toml") if path.stem != "case_study"))
+
+
+def load_suite(name: str | Path) -> Suite:
+    """Return a suite that comes along, by name, or one from a TOML file."""
+    path = DATA / f"{name}.toml" if str(name) in builtin_suites() else Path(name)
+    fields = versioned(read_toml(path), str(path), "suite", SCHEMA)
+    title, folder = fields.take("name", str), fields.optional("folder", str)
+    home = None if folder is None else _task_folder(path, folder)
+    members = fields.take("benchmark", list)
+    fields.done()
+    benchmarks = tuple(_benchmark(Fields(each, f"{path}: benchmark {i}"), home) for i, each in enumerate(members, 1))
+    if not benchmarks:
+        raise InputError(f"{path}: the suite has no benchmarks; add [[benchmark]] tables with a label and a task")
+    return Suite(title, benchmarks)
+
+
+def read_toml(path: Path) -> object:
+    """Read a TOML file; anything that is not one gives a sentence that names it."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file{nearest(str(path), builtin_suites())}") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(f"{path}: cannot be read as TOML: {reason}") from None
+
+
+def select(text: str, folder_tasks: Callable[[Path], list[str]]) -> Suite:
+    """Return the suite that ``--tasks`` names: suites, task names and folders of task YAML, joined by commas.
+
+    ``folder_tasks`` lists the tasks that a folder defines; only lm-eval can tell.
+    """
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not words:
+        raise InputError(f"tasks: {shown(text)} names none; write paper, local, task names or a folder of task YAML")
+    found: list[Benchmark] = []
+    for word in words:
+        found.extend(_named(word, folder_tasks))
+    kept = {(each.task, each.folder): each for each in found}
+    return Suite(words[0] if len(words) == 1 else "selection", tuple(kept.values()))
+
+
+def _named(word: str, folder_tasks: Callable[[Path], list[str]]) -> list[Benchmark]:
+    path = Path(word)
+    if word in builtin_suites() or path.suffix == ".toml":
+        return list(load_suite(word).benchmarks)
+    if not path.is_dir():
+        return [Benchmark(word, word)]
+    names = folder_tasks(path)
+    if not names:
+        raise InputError(f"{word}: no task found there; it should hold .yaml files as lm-eval reads them")
+    return [Benchmark(name, name, folder=path.resolve()) for name in names]
+
+
+def _task_folder(path: Path, folder: str) -> Path:
+    """Return the folder that a suite's tasks live in: ours beside the data, others beside their file."""
+    home = (path.parent.parent if path.parent == DATA else path.parent) / folder
+    if not home.is_dir():
+        raise InputError(f"{path}: field 'folder' is {shown(folder)}, and there is no such folder beside the file")
+    return home.resolve()
+
+
+def _benchmark(fields: Fields, folder: Path | None) -> Benchmark:
+    task = fields.take("task", str)
+    made = Benchmark(
+        label=fields.take("label", str, task),
+        task=task,
+        shots=fields.optional("shots", int),
+        metric=fields.optional("metric", str),
+        category=fields.take("category", str, ""),
+        scored=fields.take("scored", bool, True),
+        folder=folder,
+    )
+    fields.done()
+    if made.shots is not None and made.shots < 0:
+        raise InputError(f"{fields.where}: field 'shots' is {made.shots}; it should be 0 or more")
+    return made

@@ -1,0 +1,94 @@
+"""Workers as processes of this machine, each on a core of its own with one thread.
+
+For small models that beats one process with several threads, which wait for each other more than they compute.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from multiprocessing.context import ForkServerProcess
+
+from loopscale.errors import InputError
+from loopscale.sweep.worker import THREADS, Job, work
+
+
+def usable_cores() -> list[int]:
+    """Return the cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+class LocalWorker:
+    """A process."""
+
+    def __init__(self, process: ForkServerProcess) -> None:
+        self._process = process
+
+    def alive(self) -> bool:
+        """Tell whether it runs."""
+        return self._process.is_alive()
+
+    def well(self) -> bool:
+        """Tell whether it ended by itself."""
+        return self._process.exitcode == 0
+
+    def kill(self) -> None:
+        """End it now."""
+        self._process.kill()
+
+
+class Local:
+    """Processes that come from one that has loaded torch already: a new worker is there at once."""
+
+    def __init__(self, cores: Sequence[int] | None = None) -> None:
+        self.cores = list(cores) if cores is not None else usable_cores()
+        strange = sorted(set(self.cores) - set(usable_cores()))
+        if strange or not self.cores:
+            raise InputError(f"--cores: core {strange[0] if strange else ''} is not one of {usable_cores()}")
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(["loopscale.sweep.worker"])
+
+    def start(self, job: Job, place: int) -> LocalWorker:
+        """Start a worker on the place's core."""
+        pinned = replace(job, core=self.cores[place % len(self.cores)])
+        process = self._context.Process(target=_main, args=(pinned,), daemon=True)
+        with _one_thread():
+            process.start()
+        return LocalWorker(process)
+
+    def close(self) -> None:
+        """Nothing is left behind: the process that workers come from ends with this one."""
+
+
+def _main(job: Job) -> None:
+    # Ctrl-C reaches every process of the terminal; the parent passes the wish on, and a checkpoint is left first.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    try:
+        work(job, parent.is_alive)
+    except InputError as error:
+        print(f"worker: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Let processes that are started in the block compute with one thread; libraries look at this when they load."""
+    before = {name: os.environ.get(name) for name in THREADS}
+    os.environ.update(dict.fromkeys(THREADS, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

@@ -1,0 +1,138 @@
+"""A worker: claims runs one after the other until there is none, wherever it was started."""
+
+from __future__ import annotations
+
+import os
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import chdir, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event, Thread
+
+from loopscale.errors import InputError
+from loopscale.sweep.store import Claim, ClaimLost, Store
+from loopscale.sweep.sync import run_folder
+from loopscale.sweep.trunk import Trunk
+from loopscale.train.config import TrainConfig
+
+BEAT = 2.0
+"""Seconds between a worker's signs of life."""
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a worker is told; plain values, which any launcher can carry."""
+
+    root: str
+    """The folder that the sweep's file is in: the sweep's paths are seen from there."""
+    folder: str
+    session: str
+    """The call of ``loopscale sweep run`` that the worker belongs to: it can be asked to stop."""
+    keep_models: bool
+    only: tuple[str, ...] | None = None
+    """Runs to claim from; by default all."""
+    deadline: float | None = None
+    """When to stop, as ``time.time`` counts."""
+    core: int | None = None
+    """The core to stay on."""
+
+
+def work(job: Job, parent_lives: Callable[[], bool] = lambda: True) -> int:
+    """Claim and train until nothing is left or somebody asks to stop; return how many runs were finished."""
+    import torch
+
+    torch.set_num_threads(1)
+    if job.core is not None and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {job.core})
+    finished = 0
+    # Runs keep relative paths, so that a sweep that was moved is the same sweep.
+    with chdir(job.root), Store(Path(job.folder)) as store:
+        while not _over(job) and parent_lives() and store.fact(stop_fact(job.session)) is None:
+            claim = store.claim(job.only)
+            if claim is None:
+                break
+            finished += _one(store, claim, job, parent_lives)
+    return finished
+
+
+def stop_fact(session: str) -> str:
+    """Return the name under which a session's wish to stop is kept."""
+    return f"stop {session}"
+
+
+def _over(job: Job) -> bool:
+    return job.deadline is not None and time.time() >= job.deadline
+
+
+def _one(store: Store, claim: Claim, job: Job, parent_lives: Callable[[], bool]) -> bool:
+    """Train one run; whatever goes wrong with it is kept with it. Tell whether it was finished."""
+    pulse = _Pulse(claim, job)
+    pulse.start()
+    try:
+        config = TrainConfig.from_dict(claim.config, f"run {claim.key}")
+        trunk = Trunk(config, claim.points, run_folder(Path(job.folder), claim.key), job.keep_models)
+        pulse.progress = lambda: trunk.steps_done
+        done = trunk.run(
+            claim.done,
+            lambda tokens, loss, facts: store.record(claim, tokens, loss, facts),
+            lambda: pulse.asked() or _over(job) or not parent_lives(),
+        )
+        pulse.end()
+        if done:
+            store.finish(claim)
+        else:
+            store.release(claim)
+        return done
+    except ClaimLost:
+        return False
+    except Exception as error:
+        pulse.end()
+        return _failed(store, claim, str(error) if isinstance(error, InputError) else traceback.format_exc())
+    finally:
+        pulse.end()
+
+
+def _failed(store: Store, claim: Claim, error: str) -> bool:
+    with suppress(ClaimLost):
+        store.fail(claim, error)
+    return False
+
+
+class _Pulse:
+    """Signs of life from a thread of its own, however long a step takes; it hears of wishes to stop, too."""
+
+    def __init__(self, claim: Claim, job: Job) -> None:
+        self._stop = self._lost = False
+        self.progress: Callable[[], int] = lambda: 0
+        self._claim, self._job, self._ended = claim, job, Event()
+        self._thread = Thread(target=self._run, daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def asked(self) -> bool:
+        """Tell whether somebody asked to stop; a run that is no longer the worker's own is left at once."""
+        if self._lost:
+            raise ClaimLost(self._claim.key)
+        return self._stop
+
+    def end(self) -> None:
+        """Give the last sign and stop giving any."""
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        last = time.monotonic()
+        with Store(Path(self._job.folder)) as store:
+            while True:
+                ended = self._ended.wait(BEAT)
+                now = time.monotonic()
+                self._lost = not store.beat(self._claim, self.progress(), now - last)
+                self._stop = store.fact(stop_fact(self._job.session)) is not None
+                last = now
+                if ended or self._lost:
+                    return
