@@ -11,21 +11,21 @@ export LOOPSCALE_DATA ?= $(realpath $(wildcard ../shared/data))
 # Fits work on small matrices: more threads only get in each other's way.
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: run test test-all test-vllm bench docs lint clean
+.PHONY: run test test-all test-vllm bench docs lint chromium clean
 
 run: $(VENV)/core.stamp
 	@$(BIN)/loopscale demo --out out
 
-test: lint
+test: lint chromium
 	$(BIN)/pytest -n $(WORKERS) -m "not slow"
 
-test-all: lint
+test-all: lint chromium
 	$(BIN)/pytest -n $(WORKERS)
 
 test-vllm: .venv-vllm/stamp
 	.venv-vllm/bin/python tests/model/vllm_parity.py
 
-bench: $(VENV)/bench.stamp
+bench: $(VENV)/bench.stamp chromium
 	$(BIN)/python benchmarks/run.py
 
 # The site is in site/; its figures are drawn anew.
@@ -37,6 +37,14 @@ lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The explorer is tested in a real browser.
+chromium:
+	@command -v chromium > /dev/null || command -v chromium-browser > /dev/null || command -v google-chrome > /dev/null || \
+	{ test "$$(id -u)" = 0 && command -v apt-get > /dev/null && echo "Installing Chromium ..." && \
+	apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium > /dev/null; } || \
+	{ echo "The explorer's tests need Chromium, which make installs as root on Debian only: install it, then run make again."; \
+	exit 1; }
 
 clean:
 	rm -rf $(VENV) .venv-vllm out site docs/figures .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -22,6 +22,7 @@ NOT_RUN = {
     "path/to/": "a file of the reader's own",
     "from_architecture(rung(": "a model of a billion weights",
     "LLM(": "vLLM has an environment of its own",
+    "loopscale app": "a server, which does not end by itself",
 }
 """What marks a step that no test can run, and why."""
 

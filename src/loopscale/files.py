@@ -157,6 +157,17 @@ def write_text(path: str | Path, text: str) -> None:
     write_bytes(path, text.encode("utf-8"))
 
 
+def finite(data: Any) -> Any:
+    """Return plain values that strict JSON can hold: NaN and infinities become null."""
+    if isinstance(data, dict):
+        return {key: finite(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [finite(value) for value in data]
+    if isinstance(data, float) and not math.isfinite(data):
+        return None
+    return data
+
+
 def write_json(path: str | Path, data: object) -> None:
     """Write ``data`` as indented JSON, whole or not at all."""
     write_text(path, json.dumps(data, indent=1, allow_nan=False) + "\n")

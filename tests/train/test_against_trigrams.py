@@ -37,7 +37,11 @@ def trigram_loss(batches: Batches, tokens: np.ndarray, vocabulary: int, sequence
         for row, labels in zip(part.ids, part.labels, strict=True):
             places = np.flatnonzero(labels[2:] != IGNORED) + 2
             chance = np.full(len(places), 1 / vocabulary)
-            contexts = [np.zeros(len(places), np.int64), row[places - 1], row[places - 2] * vocabulary + row[places - 1]]
+            contexts = [
+                np.zeros(len(places), np.int64),
+                row[places - 1],
+                row[places - 2] * vocabulary + row[places - 1],
+            ]
             for table, context in zip(tables, contexts, strict=True):
                 seen = table[context]
                 kinds, number = (seen > 0).sum(1), seen.sum(1)

@@ -26,6 +26,7 @@ VERBS = {
     "laws": "The published scaling laws, with what they were fitted on.",
     "train": "Train a looped MoE by a TOML file, on a laptop or under torchrun; stopped runs go on.",
     "sweep": "Train a grid of runs on this machine, Ray or SLURM, and give their losses to `fit`.",
+    "app": "The explorer: plan and fit in the browser.",
     "generate": "Continue a prompt with a looped model at several recurrences, side by side.",
     "routing": "Expert-path diversity Psi of a checkpoint over a text file.",
     "eval": "Benchmarks and validation loss of checkpoints at every recurrence.",

@@ -12,8 +12,7 @@ from loopscale.errors import InputError, shown
 from loopscale.files import is_file
 from loopscale.fit import Observations
 from loopscale.fit.datasets import MICRO, PUBLIC_FILES, SWEEP_RECURRENCES, load_micro, load_public, simulate_sweep
-from loopscale.fit.holdout import default_outer
-from loopscale.laws import MAPPINGS, OUTER_LAWS, Counting
+from loopscale.laws import OUTER_LAWS, Counting
 from loopscale.quantities import parse_count
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -108,16 +107,6 @@ def take_procedure(given: dict[str, Any]) -> dict[str, Any]:
         "delta": _delta(given.pop("delta")),
         "seed": given.pop("seed"),
     }
-
-
-def default_form(data: Observations, outer: str | None, mapping: str | None) -> tuple[str, str]:
-    """Return the form to fit: the richest that the data can tell, where the options leave it open."""
-    points = data.points
-    if mapping is None:
-        looped, sparse = bool((points.recurrence > 1).any()), points.total is not None and bool((points.m < 1).any())
-        mapping = "none" if not looped else "sparsity-conditional" if sparse else "bounded"
-    assert mapping in MAPPINGS
-    return outer or default_outer(data), mapping
 
 
 def _pair(text: str, option: str) -> tuple[str, str]:

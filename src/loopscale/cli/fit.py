@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
-from loopscale.cli.data import data_options, default_form, form_options, read_runs, take_procedure
+from loopscale.cli.data import data_options, form_options, read_runs, take_procedure
 from loopscale.cli.show import print_json, progress_bar
-from loopscale.fit import Fit, Recipe, Scheme, coefficient_intervals, fit, r_squared, resample, summary, warnings
+from loopscale.fit import Recipe, Scheme, fit, resample, summary, values
+from loopscale.fit.forms import default_form
+from loopscale.fit.summary import law_with_warnings
 from loopscale.laws import MAPPINGS
 from loopscale.report import check_report_path
 
@@ -76,31 +77,12 @@ def command(
         with progress_bar("Refitting resampled data", resamples) as progress:
             found = resample(found, scheme=scheme, count=resamples, seed=settings["seed"], progress=progress)
     if out is not None:
-        replace(found.law, note="; ".join(warnings(found))).save(out)
+        law_with_warnings(found).save(out)
     if report is not None:
         from loopscale.figures.reports import fit_report
 
         fit_report(found).save(report)
     if as_json:
-        print_json(_values(found))
+        print_json(values(found))
     else:
         click.echo(summary(found))
-
-
-def _values(found: Fit) -> dict[str, Any]:
-    intervals = None if found.law.resamples is None else coefficient_intervals(found)
-    return {
-        "kind": "fit",
-        "law": {**found.law.to_dict(), "resamples": None},
-        "coefficients": dict(found.law.coefficients),
-        "intervals": None if intervals is None else {name: list(span) for name, span in intervals.items()},
-        "rmse": found.law.rmse,
-        "r_squared": r_squared(found),
-        "objective": found.objective,
-        "delta": found.delta,
-        "starts": found.starts,
-        "agreeing": found.agreeing,
-        "at_bound": list(found.at_bound),
-        "degenerate": list(found.degenerate),
-        "warnings": list(warnings(found)),
-    }

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from loopscale.architecture import RUNG_EXPERTS, RUNGS
-from loopscale.cli.data import data_options, default_form, form_options, read_runs, take_procedure
+from loopscale.cli.data import data_options, form_options, read_runs, take_procedure
 from loopscale.cli.options import COUNT, COUNTS, EXPERTS, INTEGERS, RUNG_LIST, WHOLE, output_options
 from loopscale.cli.show import console, print_json
 from loopscale.errors import InputError
@@ -15,6 +15,7 @@ from loopscale.files import read_json
 from loopscale.fit import fit, resample
 from loopscale.fit.candidates import RECURRENCES, ladder_candidates
 from loopscale.fit.design import MOST_RUNS, next_runs
+from loopscale.fit.forms import default_form
 from loopscale.fit.targets import Goal, Target
 from loopscale.laws import MAPPINGS
 

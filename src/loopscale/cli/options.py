@@ -10,7 +10,7 @@ import click
 from loopscale import quantities
 from loopscale.architecture import RUNGS, Architecture, at_width, read_config, rung, rung_name
 from loopscale.errors import InputError, shown
-from loopscale.laws import DEFAULT, ScalingLaw, find_law
+from loopscale.laws import DEFAULT, find_law
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -157,9 +157,3 @@ def reference(text: str) -> tuple[Architecture, int]:
         return rung(parts[0], experts[0]), passes[0]
     except InputError as error:
         raise click.BadParameter(str(error), param_hint="'--like'") from None
-
-
-def show_law(law: ScalingLaw) -> str:
-    """Name the law as results should: published ones by name, files by the name inside."""
-    resampled = "" if law.resamples is None else f" with {len(law.resamples)} resampled laws"
-    return f"law {law.name}{resampled}"

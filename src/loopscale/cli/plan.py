@@ -19,9 +19,8 @@ from loopscale.cli.options import (
     law_option,
     output_options,
     reference,
-    show_law,
 )
-from loopscale.cli.show import console, legend, mark, print_json, print_table
+from loopscale.cli.show import console, print_json, print_table
 from loopscale.laws import ScalingLaw
 from loopscale.plan import (
     PEAK_FLOPS,
@@ -38,6 +37,7 @@ from loopscale.plan import (
     plan,
     width_space,
 )
+from loopscale.plan.words import answer, certainty, costs, legend, mark
 from loopscale.quantities import format_bytes, format_count, format_size
 from loopscale.report import check_report_path
 
@@ -179,25 +179,11 @@ def _space(asked: dict[str, Any]) -> Space:
 
 def print_plan(found: Plan, top: int) -> None:
     """Print the choice in words, how sure it is, and the table of rivals."""
-    out, choice, budget = console(), found.choice, found.grid.budget
-    outside = bool(choice.extrapolated)
-    out.print(
-        f"[bold]Train {choice.rung} with {choice.experts:g} expert{'s' if choice.experts != 1 else ''} for each active "
-        f"one and {choice.recurrence} pass{'es' if choice.recurrence != 1 else ''}, on {format_count(choice.tokens)} "
-        f"tokens: loss {mark(f'{choice.loss:.4f}', outside)}[/]",
-        highlight=False,
-    )
-    weights = f"{format_bytes(choice.weight_bytes)} of weights at {budget.bits:g} bits"
-    cache = f" + {format_bytes(choice.kv_bytes)} of KV cache" if choice.kv_bytes else ""
-    limit = "" if budget.memory is None else f" (of {format_bytes(budget.memory)})"
-    out.print(
-        f"{format_size(choice.active)} active, {format_size(choice.total)} total, {format_size(choice.effective)} "
-        f"effective; {weights}{cache}{limit}; {choice.train_flops:.3g} FLOPs of training, "
-        f"{choice.inference_flops:.3g} a generated token",
-        highlight=False,
-    )
-    out.print(_certainty(found), highlight=False)
-    listed = [choice, *found.rivals(top)]
+    out = console()
+    out.print(f"[bold]{answer(found)}[/]", highlight=False)
+    out.print(costs(found), highlight=False)
+    out.print(certainty(found), highlight=False)
+    listed = [found.choice, *found.rivals(top)]
     print_table("The choice and its near rivals", COLUMNS, map(_row, listed), left=("size", "verdict"))
     axes = [axis for each in listed for axis in each.extrapolated]
     if axes:
@@ -207,19 +193,6 @@ def print_plan(found: Plan, top: int) -> None:
 def _print_front(found: Plan, cost: str) -> None:
     rows = [_row(each)[:-1] for each in found.pareto(cost)]
     print_table(f"No other design beats these in both loss and {cost}", COLUMNS[:-1], rows, left=("size",))
-
-
-def _certainty(found: Plan) -> str:
-    grid = found.grid
-    rule = f"eps {grid.eps:g}" if grid.rule is Rule.PAPER else "lowest loss alone"
-    said = f"{show_law(found.law)}, {rule}"
-    if found.lead is not None:
-        close = ", less than eps: a toss-up" if found.lead < grid.eps else ""
-        said += f"; lead over the next admissible design {found.lead:.4f}{close}"
-    if found.agreement is None:
-        return said
-    votes = ", ".join(f"{each.label} {share:.0%}" for each, share in found.votes()[:4])
-    return f"{said}; {found.agreement:.0%} of resampled laws agree ({votes})"
 
 
 def _row(each: Candidate) -> tuple[str, ...]:

@@ -14,11 +14,11 @@ from loopscale.cli.options import (
     model_options,
     one_model,
     output_options,
-    show_law,
 )
-from loopscale.cli.show import console, legend, mark, print_json
+from loopscale.cli.show import console, print_json
 from loopscale.laws import ScalingLaw
 from loopscale.plan import Prediction, predict
+from loopscale.plan.words import law_in_words, legend, mark
 from loopscale.quantities import format_count, format_size
 from loopscale.tables import Table
 
@@ -71,7 +71,7 @@ def _print(found: Prediction, law: ScalingLaw) -> None:
     out.print(
         f"{found.model}: E = {mark(f'{found.experts:g}', 'experts' in outside)}, "
         f"R = {mark(str(found.recurrence), 'recurrence' in outside)}, "
-        f"{mark(format_count(found.tokens), 'tokens' in outside)} tokens; {show_law(law)}",
+        f"{mark(format_count(found.tokens), 'tokens' in outside)} tokens; {law_in_words(law)}",
         highlight=False,
     )
     most = "without bound" if found.largest_multiplier is None else f"at most {found.largest_multiplier:.3f}x"

@@ -19,9 +19,8 @@ from loopscale.cli.options import (
     RUNG_LIST,
     law_option,
     output_options,
-    show_law,
 )
-from loopscale.cli.show import console, legend, mark, print_json, print_table
+from loopscale.cli.show import console, print_json, print_table
 from loopscale.laws import ScalingLaw
 from loopscale.plan import (
     Budget,
@@ -35,6 +34,7 @@ from loopscale.plan import (
     ladder_space,
     recurrence_map,
 )
+from loopscale.plan.words import law_in_words, legend, mark
 from loopscale.quantities import format_bytes, format_count, format_size
 from loopscale.tables import Table
 
@@ -131,7 +131,7 @@ def _table(kind: str, law: ScalingLaw, asked: Asked) -> Table:
 
 def _print(kind: str, table: Table, law: ScalingLaw) -> None:
     rows = list(table.records())
-    title = f"{KINDS[kind]} ({show_law(law)})"
+    title = f"{KINDS[kind]} ({law_in_words(law)})"
     if kind == "joint":
         print_joint(title, table)
     elif kind == "best-recurrence":

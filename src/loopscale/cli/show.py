@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import click
 from rich import box
 from rich.console import Console
 from rich.table import Table as RichTable
 
-EXTRAPOLATED = "†"
-"""Marks a number for which the law is used outside the range it was fitted on."""
+from loopscale.files import finite
 
 
 def console() -> Console:
@@ -25,7 +22,7 @@ def console() -> Console:
 
 def print_json(data: object) -> None:
     """Print strict JSON: NaN and infinities become null."""
-    click.echo(json.dumps(_finite(data), indent=1, allow_nan=False))
+    click.echo(json.dumps(finite(data), indent=1, allow_nan=False))
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], left: Sequence[str] = ()) -> None:
@@ -41,17 +38,6 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
     out.print(table)
 
 
-def mark(text: str, extrapolated: bool) -> str:
-    """Return ``text`` with the sign of extrapolation where it applies."""
-    return f"{text}{EXTRAPOLATED}" if extrapolated else text
-
-
-def legend(axes: Iterable[str]) -> str:
-    """Return the line that explains the sign, or nothing when it was not used."""
-    found = sorted(set(axes))
-    return f"{EXTRAPOLATED} extrapolated: outside the range the law was fitted on ({', '.join(found)})" if found else ""
-
-
 @contextmanager
 def progress_bar(what: str, total: int) -> Iterator[Callable[[int, int], None]]:
     """Show a bar on standard error while the block runs; it takes the number done and the total."""
@@ -61,13 +47,3 @@ def progress_bar(what: str, total: int) -> Iterator[Callable[[int, int], None]]:
     with Progress(console=out, transient=True, disable=not out.is_terminal) as bar:
         task = bar.add_task(what, total=total)
         yield lambda done, of: bar.update(task, completed=done, total=of)
-
-
-def _finite(data: Any) -> Any:
-    if isinstance(data, dict):
-        return {key: _finite(value) for key, value in data.items()}
-    if isinstance(data, list | tuple):
-        return [_finite(value) for value in data]
-    if isinstance(data, float) and not math.isfinite(data):
-        return None
-    return data

@@ -16,7 +16,7 @@ from loopscale.fit.fitting import fit
 from loopscale.fit.observations import Observations
 from loopscale.fit.profile import Profile, profile
 from loopscale.fit.result import Fit, Recipe, Scheme
-from loopscale.fit.summary import r_squared, summary
+from loopscale.fit.summary import r_squared, summary, values
 from loopscale.fit.uncertainty import coefficient_intervals, prediction_interval, resample
 
 __all__ = [
@@ -42,5 +42,6 @@ __all__ = [
     "simulate_sweep",
     "summary",
     "unidentified",
+    "values",
     "warnings",
 ]

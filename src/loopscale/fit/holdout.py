@@ -11,8 +11,10 @@ from loopscale.arrays import BoolArray, FloatArray, IntArray
 from loopscale.errors import InputError, nearest, shown
 from loopscale.fit.comparison import Comparison, Score, differences, table
 from loopscale.fit.fitting import fit
+from loopscale.fit.forms import default_outer
 from loopscale.fit.observations import Observations
 from loopscale.fit.slices import Slice
+from loopscale.fit.uncertainty import Progress
 from loopscale.laws import MAPPINGS, mapping, outer_law
 
 __all__ = ["CROSS_VALIDATION", "Comparison", "Score", "applicable", "compare", "default_outer", "differences", "table"]
@@ -30,13 +32,15 @@ def compare(
     count: int = 1000,
     level: float = 0.9,
     seed: int = 0,
+    progress: Progress | None = None,
     **procedure: Any,
 ) -> Comparison:
     """Fit every mapping on the rows outside each slice and score it on the rows inside.
 
     A run with a row in a slice of R, E or N is held out whole; a slice of D holds out rows. Cross-validation over
     ``folds`` of whole runs comes last; 0 leaves it out. ``procedure`` goes to every fit alike; coefficients that it
-    holds or bounds concern the mappings that have them.
+    holds or bounds concern the mappings that have them. ``progress`` is called with the number of scores done and the
+    total.
     """
     form = outer or default_outer(observations)
     names = tuple(mappings) if mappings else applicable(observations)
@@ -45,18 +49,18 @@ def compare(
     settings = _settings(form, names, procedure)
     scores: list[Score] = []
     for order, (part, masks) in enumerate(tasks.items()):
-        errors = np.stack([_errors(observations, masks, form, each, part, settings[each]) for each in names])
+        rows_of = []
+        for each in names:
+            rows_of.append(_errors(observations, masks, form, each, part, settings[each]))
+            if progress is not None:
+                progress(len(scores) + len(rows_of), len(tasks) * len(names))
+        errors = np.stack(rows_of)
         squares, rows = _by_run(observations, errors)
         summary = _paired(squares, rows, count, level, np.random.default_rng([seed, order]))
         sizes = [len(_coefficients(form, each) - set(settings[each].get("fixed", ()))) for each in names]
         scores += [Score(part, name, size, int(rows.sum()), len(rows), *numbers)
                    for name, size, numbers in zip(names, sizes, summary, strict=True)]  # fmt: skip
     return Comparison(observations.source, form, tuple(scores), level, count, notes)
-
-
-def default_outer(observations: Observations) -> str:
-    """Return the outer law that the data call for: with experts where any run has them."""
-    return "joint-moe" if np.any(observations.points.experts > 1) else "chinchilla"
 
 
 def applicable(observations: Observations) -> tuple[str, ...]:

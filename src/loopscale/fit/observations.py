@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from loopscale.arrays import BoolArray, FloatArray, IntArray
 from loopscale.errors import InputError
 from loopscale.fit.reading import Rows, read_rows
-from loopscale.fit.sources import frame_columns, read_columns
+from loopscale.fit.sources import csv_columns, frame_columns, read_columns
 from loopscale.laws import Counting, Points
 from loopscale.tables import Table
 
@@ -102,6 +102,13 @@ class Observations:
         """Read a ``.csv``, ``.csv.gz``, ``.tsv`` or ``.parquet`` file; options as for :meth:`from_frame`."""
         return cls._of(read_rows(read_columns(path), columns or {}, units or {}, str(path)), str(path), counts)
 
+    @classmethod
+    def from_csv(
+        cls, text: str, *, source: str = "runs.csv", counts: Counting = Counting.WITHOUT_EMBEDDINGS
+    ) -> Observations:
+        """Read the text of a CSV file; ``source`` names it in errors."""
+        return cls._of(read_rows(csv_columns(text, source), {}, {}, source), source, counts)
+
     def columns(self) -> dict[str, list[Any]]:
         """Return the rows under names that :meth:`read` knows, in raw counts."""
         p = self.points
@@ -111,6 +118,10 @@ class Observations:
         columns |= {"D (raw)": p.tokens, "loss": self.loss}
         columns |= {} if self.finished is None else {"finished": self.finished}
         return {name: np.asarray(column).tolist() for name, column in columns.items()}
+
+    def csv(self) -> str:
+        """Return the rows as CSV text that :meth:`from_csv` reads."""
+        return Table(self.columns()).csv()
 
     def to_csv(self, path: str | Path) -> None:
         """Write the rows as :meth:`read` reads them."""

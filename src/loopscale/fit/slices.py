@@ -88,6 +88,18 @@ class Slice:
         return f"{self.axis} in the data{counted}: {listed}"
 
 
+def telling_slices(observations: Observations) -> tuple[str, ...]:
+    """Return slices worth holding out: the far end of every axis on which the data keep two other values."""
+    found = []
+    for axis, name in _AXES.items():
+        levels = np.unique(getattr(observations.points, name))
+        if len(levels) < 3:
+            continue
+        between = format_count(float(np.sqrt(levels[-2] * levels[-1])))
+        found.append(f"{axis}={levels[-1]:g}" if axis in "RE" else f"{axis}>{between}")
+    return tuple(found)
+
+
 def _rung_sizes(observations: Observations) -> FloatArray | None:
     """Return each row's size as its rung is named, or None unless every row is a rung without embeddings."""
     if observations.counts is not Counting.WITHOUT_EMBEDDINGS:

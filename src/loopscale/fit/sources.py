@@ -21,7 +21,7 @@ def read_columns(path: str | Path) -> Columns:
     if name.endswith((".parquet", ".pq")):
         return _parquet(path)
     if name.endswith((".csv", ".csv.gz", ".tsv", ".tsv.gz")):
-        return _csv(path, "\t" if ".tsv" in name else ",")
+        return csv_columns(_text(path), str(path), "\t" if ".tsv" in name else ",")
     raise InputError(f"{path}: this kind of file is not read; give .csv, .csv.gz, .tsv or .parquet")
 
 
@@ -37,18 +37,22 @@ def frame_columns(frame: Any, source: str) -> Columns:
     return {str(name): whole[name].to_list() for name in whole.columns}
 
 
-def _csv(path: str | Path, delimiter: str) -> Columns:
-    rows = list(csv.reader(io.StringIO(_text(path), newline=""), delimiter=delimiter))
+def csv_columns(text: str, source: str, delimiter: str = ",") -> Columns:
+    """Read the text of a CSV file; ``source`` names it in errors."""
+    try:
+        rows = list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter))
+    except csv.Error as error:  # a cell beyond csv's limit
+        raise InputError(f"{source}: not CSV: {error}") from None
     rows = [row for row in rows if any(cell.strip() for cell in row)]
     if not rows:
-        raise InputError(f"{path}: the file is empty; its first line should name the columns")
+        raise InputError(f"{source}: the file is empty; its first line should name the columns")
     names = [name.strip() for name in rows[0]]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise InputError(f"{path}: column {shown(twice)} is there twice")
+        raise InputError(f"{source}: column {shown(twice)} is there twice")
     for number, row in enumerate(rows[1:], 1):
         if len(row) != len(names):
-            raise InputError(f"{path}: row {number} has {len(row)} cells; the header has {len(names)}")
+            raise InputError(f"{source}: row {number} has {len(row)} cells; the header has {len(names)}")
     return {name: [row[k] for row in rows[1:]] for k, name in enumerate(names)}
 
 

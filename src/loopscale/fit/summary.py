@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 
 from loopscale.fit.diagnostics import fit_covariance, run_share, warnings
 from loopscale.fit.result import Fit, Recipe, Scheme
 from loopscale.fit.uncertainty import coefficient_intervals, problem_of
+from loopscale.laws import ScalingLaw
 from loopscale.quantities import format_count
 
 LEVEL = 0.9
@@ -29,6 +33,31 @@ def summary(fit: Fit) -> str:
     if found := warnings(fit):
         lines += ["", "Beware", *(f"- {each}" for each in found)]
     return "\n".join(lines)
+
+
+def values(found: Fit) -> dict[str, Any]:
+    """Return the fit as plain values for JSON."""
+    intervals = None if found.law.resamples is None else coefficient_intervals(found)
+    return {
+        "kind": "fit",
+        "law": {**found.law.to_dict(), "resamples": None},
+        "coefficients": dict(found.law.coefficients),
+        "intervals": None if intervals is None else {name: list(span) for name, span in intervals.items()},
+        "rmse": found.law.rmse,
+        "r_squared": r_squared(found),
+        "objective": found.objective,
+        "delta": found.delta,
+        "starts": found.starts,
+        "agreeing": found.agreeing,
+        "at_bound": list(found.at_bound),
+        "degenerate": list(found.degenerate),
+        "warnings": list(warnings(found)),
+    }
+
+
+def law_with_warnings(fit: Fit) -> ScalingLaw:
+    """Return the law as it is saved: what a reader of the fit must know goes with it."""
+    return replace(fit.law, note="; ".join(warnings(fit)))
 
 
 def r_squared(fit: Fit) -> float:

@@ -23,6 +23,8 @@ from loopscale.quantities import format_bytes, format_count
 from loopscale.tables import Table
 
 SCHEMA = 1
+COSTS = ("memory", "inference")
+"""What a Pareto front may be drawn against."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,14 +78,9 @@ class Plan:
 
         The limit on that cost is lifted; every other limit and the rule hold.
         """
-        costs = {"memory": self.grid.memory_SKP, "inference": self.grid.inference_SKP}
-        if cost not in costs:
+        if cost not in COSTS:
             raise InputError(f"pareto: cost is {cost!r}; it should be 'memory' or 'inference'")
-        usable = (self.grid.admissible_ZFSKP[0, 0] & self._within(lifted=cost)).ravel()
-        loss = np.where(usable, self.grid.loss_ZFSKP[0, 0].ravel(), np.inf)
-        order = np.lexsort((loss, costs[cost].ravel()))
-        best = np.minimum.accumulate(np.concatenate([[np.inf], loss[order][:-1]]))
-        return [self._judged(int(flat)) for flat in order[loss[order] < best]]
+        return [self._judged(int(flat)) for flat in self._front(cost)]
 
     def votes(self) -> list[tuple[Candidate, float]]:
         """Return each design that some resampled law chooses, with the share that does, largest first."""
@@ -95,6 +92,26 @@ class Plan:
     def table(self, limit: int | None = None) -> Table:
         """Return the ranked candidates as a table."""
         return Table.from_records([each.to_dict() for each in self.candidates(limit)])
+
+    def designs(self) -> Table:
+        """Return every candidate that can be trained, with costs and loss, and whether it is usable or on a front."""
+        grid, space = self.grid, self.grid.space
+        fronts = {cost: self._front(cost) for cost in COSTS}
+        flat = np.flatnonzero(np.isfinite(grid.loss_ZFSKP[0, 0]).ravel())
+        s, k, p = np.unravel_index(flat, space.shape)
+        return Table.from_arrays(
+            flat.shape,
+            rung=np.array(space.names)[s],
+            experts=space.experts[s, k],
+            recurrence=space.recurrences[p],
+            memory=grid.memory_SKP.ravel()[flat],
+            inference=grid.inference_SKP.ravel()[flat],
+            loss=grid.loss_ZFSKP[0, 0].ravel()[flat],
+            usable=self._usable.ravel()[flat],
+            chosen=flat == self.chosen,
+            on_memory_front=np.isin(flat, fronts["memory"]),
+            on_inference_front=np.isin(flat, fronts["inference"]),
+        )
 
     def to_dict(self, limit: int = 20) -> dict[str, Any]:
         """Return the plan as plain values, with the first ``limit`` candidates."""
@@ -113,12 +130,21 @@ class Plan:
             "rivals": [each.to_dict() for each in self.rivals()],
             "candidates": [each.to_dict() for each in self.candidates(limit)],
             "candidates_in_all": int(np.prod(grid.space.shape)),
-            "pareto": {cost: [_front(each, cost) for each in self.pareto(cost)] for cost in ("memory", "inference")},
+            "pareto": {cost: [_front(each, cost) for each in self.pareto(cost)] for cost in COSTS},
         }
 
     def save(self, path: str | Path) -> None:
         """Write the plan as JSON."""
         write_json(path, self.to_dict())
+
+    def _front(self, cost: str) -> IntArray:
+        """Return the flat indices of the designs on a Pareto front, by rising cost."""
+        costs = (self.grid.memory_SKP if cost == "memory" else self.grid.inference_SKP).ravel()
+        usable = (self.grid.admissible_ZFSKP[0, 0] & self._within(lifted=cost)).ravel()
+        loss = np.where(usable, self.grid.loss_ZFSKP[0, 0].ravel(), np.inf)
+        order = np.lexsort((loss, costs))
+        best = np.minimum.accumulate(np.concatenate([[np.inf], loss[order][:-1]]))
+        return np.asarray(order[loss[order] < best])
 
     @cached_property
     def _usable(self) -> BoolArray:

@@ -1,0 +1,1 @@
+"""The explorer in the browser, and the HTTP API under it."""

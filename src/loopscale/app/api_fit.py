@@ -1,0 +1,93 @@
+"""Fits, comparisons and choices of runs: jobs that go on after the answer."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from fastapi import Path as PathParameter
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import JSONResponse, Response
+
+from loopscale.app import replies
+from loopscale.app.jobs import Job, Jobs
+from loopscale.app.limits import Limits
+from loopscale.app.problems import RefusalError, documented
+from loopscale.app.requests import CompareRequest, FitOptions, NextRequest
+from loopscale.app.uploads import csv_text
+from loopscale.errors import InputError
+
+JobId = Annotated[str, PathParameter(max_length=40)]
+CSV_BODY = {
+    "requestBody": {
+        "required": True,
+        "description": "A sweep: CSV text in UTF-8, a row for each (run, D), columns by their common names.",
+        "content": {"text/csv": {"schema": {"type": "string"}}},
+    }
+}
+
+
+def fit_routes(jobs: Jobs, limits: Limits) -> APIRouter:
+    """Return the routes that start jobs and ask after them."""
+    api = APIRouter(prefix="/api", tags=["fit"])
+
+    @api.post(
+        "/fit", status_code=202, response_model=replies.Job, responses=documented(415, 422, 429), openapi_extra=CSV_BODY
+    )
+    async def fitted(request: Request, options: Annotated[FitOptions, Query()]) -> JSONResponse:
+        """Fit a law to a sweep. The answer is a job; its result has the law, its intervals and diagnostics."""
+        content = await request.body()
+        text = csv_text(content, options.name, request.headers.get("content-type", ""))
+        await run_in_threadpool(_check, text, options, limits)
+        return _started(jobs.start("fit", {"csv": text, "options": options.model_dump()}))
+
+    @api.post("/fits/{id}/compare", status_code=202, response_model=replies.Job, responses=documented(404, 422, 429))
+    async def compared(id: JobId, asked: CompareRequest) -> JSONResponse:  # noqa: A002
+        """Compare recurrence mappings on rows of a fitted sweep that they were not fitted to."""
+        return _started(jobs.start("comparison", {**_sweep(jobs, id), "asked": asked.model_dump()}))
+
+    @api.post("/fits/{id}/next", status_code=202, response_model=replies.Job, responses=documented(404, 422, 429))
+    async def extended(id: JobId, asked: NextRequest) -> JSONResponse:  # noqa: A002
+        """Choose the runs that, added to a fitted sweep, would make a plan surest."""
+        return _started(jobs.start("design", {**_sweep(jobs, id), "asked": asked.model_dump()}))
+
+    @api.get("/jobs/{id}", response_model=replies.Job, responses=documented(404, 422))
+    async def asked_after(id: JobId) -> JSONResponse:  # noqa: A002
+        """Return how far a job is, and its result once it is done."""
+        return JSONResponse(jobs.find(id).to_dict())
+
+    @api.delete("/jobs/{id}", response_model=replies.Job, responses=documented(404, 422))
+    async def cancelled(id: JobId) -> JSONResponse:  # noqa: A002
+        """Stop a job."""
+        return JSONResponse(jobs.cancel(id).to_dict())
+
+    @api.get("/example.csv", response_class=Response, responses={**documented(), 200: {"content": {"text/csv": {}}}})
+    def example() -> Response:
+        """Return a simulated sweep to try a fit on."""
+        from loopscale.fit.datasets import simulate_sweep
+
+        sweep = simulate_sweep(tokens=[1e11, 2e11, 3e11, 4e11, 5e11])
+        return Response(sweep.csv(), media_type="text/csv")
+
+    return api
+
+
+def _check(text: str, options: FitOptions, limits: Limits) -> None:
+    """Refuse at once what cannot be fitted, so that the client hears it with the upload."""
+    from loopscale.app.work import read_sweep  # with the whole fit room, which the first page need not wait for
+
+    if text.count("\n") > limits.rows + 1:
+        raise RefusalError(413, f"{options.name}: more than {limits.rows:,} rows; send fewer")
+    read_sweep(text, options)
+
+
+def _sweep(jobs: Jobs, identity: str) -> dict[str, Any]:
+    """Return the data and options of a fit."""
+    job = jobs.find(identity)
+    if job.kind != "fit":
+        raise InputError(f"job {identity!r} is a {job.kind}; give the id of a fit")
+    return {name: job.task[name] for name in ("csv", "options")}
+
+
+def _started(job: Job) -> JSONResponse:
+    return JSONResponse(job.to_dict(), 202, headers={"location": f"/api/jobs/{job.id}"})

@@ -1,0 +1,141 @@
+"""Jobs: work in processes of their own, a few at a time, with progress, a time limit, and a way to stop them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from loopscale.app.limits import Limits
+from loopscale.app.problems import RefusalError
+
+LINE = 64_000_000
+"""The longest line that a worker may write: the result of a fit with all its resamples."""
+OPEN = ("waiting", "running")
+
+
+@dataclass
+class Job:
+    """One piece of work and how far it is."""
+
+    kind: str
+    task: dict[str, Any] = field(repr=False)
+    id: str = field(default_factory=lambda: secrets.token_urlsafe(9))
+    state: str = "waiting"
+    stage: str = "Waiting for its turn"
+    done: int = 0
+    total: int = 0
+    error: str | None = None
+    result: dict[str, Any] | None = field(default=None, repr=False)
+    running: asyncio.Task[None] | None = field(default=None, repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what clients see."""
+        names = ("id", "kind", "state", "stage", "done", "total", "error", "result")
+        return {name: getattr(self, name) for name in names}
+
+    def end(self, state: str, error: str | None = None) -> None:
+        """Note how it ended, unless that is known already."""
+        if self.state in OPEN:
+            self.state, self.error = state, error
+
+
+class Jobs:
+    """The jobs of one server."""
+
+    def __init__(self, limits: Limits, finished: Callable[[Job], None]) -> None:
+        self._limits = limits
+        self._finished = finished
+        """Called with every job that is done, before clients see it."""
+        self._jobs: dict[str, Job] = {}
+        self._slots = asyncio.Semaphore(limits.workers)
+
+    def start(self, kind: str, task: dict[str, Any]) -> Job:
+        """Take on a job, or refuse it where too many wait."""
+        unfinished = sum(job.state in OPEN for job in self._jobs.values())
+        if unfinished >= self._limits.workers + self._limits.waiting:
+            raise RefusalError(429, f"{unfinished} jobs are under way or waiting; try again when some are done")
+        job = Job(kind, {"kind": kind, **task})
+        self._jobs[job.id] = job
+        self._forget()
+        job.running = asyncio.create_task(self._run(job))
+        return job
+
+    def find(self, identity: str) -> Job:
+        """Return a job by its id."""
+        if identity not in self._jobs:
+            raise RefusalError(
+                404, "there is no such job; the server keeps the latest ones only, so send the data again"
+            )
+        return self._jobs[identity]
+
+    def cancel(self, identity: str) -> Job:
+        """Stop a job; one that has ended stays as it is."""
+        job = self.find(identity)
+        job.end("cancelled")
+        if job.running is not None:
+            job.running.cancel()
+        return job
+
+    async def close(self) -> None:
+        """Stop all jobs."""
+        running = [job.running for job in self._jobs.values() if job.running is not None]
+        for each in running:
+            each.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    async def _run(self, job: Job) -> None:
+        async with self._slots:
+            job.state, job.stage = "running", "Starting"
+            try:
+                async with asyncio.timeout(self._limits.job_seconds):
+                    await self._work(job)
+            except TimeoutError:
+                job.end("failed", f"it took longer than {self._limits.job_seconds:g} seconds and was stopped")
+
+    async def _work(self, job: Job) -> None:
+        process = await _worker()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(json.dumps(job.task).encode())
+            process.stdin.close()
+            async for line in process.stdout:
+                self._take(job, json.loads(line))
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+        job.end("failed", "the worker stopped without an answer; the server's log says why")
+
+    def _take(self, job: Job, said: dict[str, Any]) -> None:
+        if "stage" in said:
+            job.stage, job.done, job.total = said["stage"], said["done"], said["total"]
+        elif "error" in said:
+            job.end("failed", said["error"])
+        else:
+            job.result = said["result"]
+            self._finished(job)
+            job.end("done")
+
+    def _forget(self) -> None:
+        ended = [name for name, job in self._jobs.items() if job.state not in OPEN]
+        for name in ended[: max(len(self._jobs) - self._limits.jobs, 0)]:
+            del self._jobs[name]
+
+
+async def _worker() -> asyncio.subprocess.Process:
+    # -P: a folder that the server happens to run in must not shadow any module.
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-m", "loopscale.app.worker"),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        limit=LINE,
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+    )

@@ -1,0 +1,97 @@
+"""Every refusal is one sentence, in one shape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+from starlette.routing import compile_path
+
+from loopscale.errors import InputError, shown
+
+
+class Problem(BaseModel):
+    """Why a request was refused."""
+
+    error: str = Field(description="One sentence: what was found, and what would do.")
+    field: str | None = Field(default=None, description="The field of the request that it is about, if it is one.")
+
+
+class RefusalError(Exception):
+    """A refusal with a status of its own."""
+
+    def __init__(self, status: int, sentence: str) -> None:
+        super().__init__(sentence)
+        self.status = status
+
+
+def refused(status: int, sentence: str, field: str | None = None) -> JSONResponse:
+    """Return the reply that refuses a request."""
+    return JSONResponse({"error": " ".join(sentence.split()), "field": field}, status)
+
+
+def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Return the description of the refusals that an endpoint may answer with."""
+    return {status: {"model": Problem} for status in (400, 403, 408, 413, *statuses)}
+
+
+def handle_problems(app: FastAPI) -> None:
+    """Have the application answer every bad request in one sentence."""
+    app.add_exception_handler(InputError, _input_error)
+    app.add_exception_handler(RefusalError, _refusal)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _http_error)
+
+
+async def _input_error(_: Request, error: Exception) -> JSONResponse:
+    return refused(422, str(error))
+
+
+async def _refusal(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RefusalError)
+    return refused(error.status, str(error))
+
+
+async def _http_error(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    allowed = _methods(request)
+    if error.status_code in (404, 405) and allowed:
+        reply = refused(405, f"{request.method} is not offered here; use {' or '.join(allowed)}")
+        reply.headers["allow"] = ", ".join(allowed)
+        return reply
+    if error.status_code == 404:
+        return refused(404, f"there is nothing at {shown(request.url.path)}")
+    return refused(error.status_code, str(error.detail))
+
+
+def _methods(request: Request) -> list[str]:
+    """Return what the API offers at this path: the page's files, mounted last, would claim it for themselves."""
+    described = request.app.openapi()["paths"]
+    matching = [path for path in described if compile_path(path)[0].fullmatch(request.url.path)]
+    return sorted(method.upper() for path in matching for method in described[path])
+
+
+async def _invalid(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    where = _where(first["loc"])
+    if first["type"] == "json_invalid":
+        return refused(422, "the request is not JSON: " + str(first.get("ctx", {}).get("error", "it does not parse")))
+    found = "" if first["type"] in ("missing", "value_error") else f" (found {shown(first.get('input'))})"
+    what = _lowered(str(first["msg"]).removeprefix("Value error, "))
+    return refused(422, f"{where}: {what}{found}" if where else what, where.split(".")[0] or None)
+
+
+def _where(location: Sequence[Any]) -> str:
+    """Return a field's name as the client wrote it, without the words that pydantic adds for its own branches."""
+    named = [str(part) for part in location[1:] if isinstance(part, int) or str(part).isidentifier()]
+    return ".".join(named)
+
+
+def _lowered(text: str) -> str:
+    return text[:1].lower() + text[1:]

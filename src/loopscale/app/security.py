@@ -1,0 +1,123 @@
+"""Who may talk to the server, and how much: hosts, origins, sizes and times are checked before anything is read."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from collections.abc import Iterable
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from loopscale.app.limits import Limits
+from loopscale.app.problems import refused
+
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+DRAINED = 16
+"""How many times the largest request is taken from a client before the connection ends."""
+HEADERS = {
+    # Charts are SVG with style elements of their own; everything else comes from this server.
+    "content-security-policy": "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether only this machine can reach ``host``."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class Guard:
+    """Refuses foreign hosts and origins, and requests that are too large or too slow."""
+
+    def __init__(self, app: ASGIApp, hosts: Iterable[str], limits: Limits) -> None:
+        self.app = app
+        self.hosts = {each.lower() for each in hosts}
+        self.limits = limits
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or refuse it in a sentence."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        if (problem := self._foreign(scope)) is not None:
+            await refused(403, problem)(scope, receive, _with_headers(send))
+            return
+        try:
+            body = await self._body(receive)
+        except _TooLargeError:
+            reply = refused(413, f"the request is larger than {self.limits.upload / 1e6:g} MB; send less")
+        except TimeoutError:
+            reply = refused(408, f"the request did not arrive within {self.limits.upload_seconds:g} seconds")
+        else:
+            await self.app(scope, _Replay(body, receive), _with_headers(send))
+            return
+        reply.headers["connection"] = "close"  # whatever else comes on this line is not read
+        await reply(scope, receive, _with_headers(send))
+
+    def _foreign(self, scope: Scope) -> str | None:
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        if _host(f"//{headers.get('host', '')}") not in self.hosts:
+            return f"host {headers.get('host', '')[:60]!r} is not served here; `loopscale app --allow-host` adds one"
+        origin = headers.get("origin")
+        if origin is not None and (_host(origin) not in self.hosts or urlsplit(origin).netloc != headers["host"]):
+            return f"origin {origin[:60]!r} may not use this server"
+        return None
+
+    async def _body(self, receive: Receive) -> bytes:
+        """Read the whole request; of one that is too large no more is kept."""
+        parts, size, most = list[bytes](), 0, self.limits.upload
+        async with asyncio.timeout(self.limits.upload_seconds):
+            while True:
+                message = await receive()
+                part = message.get("body", b"")
+                size += len(part)
+                if size <= most:
+                    parts.append(part)
+                # A client that is cut off while it sends never reads the answer: take some more, and drop it.
+                if size > DRAINED * most or (size > most and not message.get("more_body", False)):
+                    raise _TooLargeError
+                if not message.get("more_body", False):
+                    return b"".join(parts)
+
+
+class _TooLargeError(Exception):
+    """More bytes than a request may have."""
+
+
+class _Replay:
+    """Hands a request that was read out to the application, then whatever comes after it."""
+
+    def __init__(self, body: bytes, receive: Receive) -> None:
+        self.first: Message | None = {"type": "http.request", "body": body, "more_body": False}
+        self.receive = receive
+
+    async def __call__(self) -> Message:
+        message, self.first = self.first, None
+        return message if message is not None else await self.receive()
+
+
+def _host(address: str) -> str:
+    try:
+        return (urlsplit(address).hostname or "").lower()
+    except ValueError:
+        return ""
+
+
+def _with_headers(send: Send) -> Send:
+    extra = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+
+    async def wrapped(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message.get("headers", []), *extra]
+        await send(message)
+
+    return wrapped

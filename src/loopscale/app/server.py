@@ -1,0 +1,57 @@
+"""The explorer's server: the API, the page, and the guard before both."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from anyio import to_thread
+from fastapi import FastAPI
+from starlette.staticfiles import StaticFiles
+
+from loopscale import __version__
+from loopscale.app.api_fit import fit_routes
+from loopscale.app.api_plan import plan_routes
+from loopscale.app.jobs import Job, Jobs
+from loopscale.app.lawstore import LawStore
+from loopscale.app.limits import Limits
+from loopscale.app.problems import handle_problems
+from loopscale.app.security import LOOPBACK, Guard
+from loopscale.laws import ScalingLaw
+
+STATIC = Path(__file__).parent / "static"
+
+
+def create_app(hosts: Iterable[str] = LOOPBACK, limits: Limits | None = None) -> FastAPI:
+    """Return the application; it answers requests for ``hosts`` only."""
+    limits = limits or Limits()
+    laws = LawStore(limits)
+
+    def keep_law(job: Job) -> None:
+        if job.kind == "fit" and job.result is not None:
+            job.result["law_id"] = laws.add(ScalingLaw.from_dict(job.result["law"]))
+
+    jobs = Jobs(limits, keep_law)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        to_thread.current_default_thread_limiter().total_tokens = limits.threads
+        yield
+        await jobs.close()
+
+    app = FastAPI(
+        title="loopscale",
+        version=__version__,
+        summary="Plan, predict and fit looped Mixture-of-Experts language models.",
+        openapi_url="/api/openapi.json",
+        docs_url=None,  # its page would fetch scripts from elsewhere
+        redoc_url=None,
+        lifespan=lifespan,
+    )
+    handle_problems(app)
+    app.include_router(plan_routes(laws, limits))
+    app.include_router(fit_routes(jobs, limits))
+    app.mount("/", StaticFiles(directory=STATIC, html=True))
+    app.add_middleware(Guard, hosts=hosts, limits=limits)
+    return app

@@ -1,0 +1,78 @@
+// What to ask of a fitted sweep next: which mapping predicts unseen rows, and which runs to add.
+import { planRequest } from "./controls.js";
+import { make, table } from "./dom.js";
+import { count, power } from "./format.js";
+import { jobCard } from "./job.js";
+
+export const heldOut = (id, slices) =>
+  jobCard({
+    title: "Which mapping predicts what it has not seen?",
+    hint: "Like R=8, E=16, N>0.9B, D>400B. Cross-validation by run comes with them.",
+    label: "Rows to hold out",
+    field: "slices",
+    value: slices.join(", "),
+    button: { id: "compare-mappings", text: "Compare mappings" },
+    path: `fits/${id}/compare`,
+    body: (text) => ({
+      hold_out: text
+        .split(",")
+        .map((each) => each.trim())
+        .filter(Boolean),
+    }),
+    show: scores,
+  });
+
+export const nextRuns = (id) =>
+  jobCard({
+    title: "Which runs would make the plan surest?",
+    hint: "For the budgets of the Plan view: the runs that shrink the doubt about its choice most per FLOP.",
+    label: "FLOPs for new runs",
+    field: "next-budget",
+    value: "1e21",
+    button: { id: "choose-runs", text: "Choose runs" },
+    path: `fits/${id}/next`,
+    body: (budget) => ({ budget, plan: { ...planRequest([]), law: undefined } }),
+    show: runsTable,
+  });
+
+function scores(result) {
+  const mappings = [...new Set(result.scores.map((score) => score.mapping))];
+  const slices = [...new Set(result.scores.map((score) => score.slice))];
+  const find = (slice, mapping) => result.scores.find((score) => score.slice === slice && score.mapping === mapping);
+  const columns = [
+    { name: "held out", left: true, cell: (slice) => slice },
+    { name: "rows (runs)", cell: (slice) => `${find(slice, mappings[0]).rows} (${find(slice, mappings[0]).runs})` },
+    ...mappings.map((mapping) => ({
+      name: mapping,
+      cell: (slice) => {
+        const score = find(slice, mapping);
+        const sign = score.best ? " ★" : score.low == null || score.low <= 0 ? " ~" : "";
+        return make(
+          score.best ? "b" : "span",
+          { title: score.best ? "lowest" : `${score.difference.toFixed(4)} above the lowest` },
+          score.rmse.toFixed(4) + sign,
+        );
+      },
+    })),
+  ];
+  return make(
+    "table",
+    { id: "scores" },
+    make("caption", {}, "Held-out RMSE in nats. ★ lowest, ~ not told apart from it."),
+    table(columns, slices),
+  );
+}
+
+function runsTable(result) {
+  const columns = [
+    { name: "size", left: true, cell: (d) => d.model },
+    { name: "E", cell: (d) => String(d.experts) },
+    { name: "R", cell: (d) => String(d.recurrence) },
+    { name: "tokens", cell: (d) => count(d.tokens) },
+    { name: "FLOPs", cell: (d) => power(d.flops) },
+    { name: "FLOPs so far", cell: (d) => power(d.cumulative_flops) },
+    { name: "standard error after", cell: (d) => d.standard_error.toFixed(5) },
+  ];
+  const caption = `Standard error of the loss differences to the rivals: ${result.before.toFixed(5)} now, ${result.after.toFixed(5)} after ${result.runs.length} runs.`;
+  return make("table", { id: "runs" }, make("caption", {}, caption), table(columns, result.runs));
+}

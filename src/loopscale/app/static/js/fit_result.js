@@ -1,0 +1,146 @@
+// What a fit found: its numbers, its charts, and what to do with it.
+import { chooseLaw } from "./controls.js";
+import { $, make, segmented, table } from "./dom.js";
+import { download } from "./download.js";
+import { figure } from "./figure.js";
+import { observed, residuals } from "./fit_charts.js";
+import { heldOut, nextRuns } from "./fit_more.js";
+import { rows, significant } from "./format.js";
+import { set } from "./state.js";
+
+export function showFit({ id, result }) {
+  const place = $("#fit-result");
+  place.hidden = false;
+  place.replaceChildren(overview(result), pictures(), coefficients(result), heldOut(id, result.slices), nextRuns(id));
+  const points = rows(result.points);
+  figure(
+    "chart-observed",
+    (width) => observed(width, points),
+    points,
+    "A law that fits leaves all points on the line.",
+  );
+  drawResiduals(points, "recurrence");
+  $("h2", place).focus();
+}
+
+function overview(result) {
+  const law = result.law;
+  const facts = [
+    ["RMSE", `${law.rmse.toFixed(4)} nats`],
+    ["R²", result.r_squared.toFixed(5)],
+    ["Data", `${result.rows} losses of ${result.runs} runs`],
+    ["Search", `${result.agreeing} of ${result.starts} starts agree`],
+  ];
+  return make(
+    "section",
+    { class: "card" },
+    make("h2", { tabindex: -1 }, `${law.name}: ${result.form}`),
+    make(
+      "dl",
+      { class: "facts" },
+      facts.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))),
+    ),
+    result.warnings.length
+      ? make(
+          "ul",
+          { class: "warnings" },
+          result.warnings.map((each) => make("li", {}, each)),
+        )
+      : null,
+    result.notes.length ? make("p", { class: "hint" }, `Read as: ${result.notes.join("; ")}.`) : null,
+    make(
+      "div",
+      { class: "actions" },
+      make(
+        "button",
+        {
+          type: "button",
+          class: "primary",
+          id: "plan-with",
+          onclick: () => {
+            chooseLaw(result.law_id);
+            set({ view: "plan" });
+            scrollTo(0, 0);
+          },
+        },
+        "Plan with this law",
+      ),
+      make(
+        "button",
+        {
+          type: "button",
+          onclick: () => download(`${law.name}.json`, JSON.stringify(law, null, 1) + "\n", "application/json"),
+        },
+        "Law (JSON)",
+      ),
+      make(
+        "button",
+        { type: "button", onclick: () => download(`${law.name}.txt`, result.summary + "\n", "text/plain") },
+        "Summary (text)",
+      ),
+    ),
+  );
+}
+
+function pictures() {
+  const card = (id, title, ...extra) =>
+    make(
+      "figure",
+      { class: "card chart", id },
+      make("figcaption", {}, make("h3", {}, title), ...extra),
+      make("div", { class: "plot" }),
+      make("p", { class: "hint" }),
+    );
+  const axes = ["recurrence", "size", "tokens", "experts"].map((axis) =>
+    make("button", { type: "button", "data-value": axis }, { recurrence: "passes" }[axis] || axis),
+  );
+  return make(
+    "div",
+    { class: "charts" },
+    card("chart-observed", "Predicted against observed"),
+    card(
+      "chart-residuals",
+      "What is left over",
+      make("div", { class: "segmented", role: "group", "aria-label": "Along which axis", id: "residual-axis" }, axes),
+    ),
+  );
+}
+
+function drawResiduals(points, axis) {
+  segmented($("#residual-axis"), axis, (next) => drawResiduals(points, next));
+  figure(
+    "chart-residuals",
+    (width) => residuals(width, points, axis),
+    points,
+    "A sound fit leaves a level band; a trend means that the form does not fit.",
+  );
+}
+
+function coefficients(result) {
+  const known = new Map(rows(result.identification).map((row) => [row.coefficient, row]));
+  const list = Object.entries(result.coefficients).map(([name, value]) => ({
+    name,
+    value,
+    span: result.intervals?.[name],
+    known: known.get(name),
+  }));
+  const columns = [
+    { name: "coefficient", left: true, cell: (d) => d.name },
+    { name: "estimate", cell: (d) => significant(d.value, 5) },
+    {
+      name: "90% interval",
+      cell: (d) => (d.span ? `${significant(d.span[0], 4)} – ${significant(d.span[1], 4)}` : "–"),
+    },
+    {
+      name: "identified",
+      cell: (d) => (d.known ? (d.known.on_bound ? "on a bound" : d.known.identified ? "yes" : "no") : "held"),
+    },
+    { name: "meaning (N and D in billions)", left: true, cell: (d) => result.meanings[d.name] },
+  ];
+  return make(
+    "section",
+    { class: "card" },
+    make("h3", {}, "Coefficients"),
+    make("div", { class: "scroll", tabindex: 0 }, make("table", {}, table(columns, list))),
+  );
+}

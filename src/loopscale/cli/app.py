@@ -1,0 +1,71 @@
+"""``loopscale app``."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import webbrowser
+
+import click
+
+from loopscale.errors import InputError
+
+PORT = 8642
+
+
+@click.command("app")
+@click.option("--port", type=click.IntRange(0, 65535), help=f"Port; 0 takes any.  [default: {PORT}, or any if taken]")
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="Address to listen on; others than loopback share it."
+)
+@click.option("--allow-host", "allowed", multiple=True, metavar="NAME", help="A name that browsers may reach it by.")
+@click.option("--open/--no-open", "show", default=True, show_default=True, help="Open the page in a browser.")
+def command(port: int | None, host: str, allowed: tuple[str, ...], show: bool) -> None:
+    """Explore plans and fits in the browser, over an HTTP API of their own.
+
+    \b
+    loopscale app
+    loopscale app --port 9000 --no-open
+    loopscale app --host 0.0.0.0 --allow-host planner.example.org
+    """
+    try:
+        import uvicorn
+
+        from loopscale.app.security import LOOPBACK, is_loopback
+        from loopscale.app.server import create_app
+    except ImportError as error:
+        raise InputError(f"the explorer needs {error.name}: pip install 'loopscale[app]'") from None
+    listening = _listen(host, port)
+    address = _address(host, listening.getsockname()[1])
+    config = uvicorn.Config(
+        create_app((*LOOPBACK, host, *allowed)), log_level="warning", timeout_graceful_shutdown=2, backlog=512
+    )
+    if not is_loopback(host):
+        click.echo(f"loopscale app: {host} can be reached from other machines, without a password", err=True)
+    click.echo(f"Explorer at {address} (API: {address}/api/openapi.json); Ctrl-C ends it.")
+    if show:
+        threading.Timer(0.3, webbrowser.open, [address]).start()
+    uvicorn.Server(config).run(sockets=[listening])
+
+
+def _listen(host: str, port: int | None) -> socket.socket:
+    """Return the socket to serve on; requests that come before the server is up wait in it."""
+    try:
+        return _bound(host, PORT if port is None else port)
+    except OSError as error:
+        if port is not None:
+            raise InputError(f"{host}:{port} cannot be listened on: {error.strerror or error}") from None
+    try:
+        return _bound(host, 0)
+    except OSError as error:
+        raise InputError(f"{host} cannot be listened on: {error.strerror or error}") from None
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=512)
+
+
+def _address(host: str, port: int) -> str:
+    name = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+    return f"http://{name}:{port}"

@@ -1,0 +1,125 @@
+"""The HTTP API answers as the command line does, and refuses in one sentence."""
+
+import json
+
+import pytest
+
+from loopscale.app.requests import Mapping, Outer
+from loopscale.cli import main
+from loopscale.laws import MAPPINGS, OUTER_LAWS, PUBLISHED
+
+BUDGET = {"flops": "5e21", "memory": "3GB", "bits": "int4"}
+
+
+def printed(capsys, *arguments: str) -> dict:
+    with pytest.raises(SystemExit):
+        main(arguments)
+    return json.loads(capsys.readouterr().out)
+
+
+def test_the_plan_is_the_command_lines(client, capsys):
+    told = printed(capsys, "plan", "--flops", "5e21", "--memory", "3GB", "--bits", "int4", "--json")
+    answer = client.send("/api/plan", BUDGET).json
+    assert answer["plan"] == told
+    assert answer["words"]["answer"].startswith("Train 1.0B with 8 experts for each active one and 2 passes")
+
+
+def test_numbers_and_text_mean_the_same(client):
+    numbers = client.send("/api/plan", {"flops": 5e21, "memory": 3e9, "bits": 4}).json
+    assert numbers == client.send("/api/plan", BUDGET).json
+
+
+def test_the_prediction_is_the_command_lines(client, capsys):
+    asked = ("--rung", "1.0B", "--experts", "8", "--recurrence", "2", "--tokens", "500B")
+    told = printed(capsys, "predict", *asked, "--json")
+    assert client.send("/api/predict", {"rung": "1.0B", "experts": 8, "recurrence": 2, "tokens": "500B"}).json == told
+
+
+def test_every_chart_comes_with_the_plan_and_shows_its_choice(client):
+    kinds = ["recurrence", "size", "experts", "best-recurrence", "best-experts", "designs", "compute"]
+    answer = client.send("/api/plan", BUDGET | {"charts": kinds}).json
+    assert list(answer["charts"]) == kinds
+    designs = answer["charts"]["designs"]
+    assert len(designs["loss"]) == 300
+    chosen = designs["chosen"].index(True)
+    choice = answer["plan"]["choice"]
+    assert [designs[name][chosen] for name in ("rung", "experts", "recurrence")] == ["1.0B", 8, 2]
+    assert designs["loss"][chosen] == choice["loss"]
+    assert choice["loss"] in answer["charts"]["recurrence"]["loss"]
+    assert designs["on_memory_front"][chosen]
+
+
+def test_serving_and_scarce_tokens_hold_in_the_charts_too(client):
+    limited = BUDGET | {"serve_tokens": "10T", "max_tokens": "200B", "charts": ["recurrence", "best-recurrence"]}
+    answer = client.send("/api/plan", limited).json
+    assert max(answer["charts"]["recurrence"]["tokens"]) <= 200e9
+    assert answer["plan"]["choice"]["loss"] in answer["charts"]["recurrence"]["loss"]
+
+
+def test_the_table_comes_as_csv(client):
+    rows = client.send("/api/plan.csv", BUDGET | {"top": 300}).body.decode().splitlines()
+    assert len(rows) == 301
+    assert rows[1].startswith("1.0B,1280,32,8,2")
+
+
+def test_the_published_laws_are_listed_and_fetched(client):
+    listed = client.send("/api/laws").json
+    assert [law["id"] for law in listed["laws"]] == list(PUBLISHED)
+    assert client.send("/api/laws/chinchilla-2022").json == PUBLISHED["chinchilla-2022"].to_dict()
+
+
+def test_ones_own_law_plans_by_its_id_or_as_it_is(client):
+    law = PUBLISHED["looped-moe-2026"].to_dict() | {"name": "mine", "rmse": 0.01}
+    kept = client.send("/api/laws", law).json
+    by_id = client.send("/api/plan", BUDGET | {"law": kept["id"]}).json
+    assert by_id == client.send("/api/plan", BUDGET | {"law": law}).json
+    assert by_id["plan"]["law"] == "mine"
+    assert by_id["plan"]["eps"] == 0.01
+
+
+def test_the_typed_choices_are_the_ones_there_are():
+    assert Mapping.__args__ == tuple(MAPPINGS)
+    assert Outer.__args__ == tuple(OUTER_LAWS)
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({"flops": "5x"}, "flops: '5x' is not a positive number; write it like 5e21"),
+        ({"flops": -1}, "flops: input should be greater than 0"),
+        ({"memory": "3GB"}, "give training compute (flops) or training tokens"),
+        ({**BUDGET, "memory": "1MB"}, "memory: nothing fits in 1 MB at 4 bits; the smallest candidate"),
+        ({**BUDGET, "flpos": 1}, "flpos: extra inputs are not permitted"),
+        ({**BUDGET, "law": "../../etc/passwd"}, "law '../../etc/passwd' is not known here"),
+        ({**BUDGET, "law": "law.json"}, "law 'law.json' is not known here"),
+        ({**BUDGET, "law": "chinchilla-2022"}, "states no RMSE to take as eps"),
+        ({**BUDGET, "rungs": ["9B"]}, "rung '9B' is not on the ladder"),
+        ({**BUDGET, "continuous": True, "experts": list(range(1, 17)), "recurrences": list(range(1, 33)),
+          "law": PUBLISHED["looped-moe-2026"].to_dict()
+          | {"resamples": [list(PUBLISHED["looped-moe-2026"].coefficients.values())] * 20}}, "too large"),
+    ],
+)  # fmt: skip
+def test_a_bad_plan_is_refused_in_a_sentence(client, asked, says):
+    answer = client.send("/api/plan", asked)
+    assert answer.status in (404, 422)
+    assert says in answer.json["error"]
+    assert "\n" not in answer.json["error"]
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"flops": NaN}', b'{"flops": Infinity}', b'{"flops": 1e999}', b"{", b"\xff\xfe", b"[]"]
+)
+def test_what_is_no_json_object_or_no_number_is_refused(client, body):
+    answer = client.send("/api/plan", body, content_type="application/json")
+    assert answer.status in (400, 422)
+    assert answer.json["error"]
+
+
+def test_deeply_nested_json_is_refused(client):
+    answer = client.send("/api/plan", b'{"law":' * 50_000 + b"1" + b"}" * 50_000, content_type="application/json")
+    assert answer.status in (400, 422)
+
+
+def test_paths_lead_nowhere(client):
+    for path in ("/..%2f..%2fpyproject.toml", "/%2e%2e/server.py", "/api/../../server.py", "/static/../server.py"):
+        assert client.send(path).status == 404
