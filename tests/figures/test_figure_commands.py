@@ -12,6 +12,7 @@ import pytest
 from loopscale.cli import main
 from loopscale.errors import InputError
 from loopscale.figures import GALLERY, Sources
+from loopscale.figures.results import paper_results
 from loopscale.fit import simulate_sweep
 from loopscale.laws import PUBLISHED, published
 from loopscale.plan import Budget, joint_optimum
@@ -159,7 +160,8 @@ def test_a_plan_report_says_what_was_asked_what_to_train_and_how_sure(capsys, tm
 
 
 def test_reports_are_one_file_that_fetches_nothing(capsys, tmp_path, sweep):
-    results = Path(__file__).parents[2] / "src/loopscale/figures/paper_case_study.csv"
+    results = tmp_path / "results.csv"
+    paper_results().save(results)
     for kind, file in (("sweep", sweep), ("fit", sweep), ("evaluation", results)):
         page = tmp_path / f"{kind}.html"
         run(capsys, "report", kind, str(file), "--out", str(page))
