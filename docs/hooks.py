@@ -10,7 +10,7 @@ from typing import Any
 from loopscale.architecture import rung
 from loopscale.figures.drawing import Task, draw_all
 from loopscale.figures.outcomes import mean_scores, present_groups
-from loopscale.figures.results import PAPER_PSI, PAPER_RESULTS, PSI, RESULTS, paper_table
+from loopscale.figures.results import paper_psi, paper_results
 from loopscale.figures.sources import Sources
 from loopscale.laws import PUBLISHED, published
 from loopscale.plan import Budget, joint_optimum, ladder_space, like, plan
@@ -26,7 +26,7 @@ def on_pre_build(config: Any) -> None:
     pages = Path(config["docs_dir"]).rglob("*.md")
     shown = {name for page in pages for name in re.findall(r"figures/([a-z-]+)\.png", page.read_text(encoding="utf-8"))}
     missing = sorted(name for name in shown if not (folder / f"{name}.png").exists())
-    results, psi = paper_table(PAPER_RESULTS, RESULTS), paper_table(PAPER_PSI, PSI)
+    results, psi = paper_results(), paper_psi()
     left_out = draw_all(Task(Sources(published(), results=results, psi=psi), folder, ("png",)), missing)
     if left_out:
         raise ValueError(f"figures that a page shows could not be drawn: {left_out}")
@@ -70,7 +70,7 @@ def _case_study() -> str:
 
 
 def _scores() -> str:
-    results = paper_table(PAPER_RESULTS, RESULTS)
+    results = paper_results()
     groups = present_groups(results)
     tables = [list(mean_scores(results, group).records()) for group in groups]
     rows = [
@@ -81,7 +81,7 @@ def _scores() -> str:
 
 
 def _psi() -> str:
-    rows = list(paper_table(PAPER_PSI, PSI).records())
+    rows = list(paper_psi().records())
     passes = sorted({row["recurrence"] for row in rows})
     cells = {(row["experts"], row["recurrence"]): f"{row['psi']:.4f} ± {row['spread']:.4f}" for row in rows}
     experts = sorted({row["experts"] for row in rows})

@@ -12,6 +12,7 @@ import pytest
 from loopscale.cli import main
 from loopscale.errors import InputError
 from loopscale.figures import GALLERY, Sources
+from loopscale.figures.results import paper_results
 from loopscale.fit import simulate_sweep
 from loopscale.laws import PUBLISHED, published
 from loopscale.plan import Budget, joint_optimum
@@ -101,6 +102,17 @@ def test_a_fitted_law_and_its_sweep_give_bands_and_residuals_of_the_real_rows(ca
     assert {"best_recurrence_low", "best_recurrence_high"} <= set(read(tmp_path / "best-recurrence.csv")[0])
 
 
+def test_a_dense_sweep_without_recurrence_has_residuals_too(capsys, tmp_path):
+    simulate_sweep(experts=(1,), recurrences=(1,), tokens=(1e11, 2e11, 3e11, 5e11)).to_csv(tmp_path / "dense.csv")
+    law, data = str(tmp_path / "law.json"), str(tmp_path / "dense.csv")
+    run(capsys, "fit", data, "--resample", "none", "--out", law)
+    names = ("--only", "residuals,loss-by-mapping", "--format", "png")
+    text = run(capsys, "figures", "--law", law, "--data", data, *names, "--out", str(tmp_path))
+    assert "Drew 1 figure " in text
+    assert "not drawn: loss-by-mapping" in text
+    assert "every run has R = 1" in text
+
+
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_every_published_law_gives_what_it_can_speak_of(name):
     sources, drawn = Sources(published(name)), 0
@@ -148,7 +160,8 @@ def test_a_plan_report_says_what_was_asked_what_to_train_and_how_sure(capsys, tm
 
 
 def test_reports_are_one_file_that_fetches_nothing(capsys, tmp_path, sweep):
-    results = Path(__file__).parents[2] / "src/loopscale/figures/paper_case_study.csv"
+    results = tmp_path / "results.csv"
+    paper_results().save(results)
     for kind, file in (("sweep", sweep), ("fit", sweep), ("evaluation", results)):
         page = tmp_path / f"{kind}.html"
         run(capsys, "report", kind, str(file), "--out", str(page))

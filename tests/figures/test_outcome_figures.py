@@ -9,8 +9,6 @@ from artists import line, lines
 from loopscale.errors import InputError
 from loopscale.figures import (
     METRICS,
-    PSI,
-    RESULTS,
     TEST_TIME,
     draw_downstream,
     draw_psi,
@@ -20,10 +18,10 @@ from loopscale.figures import (
     mean_scores,
     read_table,
 )
-from loopscale.figures.results import PAPER_PSI, PAPER_RESULTS, paper_table
+from loopscale.figures.results import paper_psi, paper_results
 
-PAPER = paper_table(PAPER_RESULTS, RESULTS)
-PRINTED = {"A0.6B-2.9B MoE": [50.2], "A0.3B-1.3B LoopMoE": [36.6, 43.0, 46.0, 46.7, 46.9]}
+PAPER = paper_results()
+PRINTED = {"A0.6B-2.9B MoE †": [50.2], "A0.3B-1.3B LoopMoE †": [36.6, 43.0, 46.0, 46.7, 46.9]}
 """The paper's Overall column."""
 
 
@@ -42,22 +40,22 @@ def test_the_mean_scores_are_the_papers_overall_column():
 
 def test_scores_are_drawn_against_recurrence_and_the_reference_as_a_level_line():
     axes = draw_scores_by_recurrence(mean_scores(PAPER, "reasoning"))
-    drawn = error_line(axes, "A0.3B-1.3B LoopMoE")
+    drawn = error_line(axes, "A0.3B-1.3B LoopMoE †")
     np.testing.assert_allclose(drawn[:, 0], [1, 2, 3, 4, 5])
     np.testing.assert_allclose(drawn[:, 1], [14.55, 28.35, 35.55, 36.5, 36.5])
-    assert line(axes, "A0.6B-2.9B MoE (R = 1)")[:, 1] == pytest.approx(36.35)
+    assert line(axes, "A0.6B-2.9B MoE † (R = 1)")[:, 1] == pytest.approx(36.35)
 
 
 def test_equal_training_compute_is_joined_by_a_dashed_line():
     axes = draw_downstream(mean_scores(PAPER))
     (matched,) = [each for each in axes.lines if each.get_gid() == "matched compute"]
-    assert matched.get_xdata()[0] == 1.42e22
+    assert matched.get_xdata()[0] == 1.5e22
     assert matched.get_linestyle() == "--"
-    assert error_line(axes, "A0.3B-1.3B LoopMoE, R = 5")[0, 1] == pytest.approx(46.9, abs=0.05)
+    assert error_line(axes, "A0.3B-1.3B LoopMoE †, R = 5")[0, 1] == pytest.approx(46.9, abs=0.05)
 
 
 def test_psi_is_drawn_as_the_paper_prints_it():
-    axes = draw_psi(paper_table(PAPER_PSI, PSI))
+    axes = draw_psi(paper_psi())
     np.testing.assert_allclose(error_line(axes, "E = 8"), [[1, 1], [2, 1.2099], [4, 1.4159], [8, 1.7035]])
     (bars,) = [each for each in axes.containers if each.get_label() == "E = 8"]
     low, high = bars.lines[2][0].get_segments()[3][:, 1]

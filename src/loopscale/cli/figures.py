@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,7 +74,8 @@ def command(
     with progress_bar("Drawing", len(names)) as progress:
         left_out = draw_all(Task(sources, folder, kinds), names, progress)
     drawn = len(names) - len(left_out)
-    click.echo(f"Drew {drawn} figures in {folder}, each as {', '.join(kinds)} with its numbers as CSV.")
+    many = f"{drawn} figure{'s' if drawn != 1 else ''}"
+    click.echo(f"Drew {many} in {folder}, each as {', '.join(kinds)} with its numbers as CSV.")
     for name, reason in left_out.items():
         click.echo(f"not drawn: {name}: {reason}")
 
@@ -109,8 +110,8 @@ def _sources(
         law=law,
         observations=runs,
         held_out=held_out,
-        results=_table(results, tables.RESULTS, tables.PAPER_RESULTS if papers else None),
-        psi=_table(psi, tables.PSI, tables.PAPER_PSI if papers else None),
+        results=_table(results, tables.RESULTS, tables.paper_results if papers else None),
+        psi=_table(psi, tables.PSI, tables.paper_psi if papers else None),
         metrics=_metrics(metrics),
         test_time=_table(test_time, tables.TEST_TIME),
         flops=flops,
@@ -121,12 +122,12 @@ def _sources(
     )
 
 
-def _table(path: str | None, kind: Kind, stand_in: str | None = None) -> Table | None:
-    from loopscale.figures.results import paper_table, read_table
+def _table(path: str | None, kind: Kind, stand_in: Callable[[], Table] | None = None) -> Table | None:
+    from loopscale.figures.results import read_table
 
     if path is not None:
         return read_table(path, kind)
-    return None if stand_in is None else paper_table(stand_in, kind)
+    return None if stand_in is None else stand_in()
 
 
 def _metrics(paths: tuple[str, ...]) -> Table | None:

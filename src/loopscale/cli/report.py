@@ -53,9 +53,9 @@ def command(kind: str, file: str, law: ScalingLaw | None, out: str, **reading: A
 
 
 def _runs(kind: str, file: str, reading: dict[str, Any]) -> Report:
-    from loopscale.fit.forms import default_form
     from loopscale.figures.reports import fit_report, sweep_report
     from loopscale.fit import fit, resample
+    from loopscale.fit.forms import default_form
 
     observations = read_runs(file, **reading)
     if kind == "sweep":

@@ -35,23 +35,21 @@ BF16_MEMORY = np.geomspace(0.65e9, 120e9, 400)
 
 def gain_by_mapping(sources: Sources) -> Picture:
     """Effective-parameter gain under linear, power-law and bounded mappings."""
-    sweep, panels = sources.sweep, []
-    for E in _experts(sources):
-        table = capacity.gain_by_mapping(sweep.laws, rung("1.0B", E))
-        panels.append(Panel(table, capacity.draw_gain_by_mapping, f"e{E}"))
-    caption = f"Effective-parameter gain of each mapping, fitted to losses {_where(sources)} without {sweep.held_out}."
+    panels = []
+    for E in _seen_experts(sources):
+        table = capacity.gain_by_mapping(sources.mappings, rung("1.0B", E))
+        panels.append(Panel(table, capacity.draw_gain_by_mapping, f"e{E:g}"))
+    caption = f"Effective-parameter gain of each mapping, fitted to losses {sources.where} without {sources.hidden}."
     return Picture("gain-by-mapping", caption, tuple(panels))
 
 
 def loss_by_mapping(sources: Sources) -> Picture:
     """Loss against R by mapping, with the observations fitted and those held out."""
-    sweep, panels = sources.sweep, []
-    for E in _experts(sources):
-        table = mappings.loss_over_recurrence(sweep.observations, sweep.laws, [E], sweep.held_out)
-        panels.append(Panel(table, mappings.draw_loss_over_recurrence, f"e{E}"))
-    caption = (
-        f"Loss against recurrence: points {_where(sources)}, hollow ones ({sweep.held_out}) not fitted; lines fitted."
-    )
+    panels = []
+    for E in _seen_experts(sources):
+        table = mappings.loss_over_recurrence(sources.sweep, sources.mappings, [E], sources.hidden)
+        panels.append(Panel(table, mappings.draw_loss_over_recurrence, f"e{E:g}"))
+    caption = f"Loss against recurrence: points {sources.where}, hollow ones ({sources.hidden}) not fitted."
     return Picture("loss-by-mapping", caption, tuple(panels))
 
 
@@ -141,25 +139,23 @@ def joint(sources: Sources) -> Picture:
 
 def residual_panels(sources: Sources) -> Picture:
     """Residuals of the law along each axis of the data."""
-    sweep = sources.sweep
-    table = fitting.residuals(sweep.law, sweep.observations)
-    axes = fitting.varied_axes(sweep.observations)
+    table = fitting.residuals(sources.fitted, sources.sweep)
+    axes = fitting.varied_axes(sources.sweep)
     panels = tuple(Panel(table, partial(fitting.draw_residuals, axis=axis), axis) for axis in axes)
-    return Picture(
-        "residuals", f"Residuals of {sweep.law.name} along each axis; losses {_where(sources)}.", panels, 1.7
-    )
+    caption = f"Residuals of {sources.fitted.name} along each axis; losses {sources.where}."
+    return Picture("residuals", caption, panels, 1.7)
 
 
 def observed(sources: Sources) -> Picture:
     """Predicted against observed loss."""
-    table = fitting.residuals(sources.sweep.law, sources.sweep.observations)
-    return _one("observed", f"Predicted against observed loss; losses {_where(sources)}.", table, fitting.draw_observed)
+    table = fitting.residuals(sources.fitted, sources.sweep)
+    return _one("observed", f"Predicted against observed loss; losses {sources.where}.", table, fitting.draw_observed)
 
 
 def interval_picture(sources: Sources) -> Picture:
     """Intervals of the coefficients."""
-    table = fitting.intervals(sources.sweep.law, sources.sweep.truth)
-    caption = f"Coefficients with their 90% intervals over resampled runs; losses {_where(sources)}."
+    table = fitting.intervals(sources.fitted, sources.truth)
+    caption = f"Coefficients with their 90% intervals over resampled runs; losses {sources.where}."
     return _one("intervals", caption, table, fitting.draw_intervals, 3.2)
 
 
@@ -233,8 +229,10 @@ def _given(table: Table | None, option: str) -> Table:
     return table
 
 
-def _where(sources: Sources) -> str:
-    return f"of {sources.sweep.origin}" if sources.sweep.truth is None else sources.sweep.origin
+def _seen_experts(sources: Sources) -> list[float]:
+    """Return two expert counts of the sweep: the smallest, and the paper's 8 or else the largest."""
+    seen = np.unique(sources.sweep.points.experts).tolist()
+    return [seen[0], 8.0 if 8.0 in seen else seen[-1]][: len(seen)]
 
 
 def _experts(sources: Sources) -> tuple[int, ...]:

@@ -3,50 +3,59 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from loopscale.errors import InputError
+from loopscale.evaluate.suites import builtin_suites, load_suite
 from loopscale.figures.marks import groups
 from loopscale.figures.style import LOSS, RECURRENCE, colour, finish, legend, marker, or_new, powers, scientific
 from loopscale.tables import Table
 
-GROUPS: dict[str, tuple[str, ...]] = {
-    "reasoning": ("leaderboard_bbh", "gsm8k_cot", "bbh", "gsm8k"),
-    "science": ("arc_challenge", "arc_easy", "openbookqa"),
-    "commonsense": ("hellaswag", "piqa", "social_iqa", "winogrande"),
-    "reading": ("boolq", "drop"),
-    "knowledge": ("mmlu", "nq_open", "triviaqa"),
-}
-"""The paper's categories by lm-eval's task names."""
 OVERALL = "overall"
+
+
+@lru_cache
+def categories() -> dict[str, str]:
+    """Return the category of every scored benchmark of the suites that come along, by its label and by its task."""
+    known = (each for name in builtin_suites() for each in load_suite(name).benchmarks if each.scored)
+    return {name: each.category.lower() for each in known for name in (each.label, each.task)}
 
 
 def mean_scores(results: Table, group: str = OVERALL) -> Table:
     """Return the mean score of a group of tasks for each (model, recurrence, training compute).
 
     ``results`` has the columns of :data:`loopscale.figures.results.RESULTS`. Only tasks that every model and recurrence
-    has are averaged: ``tasks`` counts them.
+    has are averaged: ``tasks`` counts them. Rows that are means themselves are passed over.
     """
     runs = groups(results, "model", "recurrence", "training_flops")
-    common = set.intersection(*({row["task"] for row in rows} for rows in runs.values()))
-    tasks = common if group == OVERALL else common & set(GROUPS[group])
+    tasks = _common(results) if group == OVERALL else {each for each in _common(results) if _category(each) == group}
     if not tasks:
         raise InputError(f"results: no task of the group {group!r} was scored for every model and recurrence")
     return Table.from_records([_mean(key, rows, tasks, group) for key, rows in runs.items()])
 
 
 def present_groups(results: Table) -> tuple[str, ...]:
-    """Return the groups, ``overall`` first, of which the results hold a task for every model and recurrence."""
-    found = [OVERALL]
-    for name in GROUPS:
-        try:
-            mean_scores(results, name)
-        except InputError:
-            continue
-        found.append(name)
-    return tuple(found)
+    """Return the groups, ``overall`` first, of which every model and recurrence has a task."""
+    found = dict.fromkeys(_category(each) for each in categories() if each in _common(results))
+    return (OVERALL, *(name for name in found if name))
+
+
+def _common(results: Table) -> set[str]:
+    """Return the tasks that were scored for every model and recurrence; a mean over tasks is none of them."""
+    runs = groups(results, "model", "recurrence", "training_flops").values()
+    return set.intersection(*({row["task"] for row in rows if not is_mean(row)} for rows in runs))
+
+
+def is_mean(row: Mapping[str, Any]) -> bool:
+    """Tell whether a row is the mean over several tasks, as ``loopscale eval --tidy`` adds them."""
+    return row["metric"] == "mean" and row["task"] not in categories()
+
+
+def _category(task: str) -> str:
+    return categories().get(task, "")
 
 
 def _mean(key: tuple[Any, ...], rows: Sequence[Mapping[str, Any]], tasks: set[str], group: str) -> dict[str, Any]:

@@ -44,8 +44,6 @@ PSI = Kind("expert-path diversity", (), ("experts", "recurrence", "psi"), ("spre
 """Psi of eq. expert-path-diversity and its standard deviation, as in ``loopscale routing --csv``."""
 TEST_TIME = Kind("test-time recurrence", (), ("recurrence", "loss"), ("stderr",))
 """The loss of one checkpoint at each recurrence."""
-PAPER_PSI = "paper_psi.csv"
-PAPER_RESULTS = "paper_case_study.csv"
 
 
 def read_table(path: str | Path, kind: Kind) -> Table:
@@ -77,11 +75,22 @@ def checked_table(columns: dict[str, list[Any]], kind: Kind, where: str) -> Tabl
     return Table(found)
 
 
-def paper_table(name: str, kind: Kind) -> Table:
-    """Return a table that the paper prints, kept with the package: :data:`PAPER_PSI` or :data:`PAPER_RESULTS`."""
-    text = (resources.files("loopscale.figures") / name).read_text(encoding="utf-8")
+def paper_psi() -> Table:
+    """Return the expert-path diversity that the paper prints."""
+    text = (resources.files("loopscale.figures") / "paper_psi.csv").read_text(encoding="utf-8")
     head, *rows = csv.reader(text.splitlines())
-    return checked_table({key: [row[k] for row in rows] for k, key in enumerate(head)}, kind, name)
+    return checked_table({key: [row[k] for row in rows] for k, key in enumerate(head)}, PSI, "paper_psi.csv")
+
+
+def paper_results() -> Table:
+    """Return the scores of the paper's case study, its models marked with a dagger."""
+    from loopscale.evaluate import case_study, load_suite, published_rows, tidy
+
+    table = case_study()
+    columns = {
+        name: list(cells) for name, cells in tidy(published_rows(load_suite(table.suite), table)).columns.items()
+    }
+    return checked_table(columns, RESULTS, "case study")
 
 
 def _number(cell: Any, where: str, row: int, name: str) -> float:

@@ -17,26 +17,7 @@ from loopscale.laws import ScalingLaw
 from loopscale.laws.mappings import NoGain
 from loopscale.tables import Table
 
-HELD_OUT = "R=16"
 RESAMPLES = 100
-
-
-@dataclass(frozen=True, eq=False)
-class Sweep:
-    """Observed losses, the mappings fitted to them, and the law that stands beside them."""
-
-    observations: Observations
-    held_out: str | None
-    laws: Mapping[str, ScalingLaw]
-    """By mapping, each fitted to the rows that were not held out."""
-    law: ScalingLaw
-    truth: ScalingLaw | None
-    """What the losses were simulated from; None for losses of real runs."""
-
-    @property
-    def origin(self) -> str:
-        """Say where the losses come from."""
-        return f"simulated from {self.truth.name}" if self.truth is not None else self.observations.source
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,25 +37,47 @@ class Sources:
     """Where ``results`` and ``psi`` come from, to be said in the captions."""
 
     @cached_property
-    def sweep(self) -> Sweep:
+    def sweep(self) -> Observations:
         """The given sweep, or one simulated from the law on the paper's grid."""
         if self.observations is not None:
-            held_out = self.held_out or _largest(self.observations)
-            laws = {name: each.law for name, each in fit_mappings(self.observations, held_out, RESAMPLES).items()}
-            return Sweep(self.observations, held_out, laws, self.law, None)
+            return self.observations
         if isinstance(self.law.mapping, NoGain):
-            raise InputError(f"law {self.law.name} knows no recurrence; give a sweep")
+            raise InputError(f"law {self.law.name} knows no recurrence to simulate a sweep with; give --data")
         experts = SWEEP_EXPERTS if self.law.outer.uses_experts else (1,)
         noise = 0.0037 if self.law.rmse is None else self.law.rmse
-        data = simulate_sweep(self.law, experts=experts, recurrences=(*SWEEP_RECURRENCES, 16), noise=noise)
-        fits = fit_mappings(data, HELD_OUT, RESAMPLES)
-        like = fits.get(self.law.mapping.name) or list(fits.values())[-1]
-        return Sweep(data, HELD_OUT, {name: each.law for name, each in fits.items()}, like.law, self.law)
+        return simulate_sweep(self.law, experts=experts, recurrences=(*SWEEP_RECURRENCES, 16), noise=noise)
+
+    @property
+    def hidden(self) -> str | None:
+        """The slice of the sweep that mappings are not fitted to."""
+        return self.held_out or _largest(self.sweep)
+
+    @cached_property
+    def mappings(self) -> dict[str, ScalingLaw]:
+        """The mappings fitted to the rows that are not held out, each with its resampled laws."""
+        return {name: each.law for name, each in fit_mappings(self.sweep, self.hidden, RESAMPLES).items()}
+
+    @property
+    def truth(self) -> ScalingLaw | None:
+        """What the sweep was simulated from; None for losses of real runs."""
+        return self.law if self.observations is None else None
+
+    @property
+    def fitted(self) -> ScalingLaw:
+        """The law that stands beside the sweep: the given one, or a fit to what was simulated from it."""
+        if self.observations is not None:
+            return self.law
+        return self.mappings.get(self.law.mapping.name, list(self.mappings.values())[-1])
+
+    @property
+    def where(self) -> str:
+        """Say where the sweep's losses come from."""
+        return f"of {self.sweep.source}" if self.truth is None else f"simulated from {self.law.name}"
 
     def prepare(self) -> None:
         """Fit what several pictures share, once."""
         with suppress(InputError):  # said by the pictures that need it
-            self.sweep  # noqa: B018
+            self.mappings  # noqa: B018
 
     def origin(self, name: str) -> str:
         """Say where a table comes from, as a caption ends."""

@@ -11,6 +11,7 @@ from loopscale.figures.outcomes import (
     OVERALL,
     draw_downstream,
     draw_scores_by_recurrence,
+    is_mean,
     mean_scores,
     present_groups,
 )
@@ -60,6 +61,7 @@ def _certainty(overall: list[dict[str, Any]]) -> str:
 
 def _add_scores(report: Report, results: Table, overall: list[dict[str, Any]]) -> None:
     """Add a row for each task and a column for each model and recurrence, the mean last."""
+    results = Table.from_records([row for row in results.records() if not is_mean(row)])
     runs = groups(results, "model", "recurrence")
     tasks = list(dict.fromkeys(zip(results.columns["task"], results.columns["metric"], strict=True)))
     cells = {key: {(row["task"], row["metric"]): row for row in rows} for key, rows in runs.items()}
