@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ COMMANDS = list(dict.fromkeys(line.strip() for line in LINES))
 
 def test_the_readme_shows_commands_of_every_kind():
     verbs = {shlex.split(line)[1] for line in COMMANDS}
-    assert {"plan", "profile", "predict", "laws", "fit", "compare", "next"} <= verbs
+    assert {"plan", "profile", "predict", "laws", "fit", "compare", "next", "eval"} <= verbs
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,17 @@ def test_every_command_of_the_readme_runs_as_written(line, folder, monkeypatch, 
         _run("loopscale fit runs.csv --resamples 10 --out law.json")
     if "plan.json" in line:
         _run("loopscale plan --flops 5e21 --memory 3GB --bits int4 --out plan.json")
+    if "runs/tiny" in line:
+        _save_tiny(folder, monkeypatch)
     assert _run(line) == 0, capsys.readouterr().err
+
+
+def _save_tiny(folder: Path, monkeypatch) -> None:
+    """Save the small model that the evaluation's commands name, and a text."""
+    monkeypatch.syspath_prepend(Path(__file__).parent / "evaluate")
+    trained = import_module("trained")
+    trained.save(trained.new_model(seed=0), folder / "runs" / "tiny")
+    (folder / "valid.txt").write_text(trained.text(20, seed=1))
 
 
 def _run(line: str) -> int:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,16 @@ def quiet() -> Iterator[None]:
 
 def _manager(folders: list[Path], stock: bool) -> Any:
     harness_version()
+    return _stock_manager() if stock and not folders else _new_manager(folders, stock)
+
+
+@lru_cache(maxsize=1)
+def _stock_manager() -> Any:
+    """Return the manager of lm-eval's own tasks; reading their thousands of files takes seconds."""
+    return _new_manager([], stock=True)
+
+
+def _new_manager(folders: list[Path], stock: bool) -> Any:
     from lm_eval.tasks import TaskManager
 
     with quiet():
