@@ -94,6 +94,16 @@ def folder_tasks(folder: Path) -> list[str]:
     return found
 
 
+class Nowhere:
+    """A stream that forgets."""
+
+    def write(self, text: str) -> None:
+        """Take text."""
+
+    def flush(self) -> None:
+        """Do nothing."""
+
+
 @contextmanager
 def quiet() -> Iterator[None]:
     """Keep the reports and bars of lm-eval and its libraries out of a command's output."""
@@ -102,7 +112,7 @@ def quiet() -> Iterator[None]:
     start = tqdm.__init__
 
     def hidden(bar: Any, *args: Any, **options: Any) -> None:
-        start(bar, *args, **{**options, "disable": True})
+        start(bar, *args, **{**options, "file": Nowhere()})  # vLLM divides by the time that a disabled bar lacks
 
     tqdm.__init__ = hidden  # lm-eval asks for its bars one by one, and no setting turns them off
     for logger in loggers:
