@@ -26,6 +26,8 @@ def folder(tmp_path_factory) -> Path:
     where = tmp_path_factory.mktemp("readme")
     tokens = np.linspace(1e11, 5e11, 5).tolist()
     simulate_sweep(recurrences=(1, 2, 4, 8, 16), tokens=tokens).to_csv(where / "runs.csv")
+    sweep = re.findall(r"```toml\n# sweep\.toml\n(.*?)```", README, flags=re.DOTALL)[0]
+    (where / "sweep.toml").write_text(sweep.replace('["1M", "2M"]', "[4096, 8192]"))
     return where
 
 
@@ -34,6 +36,8 @@ def test_every_command_of_the_readme_runs_as_written(line, folder, monkeypatch, 
     monkeypatch.chdir(folder)
     if "law.json" in line and "--out" not in line:
         _run("loopscale fit runs.csv --resamples 10 --out law.json")
+    if "sweep status" in line or "sweep export" in line:
+        _run("loopscale sweep run sweep.toml")
     if "plan.json" in line:
         _run("loopscale plan --flops 5e21 --memory 3GB --bits int4 --out plan.json")
     assert _run(line) == 0, capsys.readouterr().err
