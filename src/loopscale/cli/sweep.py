@@ -51,8 +51,8 @@ def plan(file: str, workers: int | None, speed: float | None, as_json: bool, as_
     from contextlib import chdir
 
     from loopscale.sweep.calibration import as_measured, at_speed
+    from loopscale.sweep.cores import usable_cores
     from loopscale.sweep.launch import checked
-    from loopscale.sweep.local import usable_cores
 
     sweep, costs = checked(file, progress=True)
     with chdir(sweep.root):

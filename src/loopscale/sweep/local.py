@@ -15,14 +15,8 @@ from dataclasses import replace
 from multiprocessing.context import ForkServerProcess
 
 from loopscale.errors import InputError
+from loopscale.sweep.cores import check_cores, usable_cores
 from loopscale.sweep.worker import THREADS, Job, work
-
-
-def usable_cores() -> list[int]:
-    """Return the cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
 
 
 class LocalWorker:
@@ -48,10 +42,8 @@ class Local:
     """Processes that come from one that has loaded torch already: a new worker is there at once."""
 
     def __init__(self, cores: Sequence[int] | None = None) -> None:
-        self.cores = list(cores) if cores is not None else usable_cores()
-        strange = sorted(set(self.cores) - set(usable_cores()))
-        if strange or not self.cores:
-            raise InputError(f"--cores: core {strange[0] if strange else ''} is not one of {usable_cores()}")
+        self.cores = list(cores or usable_cores())
+        check_cores(self.cores)
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["loopscale.sweep.worker"])
 

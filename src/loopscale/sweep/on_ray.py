@@ -40,7 +40,7 @@ class Ray:
             import ray
         except ImportError:
             raise InputError("--on ray: the package ray is not installed; pip install 'loopscale[ray]'") from None
-        self._ray = ray
+        self._ray: Any = ray
         own: dict[str, Any] = {"num_cpus": workers, "include_dashboard": False} if address is None else {}
         try:
             ray.init(address=address or "local", log_to_driver=False, **own)

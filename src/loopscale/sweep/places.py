@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from loopscale.errors import InputError
+from loopscale.sweep.cores import check_cores
 from loopscale.sweep.spec import Sweep
 from loopscale.sweep.supervise import Launcher
 
@@ -28,6 +29,7 @@ class Place:
         ):
             if given and self.on != word:
                 raise InputError(f"{name} goes with --on {word}, and this is --on {self.on}")
+        check_cores(self.cores or ())
         if self.on == "slurm" and self.workers is None:
             raise InputError("--on slurm: say how many jobs there may be at once with --workers")
 

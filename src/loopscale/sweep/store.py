@@ -147,7 +147,10 @@ class Store:
         """Return the runs of the sweep, in its order."""
         now = time.time()
         rows = self._db.execute("SELECT * FROM runs WHERE wanted ORDER BY place").fetchall()
-        return [self._state(row, now) for row in rows]
+        done: dict[str, set[int]] = {}
+        for row in self._db.execute("SELECT run, tokens FROM observations").fetchall():
+            done.setdefault(row["run"], set()).add(row["tokens"])
+        return [_state(row, frozenset(done.get(row["key"], ())), now) for row in rows]
 
     def claimable(self) -> list[str]:
         """Return the runs that a worker could claim now."""
@@ -176,14 +179,6 @@ class Store:
         key = row["key"]
         return Claim(key, mark, json.loads(row["config"]), _points(row), frozenset(self._done(key)))
 
-    def _state(self, row: sqlite3.Row, now: float) -> RunState:
-        running = row["state"] == "running"
-        return RunState(
-            row["key"], row["state"], row["error"], _points(row), frozenset(self._done(row["key"])),
-            row["steps_done"], row["steps"], row["seconds"], row["cost"],
-            f"{row['machine'].partition('/')[0]}:{row['pid']}" if running else None, running and not _lives(row, now),
-        )  # fmt: skip
-
     def _points(self, key: str) -> dict[int, float]:
         return _points(self._db.execute("SELECT points FROM runs WHERE key = ?", (key,)).fetchone())
 
@@ -209,6 +204,15 @@ class Store:
 
 def _points(row: sqlite3.Row) -> dict[int, float]:
     return {int(trained): asked for trained, asked in json.loads(row["points"]).items()}
+
+
+def _state(row: sqlite3.Row, done: frozenset[int], now: float) -> RunState:
+    running = row["state"] == "running"
+    return RunState(
+        row["key"], row["state"], row["error"], _points(row), done,
+        row["steps_done"], row["steps"], row["seconds"], row["cost"],
+        f"{row['machine'].partition('/')[0]}:{row['pid']}" if running else None, running and not _lives(row, now),
+    )  # fmt: skip
 
 
 def _lives(row: sqlite3.Row, now: float) -> bool:

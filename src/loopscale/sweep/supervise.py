@@ -13,7 +13,8 @@ from loopscale.sweep.spec import Sweep
 from loopscale.sweep.store import RunState, Store
 from loopscale.sweep.worker import Job, stop_fact
 
-POLL = 0.2
+POLL, LONGEST = 0.05, 1.0
+"""Seconds between two looks at the store: few at first, so that short sweeps end at once, then more."""
 MOST_FRUITLESS = 60
 """Workers in a row that end with an error while nothing gets any further."""
 
@@ -64,9 +65,11 @@ class Supervisor:
     def run(self, show: Callable[[list[RunState]], None]) -> None:
         """Work until nothing is left to do; an interruption stops the workers cleanly first."""
         try:
+            pause = POLL
             while self._round():
                 show(self.store.runs())
-                time.sleep(POLL)
+                time.sleep(pause)
+                pause = min(LONGEST, 1.1 * pause)
         except KeyboardInterrupt:
             self.stop()
             raise
