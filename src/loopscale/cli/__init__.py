@@ -63,7 +63,7 @@ class Verbs(click.Group):
 @click.version_option(__version__, prog_name="loopscale")
 @click.pass_context
 def cli(ctx: click.Context) -> None:
-    """Design, predict, train and build looped Mixture-of-Experts language models.
+    """Design, predict, train and evaluate looped Mixture-of-Experts language models.
 
     \b
     loopscale plan --flops 5e21 --memory 3GB --bits int4
