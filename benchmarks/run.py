@@ -18,19 +18,5 @@ BENCHMARKS = {
 
 if __name__ == "__main__":
     for name in sys.argv[1:] or BENCHMARKS:
-import fit_speed
-import model_speed
-import next_runs
-import plan_speed
-import sweep_speed
-
-if __name__ == "__main__":
-    for name, benchmark in (
-        ("plan", plan_speed),
-        ("fit", fit_speed),
-        ("next runs", next_runs),
-        ("model", model_speed),
-        ("sweep", sweep_speed),
-    ):
         print(f"== {name} ==", flush=True)
         import_module(BENCHMARKS[name]).main()

@@ -1,3 +1,3 @@
-"""loopscale: design, predict and build looped Mixture-of-Experts language models."""
+"""loopscale: design, predict, train and evaluate looped Mixture-of-Experts language models."""
 
 __version__ = "0.1.0"

@@ -45,7 +45,7 @@ def load(checkpoint: str, tokenizer: str | None, dtype: str) -> tuple[Any, Any]:
 def vllm(checkpoint: str, tokenizer: str | None, dtype: str, batch: int, context: int | None) -> Callable[[int], Any]:
     """Return what makes an engine for a recurrence: vLLM lays out its cache for one depth."""
     try:
-        import vllm as engine  # type: ignore[import-not-found]
+        import vllm as engine
         import vllm.platforms
     except ImportError:
         raise InputError("vLLM is not installed here; it wants an environment of its own (docs/evaluate.md)") from None
