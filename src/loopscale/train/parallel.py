@@ -9,25 +9,22 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from itertools import count
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import HashStore, PrefixStore, Store
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.rendezvous import rendezvous
 from torch.distributed.tensor import DTensor
 
 from loopscale.errors import InputError
 from loopscale.model import LoopedMoEForCausalLM
 from loopscale.train.config import TrainConfig
 from loopscale.train.experts import share_experts
+from loopscale.train.meeting import meeting_place
 from loopscale.train.process import Process, launched
 from loopscale.train.sharding import shard
 
 DATA, EXPERTS = "data", "experts"
-_RUNS = count()
 
 
 @dataclass(frozen=True)
@@ -98,18 +95,8 @@ def join(config: TrainConfig, device: torch.device, dtype: torch.dtype) -> Paral
     backend = _backend(device)
     if device.type == "cuda":
         device = _own_gpu()
-    # A process may train several runs one after the other; what one left in the store must not meet the next.
-    store = PrefixStore(f"run-{next(_RUNS)}", _store())
-    dist.init_process_group(backend, store=store, rank=rank, world_size=ranks)
+    dist.init_process_group(backend, store=meeting_place(rank, ranks), rank=rank, world_size=ranks)
     return ParallelProcess(device, rank, ranks, dtype, config.parallel.experts)
-
-
-def _store() -> Store:
-    """Return where the processes find each other: the launcher's store, or one's own."""
-    if not launched():
-        return HashStore()
-    found: Store = next(rendezvous("env://"))[0]
-    return found
 
 
 def _check(config: TrainConfig, ranks: int) -> None:
