@@ -66,8 +66,8 @@ def read_runs(
     """Return the sweep that RUNS names: a file, `simulated`, the shipped `micro`, or a public sweep."""
     if not is_file(runs) and runs == "simulated":
         return simulate_sweep(noise=simulated_noise, recurrences=simulated_recurrence)
-    if not is_file(runs) and runs == MICRO:
-        return load_micro()
+    if not is_file(runs) and runs in MICRO:
+        return load_micro(runs)
     if not is_file(runs) and runs in PUBLIC_FILES:
         return load_public(runs)
     named = dict(_pair(each, "--columns") for each in columns)

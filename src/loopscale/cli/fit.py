@@ -58,12 +58,13 @@ def command(
 ) -> None:  # fmt: skip
     """Fit a scaling law to a sweep, with honest intervals.
 
-    RUNS is a CSV or Parquet file with a row for each (run, D), or `simulated`, or a public sweep: epoch-chinchilla,
-    clark-routing, isodepth.
+    RUNS is a CSV or Parquet file with a row for each (run, D), or `simulated`, or the measured `micro` sweep
+    that ships with loopscale, or a public one: epoch-chinchilla, clark-routing, isodepth.
 
     \b
     loopscale fit runs.csv --out law.json --report fit.html
     loopscale plan --flops 5e21 --memory 3GB --bits int4 --law law.json
+    loopscale fit micro --mapping bounded
     loopscale fit runs.csv --mapping bounded --fix c=1.35 --columns D=tokens_seen --units D=1B
     """
     if report is not None:

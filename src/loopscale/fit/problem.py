@@ -148,6 +148,7 @@ def pose(
     _check_names(names, fixed, "fixed")
     _check_names(names, bounds, "bounds")
     _check_fixed(fixed, bounds)
+    bounds = {**_for_small_runs(data, terms), **bounds}
     box = {term.name: _limits(term, bounds) for term in terms if term.name not in fixed}
     _keep_apart(box, fixed)
     values = np.array([fixed.get(name, np.nan) for name in names], dtype=float)
@@ -183,6 +184,23 @@ def _check_fixed(fixed: Mapping[str, float], bounds: Mapping[str, object]) -> No
             raise InputError(f"fixed and bounds both name {name}; hold it or bound it")
     if {"E_start", "E_max"} <= set(fixed) and not 0 < fixed["E_start"] < fixed["E_max"]:
         raise InputError(f"fixed: E_start is {fixed['E_start']:g} and E_max {fixed['E_max']:g}; E_start is the smaller")
+
+
+SMALL = 1e-3
+"""In billions. Runs below it have terms A N^-alpha and B D^-beta with smaller A and B than any published law."""
+
+
+def _for_small_runs(data: Observations, terms: tuple[Coefficient, ...]) -> dict[str, tuple[float, float]]:
+    """Return wider bounds of A and B for runs of less than a million parameters or tokens; others keep theirs."""
+    least = {
+        "A": float(data.points.active.min()) / BILLIONS.parameters,
+        "B": float(data.points.tokens.min()) / BILLIONS.tokens,
+    }
+    return {
+        term.name: (term.lower * (least[term.name] / SMALL) ** 1.5, term.upper)
+        for term in terms
+        if least.get(term.name, SMALL) < SMALL
+    }
 
 
 def _limits(term: Coefficient, bounds: Mapping[str, tuple[float, float]]) -> tuple[float, float]:

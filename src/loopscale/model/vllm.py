@@ -28,8 +28,8 @@ class EagerOnly:
 
 def register() -> None:
     """Make Transformers and vLLM know the model."""
-    from vllm import ModelRegistry  # type: ignore[import-not-found]
-    from vllm.model_executor.models.config import MODELS_CONFIG_MAP  # type: ignore[import-not-found]
+    from vllm import ModelRegistry
+    from vllm.model_executor.models.config import MODELS_CONFIG_MAP
 
     import loopscale.model
 
