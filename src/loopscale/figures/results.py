@@ -69,8 +69,7 @@ def checked_table(columns: dict[str, list[Any]], kind: Kind, where: str) -> Tabl
     for name in kind.optional:
         cells = columns.get(name) or columns.get(kind.other_names.get(name, ""), [None] * rows)
         found[name] = [
-            math.nan if cell in (None, "") or cell != cell else _number(cell, where, row, name)
-            for row, cell in enumerate(cells, 1)
+            math.nan if _missing(cell) else _number(cell, where, row, name) for row, cell in enumerate(cells, 1)
         ]
     return Table(found)
 
@@ -91,6 +90,10 @@ def paper_results() -> Table:
         name: list(cells) for name, cells in tidy(published_rows(load_suite(table.suite), table)).columns.items()
     }
     return checked_table(columns, RESULTS, "case study")
+
+
+def _missing(cell: Any) -> bool:
+    return cell is None or cell != cell or str(cell).strip().lower() in ("", "nan", "none")
 
 
 def _number(cell: Any, where: str, row: int, name: str) -> float:
