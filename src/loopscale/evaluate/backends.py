@@ -46,7 +46,7 @@ def vllm(checkpoint: str, tokenizer: str | None, dtype: str, batch: int, context
     """Return what makes an engine for a recurrence: vLLM lays out its cache for one depth."""
     try:
         import vllm as engine  # type: ignore[import-not-found]
-        import vllm.platforms
+        import vllm.platforms  # type: ignore[import-not-found]
     except ImportError:
         raise InputError("vLLM is not installed here; it wants an environment of its own (docs/evaluate.md)") from None
     from loopscale.model import LoopedMoEConfig
