@@ -69,9 +69,10 @@ class Tasks:
         """Refuse a task that lm-eval does not know, or a metric that the task does not have."""
         index = self._manager.task_index
         if benchmark.task not in index:
+            near = (name for name in index if abs(len(name) - len(benchmark.task)) <= 3)  # all would take seconds
             raise InputError(
                 f"task {shown(benchmark.task)} is not known to lm-eval {harness_version()}"
-                f"{nearest(benchmark.task, index)}; give a task's name, paper, local, or a folder of task YAML"
+                f"{nearest(benchmark.task, near)}; give a task's name, paper, local, or a folder of task YAML"
             )
         entry = index[benchmark.task]
         if entry.kind.name == "TAG" or (entry.kind.name == "GROUP" and not entry.cfg.get("aggregate_metric_list")):
