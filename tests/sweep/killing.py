@@ -7,8 +7,13 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
+from loopscale.cli import main as loopscale
 from loopscale.sweep.store import Store
 from loopscale.sweep.sync import run_folder
 from loopscale.sweep.trunk import Trunk
@@ -28,15 +33,31 @@ def workers(folder: Path) -> list[int]:
         return [int(run.worker.rpartition(":")[2]) for run in store.runs() if run.worker and not run.stale]
 
 
-def kill_some(folder: Path, main: subprocess.Popen, count: int, seed: int, longest: float) -> int:
+def finish(path: Path) -> None:
+    """Run what is left of a sweep, from this process."""
+    with pytest.raises(SystemExit) as stop:
+        loopscale(["sweep", "run", str(path), "--quiet"])
+    assert stop.value.code == 0
+
+
+def until(holds: Callable[[], object], longest: float = 120) -> None:
+    """Wait for something to hold."""
+    deadline = time.monotonic() + longest
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def kill_some(folder: Path, main: subprocess.Popen, count: int) -> int:
     """Kill workers with signal 9, each at a random moment; return how many were."""
-    draw, killed = random.Random(seed), 0
+    draw, killed = random.Random(1), 0
     while killed < count and main.poll() is None:
-        time.sleep(draw.uniform(0, longest))
+        time.sleep(draw.uniform(0, 0.2))
         found = workers(folder)
         if found:
-            os.kill(draw.choice(found), signal.SIGKILL)
-            killed += 1
+            with suppress(ProcessLookupError):  # it has ended just now
+                os.kill(draw.choice(found), signal.SIGKILL)
+                killed += 1
     return killed
 
 

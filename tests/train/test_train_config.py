@@ -73,6 +73,11 @@ def test_bad_files_get_one_sentence(tmp_path: Path, text: str, said: str) -> Non
     assert said in str(error.value)
 
 
+def test_a_rung_takes_the_vocabulary_of_the_tokens() -> None:
+    model = TrainConfig.from_dict({"model": {"rung": "0.3B", "experts": 8, "recurrence": 2}}).model.config(264, 512)
+    assert (model.vocab_size, model.hidden_size, model.recurrence, model.num_experts) == (264, 768, 2, 16)
+
+
 @pytest.mark.parametrize(
     ("model", "said"),
     [

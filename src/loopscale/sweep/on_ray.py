@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from loopscale.errors import InputError
@@ -43,9 +44,10 @@ class Ray:
         self._ray: Any = ray
         own: dict[str, Any] = {"num_cpus": workers, "include_dashboard": False} if address is None else {}
         try:
-            ray.init(address=address or "local", log_to_driver=False, **own)
-        except (ConnectionError, ValueError, RuntimeError) as error:
-            raise InputError(f"--ray-address: no cluster answers at {address!r}: {_first_line(error)}") from None
+            ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **own)
+        except Exception as error:  # Ray raises whatever it met
+            what = "no cluster could be started here" if address is None else f"no cluster answers at {address!r}"
+            raise InputError(f"--on ray: {what}: {_first_line(error)}") from None
         # A task that dies is not Ray's to repeat: the run is taken over through the store.
         self._work = ray.remote(num_cpus=1, max_retries=0)(work)
 

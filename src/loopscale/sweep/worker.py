@@ -69,36 +69,35 @@ def _over(job: Job) -> bool:
 
 def _one(store: Store, claim: Claim, job: Job, parent_lives: Callable[[], bool]) -> bool:
     """Train one run; whatever goes wrong with it is kept with it. Tell whether it was finished."""
-    pulse = _Pulse(claim, job)
-    pulse.start()
     try:
-        config = TrainConfig.from_dict(claim.config, f"run {claim.key}")
-        trunk = Trunk(config, claim.points, run_folder(Path(job.folder), claim.key), job.keep_models)
-        pulse.progress = lambda: trunk.steps_done
-        done = trunk.run(
-            claim.done,
-            lambda tokens, loss, facts: store.record(claim, tokens, loss, facts),
-            lambda: pulse.asked() or _over(job) or not parent_lives(),
-        )
-        pulse.end()
+        with _Pulse(claim, job) as pulse:
+            done = _train(store, claim, job, pulse, parent_lives)
         if done:
             store.finish(claim)
         else:
             store.release(claim)
         return done
     except ClaimLost:
-        return False
+        pass
     except Exception as error:
-        pulse.end()
-        return _failed(store, claim, str(error) if isinstance(error, InputError) else traceback.format_exc())
-    finally:
-        pulse.end()
-
-
-def _failed(store: Store, claim: Claim, error: str) -> bool:
-    with suppress(ClaimLost):
-        store.fail(claim, error)
+        with suppress(ClaimLost):
+            store.fail(claim, str(error) if isinstance(error, InputError) else traceback.format_exc())
+    except BaseException:  # somebody ends this worker, and its process may live on
+        with suppress(ClaimLost):
+            store.release(claim)
+        raise
     return False
+
+
+def _train(store: Store, claim: Claim, job: Job, pulse: _Pulse, parent_lives: Callable[[], bool]) -> bool:
+    config = TrainConfig.from_dict(claim.config, f"run {claim.key}")
+    trunk = Trunk(config, claim.points, run_folder(Path(job.folder), claim.key), job.keep_models)
+    pulse.progress = lambda: trunk.steps_done
+    return trunk.run(
+        claim.done,
+        lambda tokens, loss, facts: store.record(claim, tokens, loss, facts),
+        lambda: pulse.asked() or _over(job) or not parent_lives(),
+    )
 
 
 class _Pulse:
@@ -110,20 +109,20 @@ class _Pulse:
         self._claim, self._job, self._ended = claim, job, Event()
         self._thread = Thread(target=self._run, daemon=True)
 
-    def start(self) -> None:
-        """Begin."""
+    def __enter__(self) -> _Pulse:
         self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Give the last sign."""
+        self._ended.set()
+        self._thread.join()
 
     def asked(self) -> bool:
         """Tell whether somebody asked to stop; a run that is no longer the worker's own is left at once."""
         if self._lost:
             raise ClaimLost(self._claim.key)
         return self._stop
-
-    def end(self) -> None:
-        """Give the last sign and stop giving any."""
-        self._ended.set()
-        self._thread.join()
 
     def _run(self) -> None:
         last = time.monotonic()

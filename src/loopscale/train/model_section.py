@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from loopscale.architecture.ladder import rung
@@ -69,10 +69,10 @@ class ModelSection:
                 f"[model]: field 'residual_init' is {shown(self.residual_init)}"
                 f"{nearest(self.residual_init, INITS)}; choose from {', '.join(INITS)}"
             )
-        common = {"vocab_size": vocabulary, "max_position_embeddings": context, "use_cache": True, **special}
+        common = {"vocab_size": vocabulary, "max_position_embeddings": context, **special}
         try:
             if self.rung is not None:
-                built = rung(self.rung, self.experts, self.active_experts)
+                built = replace(rung(self.rung, self.experts, self.active_experts), vocabulary=vocabulary)
                 return LoopedMoEConfig.from_architecture(
                     built, recurrence=self.recurrence, **{**common, **self.options}
                 )
