@@ -1,0 +1,195 @@
+"""The tables and the picture of docs/micro-sweep.md, from the data that ships: ``python results.py``.
+
+Text between ``<!-- begin NAME -->`` and ``<!-- end NAME -->`` is written anew; the words around it stay.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import defaultdict
+from pathlib import Path
+from statistics import fmean, stdev
+
+import numpy as np
+
+from loopscale.figures.mappings import draw_loss_over_recurrence, loss_over_recurrence
+from loopscale.figures.outcomes import draw_psi
+from loopscale.figures.picture import Panel, Picture
+from loopscale.figures.results import PSI, read_table
+from loopscale.figures.style import save
+from loopscale.files import write_text
+from loopscale.fit import Fit, Observations, coefficient_intervals, fit, resample
+from loopscale.fit.datasets import load_micro
+from loopscale.fit.holdout import compare
+from loopscale.quantities import format_count
+from loopscale.tables import markdown
+
+HERE = Path(__file__).parent
+DOCS = HERE.parents[1] / "docs"
+DATA = HERE.parents[1] / "src" / "loopscale" / "fit" / "micro-sweep.csv"
+SLICES = ("R=8", "E=16", "N>60k", "D>1.2M")
+MAPPINGS = ("none", "linear", "power", "bounded", "sparsity-conditional")
+Row = dict[str, str]
+
+
+def shipped() -> list[Row]:
+    """Return the rows that ship."""
+    with DATA.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _key(row: Row) -> tuple[str, int, float]:
+    return row["size"], round(float(row["E"])), round(float(row["D (raw)"]) / 1e5) / 10
+
+
+def losses() -> str:
+    """Loss by R at the two longest D, first seed."""
+    found: dict[tuple[str, int, float], dict[int, float]] = defaultdict(dict)
+    for row in shipped():
+        if row["seed"] == "0":
+            found[_key(row)][round(float(row["R"]))] = float(row["loss"])
+    passes = sorted({R for each in found.values() for R in each})
+    rows = [
+        (size, str(E), f"{D:g}M", *(f"{by[R]:.4f}" if R in by else "" for R in passes))
+        for (size, E, D), by in sorted(found.items())
+        if D >= 0.7
+    ]
+    return markdown(("size", "E", "D", *(f"R = {R}" for R in passes)), rows)
+
+
+def gains() -> str:
+    """What four passes gain over one, by D: where the sign turns."""
+    found: dict[tuple[str, int], dict[float, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
+    for row in shipped():
+        size, E, D = _key(row)
+        if row["seed"] == "0":
+            found[size, E][D][round(float(row["R"]))] = float(row["loss"])
+    lengths = sorted({D for by in found.values() for D in by})
+    rows = [
+        (size, str(E), *(f"{by[D][1] - by[D][4]:+.4f}" if {1, 4} <= by[D].keys() else "" for D in lengths))
+        for (size, E), by in sorted(found.items())
+    ]
+    return markdown(("size", "E", *(f"D = {D:g}M" for D in lengths)), rows)
+
+
+def noise() -> str:
+    """Spread over seeds of losses, and of paired gains."""
+    found: dict[tuple[str, int, float], dict[int, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
+    for row in shipped():
+        found[_key(row)][round(float(row["R"]))][row["seed"]] = float(row["loss"])
+    rows = []
+    for (size, E, D), by in sorted(found.items()):
+        both = sorted(by[1].keys() & by[4].keys())
+        if len(both) < 2 or D < 0.7:
+            continue
+        paired = [by[1][seed] - by[4][seed] for seed in both]
+        spread = [f"{stdev([by[R][seed] for seed in both]):.4f}" for R in (1, 4)]
+        rows.append((size, str(E), f"{D:g}M", str(len(both)), *spread, f"{fmean(paired):+.4f} ± {stdev(paired):.4f}"))
+    return markdown(("size", "E", "D", "seeds", "std of loss, R = 1", "R = 4", "gain of R = 4, mean ± std"), rows)
+
+
+def fits(data: Observations) -> dict[str, Fit]:
+    """Return the fits that the page shows, with their refits on resampled runs."""
+    return {name: resample(fit(data, outer="joint-moe", mapping=name), count=200) for name in MAPPINGS[3:]}
+
+
+def coefficients(found: dict[str, Fit]) -> str:
+    """The coefficients with their intervals."""
+    ranges = {name: coefficient_intervals(each) for name, each in found.items()}
+    names = list(dict.fromkeys(key for each in found.values() for key in each.law.coefficients))
+    rows = [
+        (key, *(_interval(each.law.coefficients.get(key), ranges[name].get(key)) for name, each in found.items()))
+        for key in names
+    ]
+    rows.append(("RMSE (nats)", *(f"{each.law.rmse:.4f}" for each in found.values())))
+    return markdown(("coefficient", *found), rows)
+
+
+def _interval(value: float | None, span: tuple[float, float] | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.3g}" if span is None else f"{value:.3g} ({span[0]:.3g} – {span[1]:.3g})"
+
+
+def held_out(data: Observations, outer: str, slices: tuple[str, ...], mappings: tuple[str, ...]) -> str:
+    """RMSE on rows that the fit has not seen, by mapping."""
+    made = compare(data, slices, outer=outer, mappings=mappings)
+    rows = []
+    for name in mappings:
+        scores = [made.score(part, name) for part in made.slices]
+        rows.append((name, *(f"**{each.rmse:.4f}**" if each.best else f"{each.rmse:.4f}" for each in scores)))
+    counted = [f"{part} ({made.score(part, mappings[0]).rows} rows)" for part in made.slices]
+    return markdown(("mapping", *counted), rows)
+
+
+def psi() -> str:
+    """Expert-path diversity by R and E."""
+    table = list(read_table(HERE / "psi.csv", PSI).records())
+    passes = sorted({round(row["recurrence"]) for row in table})
+    by = {(round(row["experts"]), round(row["recurrence"])): row for row in table}
+    rows = [
+        (str(E), *(f"{by[E, R]['psi']:.3f} ± {by[E, R]['spread']:.3f}" for R in passes))
+        for E in sorted({E for E, _ in by})
+    ]
+    return markdown(("E", *(f"R = {R}" for R in passes)), rows)
+
+
+def picture(data: Observations, found: Fit) -> None:
+    """Loss against R by E with the law, and Psi."""
+    curves = loss_over_recurrence(data, {"bounded": found.law})
+    panels = (Panel(curves, draw_loss_over_recurrence), Panel(read_table(HERE / "psi.csv", PSI), draw_psi))
+    save(Picture("micro", "", panels, 2.8).figure(columns=2), DOCS / "images" / "micro-sweep.png")
+
+
+def available(data: Observations) -> tuple[str, ...]:
+    """Return the slices that the data have."""
+    p = data.points
+    there = {
+        "R=8": np.any(p.recurrence == 8),
+        "E=16": np.any(p.experts == 16),
+        "N>60k": np.any(p.active > 6e4),
+        "D>1.2M": np.any(p.tokens > 1.2e6),
+    }
+    return tuple(name for name in SLICES if there[name])
+
+
+def tables() -> dict[str, str]:
+    """Return every table of the page, and draw its picture."""
+    data = load_micro()
+    found = fits(data)
+    picture(data, found["bounded"])
+    dense = data.where(data.points.experts == 1)
+    p = data.points
+    about = (
+        f"{len(load_micro('micro-all'))} losses of {len(load_micro('micro-all').runs)} runs; "
+        f"{len(data)} of them at D of 0.7M tokens or more, which the fits use: N_act from {format_count(p.active.min())} "
+        f"to {format_count(p.active.max())}, E from {p.experts.min():g} to {p.experts.max():g}, R from "
+        f"{p.recurrence.min():g} to {p.recurrence.max():g}."
+    )
+    slices = available(data)
+    return {
+        "about": about,
+        "losses": losses(),
+        "gains": gains(),
+        "noise": noise(),
+        "coefficients": coefficients(found),
+        "held-out-dense": held_out(dense, "chinchilla", tuple(s for s in slices if s != "E=16"), MAPPINGS[:4]),
+        "held-out": held_out(data, "joint-moe", slices, MAPPINGS),
+        "psi": psi(),
+    }
+
+
+def main() -> None:
+    """Write the page's tables."""
+    page = DOCS / "micro-sweep.md"
+    text = page.read_text(encoding="utf-8")
+    for name, table in tables().items():
+        mark = re.compile(rf"(<!-- begin {name} -->\n).*?(<!-- end {name} -->)", re.DOTALL)
+        assert mark.search(text), name
+        text = mark.sub(lambda match, table=table: f"{match[1]}{table.rstrip()}\n{match[2]}", text)
+    write_text(page, text)
+
+
+if __name__ == "__main__":
+    main()
