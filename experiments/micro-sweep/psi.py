@@ -35,7 +35,9 @@ def main(out: Path) -> None:
         store = folders.open_tokens(config, progress=False)
         batches = Batches(store, split="validation", batch=8, context=128, seed=0, shuffle=False)
         parts = [torch.from_numpy(batches.batch(step).ids) for step in range(32)]
-        found = path_diversity(load_model(out / run.key / "model"), ((ids, torch.ones_like(ids)) for ids in parts), MOST)
+        found = path_diversity(
+            load_model(out / run.key / "model"), ((ids, torch.ones_like(ids)) for ids in parts), MOST
+        )
         rows += [
             {"experts": cell.experts, "recurrence": row["recurrence"], "psi": row["psi"], "spread": row["std_prompts"]}
             for row in found.table().records()

@@ -7,6 +7,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from browser import chromium, open_page
 
+from loopscale.fit import datasets
 from loopscale.laws import PUBLISHED
 
 CHARTS = ("isoflop", "pareto", "best-recurrence", "best-experts")
@@ -164,6 +165,21 @@ def test_a_simulated_sweep_is_offered_and_called_so(page):
     assert page.inner_text("#example-csv") == "Try a simulated sweep"
     page.click("#example-csv")
     page.wait_for_selector("#fit-result h2:has-text('simulated: joint-moe with sparsity-conditional recurrence')")
+
+
+def test_the_shipped_micro_sweep_is_uploaded_fitted_and_planned_with(page):
+    page.click("#views button[data-view=fit]")
+    page.set_input_files("#csv-file", Path(datasets.__file__).with_name("micro-sweep.csv"))
+    page.wait_for_selector("#chart-residuals svg")
+    assert f"{len(datasets.load_micro('micro-all'))} losses" in page.inner_text("#fit-result")
+    page.click("#micro-csv")
+    page.wait_for_function(
+        "said => document.querySelector('#fit-result').textContent.includes(said)",
+        arg=f"{len(datasets.load_micro())} losses",
+    )
+    page.click("#plan-with")
+    page.wait_for_function("() => document.querySelector('#certainty').textContent.includes('law micro')")
+    assert page.errors == []
 
 
 WRONG = {

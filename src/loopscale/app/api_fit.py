@@ -69,6 +69,13 @@ def fit_routes(jobs: Jobs, limits: Limits) -> APIRouter:
         sweep = simulate_sweep(tokens=[1e11, 2e11, 3e11, 4e11, 5e11])
         return Response(sweep.csv(), media_type="text/csv")
 
+    @api.get("/micro.csv", response_class=Response, responses={**documented(), 200: {"content": {"text/csv": {}}}})
+    def micro() -> Response:
+        """Return the measured micro-sweep that ships with loopscale."""
+        from loopscale.fit.datasets import load_micro
+
+        return Response(load_micro().csv(), media_type="text/csv")
+
     return api
 
 

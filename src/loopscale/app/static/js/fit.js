@@ -13,6 +13,7 @@ export function buildFit({ mappings, outer_laws: outers }) {
     take(event.target.files[0]);
     event.target.value = "";
   };
+  $("#micro-csv").onclick = async () => fit(new Blob([await call("micro.csv")]), "micro");
   $("#example-csv").onclick = async () => fit(new Blob([await call("example.csv")]), "simulated");
   const zone = $("#fit-view");
   for (const kind of ["dragenter", "dragover"])
