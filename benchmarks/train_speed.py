@@ -51,7 +51,7 @@ def bare(trainer: Trainer) -> Callable[[], object]:
     def steps() -> None:
         for _ in range(STEPS):
             result = gradients(trainer.model, [part], trainer.process, False)
-            apply(trainer.model, trainer.optimizer, result.counts, trainer.process, 1.0, moving=True)
+            apply(trainer.model, trainer.optimizer, result.counts, trainer.process, 1.0)
 
     trainer.model.train()
     return steps

@@ -163,8 +163,8 @@ def tables() -> dict[str, str]:
     p = data.points
     about = (
         f"{len(load_micro('micro-all'))} losses of {len(load_micro('micro-all').runs)} runs; "
-        f"{len(data)} of them at D of 0.7M tokens or more, which the fits use: N_act from {format_count(p.active.min())} "
-        f"to {format_count(p.active.max())}, E from {p.experts.min():g} to {p.experts.max():g}, R from "
+        f"{len(data)} of them at D of 0.7M tokens or more, which the fits use: N_act from "
+        f"{format_count(p.active.min())} to {format_count(p.active.max())}, E from {p.experts.min():g} to {p.experts.max():g}, R from "
         f"{p.recurrence.min():g} to {p.recurrence.max():g}."
     )
     slices = available(data)

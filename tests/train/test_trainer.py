@@ -207,3 +207,17 @@ def test_a_corpus_shorter_than_a_sequence_is_refused(text: Path, tmp_path: Path)
     with pytest.raises(InputError, match="less than one sequence of 100000"):
         train(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_tracker_gets_every_row(text: Path, tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    train(small(text, run={"track": ["tensorboard"], "tokens": 5 * 4 * 32}), tmp_path / "run")
+    seen = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
+    seen.Reload()
+    assert [event.value for event in seen.Scalars("loss")] == pytest.approx(losses(tmp_path / "run"), rel=1e-6)
+
+
+def test_a_tracker_that_is_not_there_is_named(text: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="'trackio', which is not installed; pip install trackio"):
+        train(small(text, run={"track": ["trackio"]}), tmp_path / "run")

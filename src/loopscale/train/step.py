@@ -70,12 +70,11 @@ def apply(
     counts: Trace | None,
     process: Process,
     clip: float,
-    moving: bool,
 ) -> Tensor:
-    """Clip, step, clear the gradients and, while ``moving``, move the balancing biases; return the gradient's norm."""
+    """Clip, step, clear the gradients and move the balancing biases; return the gradient's norm."""
     norm = process.clip(model, clip)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
-    if counts is not None and moving:
+    if counts is not None:
         update_biases(model, counts)
     return norm

@@ -117,7 +117,7 @@ class Trainer:
         parts = self._parts(step)
         result = gradients(self.model, parts, self.process, self.config.data.separate)
         self._refuse_divergence(result, parts)
-        norm = apply(self.model, self.optimizer, result.counts, self.process, self.config.optimizer.clip, moving=True)
+        norm = apply(self.model, self.optimizer, result.counts, self.process, self.config.optimizer.clip)
         self.step += 1
         meter.add(self.config.step_tokens)
         if not self._due(run.log_every) and self.step != self.config.steps:
