@@ -161,11 +161,11 @@ def tables() -> dict[str, str]:
     picture(data, found["bounded"])
     dense = data.where(data.points.experts == 1)
     p = data.points
+    every = load_micro("micro-all")
     about = (
-        f"{len(load_micro('micro-all'))} losses of {len(load_micro('micro-all').runs)} runs; "
-        f"{len(data)} of them at D of 0.7M tokens or more, which the fits use: N_act from "
-        f"{format_count(p.active.min())} to {format_count(p.active.max())}, E from {p.experts.min():g} to {p.experts.max():g}, R from "
-        f"{p.recurrence.min():g} to {p.recurrence.max():g}."
+        f"{len(every)} losses of {len(every.runs)} runs; {len(data)} of them at D of 0.7M tokens or more, which the fits "
+        f"use: N_act from {format_count(p.active.min())} to {format_count(p.active.max())}, E from {p.experts.min():g} "
+        f"to {p.experts.max():g}, R from {p.recurrence.min():g} to {p.recurrence.max():g}."
     )
     slices = available(data)
     return {
