@@ -20,6 +20,7 @@ from loopscale.train.trainer import train
 
 HERE = Path(__file__).parent
 MOST = 8
+EXPERTS = (2, 4, 8)
 
 
 def main(out: Path) -> None:
@@ -28,7 +29,7 @@ def main(out: Path) -> None:
     rows = []
     for run in read_sweep(HERE / "micro.toml").runs:
         cell = run.cell
-        if (cell.size, cell.recurrence, cell.seed) != ("d32", 4, 0) or cell.experts == 1:
+        if (cell.size, cell.recurrence, cell.seed) != ("d32", 4, 0) or cell.experts not in EXPERTS:
             continue
         config = run.config.changed(run={"tokens": 800_000, "compile": False})
         train(config, out / run.key, progress=True)

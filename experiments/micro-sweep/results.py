@@ -28,7 +28,7 @@ from loopscale.tables import markdown
 HERE = Path(__file__).parent
 DOCS = HERE.parents[1] / "docs"
 DATA = HERE.parents[1] / "src" / "loopscale" / "fit" / "micro-sweep.csv"
-SLICES = ("R=8", "E=16", "N>60k", "D>1.2M")
+SLICES = ("R=8", "E=16", "N>60k")
 MAPPINGS = ("none", "linear", "power", "bounded", "sparsity-conditional")
 Row = dict[str, str]
 
@@ -149,7 +149,6 @@ def available(data: Observations) -> tuple[str, ...]:
         "R=8": np.any(p.recurrence == 8),
         "E=16": np.any(p.experts == 16),
         "N>60k": np.any(p.active > 6e4),
-        "D>1.2M": np.any(p.tokens > 1.2e6),
     }
     return tuple(name for name in SLICES if there[name])
 
@@ -163,9 +162,9 @@ def tables() -> dict[str, str]:
     p = data.points
     every = load_micro("micro-all")
     about = (
-        f"{len(every)} losses of {len(every.runs)} runs; {len(data)} of them at D of 0.7M tokens or more, which the fits "
-        f"use: N_act from {format_count(p.active.min())} to {format_count(p.active.max())}, E from {p.experts.min():g} "
-        f"to {p.experts.max():g}, R from {p.recurrence.min():g} to {p.recurrence.max():g}."
+        f"{len(every)} losses of {len(every.runs)} runs; {len(data)} of them at D of 0.7M tokens or more, which the "
+        f"fits use: N_act from {format_count(p.active.min())} to {format_count(p.active.max())}, E from "
+        f"{p.experts.min():g} to {p.experts.max():g}, R from {p.recurrence.min():g} to {p.recurrence.max():g}."
     )
     slices = available(data)
     return {
@@ -176,6 +175,7 @@ def tables() -> dict[str, str]:
         "coefficients": coefficients(found),
         "held-out-dense": held_out(dense, "chinchilla", tuple(s for s in slices if s != "E=16"), MAPPINGS[:4]),
         "held-out": held_out(data, "joint-moe", slices, MAPPINGS),
+        "held-out-tokens": held_out(every.where(every.points.tokens > 3e5), "joint-moe", ("D>1.2M",), MAPPINGS),
         "psi": psi(),
     }
 

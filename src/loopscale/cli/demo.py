@@ -108,7 +108,8 @@ def _fit() -> Fit:
 def _compare(seen: Observations, law: Fit) -> list[tuple[str, ...]]:
     """Print the trained runs beside the shipped ones and the law."""
     p, shipped = seen.points, _shipped()
-    predicted, rows = law.law(p), []
+    predicted = law.law(p)
+    rows: list[tuple[str, ...]] = []
     base = {E: loss for E, R, loss in zip(p.experts, p.recurrence, seen.loss, strict=True) if R == 1}
     for i in np.lexsort((p.recurrence, p.experts)):
         before = shipped.get((p.active[i], p.experts[i], p.recurrence[i], p.tokens[i]))
