@@ -19,7 +19,7 @@ from pathlib import Path
 from loopscale.sweep.cores import usable_cores
 from timing import Ratio
 
-TOKENS = 200_000
+TOKENS = 300_000
 SWEEP = f"""
 [sweep]
 name = "speed"
@@ -107,7 +107,7 @@ def measure(width: int, rounds: int) -> None:
 def main() -> None:
     """Run everything."""
     measure(width=32, rounds=2)
-    measure(width=64, rounds=2)
+    measure(width=64, rounds=1)
 
 
 if __name__ == "__main__":

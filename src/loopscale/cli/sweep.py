@@ -102,13 +102,15 @@ def run(
     loopscale sweep run SWEEP.toml --on ray --ray-address auto
     loopscale sweep run SWEEP.toml --on slurm --workers 16 --slurm partition=cpu --slurm timeout_min=600
     """
-    from loopscale.sweep.launch import checked, opened
     from loopscale.sweep.places import Place
-    from loopscale.sweep.supervise import Limits, Supervisor
 
     place = Place(**where)
     if detach and place.on != "slurm":
         raise InputError("--detach goes with --on slurm: other workers end with this command")
+    place.warm()
+    from loopscale.sweep.launch import checked, opened
+    from loopscale.sweep.supervise import Limits, Supervisor
+
     sweep, costs = checked(file, progress=not quiet)
     with opened(sweep, costs) as store:
         if retry_failed:

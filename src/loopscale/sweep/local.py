@@ -6,17 +6,16 @@ For small models that beats one process with several threads, which wait for eac
 from __future__ import annotations
 
 import multiprocessing
-import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from multiprocessing.context import ForkServerProcess
 
 from loopscale.errors import InputError
 from loopscale.sweep.cores import check_cores, usable_cores
-from loopscale.sweep.worker import THREADS, Job, work
+from loopscale.sweep.nursery import open_nursery
+from loopscale.sweep.worker import Job, work
 
 
 class LocalWorker:
@@ -39,20 +38,18 @@ class LocalWorker:
 
 
 class Local:
-    """Processes that come from one that has loaded torch already: a new worker is there at once."""
+    """Processes from the nursery, where torch is loaded already: a new worker is there at once."""
 
     def __init__(self, cores: Sequence[int] | None = None) -> None:
         self.cores = list(cores or usable_cores())
         check_cores(self.cores)
-        self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(["loopscale.sweep.worker"])
+        self._context = open_nursery()
 
     def start(self, job: Job, place: int) -> LocalWorker:
         """Start a worker on the place's core."""
         pinned = replace(job, core=self.cores[place % len(self.cores)])
         process = self._context.Process(target=_main, args=(pinned,), daemon=True)
-        with _one_thread():
-            process.start()
+        process.start()
         return LocalWorker(process)
 
     def close(self) -> None:
@@ -69,18 +66,3 @@ def _main(job: Job) -> None:
     except InputError as error:
         print(f"worker: {error}", file=sys.stderr)
         sys.exit(2)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Let processes that are started in the block compute with one thread; libraries look at this when they load."""
-    before = {name: os.environ.get(name) for name in THREADS}
-    os.environ.update(dict.fromkeys(THREADS, "1"))
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value

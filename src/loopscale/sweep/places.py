@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from loopscale.errors import InputError
 from loopscale.sweep.cores import check_cores
-from loopscale.sweep.spec import Sweep
-from loopscale.sweep.supervise import Launcher
+from loopscale.sweep.nursery import open_nursery
+
+if TYPE_CHECKING:
+    from loopscale.sweep.spec import Sweep
+    from loopscale.sweep.supervise import Launcher
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,11 @@ class Place:
         check_cores(self.cores or ())
         if self.on == "slurm" and self.workers is None:
             raise InputError("--on slurm: say how many jobs there may be at once with --workers")
+
+    def warm(self) -> None:
+        """Begin what takes time and needs no sweep: local workers' torch loads while the file is read and checked."""
+        if self.on == "local":
+            open_nursery()
 
     def launcher(self, sweep: Sweep) -> tuple[Launcher, int]:
         """Return what starts workers there, and how many there are to be."""

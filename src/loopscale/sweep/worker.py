@@ -19,7 +19,6 @@ from loopscale.train.config import TrainConfig
 
 BEAT = 2.0
 """Seconds between a worker's signs of life."""
-THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 @dataclass(frozen=True)
