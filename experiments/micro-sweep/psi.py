@@ -43,6 +43,7 @@ def main(out: Path) -> None:
             {"experts": cell.experts, "recurrence": row["recurrence"], "psi": row["psi"], "spread": row["std_prompts"]}
             for row in found.table().records()
         ]
+    rows.sort(key=lambda row: (row["experts"], row["recurrence"]))
     Table.from_records(rows).save(HERE / "psi.csv")
 
 
