@@ -13,7 +13,7 @@ export OPENBLAS_NUM_THREADS ?= 1
 
 .PHONY: run test test-all test-vllm bench docs lint chromium clean
 
-run: $(VENV)/core.stamp
+run: $(VENV)/train.stamp
 	@$(BIN)/loopscale demo --out out
 
 test: lint chromium
@@ -57,9 +57,14 @@ $(VENV)/core.stamp: constraints.txt pyproject.toml
 	@touch $@
 
 # torch goes first and by its exact version: a range lets pip choose a build of several gigabytes.
-$(VENV)/dev.stamp: $(VENV)/core.stamp
-	@echo "Adding the test tools ..."
+$(VENV)/train.stamp: $(VENV)/core.stamp
+	@echo "Adding what training needs ..."
 	@$(PIP) torch==2.13.0
+	@$(PIP) -c constraints.txt -e '.[train]'
+	@touch $@
+
+$(VENV)/dev.stamp: $(VENV)/train.stamp
+	@echo "Adding the test tools ..."
 	@$(PIP) -c constraints.txt -e '.[dev]'
 	@touch $@
 
