@@ -162,9 +162,17 @@ def test_count_reads_a_config(capsys, tmp_path):
 
 def test_the_demo_leaves_a_plan_a_table_and_a_figure(capsys, tmp_path):
     assert "R*" not in refused(capsys, "demo", "--out", "/proc/nowhere")
-    run(capsys, "demo", "--out", str(tmp_path / "out"))
+    run(capsys, "demo", "--out", str(tmp_path / "out"), "--plan-only")
     assert {each.name for each in (tmp_path / "out").iterdir()} == {"plan.json", "joint.csv", "plan.png"}
     assert (tmp_path / "out" / "plan.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.mark.slow
+def test_the_whole_demo_trains_fits_and_reports(capsys, tmp_path):
+    said = run(capsys, "demo", "--out", str(tmp_path / "out"))
+    assert "Saved" in said
+    assert (tmp_path / "out" / "report.html").stat().st_size > 10_000
+    assert len((tmp_path / "out" / "runs.csv").read_text().splitlines()) == 7
 
 
 @pytest.mark.parametrize("verb", VERBS)
