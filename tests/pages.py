@@ -23,6 +23,7 @@ NOT_RUN = {
     "from_architecture(rung(": "a model of a billion weights",
     "LLM(": "vLLM has an environment of its own",
     "loopscale app": "a server, which does not end by itself",
+    "--tasks paper": "its data are on the hub",
 }
 """What marks a step that no test can run, and why."""
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import least_squares
 
 from loopscale.errors import InputError
 from loopscale.laws import mapping
@@ -52,6 +51,8 @@ def fit_saturation(recurrences: Sequence[int], losses: Sequence[float]) -> Satur
             f"a saturating curve needs {LEAST} recurrences or more up to the best one; there are {len(R)}"
             + (f", as the loss rises from R = {rising}" if rising else "")
         )
+
+    from scipy.optimize import least_squares  # a plan need not wait for it
 
     scale = max(float(L[0] - L[-1]), 1e-9)
 
