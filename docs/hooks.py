@@ -97,10 +97,16 @@ def _laws() -> str:
     return _table(("name", "form", "RMSE", "source"), rows)
 
 
+def _benchmarks() -> str:
+    text = (Path(__file__).parents[1] / "benchmarks" / "results.txt").read_text(encoding="utf-8")
+    return f"```text\n{text.rstrip()}\n```"
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "joint-optimum": _joint,
     "case-study": _case_study,
     "paper-scores": _scores,
     "paper-psi": _psi,
     "published-laws": _laws,
+    "benchmarks": _benchmarks,
 }

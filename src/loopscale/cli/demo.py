@@ -139,8 +139,7 @@ def _report(
     gains = {row[0]: row[-1] for row in rows if row[1] == "4"}
     report.answer(
         f"The paper's law chooses {chosen.choice.label} for 5e21 FLOPs in 3 GB of int4 weights. Here, four passes of "
-        f"one layer change the loss by {' and '.join(f'{gain} nats at E = {E}' for E, gain in gains.items())} "
-        "(positive is better)."
+        f"one layer lower the loss by {' and '.join(f'{gain} nats at E = {E}' for E, gain in gains.items())}."
     )
     add_picture(
         report,
