@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -124,6 +125,18 @@ def versioned(data: object, where: str, kind: str, version: int) -> Fields:
     if schema < 1:
         raise InputError(f"{where}: schema {schema} does not exist; it should be from 1 to {version}")
     return fields
+
+
+def checksum(path: Path) -> str:
+    """Return the SHA-256 of a file's contents."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def cache_folder() -> Path:
+    """Return the user's cache for loopscale."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "loopscale"
 
 
 def make_folder(path: str | Path) -> Path:

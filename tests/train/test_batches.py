@@ -151,13 +151,17 @@ def test_documents_are_told_apart(store: TokenStore) -> None:
     assert (steps[~after_end[:, 1:]] == 1).all()
 
 
-def test_positions_keep_attention_within_a_document(store: TokenStore) -> None:
+def small_model(store: TokenStore) -> LoopedMoEForCausalLM:
     torch.manual_seed(0)
     config = LoopedMoEConfig(
         vocab_size=store.vocabulary, hidden_size=64, prelude_layers=1, loop_layers=1, coda_layers=1,
         num_attention_heads=1, num_key_value_heads=1, num_experts=1, intermediate_size=64, max_position_embeddings=64,
     )  # fmt: skip
-    model = LoopedMoEForCausalLM(config).eval()
+    return LoopedMoEForCausalLM(config).eval()
+
+
+def test_positions_keep_attention_within_a_document(store: TokenStore) -> None:
+    model = small_model(store)
     batch = Batches(store, split="train", batch=3, context=40, seed=0).batch(0)
     ids, positions = torch.from_numpy(batch.ids), torch.from_numpy(batch.positions)
     row, last = 0, int(np.flatnonzero(batch.starts[0])[-1])
@@ -171,12 +175,7 @@ def test_positions_keep_attention_within_a_document(store: TokenStore) -> None:
 
 
 def test_the_models_loss_is_over_the_targets(store: TokenStore) -> None:
-    torch.manual_seed(0)
-    config = LoopedMoEConfig(
-        vocab_size=store.vocabulary, hidden_size=64, prelude_layers=1, loop_layers=1, coda_layers=1,
-        num_attention_heads=1, num_key_value_heads=1, num_experts=1, intermediate_size=64, max_position_embeddings=64,
-    )  # fmt: skip
-    model = LoopedMoEForCausalLM(config).eval()
+    model = small_model(store)
     batch = Batches(store, split="train", batch=3, context=40, seed=0).batch(0)
     with torch.no_grad():
         out = model(torch.from_numpy(batch.ids), labels=torch.from_numpy(batch.labels))

@@ -10,7 +10,7 @@ from typing import Any
 
 from loopscale.architecture import Architecture, read_config
 from loopscale.errors import InputError
-from loopscale.files import versioned
+from loopscale.files import checksum, versioned
 
 SCHEMA = 1
 WEIGHTS = ("*.safetensors", "*.bin")
@@ -83,8 +83,7 @@ def contents_hash(files: Iterable[Path]) -> str:
     whole = hashlib.sha256()
     for file in files:
         try:
-            with file.open("rb") as opened:
-                whole.update(f"{file.name}:{hashlib.file_digest(opened, 'sha256').hexdigest()}\n".encode())
+            whole.update(f"{file.name}:{checksum(file)}\n".encode())
         except OSError as error:
             raise InputError(f"{file}: cannot be read: {error.strerror}") from None
     return whole.hexdigest()

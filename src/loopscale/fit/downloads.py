@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loopscale.errors import InputError
+from loopscale.files import cache_folder
 
 FOLDER_VARIABLE = "LOOPSCALE_DATA"
 _LARGEST = 1 << 26
@@ -46,12 +47,6 @@ def fetch(source: PublicFile) -> bytes:
     content = _checked(source, _download(source.url), source.url)
     _keep(cached, content)
     return content
-
-
-def cache_folder() -> Path:
-    """Return the folder where downloads are kept."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "loopscale"
 
 
 def _given(source: PublicFile, path: Path) -> bytes:

@@ -13,9 +13,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from loopscale.files import is_file, read_json, write_json
+from loopscale.files import cache_folder, is_file, read_json, write_json
 from loopscale.sweep.cost import Cost
-from loopscale.train.folders import cache
 from loopscale.train.trainer import Trainer
 
 MOST = 6
@@ -81,7 +80,7 @@ def _seconds_per_step(cost: Cost) -> float:
 
 
 def _path() -> Path:
-    return cache() / f"step-times-{platform.node()}.json"
+    return cache_folder() / f"step-times-{platform.node()}.json"
 
 
 def _read() -> dict[str, float]:

@@ -7,7 +7,6 @@ that holds the checksum of each. It gets its name only when all is on disk, so a
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import re
 import shutil
@@ -26,7 +25,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from loopscale.errors import InputError
-from loopscale.files import read_json, versioned, write_json
+from loopscale.files import checksum, read_json, versioned, write_json
 
 KIND, SCHEMA = "training checkpoint", 1
 T = TypeVar("T")
@@ -79,7 +78,7 @@ class Checkpoints:
         return target
 
     def _finish(self, manifest: Manifest, temporary: Path, target: Path) -> None:
-        sums = {each.name: _checksum(each) for each in sorted(temporary.iterdir())}
+        sums = {each.name: checksum(each) for each in sorted(temporary.iterdir())}
         write_json(
             temporary / "manifest.json",
             {
@@ -148,7 +147,7 @@ def verify(folder: Path) -> Manifest:
         path = folder / name
         if Path(name).name != name or not path.is_file():
             raise InputError(f"{path}: the checkpoint lacks this file")
-        if _checksum(path) != expected:
+        if checksum(path) != expected:
             raise InputError(f"{path}: the checkpoint is damaged: its contents are not what was written")
     return manifest
 
@@ -203,11 +202,6 @@ def _alone() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         yield
-
-
-def _checksum(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _remove(folder: Path) -> None:

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from loopscale.errors import InputError
-from loopscale.files import read_json, versioned, write_json
+from loopscale.files import cache_folder, make_folder, read_json, versioned, write_json
 from loopscale.model import LoopedMoEConfig
 from loopscale.train.config import TrainConfig
 from loopscale.train.shards import DataSource, TokenStore, prepare
@@ -41,12 +40,7 @@ def open_tokens(config: TrainConfig, progress: bool) -> TokenStore:
     if config.data.folder is not None:
         return prepare(source, Path(config.data.folder), progress=progress)
     name = hashlib.sha256(json.dumps(source.identity(), sort_keys=True).encode()).hexdigest()[:20]
-    return prepare(source, cache() / "tokens" / name, progress=progress)
-
-
-def cache() -> Path:
-    """Return the user's cache for loopscale."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "loopscale"
+    return prepare(source, cache_folder() / "tokens" / name, progress=progress)
 
 
 def model_config(config: TrainConfig, store: TokenStore) -> LoopedMoEConfig:
@@ -72,10 +66,7 @@ def open_run(out: Path, config: TrainConfig, rank: int) -> None:
         _check_same(out, found, config.to_dict())
     if rank:
         return
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{out}: cannot be made: {error.strerror}; choose another folder") from None
+    make_folder(out)
     write_json(out / "run.json", {"kind": KIND, "schema": SCHEMA, "config": config.to_dict()})
 
 

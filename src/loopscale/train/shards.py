@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from hashlib import file_digest, sha256
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loopscale.errors import InputError
-from loopscale.files import Fields, read_json, versioned
+from loopscale.files import Fields, checksum, read_json, versioned
 from loopscale.train.documents import DataSource
 from loopscale.train.preparing import INDEX, KIND, SCHEMA, SPLITS, TOKENIZER, difference, make
 from loopscale.train.tokens import check_name, id_type
@@ -72,9 +71,7 @@ class TokenStore:
     def verify(self) -> None:
         """Read every token and compare the shards with their checksums."""
         for shard in chain(*self.shards.values()):
-            with (self.folder / shard.file).open("rb") as file:
-                found = file_digest(file, sha256).hexdigest()
-            if found != shard.sha256:
+            if checksum(self.folder / shard.file) != shard.sha256:
                 raise InputError(f"{self.folder / shard.file}: damaged: its SHA-256 is not the one in {INDEX}")
 
 

@@ -163,8 +163,7 @@ class Trainer:
 
     def save(self) -> Path:
         """Write a checkpoint of this moment."""
-        state = {"recent": list(self._recent), "lowest": None if math.isinf(self._lowest) else self._lowest}
-        return self.checkpoints.save(Manifest(self.step, self._identity(), state), self.tensors())
+        return self.checkpoints.save(Manifest(self.step, self._identity(), self._state()), self.tensors())
 
     def tensors(self) -> dict[str, Tensor]:
         """Return every tensor that the run's future hangs on, by name."""
@@ -174,8 +173,7 @@ class Trainer:
 
     def snapshot(self) -> tuple[int, dict[str, Any], dict[str, Tensor]]:
         """Return this moment, to come back to with ``restore``."""
-        state = {"recent": list(self._recent), "lowest": self._lowest}
-        return self.step, state, {name: tensor.clone() for name, tensor in self.tensors().items()}
+        return self.step, self._state(), {name: tensor.clone() for name, tensor in self.tensors().items()}
 
     @torch.no_grad()
     def restore(self, moment: tuple[int, dict[str, Any], dict[str, Tensor]]) -> None:
@@ -206,6 +204,10 @@ class Trainer:
             export.save_model(self.out / "model", self.model_config, tensors, self.store)
             write_json(self.out / "summary.json", summary)
         return summary
+
+    def _state(self) -> dict[str, Any]:
+        """Return the plain values that ``_put`` takes back; JSON has no infinity."""
+        return {"recent": list(self._recent), "lowest": None if math.isinf(self._lowest) else self._lowest}
 
     def _put(self, step: int, state: dict[str, Any]) -> None:
         self.step, self._validated = step, None

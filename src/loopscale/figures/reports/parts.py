@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from loopscale.figures.picture import Panel, Picture
+from loopscale.files import checksum
 from loopscale.fit import Observations
 from loopscale.report import Report
 from loopscale.tables import Table
@@ -26,7 +27,7 @@ def file_facts(path: str | Path | None) -> dict[str, str]:
     """Return what provenance says of a file: its name and SHA-256; nothing where there is none."""
     if path is None:
         return {}
-    return {"file": str(path), "file_sha256": hashlib.sha256(Path(path).read_bytes()).hexdigest()}
+    return {"file": str(path), "file_sha256": checksum(Path(path))}
 
 
 def add_table(report: Report, table: Table) -> None:
