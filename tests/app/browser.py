@@ -36,5 +36,10 @@ def open_page(browser: Browser, address: str, *, width: int = 1300, height: int 
     page.on("pageerror", lambda error: page.errors.append(str(error)))
     page.set_default_timeout(60_000)
     page.goto(address)
-    page.wait_for_selector("html[data-ready]")
+    settled(page)
     return page
+
+
+def settled(page: Page) -> None:
+    """Wait until the page has started and shows the answer to all that was done to it."""
+    page.wait_for_function("() => document.documentElement.dataset.ready && !document.querySelector('[aria-busy]')")

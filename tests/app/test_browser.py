@@ -5,12 +5,17 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from browser import chromium, open_page
+from browser import chromium, open_page, settled
 
 from loopscale.fit import datasets
 from loopscale.laws import PUBLISHED
 
 CHARTS = ("isoflop", "pareto", "best-recurrence", "best-experts")
+# A link that says nothing is the first state; the number makes it another link than the one before.
+AGAIN = """() => new Promise((done) => {
+    addEventListener("hashchange", () => requestAnimationFrame(done), { once: true });
+    location.hash = `again=${performance.now()}`;
+})"""
 FIRST = "Train 1.0B with 8 experts for each active one and 2 passes, on 589B tokens: loss 1.9757†"
 
 
@@ -29,9 +34,9 @@ def opened(browser, address):
 @pytest.fixture
 def page(opened):
     """The explorer in its first state; at the end, nothing may have gone wrong in it."""
-    opened.evaluate("() => { location.hash = 'view=fit'; location.hash = ''; }")
-    opened.wait_for_function(f"() => document.querySelector('#sentence').textContent === {FIRST!r}")
-    opened.wait_for_selector("#chart-best-experts svg")
+    opened.evaluate(AGAIN)
+    settled(opened)
+    assert sentence(opened) == FIRST
     opened.errors.clear()
     yield opened
     opened.wait_for_timeout(50)
@@ -82,6 +87,7 @@ def test_dragging_a_slider_changes_answer_charts_and_link(page):
     changed(page, before)
     assert len(seen) > 2, "the answer follows while the mouse is still down"
     page.wait_for_function("() => location.hash.includes('flops=')")
+    settled(page)
     assert all(drawing(page, chart) != old for chart, old in zip(CHARTS, drawings, strict=True))
 
 
@@ -150,10 +156,10 @@ def test_a_sweep_is_dropped_in_fitted_compared_extended_and_planned_with(page, b
     page.wait_for_selector("#chart-best-experts svg")
     page.wait_for_function("() => document.querySelector('#certainty').textContent.includes('100 resampled laws')")
     page.wait_for_function("() => location.hash.includes('own=')")
+    settled(page)
     answer, certainty = sentence(page), page.inner_text("#certainty")
     # The link carries the fitted law to somebody else's browser.
     other = open_page(browser, address + "/" + urlsplit(page.url)._replace(scheme="", netloc="", path="").geturl())
-    other.wait_for_selector("#chart-best-experts svg")
     assert sentence(other) == answer
     assert other.inner_text("#certainty") == certainty
     assert other.errors == []
@@ -217,6 +223,7 @@ def test_ones_own_law_is_planned_with_and_what_is_wrong_is_told_in_place(browser
     assert "'a lot' is not an amount of memory; write it like 3GB" in page.inner_text("#problem")
     page.fill("#in-memory", "10GB")
     page.wait_for_selector("#problem[hidden]", state="attached")
+    settled(page)
     assert "1.6B" in sentence(page)
     page.context.close()
 
@@ -232,8 +239,8 @@ def test_the_shared_link_restores_the_state(browser, address, page):
     assert parse_qs(urlsplit(page.url).fragment) == {
         "memory": ["10GB"], "iso": ["size"], "table": ["candidates"], "context": ["8192"]
     }  # fmt: skip
+    settled(page)
     other = open_page(browser, page.url)
-    other.wait_for_selector("#chart-isoflop svg")
     assert sentence(other) == sentence(page)
     assert other.inner_text("#table") == page.inner_text("#table")
     assert other.get_attribute("#iso-axis [data-value=size]", "aria-pressed") == "true"
@@ -276,7 +283,7 @@ def test_light_and_dark_follow_the_system_and_the_button(browser, address):
     light = page.evaluate(ground)
     assert (dark, light) == ("rgb(17, 20, 24)", "rgb(246, 247, 249)")
     page.reload()
-    page.wait_for_selector("html[data-ready]")
+    settled(page)
     assert page.evaluate(ground) == light
     assert page.errors == []
     page.context.close()
@@ -284,7 +291,6 @@ def test_light_and_dark_follow_the_system_and_the_button(browser, address):
 
 def test_a_phone_shows_it_whole(browser, address):
     page = open_page(browser, address, width=390, height=844)
-    page.wait_for_selector("#chart-best-experts svg")
     for view in ("plan", "fit", "compare"):
         page.click(f"#views button[data-view={view}]")
         page.wait_for_timeout(200)

@@ -85,7 +85,7 @@ def test_kernels_compute_the_same_with_and_without_gradients() -> None:
 
 
 def test_the_experts_compile_and_keep_their_gradients() -> None:
-    inputs = routed(torch.float32)
+    inputs = routed(torch.float64)
     floats = [each for each in inputs if each.requires_grad]
     compiled = torch.compile(lambda *each: expert_ffn(*each).sin(), backend="aot_eager", fullgraph=True)
     ours = torch.autograd.grad(compiled(*inputs).sum(), floats)

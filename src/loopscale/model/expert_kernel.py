@@ -24,7 +24,7 @@ FEW_ROWS = 512
 def expert_ffn(x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, gate_up_E2HD: Tensor, down_EDH: Tensor) -> Tensor:
     """Return each token's weighted sum over its experts' SwiGLU blocks."""
     if torch.compiler.is_compiling():
-        return torch.ops.loopscale.expert_ffn(x_TD, ids_TK, weights_TK, gate_up_E2HD, down_EDH)[0]  # type: ignore[no-any-return]
+        return _compiled(x_TD, ids_TK, weights_TK, gate_up_E2HD, down_EDH)
     tensors = (x_TD, weights_TK, gate_up_E2HD, down_EDH)
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         return _ExpertFFN.apply(x_TD, ids_TK, weights_TK, gate_up_E2HD, down_EDH)  # type: ignore[no-any-return, no-untyped-call]
@@ -203,31 +203,79 @@ class _ExpertFFN(torch.autograd.Function):
         return grad_x, None, grad_weights, grad_gate_up, grad_down
 
 
+def tokens_of_experts(ids_TK: Tensor, experts: int) -> Tensor:
+    """Return how many rows each expert has."""
+    if torch.compiler.is_compiling():  # the compiler cannot know how long a bincount is
+        return (ids_TK.flatten()[:, None] == torch.arange(experts, device=ids_TK.device)).sum(0)
+    return torch.bincount(ids_TK.flatten(), minlength=experts)
+
+
+def _compiled(x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, gate_up_E2HD: Tensor, down_EDH: Tensor) -> Tensor:
+    """Return the same, written for a compiler: it fuses everything but the products by expert."""
+    T, K = ids_TK.shape
+    order_S = ids_TK.flatten().argsort(stable=True)
+    place_S = torch.empty_like(order_S).scatter(0, order_S, torch.arange(T * K, device=order_S.device))
+    counts_E = tokens_of_experts(ids_TK, len(down_EDH))
+    rows_SD = _Permuted.apply(x_TD.unsqueeze(1).expand(T, K, -1).flatten(0, 1), order_S, place_S)  # type: ignore[no-untyped-call]
+    weight_S1 = _Permuted.apply(weights_TK.flatten().unsqueeze(1).to(x_TD.dtype), order_S, place_S)  # type: ignore[no-untyped-call]
+    gate_SH, up_SH = torch.ops.loopscale.expert_products(rows_SD, gate_up_E2HD, counts_E).chunk(2, dim=-1)
+    # Weighed before the last product, a row needs no output of its expert for the gradient of its weight.
+    act_SH = functional.silu(gate_SH) * up_SH * weight_S1
+    y_SD = torch.ops.loopscale.expert_products(act_SH, down_EDH, counts_E)
+    out_TD: Tensor = _Permuted.apply(y_SD, place_S, order_S).unflatten(0, (T, K)).sum(1)  # type: ignore[no-untyped-call]
+    return out_TD
+
+
+class _Permuted(torch.autograd.Function):
+    """Rows in another order; the gradient puts them back instead of adding them up."""
+
+    @staticmethod
+    def forward(ctx: Any, x_SD: Tensor, order_S: Tensor, back_S: Tensor) -> Tensor:
+        ctx.save_for_backward(back_S)
+        return x_SD.index_select(0, order_S)
+
+    @staticmethod
+    def backward(ctx: Any, grad_SD: Tensor) -> tuple[Tensor, None, None]:
+        (back_S,) = ctx.saved_tensors
+        return grad_SD.index_select(0, back_S), None, None
+
+
+def _expert_products(x_SI: Tensor, weight_EOI: Tensor, counts_E: Tensor) -> Tensor:
+    return _products(x_SI, weight_EOI, counts_E.tolist())
+
+
+def _expert_outer_products(grad_SO: Tensor, x_SI: Tensor, counts_E: Tensor) -> Tensor:
+    """Return the gradient of each expert's matrix; of one without rows it is zero."""
+    counts = counts_E.tolist()
+    out_EOI = x_SI.new_empty(len(counts), grad_SO.shape[1], x_SI.shape[1])
+    rows = torch.split(grad_SO, counts), torch.split(x_SI, counts), out_EOI.unbind(0)
+    for grad_CO, x_CI, out_OI in zip(*rows, strict=True):
+        torch.mm(grad_CO.t(), x_CI, out=out_OI)
+    return out_EOI
+
+
 def _register() -> None:
-    """Make the pair operations of their own, which torch.compile takes as they are."""
-    experts = torch.library.custom_op("loopscale::expert_ffn", _forward, mutates_args=())
-    backward = torch.library.custom_op("loopscale::expert_ffn_backward", _backward, mutates_args=())
+    """Make the products by expert operations of their own, which torch.compile takes as they are."""
+    products = torch.library.custom_op("loopscale::expert_products", _expert_products, mutates_args=())
+    outer = torch.library.custom_op("loopscale::expert_outer_products", _expert_outer_products, mutates_args=())
 
-    @experts.register_fake
-    def _(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor) -> tuple[Tensor, ...]:
-        rows = ids.numel()
-        hidden, order = x.new_empty(rows, gate_up.shape[1]), ids.new_empty(rows)
-        return torch.empty_like(x), hidden, order, ids.new_empty(len(down))
+    @products.register_fake
+    def _(x: Tensor, weight: Tensor, counts: Tensor) -> Tensor:
+        return x.new_empty(len(x), weight.shape[1])
 
-    @backward.register_fake
-    def _(grad: Tensor, x: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor, *kept: Tensor) -> tuple[Tensor, ...]:
-        return tuple(torch.empty_like(tensor) for tensor in (x, weights, gate_up, down))
+    @outer.register_fake
+    def _(grad: Tensor, x: Tensor, counts: Tensor) -> Tensor:
+        return x.new_empty(len(counts), grad.shape[1], x.shape[1])
 
-    def setup(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
-        x, _, weights, gate_up, down = inputs
-        ctx.save_for_backward(x, weights, gate_up, down, *output[1:])
+    def setup(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
 
-    def gradient(ctx: Any, grad: Tensor, *unused: Tensor) -> tuple[Tensor | None, ...]:
-        grad_x, grad_weights, grad_gate_up, grad_down = backward(grad.contiguous(), *ctx.saved_tensors)
-        return grad_x, None, grad_weights, grad_gate_up, grad_down
+    def gradient(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, counts = ctx.saved_tensors
+        return products(grad, weight.transpose(1, 2), counts), outer(grad, x, counts), None
 
-    experts.register_autograd(gradient, setup_context=setup)
+    products.register_autograd(gradient, setup_context=setup)
 
 
-if not hasattr(torch.ops.loopscale, "expert_ffn"):  # a checkpoint's own copy may have come first
+if not hasattr(torch.ops.loopscale, "expert_products"):  # a checkpoint's own copy may have come first
     _register()

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from .config import LoopedMoEConfig
-from .expert_kernel import expert_ffn
+from .expert_kernel import expert_ffn, tokens_of_experts
 from .kernels import swiglu
 
 
@@ -163,5 +163,5 @@ class MoELayer(nn.Module):
 
 
 def _routing(ids_TK: Tensor, logits_TE: Tensor) -> Routing:
-    counts_E = torch.bincount(ids_TK.flatten(), minlength=logits_TE.shape[1])
+    counts_E = tokens_of_experts(ids_TK, logits_TE.shape[1])
     return Routing(ids_TK, counts_E, logits_TE.logsumexp(dim=-1).square().mean())

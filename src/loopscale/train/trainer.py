@@ -34,11 +34,13 @@ from loopscale.train.process import Process, this_process
 from loopscale.train.progress import Watch
 from loopscale.train.schedule import rate_factor
 from loopscale.train.speed import Meter, matmul_peak
-from loopscale.train.step import StepResult, apply, gradients, seed_step
+from loopscale.train.step import StepResult, apply, gradients, repeatable, seed_step
 from loopscale.train.validation import validation_loss
 
 SMOOTH = 50
 """Steps that the loss is averaged over before it is called diverging."""
+SHAPES = 64
+"""Kinds of block that one process compiles before it goes on without compiling: a sweep's worker meets many."""
 
 
 class Trainer:
@@ -62,7 +64,7 @@ class Trainer:
             self.model.gradient_checkpointing_enable()
         if config.run.compile:
             for block in (*self.model.model.prelude, *self.model.model.loop, *self.model.model.coda):
-                block.compile(dynamic=False)
+                block.compile(dynamic=False, recompile_limit=SHAPES)
         self.optimizer = build_optimizer(
             self.model, config.optimizer, self.model_config.hidden_size, self.model_config.recurrence
         )
@@ -84,11 +86,10 @@ class Trainer:
         self._put(manifest.step, manifest.state)
         return True
 
+    @repeatable()
     def train(self, until: int | None = None, stop: Callable[[], bool] = lambda: False) -> None:
         """Train up to step ``until``, or to the end of the schedule; ``stop`` is asked before every step."""
         last = self.config.steps if until is None else min(until, self.config.steps)
-        # Bit-for-bit repetition needs the sums of the same kernels in the same order.
-        torch.use_deterministic_algorithms(True, warn_only=True)
         self.model.train()
         sinks = self._sinks()
         meter = Meter(self._flops_per_token(), matmul_peak(self.process.device, self.process.dtype))
@@ -150,6 +151,7 @@ class Trainer:
             row["validation_loss"] = self.validate()
         return row
 
+    @repeatable()
     def validate(self, recurrence: int | None = None) -> float:
         """Return the loss on the validation split; it is computed once for each moment of the run."""
         if recurrence is None and self._validated is not None:

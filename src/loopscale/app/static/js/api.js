@@ -27,25 +27,22 @@ export async function call(path, { body, csv, method } = {}) {
   return isJson ? JSON.parse(text) : text;
 }
 
-// While one request is under way, only the newest of those that follow is kept: a drag never queues up.
-export function latest(work) {
+// While one request is under way, only the newest of those that follow is kept: a drag never queues up. Until the last
+// one is shown, `place` says that it is busy.
+export function latest(place, work) {
   let running = false;
-  let next = null;
-  return async function run(...args) {
-    if (running) {
-      next = args;
-      return;
-    }
+  let again = false;
+  return async function run() {
+    again = running;
+    if (running) return;
     running = true;
+    place.setAttribute("aria-busy", "true");
     try {
-      await work(...args);
+      await work();
     } finally {
       running = false;
-      if (next) {
-        const queued = next;
-        next = null;
-        run(...queued);
-      }
+      if (again) run();
+      else place.removeAttribute("aria-busy");
     }
   };
 }

@@ -125,7 +125,7 @@ async function askGiven(body, [rung, experts, recurrence]) {
   return { ...one, verdict: judged?.verdict ?? "–", charts: { ...one.charts, recurrence: looped.charts.recurrence } };
 }
 
-export const updateCompare = latest(async () => {
+export const updateCompare = latest($("#compare-view"), async () => {
   try {
     const found = await Promise.all(SIDES.map(ask));
     problem($("#compare-problem"), null);

@@ -6,7 +6,7 @@ import { redraw } from "./figure.js";
 import { buildFit } from "./fit.js";
 import { addLaw, loadLaws } from "./laws.js";
 import { buildPlan, drawPlan, showPlan, updatePlan } from "./plan.js";
-import { link, onChange, restore, set, state } from "./state.js";
+import { link, onChange, remember, restore, set, state } from "./state.js";
 
 // What only changes how an answer is shown needs no new one.
 const SHOWN_ONLY = new Set(["cost", "table"]);
@@ -107,8 +107,9 @@ async function start() {
   buildCompare(choices);
   onChange(refresh);
   refresh();
-  addEventListener("hashchange", async () => {
-    await restore(location.hash);
+  addEventListener("hashchange", async (event) => {
+    await restore(new URL(event.newURL).hash); // the address itself may have been rewritten since
+    remember();
     refresh();
   });
   watchAnswer();

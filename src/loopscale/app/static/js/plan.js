@@ -21,7 +21,7 @@ export async function askPlan(body) {
   }
 }
 
-export const updatePlan = latest(async () => {
+export const updatePlan = latest($("#plan-view"), async () => {
   try {
     answer = await askPlan(planRequest([state.iso, "designs", "best-recurrence", "best-experts"]));
     settle(answer.plan.budget);

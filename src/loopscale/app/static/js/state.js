@@ -52,7 +52,8 @@ function parameters() {
   return new URLSearchParams(changed.map(([name, value]) => [name, value]));
 }
 
-function remember() {
+// The address follows the state, a little later: a drag would write it too often.
+export function remember() {
   clearTimeout(remember.timer);
   remember.timer = setTimeout(async () => history.replaceState(null, "", await link()), 150);
 }
