@@ -43,11 +43,11 @@ def _key(row: Row) -> tuple[str, int, float]:
     return row["size"], round(float(row["E"])), round(float(row["D (raw)"]) / 1e5) / 10
 
 
-def losses() -> str:
-    """Loss by R at the two longest D, first seed."""
+def losses(seed: str) -> str:
+    """Loss of one seed by R, where the fits look."""
     found: dict[tuple[str, int, float], dict[int, float]] = defaultdict(dict)
     for row in shipped():
-        if row["seed"] == "0":
+        if row["seed"] == seed:
             found[_key(row)][round(float(row["R"]))] = float(row["loss"])
     passes = sorted({R for each in found.values() for R in each})
     rows = [
@@ -58,19 +58,29 @@ def losses() -> str:
     return markdown(("size", "E", "D", *(f"R = {R}" for R in passes)), rows)
 
 
-def gains() -> str:
-    """What four passes gain over one, by D: where the sign turns."""
-    found: dict[tuple[str, int], dict[float, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
+def paired() -> dict[tuple[str, int, float], list[float]]:
+    """Return what four passes gain over one, seed by seed."""
+    found: dict[tuple[str, int, float], dict[str, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
     for row in shipped():
-        size, E, D = _key(row)
-        if row["seed"] == "0":
-            found[size, E][D][round(float(row["R"]))] = float(row["loss"])
-    lengths = sorted({D for by in found.values() for D in by})
-    rows = [
-        (size, str(E), *(f"{by[D][1] - by[D][4]:+.4f}" if {1, 4} <= by[D].keys() else "" for D in lengths))
-        for (size, E), by in sorted(found.items())
-    ]
+        found[_key(row)][row["seed"]][round(float(row["R"]))] = float(row["loss"])
+    return {
+        key: [by[1] - by[4] for _, by in sorted(seeds.items()) if {1, 4} <= by.keys()] for key, seeds in found.items()
+    }
+
+
+def gains() -> str:
+    """What four passes gain over one, by D, as the mean over seeds: where the sign turns."""
+    found = paired()
+    lengths = sorted({D for *_, D in found})
+    pairs = sorted({(size, E) for size, E, _ in found})
+    rows = [(size, str(E), *(_gain(found.get((size, E, D), [])) for D in lengths)) for size, E in pairs]
     return markdown(("size", "E", *(f"D = {D:g}M" for D in lengths)), rows)
+
+
+def _gain(gains: list[float]) -> str:
+    if not gains:
+        return ""
+    return f"{fmean(gains):+.4f}" + (f" ({len(gains)})" if len(gains) > 1 else "")
 
 
 def noise() -> str:
@@ -83,9 +93,9 @@ def noise() -> str:
         both = sorted(by[1].keys() & by[4].keys())
         if len(both) < 2 or D < 0.7:
             continue
-        paired = [by[1][seed] - by[4][seed] for seed in both]
+        gain = [by[1][seed] - by[4][seed] for seed in both]
         spread = [f"{stdev([by[R][seed] for seed in both]):.4f}" for R in (1, 4)]
-        rows.append((size, str(E), f"{D:g}M", str(len(both)), *spread, f"{fmean(paired):+.4f} ± {stdev(paired):.4f}"))
+        rows.append((size, str(E), f"{D:g}M", str(len(both)), *spread, f"{fmean(gain):+.4f} ± {stdev(gain):.4f}"))
     return markdown(("size", "E", "D", "seeds", "std of loss, R = 1", "R = 4", "gain of R = 4, mean ± std"), rows)
 
 
@@ -169,13 +179,14 @@ def tables() -> dict[str, str]:
     slices = available(data)
     return {
         "about": about,
-        "losses": losses(),
+        "losses": losses("0"),
+        "losses-long": losses("3"),
         "gains": gains(),
         "noise": noise(),
         "coefficients": coefficients(found),
         "held-out-dense": held_out(dense, "chinchilla", tuple(s for s in slices if s != "E=16"), MAPPINGS[:4]),
         "held-out": held_out(data, "joint-moe", slices, MAPPINGS),
-        "held-out-tokens": held_out(every.where(every.points.tokens > 3e5), "joint-moe", ("D>1.2M",), MAPPINGS),
+        "held-out-tokens": held_out(data, "joint-moe", ("D>5M",), MAPPINGS),
         "psi": psi(),
     }
 

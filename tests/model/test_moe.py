@@ -94,6 +94,19 @@ def test_the_experts_compile_and_keep_their_gradients() -> None:
         torch.testing.assert_close(one, other)
 
 
+def test_a_block_compiles_in_one_piece() -> None:
+    plain, compiled = (model().double().train() for _ in range(2))
+    for block in (*compiled.model.prelude, *compiled.model.loop, *compiled.model.coda):
+        block.compile(backend="aot_eager", fullgraph=True)
+    both = [each(tokens(2, 16), labels=tokens(2, 16), use_cache=False) for each in (compiled, plain)]
+    for out in both:
+        out.loss.backward()
+    torch.testing.assert_close(both[0].loss, both[1].loss)
+    assert torch.equal(both[0].expert_counts.loop, both[1].expert_counts.loop)
+    for one, other in zip(compiled.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad)
+
+
 def test_dropless_equals_drop_and_pad_when_nothing_drops() -> None:
     dropless, padded = (model(dispatch=name, capacity_factor=3.0).train() for name in ("dropless", "drop-and-pad"))
     ours, theirs = (each(tokens(2, 16), labels=tokens(2, 16)) for each in (dropless, padded))

@@ -196,6 +196,15 @@ def test_compiled_blocks_give_the_same_losses(text: Path, finished: Path, tmp_pa
     assert losses(tmp_path / "fast") == pytest.approx(losses(tmp_path / "plain"), abs=1e-4)
 
 
+def test_training_leaves_the_settings_of_torch_as_they_were(text: Path, tmp_path: Path) -> None:
+    seen = []
+    trainer = Trainer(small(text, run={"tokens": 2 * 4 * 32}), tmp_path / "run")
+    trainer.train(stop=lambda: seen.append(torch.are_deterministic_algorithms_enabled()) or False)
+    assert seen == [True, True]
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert torch.utils.deterministic.fill_uninitialized_memory
+
+
 def test_documents_can_be_kept_apart(text: Path, tmp_path: Path) -> None:
     train(small(text, data={"separate": True}, run={"tokens": 5 * 4 * 32}), tmp_path / "apart")
     train(small(text, run={"tokens": 5 * 4 * 32}), tmp_path / "packed")

@@ -2,6 +2,7 @@
 
 Rows are sorted by expert; each expert then works on its rows alone, in buffers that all experts share and that
 therefore stay in cache. Backward computes the activations again from the projected rows instead of keeping them.
+Under ``torch.compile`` the rows of all experts go through each step together, and the compiler writes the steps.
 
 Shapes: T tokens, K experts of a token, S = T K rows sorted by expert, E experts, D width, H width of an expert;
 C the rows of the expert at hand.
@@ -16,6 +17,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
+
+from .expert_products import products, tokens_of_experts
 
 FEW_ROWS = 512
 """Up to here a forward without gradients is bound by reading the experts' weights."""
@@ -39,21 +42,11 @@ def _few_tokens(x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, gate_up_E2HD: 
     """Decode a small batch: all rows fit the cache together, so that they share each step but the products."""
     flat_S = ids_TK.flatten()
     order_S = flat_S.argsort(stable=True)
-    counts = torch.bincount(flat_S, minlength=len(down_EDH)).tolist()
+    counts = tokens_of_experts(ids_TK, len(down_EDH)).tolist()
     x_SD = x_TD.index_select(0, order_S // ids_TK.shape[1])
-    hidden_S2H = _products(x_SD, gate_up_E2HD, counts)
+    hidden_S2H = products(x_SD, gate_up_E2HD, counts)
     gate_SH, up_SH = hidden_S2H.chunk(2, dim=-1)
-    return _combined(_products(functional.silu(gate_SH).mul_(up_SH), down_EDH, counts), order_S, weights_TK)
-
-
-def _products(x_SI: Tensor, weight_EOI: Tensor, counts: list[int]) -> Tensor:
-    """Return each row times its expert's matrix."""
-    out_SO = x_SI.new_empty(len(x_SI), weight_EOI.shape[1])
-    rows = torch.split(x_SI, counts), weight_EOI.unbind(0), torch.split(out_SO, counts)
-    for x_CI, weight_OI, out_CO in zip(*rows, strict=True):
-        if len(x_CI):
-            torch.mm(x_CI, weight_OI.t(), out=out_CO)
-    return out_SO
+    return _combined(products(functional.silu(gate_SH).mul_(up_SH), down_EDH, counts), order_S, weights_TK)
 
 
 def _one_token(x_1D: Tensor, ids_1K: Tensor, weights_1K: Tensor, gate_up_E2HD: Tensor, down_EDH: Tensor) -> Tensor:
@@ -73,7 +66,7 @@ def _forward(
     """Return the output, and for backward the projected rows, their order and the experts' counts."""
     flat_S = ids_TK.flatten()
     order_S = flat_S.argsort(stable=True)
-    counts_E = torch.bincount(flat_S, minlength=len(down_EDH))
+    counts_E = tokens_of_experts(ids_TK, len(down_EDH))
     counts = counts_E.tolist()
     D, H = down_EDH.shape[1:]
     hidden_S2H = x_TD.new_empty(len(flat_S), 2 * H)
@@ -203,13 +196,6 @@ class _ExpertFFN(torch.autograd.Function):
         return grad_x, None, grad_weights, grad_gate_up, grad_down
 
 
-def tokens_of_experts(ids_TK: Tensor, experts: int) -> Tensor:
-    """Return how many rows each expert has."""
-    if torch.compiler.is_compiling():  # the compiler cannot know how long a bincount is
-        return (ids_TK.flatten()[:, None] == torch.arange(experts, device=ids_TK.device)).sum(0)
-    return torch.bincount(ids_TK.flatten(), minlength=experts)
-
-
 def _compiled(x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, gate_up_E2HD: Tensor, down_EDH: Tensor) -> Tensor:
     """Return the same, written for a compiler: it fuses everything but the products by expert."""
     T, K = ids_TK.shape
@@ -238,44 +224,3 @@ class _Permuted(torch.autograd.Function):
     def backward(ctx: Any, grad_SD: Tensor) -> tuple[Tensor, None, None]:
         (back_S,) = ctx.saved_tensors
         return grad_SD.index_select(0, back_S), None, None
-
-
-def _expert_products(x_SI: Tensor, weight_EOI: Tensor, counts_E: Tensor) -> Tensor:
-    return _products(x_SI, weight_EOI, counts_E.tolist())
-
-
-def _expert_outer_products(grad_SO: Tensor, x_SI: Tensor, counts_E: Tensor) -> Tensor:
-    """Return the gradient of each expert's matrix; of one without rows it is zero."""
-    counts = counts_E.tolist()
-    out_EOI = x_SI.new_empty(len(counts), grad_SO.shape[1], x_SI.shape[1])
-    rows = torch.split(grad_SO, counts), torch.split(x_SI, counts), out_EOI.unbind(0)
-    for grad_CO, x_CI, out_OI in zip(*rows, strict=True):
-        torch.mm(grad_CO.t(), x_CI, out=out_OI)
-    return out_EOI
-
-
-def _register() -> None:
-    """Make the products by expert operations of their own, which torch.compile takes as they are."""
-    products = torch.library.custom_op("loopscale::expert_products", _expert_products, mutates_args=())
-    outer = torch.library.custom_op("loopscale::expert_outer_products", _expert_outer_products, mutates_args=())
-
-    @products.register_fake
-    def _(x: Tensor, weight: Tensor, counts: Tensor) -> Tensor:
-        return x.new_empty(len(x), weight.shape[1])
-
-    @outer.register_fake
-    def _(grad: Tensor, x: Tensor, counts: Tensor) -> Tensor:
-        return x.new_empty(len(counts), grad.shape[1], x.shape[1])
-
-    def setup(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs)
-
-    def gradient(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, counts = ctx.saved_tensors
-        return products(grad, weight.transpose(1, 2), counts), outer(grad, x, counts), None
-
-    products.register_autograd(gradient, setup_context=setup)
-
-
-if not hasattr(torch.ops.loopscale, "expert_products"):  # a checkpoint's own copy may have come first
-    _register()

@@ -3,7 +3,7 @@
 Eager PyTorch spends a third of a small MoE's training step on element-wise work between matrix products. These
 functions keep what backward needs and no more, write into buffers that are still in the processor's cache, and give
 every dtype the same path, float64 included. Under ``torch.compile`` the compiler fuses the plain formulas itself, and
-only the experts stay one opaque operation.
+only the products by expert stay opaque operations.
 
 Shapes: B batch, T tokens (of one sequence, or of all of them where B is absent), D width, N heads, h head size,
 E experts, K experts of a token, S = T K rows sorted by expert, H width of an expert.

@@ -239,7 +239,8 @@ class Trainer:
         limit = self.config.run.divergence
         if math.isfinite(result.loss) and (not limit or math.isinf(mean) or mean <= self._lowest + limit):
             return
-        where = self.out / "bad-batch.json"
+        # Every process has its own rows of the batch.
+        where = self.out / ("bad-batch.json" if self.process.ranks == 1 else f"bad-batch-{self.process.rank}.json")
         write_json(where, {"step": self.step, "loss": str(result.loss), "ids": [part.ids.tolist() for part in parts]})
         kept = self.checkpoints.steps()
         good = (
