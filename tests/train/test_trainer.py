@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from click.testing import CliRunner
 from training import corpus, small
 
+from loopscale.cli import cli
 from loopscale.errors import InputError
+from loopscale.evaluate import read_checkpoint
 from loopscale.model import LoopedMoEForCausalLM
 from loopscale.model.loading import load_model, load_tokenizer
 from loopscale.train.config import TrainConfig
@@ -182,6 +185,15 @@ def test_speed_load_and_losses_are_reported(finished: Path) -> None:
     assert 0 < row["peak_share"] < 1
     assert row["expert_load"] >= 1
     assert row["dropped"] == 0
+
+
+def test_a_runs_folder_stands_for_its_model(finished: Path) -> None:
+    for folder in (finished, finished / "model"):
+        model = read_checkpoint(folder)
+        assert (model.name, model.training_tokens) == ("whole", 40 * 4 * 32)
+    assert read_checkpoint(finished, tokens=7).training_tokens == 7
+    said = CliRunner().invoke(cli, ["generate", str(finished), "--prompt", "the expert", "--tokens", "3", "--json"])
+    assert said.exit_code == 0, said.output
 
 
 def test_per_loop_supervision_and_other_options_train(text: Path, tmp_path: Path) -> None:

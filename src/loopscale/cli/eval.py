@@ -14,6 +14,7 @@ from loopscale.cli.options import COUNTS, INTEGERS, WHOLE, check_recurrence, out
 from loopscale.errors import InputError
 from loopscale.evaluate import Benchmark, Result, Store, Suite, make_rows, read_checkpoint
 from loopscale.evaluate.results import baseline_flops
+from loopscale.train.finished import model_of
 
 if TYPE_CHECKING:
     from loopscale.evaluate.runner import Progress, Setup, Subject
@@ -65,7 +66,7 @@ def _thresholds(ctx: click.Context, param: click.Parameter, value: str) -> tuple
 @click.option("--context", type=click.IntRange(2), help="Tokens of a sequence.  [default: the model's maximum]")
 @click.option("--limit", type=WHOLE, help="Only so many items of each task, for a trial.")
 @click.option("--tokenizer", help="A tokenizer's folder.  [default: the checkpoint]")
-@click.option("--tokens", type=COUNTS, help="Training tokens of each checkpoint, like 500B: for training FLOPs.")
+@click.option("--tokens", type=COUNTS, help="What each checkpoint was trained on, like 500B.  [default: its run knows]")
 @click.option("--results", default="results", show_default=True, type=click.Path(), help="The results store.")
 @click.option(
     "--baseline", metavar="MODEL[:R]", help="What compute is relative to.  [default: the first model at R = 1]"
@@ -135,7 +136,7 @@ def _subjects(checkpoints: Sequence[str], tokenizer: str | None, tokens: Sequenc
         [None] * len(checkpoints) if tokens is None else list(tokens) * (len(checkpoints) if len(tokens) == 1 else 1)
     )
     return [
-        Subject(path, tokenizer, read_checkpoint(path, tokenizer, count))
+        Subject(str(model_of(path)), tokenizer, read_checkpoint(path, tokenizer, count))
         for path, count in zip(checkpoints, counts, strict=True)
     ]
 

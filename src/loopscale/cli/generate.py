@@ -9,6 +9,7 @@ from rich.markup import escape
 
 from loopscale.cli.options import INTEGERS, WHOLE
 from loopscale.cli.show import print_json, print_table
+from loopscale.train.finished import model_of
 
 CRITERIA = ("kl", "entropy", "argmax", "state")
 
@@ -44,6 +45,7 @@ def command(
 
     if not prompt.strip():
         raise click.UsageError("--prompt is empty; give some text to continue")
+    checkpoint = str(model_of(checkpoint))
     model = loading.load_model(checkpoint)
     words = loading.load_tokenizer(checkpoint, tokenizer)
     loading.check_vocabulary(words, model)

@@ -7,6 +7,7 @@ import click
 from loopscale.cli.options import WHOLE, output_options
 from loopscale.cli.show import console, print_json, print_table
 from loopscale.tables import Table
+from loopscale.train.finished import model_of
 
 
 @click.command("routing")
@@ -39,6 +40,7 @@ def command(
     from loopscale.model.psi import path_diversity
 
     prompts = loading.read_prompts(data)
+    checkpoint = str(model_of(checkpoint))
     model = loading.load_model(checkpoint)
     words = loading.load_tokenizer(checkpoint, tokenizer)
     loading.check_vocabulary(words, model)

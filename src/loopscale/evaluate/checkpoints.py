@@ -11,6 +11,7 @@ from typing import Any
 from loopscale.architecture import Architecture, read_config
 from loopscale.errors import InputError
 from loopscale.files import checksum, versioned
+from loopscale.train.finished import model_of, read_summary, run_of
 
 SCHEMA = 1
 WEIGHTS = ("*.safetensors", "*.bin")
@@ -64,8 +65,11 @@ class Model:
 
 
 def read_checkpoint(folder: str | Path, tokenizer: str | None = None, tokens: float | None = None) -> Model:
-    """Return the model of a checkpoint folder, without loading it."""
-    where = Path(folder)
+    """Return the model of a checkpoint folder, without loading it.
+
+    One that a run left in its folder has the run's name, and ``tokens`` are known for it.
+    """
+    where = model_of(folder)
     if not where.is_dir():
         raise InputError(f"{folder}: no such checkpoint; give a folder that save_pretrained wrote")
     architecture = read_config(where)
@@ -75,7 +79,14 @@ def read_checkpoint(folder: str | Path, tokenizer: str | None = None, tokens: fl
             f"{folder}: no weights there ({' or '.join(WEIGHTS)}); give a folder that save_pretrained wrote"
         )
     parts = [*weights, where / "config.json", *_matching(Path(tokenizer or where), TOKENIZER)]
-    return Model(contents_hash(parts), architecture.name, architecture, tokens)
+    run = run_of(where)
+    summary = (None if run is None else read_summary(run)) or {}
+    return Model(
+        contents_hash(parts),
+        architecture.name if run is None else run.name,
+        architecture,
+        summary.get("tokens") if tokens is None else tokens,
+    )
 
 
 def contents_hash(files: Iterable[Path]) -> str:

@@ -19,10 +19,10 @@ from loopscale.errors import InputError
 from loopscale.files import cache_folder, make_folder, read_json, versioned, write_json
 from loopscale.model import LoopedMoEConfig
 from loopscale.train.config import TrainConfig
+from loopscale.train.finished import SCHEMA, SUMMARY, read_summary
 from loopscale.train.shards import DataSource, TokenStore, prepare
 
-KIND, SCHEMA = "training run", 1
-SUMMARY = "training summary"
+KIND = "training run"
 FREE = {"tokens", "accumulate", "divergence", "compile", "activation_checkpointing"} | {
     "log_every",
     "validate_every",
@@ -83,14 +83,12 @@ def stored_config(out: Path) -> dict[str, Any] | None:
 
 def finished(out: Path, config: TrainConfig) -> dict[str, Any] | None:
     """Return the summary of a run that is done, or None."""
-    path, found = out / "summary.json", stored_config(out)
-    if found is None or not path.is_file():
+    found = stored_config(out)
+    if found is None:
         return None
     _check_same(out, found, config.to_dict())
-    data = read_json(path)
-    versioned(data, str(path), SUMMARY, SCHEMA)
-    assert isinstance(data, dict)
-    return data if data["tokens"] >= config.steps * config.step_tokens else None
+    summary = read_summary(out)
+    return summary if summary is not None and summary["tokens"] >= config.steps * config.step_tokens else None
 
 
 def summary(config: TrainConfig, model: LoopedMoEConfig, step: int, loss: float) -> dict[str, Any]:
