@@ -7,6 +7,7 @@ import json
 import math
 import os
 import tempfile
+import tomllib
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -98,19 +99,37 @@ def is_file(path: str | Path) -> bool:
 
 def read_json(path: str | Path) -> object:
     """Read a JSON file; anything that is not one gives a sentence that names the file."""
-    where = Path(path)
+    text = _read_text(path, "JSON")
     try:
-        return json.loads(where.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
-    except (OSError, ValueError) as error:  # undecodable text and malformed JSON are ValueErrors
-        if isinstance(error, json.JSONDecodeError):
-            raise InputError(f"{path}: not JSON: {error.msg} at line {error.lineno}") from None
-        if isinstance(error, UnicodeDecodeError):
-            raise InputError(f"{path}: not JSON: the file is not UTF-8 text") from None
-        raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InputError(f"{path}: not JSON: {error.msg} at line {error.lineno}") from None
     except RecursionError:
         raise InputError(f"{path}: not usable: its brackets are nested too deeply") from None
+    except ValueError as error:  # a number of thousands of digits
+        raise InputError(f"{path}: cannot be read: {error}") from None
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """Read a TOML file; anything that is not one gives a sentence that names the file."""
+    text = _read_text(path, "TOML")
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise InputError(f"{path}: not usable: its brackets are nested too deeply") from None
+    except ValueError as error:
+        raise InputError(f"{path}: not TOML: {error}") from None
+
+
+def _read_text(path: str | Path, kind: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: not {kind}: the file is not UTF-8 text") from None
+    except (OSError, ValueError) as error:  # a path with a zero byte is a ValueError
+        raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
 
 def versioned(data: object, where: str, kind: str, version: int) -> Fields:

@@ -53,7 +53,8 @@ def command(
 
 
 def _read(path: str | None) -> dict[str, Any]:
-    from loopscale.train.config import DEMO, read_toml
+    from loopscale.files import read_toml
+    from loopscale.train.config import DEMO
 
     return read_toml(path) if path is not None else DEMO
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from loopscale.evaluate.suites import DATA, SCHEMA, read_toml
-from loopscale.files import Fields, versioned
+from loopscale.evaluate.suites import DATA, SCHEMA
+from loopscale.files import Fields, read_toml, versioned
 
 
 @dataclass(frozen=True)

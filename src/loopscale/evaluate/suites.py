@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from loopscale.errors import InputError, nearest, shown
-from loopscale.files import Fields, versioned
+from loopscale.files import Fields, read_toml, versioned
 
 DATA = Path(__file__).parent / "data"
 SCHEMA = 1
@@ -67,6 +66,8 @@ def builtin_suites() -> tuple[str, ...]:
 def load_suite(name: str | Path) -> Suite:
     """Return a suite that comes along, by name, or one from a TOML file."""
     path = DATA / f"{name}.toml" if str(name) in builtin_suites() else Path(name)
+    if not path.exists():
+        raise InputError(f"{path}: no such file{nearest(str(path), builtin_suites())}")
     fields = versioned(read_toml(path), str(path), "suite", SCHEMA)
     title, folder = fields.take("name", str), fields.optional("folder", str)
     home = None if folder is None else _task_folder(path, folder)
@@ -76,17 +77,6 @@ def load_suite(name: str | Path) -> Suite:
     if not benchmarks:
         raise InputError(f"{path}: the suite has no benchmarks; add [[benchmark]] tables with a label and a task")
     return Suite(title, benchmarks)
-
-
-def read_toml(path: Path) -> object:
-    """Read a TOML file; anything that is not one gives a sentence that names it."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file{nearest(str(path), builtin_suites())}") from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(f"{path}: cannot be read as TOML: {reason}") from None
 
 
 def select(text: str, folder_tasks: Callable[[Path], list[str]]) -> Suite:

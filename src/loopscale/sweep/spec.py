@@ -10,10 +10,10 @@ from typing import Any
 
 from loopscale.architecture import RUNGS, rung_name
 from loopscale.errors import InputError, nearest, shown
-from loopscale.files import Fields
+from loopscale.files import Fields, read_toml
 from loopscale.sweep.cells import AXES, Cell, Points, When, add_cells, read_axes
 from loopscale.sweep.chosen import read_chosen
-from loopscale.train.config import TrainConfig, read_toml
+from loopscale.train.config import TrainConfig
 
 BASE = "base"
 """The size that is what [base.model] says, where no sizes are named."""

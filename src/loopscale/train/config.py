@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from loopscale.errors import InputError, nearest, shown
-from loopscale.files import Fields
+from loopscale.files import Fields, read_toml
 from loopscale.quantities import parse_count
 from loopscale.train.model_section import ModelSection
 from loopscale.train.shards import DataSource
@@ -158,20 +157,6 @@ class TrainConfig:
     def read(cls, path: str | Path) -> TrainConfig:
         """Read a TOML file."""
         return cls.from_dict(read_toml(path), str(path))
-
-
-def read_toml(path: str | Path) -> dict[str, Any]:
-    """Read a TOML file; anything that is not one gives a sentence that names the file."""
-    try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{path}: not TOML: {error}") from None
-    except UnicodeDecodeError:
-        raise InputError(f"{path}: not TOML: the file is not UTF-8 text") from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
 
 
 def _section(opened: Fields, name: str, kind: type[T]) -> T:
