@@ -116,6 +116,17 @@ def coefficients(found: dict[str, Fit]) -> str:
     return markdown(("coefficient", *found), rows)
 
 
+def cuts(parts: dict[str, Observations]) -> str:
+    """RMSE of every mapping on rows from a D up, and what the bounded one says."""
+    rows = []
+    for name, data in parts.items():
+        laws = {mapping: fit(data, outer="joint-moe", mapping=mapping).law for mapping in MAPPINGS[:4]}
+        bound = laws["bounded"].coefficients
+        scores = (f"{law.rmse:.4f}" for law in laws.values())
+        rows.append((name, str(len(data)), *scores, f"{bound['kappa1']:.3f}", f"{bound['kappa2']:.3f}"))
+    return markdown(("D from", "rows", *MAPPINGS[:4], "kappa1", "kappa2"), rows)
+
+
 def _interval(value: float | None, span: tuple[float, float] | None) -> str:
     if value is None:
         return ""
@@ -165,14 +176,14 @@ def available(data: Observations) -> tuple[str, ...]:
 
 def tables() -> dict[str, str]:
     """Return every table of the page, and draw its picture."""
-    data = load_micro()
+    data, every = load_micro(), load_micro("micro-all")
     found = fits(data)
+    longer = every.where(every.points.tokens >= 0.7e6)
     picture(data, found["bounded"])
     dense = data.where(data.points.experts == 1)
     p = data.points
-    every = load_micro("micro-all")
     about = (
-        f"{len(every)} losses of {len(every.runs)} runs; {len(data)} of them at D of 0.7M tokens or more, which the "
+        f"{len(every)} losses of {len(every.runs)} runs; {len(data)} of them at D of 1.5M tokens or more, which the "
         f"fits use: N_act from {format_count(p.active.min())} to {format_count(p.active.max())}, E from "
         f"{p.experts.min():g} to {p.experts.max():g}, R from {p.recurrence.min():g} to {p.recurrence.max():g}."
     )
@@ -187,6 +198,7 @@ def tables() -> dict[str, str]:
         "held-out-dense": held_out(dense, "chinchilla", tuple(s for s in slices if s != "E=16"), MAPPINGS[:4]),
         "held-out": held_out(data, "joint-moe", slices, MAPPINGS),
         "held-out-tokens": held_out(data, "joint-moe", ("D>5M",), MAPPINGS),
+        "cuts": cuts({"0.7M": longer, "1.5M": data}),
         "psi": psi(),
     }
 

@@ -23,6 +23,7 @@ from loopscale.fit import Fit, Observations, fit
 from loopscale.fit.datasets import load_micro
 from loopscale.laws import published
 from loopscale.plan import Budget, Plan, isoflop_over_recurrence, joint_optimum, ladder_space, like, plan
+from loopscale.plan.words import legend, mark
 from loopscale.report import Report
 from loopscale.tables import Table
 
@@ -108,22 +109,25 @@ def _fit() -> Fit:
 def _compare(seen: Observations, law: Fit) -> list[tuple[str, ...]]:
     """Print the trained runs beside the shipped ones and the law."""
     p, shipped = seen.points, _shipped()
-    predicted = law.law(p)
+    predicted, outside = law.law(p), law.law.extrapolated(p)
     rows: list[tuple[str, ...]] = []
     base = {E: loss for E, R, loss in zip(p.experts, p.recurrence, seen.loss, strict=True) if R == 1}
     for i in np.lexsort((p.recurrence, p.experts)):
         before = shipped.get((p.active[i], p.experts[i], p.recurrence[i], p.tokens[i]))
         rows.append(
             (f"{p.experts[i]:g}", f"{p.recurrence[i]:g}", f"{p.tokens[i]:,.0f}", f"{seen.loss[i]:.4f}",
-             "" if before is None else f"{before:.4f}", f"{predicted[i]:.4f}",
+             "" if before is None else f"{before:.4f}",
+             mark(f"{predicted[i]:.4f}", any(each[i] for each in outside.values())),
              f"{base[p.experts[i]] - seen.loss[i]:+.4f}")
         )  # fmt: skip
     print_table("Validation loss, nats per byte: trained now, as shipped, and as the law has it", COLUMNS, rows)
+    if note := legend(axis for axis, each in outside.items() if each.any()):
+        console().print(note, style="dim", highlight=False)
     return rows
 
 
 def _shipped() -> dict[tuple[float, ...], float]:
-    micro = load_micro()
+    micro = load_micro("micro-all")
     p = micro.points
     first = np.array([run.endswith("-s0") for run in micro.run])
     keys = zip(p.active[first], p.experts[first], p.recurrence[first], p.tokens[first], strict=True)

@@ -30,10 +30,10 @@ SWEEP_TOKENS = tuple(np.linspace(1e11, 5e11, 12).tolist())
 def load_micro(name: str = "micro") -> Observations:
     """Return the micro-sweep that ships with loopscale: measured, one looped layer (docs/micro-sweep.md).
 
-    "micro" leaves out runs of fewer than 0.7M tokens, at which more passes still raise the loss; "micro-all" has them.
+    "micro" leaves out runs of fewer than 1.5M tokens, where more passes may still raise the loss; "micro-all" has them.
     """
     rows = Observations.read(Path(__file__).with_name("micro-sweep.csv"))
-    return rows if name == "micro-all" else rows.where(rows.points.tokens >= 0.7e6)
+    return rows if name == "micro-all" else rows.where(rows.points.tokens >= 1.5e6)
 
 
 def simulate_sweep(
