@@ -157,10 +157,14 @@ def psi() -> str:
 
 
 def picture(data: Observations, found: Fit) -> None:
-    """Loss against R by E with the law, and Psi."""
-    curves = loss_over_recurrence(data, {"bounded": found.law})
-    panels = (Panel(curves, draw_loss_over_recurrence), Panel(read_table(HERE / "psi.csv", PSI), draw_psi))
-    save(Picture("micro", "", panels, 2.8).figure(columns=2), DOCS / "images" / "micro-sweep.png")
+    """Loss against R by E with the law, where R goes far and where D does, and Psi."""
+    shorter = data.where(data.points.tokens < 2e6)
+    curves = (loss_over_recurrence(each, {"bounded": found.law}) for each in (shorter, data))
+    panels = (
+        *(Panel(each, draw_loss_over_recurrence) for each in curves),
+        Panel(read_table(HERE / "psi.csv", PSI), draw_psi),
+    )
+    save(Picture("micro", "", panels, 2.8).figure(columns=3), DOCS / "images" / "micro-sweep.png")
 
 
 def available(data: Observations) -> tuple[str, ...]:
