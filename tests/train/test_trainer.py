@@ -208,6 +208,18 @@ def test_compiled_blocks_give_the_same_losses(text: Path, finished: Path, tmp_pa
     assert losses(tmp_path / "fast") == pytest.approx(losses(tmp_path / "plain"), abs=1e-4)
 
 
+@pytest.mark.slow
+def test_a_compiled_run_goes_on_bit_for_bit(text: Path, tmp_path: Path) -> None:
+    fast = small(text, run={"compile": True})
+    train(fast, tmp_path / "whole")
+    cut = Trainer(fast, tmp_path / "cut")
+    cut.train(until=17)
+    cut.save()
+    train(fast, tmp_path / "cut")
+    assert losses(tmp_path / "cut") == losses(tmp_path / "whole")
+    assert same(weights(tmp_path / "cut"), weights(tmp_path / "whole"))
+
+
 def test_training_leaves_the_settings_of_torch_as_they_were(text: Path, tmp_path: Path) -> None:
     seen = []
     trainer = Trainer(small(text, run={"tokens": 2 * 4 * 32}), tmp_path / "run")
