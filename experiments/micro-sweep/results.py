@@ -58,13 +58,13 @@ def losses(seed: str) -> str:
     return markdown(("size", "E", "D", *(f"R = {R}" for R in passes)), rows)
 
 
-def paired() -> dict[tuple[str, int, float], list[float]]:
-    """Return what four passes gain over one, seed by seed."""
+def paired() -> dict[tuple[str, int, float], list[tuple[float, float]]]:
+    """Return the losses at one pass and at four of every seed that has both."""
     found: dict[tuple[str, int, float], dict[str, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
     for row in shipped():
         found[_key(row)][row["seed"]][round(float(row["R"]))] = float(row["loss"])
     return {
-        key: [by[1] - by[4] for _, by in sorted(seeds.items()) if {1, 4} <= by.keys()] for key, seeds in found.items()
+        key: [(by[1], by[4]) for _, by in sorted(seeds.items()) if {1, 4} <= by.keys()] for key, seeds in found.items()
     }
 
 
@@ -77,25 +77,21 @@ def gains() -> str:
     return markdown(("size", "E", *(f"D = {D:g}M" for D in lengths)), rows)
 
 
-def _gain(gains: list[float]) -> str:
-    if not gains:
+def _gain(pairs: list[tuple[float, float]]) -> str:
+    if not pairs:
         return ""
-    return f"{fmean(gains):+.4f}" + (f" ({len(gains)})" if len(gains) > 1 else "")
+    return f"{fmean(one - four for one, four in pairs):+.4f}" + (f" ({len(pairs)})" if len(pairs) > 1 else "")
 
 
 def noise() -> str:
     """Spread over seeds of losses, and of paired gains."""
-    found: dict[tuple[str, int, float], dict[int, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
-    for row in shipped():
-        found[_key(row)][round(float(row["R"]))][row["seed"]] = float(row["loss"])
     rows = []
-    for (size, E, D), by in sorted(found.items()):
-        both = sorted(by[1].keys() & by[4].keys())
-        if len(both) < 2 or D < 0.7:
+    for (size, E, D), pairs in sorted(paired().items()):
+        if len(pairs) < 2 or D < 0.7:
             continue
-        gain = [by[1][seed] - by[4][seed] for seed in both]
-        spread = [f"{stdev([by[R][seed] for seed in both]):.4f}" for R in (1, 4)]
-        rows.append((size, str(E), f"{D:g}M", str(len(both)), *spread, f"{fmean(gain):+.4f} ± {stdev(gain):.4f}"))
+        gain = [one - four for one, four in pairs]
+        spread = [f"{stdev(losses):.4f}" for losses in zip(*pairs, strict=True)]
+        rows.append((size, str(E), f"{D:g}M", str(len(pairs)), *spread, f"{fmean(gain):+.4f} ± {stdev(gain):.4f}"))
     return markdown(("size", "E", "D", "seeds", "std of loss, R = 1", "R = 4", "gain of R = 4, mean ± std"), rows)
 
 

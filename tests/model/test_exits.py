@@ -6,6 +6,7 @@ import pytest
 import torch
 from looped_models import model, tokens
 
+from loopscale.cli.options import EXITS
 from loopscale.errors import InputError
 from loopscale.model import Exit
 from loopscale.model.exits import CRITERIA
@@ -94,3 +95,7 @@ def test_a_whole_number_bounds_the_passes_beside_a_criterion() -> None:
 def test_bad_criteria_are_refused(make: object, said: str) -> None:
     with pytest.raises(InputError, match=said):
         make()
+
+
+def test_commands_offer_the_criteria_there_are() -> None:
+    assert tuple(EXITS.choices) == CRITERIA

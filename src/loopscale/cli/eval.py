@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loopscale.cli.eval_show import Bar, Shown, show_results
-from loopscale.cli.options import COUNTS, INTEGERS, WHOLE, check_recurrence, output_options
+from loopscale.cli.options import COUNTS, EXITS, INTEGERS, WHOLE, check_recurrence, output_options
 from loopscale.errors import InputError
 from loopscale.evaluate import Benchmark, Result, Store, Suite, make_rows, read_checkpoint
 from loopscale.evaluate.results import baseline_flops
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from loopscale.evaluate.tasks import Tasks
     from loopscale.evaluate.text import Text
 
-CRITERIA = ("kl", "entropy", "argmax", "state")
 TEXT_METRICS = {"loss": "loss", "perplexity": "perplexity", "bits/byte": "bits_per_byte"}
 
 
@@ -54,9 +53,7 @@ def _thresholds(ctx: click.Context, param: click.Parameter, value: str) -> tuple
 @click.option("--text", "text_source", help="Also the loss on this file (text, JSONL, CSV, Parquet) or data set.")
 @click.option("--column", default="text", show_default=True, help="The column of --text that holds the text.")
 @click.option("--recurrence", "recurrences", type=INTEGERS, help="Like 1..5.  [default: 1 to the model's own]")
-@click.option(
-    "--exit", "criterion", type=click.Choice(CRITERIA), help="Also with early exit, at the largest recurrence."
-)
+@click.option("--exit", "criterion", type=EXITS, help="Also with early exit, at the largest recurrence.")
 @click.option("--threshold", "thresholds", callback=_thresholds, default="0.001,0.01,0.1", show_default=True,
               help="Thresholds for --exit.")  # fmt: skip
 @click.option("--backend", type=click.Choice(["hf", "vllm"]), default="hf", show_default=True, help="What computes.")

@@ -7,11 +7,9 @@ from typing import Any
 import click
 from rich.markup import escape
 
-from loopscale.cli.options import INTEGERS, WHOLE
+from loopscale.cli.options import EXITS, INTEGERS, WHOLE
 from loopscale.cli.show import print_json, print_table
 from loopscale.train.finished import model_of
-
-CRITERIA = ("kl", "entropy", "argmax", "state")
 
 
 @click.command("generate")
@@ -21,7 +19,7 @@ CRITERIA = ("kl", "entropy", "argmax", "state")
 @click.option("--tokens", type=WHOLE, default=40, show_default=True, help="Tokens to generate.")
 @click.option("--temperature", type=click.FloatRange(0), default=0.0, show_default=True, help="0 takes the likeliest.")
 @click.option("--seed", type=int, default=0, show_default=True, help="For a temperature above 0.")
-@click.option("--exit", "criterion", type=click.Choice(CRITERIA), help="Also stop each token's loop early, by this.")
+@click.option("--exit", "criterion", type=EXITS, help="Also stop each token's loop early, by this.")
 @click.option("--threshold", type=click.FloatRange(0), default=0.01, show_default=True, help="Change to stop below.")
 @click.option("--tokenizer", help="A tokenizer's folder.  [default: the checkpoint]")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for other programs.")
@@ -45,10 +43,7 @@ def command(
 
     if not prompt.strip():
         raise click.UsageError("--prompt is empty; give some text to continue")
-    checkpoint = str(model_of(checkpoint))
-    model = loading.load_model(checkpoint)
-    words = loading.load_tokenizer(checkpoint, tokenizer)
-    loading.check_vocabulary(words, model)
+    model, words = loading.load(model_of(checkpoint), tokenizer)
     passes = recurrences or (model.config.recurrence,)
     rows = [_continue(model, words, prompt, R, None, **how) for R in passes]
     if criterion is not None:

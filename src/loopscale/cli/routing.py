@@ -40,10 +40,7 @@ def command(
     from loopscale.model.psi import path_diversity
 
     prompts = loading.read_prompts(data)
-    checkpoint = str(model_of(checkpoint))
-    model = loading.load_model(checkpoint)
-    words = loading.load_tokenizer(checkpoint, tokenizer)
-    loading.check_vocabulary(words, model)
+    model, words = loading.load(model_of(checkpoint), tokenizer)
     longest = min(context or model.config.max_position_embeddings, model.config.max_position_embeddings)
     found = path_diversity(model, loading.batches(words, prompts, batch, longest), recurrence)
     table = found.table()

@@ -36,9 +36,7 @@ def load(checkpoint: str, tokenizer: str | None, dtype: str) -> tuple[Any, Any]:
     """Return model and tokenizer; the last one asked for stays, as tasks, texts and thresholds take turns."""
     from loopscale.model import loading
 
-    model = loading.load_model(checkpoint, dtype=getattr(torch, dtype))
-    words = loading.load_tokenizer(checkpoint, tokenizer)
-    loading.check_vocabulary(words, model)
+    model, words = loading.load(checkpoint, tokenizer, getattr(torch, dtype))
     return model.to(device()), words  # type: ignore[arg-type]
 
 

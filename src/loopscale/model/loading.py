@@ -52,12 +52,17 @@ def load_tokenizer(checkpoint: str | Path, tokenizer: str | None) -> Any:
     return found
 
 
-def check_vocabulary(tokenizer: Any, model: LoopedMoEForCausalLM) -> None:
-    """Refuse a tokenizer with more words than the model has embeddings."""
-    if len(tokenizer) > model.config.vocab_size:
+def load(
+    checkpoint: str | Path, tokenizer: str | None = None, dtype: torch.dtype | None = None
+) -> tuple[LoopedMoEForCausalLM, Any]:
+    """Return a checkpoint's model and tokenizer; one with more words than the model has embeddings is refused."""
+    model = load_model(checkpoint, dtype)
+    words = load_tokenizer(checkpoint, tokenizer)
+    if len(words) > model.config.vocab_size:
         raise InputError(
-            f"the tokenizer has {len(tokenizer)} tokens, more than the model's vocabulary of {model.config.vocab_size}"
+            f"the tokenizer has {len(words)} tokens, more than the model's vocabulary of {model.config.vocab_size}"
         )
+    return model, words
 
 
 def read_prompts(path: str | Path) -> list[str]:

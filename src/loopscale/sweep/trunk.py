@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from loopscale.files import write_json
-from loopscale.train import export, folders
 from loopscale.train.config import TrainConfig
 from loopscale.train.schedule import shared_steps
 from loopscale.train.trainer import Trainer
@@ -84,18 +82,14 @@ class Trunk:
         """Return the observation of this moment, and leave it in the point's folder."""
         trainer = self.trainer
         config, model = trainer.config, trainer.model_config
-        facts = folders.summary(config, model, trainer.step, trainer.validate())
         real = model.to_architecture().real_train_flops_per_token(context=config.data.context)
-        facts |= {
-            "real_training_flops": float(real) * facts["tokens"],
-            "width": model.hidden_size,
-            "layers": model.prelude_layers + model.loop_layers + model.coda_layers,
-            "learning_rate": config.optimizer.learning_rate,
-        }
-        if self.keep_models:
-            export.save_model(trainer.out / "model", model, trainer.process.whole(trainer.model), trainer.store)
-        write_json(trainer.out / "summary.json", facts)
-        return facts
+        return trainer.finish(
+            model=self.keep_models,
+            real_training_flops=float(real) * (trainer.step * config.step_tokens),
+            width=model.hidden_size,
+            layers=model.prelude_layers + model.loop_layers + model.coda_layers,
+            learning_rate=config.optimizer.learning_rate,
+        )
 
     def _folder(self, tokens: int) -> Path:
         return self.folder / f"D{tokens}"

@@ -198,12 +198,13 @@ class Trainer:
             self.config, self.out, self.checkpoints = trunk
             self.restore(moment)
 
-    def finish(self) -> dict[str, Any]:
-        """Export the model in Hugging Face form, write ``summary.json`` and return it."""
-        tensors = self.process.whole(self.model)
-        summary = folders.summary(self.config, self.model_config, self.step, self.validate())
+    def finish(self, *, model: bool = True, **facts: float) -> dict[str, Any]:
+        """Export the model in Hugging Face form, if wanted; write ``summary.json``, ``facts`` added, and return it."""
+        tensors = self.process.whole(self.model) if model else {}
+        summary = folders.summary(self.config, self.model_config, self.step, self.validate()) | facts
         if self.process.rank == 0:
-            export.save_model(self.out / "model", self.model_config, tensors, self.store)
+            if model:
+                export.save_model(self.out / "model", self.model_config, tensors, self.store)
             write_json(self.out / "summary.json", summary)
         return summary
 

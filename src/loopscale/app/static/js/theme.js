@@ -1,5 +1,11 @@
-// Runs before the first paint, so that the page never flashes in the other theme.
+// Runs before the first paint, so that the page never flashes in the other theme: the reader's choice, or the system's.
 (() => {
-  const kept = localStorage.getItem("theme");
-  if (kept === "light" || kept === "dark") document.documentElement.dataset.theme = kept;
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const apply = () => {
+    const kept = localStorage.getItem("theme");
+    const system = dark.matches ? "dark" : "light";
+    document.documentElement.dataset.theme = kept === "light" || kept === "dark" ? kept : system;
+  };
+  apply();
+  dark.addEventListener("change", apply);
 })();
