@@ -15,9 +15,9 @@ import torch
 from transformers.utils import logging
 
 from loopscale.model import LoopedMoEConfig, LoopedMoEForCausalLM
-from loopscale.train import corpus
-from loopscale.train.batches import Batches
-from loopscale.train.shards import DataSource, TokenStore, prepare
+from loopscale.train.data import sources
+from loopscale.train.data.batches import Batches
+from loopscale.train.data.token_store import DataSource, TokenStore, prepare
 from timing import compare
 
 STORE_BYTES = 1_000_000_000
@@ -25,7 +25,7 @@ STORE_BYTES = 1_000_000_000
 
 def write_text(path: Path, size: int) -> None:
     """Write the built-in corpus over and over, up to a size."""
-    speeches = [f"{text}\n\n".encode() for _, text in corpus.documents()]
+    speeches = [f"{text}\n\n".encode() for _, text in sources.documents()]
     with path.open("wb") as file:
         for speech in itertools.cycle(speeches):
             if file.tell() >= size:

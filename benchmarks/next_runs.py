@@ -16,8 +16,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from loopscale.fit.design_trials import DesignTrial, simulate_design
-from loopscale.fit.targets import Goal
+from design_trials import DesignTrial, simulate_design
+from loopscale.next.candidates import Goal
 
 
 def trials(goal: Goal, share: float, seeds: int, workers: int) -> list[DesignTrial]:

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from loopscale.architecture import rung
-from loopscale.figures.drawing import Task, draw_all
+from loopscale.figures.gallery import Sources, Task, draw_all
 from loopscale.figures.outcomes import mean_scores, present_groups
 from loopscale.figures.results import paper_psi, paper_results
-from loopscale.figures.sources import Sources
 from loopscale.laws import PUBLISHED, published
 from loopscale.plan import Budget, joint_optimum, ladder_space, like, plan
 from loopscale.quantities import format_bytes, format_count

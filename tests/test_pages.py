@@ -10,7 +10,7 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 
-from loopscale.fit.datasets import simulate_sweep
+from loopscale.fit.data.public import simulate_sweep
 from pages import NOTEBOOKS, PAGES, ROOT, cells, run_command, run_page, steps
 
 SHOWING = [page for page in PAGES if steps(page)]
@@ -30,7 +30,7 @@ def checkpoint(folder) -> Path:
     """A model in FOLDER, and prompts."""
     from loopscale.architecture import at_width
     from loopscale.model import LoopedMoEConfig, LoopedMoEForCausalLM
-    from loopscale.train.tokens import find_tokens
+    from loopscale.train.data.tokenizer import find_tokens
 
     (folder / "prompts.txt").write_text("It was a long way.\nAnd then it was not.\n")
     words = find_tokens("bytes", [])

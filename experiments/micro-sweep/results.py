@@ -13,21 +13,20 @@ from statistics import fmean, stdev
 
 import numpy as np
 
-from loopscale.figures.mappings import draw_loss_over_recurrence, loss_over_recurrence
+from loopscale.figures.capacity import draw_loss_over_recurrence, loss_over_recurrence
 from loopscale.figures.outcomes import draw_psi
-from loopscale.figures.picture import Panel, Picture
 from loopscale.figures.results import PSI, read_table
-from loopscale.figures.style import save
+from loopscale.figures.style import Panel, Picture, save
 from loopscale.files import write_text
 from loopscale.fit import Fit, Observations, coefficient_intervals, fit, resample
-from loopscale.fit.datasets import load_micro
-from loopscale.fit.holdout import compare
+from loopscale.fit.compare import compare
+from loopscale.fit.data.public import load_micro
 from loopscale.quantities import format_count
 from loopscale.tables import markdown
 
 HERE = Path(__file__).parent
 DOCS = HERE.parents[1] / "docs"
-DATA = HERE.parents[1] / "src" / "loopscale" / "fit" / "micro-sweep.csv"
+DATA = HERE.parents[1] / "src" / "loopscale" / "fit" / "data" / "micro-sweep.csv"
 SLICES = ("R=8", "E=16", "N>60k")
 MAPPINGS = ("none", "linear", "power", "bounded", "sparsity-conditional")
 Row = dict[str, str]

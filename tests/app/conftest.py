@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loopscale.fit.datasets import simulate_sweep
+from loopscale.fit.data.public import simulate_sweep
 
 
 @dataclass

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from loopscale.app.requests import Mapping, Outer
+from loopscale.app.schemas import Mapping, Outer
 from loopscale.cli import main
 from loopscale.laws import MAPPINGS, OUTER_LAWS, PUBLISHED
 

@@ -7,7 +7,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from browser import chromium, open_page, settled
 
-from loopscale.fit import datasets
+from loopscale.fit.data import public
 from loopscale.laws import PUBLISHED
 
 CHARTS = ("isoflop", "pareto", "best-recurrence", "best-experts")
@@ -175,13 +175,13 @@ def test_a_simulated_sweep_is_offered_and_called_so(page):
 
 def test_the_shipped_micro_sweep_is_uploaded_fitted_and_planned_with(page):
     page.click("#views button[data-view=fit]")
-    page.set_input_files("#csv-file", Path(datasets.__file__).with_name("micro-sweep.csv"))
+    page.set_input_files("#csv-file", Path(public.__file__).with_name("micro-sweep.csv"))
     page.wait_for_selector("#chart-residuals svg")
-    assert f"{len(datasets.load_micro('micro-all'))} losses" in page.inner_text("#fit-result")
+    assert f"{len(public.load_micro('micro-all'))} losses" in page.inner_text("#fit-result")
     page.click("#micro-csv")
     page.wait_for_function(
         "said => document.querySelector('#fit-result').textContent.includes(said)",
-        arg=f"{len(datasets.load_micro())} losses",
+        arg=f"{len(public.load_micro())} losses",
     )
     page.click("#plan-with")
     page.wait_for_function("() => document.querySelector('#certainty').textContent.includes('law micro')")

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from loopscale.app.jobs import Jobs
-from loopscale.app.limits import Limits
 from loopscale.app.problems import RefusalError
+from loopscale.app.security import Limits
 
 
 def raw(address: str, text: str, more: bytes = b"") -> str:

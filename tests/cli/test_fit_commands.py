@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from test_commands import refused, run
 
-from loopscale.fit.datasets import simulate_sweep
+from loopscale.fit.data.public import simulate_sweep
 from loopscale.laws import ScalingLaw, published
 
 

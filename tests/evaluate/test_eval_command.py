@@ -17,13 +17,13 @@ import pytest
 import trained
 from click.testing import CliRunner, Result
 
-from loopscale.cli.eval import command
+from loopscale.cli.eval import eval_command
 
 CHANCE = {"spelling": 25.0, "grammar": 25.0, "completion": 5.0}
 
 
 def run(*arguments: object) -> Result:
-    return CliRunner().invoke(command, [str(each) for each in arguments])
+    return CliRunner().invoke(eval_command, [str(each) for each in arguments])
 
 
 def rows(done: Result) -> dict[int, dict]:

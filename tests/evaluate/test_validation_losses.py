@@ -13,7 +13,7 @@ import trained
 from loopscale.errors import InputError
 from loopscale.evaluate import fit_saturation
 from loopscale.evaluate.losses import exit_losses, pass_losses
-from loopscale.evaluate.text import Text, cut, read_text
+from loopscale.evaluate.tasks import Text, cut, read_text
 from loopscale.model import Exit, loading
 
 VALID = Text("valid", (trained.text(6, seed=5), trained.text(3, seed=6)))

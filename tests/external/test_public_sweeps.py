@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from loopscale.fit import coefficient_intervals, fit, load_public, r_squared, resample
-from loopscale.fit.search import search
-from loopscale.fit.starts import random_starts
-from loopscale.fit.uncertainty import problem_of
+from loopscale.fit.resample import problem_of
+from loopscale.fit.solver import random_starts, search
 from loopscale.laws import RAW
 
 pytestmark = pytest.mark.skipif(

@@ -7,7 +7,7 @@ import pytest
 from scipy.optimize import least_squares, minimize
 
 from loopscale.fit import Fit, fit
-from loopscale.fit.datasets import simulate_sweep
+from loopscale.fit.data.public import simulate_sweep
 
 FORMS = [("chinchilla", "bounded"), ("chinchilla", "power"), ("joint-moe", "sparsity-conditional")]
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from coverage_trials import COEFFICIENTS, Interval, Setting, coverage_table, run_coverage
 from loopscale.errors import InputError
-from loopscale.fit.coverage import COEFFICIENTS, Interval, Setting, coverage_table, run_coverage
 
 QUICK = Setting(count=5, schemes=("runs",))
 

@@ -14,8 +14,7 @@ import pytest
 from loopscale.architecture import rung
 from loopscale.errors import InputError
 from loopscale.files import cache_folder
-from loopscale.fit.datasets import PUBLIC_FILES, load_public, simulate_sweep
-from loopscale.fit.downloads import PublicFile, fetch
+from loopscale.fit.data.public import PUBLIC_FILES, PublicFile, fetch, load_public, simulate_sweep
 from loopscale.laws import Counting, published
 
 FOLDER = os.environ.get("LOOPSCALE_DATA", "")

@@ -7,15 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from design_trials import simulate_design
 from loopscale.architecture import at_width, rung
 from loopscale.errors import InputError
 from loopscale.fit import fit
-from loopscale.fit.candidates import ladder_candidates, run_candidates
-from loopscale.fit.datasets import simulate_sweep
-from loopscale.fit.design import Noise, next_runs
-from loopscale.fit.design_trials import simulate_design
-from loopscale.fit.targets import Goal, Target
+from loopscale.fit.data.public import simulate_sweep
 from loopscale.laws import Counting, Points, published
+from loopscale.next.candidates import Goal, Target, ladder_candidates, run_candidates
+from loopscale.next.choose import Noise, next_runs
 from loopscale.plan import Budget, plan
 
 NOISE = Noise(0.0017, 0.0)

@@ -21,7 +21,7 @@ from loopscale.fit import (
     unidentified,
     warnings,
 )
-from loopscale.fit.diagnostics import fit_covariance
+from loopscale.fit.diagnose import fit_covariance
 from loopscale.laws import Counting, published
 
 SWEEP = simulate_sweep()

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from loopscale.errors import InputError
-from loopscale.fit.datasets import simulate_sweep
-from loopscale.fit.holdout import CROSS_VALIDATION, applicable, compare, default_outer, differences, table
-from loopscale.fit.observations import Observations
-from loopscale.fit.slices import Slice
+from loopscale.fit.compare import CROSS_VALIDATION, Slice, applicable, compare, default_outer, differences, table
+from loopscale.fit.data.observations import Observations
+from loopscale.fit.data.public import simulate_sweep
 from loopscale.laws import Counting, Points, published
 
 MOE_ORDER = ("linear", "power", "bounded", "sparsity-conditional")

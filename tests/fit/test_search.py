@@ -7,9 +7,7 @@ from hypothesis import strategies as st
 
 from loopscale.fit import fit, simulate_sweep
 from loopscale.fit.problem import pose
-from loopscale.fit.search import search
-from loopscale.fit.solver import box_step, descend, huber
-from loopscale.fit.starts import random_starts, spread_rows, staged_start, typical
+from loopscale.fit.solver import box_step, descend, huber, random_starts, search, spread_rows, staged_start, typical
 from loopscale.laws import mapping as find_mapping
 from loopscale.laws import outer_law, published
 

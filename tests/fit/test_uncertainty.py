@@ -10,9 +10,8 @@ import pytest
 
 from loopscale.errors import InputError
 from loopscale.fit import Scheme, coefficient_intervals, fit, prediction_interval, resample, simulate_sweep
-from loopscale.fit.search import search
-from loopscale.fit.starts import staged_start
-from loopscale.fit.uncertainty import problem_of
+from loopscale.fit.resample import problem_of
+from loopscale.fit.solver import search, staged_start
 from loopscale.laws import ScalingLaw, published
 
 SWEEP = simulate_sweep(noise=0.0026, run_noise=0.0026)

@@ -9,7 +9,7 @@ from looped_models import model, tokens
 from loopscale.cli.options import EXITS
 from loopscale.errors import InputError
 from loopscale.model import Exit
-from loopscale.model.exits import CRITERIA
+from loopscale.model.early_exit import CRITERIA
 
 GREEDY = {"max_new_tokens": 8, "do_sample": False, "return_dict_in_generate": True}
 

@@ -11,7 +11,7 @@ from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3MoE
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeSparseMoeBlock
 
 from loopscale.model import kernels
-from loopscale.model.expert_kernel import expert_ffn
+from loopscale.model.experts import expert_ffn
 from loopscale.model.moe import MoELayer, capacity, drop_and_pad
 
 

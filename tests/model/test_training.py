@@ -10,8 +10,7 @@ from torch.nn import functional
 
 from loopscale.model import LoopedMoEForCausalLM
 from loopscale.model.balancing import load_ratio, update_biases
-from loopscale.model.looping import draw_recurrence
-from loopscale.model.outputs import Trace
+from loopscale.model.forward import Trace, draw_recurrence
 
 
 def next_token_loss(logits: Tensor, ids: Tensor) -> Tensor:

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from loopscale.cli import main as loopscale
+from loopscale.sweep.launch import run_folder
 from loopscale.sweep.store import Store
-from loopscale.sweep.sync import run_folder
-from loopscale.sweep.trunk import Trunk
+from loopscale.sweep.worker import Trunk
 
 
 def start(path: Path, *options: str) -> subprocess.Popen:

@@ -10,9 +10,8 @@ from multiprocessing import get_context
 import pytest
 from sweeps import open_sweep, write_sweep
 
-from loopscale.sweep import owners
-from loopscale.sweep.database import FILE, journal
-from loopscale.sweep.store import MOST_DEATHS, ClaimLost, Store
+from loopscale.sweep import store as store_module
+from loopscale.sweep.store import FILE, MOST_DEATHS, ClaimLost, Store, journal
 
 GRID = "[grid]\nrecurrence = [1, 2, 3]\ntokens = [64, 128]\n"
 
@@ -63,7 +62,7 @@ def test_an_observation_is_taken_once(store):
 def test_a_worker_whose_run_was_taken_over_can_change_nothing(store, monkeypatch):
     late = store.claim()
     with monkeypatch.context() as patch:
-        patch.setattr(owners, "_begun", lambda pid: None)  # as if this process had died
+        patch.setattr(store_module, "_begun", lambda pid: None)  # as if this process had died
         assert store.claimable()[0] == late.key
         taken = store.claim()
     assert taken.key == late.key
@@ -97,14 +96,14 @@ time.sleep(60)
 def test_a_worker_of_another_machine_is_dead_after_its_lease(store):
     claim = store.claim()
     elsewhere = "UPDATE runs SET machine = 'elsewhere/1', beat = ? WHERE key = ?"
-    store.database().execute(elsewhere, (time.time() - owners.LEASE / 2, claim.key))
+    store.database().execute(elsewhere, (time.time() - store.LEASE / 2, claim.key))
     assert claim.key not in store.claimable()
-    store.database().execute(elsewhere, (time.time() - owners.LEASE - 1, claim.key))
+    store.database().execute(elsewhere, (time.time() - store.LEASE - 1, claim.key))
     assert claim.key in store.claimable()
 
 
 def test_a_run_that_kills_every_worker_fails_in_the_end_and_progress_absolves_it(store, monkeypatch):
-    monkeypatch.setattr(owners, "_begun", lambda pid: None)
+    monkeypatch.setattr(store_module, "_begun", lambda pid: None)
     first = store.claim()
     for deaths in range(1, MOST_DEATHS):
         again = store.claim()

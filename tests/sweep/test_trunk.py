@@ -6,7 +6,7 @@ from sweeps import write_sweep
 
 from loopscale.model import LoopedMoEForCausalLM
 from loopscale.sweep.spec import read_sweep
-from loopscale.sweep.trunk import Trunk, executed_steps
+from loopscale.sweep.worker import Trunk, executed_steps
 from loopscale.train.trainer import train
 
 GRID = """[grid]

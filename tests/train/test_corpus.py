@@ -6,12 +6,12 @@ import subprocess
 import sys
 from collections import Counter
 
-from loopscale.train import corpus
-from loopscale.train.shards import DataSource
+from loopscale.train.data import sources
+from loopscale.train.data.token_store import DataSource
 
 
 def test_it_is_237_addresses_from_washington_on_and_none_twice() -> None:
-    found = list(corpus.documents())
+    found = list(sources.documents())
     assert len(found) == 237
     assert found[0][0] == "1790-Washington-1"
     assert sum(len(text.encode()) for _, text in found) == 11_947_299

@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 from token_stores import store_of, stream, write_rows
 
 from loopscale.errors import InputError
-from loopscale.train import writing
-from loopscale.train.shards import DataSource, TokenStore, prepare
-from loopscale.train.tokens import ByteTokens
+from loopscale.train.data import token_store
+from loopscale.train.data.token_store import DataSource, TokenStore, prepare
+from loopscale.train.data.tokenizer import ByteTokens
 
 TEXTS = [f"document {place}: " + "some words " * (place % 13) for place in range(200)]
 PREPARE = """
 import sys
 from loopscale.errors import InputError
-from loopscale.train.shards import DataSource, prepare
+from loopscale.train.data.token_store import DataSource, prepare
 try:
     print(prepare(DataSource((sys.argv[1],), validation=0.1), sys.argv[2], progress=False).digest)
 except InputError as error:
@@ -50,7 +50,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_document_is_in_one_split_in_order(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, texts: list[str], share: float, room: int
 ) -> None:
-    monkeypatch.setattr(writing, "SHARD_TOKENS", room)
+    monkeypatch.setattr(token_store, "SHARD_TOKENS", room)
     texts = [*texts, "one that trains", *texts]
     source = DataSource(validation=share)
     kept = [text for text in texts if text.strip()]

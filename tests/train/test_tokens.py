@@ -16,7 +16,7 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import PreTrainedTokenizerFast
 
 from loopscale.errors import InputError
-from loopscale.train.tokens import END, ByteTokens, FastTokens, find_tokens, train_bpe
+from loopscale.train.data.tokenizer import END, ByteTokens, FastTokens, find_tokens, train_bpe
 
 TEXTS = [
     "It was the best of times, it was the worst of times.",

@@ -9,13 +9,42 @@ from fastapi import Path as PathParameter
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse, Response
 
-from loopscale.app import replies
+from loopscale.app import schemas
 from loopscale.app.jobs import Job, Jobs
-from loopscale.app.limits import Limits
 from loopscale.app.problems import RefusalError, documented
-from loopscale.app.requests import CompareRequest, FitOptions, NextRequest
-from loopscale.app.uploads import csv_text
+from loopscale.app.schemas import CompareRequest, FitOptions, NextRequest
+from loopscale.app.security import Limits
 from loopscale.errors import InputError
+
+ARCHIVES = {
+    b"\x1f\x8b": "a gzip archive",
+    b"PK\x03\x04": "a zip archive or a spreadsheet",
+    b"BZh": "a bzip2 archive",
+    b"\xfd7zXZ": "an xz archive",
+    b"\x28\xb5\x2f\xfd": "a zstd archive",
+    b"7z\xbc\xaf": "a 7z archive",
+    b"PAR1": "a Parquet file",
+    b"%PDF": "a PDF",
+}
+
+
+def csv_text(content: bytes, name: str, content_type: str) -> str:
+    """Return the text of an uploaded CSV file, or say what was sent instead."""
+    if content_type.startswith("multipart/"):
+        raise RefusalError(415, "send the CSV itself as the body of the request, not as a form")
+    for start, kind in ARCHIVES.items():
+        if content.startswith(start):
+            raise RefusalError(415, f"{name}: this is {kind}; send it unpacked, as CSV text")
+    if not content.strip():
+        raise InputError(f"{name}: the file is empty; its first line should name the columns")
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{name}: byte {error.start + 1} is not UTF-8 text; save the file as UTF-8") from None
+    if "\0" in text:
+        raise InputError(f"{name}: it holds NUL bytes; it should be CSV text")
+    return text
+
 
 JobId = Annotated[str, PathParameter(max_length=40)]
 CSV_BODY = {
@@ -32,7 +61,7 @@ def fit_routes(jobs: Jobs, limits: Limits) -> APIRouter:
     api = APIRouter(prefix="/api", tags=["fit"])
 
     @api.post(
-        "/fit", status_code=202, response_model=replies.Job, responses=documented(415, 422, 429), openapi_extra=CSV_BODY
+        "/fit", status_code=202, response_model=schemas.Job, responses=documented(415, 422, 429), openapi_extra=CSV_BODY
     )
     async def fitted(request: Request, options: Annotated[FitOptions, Query()]) -> JSONResponse:
         """Fit a law to a sweep. The answer is a job; its result has the law, its intervals and diagnostics."""
@@ -41,22 +70,22 @@ def fit_routes(jobs: Jobs, limits: Limits) -> APIRouter:
         await run_in_threadpool(_check, text, options, limits)
         return _started(jobs.start("fit", {"csv": text, "options": options.model_dump()}))
 
-    @api.post("/fits/{id}/compare", status_code=202, response_model=replies.Job, responses=documented(404, 422, 429))
+    @api.post("/fits/{id}/compare", status_code=202, response_model=schemas.Job, responses=documented(404, 422, 429))
     async def compared(id: JobId, asked: CompareRequest) -> JSONResponse:  # noqa: A002
         """Compare recurrence mappings on rows of a fitted sweep that they were not fitted to."""
         return _started(jobs.start("comparison", {**_sweep(jobs, id), "asked": asked.model_dump()}))
 
-    @api.post("/fits/{id}/next", status_code=202, response_model=replies.Job, responses=documented(404, 422, 429))
+    @api.post("/fits/{id}/next", status_code=202, response_model=schemas.Job, responses=documented(404, 422, 429))
     async def extended(id: JobId, asked: NextRequest) -> JSONResponse:  # noqa: A002
         """Choose the runs that, added to a fitted sweep, would make a plan surest."""
         return _started(jobs.start("design", {**_sweep(jobs, id), "asked": asked.model_dump()}))
 
-    @api.get("/jobs/{id}", response_model=replies.Job, responses=documented(404, 422))
+    @api.get("/jobs/{id}", response_model=schemas.Job, responses=documented(404, 422))
     async def asked_after(id: JobId) -> JSONResponse:  # noqa: A002
         """Return how far a job is, and its result once it is done."""
         return JSONResponse(jobs.find(id).to_dict())
 
-    @api.delete("/jobs/{id}", response_model=replies.Job, responses=documented(404, 422))
+    @api.delete("/jobs/{id}", response_model=schemas.Job, responses=documented(404, 422))
     async def cancelled(id: JobId) -> JSONResponse:  # noqa: A002
         """Stop a job."""
         return JSONResponse(jobs.cancel(id).to_dict())
@@ -64,7 +93,7 @@ def fit_routes(jobs: Jobs, limits: Limits) -> APIRouter:
     @api.get("/example.csv", response_class=Response, responses={**documented(), 200: {"content": {"text/csv": {}}}})
     def example() -> Response:
         """Return a simulated sweep to try a fit on."""
-        from loopscale.fit.datasets import simulate_sweep
+        from loopscale.fit.data.public import simulate_sweep
 
         sweep = simulate_sweep(tokens=[1e11, 2e11, 3e11, 4e11, 5e11])
         return Response(sweep.csv(), media_type="text/csv")
@@ -72,7 +101,7 @@ def fit_routes(jobs: Jobs, limits: Limits) -> APIRouter:
     @api.get("/micro.csv", response_class=Response, responses={**documented(), 200: {"content": {"text/csv": {}}}})
     def micro() -> Response:
         """Return the measured micro-sweep that ships with loopscale."""
-        from loopscale.fit.datasets import load_micro
+        from loopscale.fit.data.public import load_micro
 
         return Response(load_micro().csv(), media_type="text/csv")
 
@@ -81,7 +110,7 @@ def fit_routes(jobs: Jobs, limits: Limits) -> APIRouter:
 
 def _check(text: str, options: FitOptions, limits: Limits) -> None:
     """Refuse at once what cannot be fitted, so that the client hears it with the upload."""
-    from loopscale.app.work import read_sweep  # with the whole fit room, which the first page need not wait for
+    from loopscale.app.worker import read_sweep  # with the whole fit room, which the first page need not wait for
 
     if text.count("\n") > limits.rows + 1:
         raise RefusalError(413, f"{options.name}: more than {limits.rows:,} rows; send fewer")

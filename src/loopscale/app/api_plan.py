@@ -10,17 +10,16 @@ from starlette.responses import JSONResponse, Response
 
 from loopscale import __version__
 from loopscale.app.charts import chart_tables
-from loopscale.app.lawstore import LawStore, summary
-from loopscale.app.limits import Limits
+from loopscale.app.jobs import LawStore, summary
 from loopscale.app.problems import documented
-from loopscale.app.replies import Choices, Laws, LawSummary, PlanReply
-from loopscale.app.requests import PlanRequest, PredictRequest
+from loopscale.app.schemas import Choices, Laws, LawSummary, PlanReply, PlanRequest, PredictRequest
+from loopscale.app.security import Limits
 from loopscale.architecture import RUNG_EXPERTS, RUNG_RECURRENCES, RUNGS
 from loopscale.errors import InputError
 from loopscale.files import finite
 from loopscale.laws import DEFAULT, MAPPINGS, OUTER_LAWS, PUBLISHED, ScalingLaw
 from loopscale.plan import Plan, Prediction, Space, plan, predict
-from loopscale.plan.words import answer, certainty, costs, legend
+from loopscale.plan.text import answer, certainty, costs, legend
 
 LawName = Annotated[str, PathParameter(max_length=80)]
 

@@ -4,16 +4,78 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import json
 import os
 import secrets
 import sys
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import Any
 
-from loopscale.app.limits import Limits
 from loopscale.app.problems import RefusalError
+from loopscale.app.security import Limits
+from loopscale.errors import InputError, nearest, shown
+from loopscale.laws import PUBLISHED, ScalingLaw
+
+SUMMARY = ("name", "source", "note", "outer", "mapping", "coefficients", "units", "counts", "rmse", "range")
+
+
+class LawStore:
+    """Laws by name or id; of clients' own, the latest are kept."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._own: OrderedDict[str, ScalingLaw] = OrderedDict()
+        self._lock = Lock()
+
+    def add(self, law: ScalingLaw) -> str:
+        """Keep a law and return its id, which follows from its content."""
+        digest = hashlib.sha256(json.dumps(law.to_dict(), sort_keys=True).encode()).hexdigest()
+        identity = f"own-{digest[:16]}"
+        with self._lock:
+            self._own[identity] = law
+            self._own.move_to_end(identity)
+            while len(self._own) > self._limits.laws:
+                self._own.popitem(last=False)
+        return identity
+
+    def read(self, data: object) -> ScalingLaw:
+        """Read a law that a client sent."""
+        law = ScalingLaw.from_dict(data, "law")
+        if law.resamples is not None and len(law.resamples) > self._limits.resamples:
+            count, most = len(law.resamples), self._limits.resamples
+            raise InputError(f"law: it carries {count:,} resampled laws; at most {most:,} are taken here")
+        return law
+
+    def find(self, choice: str | dict[str, Any]) -> ScalingLaw:
+        """Return the law that a request names, or holds."""
+        if not isinstance(choice, str):
+            return self.read(choice)
+        if choice in PUBLISHED:
+            return PUBLISHED[choice]
+        with self._lock:
+            law = self._own.get(choice)
+        if law is None:
+            near = nearest(choice, PUBLISHED)
+            raise RefusalError(
+                404, f"law {shown(choice)} is not known here{near}; see /api/laws, or send the law itself"
+            )
+        return law
+
+
+def summary(identity: str, law: ScalingLaw) -> dict[str, Any]:
+    """Return what a person chooses a law by; its resamples only counted."""
+    data = law.to_dict()
+    return {
+        "id": identity,
+        "form": law.form,
+        "resamples": 0 if law.resamples is None else len(law.resamples),
+        **{name: data[name] for name in SUMMARY},
+    }
+
 
 LINE = 64_000_000
 """The longest line that a worker may write: the result of a fit with all its resamples."""

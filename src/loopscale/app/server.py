@@ -13,11 +13,9 @@ from starlette.staticfiles import StaticFiles
 from loopscale import __version__
 from loopscale.app.api_fit import fit_routes
 from loopscale.app.api_plan import plan_routes
-from loopscale.app.jobs import Job, Jobs
-from loopscale.app.lawstore import LawStore
-from loopscale.app.limits import Limits
+from loopscale.app.jobs import Job, Jobs, LawStore
 from loopscale.app.problems import handle_problems
-from loopscale.app.security import LOOPBACK, Guard
+from loopscale.app.security import LOOPBACK, Guard, Limits
 from loopscale.laws import ScalingLaw
 
 STATIC = Path(__file__).parent / "static"

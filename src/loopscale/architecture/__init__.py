@@ -1,8 +1,7 @@
 """What a model costs before it exists: parameters, FLOPs, weight and KV memory."""
 
 from loopscale.architecture.architecture import Architecture, Stack
-from loopscale.architecture.configs import from_config, read_config
-from loopscale.architecture.families import FAMILIES
+from loopscale.architecture.configs import FAMILIES, from_config, read_config
 from loopscale.architecture.ladder import (
     RUNG_EXPERTS,
     RUNG_RECURRENCES,

@@ -2,16 +2,346 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-from loopscale.architecture.architecture import Architecture
+from loopscale.architecture.architecture import Architecture, Stack
 from loopscale.architecture.config_fields import ConfigFields, found
-from loopscale.architecture.families import FAMILIES
+from loopscale.architecture.layers import Attention, FeedForward, LatentAttention, Layer, MixtureOfExperts, QKNorm
 from loopscale.errors import InputError, nearest
 from loopscale.files import read_json
+
+Block: TypeAlias = FeedForward | MixtureOfExperts
+Windows: TypeAlias = Sequence[int | None]
+
+MOST_LAYERS = 10_000
+EXPERTS = ("num_experts", "num_local_experts")
+"""One field under two names, which transformers takes for one another."""
+_SLIDING, _FULL = "sliding_attention", "full_attention"
+
+
+def plain(
+    c: ConfigFields,
+    attention: Attention | LatentAttention,
+    blocks: Sequence[Block],
+    windows: Windows | None = None,
+    norms: int = 2,
+) -> Architecture:
+    """Return a model that runs its layers once and ends in a norm; like layers in a row are one stack."""
+    windows = windows or [None] * len(blocks)
+    layers = (
+        Layer(replace(attention, window=window), block, norms) for window, block in zip(windows, blocks, strict=True)
+    )
+    width = c.size("hidden_size")
+    return Architecture(
+        width=width,
+        vocabulary=c.size("vocab_size"),
+        tied=c.flag("tie_word_embeddings"),
+        prelude=tuple(Stack(layer, len(list(run))) for layer, run in groupby(layers)),
+        other=width,
+    )
+
+
+def depth(c: ConfigFields) -> int:
+    """Return how many layers there are."""
+    return c.size("num_hidden_layers", most=MOST_LAYERS)
+
+
+def everywhere(c: ConfigFields, block: Block) -> list[Block]:
+    """Return the same block for each layer."""
+    return [block] * depth(c)
+
+
+def dense(c: ConfigFields) -> list[Block]:
+    """Return a gated feed-forward block for each layer."""
+    return everywhere(c, FeedForward(c.size("intermediate_size")))
+
+
+def stack_of(layer: Layer, count: int) -> tuple[Stack, ...]:
+    """Return one stack, or none when nothing is in it."""
+    return (Stack(layer, count),) if count else ()
+
+
+def grouped(c: ConfigFields) -> Attention:
+    """Return attention with no weights beside its four projections."""
+    width, heads = c.size("hidden_size"), c.size("num_attention_heads")
+    kv_heads = c.optional_size("num_key_value_heads") or heads
+    divides(c, "num_attention_heads", heads, "num_key_value_heads", kv_heads)
+    head_size = c.optional_size("head_dim")
+    if head_size is None:
+        divides(c, "hidden_size", width, "num_attention_heads", heads)
+    return Attention(heads, kv_heads, head_size or width // heads)
+
+
+def biased(c: ConfigFields, attention: Attention) -> Attention:
+    """Return the attention with biases in all projections, if the config wants them."""
+    bias = c.flag("attention_bias")
+    return replace(attention, qkv_bias=bias, output_bias=bias)
+
+
+def latent(c: ConfigFields) -> LatentAttention:
+    """Return DeepSeek's attention."""
+    return LatentAttention(
+        heads=c.size("num_attention_heads"),
+        query_rank=c.optional_size("q_lora_rank"),
+        kv_rank=c.size("kv_lora_rank"),
+        nope_size=c.size("qk_nope_head_dim"),
+        rope_size=c.size("qk_rope_head_dim"),
+        value_size=c.size("v_head_dim"),
+        bias=c.flag("attention_bias"),
+    )
+
+
+def mixture(c: ConfigFields, hidden: int, experts: tuple[str, ...] = EXPERTS) -> MixtureOfExperts:
+    """Return routed experts of that width; ``experts`` names the field that says how many."""
+    routed, active = c.size(*experts), c.size("num_experts_per_tok")
+    if active > routed:
+        raise c.wrong("num_experts_per_tok", active, f"at most the number of experts, {routed}")
+    return MixtureOfExperts(routed, active, hidden)
+
+
+def sparse_steps(c: ConfigFields, shared_hidden: int = 0, shared_gate: bool = False) -> list[Block]:
+    """Return Qwen's blocks: experts in every n-th layer, but none in ``mlp_only_layers``."""
+    step, apart = c.size("decoder_sparse_step"), c.items("mlp_only_layers")
+    for index in apart:
+        if not isinstance(index, int) or isinstance(index, bool) or index < 0:
+            raise c.wrong("mlp_only_layers", index, "a list of layer numbers, counted from 0")
+    experts, without = c.size(*EXPERTS, least=0), set(apart)
+    sparse = [experts > 0 and (i + 1) % step == 0 and i not in without for i in range(depth(c))]
+    blocks: dict[bool, Block] = {}
+    if any(sparse):
+        routed = mixture(c, c.size("moe_intermediate_size"))
+        blocks[True] = replace(routed, shared_hidden=shared_hidden, shared_gate=shared_gate)
+    if not all(sparse):
+        blocks[False] = FeedForward(c.size("intermediate_size"))
+    return [blocks[each] for each in sparse]
+
+
+def windows(c: ConfigFields, slides: Callable[[int], bool]) -> Windows:
+    """Return each layer's window: where ``layer_types`` says so, else where the family's rule does."""
+    window, layers = c.optional_size("sliding_window"), depth(c)
+    types = c.items("layer_types") or [_SLIDING if slides(i) else _FULL for i in range(layers)]
+    if len(types) != layers:
+        raise c.wrong("layer_types", types, f"one entry for each of the {layers} layers")
+    for each in types:
+        if each not in (_SLIDING, _FULL):
+            raise c.wrong("layer_types", each, f"a list of {_SLIDING!r} and {_FULL!r}")
+    return [window if each == _SLIDING else None for each in types]
+
+
+def switched_windows(c: ConfigFields, slides: Callable[[int], bool]) -> Windows:
+    """Return the windows if the config switches them on."""
+    return windows(c, slides) if c.flag("use_sliding_window") else [None] * depth(c)
+
+
+def late_windows(c: ConfigFields) -> Windows:
+    """Return Qwen's windows: all layers but the first few, when switched on."""
+    first = c.size("max_window_layers", least=0)
+    return switched_windows(c, lambda i: i >= first)
+
+
+def divides(c: ConfigFields, name: str, value: int, by: str, divisor: int) -> None:
+    """Refuse a field that is no multiple of another."""
+    if value % divisor:
+        raise InputError(f"{c.where}: field {name!r} is {value}; it should be a multiple of {by!r}, {divisor}")
+
+
+def llama(c: ConfigFields) -> Architecture:
+    """Llama and Granite."""
+    block = FeedForward(c.size("intermediate_size"), bias=c.flag("mlp_bias"))
+    return plain(c, biased(c, grouped(c)), everywhere(c, block))
+
+
+def mistral(c: ConfigFields) -> Architecture:
+    """Mistral and Phi-3: one window for all layers, if any."""
+    return plain(c, grouped(c), dense(c), windows(c, lambda i: True))
+
+
+def qwen2(c: ConfigFields) -> Architecture:
+    """Qwen2: biased queries, keys and values."""
+    return plain(c, replace(grouped(c), qkv_bias=True), dense(c), late_windows(c))
+
+
+def qwen3(c: ConfigFields) -> Architecture:
+    """Qwen3: queries and keys normalised per head."""
+    attention = replace(biased(c, grouped(c)), qk_norm=QKNorm.HEAD)
+    return plain(c, attention, dense(c), late_windows(c))
+
+
+def olmo2(c: ConfigFields) -> Architecture:
+    """OLMo 2: queries and keys normalised over their full width; two norms, after the blocks."""
+    return plain(c, replace(biased(c, grouped(c)), qk_norm=QKNorm.FULL), dense(c))
+
+
+def olmo3(c: ConfigFields) -> Architecture:
+    """OLMo 3: OLMo 2 with three windowed layers to each full one."""
+    attention = replace(biased(c, grouped(c)), qk_norm=QKNorm.FULL)
+    return plain(c, attention, dense(c), windows(c, lambda i: (i + 1) % 4 != 0))
+
+
+def gemma3(c: ConfigFields) -> Architecture:
+    """Gemma 3: four norms a layer, queries and keys normalised per head, five windowed layers to each full one."""
+    attention = replace(biased(c, grouped(c)), qk_norm=QKNorm.HEAD)
+    period = c.size("sliding_window_pattern")
+    return plain(c, attention, dense(c), windows(c, lambda i: (i + 1) % period != 0), norms=4)
+
+
+def mixtral(c: ConfigFields) -> Architecture:
+    """Mixtral: experts in every layer."""
+    experts = mixture(c, c.size("intermediate_size"))
+    return plain(c, grouped(c), everywhere(c, experts), windows(c, lambda i: True))
+
+
+def olmoe(c: ConfigFields) -> Architecture:
+    """OLMoE: experts in every layer, queries and keys normalised over their full width."""
+    attention = replace(biased(c, grouped(c)), qk_norm=QKNorm.FULL)
+    if attention.heads * attention.head_size != c.size("hidden_size"):
+        raise c.wrong("head_dim", attention.head_size, "absent, or hidden_size / num_attention_heads, in this family")
+    return plain(c, attention, everywhere(c, mixture(c, c.size("intermediate_size"))))
+
+
+def qwen2_moe(c: ConfigFields) -> Architecture:
+    """Qwen2-MoE: Qwen2's attention, routed experts, and one shared expert behind a gate."""
+    shared = c.size("shared_expert_intermediate_size", least=0)
+    attention = replace(grouped(c), qkv_bias=c.flag("qkv_bias"))
+    blocks = sparse_steps(c, shared_hidden=shared, shared_gate=True)
+    last = c.size("max_window_layers", least=0)
+    return plain(c, attention, blocks, switched_windows(c, lambda i: i % 2 == 0 and i < last))
+
+
+def qwen3_moe(c: ConfigFields) -> Architecture:
+    """Qwen3-MoE: Qwen3's attention, and experts in all layers but those that the config sets apart."""
+    attention = replace(biased(c, grouped(c)), qk_norm=QKNorm.HEAD)
+    return plain(c, attention, sparse_steps(c), switched_windows(c, lambda i: True))
+
+
+def gpt_oss(c: ConfigFields) -> Architecture:
+    """gpt-oss: sinks, biases everywhere, and a window in every other layer."""
+    experts = replace(mixture(c, c.size("intermediate_size")), bias=True, router_bias=True)
+    attention = replace(biased(c, grouped(c)), sinks=True)
+    return plain(c, attention, everywhere(c, experts), windows(c, lambda i: i % 2 == 0))
+
+
+def deepseek_v3(c: ConfigFields) -> Architecture:
+    """DeepSeek-V3: latent attention, some dense layers first, then routed and shared experts.
+
+    ``moe_layer_freq`` is honoured as in DeepSeek's own code; the class in transformers takes it for 1.
+    """
+    hidden, dense = c.size("moe_intermediate_size"), FeedForward(c.size("intermediate_size"))
+    shared = (c.optional_size("n_shared_experts", least=0) or 0) * hidden
+    experts = replace(mixture(c, hidden, ("n_routed_experts", "num_local_experts")), shared_hidden=shared)
+    first, step = c.size("first_k_dense_replace", least=0), c.size("moe_layer_freq")
+    blocks: list[Block] = [experts if i >= first and i % step == 0 else dense for i in range(depth(c))]
+    return plain(c, latent(c), blocks)
+
+
+def ouro(c: ConfigFields) -> Architecture:
+    """Ouro: every layer loops; four norms a layer, and a gate that says when to leave."""
+    once = plain(c, grouped(c), dense(c), late_windows(c), norms=4)
+    gate = once.width + 1
+    passes = c.size("total_ut_steps")
+    return replace(once, prelude=(), loop_block=once.prelude, recurrence=passes, other=once.other + gate)
+
+
+def huginn(c: ConfigFields) -> Architecture:
+    """Huginn: sandwich layers before, in and after the loop, and a linear adapter that feeds the input back in.
+
+    Models retrofitted from others may keep this model type with two norms a layer instead of four, which their
+    config does not say; they hold ``2 d_m`` weights a layer fewer than counted here.
+    """
+    c.word("injection_type", "linear")
+    c.word("block_class_name", "SandwichBlock")
+    width, heads = c.size("n_embd", "hidden_size"), c.size("n_heads", "num_attention_heads")
+    kv_heads = c.optional_size("num_key_value_heads") or heads
+    divides(c, "n_heads", heads, "num_key_value_heads", kv_heads)
+    divides(c, "n_embd", width, "n_heads", heads)
+    attention = Attention(heads, kv_heads, width // heads, qk_bias=c.flag("qk_bias"))
+    layer = Layer(attention, FeedForward(c.size("intermediate_size")), norms=4)
+    return Architecture(
+        width=width,
+        vocabulary=c.size("padded_vocab_size", "vocab_size"),
+        tied=c.flag("tie_embeddings"),
+        prelude=stack_of(layer, c.size("n_layers_in_prelude", least=0, most=MOST_LAYERS)),
+        loop_block=stack_of(layer, c.size("n_layers_in_recurrent_block", most=MOST_LAYERS)),
+        coda=stack_of(layer, c.size("n_layers_in_coda", least=0, most=MOST_LAYERS)),
+        recurrence=c.size("mean_recurrence"),
+        injection=2 * width**2 + c.flag("bias") * width,
+        other=width,
+    )
+
+
+def looped_moe(c: ConfigFields) -> Architecture:
+    """Our own model: ladder-like layers before, in and after the loop."""
+    width, experts = c.size("hidden_size"), c.size("num_experts")
+    block: Block = FeedForward(c.size("intermediate_size"))
+    if experts > 1:
+        shared = c.size("shared_expert_intermediate_size", least=0)
+        block = replace(mixture(c, c.size("moe_intermediate_size")), shared_hidden=shared)
+    heads, kv_heads = c.size("num_attention_heads"), c.size("num_key_value_heads")
+    divides(c, "num_attention_heads", heads, "num_key_value_heads", kv_heads)
+    layer = Layer(Attention(heads, kv_heads, c.size("head_dim")), block)
+    depths = (c.size(f"{each}_layers", least=0, most=MOST_LAYERS) for each in ("prelude", "loop", "coda"))
+    prelude, loop, coda = (stack_of(layer, depth) for depth in depths)
+    return Architecture(
+        width=width,
+        vocabulary=c.size("vocab_size"),
+        tied=c.flag("tie_word_embeddings"),
+        prelude=prelude,
+        loop_block=loop,
+        coda=coda,
+        recurrence=c.size("recurrence"),
+        injection=2 * width**2 if c.word("injection", "none", "add", "concat") == "concat" else 0,
+        other=width,
+    )
+
+
+@dataclass(frozen=True)
+class Family:
+    """How a config becomes an architecture, and what the family's class assumes where a field is absent."""
+
+    build: Callable[[ConfigFields], Architecture]
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+
+
+_PLAIN = {"tie_word_embeddings": False}
+_BIAS = {**_PLAIN, "attention_bias": False}
+_LATE = {"use_sliding_window": False, "sliding_window": 4096, "max_window_layers": 28}
+_SPARSE = {"decoder_sparse_step": 1}
+_GEMMA = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 262_208}
+_HUGINN = {"injection_type": "linear", "block_class_name": "SandwichBlock"}
+
+_LOOPED = {"injection": "none", "shared_expert_intermediate_size": 0, "tie_word_embeddings": True}
+
+FAMILIES: Mapping[str, Family] = {
+    "llama": Family(llama, {**_BIAS, "mlp_bias": False}),
+    "granite": Family(llama, {**_BIAS, "mlp_bias": False}),
+    "mistral": Family(mistral, {**_PLAIN, "num_key_value_heads": 8, "sliding_window": 4096}),
+    "phi3": Family(mistral, {**_PLAIN, "sliding_window": None}),
+    "qwen2": Family(qwen2, {**_PLAIN, **_LATE, "num_key_value_heads": 32}),
+    "qwen3": Family(qwen3, {**_BIAS, **_LATE, "num_key_value_heads": 32, "head_dim": 128}),
+    "olmo2": Family(olmo2, _BIAS),
+    "olmo3": Family(olmo3, {**_BIAS, "sliding_window": 4096}),
+    "gemma3_text": Family(
+        gemma3, {**_BIAS, **_GEMMA, "tie_word_embeddings": True, "sliding_window": 4096, "sliding_window_pattern": 6}
+    ),
+    "mixtral": Family(mixtral, {**_PLAIN, "num_key_value_heads": 8, "sliding_window": None}),
+    "olmoe": Family(olmoe, _BIAS),
+    "qwen2_moe": Family(qwen2_moe, {**_PLAIN, **_LATE, **_SPARSE, "num_key_value_heads": 16, "qkv_bias": True}),
+    "qwen3_moe": Family(qwen3_moe, {**_BIAS, **_LATE, **_SPARSE, "num_key_value_heads": 4}),
+    "gpt_oss": Family(
+        gpt_oss,
+        {**_PLAIN, "attention_bias": True, "num_key_value_heads": 8, "head_dim": 64, "sliding_window": 128},
+    ),
+    "deepseek_v3": Family(deepseek_v3, {**_BIAS, "q_lora_rank": 1536, "moe_layer_freq": 1}),
+    "ouro": Family(ouro, {**_PLAIN, **_LATE, "total_ut_steps": 4}),
+    "looped_moe": Family(looped_moe, _LOOPED),
+    "huginn_raven": Family(huginn, {**_HUGINN, "tie_embeddings": True, "qk_bias": True, "bias": False}),
+}
+"""By ``model_type``. Defaults are those of the class that transformers, or the family's own code, builds."""
+
 
 MOST_BYTES = 2**24
 """A larger file is no model's config, and reading it would take long."""

@@ -32,6 +32,16 @@ VERBS = {
     "eval": "Benchmarks and validation loss of checkpoints at every recurrence.",
     "demo": "The paper's designs and figures from its law, in one go.",
 }
+MODULES = {
+    "predict": "plan",
+    "compare": "fit",
+    "next": "fit",
+    "report": "figures",
+    "laws": "count",
+    "generate": "model",
+    "routing": "model",
+}
+"""Verbs that share a module with another one; every other verb has the module of its name."""
 
 
 class Verbs(click.Group):
@@ -43,7 +53,8 @@ class Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
-        command = import_module(f"loopscale.cli.{cmd_name}").command
+        module = import_module(f"loopscale.cli.{MODULES.get(cmd_name, cmd_name)}")
+        command = getattr(module, f"{cmd_name}_command")
         assert isinstance(command, click.Command)
         return command
 

@@ -20,7 +20,7 @@ PORT = 8642
 )
 @click.option("--allow-host", "allowed", multiple=True, metavar="NAME", help="A name that browsers may reach it by.")
 @click.option("--open/--no-open", "show", default=True, show_default=True, help="Open the page in a browser.")
-def command(port: int | None, host: str, allowed: tuple[str, ...], show: bool) -> None:
+def app_command(port: int | None, host: str, allowed: tuple[str, ...], show: bool) -> None:
     """Explore plans and fits in the browser, over an HTTP API of their own.
 
     \b

@@ -11,7 +11,7 @@ from loopscale.cli.options import INTEGERS
 from loopscale.errors import InputError, shown
 from loopscale.files import is_file
 from loopscale.fit import Observations
-from loopscale.fit.datasets import MICRO, PUBLIC_FILES, SWEEP_RECURRENCES, load_micro, load_public, simulate_sweep
+from loopscale.fit.data.public import MICRO, PUBLIC_FILES, SWEEP_RECURRENCES, load_micro, load_public, simulate_sweep
 from loopscale.laws import OUTER_LAWS, Counting
 from loopscale.quantities import parse_count
 

@@ -9,21 +9,20 @@ import click
 import numpy as np
 
 from loopscale.architecture import rung
+from loopscale.cli.options import console, print_table
 from loopscale.cli.plan import print_plan
 from loopscale.cli.profile import print_joint
-from loopscale.cli.show import console, print_table
 from loopscale.cli.sweep import run as run_sweep
 from loopscale.figures import draw_isoflop_over_recurrence, draw_joint_optimum
-from loopscale.figures.mappings import draw_loss_over_recurrence, loss_over_recurrence
-from loopscale.figures.picture import Panel, Picture
+from loopscale.figures.capacity import draw_loss_over_recurrence, loss_over_recurrence
 from loopscale.figures.reports.parts import add_picture
-from loopscale.figures.style import save
+from loopscale.figures.style import Panel, Picture, save
 from loopscale.files import make_folder, write_text
 from loopscale.fit import Fit, Observations, fit
-from loopscale.fit.datasets import load_micro
+from loopscale.fit.data.public import load_micro
 from loopscale.laws import published
 from loopscale.plan import Budget, Plan, isoflop_over_recurrence, joint_optimum, ladder_space, like, plan
-from loopscale.plan.words import legend, mark
+from loopscale.plan.text import legend, mark
 from loopscale.report import Report
 from loopscale.tables import Table
 
@@ -34,7 +33,7 @@ COLUMNS = ("E", "R", "tokens", "loss", "shipped", "law", "pass gain")
 @click.option("--out", type=click.Path(), default="out", show_default=True, help="Folder for everything it makes.")
 @click.option("--plan-only", is_flag=True, help="Stop before anything is trained: answers from the paper's law alone.")
 @click.pass_context
-def command(ctx: click.Context, out: str, plan_only: bool) -> None:
+def demo_command(ctx: click.Context, out: str, plan_only: bool) -> None:
     """Plan with the paper's law, train six tiny looped MoEs, fit a law to measured runs, and report.
 
     Takes two or three minutes on two cores. A demo that was stopped goes on where it was.
@@ -77,7 +76,7 @@ def _plan(folder: Path) -> tuple[Plan, list[Panel]]:
 
 def _train(ctx: click.Context, folder: Path) -> Observations:
     """Train the demo's runs, or go on with them, and return what they reached."""
-    from loopscale.sweep.export import observations
+    from loopscale.sweep.launch import observations
     from loopscale.sweep.spec import read_sweep
     from loopscale.sweep.store import Store
 

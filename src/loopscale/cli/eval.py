@@ -2,24 +2,150 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import click
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress as RichProgress
 
-from loopscale.cli.eval_show import Bar, Shown, show_results
-from loopscale.cli.options import COUNTS, EXITS, INTEGERS, WHOLE, check_recurrence, output_options
+from loopscale.cli.options import (
+    COUNTS,
+    EXITS,
+    INTEGERS,
+    WHOLE,
+    check_recurrence,
+    console,
+    output_options,
+    print_json,
+    print_table,
+)
 from loopscale.errors import InputError
-from loopscale.evaluate import Benchmark, Result, Store, Suite, make_rows, read_checkpoint
-from loopscale.evaluate.results import baseline_flops
-from loopscale.train.finished import model_of
+from loopscale.evaluate import (
+    Benchmark,
+    Result,
+    Row,
+    Store,
+    Suite,
+    case_study,
+    fit_saturation,
+    make_rows,
+    printed,
+    published_rows,
+    read_checkpoint,
+    tidy,
+    wide,
+)
+from loopscale.evaluate.results import LEAST, PAPER, baseline_flops, labels
+from loopscale.quantities import format_count
+from loopscale.train.run_dir import model_of
 
 if TYPE_CHECKING:
     from loopscale.evaluate.runner import Progress, Setup, Subject
-    from loopscale.evaluate.tasks import Tasks
-    from loopscale.evaluate.text import Text
+    from loopscale.evaluate.tasks import Tasks, Text
+
+COLUMNS = 6
+"""Scores that fit a screen beside each other."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """In which form to print."""
+
+    json: bool
+    csv: bool
+    markdown: bool
+    latex: bool
+
+
+class Bar:
+    """What is being done: a bar on a terminal, a line for each result elsewhere."""
+
+    def __init__(self, steps: int) -> None:
+        out = Console(stderr=True)
+        self._lines = None if out.is_terminal else out
+        self._bar = RichProgress(console=out, transient=True, disable=not out.is_terminal)
+        self._task = self._bar.add_task("", total=steps)
+        self._current = ""
+
+    def now(self, what: str, done: int = 0) -> None:
+        """Show what is being done, and how many requests of it are finished."""
+        self._current = what
+        self._bar.update(self._task, description=f"{escape(what)}: {done:,}")
+
+    def finished(self, results: int = 1) -> None:
+        """Go on by so many results."""
+        self._bar.advance(self._task, results)
+        if self._lines is not None and self._current:
+            self._lines.print(f"{self._current}: done", highlight=False, markup=False)
+        self._current = ""
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._bar.stop()
+
+
+def show_results(suite: Suite, rows: Sequence[Row], shown: Shown, *, published: bool, tidy_path: str | None) -> None:
+    """Print the table in the form asked for, and write the tidy one."""
+    everything = [*rows, *(published_rows(suite, case_study()) if published else ())]
+    if tidy_path is not None:
+        tidy(everything).save(tidy_path)
+    if shown.json:
+        print_json({"kind": "evaluations", "suite": suite.name, "rows": [asdict(row) for row in everything]})
+    elif shown.csv:
+        click.echo(wide(suite, everything).csv(), nl=False)
+    elif shown.markdown or shown.latex:
+        table = printed(suite, everything)
+        click.echo(table.markdown() if shown.markdown else table.latex(), nl=False)
+    else:
+        _print(suite, everything)
+
+
+def _print(suite: Suite, rows: Sequence[Row]) -> None:
+    names = labels(suite, rows)
+    for start in range(0, len(names), COLUMNS):
+        table = printed(suite, rows, names[start : start + COLUMNS])
+        lines = [[escape(str(cell)) for cell in row.values()] for row in table.records()]
+        print_table("" if start else f"suite {escape(suite.name)}", list(table.columns), lines, left=("model", "R"))
+    for note in _notes(suite, rows):
+        console().print(note, highlight=False, markup=False)
+
+
+def _notes(suite: Suite, rows: Sequence[Row]) -> Iterator[str]:
+    yield from _curves(suite, rows)
+    for name, flops in {
+        row.model: row.training_flops for row in rows if row.training_flops and not row.published
+    }.items():
+        yield f"{name}: {format_count(flops)} training FLOPs"
+    if any(row.published for row in rows):
+        yield f"{PAPER} {case_study().source}, as printed; its compute is over its own baseline"
+
+
+def _curves(suite: Suite, rows: Sequence[Row]) -> Iterator[str]:
+    """Yield a line on the saturating curve of each model's loss."""
+    for label in (each.label for each in suite.benchmarks if each.metric == "loss"):
+        for model in dict.fromkeys(row.model for row in rows if not row.exit and label in row.scores):
+            found = [row for row in rows if row.model == model and not row.exit and label in row.scores]
+            passes, losses = [row.recurrence for row in found], [row.scores[label].value for row in found]
+            if len(found) < LEAST:
+                continue
+            try:
+                curve = fit_saturation(passes, losses)
+            except InputError as error:
+                yield f"{model}: {label}: {error}"
+                continue
+            rising = f"; rises from R = {curve.rising_from}, not fitted" if curve.rising_from else ""
+            yield (
+                f"{model}: {label} ≈ {curve.once:.4f} − {curve.kappa1:.4f} (1 − exp(−(R − 1) / {curve.kappa2:.2f})), "
+                f"limit {curve.limit:.4f}, rmse {curve.rmse:.4f}{rising}"
+            )
+
 
 TEXT_METRICS = {"loss": "loss", "perplexity": "perplexity", "bits/byte": "bits_per_byte"}
 
@@ -74,7 +200,7 @@ def _thresholds(ctx: click.Context, param: click.Parameter, value: str) -> tuple
 @click.option("--latex", is_flag=True, help="Print the table in LaTeX.")
 @click.option("--download", is_flag=True, help="Only fetch the tasks' data, to use them where there is no network.")
 @output_options
-def command(
+def eval_command(
     checkpoints: tuple[str, ...], tasks: str | None, text_source: str | None, column: str, **given: Any
 ) -> None:
     """Evaluate checkpoints at several recurrences with lm-eval, and print the paper's results table.
@@ -146,7 +272,7 @@ def _suite(tasks: str) -> Suite:
 
 
 def _plan(tasks: str | None, text_source: str | None, column: str, given: dict[str, Any]) -> Work:
-    from loopscale.evaluate.backends import native_dtype
+    from loopscale.evaluate.lm import native_dtype
     from loopscale.evaluate.runner import EarlyExit, Setup
 
     if given["criterion"] is not None and given["backend"] != "hf":
@@ -154,7 +280,7 @@ def _plan(tasks: str | None, text_source: str | None, column: str, given: dict[s
     suite = Suite("text", ()) if tasks is None else _suite(tasks)
     text = None
     if text_source is not None:
-        from loopscale.evaluate.text import read_text
+        from loopscale.evaluate.tasks import read_text
 
         text = read_text(text_source, column)
         columns = [Benchmark(f"{text.name} {name}", f"text:{text.name}", metric=metric, scored=False)
@@ -204,7 +330,7 @@ def _one(
     pairs = plan_pairs(subject.model, benchmarks, passes, setup)
     found = evaluate(subject, pairs, setup, work.store, tasks, progress)
     if work.text is not None:
-        from loopscale.evaluate.validation import evaluate_text
+        from loopscale.evaluate.losses import evaluate_text
 
         found += evaluate_text(subject, work.text, passes, setup, work.store, progress)
     return found
@@ -225,7 +351,7 @@ def _stored(work: Work, benchmarks: tuple[Benchmark, ...]) -> list[Result]:
     free = ("backend", "dtype", "exit")
     expected = {each.task: work.setups[0].settings(each) for each in benchmarks}
     if work.text is not None:
-        from loopscale.evaluate.validation import text_settings
+        from loopscale.evaluate.losses import text_settings
 
         expected[f"text:{work.text.name}"] = text_settings(work.text, work.setups[0])
     return [

@@ -9,17 +9,82 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loopscale.cli.data import read_runs, reading_options
-from loopscale.cli.options import COUNT, law_option
-from loopscale.cli.show import progress_bar
+from loopscale.cli.options import COUNT, LAW, law_option, progress_bar
 from loopscale.errors import nearest, shown
-from loopscale.files import make_folder
-from loopscale.laws import DEFAULT, ScalingLaw
+from loopscale.files import make_folder, read_json
+from loopscale.laws import DEFAULT, PUBLISHED, ScalingLaw
+from loopscale.report import check_report_path
 
 if TYPE_CHECKING:
     from loopscale.figures import Sources
     from loopscale.figures.results import Kind
     from loopscale.fit import Observations
+    from loopscale.report import Report
     from loopscale.tables import Table
+
+KINDS = ("fit", "plan", "sweep", "evaluation")
+
+
+@click.command("report")
+@click.argument("kind", type=click.Choice(KINDS))
+@click.argument("file", type=click.Path())
+@reading_options
+@click.option("--law", type=LAW, help="The law that a plan trusts.  [default: the published law it names]")
+@click.option("--out", type=click.Path(), required=True, help="The page to write: .html in one file, or .md.")
+def report_command(kind: str, file: str, law: ScalingLaw | None, out: str, **reading: Any) -> None:
+    """Write one page for a fit, a plan, a sweep or an evaluation; nothing in it is fetched from elsewhere.
+
+    \b
+    KIND and FILE are
+      fit         a sweep (CSV, Parquet), fitted here with default settings; `loopscale fit --report` has them all
+      plan        a plan that `loopscale plan --out` wrote
+      sweep       a sweep, before any law is fitted
+      evaluation  a table of results: model, recurrence, task, metric, value, and stderr, training_flops where known
+
+    \b
+    loopscale report sweep runs.csv --out sweep.html
+    loopscale report fit runs.csv --out fit.html
+    loopscale report plan plan.json --out plan.html
+    """
+    check_report_path(out)
+    if law is not None and kind != "plan":
+        raise click.UsageError(f"--law goes with a plan, not with a {kind}")
+    if kind == "plan":
+        made = _plan(file, law)
+    elif kind == "evaluation":
+        made = _evaluation(file)
+    else:
+        made = _runs(kind, file, reading)
+    made.save(out)
+    click.echo(f"Saved {out}.")
+
+
+def _runs(kind: str, file: str, reading: dict[str, Any]) -> Report:
+    from loopscale.figures.reports import fit_report, sweep_report
+    from loopscale.fit import fit, resample
+    from loopscale.fit.fitting import default_form
+
+    observations = read_runs(file, **reading)
+    if kind == "sweep":
+        return sweep_report(observations)
+    outer, mapping = default_form(observations, None, None)
+    return fit_report(resample(fit(observations, outer=outer, mapping=mapping)))
+
+
+def _plan(file: str, law: ScalingLaw | None) -> Report:
+    from loopscale.figures.reports import plan_report
+
+    plan = read_json(file)
+    named = plan.get("law") if isinstance(plan, dict) else None
+    return plan_report(plan, law or PUBLISHED.get(str(named)), file)
+
+
+def _evaluation(file: str) -> Report:
+    from loopscale.figures.reports import evaluation_report
+    from loopscale.figures.results import RESULTS, read_table
+
+    return evaluation_report(read_table(file, RESULTS), file)
+
 
 FORMATS = ("png", "svg", "pdf")
 
@@ -39,7 +104,7 @@ FORMATS = ("png", "svg", "pdf")
 @click.option("--only", help="Draw these alone: names with commas between.")
 @click.option("--format", "formats", default="png,svg,pdf", show_default=True, help="Kinds of file to write.")
 @click.option("--out", type=click.Path(), required=True, help="Folder for the figures and their tables.")
-def command(
+def figures_command(
     law: ScalingLaw,
     data: str | None,
     held_out: str | None,
@@ -64,7 +129,7 @@ def command(
     loopscale figures --only joint-optimum,recurrence-map --format pdf --out figures
     """
     from loopscale.figures import GALLERY
-    from loopscale.figures.drawing import Task, draw_all
+    from loopscale.figures.gallery import Task, draw_all
 
     kinds = _chosen(formats, FORMATS, "--format")
     names = _chosen(only, GALLERY, "--only") if only else list(GALLERY)
@@ -103,7 +168,7 @@ def _sources(
     flops: float,
 ) -> Sources:
     from loopscale.figures import results as tables
-    from loopscale.figures.sources import Sources
+    from loopscale.figures.gallery import Sources
 
     papers = law.name == DEFAULT
     return Sources(
@@ -132,8 +197,8 @@ def _table(path: str | None, kind: Kind, stand_in: Callable[[], Table] | None = 
 
 def _metrics(paths: tuple[str, ...]) -> Table | None:
     """Read training metrics, each file a run of its own."""
-    from loopscale.figures.marks import stacked
     from loopscale.figures.results import METRICS, read_table
+    from loopscale.figures.style import stacked
 
     if not paths:
         return None

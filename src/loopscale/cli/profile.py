@@ -17,10 +17,12 @@ from loopscale.cli.options import (
     INTEGERS,
     MEMORIES,
     RUNG_LIST,
+    console,
     law_option,
     output_options,
+    print_json,
+    print_table,
 )
-from loopscale.cli.show import console, print_json, print_table
 from loopscale.laws import ScalingLaw
 from loopscale.plan import (
     Budget,
@@ -34,7 +36,7 @@ from loopscale.plan import (
     ladder_space,
     recurrence_map,
 )
-from loopscale.plan.words import law_in_words, legend, mark
+from loopscale.plan.text import law_in_words, legend, mark
 from loopscale.quantities import format_bytes, format_count, format_size
 from loopscale.tables import Table
 
@@ -61,7 +63,7 @@ JOINT_COLUMNS = ("memory", "size", "E", "R", "tokens", "loss", "agreement")
 @click.option("--eps", type=float, help="Least gain that justifies a step.  [default: the law's RMSE]")
 @law_option
 @output_options
-def command(kind: str, law: ScalingLaw, as_json: bool, as_csv: bool, **asked: Any) -> None:
+def profile_command(kind: str, law: ScalingLaw, as_json: bool, as_csv: bool, **asked: Any) -> None:
     """Show how loss, or the best choice, changes along an axis.
 
     \b

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from loopscale.cli.show import console, print_json
+from loopscale.cli.options import console, print_json
 from loopscale.errors import InputError
 from loopscale.quantities import format_count
 
@@ -19,7 +19,7 @@ from loopscale.quantities import format_count
 @click.option("--check", is_flag=True, help="Say what would be trained, and what it costs, and stop.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
-def command(
+def train_command(
     config: str | None, out: str | None, changes: tuple[str, ...], check: bool, quiet: bool, as_json: bool
 ) -> None:
     """Train a looped MoE as CONFIG.toml says; without one, a small model on the built-in corpus.
@@ -38,7 +38,7 @@ def command(
     run = TrainConfig.from_dict(data, where)
     folder = Path(out or Path("runs") / (Path(config).stem if config else "tiny"))
     from loopscale.train import trainer
-    from loopscale.train.process import launched_rank
+    from loopscale.train.parallel.process import launched_rank
 
     if check:
         _describe(run, folder)
@@ -81,11 +81,11 @@ def _changed(data: dict[str, Any], changes: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _describe(run: Any, folder: Path) -> None:
-    from loopscale.train import folders
+    from loopscale.train import run_dir
 
-    store = folders.open_tokens(run, progress=True)
-    model = folders.model_config(run, store)
-    counted = folders.summary(run, model, run.steps, 0.0)
+    store = run_dir.open_tokens(run, progress=True)
+    model = run_dir.model_config(run, store)
+    counted = run_dir.summary(run, model, run.steps, 0.0)
     console().print(
         f"{folder}: {format_count(counted['total'])} weights without embeddings, {format_count(counted['active'])} "
         f"active, {format_count(counted['loop'])} of them looped {model.recurrence} times; {run.steps:,} steps of "

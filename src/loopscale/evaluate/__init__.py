@@ -4,9 +4,18 @@ What needs torch or lm-eval (``runner``, ``validation``, ``lm``) is imported whe
 """
 
 from loopscale.evaluate.checkpoints import Model, read_checkpoint
-from loopscale.evaluate.published import PublishedTable, case_study
-from loopscale.evaluate.results import Row, make_rows, printed, published_rows, tidy, wide
-from loopscale.evaluate.saturation import Saturation, fit_saturation
+from loopscale.evaluate.results import (
+    PublishedTable,
+    Row,
+    Saturation,
+    case_study,
+    fit_saturation,
+    make_rows,
+    printed,
+    published_rows,
+    tidy,
+    wide,
+)
 from loopscale.evaluate.store import Key, Result, Score, Store
 from loopscale.evaluate.suites import Benchmark, Suite, builtin_suites, load_suite
 

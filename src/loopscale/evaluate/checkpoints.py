@@ -11,7 +11,7 @@ from typing import Any
 from loopscale.architecture import Architecture, read_config
 from loopscale.errors import InputError
 from loopscale.files import checksum, versioned
-from loopscale.train.finished import model_of, read_summary, run_of
+from loopscale.train.run_dir import model_of, read_summary, run_of
 
 SCHEMA = 1
 WEIGHTS = ("*.safetensors", "*.bin")

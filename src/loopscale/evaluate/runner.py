@@ -108,22 +108,22 @@ def _measure(
     subject: Subject, pending: Sequence[Pair], setup: Setup, store: Store, tasks: Tasks, progress: Progress
 ) -> None:
     """Fetch all data before any work, load the model once, and go through the pairs."""
-    from loopscale.evaluate import backends
+    from loopscale.evaluate import lm
 
     for pair in pending:
         progress.now(f"data of {pair.benchmark.label}")
         tasks.load(pair.benchmark)
-    make = {"hf": backends.hugging_face, "vllm": backends.vllm}[setup.backend]
+    make = {"hf": lm.hugging_face, "vllm": lm.vllm_engine}[setup.backend]
     with quiet():
         at = make(subject.path, subject.tokenizer, setup.dtype, setup.batch, setup.context)
         store.add_model(subject.model)
-        lm, current = None, 0
+        engine, current = None, 0
         for pair in pending:
             if pair.key.recurrence != current:
-                del lm  # an engine holds its memory until it is gone
+                del engine  # an engine holds its memory until it is gone
                 gc.collect()
-                lm, current = at(pair.key.recurrence), pair.key.recurrence
-            store.add(_run(lm, tasks.load(pair.benchmark), pair, setup, progress))
+                engine, current = at(pair.key.recurrence), pair.key.recurrence
+            store.add(_run(engine, tasks.load(pair.benchmark), pair, setup, progress))
             progress.finished()
 
 
@@ -131,7 +131,7 @@ def _run(lm: Any, loaded: Any, pair: Pair, setup: Setup, progress: Progress) -> 
     """Evaluate one task at one recurrence."""
     from lm_eval.evaluator import evaluate as run_harness
 
-    from loopscale.evaluate.backends import listening
+    from loopscale.evaluate.lm import listening
 
     name, start = f"{pair.benchmark.label} at R = {pair.key.recurrence}", time.monotonic()
     count = _start_exit(lm, setup.exit)

@@ -9,18 +9,22 @@ from loopscale.figures.capacity import (
     draw_asymptote,
     draw_gain_by_mapping,
     draw_gain_by_sparsity,
+    draw_loss_over_recurrence,
     draw_multiplier,
+    fit_mappings,
     gain_by_mapping,
     gain_by_sparsity,
+    loss_over_recurrence,
     multiplier_by_sparsity,
 )
 from loopscale.figures.fitting import draw_intervals, draw_observed, draw_residuals, intervals, residuals
-from loopscale.figures.gallery import GALLERY
-from loopscale.figures.mappings import draw_loss_over_recurrence, fit_mappings, loss_over_recurrence
+from loopscale.figures.gallery import GALLERY, Sources
 from loopscale.figures.optima import (
     draw_best_experts,
     draw_best_recurrence,
     draw_experts_map,
+    draw_isoflop_over_recurrence,
+    draw_isoflop_over_size,
     draw_joint_optimum,
     draw_recurrence_map,
 )
@@ -32,11 +36,8 @@ from loopscale.figures.outcomes import (
     draw_training,
     mean_scores,
 )
-from loopscale.figures.picture import Panel, Picture
-from loopscale.figures.profiles import draw_isoflop_over_recurrence, draw_isoflop_over_size
 from loopscale.figures.results import METRICS, PSI, RESULTS, TEST_TIME, read_table
-from loopscale.figures.sources import Sources
-from loopscale.figures.style import new_figure, save
+from loopscale.figures.style import Panel, Picture, new_figure, save
 
 __all__ = [
     "GALLERY",

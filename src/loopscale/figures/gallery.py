@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
 
 import numpy as np
 
 from loopscale.architecture import rung, width_for_active
 from loopscale.errors import InputError
-from loopscale.figures import capacity, fitting, mappings, optima, outcomes, profiles
-from loopscale.figures.picture import Panel, Picture
-from loopscale.figures.sources import Sources
-from loopscale.figures.style import scientific
+from loopscale.figures import capacity, fitting, optima, outcomes
+from loopscale.figures.capacity import fit_mappings
+from loopscale.figures.style import Panel, Picture, scientific
+from loopscale.fit import Observations, simulate_sweep
+from loopscale.fit.data.public import SWEEP_EXPERTS, SWEEP_RECURRENCES
 from loopscale.laws import ScalingLaw
 from loopscale.laws.mappings import NoGain
 from loopscale.plan import (
@@ -26,6 +33,133 @@ from loopscale.plan import (
     recurrence_map,
 )
 from loopscale.tables import Table
+
+RESAMPLES = 100
+
+
+@dataclass(frozen=True, eq=False)
+class Sources:
+    """What there is to draw; a picture whose source is missing is left out."""
+
+    law: ScalingLaw
+    observations: Observations | None = None
+    held_out: str | None = None
+    """A slice like ``R=16``; without one, the largest R is held out where there are three or more."""
+    results: Table | None = None
+    psi: Table | None = None
+    metrics: Table | None = None
+    test_time: Table | None = None
+    flops: float = 5e21
+    origins: Mapping[str, str] | None = None
+    """Where ``results`` and ``psi`` come from, to be said in the captions."""
+
+    @cached_property
+    def sweep(self) -> Observations:
+        """The given sweep, or one simulated from the law on the paper's grid."""
+        if self.observations is not None:
+            return self.observations
+        if isinstance(self.law.mapping, NoGain):
+            raise InputError(f"law {self.law.name} knows no recurrence to simulate a sweep with; give --data")
+        experts = SWEEP_EXPERTS if self.law.outer.uses_experts else (1,)
+        noise = 0.0037 if self.law.rmse is None else self.law.rmse
+        return simulate_sweep(self.law, experts=experts, recurrences=(*SWEEP_RECURRENCES, 16), noise=noise)
+
+    @property
+    def hidden(self) -> str | None:
+        """The slice of the sweep that mappings are not fitted to."""
+        return self.held_out or _largest(self.sweep)
+
+    @cached_property
+    def mappings(self) -> dict[str, ScalingLaw]:
+        """The mappings fitted to the rows that are not held out, each with its resampled laws."""
+        return {name: each.law for name, each in fit_mappings(self.sweep, self.hidden, RESAMPLES).items()}
+
+    @property
+    def truth(self) -> ScalingLaw | None:
+        """What the sweep was simulated from; None for losses of real runs."""
+        return self.law if self.observations is None else None
+
+    @property
+    def fitted(self) -> ScalingLaw:
+        """The law that stands beside the sweep: the given one, or a fit to what was simulated from it."""
+        if self.observations is not None:
+            return self.law
+        return self.mappings.get(self.law.mapping.name, list(self.mappings.values())[-1])
+
+    @property
+    def where(self) -> str:
+        """Say where the sweep's losses come from."""
+        return f"of {self.sweep.source}" if self.truth is None else f"simulated from {self.law.name}"
+
+    def prepare(self) -> None:
+        """Fit what several pictures share, once."""
+        with suppress(InputError):  # said by the pictures that need it
+            self.mappings  # noqa: B018
+
+    def origin(self, name: str) -> str:
+        """Say where a table comes from, as a caption ends."""
+        return "" if self.origins is None or name not in self.origins else f" {self.origins[name]}"
+
+
+def _largest(observations: Observations) -> str | None:
+    R = np.unique(observations.points.recurrence)
+    return f"R={R[-1]:g}" if len(R) >= 3 else None
+
+
+PAYS = 4
+"""Pictures from which a second process pays for its start."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What to draw from, where to, and in which formats."""
+
+    sources: Sources
+    folder: Path
+    formats: Sequence[str]
+
+    def draw(self, name: str) -> str | None:
+        """Draw one picture; return why not, where its source is missing."""
+        try:
+            GALLERY[name](self.sources).save(self.folder, self.formats)
+        except InputError as error:
+            return str(error)
+        return None
+
+
+def draw_all(task: Task, names: Sequence[str], progress: Callable[[int, int], None] | None = None) -> dict[str, str]:
+    """Draw the named pictures; return those left out, each with the reason."""
+    left_out: dict[str, str] = {}
+    for done, (name, reason) in enumerate(_drawn(task, names), 1):
+        if reason is not None:
+            left_out[name] = reason
+        if progress is not None:
+            progress(done, len(names))
+    return left_out
+
+
+def _drawn(task: Task, names: Sequence[str]) -> Iterator[tuple[str, str | None]]:
+    workers = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1, 4)
+    if workers < 2 or len(names) < PAYS:
+        yield from ((name, task.draw(name)) for name in names)
+        return
+    task.sources.prepare()
+    context = multiprocessing.get_context("fork")  # which hands the task over as it is
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=_take, initargs=(task,)) as pool:
+        yield from zip(names, pool.map(_draw, names), strict=True)
+
+
+_taken: list[Task] = []
+"""The task of this worker process."""
+
+
+def _take(task: Task) -> None:
+    _taken.append(task)
+
+
+def _draw(name: str) -> str | None:
+    return _taken[-1].draw(name)
+
 
 BUDGETS = np.geomspace(1e20, 1e23, 121)
 SIZES = np.geomspace(0.1e9, 2.5e9, 41)
@@ -47,8 +181,8 @@ def loss_by_mapping(sources: Sources) -> Picture:
     """Loss against R by mapping, with the observations fitted and those held out."""
     panels = []
     for E in _seen_experts(sources):
-        table = mappings.loss_over_recurrence(sources.sweep, sources.mappings, [E], sources.hidden)
-        panels.append(Panel(table, mappings.draw_loss_over_recurrence, f"e{E:g}"))
+        table = capacity.loss_over_recurrence(sources.sweep, sources.mappings, [E], sources.hidden)
+        panels.append(Panel(table, capacity.draw_loss_over_recurrence, f"e{E:g}"))
     caption = f"Loss against recurrence: points {sources.where}, hollow ones ({sources.hidden}) not fitted."
     return Picture("loss-by-mapping", caption, tuple(panels))
 
@@ -79,7 +213,7 @@ def isoflop_size(sources: Sources) -> Picture:
     panels = []
     for E in _experts(sources):
         table = isoflop_over_size(sources.law, (5e20, 1e21), (E,), (1, 2, 4), np.geomspace(640, 2304, 81))
-        panels.append(Panel(table, profiles.draw_isoflop_over_size, f"e{E}"))
+        panels.append(Panel(table, optima.draw_isoflop_over_size, f"e{E}"))
     return Picture("isoflop-size", "Loss against active size at fixed compute; markers are minima.", tuple(panels))
 
 
@@ -97,7 +231,7 @@ def isoflop_recurrence(sources: Sources) -> Picture:
     _looping(sources)
     table = isoflop_over_recurrence(sources.law, [sources.flops], ladder_space(["0.3B", "1.0B"], _experts(sources)))
     caption = f"Loss against recurrence at {scientific(sources.flops)} FLOPs; stars mark R*."
-    return _one("isoflop-recurrence", caption, table, profiles.draw_isoflop_over_recurrence)
+    return _one("isoflop-recurrence", caption, table, optima.draw_isoflop_over_recurrence)
 
 
 def recurrence_maps(sources: Sources) -> Picture:

@@ -10,8 +10,7 @@ import numpy as np
 
 from loopscale.errors import InputError
 from loopscale.evaluate.suites import builtin_suites, load_suite
-from loopscale.figures.marks import groups
-from loopscale.figures.style import LOSS, RECURRENCE, colour, finish, legend, marker, or_new, powers, scientific
+from loopscale.figures.style import LOSS, RECURRENCE, colour, finish, groups, legend, marker, or_new, powers, scientific
 from loopscale.tables import Table
 
 OVERALL = "overall"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from loopscale.errors import InputError, nearest, shown
-from loopscale.fit.sources import read_columns
+from loopscale.fit.data.read import read_columns
 from loopscale.tables import Table
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from loopscale.arrays import FloatArray
 from loopscale.errors import InputError
 from loopscale.files import write_bytes
 from loopscale.quantities import format_count
+from loopscale.tables import Table
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe and Ito's palette, which stays apart for colour-blind readers."""
@@ -135,3 +138,177 @@ def save(figure: Any, path: str | Path) -> None:
     with rc_context({"pdf.fonttype": 42, "svg.hashsalt": "loopscale"}):
         figure.savefig(out, format=kind, metadata=undated)
     write_bytes(path, out.getvalue())
+
+
+Row = Mapping[str, Any]
+SHADE = "0.92"
+OUTSIDE = "extrapolated"
+
+
+def groups(table: Table, *names: str) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
+    """Return the rows by their values in ``names``, in order of first appearance."""
+    found: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in table.records():
+        found.setdefault(tuple(row[name] for name in names), []).append(row)
+    return found
+
+
+def stacked(parts: Sequence[tuple[str, Any, Mapping[str, Any]]]) -> Table:
+    """Return parts (column, name, columns) under one another, each named in ``column``; NaN where one lacks another."""
+    names = list(dict.fromkeys(key for column, _, values in parts for key in (column, *values)))
+    found: dict[str, list[Any]] = {name: [] for name in names}
+    for column, name, values in parts:
+        length = len(next(iter(values.values())))
+        cells = {column: [name] * length, **values}
+        for key in names:
+            found[key].extend(np.asarray(cells[key]).tolist() if key in cells else [np.nan] * length)
+    return Table(found)
+
+
+def draw_curve(
+    axes: Any,
+    rows: Sequence[Row],
+    x: str,
+    y: str,
+    place: int,
+    label: str,
+    *,
+    unit: float = 1.0,
+    steps: bool = False,
+    width: float = 1.3,
+) -> None:
+    """Draw one curve: a line, its band where rows have one, and white dashes over what is extrapolated."""
+    X, Y = np.array([row[x] for row in rows]) / unit, np.array([row[y] for row in rows], float)
+    style = {"drawstyle": "steps-post"} if steps else {}
+    axes.plot(X, Y, color=colour(place), linewidth=width, label=label, **style)
+    draw_band(axes, X, rows, y, place, steps=steps)
+    outside = np.array([bool(row.get(OUTSIDE)) for row in rows])
+    if outside.any():
+        if not steps:  # a segment that ends outside is extrapolated too
+            outside = outside | np.append(outside[1:], False) | np.append(False, outside[:-1])
+        hidden = np.where(outside, Y, np.nan)
+        axes.plot(X, hidden, color="white", linewidth=width * 0.75, linestyle=(0, (1, 2)), gid=OUTSIDE, **style)
+
+
+def draw_band(axes: Any, X: FloatArray, rows: Sequence[Row], y: str, place: int, *, steps: bool = False) -> None:
+    """Fill between ``y_low`` and ``y_high`` where the rows carry them."""
+    if f"{y}_low" in rows[0]:
+        low, high = ([row[f"{y}_{end}"] for row in rows] for end in ("low", "high"))
+        step = "post" if steps else None
+        axes.fill_between(X, low, high, color=colour(place), alpha=0.2, linewidth=0, step=step)
+
+
+def shade_extrapolated(axes: Any, rows: Iterable[Row], x: str, *, unit: float = 1.0) -> None:
+    """Shade the part of the x axis where every curve is extrapolated."""
+    inside: dict[float, bool] = {}
+    for row in rows:
+        inside[row[x] / unit] = inside.get(row[x] / unit, False) or not row[OUTSIDE]
+    if not inside:
+        return
+    X = np.array(sorted(inside))
+    outside = np.array([not inside[value] for value in X])
+    limits = axes.get_xlim()
+    edges = _edges(X, limits, axes.get_xscale() == "log")
+    for first, last in _spans(outside):
+        named = {} if any(each.get_gid() == OUTSIDE for each in axes.patches) else {"label": OUTSIDE}
+        axes.axvspan(edges[first], edges[last], color=SHADE, zorder=0, linewidth=0, gid=OUTSIDE, **named)
+    axes.set_xlim(limits)
+
+
+def _edges(X: FloatArray, limits: tuple[float, float], logarithmic: bool) -> FloatArray:
+    """Return where each x begins and ends: halfway to its neighbours, the outer ones at the limits."""
+    middles = np.sqrt(X[:-1] * X[1:]) if logarithmic else (X[:-1] + X[1:]) / 2
+    return np.concatenate([[limits[0]], middles, [limits[1]]])
+
+
+def _spans(flags: Any) -> list[tuple[int, int]]:
+    """Return (first, one past the last) of every run of true flags."""
+    turns = np.flatnonzero(np.diff(np.concatenate([[0], flags.astype(int), [0]])))
+    return list(zip(turns[::2].tolist(), turns[1::2].tolist(), strict=True))
+
+
+def draw_map(
+    axes: Any, table: Table, x: str, y: str, value: str, levels: Sequence[float], write: Callable[[float], str]
+) -> Any:
+    """Draw a map of discrete choices as cells with a colour bar; hatches mark extrapolated cells, dots doubtful ones.
+
+    Rows come as a full grid, ``y`` changing fastest. Doubtful: fewer than half of the resampled laws agree.
+    """
+    X, Y = (np.array(list(dict.fromkeys(table.columns[name])), float) for name in (x, y))
+    cells = {name: np.array(table.columns[name]).reshape(len(X), len(Y)).T for name in (value, OUTSIDE, "agreement")}
+    place = np.searchsorted(np.asarray(levels), np.nan_to_num(cells[value].astype(float), nan=levels[0]))
+    shown = np.ma.masked_where(np.isnan(cells[value].astype(float)), place)
+    mesh = axes.pcolormesh(
+        X, Y, shown, cmap=_choices(len(levels)), vmin=-0.5, vmax=len(levels) - 0.5, shading="nearest", rasterized=True
+    )
+    _hatch(axes, X, Y, cells[OUTSIDE] != "", "////", OUTSIDE)
+    _hatch(axes, X, Y, cells["agreement"].astype(float) < 0.5, "....", "doubtful")
+    bar = axes.get_figure(root=True).colorbar(mesh, ax=axes, ticks=range(len(levels)), pad=0.02, aspect=14)
+    bar.ax.set_yticklabels([write(level) for level in levels])
+    bar.ax.tick_params(labelsize=6.5, length=2)
+    return bar
+
+
+def _choices(count: int) -> Any:
+    """Return ``count`` colours from dark to bright that colour-blind readers can order."""
+    from matplotlib import colormaps
+
+    return colormaps["cividis"].resampled(count)
+
+
+def _hatch(axes: Any, X: FloatArray, Y: FloatArray, where: Any, hatch: str, name: str) -> None:
+    if where.any() and len(X) > 1 and len(Y) > 1:
+        drawn = axes.contourf(X, Y, where.astype(float), levels=[0.5, 1.5], hatches=[hatch], colors="none")
+        drawn.set(edgecolor=(1, 1, 1, 0.55), linewidth=0, gid=name)
+
+
+Draw = Callable[[Table, Any], Any]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One set of axes: the table, and what draws it."""
+
+    table: Table
+    draw: Draw
+    name: str = ""
+    """What tells this panel's table from the others of the picture."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Panels under one another, in the width of a paper column."""
+
+    name: str
+    caption: str
+    panels: tuple[Panel, ...]
+    height: float = 2.6
+    """Inches for each panel."""
+
+    def figure(self, columns: int = 1) -> Any:
+        """Return the drawn matplotlib figure, ``columns`` panels side by side."""
+        figure, places = new_figure(-(-len(self.panels) // columns), columns, COLUMN, self.height)
+        for panel, axes in zip(self.panels, places, strict=False):
+            panel.draw(panel.table, axes)
+        for unused in places[len(self.panels) :]:
+            unused.remove()
+        return figure
+
+    def save(self, folder: str | Path, formats: Sequence[str] = FORMATS) -> list[Path]:
+        """Write the picture in each format, and each panel's table as CSV; return what was written."""
+        figure, where = self.figure(), Path(folder)
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # laid out once, not again for each format
+        written = []
+        for kind in formats:
+            written.append(where / f"{self.name}.{kind}")
+            save(figure, written[-1])
+        for ending, table in self.tables().items():
+            written.append(where / f"{self.name}{ending}.csv")
+            table.save(written[-1])
+        return written
+
+    def tables(self) -> dict[str, Table]:
+        """Return the tables by what their file's name ends in; panels that share a table share its file."""
+        shared = {id(panel.table) for panel in self.panels}
+        return {f"-{panel.name}" if len(shared) > 1 else "": panel.table for panel in self.panels}

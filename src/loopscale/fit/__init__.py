@@ -1,23 +1,23 @@
 """Observations in, a fitted law with honest uncertainty out."""
 
-from loopscale.fit.datasets import load_public, simulate_sweep
-from loopscale.fit.diagnostics import (
+from loopscale.fit.data.observations import Observations
+from loopscale.fit.data.public import load_public, simulate_sweep
+from loopscale.fit.diagnose import (
+    Profile,
     correlations,
     fitted_span,
     identification,
     mid_schedule,
     outliers,
+    profile,
     residuals_by_axis,
     run_share,
     unidentified,
     warnings,
 )
-from loopscale.fit.fitting import fit
-from loopscale.fit.observations import Observations
-from loopscale.fit.profile import Profile, profile
-from loopscale.fit.result import Fit, Recipe, Scheme
+from loopscale.fit.fitting import Fit, Recipe, Scheme, fit
+from loopscale.fit.resample import coefficient_intervals, prediction_interval, resample
 from loopscale.fit.summary import r_squared, summary, values
-from loopscale.fit.uncertainty import coefficient_intervals, prediction_interval, resample
 
 __all__ = [
     "Fit",

@@ -2,23 +2,141 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from enum import Enum
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
 from loopscale.arrays import FloatArray
 from loopscale.errors import InputError, nearest, shown
-from loopscale.fit.checks import check_data
+from loopscale.fit.data.observations import Observations
 from loopscale.fit.degeneracy import coefficients_at_bound, robust_deviation, why_degenerate
-from loopscale.fit.observations import Observations
-from loopscale.fit.problem import Problem, pose
-from loopscale.fit.recipes import paper_recipe
-from loopscale.fit.result import Fit, Recipe
-from loopscale.fit.search import Found, search
-from loopscale.fit.starts import random_starts, staged_start, start_from, typical
+from loopscale.fit.problem import Problem, check_data, pose
+from loopscale.fit.solver import Ends, Found, huber, random_starts, search, staged_start, start_from, typical
 from loopscale.laws import BILLIONS, FittedRange, ScalingLaw, outer_law
 from loopscale.laws import mapping as find_mapping
+from loopscale.laws.mappings import NoGain
+
+
+class Recipe(Enum):
+    """How the optimum is looked for; the objective is the same."""
+
+    DEFAULT = "default"
+    """Exact gradients, bounds, many starts."""
+    PAPER = "paper"
+    """The paper's own two stages with finite differences."""
+
+
+class Scheme(Enum):
+    """What a resampled data set is made of."""
+
+    RUNS = "runs"
+    """As many runs as there are, with replacement: rows of one run stay together."""
+    OBSERVATIONS = "observations"
+    """As many rows as there are, with replacement."""
+    PAPER = "paper"
+    """90% of the rows without replacement, as the paper does: intervals about three times too narrow."""
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """A law, the data it was fitted to, and what the search found."""
+
+    law: ScalingLaw
+    observations: Observations
+    objective: float
+    """Sum of Huber(delta) over the residuals of ln loss."""
+    delta: float
+    recipe: Recipe
+    starts: int
+    agreeing: int
+    """Starts that ended within 0.1% of the best objective."""
+    free: tuple[str, ...]
+    """Coefficients that were varied."""
+    at_bound: tuple[str, ...]
+    degenerate: tuple[str, ...]
+    """Why the coefficients mean nothing, if so; empty where the fit is sound."""
+    fixed: Mapping[str, float] = field(default_factory=dict)
+    bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """The user's own bounds; other coefficients keep those of their form."""
+    scheme: Scheme | None = None
+    """How ``law.resamples`` were drawn, once they are."""
+
+    @property
+    def residuals(self) -> FloatArray:
+        """Predicted minus observed ln loss, row by row."""
+        predicted = self.law(self.observations.points)
+        return np.asarray(np.log(predicted) - np.log(self.observations.loss))
+
+    def __str__(self) -> str:
+        from loopscale.fit.summary import summary  # which reads fits
+
+        return summary(self)
+
+
+def default_outer(observations: Observations) -> str:
+    """Return the outer law that the data call for: with experts where any run has them."""
+    return "joint-moe" if np.any(observations.points.experts > 1) else "chinchilla"
+
+
+def default_mapping(observations: Observations) -> str:
+    """Return the richest recurrence mapping that the data can tell."""
+    points = observations.points
+    if not np.any(points.recurrence > 1):
+        return "none"
+    sparse = points.total is not None and bool((points.m < 1).any())
+    return "sparsity-conditional" if sparse else "bounded"
+
+
+def default_form(data: Observations, outer: str | None, mapping: str | None) -> tuple[str, str]:
+    """Return the form to fit: what is given, and what the data call for where nothing is."""
+    return outer or default_outer(data), mapping or default_mapping(data)
+
+
+def paper_recipe(problem: Problem, start: FloatArray, delta: float) -> Ends:
+    """Return where the paper's procedure ends from one start, given in search coordinates."""
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # curve_fit warns of a covariance that is not used
+        plain = _plain(problem)
+        x = problem.vectors(start)[problem.free]
+        once, base = problem.R == 1, problem.base
+        if not isinstance(problem.mapping, NoGain) and base.any() and once.sum() > base.sum():
+            x[base] = _stage(plain.rows(once).holding(~base, x), x[base], delta)
+        x = _stage(plain, x, delta)
+        u = problem.point(dict(zip(problem.free_names, x.tolist(), strict=True)))
+        return Ends(u[None, :], huber(problem.residuals(u), delta)[None])
+
+
+def _stage(problem: Problem, x: FloatArray, delta: float) -> FloatArray:
+    from scipy.optimize import Bounds, curve_fit, minimize  # half a second, which only this recipe should cost
+
+    box, loss, unit = (problem.lower, problem.upper), np.exp(problem.log_loss), 1.0
+
+    def predicted(_: FloatArray, *values: float) -> FloatArray:
+        return np.asarray(np.exp(problem.residuals(np.array(values))) * loss)
+
+    def objective(values: FloatArray) -> float:
+        return float(huber(problem.residuals(values), delta)) / unit
+
+    # Where it does not converge or meets something that is not a number, the second step goes on from the start.
+    with suppress(RuntimeError, ValueError):
+        x = curve_fit(predicted, problem.log_loss, loss, p0=x, bounds=box)[0]
+    unit = float(huber(problem.residuals(x), delta)) or 1.0
+    # Enough trials for the tolerance, not a count, to end the descent.
+    options: Any = {"maxiter": 5_000, "maxfun": 200_000}
+    return np.asarray(minimize(objective, x, method="L-BFGS-B", bounds=Bounds(*box), options=options).x)
+
+
+def _plain(problem: Problem) -> Problem:
+    """Return the problem in the coefficients themselves, none in logarithm."""
+    lower, upper = (problem.vectors(u)[problem.free] for u in (problem.lower, problem.upper))
+    return replace(problem, logarithmic=np.zeros(len(problem.free), dtype=bool), lower=lower, upper=upper)
+
 
 DELTA = 1e-3
 STARTS = 8

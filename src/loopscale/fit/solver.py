@@ -9,12 +9,14 @@ Array names end in their axes: S descents side by side, P free coefficients, R r
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from loopscale.arrays import BoolArray, FloatArray, IntArray
 from loopscale.fit.problem import Problem
+from loopscale.laws.mappings import NoGain
 
 FIRST_REACH, MOST_REACH = 0.1, 0.2
 """Longest step, as a part of the box's width along any coefficient: at the start, and at most."""
@@ -221,3 +223,157 @@ def _solve_free(
     except np.linalg.LinAlgError:
         # One singular model stops the whole stack; a step down the scaled gradient serves until the damping has grown.
         return np.asarray(right_SP / np.maximum(np.einsum("spp->sp", hessian_SPP), 1e-300))
+
+
+_TYPICAL = {
+    "alpha": -0.3, "beta": -0.3, "delta": -0.1, "gamma": 0.0, "omega": 0.0, "zeta": 0.0,
+    "E_start": 2.0, "phi": 0.5, "kappa1": 0.5, "kappa2": 2.0, "theta": 0.3, "theta1": 0.3, "theta2": 0.3,
+}  # fmt: skip
+
+
+def typical(problem: Problem) -> dict[str, float]:
+    """Return a plausible value for every coefficient, sized by the data."""
+    loss, log_N, log_D = np.exp(problem.log_loss), np.log(problem.N).mean(), np.log(problem.D).mean()
+    floor = 0.7 * loss.min()
+    part = 0.5 * (loss.mean() - floor)
+    values = dict(_TYPICAL)
+    values |= {"A": part * np.exp(0.3 * log_N), "B": part * np.exp(0.3 * log_D), "c": floor}
+    values["E_max"] = max(100.0, 2.0 * problem.E.max())
+    if problem.outer.name == "routed":
+        level = np.log10(loss).mean() + 0.1 * log_N / np.log(10.0)
+        values |= {"a": -0.1, "b": -0.1, "c": 0.0, "d": level}
+    fixed = {name: value for name, value in zip(problem.names, problem.values, strict=True) if not np.isnan(value)}
+    return {name: float(values[name]) for name in problem.names} | fixed
+
+
+def random_starts(problem: Problem, count: int, seed: int) -> FloatArray:
+    """Return points drawn evenly over the whole box."""
+    return problem.lower + problem.width * np.random.default_rng(seed).random((count, len(problem.free)))
+
+
+def staged_start(problem: Problem) -> FloatArray:
+    """Return a start whose base law has been fitted to the rows with R = 1, as the paper's first stage is."""
+    u = problem.point(typical(problem))
+    base, once = problem.base, problem.R == 1
+    if isinstance(problem.mapping, NoGain) or not base.any() or once.sum() <= len(problem.free):
+        return u
+    stage = spread_rows(problem.rows(once), 8 * len(problem.free)).holding(~base, u)
+    u[base] = descend(stage, u[base][None, :], tolerance=1e-2, patience=4).u_SP[0]
+    return u
+
+
+def spread_rows(problem: Problem, most: int) -> Problem:
+    """Return the problem on at most that many rows, spread evenly over the sorted design.
+
+    A search needs the shape of the objective, not its last digit; a tenth of the rows has it.
+    """
+    if len(problem) <= most:
+        return problem
+    order = np.lexsort((problem.D, problem.N, problem.R, problem.E))
+    chosen = order[np.linspace(0, len(order) - 1, most).round().astype(int)]
+    return problem.rows(np.sort(chosen))
+
+
+def start_from(problem: Problem, coefficients: Mapping[str, float]) -> FloatArray:
+    """Return a start at given coefficients; those not given are typical."""
+    return problem.point(typical(problem) | dict(coefficients))
+
+
+AGREE = 1e-3
+"""Starts agree when their objectives are within this of the best."""
+EXACT = 1e-15
+"""Objectives below this are zero: residuals of 1e-9, as data without noise leave."""
+ROUGH_ROWS = 120
+SIDE_BY_SIDE = 2000
+"""Rows times descents that run side by side: enough to hide Python, few enough for the cache."""
+HOPELESS = 30.0
+"""A start whose squared error on some of the rows is this far above the best is not finished on all of them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """The best point, and where every start ended."""
+
+    u: FloatArray
+    value: float
+    ends: Ends
+
+    @property
+    def agreeing(self) -> BoolArray:
+        """The starts that ended at the best objective."""
+        return np.asarray(self.ends.value_S <= self.value * (1 + AGREE) + EXACT)
+
+
+def search(problem: Problem, starts_SP: FloatArray, delta: float) -> Found:
+    """Descend from every start, by least squares on some rows first, then by the objective on all of them."""
+    some = spread_rows(problem, max(ROUGH_ROWS, 8 * len(problem.free)))
+    rough = _revived(some, side_by_side(some, starts_SP, tolerance=1e-4))
+    basin_S, first_B = _basins(some, rough)
+    hopeful_B = rough.value_S[first_B] <= HOPELESS * rough.value_S.min()
+    u_BP = rough.u_SP[first_B]
+    value_B = huber(problem.residuals(u_BP), delta, problem.weight)
+    finished = finish(problem, u_BP[hopeful_B], delta)
+    u_BP[hopeful_B], value_B[hopeful_B] = finished.u_SP, finished.value_S
+    best = int(np.argmin(value_B))
+    return Found(u_BP[best], float(value_B[best]), Ends(u_BP[basin_S], value_B[basin_S]))
+
+
+def finish(problem: Problem, u_SP: FloatArray, delta: float) -> Ends:
+    """Descend to the last digit from points near an optimum: least squares first, which forgives a worse start."""
+    near = side_by_side(problem, u_SP, tolerance=1e-3, patience=4, damping=1e-5)
+    return side_by_side(problem, near.u_SP, delta=delta, damping=1e-6)
+
+
+def side_by_side(
+    problem: Problem,
+    starts_SP: FloatArray,
+    *,
+    delta: float = np.inf,
+    tolerance: float = 1e-12,
+    patience: int = PATIENCE,
+    damping: float = 1e-2,
+) -> Ends:
+    """Descend from all starts, in groups that suit the cache."""
+    size = max(1, SIDE_BY_SIDE // len(problem))
+    groups = [slice(k, k + size) for k in range(0, len(starts_SP), size)]
+    ends = [
+        descend(problem.part(g), starts_SP[g], delta=delta, tolerance=tolerance, patience=patience, damping=damping)
+        for g in groups
+    ]
+    return Ends(np.concatenate([end.u_SP for end in ends]), np.concatenate([end.value_S for end in ends]))
+
+
+def _revived(problem: Problem, ends: Ends) -> Ends:
+    """Give starts that ended above the best a second life, idle coefficients reset to typical values."""
+    idle_SP = _idle(problem, ends)
+    again = np.flatnonzero(idle_SP.any(axis=1) & (ends.value_S > 1.01 * ends.value_S.min()))
+    if not len(again):
+        return ends
+    reset_SP = np.where(idle_SP, problem.point(typical(problem)), ends.u_SP)[again]
+    second = side_by_side(problem, reset_SP, tolerance=1e-4)
+    lower = second.value_S < ends.value_S[again]
+    ends.u_SP[again[lower]] = second.u_SP[lower]
+    ends.value_S[again[lower]] = second.value_S[lower]
+    return ends
+
+
+def _idle(problem: Problem, ends: Ends) -> BoolArray:
+    """Tell which coefficients are on a bound, or where moving them does nothing: on a plateau no descent moves them."""
+    with np.errstate(all="ignore"):
+        _, jacobian_SPR = problem.linearised(ends.u_SP)
+        effect_SP = np.linalg.norm(jacobian_SPR, axis=2) * problem.width
+    flat_SP = ~(effect_SP > 0.1 * np.sqrt(2 * ends.value_S)[:, None])
+    return np.asarray(flat_SP | (ends.u_SP <= problem.lower) | (ends.u_SP >= problem.upper))
+
+
+def _basins(problem: Problem, ends: Ends) -> tuple[IntArray, IntArray]:
+    """Tell which ends predict the same, to 3% of the error: their index among the first of each kind."""
+    residual_SR = problem.residuals(ends.u_SP)
+    basin_S, first = np.empty(len(ends.u_SP), dtype=np.int64), list[int]()
+    for k in np.argsort(ends.value_S, kind="stable").tolist():
+        apart_B = ((residual_SR[first] - residual_SR[k]) ** 2).sum(axis=1)
+        same_B = np.flatnonzero(apart_B <= 0.03**2 * 2 * ends.value_S[k] + EXACT)
+        if not len(same_B):
+            first.append(k)
+        basin_S[k] = same_B[0] if len(same_B) else len(first) - 1
+    return basin_S, np.array(first, dtype=np.int64)

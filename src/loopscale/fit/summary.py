@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from loopscale.fit.diagnostics import fit_covariance, run_share, warnings
-from loopscale.fit.result import Fit, Recipe, Scheme
-from loopscale.fit.uncertainty import coefficient_intervals, problem_of
+from loopscale.fit.diagnose import fit_covariance, run_share, warnings
+from loopscale.fit.fitting import Fit, Recipe, Scheme
+from loopscale.fit.resample import coefficient_intervals, problem_of
 from loopscale.laws import ScalingLaw
 from loopscale.quantities import format_count
 

@@ -16,8 +16,8 @@ from loopscale.arrays import BoolArray, FloatArray
 from loopscale.errors import InputError, nearest, shown
 from loopscale.files import Fields, read_json, versioned, write_json
 from loopscale.laws.coefficients import Coefficient
+from loopscale.laws.forms import OuterLaw, outer_law
 from loopscale.laws.mappings import NoGain, RecurrenceMapping, mapping
-from loopscale.laws.outer import OuterLaw, outer_law
 from loopscale.laws.points import Points
 
 SCHEMA = 1

@@ -7,7 +7,7 @@ Importing this registers the model with the Auto classes. A saved checkpoint car
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
 from loopscale.model.config import LoopedMoEConfig
-from loopscale.model.exits import Exit
+from loopscale.model.early_exit import Exit
 from loopscale.model.modeling import LoopedMoEForCausalLM, LoopedMoEModel
 
 

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from loopscale.errors import InputError
 from loopscale.model.blocks import Block
+from loopscale.model.forward import Trace
 from loopscale.model.modeling import LoopedMoEForCausalLM, LoopedMoEModel
 from loopscale.model.moe import MoELayer
-from loopscale.model.outputs import Trace
 
 
 @torch.no_grad()

@@ -19,11 +19,9 @@ from transformers.modeling_utils import PreTrainedModel
 
 from .blocks import Attention, Block, RMSNorm
 from .config import InputError, LoopedMoEConfig
-from .exits import Exit, ExitTracker
-from .looping import resolve_recurrence
+from .early_exit import Exit, ExitTracker
+from .forward import LoopedGenerateOutput, LoopedMoECausalOutput, LoopedMoEOutput, Run, resolve_recurrence
 from .moe import Experts, Router
-from .outputs import LoopedGenerateOutput, LoopedMoECausalOutput, LoopedMoEOutput
-from .run import Run
 
 
 class LoopedMoEPreTrainedModel(PreTrainedModel):  # type: ignore[no-untyped-call]

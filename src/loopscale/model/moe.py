@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from .config import LoopedMoEConfig
-from .expert_kernel import expert_ffn
-from .expert_products import tokens_of_experts
+from .experts import expert_ffn, tokens_of_experts
 from .kernels import swiglu
 
 

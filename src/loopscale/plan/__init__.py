@@ -1,9 +1,8 @@
 """Budgets in, ranked admissible designs out."""
 
 from loopscale.plan.budget import PEAK_FLOPS, Budget, Rule, device_flops, like
-from loopscale.plan.candidate import Candidate
 from loopscale.plan.grid import Grid, evaluate
-from loopscale.plan.plan import Plan, plan
+from loopscale.plan.plan import Candidate, Plan, plan
 from loopscale.plan.predict import Prediction, predict
 from loopscale.plan.profiles import (
     choice_span,

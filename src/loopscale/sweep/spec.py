@@ -3,17 +3,181 @@
 from __future__ import annotations
 
 import copy
+import csv
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from loopscale.architecture import RUNGS, rung_name
 from loopscale.errors import InputError, nearest, shown
-from loopscale.files import Fields, read_toml
-from loopscale.sweep.cells import AXES, Cell, Points, When, add_cells, read_axes
-from loopscale.sweep.chosen import read_chosen
+from loopscale.files import Fields, read_json, read_toml
+from loopscale.quantities import format_count, parse_count
 from loopscale.train.config import TrainConfig
+
+AXES = ("size", "experts", "recurrence", "seed", "tokens")
+
+
+@dataclass(frozen=True, order=True)
+class Cell:
+    """One trunk: what a run is trained for; its points along D come beside it."""
+
+    size: str
+    experts: int
+    recurrence: int
+    seed: int
+
+    @property
+    def key(self) -> str:
+        """The run's name, which is also its folder's."""
+        return f"{self.size}-E{self.experts}-R{self.recurrence}-s{self.seed}"
+
+    def __str__(self) -> str:
+        return f"size {self.size}, E = {self.experts}, R = {self.recurrence}, seed {self.seed}"
+
+
+GridPoints = dict[Cell, set[float]]
+"""The tokens wanted of each cell."""
+Axes = dict[str, tuple[Any, ...]]
+
+
+def read_axes(data: object, where: str, defaults: Mapping[str, tuple[Any, ...]]) -> Axes:
+    """Read a table whose every axis is a value or a list of values; what it leaves out is as in ``defaults``."""
+    if not isinstance(data, dict):
+        raise InputError(f"{where}: found {shown(data)} where a table was expected")
+    for name in data:
+        if name not in AXES:
+            raise InputError(f"{where}: unknown field {shown(name)}{nearest(name, AXES)}; axes are {', '.join(AXES)}")
+    found = {name: _values(data[name], name, where) if name in data else defaults.get(name, ()) for name in AXES}
+    for name, values in found.items():
+        if not values:
+            raise InputError(f"{where}: field {name!r} is missing or empty; give a value or a list of them")
+    return found
+
+
+def add_cells(axes: Axes, into: GridPoints) -> None:
+    """Add every combination of some axes."""
+    for size, experts, recurrence, seed in product(*(axes[name] for name in AXES[:-1])):
+        into.setdefault(Cell(size, experts, recurrence, seed), set()).update(axes["tokens"])
+
+
+@dataclass(frozen=True)
+class When:
+    """A condition on cells: the values that each named axis may have."""
+
+    axes: Mapping[str, tuple[Any, ...]]
+
+    @classmethod
+    def read(cls, data: object, where: str, known: tuple[str, ...]) -> When:
+        """Read the table ``when``."""
+        if not isinstance(data, dict):
+            raise InputError(f"{where}: field 'when' is {shown(data)}; it should be like {{ experts = 1 }}")
+        for name in data:
+            if name not in known:
+                raise InputError(
+                    f"{where}: 'when' names {shown(name)}{nearest(name, known)}; it may name {', '.join(known)}"
+                )
+        return cls({name: _values(value, name, where) for name, value in data.items()})
+
+    def holds(self, cell: Cell, tokens: float | None = None) -> bool:
+        """Tell whether a cell, and a point of it, is meant."""
+        given = {**vars(cell), "tokens": tokens}
+        return all(given[name] in values for name, values in self.axes.items())
+
+    def __str__(self) -> str:
+        words = [f"{name} {' or '.join(map(_word, values))}" for name, values in self.axes.items()]
+        return ", ".join(words) or "every run"
+
+
+def _word(value: Any) -> str:
+    return format_count(value) if isinstance(value, float) else str(value)
+
+
+def _values(given: object, name: str, where: str) -> tuple[Any, ...]:
+    """Return a value or a list of them as a tuple of the axis's kind; each once."""
+    listed = given if isinstance(given, list) else [given]
+    return tuple(dict.fromkeys(_READERS[name](value, f"{where}: field {name!r}") for value in listed))
+
+
+def _read_size(value: object, where: str) -> str:
+    if not isinstance(value, str):
+        raise InputError(f"{where} holds {shown(value)}; it should be the name of a size, or of a rung like 0.3B")
+    return value
+
+
+def _whole(least: int) -> Callable[[object, str], int]:
+    def read(value: object, where: str) -> int:
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise InputError(f"{where} holds {shown(value)}; it should be a whole number from {least} up")
+        return value
+
+    return read
+
+
+def _tokens(value: object, where: str) -> float:
+    if isinstance(value, str):
+        return parse_count(value, where)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value < 1e18:
+        raise InputError(f'{where} holds {shown(value)}; it should be a count of tokens like "20M"')
+    return float(value)
+
+
+_READERS: dict[str, Callable[[object, str], Any]] = {
+    "size": _read_size,
+    "experts": _whole(1),
+    "recurrence": _whole(1),
+    "seed": _whole(0),
+    "tokens": _tokens,
+}
+
+
+_NEEDED = ("model", "experts", "recurrence", "tokens")
+
+
+def read_chosen(path: Path, defaults: Mapping[str, tuple[Any, ...]], into: GridPoints) -> None:
+    """Add the runs of a file: each row's ``model`` is a size's name or a rung."""
+    rows = _json(path) if path.suffix == ".json" else _csv(path)
+    if not rows:
+        raise InputError(f"{path}: it holds no run")
+    for number, row in enumerate(rows, start=1):
+        where = f"{path}: run {number}"
+        lacking = [name for name in _NEEDED if row.get(name) in (None, "")]
+        if lacking:
+            raise InputError(f"{where}: there is no {lacking[0]!r}; give what `loopscale next --csv` or --json prints")
+        axes = {"size": row["model"], "tokens": _number(row["tokens"], "tokens", where)}
+        axes |= {name: int(_number(row[name], name, where)) for name in ("experts", "recurrence")}
+        add_cells(read_axes(axes, where, {**defaults, "tokens": ()}), into)
+
+
+def _json(path: Path) -> list[dict[str, Any]]:
+    data = read_json(path)
+    runs = data.get("runs") if isinstance(data, dict) and data.get("kind") == "design" else None
+    if not isinstance(runs, list) or not all(isinstance(each, dict) for each in runs):
+        raise InputError(f"{path}: this is not a choice of runs; make one with `loopscale next … --json > {path.name}`")
+    return runs
+
+
+def _csv(path: Path) -> list[dict[str, Any]]:
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            return list(csv.DictReader(file))
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{path}: cannot be read: {error}") from None
+
+
+def _number(value: object, name: str, where: str) -> float:
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        number = float("nan")
+    if not 1 <= number < 1e18 or (name != "tokens" and number != int(number)):
+        raise InputError(f"{where}: {name} is {shown(value)}; a sweep trains whole numbers from 1 up")
+    return number
+
 
 BASE = "base"
 """The size that is what [base.model] says, where no sizes are named."""
@@ -86,7 +250,7 @@ def read_sweep(path: str | Path) -> Sweep:
     listed, overrides = data.take("runs", list, []), data.take("overrides", list, [])
     labels = data.take("labels", list, [])
     data.done()
-    points: Points = {}
+    points: GridPoints = {}
     defaults = _defaults(base, sizes)
     tables = [(f"{where}: [grid]", grid) for grid in grids]
     tables += [(f"{where}: [[runs]] {place}", each) for place, each in enumerate(listed, start=1)]

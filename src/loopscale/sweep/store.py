@@ -3,16 +3,168 @@
 from __future__ import annotations
 
 import json
+import os
+import platform
 import sqlite3
 import time
 import uuid
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from loopscale.sweep.database import connect, transaction
-from loopscale.sweep.owners import Owner
+from loopscale.errors import InputError
+
+LEASE = 60.0
+"""Seconds without a sign of life after which a process of another machine is taken for dead."""
+
+
+@dataclass(frozen=True)
+class Owner:
+    """A process."""
+
+    machine: str
+    pid: int
+    begun: str
+    """When the process began, as its system counts: a pid alone is used again."""
+
+    @classmethod
+    def this(cls) -> Owner:
+        """Return the process that runs now."""
+        return cls(machine(), os.getpid(), _begun(os.getpid()) or "")
+
+    def lives(self, silence: float) -> bool:
+        """Tell whether the process is at work: by looking, on its own machine; elsewhere by how long it is silent."""
+        if self.machine != machine():
+            return silence < LEASE
+        return _begun(self.pid) == self.begun
+
+
+@cache
+def machine() -> str:
+    """Return a name for this machine since it was started: its processes are the ones that can be looked up."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    return f"{platform.node()}/{boot.read_text().strip()[:8] if boot.is_file() else ''}"
+
+
+def _begun(pid: int) -> str | None:
+    """Return when a process began, or None when there is none; one that only waits to be buried is none."""
+    stat = Path(f"/proc/{pid}/stat")
+    try:
+        fields = stat.read_text().rpartition(")")[2].split()
+    except OSError:
+        return None if stat.parent.parent.joinpath("self").exists() else _known(pid)
+    return None if fields[0] in "ZX" else fields[19]
+
+
+def _known(pid: int) -> str | None:
+    """Do the same on a system without /proc, which tells only that a process is there."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return None
+    except PermissionError:
+        pass
+    return ""
+
+
+FILE = "sweep.sqlite"
+SCHEMA = 1
+_APPLICATION = 0x4C535750
+_TABLES = """
+CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
+CREATE TABLE runs (
+    key TEXT PRIMARY KEY,
+    place INTEGER NOT NULL,
+    wanted INTEGER NOT NULL,
+    config TEXT NOT NULL,
+    points TEXT NOT NULL,
+    cost REAL NOT NULL,
+    state TEXT NOT NULL CHECK (state IN ('waiting', 'running', 'done', 'failed')),
+    error TEXT,
+    claim TEXT,
+    machine TEXT, pid INTEGER, begun TEXT,
+    beat REAL,
+    steps_done INTEGER NOT NULL DEFAULT 0,
+    steps INTEGER NOT NULL,
+    seconds REAL NOT NULL DEFAULT 0,
+    deaths INTEGER NOT NULL DEFAULT 0
+) STRICT;
+CREATE TABLE observations (
+    run TEXT NOT NULL REFERENCES runs (key),
+    tokens INTEGER NOT NULL,
+    loss REAL NOT NULL,
+    facts TEXT NOT NULL,
+    UNIQUE (run, tokens)
+) STRICT;
+CREATE TABLE events (time REAL NOT NULL, run TEXT NOT NULL, what TEXT NOT NULL, worker TEXT NOT NULL) STRICT;
+"""
+_NETWORK = {"nfs", "nfs4", "cifs", "smb3", "lustre", "beegfs", "gpfs", "ceph", "fuse.sshfs", "9p", "afs"}
+
+
+def connect(folder: Path, *, make: bool) -> sqlite3.Connection:
+    """Open the store of a folder, made now if asked; what is no store of ours, or a later one's, is refused."""
+    path = folder / FILE
+    if not make and not path.is_file():
+        raise InputError(f"{path}: there is no sweep here yet; start it with `loopscale sweep run`")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        connection = sqlite3.connect(path, timeout=60, isolation_level=None)
+        connection.row_factory = sqlite3.Row
+        _prepare(connection, path)
+    except (OSError, sqlite3.Error) as error:
+        raise InputError(f"{path}: cannot be used as the store of a sweep: {error}") from None
+    return connection
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """Do a few things at once, alone: all of them or none."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+
+
+def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+    (found,) = connection.execute("PRAGMA user_version").fetchone()
+    if found > SCHEMA:
+        connection.close()
+        raise InputError(f"{path}: schema {found} is newer than this loopscale reads ({SCHEMA}); upgrade loopscale")
+    connection.execute(f"PRAGMA journal_mode = {journal(path.parent)}")
+    connection.execute("PRAGMA synchronous = FULL")
+    with transaction(connection):
+        (found,) = connection.execute("PRAGMA user_version").fetchone()
+        (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        (mark,) = connection.execute("PRAGMA application_id").fetchone()
+        if tables and mark != _APPLICATION:
+            raise InputError(f"{path}: this database is not a sweep's; name another folder")
+        if not tables:
+            for statement in _TABLES.split(";\n"):
+                connection.execute(statement)
+            connection.execute(f"PRAGMA application_id = {_APPLICATION}")
+            connection.execute(f"PRAGMA user_version = {SCHEMA}")
+
+
+def journal(folder: Path, mounts: Path = Path("/proc/mounts")) -> str:
+    """Return how SQLite should keep its journal: ahead of the file (WAL), unless the folder is on a network.
+
+    WAL needs memory that all processes share, which those of several machines do not have.
+    """
+    if not mounts.is_file():
+        return "WAL"
+    place, kind = Path(), ""
+    for line in mounts.read_text().splitlines():
+        _, point, found, *_ = line.split()
+        if folder.resolve().is_relative_to(point) and len(Path(point).parts) >= len(place.parts):
+            place, kind = Path(point), found
+    return "DELETE" if kind in _NETWORK else "WAL"
+
 
 MOST_DEATHS = 30
 """Deaths of workers on one run, none of which got any further, after which the run is to blame."""
@@ -217,3 +369,52 @@ def _state(row: sqlite3.Row, done: frozenset[int], now: float) -> RunState:
 
 def _lives(row: sqlite3.Row, now: float) -> bool:
     return Owner(row["machine"], row["pid"], row["begun"]).lives(now - row["beat"])
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A sweep at one moment."""
+
+    done: int
+    failed: int
+    running: int
+    waiting: int
+    observations: int
+    wanted: int
+    """Observations in all."""
+    share: float
+    """Of the whole cost, what is behind."""
+    seconds_left: float | None
+    """At the speed so far, with as many workers as now; None while nothing can be said."""
+
+
+def progress(runs: Sequence[RunState]) -> Progress:
+    """Add the runs up."""
+    by = {state: sum(run.state == state for run in runs) for state in ("done", "failed", "running", "waiting")}
+    spent = sum(run.seconds for run in runs)
+    total = sum(run.cost for run in runs)
+    behind = sum(run.cost * share_done(run) for run in runs)
+    ahead = sum(run.cost * (1 - share_done(run)) for run in runs if run.state != "failed")
+    at_work = sum(run.state == "running" and not run.stale for run in runs)
+    left = ahead * spent / behind / max(1, at_work) if behind and spent else None
+    return Progress(
+        by["done"], by["failed"], by["running"], by["waiting"],
+        sum(len(run.done & set(run.points)) for run in runs), sum(len(run.points) for run in runs),
+        behind / total if total else 1.0, left,
+    )  # fmt: skip
+
+
+def share_done(run: RunState) -> float:
+    """Return the share of a run's steps that is behind."""
+    return 1.0 if run.state == "done" else min(1.0, run.steps_done / run.steps)
+
+
+def duration(seconds: float | None) -> str:
+    """Write a time as people say it."""
+    if seconds is None:
+        return "–"
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.1f} days"

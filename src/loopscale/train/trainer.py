@@ -7,10 +7,13 @@ drawn at random. So a run that was killed and goes on from a checkpoint is, bit 
 from __future__ import annotations
 
 import math
+import shutil
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -20,22 +23,118 @@ from torch import Tensor
 
 from loopscale.errors import InputError
 from loopscale.files import write_json
-from loopscale.model import LoopedMoEConfig
+from loopscale.model import LoopedMoEConfig, LoopedMoEForCausalLM
 from loopscale.model.balancing import load_ratio
-from loopscale.model.outputs import Trace
-from loopscale.train import export, folders
-from loopscale.train.batches import Batch, Batches
-from loopscale.train.checkpoints import Checkpoints, Manifest
+from loopscale.model.forward import Trace
+from loopscale.model.loading import quiet
+from loopscale.train import run_dir
+from loopscale.train.checkpoints import Checkpoints, Manifest, on_disk
 from loopscale.train.config import TrainConfig
-from loopscale.train.initial import new_model
-from loopscale.train.metrics import Sink, open_sinks
-from loopscale.train.optimizer import build_optimizer, fill_state, named_state, set_rate
-from loopscale.train.process import Process, this_process
-from loopscale.train.progress import Watch
-from loopscale.train.schedule import rate_factor
-from loopscale.train.speed import Meter, matmul_peak
-from loopscale.train.step import StepResult, apply, gradients, repeatable, seed_step
-from loopscale.train.validation import validation_loss
+from loopscale.train.data.batches import Batch, Batches
+from loopscale.train.data.token_store import TokenStore
+from loopscale.train.metrics import Sink, Watch, open_sinks
+from loopscale.train.parallel.process import Process, this_process
+from loopscale.train.step import (
+    StepResult,
+    apply,
+    build_optimizer,
+    fill_state,
+    gradients,
+    named_state,
+    rate_factor,
+    repeatable,
+    seed_step,
+    set_rate,
+)
+
+RESIDUAL = ("o_proj.weight", "down_proj.weight", "down_proj")
+"""The matrices that write to the residual stream."""
+
+
+def new_model(config: LoopedMoEConfig, seed: int, residual_init: str) -> LoopedMoEForCausalLM:
+    """Return a fresh model; the same seed gives models of equal shape the same draws, whatever their recurrence."""
+    torch.manual_seed(seed)
+    model = LoopedMoEForCausalLM(config)
+    if residual_init != "none":
+        passes = config.recurrence if residual_init == "unrolled" else 1
+        depth = config.prelude_layers + passes * config.loop_layers + config.coda_layers
+        with torch.no_grad():
+            for name, weight in model.named_parameters():
+                if name.endswith(RESIDUAL):
+                    weight.mul_(1 / math.sqrt(2 * depth))
+    return model
+
+
+@torch.no_grad()
+def validation_loss(
+    model: LoopedMoEForCausalLM, batches: Batches, sequences: int, process: Process, recurrence: int | None = None
+) -> float:
+    """Return the mean loss over the first ``sequences`` of a split, at the model's recurrence or another."""
+    was = model.training
+    model.eval()  # type: ignore[no-untyped-call]
+    steps = min(batches.steps_per_epoch, -(-sequences // batches.size))
+    sums = torch.zeros(2, dtype=torch.float64, device=process.device)
+    for step in range(steps):
+        part = batches.batch(step, rank=process.rank, ranks=process.ranks)
+        ids, labels = (torch.from_numpy(each).to(process.device) for each in (part.ids, part.labels))
+        # Every process runs every step, targets or none: sharded models gather their weights together.
+        loss = model(ids, labels=labels, use_cache=False, recurrence=recurrence).loss
+        if part.targets:
+            sums += torch.stack([loss.double() * part.targets, sums.new_tensor(float(part.targets))])
+    model.train(was)
+    total, targets = process.total(sums).tolist()
+    return float(total / targets)
+
+
+@cache
+def matmul_peak(device: torch.device, dtype: torch.dtype, size: int = 768) -> float:
+    """Return the FLOP/s of a large matrix product on this device, the best of a few: the measured peak."""
+    a, b = torch.randn(2, size, size, device=device).to(dtype)
+    best = float("inf")
+    for _ in range(8):
+        start = time.perf_counter()
+        torch.mm(a, b)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        best = min(best, time.perf_counter() - start)
+    return 2 * size**3 / best
+
+
+class Meter:
+    """Tokens and FLOPs since the last reading."""
+
+    def __init__(self, flops_per_token: float, peak: float) -> None:
+        self._flops, self._peak = flops_per_token, peak
+        self.start()
+
+    def start(self) -> None:
+        """Begin a new reading."""
+        self._tokens, self._since = 0, time.perf_counter()
+
+    def add(self, tokens: int) -> None:
+        """Count the tokens of a step."""
+        self._tokens += tokens
+
+    def read(self) -> dict[str, float]:
+        """Return the speed since the last reading, and begin a new one."""
+        rate = self._tokens / max(time.perf_counter() - self._since, 1e-9)
+        self.start()
+        flops = rate * self._flops
+        return {"tokens_per_second": rate, "flops_per_second": flops, "peak_share": flops / self._peak}
+
+
+def save_model(target: Path, config: LoopedMoEConfig, tensors: dict[str, Tensor], store: TokenStore) -> None:
+    """Write the model whole or not at all."""
+    temporary = target.with_name(f".{target.name}.partial")
+    with on_disk(target), quiet():
+        shutil.rmtree(temporary, ignore_errors=True)
+        model = LoopedMoEForCausalLM(config)
+        model.load_state_dict({name: tensor.cpu() for name, tensor in tensors.items()})
+        model.save_pretrained(str(temporary))
+        store.tokenizer().save_pretrained(str(temporary))
+        shutil.rmtree(target, ignore_errors=True)
+        temporary.rename(target)
+
 
 SMOOTH = 50
 """Steps that the loss is averaged over before it is called diverging."""
@@ -51,14 +150,14 @@ class Trainer:
     ) -> None:
         self.config, self.out, self.shown = config, Path(out), progress
         self.process = this_process(config) if process is None else process
-        self.store = folders.open_tokens(config, progress and self.process.rank == 0)
-        self.model_config: LoopedMoEConfig = folders.model_config(config, self.store)
+        self.store = run_dir.open_tokens(config, progress and self.process.rank == 0)
+        self.model_config: LoopedMoEConfig = run_dir.model_config(config, self.store)
         context, seed = config.data.context, config.run.seed
         self.batches = Batches(self.store, split="train", batch=config.run.batch, context=context, seed=seed)
         self.validation = Batches(
             self.store, split="validation", batch=config.run.batch, context=context, seed=seed, shuffle=False
         )
-        folders.open_run(self.out, config, self.process.rank)
+        run_dir.open_run(self.out, config, self.process.rank)
         self.model = self.process.prepare(new_model(self.model_config, seed, config.model.residual_init))
         if config.run.activation_checkpointing:
             self.model.gradient_checkpointing_enable()
@@ -192,7 +291,7 @@ class Trainer:
         self.config = self.config.changed(run={"tokens": tokens})
         self.out, self.checkpoints = out, Checkpoints(out / "checkpoints", self.config.run.keep)
         try:
-            folders.open_run(out, self.config, self.process.rank)
+            run_dir.open_run(out, self.config, self.process.rank)
             yield
         finally:
             self.config, self.out, self.checkpoints = trunk
@@ -201,10 +300,10 @@ class Trainer:
     def finish(self, *, model: bool = True, **facts: float) -> dict[str, Any]:
         """Export the model in Hugging Face form, if wanted; write ``summary.json``, ``facts`` added, and return it."""
         tensors = self.process.whole(self.model) if model else {}
-        summary = folders.summary(self.config, self.model_config, self.step, self.validate()) | facts
+        summary = run_dir.summary(self.config, self.model_config, self.step, self.validate()) | facts
         if self.process.rank == 0:
             if model:
-                export.save_model(self.out / "model", self.model_config, tensors, self.store)
+                save_model(self.out / "model", self.model_config, tensors, self.store)
             write_json(self.out / "summary.json", summary)
         return summary
 
@@ -221,7 +320,7 @@ class Trainer:
         return bool(every) and self.step % every == 0
 
     def _identity(self) -> dict[str, Any]:
-        return folders.identity(self.config, self.model_config, self.store)
+        return run_dir.identity(self.config, self.model_config, self.store)
 
     def _sinks(self) -> list[Sink]:
         if self.process.rank:
@@ -258,7 +357,7 @@ class Trainer:
 
 def train(config: TrainConfig, out: str | Path, *, progress: bool = False) -> dict[str, Any]:
     """Train a run to its end in the folder ``out``, going on where an earlier call stopped; return its summary."""
-    done = folders.finished(Path(out), config)
+    done = run_dir.finished(Path(out), config)
     if done is not None:
         return done
     trainer = Trainer(config, out, progress=progress)

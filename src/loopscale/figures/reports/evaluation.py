@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from loopscale.figures.marks import groups
 from loopscale.figures.outcomes import (
     OVERALL,
     draw_downstream,
@@ -15,8 +14,8 @@ from loopscale.figures.outcomes import (
     mean_scores,
     present_groups,
 )
-from loopscale.figures.picture import Panel
 from loopscale.figures.reports.parts import add_picture, file_facts
+from loopscale.figures.style import Panel, groups
 from loopscale.report import Report
 from loopscale.tables import Table
 

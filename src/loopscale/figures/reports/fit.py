@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import partial
 
 from loopscale.errors import InputError
+from loopscale.figures.capacity import draw_loss_over_recurrence, loss_over_recurrence
 from loopscale.figures.fitting import draw_intervals, draw_observed, draw_residuals, intervals, residuals, varied_axes
-from loopscale.figures.mappings import draw_loss_over_recurrence, loss_over_recurrence
-from loopscale.figures.picture import Panel
 from loopscale.figures.reports.parts import add_picture, add_table, digest
+from loopscale.figures.style import Panel
 from loopscale.fit import Fit, correlations, identification, r_squared, summary, warnings
 from loopscale.laws import Counting
 from loopscale.plan import Budget, choice_span, joint_optimum

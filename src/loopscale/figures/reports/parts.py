@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from loopscale.figures.picture import Panel, Picture
+from loopscale.figures.style import Panel, Picture
 from loopscale.files import checksum
 from loopscale.fit import Observations
 from loopscale.report import Report

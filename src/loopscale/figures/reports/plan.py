@@ -8,17 +8,54 @@ from typing import Any
 
 from loopscale.architecture import RUNGS
 from loopscale.errors import InputError
-from loopscale.figures.picture import Panel
-from loopscale.figures.profiles import draw_isoflop_over_recurrence
-from loopscale.figures.reports.fronts import draw_front, front_table
+from loopscale.figures.optima import MEMORIES, draw_isoflop_over_recurrence
 from loopscale.figures.reports.parts import add_picture, file_facts
-from loopscale.figures.style import scientific
+from loopscale.figures.style import COLOURS, LOSS, Panel, finish, legend, log_ticks, or_new, powers, scientific
 from loopscale.files import versioned
 from loopscale.laws import ScalingLaw
 from loopscale.plan import isoflop_over_recurrence, ladder_space
 from loopscale.plan.plan import SCHEMA
 from loopscale.quantities import format_bytes, format_count, format_size
 from loopscale.report import Report
+from loopscale.tables import Table
+
+_COSTS = {"memory": ("memory (GB)", 1e9), "inference": ("FLOPs for a generated token", 1.0)}
+
+
+def front_table(plan: Mapping[str, Any], cost: str) -> Table:
+    """Return a plan's front: ``design, cost, loss, chosen``, with the name of the cost in ``kind``."""
+    choice = plan["choice"]
+    name = f"{choice['rung']} E={choice['experts']:g} R={choice['recurrence']}"
+    rows = plan["pareto"][cost]
+    return Table.from_records(
+        [
+            {"kind": cost, "design": each["design"], "cost": each[cost], "loss": each["loss"],
+             "chosen": each["design"] == name}
+            for each in rows
+        ]
+    )  # fmt: skip
+
+
+def draw_front(table: Table, axes: Any | None = None) -> Any:
+    """Draw a front of :func:`front_table`, the choice starred where it lies on it."""
+    axes = or_new(axes)
+    kind = table.columns["kind"][0]
+    label, unit = _COSTS[kind]
+    cost = [value / unit for value in table.columns["cost"]]
+    axes.step(cost, table.columns["loss"], where="post", color=COLOURS[0], linewidth=1.2)
+    axes.scatter(cost, table.columns["loss"], s=12, color=COLOURS[0], zorder=3, label="unbeaten")
+    for row in table.records():
+        if row["chosen"]:
+            axes.scatter(row["cost"] / unit, row["loss"], s=75, marker="*", color=COLOURS[1], edgecolors="k",
+                         linewidths=0.6, zorder=4, label="chosen")  # fmt: skip
+    axes.set_xscale("log")
+    if kind == "memory":
+        log_ticks(axes.xaxis, MEMORIES)
+    else:
+        powers(axes.xaxis)
+    legend(axes)
+    return finish(axes, f"Best loss by {kind} cost", label, LOSS)
+
 
 COLUMNS = ("design", "active", "tokens", "loss", "weights", "verdict")
 

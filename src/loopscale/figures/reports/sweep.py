@@ -6,12 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from loopscale.figures.capacity import draw_loss_over_recurrence, loss_over_recurrence
 from loopscale.figures.fitting import varied_axes
-from loopscale.figures.mappings import draw_loss_over_recurrence, loss_over_recurrence
-from loopscale.figures.marks import groups
-from loopscale.figures.picture import Panel
 from loopscale.figures.reports.parts import add_picture, digest
-from loopscale.figures.style import LOSS, colour, finish, legend, or_new, powers
+from loopscale.figures.style import LOSS, Panel, colour, finish, groups, legend, or_new, powers
 from loopscale.fit import Observations
 from loopscale.quantities import format_count, format_size
 from loopscale.report import Report

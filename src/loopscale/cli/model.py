@@ -1,0 +1,150 @@
+"""``loopscale generate``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+from rich.markup import escape
+
+from loopscale.cli.options import EXITS, INTEGERS, WHOLE, console, output_options, print_json, print_table
+from loopscale.tables import Table
+from loopscale.train.run_dir import model_of
+
+
+@click.command("generate")
+@click.argument("checkpoint", type=click.Path())
+@click.option("--prompt", required=True, help="The text to continue.")
+@click.option("--recurrence", "recurrences", type=INTEGERS, help="Recurrences, like 1..5.  [default: the model's own]")
+@click.option("--tokens", type=WHOLE, default=40, show_default=True, help="Tokens to generate.")
+@click.option("--temperature", type=click.FloatRange(0), default=0.0, show_default=True, help="0 takes the likeliest.")
+@click.option("--seed", type=int, default=0, show_default=True, help="For a temperature above 0.")
+@click.option("--exit", "criterion", type=EXITS, help="Also stop each token's loop early, by this.")
+@click.option("--threshold", type=click.FloatRange(0), default=0.01, show_default=True, help="Change to stop below.")
+@click.option("--tokenizer", help="A tokenizer's folder.  [default: the checkpoint]")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for other programs.")
+def generate_command(
+    checkpoint: str,
+    prompt: str,
+    recurrences: tuple[int, ...] | None,
+    criterion: str | None,
+    threshold: float,
+    tokenizer: str | None,
+    as_json: bool,
+    **how: Any,
+) -> None:
+    """Continue a prompt at several recurrences and show the outputs side by side.
+
+    \b
+    loopscale generate runs/tiny --prompt "It was" --recurrence 1..5
+    loopscale generate runs/tiny --prompt "It was" --exit kl --threshold 0.02
+    """
+    from loopscale.model import Exit, loading
+
+    if not prompt.strip():
+        raise click.UsageError("--prompt is empty; give some text to continue")
+    model, words = loading.load(model_of(checkpoint), tokenizer)
+    passes = recurrences or (model.config.recurrence,)
+    rows = [_continue(model, words, prompt, R, None, **how) for R in passes]
+    if criterion is not None:
+        rows.append(_continue(model, words, prompt, max(passes), Exit(criterion, threshold), **how))
+    if as_json:
+        print_json({"kind": "generations", "prompt": prompt, "rows": rows})
+        return
+    lines = [(row["recurrence"], f"{row['mean_passes']:.2f}", escape(row["text"])) for row in rows]
+    print_table(escape(prompt), ("R", "passes", "continuation"), lines, left=("continuation",))
+
+
+def _continue(
+    model: Any, words: Any, prompt: str, recurrence: int, exit_: Any, tokens: int, temperature: float, seed: int
+) -> dict[str, Any]:
+    import torch
+
+    torch.manual_seed(seed)
+    encoded = words([prompt], return_tensors="pt")
+    sampling = {"do_sample": True, "temperature": temperature} if temperature else {"do_sample": False}
+    out = model.generate(
+        encoded["input_ids"],
+        attention_mask=encoded["attention_mask"],
+        max_new_tokens=tokens,
+        pad_token_id=words.pad_token_id,
+        recurrence=recurrence,
+        exit=exit_,
+        return_dict_in_generate=True,
+        **sampling,
+    )
+    new = out.sequences[0, encoded["input_ids"].shape[1] :]
+    return {
+        "recurrence": str(recurrence) if exit_ is None else f"auto ≤ {recurrence}",
+        "mean_passes": float(recurrence if exit_ is None else out.passes.double().mean()),
+        "text": words.decode(new, skip_special_tokens=True),
+    }
+
+
+@click.command("routing")
+@click.argument("checkpoint", type=click.Path())
+@click.option("--data", required=True, type=click.Path(), help="A text file with one prompt on each line.")
+@click.option("--recurrence", type=WHOLE, help="R to go up to.  [default: the model's own]")
+@click.option("--tokenizer", help="A tokenizer's folder.  [default: the checkpoint]")
+@click.option("--batch", type=WHOLE, default=8, show_default=True, help="Prompts in one forward.")
+@click.option("--context", type=WHOLE, help="Tokens of a prompt to use.  [default: the model's maximum]")
+@click.option("--plot", type=click.Path(), help="Draw Psi over R into this PNG, SVG or PDF file.")
+@output_options
+def routing_command(
+    checkpoint: str,
+    data: str,
+    recurrence: int | None,
+    tokenizer: str | None,
+    batch: int,
+    context: int | None,
+    plot: str | None,
+    as_json: bool,
+    as_csv: bool,
+) -> None:
+    """Measure expert-path diversity Psi: how many experts a token meets over R passes, for each active one.
+
+    \b
+    loopscale routing runs/tiny --data prompts.txt
+    loopscale routing runs/tiny --data prompts.txt --recurrence 8 --plot psi.png
+    """
+    from loopscale.model import loading
+    from loopscale.model.psi import path_diversity
+
+    prompts = loading.read_prompts(data)
+    model, words = loading.load(model_of(checkpoint), tokenizer)
+    longest = min(context or model.config.max_position_embeddings, model.config.max_position_embeddings)
+    found = path_diversity(model, loading.batches(words, prompts, batch, longest), recurrence)
+    table = found.table()
+    if plot is not None:
+        _draw(table, plot)
+    if as_json:
+        print_json({"kind": "routing", "prompts": len(prompts), "rows": list(table.records())})
+    elif as_csv:
+        click.echo(table.csv(), nl=False)
+    else:
+        _print(table, len(prompts), found.tokens.count)
+
+
+def _print(table: Table, prompts: int, counted: int) -> None:
+    """Print the paper's table shape: a row for E, a column for each R, mean ± spread over prompts."""
+    rows = list(table.records())
+    cells = [f"{row['psi']:.4f} ± {row['std_prompts']:.4f}" for row in rows]
+    title = f"Psi over {prompts} prompts, mean ± std over prompts"
+    for start in range(0, len(rows), 6):  # six fit a screen
+        names = [f"R={row['recurrence']}" for row in rows[start : start + 6]]
+        print_table(title if not start else "", ["E", *names], [[f"{rows[0]['experts']:g}", *cells[start : start + 6]]])
+    last = rows[-1]
+    console().print(
+        f"at R = {last['recurrence']}: std {last['std_tokens']:.4f} over {counted:,} (token, layer) pairs, "
+        f"{last['std_layers']:.4f} over layers",
+        highlight=False,
+    )
+
+
+def _draw(table: Table, path: str) -> None:
+    from loopscale.figures.outcomes import draw_psi
+    from loopscale.figures.style import new_figure, save
+
+    figure, (axes,) = new_figure()
+    draw_psi(Table({**table.columns, "spread": table.columns["std_prompts"]}), axes)
+    save(figure, path)

@@ -1,0 +1,1 @@
+"""Observations from any file or frame: column names, units, public sweeps."""

@@ -1,0 +1,363 @@
+"""From a table's columns to checked rows: fields by name, units stated or detected, runs told apart."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import narwhals as nw
+import numpy as np
+from numpy.typing import NDArray
+
+from loopscale.arrays import BoolArray, FloatArray
+from loopscale.errors import InputError, nearest, shown
+from loopscale.fit.data.columns import NAMES, SYMBOLS, Column, detect_units, field_of, find_columns, missing, size_unit
+from loopscale.laws import Points
+
+Columns = dict[str, list[Any]]
+
+
+def read_columns(path: str | Path) -> Columns:
+    """Read a ``.csv``, ``.csv.gz``, ``.tsv`` or ``.parquet`` file."""
+    name = str(path).lower()
+    if name.endswith((".parquet", ".pq")):
+        return _parquet(path)
+    if name.endswith((".csv", ".csv.gz", ".tsv", ".tsv.gz")):
+        return csv_columns(_text(path), str(path), "\t" if ".tsv" in name else ",")
+    raise InputError(f"{path}: this kind of file is not read; give .csv, .csv.gz, .tsv or .parquet")
+
+
+def frame_columns(frame: Any, source: str) -> Columns:
+    """Take the columns of a pandas, polars or pyarrow frame, or of any other that narwhals knows."""
+    try:
+        table = nw.from_native(frame)
+    except TypeError:
+        raise InputError(
+            f"{source}: {shown(frame)} is not a data frame; give one of pandas, polars or pyarrow"
+        ) from None
+    whole = table.collect() if isinstance(table, nw.LazyFrame) else table
+    return {str(name): whole[name].to_list() for name in whole.columns}
+
+
+def csv_columns(text: str, source: str, delimiter: str = ",") -> Columns:
+    """Read the text of a CSV file; ``source`` names it in errors."""
+    try:
+        rows = list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter))
+    except csv.Error as error:  # a cell beyond csv's limit
+        raise InputError(f"{source}: not CSV: {error}") from None
+    rows = [row for row in rows if any(cell.strip() for cell in row)]
+    if not rows:
+        raise InputError(f"{source}: the file is empty; its first line should name the columns")
+    names = [name.strip() for name in rows[0]]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InputError(f"{source}: column {shown(twice)} is there twice")
+    for number, row in enumerate(rows[1:], 1):
+        if len(row) != len(names):
+            raise InputError(f"{source}: row {number} has {len(row)} cells; the header has {len(names)}")
+    return {name: [row[k] for row in rows[1:]] for k, name in enumerate(names)}
+
+
+def _text(path: str | Path) -> str:
+    try:
+        content = Path(path).read_bytes()
+        content = gzip.decompress(content) if str(path).lower().endswith(".gz") else content
+        return content.decode("utf-8-sig")
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: not UTF-8 text") from None
+    except (OSError, EOFError) as error:
+        raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _parquet(path: str | Path) -> Columns:
+    if not Path(path).is_file():
+        raise InputError(f"{path}: no such file")
+    for backend in ("pyarrow", "polars", "pandas"):
+        try:
+            return frame_columns(nw.read_parquet(str(path), backend=backend), str(path))
+        except (ImportError, ModuleNotFoundError):
+            continue
+        except Exception as error:  # each backend has its own errors for a file that is not Parquet
+            raise InputError(f"{path}: not a Parquet file: {shown(str(error))}") from None
+    raise InputError(f"{path}: reading Parquet needs pyarrow, polars or pandas; install one, or write CSV")
+
+
+_SUFFIXED = re.compile(r"([0-9.eE+-]+)\s*([kKmMbBgGtT])")
+_SCALE = {"k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
+_FINISHED = {"1", "true", "yes", "y", "finished", "done", "complete", "completed", "success", "succeeded", "final"}
+_WANTED = {
+    "active": "above zero", "tokens": "above zero", "flops": "above zero", "loss": "above zero", "total": "above zero",
+    "top_k": "1 or more", "recurrence": "1 or more", "experts": "1 or more", "loop": "zero or more",
+    "once": "zero or more", "step": "zero or more",
+}  # fmt: skip
+
+
+def numbers(cells: Sequence[Any], field: str, column: str, source: str) -> tuple[FloatArray, bool]:
+    """Return a column as numbers (NaN where a cell is empty) and whether cells wrote their unit, as in ``0.3B``."""
+    values, suffixed = np.empty(len(cells)), False
+    for k, cell in enumerate(cells):
+        number = _number(cell)
+        if number is None:
+            raise InputError(f"{where(source, k, field, column)} is {shown(cell)}; it should be a number")
+        values[k], unit = number
+        suffixed |= unit
+    return values, suffixed
+
+
+def checked(values: FloatArray, field: str, column: str, source: str, empty: bool = False) -> FloatArray:
+    """Return the values if each is what the field wants; an empty cell passes only where ``empty`` allows it."""
+    wanted = _WANTED[field]
+    least = 1.0 if wanted.startswith("1") else 0.0
+    good = np.isfinite(values) & ((values >= least) if wanted.endswith("or more") else (values > 0))
+    good |= np.isnan(values) & empty
+    if not good.all():
+        k = int(np.argmin(good))
+        found = "empty or not a number" if np.isnan(values[k]) else f"{values[k]:g}"
+        raise InputError(f"{where(source, k, field, column)} is {found}; it should be finite and {wanted}")
+    return values
+
+
+def finished_flags(cells: Sequence[Any]) -> BoolArray:
+    """Read yes and no, true and false, and the words that trackers use for a run's state."""
+    return np.array([str(cell).strip().lower() in _FINISHED or cell is True for cell in cells])
+
+
+def texts(cells: Sequence[Any]) -> NDArray[np.str_]:
+    """Return a column as text; a whole number loses the ``.0`` that a frame gave it."""
+    return np.array([f"{cell:g}" if isinstance(cell, float) and cell.is_integer() else str(cell) for cell in cells])
+
+
+def where(source: str, k: int, field: str, column: str) -> str:
+    """Return how a message names a cell; rows count from 1, without the header."""
+    symbol = SYMBOLS[field]
+    return f"{source}: row {k + 1}, column {shown(column)}" + ("" if column == symbol else f" ({symbol})")
+
+
+def _number(cell: Any) -> tuple[float, bool] | None:
+    """Return a cell's number and whether it wrote its unit, or None where it is not a number."""
+    if cell is None or (isinstance(cell, str) and not cell.strip()):
+        return math.nan, False
+    try:
+        return float(cell.replace(",", "") if isinstance(cell, str) else cell), False
+    except (TypeError, ValueError):
+        match = _SUFFIXED.fullmatch(str(cell).strip())
+    try:
+        return None if match is None else (float(match[1]) * _SCALE[match[2].lower()], True)
+    except ValueError:
+        return None
+
+
+SIZES = ("active", "loop", "total", "once")
+COUNTS = (*SIZES, "tokens")
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """What a table holds, in raw counts."""
+
+    points: Points
+    loss: FloatArray
+    run: NDArray[np.str_]
+    finished: BoolArray | None
+    notes: tuple[str, ...]
+
+
+def read_rows(table: Columns, chosen: Mapping[str, str], units: Mapping[str, float], source: str) -> Rows:
+    """Return the rows of a table, or say what is wrong with it, and where."""
+    reader = _Reader(table, find_columns(table, chosen, source), source)
+    reader.read_numbers()
+    reader.scale(_stated(units, source))
+    loss = reader.take("loss")
+    points = reader.points()
+    run = reader.runs(points)
+    finished = reader.finished(run)
+    reader.note_repeats(points, loss, run)
+    return Rows(points, loss, run, finished, tuple(reader.notes))
+
+
+@dataclass(eq=False)
+class _Reader:
+    table: Columns
+    columns: dict[str, Column]
+    source: str
+    values: dict[str, FloatArray] = field(default_factory=dict)
+    suffixed: set[str] = field(default_factory=set)
+    notes: list[str] = field(default_factory=list)
+
+    def read_numbers(self) -> None:
+        """Turn every numeric column into numbers."""
+        for name, column in self.columns.items():
+            if name in ("run", "finished"):
+                continue
+            cells = self.table[column.name]
+            if not cells:
+                raise InputError(f"{self.source}: there are no rows below the header")
+            self.values[name], with_unit = numbers(cells, name, column.name, self.source)
+            self.suffixed |= {name} if with_unit else set()
+
+    def scale(self, stated: Mapping[str, float]) -> None:
+        """Bring all counts to raw numbers, and say which units were detected."""
+        known = {name: self._known_unit(name, stated) for name in COUNTS if name in self.values}
+        detected = self._detected(known)
+        for name, unit in known.items():
+            self.values[name] = self.values[name] * (detected[name] if unit is None else unit)
+        for unit in sorted({unit for unit in detected.values() if unit != 1.0}):
+            spans = [
+                f"{SYMBOLS[name]} ({_span(self.values[name] / unit)})" for name in detected if detected[name] == unit
+            ]
+            self.notes.append(f"read as {NAMES[unit]}: {', '.join(spans)}; state units to overrule")
+
+    def take(self, name: str, empty: bool = False) -> FloatArray:
+        """Return a field that must be there, checked."""
+        if name not in self.columns:
+            raise missing(name, self.table, self.source)
+        return checked(self.values[name], name, self.columns[name].name, self.source, empty)
+
+    def points(self) -> Points:
+        """Return the models and their tokens."""
+        active = self._active()
+        experts, R = self._experts(len(active)), self._or_one("recurrence", len(active))
+        loop = self._filled("loop", np.where(R == 1, 0.0, np.nan))
+        total = self._filled("total", np.where(experts == 1, active, np.nan))
+        self._compare("loop", loop, active, above=True)
+        self._compare("total", total, active, above=False)
+        if total is None and (experts > 1).any():
+            self.notes.append("no N_total: mappings that depend on m = N_act / N_total cannot be fitted")
+        return Points(active, self._tokens(active, R, loop), R, experts, loop, total)
+
+    def runs(self, points: Points) -> NDArray[np.str_]:
+        """Return the run of each row: as named, or all rows that agree on everything but D."""
+        if "run" in self.columns:
+            return texts(self.table[self.columns["run"].name])
+        given = (points.active, points.recurrence, points.experts, points.loop, points.total)
+        table = np.stack([each for each in given if each is not None], axis=1)
+        _, which = np.unique(table, axis=0, return_inverse=True)
+        count = int(which.max()) + 1
+        if count < len(which):
+            self.notes.append(f"no run column: rows that differ only in D and loss are one run ({count} runs)")
+        return np.array([f"run {k + 1}" for k in which.reshape(-1)])
+
+    def finished(self, run: NDArray[np.str_]) -> BoolArray | None:
+        """Tell which rows are final losses: by a status, or as the last step of their run."""
+        if "finished" in self.columns:
+            flags = finished_flags(self.table[self.columns["finished"].name])
+        elif "step" in self.columns:
+            step = self.take("step")
+            last = {name: step[run == name].max() for name in np.unique(run)}
+            flags = np.array([at == last[name] for at, name in zip(step, run, strict=True)])
+        else:
+            return None
+        if not flags.all():
+            self.notes.append(f"{int((~flags).sum())} of {len(flags)} rows are not final losses of their run")
+        return flags
+
+    def note_repeats(self, points: Points, loss: FloatArray, run: NDArray[np.str_]) -> None:
+        """Say how many rows repeat another, and which runs hold several models."""
+        model = np.stack([points.active, points.recurrence, points.experts], axis=1)
+        rows = np.column_stack([model, points.tokens, loss])
+        repeats = len(rows) - len({(name, *row) for name, row in zip(run.tolist(), rows.tolist(), strict=True)})
+        if repeats:
+            self.notes.append(f"{repeats} rows repeat another row exactly; they count twice")
+        models = {(name, *row) for name, row in zip(run.tolist(), model.tolist(), strict=True)}
+        if len(models) > len(np.unique(run)):
+            self.notes.append("some runs hold rows of different models; they are taken as one run each")
+
+    def _active(self) -> FloatArray:
+        if "active" not in self.columns and "once" in self.columns and "loop" in self.columns:
+            self.notes.append("N_act = N_once + N_loop")
+            return self.take("once") + self.take("loop")
+        return self.take("active")
+
+    def _experts(self, count: int) -> FloatArray:
+        """Return E; a column of routed experts beside one of k is divided by it."""
+        if "experts" not in self.columns:
+            return self._or_one("experts", count)
+        column = self.columns["experts"].name
+        if "top_k" not in self.columns or column.strip() in ("E", "e"):
+            return self.take("experts")
+        routed, k = self.values["experts"], self.take("top_k")
+        self.notes.append(f"E = {column} / {self.columns['top_k'].name}")
+        return checked(np.where(np.isin(routed, (0, 1)), 1.0, routed / k), "experts", column, self.source)
+
+    def _or_one(self, name: str, count: int) -> FloatArray:
+        if name in self.columns:
+            return self.take(name)
+        self.notes.append(f"no column for {SYMBOLS[name]}: taken as 1")
+        return np.ones(count)
+
+    def _filled(self, name: str, otherwise: FloatArray) -> FloatArray | None:
+        """Return an optional field; a cell may be empty where the row can do without it."""
+        if name not in self.columns:
+            return None
+        values = self.take(name, empty=True)
+        return checked(np.where(np.isnan(values), otherwise, values), name, self.columns[name].name, self.source)
+
+    def _tokens(self, active: FloatArray, R: FloatArray, loop: FloatArray | None) -> FloatArray:
+        if "tokens" in self.columns or "flops" not in self.columns:
+            return self.take("tokens")
+        self.notes.append("D = FLOPs / (6 N_unroll)")
+        return self.take("flops") / (6 * (active + (R - 1) * (0.0 if loop is None else loop)))
+
+    def _compare(self, name: str, values: FloatArray | None, active: FloatArray, above: bool) -> None:
+        """Refuse a loop larger than the model, or a total smaller than it."""
+        if values is None:
+            return
+        wrong = values > active * (1 + 1e-9) if above else values < active * (1 - 1e-9)
+        if wrong.any():
+            k = int(np.argmax(wrong))
+            says = "above" if above else "below"
+            raise InputError(
+                f"{where(self.source, k, name, self.columns[name].name)} is {values[k]:g}, "
+                f"{says} N_act = {active[k]:g}; " + ("the loop is a part of it" if above else "the total contains it")
+            )
+
+    def _known_unit(self, name: str, stated: Mapping[str, float]) -> float | None:
+        if name in stated:
+            return stated[name]
+        column = self.columns[name]
+        return 1.0 if name in self.suffixed else column.unit
+
+    def _detected(self, known: Mapping[str, float | None]) -> dict[str, float]:
+        """Return the likeliest unit of each count that states none."""
+        size = next((name for name in ("active", "once") if name in known), None)
+        unknown = [name for name, unit in known.items() if unit is None]
+        if size is None or not unknown:
+            return dict.fromkeys(unknown, 1.0)
+        active = _positive(self.values[size])
+        tokens = _positive(self.values["tokens"]) if "tokens" in known else 20 * active
+        unit_N, unit_D = detect_units(active, tokens, known[size], known.get("tokens", 1.0))
+        sizes = {name: size_unit(_positive(self.values[name]), active * unit_N, unit_N) for name in unknown}
+        return sizes | {name: unit for name, unit in ((size, unit_N), ("tokens", unit_D)) if name in unknown}
+
+
+def _positive(values: FloatArray) -> FloatArray:
+    good = values[np.isfinite(values) & (values > 0)]
+    return good if len(good) else np.ones(1)
+
+
+def _span(values: FloatArray) -> str:
+    good = _positive(values)
+    return f"{good.min():g} to {good.max():g}"
+
+
+def _stated(units: Mapping[str, float], source: str) -> dict[str, float]:
+    stated = {}
+    for name, unit in units.items():
+        known = field_of(name)
+        if known not in COUNTS:
+            raise InputError(
+                f"{source}: units names {shown(name)}{nearest(name, COUNTS)}; units are for {', '.join(COUNTS)}"
+            )
+        if not (np.isfinite(unit) and unit > 0):
+            raise InputError(f"{source}: units for {known} is {unit}; it should be above zero, as 1e9 for billions")
+        stated[known] = float(unit)
+    return stated

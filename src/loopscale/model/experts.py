@@ -1,0 +1,283 @@
+"""The experts' feed-forward without padding and without dropping, as one operation with its own gradient.
+
+Rows are sorted by expert; each expert then works on its rows alone, in buffers that all experts share and that
+therefore stay in cache. Backward computes the activations again from the projected rows instead of keeping them.
+Under ``torch.compile`` the rows of all experts go through each step together, and the compiler writes the steps.
+
+Shapes: T tokens, K experts of a token, S = T K rows sorted by expert, E experts, D width, H width of an expert;
+C the rows of the expert at hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+
+def tokens_of_experts(ids_TK: Tensor, experts: int) -> Tensor:
+    """Return how many rows each expert has."""
+    if torch.compiler.is_compiling():  # the compiler cannot know how long a bincount is
+        return (ids_TK.flatten()[:, None] == torch.arange(experts, device=ids_TK.device)).sum(0)
+    return torch.bincount(ids_TK.flatten(), minlength=experts)
+
+
+def products(x_SI: Tensor, weight_EOI: Tensor, counts: list[int]) -> Tensor:
+    """Return each row times its expert's matrix."""
+    out_SO = x_SI.new_empty(len(x_SI), weight_EOI.shape[1])
+    rows = torch.split(x_SI, counts), weight_EOI.unbind(0), torch.split(out_SO, counts)
+    for x_CI, weight_OI, out_CO in zip(*rows, strict=True):
+        if len(x_CI):
+            torch.mm(x_CI, weight_OI.t(), out=out_CO)
+    return out_SO
+
+
+def _expert_products(x_SI: Tensor, weight_EOI: Tensor, counts_E: Tensor) -> Tensor:
+    return products(x_SI, weight_EOI, counts_E.tolist())
+
+
+def _expert_outer_products(grad_SO: Tensor, x_SI: Tensor, counts_E: Tensor) -> Tensor:
+    """Return the gradient of each expert's matrix; of one without rows it is zero."""
+    counts = counts_E.tolist()
+    out_EOI = x_SI.new_empty(len(counts), grad_SO.shape[1], x_SI.shape[1])
+    rows = torch.split(grad_SO, counts), torch.split(x_SI, counts), out_EOI.unbind(0)
+    for grad_CO, x_CI, out_OI in zip(*rows, strict=True):
+        torch.mm(grad_CO.t(), x_CI, out=out_OI)
+    return out_EOI
+
+
+def _register() -> None:
+    """Make the products by expert operations of their own, which torch.compile takes as they are."""
+    inner = torch.library.custom_op("loopscale::expert_products", _expert_products, mutates_args=())
+    outer = torch.library.custom_op("loopscale::expert_outer_products", _expert_outer_products, mutates_args=())
+
+    @inner.register_fake
+    def _(x: Tensor, weight: Tensor, counts: Tensor) -> Tensor:
+        return x.new_empty(len(x), weight.shape[1])
+
+    @outer.register_fake
+    def _(grad: Tensor, x: Tensor, counts: Tensor) -> Tensor:
+        return x.new_empty(len(counts), grad.shape[1], x.shape[1])
+
+    def setup(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    def gradient(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, counts = ctx.saved_tensors
+        return inner(grad, weight.transpose(1, 2), counts), outer(grad, x, counts), None
+
+    inner.register_autograd(gradient, setup_context=setup)
+
+
+if not hasattr(torch.ops.loopscale, "expert_products"):  # a checkpoint's own copy may have come first
+    _register()
+
+
+FEW_ROWS = 512
+"""Up to here a forward without gradients is bound by reading the experts' weights."""
+
+
+def expert_ffn(x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, gate_up_E2HD: Tensor, down_EDH: Tensor) -> Tensor:
+    """Return each token's weighted sum over its experts' SwiGLU blocks."""
+    if torch.compiler.is_compiling():
+        return _compiled(x_TD, ids_TK, weights_TK, gate_up_E2HD, down_EDH)
+    tensors = (x_TD, weights_TK, gate_up_E2HD, down_EDH)
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        return _ExpertFFN.apply(x_TD, ids_TK, weights_TK, gate_up_E2HD, down_EDH)  # type: ignore[no-any-return, no-untyped-call]
+    if len(x_TD) == 1:
+        return _one_token(x_TD, ids_TK, weights_TK, gate_up_E2HD, down_EDH)
+    if ids_TK.numel() <= FEW_ROWS:
+        return _few_tokens(x_TD, ids_TK, weights_TK, gate_up_E2HD, down_EDH)
+    return _forward(x_TD, ids_TK, weights_TK, gate_up_E2HD, down_EDH)[0]
+
+
+def _few_tokens(x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, gate_up_E2HD: Tensor, down_EDH: Tensor) -> Tensor:
+    """Decode a small batch: all rows fit the cache together, so that they share each step but the products."""
+    flat_S = ids_TK.flatten()
+    order_S = flat_S.argsort(stable=True)
+    counts = tokens_of_experts(ids_TK, len(down_EDH)).tolist()
+    x_SD = x_TD.index_select(0, order_S // ids_TK.shape[1])
+    hidden_S2H = products(x_SD, gate_up_E2HD, counts)
+    gate_SH, up_SH = hidden_S2H.chunk(2, dim=-1)
+    return _combined(products(functional.silu(gate_SH).mul_(up_SH), down_EDH, counts), order_S, weights_TK)
+
+
+def _one_token(x_1D: Tensor, ids_1K: Tensor, weights_1K: Tensor, gate_up_E2HD: Tensor, down_EDH: Tensor) -> Tensor:
+    """Decode a single token: nothing to sort, and the cost is reading K experts."""
+    out_1D: Tensor | None = None
+    for expert, weight in zip(ids_1K[0].tolist(), weights_1K[0].tolist(), strict=True):
+        gate_1H, up_1H = functional.linear(x_1D, gate_up_E2HD[expert]).chunk(2, dim=-1)
+        y_1D = functional.linear(functional.silu(gate_1H).mul_(up_1H), down_EDH[expert]).mul_(weight)
+        out_1D = y_1D if out_1D is None else out_1D.add_(y_1D)
+    assert out_1D is not None
+    return out_1D
+
+
+def _forward(
+    x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, gate_up_E2HD: Tensor, down_EDH: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the output, and for backward the projected rows, their order and the experts' counts."""
+    flat_S = ids_TK.flatten()
+    order_S = flat_S.argsort(stable=True)
+    counts_E = tokens_of_experts(ids_TK, len(down_EDH))
+    counts = counts_E.tolist()
+    D, H = down_EDH.shape[1:]
+    hidden_S2H = x_TD.new_empty(len(flat_S), 2 * H)
+    y_SD = x_TD.new_empty(len(flat_S), D)
+    token_S = order_S // ids_TK.shape[1]
+    act_CH, x_CD = x_TD.new_empty(max(counts), H), x_TD.new_empty(max(counts), D)
+    for expert, rows in _segments(counts):
+        C = rows.stop - rows.start
+        torch.index_select(x_TD, 0, token_S[rows], out=x_CD[:C])
+        torch.mm(x_CD[:C], gate_up_E2HD[expert].t(), out=hidden_S2H[rows])
+        gate_CH, up_CH = hidden_S2H[rows].chunk(2, dim=-1)
+        torch.ops.aten.silu(gate_CH, out=act_CH[:C]).mul_(up_CH)
+        torch.mm(act_CH[:C], down_EDH[expert].t(), out=y_SD[rows])
+    return _combined(y_SD, order_S, weights_TK), hidden_S2H, order_S, counts_E
+
+
+def _backward(
+    grad_TD: Tensor,
+    x_TD: Tensor,
+    weights_TK: Tensor,
+    gate_up_E2HD: Tensor,
+    down_EDH: Tensor,
+    hidden_S2H: Tensor,
+    order_S: Tensor,
+    counts_E: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the gradients of tokens, gate weights and both expert matrices."""
+    counts = counts_E.tolist()
+    token_S = order_S // weights_TK.shape[1]
+    weight_S1 = weights_TK.flatten().index_select(0, order_S).unsqueeze(1).to(x_TD.dtype)
+    grad_gate_up_E2HD, grad_down_EDH = torch.empty_like(gate_up_E2HD), torch.empty_like(down_EDH)
+    grad_SD, grad_weight_S = x_TD.new_empty(len(order_S), x_TD.shape[1]), x_TD.new_empty(len(order_S))
+    buffers = _Buffers(x_TD, max(counts), down_EDH.shape[2])
+    for expert in (expert for expert, count in enumerate(counts) if not count):
+        grad_gate_up_E2HD[expert].zero_()
+        grad_down_EDH[expert].zero_()
+    for expert, rows in _segments(counts):
+        grad_weight_S[rows] = _expert_backward(
+            buffers.of(rows),
+            (grad_TD, x_TD, token_S[rows]),
+            weight_S1[rows],
+            hidden_S2H[rows],
+            (gate_up_E2HD[expert], down_EDH[expert]),
+            (grad_gate_up_E2HD[expert], grad_down_EDH[expert], grad_SD[rows]),
+        )
+    grad_weight_TK = torch.empty_like(grad_weight_S).index_copy_(0, order_S, grad_weight_S).view_as(weights_TK)
+    grad_x_TD = _combined(grad_SD, order_S, torch.ones_like(weights_TK))
+    return grad_x_TD, grad_weight_TK.to(weights_TK.dtype), grad_gate_up_E2HD, grad_down_EDH
+
+
+def _expert_backward(
+    buffers: tuple[Tensor, ...],
+    tokens: tuple[Tensor, Tensor, Tensor],
+    weight_C1: Tensor,
+    hidden_C2H: Tensor,
+    matrices: tuple[Tensor, Tensor],
+    grads: tuple[Tensor, Tensor, Tensor],
+) -> Tensor:
+    """Write one expert's gradients into ``grads``; return those of its rows' gate weights."""
+    silu_CH, act_CH, grad_act_CH, gathered_CD, grad_C2H = buffers
+    (grad_TD, x_TD, token_C), (gate_up_2HD, down_DH) = tokens, matrices
+    grad_gate_up_2HD, grad_down_DH, grad_x_CD = grads
+    gate_CH, up_CH = hidden_C2H.chunk(2, dim=-1)
+    grad_gate_CH, grad_up_CH = grad_C2H.chunk(2, dim=-1)
+    torch.ops.aten.silu(gate_CH, out=silu_CH)
+    torch.mul(silu_CH, up_CH, out=act_CH)
+    torch.index_select(grad_TD, 0, token_C, out=gathered_CD)
+    torch.mm(gathered_CD, down_DH, out=grad_act_CH)
+    # A gate's gradient is <down(act), grad> = <act, down'(grad)>: the experts' outputs need not be kept.
+    grad_weight_C = torch.linalg.vecdot(act_CH, grad_act_CH)
+    torch.mm(gathered_CD.mul_(weight_C1).t(), act_CH, out=grad_down_DH)
+    grad_act_CH.mul_(weight_C1)
+    torch.mul(grad_act_CH, silu_CH, out=grad_up_CH)
+    torch.ops.aten.silu_backward(grad_act_CH.mul_(up_CH), gate_CH, grad_input=grad_gate_CH)
+    torch.index_select(x_TD, 0, token_C, out=gathered_CD)
+    torch.mm(grad_C2H.t(), gathered_CD, out=grad_gate_up_2HD)
+    torch.mm(grad_C2H, gate_up_2HD, out=grad_x_CD)
+    return grad_weight_C  # type: ignore[no-any-return]
+
+
+class _Buffers:
+    """Scratch space that all experts of one backward share."""
+
+    def __init__(self, x_TD: Tensor, most: int, hidden: int) -> None:
+        widths = (hidden, hidden, hidden, x_TD.shape[1], 2 * hidden)
+        self._whole = tuple(x_TD.new_empty(most, width) for width in widths)
+
+    def of(self, rows: slice) -> tuple[Tensor, ...]:
+        """Return the buffers, as long as ``rows``."""
+        return tuple(buffer[: rows.stop - rows.start] for buffer in self._whole)
+
+
+def _segments(counts: list[int]) -> Iterator[tuple[int, slice]]:
+    """Yield each expert that has rows, with their place."""
+    start = 0
+    for expert, count in enumerate(counts):
+        if count:
+            yield expert, slice(start, start + count)
+        start += count
+
+
+def _combined(y_SD: Tensor, order_S: Tensor, weights_TK: Tensor) -> Tensor:
+    """Return each token's weighted sum over its rows."""
+    place_S = torch.empty_like(order_S)
+    place_S[order_S] = torch.arange(len(order_S), device=order_S.device)
+    if y_SD.dtype == torch.float32:  # one pass over the rows; other dtypes have no fast kernel for it
+        return functional.embedding_bag(
+            place_S.view_as(weights_TK), y_SD, mode="sum", per_sample_weights=weights_TK.float()
+        )
+    y_TKD = y_SD.index_select(0, place_S).view(*weights_TK.shape, y_SD.shape[1])
+    return torch.matmul(weights_TK.to(y_SD.dtype).unsqueeze(1), y_TKD).squeeze(1)
+
+
+class _ExpertFFN(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, gate_up_E2HD: Tensor, down_EDH: Tensor
+    ) -> Tensor:
+        out_TD, *kept = _forward(x_TD, ids_TK, weights_TK, gate_up_E2HD, down_EDH)
+        ctx.save_for_backward(x_TD, weights_TK, gate_up_E2HD, down_EDH, *kept)
+        return out_TD
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_TD: Tensor) -> tuple[Tensor | None, ...]:
+        grad_x, grad_weights, grad_gate_up, grad_down = _backward(grad_TD, *ctx.saved_tensors)
+        return grad_x, None, grad_weights, grad_gate_up, grad_down
+
+
+def _compiled(x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, gate_up_E2HD: Tensor, down_EDH: Tensor) -> Tensor:
+    """Return the same, written for a compiler: it fuses everything but the products by expert."""
+    T, K = ids_TK.shape
+    order_S = ids_TK.flatten().argsort(stable=True)
+    place_S = torch.empty_like(order_S).scatter(0, order_S, torch.arange(T * K, device=order_S.device))
+    counts_E = tokens_of_experts(ids_TK, len(down_EDH))
+    rows_SD = _Permuted.apply(x_TD.unsqueeze(1).expand(T, K, -1).flatten(0, 1), order_S, place_S)  # type: ignore[no-untyped-call]
+    weight_S1 = _Permuted.apply(weights_TK.flatten().unsqueeze(1).to(x_TD.dtype), order_S, place_S)  # type: ignore[no-untyped-call]
+    gate_SH, up_SH = torch.ops.loopscale.expert_products(rows_SD, gate_up_E2HD, counts_E).chunk(2, dim=-1)
+    # Weighed before the last product, a row needs no output of its expert for the gradient of its weight.
+    act_SH = functional.silu(gate_SH) * up_SH * weight_S1
+    y_SD = torch.ops.loopscale.expert_products(act_SH, down_EDH, counts_E)
+    out_TD: Tensor = _Permuted.apply(y_SD, place_S, order_S).unflatten(0, (T, K)).sum(1)  # type: ignore[no-untyped-call]
+    return out_TD
+
+
+class _Permuted(torch.autograd.Function):
+    """Rows in another order; the gradient puts them back instead of adding them up."""
+
+    @staticmethod
+    def forward(ctx: Any, x_SD: Tensor, order_S: Tensor, back_S: Tensor) -> Tensor:
+        ctx.save_for_backward(back_S)
+        return x_SD.index_select(0, order_S)
+
+    @staticmethod
+    def backward(ctx: Any, grad_SD: Tensor) -> tuple[Tensor, None, None]:
+        (back_S,) = ctx.saved_tensors
+        return grad_SD.index_select(0, back_S), None, None

@@ -1,0 +1,347 @@
+"""One forward through the unrolled model: slots, passes, read-outs, early exit.
+
+Shapes: B batch, T tokens, D width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache
+from transformers.generation.utils import GenerateDecoderOnlyOutput
+from transformers.masking_utils import create_causal_mask
+from transformers.utils.generic import ModelOutput
+
+from .blocks import rotary
+from .config import InputError, LoopedMoEConfig
+from .early_exit import Exit, ExitTracker
+from .moe import Routing, capacity
+
+if TYPE_CHECKING:
+    from .modeling import LoopedMoEModel
+
+
+class Trace(NamedTuple):
+    """The experts that each token chose, or how many tokens chose each expert."""
+
+    prelude: Tensor
+    """Expert ids (L, B, T, K), or counts (L, E)."""
+    loop: Tensor
+    """Expert ids (R, L, B, T, K), or counts (R, L, E)."""
+    coda: Tensor
+    """Expert ids (L, B, T, K) of the last read-out, or counts (L, E) over all of them."""
+
+
+@dataclass
+class LoopedMoEOutput(ModelOutput):
+    """Hidden states after coda and final norm, and what the call asked for besides."""
+
+    last_hidden_state: Tensor | None = None
+    past_key_values: Cache | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    """The input of every unrolled layer, and the last hidden state."""
+    pass_states: tuple[Tensor, ...] | None = None
+    """The loop's state after each pass."""
+    pass_hidden_states: tuple[Tensor, ...] | None = None
+    """The read-out of each pass: its state through coda and final norm."""
+    routing: Trace | None = None
+    expert_counts: Trace | None = None
+    z_loss: Tensor | None = None
+    """Summed over layers, averaged over the passes of each."""
+    dropped: Tensor | None = None
+    """In training with drop-and-pad: the share of routed rows that no expert took."""
+    passes: Tensor | None = None
+    """With early exit: passes used (B, P)."""
+
+
+@dataclass
+class LoopedMoECausalOutput(ModelOutput):
+    """Logits and loss, and what the call asked for besides."""
+
+    loss: Tensor | None = None
+    logits: Tensor | None = None
+    past_key_values: Cache | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    pass_logits: tuple[Tensor, ...] | None = None
+    """The logits of each pass; the last are ``logits``."""
+    pass_states: tuple[Tensor, ...] | None = None
+    pass_hidden_states: tuple[Tensor, ...] | None = None
+    routing: Trace | None = None
+    expert_counts: Trace | None = None
+    """In training: for the balancing bias, and to be summed over processes first."""
+    z_loss: Tensor | None = None
+    dropped: Tensor | None = None
+    passes: Tensor | None = None
+
+
+@dataclass
+class LoopedGenerateOutput(GenerateDecoderOnlyOutput):
+    """What ``generate(..., return_dict_in_generate=True)`` returns with early exit."""
+
+    passes: Tensor | None = None
+    """Passes used for each generated token (B, tokens)."""
+
+
+class Tally:
+    """Collects the routings of one forward, in the order of the calls."""
+
+    def __init__(self) -> None:
+        self.prelude: list[Routing] = []
+        self.loop: list[list[Routing]] = []
+        self.coda: list[list[Routing]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.prelude or any(self.loop) or any(self.coda))
+
+    def trace(self, batch: int) -> Trace:
+        """Return the chosen experts."""
+        one = [routing.ids_TK.unflatten(0, (batch, -1)) for routing in self.prelude]  # type: ignore[no-untyped-call]
+        many = [_stack([routing.ids_TK.unflatten(0, (batch, -1)) for routing in run]) for run in self.loop]  # type: ignore[no-untyped-call]
+        last = [routing.ids_TK.unflatten(0, (batch, -1)) for routing in self.coda[-1]] if self.coda else []  # type: ignore[no-untyped-call]
+        return Trace(_stack(one), _stack(many), _stack(last))
+
+    def counts(self) -> Trace:
+        """Return how many tokens chose each expert."""
+        one = [routing.counts_E for routing in self.prelude]
+        many = [_stack([routing.counts_E for routing in run]) for run in self.loop]
+        read = [_stack([routing.counts_E for routing in run]) for run in self.coda]
+        return Trace(_stack(one), _stack(many), _stack(read).sum(0) if read else _stack([]))
+
+    def dropped(self, kept: int) -> Tensor:
+        """Return the share of rows beyond the first ``kept`` of each expert."""
+        runs = [self.prelude, *self.loop, *self.coda]
+        counts_XE = _stack([routing.counts_E for run in runs for routing in run])
+        return (counts_XE - kept).clamp(min=0).sum() / counts_XE.sum()
+
+    def z_loss(self) -> Tensor:
+        """Return the z-loss, summed over layers and averaged over the passes of each: R does not scale it."""
+        parts = ([self.prelude], self.loop, self.coda)
+        sums = [[routing.z_loss for run in part for routing in run] for part in parts]
+        return torch.stack([torch.stack(z).sum() / len(part) for z, part in zip(sums, parts, strict=True) if z]).sum()
+
+
+def _stack(tensors: list[Tensor]) -> Tensor:
+    return torch.stack(tensors) if tensors else torch.empty(0, dtype=torch.long)
+
+
+def resolve_recurrence(recurrence: object, exit_: object, config: LoopedMoEConfig, training: bool) -> int:
+    """Return the passes to run, at most, for what a call said."""
+    if exit_ is not None and not isinstance(exit_, Exit):
+        raise InputError(f"exit is {exit_!r}; it should be an Exit, like Exit('kl', 0.01)")
+    if recurrence == "auto" and exit_ is None:
+        raise InputError("recurrence 'auto' needs a criterion: exit=Exit('kl', 0.01), or another")
+    if recurrence is None and training and config.random_recurrence is not None:
+        return draw_recurrence(config)
+    if recurrence is None or recurrence == "auto":
+        return config.recurrence
+    if not isinstance(recurrence, int) or isinstance(recurrence, bool) or recurrence < 1:
+        raise InputError(f"recurrence is {recurrence!r}; it should be a whole number, 1 or more, or 'auto'")
+    if recurrence > 1 and not config.loop_layers:
+        raise InputError(f"recurrence is {recurrence}, but the model has no loop block to repeat")
+    return recurrence
+
+
+def draw_recurrence(config: LoopedMoEConfig, generator: torch.Generator | None = None) -> int:
+    """Draw R for a training step. Processes that train together must draw alike: seed ``generator`` the same."""
+    mean = config.recurrence
+    if config.random_recurrence == "poisson":
+        return 1 + int(torch.poisson(torch.tensor(float(mean - 1)), generator=generator))
+    return int(torch.randint(1, mean + 1, (), generator=generator))
+
+
+class Slots:
+    """The cache slots of one forward: one for each (pass, layer), or a ring of fewer passes."""
+
+    def __init__(self, config: LoopedMoEConfig, recurrence: int) -> None:
+        # Read once: a config's attributes are slow, and decoding asks for slots at every layer.
+        self._prelude, self._loop, self._coda = config.prelude_layers, config.loop_layers, config.coda_layers
+        self.kept = config.kept(recurrence)
+        self.count = config.slots(recurrence)
+        self.rewrites = self.kept < recurrence
+
+    def loop(self, place: int, layer: int) -> int:
+        """Return the slot of a looped layer at pass ``place``."""
+        return self._prelude + (place % self.kept) * self._loop + layer
+
+    def coda(self, layer: int) -> int:
+        """Return the slot of a coda layer: every read-out uses it, and the last one stays."""
+        return self.count - self._coda + layer
+
+    def check(self, cache: Cache) -> None:
+        """Refuse a cache that another recurrence filled, or one that cannot do what the slots need."""
+        past = int(cache.get_seq_length())
+        if past and (not int(cache.get_seq_length(self.count - 1)) or int(cache.get_seq_length(self.count))):
+            filled = sum(1 for slot in range(len(cache.layers)) if int(cache.get_seq_length(slot)))
+            raise InputError(
+                f"the cache holds {filled} slots, and this recurrence fills {self.count}: continue with the recurrence "
+                "that filled it, or start from an empty cache"
+            )
+        if self.rewrites and not cache.is_croppable:
+            raise InputError("kept_passes rewrites cache slots, which a static cache cannot: use a dynamic one")
+
+    def carry(self, cache: Cache, last: int, recurrence: int, new: int) -> None:
+        """Fill the slots of passes that did not run with the keys and values of the last that did."""
+        for place in range(last + 1, min(recurrence, self.kept)):
+            for layer in range(self._loop):
+                source: Any = cache.layers[self.loop(last, layer)]
+                cache.update(source.keys[..., -new:, :], source.values[..., -new:, :], self.loop(place, layer))
+
+    def hold(self, cache: Cache, place: int, left_BT: Tensor) -> None:
+        """Give the positions that had left before pass ``place`` the keys and values of the pass before."""
+        if self.kept == 1:
+            return
+        new = left_BT.shape[1]
+        for layer in range(self._loop):
+            now, before = (cache.layers[self.loop(at, layer)] for at in (place, place - 1))
+            for name in ("keys", "values"):
+                current, previous = (getattr(each, name)[..., -new:, :] for each in (now, before))
+                current.copy_(torch.where(left_BT[:, None, :, None], previous, current))
+
+
+class Run:
+    """The state of one forward; it is made by the model's ``forward`` and gone with it."""
+
+    def __init__(
+        self,
+        model: LoopedMoEModel,
+        recurrence: int,
+        cache: Cache | None,
+        tally: bool,
+        capture: bool,
+        kwargs: dict[str, Any],
+    ) -> None:
+        self.model, self.config = model, model.config
+        self.recurrence = recurrence
+        self.slots = Slots(model.config, recurrence)
+        self.cache = cache
+        self.kwargs = kwargs
+        self.wants_routing = tally
+        self.tallies = model.config.is_moe and (tally or model.training)
+        self.tally = Tally()
+        self.attentions = model.slot_attentions(self.slots.count)
+        self.captured: list[Tensor] | None = [] if capture else None
+        if cache is not None:
+            self.slots.check(cache)
+
+    def place_tokens(self, x_BTD: Tensor, attention_mask: Tensor | None, position_BT: Tensor | None) -> None:
+        """Work out positions, their rotations and the causal mask, which all layers share."""
+        past = 0 if self.cache is None else int(self.cache.get_seq_length())
+        length, most = past + x_BTD.shape[1], self.config.max_position_embeddings
+        serving = str(self.config._attn_implementation).startswith("vllm")  # there T counts many sequences
+        if length > most and not serving:
+            raise InputError(f"the sequence has {length} tokens, more than max_position_embeddings ({most})")
+        if position_BT is None:
+            position_BT = torch.arange(past, length, device=x_BTD.device).unsqueeze(0)
+        self.angles = rotary(position_BT, self.config, x_BTD.dtype)
+        self.mask = create_causal_mask(
+            config=self.config,
+            inputs_embeds=x_BTD,
+            attention_mask=attention_mask,
+            past_key_values=self.cache,
+            position_ids=position_BT,
+        )
+
+    def prelude(self, x_BTD: Tensor) -> Tensor:
+        """Run the layers before the loop."""
+        for slot, block in enumerate(self.model.prelude):
+            x_BTD = self._block(block, slot, x_BTD, self.tally.prelude)
+        return x_BTD
+
+    def loop(
+        self, state_BTD: Tensor, exit_: ExitTracker | None, every: bool
+    ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        """Run the passes; return the final read-out, and the states and read-outs of each pass.
+
+        ``every`` reads the model out after each pass, not after the last only.
+        """
+        input_BTD, left_BT, place = state_BTD, None, 0
+        states: list[Tensor] = []
+        hiddens: list[Tensor] = []
+        for place in range(self.recurrence):
+            new_BTD = self._pass(self.model.inject(state_BTD, input_BTD), place)
+            if left_BT is not None and left_BT.any():
+                new_BTD = torch.where(left_BT.unsqueeze(-1), state_BTD, new_BTD)
+                if self.cache is not None:
+                    self.slots.hold(self.cache, place, left_BT)
+            state_BTD = new_BTD
+            states.append(state_BTD)
+            if every:
+                hiddens.append(self._read(state_BTD, again=place > 0))
+            if exit_ is not None:
+                left_BT = exit_.update(state_BTD, hiddens[-1] if exit_.exit.needs_logits else None)
+                if left_BT.all():
+                    break
+        if self.cache is not None:
+            self.slots.carry(self.cache, place, self.recurrence, state_BTD.shape[1])
+        last_BTD = hiddens[-1] if every else self._read(state_BTD, again=False)
+        return last_BTD, states, hiddens
+
+    def report(self, out: LoopedMoEOutput) -> None:
+        """Put routing and captured states into the output."""
+        if self.captured is not None:
+            assert out.last_hidden_state is not None
+            out.hidden_states = (*self.captured, out.last_hidden_state)
+        if not self.tally:
+            return
+        if self.wants_routing:
+            assert out.last_hidden_state is not None
+            out.routing = self.tally.trace(out.last_hidden_state.shape[0])
+        out.expert_counts = self.tally.counts()
+        out.z_loss = self.tally.z_loss()
+        if self.model.training and self.config.dispatch == "drop-and-pad":
+            assert out.last_hidden_state is not None
+            tokens = out.last_hidden_state.shape[:2].numel()
+            out.dropped = self.tally.dropped(capacity(tokens, self.config))
+
+    def _pass(self, x_BTD: Tensor, place: int) -> Tensor:
+        """Run the loop block once; passes too early for truncated backpropagation leave no graph."""
+        kept = self.config.backprop_passes
+        cut = kept is not None and self.model.training and place < self.recurrence - kept
+        row = place if self.config.balance == "pass" else 0
+        routings: list[Routing] = []
+        self.tally.loop.append(routings)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not cut):
+            for layer, block in enumerate(self.model.loop):
+                slot = self.slots.loop(place, layer)
+                x_BTD = self._block(block, slot, x_BTD, routings, row, replace=place >= self.slots.kept)
+        return x_BTD
+
+    def _read(self, x_BTD: Tensor, again: bool) -> Tensor:
+        """Run coda and final norm; ``again`` replaces what an earlier read-out left in the cache."""
+        if again and self.cache is not None and not self.cache.is_croppable:
+            raise InputError("reading every pass rewrites the coda's cache slots, which a static cache cannot")
+        routings: list[Routing] = []
+        self.tally.coda.append(routings)
+        for layer, block in enumerate(self.model.coda):
+            x_BTD = self._block(block, self.slots.coda(layer), x_BTD, routings, replace=again)
+        hidden_BTD: Tensor = self.model.norm(x_BTD)
+        return hidden_BTD
+
+    def _block(
+        self,
+        block: torch.nn.Module,
+        slot: int,
+        x_BTD: Tensor,
+        routings: list[Routing],
+        row: int = 0,
+        replace: bool = False,
+    ) -> Tensor:
+        if self.captured is not None:
+            self.captured.append(x_BTD)
+        x_BTD, routing = block(
+            x_BTD,
+            attention=self.attentions[slot],
+            angles=self.angles,
+            attention_mask=self.mask,
+            place=row,
+            tally=self.tallies,
+            past_key_values=self.cache,
+            replace=replace,
+            **self.kwargs,
+        )
+        if routing is not None:
+            routings.append(routing)
+        return x_BTD

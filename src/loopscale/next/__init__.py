@@ -1,0 +1,1 @@
+"""Which runs to train next, so that a plan becomes more certain."""

@@ -1,0 +1,260 @@
+"""Which runs to train next: those that shrink the doubt about a target most per FLOP.
+
+Optimal experimental design on the law's exact Jacobian. Each run adds one row of information; the target's variance
+after it follows from a rank-one update, so thousands of candidates are weighed at once. What counts as the target is
+either the predictions at some points (V-optimality) or the differences between a plan's choice and its rivals.
+Shapes: Z laws, n candidates, p free coefficients, q targets.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from loopscale.arrays import FloatArray
+from loopscale.errors import InputError
+from loopscale.fit.data.observations import Observations
+from loopscale.fit.fitting import Fit
+from loopscale.laws import ScalingLaw
+from loopscale.next.candidates import Goal, RunCandidates, Target, ladder_candidates
+from loopscale.quantities import format_count
+from loopscale.tables import Table
+
+LAWS = 8
+"""Resampled laws that the choice is averaged over: one estimate alone misplaces runs when it is poor."""
+MOST_RUNS = 200
+"""Runs after which the choice ends, whatever is left of the budget."""
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Standard deviations of ln loss about the law: of a single observation, and of a whole run."""
+
+    observation: float
+    run: float
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite([self.observation, self.run]).all() and self.observation > 0 and self.run >= 0):
+            raise InputError(f"noise is {self.observation} and {self.run} a run; the first should be above zero")
+
+    @classmethod
+    def of(cls, fit: Fit) -> Noise:
+        """Split the residuals' variance into that within runs and that between them."""
+        _, run, rows = np.unique(fit.observations.run, return_inverse=True, return_counts=True)
+        residual, n, k, p = fit.residuals, len(fit.residuals), len(rows), len(fit.free)
+        if n <= p:
+            raise InputError(f"{n} rows leave no residual for {p} coefficients; give the noise")
+        if n == k or k <= p:  # one row a run, or too few runs to see their spread: all of it goes to the observations
+            return cls(float(np.sqrt(residual @ residual / (n - p))), 0.0)
+        mean = np.bincount(run, residual) / rows
+        within = float(np.sum((residual - mean[run]) ** 2) / (n - k))
+        between = float(np.sum(rows * mean**2) / (k - p))
+        common = (n - np.sum(rows**2) / n) / (k - 1)
+        return cls(float(np.sqrt(within)), float(np.sqrt(max(between - within, 0.0) / common)))
+
+    @property
+    def new_run(self) -> float:
+        """The variance of a new run's final ln loss."""
+        return self.observation**2 + self.run**2
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """A run to train, in the order of choice."""
+
+    model: str
+    active: float
+    experts: float
+    recurrence: int
+    tokens: float
+    flops: float
+    cumulative_flops: float
+    standard_error: float
+    """Expected at the target once this run and those before it are trained, in nats."""
+
+
+@dataclass(frozen=True)
+class Design:
+    """Runs to train next and what they should bring."""
+
+    runs: tuple[PlannedRun, ...]
+    goal: Goal
+    budget: float
+    before: float
+    """Standard error at the target now, in nats: the root of the mean variance."""
+    after: float
+    noise: Noise
+    candidates: int
+    laws: int
+    """How many laws the choice was averaged over."""
+
+    @property
+    def flops(self) -> float:
+        """What all runs cost together."""
+        return sum(run.flops for run in self.runs)
+
+    def table(self) -> Table:
+        """Return one row for each run."""
+        return Table.from_records([asdict(run) for run in self.runs])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {**asdict(self), "goal": self.goal.value, "flops": self.flops}
+
+    def __str__(self) -> str:
+        grid = RichTable("run", "model", "E", "R", "tokens", "FLOPs", "FLOPs so far", "standard error")
+        for order, run in enumerate(self.runs, 1):
+            counts = (format_count(each) for each in (run.tokens, run.flops, run.cumulative_flops))
+            grid.add_row(
+                str(order), run.model, f"{run.experts:g}", str(run.recurrence), *counts, f"{run.standard_error:.5f}"
+            )
+        out = io.StringIO()
+        Console(file=out, width=120).print(grid)
+        what = "loss differences to the rivals" if self.goal is Goal.CHOICE else "predictions at the target"
+        return (
+            f"{out.getvalue().rstrip()}\nStandard error of the {what}: {self.before:.5f} now, {self.after:.5f} after "
+            f"{len(self.runs)} runs for {format_count(self.flops)} of {format_count(self.budget)} FLOPs."
+        )
+
+
+def next_runs(
+    fit: Fit,
+    budget: float,
+    target: Target,
+    *,
+    candidates: RunCandidates | None = None,
+    noise: Noise | None = None,
+    most: int = MOST_RUNS,
+) -> Design:
+    """Choose runs greedily, each the largest relative fall of the target's variance per FLOP, within ``budget``.
+
+    Averages over the law's resamples where it has them. Every coefficient has a weak prior as wide as its bounds, so
+    that what the data leave open is wide but finite. No run is chosen twice; ``most`` limits their number.
+    """
+    pool = candidates or ladder_candidates(fit.observations)
+    _check(budget, pool)
+    pool = pool.where(np.flatnonzero(pool.flops <= budget))
+    spread = noise or Noise.of(fit)
+    laws = _laws(fit)
+    state = _State.start(fit, laws, pool, target, spread)
+    chosen: list[int] = []
+    errors, left = [state.standard_error], budget
+    free = np.ones(len(pool), dtype=bool)
+    while len(chosen) < most and np.any(usable := free & (pool.flops <= left)):
+        worth = state.relative_fall() / pool.flops
+        best = int(np.argmax(np.where(usable, worth, -np.inf)))
+        state = state.after(best)
+        chosen.append(best)
+        errors.append(state.standard_error)
+        free[best], left = False, left - pool.flops[best]
+    runs = _planned(pool.where(np.array(chosen, dtype=np.int64)), errors[1:])
+    return Design(runs, target.goal, budget, errors[0], errors[-1], spread, len(pool), len(laws))
+
+
+@dataclass(frozen=True, eq=False)
+class _State:
+    """The coefficients' covariance under each law, in units of their priors, and what follows from it."""
+
+    rows_Znp: FloatArray
+    """Gradients of the candidates' ln loss."""
+    target_Zqp: FloatArray
+    covariance_Zpp: FloatArray
+    leverage_Znp: FloatArray
+    """Candidate rows times covariance."""
+    noise: float
+
+    @classmethod
+    def start(cls, fit: Fit, laws: list[ScalingLaw], pool: RunCandidates, target: Target, noise: Noise) -> _State:
+        scale = _prior(fit)
+        columns = [fit.law.names.index(name) for name in fit.free]
+        rows, goals, covariances = [], [], []
+        for law in laws:
+            loss, gradient = law.value_and_gradient(pool.points)
+            rows.append(gradient[:, columns] / loss[:, None] * scale)
+            goals.append(target.rows(law.value_and_gradient(target.points)[1][:, columns] * scale))
+            covariances.append(_covariance(law, fit.observations, columns, scale, noise))
+        rows_Znp, covariance_Zpp = np.stack(rows), np.stack(covariances)
+        return cls(rows_Znp, np.stack(goals), covariance_Zpp, rows_Znp @ covariance_Zpp, noise.new_run)
+
+    @property
+    def variance_Z(self) -> FloatArray:
+        """The target's mean variance under each law."""
+        each = np.einsum("zqp,zpr,zqr->zq", self.target_Zqp, self.covariance_Zpp, self.target_Zqp)
+        return np.asarray(each.mean(axis=1))
+
+    @property
+    def standard_error(self) -> float:
+        """At the fitted law, which comes first."""
+        return float(np.sqrt(max(self.variance_Z[0], 0.0)))
+
+    def relative_fall(self) -> FloatArray:
+        """Return, for each candidate, the share of the target's variance that it would remove, averaged over laws."""
+        seen_Zn = self.noise + np.einsum("znp,znp->zn", self.leverage_Znp, self.rows_Znp)
+        shared_Znq = self.leverage_Znp @ self.target_Zqp.transpose(0, 2, 1)
+        fall_Zn = (shared_Znq**2).mean(axis=2) / seen_Zn
+        return np.asarray((fall_Zn / self.variance_Z[:, None]).mean(axis=0))
+
+    def after(self, run: int) -> _State:
+        """Return the state once that candidate is observed: a rank-one update."""
+        along_Zp = self.leverage_Znp[:, run]
+        seen_Z = self.noise + np.einsum("zp,zp->z", along_Zp, self.rows_Znp[:, run])
+        step_Zp = along_Zp / seen_Z[:, None]
+        met_Zn = np.einsum("znp,zp->zn", self.rows_Znp, along_Zp)
+        return replace(
+            self,
+            covariance_Zpp=self.covariance_Zpp - along_Zp[:, :, None] * step_Zp[:, None, :],
+            leverage_Znp=self.leverage_Znp - met_Zn[:, :, None] * step_Zp[:, None, :],
+        )
+
+
+def _covariance(
+    law: ScalingLaw, observations: Observations, columns: list[int], scale: FloatArray, noise: Noise
+) -> FloatArray:
+    """Return the covariance that the data and the prior leave, rows of one run sharing that run's shift."""
+    loss, gradient = law.value_and_gradient(observations.points)
+    rows = gradient[:, columns] / loss[:, None] * scale
+    _, run, counts = np.unique(observations.run, return_inverse=True, return_counts=True)
+    sums = np.stack([np.bincount(run, column, len(counts)) for column in rows.T], axis=1)
+    one, shift = noise.observation**2, noise.run**2
+    shared = shift / (one + counts * shift)
+    information = (rows.T @ rows - (sums * shared[:, None]).T @ sums) / one
+    return np.asarray(np.linalg.inv(np.eye(len(scale)) + information), dtype=np.float64)
+
+
+def _prior(fit: Fit) -> FloatArray:
+    """Return each free coefficient's prior standard deviation: of a uniform spread over its bounds."""
+    spans = {term.name: fit.bounds.get(term.name, (term.lower, term.upper)) for term in fit.law.terms}
+    return np.array([(spans[name][1] - spans[name][0]) / np.sqrt(12) for name in fit.free])
+
+
+def _laws(fit: Fit) -> list[ScalingLaw]:
+    """Return the fitted law and some of its resamples, evenly spaced."""
+    law = replace(fit.law, resamples=None)
+    if fit.law.resamples is None:
+        return [law]
+    take = np.linspace(0, len(fit.law.resamples) - 1, min(LAWS, len(fit.law.resamples))).round().astype(int)
+    drawn = [dict(zip(law.names, fit.law.resamples[i].tolist(), strict=True)) for i in take]
+    return [law, *(replace(law, coefficients=each) for each in drawn)]
+
+
+def _planned(runs: RunCandidates, errors: list[float]) -> tuple[PlannedRun, ...]:
+    p, spent = runs.points, np.cumsum(runs.flops)
+    columns = (p.active, p.experts, p.recurrence, p.tokens, runs.flops, spent, np.array(errors))
+    rows = zip(runs.models, *(column.tolist() for column in columns), strict=True)
+    return tuple(PlannedRun(name, N, E, int(R), D, *rest) for name, N, E, R, D, *rest in rows)
+
+
+def _check(budget: float, pool: RunCandidates) -> None:
+    if not (np.isfinite(budget) and budget > 0):
+        raise InputError(f"budget is {budget}; it should be finite and above zero, in FLOPs")
+    if budget < pool.flops.min():
+        cheapest = int(np.argmin(pool.flops))
+        raise InputError(
+            f"budget {format_count(budget)} FLOPs affords no run; the cheapest candidate, {pool.label(cheapest)}, "
+            f"costs {format_count(pool.flops[cheapest])}"
+        )

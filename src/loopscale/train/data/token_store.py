@@ -1,0 +1,348 @@
+"""Tokens on disk: memory-mapped shards with an index, made once, whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from itertools import chain
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from filelock import FileLock
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+from loopscale.errors import InputError, shown
+from loopscale.files import Fields, checksum, read_json, versioned, write_json
+from loopscale.train.data.sources import DataSource
+from loopscale.train.data.tokenizer import Ids, Tokens, check_name, find_tokens, id_type
+
+__all__ = ["DataSource", "TokenStore", "prepare"]
+
+
+@dataclass(frozen=True)
+class TokenStore:
+    """The tokens of a corpus, by split."""
+
+    folder: Path
+    vocabulary: int
+    end: int
+    """The token that ends every document, and is nowhere else."""
+    digest: str
+    """Identity of the tokens: equal digests are equal tokens in equal order."""
+    shards: dict[str, tuple[Shard, ...]]
+    documents: dict[str, int]
+    """How many documents each split has."""
+    source: dict[str, Any]
+    """What the tokens were made from."""
+
+    @classmethod
+    def open(cls, folder: str | Path) -> TokenStore:
+        """Open a folder that ``prepare`` wrote; the index and the size of every shard are checked, no token is read."""
+        where = Path(folder)
+        if not (where / INDEX).is_file():
+            raise InputError(f"{folder}: there are no tokens here, for it holds no {INDEX}; prepare them first")
+        store = _read_index(where)
+        for shard in chain(*store.shards.values()):
+            _check_size(where / shard.file, shard.tokens * store.dtype.itemsize)
+        return store
+
+    @property
+    def tokens(self) -> dict[str, int]:
+        """How many tokens each split has."""
+        return {split: sum(shard.tokens for shard in shards) for split, shards in self.shards.items()}
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of an id on disk."""
+        return id_type(self.vocabulary)
+
+    def maps(self, split: str) -> list[NDArray[Any]]:
+        """Return the shards of a split as arrays that are read from the disk where they are touched."""
+        # Plain arrays over the maps: slicing a memmap itself takes tens of times as long.
+        return [np.asarray(np.memmap(self.folder / shard.file, self.dtype, "r")) for shard in self.shards[split]]
+
+    def tokenizer(self) -> Any:
+        """Return the Hugging Face tokenizer that made the tokens."""
+        from transformers import AutoTokenizer
+
+        return AutoTokenizer.from_pretrained(str(self.folder / TOKENIZER))
+
+    def verify(self) -> None:
+        """Read every token and compare the shards with their checksums."""
+        for shard in chain(*self.shards.values()):
+            if checksum(self.folder / shard.file) != shard.sha256:
+                raise InputError(f"{self.folder / shard.file}: damaged: its SHA-256 is not the one in {INDEX}")
+
+
+def prepare(source: DataSource, folder: str | Path, *, progress: bool = True) -> TokenStore:
+    """Tokenise ``source`` into ``folder``, or open what an earlier call with the same source left there.
+
+    All is written beside the folder and renamed at the end: what a killed preparation leaves, the next one sweeps away.
+    Several processes may call this at once; one works and the others wait for it.
+    """
+    folder = Path(folder)
+    check_name(source.tokenizer)
+    identity = source.identity()
+    found = _made_before(folder, identity)
+    if found is not None:
+        return found
+    with one_at_a_time(folder):
+        found = _made_before(folder, identity)
+        if found is not None:
+            return found
+        with whole_or_not_at_all(folder) as partial:
+            make(source, identity, partial, progress)
+    return TokenStore.open(folder)
+
+
+def _made_before(folder: Path, identity: dict[str, Any]) -> TokenStore | None:
+    """Return the store in ``folder`` if it is of this source; anything else there is left alone."""
+    if not folder.exists():
+        return None
+    if not folder.is_dir():
+        raise InputError(f"{folder}: this is a file; name a folder for the tokens")
+    if not any(folder.iterdir()):
+        return None
+    if not (folder / INDEX).is_file():
+        raise InputError(f"{folder}: the folder holds other files; name an empty or a new one for the tokens")
+    store = TokenStore.open(folder)
+    changed = difference(store.source, identity)
+    if changed:
+        raise InputError(f"{folder}: its tokens are of another source: {changed}; name another folder or remove it")
+    return store
+
+
+def _read_index(folder: Path) -> TokenStore:
+    path = folder / INDEX
+    fields = versioned(read_json(path), str(path), KIND, SCHEMA)
+    vocabulary, end = fields.take("vocabulary", int), fields.take("end", int)
+    digest, source = fields.take("digest", str), fields.take("source", dict)
+    splits = fields.object("splits")
+    read = {split: _read_split(splits.object(split)) for split in SPLITS}
+    splits.done()
+    fields.done()
+    if not 0 <= end < vocabulary:
+        raise InputError(f"{path}: the end token {end} is not one of the {vocabulary} tokens")
+    shards = {split: found for split, (found, _) in read.items()}
+    return TokenStore(
+        folder, vocabulary, end, digest, shards, {split: count for split, (_, count) in read.items()}, source
+    )
+
+
+def _read_split(fields: Fields) -> tuple[tuple[Shard, ...], int]:
+    listed = fields.take("shards", list)
+    shards = tuple(_read_shard(Fields(each, f"{fields.where}: shard {place}")) for place, each in enumerate(listed))
+    count = fields.take("documents", int)
+    fields.done()
+    return shards, count
+
+
+def _read_shard(fields: Fields) -> Shard:
+    shard = Shard(fields.take("file", str), fields.take("tokens", int), fields.take("sha256", str))
+    fields.done()
+    if Path(shard.file).name != shard.file or shard.tokens < 1:
+        raise InputError(f"{fields.where}: {shard.file!r} of {shard.tokens} tokens is not a file of the folder")
+    return shard
+
+
+def _check_size(path: Path, wanted: int) -> None:
+    try:
+        found = path.stat().st_size
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}; remove the folder and prepare it again") from None
+    if found != wanted:
+        raise InputError(f"{path}: has {found} bytes, not {wanted}; remove the folder and prepare it again")
+
+
+SHARD_TOKENS = 1 << 27
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One file of ids, and what must be in it."""
+
+    file: str
+    tokens: int
+    sha256: str
+
+
+class SplitWriter:
+    """Appends the documents of one split to its shards, a new one whenever the last is full."""
+
+    def __init__(self, folder: Path, split: str, dtype: np.dtype[Any]) -> None:
+        self.folder, self.split, self.dtype = folder, split, dtype
+        self.documents = 0
+        self.shards: list[Shard] = []
+        self._file: IO[bytes] | None = None
+
+    def append(self, ids: Ids, documents: int) -> None:
+        """Write documents that follow each other."""
+        self.documents += documents
+        ids = ids.astype(self.dtype, copy=False)
+        while ids.size:
+            if self._file is None:
+                self._start()
+            room = SHARD_TOKENS - self._tokens
+            self._write(ids[:room])
+            ids = ids[room:]
+            if self._tokens == SHARD_TOKENS:
+                self.finish()
+
+    def finish(self) -> None:
+        """Close the shard that is being written, with all of it on the disk."""
+        if self._file is None:
+            return
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        self.shards.append(Shard(Path(self._file.name).name, self._tokens, self._hash.hexdigest()))
+        self._file = None
+
+    def summary(self) -> dict[str, Any]:
+        """Return what the index says of the split."""
+        return {"documents": self.documents, "shards": [asdict(shard) for shard in self.shards]}
+
+    def _start(self) -> None:
+        self._file = (self.folder / f"{self.split}-{len(self.shards):05d}.bin").open("wb")
+        self._tokens, self._hash = 0, sha256()
+
+    def _write(self, ids: Ids) -> None:
+        assert self._file is not None
+        data = ids.data.cast("B")
+        self._file.write(data)
+        self._hash.update(data)
+        self._tokens += ids.size
+
+
+@contextmanager
+def one_at_a_time(folder: Path) -> Iterator[None]:
+    """Let one process at a time write ``folder``; a killed one holds nobody up."""
+    with _writable(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder.parent / f".{folder.name}.lock")
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def whole_or_not_at_all(folder: Path) -> Iterator[Path]:
+    """Give a folder to write in, which becomes ``folder`` when the block ends well and is gone when it does not."""
+    partial = folder.parent / f".{folder.name}.partial"
+    with _writable(folder):
+        shutil.rmtree(partial, ignore_errors=True)  # what a killed process left
+        try:
+            partial.mkdir()
+            yield partial
+            partial.replace(folder)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+
+
+@contextmanager
+def _writable(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{folder}: the tokens cannot be written: {error.strerror or error}") from None
+
+
+SPLITS = ("train", "validation")
+INDEX, TOKENIZER = "index.json", "tokenizer"
+KIND, SCHEMA = "token-store", 1
+GROUP = 1 << 22
+"""Characters tokenised at once: enough to keep every core busy."""
+
+
+def make(source: DataSource, identity: dict[str, Any], folder: Path, progress: bool) -> None:
+    """Write shards, tokenizer and index into ``folder``."""
+    with _tracker(source.size(), progress) as tracked:
+        training = (text for text in tracked("training the tokenizer", source.documents()) if not source.held_out(text))
+        tokens = find_tokens(source.tokenizer, training)
+        writers = {split: SplitWriter(folder, split, id_type(tokens.vocabulary)) for split in SPLITS}
+        for group in _groups(tracked("tokenising", source.documents())):
+            _write(group, source, tokens, writers)
+    for writer in writers.values():
+        writer.finish()
+    if not writers["train"].documents:
+        held = writers["validation"].documents
+        raise InputError(f"there is no text to train on: {held} documents were found, all held out for validation")
+    tokens.tokenizer.save_pretrained(folder / TOKENIZER)
+    write_json(folder / INDEX, _index(tokens, writers, identity))
+
+
+def difference(old: dict[str, Any], new: dict[str, Any]) -> str:
+    """Say what a store was made from otherwise, or nothing."""
+    for name in new:
+        before, now = old.get(name), new[name]
+        if before == now:
+            continue
+        if name == "files" and before:
+            changed = [each[0] for each in now if each not in before] or [each[0] for each in before if each not in now]
+            return f"the files have changed, first {changed[0] if changed else 'their order'}"
+        return f"{name} was {shown(before)} and is {shown(now)}"
+    return ""
+
+
+def _write(group: list[str], source: DataSource, tokens: Tokens, writers: dict[str, SplitWriter]) -> None:
+    sides: dict[str, list[str]] = {split: [] for split in SPLITS}
+    for text in group:
+        sides["validation" if source.held_out(text) else "train"].append(text)
+    for split, texts in sides.items():
+        if texts:
+            writers[split].append(tokens.encode(texts), len(texts))
+
+
+def _index(tokens: Tokens, writers: dict[str, SplitWriter], identity: dict[str, Any]) -> dict[str, Any]:
+    parts = [str(tokens.vocabulary), str(tokens.end)]
+    parts += [f"{split} {shard.tokens} {shard.sha256}" for split in SPLITS for shard in writers[split].shards]
+    return {
+        "kind": KIND,
+        "schema": SCHEMA,
+        "vocabulary": tokens.vocabulary,
+        "end": tokens.end,
+        "digest": sha256("\n".join(parts).encode()).hexdigest(),
+        "splits": {split: writer.summary() for split, writer in writers.items()},
+        "source": identity,
+    }
+
+
+def _groups(texts: Iterator[str]) -> Iterator[list[str]]:
+    group: list[str] = []
+    size = 0
+    for text in texts:
+        group.append(text)
+        size += len(text)
+        if size >= GROUP:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+@contextmanager
+def _tracker(total: int | None, wanted: bool) -> Iterator[Callable[[str, Iterator[str]], Iterator[str]]]:
+    """Give a function that passes texts through and shows how many bytes of them went by."""
+    out = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=out, transient=True, disable=not (wanted and out.is_terminal)) as bar:
+
+        def tracked(what: str, texts: Iterator[str]) -> Iterator[str]:
+            task, waiting = bar.add_task(what, total=total), 0
+            for text in texts:
+                yield text
+                waiting += len(text.encode())
+                if waiting > GROUP // 8:
+                    bar.advance(task, waiting)
+                    waiting = 0
+
+        yield tracked

@@ -1,0 +1,1 @@
+"""Training on several processes: process groups, FSDP2 and expert parallelism."""
