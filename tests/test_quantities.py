@@ -1,19 +1,26 @@
 """Quantities as people write them."""
 
 import contextlib
+import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from loopscale.errors import InputError
 from loopscale.quantities import (
+    bits_of,
+    bytes_of,
+    count_of,
     format_bytes,
     format_count,
     format_size,
+    fraction_of,
     parse_bits,
     parse_bytes,
     parse_count,
+    parse_fraction,
     parse_integers,
 )
 
@@ -81,3 +88,28 @@ def test_numbers_are_written_as_people_read_them():
     assert format_size(55e6) == "55M"
     assert format_bytes(2708848640) == "2.71 GB"
     assert format_bytes(12) == "12 B"
+
+
+@pytest.mark.parametrize(("text", "value"), [("40%", 0.4), ("0.4", 0.4), ("1", 1.0), ("100 %", 1.0)])
+def test_fractions_are_read_as_parts_or_percentages(text, value):
+    assert parse_fraction(text) == pytest.approx(value)
+
+
+@pytest.mark.parametrize("text", ["0", "40", "101%", "-3%", "nan", "half"])
+def test_a_fraction_outside_zero_to_one_is_refused(text):
+    with pytest.raises(InputError, match=r"write it like 0\.4 or 40%"):
+        parse_fraction(text)
+
+
+def test_python_takes_numbers_and_text_alike():
+    assert count_of("6T") == count_of(6e12) == count_of(6_000_000_000_000) == 6e12
+    assert bytes_of("3GB") == bytes_of(np.float64(3e9)) == 3e9
+    assert bits_of("int4") == bits_of(4) == 4
+    assert fraction_of("40%") == fraction_of(0.4) == 0.4
+
+
+@pytest.mark.parametrize("value", [10**400, math.nan, math.inf, -1, 0, True, None, [1], {}, "no", object()])
+@pytest.mark.parametrize("read", [count_of, bytes_of, bits_of, fraction_of])
+def test_anything_but_a_positive_number_is_refused_in_one_sentence(read, value):
+    with pytest.raises(InputError, match=r"^value: "):
+        read(value, "value")

@@ -1,19 +1,40 @@
-"""The one error that a person should see."""
+"""Errors that a person sees as one sentence, and the few helpers that phrase them."""
 
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from enum import Enum
+
+    E = TypeVar("E", bound=Enum)
 
 
-class InputError(ValueError):
-    """Bad input, said in one sentence: where it is, what was found, what would do.
+class LoopscaleError(Exception):
+    """Base of all errors that commands print as one sentence, without a traceback, with exit code 2."""
 
-    Commands print it without a traceback and exit with code 2.
-    """
+
+class InputError(LoopscaleError, ValueError):
+    """Bad input: the sentence names where it is, what was found, and what to do."""
+
+
+class DivergenceError(LoopscaleError):
+    """Training diverged: the loss or the gradient norm is not finite."""
+
+
+class StorageError(LoopscaleError, OSError):
+    """A file or folder cannot be read, written or trusted."""
+
+
+class RendezvousError(LoopscaleError):
+    """The processes of a distributed run did not find one another."""
+
+
+class MissingExtraError(LoopscaleError, ImportError):
+    """An optional dependency is not installed; the sentence names the extra that brings it."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -26,3 +47,30 @@ def shown(value: object, limit: int = 60) -> str:
     """Return ``value`` as an error may quote it: on one line, and not too long."""
     text = repr(value)
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def choice(kind: type[E], value: E | str, what: str) -> E:
+    """Return the member of the enum ``kind`` that ``value`` is or names; refuse anything else with the nearest name."""
+    if isinstance(value, kind):
+        return value
+    names = [member.value for member in kind]
+    if value in names:
+        return kind(value)
+    hint = nearest(value, names) if isinstance(value, str) else ""
+    raise InputError(f"{what} {shown(value)} is not known{hint}; choose from {', '.join(names)}")
+
+
+def require(module: str, extra: str, what: str = "this") -> Any:
+    """Import an optional module, or say which extra of loopscale brings it."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        missing = (error.name or module).partition(".")[0]
+        if missing == "loopscale":
+            raise
+        raise MissingExtraError(missing_extra(missing, extra, what)) from None
+
+
+def missing_extra(module: str, extra: str, what: str = "this") -> str:
+    """Return the one sentence for a missing optional dependency."""
+    return f"{what} needs the package {module!r}, which is not installed: pip install 'loopscale[{extra}]'"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
+from typing import SupportsFloat
 
 from loopscale.errors import InputError, shown
 
@@ -11,6 +13,8 @@ _NUMBER = r"([0-9][0-9_,]*\.?[0-9]*(?:e[+-]?[0-9]+)?|\.[0-9]+(?:e[+-]?[0-9]+)?)"
 _COUNT = re.compile(rf"{_NUMBER}\s*([kmbgtp]?)", re.IGNORECASE)
 _BYTES = re.compile(rf"{_NUMBER}\s*([kmgtp]?)(i?)b?", re.IGNORECASE)
 _BITS = re.compile(r"(?:int|uint|fp|float|bf|nf|mxfp|nvfp|q)?([0-9]+(?:\.[0-9]+)?)(?:\s*-?bits?)?", re.IGNORECASE)
+
+_FRACTION = re.compile(rf"{_NUMBER}\s*(%?)", re.IGNORECASE)
 
 _SCALE = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12, "p": 1e15}
 _POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
@@ -33,6 +37,15 @@ def parse_bytes(text: str, what: str = "memory") -> float:
     return _positive(_number(match[1]) * base ** _POWER[match[2].lower()], text, what)
 
 
+def parse_fraction(text: str, what: str = "fraction") -> float:
+    """Read a part of a whole, above 0 and at most 1: ``0.4`` or ``40%``."""
+    match = _FRACTION.fullmatch(text.strip())
+    value = _number(match[1]) / (100 if match[2] else 1) if match else math.nan
+    if not 0 < value <= 1:
+        raise InputError(f"{what}: {shown(text)} is not above 0 and at most 1; write it like 0.4 or 40%")
+    return value
+
+
 def parse_bits(text: str, what: str = "bits") -> float:
     """Read a bit width: ``4``, ``int4``, ``bf16``, ``fp8``, ``4.5bit``."""
     match = _BITS.fullmatch(text.strip())
@@ -42,6 +55,44 @@ def parse_bits(text: str, what: str = "bits") -> float:
             f"{what}: {shown(text)} is not a width between 1 and 64 bits; write it like 4, int4, fp8 or bf16"
         )
     return bits
+
+
+def number_of(value: object, what: str = "number") -> float:
+    """Return a finite number as a float; anything else, NaN and numbers too large for a float are refused."""
+    if isinstance(value, bool) or not isinstance(value, SupportsFloat) or isinstance(value, str):
+        raise InputError(f"{what}: {shown(value)} is not a number")
+    try:
+        number = float(value)
+    except (OverflowError, TypeError, ValueError):
+        raise InputError(f"{what}: {shown(value)} is not a number that can be computed with") from None
+    if not math.isfinite(number):
+        raise InputError(f"{what}: {shown(value)} is not finite")
+    return number
+
+
+def count_of(value: object, what: str = "number") -> float:
+    """Return a positive count given as a number or as text, like ``"6T"``."""
+    return _of(value, what, parse_count)
+
+
+def bytes_of(value: object, what: str = "memory") -> float:
+    """Return an amount of memory given in bytes or as text, like ``"3GB"``."""
+    return _of(value, what, parse_bytes)
+
+
+def bits_of(value: object, what: str = "bits") -> float:
+    """Return a bit width given as a number or as text, like ``"int4"``."""
+    return _of(value, what, parse_bits)
+
+
+def fraction_of(value: object, what: str = "fraction") -> float:
+    """Return a part of a whole given as a number or as text, like ``"40%"``."""
+    return _of(value, what, parse_fraction)
+
+
+def _of(value: object, what: str, parse: Callable[[str, str], float]) -> float:
+    """Apply the limits of ``parse`` to a number too: a float is read as its shortest text."""
+    return parse(value if isinstance(value, str) else repr(number_of(value, what)), what)
 
 
 def parse_integers(text: str, what: str = "list") -> tuple[int, ...]:
