@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from loopscale.cli import main as loopscale
-from loopscale.sweep.launch import run_folder
-from loopscale.sweep.store import Store
+from loopscale.sweep.store import Store, run_folder
 from loopscale.sweep.worker import Trunk
 
 

@@ -26,11 +26,6 @@ _FREE = FREE - {"validation_sequences"}
 """What may change between two calls: how long a run is and what it reports, but not what is measured."""
 
 
-def run_folder(results: Path, key: str) -> Path:
-    """Return the folder of a run."""
-    return results / "runs" / key
-
-
 def update(store: Store, sweep: Sweep, costs: Mapping[str, float]) -> None:
     """Make the store's runs those of the file; refuse what would mix two sweeps."""
     before = {run.key: run for run in store.runs()}

@@ -205,6 +205,11 @@ class RunState:
     """Claimed by a worker that is gone: the next one takes it over."""
 
 
+def run_folder(results: Path, key: str) -> Path:
+    """Return the folder of a run."""
+    return results / "runs" / key
+
+
 class Store:
     """One connection to a sweep's store; each process and thread has its own."""
 

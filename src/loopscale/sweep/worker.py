@@ -14,8 +14,7 @@ from threading import Event, Thread
 from typing import Any
 
 from loopscale.errors import InputError
-from loopscale.sweep.launch import run_folder
-from loopscale.sweep.store import Claim, ClaimLost, Store
+from loopscale.sweep.store import Claim, ClaimLost, Store, run_folder
 from loopscale.train.config import TrainConfig
 from loopscale.train.step import shared_steps
 from loopscale.train.trainer import Trainer
