@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from loopscale.architecture import rung
-from loopscale.fit.data.observations import Observations
 from loopscale.fit.data.public import stacked
+from loopscale.fit.data.read import Observations
 from loopscale.fit.fitting import Fit, fit
 from loopscale.fit.resample import resample
 from loopscale.laws import Points, ScalingLaw, published

@@ -7,7 +7,7 @@ import zipfile
 import pytest
 
 from loopscale.fit import fit, resample
-from loopscale.fit.data.observations import Observations
+from loopscale.fit.data.read import Observations
 
 
 def zipped(content: bytes) -> bytes:

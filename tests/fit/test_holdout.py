@@ -7,8 +7,8 @@ import pytest
 
 from loopscale.errors import InputError
 from loopscale.fit.compare import CROSS_VALIDATION, Slice, applicable, compare, default_outer, differences, table
-from loopscale.fit.data.observations import Observations
 from loopscale.fit.data.public import simulate_sweep
+from loopscale.fit.data.read import Observations
 from loopscale.laws import Counting, Points, published
 
 MOE_ORDER = ("linear", "power", "bounded", "sparsity-conditional")

@@ -6,7 +6,7 @@ import pytest
 import torch
 from looped_models import model, tokens
 
-from loopscale.cli.options import EXITS
+from loopscale.cli import EXITS
 from loopscale.errors import InputError
 from loopscale.model import Exit
 from loopscale.model.early_exit import CRITERIA

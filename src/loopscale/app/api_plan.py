@@ -19,7 +19,7 @@ from loopscale.errors import InputError
 from loopscale.files import finite
 from loopscale.laws import DEFAULT, MAPPINGS, OUTER_LAWS, PUBLISHED, ScalingLaw
 from loopscale.plan import Plan, Prediction, Space, plan, predict
-from loopscale.plan.text import answer, certainty, costs, legend
+from loopscale.plan.plan import answer, certainty, costs, legend
 
 LawName = Annotated[str, PathParameter(max_length=80)]
 

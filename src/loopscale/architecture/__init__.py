@@ -1,6 +1,15 @@
 """What a model costs before it exists: parameters, FLOPs, weight and KV memory."""
 
-from loopscale.architecture.architecture import Architecture, Stack
+from loopscale.architecture.architecture import (
+    Architecture,
+    Attention,
+    FeedForward,
+    LatentAttention,
+    Layer,
+    MixtureOfExperts,
+    QKNorm,
+    Stack,
+)
 from loopscale.architecture.configs import FAMILIES, from_config, read_config
 from loopscale.architecture.ladder import (
     RUNG_EXPERTS,
@@ -12,7 +21,6 @@ from loopscale.architecture.ladder import (
     rung_name,
     width_for_active,
 )
-from loopscale.architecture.layers import Attention, FeedForward, LatentAttention, Layer, MixtureOfExperts, QKNorm
 
 __all__ = [
     "FAMILIES",

@@ -8,9 +8,17 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from loopscale.architecture.architecture import Architecture, Stack
+from loopscale.architecture.architecture import (
+    Architecture,
+    Attention,
+    FeedForward,
+    LatentAttention,
+    Layer,
+    MixtureOfExperts,
+    QKNorm,
+    Stack,
+)
 from loopscale.architecture.config_fields import ConfigFields, found
-from loopscale.architecture.layers import Attention, FeedForward, LatentAttention, Layer, MixtureOfExperts, QKNorm
 from loopscale.errors import InputError, nearest
 from loopscale.files import read_json
 

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from loopscale.architecture.architecture import Architecture, Stack
-from loopscale.architecture.layers import Attention, FeedForward, Layer, MixtureOfExperts
+from loopscale.architecture.architecture import Architecture, Attention, FeedForward, Layer, MixtureOfExperts, Stack
 from loopscale.arrays import FloatArray
 from loopscale.errors import InputError, nearest, shown
 

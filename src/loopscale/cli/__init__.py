@@ -2,16 +2,209 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
+from typing import Any, TypeVar
 
 import click
+from rich import box
+from rich.console import Console
+from rich.table import Table as RichTable
 
-from loopscale import __version__
+from loopscale import __version__, quantities
+from loopscale.architecture import RUNGS, Architecture, at_width, read_config, rung, rung_name
 from loopscale.errors import InputError, nearest, shown
+from loopscale.files import finite
+from loopscale.laws import DEFAULT, find_law
+
+
+def console() -> Console:
+    """Return the console that tables go to; wide enough for one when the output is a file or a pipe."""
+    wide = Console()
+    return wide if wide.is_terminal else Console(width=140)
+
+
+def print_json(data: object) -> None:
+    """Print strict JSON: NaN and infinities become null."""
+    click.echo(json.dumps(finite(data), indent=1, allow_nan=False))
+
+
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], left: Sequence[str] = ()) -> None:
+    """Print a table; numbers stand right, the columns in ``left`` stand left."""
+    table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in columns:
+        table.add_column(name, justify="left" if name in left else "right", no_wrap=name not in left)
+    for row in rows:
+        table.add_row(*row)
+    out = console()
+    if title:
+        out.print(f"[bold]{title}[/]", highlight=False)
+    out.print(table)
+
+
+@contextmanager
+def progress_bar(what: str, total: int) -> Iterator[Callable[[int, int], None]]:
+    """Show a bar on standard error while the block runs; it takes the number done and the total."""
+    from rich.progress import Progress
+
+    out = Console(stderr=True)
+    with Progress(console=out, transient=True, disable=not out.is_terminal) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda done, of: bar.update(task, completed=done, total=of)
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Quantity(click.ParamType[Any]):
+    """Text that one of our parsers reads; its sentence becomes the option's."""
+
+    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
+        self.name = name
+        self.parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return self.parse(value)
+        except InputError as error:
+            self.fail(str(error), param, ctx)
+
+
+def _bare(parse: Callable[..., Any]) -> Callable[[str], Any]:
+    """Return the parser without its own name for the value: the option's name stands there instead."""
+
+    def read(text: str) -> Any:
+        try:
+            return parse(text, "§")
+        except InputError as error:
+            raise InputError(str(error).removeprefix("§: ")) from None
+
+    return read
+
+
+def _counts(text: str) -> tuple[float, ...]:
+    return tuple(_bare(quantities.parse_count)(part) for part in text.split(","))
+
+
+def _memories(text: str) -> tuple[float, ...]:
+    return tuple(_bare(quantities.parse_bytes)(part) for part in text.split(","))
+
+
+def _experts(text: str) -> tuple[float, ...]:
+    """Read expert counts: whole numbers and ranges, or any number from 1 up that routing can reach."""
+    found: set[float] = set()
+    for part in text.split(","):
+        try:
+            value = float(part)
+        except ValueError:
+            found.update(_bare(quantities.parse_integers)(part))
+            continue
+        if not 1 <= value <= 1e6:
+            raise InputError(f"{shown(part.strip())} is not an expert count; it should be from 1 to 1,000,000")
+        found.add(value)
+    return tuple(sorted(found))
+
+
+def _rungs(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(rung_name(part) for part in text.split(",")))
+
+
+COUNT = Quantity("COUNT", _bare(quantities.parse_count))
+COUNTS = Quantity("COUNT,…", _counts)
+BYTES = Quantity("BYTES", _bare(quantities.parse_bytes))
+MEMORIES = Quantity("BYTES,…", _memories)
+BITS = Quantity("BITS", _bare(quantities.parse_bits))
+INTEGERS = Quantity("N,…", _bare(quantities.parse_integers))
+EXPERTS = Quantity("E,…", _experts)
+RUNG_LIST = Quantity("RUNG,…", _rungs)
+LAW = Quantity("NAME|FILE", find_law)
+WHOLE = click.IntRange(1, 10_000_000)
+EXITS = click.Choice(["kl", "entropy", "argmax", "state"])
+ACTIVE = click.IntRange(1, 1024)
+WIDTH = click.IntRange(1, 1_000_000)
+
+
+def law_option(function: F) -> F:
+    """Add ``--law``."""
+    return click.option(
+        "--law", type=LAW, default=DEFAULT, show_default=True, help="A published law by name, or a law file (JSON)."
+    )(function)
+
+
+def output_options(function: F) -> F:
+    """Add ``--json`` and ``--csv``."""
+    function = click.option("--csv", "as_csv", is_flag=True, help="Print the table as CSV.")(function)
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON for other programs.")(function)
+
+
+def model_options(function: F) -> F:
+    """Add the options that name one model: a rung, a width, or a config file."""
+    options = (
+        click.option("--rung", help=f"A rung of the ladder: {', '.join(RUNGS)}."),
+        click.option("--width", type=WIDTH, help="Any other width by the ladder's rules."),
+        click.option("--layers", type=WHOLE, help="Depth for --width; follows the width unless given."),
+        click.option("--experts", type=EXPERTS, help="E: routed experts for each active one.  [default: 1]"),
+        click.option("--active-experts", type=ACTIVE, default=2, show_default=True, help="k: experts a token uses."),
+        click.option("--config", type=click.Path(), help="A Hugging Face config.json, or the folder that holds one."),
+    )  # fmt: skip
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def one_model(
+    rung_text: str | None,
+    width: int | None,
+    layers: int | None,
+    experts: tuple[float, ...] | None,
+    active_experts: int,
+    config: str | None,
+) -> Architecture:
+    """Return the model that the options name; exactly one of rung, width and config."""
+    named = [text for text, value in (("--rung", rung_text), ("--width", width), ("--config", config)) if value]
+    if len(named) != 1:
+        found = f"found {' and '.join(named)}" if named else "found none"
+        raise click.UsageError(f"give one of --rung, --width or --config ({found})")
+    if config is not None:
+        if experts is not None or layers is not None:
+            raise click.UsageError("--experts and --layers do not go with --config, which states them itself")
+        return read_config(config)
+    if experts is not None and len(experts) != 1:
+        raise click.UsageError("--experts takes one number here")
+    E = experts[0] if experts else 1
+    if rung_text is not None:
+        if layers is not None:
+            raise click.UsageError("--layers goes with --width; a rung has its own depth")
+        return rung(rung_text, E, active_experts)
+    assert width is not None
+    return at_width(width, layers, experts=E, active_experts=active_experts)
+
+
+def check_recurrence(model: Architecture, recurrence: int | None) -> None:
+    """Refuse to loop a model that has nothing to loop."""
+    if recurrence is not None and recurrence > 1 and model.loop == 0:
+        raise click.UsageError(f"--recurrence {recurrence}: {model.name} has no loop block; leave it at 1")
+
+
+def reference(text: str) -> tuple[Architecture, int]:
+    """Read a reference model as RUNG[:EXPERTS[:RECURRENCE]], like 0.6B:8:1."""
+    parts = text.split(":")
+    try:
+        experts = _experts(parts[1]) if len(parts) > 1 else (1,)
+        passes = _bare(quantities.parse_integers)(parts[2]) if len(parts) > 2 else (1,)
+        if len(parts) > 3 or len(experts) != 1 or len(passes) != 1:
+            raise InputError(f"{shown(text)} is not RUNG:EXPERTS:RECURRENCE; write it like 0.6B:8:1")
+        return rung(parts[0], experts[0]), passes[0]
+    except InputError as error:
+        raise click.BadParameter(str(error), param_hint="'--like'") from None
+
 
 VERBS = {
     "plan": "The best size, experts and recurrence under your budgets.",

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from loopscale.architecture import Architecture
-from loopscale.cli.options import (
+from loopscale.cli import (
     BITS,
     LAW,
     WHOLE,

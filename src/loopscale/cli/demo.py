@@ -9,7 +9,7 @@ import click
 import numpy as np
 
 from loopscale.architecture import rung
-from loopscale.cli.options import console, print_table
+from loopscale.cli import console, print_table
 from loopscale.cli.plan import print_plan
 from loopscale.cli.profile import print_joint
 from loopscale.cli.sweep import run as run_sweep
@@ -22,7 +22,7 @@ from loopscale.fit import Fit, Observations, fit
 from loopscale.fit.data.public import load_micro
 from loopscale.laws import published
 from loopscale.plan import Budget, Plan, isoflop_over_recurrence, joint_optimum, ladder_space, like, plan
-from loopscale.plan.text import legend, mark
+from loopscale.plan.plan import legend, mark
 from loopscale.report import Report
 from loopscale.tables import Table
 

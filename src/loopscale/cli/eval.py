@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress as RichProgress
 
-from loopscale.cli.options import (
+from loopscale.cli import (
     COUNTS,
     EXITS,
     INTEGERS,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loopscale.cli.data import read_runs, reading_options
-from loopscale.cli.options import COUNT, LAW, law_option, progress_bar
+from loopscale.cli import COUNT, LAW, law_option, progress_bar
+from loopscale.cli.fit import read_runs, reading_options
 from loopscale.errors import nearest, shown
 from loopscale.files import make_folder, read_json
 from loopscale.laws import DEFAULT, PUBLISHED, ScalingLaw

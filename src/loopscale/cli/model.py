@@ -7,7 +7,7 @@ from typing import Any
 import click
 from rich.markup import escape
 
-from loopscale.cli.options import EXITS, INTEGERS, WHOLE, console, output_options, print_json, print_table
+from loopscale.cli import EXITS, INTEGERS, WHOLE, console, output_options, print_json, print_table
 from loopscale.tables import Table
 from loopscale.train.run_dir import model_of
 

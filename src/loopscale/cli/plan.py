@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from loopscale.architecture import RUNG_EXPERTS, RUNG_RECURRENCES, RUNGS, read_config
-from loopscale.cli.options import (
+from loopscale.cli import (
     ACTIVE,
     BITS,
     BYTES,
@@ -44,7 +44,7 @@ from loopscale.plan import (
     predict,
     width_space,
 )
-from loopscale.plan.text import answer, certainty, costs, law_in_words, legend, mark
+from loopscale.plan.plan import answer, certainty, costs, law_in_words, legend, mark
 from loopscale.quantities import format_bytes, format_count, format_size
 from loopscale.report import check_report_path
 from loopscale.tables import Table

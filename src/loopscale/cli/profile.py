@@ -10,7 +10,7 @@ import click
 import numpy as np
 
 from loopscale.architecture import RUNG_EXPERTS, RUNG_RECURRENCES, RUNGS
-from loopscale.cli.options import (
+from loopscale.cli import (
     BITS,
     COUNTS,
     EXPERTS,
@@ -36,7 +36,7 @@ from loopscale.plan import (
     ladder_space,
     recurrence_map,
 )
-from loopscale.plan.text import law_in_words, legend, mark
+from loopscale.plan.plan import law_in_words, legend, mark
 from loopscale.quantities import format_bytes, format_count, format_size
 from loopscale.tables import Table
 

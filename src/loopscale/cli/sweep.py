@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-from loopscale.cli.options import COUNT, WHOLE, Quantity, console, output_options, print_json, print_table
+from loopscale.cli import COUNT, WHOLE, Quantity, console, output_options, print_json, print_table
 from loopscale.errors import InputError
 from loopscale.quantities import format_bytes, format_count
 from loopscale.sweep.store import duration, progress, share_done

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from loopscale.cli.options import console, print_json
+from loopscale.cli import console, print_json
 from loopscale.errors import InputError
 from loopscale.quantities import format_count
 

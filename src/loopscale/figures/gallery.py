@@ -21,7 +21,7 @@ from loopscale.figures.style import Panel, Picture, scientific
 from loopscale.fit import Observations, simulate_sweep
 from loopscale.fit.data.public import SWEEP_EXPERTS, SWEEP_RECURRENCES
 from loopscale.laws import ScalingLaw
-from loopscale.laws.mappings import NoGain
+from loopscale.laws.forms import NoGain
 from loopscale.plan import (
     Budget,
     continuous_space,

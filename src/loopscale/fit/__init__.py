@@ -1,7 +1,7 @@
 """Observations in, a fitted law with honest uncertainty out."""
 
-from loopscale.fit.data.observations import Observations
 from loopscale.fit.data.public import load_public, simulate_sweep
+from loopscale.fit.data.read import Observations
 from loopscale.fit.diagnose import (
     Profile,
     correlations,

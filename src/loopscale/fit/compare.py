@@ -16,7 +16,7 @@ from rich.table import Table as RichTable
 from loopscale.architecture import RUNGS, rung
 from loopscale.arrays import BoolArray, FloatArray, IntArray
 from loopscale.errors import InputError, nearest, shown
-from loopscale.fit.data.observations import Observations
+from loopscale.fit.data.read import Observations
 from loopscale.fit.fitting import default_outer, fit
 from loopscale.fit.resample import Progress
 from loopscale.laws import MAPPINGS, Counting, mapping, outer_law

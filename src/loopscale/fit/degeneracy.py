@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loopscale.arrays import FloatArray
-from loopscale.fit.data.observations import Observations
+from loopscale.fit.data.read import Observations
 from loopscale.fit.problem import Problem
 from loopscale.fit.solver import Found
 from loopscale.laws import effective_experts

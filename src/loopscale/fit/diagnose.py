@@ -10,7 +10,7 @@ import numpy as np
 
 from loopscale.arrays import BoolArray, FloatArray
 from loopscale.errors import InputError, nearest, shown
-from loopscale.fit.data.observations import Observations
+from loopscale.fit.data.read import Observations
 from loopscale.fit.degeneracy import Covariance, covariance, robust_deviation
 from loopscale.fit.fitting import Fit
 from loopscale.fit.problem import Problem

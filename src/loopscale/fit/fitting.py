@@ -14,13 +14,13 @@ import numpy as np
 
 from loopscale.arrays import FloatArray
 from loopscale.errors import InputError, nearest, shown
-from loopscale.fit.data.observations import Observations
+from loopscale.fit.data.read import Observations
 from loopscale.fit.degeneracy import coefficients_at_bound, robust_deviation, why_degenerate
 from loopscale.fit.problem import Problem, check_data, pose
 from loopscale.fit.solver import Ends, Found, huber, random_starts, search, staged_start, start_from, typical
 from loopscale.laws import BILLIONS, FittedRange, ScalingLaw, outer_law
 from loopscale.laws import mapping as find_mapping
-from loopscale.laws.mappings import NoGain
+from loopscale.laws.forms import NoGain
 
 
 class Recipe(Enum):

@@ -13,9 +13,9 @@ import numpy as np
 
 from loopscale.arrays import BoolArray, FloatArray, IntArray, Values
 from loopscale.errors import InputError, nearest, shown
-from loopscale.fit.data.observations import Observations
+from loopscale.fit.data.read import Observations
 from loopscale.laws import BILLIONS, Coefficient, OuterLaw, Points, RecurrenceMapping
-from loopscale.laws.mappings import NoGain
+from loopscale.laws.forms import NoGain
 from loopscale.quantities import format_count
 
 APART = 1.001

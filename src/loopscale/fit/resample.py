@@ -14,12 +14,12 @@ import numpy as np
 
 from loopscale.arrays import FloatArray
 from loopscale.errors import InputError, nearest, shown
-from loopscale.fit.data.observations import Observations
+from loopscale.fit.data.read import Observations
 from loopscale.fit.fitting import Fit, Scheme
 from loopscale.fit.problem import Problem, pose
 from loopscale.fit.solver import side_by_side
 from loopscale.laws import Points
-from loopscale.laws.mappings import NoGain
+from loopscale.laws.forms import NoGain
 
 PAPER_SHARE = 0.9
 BATCH = 20

@@ -16,7 +16,7 @@ import numpy as np
 
 from loopscale.arrays import BoolArray, FloatArray, IntArray
 from loopscale.fit.problem import Problem
-from loopscale.laws.mappings import NoGain
+from loopscale.laws.forms import NoGain
 
 FIRST_REACH, MOST_REACH = 0.1, 0.2
 """Longest step, as a part of the box's width along any coefficient: at the start, and at most."""

@@ -1,10 +1,16 @@
 """The closed forms, each in one place: recurrence mappings, outer laws and published coefficient sets."""
 
-from loopscale.laws.coefficients import Coefficient
-from loopscale.laws.forms import OUTER_LAWS, OuterLaw, effective_experts, outer_law
-from loopscale.laws.law import AXES, BILLIONS, RAW, Counting, FittedRange, ScalingLaw, Units
-from loopscale.laws.mappings import MAPPINGS, RecurrenceMapping, mapping
-from loopscale.laws.points import Points
+from loopscale.laws.forms import (
+    MAPPINGS,
+    OUTER_LAWS,
+    Coefficient,
+    OuterLaw,
+    RecurrenceMapping,
+    effective_experts,
+    mapping,
+    outer_law,
+)
+from loopscale.laws.law import AXES, BILLIONS, RAW, Counting, FittedRange, Points, ScalingLaw, Units
 from loopscale.laws.published import DEFAULT, PUBLISHED, find_law, published
 
 __all__ = [

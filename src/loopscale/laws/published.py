@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from loopscale.errors import InputError, nearest, shown
 from loopscale.files import is_file
-from loopscale.laws.forms import Chinchilla, JointMoE, Routed
+from loopscale.laws.forms import Chinchilla, JointMoE, NoGain, PowerLaw, Routed, SparsityConditional
 from loopscale.laws.law import BILLIONS, RAW, Counting, FittedRange, ScalingLaw
-from loopscale.laws.mappings import NoGain, PowerLaw, SparsityConditional
 
 DEFAULT = "looped-moe-2026"
 

@@ -14,8 +14,8 @@ from loopscale.architecture import RUNG_EXPERTS, RUNGS, Architecture, rung
 from loopscale.arrays import FloatArray, IntArray
 from loopscale.errors import InputError, shown
 from loopscale.files import Fields
-from loopscale.fit.data.observations import Observations
 from loopscale.fit.data.public import stacked
+from loopscale.fit.data.read import Observations
 from loopscale.laws import Counting, Points
 
 RECURRENCES = (1, 2, 3, 4, 6, 8)

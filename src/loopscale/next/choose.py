@@ -18,7 +18,7 @@ from rich.table import Table as RichTable
 
 from loopscale.arrays import FloatArray
 from loopscale.errors import InputError
-from loopscale.fit.data.observations import Observations
+from loopscale.fit.data.read import Observations
 from loopscale.fit.fitting import Fit
 from loopscale.laws import ScalingLaw
 from loopscale.next.candidates import Goal, RunCandidates, Target, ladder_candidates

@@ -1,7 +1,7 @@
 """Budgets in, ranked admissible designs out."""
 
 from loopscale.plan.budget import PEAK_FLOPS, Budget, Rule, device_flops, like
-from loopscale.plan.grid import Grid, evaluate
+from loopscale.plan.grid import Grid, Space, architecture_space, continuous_space, evaluate, ladder_space, width_space
 from loopscale.plan.plan import Candidate, Plan, plan
 from loopscale.plan.predict import Prediction, predict
 from loopscale.plan.profiles import (
@@ -13,7 +13,6 @@ from loopscale.plan.profiles import (
     joint_optimum,
     recurrence_map,
 )
-from loopscale.plan.space import Space, architecture_space, continuous_space, ladder_space, width_space
 
 __all__ = [
     "PEAK_FLOPS",

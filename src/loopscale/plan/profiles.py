@@ -12,8 +12,7 @@ from numpy.typing import ArrayLike
 from loopscale.arrays import FloatArray, IntArray
 from loopscale.laws import ScalingLaw
 from loopscale.plan.budget import Budget, Rule
-from loopscale.plan.grid import Grid, agreement, best_within, evaluate
-from loopscale.plan.space import Space, continuous_space, ladder_space
+from loopscale.plan.grid import Grid, Space, agreement, best_within, continuous_space, evaluate, ladder_space
 from loopscale.tables import Table
 
 

@@ -16,7 +16,7 @@ from loopscale.fit import Observations
 from loopscale.laws import Counting, Points
 from loopscale.sweep.cost import Cost, as_measured, check_cells, count, open_tokens
 from loopscale.sweep.spec import Run, Sweep, read_sweep
-from loopscale.sweep.store import RunState, Store, transaction
+from loopscale.sweep.store import RunState, Store, run_folder, transaction
 from loopscale.sweep.worker import executed_steps
 from loopscale.tables import Table
 from loopscale.train.config import TrainConfig

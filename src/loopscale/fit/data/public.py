@@ -23,7 +23,7 @@ from loopscale.architecture import rung, rung_name
 from loopscale.arrays import FloatArray
 from loopscale.errors import InputError, nearest, shown
 from loopscale.files import cache_folder
-from loopscale.fit.data.observations import Observations
+from loopscale.fit.data.read import Observations
 from loopscale.laws import Counting, Points, ScalingLaw, published
 
 FOLDER_VARIABLE = "LOOPSCALE_DATA"
