@@ -1,5 +1,6 @@
 """Observations in, a fitted law with honest uncertainty out."""
 
+from loopscale import make_callable
 from loopscale.fit.data.public import load_public, simulate_sweep
 from loopscale.fit.data.read import Observations
 from loopscale.fit.diagnose import (
@@ -45,3 +46,5 @@ __all__ = [
     "values",
     "warnings",
 ]
+
+make_callable(__name__, fit)

@@ -1,5 +1,6 @@
 """Budgets in, ranked admissible designs out."""
 
+from loopscale import make_callable
 from loopscale.plan.budget import PEAK_FLOPS, Budget, Rule, device_flops, like
 from loopscale.plan.grid import Grid, Space, architecture_space, continuous_space, evaluate, ladder_space, width_space
 from loopscale.plan.plan import Candidate, Plan, plan
@@ -40,3 +41,5 @@ __all__ = [
     "recurrence_map",
     "width_space",
 ]
+
+make_callable(__name__, plan)
