@@ -90,7 +90,7 @@ def _psi() -> str:
 
 def _laws() -> str:
     rows = [
-        (f"`{law.name}`", law.form, "" if law.rmse is None else f"{law.rmse:g}", law.source)
+        (f"`{law.name}`", str(law.form), "" if law.rmse is None else f"{law.rmse:g}", law.source)
         for law in PUBLISHED.values()
     ]
     return _table(("name", "form", "RMSE", "source"), rows)

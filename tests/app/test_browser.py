@@ -144,7 +144,7 @@ def test_a_sweep_is_dropped_in_fitted_compared_extended_and_planned_with(page, b
     page.click("#views button[data-view=fit]")
     page.set_input_files("#csv-file", sweep_file)
     page.wait_for_selector("#chart-residuals svg")
-    assert "my sweep: joint-moe with sparsity-conditional recurrence" in page.inner_text("#fit-result")
+    assert "my sweep: joint MoE law, sparsity-conditional recurrence" in page.inner_text("#fit-result")
     assert "144 losses of 36 runs" in page.inner_text("#fit-result")
     page.fill("#slices", "R=8")
     page.click("#compare-mappings")
@@ -170,7 +170,7 @@ def test_a_simulated_sweep_is_offered_and_called_so(page):
     page.click("#views button[data-view=fit]")
     assert page.inner_text("#example-csv") == "Try a simulated sweep"
     page.click("#example-csv")
-    page.wait_for_selector("#fit-result h2:has-text('simulated: joint-moe with sparsity-conditional recurrence')")
+    page.wait_for_selector("#fit-result h2:has-text('simulated: joint MoE law, sparsity-conditional recurrence')")
 
 
 def test_the_shipped_micro_sweep_is_uploaded_fitted_and_planned_with(page):

@@ -40,7 +40,7 @@ def dense(tmp_path_factory) -> Path:
 def test_fit_writes_a_law_that_plan_takes_with_its_doubt(capsys, sweep, tmp_path):
     law, report = tmp_path / "law.json", tmp_path / "fit.html"
     text = run(capsys, "fit", str(sweep), "--resamples", "20", "--out", str(law), "--report", str(report))
-    assert "joint-moe with sparsity-conditional recurrence" in text
+    assert "joint MoE law, sparsity-conditional recurrence" in text
     assert "90% interval" in text
     fitted = ScalingLaw.load(law)
     assert fitted.resamples.shape == (20, 14)

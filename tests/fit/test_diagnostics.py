@@ -126,7 +126,7 @@ def test_a_summary_holds_what_a_paper_needs(fitted):
     text = summary(fitted)
     assert text == str(fitted)
     for part in (
-        "joint-moe with sparsity-conditional recurrence", "1,080 losses of 90 runs", "simulated from",
+        "joint MoE law, sparsity-conditional recurrence", "1,080 losses of 90 runs", "simulated from",
         "without embeddings", "sum of Huber(0.001)", "8 of 8 starts", "RMSE 0.0038", "R2 0.999", "kappa1", "±",
     ):  # fmt: skip
         assert part in text

@@ -167,7 +167,7 @@ BROKEN = [
     (lambda d: d["coefficients"].pop("A"), "coefficient 'A' is missing"),
     (lambda d: d["coefficients"].update(AA=1), "coefficient 'AA' is unknown"),
     (lambda d: d["coefficients"].update(A="x"), "should be a number"),
-    (lambda d: d["coefficients"].update(E_max=1.0), "E_start the smaller"),
+    (lambda d: d["coefficients"].update(E_max=1.0), "E_start should be the smaller"),
     (lambda d: d["coefficients"].update(kappa2=-1.0), "above zero"),
     (lambda d: d["units"].update(parameters=0), "from 1 .raw counts."),
     (lambda d: d["units"].update(parameters=1e-308), "from 1 .raw counts."),

@@ -71,7 +71,7 @@ def summary(identity: str, law: ScalingLaw) -> dict[str, Any]:
     data = law.to_dict()
     return {
         "id": identity,
-        "form": law.form,
+        "form": str(law.form),
         "resamples": 0 if law.resamples is None else len(law.resamples),
         **{name: data[name] for name in SUMMARY},
     }

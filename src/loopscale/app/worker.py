@@ -47,7 +47,7 @@ def fit_work(text: str, options: FitOptions, say: Say) -> dict[str, Any]:
     return {
         **values(found),
         "law": law_with_warnings(found).to_dict(),
-        "form": found.law.form,
+        "form": str(found.law.form),
         "meanings": {term.name: term.meaning for term in found.law.terms},
         "fixed": list(found.fixed),
         "summary": summary(found),

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from loopscale.architecture.config_fields import LARGEST, found
 from loopscale.errors import InputError, nearest
 from loopscale.files import Fields, read_json, versioned, write_json
-from loopscale.laws import Counting, Points
+from loopscale.laws import Counting, Points, costs
 
 Size: TypeAlias = Any
 """A whole number, or an array of real numbers on the continuous ladder."""
@@ -314,15 +314,15 @@ class Architecture:
 
     def unrolled(self, recurrence: ArrayLike | None = None) -> Size:
         """Return N_unroll = N_act + (R - 1) N_loop (eq. unroll)."""
-        return self.active + (self._passes(recurrence) - 1) * self.loop
+        return costs.unrolled(self.active, self.loop, self._passes(recurrence))
 
     def train_flops_per_token(self, recurrence: ArrayLike | None = None) -> Size:
         """Return the paper's training cost of one token, 6 N_unroll."""
-        return 6 * self.unrolled(recurrence)
+        return costs.train_flops(self.unrolled(recurrence))
 
     def inference_flops_per_token(self, recurrence: ArrayLike | None = None) -> Size:
         """Return the paper's inference cost of one token, 2 N_unroll."""
-        return 2 * self.unrolled(recurrence)
+        return costs.inference_flops(self.unrolled(recurrence))
 
     def real_train_flops_per_token(
         self, recurrence: ArrayLike | None = None, *, context: int, per_loop_supervision: bool = False

@@ -21,7 +21,6 @@ from loopscale.figures.style import Panel, Picture, scientific
 from loopscale.fit import Observations, simulate_sweep
 from loopscale.fit.data.public import SWEEP_EXPERTS, SWEEP_RECURRENCES
 from loopscale.laws import ScalingLaw
-from loopscale.laws.forms import NoGain
 from loopscale.plan import (
     Budget,
     continuous_space,
@@ -58,7 +57,7 @@ class Sources:
         """The given sweep, or one simulated from the law on the paper's grid."""
         if self.observations is not None:
             return self.observations
-        if isinstance(self.law.mapping, NoGain):
+        if not self.law.mapping.loops:
             raise InputError(f"law {self.law.name} knows no recurrence to simulate a sweep with; give --data")
         experts = SWEEP_EXPERTS if self.law.outer.uses_experts else (1,)
         noise = 0.0037 if self.law.rmse is None else self.law.rmse
@@ -378,7 +377,7 @@ def _all_experts(sources: Sources) -> tuple[int, ...]:
 
 
 def _looping(sources: Sources) -> ScalingLaw:
-    if isinstance(sources.law.mapping, NoGain):
+    if not sources.law.mapping.loops:
         raise InputError(f"law {sources.law.name} knows no recurrence")
     return sources.law
 

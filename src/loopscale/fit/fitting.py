@@ -20,7 +20,6 @@ from loopscale.fit.problem import Problem, check_data, pose
 from loopscale.fit.solver import Ends, Found, huber, random_starts, search, staged_start, start_from, typical
 from loopscale.laws import BILLIONS, FittedRange, ScalingLaw, outer_law
 from loopscale.laws import mapping as find_mapping
-from loopscale.laws.forms import NoGain
 
 
 class Recipe(Enum):
@@ -105,7 +104,7 @@ def paper_recipe(problem: Problem, start: FloatArray, delta: float) -> Ends:
         plain = _plain(problem)
         x = problem.vectors(start)[problem.free]
         once, base = problem.R == 1, problem.base
-        if not isinstance(problem.mapping, NoGain) and base.any() and once.sum() > base.sum():
+        if problem.mapping.loops and base.any() and once.sum() > base.sum():
             x[base] = _stage(plain.rows(once).holding(~base, x), x[base], delta)
         x = _stage(plain, x, delta)
         u = problem.point(dict(zip(problem.free_names, x.tolist(), strict=True)))

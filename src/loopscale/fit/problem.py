@@ -14,8 +14,7 @@ import numpy as np
 from loopscale.arrays import BoolArray, FloatArray, IntArray, Values
 from loopscale.errors import InputError, nearest, shown
 from loopscale.fit.data.read import Observations
-from loopscale.laws import BILLIONS, Coefficient, OuterLaw, Points, RecurrenceMapping
-from loopscale.laws.forms import NoGain
+from loopscale.laws import BILLIONS, Coefficient, Form, Inputs, OuterLaw, Points, RecurrenceMapping, inputs
 from loopscale.quantities import format_count
 
 APART = 1.001
@@ -26,8 +25,7 @@ APART = 1.001
 class Problem:
     """Data, form and box. A point of the box, ``u``, holds the free coefficients in search coordinates."""
 
-    outer: OuterLaw
-    mapping: RecurrenceMapping
+    form: Form
     names: tuple[str, ...]
     """All coefficients, fixed ones too, in the law's order."""
     values: FloatArray
@@ -38,18 +36,44 @@ class Problem:
     """Which of the free ones are searched in logarithm."""
     lower: FloatArray
     upper: FloatArray
-    N: FloatArray
-    D: FloatArray
-    E: FloatArray
-    R: FloatArray
-    m: FloatArray
-    loop: FloatArray
+    x: Inputs
+    """One row for each observation."""
     log_loss: FloatArray
     weight: FloatArray | None = None
     """How often each row counts; None where each counts once."""
 
     def __len__(self) -> int:
         return len(self.log_loss)
+
+    @property
+    def outer(self) -> OuterLaw:
+        """The form's outer law."""
+        return self.form.outer
+
+    @property
+    def mapping(self) -> RecurrenceMapping:
+        """The form's recurrence mapping."""
+        return self.form.mapping
+
+    @property
+    def N(self) -> FloatArray:
+        """N_act in billions."""
+        return np.asarray(self.x.N)
+
+    @property
+    def D(self) -> FloatArray:
+        """Tokens in billions."""
+        return np.asarray(self.x.D)
+
+    @property
+    def E(self) -> FloatArray:
+        """Experts."""
+        return np.asarray(self.x.E)
+
+    @property
+    def R(self) -> FloatArray:
+        """Recurrence."""
+        return np.asarray(self.x.R)
 
     @cached_property
     def free_names(self) -> tuple[str, ...]:
@@ -87,18 +111,13 @@ class Problem:
 
     def residuals(self, u: FloatArray) -> FloatArray:
         """Return predicted minus observed ln loss, at one point or at several."""
-        c = self._columns(u)
-        loss = self.outer.loss(c, self._effective(c), self.D, self.E)
-        return np.asarray(np.log(loss) - self.log_loss)
+        return np.asarray(np.log(self.form.loss(self._columns(u), self.x)) - self.log_loss)
 
     def linearised(self, u: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return the residuals and their derivatives (one row for each free coefficient), at one point or several."""
         c = self._columns(u)
-        loss, by, by_N = self.outer.gradient(c, self._effective(c), self.D, self.E)
+        loss, by = self.form.gradient(c, self.x)
         inverse = 1.0 / loss
-        if not isinstance(self.mapping, NoGain):
-            by_gain = by_N * self.loop
-            by |= {name: by_gain * each for name, each in self.mapping.gain_gradient(c, self.R, self.m).items()}
         jacobian = np.empty((*u.shape[:-1], len(self.free), len(self)))
         for k, (name, logarithmic) in enumerate(zip(self.free_names, self.logarithmic, strict=True)):
             np.multiply(by[name], inverse * c[name] if logarithmic else inverse, out=jacobian[..., k, :])
@@ -106,8 +125,8 @@ class Problem:
 
     def rows(self, chosen: BoolArray | IntArray) -> Problem:
         """Return the same problem on some of the rows."""
-        arrays = {name: getattr(self, name)[chosen] for name in ("N", "D", "E", "R", "m", "loop", "log_loss")}
-        return replace(self, weight=None if self.weight is None else self.weight[..., chosen], **arrays)
+        weight = None if self.weight is None else self.weight[..., chosen]
+        return replace(self, x=self.x.rows(chosen), log_loss=self.log_loss[chosen], weight=weight)
 
     def weighted(self, weight: FloatArray | None) -> Problem:
         """Return the same problem with other weights: one for each row, or a row of them for each descent."""
@@ -130,11 +149,6 @@ class Problem:
         values = self.vectors(u)
         return {name: values[..., k : k + 1] for k, name in enumerate(self.names)}
 
-    def _effective(self, c: Values) -> FloatArray:
-        if isinstance(self.mapping, NoGain):
-            return self.N
-        return np.asarray(self.N + self.loop * self.mapping.gain(c, self.R, self.m))
-
 
 def pose(
     data: Observations,
@@ -144,8 +158,8 @@ def pose(
     bounds: Mapping[str, tuple[float, float]],
 ) -> Problem:
     """Return the problem of fitting this form to these observations."""
-    terms = outer.coefficients + mapping.coefficients
-    names = tuple(term.name for term in terms)
+    form = Form(outer, mapping)
+    terms, names = form.coefficients, form.names
     _check_names(names, fixed, "fixed")
     _check_names(names, bounds, "bounds")
     _check_fixed(fixed, bounds)
@@ -156,15 +170,9 @@ def pose(
     limits = np.array(list(box.values()), dtype=float).reshape(-1, 2)
     logarithmic = limits[:, 0] > 0
     limits[logarithmic] = np.log(limits[logarithmic])
-    points = data.points
     return Problem(
-        outer, mapping, names, values, np.flatnonzero(np.isnan(values)), logarithmic, limits[:, 0], limits[:, 1],
-        N=points.active / BILLIONS.parameters,
-        D=points.tokens / BILLIONS.tokens,
-        E=points.experts,
-        R=points.recurrence,
-        m=points.m if mapping.needs_ratio else np.ones(len(data)),
-        loop=np.zeros(len(data)) if isinstance(mapping, NoGain) else points.loop_block / BILLIONS.parameters,
+        form, names, values, np.flatnonzero(np.isnan(values)), logarithmic, limits[:, 0], limits[:, 1],
+        x=inputs(form, data.points, BILLIONS),
         log_loss=np.log(data.loss),
     )  # fmt: skip
 
@@ -252,14 +260,14 @@ def check_data(data: Observations, outer: OuterLaw, mapping: RecurrenceMapping, 
         _check_tokens(data, outer, free)
     if outer.uses_experts:
         _check_experts(data, outer, mapping, free)
-    if not isinstance(mapping, NoGain):
+    if mapping.loops:
         _check_recurrence(data, outer, mapping)
     _check_count(data, outer, mapping, free)
 
 
 def _check_columns(data: Observations, outer: OuterLaw, mapping: RecurrenceMapping) -> None:
     """Say which optional column the mapping needs."""
-    if isinstance(mapping, NoGain):
+    if not mapping.loops:
         return
     instead = f"fit mapping='none' or give the column (outer={outer.name!r})"
     if data.points.loop is None and (data.points.recurrence > 1).any():

@@ -19,7 +19,6 @@ from loopscale.fit.fitting import Fit, Scheme
 from loopscale.fit.problem import Problem, pose
 from loopscale.fit.solver import side_by_side
 from loopscale.laws import Points
-from loopscale.laws.forms import NoGain
 
 PAPER_SHARE = 0.9
 BATCH = 20
@@ -138,7 +137,7 @@ def _varies(problem: Problem, drawn: np.ndarray) -> bool:
     axes = [problem.N]
     axes += [problem.D] if problem.outer.uses_tokens and np.ptp(problem.D) > 0 else []
     axes += [problem.E] if problem.outer.uses_experts and np.ptp(problem.E) > 0 else []
-    axes += [] if isinstance(problem.mapping, NoGain) else [problem.R]
+    axes += [] if not problem.mapping.loops else [problem.R]
     varied = all(np.ptp(axis[drawn]) > 0 for axis in axes if np.ptp(axis) > 0)
     return varied and int(drawn.sum()) > len(problem.free)
 

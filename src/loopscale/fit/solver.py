@@ -16,7 +16,6 @@ import numpy as np
 
 from loopscale.arrays import BoolArray, FloatArray, IntArray
 from loopscale.fit.problem import Problem
-from loopscale.laws.forms import NoGain
 
 FIRST_REACH, MOST_REACH = 0.1, 0.2
 """Longest step, as a part of the box's width along any coefficient: at the start, and at most."""
@@ -255,7 +254,7 @@ def staged_start(problem: Problem) -> FloatArray:
     """Return a start whose base law has been fitted to the rows with R = 1, as the paper's first stage is."""
     u = problem.point(typical(problem))
     base, once = problem.base, problem.R == 1
-    if isinstance(problem.mapping, NoGain) or not base.any() or once.sum() <= len(problem.free):
+    if not problem.mapping.loops or not base.any() or once.sum() <= len(problem.free):
         return u
     stage = spread_rows(problem.rows(once), 8 * len(problem.free)).holding(~base, u)
     u[base] = descend(stage, u[base][None, :], tolerance=1e-2, patience=4).u_SP[0]

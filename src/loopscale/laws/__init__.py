@@ -1,16 +1,20 @@
-"""The closed forms, each in one place: recurrence mappings, outer laws and published coefficient sets."""
+"""Scaling laws in closed form: recurrence mappings, outer laws, published coefficient sets, and costs."""
 
 from loopscale.laws.forms import (
     MAPPINGS,
     OUTER_LAWS,
     Coefficient,
+    Form,
+    Inputs,
     OuterLaw,
     RecurrenceMapping,
+    Role,
+    Term,
     effective_experts,
     mapping,
     outer_law,
 )
-from loopscale.laws.law import AXES, BILLIONS, RAW, Counting, FittedRange, Points, ScalingLaw, Units
+from loopscale.laws.law import AXES, BILLIONS, RAW, Counting, FittedRange, Points, ScalingLaw, Units, inputs
 from loopscale.laws.published import DEFAULT, PUBLISHED, find_law, published
 
 __all__ = [
@@ -24,13 +28,18 @@ __all__ = [
     "Coefficient",
     "Counting",
     "FittedRange",
+    "Form",
+    "Inputs",
     "OuterLaw",
     "Points",
     "RecurrenceMapping",
+    "Role",
     "ScalingLaw",
+    "Term",
     "Units",
     "effective_experts",
     "find_law",
+    "inputs",
     "mapping",
     "outer_law",
     "published",

@@ -1,45 +1,102 @@
-"""Outer laws: loss from (effective) parameters N, tokens D and experts E.
+"""The closed forms: recurrence mappings (gain from R passes) and outer laws (loss from N, D and E).
 
 N and D are in the law's own units. Exponents are negative, as in the paper: L = A N^alpha + B D^beta + c.
+A form lists its coefficients, and each coefficient describes itself: a new form is one class here and its test.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from enum import Enum
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from loopscale.arrays import Values
 from loopscale.errors import InputError, nearest, shown
+from loopscale.laws import costs
+
+
+class Term(Enum):
+    """The part of a law that a coefficient belongs to; data that do not vary along it cannot determine it."""
+
+    SIZE = "size"
+    DATA = "data"
+    EXPERTS = "experts"
+    RECURRENCE = "recurrence"
+    IRREDUCIBLE = "irreducible"
+
+
+class Role(Enum):
+    """What a coefficient does within its term."""
+
+    SCALE = "scale"
+    """How large the term is; its value depends on the units of N or D."""
+    EXPONENT = "exponent"
+    SHAPE = "shape"
 
 
 @dataclass(frozen=True)
 class Coefficient:
-    """One coefficient of a form: its name, the range a fit may search (counts in billions), and its meaning."""
+    """One coefficient of a form, described well enough that nothing else has to know its name.
+
+    The range, the typical and the neutral value hold with counts in billions.
+    """
 
     name: str
     lower: float
+    """The range that a fit searches, unless the user gives another."""
     upper: float
     meaning: str
+    term: Term
+    role: Role = Role.SHAPE
+    typical: float | None = None
+    """Where a search starts; None where :meth:`OuterLaw.typical` sizes it by the data."""
+    neutral: float | None = None
+    """The value at which the effect is absent; None where there is none."""
+    published_sign: int = 1
+    """-1 where the literature prints the value with the other sign: A / N^0.34 is alpha = -0.34 here."""
+    positive: bool = False
+    """Whether the form needs it above zero."""
 
 
-PHI = Coefficient("phi", 0.0, 2.0, "exponent of the power-law gain")
-KAPPA1 = Coefficient("kappa1", 1e-3, 50.0, "largest gain of a dense loop, in loop blocks")
-KAPPA2 = Coefficient("kappa2", 1e-2, 100.0, "passes over which a dense loop's gain saturates")
-THETA = Coefficient("theta", 0.0, 2.0, "how strongly sparsity raises and stretches the gain")
-THETA1 = Coefficient("theta1", 0.0, 2.0, "how strongly sparsity raises the largest gain")
-THETA2 = Coefficient("theta2", 0.0, 2.0, "how strongly sparsity stretches the saturation")
+PHI = Coefficient("phi", 0.0, 2.0, "exponent of the power-law gain", Term.RECURRENCE, Role.EXPONENT, 0.5, neutral=0.0)
+KAPPA1 = Coefficient(
+    "kappa1", 1e-3, 50.0, "largest gain of a dense loop, in loop blocks", Term.RECURRENCE, typical=0.5, positive=True
+)
+KAPPA2 = Coefficient(
+    "kappa2",
+    1e-2,
+    100.0,
+    "passes over which a dense loop's gain saturates",
+    Term.RECURRENCE,
+    typical=2.0,
+    positive=True,
+)
+THETA = Coefficient(
+    "theta", 0.0, 2.0, "how strongly sparsity raises and stretches the gain", Term.RECURRENCE, typical=0.3, neutral=0.0
+)
+THETA1 = Coefficient(
+    "theta1", 0.0, 2.0, "how strongly sparsity raises the largest gain", Term.RECURRENCE, typical=0.3, neutral=0.0
+)
+THETA2 = Coefficient(
+    "theta2", 0.0, 2.0, "how strongly sparsity stretches the saturation", Term.RECURRENCE, typical=0.3, neutral=0.0
+)
 
 
 @dataclass(frozen=True)
 class RecurrenceMapping(ABC):
-    """The gain from R passes. Values are numpy arrays or numbers, and broadcast; coefficients come by name."""
+    """The gain from R passes. Values are numbers or arrays that broadcast; coefficients are given by name."""
 
     name: ClassVar[str]
+    title: ClassVar[str]
+    """What texts call it."""
     coefficients: ClassVar[tuple[Coefficient, ...]] = ()
+    loops: ClassVar[bool] = True
+    """Whether recurrence changes the loss at all."""
     needs_ratio: ClassVar[bool] = False
+    """Whether the gain depends on m = N_act / N_total."""
 
     @abstractmethod
     def gain(self, c: Values, R: Any, m: Any) -> Any:
@@ -59,13 +116,15 @@ class RecurrenceMapping(ABC):
 
     def dense(self, c: Values) -> tuple[RecurrenceMapping, dict[str, Any]]:
         """Return the mapping at m = 1 with its coefficients."""
-        return self, {each.name: c[each.name] for each in self.coefficients}
+        return self, {term.name: c[term.name] for term in self.coefficients}
 
 
-class NoGain(RecurrenceMapping):
-    """Looping is worth nothing: N_eff = N_act. For laws that know no recurrence."""
+class NoRecurrence(RecurrenceMapping):
+    """Looping has no effect: N_eff = N_act. For laws without recurrence."""
 
     name = "none"
+    title = "no recurrence"
+    loops = False
 
     def gain(self, c: Values, R: Any, m: Any) -> Any:
         return np.zeros(np.broadcast(R, m).shape)
@@ -81,6 +140,7 @@ class Linear(RecurrenceMapping):
     """Each pass is worth the whole loop block: N_eff = N_unroll (eq. recurrence-mappings, left)."""
 
     name = "linear"
+    title = "linear recurrence"
 
     def gain(self, c: Values, R: Any, m: Any) -> Any:
         return np.asarray(R) - 1.0 + np.zeros(np.shape(m))
@@ -96,6 +156,7 @@ class PowerLaw(RecurrenceMapping):
     """R passes are worth R^phi loop blocks (eq. recurrence-mappings, right)."""
 
     name = "power"
+    title = "power-law recurrence"
     coefficients = (PHI,)
 
     def gain(self, c: Values, R: Any, m: Any) -> Any:
@@ -115,6 +176,7 @@ class Bounded(RecurrenceMapping):
     """The gain saturates at kappa1 over about kappa2 passes (eq. bounded-dense)."""
 
     name = "bounded"
+    title = "bounded recurrence"
     coefficients = (KAPPA1, KAPPA2)
 
     def gain(self, c: Values, R: Any, m: Any) -> Any:
@@ -132,6 +194,7 @@ class TwoExponents(RecurrenceMapping):
     """Bounded, with kappa1 m^-theta1 and kappa2 m^-theta2: the appendix's ablation."""
 
     name = "two-exponents"
+    title = "sparsity-conditional recurrence with two exponents"
     coefficients = (KAPPA1, KAPPA2, THETA1, THETA2)
     needs_ratio = True
 
@@ -162,6 +225,7 @@ class SparsityConditional(RecurrenceMapping):
     """Bounded, with kappa_j(m) = kappa_j m^-theta: sparsity raises the bound and delays it (eq. bounded-moe)."""
 
     name = "sparsity-conditional"
+    title = "sparsity-conditional recurrence"
     coefficients = (KAPPA1, KAPPA2, THETA)
     needs_ratio = True
 
@@ -214,7 +278,7 @@ def _sparse_limit(k1: Any, k2: Any, t1: Any, t2: Any, R: Any) -> Any:
 
 
 MAPPINGS: dict[str, RecurrenceMapping] = {
-    each.name: each for each in (NoGain(), Linear(), PowerLaw(), Bounded(), SparsityConditional(), TwoExponents())
+    form.name: form for form in (NoRecurrence(), Linear(), PowerLaw(), Bounded(), SparsityConditional(), TwoExponents())
 }
 
 
@@ -227,17 +291,25 @@ def mapping(name: str) -> RecurrenceMapping:
     return MAPPINGS[name]
 
 
-A = Coefficient("A", 1e-6, 1e3, "size of the parameter term")
-ALPHA = Coefficient("alpha", -2.0, 0.0, "exponent of the parameters")
-B = Coefficient("B", 1e-6, 1e4, "size of the data term")
-BETA = Coefficient("beta", -2.0, 0.0, "exponent of the tokens")
-C = Coefficient("c", 0.0, 10.0, "loss that no scale removes")
-DELTA = Coefficient("delta", -3.0, 3.0, "exponent of the experts in the parameter term")
-GAMMA = Coefficient("gamma", -1.0, 1.0, "how experts change the parameter exponent")
-OMEGA = Coefficient("omega", -3.0, 3.0, "exponent of the experts in the data term")
-ZETA = Coefficient("zeta", -1.0, 1.0, "how experts change the data exponent")
-E_START = Coefficient("E_start", 1.0, 20.0, "effective experts of a dense model")
-E_MAX = Coefficient("E_max", 20.0, 2000.0, "effective experts that no expert count exceeds")
+A = Coefficient("A", 1e-6, 1e3, "size of the parameter term", Term.SIZE, Role.SCALE)
+ALPHA = Coefficient("alpha", -2.0, 0.0, "exponent of the parameters", Term.SIZE, Role.EXPONENT, -0.3, published_sign=-1)
+B = Coefficient("B", 1e-6, 1e4, "size of the data term", Term.DATA, Role.SCALE)
+BETA = Coefficient("beta", -2.0, 0.0, "exponent of the tokens", Term.DATA, Role.EXPONENT, -0.3, published_sign=-1)
+C = Coefficient("c", 0.0, 10.0, "irreducible loss", Term.IRREDUCIBLE)
+DELTA = Coefficient(
+    "delta", -3.0, 3.0, "exponent of the experts in the parameter term", Term.EXPERTS, typical=-0.1, neutral=0.0
+)
+GAMMA = Coefficient(
+    "gamma", -1.0, 1.0, "how experts change the parameter exponent", Term.EXPERTS, typical=0.0, neutral=0.0
+)
+OMEGA = Coefficient(
+    "omega", -3.0, 3.0, "exponent of the experts in the data term", Term.EXPERTS, typical=0.0, neutral=0.0
+)
+ZETA = Coefficient("zeta", -1.0, 1.0, "how experts change the data exponent", Term.EXPERTS, typical=0.0, neutral=0.0)
+E_START = Coefficient(
+    "E_start", 1.0, 20.0, "effective experts of a dense model", Term.EXPERTS, typical=2.0, positive=True
+)
+E_MAX = Coefficient("E_max", 20.0, 2000.0, "effective experts in the limit of many", Term.EXPERTS, positive=True)
 
 
 class Gradient(NamedTuple):
@@ -250,9 +322,11 @@ class Gradient(NamedTuple):
 
 @dataclass(frozen=True)
 class OuterLaw(ABC):
-    """Loss as a function of N, D and E. Everything broadcasts; coefficients come by name."""
+    """Loss as a function of N, D and E. Values broadcast; coefficients are given by name."""
 
     name: ClassVar[str]
+    title: ClassVar[str]
+    """What texts call it."""
     coefficients: ClassVar[tuple[Coefficient, ...]]
     uses_experts: ClassVar[bool] = False
     uses_tokens: ClassVar[bool] = True
@@ -273,11 +347,27 @@ class OuterLaw(ABC):
     def at_one_expert(self, c: Values) -> tuple[OuterLaw, dict[str, Any]]:
         """Return the dense law that this is at E = 1, with its re-parameterised coefficients."""
 
+    def typical(self, loss: Any, N: Any, D: Any, E: Any) -> dict[str, float]:
+        """Return a plausible value for every coefficient, for observed losses at N and D in billions.
+
+        Half of what lies above the likely irreducible loss is put down to each of size and data.
+        """
+        floor = 0.7 * float(np.min(loss))
+        half = 0.5 * (float(np.mean(loss)) - floor)
+        sized = {
+            "A": half * float(np.exp(0.3 * np.log(N).mean())),
+            "B": half * float(np.exp(0.3 * np.log(D).mean())),
+            "c": floor,
+            "E_max": max(100.0, 2.0 * float(np.max(E))),
+        }
+        return {c.name: sized[c.name] if c.typical is None else c.typical for c in self.coefficients}
+
 
 class Chinchilla(OuterLaw):
     """L = A N^alpha + B D^beta + c (eq. chinchilla)."""
 
     name = "chinchilla"
+    title = "Chinchilla law"
     coefficients = (A, ALPHA, B, BETA, C)
 
     def loss(self, c: Values, N: Any, D: Any, E: Any) -> Any:
@@ -302,13 +392,14 @@ class Chinchilla(OuterLaw):
         return {**c, "A": c["A"] * parameters ** c["alpha"], "B": c["B"] * tokens ** c["beta"]}
 
     def at_one_expert(self, c: Values) -> tuple[OuterLaw, dict[str, Any]]:
-        return self, {each.name: c[each.name] for each in self.coefficients}
+        return self, {term.name: c[term.name] for term in self.coefficients}
 
 
 class JointMoE(OuterLaw):
     """L = A Ê^delta N^(alpha + gamma ln Ê) + B Ê^omega D^(beta + zeta ln Ê) + c (eq. moe-full)."""
 
     name = "joint-moe"
+    title = "joint MoE law"
     coefficients = (A, ALPHA, B, BETA, C, DELTA, GAMMA, OMEGA, ZETA, E_START, E_MAX)
     uses_experts = True
 
@@ -367,11 +458,14 @@ class Routed(OuterLaw):
     """Clark's routed law: log10 L = a log10 N + b log10 Ê + c log10 N log10 Ê + d. It has no token term."""
 
     name = "routed"
+    title = "routed law"
     coefficients = (
-        Coefficient("a", -1.0, 0.0, "exponent of the parameters"),
-        Coefficient("b", -1.0, 1.0, "exponent of the experts"),
-        Coefficient("c", -0.5, 0.5, "how experts change the parameter exponent"),
-        Coefficient("d", -3.0, 5.0, "log10 of the loss of one parameter"),
+        Coefficient("a", -1.0, 0.0, "exponent of the parameters", Term.SIZE, Role.EXPONENT, -0.1),
+        Coefficient("b", -1.0, 1.0, "exponent of the experts", Term.EXPERTS, typical=-0.1, neutral=0.0),
+        Coefficient(
+            "c", -0.5, 0.5, "how experts change the parameter exponent", Term.EXPERTS, typical=0.0, neutral=0.0
+        ),
+        Coefficient("d", -3.0, 5.0, "log10 of the loss of one parameter", Term.SIZE),
         E_START,
         E_MAX,
     )
@@ -403,10 +497,15 @@ class Routed(OuterLaw):
         return {**c, "b": c["b"] + c["c"] * shift, "d": c["d"] + c["a"] * shift}
 
     def at_one_expert(self, c: Values) -> tuple[OuterLaw, dict[str, Any]]:
-        """Reduce to a bare power of N: Chinchilla's form with no data term and nothing irreducible."""
+        """Reduce to a power of N alone: Chinchilla's form with neither a data term nor irreducible loss."""
         x = np.log10(c["E_start"])
         level = np.exp(np.log(10.0) * (c["d"] + c["b"] * x))
         return Chinchilla(), {"A": level, "alpha": c["a"] + c["c"] * x, "B": 0.0, "beta": 0.0, "c": 0.0}
+
+    def typical(self, loss: Any, N: Any, D: Any, E: Any) -> dict[str, float]:
+        level = float(np.log10(loss).mean() + 0.1 * np.log10(N).mean())
+        sized = {"d": level, "E_max": max(100.0, 2.0 * float(np.max(E)))}
+        return {c.name: sized[c.name] if c.typical is None else c.typical for c in self.coefficients}
 
 
 def effective_experts(E: Any, E_start: Any, E_max: Any) -> Any:
@@ -423,7 +522,7 @@ def effective_experts_gradient(E: Any, E_start: Any, E_max: Any) -> tuple[Any, A
     return E_hat, (E_hat / E_start) ** 2 * part, (E_hat / E_max) ** 2 * (1.0 - part)
 
 
-OUTER_LAWS: dict[str, OuterLaw] = {each.name: each for each in (Chinchilla(), JointMoE(), Routed())}
+OUTER_LAWS: dict[str, OuterLaw] = {form.name: form for form in (Chinchilla(), JointMoE(), Routed())}
 
 
 def outer_law(name: str) -> OuterLaw:
@@ -433,3 +532,64 @@ def outer_law(name: str) -> OuterLaw:
             f"outer law {shown(name)} is not known{nearest(name, OUTER_LAWS)}; choose from {', '.join(OUTER_LAWS)}"
         )
     return OUTER_LAWS[name]
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """What a form is evaluated on, in the units of its coefficients; fields broadcast."""
+
+    N: Any
+    """N_act"""
+    D: Any
+    E: Any
+    R: Any
+    m: Any
+    """N_act / N_total, where the mapping needs it."""
+    loop: Any
+    """N_loop, where recurrence matters."""
+
+    def rows(self, chosen: Any) -> Inputs:
+        """Return some of the rows; a field that is one number for all of them stays."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return Inputs(**{name: value[chosen] if np.ndim(value) else value for name, value in values.items()})
+
+
+@dataclass(frozen=True)
+class Form:
+    """An outer law applied to the effective parameters of a recurrence mapping: a law without its coefficients."""
+
+    outer: OuterLaw
+    mapping: RecurrenceMapping
+
+    def __str__(self) -> str:
+        return f"{self.outer.title}, {self.mapping.title}"
+
+    @property
+    def coefficients(self) -> tuple[Coefficient, ...]:
+        """All coefficients, in the order of gradients and resamples."""
+        return self.outer.coefficients + self.mapping.coefficients
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The coefficients' names, in the same order."""
+        return tuple(coefficient.name for coefficient in self.coefficients)
+
+    def loss(self, c: Values, x: Inputs) -> Any:
+        """Return the loss in nats per token."""
+        return self.outer.loss(c, self._effective(c, x), x.D, x.E)
+
+    def gradient(self, c: Values, x: Inputs) -> tuple[Any, dict[str, Any]]:
+        """Return the loss and its exact derivative by each coefficient, by name."""
+        loss, by, by_N = self.outer.gradient(c, self._effective(c, x), x.D, x.E)
+        if self.mapping.loops:
+            by_gain = by_N * x.loop
+            by |= {name: by_gain * slope for name, slope in self.mapping.gain_gradient(c, x.R, x.m).items()}
+        return loss, by
+
+    def typical(self, loss: Any, x: Inputs) -> dict[str, float]:
+        """Return a plausible value for every coefficient, for losses observed at ``x`` in billions."""
+        gain = {c.name: c.typical for c in self.mapping.coefficients if c.typical is not None}
+        return self.outer.typical(loss, x.N, x.D, x.E) | gain
+
+    def _effective(self, c: Values, x: Inputs) -> Any:
+        return costs.effective(x.N, x.loop, self.mapping.gain(c, x.R, x.m)) if self.mapping.loops else x.N

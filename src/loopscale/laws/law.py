@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -16,7 +17,17 @@ from numpy.typing import ArrayLike
 from loopscale.arrays import BoolArray, FloatArray
 from loopscale.errors import InputError, nearest, shown
 from loopscale.files import Fields, read_json, versioned, write_json
-from loopscale.laws.forms import Coefficient, NoGain, OuterLaw, RecurrenceMapping, mapping, outer_law
+from loopscale.laws import costs
+from loopscale.laws.forms import (
+    Coefficient,
+    Form,
+    Inputs,
+    NoRecurrence,
+    OuterLaw,
+    RecurrenceMapping,
+    mapping,
+    outer_law,
+)
 
 _WANTED = {
     "active": ("N_act", "above zero"),
@@ -92,6 +103,16 @@ class Points:
         if np.all(self.experts == 1):
             return np.ones(np.shape(self.active))
         raise InputError("points: total (N_total) is needed where experts (E) are above 1, to know m = N_act / N_total")
+
+    @property
+    def unrolled(self) -> FloatArray:
+        """N_unroll = N_act + (R - 1) N_loop."""
+        return np.asarray(costs.unrolled(self.active, self.loop_block, self.recurrence))
+
+    @property
+    def train_flops(self) -> FloatArray:
+        """Training compute, 6 N_unroll D."""
+        return np.asarray(costs.train_flops(self.unrolled, self.tokens))
 
     @property
     def loop_block(self) -> FloatArray:
@@ -209,20 +230,20 @@ class ScalingLaw:
     def __hash__(self) -> int:
         return hash((self.name, self.form, tuple(self.coefficients.items())))
 
-    @property
-    def form(self) -> str:
-        """The outer law and the mapping by name."""
-        return f"{self.outer.name} with {self.mapping.name} recurrence"
+    @cached_property
+    def form(self) -> Form:
+        """The outer law and the mapping, without coefficients."""
+        return Form(self.outer, self.mapping)
 
     @property
     def terms(self) -> tuple[Coefficient, ...]:
         """The coefficients with their meaning and search range, in order."""
-        return self.outer.coefficients + self.mapping.coefficients
+        return self.form.coefficients
 
     @property
     def names(self) -> tuple[str, ...]:
         """The coefficients' names, in the order of gradients and resamples."""
-        return tuple(term.name for term in self.terms)
+        return self.form.names
 
     def __call__(self, points: Points) -> FloatArray:
         """Return the predicted loss, in nats per token."""
@@ -242,23 +263,19 @@ class ScalingLaw:
 
     def value_and_gradient(self, points: Points) -> tuple[FloatArray, FloatArray]:
         """Return the loss and its derivative by every coefficient, stacked along a last axis as ``names``."""
-        values, c = self._inputs(points), self.coefficients
-        loop = points.loop_block / self.units.parameters if self._loops else 0.0
-        gain = self.mapping.gain(c, points.recurrence, values.m)
-        loss, by, by_N = self.outer.gradient(c, values.N + loop * gain, values.D, points.experts)
-        for name, by_name in self.mapping.gain_gradient(c, points.recurrence, values.m).items():
-            by[name] = by_N * loop * by_name
+        loss, by = self.form.gradient(self.coefficients, inputs(self.form, points, self.units))
         columns = [np.broadcast_to(by[name], points.shape) for name in self.names]
         return np.broadcast_to(loss, points.shape), np.stack(columns, axis=-1)
 
     def gain(self, points: Points) -> FloatArray:
         """Return g_eff = (N_eff - N_act) / N_loop: what looping adds, in loop blocks."""
         with np.errstate(all="ignore"):
-            return self._finite(self.mapping.gain(self.coefficients, points.recurrence, self._ratio(points)), "gain")
+            gain = self.mapping.gain(self.coefficients, points.recurrence, _ratio(self.mapping, points))
+            return self._finite(gain, "gain")
 
     def effective_parameters(self, points: Points) -> FloatArray:
         """Return N_eff = N_act + g_eff N_loop: the capacity the law credits to the looped model."""
-        return points.active + self.gain(points) * points.loop_block
+        return np.asarray(costs.effective(points.active, points.loop_block, self.gain(points)))
 
     def multiplier(self, points: Points) -> FloatArray:
         """Return rho_eff = N_eff / N_act (eq. rho-effective)."""
@@ -269,7 +286,7 @@ class ScalingLaw:
         if points.loop is None:
             raise InputError("points: loop (N_loop) is needed to know what looping can reach")
         with np.errstate(all="ignore"):  # an unbounded gain of an empty loop is still nothing
-            asymptote = self.mapping.asymptote(self.coefficients, self._ratio(points))
+            asymptote = self.mapping.asymptote(self.coefficients, _ratio(self.mapping, points))
             return 1.0 + np.where(points.loop > 0, asymptote * points.loop / points.active, 0.0)
 
     def extrapolated(self, points: Points) -> dict[str, BoolArray]:
@@ -284,7 +301,7 @@ class ScalingLaw:
     def at_one_pass(self) -> ScalingLaw:
         """Return the law without recurrence that this one is at R = 1."""
         kept = {term.name: self.coefficients[term.name] for term in self.outer.coefficients}
-        return self._reduced(self.outer, kept, NoGain(), {})
+        return self._reduced(self.outer, kept, NoRecurrence(), {})
 
     def in_units(self, units: Units) -> ScalingLaw:
         """Return the same law with its coefficients written for other units."""
@@ -361,30 +378,15 @@ class ScalingLaw:
     def __str__(self) -> str:
         return f"{self.name}: {self.form}; {json.dumps(dict(self.coefficients))}"
 
-    @property
-    def _loops(self) -> bool:
-        return not isinstance(self.mapping, NoGain)
-
-    def _ratio(self, points: Points) -> FloatArray:
-        return points.m if self.mapping.needs_ratio else np.float64(1.0)  # type: ignore[return-value]
-
-    def _inputs(self, points: Points) -> _Inputs:
-        return _Inputs(points.active / self.units.parameters, points.tokens / self.units.tokens, self._ratio(points))
-
     def _loss(self, c: Mapping[str, Any], points: Points) -> FloatArray:
-        values = self._inputs(points)
-        N_eff = values.N
-        with np.errstate(all="ignore"):  # what is not finite is told below, in words
-            if self._loops:
-                gain = self.mapping.gain(c, points.recurrence, values.m)
-                N_eff = N_eff + gain * points.loop_block / self.units.parameters
-            return self._finite(self.outer.loss(c, N_eff, values.D, points.experts), "loss")
+        with np.errstate(all="ignore"):  # a value that is not finite is reported below
+            return self._finite(self.form.loss(c, inputs(self.form, points, self.units)), "loss")
 
     def _finite(self, values: Any, what: str) -> FloatArray:
-        found = np.asarray(values)
-        if not np.isfinite(found).all():
+        array = np.asarray(values)
+        if not np.isfinite(array).all():
             raise InputError(f"{self.name}: its coefficients give no finite {what} here; check them and their units")
-        return found
+        return array
 
     def _reduced(
         self, outer: OuterLaw, base: Mapping[str, Any], recurrence: RecurrenceMapping, gain: Mapping[str, Any]
@@ -395,26 +397,32 @@ class ScalingLaw:
         )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class _Inputs:
-    """A law's inputs in its own units."""
+def inputs(form: Form, points: Points, units: Units) -> Inputs:
+    """Return what ``form`` is evaluated on at ``points``, in the units of its coefficients."""
+    return Inputs(
+        N=points.active / units.parameters,
+        D=points.tokens / units.tokens,
+        E=points.experts,
+        R=points.recurrence,
+        m=_ratio(form.mapping, points),
+        loop=points.loop_block / units.parameters if form.mapping.loops else 0.0,
+    )
 
-    N: FloatArray
-    D: FloatArray
-    m: FloatArray
+
+def _ratio(recurrence: RecurrenceMapping, points: Points) -> FloatArray:
+    return points.m if recurrence.needs_ratio else np.float64(1.0)  # type: ignore[return-value]
 
 
 def _check_values(law: ScalingLaw, values: Mapping[str, float]) -> None:
     for name, value in values.items():
         if not np.isfinite(value):
             raise InputError(f"{law.name}: coefficient {name!r} is {value}; it should be a finite number")
-    for name in ("kappa1", "kappa2"):
-        if values.get(name, 1.0) <= 0:
-            raise InputError(f"{law.name}: coefficient {name!r} is {values[name]}; it should be above zero")
-    if law.outer.uses_experts and not 0 < values["E_start"] < values["E_max"]:
+    for term in law.terms:
+        if term.positive and values[term.name] <= 0:
+            raise InputError(f"{law.name}: coefficient {term.name!r} is {values[term.name]}; it should be above zero")
+    if law.outer.uses_experts and not values["E_start"] < values["E_max"]:
         raise InputError(
-            f"{law.name}: E_start is {values['E_start']} and E_max {values['E_max']}; "
-            "they should be above zero and E_start the smaller"
+            f"{law.name}: E_start is {values['E_start']} and E_max {values['E_max']}; E_start should be the smaller"
         )
 
 

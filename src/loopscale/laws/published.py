@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from loopscale.errors import InputError, nearest, shown
 from loopscale.files import is_file
-from loopscale.laws.forms import Chinchilla, JointMoE, NoGain, PowerLaw, Routed, SparsityConditional
+from loopscale.laws.forms import Chinchilla, JointMoE, NoRecurrence, PowerLaw, Routed, SparsityConditional
 from loopscale.laws.law import BILLIONS, RAW, Counting, FittedRange, ScalingLaw
 
 DEFAULT = "looped-moe-2026"
@@ -13,7 +13,7 @@ DEFAULT = "looped-moe-2026"
 def _routed(router: str, name: str, a: float, b: float, c: float, d: float, start: float, most: float) -> ScalingLaw:
     return ScalingLaw(
         outer=Routed(),
-        mapping=NoGain(),
+        mapping=NoRecurrence(),
         coefficients={"a": a, "b": b, "c": c, "d": d, "E_start": start, "E_max": most},
         units=RAW,
         counts=Counting.WITH_EMBEDDINGS,
@@ -48,7 +48,7 @@ _SETS = (
     ),
     ScalingLaw(
         outer=Chinchilla(),
-        mapping=NoGain(),
+        mapping=NoRecurrence(),
         coefficients={"A": 406.4, "alpha": -0.34, "B": 410.7, "beta": -0.28, "c": 1.69},
         units=RAW,
         counts=Counting.WITH_EMBEDDINGS,
@@ -59,7 +59,7 @@ _SETS = (
     ),
     ScalingLaw(
         outer=Chinchilla(),
-        mapping=NoGain(),
+        mapping=NoRecurrence(),
         coefficients={"A": 482.01, "alpha": -0.3478, "B": 2085.43, "beta": -0.3658, "c": 1.8172},
         units=RAW,
         counts=Counting.WITH_EMBEDDINGS,
@@ -71,7 +71,7 @@ _SETS = (
     ),
     ScalingLaw(
         outer=JointMoE(),
-        mapping=NoGain(),
+        mapping=NoRecurrence(),
         coefficients={
             "A": 35.91, "alpha": -0.1889, "B": 35.98, "beta": -0.1775, "c": 1.3637,
             "delta": -0.2285, "gamma": 0.0098, "omega": 0.5529, "zeta": -0.0259,

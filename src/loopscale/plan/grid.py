@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from loopscale.architecture import RUNG_EXPERTS, RUNG_RECURRENCES, RUNGS, Architecture, at_width, continuous, rung
 from loopscale.arrays import BoolArray, FloatArray, IntArray
 from loopscale.errors import InputError
-from loopscale.laws import Counting, Points, ScalingLaw
+from loopscale.laws import Counting, Points, ScalingLaw, costs
 from loopscale.plan.budget import Budget, Rule, tolerance
 
 CONTINUOUS_WIDTHS = (256.0, 4096.0, 513)
@@ -63,7 +63,7 @@ class Space:
     def unrolled(self, recurrences: ArrayLike | None = None) -> FloatArray:
         """Return N_unroll on the grid (S, K, P)."""
         passes = np.asarray(self.recurrences if recurrences is None else recurrences, float)
-        return self.active[..., None] + (passes - 1.0) * self.loop[..., None]
+        return np.asarray(costs.unrolled(self.active[..., None], self.loop[..., None], passes))
 
     def kv_bytes(self, *, context: int, batch: int, bits: float, kept_passes: int | None) -> FloatArray:
         """Return the KV cache of every candidate, (S, K, P)."""
@@ -225,12 +225,12 @@ class Grid:
     @cached_property
     def inference_SKP(self) -> FloatArray:
         """2 N_unroll: the paper's cost of a generated token."""
-        return 2 * self.space.unrolled()
+        return np.asarray(costs.inference_flops(self.space.unrolled()))
 
     @cached_property
     def train_flops_FSKP(self) -> FloatArray:
         """6 N_unroll D; below the budget where tokens are capped or serving is paid for."""
-        return 6 * self.space.unrolled() * self.tokens_FSKP
+        return np.asarray(costs.train_flops(self.space.unrolled(), self.tokens_FSKP))
 
     @cached_property
     def points(self) -> Points:
@@ -327,10 +327,10 @@ def _matched_tokens(space: Space, passes: IntArray, budget: Budget, flops: Float
         return np.full((len(flops), *unrolled.shape), budget.tokens)
     if not np.isfinite(flops).all() or np.any(flops <= 0):
         raise InputError("budget: training compute should be finite and above zero")
-    tokens = flops[:, None, None, None] / (6 * unrolled) - budget.serve_tokens / 3
+    tokens = np.asarray(costs.tokens_for(flops[:, None, None, None], unrolled, budget.serve_tokens))
     if budget.max_tokens is not None:
         tokens = np.minimum(tokens, budget.max_tokens)
-    return np.maximum(tokens, 0.0)
+    return np.asarray(np.maximum(tokens, 0.0))
 
 
 def _losses(law: ScalingLaw, space: Space, passes: IntArray, tokens: FloatArray, resamples: bool) -> FloatArray:

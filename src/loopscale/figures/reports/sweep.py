@@ -46,13 +46,12 @@ def sweep_report(observations: Observations) -> Report:
 def losses(observations: Observations) -> Table:
     """Return every row with its training compute, 6 N_unroll D: ``run, experts, recurrence, flops, loss``."""
     p = observations.points
-    unrolled = p.active + (p.recurrence - 1) * (p.loop_block if np.any(p.recurrence > 1) else 0.0)
     return Table.from_arrays(
         (len(observations),),
         run=observations.run,
         experts=p.experts,
         recurrence=p.recurrence,
-        flops=6 * unrolled * p.tokens,
+        flops=p.train_flops,
         loss=observations.loss,
     )
 

@@ -24,7 +24,7 @@ from loopscale.arrays import FloatArray
 from loopscale.errors import InputError, nearest, shown
 from loopscale.files import cache_folder
 from loopscale.fit.data.read import Observations
-from loopscale.laws import Counting, Points, ScalingLaw, published
+from loopscale.laws import Counting, Points, ScalingLaw, costs, published
 
 FOLDER_VARIABLE = "LOOPSCALE_DATA"
 _LARGEST = 1 << 26
@@ -166,7 +166,7 @@ def epoch_chinchilla(*, drop_highest: int = 5) -> Observations:
     loss, N = _numbers(table, "loss"), _numbers(table, "Model Size")
     kept = np.sort(np.argsort(loss, kind="stable")[: len(loss) - drop_highest])
     return Observations(
-        points=_dense(N, _numbers(table, "Training FLOP") / (6 * N)),
+        points=_dense(N, costs.tokens_for(_numbers(table, "Training FLOP"), N)),
         loss=loss,
         run=np.array([f"point-{row}" for row in range(1, len(loss) + 1)]),
         source=_source("epoch-chinchilla"),

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from loopscale.arrays import BoolArray, FloatArray, IntArray
 from loopscale.errors import InputError, nearest, shown
 from loopscale.fit.data.columns import NAMES, SYMBOLS, Column, detect_units, field_of, find_columns, missing, size_unit
-from loopscale.laws import Counting, Points
+from loopscale.laws import Counting, Points, costs
 from loopscale.tables import Table
 
 Columns = dict[str, list[Any]]
@@ -306,7 +306,9 @@ class _Reader:
         if "tokens" in self.columns or "flops" not in self.columns:
             return self.take("tokens")
         self.notes.append("D = FLOPs / (6 N_unroll)")
-        return self.take("flops") / (6 * (active + (R - 1) * (0.0 if loop is None else loop)))
+        return np.asarray(
+            costs.tokens_for(self.take("flops"), costs.unrolled(active, 0.0 if loop is None else loop, R))
+        )
 
     def _compare(self, name: str, values: FloatArray | None, active: FloatArray, above: bool) -> None:
         """Refuse a loop larger than the model, or a total smaller than it."""
