@@ -151,7 +151,7 @@ def test_a_plan_report_says_what_was_asked_what_to_train_and_how_sure(capsys, tm
     run(capsys, "plan", *budget, "--out", str(plan), "--report", str(tmp_path / "direct.html"))
     run(capsys, "report", "plan", str(plan), "--law", str(law), "--out", str(page))
     text, found = page.read_text(), json.loads(plan.read_text())
-    assert sections(text) == ["The question", "The answer", "How sure", "Why not another", "Provenance"]
+    assert sections(text) == ["Question", "Answer", "Confidence", "Alternatives considered", "Provenance"]
     assert "5e21 FLOPs of training, 3 GB of memory at 4 bits" in text
     assert f"predicted loss {found['choice']['loss']:.4f}" in text
     assert f"{found['agreement']:.0%} of resampled laws choose the same" in text
@@ -166,9 +166,9 @@ def test_reports_are_one_file_that_fetches_nothing(capsys, tmp_path, sweep):
         page = tmp_path / f"{kind}.html"
         run(capsys, "report", kind, str(file), "--out", str(page))
         text = page.read_text()
-        assert sections(text)[:3] == ["The question", "The answer", "How sure"]
+        assert sections(text)[:3] == ["Question", "Answer", "Confidence"]
         assert sections(text)[-1] == "Provenance"
-        assert not re.findall(r'(?:src|href)="(?!data:)', text)
+        assert not re.findall(r'(?:src|href)="(?!#)|url\((?!#)', text)
         assert "sha256" in text
     assert "+10.3 over R = 1" in (tmp_path / "evaluation.html").read_text()
     assert "60 runs with 180 losses" in (tmp_path / "sweep.html").read_text()

@@ -1,4 +1,4 @@
-"""Fits, comparisons and choices of runs: jobs that go on after the answer."""
+"""Routes of the API that start jobs: fits, comparisons of mappings, and choices of the next runs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ARCHIVES = {
 
 
 def csv_text(content: bytes, name: str, content_type: str) -> str:
-    """Return the text of an uploaded CSV file, or say what was sent instead."""
+    """Return the text of an uploaded CSV file; name the kind of any other file."""
     if content_type.startswith("multipart/"):
         raise RefusalError(415, "send the CSV itself as the body of the request, not as a form")
     for start, kind in ARCHIVES.items():
@@ -57,41 +57,41 @@ CSV_BODY = {
 
 
 def fit_routes(jobs: Jobs, limits: Limits) -> APIRouter:
-    """Return the routes that start jobs and ask after them."""
+    """Return the routes that start jobs, report on them and stop them."""
     api = APIRouter(prefix="/api", tags=["fit"])
 
     @api.post(
         "/fit", status_code=202, response_model=schemas.Job, responses=documented(415, 422, 429), openapi_extra=CSV_BODY
     )
-    async def fitted(request: Request, options: Annotated[FitOptions, Query()]) -> JSONResponse:
-        """Fit a law to a sweep. The answer is a job; its result has the law, its intervals and diagnostics."""
+    async def start_fit(request: Request, options: Annotated[FitOptions, Query()]) -> JSONResponse:
+        """Fit a law to a sweep. Returns a job; its result has the law, its intervals and diagnostics."""
         content = await request.body()
         text = csv_text(content, options.name, request.headers.get("content-type", ""))
         await run_in_threadpool(_check, text, options, limits)
         return _started(jobs.start("fit", {"csv": text, "options": options.model_dump()}))
 
     @api.post("/fits/{id}/compare", status_code=202, response_model=schemas.Job, responses=documented(404, 422, 429))
-    async def compared(id: JobId, asked: CompareRequest) -> JSONResponse:  # noqa: A002
-        """Compare recurrence mappings on rows of a fitted sweep that they were not fitted to."""
+    async def start_comparison(id: JobId, asked: CompareRequest) -> JSONResponse:  # noqa: A002
+        """Compare recurrence mappings on held-out rows of a fitted sweep."""
         return _started(jobs.start("comparison", {**_sweep(jobs, id), "asked": asked.model_dump()}))
 
     @api.post("/fits/{id}/next", status_code=202, response_model=schemas.Job, responses=documented(404, 422, 429))
-    async def extended(id: JobId, asked: NextRequest) -> JSONResponse:  # noqa: A002
-        """Choose the runs that, added to a fitted sweep, would make a plan surest."""
+    async def start_next(id: JobId, asked: NextRequest) -> JSONResponse:  # noqa: A002
+        """Choose the runs that would reduce the uncertainty of a plan most when added to a fitted sweep."""
         return _started(jobs.start("design", {**_sweep(jobs, id), "asked": asked.model_dump()}))
 
     @api.get("/jobs/{id}", response_model=schemas.Job, responses=documented(404, 422))
-    async def asked_after(id: JobId) -> JSONResponse:  # noqa: A002
-        """Return how far a job is, and its result once it is done."""
+    async def get_job(id: JobId) -> JSONResponse:  # noqa: A002
+        """Return the state of a job, and its result once it is done."""
         return JSONResponse(jobs.find(id).to_dict())
 
     @api.delete("/jobs/{id}", response_model=schemas.Job, responses=documented(404, 422))
-    async def cancelled(id: JobId) -> JSONResponse:  # noqa: A002
+    async def cancel_job(id: JobId) -> JSONResponse:  # noqa: A002
         """Stop a job."""
         return JSONResponse(jobs.cancel(id).to_dict())
 
     @api.get("/example.csv", response_class=Response, responses={**documented(), 200: {"content": {"text/csv": {}}}})
-    def example() -> Response:
+    def example_csv() -> Response:
         """Return a simulated sweep to try a fit on."""
         from loopscale.fit.data.public import simulate_sweep
 
@@ -99,7 +99,7 @@ def fit_routes(jobs: Jobs, limits: Limits) -> APIRouter:
         return Response(sweep.csv(), media_type="text/csv")
 
     @api.get("/micro.csv", response_class=Response, responses={**documented(), 200: {"content": {"text/csv": {}}}})
-    def micro() -> Response:
+    def micro_csv() -> Response:
         """Return the measured micro-sweep that ships with loopscale."""
         from loopscale.fit.data.public import load_micro
 
@@ -109,8 +109,8 @@ def fit_routes(jobs: Jobs, limits: Limits) -> APIRouter:
 
 
 def _check(text: str, options: FitOptions, limits: Limits) -> None:
-    """Refuse at once what cannot be fitted, so that the client hears it with the upload."""
-    from loopscale.app.worker import read_sweep  # with the whole fit room, which the first page need not wait for
+    """Refuse a file that cannot be fitted in the reply to the upload."""
+    from loopscale.app.worker import read_sweep  # imports the fitting code, which the first page does not need
 
     if text.count("\n") > limits.rows + 1:
         raise RefusalError(413, f"{options.name}: more than {limits.rows:,} rows; send fewer")

@@ -29,35 +29,35 @@ def plan_routes(laws: LawStore, limits: Limits) -> APIRouter:
     api = APIRouter(prefix="/api", tags=["plan"])
 
     @api.get("/choices", response_model=Choices, responses=documented())
-    def choices() -> JSONResponse:
+    def get_choices() -> JSONResponse:
         """Return what requests may choose from."""
         return JSONResponse(_choices(limits))
 
     @api.get("/laws", response_model=Laws, responses=documented())
-    def listed() -> JSONResponse:
+    def list_laws() -> JSONResponse:
         """List the published laws."""
         return JSONResponse({"default": DEFAULT, "laws": [summary(name, law) for name, law in PUBLISHED.items()]})
 
     @api.post("/laws", response_model=LawSummary, responses=documented(422))
-    def added(law: Annotated[dict[str, Any], Body(description="The content of a law file.")]) -> JSONResponse:
+    def add_law(law: Annotated[dict[str, Any], Body(description="The content of a law file.")]) -> JSONResponse:
         """Check a law of one's own, and keep it for plans to name by its id."""
         read = laws.read(law)
         return JSONResponse(summary(laws.add(read), read))
 
     @api.get("/laws/{name}", responses=documented(404, 422))
-    def one(name: LawName) -> dict[str, Any]:
+    def get_law(name: LawName) -> dict[str, Any]:
         """Return a law file: a published law, or one that was sent."""
         return laws.find(name).to_dict()
 
     @api.post("/predict", response_model=Prediction, responses=documented(404, 422))
-    def predicted(asked: PredictRequest) -> JSONResponse:
+    def predict_loss(asked: PredictRequest) -> JSONResponse:
         """Predict the loss of one model."""
         model = asked.model()
         found = predict(model, asked.training_tokens(model), asked.recurrence, laws.find(asked.law))
         return JSONResponse(finite(found.to_dict()))
 
     @api.post("/plan", response_model=PlanReply, responses=documented(404, 422))
-    def planned(asked: PlanRequest) -> JSONResponse:
+    def make_a_plan(asked: PlanRequest) -> JSONResponse:
         """Choose the model to train under a budget; the charts asked for come with it."""
         found = make_plan(asked, laws.find(asked.law), limits)
         return JSONResponse(
@@ -73,7 +73,7 @@ def plan_routes(laws: LawStore, limits: Limits) -> APIRouter:
     @api.post(
         "/plan.csv", response_class=Response, responses={**documented(404, 422), 200: {"content": {"text/csv": {}}}}
     )
-    def tabulated(asked: PlanRequest) -> Response:
+    def plan_csv(asked: PlanRequest) -> Response:
         """Return the ranked candidates of a plan as CSV, as many as `top` says."""
         found = make_plan(asked, laws.find(asked.law), limits)
         return Response(found.table(asked.top).csv(), media_type="text/csv")

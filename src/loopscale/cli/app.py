@@ -8,7 +8,7 @@ import webbrowser
 
 import click
 
-from loopscale.errors import InputError
+from loopscale.errors import InputError, require
 
 PORT = 8642
 
@@ -16,25 +16,26 @@ PORT = 8642
 @click.command("app")
 @click.option("--port", type=click.IntRange(0, 65535), help=f"Port; 0 takes any.  [default: {PORT}, or any if taken]")
 @click.option(
-    "--host", default="127.0.0.1", show_default=True, help="Address to listen on; others than loopback share it."
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address to listen on; other machines reach any but loopback.",
 )
-@click.option("--allow-host", "allowed", multiple=True, metavar="NAME", help="A name that browsers may reach it by.")
+@click.option("--allow-host", "allowed", multiple=True, metavar="NAME", help="Another host name that browsers may use.")
 @click.option("--open/--no-open", "show", default=True, show_default=True, help="Open the page in a browser.")
 def app_command(port: int | None, host: str, allowed: tuple[str, ...], show: bool) -> None:
-    """Explore plans and fits in the browser, over an HTTP API of their own.
+    """Explore plans and fits in the browser; the page uses an HTTP API that other programs can use too.
 
     \b
     loopscale app
     loopscale app --port 9000 --no-open
     loopscale app --host 0.0.0.0 --allow-host planner.example.org
     """
-    try:
-        import uvicorn
+    uvicorn = require("uvicorn", "app", "loopscale app")
+    require("fastapi", "app", "loopscale app")
+    from loopscale.app.security import LOOPBACK, is_loopback
+    from loopscale.app.server import create_app
 
-        from loopscale.app.security import LOOPBACK, is_loopback
-        from loopscale.app.server import create_app
-    except ImportError as error:
-        raise InputError(f"the explorer needs {error.name}: pip install 'loopscale[app]'") from None
     listening = _listen(host, port)
     address = _address(host, listening.getsockname()[1])
     config = uvicorn.Config(
@@ -42,14 +43,14 @@ def app_command(port: int | None, host: str, allowed: tuple[str, ...], show: boo
     )
     if not is_loopback(host):
         click.echo(f"loopscale app: {host} can be reached from other machines, without a password", err=True)
-    click.echo(f"Explorer at {address} (API: {address}/api/openapi.json); Ctrl-C ends it.")
+    click.echo(f"Explorer at {address} (API: {address}/api/openapi.json); Ctrl-C stops it.")
     if show:
         threading.Timer(0.3, webbrowser.open, [address]).start()
     uvicorn.Server(config).run(sockets=[listening])
 
 
 def _listen(host: str, port: int | None) -> socket.socket:
-    """Return the socket to serve on; requests that come before the server is up wait in it."""
+    """Return the socket to serve on; requests that arrive before the server is up wait in its queue."""
     try:
         return _bound(host, PORT if port is None else port)
     except OSError as error:

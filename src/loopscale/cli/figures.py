@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,17 +30,19 @@ KINDS = ("fit", "plan", "sweep", "evaluation")
 @click.argument("kind", type=click.Choice(KINDS))
 @click.argument("file", type=click.Path())
 @reading_options
-@click.option("--law", type=LAW, help="The law that a plan trusts.  [default: the published law it names]")
-@click.option("--out", type=click.Path(), required=True, help="The page to write: .html in one file, or .md.")
+@click.option("--law", type=LAW, help="The law that a plan used.  [default: the published law that it names]")
+@click.option(
+    "--out", type=click.Path(), required=True, help="File to write: .html in one piece, or .md with pictures beside it."
+)
 def report_command(kind: str, file: str, law: ScalingLaw | None, out: str, **reading: Any) -> None:
-    """Write one page for a fit, a plan, a sweep or an evaluation; nothing in it is fetched from elsewhere.
+    """Write one self-contained page for a fit, a plan, a sweep or an evaluation.
 
     \b
     KIND and FILE are
-      fit         a sweep (CSV, Parquet), fitted here with default settings; `loopscale fit --report` has them all
+      fit         a sweep (CSV, Parquet), fitted with default settings; `loopscale fit --report` takes options
       plan        a plan that `loopscale plan --out` wrote
-      sweep       a sweep, before any law is fitted
-      evaluation  a table of results: model, recurrence, task, metric, value, and stderr, training_flops where known
+      sweep       a sweep, without fitting a law
+      evaluation  a table of results: model, recurrence, task, metric, value, and optionally stderr, training_flops
 
     \b
     loopscale report sweep runs.csv --out sweep.html
@@ -93,7 +96,7 @@ FORMATS = ("png", "svg", "pdf")
 @law_option
 @click.option("--data", type=click.Path(), help="The sweep that the law was fitted to, as for `fit`.")
 @reading_options
-@click.option("--hold-out", "held_out", help="Rows that mappings must predict unseen, like R=16.  [default: largest R]")
+@click.option("--hold-out", "held_out", help="Rows held out to compare mappings, like R=16.  [default: largest R]")
 @click.option("--results", type=click.Path(), help="Evaluation results, a row for each model, recurrence and task.")
 @click.option("--psi", type=click.Path(), help="Expert-path diversity: experts, recurrence, psi, spread.")
 @click.option("--metrics", type=click.Path(), multiple=True, help="Training metrics (JSON lines); may be repeated.")
@@ -101,8 +104,8 @@ FORMATS = ("png", "svg", "pdf")
 @click.option(
     "--flops", type=COUNT, default="5e21", show_default=True, help="Training compute of the planning figures."
 )
-@click.option("--only", help="Draw these alone: names with commas between.")
-@click.option("--format", "formats", default="png,svg,pdf", show_default=True, help="Kinds of file to write.")
+@click.option("--only", help="Draw only these figures: names separated by commas.")
+@click.option("--format", "formats", default="png,svg,pdf", show_default=True, help="File formats to write.")
 @click.option("--out", type=click.Path(), required=True, help="Folder for the figures and their tables.")
 def figures_command(
     law: ScalingLaw,
@@ -120,8 +123,8 @@ def figures_command(
 ) -> None:
     """Draw the paper's figures from any law, sweep and results; the numbers drawn are saved beside each as CSV.
 
-    Without --data the figures of a fit show a sweep simulated from the law. What needs a file that is not given is left
-    out; for the paper's own law its published scores and routing stand in, marked so.
+    Without --data, the figures of a fit show a sweep simulated from the law. A figure whose input file is not given is
+    left out; for the paper's own law, its published scores and routing are used instead, and labelled as such.
 
     \b
     loopscale figures --out figures
@@ -136,8 +139,8 @@ def figures_command(
     runs = None if data is None else read_runs(data, **reading)
     sources = _sources(law, runs, held_out, results, psi, metrics, test_time, flops)
     folder = make_folder(out)
-    with progress_bar("Drawing", len(names)) as progress:
-        left_out = draw_all(Task(sources, folder, kinds), names, progress)
+    with progress_bar("Drawing", len(names)) as bar:
+        left_out = draw_all(Task(sources, folder, kinds), names, _progress(names, bar))
     drawn = len(names) - len(left_out)
     many = f"{drawn} figure{'s' if drawn != 1 else ''}"
     click.echo(f"Drew {many} in {folder}, each as {', '.join(kinds)} with its numbers as CSV.")
@@ -145,8 +148,19 @@ def figures_command(
         click.echo(f"not drawn: {name}: {reason}")
 
 
+def _progress(names: Sequence[str], bar: Callable[[int, int], None]) -> Callable[[int, int], None]:
+    """Return what reports progress: the bar in a terminal, a line per figure where the output is a file or a pipe."""
+    if sys.stderr.isatty():
+        return bar
+
+    def line(done: int, total: int) -> None:
+        click.echo(f"drew {done} of {total}: {names[done - 1]}", err=True)
+
+    return line
+
+
 def _chosen(text: str, known: Iterable[str], option: str) -> list[str]:
-    """Read a list of names, each of which must be known."""
+    """Read a comma-separated list of known names."""
     names, listed = [part.strip() for part in text.split(",") if part.strip()], list(known)
     for name in names or [""]:
         if name not in listed:

@@ -39,7 +39,7 @@ def varied_axes(observations: Observations) -> tuple[str, ...]:
 
 
 def draw_residuals(table: Table, axes: Any | None = None, *, axis: str = "recurrence") -> Any:
-    """Draw the residuals along one axis of the data; a sound fit leaves a level band."""
+    """Draw the residuals along one axis of the data; a good fit leaves a level band."""
     axes = or_new(axes)
     values = np.array(table.columns[axis], float)
     label, scale = AXES[axis]
@@ -83,16 +83,16 @@ def draw_intervals(table: Table, axes: Any | None = None) -> Any:
     """Draw each coefficient's interval relative to its estimate; crosses are true values where they are known."""
     axes = or_new(axes)
     rows = [row for row in table.records() if row["estimate"]]
-    place = np.arange(len(rows))[::-1]
+    height = np.arange(len(rows))[::-1]
     relative = {name: [100 * (row[name] / row["estimate"] - 1) for row in rows] for name in ("low", "high", "truth")}
     axes.axvline(0.0, color="0.6", linewidth=0.8)
-    axes.hlines(place, relative["low"], relative["high"], color=COLOURS[0], linewidth=2.2, alpha=0.7)
-    axes.scatter(np.zeros(len(rows)), place, s=12, color=COLOURS[0], zorder=3, label="estimate, 90% interval")
+    axes.hlines(height, relative["low"], relative["high"], color=COLOURS[0], linewidth=2.2, alpha=0.7)
+    axes.scatter(np.zeros(len(rows)), height, s=12, color=COLOURS[0], zorder=3, label="estimate, 90% interval")
     if not np.isnan(relative["truth"]).all():
         axes.scatter(
-            relative["truth"], place, s=16, marker="x", color=COLOURS[1], linewidths=1, zorder=4, label="truth"
+            relative["truth"], height, s=16, marker="x", color=COLOURS[1], linewidths=1, zorder=4, label="truth"
         )
-    axes.set_xscale("symlog", linthresh=20, linscale=2)  # one loose coefficient must not hide the others
+    axes.set_xscale("symlog", linthresh=20, linscale=2)  # one wide interval must not hide the others
     reach = np.nanmax(np.abs([*relative["low"], *relative["high"], 20.0]))
     ticks = [
         tick
@@ -101,6 +101,6 @@ def draw_intervals(table: Table, axes: Any | None = None) -> Any:
     ]
     axes.set_xticks([tick for tick in ticks if tick <= reach * 1.2], minor=False)
     axes.xaxis.set_major_formatter("{x:g}")
-    axes.set_yticks(place, [row["coefficient"] for row in rows])
+    axes.set_yticks(height, [row["coefficient"] for row in rows])
     legend(axes)
-    return finish(axes, "Coefficients and how sure they are", "from the estimate (%)", "coefficient")
+    return finish(axes, "Coefficients and their 90% intervals", "distance from the estimate (%)", "coefficient")

@@ -1,4 +1,4 @@
-"""Every figure of the paper, from whatever law, sweep and results there are."""
+"""Every figure of the paper, drawn from the available law, sweep and results."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ RESAMPLES = 100
 
 @dataclass(frozen=True, eq=False)
 class Sources:
-    """What there is to draw; a picture whose source is missing is left out."""
+    """What figures are drawn from; a figure whose source is missing is left out."""
 
     law: ScalingLaw
     observations: Observations | None = None
@@ -58,7 +58,7 @@ class Sources:
         if self.observations is not None:
             return self.observations
         if not self.law.mapping.loops:
-            raise InputError(f"law {self.law.name} knows no recurrence to simulate a sweep with; give --data")
+            raise InputError(f"law {self.law.name} has no recurrence term to simulate a sweep with; give --data")
         experts = SWEEP_EXPERTS if self.law.outer.uses_experts else (1,)
         noise = 0.0037 if self.law.rmse is None else self.law.rmse
         return simulate_sweep(self.law, experts=experts, recurrences=(*SWEEP_RECURRENCES, 16), noise=noise)
@@ -80,23 +80,23 @@ class Sources:
 
     @property
     def fitted(self) -> ScalingLaw:
-        """The law that stands beside the sweep: the given one, or a fit to what was simulated from it."""
+        """The law shown with the sweep: the given one, or a fit to the simulated sweep."""
         if self.observations is not None:
             return self.law
         return self.mappings.get(self.law.mapping.name, list(self.mappings.values())[-1])
 
     @property
     def where(self) -> str:
-        """Say where the sweep's losses come from."""
+        """Where the sweep's losses come from, as a caption continues."""
         return f"of {self.sweep.source}" if self.truth is None else f"simulated from {self.law.name}"
 
     def prepare(self) -> None:
         """Fit what several pictures share, once."""
-        with suppress(InputError):  # said by the pictures that need it
+        with suppress(InputError):  # reported by the pictures that need it
             self.mappings  # noqa: B018
 
     def origin(self, name: str) -> str:
-        """Say where a table comes from, as a caption ends."""
+        """Return the sentence on where a table comes from, for the end of a caption."""
         return "" if self.origins is None or name not in self.origins else f" {self.origins[name]}"
 
 
@@ -106,7 +106,7 @@ def _largest(observations: Observations) -> str | None:
 
 
 PAYS = 4
-"""Pictures from which a second process pays for its start."""
+"""With fewer pictures, starting a second process takes longer than it saves."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def _drawn(task: Task, names: Sequence[str]) -> Iterator[tuple[str, str | None]]
         yield from ((name, task.draw(name)) for name in names)
         return
     task.sources.prepare()
-    context = multiprocessing.get_context("fork")  # which hands the task over as it is
+    context = multiprocessing.get_context("fork")  # passes the task on without pickling it
     with ProcessPoolExecutor(workers, mp_context=context, initializer=_take, initargs=(task,)) as pool:
         yield from zip(names, pool.map(_draw, names), strict=True)
 
@@ -202,7 +202,7 @@ def asymptote(sources: Sources) -> Picture:
     """The multiplier's limit over E."""
     law = _looping(sources)
     if np.isinf(law.mapping.asymptote(law.coefficients, 0.5)):
-        raise InputError(f"law {law.name} sets no limit to what looping can reach")
+        raise InputError(f"law {law.name} sets no upper limit on the gain from looping")
     caption = "The limit of the effective-parameter multiplier over experts."
     return _one("asymptote", caption, capacity.asymptote(law), capacity.draw_asymptote)
 
@@ -221,7 +221,7 @@ def best_recurrence(sources: Sources) -> Picture:
     _looping(sources)
     table = recurrence_map(sources.law, BUDGETS, ladder_space(["0.3B", "1.0B"], _experts(sources)))
     table = Table.from_records(sorted(table.records(), key=lambda row: (row["rung"], row["experts"], row["flops"])))
-    caption = "Compute-optimal recurrence against training compute; curves are set apart a little where they coincide."
+    caption = "Compute-optimal recurrence against training compute; thinner curves lie on thicker ones."
     return _one("best-recurrence", caption, table, optima.draw_best_recurrence)
 
 
@@ -378,11 +378,11 @@ def _all_experts(sources: Sources) -> tuple[int, ...]:
 
 def _looping(sources: Sources) -> ScalingLaw:
     if not sources.law.mapping.loops:
-        raise InputError(f"law {sources.law.name} knows no recurrence")
+        raise InputError(f"law {sources.law.name} has no recurrence term")
     return sources.law
 
 
 def _routing(sources: Sources) -> ScalingLaw:
     if not sources.law.outer.uses_experts:
-        raise InputError(f"law {sources.law.name} knows no experts")
+        raise InputError(f"law {sources.law.name} has no expert term")
     return sources.law

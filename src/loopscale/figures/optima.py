@@ -1,4 +1,4 @@
-"""The best recurrence, experts and design, against what there is to spend."""
+"""The best recurrence, experts and design against compute and memory."""
 
 from __future__ import annotations
 
@@ -36,15 +36,16 @@ MEMORY = "weight memory (GB)"
 def draw_best_recurrence(table: Table, axes: Any | None = None) -> Any:
     """Draw R* against compute for each (size, E) of :func:`loopscale.plan.recurrence_map`.
 
-    Curves of equal height are set apart a little, so that none hides another.
+    Values are drawn where they are. Later curves are thinner, so that one shows where it lies on another.
     """
     axes = or_new(axes)
     axes.set_xscale("log")
     curves = groups(table, "rung", "experts")
-    for place, ((size, experts), rows) in enumerate(curves.items()):
-        apart = 0.06 * (place - (len(curves) - 1) / 2)
-        moved = [_moved(row, "best_recurrence", apart) for row in rows]
-        draw_curve(axes, moved, "flops", "best_recurrence", place, f"{size}, E = {experts:g}", steps=True)
+    for index, ((size, experts), rows) in enumerate(curves.items()):
+        width = 1.0 + 1.4 * (len(curves) - 1 - index)
+        draw_curve(axes, rows, "flops", "best_recurrence", index, f"{size}, E = {experts:g}", steps=True, width=width)
+    highest = max(table.columns["best_recurrence"])
+    axes.set_ylim(0.5, highest + 0.5)
     axes.yaxis.get_major_locator().set_params(integer=True)
     shade_extrapolated(axes, table.records(), "flops")
     powers(axes.xaxis)
@@ -68,7 +69,7 @@ def draw_recurrence_map(table: Table, axes: Any | None = None) -> Any:
 
 
 def draw_best_experts(table: Table, axes: Any | None = None) -> Any:
-    """Draw E* against memory at the one recurrence of ``table``; colours tell the size that goes with it."""
+    """Draw E* against memory at the one recurrence of ``table``; markers show the size chosen with it."""
     axes = or_new(axes)
     axes.set_xscale("log")
     axes.set_yscale("log", base=2)
@@ -78,14 +79,14 @@ def draw_best_experts(table: Table, axes: Any | None = None) -> Any:
     for size in sizes:
         starts = [row for before, row in zip([None, *rows], rows, strict=False) if _begins(before, row, size)]
         X, Y = [row["memory"] / GIGABYTE for row in starts], [row["best_experts"] for row in starts]
-        place = sizes.index(size)
-        axes.scatter(X, Y, s=14, color=colour(place), marker=marker(place), zorder=3, label=size)
+        index = sizes.index(size)
+        axes.scatter(X, Y, s=14, color=colour(index), marker=marker(index), zorder=3, label=size)
     shade_extrapolated(axes, rows, "memory", unit=GIGABYTE)
     log_ticks(axes.xaxis, MEMORIES)
     log_ticks(axes.yaxis, (1, 2, 4, 8, 16, 32, 64))
     legend(axes, 4)
     return finish(
-        axes, f"R = {rows[0]['recurrence']}; markers: the size that goes with it", MEMORY, "E* (per active one)"
+        axes, f"R = {rows[0]['recurrence']}; markers: the size chosen with it", MEMORY, "E* (experts per active one)"
     )
 
 
@@ -106,7 +107,7 @@ def draw_experts_map(table: Table, axes: Any | None = None) -> Any:
 def draw_joint_optimum(table: Table, axes: Any | None = None) -> Any:
     """Draw the best design's loss against memory of :func:`loopscale.plan.joint_optimum`.
 
-    Colours tell R; steps are labelled size E where there is room.
+    Colours show R; steps are labelled (size, E) where the labels do not overlap.
     """
     axes = or_new(axes)
     axes.set_xscale("log")
@@ -143,11 +144,6 @@ def _label_steps(axes: Any, begun: list[dict[str, Any]]) -> None:
             )
 
 
-def _moved(row: Mapping[str, Any], name: str, by: float) -> dict[str, Any]:
-    moved = {key: row[key] + by for key in (name, f"{name}_low", f"{name}_high") if key in row}
-    return {**row, **moved}
-
-
 def _begins(before: Mapping[str, Any] | None, row: Mapping[str, Any], size: str) -> bool:
     same = before is not None and (before["rung"], before["best_experts"]) == (row["rung"], row["best_experts"])
     return row["rung"] == size and not same
@@ -158,9 +154,9 @@ def _design(row: Mapping[str, Any]) -> tuple[str, float, int]:
 
 
 def _key(table: Table) -> str:
-    """Say what hatches and dots mean, in a line below the title, where the map has them."""
+    """Return a second line of the title that explains hatches and dots, where the map has them."""
     marks = ["hatched: extrapolated"] if any(table.columns["extrapolated"]) else []
-    marks += ["dotted: doubtful"] if any(share < 0.5 for share in table.columns["agreement"]) else []
+    marks += ["dotted: uncertain"] if any(share < 0.5 for share in table.columns["agreement"]) else []
     return "\n" + ", ".join(marks) if marks else ""
 
 
@@ -171,17 +167,17 @@ WIDE_SIZES = (0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20)
 def draw_isoflop_over_size(table: Table, axes: Any | None = None) -> Any:
     """Draw loss against N_act for each (R, compute) of :func:`loopscale.plan.isoflop_over_size`, minima marked.
 
-    The table holds one expert count. Colours tell R; the thinner line is the smaller compute.
+    The table holds one expert count. Colours show R; thinner lines show smaller compute.
     """
     axes = or_new(axes)
     axes.set_xscale("log")
     curves = groups(table, "recurrence", "flops")
     passes, budgets = (sorted({key[i] for key in curves}) for i in (0, 1))
     for (R, flops), rows in curves.items():
-        place, width = passes.index(R), 0.8 + 0.8 * budgets.index(flops) / max(len(budgets) - 1, 1)
-        draw_curve(axes, rows, "active", "loss", place, f"R = {R}", unit=BILLION, width=width)
+        index, width = passes.index(R), 0.8 + 0.8 * budgets.index(flops) / max(len(budgets) - 1, 1)
+        draw_curve(axes, rows, "active", "loss", index, f"R = {R}", unit=BILLION, width=width)
         best = next(row for row in rows if row["best"])
-        axes.scatter(best["active"] / BILLION, best["loss"], s=18, color=colour(place), marker=marker(place), zorder=3)
+        axes.scatter(best["active"] / BILLION, best["loss"], s=18, color=colour(index), marker=marker(index), zorder=3)
     shade_extrapolated(axes, table.records(), "active", unit=BILLION)
     log_ticks(axes.xaxis, WIDE_SIZES)
     legend(axes, 4)
@@ -193,22 +189,22 @@ def draw_isoflop_over_size(table: Table, axes: Any | None = None) -> Any:
 def draw_isoflop_over_recurrence(table: Table, axes: Any | None = None) -> Any:
     """Draw loss against R for each curve of :func:`loopscale.plan.isoflop_over_recurrence`.
 
-    A star marks R*, hollow points are extrapolated.
+    A star marks R*, the last pass that gains at least eps; hollow points are extrapolated.
     """
     axes = or_new(axes)
-    for place, ((size, experts, _), rows) in enumerate(groups(table, "rung", "experts", "flops").items()):
+    for index, ((size, experts, _), rows) in enumerate(groups(table, "rung", "experts", "flops").items()):
         rows = sorted(rows, key=lambda row: row["recurrence"])
         R, loss = (np.array([row[name] for row in rows]) for name in ("recurrence", "loss"))
-        axes.plot(R, loss, color=colour(place), linewidth=1.2, label=f"{size}, E = {experts:g}")
-        draw_band(axes, R, rows, "loss", place)
-        filled = ["white" if row["extrapolated"] else colour(place) for row in rows]
+        axes.plot(R, loss, color=colour(index), linewidth=1.2, label=f"{size}, E = {experts:g}")
+        draw_band(axes, R, rows, "loss", index)
+        filled = ["white" if row["extrapolated"] else colour(index) for row in rows]
         axes.scatter(
-            R, loss, s=12, color=filled, edgecolors=colour(place), marker=marker(place), linewidths=0.8, zorder=3
+            R, loss, s=12, color=filled, edgecolors=colour(index), marker=marker(index), linewidths=0.8, zorder=3
         )
         best = next(row for row in rows if row["best"])
-        axes.scatter(best["recurrence"], best["loss"], s=75, marker="*", color=colour(place), edgecolors="k",
+        axes.scatter(best["recurrence"], best["loss"], s=75, marker="*", color=colour(index), edgecolors="k",
                      linewidths=0.6, zorder=4, gid="best")  # fmt: skip
     shade_extrapolated(axes, table.records(), "recurrence")
     legend(axes)
     flops = scientific(table.columns["flops"][0])
-    return finish(axes, f"{flops} FLOPs; ★ is R*, hollow extrapolated", RECURRENCE, LOSS)
+    return finish(axes, f"{flops} FLOPs; ★ R* (pass gains ≥ eps), hollow: extrapolated", RECURRENCE, LOSS)

@@ -27,7 +27,7 @@ def mean_scores(results: Table, group: str = OVERALL) -> Table:
     """Return the mean score of a group of tasks for each (model, recurrence, training compute).
 
     ``results`` has the columns of :data:`loopscale.figures.results.RESULTS`. Only tasks that every model and recurrence
-    has are averaged: ``tasks`` counts them. Rows that are means themselves are passed over.
+    has are averaged: ``tasks`` counts them. Rows that are means themselves are skipped.
     """
     runs = groups(results, "model", "recurrence", "training_flops")
     tasks = _common(results) if group == OVERALL else {each for each in _common(results) if _category(each) == group}
@@ -38,12 +38,12 @@ def mean_scores(results: Table, group: str = OVERALL) -> Table:
 
 def present_groups(results: Table) -> tuple[str, ...]:
     """Return the groups, ``overall`` first, of which every model and recurrence has a task."""
-    found = dict.fromkeys(_category(each) for each in categories() if each in _common(results))
-    return (OVERALL, *(name for name in found if name))
+    present = dict.fromkeys(_category(each) for each in categories() if each in _common(results))
+    return (OVERALL, *(name for name in present if name))
 
 
 def _common(results: Table) -> set[str]:
-    """Return the tasks that were scored for every model and recurrence; a mean over tasks is none of them."""
+    """Return the tasks that were scored for every model and recurrence; means over tasks do not count."""
     runs = groups(results, "model", "recurrence", "training_flops").values()
     return set.intersection(*({row["task"] for row in rows if not is_mean(row)} for rows in runs))
 
@@ -80,9 +80,9 @@ def draw_downstream(table: Table, axes: Any | None = None) -> Any:
     axes.set_xscale("log")
     curves = groups(table, "model", "recurrence")
     models = list(dict.fromkeys(model for model, _ in curves))
-    for place, ((model, R), rows) in enumerate(curves.items()):
+    for index, ((model, R), rows) in enumerate(curves.items()):
         rows = sorted(rows, key=lambda row: row["training_flops"])
-        _points(axes, rows, "training_flops", place, models.index(model), f"{model}, R = {R:g}")
+        _points(axes, rows, "training_flops", index, models.index(model), f"{model}, R = {R:g}")
     shared = [flops for (flops,), rows in groups(table, "training_flops").items() if len(rows) > 1]
     for flops in shared:
         axes.axvline(flops, color="0.5", linestyle="--", linewidth=0.8, zorder=0, gid="matched compute")
@@ -96,13 +96,13 @@ def draw_downstream(table: Table, axes: Any | None = None) -> Any:
 def draw_scores_by_recurrence(table: Table, axes: Any | None = None) -> Any:
     """Draw the scores of :func:`mean_scores` against test-time recurrence; a model with one R is a level line."""
     axes = or_new(axes)
-    for place, ((model,), rows) in enumerate(groups(table, "model").items()):
+    for index, ((model,), rows) in enumerate(groups(table, "model").items()):
         rows = sorted(rows, key=lambda row: row["recurrence"])
         if len(rows) == 1:
             label = f"{model} (R = {rows[0]['recurrence']:g})"
-            axes.axhline(rows[0]["score"], color=colour(place), linestyle="--", linewidth=1, label=label)
+            axes.axhline(rows[0]["score"], color=colour(index), linestyle="--", linewidth=1, label=label)
         else:
-            _points(axes, rows, "recurrence", place, place, model)
+            _points(axes, rows, "recurrence", index, index, model)
     axes.xaxis.get_major_locator().set_params(integer=True)
     legend(axes, 2)
     return finish(axes, _group_title(table), RECURRENCE + " at test time", _score_label(table))
@@ -111,25 +111,25 @@ def draw_scores_by_recurrence(table: Table, axes: Any | None = None) -> Any:
 def draw_psi(table: Table, axes: Any | None = None) -> Any:
     """Draw Psi against R for each E, with its spread; columns ``experts, recurrence, psi, spread``."""
     axes = or_new(axes)
-    for place, ((E,), rows) in enumerate(groups(table, "experts").items()):
+    for index, ((E,), rows) in enumerate(groups(table, "experts").items()):
         rows = sorted(rows, key=lambda row: row["recurrence"])
         R = [row["recurrence"] for row in rows]
         axes.errorbar(
-            R, [row["psi"] for row in rows], [_known(row.get("spread")) for row in rows], color=colour(place),
-            marker=marker(place), markersize=3.5, linewidth=1.2, elinewidth=0.8, capsize=2, label=f"E = {E:g}",
+            R, [row["psi"] for row in rows], [_known(row.get("spread")) for row in rows], color=colour(index),
+            marker=marker(index), markersize=3.5, linewidth=1.2, elinewidth=0.8, capsize=2, label=f"E = {E:g}",
         )  # fmt: skip
     axes.set_xticks(sorted(set(table.columns["recurrence"])))
     legend(axes, 4)
-    return finish(axes, "Expert-path diversity (bars: ± 1 std)", RECURRENCE, "Ψ (experts met per active one)")
+    return finish(axes, "Expert-path diversity (bars: ± 1 std)", RECURRENCE, "Ψ (distinct experts per active one)")
 
 
 def draw_training(table: Table, axes: Any | None = None) -> Any:
     """Draw training loss against tokens, a curve for each ``run``; columns ``step, tokens, loss``."""
     axes = or_new(axes)
     runs = groups(table, "run") if "run" in table.columns else {("loss",): list(table.records())}
-    for place, ((run,), rows) in enumerate(runs.items()):
+    for index, ((run,), rows) in enumerate(runs.items()):
         axes.plot(
-            [row["tokens"] for row in rows], [row["loss"] for row in rows], color=colour(place), linewidth=1, label=run
+            [row["tokens"] for row in rows], [row["loss"] for row in rows], color=colour(index), linewidth=1, label=run
         )
     axes.set_xscale("log")
     powers(axes.xaxis)
@@ -144,12 +144,12 @@ def draw_test_time(table: Table, axes: Any | None = None) -> Any:
     """
     axes = or_new(axes)
     models = groups(table, "model") if "model" in table.columns else {("",): list(table.records())}
-    for place, ((model,), rows) in enumerate(models.items()):
+    for index, ((model,), rows) in enumerate(models.items()):
         rows = sorted(rows, key=lambda row: row["recurrence"])
         named = {"label": model} if model else {}
         axes.errorbar(
             [row["recurrence"] for row in rows], [row["loss"] for row in rows],
-            [_known(row.get("stderr")) for row in rows], color=colour(place), marker=marker(place), markersize=3.5,
+            [_known(row.get("stderr")) for row in rows], color=colour(index), marker=marker(index), markersize=3.5,
             linewidth=1.2, capsize=2, **named,
         )  # fmt: skip
     if "model" in table.columns:
@@ -158,15 +158,15 @@ def draw_test_time(table: Table, axes: Any | None = None) -> Any:
     return finish(axes, "Test-time recurrence", RECURRENCE + " at test time", LOSS)
 
 
-def _points(axes: Any, rows: Sequence[Mapping[str, Any]], x: str, place: int, shape: int, label: str) -> None:
+def _points(axes: Any, rows: Sequence[Mapping[str, Any]], x: str, index: int, shape: int, label: str) -> None:
     axes.errorbar(
         [row[x] for row in rows], [row["score"] for row in rows], [_known(row["stderr"]) for row in rows],
-        color=colour(place), marker=marker(shape), markersize=4, linewidth=1.2, elinewidth=0.8, capsize=2, label=label,
+        color=colour(index), marker=marker(shape), markersize=4, linewidth=1.2, elinewidth=0.8, capsize=2, label=label,
     )  # fmt: skip
 
 
 def _known(value: float | None) -> float:
-    """Return a spread to draw: none where it is not known."""
+    """Return a spread to draw, zero where it is not known."""
     return 0.0 if value is None or value != value else value
 
 
@@ -176,7 +176,7 @@ def _group_title(table: Table) -> str:
 
 
 def _compute_ticks(axes: Any, budgets: Sequence[float]) -> None:
-    """Put ticks at the budgets themselves where they are few, and room around them."""
+    """Put ticks at the budgets where they are few, and leave a margin."""
     axes.set_xlim(budgets[0] / 2, budgets[-1] * 2)
     powers(axes.xaxis)
     if len(budgets) <= 4:

@@ -1,6 +1,6 @@
-"""Tidy tables from other rooms' files: training metrics, evaluation results, Psi, test-time recurrence.
+"""Tidy tables from files of the other packages: training metrics, evaluation results, Psi, test-time recurrence.
 
-A file is CSV, TSV, Parquet or JSON lines. Each kind of table has columns that it must have; others are let be.
+A file is CSV, TSV, Parquet or JSON lines. Each kind of table has columns that it must have; others are kept.
 """
 
 from __future__ import annotations
@@ -63,15 +63,15 @@ def checked_table(columns: dict[str, list[Any]], kind: Kind, where: str) -> Tabl
     rows = len(columns[kind.columns[0]])
     if not rows:
         raise InputError(f"{where}: there are no rows")
-    found = dict(columns)
+    checked = dict(columns)
     for name in kind.numbers:
-        found[name] = [_number(cell, where, row, name) for row, cell in enumerate(columns[name], 1)]
+        checked[name] = [_number(cell, where, row, name) for row, cell in enumerate(columns[name], 1)]
     for name in kind.optional:
         cells = columns.get(name) or columns.get(kind.other_names.get(name, ""), [None] * rows)
-        found[name] = [
+        checked[name] = [
             math.nan if _missing(cell) else _number(cell, where, row, name) for row, cell in enumerate(cells, 1)
         ]
-    return Table(found)
+    return Table(checked)
 
 
 def paper_psi() -> Table:

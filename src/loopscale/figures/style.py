@@ -26,14 +26,14 @@ LOSS = "loss (nats/token)"
 RECURRENCE = "recurrence R (passes)"
 
 
-def colour(place: int) -> str:
-    """Return the colour of the curve at ``place``, from the start again after the last."""
-    return COLOURS[place % len(COLOURS)]
+def colour(index: int) -> str:
+    """Return the colour of the curve at ``index``, from the start again after the last."""
+    return COLOURS[index % len(COLOURS)]
 
 
-def marker(place: int) -> str:
-    """Return the marker of the curve at ``place``."""
-    return MARKERS[place % len(MARKERS)]
+def marker(index: int) -> str:
+    """Return the marker of the curve at ``index``."""
+    return MARKERS[index % len(MARKERS)]
 
 
 def new_figure(rows: int = 1, columns: int = 1, width: float = COLUMN, height: float = 2.5) -> tuple[Any, list[Any]]:
@@ -41,7 +41,7 @@ def new_figure(rows: int = 1, columns: int = 1, width: float = COLUMN, height: f
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained", dpi=200)
-    return figure, [figure.add_subplot(rows, columns, place + 1) for place in range(rows * columns)]
+    return figure, [figure.add_subplot(rows, columns, index + 1) for index in range(rows * columns)]
 
 
 def or_new(axes: Any | None) -> Any:
@@ -147,22 +147,22 @@ OUTSIDE = "extrapolated"
 
 def groups(table: Table, *names: str) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
     """Return the rows by their values in ``names``, in order of first appearance."""
-    found: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    rows_by_key: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in table.records():
-        found.setdefault(tuple(row[name] for name in names), []).append(row)
-    return found
+        rows_by_key.setdefault(tuple(row[name] for name in names), []).append(row)
+    return rows_by_key
 
 
 def stacked(parts: Sequence[tuple[str, Any, Mapping[str, Any]]]) -> Table:
     """Return parts (column, name, columns) under one another, each named in ``column``; NaN where one lacks another."""
     names = list(dict.fromkeys(key for column, _, values in parts for key in (column, *values)))
-    found: dict[str, list[Any]] = {name: [] for name in names}
+    columns_by_name: dict[str, list[Any]] = {name: [] for name in names}
     for column, name, values in parts:
         length = len(next(iter(values.values())))
         cells = {column: [name] * length, **values}
         for key in names:
-            found[key].extend(np.asarray(cells[key]).tolist() if key in cells else [np.nan] * length)
-    return Table(found)
+            columns_by_name[key].extend(np.asarray(cells[key]).tolist() if key in cells else [np.nan] * length)
+    return Table(columns_by_name)
 
 
 def draw_curve(
@@ -170,7 +170,7 @@ def draw_curve(
     rows: Sequence[Row],
     x: str,
     y: str,
-    place: int,
+    index: int,
     label: str,
     *,
     unit: float = 1.0,
@@ -180,8 +180,8 @@ def draw_curve(
     """Draw one curve: a line, its band where rows have one, and white dashes over what is extrapolated."""
     X, Y = np.array([row[x] for row in rows]) / unit, np.array([row[y] for row in rows], float)
     style = {"drawstyle": "steps-post"} if steps else {}
-    axes.plot(X, Y, color=colour(place), linewidth=width, label=label, **style)
-    draw_band(axes, X, rows, y, place, steps=steps)
+    axes.plot(X, Y, color=colour(index), linewidth=width, label=label, **style)
+    draw_band(axes, X, rows, y, index, steps=steps)
     outside = np.array([bool(row.get(OUTSIDE)) for row in rows])
     if outside.any():
         if not steps:  # a segment that ends outside is extrapolated too
@@ -190,12 +190,12 @@ def draw_curve(
         axes.plot(X, hidden, color="white", linewidth=width * 0.75, linestyle=(0, (1, 2)), gid=OUTSIDE, **style)
 
 
-def draw_band(axes: Any, X: FloatArray, rows: Sequence[Row], y: str, place: int, *, steps: bool = False) -> None:
+def draw_band(axes: Any, X: FloatArray, rows: Sequence[Row], y: str, index: int, *, steps: bool = False) -> None:
     """Fill between ``y_low`` and ``y_high`` where the rows carry them."""
     if f"{y}_low" in rows[0]:
         low, high = ([row[f"{y}_{end}"] for row in rows] for end in ("low", "high"))
         step = "post" if steps else None
-        axes.fill_between(X, low, high, color=colour(place), alpha=0.2, linewidth=0, step=step)
+        axes.fill_between(X, low, high, color=colour(index), alpha=0.2, linewidth=0, step=step)
 
 
 def shade_extrapolated(axes: Any, rows: Iterable[Row], x: str, *, unit: float = 1.0) -> None:
@@ -210,7 +210,7 @@ def shade_extrapolated(axes: Any, rows: Iterable[Row], x: str, *, unit: float = 
     limits = axes.get_xlim()
     edges = _edges(X, limits, axes.get_xscale() == "log")
     for first, last in _spans(outside):
-        named = {} if any(each.get_gid() == OUTSIDE for each in axes.patches) else {"label": OUTSIDE}
+        named = {} if any(patch.get_gid() == OUTSIDE for patch in axes.patches) else {"label": OUTSIDE}
         axes.axvspan(edges[first], edges[last], color=SHADE, zorder=0, linewidth=0, gid=OUTSIDE, **named)
     axes.set_xlim(limits)
 
@@ -230,19 +230,19 @@ def _spans(flags: Any) -> list[tuple[int, int]]:
 def draw_map(
     axes: Any, table: Table, x: str, y: str, value: str, levels: Sequence[float], write: Callable[[float], str]
 ) -> Any:
-    """Draw a map of discrete choices as cells with a colour bar; hatches mark extrapolated cells, dots doubtful ones.
+    """Draw a map of discrete choices as cells with a colour bar; hatches mark extrapolated cells, dots uncertain ones.
 
-    Rows come as a full grid, ``y`` changing fastest. Doubtful: fewer than half of the resampled laws agree.
+    Rows come as a full grid, ``y`` changing fastest. Uncertain: fewer than half of the resampled laws agree.
     """
     X, Y = (np.array(list(dict.fromkeys(table.columns[name])), float) for name in (x, y))
     cells = {name: np.array(table.columns[name]).reshape(len(X), len(Y)).T for name in (value, OUTSIDE, "agreement")}
-    place = np.searchsorted(np.asarray(levels), np.nan_to_num(cells[value].astype(float), nan=levels[0]))
-    shown = np.ma.masked_where(np.isnan(cells[value].astype(float)), place)
+    level = np.searchsorted(np.asarray(levels), np.nan_to_num(cells[value].astype(float), nan=levels[0]))
+    shown = np.ma.masked_where(np.isnan(cells[value].astype(float)), level)
     mesh = axes.pcolormesh(
         X, Y, shown, cmap=_choices(len(levels)), vmin=-0.5, vmax=len(levels) - 0.5, shading="nearest", rasterized=True
     )
     _hatch(axes, X, Y, cells[OUTSIDE] != "", "////", OUTSIDE)
-    _hatch(axes, X, Y, cells["agreement"].astype(float) < 0.5, "....", "doubtful")
+    _hatch(axes, X, Y, cells["agreement"].astype(float) < 0.5, "....", "uncertain")
     bar = axes.get_figure(root=True).colorbar(mesh, ax=axes, ticks=range(len(levels)), pad=0.02, aspect=14)
     bar.ax.set_yticklabels([write(level) for level in levels])
     bar.ax.tick_params(labelsize=6.5, length=2)

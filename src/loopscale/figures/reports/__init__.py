@@ -1,4 +1,4 @@
-"""Reports: the question, the answer, how sure it is, figures, tables and where all of it comes from."""
+"""Reports: the question, the answer, its confidence, figures, tables and provenance."""
 
 from loopscale.figures.reports.evaluation import evaluation_report
 from loopscale.figures.reports.fit import fit_report

@@ -27,7 +27,7 @@ def evaluation_report(results: Table, source: str | Path | None = None) -> Repor
     report = Report(f"Evaluation of {', '.join(models)}")
     report.question("How good is each model on these tasks, and what do more passes at test time add?")
     report.answer(" ".join(_best(model, [row for row in overall if row["model"] == model]) for model in models))
-    report.heading("How sure")
+    report.heading("Confidence")
     report.text(_certainty(overall))
     by_group = [(group, mean_scores(results, group)) for group in present_groups(results)]
     panels = [Panel(table, draw_scores_by_recurrence) for _, table in by_group]
@@ -51,9 +51,9 @@ def _best(model: str, rows: list[dict[str, Any]]) -> str:
 def _certainty(overall: list[dict[str, Any]]) -> str:
     known = [row["stderr"] for row in overall if row["stderr"] == row["stderr"]]
     if not known:
-        return "The results state no standard errors: small differences may be chance."
+        return "The results state no standard errors, so small differences may be chance."
     return (
-        f"The mean scores have standard errors of up to {max(known):.3g}, from the spread over questions alone; "
+        f"The mean scores have standard errors of up to {max(known):.3g}, which cover the choice of questions only; "
         "another training run would differ by more."
     )
 

@@ -1,4 +1,4 @@
-"""A fit's report: the law, how sure it is, what speaks against it, and what it would have one train."""
+"""The report of a fit: the law, its confidence and warnings, and the plans that follow from it."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def fit_report(fit: Fit) -> Report:
         f"(R² {r_squared(fit):.4f})."
     )
     _add_plans(report, fit)
-    report.heading("How sure")
+    report.heading("Confidence")
     for sentence in warnings(fit):
         report.warning(sentence[0].upper() + sentence[1:] + ".")
     report.preformatted(summary(fit))
     _add_figures(report, fit)
     report.heading("What the data determine")
-    report.text("share: standard error over search range. objective: how much worse with the coefficient held.")
+    report.text("Share: standard error divided by the search range. Objective: rise with the coefficient held.")
     add_table(report, identification(fit))
-    report.text("The ten strongest correlations between coefficients; near 1, neither means much alone.")
+    report.text("The ten strongest correlations between coefficients; near 1, the two cannot be told apart.")
     pairs = correlations(fit)
     add_table(report, Table({name: column[:10] for name, column in pairs.columns.items()}))
     report.provenance(data=data.source, rows=str(len(data)), data_sha256=digest(data))
@@ -48,8 +48,8 @@ def _add_figures(report: Report, fit: Fit) -> None:
         Panel(table, draw_observed),
         Panel(loss_over_recurrence(fit.observations, {fit.law.name: fit.law}), draw_loss_over_recurrence),
     ]
-    add_picture(report, panels, "Predicted against observed loss; loss against recurrence (points observed, line the "
-                "law, band 90%).")  # fmt: skip
+    add_picture(report, panels, "Predicted against observed loss; loss against recurrence (points: observed, line: the "
+                "law, band: 90% of resampled laws).")  # fmt: skip
     along = [Panel(table, partial(draw_residuals, axis=axis)) for axis in varied_axes(fit.observations)]
     add_picture(report, along, "Residuals along each axis of the data: a trend means that the form does not fit.", 2.0)
     if fit.law.resamples is not None:
@@ -63,7 +63,7 @@ def _add_plans(report: Report, fit: Fit) -> None:
     try:
         table = joint_optimum(fit.law, [1e9, 3e9, 1e10], Budget(flops=5e21, bits=4))
     except InputError:
-        return  # a law in another range may have no plan on the ladder
+        return  # no design on the ladder suits a law fitted at a very different scale
     rows = [
         (
             format_bytes(row["memory"]),
@@ -76,7 +76,7 @@ def _add_plans(report: Report, fit: Fit) -> None:
         for row in table.records()
     ]
     report.text(
-        "What it would have one train with 5e21 FLOPs and int4 weights. In brackets: the span of 90% of resampled "
-        "laws' choices. agreement: the share that choose the same."
+        "The best designs under this law with 5e21 FLOPs and int4 weights. In brackets: the range of 90% of the "
+        "resampled laws' choices. Agreement: the share of resampled laws that choose the same design."
     )
     report.table(("memory", "size", "E", "R", "loss", "agreement"), rows)

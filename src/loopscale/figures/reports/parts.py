@@ -1,4 +1,4 @@
-"""What the reports share: hashes of data, and tables of numbers as text."""
+"""What the reports share: hashes of data, and tables and pictures added in one way."""
 
 from __future__ import annotations
 
@@ -9,40 +9,47 @@ from typing import Any
 
 import numpy as np
 
-from loopscale.figures.style import Panel, Picture
+from loopscale.figures.style import Panel, Picture, scientific
 from loopscale.files import checksum
 from loopscale.fit import Observations
+from loopscale.quantities import format_count
 from loopscale.report import Report
 from loopscale.tables import Table
 
 
 def digest(observations: Observations) -> str:
-    """Return a hash of the numbers that were observed, whatever file they came in."""
+    """Return a hash of the observed numbers, independent of the file format."""
     p = observations.points
     columns = [p.active, p.tokens, p.recurrence, p.experts, observations.loss]
     return hashlib.sha256(np.stack(columns).tobytes()).hexdigest()
 
 
 def file_facts(path: str | Path | None) -> dict[str, str]:
-    """Return what provenance says of a file: its name and SHA-256; nothing where there is none."""
+    """Return a file's name and SHA-256 for the provenance table; nothing without a file."""
     if path is None:
         return {}
     return {"file": str(path), "file_sha256": checksum(Path(path))}
 
 
 def add_table(report: Report, table: Table) -> None:
-    """Add a table, its numbers to four digits."""
-    rows = [[_cell(cell) for cell in row.values()] for row in table.records()]
-    report.table(list(table.columns), rows)
+    """Add a table with its values as people write them."""
+    rows = [[readable(cell) for cell in row.values()] for row in table.records()]
+    report.table([name.replace("_", " ") for name in table.columns], rows)
 
 
 def add_picture(report: Report, panels: Iterable[Panel], caption: str, height: float = 2.6) -> None:
-    """Add panels two abreast."""
-    given = tuple(panels)
-    report.figure(Picture("", caption, given, height).figure(columns=min(len(given), 2)), caption)
+    """Add panels under one caption; they stand side by side where the page is wide enough."""
+    report.figure([Picture("", caption, (panel,), height).figure() for panel in panels], caption)
 
 
-def _cell(cell: Any) -> str:
+def readable(cell: Any) -> str:
+    """Return a value as people write it: yes or no, 6.22e18, 413B, four digits otherwise."""
+    if isinstance(cell, bool):
+        return "yes" if cell else "no"
     if isinstance(cell, float):
-        return "" if cell != cell else f"{cell:.4g}"
+        if cell != cell:
+            return "–"
+        if abs(cell) >= 1e15:
+            return scientific(cell)
+        return format_count(cell) if abs(cell) >= 1e5 else f"{cell:.4g}"
     return str(cell)

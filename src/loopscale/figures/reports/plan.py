@@ -1,4 +1,4 @@
-"""A plan's report: what was asked, what to train, how sure that is, and why the rivals lost."""
+"""The report of a plan: the budget, the design to train, its confidence, and why the alternatives lost."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _report(plan: Mapping[str, Any], law: ScalingLaw | None, provenance: Mapping
     )
     _add_certainty(report, plan)
     _add_figures(report, plan, law)
-    report.heading("Why not another")
+    report.heading("Alternatives considered")
     report.table(COLUMNS, [_row(each) for each in [choice, *plan["rivals"]]])
     report.provenance(**provenance, law=plan["law"], rule=f"{plan['rule']}, eps {plan['eps']:g}")
     return report
@@ -114,7 +114,7 @@ def _question(budget: Mapping[str, Any]) -> str:
 
 
 def _add_certainty(report: Report, plan: Mapping[str, Any]) -> None:
-    report.heading("How sure")
+    report.heading("Confidence")
     choice = plan["choice"]
     if choice["extrapolated"]:
         axes = " and ".join(choice["extrapolated"])

@@ -1,4 +1,4 @@
-"""A sweep's report: what was run, which losses it gave, and whether a law can be fitted to them."""
+"""The report of a sweep: its runs, their losses, and which axes a law can be fitted on."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def sweep_report(observations: Observations) -> Report:
     """Return the report of a sweep, before any law is fitted."""
     data, best = observations, int(np.argmin(observations.loss))
     report = Report(f"Sweep {data.source}")
-    report.question("Which runs are there, which losses did they reach, and what do they leave open?")
+    report.question("Which runs does the sweep hold, and which losses did they reach?")
     points = data.points
     report.answer(
         f"{len(data.runs):,} runs with {len(data):,} losses. The lowest, {data.loss[best]:.4f} nats per token, is of "
@@ -59,9 +59,9 @@ def losses(observations: Observations) -> Table:
 def draw_losses(table: Table, axes: Any | None = None) -> Any:
     """Draw loss against compute, coloured by E, and the lowest loss so far as a line."""
     axes = or_new(axes)
-    for place, ((E,), rows) in enumerate(sorted(groups(table, "experts").items())):
+    for index, ((E,), rows) in enumerate(sorted(groups(table, "experts").items())):
         flops, loss = [row["flops"] for row in rows], [row["loss"] for row in rows]
-        axes.scatter(flops, loss, s=6, alpha=0.6, color=colour(place), linewidths=0, label=f"E = {E:g}")
+        axes.scatter(flops, loss, s=6, alpha=0.6, color=colour(index), linewidths=0, label=f"E = {E:g}")
     order = np.argsort(table.columns["flops"])
     spent, reached = (np.array(table.columns[name])[order] for name in ("flops", "loss"))
     axes.step(spent, np.minimum.accumulate(reached), where="post", color="black", linewidth=0.9, label="lowest so far")
@@ -72,13 +72,13 @@ def draw_losses(table: Table, axes: Any | None = None) -> Any:
 
 
 def _add_certainty(report: Report, data: Observations) -> None:
-    report.heading("How sure")
+    report.heading("Confidence")
     for note in data.notes:
         report.warning(note[0].upper() + note[1:] + ".")
     per_run, varied = len(data) / len(data.runs), ", ".join(AXES[axis] for axis in varied_axes(data)) or "no axis"
     report.text(
-        f"{per_run:.3g} losses for each run; those of one run are not independent. "
-        f"The data vary along {varied}: a law can speak of these alone."
+        f"{per_run:.3g} losses per run; losses of one run are not independent. "
+        f"The data vary along {varied}; a law fitted to them says nothing about other axes."
     )
 
 
