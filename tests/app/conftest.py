@@ -43,7 +43,7 @@ class Client:
         names = {name.replace("_", "-"): value for name, value in headers.items()}
         request = urllib.request.Request(self.address + path, content, kind | names, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=60) as reply:
+            with urllib.request.urlopen(request, timeout=600) as reply:
                 return Answer(reply.status, reply.read(), dict(reply.headers))
         except urllib.error.HTTPError as refusal:
             return Answer(refusal.code, refusal.read(), dict(refusal.headers))
@@ -67,7 +67,7 @@ def address() -> Iterator[str]:
     line = process.stdout.readline()
     yield re.search(r"http://\S+", line)[0]
     process.terminate()
-    process.wait(timeout=20)
+    process.wait(timeout=600)
 
 
 @pytest.fixture(scope="session")

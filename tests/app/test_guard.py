@@ -18,7 +18,7 @@ from loopscale.app.security import Limits
 def raw(address: str, text: str, more: bytes = b"") -> str:
     """Send a request as it stands, and return the whole reply."""
     where = urlsplit(address)
-    with socket.create_connection((where.hostname, where.port), timeout=60) as line:
+    with socket.create_connection((where.hostname, where.port), timeout=600) as line:
         line.sendall(text.replace("\n", "\r\n").encode() + more)
         line.settimeout(60)
         return line.recv(100_000).decode()
@@ -64,7 +64,7 @@ def test_pages_bring_nothing_from_elsewhere(client):
 def test_a_port_that_is_taken_is_told_in_a_sentence(address):
     port = str(urlsplit(address).port)
     command = [sys.executable, "-m", "loopscale", "app", "--no-open", "--port", port]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert ended.returncode == 2
     assert f"127.0.0.1:{port} cannot be listened on" in ended.stderr
     assert "Traceback" not in ended.stderr
@@ -72,7 +72,7 @@ def test_a_port_that_is_taken_is_told_in_a_sentence(address):
 
 def test_a_body_without_end_is_cut_off(address):
     piece, where = b"10000\r\n" + b"x" * 0x10000 + b"\r\n", urlsplit(address)
-    with socket.create_connection((where.hostname, where.port), timeout=60) as line:
+    with socket.create_connection((where.hostname, where.port), timeout=600) as line:
         line.sendall(b"POST /api/fit HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n")
         with pytest.raises(OSError, match=r"reset|Broken pipe"):
             line.sendall(piece * 4000)  # 262 MB

@@ -11,6 +11,6 @@ TOO_MUCH = [schemathesis.checks.positive_data_acceptance]
 
 
 @schema.parametrize()
-@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10, suppress_health_check=list(HealthCheck))
 def test_no_request_breaks_the_api_or_its_description(case, address):
     case.call_and_validate(base_url=address, excluded_checks=TOO_MUCH)

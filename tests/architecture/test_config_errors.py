@@ -93,7 +93,7 @@ KEYS = sorted(
 )
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 @given(
     good=st.sampled_from(list(CONFIGS.values())),
     dropped=st.sets(st.sampled_from(KEYS), max_size=3),
@@ -121,7 +121,7 @@ def model_or_sentence(config: dict[str, Any]) -> Architecture | str:
         return str(refused)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(JUNK)
 def test_any_json_value_that_is_no_config_is_refused(value):
     with pytest.raises(InputError):

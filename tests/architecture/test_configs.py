@@ -97,7 +97,7 @@ EXPERTS = {"deepseek_v3": "n_routed_experts", "mixtral": "num_local_experts", "g
 
 @pytest.mark.parametrize("model_type", [each for each in FAMILIES if each not in OWN_CODE])
 @pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")  # no shared experts
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(data=st.data())
 def test_any_small_config_has_the_parameters_of_its_real_class(model_type, data):
     config = data.draw(small_config(model_type))
@@ -236,7 +236,7 @@ def test_huginn_prints_3_5_b_in_all_with_1_5_b_outside_the_loop_and_1_5_b_within
     assert [math.floor(each / 1e8) / 10 for each in parts] == [3.5, 1.5, 1.5]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     kv_heads=st.integers(1, 4), groups=st.integers(1, 3), size=st.integers(1, 8), hidden=st.integers(1, 50),
     parts=st.tuples(st.integers(0, 3), st.integers(1, 3), st.integers(0, 3)), qk_bias=st.booleans(),

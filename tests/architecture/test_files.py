@@ -111,7 +111,7 @@ def places(value, path=()):
     return [each for key, item in inner for each in [(*path, key), *places(item, (*path, key))]]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(path=st.sampled_from(places(rung("0.3B", experts=8).to_dict())), junk=JUNK)
 def test_junk_in_a_file_is_refused_or_makes_a_model_that_can_be_costed(path, junk):
     model = model_or_sentence(changed(*path, to=junk))

@@ -170,7 +170,7 @@ def test_the_demo_leaves_a_plan_a_table_and_a_figure(capsys, tmp_path):
 @pytest.mark.slow
 def test_the_whole_demo_trains_fits_and_reports(tmp_path):
     command = [sys.executable, "-m", "loopscale", "demo", "--out", str(tmp_path / "out")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out" / "report.html").stat().st_size > 10_000
     assert len((tmp_path / "out" / "runs.csv").read_text().splitlines()) == 7

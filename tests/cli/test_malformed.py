@@ -72,7 +72,7 @@ def commands(draw):
     return argv + draw(st.sampled_from([[], [], [], [draw(words)]]))
 
 
-@settings(max_examples=2000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=2000, suppress_health_check=[HealthCheck.too_slow])
 @given(commands())
 def test_no_arguments_bring_a_traceback(argv):
     check(argv)
@@ -100,9 +100,7 @@ def broken_laws(draw):
     return draw(st.one_of(st.just(text), st.integers(0, len(text)).map(lambda end: text[:end])))
 
 
-@settings(
-    max_examples=1500, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
+@settings(max_examples=1500, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.one_of(broken_laws().map(str.encode), st.binary(max_size=200)))
 def test_no_law_file_brings_a_traceback(tmp_path, content):
     path = tmp_path / "law.json"

@@ -33,8 +33,12 @@ def config(**changes: Any) -> LoopedMoEConfig:
     return LoopedMoEConfig(**{**SMALL, **changes})
 
 
-def model(seed: int = 0, **changes: Any) -> LoopedMoEForCausalLM:
-    """Return a small model with random weights, norms and biases, in evaluation mode."""
+def model(seed: int = 0, dtype: torch.dtype = torch.float64, **changes: Any) -> LoopedMoEForCausalLM:
+    """Return a small model with random weights, norms and biases, in evaluation mode.
+
+    In float64 two paths that compute the same thing differ by rounding alone, far below ``same``'s tolerance and far
+    from any tie between tokens or experts, whichever kernels a machine has.
+    """
     torch.manual_seed(seed)
     made = LoopedMoEForCausalLM(config(**changes))
     with torch.no_grad():
@@ -43,7 +47,12 @@ def model(seed: int = 0, **changes: Any) -> LoopedMoEForCausalLM:
                 tensor.uniform_(0.5, 1.5)
             elif name.endswith("e_score_correction_bias"):
                 tensor.normal_(std=0.1)
-    return made.eval()
+    return made.to(dtype).eval()
+
+
+def same(actual: torch.Tensor, expected: torch.Tensor, tolerance: float = 1e-9) -> None:
+    """Check that two float64 results of different code paths, kernels or alignments differ by rounding alone."""
+    torch.testing.assert_close(actual, expected, atol=tolerance, rtol=tolerance)
 
 
 def tokens(*shape: int, seed: int = 1) -> torch.Tensor:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from looped_models import model, tokens
+from looped_models import model, same, tokens
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
@@ -55,10 +55,10 @@ def test_a_checkpoint_gives_back_the_model_through_every_door(checkpoint: Path) 
     made = model(balance="pass", injection="concat", shared_expert_intermediate_size=8)
     expected = made(tokens(2, 9)).logits
     for door in (LoopedMoEForCausalLM, AutoModelForCausalLM):
-        assert torch.equal(door.from_pretrained(checkpoint).eval()(tokens(2, 9)).logits, expected)
+        same(door.from_pretrained(checkpoint).eval()(tokens(2, 9)).logits, expected)
     body = AutoModel.from_pretrained(checkpoint).eval()
     assert isinstance(body, LoopedMoEModel)
-    assert torch.equal(made.lm_head(body(tokens(2, 9)).last_hidden_state), expected)
+    same(made.lm_head(body(tokens(2, 9)).last_hidden_state), expected)
     assert isinstance(AutoConfig.from_pretrained(checkpoint), LoopedMoEConfig)
     assert "lm_head.weight" not in load_file(checkpoint / "model.safetensors")
 

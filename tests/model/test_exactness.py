@@ -6,7 +6,7 @@ import copy
 
 import pytest
 import torch
-from looped_models import model, tokens
+from looped_models import model, same, tokens
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -19,7 +19,7 @@ def unrolled_by_hand(made: LoopedMoEForCausalLM, recurrence: int) -> LoopedMoEFo
     """Return a plain deep model whose layers are copies of the loop's, one for each pass."""
     deep = copy.deepcopy(made.config)
     deep.prelude_layers, deep.loop_layers, deep.recurrence = deep.prelude_layers + recurrence * deep.loop_layers, 0, 1
-    plain = LoopedMoEForCausalLM(deep).eval()
+    plain = LoopedMoEForCausalLM(deep).double().eval()
     plain.load_state_dict(
         {
             **{key: value for key, value in made.state_dict().items() if "prelude" not in key and "loop" not in key},
@@ -38,7 +38,7 @@ def unrolled_by_hand(made: LoopedMoEForCausalLM, recurrence: int) -> LoopedMoEFo
 def test_r_passes_equal_the_same_weights_unrolled_into_a_plain_model(experts: int, recurrence: int) -> None:
     made = model(num_experts=experts)
     looped = made(tokens(2, 12), recurrence=recurrence).logits
-    torch.testing.assert_close(unrolled_by_hand(made, recurrence)(tokens(2, 12)).logits, looped, atol=1e-6, rtol=1e-6)
+    same(unrolled_by_hand(made, recurrence)(tokens(2, 12)).logits, looped)
 
 
 def by_formula(made: LoopedMoEForCausalLM, ids: Tensor, recurrence: int) -> Tensor:
@@ -88,7 +88,7 @@ def token_by_formula(layer: MoELayer, x: Tensor) -> Tensor:
 
 
 def test_the_model_equals_its_formulas_in_float64() -> None:
-    made = model().double()
+    made = model()
     with torch.no_grad():
         expected = by_formula(made, tokens(2, 7), 3)
         torch.testing.assert_close(made(tokens(2, 7)).logits, expected, atol=1e-6, rtol=1e-6)
@@ -97,21 +97,25 @@ def test_the_model_equals_its_formulas_in_float64() -> None:
 def test_a_dense_model_equals_llama_with_the_same_weights() -> None:
     made = model(num_experts=1, recurrence=2)
     size = made.config
-    llama = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=size.vocab_size,
-            hidden_size=size.hidden_size,
-            intermediate_size=size.intermediate_size,
-            num_hidden_layers=6,
-            num_attention_heads=size.num_attention_heads,
-            num_key_value_heads=size.num_key_value_heads,
-            head_dim=size.head_dim,
-            rms_norm_eps=size.rms_norm_eps,
-            rope_parameters=size.rope_parameters,
-            tie_word_embeddings=True,
-            max_position_embeddings=64,
+    llama = (
+        LlamaForCausalLM(
+            LlamaConfig(
+                vocab_size=size.vocab_size,
+                hidden_size=size.hidden_size,
+                intermediate_size=size.intermediate_size,
+                num_hidden_layers=6,
+                num_attention_heads=size.num_attention_heads,
+                num_key_value_heads=size.num_key_value_heads,
+                head_dim=size.head_dim,
+                rms_norm_eps=size.rms_norm_eps,
+                rope_parameters=size.rope_parameters,
+                tie_word_embeddings=True,
+                max_position_embeddings=64,
+            )
         )
-    ).eval()
+        .double()
+        .eval()
+    )
     body, state = made.model, {}
     for place, block in enumerate([*body.prelude, *[*body.loop] * 2, *body.coda]):
         split = [size.num_attention_heads * 8, size.num_key_value_heads * 8, size.num_key_value_heads * 8]
@@ -143,8 +147,8 @@ def test_one_forward_gives_the_output_of_every_recurrence() -> None:
     out = made(tokens(2, 9), recurrence=4, output_passes=True)
     assert len(out.pass_logits) == len(out.pass_states) == len(out.pass_hidden_states) == 4
     for place, logits in enumerate(out.pass_logits):
-        assert torch.equal(logits, made(tokens(2, 9), recurrence=place + 1).logits)
-        assert torch.equal(logits, made.lm_head(out.pass_hidden_states[place]))
+        same(logits, made(tokens(2, 9), recurrence=place + 1).logits)
+        same(logits, made.lm_head(out.pass_hidden_states[place]))
     assert torch.equal(out.logits, out.pass_logits[-1])
 
 
@@ -152,12 +156,12 @@ def test_hidden_states_hold_the_input_of_every_unrolled_layer() -> None:
     made = model()
     out = made(tokens(2, 9), output_hidden_states=True)
     assert len(out.hidden_states) == made.config.num_hidden_layers + 1
-    assert torch.equal(made.lm_head(out.hidden_states[-1]), out.logits)
+    same(made.lm_head(out.hidden_states[-1]), out.logits)
 
 
 def test_return_dict_false_gives_plain_tuples() -> None:
     made = model()
-    assert torch.equal(made(tokens(1, 5), use_cache=False, return_dict=False)[0], made(tokens(1, 5)).logits)
+    same(made(tokens(1, 5), use_cache=False, return_dict=False)[0], made(tokens(1, 5)).logits)
     assert made.model(tokens(1, 5), use_cache=False, return_dict=False)[0].shape == (1, 5, 24)
 
 
@@ -167,14 +171,14 @@ def test_attention_implementations_agree(implementation: str) -> None:
     expected = made(tokens(2, 9)).logits
     made.set_attn_implementation(implementation)
     mask = torch.ones(2, 9, dtype=torch.long)
-    torch.testing.assert_close(made(tokens(2, 9), attention_mask=mask).logits, expected, atol=1e-5, rtol=1e-5)
+    same(made(tokens(2, 9), attention_mask=mask).logits, expected)
 
 
 def test_a_model_built_on_the_meta_device_lacks_nothing_but_its_weights() -> None:
     made = model()
     with torch.device("meta"):
-        empty = LoopedMoEForCausalLM(made.config)
+        empty = LoopedMoEForCausalLM(made.config).double()
     empty = empty.to_empty(device="cpu").eval()
     empty.load_state_dict(made.state_dict())
     empty.tie_weights()
-    assert torch.equal(empty(tokens(2, 9)).logits, made(tokens(2, 9)).logits)
+    same(empty(tokens(2, 9)).logits, made(tokens(2, 9)).logits)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
-from looped_models import config, model, tokens
+from looped_models import config, model, same, tokens
 from torch import Tensor
 from transformers import DeepseekV3Config, Qwen3MoeConfig
 from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3MoE
@@ -95,7 +97,7 @@ def test_the_experts_compile_and_keep_their_gradients() -> None:
 
 
 def test_a_block_compiles_in_one_piece() -> None:
-    plain, compiled = (model().double().train() for _ in range(2))
+    plain, compiled = (model().train() for _ in range(2))
     for block in (*compiled.model.prelude, *compiled.model.loop, *compiled.model.coda):
         block.compile(backend="aot_eager", fullgraph=True)
     both = [each(tokens(2, 16), labels=tokens(2, 16), use_cache=False) for each in (compiled, plain)]
@@ -111,10 +113,10 @@ def test_dropless_equals_drop_and_pad_when_nothing_drops() -> None:
     dropless, padded = (model(dispatch=name, capacity_factor=3.0).train() for name in ("dropless", "drop-and-pad"))
     ours, theirs = (each(tokens(2, 16), labels=tokens(2, 16)) for each in (dropless, padded))
     assert theirs.dropped == 0
-    torch.testing.assert_close(ours.logits, theirs.logits, atol=1e-5, rtol=1e-5)
+    same(ours.logits, theirs.logits)
     ours.loss.backward(), theirs.loss.backward()
     for one, other in zip(dropless.parameters(), padded.parameters(), strict=True):
-        torch.testing.assert_close(one.grad, other.grad, atol=1e-5, rtol=1e-4)
+        same(one.grad, other.grad)
 
 
 def test_the_dropped_share_is_what_no_expert_took() -> None:
@@ -132,7 +134,7 @@ def test_evaluation_drops_no_token() -> None:
     padded, dropless = model(dispatch="drop-and-pad", capacity_factor=0.1), model()
     out = padded(tokens(2, 16))
     assert out.dropped is None
-    assert torch.equal(out.logits, dropless(tokens(2, 16)).logits)
+    same(out.logits, dropless(tokens(2, 16)).logits)
 
 
 def test_the_layer_equals_deepseeks_with_a_shared_expert() -> None:
@@ -199,9 +201,19 @@ def test_the_router_computes_in_float32_inside_a_bfloat16_model() -> None:
     x = torch.randn(9, 24).bfloat16()
     _, weights, logits = router(x)
     assert weights.dtype == logits.dtype == torch.float32
-    assert torch.equal(logits, x.float() @ router.weight.float().T)
+    expected = x.double() @ router.weight.double().T
+    same(logits.double(), expected, 1e-5)  # rounded to float32, where bfloat16 would be off by 1e-2
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert torch.equal(router(x)[2], logits)
+        same(router(x)[2].double(), expected, 1e-5)
+
+
+@pytest.mark.parametrize("cast", [lambda made: made.bfloat16(), lambda made: made.to(torch.float64)])
+def test_the_balancing_bias_stays_in_float32_whatever_the_model_is_cast_to(cast: Callable[..., object]) -> None:
+    made = model(dtype=torch.float32)
+    before = {name: buffer.clone() for name, buffer in made.named_buffers()}
+    cast(made)
+    assert {buffer.dtype for buffer in made.buffers()} == {torch.float32}
+    assert all(torch.equal(before[name], buffer) for name, buffer in made.named_buffers())
 
 
 def test_a_bfloat16_model_runs_forward_and_backward() -> None:

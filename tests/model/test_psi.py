@@ -12,7 +12,7 @@ from loopscale.errors import InputError
 from loopscale.model.psi import Moments, diversity, path_diversity
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 1000), passes=st.integers(1, 4), k=st.integers(1, 3))
 def test_psi_is_the_size_of_the_union_over_passes_for_each_active_expert(seed: int, passes: int, k: int) -> None:
     scores = torch.rand(passes, 2, 3, 4, 5, generator=torch.Generator().manual_seed(seed))

@@ -56,7 +56,7 @@ def best_by_hand(law, flops, memory, bits, eps):
     return best
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.floats(19.5, 24), st.floats(8.3, 11), st.sampled_from([4, 8, 16]), st.sampled_from([0.0, 0.0037, 0.02]))
 def test_the_choice_is_what_plain_loops_over_the_rule_find(log_flops, log_memory, bits, eps):
     flops, memory = 10**log_flops, 10**log_memory

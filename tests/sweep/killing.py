@@ -39,7 +39,7 @@ def finish(path: Path) -> None:
     assert stop.value.code == 0
 
 
-def until(holds: Callable[[], object], longest: float = 120) -> None:
+def until(holds: Callable[[], object], longest: float = 3600) -> None:
     """Wait for something to hold."""
     deadline = time.monotonic() + longest
     while not holds():

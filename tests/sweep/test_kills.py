@@ -1,7 +1,6 @@
 """Workers die at random, on this machine, on Ray and under submitit, and no run is lost or doubled."""
 
 import signal
-import time
 
 import pytest
 import torch
@@ -32,7 +31,7 @@ def check(path, tmp_path, kills, *options):
     sweep = read_sweep(path)
     main = start(path, *options)
     killed = kill_some(sweep.results, main, kills)
-    out, err = main.communicate(timeout=900)
+    out, err = main.communicate(timeout=3600)
     assert (main.returncode, killed) == (0, kills), err
     assert "6/6 runs, 12/12 observations" in out
     assert_nothing_lost_or_doubled(sweep, tmp_path)
@@ -54,9 +53,8 @@ def test_an_interrupted_sweep_stops_at_checkpoints_and_goes_on(path, tmp_path):
     sweep = read_sweep(path)
     main = start(path, "--workers", "2")
     until(lambda: workers(sweep.results) or main.poll() is not None)
-    time.sleep(0.3)
     main.send_signal(signal.SIGINT)
-    _, err = main.communicate(timeout=300)
+    _, err = main.communicate(timeout=3600)
     assert (main.returncode, "Traceback" in err) == (130, False)
     with Store(sweep.results) as store:
         assert {run.state for run in store.runs()} <= {"waiting", "done"}

@@ -73,7 +73,7 @@ def start(command: list[str], folder: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=folder, env=ENVIRONMENT, stdout=pipe, stderr=pipe, text=True)
 
 
-def finish(process: subprocess.Popen[str], timeout: float = 300) -> tuple[int, str, str]:
+def finish(process: subprocess.Popen[str], timeout: float = 3600) -> tuple[int, str, str]:
     """Return a command's exit code and what it said; one that hangs is ended, with the processes that it started."""
     try:
         out, said = process.communicate(timeout=timeout)

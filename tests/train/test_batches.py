@@ -20,7 +20,7 @@ from loopscale.train.data.batches import IGNORED, Batch, Batches, Permutation
 from loopscale.train.data.token_store import TokenStore
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-relaxed = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+relaxed = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 
 
 @given(st.integers(1, 3000), st.integers(0, 2**63), st.integers(0, 10))

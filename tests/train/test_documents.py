@@ -83,7 +83,7 @@ def test_a_long_text_is_cut_at_paragraphs_and_loses_nothing(tmp_path: Path) -> N
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=50), st.integers(1, 60))
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_sections_add_up_whatever_the_text(tmp_path_factory: pytest.TempPathFactory, piece: str, times: int) -> None:
     text = (piece + "a") * (times * 700)
     path = tmp_path_factory.mktemp("text") / "any.txt"

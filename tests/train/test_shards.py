@@ -46,7 +46,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @given(st.lists(st.text(st.characters(codec="utf-8"), max_size=30), max_size=25), st.floats(0, 0.9), st.integers(3, 50))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 def test_every_document_is_in_one_split_in_order(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, texts: list[str], share: float, room: int
 ) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from token_stores import store_of, stream
 from tokenizers import Tokenizer
@@ -29,7 +29,6 @@ BPE = find_tokens("train:300", TEXTS)
 
 
 @given(st.text(st.characters(codec="utf-8"), max_size=200))
-@settings(deadline=None)
 def test_bytes_are_encoded_as_the_tokenizer_encodes_them(text: str) -> None:
     plain = text.replace(END, "")
     ids = BYTES.encode([plain]).tolist()
@@ -39,7 +38,6 @@ def test_bytes_are_encoded_as_the_tokenizer_encodes_them(text: str) -> None:
 
 
 @given(st.lists(st.text(st.characters(codec="utf-8"), min_size=1, max_size=60), min_size=1, max_size=8))
-@settings(deadline=None)
 @pytest.mark.parametrize("tokens", [BYTES, BPE], ids=["bytes", "BPE"])
 def test_documents_come_back_and_only_their_ends_are_end_tokens(
     tokens: ByteTokens | FastTokens, texts: list[str]

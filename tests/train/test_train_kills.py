@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -108,10 +107,9 @@ def test_the_command_trains_and_says_where_the_model_is(text: Path, tmp_path: Pa
     toml = tmp_path / "tiny.toml"
     toml.write_text(f'[model]\nwidth = 16\nhead_size = 8\n[data]\nfiles = ["{text}"]\ncontext = 32\nvalidation = 0.2\n')
     command = [sys.executable, "-m", "loopscale.train", str(toml), "--set", "run.tokens=2k", "--out", "out", "--quiet"]
-    start = time.monotonic()
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "the model is in out/model" in done.stdout, time.monotonic() - start
-    wrong = subprocess.run([*command, "--set", "run.sed=1"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert "the model is in out/model" in done.stdout
+    wrong = subprocess.run([*command, "--set", "run.sed=1"], cwd=tmp_path, capture_output=True, text=True)
     assert wrong.returncode == 2
     assert wrong.stderr.strip() == f"loopscale: {toml}: [run]: unknown field 'sed' (did you mean 'seed'?)"

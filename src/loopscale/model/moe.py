@@ -7,7 +7,7 @@ drop-and-pad keeps for an expert, H width of an expert.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -56,6 +56,15 @@ class Router(nn.Module):
             if self.normalised:
                 weights_TK = weights_TK / (weights_TK.sum(dim=-1, keepdim=True) + 1e-20)
         return ids_TK, weights_TK if self.scale == 1 else weights_TK * self.scale, logits_TE
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Self:
+        """Move the bias with the module, and keep it in float32: its steps vanish in a shorter format."""
+        before = self.bias_rows
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        after = self.bias_rows
+        if after.dtype != torch.float32:
+            self.e_score_correction_bias = before.to(after.device, torch.float32)
+        return self
 
     @property
     def bias_rows(self) -> Tensor:

@@ -13,13 +13,15 @@ import hashlib
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from loopscale.errors import InputError
 from loopscale.files import cache_folder, make_folder, read_json, versioned, write_json
-from loopscale.model import LoopedMoEConfig
 from loopscale.train.config import TrainConfig
 from loopscale.train.data.token_store import DataSource, TokenStore, prepare
+
+if TYPE_CHECKING:  # commands import this file, and not all of them need torch
+    from loopscale.model import LoopedMoEConfig
 
 SUMMARY, SCHEMA = "training summary", 1
 
@@ -77,7 +79,7 @@ def model_config(config: TrainConfig, store: TokenStore) -> LoopedMoEConfig:
 
 def identity(config: TrainConfig, model: LoopedMoEConfig, store: TokenStore) -> dict[str, Any]:
     """Return what a checkpoint must share with a run for the one to continue the other."""
-    own = {name: getattr(model, name) for name in LoopedMoEConfig.__annotations__ if name not in ("model_type",)}
+    own = {name: getattr(model, name) for name in type(model).__annotations__ if name not in ("model_type",)}
     made = {"data": store.digest, "context": config.data.context, "batch": config.run.batch, "seed": config.run.seed}
     optimizer = {f"optimizer.{name}": value for name, value in asdict(config.optimizer).items()}
     plain: dict[str, Any] = json.loads(json.dumps({**own, **made, **optimizer}, default=str))
