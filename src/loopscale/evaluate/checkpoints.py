@@ -11,7 +11,6 @@ from typing import Any
 from loopscale.architecture import Architecture, read_config
 from loopscale.errors import InputError
 from loopscale.files import checksum, versioned
-from loopscale.train.run_dir import model_of, read_summary, run_of
 
 SCHEMA = 1
 WEIGHTS = ("*.safetensors", "*.bin")
@@ -69,6 +68,8 @@ def read_checkpoint(folder: str | Path, tokenizer: str | None = None, tokens: fl
 
     One that a run left in its folder has the run's name, and ``tokens`` are known for it.
     """
+    from loopscale.train.run_dir import model_of, read_summary, run_of  # tables of results need no torch
+
     where = model_of(folder)
     if not where.is_dir():
         raise InputError(f"{folder}: no such checkpoint; give a folder that save_pretrained wrote")
