@@ -17,10 +17,10 @@ run: $(VENV)/train.stamp
 	@$(BIN)/loopscale demo --out out
 
 test: lint chromium
-	$(BIN)/pytest -n $(WORKERS) -m "not slow"
+	$(BIN)/pytest -n $(WORKERS)
 
 test-all: lint chromium
-	$(BIN)/pytest -n $(WORKERS)
+	$(BIN)/pytest -n $(WORKERS) -m ""
 
 test-vllm: .venv-vllm/stamp
 	.venv-vllm/bin/python tests/model/vllm_parity.py
