@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
@@ -13,25 +14,19 @@ from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3MoE
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeSparseMoeBlock
 
 from loopscale.model import kernels
-from loopscale.model.experts import expert_ffn
+from loopscale.model.experts import expert_ffn, expert_ffn_reference
 from loopscale.model.moe import MoELayer, capacity, drop_and_pad
 
 
-def one_by_one(
-    x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, gate_up: Tensor, down: Tensor, kept: int | None = None
-) -> Tensor:
-    """Send each token to each of its experts in a plain loop; an expert past ``kept`` tokens takes no more."""
-    taken = [0] * len(down)
-    rows = []
-    for x_D, ids, weights in zip(x_TD, ids_TK.tolist(), weights_TK, strict=True):
-        out_D = torch.zeros_like(x_D)
-        for expert, weight in zip(ids, weights, strict=True):
+def with_capacity(ids_TK: Tensor, weights_TK: Tensor, kept: int) -> Tensor:
+    """Return the weights with those of dropped rows set to zero: an expert takes its first ``kept`` rows."""
+    taken: Counter[int] = Counter()
+    mask = torch.ones_like(weights_TK)
+    for token, ids in enumerate(ids_TK.tolist()):
+        for order, expert in enumerate(ids):
             taken[expert] += 1
-            if kept is None or taken[expert] <= kept:
-                gate, up = (gate_up[expert] @ x_D).chunk(2)
-                out_D = out_D + weight * (down[expert] @ (torch.nn.functional.silu(gate) * up))
-        rows.append(out_D)
-    return torch.stack(rows)
+            mask[token, order] = taken[expert] <= kept
+    return weights_TK * mask
 
 
 def routed(dtype: torch.dtype, T: int = 17, E: int = 5, K: int = 2) -> tuple[Tensor, ...]:
@@ -48,15 +43,15 @@ def routed(dtype: torch.dtype, T: int = 17, E: int = 5, K: int = 2) -> tuple[Ten
 
 @pytest.mark.parametrize(("dtype", "close"), [(torch.float64, 1e-10), (torch.float32, 1e-4)])
 @pytest.mark.parametrize("kept", [None, 3, 17])
-def test_dispatchers_equal_a_loop_over_tokens_in_values_and_gradients(
+def test_dispatchers_equal_the_reference_in_values_and_gradients(
     dtype: torch.dtype, close: float, kept: int | None
 ) -> None:
     inputs = routed(dtype)
     floats = [each for each in inputs if each.requires_grad]
     found = expert_ffn(*inputs) if kept is None else drop_and_pad(*inputs, kept)
-    expected = one_by_one(
-        *(each.double() for each in inputs[:1]), inputs[1], *(each.double() for each in inputs[2:]), kept=kept
-    )
+    x, ids, weights, *matrices = (tensor.double() if tensor.is_floating_point() else tensor for tensor in inputs)
+    weights = weights if kept is None else with_capacity(ids, weights, kept)
+    expected = expert_ffn_reference(x, ids, weights, *matrices)
     torch.testing.assert_close(found.double(), expected, atol=close, rtol=close)
     grad = torch.randn(found.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     ours = torch.autograd.grad(found, floats, grad.to(dtype))
@@ -77,13 +72,35 @@ def test_every_hand_written_gradient_passes_gradcheck() -> None:
     assert torch.autograd.gradcheck(lambda each: kernels.rotary_heads(each, angle.cos(), angle.sin(), 2, 1), (heads,))
 
 
-def test_kernels_compute_the_same_with_and_without_gradients() -> None:
-    x, ids, weights, gate_up, down = routed(torch.float32)
-    with torch.no_grad():
-        plain = expert_ffn(x, ids, weights, gate_up, down)
-        single = expert_ffn(x[:1], ids[:1], weights[:1], gate_up, down)
-    torch.testing.assert_close(plain, expert_ffn(x, ids, weights, gate_up, down))
-    torch.testing.assert_close(single, plain[:1])
+@pytest.mark.parametrize("tokens_", [1, 17, 400], ids=["one token", "few tokens", "many tokens"])
+def test_every_path_of_the_experts_equals_the_reference(tokens_: int) -> None:
+    for dtype, close in ((torch.float64, 1e-10), (torch.float32, 1e-4)):
+        x, ids, weights, gate_up, down = routed(dtype, T=tokens_)
+        expected = expert_ffn_reference(x, ids, weights, gate_up, down)
+        torch.testing.assert_close(expert_ffn(x, ids, weights, gate_up, down), expected, atol=close, rtol=close)
+        with torch.no_grad():
+            torch.testing.assert_close(expert_ffn(x, ids, weights, gate_up, down), expected, atol=close, rtol=close)
+
+
+@pytest.mark.parametrize("gradients", [True, False])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_every_path_of_norm_swiglu_and_rotary_equals_its_reference(gradients: bool, compiled: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, weight = (torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((2, 5, 8), (8,)))
+    qkv = torch.randn(2, 5, 6, 8, generator=generator, dtype=torch.float64)
+    angle = torch.randn(2, 5, 1, 4, generator=generator, dtype=torch.float64)
+    pairs = [
+        (kernels.rms_norm, kernels.rms_norm_reference, (x, weight, 1e-5)),
+        (kernels.swiglu, kernels.swiglu_reference, (x,)),
+        (kernels.rotary_heads, kernels.rotary_reference, (qkv, angle.cos(), angle.sin(), 4, 1)),
+    ]
+    for fast, reference, inputs in pairs:
+        run = torch.compile(fast, backend="aot_eager", fullgraph=True) if compiled else fast
+        with torch.set_grad_enabled(gradients):
+            ours = run(*(item.requires_grad_(gradients) if isinstance(item, Tensor) else item for item in inputs))
+        theirs = reference(*inputs)
+        for one, other in zip(ours, theirs, strict=True) if isinstance(ours, tuple) else [(ours, theirs)]:
+            same(one, other)
 
 
 def test_the_experts_compile_and_keep_their_gradients() -> None:

@@ -43,11 +43,11 @@ def generate_command(
 
     if not prompt.strip():
         raise click.UsageError("--prompt is empty; give some text to continue")
-    model, words = loading.load(model_of(checkpoint), tokenizer)
+    model, loaded_tokenizer = loading.load(model_of(checkpoint), tokenizer)
     passes = recurrences or (model.config.recurrence,)
-    rows = [_continue(model, words, prompt, R, None, **how) for R in passes]
+    rows = [_continue(model, loaded_tokenizer, prompt, R, None, **how) for R in passes]
     if criterion is not None:
-        rows.append(_continue(model, words, prompt, max(passes), Exit(criterion, threshold), **how))
+        rows.append(_continue(model, loaded_tokenizer, prompt, max(passes), Exit(criterion, threshold), **how))
     if as_json:
         print_json({"kind": "generations", "prompt": prompt, "rows": rows})
         return
@@ -56,18 +56,18 @@ def generate_command(
 
 
 def _continue(
-    model: Any, words: Any, prompt: str, recurrence: int, exit_: Any, tokens: int, temperature: float, seed: int
+    model: Any, tokenizer: Any, prompt: str, recurrence: int, exit_: Any, tokens: int, temperature: float, seed: int
 ) -> dict[str, Any]:
     import torch
 
     torch.manual_seed(seed)
-    encoded = words([prompt], return_tensors="pt")
+    encoded = tokenizer([prompt], return_tensors="pt")
     sampling = {"do_sample": True, "temperature": temperature} if temperature else {"do_sample": False}
     out = model.generate(
         encoded["input_ids"],
         attention_mask=encoded["attention_mask"],
         max_new_tokens=tokens,
-        pad_token_id=words.pad_token_id,
+        pad_token_id=tokenizer.pad_token_id,
         recurrence=recurrence,
         exit=exit_,
         return_dict_in_generate=True,
@@ -77,7 +77,7 @@ def _continue(
     return {
         "recurrence": str(recurrence) if exit_ is None else f"auto ≤ {recurrence}",
         "mean_passes": float(recurrence if exit_ is None else out.passes.double().mean()),
-        "text": words.decode(new, skip_special_tokens=True),
+        "text": tokenizer.decode(new, skip_special_tokens=True),
     }
 
 
@@ -111,10 +111,10 @@ def routing_command(
     from loopscale.model.psi import path_diversity
 
     prompts = loading.read_prompts(data)
-    model, words = loading.load(model_of(checkpoint), tokenizer)
+    model, loaded_tokenizer = loading.load(model_of(checkpoint), tokenizer)
     longest = min(context or model.config.max_position_embeddings, model.config.max_position_embeddings)
-    found = path_diversity(model, loading.batches(words, prompts, batch, longest), recurrence)
-    table = found.table()
+    diversity = path_diversity(model, loading.batches(loaded_tokenizer, prompts, batch, longest), recurrence)
+    table = diversity.table()
     if plot is not None:
         _draw(table, plot)
     if as_json:
@@ -122,7 +122,7 @@ def routing_command(
     elif as_csv:
         click.echo(table.csv(), nl=False)
     else:
-        _print(table, len(prompts), found.tokens.count)
+        _print(table, len(prompts), diversity.tokens.count)
 
 
 def _print(table: Table, prompts: int, counted: int) -> None:

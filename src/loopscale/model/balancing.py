@@ -1,4 +1,4 @@
-"""Balancing the experts without an auxiliary loss: a bias steers the choice, and is moved after each step.
+"""Balance the experts without an auxiliary loss: a bias on the choice, updated after each step.
 
 Shapes: R passes, L layers of a part, E experts.
 """
@@ -19,10 +19,10 @@ from loopscale.model.moe import MoELayer
 def update_biases(model: LoopedMoEForCausalLM | LoopedMoEModel, counts: Trace, rate: float | None = None) -> None:
     """Move each router's bias by ``rate`` towards the experts that got fewer tokens than the mean.
 
-    ``counts`` is the ``expert_counts`` that forward returned: summed over the batches of a step and over all processes
-    before it comes here, and never counted twice by activation checkpointing. One bias for a layer takes the counts of
-    all its passes together; with ``balance="pass"`` each pass moves its own. The bias is kept centred, as only the
-    differences between experts mean anything.
+    ``counts`` is the ``expert_counts`` that forward returned, summed over the batches of a step and over all processes;
+    activation checkpointing does not count twice. One bias per layer uses the counts of all its passes together; with
+    ``balance="pass"`` each pass has its own. The bias is kept centred, because only differences between experts
+    matter.
     """
     base = model.model if isinstance(model, LoopedMoEForCausalLM) else model
     if not base.config.is_moe:
@@ -46,7 +46,7 @@ def _move_loop(bias: Tensor, counts_RE: Tensor, step: float) -> None:
 
 
 def _move(bias_E: Tensor, counts_E: Tensor, step: float) -> None:
-    if not counts_E.sum():  # a pass that did not run says nothing
+    if not counts_E.sum():  # a pass that did not run has no counts
         return
     load_E = counts_E.to(bias_E)
     bias_E.add_(step * torch.sign(load_E.mean() - load_E))

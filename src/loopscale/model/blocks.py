@@ -34,7 +34,7 @@ class RMSNorm(nn.Module):
 def rotary(position_BT: Tensor, config: LoopedMoEConfig, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Return cosines and sines (B, T, 1, r) of rotary positions.
 
-    They are computed at each forward: a buffer would be left unset in a model built on the meta device.
+    They are computed at each forward, because a buffer would stay uninitialised in a model built on the meta device.
     """
     assert config.rope_parameters is not None
     half = torch.arange(config.head_dim // 2, device=position_BT.device, dtype=torch.float32)
@@ -45,9 +45,9 @@ def rotary(position_BT: Tensor, config: LoopedMoEConfig, dtype: torch.dtype) -> 
 
 
 class Attention(nn.Module):
-    """Attention over one cache slot. It has no weights: a looped block meets another of these at each pass.
+    """Attention over one cache slot, without weights: a looped block uses a different one at each pass.
 
-    Caches, ``generate`` and vLLM know a layer by the integer ``layer_idx`` of such a module.
+    Caches, ``generate`` and vLLM identify a layer by the integer ``layer_idx`` of this module.
     """
 
     def __init__(self, config: LoopedMoEConfig, layer_idx: int) -> None:
@@ -68,7 +68,7 @@ class Attention(nn.Module):
         replace: bool = False,
         **kwargs: Any,
     ) -> Tensor:
-        """Return (B, T, N h); with ``replace`` the keys take the place of those that this forward wrote before."""
+        """Return (B, T, N h); ``replace`` overwrites the keys that this forward wrote to the slot before."""
         if cache is not None:
             if replace:
                 slot: Any = cache.layers[self.layer_idx]
@@ -88,7 +88,7 @@ def plain_attention(
     scaling: float,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor]:
-    """Return attention by its formula, with its weights: the "eager" implementation."""
+    """Return attention by its formula, with its weights (the "eager" implementation)."""
     key_BNTh = key_BNTh.repeat_interleave(module.num_key_value_groups, dim=1)
     value_BNTh = value_BNTh.repeat_interleave(module.num_key_value_groups, dim=1)
     scores_BNTT = query_BNTh @ key_BNTh.transpose(2, 3) * scaling
@@ -120,7 +120,7 @@ class Block(GradientCheckpointingLayer):
         attention: Attention,
         angles: tuple[Tensor, Tensor],
         attention_mask: Tensor | None,
-        place: int = 0,
+        pass_index: int = 0,
         tally: bool = False,
         past_key_values: Cache | None = None,
         replace: bool = False,
@@ -132,6 +132,6 @@ class Block(GradientCheckpointingLayer):
         x_BTD = x_BTD + self.o_proj(attention(*heads, attention_mask, past_key_values, replace, **kwargs))
         normed_BTD = self.post_attention_layernorm(x_BTD)
         if isinstance(self.mlp, MoELayer):
-            out_BTD, routing = self.mlp(normed_BTD, place, tally)
+            out_BTD, routing = self.mlp(normed_BTD, pass_index, tally)
             return x_BTD + out_BTD, routing
         return x_BTD + self.mlp(normed_BTD), None

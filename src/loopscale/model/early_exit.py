@@ -1,4 +1,4 @@
-"""When to stop repeating: criteria for early exit, apart from what the KV cache then holds.
+"""Early exit: criteria that end the loop before its last pass. What the KV cache then holds is decided elsewhere.
 
 Shapes: B batch, T tokens, P positions whose logits are wanted (the last ones), D width, V vocabulary.
 """
@@ -22,8 +22,8 @@ class Exit:
 
     ``kl``: KL divergence of the next-token distributions, in nats; ``entropy``: change of their entropy; ``argmax``:
     0 while the likeliest token stays the same, else 1; ``state``: relative change of the loop's state. The first three
-    read the model out after every pass, which costs coda and head each time; the last does not. No change is below a
-    threshold of zero, so that zero means the full recurrence, exactly.
+    need the logits of every pass, which costs coda and head each time; ``state`` does not. No change is below a
+    threshold of zero, so zero means the full recurrence, exactly.
     """
 
     criterion: str
@@ -42,14 +42,14 @@ class Exit:
 
     @property
     def needs_logits(self) -> bool:
-        """Whether the model must be read out after every pass."""
+        """Whether the criterion needs the logits of every pass."""
         return self.criterion != "state"
 
 
 class ExitTracker:
-    """Follows one forward: which positions have left, and after how many passes.
+    """Tracks which positions of one forward have exited, and after how many passes.
 
-    Positions whose logits are wanted decide for themselves; the others of a sequence leave when all of those have.
+    Positions whose logits are needed exit on their own; the other positions of a sequence exit when all of those have.
     """
 
     def __init__(self, exit_: Exit, head: Callable[[Tensor], Tensor], keep: slice | Tensor) -> None:

@@ -1,8 +1,9 @@
 """The experts' feed-forward without padding and without dropping, as one operation with its own gradient.
 
-Rows are sorted by expert; each expert then works on its rows alone, in buffers that all experts share and that
-therefore stay in cache. Backward computes the activations again from the projected rows instead of keeping them.
-Under ``torch.compile`` the rows of all experts go through each step together, and the compiler writes the steps.
+``expert_ffn_reference`` defines the result in ten lines; the tests compare every other path with it. ``expert_ffn``
+chooses the path: rows are sorted by expert, and each expert processes its rows in buffers that all experts share, so
+that they stay in the processor's cache. Backward recomputes the activations from the projected rows. Under
+``torch.compile`` all rows go through each step together and the compiler fuses the steps.
 
 Shapes: T tokens, K experts of a token, S = T K rows sorted by expert, E experts, D width, H width of an expert;
 C the rows of the expert at hand.
@@ -19,15 +20,29 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 
+def expert_ffn_reference(
+    x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, gate_up_E2HD: Tensor, down_EDH: Tensor
+) -> Tensor:
+    """Return each token's weighted sum over its experts' SwiGLU blocks, one token and one expert at a time."""
+    rows = []
+    for x_D, ids_K, weights_K in zip(x_TD, ids_TK.tolist(), weights_TK, strict=True):
+        out_D = torch.zeros_like(x_D)
+        for expert, weight in zip(ids_K, weights_K, strict=True):
+            gate_H, up_H = (gate_up_E2HD[expert] @ x_D).chunk(2)
+            out_D = out_D + weight * (down_EDH[expert] @ (functional.silu(gate_H) * up_H))
+        rows.append(out_D)
+    return torch.stack(rows)
+
+
 def tokens_of_experts(ids_TK: Tensor, experts: int) -> Tensor:
     """Return how many rows each expert has."""
-    if torch.compiler.is_compiling():  # the compiler cannot know how long a bincount is
+    if torch.compiler.is_compiling():  # the length of a bincount depends on the data
         return (ids_TK.flatten()[:, None] == torch.arange(experts, device=ids_TK.device)).sum(0)
     return torch.bincount(ids_TK.flatten(), minlength=experts)
 
 
 def products(x_SI: Tensor, weight_EOI: Tensor, counts: list[int]) -> Tensor:
-    """Return each row times its expert's matrix."""
+    """Return each row times its expert's matrix, for rows sorted by expert."""
     out_SO = x_SI.new_empty(len(x_SI), weight_EOI.shape[1])
     rows = torch.split(x_SI, counts), weight_EOI.unbind(0), torch.split(out_SO, counts)
     for x_CI, weight_OI, out_CO in zip(*rows, strict=True):
@@ -41,7 +56,7 @@ def _expert_products(x_SI: Tensor, weight_EOI: Tensor, counts_E: Tensor) -> Tens
 
 
 def _expert_outer_products(grad_SO: Tensor, x_SI: Tensor, counts_E: Tensor) -> Tensor:
-    """Return the gradient of each expert's matrix; of one without rows it is zero."""
+    """Return the gradient of each expert's matrix; it is zero for an expert without rows."""
     counts = counts_E.tolist()
     out_EOI = x_SI.new_empty(len(counts), grad_SO.shape[1], x_SI.shape[1])
     rows = torch.split(grad_SO, counts), torch.split(x_SI, counts), out_EOI.unbind(0)
@@ -51,7 +66,7 @@ def _expert_outer_products(grad_SO: Tensor, x_SI: Tensor, counts_E: Tensor) -> T
 
 
 def _register() -> None:
-    """Make the products by expert operations of their own, which torch.compile takes as they are."""
+    """Register the products by expert as custom operations, which torch.compile does not trace into."""
     inner = torch.library.custom_op("loopscale::expert_products", _expert_products, mutates_args=())
     outer = torch.library.custom_op("loopscale::expert_outer_products", _expert_outer_products, mutates_args=())
 
@@ -73,12 +88,12 @@ def _register() -> None:
     inner.register_autograd(gradient, setup_context=setup)
 
 
-if not hasattr(torch.ops.loopscale, "expert_products"):  # a checkpoint's own copy may have come first
+if not hasattr(torch.ops.loopscale, "expert_products"):  # a checkpoint's own copy of this file may have registered them
     _register()
 
 
 FEW_ROWS = 512
-"""Up to here a forward without gradients is bound by reading the experts' weights."""
+"""Up to this many rows, reading the experts' weights bounds a forward without gradients."""
 
 
 def expert_ffn(x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, gate_up_E2HD: Tensor, down_EDH: Tensor) -> Tensor:
@@ -96,7 +111,7 @@ def expert_ffn(x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, gate_up_E2HD: T
 
 
 def _few_tokens(x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, gate_up_E2HD: Tensor, down_EDH: Tensor) -> Tensor:
-    """Decode a small batch: all rows fit the cache together, so that they share each step but the products."""
+    """Decode a small batch: all rows fit the cache, so every step but the products handles them together."""
     flat_S = ids_TK.flatten()
     order_S = flat_S.argsort(stable=True)
     counts = tokens_of_experts(ids_TK, len(down_EDH)).tolist()
@@ -107,7 +122,7 @@ def _few_tokens(x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, gate_up_E2HD: 
 
 
 def _one_token(x_1D: Tensor, ids_1K: Tensor, weights_1K: Tensor, gate_up_E2HD: Tensor, down_EDH: Tensor) -> Tensor:
-    """Decode a single token: nothing to sort, and the cost is reading K experts."""
+    """Decode a single token: there is nothing to sort, and the cost is reading K experts."""
     out_1D: Tensor | None = None
     for expert, weight in zip(ids_1K[0].tolist(), weights_1K[0].tolist(), strict=True):
         gate_1H, up_1H = functional.linear(x_1D, gate_up_E2HD[expert]).chunk(2, dim=-1)
@@ -192,7 +207,7 @@ def _expert_backward(
     torch.mul(silu_CH, up_CH, out=act_CH)
     torch.index_select(grad_TD, 0, token_C, out=gathered_CD)
     torch.mm(gathered_CD, down_DH, out=grad_act_CH)
-    # A gate's gradient is <down(act), grad> = <act, down'(grad)>: the experts' outputs need not be kept.
+    # A gate's gradient is <down(act), grad> = <act, down'(grad)>, so the experts' outputs need not be saved.
     grad_weight_C = torch.linalg.vecdot(act_CH, grad_act_CH)
     torch.mm(gathered_CD.mul_(weight_C1).t(), act_CH, out=grad_down_DH)
     grad_act_CH.mul_(weight_C1)
@@ -217,7 +232,7 @@ class _Buffers:
 
 
 def _segments(counts: list[int]) -> Iterator[tuple[int, slice]]:
-    """Yield each expert that has rows, with their place."""
+    """Yield each expert that has rows, and the slice of its rows."""
     start = 0
     for expert, count in enumerate(counts):
         if count:
@@ -227,13 +242,13 @@ def _segments(counts: list[int]) -> Iterator[tuple[int, slice]]:
 
 def _combined(y_SD: Tensor, order_S: Tensor, weights_TK: Tensor) -> Tensor:
     """Return each token's weighted sum over its rows."""
-    place_S = torch.empty_like(order_S)
-    place_S[order_S] = torch.arange(len(order_S), device=order_S.device)
-    if y_SD.dtype == torch.float32:  # one pass over the rows; other dtypes have no fast kernel for it
+    inverse_S = torch.empty_like(order_S)
+    inverse_S[order_S] = torch.arange(len(order_S), device=order_S.device)
+    if y_SD.dtype == torch.float32:  # one pass over the rows; other dtypes lack a fast kernel
         return functional.embedding_bag(
-            place_S.view_as(weights_TK), y_SD, mode="sum", per_sample_weights=weights_TK.float()
+            inverse_S.view_as(weights_TK), y_SD, mode="sum", per_sample_weights=weights_TK.float()
         )
-    y_TKD = y_SD.index_select(0, place_S).view(*weights_TK.shape, y_SD.shape[1])
+    y_TKD = y_SD.index_select(0, inverse_S).view(*weights_TK.shape, y_SD.shape[1])
     return torch.matmul(weights_TK.to(y_SD.dtype).unsqueeze(1), y_TKD).squeeze(1)
 
 
@@ -254,23 +269,23 @@ class _ExpertFFN(torch.autograd.Function):
 
 
 def _compiled(x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, gate_up_E2HD: Tensor, down_EDH: Tensor) -> Tensor:
-    """Return the same, written for a compiler: it fuses everything but the products by expert."""
+    """Return the same in a form that a compiler can fuse, except for the products by expert."""
     T, K = ids_TK.shape
     order_S = ids_TK.flatten().argsort(stable=True)
-    place_S = torch.empty_like(order_S).scatter(0, order_S, torch.arange(T * K, device=order_S.device))
+    inverse_S = torch.empty_like(order_S).scatter(0, order_S, torch.arange(T * K, device=order_S.device))
     counts_E = tokens_of_experts(ids_TK, len(down_EDH))
-    rows_SD = _Permuted.apply(x_TD.unsqueeze(1).expand(T, K, -1).flatten(0, 1), order_S, place_S)  # type: ignore[no-untyped-call]
-    weight_S1 = _Permuted.apply(weights_TK.flatten().unsqueeze(1).to(x_TD.dtype), order_S, place_S)  # type: ignore[no-untyped-call]
+    rows_SD = _Permuted.apply(x_TD.unsqueeze(1).expand(T, K, -1).flatten(0, 1), order_S, inverse_S)  # type: ignore[no-untyped-call]
+    weight_S1 = _Permuted.apply(weights_TK.flatten().unsqueeze(1).to(x_TD.dtype), order_S, inverse_S)  # type: ignore[no-untyped-call]
     gate_SH, up_SH = torch.ops.loopscale.expert_products(rows_SD, gate_up_E2HD, counts_E).chunk(2, dim=-1)
-    # Weighed before the last product, a row needs no output of its expert for the gradient of its weight.
+    # Applying the weights before the last product makes their gradient independent of the experts' outputs.
     act_SH = functional.silu(gate_SH) * up_SH * weight_S1
     y_SD = torch.ops.loopscale.expert_products(act_SH, down_EDH, counts_E)
-    out_TD: Tensor = _Permuted.apply(y_SD, place_S, order_S).unflatten(0, (T, K)).sum(1)  # type: ignore[no-untyped-call]
+    out_TD: Tensor = _Permuted.apply(y_SD, inverse_S, order_S).unflatten(0, (T, K)).sum(1)  # type: ignore[no-untyped-call]
     return out_TD
 
 
 class _Permuted(torch.autograd.Function):
-    """Rows in another order; the gradient puts them back instead of adding them up."""
+    """Reorder rows; the gradient is the inverse reordering, which is cheaper than a scatter-add."""
 
     @staticmethod
     def forward(ctx: Any, x_SD: Tensor, order_S: Tensor, back_S: Tensor) -> Tensor:

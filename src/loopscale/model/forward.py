@@ -37,7 +37,7 @@ class Trace(NamedTuple):
 
 @dataclass
 class LoopedMoEOutput(ModelOutput):
-    """Hidden states after coda and final norm, and what the call asked for besides."""
+    """Hidden states after coda and final norm, and the optional outputs."""
 
     last_hidden_state: Tensor | None = None
     past_key_values: Cache | None = None
@@ -59,9 +59,10 @@ class LoopedMoEOutput(ModelOutput):
 
 @dataclass
 class LoopedMoECausalOutput(ModelOutput):
-    """Logits and loss, and what the call asked for besides."""
+    """Logits, loss, and the optional outputs."""
 
     loss: Tensor | None = None
+    """What a trainer minimises: the cross-entropy and, in training, the weighted z-loss."""
     logits: Tensor | None = None
     past_key_values: Cache | None = None
     hidden_states: tuple[Tensor, ...] | None = None
@@ -75,6 +76,8 @@ class LoopedMoECausalOutput(ModelOutput):
     z_loss: Tensor | None = None
     dropped: Tensor | None = None
     passes: Tensor | None = None
+    cross_entropy: Tensor | None = None
+    """The next-token loss, without the z-loss."""
 
 
 @dataclass
@@ -128,7 +131,7 @@ def _stack(tensors: list[Tensor]) -> Tensor:
 
 
 def resolve_recurrence(recurrence: object, exit_: object, config: LoopedMoEConfig, training: bool) -> int:
-    """Return the passes to run, at most, for what a call said."""
+    """Return the largest number of passes to run, from the arguments of a call."""
     if exit_ is not None and not isinstance(exit_, Exit):
         raise InputError(f"exit is {exit_!r}; it should be an Exit, like Exit('kl', 0.01)")
     if recurrence == "auto" and exit_ is None:
@@ -156,22 +159,22 @@ class Slots:
     """The cache slots of one forward: one for each (pass, layer), or a ring of fewer passes."""
 
     def __init__(self, config: LoopedMoEConfig, recurrence: int) -> None:
-        # Read once: a config's attributes are slow, and decoding asks for slots at every layer.
+        # Read once: attribute access on a config is slow, and decoding needs slots at every layer.
         self._prelude, self._loop, self._coda = config.prelude_layers, config.loop_layers, config.coda_layers
         self.kept = config.kept(recurrence)
         self.count = config.slots(recurrence)
         self.rewrites = self.kept < recurrence
 
-    def loop(self, place: int, layer: int) -> int:
-        """Return the slot of a looped layer at pass ``place``."""
-        return self._prelude + (place % self.kept) * self._loop + layer
+    def loop(self, pass_index: int, layer: int) -> int:
+        """Return the slot of a looped layer at a pass."""
+        return self._prelude + (pass_index % self.kept) * self._loop + layer
 
     def coda(self, layer: int) -> int:
-        """Return the slot of a coda layer: every read-out uses it, and the last one stays."""
+        """Return the slot of a coda layer; every read-out overwrites it."""
         return self.count - self._coda + layer
 
     def check(self, cache: Cache) -> None:
-        """Refuse a cache that another recurrence filled, or one that cannot do what the slots need."""
+        """Refuse a cache filled at another recurrence, or one without the operations that the slots need."""
         past = int(cache.get_seq_length())
         if past and (not int(cache.get_seq_length(self.count - 1)) or int(cache.get_seq_length(self.count))):
             filled = sum(1 for slot in range(len(cache.layers)) if int(cache.get_seq_length(slot)))
@@ -183,26 +186,26 @@ class Slots:
             raise InputError("kept_passes rewrites cache slots, which a static cache cannot: use a dynamic one")
 
     def carry(self, cache: Cache, last: int, recurrence: int, new: int) -> None:
-        """Fill the slots of passes that did not run with the keys and values of the last that did."""
-        for place in range(last + 1, min(recurrence, self.kept)):
+        """Fill the slots of passes that did not run with the keys and values of the last one that ran."""
+        for pass_index in range(last + 1, min(recurrence, self.kept)):
             for layer in range(self._loop):
                 source: Any = cache.layers[self.loop(last, layer)]
-                cache.update(source.keys[..., -new:, :], source.values[..., -new:, :], self.loop(place, layer))
+                cache.update(source.keys[..., -new:, :], source.values[..., -new:, :], self.loop(pass_index, layer))
 
-    def hold(self, cache: Cache, place: int, left_BT: Tensor) -> None:
-        """Give the positions that had left before pass ``place`` the keys and values of the pass before."""
+    def hold(self, cache: Cache, pass_index: int, left_BT: Tensor) -> None:
+        """Give positions that exited before this pass the keys and values of the previous pass."""
         if self.kept == 1:
             return
         new = left_BT.shape[1]
         for layer in range(self._loop):
-            now, before = (cache.layers[self.loop(at, layer)] for at in (place, place - 1))
+            now, before = (cache.layers[self.loop(index, layer)] for index in (pass_index, pass_index - 1))
             for name in ("keys", "values"):
-                current, previous = (getattr(each, name)[..., -new:, :] for each in (now, before))
+                current, previous = (getattr(slot, name)[..., -new:, :] for slot in (now, before))
                 current.copy_(torch.where(left_BT[:, None, :, None], previous, current))
 
 
-class Run:
-    """The state of one forward; it is made by the model's ``forward`` and gone with it."""
+class ForwardPass:
+    """The state of one forward call."""
 
     def __init__(
         self,
@@ -226,8 +229,8 @@ class Run:
         if cache is not None:
             self.slots.check(cache)
 
-    def place_tokens(self, x_BTD: Tensor, attention_mask: Tensor | None, position_BT: Tensor | None) -> None:
-        """Work out positions, their rotations and the causal mask, which all layers share."""
+    def prepare(self, x_BTD: Tensor, attention_mask: Tensor | None, position_BT: Tensor | None) -> None:
+        """Compute positions, their rotations and the causal mask, which all layers share."""
         past = 0 if self.cache is None else int(self.cache.get_seq_length())
         length, most = past + x_BTD.shape[1], self.config.max_position_embeddings
         serving = str(self.config._attn_implementation).startswith("vllm")  # there T counts many sequences
@@ -257,25 +260,25 @@ class Run:
 
         ``every`` reads the model out after each pass, not after the last only.
         """
-        input_BTD, left_BT, place = state_BTD, None, 0
+        input_BTD, left_BT, pass_index = state_BTD, None, 0
         states: list[Tensor] = []
         hiddens: list[Tensor] = []
-        for place in range(self.recurrence):
-            new_BTD = self._pass(self.model.inject(state_BTD, input_BTD), place)
+        for pass_index in range(self.recurrence):
+            new_BTD = self._pass(self.model.inject(state_BTD, input_BTD), pass_index)
             if left_BT is not None and left_BT.any():
                 new_BTD = torch.where(left_BT.unsqueeze(-1), state_BTD, new_BTD)
                 if self.cache is not None:
-                    self.slots.hold(self.cache, place, left_BT)
+                    self.slots.hold(self.cache, pass_index, left_BT)
             state_BTD = new_BTD
             states.append(state_BTD)
             if every:
-                hiddens.append(self._read(state_BTD, again=place > 0))
+                hiddens.append(self._read(state_BTD, again=pass_index > 0))
             if exit_ is not None:
                 left_BT = exit_.update(state_BTD, hiddens[-1] if exit_.exit.needs_logits else None)
                 if left_BT.all():
                     break
         if self.cache is not None:
-            self.slots.carry(self.cache, place, self.recurrence, state_BTD.shape[1])
+            self.slots.carry(self.cache, pass_index, self.recurrence, state_BTD.shape[1])
         last_BTD = hiddens[-1] if every else self._read(state_BTD, again=False)
         return last_BTD, states, hiddens
 
@@ -296,21 +299,21 @@ class Run:
             tokens = out.last_hidden_state.shape[:2].numel()
             out.dropped = self.tally.dropped(capacity(tokens, self.config))
 
-    def _pass(self, x_BTD: Tensor, place: int) -> Tensor:
-        """Run the loop block once; passes too early for truncated backpropagation leave no graph."""
+    def _pass(self, x_BTD: Tensor, pass_index: int) -> Tensor:
+        """Run the loop block once; passes before the last ``backprop_passes`` build no graph."""
         kept = self.config.backprop_passes
-        cut = kept is not None and self.model.training and place < self.recurrence - kept
-        row = place if self.config.balance == "pass" else 0
+        cut = kept is not None and self.model.training and pass_index < self.recurrence - kept
+        bias_row = pass_index if self.config.balance == "pass" else 0
         routings: list[Routing] = []
         self.tally.loop.append(routings)
         with torch.set_grad_enabled(torch.is_grad_enabled() and not cut):
             for layer, block in enumerate(self.model.loop):
-                slot = self.slots.loop(place, layer)
-                x_BTD = self._block(block, slot, x_BTD, routings, row, replace=place >= self.slots.kept)
+                slot = self.slots.loop(pass_index, layer)
+                x_BTD = self._block(block, slot, x_BTD, routings, bias_row, replace=pass_index >= self.slots.kept)
         return x_BTD
 
     def _read(self, x_BTD: Tensor, again: bool) -> Tensor:
-        """Run coda and final norm; ``again`` replaces what an earlier read-out left in the cache."""
+        """Run coda and final norm; ``again`` overwrites the cache slots of an earlier read-out."""
         if again and self.cache is not None and not self.cache.is_croppable:
             raise InputError("reading every pass rewrites the coda's cache slots, which a static cache cannot")
         routings: list[Routing] = []
@@ -326,7 +329,7 @@ class Run:
         slot: int,
         x_BTD: Tensor,
         routings: list[Routing],
-        row: int = 0,
+        bias_row: int = 0,
         replace: bool = False,
     ) -> Tensor:
         if self.captured is not None:
@@ -336,7 +339,7 @@ class Run:
             attention=self.attentions[slot],
             angles=self.angles,
             attention_mask=self.mask,
-            place=row,
+            pass_index=bias_row,
             tally=self.tallies,
             past_key_values=self.cache,
             replace=replace,

@@ -1,12 +1,13 @@
-"""Exact operations with hand-written gradients, written for few passes over memory.
+"""RMSNorm, SwiGLU and rotary positions with hand-written gradients that read and write memory few times.
 
-Eager PyTorch spends a third of a small MoE's training step on element-wise work between matrix products. These
-functions keep what backward needs and no more, write into buffers that are still in the processor's cache, and give
-every dtype the same path, float64 included. Under ``torch.compile`` the compiler fuses the plain formulas itself, and
-only the products by expert stay opaque operations.
+Element-wise work between matrix products takes a third of a small MoE's training step in eager PyTorch. These
+functions save only what backward needs and write into buffers that are still in the processor's cache. They support
+every dtype, float64 included. Under ``torch.compile`` the plain formulas run and the compiler fuses them.
+
+Each function has a reference of a few lines beside it, which the tests compare it with.
 
 Shapes: B batch, T tokens (of one sequence, or of all of them where B is absent), D width, N heads, h head size,
-E experts, K experts of a token, S = T K rows sorted by expert, H width of an expert.
+r half of it, H width of an expert.
 """
 
 from __future__ import annotations
@@ -17,6 +18,30 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
+
+
+def rms_norm_reference(x_BTD: Tensor, weight_D: Tensor, eps: float) -> Tensor:
+    """Return x / rms(x) * weight."""
+    return x_BTD / (x_BTD.square().mean(-1, keepdim=True) + eps).sqrt() * weight_D
+
+
+def swiglu_reference(x_T2H: Tensor) -> Tensor:
+    """Return silu(gate) * up; the gate is the first half of the last dimension."""
+    gate_TH, up_TH = x_T2H.chunk(2, dim=-1)
+    return gate_TH * gate_TH.sigmoid() * up_TH
+
+
+def rotary_reference(
+    qkv_BTNh: Tensor, cos_BT1r: Tensor, sin_BT1r: Tensor, heads: int, kv_heads: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return queries and keys rotated by position, and values, (B, N, T, h) each."""
+    query_BTNh, key_BTNh, value_BTNh = qkv_BTNh.split([heads, kv_heads, kv_heads], dim=2)  # type: ignore[no-untyped-call]
+
+    def rotate(x_BTNh: Tensor) -> Tensor:
+        first, second = x_BTNh.chunk(2, dim=-1)
+        return torch.cat((first * cos_BT1r - second * sin_BT1r, second * cos_BT1r + first * sin_BT1r), dim=-1)
+
+    return rotate(query_BTNh).transpose(1, 2), rotate(key_BTNh).transpose(1, 2), value_BTNh.transpose(1, 2)
 
 
 def rms_norm(x_BTD: Tensor, weight_D: Tensor, eps: float) -> Tensor:
@@ -49,7 +74,7 @@ class _RMSNorm(torch.autograd.Function):
 
 
 def swiglu(x_T2H: Tensor) -> Tensor:
-    """Return silu(gate) * up, the two standing side by side in the last dimension."""
+    """Return silu(gate) * up; the gate is the first half of the last dimension."""
     if torch.compiler.is_compiling() or not torch.is_grad_enabled():
         gate_TH, up_TH = x_T2H.chunk(2, dim=-1)
         return functional.silu(gate_TH) * up_TH
@@ -82,12 +107,12 @@ def rotary_heads(
     if torch.compiler.is_compiling():
         query_BNTh, key_BNTh, value_BNTh = _split(qkv_BTNh, heads, kv_heads)
         angles = cos_BT1r.transpose(1, 2), sin_BT1r.transpose(1, 2)
-        return _turned(query_BNTh, *angles), _turned(key_BNTh, *angles), value_BNTh
+        return _rotated(query_BNTh, *angles), _rotated(key_BNTh, *angles), value_BNTh
     if not torch.is_grad_enabled():
-        turned_BTNh = torch.empty_like(qkv_BTNh)
+        rotated_BTNh = torch.empty_like(qkv_BTNh)
         both = heads + kv_heads
-        _turn(qkv_BTNh[:, :, :both], cos_BT1r, sin_BT1r, 1.0, turned_BTNh[:, :, :both])
-        query_BNTh, key_BNTh, _ = _split(turned_BTNh, heads, kv_heads)
+        _rotate(qkv_BTNh[:, :, :both], cos_BT1r, sin_BT1r, 1.0, rotated_BTNh[:, :, :both])
+        query_BNTh, key_BNTh, _ = _split(rotated_BTNh, heads, kv_heads)
         return query_BNTh, key_BNTh, qkv_BTNh[:, :, both:].transpose(1, 2)
     return _RotaryHeads.apply(qkv_BTNh, cos_BT1r, sin_BT1r, heads, kv_heads)  # type: ignore[no-any-return, no-untyped-call]
 
@@ -105,7 +130,7 @@ class _RotaryHeads(torch.autograd.Function):
         ctx.save_for_backward(cos_BT1r, sin_BT1r)
         out_BTNh = torch.empty_like(qkv_BTNh)
         both = heads + kv_heads
-        _turn(qkv_BTNh[:, :, :both], cos_BT1r, sin_BT1r, 1.0, out_BTNh[:, :, :both])
+        _rotate(qkv_BTNh[:, :, :both], cos_BT1r, sin_BT1r, 1.0, out_BTNh[:, :, :both])
         out_BTNh[:, :, both:] = qkv_BTNh[:, :, both:]
         return _split(out_BTNh, heads, kv_heads)
 
@@ -116,22 +141,22 @@ class _RotaryHeads(torch.autograd.Function):
         B, heads, T, h = query_BNTh.shape
         kv_heads = key_BNTh.shape[1]
         out_BTNh = query_BNTh.new_empty(B, T, heads + 2 * kv_heads, h)
-        _turn(query_BNTh.transpose(1, 2), cos_BT1r, sin_BT1r, -1.0, out_BTNh[:, :, :heads])
-        _turn(key_BNTh.transpose(1, 2), cos_BT1r, sin_BT1r, -1.0, out_BTNh[:, :, heads : heads + kv_heads])
+        _rotate(query_BNTh.transpose(1, 2), cos_BT1r, sin_BT1r, -1.0, out_BTNh[:, :, :heads])
+        _rotate(key_BNTh.transpose(1, 2), cos_BT1r, sin_BT1r, -1.0, out_BTNh[:, :, heads : heads + kv_heads])
         out_BTNh[:, :, heads + kv_heads :] = value_BNTh.transpose(1, 2)
         return out_BTNh, None, None, None, None
 
 
-def _turned(x_BNTh: Tensor, cos_B1Tr: Tensor, sin_B1Tr: Tensor) -> Tensor:
-    """Return the rotated heads, halves swapped in place of joined: compilers write it in one vectorised pass."""
+def _rotated(x_BNTh: Tensor, cos_B1Tr: Tensor, sin_B1Tr: Tensor) -> Tensor:
+    """Return the rotated heads; with halves swapped, not concatenated, a compiler emits one vectorised pass."""
     halves: Tensor = x_BNTh.unflatten(-1, (2, -1))  # type: ignore[no-untyped-call]
     sign_21 = torch.arange(-1, 2, 2, device=x_BNTh.device)[:, None]
     return (halves * cos_B1Tr.unsqueeze(-2) + halves.flip(-2) * (sin_B1Tr.unsqueeze(-2) * sign_21)).flatten(-2)
 
 
-def _turn(x_BTNh: Tensor, cos_BT1r: Tensor, sin_BT1r: Tensor, way: float, out_BTNh: Tensor) -> None:
-    """Write the rotated heads; ``way`` -1 turns back."""
+def _rotate(x_BTNh: Tensor, cos_BT1r: Tensor, sin_BT1r: Tensor, direction: float, out_BTNh: Tensor) -> None:
+    """Write the rotated heads to ``out_BTNh``; direction -1 is the inverse rotation."""
     first, second = x_BTNh.chunk(2, dim=-1)
     low, high = out_BTNh.chunk(2, dim=-1)
-    torch.mul(first, cos_BT1r, out=low).addcmul_(second, sin_BT1r, value=-way)
-    torch.mul(second, cos_BT1r, out=high).addcmul_(first, sin_BT1r, value=way)
+    torch.mul(first, cos_BT1r, out=low).addcmul_(second, sin_BT1r, value=-direction)
+    torch.mul(second, cos_BT1r, out=high).addcmul_(first, sin_BT1r, value=direction)

@@ -1,4 +1,4 @@
-"""A checkpoint and its tokenizer, for the commands: anything wrong becomes one sentence."""
+"""Load a checkpoint and its tokenizer for the commands; every error is one sentence."""
 
 from __future__ import annotations
 
@@ -43,26 +43,26 @@ def load_tokenizer(checkpoint: str | Path, tokenizer: str | None) -> Any:
         raise absent
     with quiet():
         try:
-            found = AutoTokenizer.from_pretrained(str(where))
+            loaded = AutoTokenizer.from_pretrained(str(where), trust_remote_code=False)
         except Exception as error:  # Transformers raises many kinds here
             raise absent from error
-    if found.pad_token is None:
-        found.pad_token = found.eos_token or found.convert_ids_to_tokens(0)
-    found.padding_side = "left"
-    return found
+    if loaded.pad_token is None:
+        loaded.pad_token = loaded.eos_token or loaded.convert_ids_to_tokens(0)
+    loaded.padding_side = "left"
+    return loaded
 
 
 def load(
     checkpoint: str | Path, tokenizer: str | None = None, dtype: torch.dtype | None = None
 ) -> tuple[LoopedMoEForCausalLM, Any]:
-    """Return a checkpoint's model and tokenizer; one with more words than the model has embeddings is refused."""
+    """Return a checkpoint's model and tokenizer; a vocabulary larger than the embeddings is refused."""
     model = load_model(checkpoint, dtype)
-    words = load_tokenizer(checkpoint, tokenizer)
-    if len(words) > model.config.vocab_size:
+    loaded = load_tokenizer(checkpoint, tokenizer)
+    if len(loaded) > model.config.vocab_size:
         raise InputError(
-            f"the tokenizer has {len(words)} tokens, more than the model's vocabulary of {model.config.vocab_size}"
+            f"the tokenizer has {len(loaded)} tokens, more than the model's vocabulary of {model.config.vocab_size}"
         )
-    return model, words
+    return model, loaded
 
 
 def read_prompts(path: str | Path) -> list[str]:

@@ -20,7 +20,7 @@ from transformers.modeling_utils import PreTrainedModel
 from .blocks import Attention, Block, RMSNorm
 from .config import InputError, LoopedMoEConfig
 from .early_exit import Exit, ExitTracker
-from .forward import LoopedGenerateOutput, LoopedMoECausalOutput, LoopedMoEOutput, Run, resolve_recurrence
+from .forward import ForwardPass, LoopedGenerateOutput, LoopedMoECausalOutput, LoopedMoEOutput, resolve_recurrence
 from .moe import Experts, Router
 
 
@@ -101,13 +101,13 @@ class LoopedMoEModel(LoopedMoEPreTrainedModel):  # type: ignore[no-untyped-call]
     ) -> LoopedMoEOutput | tuple[Any, ...]:
         """Run the model; ``recurrence`` says how often the loop block runs, in this call."""
         criterion = None if exit is None else exit.exit
-        R = resolve_recurrence(recurrence, criterion, self.config, self.training)
+        R = resolve_recurrence(recurrence, criterion, self.config, self.training)  # drawn here if called directly
         x_BTD = self._embedded(input_ids, inputs_embeds)
         use_cache = (self.config.use_cache and not self.training) if use_cache is None else use_cache
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache()
-        run = Run(self, R, past_key_values, output_routing, bool(output_hidden_states), kwargs)
-        run.place_tokens(x_BTD, attention_mask, position_ids)
+        run = ForwardPass(self, R, past_key_values, output_routing, bool(output_hidden_states), kwargs)
+        run.prepare(x_BTD, attention_mask, position_ids)
         every = output_passes or (criterion is not None and criterion.needs_logits)
         last_BTD, states, hiddens = run.loop(run.prelude(x_BTD), exit, every)
         out = LoopedMoEOutput(last_hidden_state=last_BTD, past_key_values=past_key_values)
@@ -175,7 +175,7 @@ class LoopedMoEForCausalLM(LoopedMoEPreTrainedModel, GenerationMixin):  # type: 
         ``recurrence`` is the number of passes, or "auto" with an ``exit`` criterion and the config's as the most;
         ``output_passes`` adds logits and states of every pass, ``output_routing`` the experts that each token chose.
         """
-        resolve_recurrence(recurrence, exit, self.config, training=False)
+        R = resolve_recurrence(recurrence, exit, self.config, self.training)
         keep = logits_to_keep if isinstance(logits_to_keep, Tensor) else slice(-logits_to_keep or None, None)
         supervised = self.training and labels is not None and self.config.loop_loss_weights is not None
         out: LoopedMoEOutput = self.model(
@@ -185,7 +185,7 @@ class LoopedMoEForCausalLM(LoopedMoEPreTrainedModel, GenerationMixin):  # type: 
             past_key_values,
             inputs_embeds,
             use_cache,
-            recurrence,
+            R,
             None if exit is None else ExitTracker(exit, self.lm_head, keep),
             output_passes or supervised,
             output_routing,
@@ -195,28 +195,28 @@ class LoopedMoEForCausalLM(LoopedMoEPreTrainedModel, GenerationMixin):  # type: 
         assert out.last_hidden_state is not None
         hiddens = out.pass_hidden_states or (out.last_hidden_state,)
         pass_logits = tuple(self.lm_head(hidden_BTD[:, keep]) for hidden_BTD in hiddens)
-        loss = None if labels is None else self._loss(pass_logits, labels, out.z_loss, kwargs)
-        asked = {name: out.get(name) for name in PASSED_ON}
+        optional = {name: out.get(name) for name in PASSED_ON}
         if output_passes:
-            asked |= {"pass_logits": pass_logits, **{name: out.get(name) for name in OF_PASSES}}
-        result = LoopedMoECausalOutput(loss=loss, logits=pass_logits[-1], **asked)
+            optional |= {"pass_logits": pass_logits, **{name: out.get(name) for name in OF_PASSES}}
+        result = LoopedMoECausalOutput(logits=pass_logits[-1], **optional)
+        if labels is not None:
+            result.cross_entropy = self._cross_entropy(pass_logits, labels, kwargs)
+            result.loss = result.cross_entropy
+            if self.training and out.z_loss is not None:
+                result.loss = result.cross_entropy + self.config.router_z_loss_coef * out.z_loss
         return result.to_tuple() if return_dict is False else result
 
-    def _loss(
-        self, pass_logits: tuple[Tensor, ...], labels: Tensor, z_loss: Tensor | None, kwargs: dict[str, Any]
-    ) -> Tensor:
-        """Return the next-token loss of the last pass, or in training of every pass by its weight, with the z-loss."""
-        given = self.config.loop_loss_weights if self.training else None
+    def _cross_entropy(self, pass_logits: tuple[Tensor, ...], labels: Tensor, kwargs: dict[str, Any]) -> Tensor:
+        """Return the next-token loss of the last pass, or in training the weighted mean over all passes."""
+        chosen = self.config.loop_loss_weights if self.training else None
         weights = [0.0] * (len(pass_logits) - 1) + [1.0]
-        if given is not None and sum(given[: len(weights)]) > 0:
-            weights = [given[min(place, len(given) - 1)] for place in range(len(weights))]
+        if chosen is not None and sum(chosen[: len(weights)]) > 0:
+            weights = [chosen[min(index, len(chosen) - 1)] for index in range(len(weights))]
         total = torch.zeros((), device=labels.device)
         for logits_BTV, weight in zip(pass_logits, weights, strict=True):
             if weight:
                 loss = self.loss_function(logits=logits_BTV, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
                 total = total + loss * (weight / sum(weights))
-        if self.training and z_loss is not None:
-            total = total + self.config.router_z_loss_coef * z_loss
         return total
 
     def generate(

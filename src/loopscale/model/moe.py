@@ -1,4 +1,4 @@
-"""The mixture of experts in four parts that can be swapped: router, dispatchers, experts, the layer that joins them.
+"""The mixture of experts: router, dispatchers, experts, and the layer that combines them.
 
 Shapes: B batch, T tokens (of all sequences where B is absent), D width, E experts, K experts of a token, C rows that
 drop-and-pad keeps for an expert, H width of an expert.
@@ -19,7 +19,7 @@ from .kernels import swiglu
 
 
 class Routing(NamedTuple):
-    """What one call of a layer did with its tokens."""
+    """The routing decisions of one call of a layer."""
 
     ids_TK: Tensor
     """The experts chosen."""
@@ -30,10 +30,10 @@ class Routing(NamedTuple):
 
 
 class Router(nn.Module):
-    """Sigmoid gates in float32; a bias that carries no gradient steers the choice and leaves the weights alone.
+    """Sigmoid gates in float32. A bias without gradient affects which experts are chosen, not how they are weighted.
 
-    It holds ``weight`` and ``e_score_correction_bias`` and nothing else, the form that serving engines know. With
-    several ``bias_rows`` each pass has a bias of its own; passes beyond use the last one.
+    It holds only ``weight`` and ``e_score_correction_bias``, the names that serving engines expect. With several
+    ``bias_rows`` each pass has its own bias; passes beyond the last row use that row.
     """
 
     def __init__(self, config: LoopedMoEConfig, bias_rows: int = 1) -> None:
@@ -45,13 +45,13 @@ class Router(nn.Module):
         shape = (config.num_experts,) if bias_rows == 1 else (bias_rows, config.num_experts)
         self.register_buffer("e_score_correction_bias", torch.zeros(shape, dtype=torch.float32))
 
-    def forward(self, x_TD: Tensor, place: int = 0) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the chosen experts (T, K), their weights (T, K), and all logits (T, E), for pass ``place``."""
+    def forward(self, x_TD: Tensor, pass_index: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the chosen experts (T, K), their weights (T, K), and all logits (T, E)."""
         precise = torch.promote_types(x_TD.dtype, torch.float32)
         with torch.autocast(x_TD.device.type, enabled=False):
             logits_TE = functional.linear(x_TD.to(precise), self.weight.to(precise))
             scores_TE = logits_TE.sigmoid()
-            ids_TK = (scores_TE.detach() + self.bias(place)).topk(self.top_k, dim=-1, sorted=False).indices
+            ids_TK = (scores_TE.detach() + self.bias(pass_index)).topk(self.top_k, dim=-1, sorted=False).indices
             weights_TK = scores_TE.gather(1, ids_TK)
             if self.normalised:
                 weights_TK = weights_TK / (weights_TK.sum(dim=-1, keepdim=True) + 1e-20)
@@ -73,10 +73,10 @@ class Router(nn.Module):
         assert isinstance(bias, Tensor)
         return bias
 
-    def bias(self, place: int) -> Tensor:
+    def bias(self, pass_index: int) -> Tensor:
         """Return the balancing bias for a pass."""
         bias = self.bias_rows
-        return bias if bias.dim() == 1 else bias[min(place, len(bias) - 1)]
+        return bias if bias.dim() == 1 else bias[min(pass_index, len(bias) - 1)]
 
 
 def capacity(tokens: int, config: LoopedMoEConfig) -> int:
@@ -86,24 +86,24 @@ def capacity(tokens: int, config: LoopedMoEConfig) -> int:
 
 
 def pad(x_TD: Tensor, ids_TK: Tensor, experts: int, kept: int) -> tuple[Tensor, Tensor]:
-    """Return each expert's first ``kept`` tokens (E, C, D), padded with zeros, and the place of every row (S,)."""
+    """Return each expert's first ``kept`` tokens (E, C, D), padded with zeros, and the slot of every row (S,)."""
     flat_S = ids_TK.flatten()
-    # A row's place in its expert's queue; rows past the end share one spare place that is cut off again.
+    # A row's position in its expert's queue; rows beyond capacity share one spare slot, which is cut off.
     queue_S = functional.one_hot(flat_S, experts).cumsum(0).gather(1, flat_S[:, None]).squeeze(1) - 1
-    place_S = flat_S * (kept + 1) + queue_S.clamp(max=kept)
+    slot_S = flat_S * (kept + 1) + queue_S.clamp(max=kept)
     rows_SD = x_TD.repeat_interleave(ids_TK.shape[1], dim=0)
-    padded = x_TD.new_zeros(experts * (kept + 1), x_TD.shape[1]).index_copy(0, place_S, rows_SD)
-    return padded.view(experts, kept + 1, -1)[:, :kept], place_S
+    padded = x_TD.new_zeros(experts * (kept + 1), x_TD.shape[1]).index_copy(0, slot_S, rows_SD)
+    return padded.view(experts, kept + 1, -1)[:, :kept], slot_S
 
 
 def padded_experts(x_ECD: Tensor, gate_up_E2HD: Tensor, down_EDH: Tensor) -> Tensor:
-    """Return what each expert makes of its own rows."""
+    """Return each expert's output for its own rows."""
     return torch.bmm(swiglu(torch.bmm(x_ECD, gate_up_E2HD.transpose(1, 2))), down_EDH.transpose(1, 2))
 
 
-def unpad(y_ECD: Tensor, place_S: Tensor, weights_TK: Tensor) -> Tensor:
+def unpad(y_ECD: Tensor, slot_S: Tensor, weights_TK: Tensor) -> Tensor:
     """Return each token's weighted sum over its rows; a dropped row is zero."""
-    y_SD = functional.pad(y_ECD, (0, 0, 0, 1)).flatten(0, 1).index_select(0, place_S)
+    y_SD = functional.pad(y_ECD, (0, 0, 0, 1)).flatten(0, 1).index_select(0, slot_S)
     return torch.matmul(weights_TK.to(y_SD.dtype).unsqueeze(1), y_SD.view(*weights_TK.shape, -1)).squeeze(1)
 
 
@@ -112,10 +112,10 @@ def drop_and_pad(
 ) -> Tensor:
     """Return the weighted sum over experts, each of which takes its first ``kept`` tokens and drops the others.
 
-    Every expert computes ``kept`` rows, padded with zeros: shapes are fixed, whatever the routing.
+    Every expert computes ``kept`` rows, padded with zeros, so shapes do not depend on the routing.
     """
-    x_ECD, place_S = pad(x_TD, ids_TK, len(down_EDH), kept)
-    return unpad(padded_experts(x_ECD, gate_up_E2HD, down_EDH), place_S, weights_TK)
+    x_ECD, slot_S = pad(x_TD, ids_TK, len(down_EDH), kept)
+    return unpad(padded_experts(x_ECD, gate_up_E2HD, down_EDH), slot_S, weights_TK)
 
 
 class Experts(nn.Module):
@@ -151,7 +151,7 @@ class FeedForward(nn.Module):
 
 
 class MoELayer(nn.Module):
-    """Router, experts and, if wanted, the expert that every token uses."""
+    """Router, experts and an optional shared expert that every token uses."""
 
     def __init__(self, config: LoopedMoEConfig, bias_rows: int = 1) -> None:
         super().__init__()
@@ -160,10 +160,10 @@ class MoELayer(nn.Module):
         hidden = config.shared_expert_intermediate_size
         self.shared_expert = FeedForward(config.hidden_size, hidden) if hidden else None
 
-    def forward(self, x_BTD: Tensor, place: int = 0, tally: bool = False) -> tuple[Tensor, Routing | None]:
-        """Return the output and, with ``tally``, the routing: it is handed on and kept nowhere."""
+    def forward(self, x_BTD: Tensor, pass_index: int = 0, tally: bool = False) -> tuple[Tensor, Routing | None]:
+        """Return the output and, with ``tally``, the routing, which is returned and not stored."""
         x_TD = x_BTD.reshape(-1, x_BTD.shape[-1])
-        ids_TK, weights_TK, logits_TE = self.router(x_TD, place)
+        ids_TK, weights_TK, logits_TE = self.router(x_TD, pass_index)
         out_TD = self.experts(x_TD, ids_TK, weights_TK)
         if self.shared_expert is not None:
             out_TD = out_TD + self.shared_expert(x_TD)

@@ -1,4 +1,4 @@
-"""Expert-path diversity Psi(R): how many different experts a token meets over R passes, for each active one.
+"""Expert-path diversity Psi(R): how many different experts a token uses over R passes, per active expert.
 
 Shapes: R passes, L looped layers, B prompts, T tokens, K experts of a token, E experts.
 """
@@ -19,11 +19,11 @@ from loopscale.tables import Table
 def diversity(ids_RLBTK: Tensor, experts: int) -> Tensor:
     """Return Psi for R = 1..R of each layer and token (R, L, B, T), from one trace (eq. expert-path-diversity)."""
     seen = torch.zeros(*ids_RLBTK.shape[1:-1], experts, dtype=torch.bool, device=ids_RLBTK.device)
-    found = []
+    distinct = []
     for ids_LBTK in ids_RLBTK:
         seen.scatter_(-1, ids_LBTK, True)
-        found.append(seen.sum(-1))
-    return torch.stack(found).double() / ids_RLBTK.shape[-1]
+        distinct.append(seen.sum(-1))
+    return torch.stack(distinct).double() / ids_RLBTK.shape[-1]
 
 
 @dataclass
@@ -103,9 +103,9 @@ def path_diversity(
     config = model.config
     R = config.recurrence if recurrence is None else recurrence
     if not config.loop_layers:
-        raise InputError("the model has no loop block, so that its tokens have no path to follow")
+        raise InputError("the model has no loop block, so there is no expert path to measure")
     experts = config.num_experts / config.num_experts_per_tok if config.is_moe else 1.0
-    found = PathDiversity(experts, R)
+    result = PathDiversity(experts, R)
     model.eval()  # type: ignore[no-untyped-call]
     for input_ids, mask_BT in batches:
         real_BT = mask_BT.bool()
@@ -114,5 +114,5 @@ def path_diversity(
             psi_RLBT = diversity(trace.loop, config.num_experts)
         else:
             psi_RLBT = torch.ones(R, config.loop_layers, *input_ids.shape, dtype=torch.float64)
-        found.add(psi_RLBT, real_BT)
-    return found
+        result.add(psi_RLBT, real_BT)
+    return result

@@ -156,8 +156,8 @@ def gradients(model: LoopedMoEForCausalLM, parts: list[Batch], process: Process,
         z_loss = torch.zeros_like(total[0]) if out.z_loss is None else config.router_z_loss_coef * out.z_loss
         dropped = torch.zeros_like(total[1]) if out.dropped is None else out.dropped
         # Processes average their gradients, so each one's share is scaled up by their number.
-        (((out.loss - z_loss) * share + z_loss * even) * process.ranks).backward()
-        total += torch.stack([(out.loss - z_loss) * share, dropped * even]).detach()
+        ((out.cross_entropy * share + z_loss * even) * process.ranks).backward()
+        total += torch.stack([out.cross_entropy * share, dropped * even]).detach()
         counts = out.expert_counts if counts is None else Trace(*map(torch.add, counts, out.expert_counts))
     total = process.total(total)
     if counts is not None:
