@@ -44,8 +44,13 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def shown(value: object, limit: int = 60) -> str:
-    """Return ``value`` as an error may quote it: on one line, and not too long."""
-    text = repr(value)
+    """Return ``value`` as an error may quote it: on one line, and not too long, however large or deep it is."""
+    if isinstance(value, int) and abs(value) > 10**30:
+        return "a number of more than 30 digits"
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):  # nested too deeply, or a number of thousands of digits inside
+        return f"a {type(value).__name__} that cannot be printed"
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 

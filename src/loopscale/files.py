@@ -23,6 +23,8 @@ _WORDS = {
     list: "a list",
 }
 _MISSING = object()
+LARGEST_NUMBER = 10**300
+"""Whole numbers of a file beyond this may overflow a float, even in the test whether they do."""
 
 
 class Fields:
@@ -79,8 +81,8 @@ class Fields:
     def _checked(self, name: str, value: Any, kind: type[T]) -> T:
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if kind is float and number:
-            if not math.isfinite(value):
-                raise InputError(f"{self.where}: field {name!r} is {value}; it should be a finite number")
+            if (isinstance(value, int) and abs(value) > LARGEST_NUMBER) or not math.isfinite(value):
+                raise InputError(f"{self.where}: field {name!r} is {shown(value)}; it should be a finite number")
             return float(value)  # type: ignore[return-value]
         if kind is int and isinstance(value, bool):
             number = False
@@ -132,18 +134,23 @@ def _read_text(path: str | Path, kind: str) -> str:
         raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
 
-def versioned(data: object, where: str, kind: str, version: int) -> Fields:
-    """Open a file of ours: check its kind and that this loopscale knows its schema version."""
+def check_version(data: object, where: str, kind: str, version: int) -> dict[str, Any]:
+    """Return the other fields of a file of ours, once its kind and schema version are known to be readable."""
     fields = Fields(data, where)
-    found = fields.take("kind", str)
-    if found != kind:
-        raise InputError(f"{where}: this is a {shown(found)} file; a {kind!r} file is needed here")
+    stated = fields.take("kind", str)
+    if stated != kind:
+        raise InputError(f"{where}: this is a {shown(stated)} file; a {kind!r} file is needed here")
     schema = fields.take("schema", int)
     if schema > version:
         raise InputError(f"{where}: schema {schema} is newer than this loopscale reads ({version}); upgrade loopscale")
     if schema < 1:
         raise InputError(f"{where}: schema {schema} does not exist; it should be from 1 to {version}")
-    return fields
+    return {name: fields.take(name, object) for name in fields.names()}
+
+
+def versioned(data: object, where: str, kind: str, version: int) -> Fields:
+    """Open a file of ours: check its kind and that this loopscale knows its schema version."""
+    return Fields(check_version(data, where, kind, version), where)
 
 
 def checksum(path: Path) -> str:

@@ -18,7 +18,7 @@ LLAMA = CONFIGS["Llama-3-8B"]
 @pytest.mark.parametrize(
     ("config", "sentence"),
     [
-        ([], "c.json: found a list of 0 where an object with named fields was expected"),
+        ([], "c.json: found [] where an object with named fields was expected"),
         ({}, "c.json: field 'model_type' is missing; it should be text"),
         ({"model_type": 3}, "c.json: field 'model_type' is 3; it should be text"),
         ({"model_type": "qwen3moe"}, "'qwen3moe', which cannot be counted (did you mean 'qwen3_moe'?); it should"),
@@ -38,7 +38,7 @@ LLAMA = CONFIGS["Llama-3-8B"]
         (CONFIGS["Mixtral-8x7B"] | {"num_experts_per_tok": 9}, "is 9; it should be at most the number of experts, 8"),
         (CONFIGS["OLMoE-1B-7B"] | {"head_dim": 64}, "'head_dim' is 64; it should be absent, or hidden_size /"),
         (CONFIGS["gpt-oss-20b"] | {"layer_types": ["x"] * 24}, "is 'x'; it should be a list of 'sliding_attention'"),
-        (CONFIGS["gpt-oss-20b"] | {"layer_types": ["x"]}, "is a list of 1; it should be one entry for each of the 24"),
+        (CONFIGS["gpt-oss-20b"] | {"layer_types": ["x"]}, "is ['x']; it should be one entry for each of the 24"),
         (CONFIGS["Qwen3-30B-A3B"] | {"mlp_only_layers": ["x"]}, "is 'x'; it should be a list of layer numbers"),
         (CONFIGS["Huginn-0125"] | {"injection_type": "add"}, "'injection_type' is 'add'; it should be 'linear'"),
     ],

@@ -174,10 +174,16 @@ BROKEN = [
     (lambda d: d["units"].update(bytes=3), "unknown field 'bytes'"),
     (lambda d: d.update(counts="some"), "'without-embeddings' or 'with-embeddings'"),
     (lambda d: d.update(resamples=[[1, 2]]), "rows of 14 finite numbers"),
-    (lambda d: d.update(resamples=[["x"]]), "rows of numbers"),
+    (lambda d: d.update(resamples=[["x"]]), "should be a number"),
     (lambda d: d.update(range={"size": [2, 1]}), "lowest comes first"),
     (lambda d: d.update(range={"sizes": [1, 2]}), "did you mean 'size'"),
-    (lambda d: d.update(rmse=-1), "zero or more"),
+    (lambda d: d.update(rmse=-1), "0 or more"),
+    (lambda d: d.update(rmse=10**400), "'rmse' is a number of more than 30 digits; it should be a finite number"),
+    (lambda d: d["coefficients"].update(A=10**400), "field 'A' is a number of more than 30 digits"),
+    (lambda d: d["units"].update(tokens=10**400), "finite number"),
+    (lambda d: d.update(range={"size": [1, 10**400]}), "finite number"),
+    (lambda d: d.update(note=json.loads("[" * 900 + "]" * 900)), "nested too deeply"),
+    (lambda d: d.update(name=None), "field 'name' is None; it should be text"),
 ]
 
 
@@ -230,3 +236,9 @@ def test_a_law_whose_coefficients_explode_says_so_instead_of_a_number():
     steep = replace(published(), coefficients={**published().coefficients, "theta": 1e6}, name="steep")
     with pytest.raises(InputError, match="steep: its coefficients give no finite gain"):
         steep.gain(Points(1e9, 1e11, recurrence=2, experts=8, loop=5e8, total=5e9))
+
+
+def test_a_law_may_have_been_fitted_on_any_finite_range(tmp_path):
+    data = published().to_dict() | {"range": {"size": [1, 10**30]}}
+    (tmp_path / "law.json").write_text(json.dumps(data))
+    assert ScalingLaw.load(tmp_path / "law.json").fitted_range.size == (1.0, 1e30)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -12,9 +12,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
-from loopscale.architecture.config_fields import LARGEST, found
-from loopscale.errors import InputError, nearest
-from loopscale.files import Fields, read_json, versioned, write_json
+from loopscale.errors import InputError, shown
+from loopscale.files import read_json, write_json
 from loopscale.laws import Counting, Points, costs
 
 Size: TypeAlias = Any
@@ -391,20 +390,10 @@ class Architecture:
     @classmethod
     def from_dict(cls, data: object, where: str = "architecture") -> Architecture:
         """Read an architecture from plain values; ``where`` names their origin in errors."""
-        values = versioned(data, where, "architecture", SCHEMA)
-        architecture = cls(
-            width=size(values, "width"),
-            vocabulary=size(values, "vocabulary"),
-            tied=values.take("tied", bool),
-            prelude=_stacks_from(values, "prelude"),
-            loop_block=_stacks_from(values, "loop_block"),
-            coda=_stacks_from(values, "coda"),
-            recurrence=size(values, "recurrence", default=1),
-            injection=size(values, "injection", least=0, default=0),
-            other=size(values, "other", least=0, default=0),
-            name=values.take("name", str, "model"),
-        )
-        values.done()
+        from loopscale.architecture.schema import ArchitectureFile  # pydantic is slow to import
+        from loopscale.schemas import parse
+
+        architecture = parse(ArchitectureFile, data, where).build()
         if not architecture.layers:
             raise InputError(f"{where}: it has no layers; 'prelude', 'loop_block' or 'coda' should hold some")
         return architecture
@@ -449,23 +438,9 @@ class Architecture:
         return sum(s.count * s.layer.attention.cached() * s.layer.seen(context) for s in stacks)
 
 
-def _stacks_from(values: Fields, part: str) -> tuple[Stack, ...]:
-    return tuple(
-        _stack_from(Fields(each, f"{values.where}: {part}[{index}]"))
-        for index, each in enumerate(values.take(part, list, []))
-    )
-
-
-def _stack_from(values: Fields) -> Stack:
-    stack = Stack(layer(values.object("layer")), size(values, "count", least=0))
-    values.done()
-    return stack
-
-
-_ATTENTIONS: Mapping[str, type[Attention | LatentAttention]] = {"grouped": Attention, "latent": LatentAttention}
-_BLOCKS: Mapping[str, type[FeedForward | MixtureOfExperts]] = {"dense": FeedForward, "mixture": MixtureOfExperts}
-_KINDS: Mapping[type[Any], str] = {part: kind for kind, part in [*_ATTENTIONS.items(), *_BLOCKS.items()]}
-_MAY_BE_ZERO = {"norms", "shared_hidden"}
+_KINDS: Mapping[type[Any], str] = {
+    Attention: "grouped", LatentAttention: "latent", FeedForward: "dense", MixtureOfExperts: "mixture",
+}  # fmt: skip
 
 
 def plain(value: Any, name: str = "value") -> Any:
@@ -475,84 +450,11 @@ def plain(value: Any, name: str = "value") -> Any:
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, tuple):
-        return [plain(each, name) for each in value]
+        return [plain(item, name) for item in value]
     if is_dataclass(value):
         kind = {"kind": _KINDS[type(value)]} if type(value) in _KINDS else {}
-        return kind | {each.name: plain(getattr(value, each.name), each.name) for each in fields(value)}
+        return kind | {field.name: plain(getattr(value, field.name), field.name) for field in fields(value)}
     try:
         return operator.index(value)
     except TypeError:
-        raise InputError(f"{name} is {found(value)}; only a model of whole dimensions can be saved") from None
-
-
-def size(values: Fields, name: str, least: int = 1, default: int | None = None) -> int:
-    """Take a whole number that a dimension can be."""
-    value = values.take(name, int) if default is None else values.take(name, int, default)
-    return _checked(values, name, value, least)
-
-
-def layer(values: Fields) -> Layer:
-    """Read one layer."""
-    read = Layer(
-        attention=_part(values.object("attention"), _ATTENTIONS),
-        feed_forward=_part(values.object("feed_forward"), _BLOCKS),
-        norms=size(values, "norms", least=0, default=2),
-        norm_bias=values.take("norm_bias", bool, False),
-    )
-    values.done()
-    return read
-
-
-def _part(values: Fields, kinds: Mapping[str, type[Any]]) -> Any:
-    kind = values.take("kind", str)
-    if kind not in kinds:
-        raise InputError(
-            f"{values.where}: field 'kind' is {found(kind)}{nearest(kind[:80], kinds)}; "
-            f"it should be {' or '.join(map(repr, kinds))}"
-        )
-    part = kinds[kind](**{each.name: _READERS[str(each.type)](values, each) for each in fields(kinds[kind])})
-    values.done()
-    if isinstance(part, MixtureOfExperts) and part.active_experts > part.routed:
-        found_both = f"'active_experts' is {part.active_experts} and 'routed' {part.routed}"
-        raise InputError(f"{values.where}: {found_both}; a token cannot use more experts than there are")
-    return part
-
-
-def _size(values: Fields, field: Any) -> int:
-    default = None if field.default is MISSING else field.default
-    return size(values, field.name, least=0 if field.name in _MAY_BE_ZERO else 1, default=default)
-
-
-def _optional_size(values: Fields, field: Any) -> int | None:
-    value = values.optional(field.name, int)
-    return None if value is None else _checked(values, field.name, value, 1)
-
-
-def _checked(values: Fields, name: str, value: int, least: int) -> int:
-    if not least <= value <= LARGEST:
-        wanted = f"a whole number from {least} to {LARGEST}"
-        raise InputError(f"{values.where}: field {name!r} is {found(value)}; it should be {wanted}")
-    return value
-
-
-def _flag(values: Fields, field: Any) -> bool:
-    return values.take(field.name, bool, field.default)
-
-
-def _qk_norm(values: Fields, field: Any) -> QKNorm:
-    word = values.take(field.name, str, field.default.value)
-    try:
-        return QKNorm(word)
-    except ValueError:
-        choices = " or ".join(repr(each.value) for each in QKNorm)
-        raise InputError(f"{values.where}: field {field.name!r} is {found(word)}; it should be {choices}") from None
-
-
-_READERS: Mapping[str, Callable[[Fields, Any], Any]] = {
-    "Size": _size,
-    "int": _size,
-    "int | None": _optional_size,
-    "bool": _flag,
-    "QKNorm": _qk_norm,
-}
-"""By the annotation of the field: a new field of a layer is written and read without a line here."""
+        raise InputError(f"{name} is {shown(value)}; only a model of whole dimensions can be saved") from None

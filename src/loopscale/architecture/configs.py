@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from loopscale.architecture.architecture import (
@@ -18,8 +19,7 @@ from loopscale.architecture.architecture import (
     QKNorm,
     Stack,
 )
-from loopscale.architecture.config_fields import ConfigFields, found
-from loopscale.errors import InputError, nearest
+from loopscale.errors import InputError, nearest, shown
 from loopscale.files import read_json
 
 Block: TypeAlias = FeedForward | MixtureOfExperts
@@ -29,6 +29,74 @@ MOST_LAYERS = 10_000
 EXPERTS = ("num_experts", "num_local_experts")
 """One field under two names, which transformers takes for one another."""
 _SLIDING, _FULL = "sliding_attention", "full_attention"
+
+
+LARGEST = 10**12
+"""No dimension of a model is larger; a file that says so is wrong."""
+NO_DEFAULTS: Mapping[str, Any] = MappingProxyType({})
+
+
+class ConfigFields:
+    """A config being read. Keys that nobody asks for do not matter: such files carry much else.
+
+    ``defaults`` holds what the family's own class assumes for a field that is absent.
+    """
+
+    def __init__(self, data: object, where: str, defaults: Mapping[str, Any] = NO_DEFAULTS) -> None:
+        if not isinstance(data, Mapping):
+            raise InputError(f"{where}: found {shown(data)} where an object with named fields was expected")
+        self.data = data
+        self.where = where
+        self._defaults = defaults
+
+    def size(self, *names: str, least: int = 1, most: int = LARGEST) -> int:
+        """Return a whole number; where a field goes by several names, the first one present."""
+        name = next((each for each in names if each in self.data), " or ".join(names))
+        wanted = f"a whole number, {least} or more"
+        value = self._value(name, wanted)
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise self.wrong(name, value, wanted)
+        if value > most:
+            raise self.wrong(name, value, f"at most {most}")
+        return value
+
+    def optional_size(self, name: str, least: int = 1) -> int | None:
+        """Return a whole number, or None when the field is null, or absent without a default."""
+        absent = name not in self.data and name not in self._defaults
+        return None if absent or self._value(name, "") is None else self.size(name, least=least)
+
+    def flag(self, name: str) -> bool:
+        """Return true or false."""
+        value = self._value(name, "true or false")
+        if not isinstance(value, bool):
+            raise self.wrong(name, value, "true or false")
+        return value
+
+    def word(self, name: str, *choices: str) -> str:
+        """Return a text, one of ``choices`` where there are any."""
+        wanted = " or ".join(map(repr, choices)) or "text"
+        value = self._value(name, wanted)
+        if not isinstance(value, str) or (choices and value not in choices):
+            raise self.wrong(name, value, wanted)
+        return value
+
+    def items(self, name: str) -> list[Any]:
+        """Return a list, empty when the field is null or absent."""
+        value = self.data.get(name)
+        if value is not None and not isinstance(value, list | tuple):
+            raise self.wrong(name, value, "a list")
+        return list(value or ())
+
+    def wrong(self, name: str, value: object, wanted: str) -> InputError:
+        """Return the error for a field that holds ``value`` instead of what is wanted."""
+        return InputError(f"{self.where}: field {name!r} is {shown(value)}; it should be {wanted}")
+
+    def _value(self, name: str, wanted: str) -> Any:
+        if name in self.data:
+            return self.data[name]
+        if name not in self._defaults:
+            raise InputError(f"{self.where}: field {name!r} is missing; it should be {wanted}")
+        return self._defaults[name]
 
 
 def plain(
@@ -391,7 +459,7 @@ def _of_family(data: Mapping[str, Any], where: str) -> Architecture:
     kind = ConfigFields(data, where).word("model_type")
     if kind not in FAMILIES:
         raise InputError(
-            f"{where}: field 'model_type' is {found(kind)}, which cannot be counted{nearest(kind[:80], FAMILIES)}; "
+            f"{where}: field 'model_type' is {shown(kind)}, which cannot be counted{nearest(kind[:80], FAMILIES)}; "
             f"it should be one of {', '.join(FAMILIES)}"
         )
     family = FAMILIES[kind]

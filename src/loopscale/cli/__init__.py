@@ -217,6 +217,7 @@ VERBS = {
     "report": "One page for a fit, a plan, a sweep or an evaluation.",
     "count": "Parameters, FLOPs and memory of a model or a config.json.",
     "laws": "The published scaling laws, with what they were fitted on.",
+    "schema": "The JSON Schema of a file that loopscale reads.",
     "train": "Train a looped MoE by a TOML file, on a laptop or under torchrun; stopped runs go on.",
     "sweep": "Train a grid of runs on this machine, Ray or SLURM, and give their losses to `fit`.",
     "app": "The explorer: plan and fit in the browser.",
@@ -231,6 +232,7 @@ MODULES = {
     "next": "fit",
     "report": "figures",
     "laws": "count",
+    "schema": "count",
     "generate": "model",
     "routing": "model",
 }

@@ -1,4 +1,4 @@
-"""``loopscale count``."""
+"""``loopscale count``, ``loopscale laws`` and ``loopscale schema``."""
 
 from __future__ import annotations
 
@@ -83,6 +83,23 @@ def _span(law: ScalingLaw, axis: str) -> str:
         return "not stated"
     ends = ["?" if each is None else format_count(each, 2) for each in (low, high)]
     return ends[0] if ends[0] == ends[1] else "–".join(ends)
+
+
+@click.command("schema")
+@click.argument("name", required=False)
+def schema_command(name: str | None) -> None:
+    """Print the JSON Schema of a kind of file, for editors and other programs; without NAME, list the kinds.
+
+    \b
+    loopscale schema
+    loopscale schema law > law.schema.json
+    """
+    from loopscale.schemas import SCHEMAS, json_schema
+
+    if name is None:
+        click.echo("\n".join(SCHEMAS))
+    else:
+        print_json(json_schema(name))
 
 
 @click.command("count")

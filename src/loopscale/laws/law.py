@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from loopscale.arrays import BoolArray, FloatArray
 from loopscale.errors import InputError, nearest, shown
-from loopscale.files import Fields, read_json, versioned, write_json
+from loopscale.files import read_json, write_json
 from loopscale.laws import costs
 from loopscale.laws.forms import (
     Coefficient,
@@ -336,35 +336,26 @@ class ScalingLaw:
     @classmethod
     def from_dict(cls, data: object, where: str = "law") -> ScalingLaw:
         """Read a law from plain values; ``where`` names their origin in errors."""
-        fields = versioned(data, where, "law", SCHEMA)
-        outer, recurrence = fields.take("outer", str), fields.take("mapping", str)
-        counts = fields.take("counts", str)
-        if counts not in {each.value for each in Counting}:
-            raise InputError(
-                f"{where}: field 'counts' is {shown(counts)}; it should be "
-                + " or ".join(repr(each.value) for each in Counting)
-            )
-        units = fields.object("units")
-        resamples = fields.optional("resamples", list)
+        from loopscale.laws.schema import LawFile  # pydantic is slow to import
+        from loopscale.schemas import parse
+
+        file = parse(LawFile, data, where)
         try:
-            law = cls(
-                outer=outer_law(outer),
-                mapping=mapping(recurrence),
-                coefficients=fields.numbers("coefficients"),
-                units=Units(units.take("parameters", float), units.take("tokens", float)),
-                counts=Counting(counts),
-                name=fields.take("name", str),
-                source=fields.take("source", str, ""),
-                note=fields.take("note", str, ""),
-                rmse=fields.optional("rmse", float),
-                fitted_range=_range_from(fields),
-                resamples=None if resamples is None else _matrix(resamples, where),
+            return cls(
+                outer=outer_law(file.outer),
+                mapping=mapping(file.mapping),
+                coefficients=file.coefficients,
+                units=Units(file.units.parameters, file.units.tokens),
+                counts=file.counts,
+                name=file.name,
+                source=file.source,
+                note=file.note,
+                rmse=file.rmse,
+                fitted_range=FittedRange(**{axis: getattr(file.range, axis) or (None, None) for axis in AXES}),
+                resamples=None if file.resamples is None else _matrix(file.resamples),
             )
         except InputError as error:
-            raise error if str(error).startswith(where) else InputError(f"{where}: {error}") from None
-        units.done()
-        fields.done()
-        return law
+            raise InputError(f"{where}: {error}") from None
 
     def save(self, path: str | Path) -> None:
         """Write the law as JSON."""
@@ -438,28 +429,8 @@ def _checked_resamples(law: ScalingLaw) -> FloatArray:
     return array
 
 
-def _matrix(rows: list[Any], where: str) -> FloatArray:
+def _matrix(rows: list[list[float]]) -> FloatArray:
     try:
         return np.asarray(rows, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise InputError(f"{where}: field 'resamples' should be rows of numbers, all of one length") from None
-
-
-def _range_from(fields: Fields) -> FittedRange:
-    spans = Fields(fields.take("range", dict, {}), f"{fields.where}: range")
-    found = {axis: _span(spans, axis) for axis in AXES}
-    spans.done()
-    return FittedRange(**found)
-
-
-def _span(spans: Fields, axis: str) -> tuple[float | None, float | None]:
-    pair = spans.optional(axis, list)
-    if pair is None:
-        return (None, None)
-    numbers = [each for each in pair if isinstance(each, int | float) and not isinstance(each, bool)]
-    if len(pair) != 2 or len(numbers) + pair.count(None) != 2 or not np.isfinite(numbers).all():
-        raise InputError(f"{spans.where}: {axis} is {shown(pair)}; it should be [lowest, highest], null where unknown")
-    if len(numbers) == 2 and numbers[0] > numbers[1]:
-        raise InputError(f"{spans.where}: {axis} is {shown(pair)}; the lowest comes first")
-    low, high = pair
-    return (None if low is None else float(low), None if high is None else float(high))
+    except ValueError:
+        raise InputError("field 'resamples' should be rows of numbers, all of one length") from None

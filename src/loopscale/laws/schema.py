@@ -1,0 +1,63 @@
+"""The law file: what ``ScalingLaw.save`` writes and people write by hand."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from loopscale.errors import shown
+from loopscale.laws.law import SCHEMA, Counting
+from loopscale.schemas import File, Record
+
+
+def _ordered(span: tuple[float | None, float | None]) -> tuple[float | None, float | None]:
+    low, high = span
+    if low is not None and high is not None and low > high:
+        raise ValueError(f"found {shown([low, high])}; the lowest comes first")
+    return span
+
+
+Span = Annotated[tuple[float | None, float | None], AfterValidator(_ordered)]
+
+
+class UnitsRecord(Record):
+    """How many parameters and tokens make one unit of N and D in the coefficients."""
+
+    parameters: float
+    tokens: float
+
+
+class RangeRecord(Record):
+    """The span of each axis that the law was fitted on: [lowest, highest], null where unknown."""
+
+    size: Span | None = None
+    """Active parameters, counted as ``counts`` says."""
+    tokens: Span | None = None
+    experts: Span | None = None
+    recurrence: Span | None = None
+
+
+class LawFile(File):
+    """A scaling law: the names of its parts and its coefficients."""
+
+    KIND, VERSION = "law", SCHEMA
+
+    name: str
+    source: str = ""
+    """Where the coefficients come from."""
+    note: str = ""
+    outer: str
+    """The outer law: loss from N, D and E."""
+    mapping: str
+    """The recurrence mapping: what R passes are worth."""
+    coefficients: dict[str, float]
+    """Every coefficient of the two, by name. Exponents are negative: L = A N^alpha + B D^beta + c."""
+    units: UnitsRecord
+    counts: Counting
+    """Whether parameter counts include embeddings."""
+    rmse: float | None = Field(default=None, ge=0)
+    """Root-mean-square error of the fit, in nats."""
+    range: RangeRecord = RangeRecord()
+    resamples: list[list[float]] | None = None
+    """Coefficients of refits on resampled data, one row each."""
