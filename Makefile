@@ -1,14 +1,14 @@
-# Everything happens in a virtual environment of the project's own; nothing else is needed.
+# Every target runs in a virtual environment of the project's own.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 WORKERS ?= 2
 
-# Tests against public sweeps read them from this folder, and skip without it. By default: beside the checkout, if there.
+# Folder of public sweeps that some tests read; they are skipped without it. Default: ../shared/data, if it exists.
 export LOOPSCALE_DATA ?= $(realpath $(wildcard ../shared/data))
 
-# Fits work on small matrices: more threads only get in each other's way.
+# Fits work on small matrices, where more threads are slower.
 export OPENBLAS_NUM_THREADS ?= 1
 
 .PHONY: run test test-all test-vllm bench docs lint chromium clean
@@ -16,11 +16,16 @@ export OPENBLAS_NUM_THREADS ?= 1
 run: $(VENV)/train.stamp
 	@$(BIN)/loopscale demo --out out
 
+# The model's tests run twice: other kernels round differently, as another machine would.
+OTHER_KERNELS := ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE
+
 test: lint chromium
 	$(BIN)/pytest -n $(WORKERS)
+	$(OTHER_KERNELS) $(BIN)/pytest -n $(WORKERS) tests/model
 
 test-all: lint chromium
 	$(BIN)/pytest -n $(WORKERS) -m ""
+	$(OTHER_KERNELS) $(BIN)/pytest -n $(WORKERS) -m "" tests/model tests/train
 
 test-vllm: .venv-vllm/stamp
 	.venv-vllm/bin/python tests/model/vllm_parity.py
@@ -29,7 +34,7 @@ test-vllm: .venv-vllm/stamp
 bench: $(VENV)/bench.stamp chromium
 	$(BIN)/python benchmarks/run.py
 
-# The site is in site/; its figures are drawn anew.
+# Builds the site into site/ and redraws its figures.
 docs: $(VENV)/docs.stamp
 	@rm -rf docs/figures
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
@@ -38,8 +43,9 @@ lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
 
-# The explorer is tested in a real browser.
+# The explorer's tests use a real browser.
 chromium:
 	@command -v chromium > /dev/null || command -v chromium-browser > /dev/null || command -v google-chrome > /dev/null || \
 	{ test "$$(id -u)" = 0 && command -v apt-get > /dev/null && echo "Installing Chromium ..." && \
@@ -56,11 +62,11 @@ $(VENV)/core.stamp: constraints.txt pyproject.toml
 	@$(PIP) -c constraints.txt -e .
 	@touch $@
 
-# torch goes first and by its exact version: a range lets pip choose a build of several gigabytes.
+# torch is installed first, by its exact version: with a range, pip may choose a CUDA build of several gigabytes.
 $(VENV)/train.stamp: $(VENV)/core.stamp
 	@echo "Adding what training needs ..."
 	@$(PIP) torch==2.13.0
-	@$(PIP) -c constraints.txt -e '.[train]'
+	@$(PIP) -c constraints.txt -e '.[corpus,train]'
 	@touch $@
 
 $(VENV)/dev.stamp: $(VENV)/train.stamp
@@ -68,17 +74,17 @@ $(VENV)/dev.stamp: $(VENV)/train.stamp
 	@$(PIP) -c constraints.txt -e '.[dev]'
 	@touch $@
 
-# The API pages are read from the source, so the site needs no torch.
+# The API pages are built from the source, so the site needs no torch.
 $(VENV)/docs.stamp: $(VENV)/core.stamp
 	@$(PIP) -c constraints.txt -e '.[docs]'
 	@touch $@
 
-# Peers that benchmarks are measured against.
+# Packages that the benchmarks compare with.
 $(VENV)/bench.stamp: $(VENV)/dev.stamp
 	@$(PIP) -c constraints.txt -e '.[bench]'
 	@touch $@
 
-# vLLM pins versions of its own; what it brings for pictures and sound has no build for this torch.
+# vLLM pins its own versions; the image and audio packages it installs have no build for this torch.
 .venv-vllm/stamp: pyproject.toml
 	@test -x .venv-vllm/bin/python || $(PYTHON) -m venv .venv-vllm
 	@.venv-vllm/bin/pip install --quiet --disable-pip-version-check torch==2.13.0

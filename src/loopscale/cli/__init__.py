@@ -1,4 +1,4 @@
-"""The command ``loopscale``: one verb per room. Verbs load when they are called, so that each starts fast."""
+"""The command ``loopscale``. Each subcommand is imported when it is called, so that every one starts fast."""
 
 from __future__ import annotations
 
@@ -6,56 +6,25 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import click
-from rich import box
-from rich.console import Console
-from rich.table import Table as RichTable
 
 from loopscale import __version__, quantities
 from loopscale.architecture import RUNGS, Architecture, at_width, read_config, rung, rung_name
-from loopscale.errors import InputError, nearest, shown
+from loopscale.console import console, print_table, progress_bar
+from loopscale.errors import InputError, LoopscaleError, missing_package, nearest, shown
 from loopscale.files import finite
 from loopscale.laws import DEFAULT, find_law
 
-
-def console() -> Console:
-    """Return the console that tables go to; wide enough for one when the output is a file or a pipe."""
-    wide = Console()
-    return wide if wide.is_terminal else Console(width=140)
+__all__ = ["console", "main", "print_table", "progress_bar"]
 
 
 def print_json(data: object) -> None:
     """Print strict JSON: NaN and infinities become null."""
     click.echo(json.dumps(finite(data), indent=1, allow_nan=False))
-
-
-def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], left: Sequence[str] = ()) -> None:
-    """Print a table; numbers stand right, the columns in ``left`` stand left."""
-    table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in columns:
-        table.add_column(name, justify="left" if name in left else "right", no_wrap=name not in left)
-    for row in rows:
-        table.add_row(*row)
-    out = console()
-    if title:
-        out.print(f"[bold]{title}[/]", highlight=False)
-    out.print(table)
-
-
-@contextmanager
-def progress_bar(what: str, total: int) -> Iterator[Callable[[int, int], None]]:
-    """Show a bar on standard error while the block runs; it takes the number done and the total."""
-    from rich.progress import Progress
-
-    out = Console(stderr=True)
-    with Progress(console=out, transient=True, disable=not out.is_terminal) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda done, of: bar.update(task, completed=done, total=of)
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -207,24 +176,24 @@ def reference(text: str) -> tuple[Architecture, int]:
 
 
 VERBS = {
-    "plan": "The best size, experts and recurrence under your budgets.",
-    "predict": "The loss of one model after so many tokens.",
-    "profile": "How loss and the best choice change along an axis.",
-    "fit": "A law with honest intervals from your own sweep.",
-    "compare": "Which recurrence mapping predicts held-out runs best.",
-    "next": "The runs that would make a plan surest, per FLOP.",
-    "figures": "The paper's figures from any law, sweep and results.",
-    "report": "One page for a fit, a plan, a sweep or an evaluation.",
-    "count": "Parameters, FLOPs and memory of a model or a config.json.",
-    "laws": "The published scaling laws, with what they were fitted on.",
-    "schema": "The JSON Schema of a file that loopscale reads.",
-    "train": "Train a looped MoE by a TOML file, on a laptop or under torchrun; stopped runs go on.",
-    "sweep": "Train a grid of runs on this machine, Ray or SLURM, and give their losses to `fit`.",
-    "app": "The explorer: plan and fit in the browser.",
+    "plan": "Find the best size, experts and recurrence under your budgets.",
+    "predict": "Predict the loss of one model after a number of tokens.",
+    "profile": "Show how loss and the best choice change along one axis.",
+    "fit": "Fit a law with calibrated intervals to your own sweep.",
+    "compare": "Compare how well recurrence mappings predict held-out runs.",
+    "next": "Choose the runs that would reduce a plan's uncertainty most per FLOP.",
+    "figures": "Draw the paper's kinds of figures from any law, sweep and results.",
+    "report": "Write a one-page report of a fit, a plan, a sweep or an evaluation.",
+    "count": "Count parameters, FLOPs and memory of a model or a config.json.",
+    "laws": "List the published scaling laws and what they were fitted on.",
+    "schema": "Print the JSON Schema of a file that loopscale reads.",
+    "train": "Train a looped MoE from a TOML file, on a laptop or under torchrun; stopped runs resume.",
+    "sweep": "Train a grid of runs on this machine, Ray or SLURM, and export their losses for `fit`.",
+    "app": "Start the explorer: plan and fit in the browser.",
     "generate": "Continue a prompt with a looped model at several recurrences, side by side.",
-    "routing": "Expert-path diversity Psi of a checkpoint over a text file.",
-    "eval": "Benchmarks and validation loss of checkpoints at every recurrence.",
-    "demo": "The paper's designs and figures from its law, in one go.",
+    "routing": "Measure the expert-path diversity Psi of a checkpoint over a text file.",
+    "eval": "Measure benchmarks and validation loss of checkpoints at each recurrence.",
+    "demo": "Plan with the paper's law, train six tiny models, fit, compare and report.",
 }
 MODULES = {
     "predict": "plan",
@@ -237,6 +206,10 @@ MODULES = {
     "routing": "model",
 }
 """Verbs that share a module with another one; every other verb has the module of its name."""
+
+
+class ClosedPipe(Exception):  # noqa: N818 - not an error
+    """The reader of standard output, for example ``head``, has closed the pipe."""
 
 
 class Verbs(click.Group):
@@ -259,6 +232,12 @@ class Verbs(click.Group):
         if args and args[0] not in VERBS and not args[0].startswith("-"):
             ctx.fail(f"{shown(args[0])} is not a command{nearest(args[0], VERBS)}; choose from {', '.join(VERBS)}")
         return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:  # click itself would exit with code 1
+            raise ClosedPipe from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -283,15 +262,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the command; bad input ends in one sentence on standard error and exit code 2."""
     try:
         code = cli.main(args=argv, prog_name="loopscale", standalone_mode=False)
+        sys.stdout.flush()
     except click.ClickException as error:
         _stop(_command_path(error), error.format_message())
-    except InputError as error:
+    except ModuleNotFoundError as error:
+        _stop("loopscale", missing_package(error))
+    except LoopscaleError as error:
         _stop("loopscale", str(error))
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
-    except BrokenPipeError:  # the reader, say `head`, has seen enough
+    except (ClosedPipe, BrokenPipeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
+        code = 0
     sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -300,9 +282,9 @@ def _command_path(error: click.ClickException) -> str:
     return ctx.command_path if ctx is not None else "loopscale"
 
 
-def _stop(where: str, message: str) -> None:
+def _stop(where: str, message: str) -> NoReturn:
     if os.environ.get("RANK", "0") != "0":
-        time.sleep(10)  # the first process has most likely said the same; its launcher then ends this one
+        time.sleep(10)  # rank 0 has most likely printed the same sentence; its launcher then ends this process
     sentence = " ".join(message.split())
     click.echo(f"{where}: {sentence}", err=True)
     sys.exit(2)

@@ -56,7 +56,13 @@ def _list() -> None:
         )
         for law in PUBLISHED.values()
     ]
-    print_table("Published laws: what they were fitted on", columns, rows, left=columns[:4])
+    print_table(
+        "Published laws: what they were fitted on",
+        columns,
+        rows,
+        columns[:4],
+        optional=("counts", "outer law", "tokens"),
+    )
     console().print(
         "counts: parameters with or without embeddings. `loopscale laws NAME` shows coefficients and source."
     )

@@ -12,7 +12,7 @@ from loopscale.architecture import rung
 from loopscale.cli import console, print_table
 from loopscale.cli.plan import print_plan
 from loopscale.cli.profile import print_joint
-from loopscale.cli.sweep import run as run_sweep
+from loopscale.errors import check_extra
 from loopscale.figures import draw_isoflop_over_recurrence, draw_joint_optimum
 from loopscale.figures.capacity import draw_loss_over_recurrence, loss_over_recurrence
 from loopscale.figures.reports.parts import add_picture
@@ -42,6 +42,9 @@ def demo_command(ctx: click.Context, out: str, plan_only: bool) -> None:
     loopscale demo --out out
     loopscale demo --out out --plan-only
     """
+    if not plan_only:
+        check_extra("train", "loopscale demo (without --plan-only)")
+        check_extra("corpus", "loopscale demo (without --plan-only)")
     folder = make_folder(out)
     chosen, panels = _plan(folder)
     if plan_only:
@@ -76,6 +79,7 @@ def _plan(folder: Path) -> tuple[Plan, list[Panel]]:
 
 def _train(ctx: click.Context, folder: Path) -> Observations:
     """Train the demo's runs, or go on with them, and return what they reached."""
+    from loopscale.cli.sweep import run as run_sweep
     from loopscale.sweep.launch import observations
     from loopscale.sweep.spec import read_sweep
     from loopscale.sweep.store import Store

@@ -120,6 +120,8 @@ def _print(found: Prediction, law: ScalingLaw) -> None:
 
 
 COLUMNS = ("size", "E", "R", "active", "tokens", "loss", "memory", "FLOPs/token", "verdict")
+OPTIONAL = ("FLOPs/token", "active", "memory")
+"""Columns that a narrow terminal leaves out; --csv and --json have them all."""
 
 
 @click.command("plan")
@@ -262,7 +264,9 @@ def print_plan(found: Plan, top: int) -> None:
     out.print(costs(found), highlight=False)
     out.print(certainty(found), highlight=False)
     listed = [found.choice, *found.rivals(top)]
-    print_table("The choice and its near rivals", COLUMNS, map(_row, listed), left=("size", "verdict"))
+    print_table(
+        "The choice and its near rivals", COLUMNS, map(_row, listed), left=("size", "verdict"), optional=OPTIONAL
+    )
     axes = [axis for each in listed for axis in each.extrapolated]
     if axes:
         out.print(legend(axes), highlight=False)
@@ -270,7 +274,9 @@ def print_plan(found: Plan, top: int) -> None:
 
 def _print_front(found: Plan, cost: str) -> None:
     rows = [_row(each)[:-1] for each in found.pareto(cost)]
-    print_table(f"No other design beats these in both loss and {cost}", COLUMNS[:-1], rows, left=("size",))
+    print_table(
+        f"No other design beats these in both loss and {cost}", COLUMNS[:-1], rows, left=("size",), optional=OPTIONAL
+    )
 
 
 def _row(each: Candidate) -> tuple[str, ...]:

@@ -4,6 +4,11 @@ Importing this registers the model with the Auto classes. A saved checkpoint car
 ``trust_remote_code=True`` where loopscale is not installed.
 """
 
+from loopscale.errors import check_extra
+
+check_extra("train", "the model")
+
+# ruff: noqa: E402
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
 from loopscale.model.config import LoopedMoEConfig
