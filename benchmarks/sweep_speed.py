@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from loopscale.sweep.backends import usable_cores
+from loopscale.sweep.backends.local import usable_cores
 from timing import Ratio
 
 TOKENS = 300_000

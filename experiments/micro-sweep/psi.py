@@ -27,7 +27,7 @@ def main(out: Path) -> None:
     """Train, measure, write."""
     torch.set_num_threads(1)
     rows = []
-    for run in read_sweep(HERE / "micro.toml").runs:
+    for run in read_sweep("micro").runs:
         cell = run.cell
         if (cell.size, cell.recurrence, cell.seed) != ("d32", 4, 0) or cell.experts not in EXPERTS:
             continue

@@ -137,6 +137,17 @@ def format_bytes(value: float) -> str:
     return f"{value:.0f} B"
 
 
+def format_duration(seconds: float | None) -> str:
+    """Write a duration as ``42 s``, ``8 min``, ``3.5 h`` or ``12.0 days``; an unknown one as a dash."""
+    if seconds is None:
+        return "–"
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.1f} days"
+
+
 def plain(value: float) -> float:
     """Return a whole number as an int, so that JSON shows 8 and not 8.0."""
     number = float(value)

@@ -38,7 +38,7 @@ def test_the_page_says_the_fitted_coefficients(results):
 
 
 def test_every_run_of_the_sweeps_file_ships(results):
-    planned = {run.key: run.config for run in read_sweep(EXPERIMENT / "micro.toml").runs}
+    planned = {run.key: run.config for run in read_sweep("micro").runs}
     with results.DATA.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert {row["run"] for row in rows} == set(planned)

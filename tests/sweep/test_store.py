@@ -11,8 +11,10 @@ from multiprocessing import get_context
 import pytest
 from sweeps import open_sweep, write_sweep
 
+from loopscale.errors import StorageError
 from loopscale.sweep import store as store_module
-from loopscale.sweep.store import FILE, MOST_DEATHS, ClaimLost, Store, journal
+from loopscale.sweep.database import FILE, journal
+from loopscale.sweep.store import LEASE, MOST_CRASHES, ClaimLost, Store
 
 GRID = "[grid]\nrecurrence = [1, 2, 3]\ntokens = [64, 128]\n"
 
@@ -63,11 +65,11 @@ def test_an_observation_is_taken_once(store):
 def test_a_worker_whose_run_was_taken_over_can_change_nothing(store, monkeypatch):
     late = store.claim()
     with monkeypatch.context() as patch:
-        patch.setattr(store_module, "_begun", lambda pid: None)  # as if this process had died
-        assert store.claimable()[0] == late.key
+        patch.setattr(store_module, "started_at", lambda pid: None)  # as if this process had died
+        assert store.claimable()[0].key == late.key
         taken = store.claim()
     assert taken.key == late.key
-    assert not store.beat(late, 3, 1.0)
+    assert not store.heartbeat(late, 3, 1.0)
     for action in (lambda: store.record(late, 64, 2.5, {}), lambda: store.finish(late), lambda: store.fail(late, "no")):
         with pytest.raises(ClaimLost):
             action()
@@ -84,38 +86,65 @@ signal.pause()
 """
     other = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     key = other.stdout.readline().strip()
-    assert key not in store.claimable()
+    assert key not in claimable(store)
     other.kill()
     # It is not waited for: even a dead process that nobody buried holds nothing.
-    while key not in store.claimable():
+    while key not in claimable(store):
         time.sleep(0.01)
     assert store.claim().key == key
     other.wait()
 
 
-def test_a_worker_of_another_machine_is_dead_after_its_lease(store):
+def claimable(store):
+    return [run.key for run in store.claimable()]
+
+
+def as_if_elsewhere(store, key):
+    """Let the run's worker be a process of another machine."""
+    store.database().execute("UPDATE runs SET machine = 'elsewhere/1' WHERE key = ?", (key,))
+
+
+def test_a_worker_of_another_machine_is_lost_when_its_heartbeat_stands_still(store, monkeypatch):
+    claim, now = store.claim(), [1000.0]
+    monkeypatch.setattr(store_module.time, "monotonic", lambda: now[0])
+    as_if_elsewhere(store, claim.key)
+    assert claim.key not in claimable(store)
+    for _ in range(5):
+        now[0] += 0.9 * LEASE
+        assert store.heartbeat(claim, 1, 0.0)
+        assert claim.key not in claimable(store)
+    now[0] += LEASE + 1
+    assert claim.key in claimable(store)
+    assert store.claim().key == claim.key
+
+
+def test_clocks_of_two_machines_ten_minutes_apart_lose_no_living_worker(store, monkeypatch):
+    """Wall clocks are never compared: a worker that is 10 minutes ahead or behind keeps its run."""
     claim = store.claim()
-    elsewhere = "UPDATE runs SET machine = 'elsewhere/1', beat = ? WHERE key = ?"
-    store.database().execute(elsewhere, (time.time() - store.LEASE / 2, claim.key))
-    assert claim.key not in store.claimable()
-    store.database().execute(elsewhere, (time.time() - store.LEASE - 1, claim.key))
-    assert claim.key in store.claimable()
+    as_if_elsewhere(store, claim.key)
+    real = time.time()
+    for skew in (-600.0, 600.0):
+        monkeypatch.setattr(store_module.time, "time", lambda skew=skew: real + skew)
+        assert store.heartbeat(claim, 1, 0.0)
+        monkeypatch.setattr(store_module.time, "time", lambda: real)
+        assert claim.key not in claimable(store)
+        assert store.claim(only=[claim.key]) is None
 
 
 def test_a_run_that_kills_every_worker_fails_in_the_end_and_progress_absolves_it(store, monkeypatch):
-    monkeypatch.setattr(store_module, "_begun", lambda pid: None)
+    monkeypatch.setattr(store_module, "started_at", lambda pid: None)
     first = store.claim()
-    for deaths in range(1, MOST_DEATHS):
+    for crashes in range(1, MOST_CRASHES):
         again = store.claim()
-        assert again.key == first.key, deaths
-    store.beat(again, 5, 1.0)
+        assert again.key == first.key, crashes
+    store.heartbeat(again, 5, 1.0)
     assert store.claim().key == first.key
-    for _ in range(MOST_DEATHS - 1):
+    for _ in range(MOST_CRASHES - 1):
         other = store.claim()
     assert other.key != first.key
     failed = next(run for run in store.runs() if run.key == first.key)
     assert failed.state == "failed"
-    assert "died" in failed.error
+    assert "crashed" in failed.error
     assert store.retry_failed() == 1
 
 
@@ -124,10 +153,10 @@ def test_a_store_of_a_later_version_or_another_program_is_refused(tmp_path):
     sweep, store = open_sweep(path)
     with store:
         store.database().execute("PRAGMA user_version = 99")
-    with pytest.raises(ValueError, match=r"schema 99 is newer than this loopscale reads \(1\)"):
+    with pytest.raises(ValueError, match=r"schema 99 is newer than this loopscale reads \(2\)"):
         open_sweep(path)
     (sweep.results / FILE).write_bytes(b"not a database at all" * 100)
-    with pytest.raises(ValueError, match="cannot be used as the store of a sweep"):
+    with pytest.raises(StorageError, match=r"the database is damaged .* `loopscale sweep rebuild"):
         open_sweep(path)
     (sweep.results / FILE).unlink()
     sqlite3.connect(sweep.results / FILE).execute("CREATE TABLE other (x)")
@@ -182,4 +211,4 @@ def test_the_journal_suits_the_disk(tmp_path):
 
 
 def _configs(store):
-    return store.database().execute("SELECT config FROM runs ORDER BY place").fetchall()
+    return store.database().rows("SELECT config FROM runs ORDER BY position")

@@ -96,7 +96,7 @@ def test_time_is_up_and_a_later_call_goes_on(tmp_path):
         (("run", "--cores", "999"), "core 999 is not one of"),
         (("run", "--cores", "x"), "'x' is not a list of cores"),
         (("run", "--ray-address", "auto"), "--ray-address goes with --on ray"),
-        (("run", "--on", "slurm"), "say how many jobs there may be at once"),
+        (("run", "--on", "slurm"), "give the number of jobs at once with --workers"),
         (("run", "--on", "slurm", "--workers", "2", "--slurm", "partition"), "is not KEY=VALUE"),
         (("run", "--on", "slurm", "--workers", "1", "--slurm", "cluster=local", "--slurm", "tim=1"), "unknown setting"),
         (("run", "--detach"), "--detach goes with --on slurm"),

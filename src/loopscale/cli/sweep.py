@@ -1,4 +1,4 @@
-"""``loopscale sweep plan|run|status|export``."""
+"""``loopscale sweep plan|run|status|export|rebuild``."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from loopscale.cli import COUNT, WHOLE, Quantity, console, output_options, print_json, print_table
 from loopscale.errors import InputError
-from loopscale.quantities import format_bytes, format_count
-from loopscale.sweep.store import duration, progress, share_done
+from loopscale.quantities import format_bytes, format_count, format_duration
+from loopscale.sweep.store import progress, share_done
 from loopscale.tables import Table
 
 if TYPE_CHECKING:
     from loopscale.sweep.cost import Cost
     from loopscale.sweep.store import RunState
 
-_TICKS = {"done": "✓", "failed": "✗", "running": "▶", "waiting": "·"}
+_MARKS = {"done": "✓", "failed": "✗", "running": "▶", "waiting": "·"}
 
 
 def plan_row(cost: Cost, seconds: float) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def print_plan(name: str, rows: list[dict[str, Any]], workers: int) -> None:
     console().print(
         f"in all {format_count(total['flops'])} FLOPs as the paper counts ({format_count(total['flops_alone'])} if "
         f"every point were a run of its own), {format_count(total['real_flops'])} real; "
-        f"{duration(total['seconds'])} of one core, about {duration(spread)} of {workers}; "
+        f"{format_duration(total['seconds'])} of one core, about {format_duration(spread)} of {workers}; "
         f"{format_bytes(total['disk'])} of disk",
         highlight=False,
     )
@@ -78,48 +78,48 @@ def _group(size: str, experts: int, group: list[dict[str, Any]]) -> tuple[str, .
     return (
         size, str(experts), listed("recurrence"), listed("seed"), format_count(group[0]["active"]), str(len(group)),
         f"{added('observations'):.0f}", format_count(max(row["longest"] for row in group)),
-        format_count(added("flops")), format_count(added("real_flops")), duration(added("seconds")),
+        format_count(added("flops")), format_count(added("real_flops")), format_duration(added("seconds")),
         format_bytes(added("disk")),
     )  # fmt: skip
 
 
 @contextmanager
-def watch(name: str, quiet: bool) -> Iterator[Callable[[list[RunState]], None]]:
-    """Show the whole sweep and the runs at work, on standard error, while the block runs."""
+def show_progress(name: str, quiet: bool) -> Iterator[Callable[[list[RunState]], None]]:
+    """Show a bar for the whole sweep and one for each active run, on standard error, while the block runs."""
     out = Console(stderr=True)
     columns = (
         TextColumn("[bold]{task.description}"),
         BarColumn(),
         TaskProgressColumn(),
-        TextColumn("{task.fields[said]}"),
+        TextColumn("{task.fields[note]}"),
     )
     with Progress(*columns, TimeElapsedColumn(), console=out, disable=quiet or not out.is_terminal) as bars:
-        whole = bars.add_task(name, total=1.0, said="")
-        each: dict[str, Any] = {}
+        whole = bars.add_task(name, total=1.0, note="")
+        tasks: dict[str, Any] = {}
 
         def show(runs: list[RunState]) -> None:
-            bars.update(whole, completed=progress(runs).share, said=describe(runs))
+            bars.update(whole, completed=progress(runs).share, note=describe(runs))
             active = {run.key: run for run in runs if run.state == "running" and not run.stale}
-            for key in set(each) - set(active):
-                bars.remove_task(each.pop(key))
+            for key in set(tasks) - set(active):
+                bars.remove_task(tasks.pop(key))
             for key, run in active.items():
-                if key not in each:
-                    each[key] = bars.add_task(f"  {key}", total=run.steps, said="")
-                bars.update(each[key], completed=run.steps_done, said=f"{len(run.done)}/{len(run.points)} points")
+                if key not in tasks:
+                    tasks[key] = bars.add_task(f"  {key}", total=run.steps, note="")
+                bars.update(tasks[key], completed=run.steps_done, note=f"{len(run.done)}/{len(run.points)} points")
 
         yield show
 
 
 def describe(runs: Sequence[RunState]) -> str:
-    """Return how far a sweep is, in a line."""
+    """Return the progress of a sweep in one line."""
     now = progress(runs)
     failed = f", {now.failed} failed" if now.failed else ""
-    left = f", about {duration(now.seconds_left)} left" if now.seconds_left else ""
+    left = f", about {format_duration(now.seconds_left)} left" if now.seconds_left else ""
     return f"{now.done}/{len(runs)} runs, {now.observations}/{now.wanted} observations{failed}{left}"
 
 
 def print_summary(name: str, runs: Sequence[RunState]) -> None:
-    """Print how far a sweep is, and each failure in a line."""
+    """Print the progress of a sweep, and each failure in one line."""
     out = console()
     out.print(f"{name}: {describe(runs)}", highlight=False, markup=False)
     for run in runs:
@@ -128,10 +128,10 @@ def print_summary(name: str, runs: Sequence[RunState]) -> None:
 
 
 def print_status(name: str, runs: Sequence[RunState], every: bool) -> None:
-    """Print ticks by run, and failures with all that is known of them."""
+    """Print a mark for each run, a table of the active ones, and failures with their whole errors."""
     out = console()
     out.print(f"[bold]{name}[/]: {describe(runs)}", highlight=False)
-    out.print("".join(_TICKS[run.state] for run in runs), highlight=False)
+    out.print("".join(_MARKS[run.state] for run in runs), highlight=False)
     shown = [run for run in runs if every or run.state in ("running", "failed")]
     if shown:
         columns = ("", "run", "points", "steps", "done", "time", "worker")
@@ -148,10 +148,10 @@ def status_record(name: str, runs: Sequence[RunState]) -> dict[str, Any]:
 
 
 def _status(run: RunState) -> tuple[str, ...]:
-    worker = "gone; waits to be taken over" if run.stale else run.worker or ""
+    worker = "worker lost; will be retried" if run.stale else run.worker or ""
     return (
-        _TICKS[run.state], run.key, f"{len(run.done & set(run.points))}/{len(run.points)}", f"{run.steps:,}",
-        f"{share_done(run):.0%}", duration(run.seconds), worker,
+        _MARKS[run.state], run.key, f"{len(run.done & set(run.points))}/{len(run.points)}", f"{run.steps:,}",
+        f"{share_done(run):.0%}", format_duration(run.seconds), worker,
     )  # fmt: skip
 
 
@@ -162,19 +162,21 @@ def _cores(text: str) -> tuple[int, ...]:
         raise InputError(f"{text!r} is not a list of cores; write it like 0 or 0,1") from None
 
 
-FILE = click.argument("file", type=click.Path(), metavar="SWEEP.toml")
+FILE = click.argument("file", type=click.Path(), metavar="SWEEP")
 CORES = Quantity("CORE,…", _cores)
 
 
 @click.group("sweep")
 def sweep_command() -> None:
-    """Train a grid of runs as SWEEP.toml says; every finished point becomes an observation for `loopscale fit`.
+    """Train a grid of runs as a file says; every finished point becomes an observation for `loopscale fit`.
+
+    SWEEP is a TOML file, or the name of a sweep that comes with loopscale: micro.
 
     \b
-    loopscale sweep plan SWEEP.toml
-    loopscale sweep run SWEEP.toml --workers 2
-    loopscale sweep status SWEEP.toml
-    loopscale sweep export SWEEP.toml --out runs.csv
+    loopscale sweep plan sweep.toml
+    loopscale sweep run sweep.toml --workers 2
+    loopscale sweep status sweep.toml
+    loopscale sweep export sweep.toml --out runs.csv
     """
 
 
@@ -184,15 +186,15 @@ def sweep_command() -> None:
 @click.option("--speed", type=COUNT, help="FLOP/s of one worker, instead of timing a few steps here.")
 @output_options
 def plan(file: str, workers: int | None, speed: float | None, as_json: bool, as_csv: bool) -> None:
-    """Say what the sweep would train and what it costs, before anything starts.
+    """Print what the sweep would train and what it costs, before anything starts.
 
     \b
-    loopscale sweep plan SWEEP.toml
-    loopscale sweep plan SWEEP.toml --speed 5e9 --workers 64
+    loopscale sweep plan sweep.toml
+    loopscale sweep plan sweep.toml --speed 5e9 --workers 64
     """
     from contextlib import chdir
 
-    from loopscale.sweep.backends import usable_cores
+    from loopscale.sweep.backends.local import usable_cores
     from loopscale.sweep.cost import as_measured, at_speed
     from loopscale.sweep.launch import checked
 
@@ -200,7 +202,7 @@ def plan(file: str, workers: int | None, speed: float | None, as_json: bool, as_
     with chdir(sweep.root):
         seconds = at_speed(costs, speed) if speed else as_measured(costs, now=True)
     assert seconds is not None
-    rows = [plan_row(cost, each) for cost, each in zip(costs, seconds, strict=True)]
+    rows = [plan_row(cost, time) for cost, time in zip(costs, seconds, strict=True)]
     if as_json:
         print_json({"kind": "sweep plan", "name": sweep.name, "runs": rows})
     elif as_csv:
@@ -219,13 +221,14 @@ def plan(file: str, workers: int | None, speed: float | None, as_json: bool, as_
     help="Processes of this machine, a Ray cluster, or SLURM jobs.",
 )
 @click.option("--workers", type=WHOLE, help="Workers at once.  [default: one for each core]")
-@click.option("--cores", type=CORES, help="Cores to use, with --on local.  [default: all that may be]")
+@click.option("--cores", type=CORES, help="Cores to use, with --on local.  [default: all]")
+@click.option("--processes", type=WHOLE, help="Processes of a run on each node.  [default: gpus of [resources]]")
 @click.option("--ray-address", help="A running cluster, like auto or HOST:6379.  [default: one of this machine]")
 @click.option("--slurm", multiple=True, metavar="KEY=VALUE", help="A setting of the jobs, like partition=gpu.")
-@click.option("--detach", is_flag=True, help="Submit SLURM jobs and leave them to themselves.")
+@click.option("--detach", is_flag=True, help="Submit SLURM jobs and return.")
 @click.option("--retry-failed", is_flag=True, help="Try failed runs again.")
-@click.option("--limit", type=WHOLE, help="Do this many runs at most.")
-@click.option("--max-minutes", type=click.FloatRange(min=0), help="Stop after this time; a later call goes on.")
+@click.option("--limit", type=WHOLE, help="Train at most this many runs.")
+@click.option("--max-minutes", type=click.FloatRange(min=0), help="Stop after this time; a later call resumes.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
 def run(
     file: str,
@@ -236,49 +239,48 @@ def run(
     quiet: bool,
     **where: Any,
 ) -> None:
-    """Train what is not trained yet; Ctrl-C stops at a checkpoint, and the same command goes on.
+    """Train what is not trained yet; Ctrl-C stops at a checkpoint, and the same command resumes.
 
     \b
-    loopscale sweep run SWEEP.toml --workers 2
-    loopscale sweep run SWEEP.toml --cores 0 --max-minutes 60
-    loopscale sweep run SWEEP.toml --on ray --ray-address auto
-    loopscale sweep run SWEEP.toml --on slurm --workers 16 --slurm partition=cpu --slurm timeout_min=600
+    loopscale sweep run sweep.toml --workers 2
+    loopscale sweep run sweep.toml --cores 0 --max-minutes 60
+    loopscale sweep run sweep.toml --on ray --ray-address auto
+    loopscale sweep run sweep.toml --on slurm --workers 16 --slurm partition=cpu --slurm timeout_min=600
     """
-    from loopscale.sweep.backends import Place
+    from loopscale.sweep.backends import Backend, Limits, Supervisor
 
-    place = Place(**where)
-    if detach and place.on != "slurm":
+    backend = Backend(**where)
+    if detach and backend.on != "slurm":
         raise InputError("--detach goes with --on slurm: other workers end with this command")
-    place.warm()
+    backend.warm_up()
     from loopscale.sweep.launch import checked, opened
-    from loopscale.sweep.supervise import Limits, Supervisor
 
     sweep, costs = checked(file, progress=not quiet)
     with opened(sweep, costs) as store:
         if retry_failed:
             store.retry_failed()
-        launcher, workers = place.launcher(sweep)
-        crew = Supervisor(sweep, store, launcher, workers, Limits(limit, max_minutes))
+        launcher, workers = backend.launcher(sweep)
+        supervisor = Supervisor(sweep, store, launcher, workers, Limits(limit, max_minutes), backend.processes)
         if detach:
-            console().print(f"{sweep.name}: {crew.submit()} jobs submitted", highlight=False)
+            console().print(f"{sweep.name}: {supervisor.submit()} jobs submitted", highlight=False)
             return
-        with watch(sweep.name, quiet) as show:
-            crew.run(show)
-        found = store.runs()
-    print_summary(sweep.name, found)
-    if any(each.state == "failed" for each in found):
+        with show_progress(sweep.name, quiet) as show:
+            supervisor.run(show)
+        runs = store.runs()
+    print_summary(sweep.name, runs)
+    if any(run.state == "failed" for run in runs):
         raise SystemExit(1)
 
 
 @sweep_command.command("status")
 @FILE
-@click.option("--all", "every", is_flag=True, help="Show every run, not only those at work and failed ones.")
+@click.option("--all", "every", is_flag=True, help="Show every run, not only active and failed ones.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for other programs.")
 def status(file: str, every: bool, as_json: bool) -> None:
-    """Show how far the sweep is: ticks, failures with their errors, and the time left.
+    """Show the progress of the sweep: a mark for each run, failures with their errors, and the time left.
 
     \b
-    loopscale sweep status SWEEP.toml
+    loopscale sweep status sweep.toml
     """
     from loopscale.sweep.spec import read_sweep
     from loopscale.sweep.store import Store
@@ -296,10 +298,10 @@ def status(file: str, every: bool, as_json: bool) -> None:
 @FILE
 @click.option("--out", type=click.Path(), help="A CSV file.  [default: print it]")
 def export(file: str, out: str | None) -> None:
-    """Give the observations that are there, finished sweep or not, as a CSV that `loopscale fit` reads.
+    """Write the observations so far, finished sweep or not, as a CSV that `loopscale fit` reads.
 
     \b
-    loopscale sweep export SWEEP.toml --out runs.csv
+    loopscale sweep export sweep.toml --out runs.csv
     loopscale fit runs.csv --out law.json
     """
     from loopscale.sweep.launch import table
@@ -308,9 +310,32 @@ def export(file: str, out: str | None) -> None:
 
     sweep = read_sweep(file)
     with Store(sweep.results) as store:
-        found = table(sweep, store)
+        observations = table(sweep, store)
     if out is None:
-        click.echo(found.csv(), nl=False)
+        click.echo(observations.csv(), nl=False)
         return
-    found.save(out)
-    console().print(f"{len(found)} of {sweep.observations} observations are in {out}", highlight=False)
+    observations.save(out)
+    console().print(f"{len(observations)} of {sweep.observations} observations are in {out}", highlight=False)
+
+
+@sweep_command.command("rebuild")
+@FILE
+def rebuild(file: str) -> None:
+    """Restore the sweep's database from the results in the runs' folders, after it was damaged or lost.
+
+    The old database is kept under another name.
+
+    \b
+    loopscale sweep rebuild sweep.toml
+    """
+    from loopscale.sweep.launch import checked
+    from loopscale.sweep.launch import rebuild as rebuild_database
+
+    sweep, costs = checked(file, progress=True)
+    rebuilt = rebuild_database(sweep, costs)
+    out = console()
+    out.print(f"{sweep.name}: {rebuilt.observations} of {sweep.observations} observations restored", highlight=False)
+    for reason in rebuilt.skipped:
+        out.print(f"left out: {reason}", highlight=False, markup=False)
+    if rebuilt.old is not None:
+        out.print(f"the old database is {rebuilt.old}", highlight=False)

@@ -38,25 +38,25 @@ def at_speed(costs: Sequence[Cost], speed: float) -> list[float]:
 
 
 def as_measured(costs: Sequence[Cost], *, now: bool) -> list[float] | None:
-    """Return the seconds of each run as timed on this machine: ``now`` if need be, else None if never before."""
-    chosen, known = _chosen(costs), _read()
-    lacking = [cost for cost in chosen if _shape(cost) not in known]
-    if lacking and not now:
+    """Return the seconds of each run as timed on this machine: timed ``now`` if needed, or None if never before."""
+    sample, known = _sample(costs), _read()
+    missing = [cost for cost in sample if _shape(cost) not in known]
+    if missing and not now:
         return None
-    if lacking:
-        known |= {_shape(cost): _seconds_per_step(cost) for cost in lacking}
+    if missing:
+        known |= {_shape(cost): _seconds_per_step(cost) for cost in missing}
         _path().parent.mkdir(parents=True, exist_ok=True)
         write_json(_path(), known)
-    flops = [_per_step(cost) for cost in chosen]
-    rates = [_per_step(cost) / known[_shape(cost)] for cost in chosen]
+    flops = [_per_step(cost) for cost in sample]
+    rates = [_per_step(cost) / known[_shape(cost)] for cost in sample]
     return [cost.real / float(np.interp(_per_step(cost), flops, rates)) for cost in costs]
 
 
-def _chosen(costs: Sequence[Cost]) -> list[Cost]:
-    """Return a few runs, from the cheapest step to the dearest."""
+def _sample(costs: Sequence[Cost]) -> list[Cost]:
+    """Return a few runs, from the cheapest step to the most expensive."""
     ordered = [cost for _, cost in sorted({_per_step(cost): cost for cost in costs}.items())]
     picked = np.unique(np.linspace(0, len(ordered) - 1, min(MOST, len(ordered))).round().astype(int))
-    return [ordered[place] for place in picked]
+    return [ordered[index] for index in picked]
 
 
 def _per_step(cost: Cost) -> float:
@@ -65,7 +65,7 @@ def _per_step(cost: Cost) -> float:
 
 
 def _shape(cost: Cost) -> str:
-    """Return a name for all that the time of a step hangs on."""
+    """Return a name for everything that step time depends on."""
     run = cost.run.config.run
     settings = (run.batch, run.accumulate, run.precision, run.compile, run.activation_checkpointing)
     text = json.dumps([cost.model.to_dict(), cost.run.config.data.context, settings], default=str, sort_keys=True)
@@ -73,7 +73,7 @@ def _shape(cost: Cost) -> str:
 
 
 def _seconds_per_step(cost: Cost) -> float:
-    # Nothing is validated or kept, and the schedule is long enough not to end.
+    # Without validation and checkpoints, and with a schedule that does not end.
     config = cost.run.config.changed(run={"checkpoint_every": 0, "validate_every": 0, "tokens": 1e15, "track": ()})
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -81,9 +81,9 @@ def _seconds_per_step(cost: Cost) -> float:
         with tempfile.TemporaryDirectory() as folder:
             trainer = Trainer(config, Path(folder) / "timing")
             trainer.train(until=1)
-            began = time.perf_counter()
-            trainer.train(until=1 + STEPS, stop=lambda: time.perf_counter() - began > SECONDS and trainer.step > 1)
-            return (time.perf_counter() - began) / (trainer.step - 1)
+            start = time.perf_counter()
+            trainer.train(until=1 + STEPS, stop=lambda: time.perf_counter() - start > SECONDS and trainer.step > 1)
+            return (time.perf_counter() - start) / (trainer.step - 1)
     finally:
         torch.set_num_threads(threads)
 
@@ -93,8 +93,8 @@ def _path() -> Path:
 
 
 def _read() -> dict[str, float]:
-    found = read_json(_path()) if is_file(_path()) else {}
-    return found if isinstance(found, dict) else {}
+    times = read_json(_path()) if is_file(_path()) else {}
+    return times if isinstance(times, dict) else {}
 
 
 _STATES = 3
@@ -105,7 +105,7 @@ _ROW = 220
 
 @dataclass(frozen=True)
 class Cost:
-    """One run, counted."""
+    """The cost of one run."""
 
     run: Run
     model: LoopedMoEConfig
@@ -116,19 +116,19 @@ class Cost:
     real: float
     """Real FLOPs with the trunk trained once: attention and the output head too, and validation."""
     disk: float
-    """Bytes that stay."""
+    """Bytes that stay on disk."""
 
 
 def check_cells(sweep: Sweep) -> None:
-    """Build every model's configuration, for any vocabulary: an impossible cell is said before any time is spent."""
+    """Fail fast on invalid cells: build every model's configuration, for any vocabulary."""
     for run in sweep.runs:
         _model(run, lambda config: config.model.config(vocabulary=264, context=config.data.context), sweep)
 
 
 def open_tokens(sweep: Sweep, progress: bool) -> dict[str, TokenStore]:
-    """Return the tokens of every run, made once; runs that cannot cut a batch from theirs are refused."""
+    """Return the tokens of every run, prepared once; refuse runs whose tokens do not fill a batch."""
     stores: dict[str, TokenStore] = {}
-    found: dict[str, TokenStore] = {}
+    of_run: dict[str, TokenStore] = {}
     for run in sweep.runs:
         data, config = repr(run.config.data), run.config
         if data not in stores:
@@ -138,8 +138,8 @@ def open_tokens(sweep: Sweep, progress: bool) -> dict[str, TokenStore]:
                 Batches(stores[data], split=split, batch=config.run.batch, context=config.data.context, seed=0)
         except InputError as error:
             raise InputError(f"{sweep.path}: {run.cell}: {error}") from None
-        found[run.key] = stores[data]
-    return found
+        of_run[run.key] = stores[data]
+    return of_run
 
 
 def count(sweep: Sweep, tokens: dict[str, TokenStore]) -> list[Cost]:

@@ -1,4 +1,4 @@
-"""From a file to workers: everything that can be wrong is checked first, then the store is brought up to date."""
+"""From a file to workers: check everything that can be wrong, then bring the store up to date."""
 
 from __future__ import annotations
 
@@ -6,97 +6,105 @@ import json
 import shutil
 from collections.abc import Mapping
 from contextlib import chdir
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from loopscale.errors import InputError
+from loopscale.errors import InputError, LoopscaleError
 from loopscale.fit import Observations
 from loopscale.laws import Counting, Points
 from loopscale.sweep.cost import Cost, as_measured, check_cells, count, open_tokens
+from loopscale.sweep.database import FILE, set_aside
 from loopscale.sweep.spec import Run, Sweep, read_sweep
-from loopscale.sweep.store import RunState, Store, run_folder, transaction
+from loopscale.sweep.store import RunState, Store, run_folder
 from loopscale.sweep.worker import executed_steps
 from loopscale.tables import Table
-from loopscale.train.config import TrainConfig
-from loopscale.train.run_dir import FREE
+from loopscale.train.run_dir import FREE, read_summary, stored_config
 
 _FREE = FREE - {"validation_sequences"}
-"""What may change between two calls: how long a run is and what it reports, but not what is measured."""
+"""Settings that may change between two calls: how long a run is and what it reports, but not what is measured."""
 
 
 def update(store: Store, sweep: Sweep, costs: Mapping[str, float]) -> None:
     """Make the store's runs those of the file; refuse what would mix two sweeps."""
     before = {run.key: run for run in store.runs()}
-    with transaction(store.database()):
+    database = store.database()
+    with database.transaction():
         _check_name(store, sweep)
-        stored = {row["key"]: row["config"] for row in store.database().execute("SELECT key, config FROM runs")}
-        store.database().execute("UPDATE runs SET wanted = 0")
-        for place, run in enumerate(sweep.runs):
+        stored = {row["key"]: row["config"] for row in database.rows("SELECT key, config FROM runs")}
+        database.execute("UPDATE runs SET wanted = 0")
+        for position, run in enumerate(sweep.runs):
             if run.key not in stored:
-                _insert(store, run, place, costs[run.key])
-                continue
-            changed = _difference(json.loads(stored[run.key]), run.config.to_dict())
-            if changed:
-                _begin_anew(store, sweep, run, before.get(run.key), changed)
-            _renew(store, run, place, costs[run.key])
+                _insert(store, run)
+            else:
+                difference = _difference(json.loads(stored[run.key]), run.config.to_dict())
+                if difference:
+                    _replace_config(store, sweep, run, before.get(run.key), difference)
+            _refresh(store, run, position, costs[run.key])
 
 
 def _check_name(store: Store, sweep: Sweep) -> None:
-    """One folder holds one sweep: that of one name, from one file."""
-    for fact, found in (("name", sweep.name), ("file", sweep.path.name)):
+    """One folder holds one sweep, of one name and from one file."""
+    for fact, current in (("name", sweep.name), ("file", sweep.path.name)):
         kept = store.fact(fact)
         if kept is None:
-            store.set_fact(fact, found)
-        elif kept != found:
+            store.set_fact(fact, current)
+        elif kept != current:
             raise InputError(
-                f"{sweep.path}: {sweep.results} holds the sweep of the {fact} {kept!r}, and this one's is {found!r}; "
+                f"{sweep.path}: {sweep.results} holds the sweep of the {fact} {kept!r}, and this one's is {current!r}; "
                 "give this sweep another name and folder"
             )
 
 
-def _insert(store: Store, run: Run, place: int, cost: float) -> None:
+def _insert(store: Store, run: Run) -> None:
     store.database().execute(
-        "INSERT INTO runs (key, place, wanted, config, points, cost, state, steps) VALUES (?, ?, 1, ?, ?, ?, ?, ?)",
-        (run.key, place, *_written(run), cost, "waiting", executed_steps(run.config, run.points)),
+        "INSERT INTO runs (key, position, wanted, config, points, cost, state, steps) "
+        "VALUES (?, 0, 1, '', '', 0, 'waiting', 0)",
+        (run.key,),
     )
 
 
-def _renew(store: Store, run: Run, place: int, cost: float) -> None:
-    """Put in what the file says now; a finished run with a new point waits again."""
+def _refresh(store: Store, run: Run, position: int, cost: float) -> None:
+    """Store what the file says now; a finished run with a new point waits again."""
     database = store.database()
-    done = {row["tokens"] for row in database.execute("SELECT tokens FROM observations WHERE run = ?", (run.key,))}
-    finished = done >= set(run.points)
+    rows = database.rows("SELECT tokens FROM observations WHERE run = ?", (run.key,))
+    finished = {row["tokens"] for row in rows} >= set(run.points)
     database.execute(
-        "UPDATE runs SET wanted = 1, place = ?, config = ?, points = ?, cost = ?, steps = ?, "
-        "state = CASE WHEN state = 'done' AND NOT ? THEN 'waiting' WHEN state = 'waiting' AND ? THEN 'done' "
+        "UPDATE runs SET wanted = 1, position = ?, config = ?, points = ?, cost = ?, steps = ?, gpus = ?, nodes = ?, "
+        "cell = ?, state = CASE WHEN state = 'done' AND NOT ? THEN 'waiting' WHEN state = 'waiting' AND ? THEN 'done' "
         "ELSE state END WHERE key = ?",
-        (place, *_written(run), cost, executed_steps(run.config, run.points), finished, finished, run.key),
-    )
+        (
+            position, json.dumps(run.config.to_dict()), json.dumps(run.points), cost,
+            executed_steps(run.config, run.points), run.resources.gpus, run.resources.nodes,
+            json.dumps(asdict(run.cell)), finished, finished, run.key,
+        ),
+    )  # fmt: skip
 
 
-def _begin_anew(store: Store, sweep: Sweep, run: Run, before: RunState | None, changed: str) -> None:
-    """Let a run that has shown nothing yet be another; one that has is kept as it is."""
-    (count,) = store.database().execute("SELECT count(*) FROM observations WHERE run = ?", (run.key,)).fetchone()
-    if count or (before is not None and before.state == "running" and not before.stale):
-        what = "has observations" if count else "is at work"
+def _replace_config(store: Store, sweep: Sweep, run: Run, before: RunState | None, difference: str) -> None:
+    """Replace the config of a run without observations; refuse to change one that has some."""
+    database = store.database()
+    observed = bool(database.rows("SELECT tokens FROM observations WHERE run = ?", (run.key,)))
+    if observed or (before is not None and before.state == "running" and not before.stale):
+        what = "has observations" if observed else "is being trained"
         raise InputError(
-            f"{sweep.path}: run {run.key} of {sweep.results} {what}, and {changed}; "
+            f"{sweep.path}: run {run.key} of {sweep.results} {what}, and {difference}; "
             "give the changed sweep another name and folder"
         )
     shutil.rmtree(run_folder(sweep.results, run.key), ignore_errors=True)
-    store.database().execute(
-        "UPDATE runs SET state = 'waiting', error = NULL, claim = NULL, deaths = 0, steps_done = 0, seconds = 0 "
+    database.execute(
+        "UPDATE runs SET state = 'waiting', error = NULL, claim_id = NULL, crashes = 0, steps_done = 0, seconds = 0 "
         "WHERE key = ?",
         (run.key,),
     )
 
 
-def _difference(found: dict[str, Any], wanted: dict[str, Any]) -> str | None:
+def _difference(stored: dict[str, Any], current: dict[str, Any]) -> str | None:
     """Return the first setting in which two runs differ, in words."""
-    for section, values in wanted.items():
-        before = found.get(section)
+    for section, values in current.items():
+        before = stored.get(section)
         if section == "parallel" or not isinstance(values, dict) or not isinstance(before, dict):
             continue
         for name in {**before, **values}:
@@ -107,13 +115,8 @@ def _difference(found: dict[str, Any], wanted: dict[str, Any]) -> str | None:
     return None
 
 
-def _written(run: Run) -> tuple[str, str]:
-    config: TrainConfig = run.config
-    return json.dumps(config.to_dict()), json.dumps(run.points)
-
-
 def checked(path: str | Path, *, progress: bool) -> tuple[Sweep, list[Cost]]:
-    """Read a sweep, check every cell, make its tokens, and count what it costs."""
+    """Read a sweep, check every cell, prepare its tokens, and count what it costs."""
     sweep = read_sweep(path)
     check_cells(sweep)
     with chdir(sweep.root):
@@ -123,33 +126,91 @@ def checked(path: str | Path, *, progress: bool) -> tuple[Sweep, list[Cost]]:
 def opened(sweep: Sweep, costs: list[Cost]) -> Store:
     """Return the sweep's store with the runs of its file in it."""
     with chdir(sweep.root):
-        seconds = as_measured(costs, now=False) or [cost.real for cost in costs]
+        times = as_measured(costs, now=False) or [cost.real for cost in costs]
     store = Store(sweep.results, make=True)
-    update(store, sweep, {cost.run.key: each for cost, each in zip(costs, seconds, strict=True)})
+    update(store, sweep, {cost.run.key: seconds for cost, seconds in zip(costs, times, strict=True)})
     return store
+
+
+@dataclass(frozen=True)
+class Rebuilt:
+    """What a rebuilt database holds."""
+
+    observations: int
+    skipped: tuple[str, ...]
+    """Results that were left out, each with the reason."""
+    old: Path | None
+    """Where the old database is."""
+
+
+def rebuild(sweep: Sweep, costs: list[Cost]) -> Rebuilt:
+    """Make the database anew from the summaries in the runs' folders; the old one is kept under another name."""
+    _refuse_active(sweep)
+    old = set_aside(sweep.results) if sweep.results.is_dir() else None
+    results, skipped = _summaries(sweep)
+    with Store(sweep.results, make=True, rebuild=True) as store:
+        update(store, sweep, {cost.run.key: cost.real for cost in costs})
+        for key, tokens, summary in results:
+            store.restore(key, tokens, summary["validation_loss"], summary)
+        update(store, sweep, {cost.run.key: cost.real for cost in costs})
+    return Rebuilt(len(results), tuple(skipped), old)
+
+
+def _refuse_active(sweep: Sweep) -> None:
+    """Refuse to replace a database that living workers use; one that cannot be read has none that we can know of."""
+    if not (sweep.results / FILE).is_file():
+        return
+    try:
+        with Store(sweep.results) as store:
+            active = [run for run in store.runs() if run.state == "running" and not run.stale]
+    except LoopscaleError:
+        return
+    if active:
+        raise InputError(f"{sweep.path}: run {active[0].key} is being trained by {active[0].worker}; stop it first")
+
+
+def _summaries(sweep: Sweep) -> tuple[list[tuple[str, int, dict[str, Any]]], list[str]]:
+    """Return the results in the runs' folders that belong to the sweep as its file is now, and those that do not."""
+    results, skipped = [], []
+    for run in sweep.runs:
+        folder = run_folder(sweep.results, run.key)
+        for tokens in run.points:
+            point = folder / f"D{tokens}"
+            try:
+                config, summary = stored_config(point), read_summary(point)
+                if config is None or summary is None:
+                    continue
+                difference = _difference(config, run.config.to_dict())
+            except LoopscaleError as error:
+                skipped.append(str(error))
+                continue
+            if difference or summary["tokens"] != tokens:
+                skipped.append(f"{point}: {difference or 'its summary is of another length'}")
+            else:
+                results.append((run.key, tokens, summary))
+    return results, skipped
 
 
 _BESIDE = ("seed", "width", "layers", "learning_rate", "training_flops", "real_training_flops")
 
 
 def observations(sweep: Sweep, store: Store) -> tuple[Observations, dict[str, list[Any]]]:
-    """Return what the sweep has seen so far, and what else is known of each row, by column."""
-    runs = {run.key: run for run in sweep.runs}
-    found = {(key, tokens): facts for key, tokens, _, facts in store.observations()}
+    """Return the observations so far, and other columns that are known of each."""
+    recorded = {(key, tokens): facts for key, tokens, _, facts in store.observations()}
     rows = [
-        (run, tokens, found[key, tokens])
-        for key, run in runs.items()
+        (run, tokens, recorded[run.key, tokens])
+        for run in sweep.runs
         for tokens in run.points
-        if (key, tokens) in found
+        if (run.key, tokens) in recorded
     ]
     if not rows:
         raise InputError(f"{sweep.path}: no point of the sweep {sweep.name!r} is finished yet")
-    facts = {name: [each[name] for _, _, each in rows] for name in rows[0][2]}
-    counted = {
+    facts = {name: [values[name] for _, _, values in rows] for name in rows[0][2] if name in rows[-1][2]}
+    counts = {
         name: np.array(facts[name], float) for name in ("active", "tokens", "recurrence", "experts", "loop", "total")
     }
-    seen = Observations(
-        points=Points(**counted),
+    observed = Observations(
+        points=Points(**counts),
         loss=np.array(facts["validation_loss"]),
         run=np.array([run.key for run, _, _ in rows]),
         source=f"sweep {sweep.name}",
@@ -158,10 +219,10 @@ def observations(sweep: Sweep, store: Store) -> tuple[Observations, dict[str, li
     )
     beside = {"size": [run.cell.size for run, _, _ in rows], **{name: facts[name] for name in _BESIDE}}
     beside["label"] = [sweep.label(run, run.points[tokens]) for run, tokens, _ in rows]
-    return seen, beside
+    return observed, beside
 
 
 def table(sweep: Sweep, store: Store) -> Table:
-    """Return the observations under names that ``loopscale fit`` reads, with all that is known beside them."""
-    seen, beside = observations(sweep, store)
-    return Table({**seen.columns(), **beside})
+    """Return the observations under names that ``loopscale fit`` reads, with the other columns beside them."""
+    observed, beside = observations(sweep, store)
+    return Table({**observed.columns(), **beside})

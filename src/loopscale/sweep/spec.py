@@ -1,4 +1,4 @@
-"""SWEEP.toml: the sweep's name and folder, its cells, and the training run that each of them is."""
+"""SWEEP.toml: the sweep's name and folder, its cells, and the training run of each cell."""
 
 from __future__ import annotations
 
@@ -14,53 +14,65 @@ from typing import Any
 from loopscale.architecture import RUNGS, rung_name
 from loopscale.errors import InputError, nearest, shown
 from loopscale.files import Fields, read_json, read_toml
-from loopscale.quantities import format_count, parse_count
+from loopscale.quantities import count_of, format_count
+from loopscale.sweep.store import ONE, Resources
 from loopscale.train.config import TrainConfig
 
 AXES = ("size", "experts", "recurrence", "seed", "tokens")
+SHIPPED = Path(__file__).parent / "configs"
+"""Sweeps that come with loopscale; their names stand for their files in every sweep command."""
 
 
 @dataclass(frozen=True, order=True)
 class Cell:
-    """One trunk: what a run is trained for; its points along D come beside it."""
+    """One trunk: everything that a run is trained for, but its points along D."""
 
     size: str
     experts: int
     recurrence: int
     seed: int
+    settings: tuple[tuple[str, Any], ...] = ()
+    """Training fields that are axes of the grid, like ``("optimizer.learning_rate", 0.001)``."""
 
     @property
     def key(self) -> str:
         """The run's name, which is also its folder's."""
-        return f"{self.size}-E{self.experts}-R{self.recurrence}-s{self.seed}"
+        own = "".join(f"-{name.partition('.')[2]}={_text(value)}" for name, value in self.settings)
+        return f"{self.size}-E{self.experts}-R{self.recurrence}-s{self.seed}{own}"
 
     def __str__(self) -> str:
-        return f"size {self.size}, E = {self.experts}, R = {self.recurrence}, seed {self.seed}"
+        own = "".join(f", {name} = {value}" for name, value in self.settings)
+        return f"size {self.size}, E = {self.experts}, R = {self.recurrence}, seed {self.seed}{own}"
+
+
+def _text(value: Any) -> str:
+    return re.sub(r"[^A-Za-z0-9._+-]", "_", f"{value:g}" if isinstance(value, float) else str(value))
 
 
 GridPoints = dict[Cell, set[float]]
-"""The tokens wanted of each cell."""
+"""The tokens to train each cell for."""
 Axes = dict[str, tuple[Any, ...]]
 
 
 def read_axes(data: object, where: str, defaults: Mapping[str, tuple[Any, ...]]) -> Axes:
-    """Read a table whose every axis is a value or a list of values; what it leaves out is as in ``defaults``."""
+    """Read a table whose every axis is a value or a list of values; absent axes have their ``defaults``."""
     if not isinstance(data, dict):
         raise InputError(f"{where}: found {shown(data)} where a table was expected")
-    for name in data:
-        if name not in AXES:
-            raise InputError(f"{where}: unknown field {shown(name)}{nearest(name, AXES)}; axes are {', '.join(AXES)}")
-    found = {name: _values(data[name], name, where) if name in data else defaults.get(name, ()) for name in AXES}
-    for name, values in found.items():
+    fields = _flat({name: value for name, value in data.items() if name not in AXES}, where, AXES)
+    axes = {name: _values(data[name], name, where) if name in data else defaults.get(name, ()) for name in AXES}
+    axes |= {name: tuple(value if isinstance(value, list) else [value]) for name, value in fields.items()}
+    for name, values in axes.items():
         if not values:
             raise InputError(f"{where}: field {name!r} is missing or empty; give a value or a list of them")
-    return found
+    return axes
 
 
 def add_cells(axes: Axes, into: GridPoints) -> None:
     """Add every combination of some axes."""
-    for size, experts, recurrence, seed in product(*(axes[name] for name in AXES[:-1])):
-        into.setdefault(Cell(size, experts, recurrence, seed), set()).update(axes["tokens"])
+    fields = [name for name in axes if name not in AXES]
+    for size, experts, recurrence, seed, *values in product(*(axes[name] for name in (*AXES[:-1], *fields))):
+        settings = tuple(zip(fields, values, strict=True))
+        into.setdefault(Cell(size, experts, recurrence, seed, settings), set()).update(axes["tokens"])
 
 
 @dataclass(frozen=True)
@@ -82,22 +94,22 @@ class When:
         return cls({name: _values(value, name, where) for name, value in data.items()})
 
     def holds(self, cell: Cell, tokens: float | None = None) -> bool:
-        """Tell whether a cell, and a point of it, is meant."""
-        given = {**vars(cell), "tokens": tokens}
-        return all(given[name] in values for name, values in self.axes.items())
+        """Tell whether the condition holds for a cell, or for one of its points."""
+        values = {**vars(cell), "tokens": tokens}
+        return all(values[name] in allowed for name, allowed in self.axes.items())
 
     def __str__(self) -> str:
-        words = [f"{name} {' or '.join(map(_word, values))}" for name, values in self.axes.items()]
-        return ", ".join(words) or "every run"
+        parts = [f"{name} {' or '.join(map(_shown_value, values))}" for name, values in self.axes.items()]
+        return ", ".join(parts) or "every run"
 
 
-def _word(value: Any) -> str:
+def _shown_value(value: Any) -> str:
     return format_count(value) if isinstance(value, float) else str(value)
 
 
-def _values(given: object, name: str, where: str) -> tuple[Any, ...]:
-    """Return a value or a list of them as a tuple of the axis's kind; each once."""
-    listed = given if isinstance(given, list) else [given]
+def _values(data: object, name: str, where: str) -> tuple[Any, ...]:
+    """Return a value or a list of values as a tuple of the axis's type, without duplicates."""
+    listed = data if isinstance(data, list) else [data]
     return tuple(dict.fromkeys(_READERS[name](value, f"{where}: field {name!r}") for value in listed))
 
 
@@ -117,11 +129,10 @@ def _whole(least: int) -> Callable[[object, str], int]:
 
 
 def _tokens(value: object, where: str) -> float:
-    if isinstance(value, str):
-        return parse_count(value, where)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value < 1e18:
+    count = count_of(value, where)
+    if not 1 <= count < 1e18:
         raise InputError(f'{where} holds {shown(value)}; it should be a count of tokens like "20M"')
-    return float(value)
+    return count
 
 
 _READERS: dict[str, Callable[[object, str], Any]] = {
@@ -136,16 +147,16 @@ _READERS: dict[str, Callable[[object, str], Any]] = {
 _NEEDED = ("model", "experts", "recurrence", "tokens")
 
 
-def read_chosen(path: Path, defaults: Mapping[str, tuple[Any, ...]], into: GridPoints) -> None:
-    """Add the runs of a file: each row's ``model`` is a size's name or a rung."""
+def read_next_runs(path: Path, defaults: Mapping[str, tuple[Any, ...]], into: GridPoints) -> None:
+    """Add the runs that ``loopscale next`` wrote: each row's ``model`` is a size's name or a rung."""
     rows = _json(path) if path.suffix == ".json" else _csv(path)
     if not rows:
         raise InputError(f"{path}: it holds no run")
     for number, row in enumerate(rows, start=1):
         where = f"{path}: run {number}"
-        lacking = [name for name in _NEEDED if row.get(name) in (None, "")]
-        if lacking:
-            raise InputError(f"{where}: there is no {lacking[0]!r}; give what `loopscale next --csv` or --json prints")
+        missing = [name for name in _NEEDED if row.get(name) in (None, "")]
+        if missing:
+            raise InputError(f"{where}: there is no {missing[0]!r}; give what `loopscale next --csv` or --json prints")
         axes = {"size": row["model"], "tokens": _number(row["tokens"], "tokens", where)}
         axes |= {name: int(_number(row[name], name, where)) for name in ("experts", "recurrence")}
         add_cells(read_axes(axes, where, {**defaults, "tokens": ()}), into)
@@ -154,7 +165,7 @@ def read_chosen(path: Path, defaults: Mapping[str, tuple[Any, ...]], into: GridP
 def _json(path: Path) -> list[dict[str, Any]]:
     data = read_json(path)
     runs = data.get("runs") if isinstance(data, dict) and data.get("kind") == "design" else None
-    if not isinstance(runs, list) or not all(isinstance(each, dict) for each in runs):
+    if not isinstance(runs, list) or not all(isinstance(row, dict) for row in runs):
         raise InputError(f"{path}: this is not a choice of runs; make one with `loopscale next … --json > {path.name}`")
     return runs
 
@@ -180,19 +191,21 @@ def _number(value: object, name: str, where: str) -> float:
 
 
 BASE = "base"
-"""The size that is what [base.model] says, where no sizes are named."""
+"""The size of [base.model], where no sizes are named."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 @dataclass(frozen=True)
 class Run:
-    """One trunk and its points: what a worker does in one go."""
+    """One trunk and its points: what a worker claims at once."""
 
     cell: Cell
     config: TrainConfig
     """Its tokens are those of the longest point."""
     points: dict[int, float]
-    """Tokens as trained, in whole steps, and as asked for; shortest first."""
+    """Tokens as trained, in whole steps, and as the file says; shortest first."""
+    resources: Resources = ONE
+    """Processes and nodes that it needs."""
 
     @property
     def key(self) -> str:
@@ -207,16 +220,16 @@ class Sweep:
     path: Path
     name: str
     folder: str
-    """Where results go, seen from the file's own folder: both can be moved together."""
+    """Where results go, relative to the file's own folder: both can be moved together."""
     keep_models: bool
-    """Keep the cooled model of every point in Hugging Face form."""
+    """Keep the model of every point in Hugging Face form."""
     runs: tuple[Run, ...]
     labels: tuple[tuple[When, str], ...]
 
     @property
     def root(self) -> Path:
-        """The folder of the file; every path in it is seen from here."""
-        return self.path.resolve().parent
+        """The folder that paths in the file are relative to: the file's own, or the current one for a shipped file."""
+        return Path.cwd() if self.path.resolve().parent == SHIPPED else self.path.resolve().parent
 
     @property
     def results(self) -> Path:
@@ -228,41 +241,60 @@ class Sweep:
         """How many points there are in all."""
         return sum(len(run.points) for run in self.runs)
 
-    def label(self, run: Run, asked: float) -> str:
+    def label(self, run: Run, tokens: float) -> str:
         """Return the last label that holds for a point, or nothing."""
-        found = [label for when, label in self.labels if when.holds(run.cell, asked)]
-        return found[-1] if found else ""
+        matching = [label for when, label in self.labels if when.holds(run.cell, tokens)]
+        return matching[-1] if matching else ""
+
+
+def shipped_sweeps() -> tuple[str, ...]:
+    """Return the names of the sweeps that come with loopscale."""
+    return tuple(sorted(path.stem for path in SHIPPED.glob("*.toml")))
+
+
+def sweep_path(name: str | Path) -> Path:
+    """Return the file of a sweep: a path, or the name of one that comes with loopscale."""
+    if str(name) in shipped_sweeps():
+        return SHIPPED / f"{name}.toml"
+    if not Path(name).suffix and not Path(name).exists():
+        raise InputError(
+            f"{name}: no such file, and no sweep that comes with loopscale{nearest(str(name), shipped_sweeps())}; "
+            f"those are {', '.join(shipped_sweeps())}"
+        )
+    return Path(name)
 
 
 def read_sweep(path: str | Path) -> Sweep:
-    """Read a sweep's file; what it cannot mean is said before anything is done."""
+    """Read a sweep's file, or the one that a name stands for; refuse what it cannot mean before anything is done."""
+    path = sweep_path(path)
     where = str(path)
     data = Fields(read_toml(path), where)
     head = data.object("sweep")
     name = _name(head.take("name", str), f"{where}: [sweep]: field 'name'")
     folder = _inside(head.take("folder", str, name), f"{where}: [sweep]")
-    keep_models, chosen = head.take("keep_models", bool, False), head.optional("chosen", str)
+    keep_models = head.take("keep_models", bool, False)
+    next_runs = head.optional("next_runs", str) or head.optional("chosen", str)  # its name in loopscale 0.1
     head.done()
     base = data.take("base", dict, {})
     TrainConfig.from_dict(base, f"{where}: [base]")
     sizes = _sizes(data.take("sizes", dict, {}), where)
     grids = data.tables("grid")
     listed, overrides = data.take("runs", list, []), data.take("overrides", list, [])
-    labels = data.take("labels", list, [])
+    labels, resources = data.take("labels", list, []), _resources(data.take("resources", dict, {}), where)
     data.done()
     points: GridPoints = {}
     defaults = _defaults(base, sizes)
     tables = [(f"{where}: [grid]", grid) for grid in grids]
-    tables += [(f"{where}: [[runs]] {place}", each) for place, each in enumerate(listed, start=1)]
-    for place, table in tables:
-        add_cells(read_axes(table, place, defaults), points)
-    if chosen is not None:
-        read_chosen(Path(path).resolve().parent / chosen, defaults, points)
+    tables += [(f"{where}: [[runs]] {number}", run) for number, run in enumerate(listed, start=1)]
+    for title, table in tables:
+        add_cells(read_axes(table, title, defaults), points)
+    if next_runs is not None:
+        read_next_runs(path.resolve().parent / next_runs, defaults, points)
     if not points:
-        raise InputError(f"{where}: there is no run in it; give a [grid], [[runs]] or the 'chosen' of `loopscale next`")
-    changes = _overrides(overrides, where)
-    runs = tuple(_run(cell, asked, base, sizes, changes, where) for cell, asked in points.items())
-    return Sweep(Path(path), name, folder, keep_models, runs, _labels(labels, where))
+        raise InputError(f"{where}: it has no run; give a [grid], [[runs]] or the 'next_runs' of `loopscale next`")
+    build = _Builder(base, sizes, _overrides(overrides, where), resources, where)
+    runs = tuple(build.run(cell, tokens) for cell, tokens in points.items())
+    return Sweep(path, name, folder, keep_models, runs, _labels(labels, where))
 
 
 def _name(text: str, where: str) -> str:
@@ -289,7 +321,7 @@ def _sizes(data: dict[str, Any], where: str) -> dict[str, dict[str, Any]]:
 
 
 def _defaults(base: dict[str, Any], sizes: dict[str, dict[str, Any]]) -> dict[str, tuple[Any, ...]]:
-    """Return what an axis is where a table leaves it out: as in the base, and every size."""
+    """Return the values of axes that a table leaves out: those of [base], and every size."""
     model, run = base.get("model", {}), base.get("run", {})
     config = TrainConfig.from_dict({"run": run})
     return {
@@ -301,87 +333,115 @@ def _defaults(base: dict[str, Any], sizes: dict[str, dict[str, Any]]) -> dict[st
     }
 
 
-def _overrides(listed: list[Any], where: str) -> list[tuple[When, dict[str, Any]]]:
-    found = []
-    for place, each in enumerate(listed, start=1):
-        fields = Fields(each, f"{where}: [[overrides]] {place}")
-        # One trunk serves many D, so what is set cannot hang on D.
-        when = When.read(fields.take("when", dict, {}), fields.where, AXES[:-1])
-        found.append((when, _flat(fields.take("set", dict), fields.where)))
+def _resources(data: dict[str, Any], where: str) -> dict[str, Resources]:
+    """Read [resources], and [resources.SIZE] for sizes that differ; the key "" is every other size's."""
+    common = {name: value for name, value in data.items() if name in ("gpus", "nodes")}
+    tables = {"": common} | {name: value for name, value in data.items() if name not in common}
+    needs = {}
+    for size, table in tables.items():
+        title = f"{where}: [resources{'.' + size if size else ''}]"
+        fields = Fields({**common, **table} if isinstance(table, dict) else table, title)
+        gpus, nodes = fields.take("gpus", int, 1), fields.take("nodes", int, 1)
         fields.done()
-    return found
+        if min(gpus, nodes) < 1:
+            raise InputError(f"{title}: gpus and nodes should be 1 or more")
+        needs[size] = Resources(gpus, nodes)
+    return needs
 
 
-def _flat(given: dict[str, Any], where: str) -> dict[str, Any]:
+def _overrides(listed: list[Any], where: str) -> list[tuple[When, dict[str, Any]]]:
+    changes = []
+    for number, table in enumerate(listed, start=1):
+        fields = Fields(table, f"{where}: [[overrides]] {number}")
+        # One trunk serves many D, so a setting cannot depend on D.
+        when = When.read(fields.take("when", dict, {}), fields.where, AXES[:-1])
+        changes.append((when, _flat(fields.take("set", dict), f"{fields.where}: 'set'")))
+        fields.done()
+    return changes
+
+
+def _flat(data: dict[str, Any], where: str, axes: tuple[str, ...] = ()) -> dict[str, Any]:
     """Return ``section.field`` to value, however the keys were quoted."""
-    found: dict[str, Any] = {}
-    for name, value in given.items():
-        inner = {f"{name}.{key}": each for key, each in value.items()} if isinstance(value, dict) else {name: value}
-        found |= inner
-    for name in found:
+    flat: dict[str, Any] = {}
+    for name, value in data.items():
+        flat |= {f"{name}.{key}": inner for key, inner in value.items()} if isinstance(value, dict) else {name: value}
+    for name in flat:
+        if name.count(".") != 1 and axes:
+            raise InputError(
+                f"{where}: unknown field {shown(name)}{nearest(name, axes)}; axes are {', '.join(axes)} and fields of "
+                'a training file, like "optimizer.learning_rate"'
+            )
         if name.count(".") != 1:
-            raise InputError(f"{where}: 'set' names {shown(name)}; write it like \"optimizer.learning_rate\"")
+            raise InputError(f'{where} names {shown(name)}; write it like "optimizer.learning_rate"')
         if name in ("model.experts", "model.recurrence", "run.seed", "run.tokens"):
-            raise InputError(f"{where}: 'set' names {name!r}, which is an axis of the grid; give it there")
-    return found
+            raise InputError(f"{where} names {name!r}, which is an axis of the grid; give it there")
+    return flat
 
 
 def _labels(listed: list[Any], where: str) -> tuple[tuple[When, str], ...]:
-    found = []
-    for place, each in enumerate(listed, start=1):
-        fields = Fields(each, f"{where}: [[labels]] {place}")
+    labels = []
+    for number, table in enumerate(listed, start=1):
+        fields = Fields(table, f"{where}: [[labels]] {number}")
         when = When.read(fields.take("when", dict, {}), fields.where, AXES)
-        found.append((when, fields.take("label", str)))
+        labels.append((when, fields.take("label", str)))
         fields.done()
-    return tuple(found)
+    return tuple(labels)
 
 
-def _run(
-    cell: Cell,
-    asked: set[float],
-    base: dict[str, Any],
-    sizes: dict[str, dict[str, Any]],
-    overrides: list[tuple[When, dict[str, Any]]],
-    where: str,
-) -> Run:
-    """Return the training run of a cell."""
-    data: dict[str, Any] = {"schedule": {"kind": "wsd"}, **copy.deepcopy(base)}
-    data["schedule"] = {"kind": "wsd", **data["schedule"]}
-    model = {**data.get("model", {}), **_size(cell.size, sizes, where)}
-    data["model"] = {**model, "experts": cell.experts, "recurrence": cell.recurrence}
-    data["run"] = {**data.get("run", {}), "seed": cell.seed, "tokens": max(asked)}
-    for when, changes in overrides:
-        for name, value in changes.items() if when.holds(cell) else ():
+@dataclass(frozen=True)
+class _Builder:
+    """Makes the training run of a cell."""
+
+    base: dict[str, Any]
+    sizes: dict[str, dict[str, Any]]
+    overrides: list[tuple[When, dict[str, Any]]]
+    resources: dict[str, Resources]
+    where: str
+
+    def run(self, cell: Cell, tokens: set[float]) -> Run:
+        """Return the run of a cell."""
+        data: dict[str, Any] = copy.deepcopy(self.base)
+        data["schedule"] = {"kind": "wsd", **data.get("schedule", {})}
+        model = {**data.get("model", {}), **self._size(cell.size)}
+        data["model"] = {**model, "experts": cell.experts, "recurrence": cell.recurrence}
+        data["run"] = {**data.get("run", {}), "seed": cell.seed, "tokens": max(tokens)}
+        changes = [pair for when, listed in self.overrides if when.holds(cell) for pair in listed.items()]
+        for name, value in [*changes, *cell.settings]:
             section, _, field = name.partition(".")
             data.setdefault(section, {})[field] = value
-    config = TrainConfig.from_dict(data, f"{where}: {cell}")
-    return Run(cell, config, _points(config, asked, f"{where}: {cell}"))
-
-
-def _size(name: str, sizes: dict[str, dict[str, Any]], where: str) -> dict[str, Any]:
-    if name in sizes:
-        return sizes[name]
-    if name == BASE:
-        return {}
-    try:
-        return {"rung": rung_name(name)}
-    except InputError:
-        known = [*sizes, *RUNGS]
-        raise InputError(
-            f"{where}: size {shown(name)} is neither a [sizes.NAME] nor a rung{nearest(name, known)}; "
-            f"known are {', '.join(known)}"
-        ) from None
-
-
-def _points(config: TrainConfig, asked: set[float], where: str) -> dict[int, float]:
-    found: dict[int, float] = {}
-    for tokens in sorted(asked):
-        one = config.changed(run={"tokens": tokens})
-        trained = one.steps * one.step_tokens
-        if trained in found:
+        where = f"{self.where}: {cell}"
+        config = TrainConfig.from_dict(data, where)
+        need = self.resources.get(cell.size, self.resources[""])
+        if config.run.batch % need.processes:
             raise InputError(
-                f"{where}: {found[trained]:g} and {tokens:g} tokens are both {one.steps} steps of {one.step_tokens}; "
+                f"{where}: {need.processes} processes ([resources]) cannot share a batch of {config.run.batch} equally"
+            )
+        return Run(cell, config, _points(config, tokens, where), need)
+
+    def _size(self, name: str) -> dict[str, Any]:
+        if name in self.sizes:
+            return self.sizes[name]
+        if name == BASE:
+            return {}
+        try:
+            return {"rung": rung_name(name)}
+        except InputError:
+            known = [*self.sizes, *RUNGS]
+            raise InputError(
+                f"{self.where}: size {shown(name)} is neither a [sizes.NAME] nor a rung{nearest(name, known)}; "
+                f"known are {', '.join(known)}"
+            ) from None
+
+
+def _points(config: TrainConfig, tokens: set[float], where: str) -> dict[int, float]:
+    points: dict[int, float] = {}
+    for wanted in sorted(tokens):
+        one = config.changed(run={"tokens": wanted})
+        trained = one.steps * one.step_tokens
+        if trained in points:
+            raise InputError(
+                f"{where}: {points[trained]:g} and {wanted:g} tokens are both {one.steps} steps of {one.step_tokens}; "
                 "drop one of them"
             )
-        found[trained] = tokens
-    return found
+        points[trained] = wanted
+    return points

@@ -1,4 +1,4 @@
-"""The store: runs that workers claim, one worker each, and the observations that come of them, each once."""
+"""The store of a sweep: runs that workers claim, one worker each, and their observations, each recorded once."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ import sqlite3
 import time
 import uuid
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from loopscale.errors import InputError
+import psutil
+
+from loopscale.sweep.database import Database
 
 LEASE = 60.0
-"""Seconds without a sign of life after which a process of another machine is taken for dead."""
+"""Seconds without a new heartbeat, as this machine counts them, after which a worker of another machine is lost."""
+MOST_CRASHES = 30
+"""Workers that may crash on a run one after another without any progress; then the run fails."""
 
 
 @dataclass(frozen=True)
@@ -27,163 +30,77 @@ class Owner:
 
     machine: str
     pid: int
-    begun: str
-    """When the process began, as its system counts: a pid alone is used again."""
+    started_at: str
+    """When the process was started, in seconds since the machine was: a pid alone is used again."""
 
     @classmethod
     def this(cls) -> Owner:
-        """Return the process that runs now."""
-        return cls(machine(), os.getpid(), _begun(os.getpid()) or "")
+        """Return the current process."""
+        return cls(machine(), os.getpid(), started_at(os.getpid()) or "")
 
-    def lives(self, silence: float) -> bool:
-        """Tell whether the process is at work: by looking, on its own machine; elsewhere by how long it is silent."""
-        if self.machine != machine():
-            return silence < LEASE
-        return _begun(self.pid) == self.begun
+    def is_here(self) -> bool:
+        """Tell whether the process belongs to this machine, which can look it up."""
+        return self.machine == machine()
+
+    def lives(self) -> bool:
+        """Tell whether the process of this machine still runs."""
+        return started_at(self.pid) == self.started_at
 
 
 @cache
 def machine() -> str:
-    """Return a name for this machine since it was started: its processes are the ones that can be looked up."""
+    """Return a name for this machine since it was booted."""
     boot = Path("/proc/sys/kernel/random/boot_id")
-    return f"{platform.node()}/{boot.read_text().strip()[:8] if boot.is_file() else ''}"
+    session = boot.read_text().strip()[:8] if boot.is_file() else f"{psutil.boot_time():.0f}"
+    return f"{platform.node()}/{session}"
 
 
-def _begun(pid: int) -> str | None:
-    """Return when a process began, or None when there is none; one that only waits to be buried is none."""
-    stat = Path(f"/proc/{pid}/stat")
+def started_at(pid: int) -> str | None:
+    """Return when a process was started, or None when there is none; a zombie is none."""
     try:
-        fields = stat.read_text().rpartition(")")[2].split()
-    except OSError:
-        return None if stat.parent.parent.joinpath("self").exists() else _known(pid)
-    return None if fields[0] in "ZX" else fields[19]
-
-
-def _known(pid: int) -> str | None:
-    """Do the same on a system without /proc, which tells only that a process is there."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        process = psutil.Process(pid)
+        # The difference does not change when the system clock is set.
+        age = process.create_time() - psutil.boot_time()
+        return None if process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD) else f"{age:.1f}"
+    except psutil.NoSuchProcess:
         return None
-    except PermissionError:
-        pass
-    return ""
+    except psutil.AccessDenied:
+        return ""
 
 
-FILE = "sweep.sqlite"
-SCHEMA = 1
-_APPLICATION = 0x4C535750
-_TABLES = """
-CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
-CREATE TABLE runs (
-    key TEXT PRIMARY KEY,
-    place INTEGER NOT NULL,
-    wanted INTEGER NOT NULL,
-    config TEXT NOT NULL,
-    points TEXT NOT NULL,
-    cost REAL NOT NULL,
-    state TEXT NOT NULL CHECK (state IN ('waiting', 'running', 'done', 'failed')),
-    error TEXT,
-    claim TEXT,
-    machine TEXT, pid INTEGER, begun TEXT,
-    beat REAL,
-    steps_done INTEGER NOT NULL DEFAULT 0,
-    steps INTEGER NOT NULL,
-    seconds REAL NOT NULL DEFAULT 0,
-    deaths INTEGER NOT NULL DEFAULT 0
-) STRICT;
-CREATE TABLE observations (
-    run TEXT NOT NULL REFERENCES runs (key),
-    tokens INTEGER NOT NULL,
-    loss REAL NOT NULL,
-    facts TEXT NOT NULL,
-    UNIQUE (run, tokens)
-) STRICT;
-CREATE TABLE events (time REAL NOT NULL, run TEXT NOT NULL, what TEXT NOT NULL, worker TEXT NOT NULL) STRICT;
-"""
-_NETWORK = {"nfs", "nfs4", "cifs", "smb3", "lustre", "beegfs", "gpfs", "ceph", "fuse.sshfs", "9p", "afs"}
+class ClaimLost(Exception):  # noqa: N818 - a normal event in a sweep, not an error
+    """Another worker has taken the run over; this one must not touch it any more."""
 
 
-def connect(folder: Path, *, make: bool) -> sqlite3.Connection:
-    """Open the store of a folder, made now if asked; what is no store of ours, or a later one's, is refused."""
-    path = folder / FILE
-    if not make and not path.is_file():
-        raise InputError(f"{path}: there is no sweep here yet; start it with `loopscale sweep run`")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        connection = sqlite3.connect(path, timeout=60, isolation_level=None)
-        connection.row_factory = sqlite3.Row
-        _prepare(connection, path)
-    except (OSError, sqlite3.Error) as error:
-        raise InputError(f"{path}: cannot be used as the store of a sweep: {error}") from None
-    return connection
+@dataclass(frozen=True)
+class Resources:
+    """What one run needs: processes on each node, one per GPU (or CPU core), and nodes."""
+
+    gpus: int = 1
+    nodes: int = 1
+
+    @property
+    def processes(self) -> int:
+        """All processes of the run."""
+        return self.gpus * self.nodes
 
 
-@contextmanager
-def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """Do a few things at once, alone: all of them or none."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-    except BaseException:
-        connection.execute("ROLLBACK")
-        raise
-    connection.execute("COMMIT")
-
-
-def _prepare(connection: sqlite3.Connection, path: Path) -> None:
-    (found,) = connection.execute("PRAGMA user_version").fetchone()
-    if found > SCHEMA:
-        connection.close()
-        raise InputError(f"{path}: schema {found} is newer than this loopscale reads ({SCHEMA}); upgrade loopscale")
-    connection.execute(f"PRAGMA journal_mode = {journal(path.parent)}")
-    connection.execute("PRAGMA synchronous = FULL")
-    with transaction(connection):
-        (found,) = connection.execute("PRAGMA user_version").fetchone()
-        (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        (mark,) = connection.execute("PRAGMA application_id").fetchone()
-        if tables and mark != _APPLICATION:
-            raise InputError(f"{path}: this database is not a sweep's; name another folder")
-        if not tables:
-            for statement in _TABLES.split(";\n"):
-                connection.execute(statement)
-            connection.execute(f"PRAGMA application_id = {_APPLICATION}")
-            connection.execute(f"PRAGMA user_version = {SCHEMA}")
-
-
-def journal(folder: Path, mounts: Path = Path("/proc/mounts")) -> str:
-    """Return how SQLite should keep its journal: ahead of the file (WAL), unless the folder is on a network.
-
-    WAL needs memory that all processes share, which those of several machines do not have.
-    """
-    if not mounts.is_file():
-        return "WAL"
-    place, kind = Path(), ""
-    for line in mounts.read_text().splitlines():
-        _, point, found, *_ = line.split()
-        if folder.resolve().is_relative_to(point) and len(Path(point).parts) >= len(place.parts):
-            place, kind = Path(point), found
-    return "DELETE" if kind in _NETWORK else "WAL"
-
-
-MOST_DEATHS = 30
-"""Deaths of workers on one run, none of which got any further, after which the run is to blame."""
-
-
-class ClaimLost(Exception):  # noqa: N818 - it is news, not an error
-    """Another worker has taken the run over: this one must leave it alone."""
+ONE = Resources()
+"""One process."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A run in a worker's hands."""
+    """A run that a worker holds."""
 
     key: str
-    mark: str
+    claim_id: str
     config: dict[str, Any]
     points: dict[int, float]
     done: frozenset[int]
-    """Tokens whose observation is there already."""
+    """Tokens whose observation is recorded already."""
+    cell: dict[str, Any] = field(default_factory=dict)
+    """The run's value on each axis of the sweep: size, experts, recurrence, seed."""
 
 
 @dataclass(frozen=True)
@@ -200,9 +117,12 @@ class RunState:
     seconds: float
     cost: float
     worker: str | None
-    """The process that works on it now."""
+    """The process that works on it."""
     stale: bool
-    """Claimed by a worker that is gone: the next one takes it over."""
+    """Its worker is lost; the next one takes the run over."""
+    resources: Resources = ONE
+    """Processes and nodes that the run needs."""
+    crashes: int = 0
 
 
 def run_folder(results: Path, key: str) -> Path:
@@ -213,9 +133,9 @@ def run_folder(results: Path, key: str) -> Path:
 class Store:
     """One connection to a sweep's store; each process and thread has its own."""
 
-    def __init__(self, folder: Path, *, make: bool = False) -> None:
+    def __init__(self, folder: Path, *, make: bool = False, rebuild: bool = False) -> None:
         self.folder = folder
-        self._db = connect(folder, make=make)
+        self._db = Database(folder, make=make, rebuild=rebuild)
 
     def __enter__(self) -> Store:
         return self
@@ -224,134 +144,185 @@ class Store:
         self._db.close()
 
     def fact(self, name: str) -> str | None:
-        """Return something that the sweep knows of itself."""
-        row = self._db.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
+        """Return a stored value of the sweep as a whole."""
+        row = self._db.row("SELECT value FROM facts WHERE name = ?", (name,))
         return None if row is None else str(row["value"])
 
     def set_fact(self, name: str, value: str) -> None:
-        """Keep something that the sweep knows of itself."""
+        """Store a value of the sweep as a whole."""
         self._db.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value))
 
-    def claim(self, only: Collection[str] | None = None) -> Claim | None:
-        """Take the first run that nobody works on, or whose worker is dead; None when there is none."""
-        me, now = Owner.this(), time.time()
-        with transaction(self._db):
-            for row in self._open(only):
-                if row["state"] == "running" and _lives(row, now):
+    def claim(self, only: Collection[str] | None = None, resources: Resources | None = None) -> Claim | None:
+        """Take the first run that has no living worker; None when there is none.
+
+        ``only`` names the runs to choose from, and ``resources`` what they must need.
+        """
+        me = Owner.this()
+        with self._db.transaction():
+            for row in self._open_runs(only, resources):
+                if row["state"] == "running" and self._has_worker(row):
                     continue
-                deaths = row["deaths"] + (row["state"] == "running")
-                if deaths >= MOST_DEATHS:
-                    self._give_up(row["key"], deaths)
+                crashes = row["crashes"] + (row["state"] == "running")
+                if crashes >= MOST_CRASHES:
+                    self._give_up(row["key"], crashes)
                     continue
-                mark = uuid.uuid4().hex
+                claim_id = uuid.uuid4().hex
                 self._db.execute(
-                    "UPDATE runs SET state = 'running', claim = ?, machine = ?, pid = ?, begun = ?, beat = ?, "
-                    "deaths = ?, error = NULL WHERE key = ?",
-                    (mark, me.machine, me.pid, me.begun, now, deaths, row["key"]),
+                    "UPDATE runs SET state = 'running', claim_id = ?, machine = ?, pid = ?, started_at = ?, "
+                    "heartbeat = 0, crashes = ?, error = NULL WHERE key = ?",
+                    (claim_id, me.machine, me.pid, me.started_at, crashes, row["key"]),
                 )
                 self._log(row["key"], "taken over" if row["state"] == "running" else "claimed")
-                return self._claimed(row, mark)
+                return self._claimed(row, claim_id)
         return None
 
-    def beat(self, claim: Claim, steps_done: int, seconds: float) -> bool:
-        """Show that the run's worker lives, and how far it is; tell whether the run is still its own."""
-        with transaction(self._db):
-            found = self._db.execute(
-                "UPDATE runs SET beat = ?, deaths = iif(? > steps_done, 0, deaths), steps_done = max(steps_done, ?), "
-                "seconds = seconds + ? WHERE key = ? AND claim = ?",
-                (time.time(), steps_done, steps_done, seconds, claim.key, claim.mark),
+    def heartbeat(self, claim: Claim, steps_done: int, seconds: float) -> bool:
+        """Count one more heartbeat of the run's worker and store its progress; tell whether it still holds the run."""
+        with self._db.transaction():
+            changed = self._db.execute(
+                "UPDATE runs SET heartbeat = heartbeat + 1, crashes = iif(? > steps_done, 0, crashes), "
+                "steps_done = max(steps_done, ?), seconds = seconds + ? WHERE key = ? AND claim_id = ?",
+                (steps_done, steps_done, seconds, claim.key, claim.claim_id),
             )
-        return found.rowcount == 1
+        return changed == 1
 
     def record(self, claim: Claim, tokens: int, loss: float, facts: dict[str, Any]) -> None:
         """Add an observation."""
-        with transaction(self._db):
-            self._mine(claim)
-            row = (claim.key, tokens, loss, json.dumps(facts))
-            self._db.execute("INSERT INTO observations VALUES (?, ?, ?, ?)", row)
+        with self._db.transaction():
+            self._check_held(claim)
+            self._insert_observation(claim.key, tokens, loss, facts)
             self._log(claim.key, f"observed {tokens}")
 
+    def restore(self, key: str, tokens: int, loss: float, facts: dict[str, Any]) -> None:
+        """Add an observation that was read from a run's folder."""
+        with self._db.transaction():
+            self._insert_observation(key, tokens, loss, facts)
+            self._log(key, f"restored {tokens}")
+
     def finish(self, claim: Claim) -> None:
-        """Close a run whose every point is there."""
-        with transaction(self._db):
-            self._mine(claim)
-            lacking = set(self._points(claim.key)) - self._done(claim.key)
-            # Points may have been added to the file while the run was at work.
-            self._leave(claim.key, "waiting" if lacking else "done")
+        """Close a run whose every point is recorded."""
+        with self._db.transaction():
+            self._check_held(claim)
+            missing = set(self._points(claim.key)) - self._done(claim.key)
+            # Points may have been added to the file while the run was trained.
+            self._leave(claim.key, "waiting" if missing else "done")
             self._log(claim.key, "finished")
 
     def release(self, claim: Claim) -> None:
-        """Give a run back, to go on with later."""
-        with transaction(self._db):
-            self._mine(claim)
+        """Give a run back, to be resumed later."""
+        with self._db.transaction():
+            self._check_held(claim)
             self._leave(claim.key, "waiting")
             self._log(claim.key, "released")
 
+    def crashed(self, claim: Claim, what: str) -> None:
+        """Give back a run whose processes crashed; too many crashes without progress make it fail."""
+        with self._db.transaction():
+            self._check_held(claim)
+            row = self._db.row("SELECT crashes FROM runs WHERE key = ?", (claim.key,))
+            assert row is not None
+            crashes = row["crashes"] + 1
+            if crashes >= MOST_CRASHES:
+                self._give_up(claim.key, crashes, what)
+                return
+            self._db.execute("UPDATE runs SET crashes = ? WHERE key = ?", (crashes, claim.key))
+            self._leave(claim.key, "waiting")
+            self._log(claim.key, "crashed")
+
     def fail(self, claim: Claim, error: str) -> None:
-        """Keep what went wrong; the run waits until somebody asks for it again."""
-        with transaction(self._db):
-            self._mine(claim)
+        """Store what went wrong; the run stays failed until it is retried explicitly."""
+        with self._db.transaction():
+            self._check_held(claim)
             self._leave(claim.key, "failed", error)
             self._log(claim.key, "failed")
 
     def retry_failed(self) -> int:
         """Let failed runs be claimed again; return how many."""
-        with transaction(self._db):
-            found = self._db.execute("UPDATE runs SET state = 'waiting', deaths = 0 WHERE wanted AND state = 'failed'")
-        return found.rowcount
+        with self._db.transaction():
+            return self._db.execute("UPDATE runs SET state = 'waiting', crashes = 0 WHERE wanted AND state = 'failed'")
 
     def runs(self) -> list[RunState]:
         """Return the runs of the sweep, in its order."""
-        now = time.time()
-        rows = self._db.execute("SELECT * FROM runs WHERE wanted ORDER BY place").fetchall()
+        rows = self._db.rows("SELECT * FROM runs WHERE wanted ORDER BY position")
+        if any(row["state"] == "running" and not _owner(row).is_here() for row in rows):
+            with self._db.transaction():
+                living = {row["key"] for row in rows if row["state"] == "running" and self._has_worker(row)}
+        else:
+            living = {row["key"] for row in rows if row["state"] == "running" and _owner(row).lives()}
         done: dict[str, set[int]] = {}
-        for row in self._db.execute("SELECT run, tokens FROM observations").fetchall():
+        for row in self._db.rows("SELECT run, tokens FROM observations"):
             done.setdefault(row["run"], set()).add(row["tokens"])
-        return [_state(row, frozenset(done.get(row["key"], ())), now) for row in rows]
+        return [_state(row, frozenset(done.get(row["key"], ())), row["key"] in living) for row in rows]
 
-    def claimable(self) -> list[str]:
+    def claimable(self) -> list[RunState]:
         """Return the runs that a worker could claim now."""
-        return [run.key for run in self.runs() if run.state == "waiting" or run.stale]
+        return [run for run in self.runs() if run.state == "waiting" or run.stale]
 
     def observations(self) -> Iterator[tuple[str, int, float, dict[str, Any]]]:
-        """Yield run, tokens, loss and what else is known of each."""
-        for row in self._db.execute("SELECT * FROM observations ORDER BY run, tokens").fetchall():
+        """Yield run, tokens, loss and the other facts of each observation."""
+        for row in self._db.rows("SELECT * FROM observations ORDER BY run, tokens"):
             yield row["run"], row["tokens"], row["loss"], json.loads(row["facts"])
 
     def events(self) -> list[tuple[float, str, str, str]]:
         """Return what happened to the runs, in order."""
-        return [tuple(row) for row in self._db.execute("SELECT * FROM events ORDER BY rowid")]
+        return [tuple(row) for row in self._db.rows("SELECT * FROM events ORDER BY rowid")]
 
-    def database(self) -> sqlite3.Connection:
-        """Return the connection, for what is done to the whole store at once."""
+    def database(self) -> Database:
+        """Return the connection, for changes to the whole store at once."""
         return self._db
 
-    def _open(self, only: Collection[str] | None) -> list[sqlite3.Row]:
-        rows = self._db.execute(
-            "SELECT * FROM runs WHERE wanted AND state IN ('waiting', 'running') ORDER BY place"
-        ).fetchall()
-        return [row for row in rows if only is None or row["key"] in only]
+    def _open_runs(self, only: Collection[str] | None, resources: Resources | None) -> list[sqlite3.Row]:
+        rows = self._db.rows("SELECT * FROM runs WHERE wanted AND state IN ('waiting', 'running') ORDER BY position")
+        return [
+            row
+            for row in rows
+            if (only is None or row["key"] in only) and (resources is None or _resources(row) == resources)
+        ]
 
-    def _claimed(self, row: sqlite3.Row, mark: str) -> Claim:
+    def _has_worker(self, row: sqlite3.Row) -> bool:
+        """Tell whether the worker of a running run lives.
+
+        A process of this machine is looked up. One of another machine is lost when its heartbeat has not changed for
+        a lease, measured from when this machine first saw it: two machines' clocks are never compared.
+        """
+        owner = _owner(row)
+        if owner.is_here():
+            return owner.lives()
+        now, current = time.monotonic(), (row["claim_id"], row["heartbeat"])
+        sighting = self._db.row("SELECT * FROM sightings WHERE run = ? AND observer = ?", (row["key"], machine()))
+        if sighting is None or (sighting["claim_id"], sighting["heartbeat"]) != current or sighting["seen"] > now:
+            values = (row["key"], machine(), *current, now)
+            self._db.execute("INSERT OR REPLACE INTO sightings VALUES (?, ?, ?, ?, ?)", values)
+            return True
+        return bool(now - sighting["seen"] < LEASE)
+
+    def _claimed(self, row: sqlite3.Row, claim_id: str) -> Claim:
         key = row["key"]
-        return Claim(key, mark, json.loads(row["config"]), _points(row), frozenset(self._done(key)))
+        return Claim(
+            key, claim_id, json.loads(row["config"]), _points(row), frozenset(self._done(key)), json.loads(row["cell"])
+        )
 
     def _points(self, key: str) -> dict[int, float]:
-        return _points(self._db.execute("SELECT points FROM runs WHERE key = ?", (key,)).fetchone())
+        row = self._db.row("SELECT points FROM runs WHERE key = ?", (key,))
+        assert row is not None
+        return _points(row)
 
     def _done(self, key: str) -> set[int]:
-        return {row["tokens"] for row in self._db.execute("SELECT tokens FROM observations WHERE run = ?", (key,))}
+        return {row["tokens"] for row in self._db.rows("SELECT tokens FROM observations WHERE run = ?", (key,))}
 
-    def _mine(self, claim: Claim) -> None:
-        row = self._db.execute("SELECT claim FROM runs WHERE key = ?", (claim.key,)).fetchone()
-        if row is None or row["claim"] != claim.mark:
+    def _check_held(self, claim: Claim) -> None:
+        row = self._db.row("SELECT claim_id FROM runs WHERE key = ?", (claim.key,))
+        if row is None or row["claim_id"] != claim.claim_id:
             raise ClaimLost(claim.key)
 
-    def _leave(self, key: str, state: str, error: str | None = None) -> None:
-        self._db.execute("UPDATE runs SET state = ?, error = ?, claim = NULL WHERE key = ?", (state, error, key))
+    def _insert_observation(self, key: str, tokens: int, loss: float, facts: dict[str, Any]) -> None:
+        self._db.execute("INSERT INTO observations VALUES (?, ?, ?, ?)", (key, tokens, loss, json.dumps(facts)))
 
-    def _give_up(self, key: str, deaths: int) -> None:
-        self._leave(key, "failed", f"{deaths} workers died on it, none of which got further; is there enough memory?")
+    def _leave(self, key: str, state: str, error: str | None = None) -> None:
+        self._db.execute("UPDATE runs SET state = ?, error = ?, claim_id = NULL WHERE key = ?", (state, error, key))
+
+    def _give_up(self, key: str, crashes: int, what: str = "is there enough memory?") -> None:
+        self._leave(key, "failed", f"{crashes} workers crashed on it without any progress; {what}")
         self._log(key, "failed")
 
     def _log(self, key: str, what: str) -> None:
@@ -360,20 +331,25 @@ class Store:
 
 
 def _points(row: sqlite3.Row) -> dict[int, float]:
-    return {int(trained): asked for trained, asked in json.loads(row["points"]).items()}
+    return {int(trained): requested for trained, requested in json.loads(row["points"]).items()}
 
 
-def _state(row: sqlite3.Row, done: frozenset[int], now: float) -> RunState:
+def _resources(row: sqlite3.Row) -> Resources:
+    return Resources(row["gpus"], row["nodes"])
+
+
+def _owner(row: sqlite3.Row) -> Owner:
+    return Owner(row["machine"], row["pid"], row["started_at"])
+
+
+def _state(row: sqlite3.Row, done: frozenset[int], has_worker: bool) -> RunState:
     running = row["state"] == "running"
     return RunState(
         row["key"], row["state"], row["error"], _points(row), done,
         row["steps_done"], row["steps"], row["seconds"], row["cost"],
-        f"{row['machine'].partition('/')[0]}:{row['pid']}" if running else None, running and not _lives(row, now),
+        f"{row['machine'].partition('/')[0]}:{row['pid']}" if running else None, running and not has_worker,
+        _resources(row), row["crashes"],
     )  # fmt: skip
-
-
-def _lives(row: sqlite3.Row, now: float) -> bool:
-    return Owner(row["machine"], row["pid"], row["begun"]).lives(now - row["beat"])
 
 
 @dataclass(frozen=True)
@@ -388,38 +364,27 @@ class Progress:
     wanted: int
     """Observations in all."""
     share: float
-    """Of the whole cost, what is behind."""
+    """The part of the whole cost that is done."""
     seconds_left: float | None
-    """At the speed so far, with as many workers as now; None while nothing can be said."""
+    """At the speed so far, with as many workers as now; None before anything is done."""
 
 
 def progress(runs: Sequence[RunState]) -> Progress:
-    """Add the runs up."""
-    by = {state: sum(run.state == state for run in runs) for state in ("done", "failed", "running", "waiting")}
+    """Add up the runs."""
+    count = {state: sum(run.state == state for run in runs) for state in ("done", "failed", "running", "waiting")}
     spent = sum(run.seconds for run in runs)
     total = sum(run.cost for run in runs)
-    behind = sum(run.cost * share_done(run) for run in runs)
-    ahead = sum(run.cost * (1 - share_done(run)) for run in runs if run.state != "failed")
-    at_work = sum(run.state == "running" and not run.stale for run in runs)
-    left = ahead * spent / behind / max(1, at_work) if behind and spent else None
+    done = sum(run.cost * share_done(run) for run in runs)
+    remaining = sum(run.cost * (1 - share_done(run)) for run in runs if run.state != "failed")
+    active = sum(run.state == "running" and not run.stale for run in runs)
+    left = remaining * spent / done / max(1, active) if done and spent else None
     return Progress(
-        by["done"], by["failed"], by["running"], by["waiting"],
+        count["done"], count["failed"], count["running"], count["waiting"],
         sum(len(run.done & set(run.points)) for run in runs), sum(len(run.points) for run in runs),
-        behind / total if total else 1.0, left,
+        done / total if total else 1.0, left,
     )  # fmt: skip
 
 
 def share_done(run: RunState) -> float:
-    """Return the share of a run's steps that is behind."""
+    """Return the part of a run's steps that is done."""
     return 1.0 if run.state == "done" else min(1.0, run.steps_done / run.steps)
-
-
-def duration(seconds: float | None) -> str:
-    """Write a time as people say it."""
-    if seconds is None:
-        return "–"
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    if seconds < 5400:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.1f} days"

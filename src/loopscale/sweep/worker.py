@@ -1,26 +1,39 @@
-"""A worker: claims runs one after the other until there is none, wherever it was started."""
+"""A worker: claims runs one after another until none is left, on whatever backend it was started."""
 
 from __future__ import annotations
 
+import ctypes
+import errno
+import json
 import os
 import shutil
+import signal
+import socket
+import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable
 from contextlib import chdir, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
-from loopscale.errors import InputError
-from loopscale.sweep.store import Claim, ClaimLost, Store, run_folder
+import torch
+
+from loopscale.errors import LoopscaleError, StorageError
+from loopscale.sweep.store import ONE, Claim, ClaimLost, Resources, Store, run_folder
 from loopscale.train.config import TrainConfig
 from loopscale.train.step import shared_steps
 from loopscale.train.trainer import Trainer
 
 Record = Callable[[int, float, dict[str, Any]], None]
 """Takes the tokens, the loss and the facts of a finished point."""
+HEARTBEAT = 2.0
+"""Seconds between two heartbeats of a worker."""
+_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)
+POLL = 0.2
+"""Seconds between two looks for work of a node that follows another."""
 
 
 def executed_steps(config: TrainConfig, points: Iterable[int]) -> int:
@@ -33,55 +46,58 @@ def executed_steps(config: TrainConfig, points: Iterable[int]) -> int:
 class Trunk:
     """A run in its folder: ``checkpoints`` of the trunk, and a folder for each point."""
 
-    def __init__(self, config: TrainConfig, points: Iterable[int], folder: Path, keep_models: bool) -> None:
-        self.points, self.folder, self.keep_models = sorted(points), folder, keep_models
+    def __init__(
+        self, config: TrainConfig, points: Iterable[int], folder: Path, keep_models: bool, **facts: Any
+    ) -> None:
+        self.points, self.folder, self.keep_models, self.facts = sorted(points), folder, keep_models, facts
         self.trainer = Trainer(config, folder)
-        self._cooled = 0
-        """Steps of the branches that are done."""
+        self._branch_steps = 0
+        """Steps of the branches that are finished."""
 
     @property
     def steps_done(self) -> int:
-        """How many steps of trunk and branches are behind."""
-        return self.trainer.step + self._cooled
+        """Steps of trunk and branches that are done."""
+        return self.trainer.step + self._branch_steps
 
     def run(self, done: Iterable[int], record: Record, stop: Callable[[], bool]) -> bool:
-        """Do the points that are not ``done``; tell whether all are, or ``stop`` came first."""
+        """Train the points that are not ``done``; return False if ``stop`` ended it before the last one."""
         pending = [tokens for tokens in self.points if tokens not in set(done)]
-        self._cooled = sum(self._end(each) - self._start(each) for each in self.points if each not in pending)
+        self._branch_steps = sum(self._end(tokens) - self._start(tokens) for tokens in set(self.points) - set(pending))
         if pending:
             self.trainer.resume(latest=self._start(pending[0]))
         for tokens in pending:
-            if not self._to(self._start(tokens), stop):
+            if not self._train_to(self._start(tokens), stop):
                 return False
             facts = self._branch(tokens, stop)
             if facts is None:
                 return False
             record(tokens, facts["validation_loss"], facts)
-            shutil.rmtree(self._folder(tokens) / "checkpoints", ignore_errors=True)
-            self._cooled += self._end(tokens) - self._start(tokens)
+            if self.trainer.process.rank == 0:
+                shutil.rmtree(self._folder(tokens) / "checkpoints", ignore_errors=True)
+            self._branch_steps += self._end(tokens) - self._start(tokens)
         return True
 
-    def _to(self, step: int, stop: Callable[[], bool]) -> bool:
-        """Train the trunk up to a step and leave a checkpoint there, or where it was stopped."""
-        begun = self.trainer.step
+    def _train_to(self, step: int, stop: Callable[[], bool]) -> bool:
+        """Train the trunk up to a step and save a checkpoint there, or where it was stopped."""
+        first = self.trainer.step
         self.trainer.train(until=step, stop=stop)
-        if self.trainer.step > begun:
+        if self.trainer.step > first:
             self.trainer.save()
         return self.trainer.step == step
 
     def _branch(self, tokens: int, stop: Callable[[], bool]) -> dict[str, Any] | None:
-        """Cool down to a point; return what it is, or None when stopped before."""
-        began = time.perf_counter()
+        """Train the cooldown of a point; return its summary, or None when stopped before the end."""
+        start = time.perf_counter()
         with self.trainer.branch(tokens, self._folder(tokens)):
             self.trainer.resume()
             self.trainer.train(stop=stop)
             if self.trainer.step < self._end(tokens):
                 self.trainer.save()
                 return None
-            return self._facts() | {"cooldown_seconds": time.perf_counter() - began}
+            return self._summary() | {"cooldown_seconds": time.perf_counter() - start}
 
-    def _facts(self) -> dict[str, Any]:
-        """Return the observation of this moment, and leave it in the point's folder."""
+    def _summary(self) -> dict[str, Any]:
+        """Write the summary of the point that was just trained, and return it."""
         trainer = self.trainer
         config, model = trainer.config, trainer.model_config
         real = model.to_architecture().real_train_flops_per_token(context=config.data.context)
@@ -91,6 +107,7 @@ class Trunk:
             width=model.hidden_size,
             layers=model.prelude_layers + model.loop_layers + model.coda_layers,
             learning_rate=config.optimizer.learning_rate,
+            **self.facts,
         )
 
     def _folder(self, tokens: int) -> Path:
@@ -103,120 +120,294 @@ class Trunk:
         return shared_steps(self.trainer.config.schedule, self._end(tokens))
 
 
-BEAT = 2.0
-"""Seconds between a worker's signs of life."""
-
-
 @dataclass(frozen=True)
 class Job:
-    """What a worker is told; plain values, which any launcher can carry."""
+    """What a worker is told: plain values, which any backend can send."""
 
     root: str
-    """The folder that the sweep's file is in: the sweep's paths are seen from there."""
+    """The folder of the sweep's file; the paths in that file are relative to it."""
     folder: str
     session: str
-    """The call of ``loopscale sweep run`` that the worker belongs to: it can be asked to stop."""
+    """The call of ``loopscale sweep run`` that the worker belongs to; it can ask its workers to stop."""
     keep_models: bool
     only: tuple[str, ...] | None = None
     """Runs to claim from; by default all."""
-    deadline: float | None = None
-    """When to stop, as ``time.time`` counts."""
-    core: int | None = None
-    """The core to stay on."""
+    resources: Resources = ONE
+    """What the runs that this worker claims need."""
+    processes: int | None = None
+    """Processes on each node, where they differ from what the runs ask for."""
+    seconds: float | None = None
+    """Stop after this time, counted from the worker's start."""
+    cores: tuple[int, ...] = ()
+    """CPU cores to stay on; none: wherever the system puts it."""
+    gpus: tuple[int, ...] = ()
+    """GPUs to use; none: all that are visible."""
+    crew: str = ""
+    """A name that the workers of one run on several nodes share."""
+    node: int = 0
+    """The worker's number in its crew; 0 claims the runs, the others follow it."""
 
 
-def work(job: Job, parent_lives: Callable[[], bool] = lambda: True) -> int:
-    """Claim and train until nothing is left or somebody asks to stop; return how many runs were finished."""
-    import torch
+def work(job: Job, parent_lives: Callable[[], bool] = lambda: True) -> str | None:
+    """Claim and train until no run is left or the worker is asked to stop.
 
+    Return None, or one sentence about a problem that every other worker would meet too, such as a full disk.
+    """
     torch.set_num_threads(1)
-    if job.core is not None and hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {job.core})
-    finished = 0
-    # Runs keep relative paths, so that a sweep that was moved is the same sweep.
-    with chdir(job.root), Store(Path(job.folder)) as store:
-        while not _over(job) and parent_lives() and store.fact(stop_fact(job.session)) is None:
-            claim = store.claim(job.only)
+    _bind(job.cores[:1] if job.resources.processes == 1 else job.cores, job.gpus)
+    end = None if job.seconds is None else time.monotonic() + job.seconds
+
+    def going() -> bool:
+        return (end is None or time.monotonic() < end) and parent_lives()
+
+    # Configs keep relative paths, so that a sweep that was moved is still the same sweep.
+    try:
+        with chdir(job.root):
+            (_lead if job.node == 0 else _follow)(job, going)
+    except LoopscaleError as error:
+        return str(error)
+    return None
+
+
+def _lead(job: Job, going: Callable[[], bool]) -> None:
+    """Claim runs and train each of them."""
+    launches = 0
+    try:
+        while going():
+            with Store(Path(job.folder)) as store:
+                stopped = store.fact(stop_fact(job.session)) is not None
+                claim = None if stopped else store.claim(job.only, job.resources)
             if claim is None:
-                break
-            finished += _one(store, claim, job, parent_lives)
-    return finished
+                return
+            if job.resources.nodes * _processes(job) == 1:
+                _train_run(claim, job, going)
+                continue
+            launches += 1
+            _launch_run(claim, job, launches)
+    finally:
+        if job.resources.nodes > 1:
+            with Store(Path(job.folder)) as store:
+                store.set_fact(f"crew {job.crew}", json.dumps({"launch": launches + 1, "claim": None}))
 
 
 def stop_fact(session: str) -> str:
-    """Return the name under which a session's wish to stop is kept."""
+    """Return the name of the fact that asks a session's workers to stop."""
     return f"stop {session}"
 
 
-def _over(job: Job) -> bool:
-    return job.deadline is not None and time.time() >= job.deadline
+def _processes(job: Job) -> int:
+    return job.processes or job.resources.gpus
 
 
-def _one(store: Store, claim: Claim, job: Job, parent_lives: Callable[[], bool]) -> bool:
-    """Train one run; whatever goes wrong with it is kept with it. Tell whether it was finished."""
-    try:
-        with _Pulse(claim, job) as pulse:
-            done = _train(store, claim, job, pulse, parent_lives)
-        if done:
-            store.finish(claim)
-        else:
+def _bind(cores: tuple[int, ...], gpus: tuple[int, ...]) -> None:
+    if cores and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, set(cores))
+    if gpus:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus))
+
+
+def _train_run(claim: Claim, job: Job, going: Callable[[], bool], crew_size: int = 1) -> None:
+    """Train a run in this process, as the only one or as the first of several; store how it ended."""
+    trunk: Trunk | None = None
+    with Store(Path(job.folder)) as store:
+        try:
+            with _Heartbeat(claim, job) as heartbeat:
+                trunk = _open_trunk(claim, job)
+                heartbeat.progress = lambda: trunk.steps_done
+                record = lambda tokens, loss, facts: store.record(claim, tokens, loss, facts)  # noqa: E731
+                stop = _agreement(trunk, lambda: heartbeat.stop_requested() or not going())
+                finished = trunk.run(claim.done, record, stop)
+            (store.finish if finished else store.release)(claim)
+        except ClaimLost:
+            pass
+        except Exception as error:
+            with suppress(ClaimLost):
+                _store_failure(store, claim, error, crew_size)
+        except BaseException:  # the worker is being ended, and its process may live on
+            with suppress(ClaimLost):
+                store.release(claim)
+            raise
+        finally:
+            if trunk is not None and crew_size == 1:
+                trunk.trainer.process.close()
+
+
+def _store_failure(store: Store, claim: Claim, error: Exception, crew_size: int) -> None:
+    """Store what went wrong with a run; a full disk is every run's problem, and a lost process is nobody's fault."""
+    if isinstance(error, StorageError) or _is_disk_error(error):
+        with suppress(StorageError):
             store.release(claim)
-        return done
-    except ClaimLost:
-        pass
-    except Exception as error:
-        with suppress(ClaimLost):
-            store.fail(claim, str(error) if isinstance(error, InputError) else traceback.format_exc())
-    except BaseException:  # somebody ends this worker, and its process may live on
-        with suppress(ClaimLost):
-            store.release(claim)
-        raise
-    return False
+        raise StorageError(f"run {claim.key}: {error}") from None
+    if isinstance(error, LoopscaleError):
+        store.fail(claim, str(error))
+    elif crew_size > 1:
+        store.crashed(claim, traceback.format_exc())
+        raise error
+    else:
+        store.fail(claim, traceback.format_exc())
 
 
-def _train(store: Store, claim: Claim, job: Job, pulse: _Pulse, parent_lives: Callable[[], bool]) -> bool:
+def _is_disk_error(error: Exception) -> bool:
+    if isinstance(error, OSError) and error.errno in _DISK:
+        return True
+    return any(os.strerror(code) in str(error) for code in _DISK)
+
+
+def _open_trunk(claim: Claim, job: Job) -> Trunk:
     config = TrainConfig.from_dict(claim.config, f"run {claim.key}")
-    trunk = Trunk(config, claim.points, run_folder(Path(job.folder), claim.key), job.keep_models)
-    pulse.progress = lambda: trunk.steps_done
-    return trunk.run(
-        claim.done,
-        lambda tokens, loss, facts: store.record(claim, tokens, loss, facts),
-        lambda: pulse.asked() or _over(job) or not parent_lives(),
+    folder = run_folder(Path(job.folder), claim.key)
+    return Trunk(config, claim.points, folder, job.keep_models, run=claim.key, size=claim.cell.get("size", ""))
+
+
+def _agreement(trunk: Trunk, first: Callable[[], bool]) -> Callable[[], bool]:
+    """Return a ``stop`` on which all processes of a run agree: the first one decides."""
+    process = trunk.trainer.process
+    if process.ranks == 1:
+        return first
+
+    def stop() -> bool:
+        flag = torch.zeros(1)
+        if process.rank == 0:
+            try:
+                flag += first()
+            except ClaimLost:
+                flag += 2
+        decision = int(process.total(flag))
+        if decision == 2:
+            raise ClaimLost
+        return decision == 1
+
+    return stop
+
+
+def _launch_run(claim: Claim, job: Job, launch: int) -> None:
+    """Train a run on several processes, which torchrun's agent starts here and, with several nodes, on each of them."""
+    host = socket.gethostname() if job.resources.nodes > 1 else "127.0.0.1"
+    with socket.socket() as free:
+        free.bind(("", 0))
+        endpoint = f"{host}:{free.getsockname()[1]}"
+    if job.resources.nodes > 1:
+        message = {"launch": launch, "claim": asdict(claim) | {"done": sorted(claim.done)}, "endpoint": endpoint}
+        with Store(Path(job.folder)) as store:
+            store.set_fact(f"crew {job.crew}", json.dumps(message))
+    problem = _torchrun(claim, job, endpoint)
+    if problem is not None:
+        with Store(Path(job.folder)) as store, suppress(ClaimLost):
+            store.crashed(claim, problem)
+
+
+def _follow(job: Job, going: Callable[[], bool]) -> None:
+    """Join the launches of the crew's first node until it says that there are no more."""
+    last = 0
+    while going():
+        with Store(Path(job.folder)) as store:
+            text = store.fact(f"crew {job.crew}")
+        message: dict[str, Any] = json.loads(text) if text else {"launch": 0}
+        if message["launch"] == last:
+            time.sleep(POLL)
+            continue
+        last = message["launch"]
+        if message["claim"] is None:
+            return
+        kept = message["claim"]
+        points = {int(tokens): requested for tokens, requested in kept["points"].items()}
+        claim = Claim(**{**kept, "points": points, "done": frozenset(kept["done"])})
+        _torchrun(claim, job, message["endpoint"])
+
+
+def _torchrun(claim: Claim, job: Job, endpoint: str) -> str | None:
+    """Run this node's processes of a run to their end; return what went wrong, or None."""
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    fork = sys.platform == "linux" and not torch.cuda.is_available()
+    config = LaunchConfig(
+        min_nodes=job.resources.nodes,
+        max_nodes=job.resources.nodes,
+        nproc_per_node=_processes(job),
+        run_id=claim.claim_id,
+        rdzv_backend="static",
+        rdzv_endpoint=endpoint,
+        rdzv_configs={"rank": job.node, "timeout": 300},
+        max_restarts=0,
+        monitor_interval=0.1,
+        start_method="fork" if fork else "spawn",
     )
+    try:
+        elastic_launch(config, train_rank)(claim, job, os.getpid())
+    except ChildFailedError as error:
+        return f"process {error.get_first_failure()[0]} of the run ended: {error.get_first_failure()[1].message}"
+    except (RuntimeError, OSError, SystemError) as error:  # the rendezvous failed, say because a node was lost
+        return f"the run's processes could not be started: {error}"
+    return None
 
 
-class _Pulse:
-    """Signs of life from a thread of its own, however long a step takes; it hears of wishes to stop, too."""
+def train_rank(claim: Claim, job: Job, parent: int) -> None:
+    """Train a run as one of several processes; the agent that started them sets RANK and WORLD_SIZE."""
+    _die_with(parent)
+    torch.set_num_threads(1)
+    rank, local = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
+    if job.cores:
+        _bind((job.cores[local % len(job.cores)],), ())
+
+    def parent_lives() -> bool:
+        return os.getppid() == parent
+
+    if rank == 0:
+        _train_run(claim, job, parent_lives, crew_size=2)
+        return
+    with suppress(ClaimLost, LoopscaleError):  # the first process stores what happened
+        trunk = _open_trunk(claim, job)
+        trunk.run(claim.done, lambda *_: None, _agreement(trunk, lambda: False))
+
+
+def _die_with(parent: int) -> None:
+    """End this process when its parent ends: nothing may write to a run's folder after its worker is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+class _Heartbeat:
+    """A thread that counts heartbeats in the store, however long a step takes, and hears requests to stop."""
 
     def __init__(self, claim: Claim, job: Job) -> None:
         self._stop = self._lost = False
+        self._problem: LoopscaleError | None = None
         self.progress: Callable[[], int] = lambda: 0
         self._claim, self._job, self._ended = claim, job, Event()
         self._thread = Thread(target=self._run, daemon=True)
 
-    def __enter__(self) -> _Pulse:
+    def __enter__(self) -> _Heartbeat:
         self._thread.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Give the last sign."""
+        """Store the progress a last time."""
         self._ended.set()
         self._thread.join()
 
-    def asked(self) -> bool:
-        """Tell whether somebody asked to stop; a run that is no longer the worker's own is left at once."""
+    def stop_requested(self) -> bool:
+        """Tell whether the session was asked to stop; raise if another worker has taken the run over."""
         if self._lost:
             raise ClaimLost(self._claim.key)
+        if self._problem is not None:
+            raise self._problem
         return self._stop
 
     def _run(self) -> None:
         last = time.monotonic()
-        with Store(Path(self._job.folder)) as store:
-            while True:
-                ended = self._ended.wait(BEAT)
-                now = time.monotonic()
-                self._lost = not store.beat(self._claim, self.progress(), now - last)
-                self._stop = store.fact(stop_fact(self._job.session)) is not None
-                last = now
-                if ended or self._lost:
-                    return
+        try:
+            with Store(Path(self._job.folder)) as store:
+                while True:
+                    ended = self._ended.wait(HEARTBEAT)
+                    now = time.monotonic()
+                    self._lost = not store.heartbeat(self._claim, self.progress(), now - last)
+                    self._stop = store.fact(stop_fact(self._job.session)) is not None
+                    last = now
+                    if ended or self._lost:
+                        return
+        except LoopscaleError as error:
+            self._problem = error

@@ -297,7 +297,7 @@ class Trainer:
             self.config, self.out, self.checkpoints = trunk
             self.restore(moment)
 
-    def finish(self, *, model: bool = True, **facts: float) -> dict[str, Any]:
+    def finish(self, *, model: bool = True, **facts: Any) -> dict[str, Any]:
         """Export the model in Hugging Face form, if wanted; write ``summary.json``, ``facts`` added, and return it."""
         tensors = self.process.whole(self.model) if model else {}
         summary = run_dir.summary(self.config, self.model_config, self.step, self.validate()) | facts

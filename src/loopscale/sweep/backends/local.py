@@ -1,67 +1,151 @@
-"""Workers as processes of this machine, each on a core of its own with one thread.
+"""Workers as processes of this machine, each with GPUs or CPU cores of its own.
 
-For small models that beats one process with several threads, which wait for each other more than they compute.
+On CPUs a process has one thread. For small models that beats one process with several threads, which wait for each
+other more than they compute.
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from multiprocessing.context import ForkServerProcess
+from multiprocessing import forkserver
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext, ForkServerProcess
 
 from loopscale.errors import InputError
-from loopscale.sweep.backends import check_cores, open_nursery, usable_cores
+from loopscale.sweep.store import Resources
 from loopscale.sweep.worker import Job, work
+
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+def usable_cores() -> list[int]:
+    """Return the cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def check_cores(cores: Sequence[int]) -> None:
+    """Refuse cores that this process may not use."""
+    usable = usable_cores()
+    for core in cores:
+        if core not in usable:
+            raise InputError(f"--cores: core {core} is not one of {', '.join(map(str, usable))}")
+
+
+def open_forkserver() -> ForkServerContext:
+    """Start the process that local workers are forked from; it loads torch while this one continues."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["loopscale.sweep.worker"])
+    with _one_thread():
+        forkserver.ensure_running()
+    return context
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Let processes that are started in the block compute with one thread; libraries read this when they load."""
+    before = {name: os.environ.get(name) for name in THREADS}
+    os.environ.update(dict.fromkeys(THREADS, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 class LocalWorker:
-    """A process."""
+    """A process, and the devices that it holds."""
 
-    def __init__(self, process: ForkServerProcess) -> None:
-        self._process = process
+    def __init__(self, process: ForkServerProcess, messages: Connection, devices: tuple[int, ...]) -> None:
+        self._process, self._messages, self.devices = process, messages, devices
 
     def alive(self) -> bool:
         """Tell whether it runs."""
         return self._process.is_alive()
 
-    def well(self) -> bool:
-        """Tell whether it ended by itself."""
+    def succeeded(self) -> bool:
+        """Tell whether it ended normally."""
         return self._process.exitcode == 0
 
+    def problem(self) -> str | None:
+        """Return what the worker said about a problem of all workers."""
+        try:
+            return str(self._messages.recv()) if self._messages.poll() else None
+        except EOFError:
+            return None
+
     def kill(self) -> None:
-        """End it now."""
+        """End it now; the processes that it started end with it."""
         self._process.kill()
 
 
 class Local:
-    """Processes from the nursery, where torch is loaded already: a new worker is there at once."""
+    """Processes forked from one that has loaded torch already, so that a new worker starts at once."""
 
-    def __init__(self, cores: Sequence[int] | None = None) -> None:
-        self.cores = list(cores or usable_cores())
-        check_cores(self.cores)
-        self._context = open_nursery()
+    def __init__(self, cores: Sequence[int] | None, workers: int | None, needs: Collection[Resources]) -> None:
+        import torch
 
-    def start(self, job: Job, place: int) -> LocalWorker:
-        """Start a worker on the place's core."""
-        pinned = replace(job, core=self.cores[place % len(self.cores)])
-        process = self._context.Process(target=_main, args=(pinned,), daemon=True)
+        self.gpus = torch.cuda.device_count()
+        self.devices = list(range(self.gpus)) if self.gpus else list(cores or usable_cores())
+        largest = max((need.gpus for need in needs), default=1)
+        self._check(needs, largest)
+        self.workers = max(1, len(self.devices) // min(need.gpus for need in needs)) if needs else len(self.devices)
+        # More workers than cores is allowed where it is asked for; two processes on one GPU never are.
+        self._share = not self.gpus and workers is not None and workers * largest > len(self.devices)
+        self._context = open_forkserver()
+        self._started: list[LocalWorker] = []
+
+    def _check(self, needs: Collection[Resources], largest: int) -> None:
+        kind = "GPU" if self.gpus else "core"
+        if largest > len(self.devices):
+            raise InputError(
+                f"--on local: a run needs {largest} processes, and there are {len(self.devices)} {kind}s here; "
+                "give a smaller number with --processes, or use --on ray or --on slurm"
+            )
+        if any(need.nodes > 1 for need in needs):
+            raise InputError("--on local: a run needs several nodes ([resources] nodes); use --on ray or --on slurm")
+
+    def start(self, job: Job) -> LocalWorker | None:
+        """Start a worker on devices that no other worker uses; None while there are too few."""
+        devices = self._free(job.processes or job.resources.gpus)
+        if devices is None:
+            return None
+        placed = replace(job, gpus=devices) if self.gpus else replace(job, cores=devices)
+        receiver, sender = self._context.Pipe(duplex=False)
+        process = self._context.Process(target=_main, args=(placed, sender), daemon=False)
         process.start()
-        return LocalWorker(process)
+        sender.close()
+        worker = LocalWorker(process, receiver, devices)
+        self._started.append(worker)
+        return worker
+
+    def _free(self, count: int) -> tuple[int, ...] | None:
+        self._started = [worker for worker in self._started if worker.alive()]
+        used = [device for worker in self._started for device in worker.devices]
+        ordered = sorted(self.devices, key=lambda device: (used.count(device), self.devices.index(device)))
+        free = [device for device in ordered if device not in used or self._share]
+        return tuple(free[:count]) if len(free) >= count else None
 
     def close(self) -> None:
-        """Nothing is left behind: the process that workers come from ends with this one."""
+        """Do nothing: the process that workers are forked from ends with this one."""
 
 
-def _main(job: Job) -> None:
-    # Ctrl-C reaches every process of the terminal; the parent passes the wish on, and a checkpoint is left first.
+def _main(job: Job, messages: Connection) -> None:
+    # Ctrl-C reaches every process of the terminal; the supervisor asks workers to stop, after a checkpoint.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     assert parent is not None
-    try:
-        work(job, parent.is_alive)
-    except InputError as error:
-        print(f"worker: {error}", file=sys.stderr)
+    problem = work(job, parent.is_alive)
+    if problem is not None:
+        messages.send(problem)
         sys.exit(2)

@@ -1,64 +1,108 @@
-"""Workers as tasks of a Ray cluster: one that is there, or one of this machine for as long as the sweep runs."""
+"""Workers as tasks of a Ray cluster: a running one, or one of this machine for as long as the sweep runs."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 
-from loopscale.errors import InputError
+from loopscale.errors import InputError, require
+from loopscale.sweep.store import Resources
 from loopscale.sweep.worker import Job, work
 
 
 class RayWorker:
-    """A task."""
+    """The tasks of one worker, one for each node of its runs, and the placement group that they run in."""
 
-    def __init__(self, ray: Any, task: Any) -> None:
-        self._ray, self._task = ray, task
+    def __init__(self, ray: Any, tasks: list[Any], group: Any) -> None:
+        self._ray, self._tasks, self._group = ray, tasks, group
 
     def alive(self) -> bool:
-        """Tell whether it waits or runs."""
-        ready, _ = self._ray.wait([self._task], timeout=0)
+        """Tell whether the first task, which claims the runs, waits or runs; when it ends, so do the others."""
+        ready, _ = self._ray.wait(self._tasks[:1], timeout=0)
+        if ready:
+            self._release()
         return not ready
 
-    def well(self) -> bool:
-        """Tell whether it ended by itself."""
+    def succeeded(self) -> bool:
+        """Tell whether it ended normally."""
         try:
-            self._ray.get(self._task)
+            self._ray.get(self._tasks[0])
         except self._ray.exceptions.RayError:
             return False
         return True
 
+    def problem(self) -> str | None:
+        """Return what the worker said about a problem of all workers."""
+        try:
+            sentence = self._ray.get(self._tasks[0])
+        except self._ray.exceptions.RayError:
+            return None
+        return None if sentence is None else str(sentence)
+
     def kill(self) -> None:
         """End it now."""
-        self._ray.cancel(self._task, force=True)
+        for task in self._tasks:
+            self._ray.cancel(task, force=True)
+        self._release()
+
+    def _release(self) -> None:
+        for task in self._tasks[1:]:
+            self._ray.cancel(task, force=True)
+        if self._group is not None:
+            self._ray.util.remove_placement_group(self._group)
+            self._group = None
 
 
 class Ray:
-    """A cluster; a task takes one CPU."""
+    """A cluster; each process of a run takes one GPU, or one CPU where the cluster has no GPUs."""
 
-    def __init__(self, address: str | None, workers: int | None) -> None:
+    def __init__(self, address: str | None, workers: int | None, needs: Collection[Resources]) -> None:
+        self._ray: Any = require("ray", extra="ray", what="--on ray")
+        self._largest = max((need.processes for need in needs), default=1)
+        cpus = None if workers is None else workers * self._largest
+        own: dict[str, Any] = {"num_cpus": cpus, "include_dashboard": False} if address is None else {}
         try:
-            import ray
-        except ImportError:
-            raise InputError("--on ray: the package ray is not installed; pip install 'loopscale[ray]'") from None
-        self._ray: Any = ray
-        own: dict[str, Any] = {"num_cpus": workers, "include_dashboard": False} if address is None else {}
-        try:
-            ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **own)
-        except Exception as error:  # Ray raises whatever it met
+            self._ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **own)
+        except Exception as error:  # Ray raises many kinds
             what = "no cluster could be started here" if address is None else f"no cluster answers at {address!r}"
             raise InputError(f"--on ray: {what}: {_first_line(error)}") from None
-        # A task that dies is not Ray's to repeat: the run is taken over through the store.
-        self._work = ray.remote(num_cpus=1, max_retries=0)(work)
+        resources = self._ray.cluster_resources()
+        self._kind = "GPU" if resources.get("GPU", 0) >= 1 else "CPU"
+        self._count = int(resources.get(self._kind, 1))
+        if self._largest > self._count:
+            self.close()
+            raise InputError(
+                f"--on ray: a run needs {self._largest} processes, and the cluster has {self._count} {self._kind}s; "
+                "give a smaller number with --processes, or use a larger cluster"
+            )
 
     @property
-    def places(self) -> int:
-        """How many workers the cluster has room for."""
-        return max(1, int(self._ray.cluster_resources().get("CPU", 1)))
+    def workers(self) -> int:
+        """The number of workers that the cluster has room for."""
+        return max(1, self._count // self._largest)
 
-    def start(self, job: Job, place: int) -> RayWorker:
-        """Submit a task."""
-        return RayWorker(self._ray, self._work.remote(job))
+    def start(self, job: Job) -> RayWorker:
+        """Submit the tasks of a worker, in a placement group if a run needs several processes."""
+        gpus, nodes = job.processes or job.resources.gpus, job.resources.nodes
+        if gpus * nodes == 1:
+            return RayWorker(self._ray, [self._task(1).remote(job)], None)
+        bundle = {"CPU": gpus} | ({"GPU": gpus} if self._kind == "GPU" else {})
+        group = self._ray.util.placement_group([bundle] * nodes, strategy="SPREAD" if nodes > 1 else "STRICT_PACK")
+        strategy = self._ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy
+        tasks = [
+            self._task(gpus, scheduling_strategy=strategy(group, placement_group_bundle_index=node)).remote(
+                replace(job, node=node)
+            )
+            for node in range(nodes)
+        ]
+        return RayWorker(self._ray, tasks, group)
+
+    def _task(self, processes: int, **options: Any) -> Any:
+        gpus = {"num_gpus": processes} if self._kind == "GPU" else {}
+        # Ray does not repeat a task that crashes: the next worker takes its run over through the store.
+        return self._ray.remote(num_cpus=processes, max_retries=0, **gpus, **options)(work)
 
     def close(self) -> None:
         """Leave the cluster; one that was started here ends."""

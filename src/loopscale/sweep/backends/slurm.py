@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from loopscale.errors import InputError, nearest
+from loopscale.errors import InputError, nearest, require
 from loopscale.sweep.worker import Job, work
 
 MINUTES = 24 * 60
-"""How long a job may take unless told; what it has not finished by then, another goes on with."""
+"""Time limit of a job unless one is given; another job resumes what it has not finished."""
 
 
 class Task:
-    """What a job does; one that is preempted or out of time is queued again and goes on from the store."""
+    """What a job runs on each of its nodes; a preempted job is queued again and resumes through the store."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
 
-    def __call__(self) -> int:
-        """Work."""
-        return work(self.job)
+    def __call__(self) -> str | None:
+        """Work; the first node claims the runs, the others follow it."""
+        node = int(os.environ.get("SLURM_NODEID", "0")) if self.job.resources.nodes > 1 else 0
+        return work(replace(self.job, node=node))
 
     def checkpoint(self) -> Any:
-        """Return what takes this job's place."""
+        """Return what replaces this job when it is preempted or out of time."""
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self)
@@ -41,9 +44,16 @@ class SlurmWorker:
         """Tell whether it is queued or runs."""
         return not self._job.done()
 
-    def well(self) -> bool:
-        """Tell whether it ended by itself."""
+    def succeeded(self) -> bool:
+        """Tell whether it ended normally."""
         return self._job.exception() is None
+
+    def problem(self) -> str | None:
+        """Return what the worker said about a problem of all workers."""
+        if not self.succeeded():
+            return None
+        sentence = self._job.result()
+        return None if sentence is None else str(sentence)
 
     def kill(self) -> None:
         """End it now."""
@@ -54,58 +64,66 @@ class Slurm:
     """A cluster; logs go to the folder ``slurm`` of the results."""
 
     def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
-        try:
-            from submitit import AutoExecutor
-        except ImportError:
-            raise InputError(
-                "--on slurm: the package submitit is not installed; pip install 'loopscale[slurm]'"
-            ) from None
-        given: dict[str, Any] = {"timeout_min": MINUTES, "cpus_per_task": 1, "name": "loopscale", **settings}
-        cluster = given.pop("cluster", "slurm")
-        if cluster == "slurm" and shutil.which("sbatch") is None:
+        submitit = require("submitit", extra="slurm", what="--on slurm")
+        options: dict[str, Any] = {"timeout_min": MINUTES, "name": "loopscale", **settings}
+        self._cluster = options.pop("cluster", "slurm")
+        if self._cluster == "slurm" and shutil.which("sbatch") is None:
             raise InputError(
                 "--on slurm: there is no sbatch on this machine; call this where jobs can be submitted, "
                 "or try the same with --slurm cluster=local"
             )
-        if cluster not in ("slurm", "local", "debug"):
-            raise InputError(f"--slurm: cluster {cluster!r} is not one of slurm and local")
-        self._executor = AutoExecutor(folder=folder / "slurm" / "%j", cluster=cluster)
-        self._executor.update_parameters(**_parameters(given, self._executor))
+        if self._cluster not in ("slurm", "local", "debug"):
+            raise InputError(f"--slurm: cluster {self._cluster!r} is not one of slurm and local")
+        self._executor = submitit.AutoExecutor(folder=folder / "slurm" / "%j", cluster=self._cluster)
+        self._options = _parameters(options, self._executor)
+        self._executor.update_parameters(**self._options)
 
-    def start(self, job: Job, place: int) -> SlurmWorker:
-        """Submit a job."""
+    def start(self, job: Job) -> SlurmWorker:
+        """Submit a job with what its runs need: one task on each node, which starts the node's processes."""
+        gpus, nodes = job.processes or job.resources.gpus, job.resources.nodes
+        if nodes > 1 and self._cluster != "slurm":
+            raise InputError(f"--slurm cluster={self._cluster}: a run needs {nodes} nodes, and this is one machine")
+        need: dict[str, Any] = {"nodes": nodes, "tasks_per_node": 1}
+        if "cpus_per_task" not in self._options:
+            need["cpus_per_task"] = gpus
+        if self._cluster == "slurm" and gpus * nodes > 1 and "gpus_per_node" not in self._options:
+            need["gpus_per_node"] = gpus
+        if self._cluster == "slurm" and nodes > 1:
+            # When a node's task is lost, the others must end too, so that the job can be replaced.
+            need["slurm_srun_args"] = ["--kill-on-bad-exit=1"]
+        self._executor.update_parameters(**need)
         return SlurmWorker(self._executor.submit(Task(job)))
 
     def close(self) -> None:
-        """Jobs live on by themselves."""
+        """Do nothing: jobs live on by themselves."""
 
 
 def read_settings(listed: tuple[str, ...]) -> dict[str, str]:
     """Read ``--slurm KEY=VALUE``."""
-    found = {}
+    settings = {}
     for text in listed:
         name, equals, value = text.partition("=")
         if not equals or not name.strip():
             raise InputError(f"--slurm: {text!r} is not KEY=VALUE; write it like partition=gpu")
-        found[name.strip()] = value.strip()
-    return found
+        settings[name.strip()] = value.strip()
+    return settings
 
 
-def _parameters(given: Mapping[str, Any], executor: Any) -> dict[str, Any]:
-    """Return the settings as submitit spells them: those of SLURM alone have its name before them."""
+def _parameters(options: Mapping[str, Any], executor: Any) -> dict[str, Any]:
+    """Return the settings as submitit spells them: those that only SLURM has get the prefix ``slurm_``."""
     from submitit import SlurmExecutor
 
     shared, own = executor._typed_parameters(), SlurmExecutor._valid_parameters()
-    found: dict[str, Any] = {}
-    for name, value in given.items():
+    spelled: dict[str, Any] = {}
+    for name, value in options.items():
         if name in shared:
-            found[name] = _number(value, shared[name], name)
+            spelled[name] = _number(value, shared[name], name)
         elif name in own:
-            found[f"slurm_{name}"] = value
+            spelled[f"slurm_{name}"] = value
         else:
             known = sorted({*shared, *own, "cluster"})
             raise InputError(f"--slurm: unknown setting {name!r}{nearest(name, known)}; known are {', '.join(known)}")
-    return found
+    return spelled
 
 
 def _number(value: Any, kind: Any, name: str) -> Any:

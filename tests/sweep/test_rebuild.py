@@ -1,0 +1,129 @@
+"""A database that is damaged, empty or lost, a full disk, and a database of loopscale 0.1."""
+
+import json
+import random
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from sweeps import open_sweep, write_sweep
+from test_sweep_commands import call
+
+from loopscale.errors import StorageError
+from loopscale.sweep.database import FILE, Database
+from loopscale.sweep.spec import read_sweep
+from loopscale.sweep.store import Store, run_folder
+
+GRID = "[grid]\nrecurrence = [1, 2]\ntokens = [64, 128]\n"
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A finished sweep of four points, and its export."""
+    path = write_sweep(tmp_path_factory.mktemp("finished"), GRID)
+    assert call("run", path, "--workers", "1", "--quiet")[0] == 0
+    return path, call("export", path)[1]
+
+
+def damage(path: Path) -> None:
+    """Overwrite bytes all over a file, but not its first page, as a failing disk would."""
+    data, draw = bytearray(path.read_bytes()), random.Random(0)
+    for _ in range(len(data) // 4):
+        data[draw.randrange(4096, len(data))] = draw.randrange(256)
+    path.write_bytes(data)
+
+
+def refused(capsys, *argv):
+    """Run a command that must end in one sentence; return it."""
+    code, _ = call(*argv)
+    error = capsys.readouterr().err
+    assert (code, error.count("\n")) == (2, 1)
+    return error
+
+
+@pytest.mark.parametrize("how", ["damaged", "empty", "deleted"])
+def test_a_lost_database_is_one_sentence_and_rebuild_gives_the_same_export(finished, capsys, how):
+    path, export = finished
+    database = read_sweep(path).results / FILE
+    if how == "damaged":
+        damage(database)
+    elif how == "empty":
+        database.write_bytes(b"")
+    else:
+        database.unlink()
+    for command in (("export",), ("run", "--workers", "1", "--quiet")):
+        assert "`loopscale sweep rebuild" in refused(capsys, command[0], path, *command[1:])
+    code, text = call("rebuild", path)
+    assert (code, "4 of 4 observations restored" in text) == (0, True)
+    assert call("export", path)[1] == export
+    assert call("run", path, "--workers", "1", "--quiet") == (0, "tiny: 2/2 runs, 4/4 observations\n")
+
+
+def test_rebuild_leaves_out_results_of_other_settings_and_damaged_summaries(finished):
+    path, _ = finished
+    sweep = read_sweep(path)
+    folder = run_folder(sweep.results, sweep.runs[0].key)
+    summary = (folder / "D64" / "summary.json").read_text()
+    config = (folder / "D128" / "run.json").read_text()
+    try:
+        (folder / "D64" / "summary.json").write_text(summary[:40])
+        changed = json.loads(config)
+        changed["config"]["optimizer"]["learning_rate"] = 1.0
+        (folder / "D128" / "run.json").write_text(json.dumps(changed))
+        _, text = call("rebuild", path)
+    finally:
+        (folder / "D64" / "summary.json").write_text(summary)
+        (folder / "D128" / "run.json").write_text(config)
+    assert "2 of 4 observations restored" in text
+    assert "not JSON" in text
+    assert "learning_rate was 1.0 and is 0.003 now" in text
+    assert "4 of 4 observations restored" in call("rebuild", path)[1]
+
+
+def test_a_full_disk_stops_the_sweep_at_once(tmp_path):
+    """No file may grow beyond 50 kB, so the first checkpoint cannot be written; one worker meets that, not sixty."""
+    path = write_sweep(tmp_path, GRID)
+    sweep, store = open_sweep(path)
+    store.__exit__()
+    code = f"""
+import resource
+resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, resource.RLIM_INFINITY))
+from loopscale.cli import main
+if __name__ == "__main__":
+    main(["sweep", "run", {str(path)!r}, "--workers", "1", "--quiet"])
+"""
+    (tmp_path / "main.py").write_text(code)
+    process = subprocess.run([sys.executable, tmp_path / "main.py"], capture_output=True, text=True, check=False)
+    assert (process.returncode, "Traceback" in process.stderr) == (2, False), process.stderr
+    assert "File too large" in process.stderr
+    with Store(sweep.results) as store:
+        assert sum(what == "claimed" for _, _, what, _ in store.events()) == 1
+        assert {run.state for run in store.runs()} == {"waiting"}
+    assert call("run", path, "--workers", "1", "--quiet")[0] == 0
+
+
+def test_a_database_that_cannot_grow_is_one_sentence(tmp_path):
+    database = Database(tmp_path, make=True)
+    (pages,) = database.row("PRAGMA page_count")
+    database.execute(f"PRAGMA max_page_count = {pages}")
+    with pytest.raises(StorageError, match="free some disk space"):
+        database.execute("INSERT INTO facts VALUES ('name', ?)", ("x" * 100_000,))
+
+
+def test_a_sweep_of_loopscale_0_1_goes_on(tmp_path):
+    path = write_sweep(tmp_path, GRID)
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    script = (Path(__file__).parent / "data" / "sweep-0.1.sql").read_text(encoding="utf-8")
+    connection = sqlite3.connect(folder / FILE)
+    connection.executescript(script)
+    connection.close()
+    with Store(folder) as store:
+        assert [(run.key, run.state) for run in store.runs()] == [
+            ("base-E1-R1-s0", "done"),
+            ("base-E1-R2-s0", "waiting"),
+        ]
+        assert [row[:2] for row in store.observations()] == [("base-E1-R1-s0", 64), ("base-E1-R1-s0", 128)]
+    assert call("run", path, "--workers", "1", "--quiet") == (0, "tiny: 2/2 runs, 4/4 observations\n")
