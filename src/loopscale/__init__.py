@@ -26,12 +26,13 @@ _HOMES = {
     "Observations": "loopscale.fit",
     "Plan": "loopscale.plan",
     "ScalingLaw": "loopscale.laws",
+    "load": "loopscale.loading",
     "predict": "loopscale.plan",
     "rung": "loopscale.architecture",
 }
-"""Where each name of the front door lives. ``fit`` and ``plan`` are packages that can be called."""
+"""Where each name of the front door lives. ``fit``, ``laws`` and ``plan`` are packages that can be called."""
 
-_CALLABLE = ("fit", "plan")
+_CALLABLE = ("fit", "laws", "plan")
 
 __all__ = ["__version__", *sorted(_HOMES), *_CALLABLE]
 
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
     from loopscale.fit import Observations as Observations
     from loopscale.fit import fit as fit
     from loopscale.laws import ScalingLaw as ScalingLaw
+    from loopscale.laws import laws as laws
+    from loopscale.loading import load as load
     from loopscale.plan import Budget as Budget
     from loopscale.plan import Plan as Plan
     from loopscale.plan import plan as plan  # type: ignore[no-redef]

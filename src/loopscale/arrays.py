@@ -1,4 +1,4 @@
-"""Array types that the rooms share."""
+"""Array types that all packages share."""
 
 from __future__ import annotations
 

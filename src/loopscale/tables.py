@@ -1,4 +1,4 @@
-"""Tidy tables: named columns of equal length, the form in which the rooms hand out numbers."""
+"""Tidy tables: named columns of equal length."""
 
 from __future__ import annotations
 
@@ -6,17 +6,21 @@ import csv
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
+from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
+from loopscale.errors import MissingExtraError
 from loopscale.files import write_text
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Columns by name. ``pandas.DataFrame(table.columns)`` and ``polars.DataFrame(table.columns)`` take it whole."""
+    """Columns by name; :meth:`to_pandas` and :meth:`to_polars` give a data frame."""
 
     columns: Mapping[str, Sequence[Any]]
 
@@ -41,6 +45,38 @@ class Table:
         """Yield the rows."""
         for values in zip(*self.columns.values(), strict=True):
             yield dict(zip(self.columns, values, strict=True))
+
+    def to_pandas(self) -> Any:
+        """Return the table as a pandas data frame."""
+        return self._frame("pandas")
+
+    def to_polars(self) -> Any:
+        """Return the table as a polars data frame."""
+        return self._frame("polars")
+
+    def _frame(self, library: Literal["pandas", "polars"]) -> Any:
+        import narwhals
+
+        if find_spec(library) is None:
+            raise MissingExtraError(
+                f"to_{library}() needs the package {library!r}, which is not installed: pip install {library}"
+            )
+        columns = {name: _one_type(list(column)) for name, column in self.columns.items()}
+        return narwhals.from_dict(columns, backend=library).to_native()
+
+    def __repr__(self) -> str:
+        return f"<Table of {len(self)} rows: {', '.join(self.columns)}>"
+
+    def _repr_html_(self) -> str:
+        """Return the first rows as HTML, for notebooks."""
+        head = "".join(f"<th>{escape(name)}</th>" for name in self.columns)
+        rows = (
+            "".join(f"<td>{escape(_short(cell))}</td>" for cell in row.values())
+            for row in islice(self.records(), SHOWN)
+        )
+        body = "".join(f"<tr>{row}</tr>" for row in rows)
+        more = f"<p>{len(self) - SHOWN:,} more rows</p>" if len(self) > SHOWN else ""
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
 
     def csv(self) -> str:
         """Return the table as CSV text; a list in a cell is joined by spaces."""
@@ -68,6 +104,24 @@ class Table:
     def save(self, path: str | Path) -> None:
         """Write the table as a CSV file."""
         write_text(path, self.csv())
+
+
+SHOWN = 50
+"""Rows that a notebook shows."""
+
+
+def _one_type(column: list[Any]) -> list[Any]:
+    """Return whole numbers among real ones as real ones: a frame's column has one type."""
+    numbers = [isinstance(cell, int | float) and not isinstance(cell, bool) for cell in column if cell is not None]
+    if not all(numbers) or not any(isinstance(cell, float) for cell in column):
+        return column
+    return [None if cell is None else float(cell) for cell in column]
+
+
+def _short(cell: Any) -> str:
+    if cell is None:
+        return ""
+    return f"{cell:.6g}" if isinstance(cell, float) else str(cell)
 
 
 def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -6,15 +6,18 @@ import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
+from html import escape
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from loopscale.errors import InputError, shown
+from loopscale.errors import InputError, choice, shown
 from loopscale.files import read_json, write_json
 from loopscale.laws import Counting, Points, costs
+from loopscale.quantities import format_size
+from loopscale.tables import Table
 
 Size: TypeAlias = Any
 """A whole number, or an array of real numbers on the continuous ladder."""
@@ -46,6 +49,9 @@ class Attention:
     """How many positions back a token sees; None for all."""
     qk_bias: bool = False
     """A bias per head for queries and keys alone (Huginn); it has no form for fewer key heads than query heads."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "qk_norm", choice(QKNorm, self.qk_norm, "qk_norm"))
 
     def matrices(self, width: Size) -> Size:
         """Return the weights of the four projections."""
@@ -370,10 +376,13 @@ class Architecture:
         return (cached + self._cached(self.coda, context)) * batch * bits / 8
 
     def points(
-        self, tokens: ArrayLike, recurrence: ArrayLike | None = None, counts: Counting = Counting.WITHOUT_EMBEDDINGS
+        self,
+        tokens: ArrayLike,
+        recurrence: ArrayLike | None = None,
+        counts: Counting | str = Counting.WITHOUT_EMBEDDINGS,
     ) -> Points:
         """Return this model as a law sees it, with embeddings counted or not as the law wants."""
-        extra = self.embedding if counts is Counting.WITH_EMBEDDINGS else 0
+        extra = self.embedding if choice(Counting, counts, "counts") is Counting.WITH_EMBEDDINGS else 0
         return Points(
             active=self.active + extra,
             tokens=tokens,
@@ -406,6 +415,22 @@ class Architecture:
     def load(cls, path: str | Path) -> Architecture:
         """Read an architecture that :meth:`save` wrote, or one written by hand in that form."""
         return cls.from_dict(read_json(path), str(path))
+
+    def table(self) -> Table:
+        """Return the counts: ``count, value``."""
+        names = ("parameters", "active", "loop", "total", "embedding", "router")
+        return Table({"count": list(names), "value": [getattr(self, name) for name in names]})
+
+    def __repr__(self) -> str:
+        if np.ndim(self.width):
+            return f"<Architecture {self.name!r}: {np.size(self.width)} widths>"
+        looped = f", R = {self.recurrence}" if self.recurrence > 1 else ""
+        counts = f"{format_size(self.active)} active, {format_size(self.total)} total"
+        shape = f"width {self.width:g}, {self.layers:g} layers, E = {self.experts:g}{looped}"
+        return f"<Architecture {self.name!r}: {shape}, {counts}>"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{escape(repr(self)[1:-1])}</p>" + (self.table()._repr_html_() if not np.ndim(self.width) else "")
 
     def _stacks(self) -> Iterator[Stack]:
         yield from self.prelude

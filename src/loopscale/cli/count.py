@@ -19,7 +19,7 @@ from loopscale.cli import (
     print_json,
     print_table,
 )
-from loopscale.laws import AXES, BILLIONS, PUBLISHED, ScalingLaw
+from loopscale.laws import AXES, BILLIONS, PUBLISHED, RAW, ScalingLaw
 from loopscale.quantities import format_bytes, format_count, plain
 from loopscale.tables import Table
 
@@ -36,7 +36,7 @@ def laws_command(law: ScalingLaw | None, as_json: bool) -> None:
     loopscale laws chinchilla-2022 --json > law.json    # then edit, and --law law.json
     """
     if as_json:
-        print_json(law.to_dict() if law else {name: each.to_dict() for name, each in PUBLISHED.items()})
+        print_json(law.to_dict() if law else {name: published.to_dict() for name, published in PUBLISHED.items()})
     elif law is None:
         _list()
     else:
@@ -61,7 +61,7 @@ def _list() -> None:
         columns,
         rows,
         columns[:4],
-        optional=("counts", "outer law", "tokens"),
+        optional=("counts", "recurrence", "outer law", "tokens"),
     )
     console().print(
         "counts: parameters with or without embeddings. `loopscale laws NAME` shows coefficients and source."
@@ -77,8 +77,12 @@ def _one(law: ScalingLaw) -> None:
     scale = "billions" if law.units == BILLIONS else f"{law.units.parameters:g} and {law.units.tokens:g}"
     out.print(f"units   N and D in {scale}; parameters {law.counts.value.replace('-', ' ')}", highlight=False)
     out.print("range   " + "; ".join(f"{axis} {_span(law, axis)}" for axis in AXES), highlight=False)
-    rows = [(term.name, f"{law.coefficients[term.name]:g}", term.meaning) for term in law.terms]
-    print_table("", ("coefficient", "value", "meaning"), rows, left=("coefficient", "meaning"))
+    out.print(f"in raw counts: {law.equation()}", highlight=False)
+    raw = law.in_units(RAW).coefficients
+    rows = [
+        (term.name, f"{law.coefficients[term.name]:g}", f"{raw[term.name]:.5g}", term.meaning) for term in law.terms
+    ]
+    print_table("", ("coefficient", "value", "in raw counts", "meaning"), rows, left=("coefficient", "meaning"))
     if law.rmse is not None:
         out.print(f"RMSE {law.rmse:g} nats", highlight=False)
 
@@ -87,7 +91,7 @@ def _span(law: ScalingLaw, axis: str) -> str:
     low, high = getattr(law.fitted_range, axis)
     if low is None and high is None:
         return "not stated"
-    ends = ["?" if each is None else format_count(each, 2) for each in (low, high)]
+    ends = ["?" if end is None else format_count(end, 2) for end in (low, high)]
     return ends[0] if ends[0] == ends[1] else "–".join(ends)
 
 
@@ -117,7 +121,7 @@ def schema_command(name: str | None) -> None:
 @click.option("--context", type=WHOLE, default=2048, show_default=True, help="Context for attention and KV cache.")
 @click.option("--batch", type=WHOLE, default=1, show_default=True, help="Sequences in the KV cache.")
 @click.option("--kept-passes", type=WHOLE, help="Passes that keep a KV cache of their own.  [default: all]")
-@click.option("--per-loop-supervision", is_flag=True, help="Train with the loss after every pass.")
+@click.option("--per-loop-supervision", is_flag=True, help="Count training with a loss after every pass.")
 @output_options
 def count_command(
     config_path: str | None,
@@ -132,7 +136,7 @@ def count_command(
     as_csv: bool,
     **model: Any,
 ) -> None:
-    """Count a model's parameters, FLOPs and memory exactly, before it exists.
+    """Count the parameters, FLOPs and memory of a model before it is built.
 
     \b
     loopscale count path/to/config.json
@@ -145,7 +149,7 @@ def count_command(
     architecture = one_model(model.pop("rung"), **model)
     check_recurrence(architecture, recurrence)
     R = architecture.recurrence if recurrence is None else recurrence
-    found = {
+    counts = {
         "model": architecture.name,
         "width": architecture.width,
         "layers": architecture.layers,
@@ -173,35 +177,35 @@ def count_command(
         ),
     }
     if as_json:
-        print_json(found)
+        print_json(counts)
     elif as_csv:
-        click.echo(Table.from_records([found]).csv(), nl=False)
+        click.echo(Table.from_records([counts]).csv(), nl=False)
     else:
-        _print(architecture, found, bits, context)
+        _print(architecture, counts, bits, context)
 
 
-def _print(model: Architecture, found: dict[str, Any], bits: float, context: int) -> None:
+def _print(model: Architecture, counts: dict[str, Any], bits: float, context: int) -> None:
     notes = {
-        "parameters": "every weight of the built model",
-        "active": "N_act: what a token passes through once, embeddings and routers apart",
-        "loop": "N_loop: the part of it that is looped",
-        "total": "N_total: all weights of the layers, embeddings and routers apart",
-        "embedding": "tied" if model.tied else "input and output",
-        "router": "routers",
-        "norms": "norms inside the layers",
-        "unrolled": f"N_unroll at R = {found['recurrence']}",
+        "parameters": "all weights of the built model",
+        "active": "N_act: used by a token in one pass",
+        "loop": "N_loop: its looped part",
+        "total": "N_total: all weights of the layers",
+        "embedding": ("tied" if model.tied else "input and output") + "; not in N_act or N_total",
+        "router": "not in N_act or N_total",
+        "norms": "inside the layers",
+        "unrolled": f"N_unroll at R = {counts['recurrence']}",
     }
-    rows = [(name, format_count(found[name], 4), f"{found[name]:,}", note) for name, note in notes.items()]
-    title = f"{found['model']}: width {found['width']}, {found['layers']} layers, E = {found['experts']:g}"
+    rows = [(name, format_count(counts[name], 4), f"{counts[name]:,}", note) for name, note in notes.items()]
+    title = f"{counts['model']}: width {counts['width']}, {counts['layers']} layers, E = {counts['experts']:g}"
     print_table(title, ("", "count", "exactly", "what"), rows, left=("", "what"))
     costs = [
-        ("training", f"{found['train_flops_per_token']:.4g}", f"{found['real_train_flops_per_token']:.4g}"),
-        ("inference", f"{found['inference_flops_per_token']:.4g}", f"{found['real_inference_flops_per_token']:.4g}"),
+        ("training", f"{counts['train_flops_per_token']:.4g}", f"{counts['real_train_flops_per_token']:.4g}"),
+        ("inference", f"{counts['inference_flops_per_token']:.4g}", f"{counts['real_inference_flops_per_token']:.4g}"),
     ]
-    print_table("FLOPs a token", ("", "the paper's", "real"), costs, left=("",))
+    print_table("FLOPs per token", ("", "the paper's", "real"), costs, left=("",))
     console().print(
         f"real: with output head, routers and attention over {context} positions\n"
-        f"weights {format_bytes(found['weight_bytes'])} at {bits:g} bits; "
-        f"KV cache {format_bytes(found['kv_bytes'])} at {context} positions",
+        f"weights {format_bytes(counts['weight_bytes'])} at {bits:g} bits; "
+        f"KV cache {format_bytes(counts['kv_bytes'])} at {context} positions",
         highlight=False,
     )

@@ -1,5 +1,6 @@
 """Scaling laws in closed form: recurrence mappings, outer laws, published coefficient sets, and costs."""
 
+from loopscale import make_callable
 from loopscale.laws.forms import (
     MAPPINGS,
     OUTER_LAWS,
@@ -15,7 +16,9 @@ from loopscale.laws.forms import (
     outer_law,
 )
 from loopscale.laws.law import AXES, BILLIONS, RAW, Counting, FittedRange, Points, ScalingLaw, Units, inputs
-from loopscale.laws.published import DEFAULT, PUBLISHED, find_law, published
+from loopscale.laws.published import DEFAULT, PUBLISHED, find_law, laws, published
+
+make_callable(__name__, laws)
 
 __all__ = [
     "AXES",
@@ -40,6 +43,7 @@ __all__ = [
     "effective_experts",
     "find_law",
     "inputs",
+    "laws",
     "mapping",
     "outer_law",
     "published",

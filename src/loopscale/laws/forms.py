@@ -347,6 +347,10 @@ class OuterLaw(ABC):
     def at_one_expert(self, c: Values) -> tuple[OuterLaw, dict[str, Any]]:
         """Return the dense law that this is at E = 1, with its re-parameterised coefficients."""
 
+    @abstractmethod
+    def equation(self, c: Values) -> str:
+        """Return the law with its numbers, as papers print it."""
+
     def typical(self, loss: Any, N: Any, D: Any, E: Any) -> dict[str, float]:
         """Return a plausible value for every coefficient, for observed losses at N and D in billions.
 
@@ -390,6 +394,10 @@ class Chinchilla(OuterLaw):
 
     def rescaled(self, c: Values, parameters: float, tokens: float) -> dict[str, Any]:
         return {**c, "A": c["A"] * parameters ** c["alpha"], "B": c["B"] * tokens ** c["beta"]}
+
+    def equation(self, c: Values) -> str:
+        size = f"{c['A']:.4g} / N^{-c['alpha']:.4g}"
+        return f"L = {c['c']:.4g} + {size} + {c['B']:.4g} / D^{-c['beta']:.4g}"
 
     def at_one_expert(self, c: Values) -> tuple[OuterLaw, dict[str, Any]]:
         return self, {term.name: c[term.name] for term in self.coefficients}
@@ -441,6 +449,11 @@ class JointMoE(OuterLaw):
             "B": c["B"] * tokens ** c["beta"],
             "omega": c["omega"] + c["zeta"] * np.log(tokens),
         }
+
+    def equation(self, c: Values) -> str:
+        size = f"{c['A']:.4g} Ê^{c['delta']:.4g} N^({c['alpha']:.4g} {c['gamma']:+.4g} ln Ê)"
+        data = f"{c['B']:.4g} Ê^{c['omega']:.4g} D^({c['beta']:.4g} {c['zeta']:+.4g} ln Ê)"
+        return f"L = {c['c']:.4g} + {size} + {data}"
 
     def at_one_expert(self, c: Values) -> tuple[OuterLaw, dict[str, Any]]:
         """Use Ê(1) = E_start (proposition moe-loop-equivalence)."""
@@ -495,6 +508,9 @@ class Routed(OuterLaw):
     def rescaled(self, c: Values, parameters: float, tokens: float) -> dict[str, Any]:
         shift = np.log10(parameters)
         return {**c, "b": c["b"] + c["c"] * shift, "d": c["d"] + c["a"] * shift}
+
+    def equation(self, c: Values) -> str:
+        return f"log10 L = {c['d']:.4g} {c['a']:+.4g} n {c['b']:+.4g} e {c['c']:+.4g} n e, n = log10 N, e = log10 Ê"
 
     def at_one_expert(self, c: Values) -> tuple[OuterLaw, dict[str, Any]]:
         """Reduce to a power of N alone: Chinchilla's form with neither a data term nor irreducible loss."""

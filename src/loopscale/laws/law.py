@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from functools import cached_property
+from html import escape
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from loopscale.arrays import BoolArray, FloatArray
-from loopscale.errors import InputError, nearest, shown
+from loopscale.errors import InputError, choice, nearest, shown
 from loopscale.files import read_json, write_json
 from loopscale.laws import costs
 from loopscale.laws.forms import (
@@ -28,6 +29,7 @@ from loopscale.laws.forms import (
     mapping,
     outer_law,
 )
+from loopscale.tables import Table
 
 _WANTED = {
     "active": ("N_act", "above zero"),
@@ -219,6 +221,7 @@ class ScalingLaw:
                 raise InputError(
                     f"{self.name}: coefficient {name!r} is missing; {self.form} needs {', '.join(expected)}"
                 )
+        object.__setattr__(self, "counts", choice(Counting, self.counts, f"{self.name}: counts"))
         values = {name: float(self.coefficients[name]) for name in expected}
         _check_values(self, values)
         object.__setattr__(self, "coefficients", MappingProxyType(values))
@@ -366,8 +369,32 @@ class ScalingLaw:
         """Read a law that :meth:`save` wrote, or one written by hand in that form."""
         return cls.from_dict(read_json(path), str(path))
 
+    def table(self) -> Table:
+        """Return the coefficients in the law's own units and for raw counts: ``coefficient, value, raw, meaning``."""
+        raw = self.in_units(RAW).coefficients
+        return Table({
+            "coefficient": list(self.names),
+            "value": list(self.coefficients.values()),
+            "raw": [float(raw[name]) for name in self.names],
+            "meaning": [term.meaning for term in self.terms],
+        })  # fmt: skip
+
+    def equation(self) -> str:
+        """Return the law as papers print it: raw counts and, for Chinchilla's form, positive exponents."""
+        text = self.outer.equation(self.in_units(RAW).coefficients)
+        return f"{text}, N = N_act + g(R) N_loop" if self.mapping.loops else text
+
     def __str__(self) -> str:
         return f"{self.name}: {self.form}; {json.dumps(dict(self.coefficients))}"
+
+    def __repr__(self) -> str:
+        resampled = "" if self.resamples is None else f", {len(self.resamples)} resampled laws"
+        rmse = "" if self.rmse is None else f", RMSE {self.rmse:.4g}"
+        return f"<ScalingLaw {self.name!r}: {self.form}{rmse}{resampled}>"
+
+    def _repr_html_(self) -> str:
+        title = f"<p><b>{escape(self.name)}</b>: {escape(str(self.form))}. {escape(self.source)}</p>"
+        return title + self.table()._repr_html_()
 
     def _loss(self, c: Mapping[str, Any], points: Points) -> FloatArray:
         with np.errstate(all="ignore"):  # a value that is not finite is reported below

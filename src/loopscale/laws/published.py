@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 from loopscale.errors import InputError, nearest, shown
-from loopscale.files import is_file
+from loopscale.files import is_file, read_json
 from loopscale.laws.forms import Chinchilla, JointMoE, NoRecurrence, PowerLaw, Routed, SparsityConditional
-from loopscale.laws.law import BILLIONS, RAW, Counting, FittedRange, ScalingLaw
+from loopscale.laws.law import AXES, BILLIONS, RAW, Counting, FittedRange, ScalingLaw
+from loopscale.loading import load
+from loopscale.tables import Table
 
 DEFAULT = "looped-moe-2026"
 
@@ -116,13 +121,48 @@ def published(name: str = DEFAULT) -> ScalingLaw:
     return PUBLISHED[name]
 
 
-def find_law(name_or_path: str) -> ScalingLaw:
-    """Return a published law by name, or read a law file."""
-    if name_or_path in PUBLISHED:
-        return PUBLISHED[name_or_path]
-    if name_or_path.endswith(".json") or is_file(name_or_path):
-        return ScalingLaw.load(name_or_path)
+def find_law(law: Any = None) -> ScalingLaw:
+    """Return the law that is meant: a law, a fit, a published name or a file; the paper's law for None."""
+    if law is None:
+        return PUBLISHED[DEFAULT]
+    if isinstance(law, ScalingLaw):
+        return law
+    if isinstance(getattr(law, "law", None), ScalingLaw):  # a Fit, which this package may not import
+        return find_law(law.law)
+    if isinstance(law, str) and law in PUBLISHED:
+        return PUBLISHED[law]
+    if isinstance(law, Path) or (isinstance(law, str) and (law.endswith(".json") or is_file(law))):
+        return _from_file(law)
+    hint = nearest(law, PUBLISHED) if isinstance(law, str) else ""
     raise InputError(
-        f"law {shown(name_or_path)} is neither a published law{nearest(name_or_path, PUBLISHED)} "
-        f"nor a file; choose from {', '.join(PUBLISHED)}"
+        f"law {shown(law)} is neither a published law{hint} nor a file; choose from {', '.join(PUBLISHED)}"
     )
+
+
+def _from_file(path: str | Path) -> ScalingLaw:
+    """Read a law file, or the law of a fit file."""
+    data = read_json(path)
+    if isinstance(data, dict) and data.get("kind") == "fit":
+        return find_law(load(path))
+    return ScalingLaw.from_dict(data, str(path))
+
+
+def laws() -> Table:
+    """Return the published laws: name, form, what they were fitted on, and their source."""
+    return Table.from_records([_record(law) for law in PUBLISHED.values()])
+
+
+def _record(law: ScalingLaw) -> dict[str, Any]:
+    spans = {
+        f"{axis}_{end}": getattr(law.fitted_range, axis)[k] for axis in AXES for k, end in enumerate(("min", "max"))
+    }
+    return {
+        "name": law.name,
+        "outer": law.outer.name,
+        "mapping": law.mapping.name,
+        "counts": law.counts.value,
+        **spans,
+        "rmse": law.rmse,
+        "equation": law.equation(),
+        "source": law.source,
+    }
