@@ -17,8 +17,8 @@ import numpy as np
 from loopscale.architecture import rung
 from loopscale.errors import InputError
 from loopscale.fit.data.public import simulate_sweep, stacked
-from loopscale.fit.fitting import Scheme, fit
-from loopscale.fit.resample import coefficient_intervals, prediction_interval, resample
+from loopscale.fit.fitting import fit
+from loopscale.fit.uncertainty import Scheme, coefficient_intervals, law_interval
 from loopscale.laws import Points, published
 from loopscale.tables import Table
 
@@ -64,13 +64,13 @@ class Interval:
 def coverage_trial(seed: int, setting: Setting) -> list[Interval]:
     """Simulate one sweep and return every interval of every scheme."""
     truth, points = published(), _points()
-    fitted = fit(simulate_sweep(truth, noise=setting.noise, run_noise=setting.run_noise, seed=seed))
+    fitted = fit(simulate_sweep(truth, noise=setting.noise, run_noise=setting.run_noise, seed=seed), resamples=0)
     losses, found = truth(points), []
     for scheme in setting.schemes:
-        again = resample(fitted, scheme=scheme, count=setting.count, seed=seed, workers=1)
+        again = fitted.resample(setting.count, scheme=scheme, seed=seed, workers=1)
         spans = coefficient_intervals(again, setting.level)
         found += [Interval(seed, scheme, name, truth.coefficients[name], *spans[name]) for name in COEFFICIENTS]
-        low, high = prediction_interval(again, points, setting.level)
+        low, high = law_interval(again.law, points, setting.level)
         names = [f"{size} E={E} R={R} D={D / 1e9:g}B" for size, E, R, D in PLACES]
         rows = zip(names, losses.tolist(), low.tolist(), high.tolist(), strict=True)
         found += [Interval(seed, scheme, *row) for row in rows]

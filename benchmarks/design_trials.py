@@ -11,7 +11,6 @@ from loopscale.architecture import rung
 from loopscale.fit.data.public import stacked
 from loopscale.fit.data.read import Observations
 from loopscale.fit.fitting import Fit, fit
-from loopscale.fit.resample import resample
 from loopscale.laws import Points, ScalingLaw, published
 from loopscale.next.candidates import Goal, RunCandidates, Target, run_candidates
 from loopscale.next.choose import next_runs
@@ -45,9 +44,9 @@ def simulate_design(
     """
     random, truth = np.random.default_rng(seed), published()
     pool, grid = _pool(), _grid()
-    first = fit(_observed(_start(), truth, noise, random, "start"))
+    first = fit(_observed(_start(), truth, noise, random, "start"), resamples=0)
     budget, target = float(grid.flops.sum()) * budget_share, Target(_target_points(), goal)
-    design = next_runs(resample(first, count=resamples, seed=seed), budget, target, candidates=pool)
+    design = next_runs(first.resample(resamples, seed=seed), budget, target, candidates=pool)
     chosen = {(run.model, run.experts, run.recurrence, run.tokens) for run in design.runs}
     ways = {
         "nothing": pool.where(np.array([], dtype=np.int64)),
@@ -118,7 +117,7 @@ def _error(
             stacked([old.points, new.points]), np.concatenate([old.loss, new.loss]),
             np.concatenate([old.run, new.run]), old.source, old.counts,
         )  # fmt: skip
-        law = fit(joined).law
+        law = fit(joined, resamples=0).law
     miss = (law(target.points) - truth(target.points))[:, None]
     return float(np.sqrt(np.mean(target.rows(miss) ** 2)))
 

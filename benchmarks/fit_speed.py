@@ -19,7 +19,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the matrices are small: th
 import numpy as np
 
 from loopscale.errors import InputError
-from loopscale.fit import Fit, Observations, fit, load_public, resample, simulate_sweep
+from loopscale.fit import Fit, Observations, fit, load_public, simulate_sweep
 from timing import Ratio
 
 SEEDS = range(5)
@@ -44,11 +44,11 @@ def cold() -> tuple[Ratio, list[tuple[Fit, Fit]]]:
     """Time cold default fits of the 14-coefficient law and the paper's recipe, on the same simulated sweeps."""
     ours, peer, fits = [], [], []
     for recipe in ("default", "paper"):  # the first call of all pays for imports and caches
-        fit(simulate_sweep(tokens=(1e11, 3e11)), recipe=recipe)
+        fit(simulate_sweep(tokens=(1e11, 3e11)), recipe=recipe, resamples=0)
     for seed in SEEDS:
         data = simulate_sweep(seed=seed)
-        our_time, default = cpu(lambda data=data: fit(data))
-        peer_time, paper = cpu(lambda data=data: fit(data, recipe="paper"))
+        our_time, default = cpu(lambda data=data: fit(data, resamples=0))
+        peer_time, paper = cpu(lambda data=data: fit(data, recipe="paper", resamples=0))
         ours.append(our_time)
         peer.append(peer_time)
         fits.append((default, paper))
@@ -60,10 +60,10 @@ def refits() -> Ratio:
     ours, peer = [], []
     for seed in list(SEEDS)[:3]:
         data = simulate_sweep(seed=seed)
-        fitted = fit(data)
-        ours.append(cpu(lambda fitted=fitted, seed=seed: resample(fitted, count=REFITS, seed=seed, workers=1))[0])
+        fitted = fit(data, resamples=0)
+        ours.append(cpu(lambda fitted=fitted, seed=seed: fitted.resample(REFITS, seed=seed, workers=1))[0])
         again = [resampled_runs(data, draw) for draw in range(PAPER_REFITS)]
-        seconds = cpu(lambda again=again: [fit(each, recipe="paper") for each in again])[0]
+        seconds = cpu(lambda again=again: [fit(each, recipe="paper", resamples=0) for each in again])[0]
         peer.append(seconds * REFITS / PAPER_REFITS)
     return Ratio(f"{REFITS} refits on resampled runs against {REFITS} of the paper's recipe", ours, peer)
 
@@ -79,7 +79,7 @@ def epoch(rounds: int = 3) -> tuple[Ratio, float, float]:
     data = load_public("epoch-chinchilla")
     ours, peer, values = [], [], []
     for _ in range(rounds):
-        our_time, default = cpu(lambda: fit(data, outer="chinchilla", mapping="none"))
+        our_time, default = cpu(lambda: fit(data, outer="chinchilla", mapping="none", resamples=0))
         peer_time, value = cpu_chinchilla(data)
         ours.append(our_time)
         peer.append(peer_time)

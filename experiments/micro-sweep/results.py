@@ -18,7 +18,7 @@ from loopscale.figures.outcomes import draw_psi
 from loopscale.figures.results import PSI, read_table
 from loopscale.figures.style import Panel, Picture, save
 from loopscale.files import write_text
-from loopscale.fit import Fit, Observations, coefficient_intervals, fit, resample
+from loopscale.fit import Fit, Observations, fit
 from loopscale.fit.compare import compare
 from loopscale.fit.data.public import load_micro
 from loopscale.quantities import format_count
@@ -96,12 +96,15 @@ def noise() -> str:
 
 def fits(data: Observations) -> dict[str, Fit]:
     """Return the fits that the page shows, with their refits on resampled runs."""
-    return {name: resample(fit(data, outer="joint-moe", mapping=name), count=200) for name in MAPPINGS[3:]}
+    return {name: fit(data, outer="joint-moe", mapping=name, resamples=200) for name in MAPPINGS[3:]}
 
 
 def coefficients(found: dict[str, Fit]) -> str:
     """The coefficients with their intervals."""
-    ranges = {name: coefficient_intervals(each) for name, each in found.items()}
+    ranges = {
+        name: {row["coefficient"]: (row["low"], row["high"]) for row in each.conf_int().records()}
+        for name, each in found.items()
+    }
     names = list(dict.fromkeys(key for each in found.values() for key in each.law.coefficients))
     rows = [
         (key, *(_interval(each.law.coefficients.get(key), ranges[name].get(key)) for name, each in found.items()))
@@ -115,7 +118,7 @@ def cuts(parts: dict[str, Observations]) -> str:
     """RMSE of every mapping on rows from a D up, and what the bounded one says."""
     rows = []
     for name, data in parts.items():
-        laws = {mapping: fit(data, outer="joint-moe", mapping=mapping).law for mapping in MAPPINGS[:4]}
+        laws = {mapping: fit(data, outer="joint-moe", mapping=mapping, resamples=0).law for mapping in MAPPINGS[:4]}
         bound = laws["bounded"].coefficients
         scores = (f"{law.rmse:.4f}" for law in laws.values())
         rows.append((name, str(len(data)), *scores, f"{bound['kappa1']:.3f}", f"{bound['kappa2']:.3f}"))

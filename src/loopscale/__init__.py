@@ -23,6 +23,7 @@ _HOMES = {
     "Budget": "loopscale.plan",
     "Fit": "loopscale.fit",
     "LoopscaleError": "loopscale.errors",
+    "NextRuns": "loopscale.next",
     "Observations": "loopscale.fit",
     "Plan": "loopscale.plan",
     "ScalingLaw": "loopscale.laws",
@@ -30,9 +31,9 @@ _HOMES = {
     "predict": "loopscale.plan",
     "rung": "loopscale.architecture",
 }
-"""Where each name of the front door lives. ``fit``, ``laws`` and ``plan`` are packages that can be called."""
+"""Where each name of the front door lives. ``fit``, ``laws``, ``next`` and ``plan`` are packages that can be called."""
 
-_CALLABLE = ("fit", "laws", "plan")
+_CALLABLE = ("fit", "laws", "next", "plan")
 
 __all__ = ["__version__", *sorted(_HOMES), *_CALLABLE]
 
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
     from loopscale.laws import ScalingLaw as ScalingLaw
     from loopscale.laws import laws as laws
     from loopscale.loading import load as load
+    from loopscale.next import NextRuns as NextRuns
+    from loopscale.next import next_runs as next  # noqa: A004, F401
     from loopscale.plan import Budget as Budget
     from loopscale.plan import Plan as Plan
     from loopscale.plan import plan as plan  # type: ignore[no-redef]

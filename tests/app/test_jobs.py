@@ -6,7 +6,7 @@ import zipfile
 
 import pytest
 
-from loopscale.fit import fit, resample
+from loopscale.fit import fit
 from loopscale.fit.data.read import Observations
 
 
@@ -25,7 +25,7 @@ def fitted(client, sweep_csv):
 def test_a_fit_is_the_librarys(fitted, sweep_csv):
     assert fitted["state"] == "done"
     data = Observations.from_csv(sweep_csv.decode())
-    law = resample(fit(data), count=20, workers=1).law
+    law = fit(data, resamples=20, workers=1).law
     assert fitted["result"]["coefficients"] == pytest.approx(dict(law.coefficients))
     assert fitted["result"]["law"]["resamples"] == pytest.approx(law.resamples)
     assert fitted["result"]["rows"] == len(data)

@@ -15,7 +15,7 @@ from loopscale.figures import (
     gain_by_sparsity,
     multiplier_by_sparsity,
 )
-from loopscale.fit import fit, resample, simulate_sweep
+from loopscale.fit import fit, simulate_sweep
 from loopscale.laws import published
 
 LAW = published()
@@ -30,7 +30,7 @@ def bounded(R, m):
 @pytest.fixture(scope="module")
 def fitted():
     data = simulate_sweep(recurrences=(1, 2, 4, 8), tokens=(1e11, 3e11, 5e11))
-    return resample(fit(data, outer="joint-moe", mapping="sparsity-conditional"), count=20).law
+    return fit(data, outer="joint-moe", mapping="sparsity-conditional", resamples=20).law
 
 
 @pytest.mark.parametrize("E", [1, 4, 16])

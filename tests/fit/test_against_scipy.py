@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from plain import fit
 from scipy.optimize import least_squares, minimize
 
-from loopscale.fit import Fit, fit
+from loopscale.fit import Fit
 from loopscale.fit.data.public import simulate_sweep
 
 FORMS = [("chinchilla", "bounded"), ("chinchilla", "power"), ("joint-moe", "sparsity-conditional")]

@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from plain import fit
 
 from loopscale.errors import InputError
-from loopscale.fit import fit, simulate_sweep
+from loopscale.fit import simulate_sweep
 from loopscale.laws import Points
 
 SWEEP = simulate_sweep()
@@ -27,10 +28,15 @@ def without(field):
     return replace(SWEEP, points=Points(**(given | {field: None})))
 
 
+def moe(data, *, outer="joint-moe", mapping="sparsity-conditional", **options):
+    """Fit the full looped MoE law unless another is named."""
+    return fit(data, outer=outer, mapping=mapping, **options)
+
+
 def refused(data, **options):
     """Return what is said of the data."""
     with pytest.raises(InputError) as caught:
-        fit(data, **options)
+        moe(data, **options)
     return str(caught.value)
 
 
@@ -38,7 +44,7 @@ def test_a_loop_law_needs_looped_rows():
     said = refused(rows(recurrence=1))
     assert "no row has R > 1" in said
     assert "fit outer='joint-moe', mapping='none'" in said
-    assert fit(rows(recurrence=1), mapping="none").degenerate == ()
+    assert moe(rows(recurrence=1), mapping="none").degenerate == ()
 
 
 def test_a_loop_law_needs_rows_of_two_recurrences():
@@ -82,7 +88,7 @@ def test_fewer_rows_than_coefficients_are_refused():
 
 def test_what_is_held_need_not_be_in_the_data():
     held = {name: SWEEP_LAW[name] for name in ("B", "beta", "omega", "zeta")}
-    assert fit(rows(tokens=SWEEP.points.tokens[0]), fixed=held).law.rmse < 0.005
+    assert moe(rows(tokens=SWEEP.points.tokens[0]), fixed=held).law.rmse < 0.005
 
 
 def test_the_column_that_a_mapping_needs_is_named():

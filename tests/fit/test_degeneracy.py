@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from plain import fit
 
-from loopscale.fit import fit, simulate_sweep, unidentified
+from loopscale.fit import simulate_sweep, unidentified
 from loopscale.laws import published
 
 

@@ -5,15 +5,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from plain import fit
 
 from design_trials import simulate_design
 from loopscale.architecture import at_width, rung
 from loopscale.errors import InputError
-from loopscale.fit import fit
 from loopscale.fit.data.public import simulate_sweep
+from loopscale.fit.uncertainty import Noise
 from loopscale.laws import Counting, Points, published
 from loopscale.next.candidates import Goal, Target, ladder_candidates, run_candidates
-from loopscale.next.choose import Noise, next_runs
+from loopscale.next.choose import next_runs
 from loopscale.plan import Budget, plan
 
 NOISE = Noise(0.0017, 0.0)

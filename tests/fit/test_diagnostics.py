@@ -4,24 +4,19 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from plain import fit
 
 from loopscale.fit import (
     correlations,
-    fit,
-    fitted_span,
     identification,
-    mid_schedule,
+    intraclass_correlation,
     outliers,
-    r_squared,
-    resample,
     residuals_by_axis,
-    run_share,
     simulate_sweep,
-    summary,
     unidentified,
-    warnings,
 )
-from loopscale.fit.diagnose import fit_covariance
+from loopscale.fit.diagnose import mid_schedule
+from loopscale.fit.uncertainty import fit_covariance
 from loopscale.laws import Counting, published
 
 SWEEP = simulate_sweep()
@@ -60,7 +55,7 @@ def test_amplitudes_and_exponents_are_strongly_correlated(fitted):
 def test_errors_from_the_jacobian_agree_with_resampling():
     sweep = simulate_sweep(noise=0.0026, run_noise=0.0026)
     fitted = fit(sweep)
-    spread = resample(fitted, count=100).law.resamples.std(axis=0)
+    spread = fitted.resample(100).law.resamples.std(axis=0)
     errors = fit_covariance(fitted).errors
     for name in ("alpha", "theta", "zeta"):
         assert errors[name] == pytest.approx(spread[fitted.law.names.index(name)], rel=0.4)
@@ -94,8 +89,8 @@ def test_outliers_are_named_by_row_and_run(fitted):
 
 
 def test_the_share_of_run_effects_is_seen(fitted):
-    assert run_share(fitted) < 0.05
-    assert 0.25 < run_share(fit(simulate_sweep(noise=0.0026, run_noise=0.0026))) < 0.6
+    assert intraclass_correlation(fitted) < 0.05
+    assert 0.25 < intraclass_correlation(fit(simulate_sweep(noise=0.0026, run_noise=0.0026))) < 0.6
 
 
 def test_rows_in_mid_schedule_are_counted():
@@ -103,54 +98,53 @@ def test_rows_in_mid_schedule_are_counted():
     assert mid_schedule(replace(SWEEP, finished=None)) == 0
     unfinished = replace(SWEEP, finished=SWEEP.points.tokens == 5e11)
     assert mid_schedule(unfinished) == 990
-    assert any("990 of 1080 rows are in mid-schedule" in each for each in warnings(fit(unfinished)))
+    assert any("990 of 1080 rows are in mid-schedule" in each for each in fit(unfinished).warnings)
 
 
 def test_the_fitted_range_is_that_of_the_data(fitted):
-    rows = {row["axis"]: (row["from"], row["to"]) for row in fitted_span(fitted).records()}
-    assert rows["tokens"] == (1e11, 5e11)
-    assert rows["recurrence"] == (1, 8)
+    assert fitted.law.fitted_range.tokens == (1e11, 5e11)
+    assert fitted.law.fitted_range.recurrence == (1, 8)
 
 
 def test_a_sound_fit_warns_of_nothing(fitted):
-    assert warnings(fitted) == ()
+    assert fitted.warnings == ()
 
 
 def test_axes_that_the_law_does_not_know_are_said():
-    said = " ".join(warnings(fit(SWEEP, outer="chinchilla", mapping="none")))
+    said = " ".join(fit(SWEEP, outer="chinchilla", mapping="none").warnings)
     assert "the law does not know experts" in said
     assert "the law does not know recurrence" in said
 
 
 def test_a_summary_holds_what_a_paper_needs(fitted):
-    text = summary(fitted)
+    text = fitted.summary()
     assert text == str(fitted)
     for part in (
         "joint MoE law, sparsity-conditional recurrence", "1,080 losses of 90 runs", "simulated from",
         "without embeddings", "sum of Huber(0.001)", "8 of 8 starts", "RMSE 0.0038", "R2 0.999", "kappa1", "±",
     ):  # fmt: skip
         assert part in text
-    assert "Beware" not in text
+    assert "Warnings" not in text
 
 
 def test_a_resampled_summary_gives_intervals_and_says_how(fitted):
-    assert "90%, 20 resamples of whole runs" in summary(resample(fitted, count=20))
-    assert "too narrow" in summary(resample(fitted, count=20, scheme="paper"))
+    assert "90%, 20 resamples of whole runs" in fitted.resample(20).summary()
+    assert "too narrow" in fitted.resample(20, scheme="paper").summary()
 
 
 def test_a_degenerate_summary_says_so_first():
-    text = summary(fit(simulate_sweep(recurrences=(1, 2))))
-    assert text.splitlines()[0].endswith("[DEGENERATE]")
+    text = fit(simulate_sweep(recurrences=(1, 2))).summary()
+    assert text.splitlines()[0].optimawith("[DEGENERATE]")
     assert "- degenerate: the data do not determine kappa2" in text
 
 
 def test_a_summary_of_the_papers_recipe_and_of_fixed_coefficients_says_so():
-    text = summary(fit(SWEEP, recipe="paper", fixed={"theta": 0.3286}))
+    text = fit(SWEEP, recipe="paper", fixed={"theta": 0.3286}).summary()
     assert "the paper's: curve_fit" in text
     assert "fixed" in text
 
 
 def test_r_squared_of_the_truth_is_high(fitted):
-    assert r_squared(fitted) > 0.999
+    assert fitted.r_squared > 0.999
     assert fitted.law.counts is Counting.WITHOUT_EMBEDDINGS
     assert fitted.law.names == published().names

@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from plain import fit
 
 from loopscale.errors import InputError
-from loopscale.fit import Recipe, fit, simulate_sweep
+from loopscale.fit import Recipe, simulate_sweep
 from loopscale.fit.fitting import estimated_delta
 from loopscale.laws import BILLIONS, FittedRange, published
 from loopscale.plan import Budget, plan

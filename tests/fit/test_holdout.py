@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from loopscale.errors import InputError
-from loopscale.fit.compare import CROSS_VALIDATION, Slice, applicable, compare, default_outer, differences, table
+from loopscale.fit.compare import CROSS_VALIDATION, Slice, applicable, compare, differences, table
 from loopscale.fit.data.public import simulate_sweep
 from loopscale.fit.data.read import Observations
+from loopscale.fit.fitting import choose_form
 from loopscale.laws import Counting, Points, published
 
 MOE_ORDER = ("linear", "power", "bounded", "sparsity-conditional")
@@ -154,7 +155,7 @@ def test_a_held_coefficient_concerns_the_mappings_that_have_it_and_is_not_counte
 def test_mappings_that_need_sparsity_are_left_out_of_dense_data():
     dense = simulate_sweep(experts=(1,))
     assert applicable(dense) == DENSE_ORDER
-    assert default_outer(dense) == "chinchilla"
+    assert choose_form(dense)[0].name == "chinchilla"
     assert applicable(simulate_sweep()) == (*MOE_ORDER, "two-exponents")
 
 

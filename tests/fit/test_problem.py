@@ -5,7 +5,7 @@ import pytest
 
 from loopscale.errors import InputError
 from loopscale.fit import simulate_sweep
-from loopscale.fit.problem import pose
+from loopscale.fit.problem import build_problem
 from loopscale.laws import MAPPINGS, OUTER_LAWS, outer_law, published
 from loopscale.laws import mapping as find_mapping
 
@@ -14,7 +14,7 @@ SWEEP = simulate_sweep(tokens=(1e11, 3e11))
 
 def problem(outer="joint-moe", mapping="sparsity-conditional", fixed=None, bounds=None):
     """Pose a form on the simulated sweep."""
-    return pose(SWEEP, outer_law(outer), find_mapping(mapping), fixed or {}, bounds or {})
+    return build_problem(SWEEP, outer_law(outer), find_mapping(mapping), fixed or {}, bounds or {})
 
 
 @pytest.mark.parametrize("mapping", MAPPINGS)
@@ -58,7 +58,7 @@ def test_holding_coefficients_leaves_the_others_free():
     posed = problem()
     u = posed.point(published().coefficients)
     held = np.array([name == "c" for name in posed.free_names])
-    smaller = posed.holding(held, u)
+    smaller = posed.with_fixed(held, u)
     np.testing.assert_allclose(smaller.residuals(u[~held]), posed.residuals(u), atol=1e-15)
 
 

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from plain import fit
 
-from loopscale.fit import fit, simulate_sweep
-from loopscale.fit.problem import pose
+from loopscale.fit import simulate_sweep
+from loopscale.fit.problem import build_problem
 from loopscale.fit.solver import box_step, descend, huber, random_starts, search, spread_rows, staged_start, typical
 from loopscale.laws import mapping as find_mapping
 from loopscale.laws import outer_law, published
@@ -20,7 +21,7 @@ FORMS = [
 def posed(outer="joint-moe", mapping="sparsity-conditional", seed=0):
     """Pose a form on the simulated sweep; a dense form on its dense runs."""
     sweep = simulate_sweep(seed=seed) if outer == "joint-moe" else simulate_sweep(seed=seed, experts=(1,))
-    return pose(sweep, outer_law(outer), find_mapping(mapping), {}, {})
+    return build_problem(sweep, outer_law(outer), find_mapping(mapping), {}, {})
 
 
 def test_twenty_starts_anywhere_in_the_box_end_at_one_optimum():
@@ -107,7 +108,9 @@ def test_huber_is_half_the_square_inside_and_a_line_outside():
 
 
 def test_typical_values_lie_in_the_box_and_respect_what_is_fixed():
-    problem = pose(simulate_sweep(), outer_law("joint-moe"), find_mapping("two-exponents"), {"theta1": 0.7}, {})
+    problem = build_problem(
+        simulate_sweep(), outer_law("joint-moe"), find_mapping("two-exponents"), {"theta1": 0.7}, {}
+    )
     assert typical(problem)["theta1"] == 0.7
     u = problem.point(typical(problem))
     assert ((u > problem.lower) & (u < problem.upper)).all()

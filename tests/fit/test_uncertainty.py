@@ -7,11 +7,12 @@ import textwrap
 
 import numpy as np
 import pytest
+from plain import fit
 
 from loopscale.errors import InputError
-from loopscale.fit import Scheme, coefficient_intervals, fit, prediction_interval, resample, simulate_sweep
-from loopscale.fit.resample import problem_of
+from loopscale.fit import Scheme, simulate_sweep
 from loopscale.fit.solver import search, staged_start
+from loopscale.fit.uncertainty import coefficient_intervals, law_interval
 from loopscale.laws import ScalingLaw, published
 
 SWEEP = simulate_sweep(noise=0.0026, run_noise=0.0026)
@@ -24,7 +25,7 @@ def fitted():
 
 @pytest.fixture(scope="module")
 def resampled(fitted):
-    return resample(fitted, count=60)
+    return fitted.resample(60)
 
 
 def width(fit_, name="kappa1"):
@@ -40,8 +41,8 @@ def test_whole_runs_are_resampled_by_default(fitted, resampled):
 
 
 def test_the_papers_scheme_is_several_times_too_narrow(fitted, resampled):
-    paper = resample(fitted, scheme="paper", count=60)
-    rows = resample(fitted, scheme="observations", count=60)
+    paper = fitted.resample(60, scheme="paper")
+    rows = fitted.resample(60, scheme="observations")
     assert width(paper) < width(resampled) / 4
     assert width(rows) < width(resampled) / 1.5
 
@@ -55,7 +56,7 @@ def test_intervals_surround_the_estimate_and_widen_with_the_level(fitted, resamp
 
 def test_predictions_have_an_interval_at_any_points(fitted, resampled):
     points = SWEEP.where(slice(0, 24)).points
-    low, high = prediction_interval(resampled, points)
+    low, high = law_interval(resampled.law, points)
     assert low.shape == high.shape == (24,)
     assert ((low < fitted.law(points)) & (fitted.law(points) < high)).all()
     assert 0.0005 < np.mean(high - low) < 0.01
@@ -63,7 +64,7 @@ def test_predictions_have_an_interval_at_any_points(fitted, resampled):
 
 def test_every_refit_is_the_optimum_of_its_own_draw(fitted):
     """A warm start must not stay behind: a fresh search of the same draw finds nothing lower."""
-    problem = problem_of(fitted)
+    problem = fitted.problem
     random = np.random.default_rng(5)
     which = np.unique(SWEEP.run, return_inverse=True)[1]
     for _ in range(3):
@@ -74,9 +75,9 @@ def test_every_refit_is_the_optimum_of_its_own_draw(fitted):
 
 
 def test_the_same_seed_gives_the_same_laws_in_any_number_of_processes(fitted):
-    alone, two = (resample(fitted, count=44, seed=3, workers=workers) for workers in (1, 2))
+    alone, two = (fitted.resample(44, seed=3, workers=workers) for workers in (1, 2))
     np.testing.assert_array_equal(alone.law.resamples, two.law.resamples)
-    other = resample(fitted, count=44, seed=4, workers=1)
+    other = fitted.resample(44, seed=4, workers=1)
     assert not np.array_equal(alone.law.resamples, other.law.resamples)
 
 
@@ -85,9 +86,9 @@ def test_processes_do_not_run_an_unguarded_script_again(tmp_path):
     script.write_text(
         textwrap.dedent(
             """
-            from loopscale.fit import fit, resample, simulate_sweep
+            from loopscale.fit import fit, simulate_sweep
             print("once")
-            law = resample(fit(simulate_sweep(tokens=(1e11, 3e11)), starts=1), count=40, workers=2).law
+            law = fit(simulate_sweep(tokens=(1e11, 3e11)), starts=1).resample(40, workers=2).law
             print(len(law.resamples))
             """
         )
@@ -98,7 +99,7 @@ def test_processes_do_not_run_an_unguarded_script_again(tmp_path):
 
 def test_progress_is_reported(fitted):
     seen = []
-    resample(fitted, count=45, workers=1, progress=lambda done, total: seen.append((done, total)))
+    fitted.resample(45, workers=1, progress=lambda done, total: seen.append((done, total)))
     assert seen[-1] == (45, 45)
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
 
@@ -111,22 +112,22 @@ def test_resampled_laws_travel_in_the_law_file(resampled, tmp_path):
 
 
 def test_fixed_coefficients_do_not_vary():
-    held = resample(fit(SWEEP, fixed={"theta": 0.33}, starts=1), count=10)
+    held = fit(SWEEP, fixed={"theta": 0.33}, starts=1).resample(10)
     assert coefficient_intervals(held)["theta"] == (0.33, 0.33)
 
 
 def test_few_runs_are_drawn_until_every_axis_varies():
     small = simulate_sweep(rungs=("0.3B", "1.0B"), experts=(1, 16), recurrences=(1, 4), tokens=(1e11, 2e11, 3e11, 5e11))
     bounded = fit(small, mapping="bounded", fixed={"E_start": 1.3, "E_max": 57.0})
-    again = resample(bounded, count=20)
+    again = bounded.resample(20)
     assert np.isfinite(again.law.resamples).all()
 
 
 def test_intervals_without_resamples_say_what_to_do(fitted):
-    with pytest.raises(InputError, match=r"call resample\(fit\) first"):
+    with pytest.raises(InputError, match=r"call fit\.resample\(\)"):
         coefficient_intervals(fitted)
-    with pytest.raises(InputError, match=r"call resample\(fit\) first"):
-        prediction_interval(fitted, SWEEP.points)
+    with pytest.raises(InputError, match=r"call fit\.resample\(\)"):
+        law_interval(fitted.law, SWEEP.points)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +135,7 @@ def test_intervals_without_resamples_say_what_to_do(fitted):
 )
 def test_bad_options_are_named(fitted, options, said):
     with pytest.raises(InputError, match=said):
-        resample(fitted, **options)
+        fitted.resample(**options)
 
 
 def test_a_level_must_be_a_share(resampled):
@@ -148,7 +149,7 @@ def test_nominal_90_percent_intervals_cover_about_that_often():
     truth, hits = published(), []
     for seed in range(40):
         sweep = simulate_sweep(noise=0.0026, run_noise=0.0026, seed=seed)
-        again = resample(fit(sweep, starts=2), count=80, seed=seed, workers=1)
-        low, high = prediction_interval(again, sweep.points)
+        again = fit(sweep, starts=2).resample(80, seed=seed, workers=1)
+        low, high = law_interval(again.law, sweep.points)
         hits.append(np.mean((low <= truth(sweep.points)) & (truth(sweep.points) <= high)))
     assert 0.82 <= np.mean(hits) <= 0.97

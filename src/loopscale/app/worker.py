@@ -9,7 +9,6 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -17,10 +16,8 @@ import numpy as np
 from loopscale.app.schemas import CompareRequest, FitOptions, NextRequest
 from loopscale.errors import InputError
 from loopscale.files import finite
-from loopscale.fit import Fit, Observations, fit, identification, resample, residuals_by_axis, summary, values
-from loopscale.fit.compare import compare, telling_slices
-from loopscale.fit.fitting import default_form
-from loopscale.fit.summary import law_with_warnings
+from loopscale.fit import Fit, Observations, fit, identification, residuals_by_axis
+from loopscale.fit.compare import compare, suggest_slices
 from loopscale.laws import Counting
 from loopscale.next.candidates import Goal, Target, ladder_candidates
 from loopscale.next.choose import next_runs
@@ -45,16 +42,16 @@ def fit_work(text: str, options: FitOptions, say: Say) -> dict[str, Any]:
     say("Looking at what is left over", 0, 0)
     data = found.observations
     return {
-        **values(found),
-        "law": law_with_warnings(found).to_dict(),
+        **found.to_dict(),
+        "law": found.law.to_dict(),
         "form": str(found.law.form),
         "meanings": {term.name: term.meaning for term in found.law.terms},
         "fixed": list(found.fixed),
-        "summary": summary(found),
+        "summary": found.summary(),
         "rows": len(data),
         "runs": len(data.runs),
         "notes": list(data.notes),
-        "slices": list(telling_slices(data)),
+        "slices": list(suggest_slices(data)),
         "points": _points(found),
         "residuals": dict(residuals_by_axis(found).columns),
         "identification": dict(identification(found).columns),
@@ -80,20 +77,20 @@ def next_work(text: str, options: FitOptions, asked: NextRequest, say: Say) -> d
     planned = plan(aim.budget(), aim.space(), found.law, eps=aim.eps, rule=aim.chosen_rule).to_dict(aim.top)
     target = Target.of_plan(planned, found.observations.counts, Goal(asked.goal))
     pool = ladder_candidates(found.observations)
-    design = next_runs(found, asked.budget, target, candidates=pool, most=asked.most)
-    return {"kind": "design", **design.to_dict(), "runs": [asdict(run) for run in design.runs]}
+    return next_runs(found, asked.budget, target, candidates=pool, most=asked.most).to_dict()
 
 
 def _fitted(text: str, options: FitOptions, resamples: int, say: Say) -> Fit:
     say("Fitting", 0, 0)
     data = read_sweep(text, options)
-    outer, mapping = default_form(data, options.outer, options.mapping)
-    found = fit(data, outer=outer, mapping=mapping, seed=options.seed, name=options.name)
 
     def told(done: int, total: int) -> None:
         say("Refitting resampled runs", done, total)
 
-    return resample(found, count=resamples, seed=options.seed, workers=1, progress=told)
+    return fit(
+        data, outer=options.outer, mapping=options.mapping, seed=options.seed, name=options.name,
+        resamples=resamples, workers=1, progress=told,
+    )  # fmt: skip
 
 
 def _points(found: Fit) -> dict[str, list[float]]:

@@ -98,7 +98,7 @@ def _train(ctx: click.Context, folder: Path) -> Observations:
 def _fit() -> Fit:
     """Fit the bounded law to the measured micro-sweep that ships with loopscale."""
     console().rule("A law fitted to the micro-sweep that ships with loopscale (measured)")
-    found = fit(load_micro(), outer="joint-moe", mapping="bounded")
+    found = fit(load_micro(), outer="joint-moe", mapping="bounded", resamples=0)
     c = found.law.coefficients
     console().print(
         f"{len(found.observations)} losses of {len(found.observations.runs)} runs, RMSE {found.law.rmse:.4f} nats: "

@@ -64,14 +64,12 @@ def report_command(kind: str, file: str, law: ScalingLaw | None, out: str, **rea
 
 def _runs(kind: str, file: str, reading: dict[str, Any]) -> Report:
     from loopscale.figures.reports import fit_report, sweep_report
-    from loopscale.fit import fit, resample
-    from loopscale.fit.fitting import default_form
+    from loopscale.fit import fit
 
     observations = read_runs(file, **reading)
     if kind == "sweep":
         return sweep_report(observations)
-    outer, mapping = default_form(observations, None, None)
-    return fit_report(resample(fit(observations, outer=outer, mapping=mapping)))
+    return fit_report(fit(observations))
 
 
 def _plan(file: str, law: ScalingLaw | None) -> Report:

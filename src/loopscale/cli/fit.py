@@ -1,4 +1,4 @@
-"""``loopscale fit``."""
+"""``loopscale fit``, ``compare`` and ``next``."""
 
 from __future__ import annotations
 
@@ -23,11 +23,9 @@ from loopscale.cli import (
 )
 from loopscale.errors import InputError, shown
 from loopscale.files import is_file, read_json
-from loopscale.fit import Observations, Recipe, Scheme, fit, resample, summary, values
+from loopscale.fit import Observations, Recipe, Scheme, fit
 from loopscale.fit.compare import compare, differences, table
-from loopscale.fit.data.public import MICRO, PUBLIC_FILES, SWEEP_RECURRENCES, load_micro, load_public, simulate_sweep
-from loopscale.fit.fitting import default_form
-from loopscale.fit.summary import law_with_warnings
+from loopscale.fit.data.public import SWEEP_RECURRENCES, simulate_sweep
 from loopscale.laws import MAPPINGS, OUTER_LAWS, Counting
 from loopscale.next.candidates import RECURRENCES, Goal, Target, ladder_candidates
 from loopscale.next.choose import MOST_RUNS, next_runs
@@ -83,15 +81,11 @@ def read_runs(
     simulated_recurrence: tuple[int, ...],
 ) -> Observations:
     """Return the sweep that RUNS names: a file, `simulated`, the shipped `micro`, or a public sweep."""
-    if not is_file(runs) and runs == "simulated":
+    if runs == "simulated" and not is_file(runs):
         return simulate_sweep(noise=simulated_noise, recurrences=simulated_recurrence)
-    if not is_file(runs) and runs in MICRO:
-        return load_micro(runs)
-    if not is_file(runs) and runs in PUBLIC_FILES:
-        return load_public(runs)
     named = dict(_pair(each, "--columns") for each in columns)
     scaled = {name: parse_count(value, f"--units {name}") for name, value in (_pair(each, "--units") for each in units)}
-    return Observations.read(runs, columns=named or None, units=scaled or None, counts=Counting(counts))
+    return Observations.of(runs, columns=named or None, units=scaled or None, counts=counts)
 
 
 def form_options(function: F) -> F:
@@ -201,19 +195,19 @@ def compare_command(
     """
     settings = take_procedure(given)
     observations = read_runs(**given)
-    found = compare(
+    result = compare(
         observations, slices, outer=outer, mappings=mappings or None, folds=folds, count=resamples, **settings
     )
     if as_json:
-        rows = list(found.table().records())
-        print_json({"kind": "comparison", "source": found.source, "outer": found.outer, "rows": rows})
+        rows = list(result.table().records())
+        print_json({"kind": "comparison", "source": result.source, "outer": result.outer, "rows": rows})
     elif as_csv:
-        click.echo(found.table().csv(), nl=False)
+        click.echo(result.table().csv(), nl=False)
     else:
         out = console()
-        for note in (*observations.notes, *found.notes):
+        for note in (*observations.notes, *result.notes):
             out.print(note, highlight=False)
-        out.print(table(found), differences(found), sep="\n")
+        out.print(table(result), differences(result), sep="\n")
 
 
 @click.command("next")
@@ -224,7 +218,7 @@ def compare_command(
     "plan_path",
     type=click.Path(),
     required=True,
-    help="The plan to make sure of: a file of `loopscale plan --out`.",
+    help="The plan to make more certain: a file of `loopscale plan --out`.",
 )
 @click.option(
     "--goal",
@@ -268,7 +262,7 @@ def next_command(
     as_csv: bool,
     **given: Any,
 ) -> None:  # fmt: skip
-    """Choose the runs to train next: those that make a plan surest per FLOP.
+    """Choose the runs to train next: those that reduce the uncertainty of a plan most per FLOP.
 
     \b
     loopscale plan --flops 5e21 --memory 3GB --bits int4 --law law.json --out plan.json
@@ -283,10 +277,7 @@ def next_command(
         target = Target.of_plan(plan, observations.counts, Goal(goal))
     except InputError as error:
         raise InputError(f"{plan_path}: {error}") from None
-    form, recurrence = default_form(observations, outer, mapping)
-    found = fit(observations, outer=form, mapping=recurrence, **settings)
-    if resamples:
-        found = resample(found, count=resamples, seed=settings["seed"])
+    result = fit(observations, outer=outer, mapping=mapping, resamples=resamples, **settings)
     pool = ladder_candidates(
         observations,
         rungs=rungs or tuple(RUNGS),
@@ -294,14 +285,13 @@ def next_command(
         recurrences=recurrences or RECURRENCES,
         tokens=tokens,
     )
-    design = next_runs(found, budget, target, candidates=pool, most=most)
+    chosen = next_runs(result, budget, target, candidates=pool, most=most)
     if as_json:
-        rows = list(design.table().records())
-        print_json({"kind": "design", "goal": goal, "before": design.before, "after": design.after, "runs": rows})
+        print_json(chosen.to_dict())
     elif as_csv:
-        click.echo(design.table().csv(), nl=False)
+        click.echo(chosen.table().csv(), nl=False)
     else:
-        console().print(str(design), highlight=False)
+        console().print(chosen.summary(), highlight=False)
 
 
 @click.command("fit")
@@ -344,7 +334,7 @@ def fit_command(
     as_json: bool,
     **given: Any,
 ) -> None:  # fmt: skip
-    """Fit a scaling law to a sweep, with honest intervals.
+    """Fit a scaling law to a sweep, with calibrated intervals.
 
     RUNS is a CSV or Parquet file with a row for each (run, D), or `simulated`, or the measured `micro` sweep
     that ships with loopscale, or a public one: epoch-chinchilla, clark-routing, isodepth.
@@ -359,19 +349,20 @@ def fit_command(
         check_report_path(report)
     settings = take_procedure(given) | ({} if starts is None else {"starts": starts})
     observations = read_runs(**given)
-    form, recurrence = default_form(observations, outer, mapping)
-    called = name or Path(given["runs"]).name.split(".")[0]
-    found = fit(observations, outer=form, mapping=recurrence, recipe=recipe, name=called, **settings)
-    if scheme != "none":
-        with progress_bar("Refitting resampled data", resamples) as progress:
-            found = resample(found, scheme=scheme, count=resamples, seed=settings["seed"], progress=progress)
+    label = name or Path(given["runs"]).name.split(".")[0]
+    count = 0 if scheme == "none" else resamples
+    with progress_bar("Refitting resampled data", count) as progress:
+        result = fit(
+            observations, outer=outer, mapping=mapping, recipe=Recipe(recipe), name=label, resamples=count,
+            scheme=Scheme.RUNS if scheme == "none" else Scheme(scheme), progress=progress, **settings,
+        )  # fmt: skip
     if out is not None:
-        law_with_warnings(found).save(out)
+        result.law.save(out)
     if report is not None:
         from loopscale.figures.reports import fit_report
 
-        fit_report(found).save(report)
+        fit_report(result).save(report)
     if as_json:
-        print_json(values(found))
+        print_json(result.to_dict())
     else:
-        click.echo(summary(found))
+        click.echo(result.summary())

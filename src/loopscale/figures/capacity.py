@@ -24,8 +24,8 @@ from loopscale.figures.style import (
     shade_extrapolated,
     stacked,
 )
-from loopscale.fit import Fit, Observations, fit, resample
-from loopscale.fit.compare import Slice, applicable, default_outer
+from loopscale.fit import Fit, Observations, fit
+from loopscale.fit.compare import Slice, applicable
 from loopscale.laws import Points, ScalingLaw
 from loopscale.quantities import format_count
 from loopscale.tables import Table
@@ -89,10 +89,10 @@ def asymptote(
 def draw_gain_by_mapping(table: Table, axes: Any | None = None) -> Any:
     """Draw the gain of each mapping."""
     axes = or_new(axes)
-    for index, ((name,), rows) in enumerate(groups(table, "mapping").items()):
-        draw_curve(axes, rows, "recurrence", "gain", index, name)
+    for place, ((name,), rows) in enumerate(groups(table, "mapping").items()):
+        draw_curve(axes, rows, "recurrence", "gain", place, name)
     bounded = max((row["gain"] for row in table.records() if "linear" not in row["mapping"]), default=1.0)
-    axes.set_ylim(0, bounded * 1.3)  # the linear mapping would flatten the others
+    axes.set_ylim(0, bounded * 1.3)  # the linear mapping soon leaves the others behind
     title = f"Effective-parameter gain by mapping, E = {table.columns['experts'][0]:g}"
     return _over_recurrence(axes, table, title, "gain g_eff (loop blocks)")
 
@@ -100,17 +100,17 @@ def draw_gain_by_mapping(table: Table, axes: Any | None = None) -> Any:
 def draw_gain_by_sparsity(table: Table, axes: Any | None = None) -> Any:
     """Draw the gain for each E."""
     axes = or_new(axes)
-    for index, ((E,), rows) in enumerate(groups(table, "experts").items()):
-        draw_curve(axes, rows, "recurrence", "gain", index, f"E = {E:g}")
+    for place, ((E,), rows) in enumerate(groups(table, "experts").items()):
+        draw_curve(axes, rows, "recurrence", "gain", place, f"E = {E:g}")
     return _over_recurrence(axes, table, "Effective-parameter gain by sparsity", "gain g_eff (loop blocks)")
 
 
 def draw_multiplier(table: Table, axes: Any | None = None) -> Any:
     """Draw the multiplier for each E, and its limit as a dotted line."""
     axes = or_new(axes)
-    for index, ((E,), rows) in enumerate(groups(table, "experts").items()):
-        draw_curve(axes, rows, "recurrence", "multiplier", index, f"E = {E:g}")
-        axes.axhline(rows[0]["limit"], color=colour(index), linewidth=0.8, linestyle=":", gid="limit")
+    for place, ((E,), rows) in enumerate(groups(table, "experts").items()):
+        draw_curve(axes, rows, "recurrence", "multiplier", place, f"E = {E:g}")
+        axes.axhline(rows[0]["limit"], color=colour(place), linewidth=0.8, linestyle=":", gid="limit")
     title = "Effective-parameter multiplier; dotted: R → ∞"
     return _over_recurrence(axes, table, title, "multiplier N_eff / N_act")
 
@@ -119,14 +119,14 @@ def draw_asymptote(table: Table, axes: Any | None = None) -> Any:
     """Draw the multiplier's limit over E, a curve for each size."""
     axes = or_new(axes)
     axes.set_xscale("log", base=2)
-    for index, ((size,), rows) in enumerate(groups(table, "rung").items()):
-        draw_curve(axes, rows, "experts", "largest_multiplier", index, size)
+    for place, ((size,), rows) in enumerate(groups(table, "rung").items()):
+        draw_curve(axes, rows, "experts", "largest_multiplier", place, size)
         E, limit = ([row[name] for row in rows] for name in ("experts", "largest_multiplier"))
-        axes.scatter(E, limit, s=10, color=colour(index), marker=marker(index), zorder=3)
+        axes.scatter(E, limit, s=10, color=colour(place), marker=marker(place), zorder=3)
     shade_extrapolated(axes, table.records(), "experts")
     log_ticks(axes.xaxis, ASYMPTOTE_EXPERTS)
     legend(axes, 4)
-    return finish(axes, "Maximum gain from looping (R → ∞)", "experts E (per active one)", "N_eff / N_act at R → ∞")
+    return finish(axes, "The most that looping can reach", "experts E (per active one)", "N_eff / N_act at R → ∞")
 
 
 def _over_recurrence(axes: Any, table: Table, title: str, y: str) -> Any:
@@ -145,11 +145,11 @@ def _over_passes(name: str, law: ScalingLaw, model: Architecture, recurrences: F
 
 def _with_band(name: str, law: ScalingLaw, quantity: Callable[[ScalingLaw], FloatArray]) -> dict[str, FloatArray]:
     """Return the quantity under the law and, where it has resamples, the span of 90% of them."""
-    columns = {name: quantity(law)}
+    found = {name: quantity(law)}
     if law.resamples is not None:
         low, high = np.percentile([quantity(each) for each in law.resampled_laws()], [5, 95], axis=0)
-        columns |= {f"{name}_low": low, f"{name}_high": high}
-    return columns
+        found |= {f"{name}_low": low, f"{name}_high": high}
+    return found
 
 
 def _named(outside: Any, axis: str) -> Any:
@@ -167,11 +167,11 @@ def fit_mappings(
     kept = observations
     if held_out is not None:
         kept = observations.where(~Slice.parse(held_out).rows(observations)[0])
-    outer = default_outer(observations)
-    fits = {
-        name: fit(kept, outer=outer, mapping=name, **procedure) for name in COMPARED if name in applicable(observations)
+    return {
+        name: fit(kept, mapping=name, resamples=resamples, **procedure)
+        for name in COMPARED
+        if name in applicable(observations)
     }
-    return {name: resample(fitted, count=resamples) if resamples else fitted for name, fitted in fits.items()}
 
 
 def loss_over_recurrence(
@@ -203,8 +203,8 @@ def draw_loss_over_recurrence(table: Table, axes: Any | None = None) -> Any:
     laws = groups(_kind(table, "law"), "mapping", "experts")
     order = list(dict.fromkeys(table.columns["experts"]))
     by_experts = len(order) > 1
-    for index, ((name, experts), rows) in enumerate(laws.items()):
-        draw_curve(axes, rows, "recurrence", "loss", index, f"E = {experts:g}" if by_experts else name)
+    for place, ((name, experts), rows) in enumerate(laws.items()):
+        draw_curve(axes, rows, "recurrence", "loss", place, f"E = {experts:g}" if by_experts else name)
     for (kind, experts), rows in groups(table, "kind", "experts").items():
         if kind != "law":
             label = f"E = {experts:g}" if by_experts else kind
@@ -218,13 +218,13 @@ def draw_loss_over_recurrence(table: Table, axes: Any | None = None) -> Any:
     return finish(axes, title if by_experts else f"E = {first['experts']:g}, {title}", RECURRENCE, LOSS)
 
 
-def _scatter(axes: Any, rows: Sequence[Mapping[str, Any]], kind: str, label: str, index: int | None) -> None:
-    shade = "black" if index is None else colour(index)
+def _scatter(axes: Any, rows: Sequence[Mapping[str, Any]], kind: str, label: str, place: int | None) -> None:
+    shade = "black" if place is None else colour(place)
     axes.scatter(
         [row["recurrence"] for row in rows],
         [row["loss"] for row in rows],
         s=13,
-        marker=marker(index or 0),
+        marker=marker(place or 0),
         facecolors=shade if kind == "observed" else "white",
         edgecolors=shade,
         linewidths=0.8,
@@ -235,10 +235,10 @@ def _scatter(axes: Any, rows: Sequence[Mapping[str, Any]], kind: str, label: str
 
 
 def _fit_view(axes: Any, table: Table) -> None:
-    """Show the observed losses with a margin; a law far off leaves the picture instead of flattening it."""
+    """Show what was observed and some room around; a law far off leaves the picture instead of flattening it."""
     seen = [row["loss"] for row in table.records() if row["kind"] != "law"]
-    margin = 0.5 * (max(seen) - min(seen)) or 0.01
-    axes.set_ylim(min(seen) - margin, max(seen) + margin)
+    room = 0.5 * (max(seen) - min(seen)) or 0.01
+    axes.set_ylim(min(seen) - room, max(seen) + room)
 
 
 def _kind(table: Table, kind: str) -> Table:

@@ -17,8 +17,8 @@ from loopscale.architecture import RUNGS, rung
 from loopscale.arrays import BoolArray, FloatArray, IntArray
 from loopscale.errors import InputError, nearest, shown
 from loopscale.fit.data.read import Observations
-from loopscale.fit.fitting import default_outer, fit
-from loopscale.fit.resample import Progress
+from loopscale.fit.fitting import choose_form, fit
+from loopscale.fit.uncertainty import Progress
 from loopscale.laws import MAPPINGS, Counting, mapping, outer_law
 from loopscale.quantities import format_count, parse_count
 from loopscale.tables import Table
@@ -94,7 +94,7 @@ class Slice:
         return f"{self.axis} in the data{counted}: {listed}"
 
 
-def telling_slices(observations: Observations) -> tuple[str, ...]:
+def suggest_slices(observations: Observations) -> tuple[str, ...]:
     """Return slices worth holding out: the far end of every axis on which the data keep two other values."""
     found = []
     for axis, name in _AXES.items():
@@ -116,7 +116,7 @@ def _rung_sizes(observations: Observations) -> FloatArray | None:
     return None if np.isnan(sizes).any() else sizes
 
 
-__all__ = ["CROSS_VALIDATION", "Comparison", "Score", "applicable", "compare", "default_outer", "differences", "table"]
+__all__ = ["CROSS_VALIDATION", "Comparison", "Score", "applicable", "compare", "differences", "table"]
 
 CROSS_VALIDATION = "cross-validation"
 
@@ -141,7 +141,7 @@ def compare(
     holds or bounds concern the mappings that have them. ``progress`` is called with the number of scores done and the
     total.
     """
-    form = outer or default_outer(observations)
+    form = outer or choose_form(observations)[0].name
     names = tuple(mappings) if mappings else applicable(observations)
     parts = [Slice.parse(each) if isinstance(each, str) else each for each in slices]
     tasks, notes = _tasks(observations, parts, folds, seed)
@@ -207,7 +207,7 @@ def _errors(
     errors = np.full(len(observations), np.nan)
     for mask in masks:
         try:
-            law = fit(observations.where(~mask), outer=outer, mapping=name, **procedure).law
+            law = fit(observations.where(~mask), outer=outer, mapping=name, resamples=0, **procedure).law
         except InputError as error:
             raise InputError(f"without {part}, {name}: {error}") from None
         held_out = observations.where(mask)

@@ -1,23 +1,147 @@
-"""What to look at before a fitted law is believed."""
+"""What a reader must know before believing a fit: degenerate laws, outliers, and other warnings."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from loopscale.arrays import BoolArray, FloatArray
-from loopscale.errors import InputError, nearest, shown
 from loopscale.fit.data.read import Observations
-from loopscale.fit.degeneracy import Covariance, covariance, robust_deviation
-from loopscale.fit.fitting import Fit
 from loopscale.fit.problem import Problem
-from loopscale.fit.resample import problem_of
-from loopscale.fit.solver import descend, side_by_side, typical
-from loopscale.laws import AXES
+from loopscale.fit.solver import SearchResult
+from loopscale.fit.uncertainty import fit_covariance
+from loopscale.laws import AXES, effective_experts
+from loopscale.laws.forms import Role, Term
 from loopscale.tables import Table
+
+if TYPE_CHECKING:
+    from loopscale.fit.fitting import Fit
+
+FLAT = 1.0
+"""A direction along which one standard error spans this many widths of the box is not determined at all."""
+STANDARD = ("alpha", "beta")
+"""Exponents of a term that is a plain power of N or D."""
+STILL = 0.02
+"""A term that changes by less than this part over all the data is a constant, which c already is."""
+
+
+def why_degenerate(
+    problem: Problem, best: SearchResult, delta: float, data: Observations, bounded: set[str]
+) -> tuple[str, ...]:
+    """Return the reasons for which the coefficients mean nothing; none for a sound fit.
+
+    ``bounded`` names coefficients whose bounds are the user's own: those may well be on them.
+    """
+    c = problem.coefficients(best.u)
+    at_bound = [name for name in problem.at_bound(best.u) if name not in bounded]
+    reasons = [
+        *_runaways(problem, c, at_bound),
+        *_still_terms(problem, c),
+        *_experts(problem, c, data),
+        *_flat(problem, best.u, delta),
+        *_starts(best),
+        *_tokens(problem, data),
+    ]
+    return tuple(reasons)
+
+
+def _runaways(problem: Problem, c: dict[str, float], at_bound: list[str]) -> Iterator[str]:
+    edge = [problem.terms[name] for name in at_bound]
+    main = [f"{term.name} = {c[term.name]:.4g}" for term in edge if term.term in (Term.SIZE, Term.DATA)]
+    if main:
+        yield f"{', '.join(main)} ended on the edge of the search range: the term diverged"
+    powers = [term.name for term in problem.form.coefficients if term.term in (Term.SIZE, Term.DATA)
+              and term.role is Role.EXPONENT]  # fmt: skip
+    for name in (term.name for term in edge if term.term is Term.IRREDUCIBLE and powers):
+        weakest = min(powers, key=lambda power: abs(c[power]))
+        yield (
+            f"{name} ended on its bound {c[name]:.4g}: the data show no irreducible loss, and a slow power "
+            f"({weakest} = {c[weakest]:.3g}) takes its place, as happens with losses in mid-schedule"
+        )
+    if len(gain := [term.name for term in edge if term.term is Term.RECURRENCE and term.positive]) > 1:
+        yield f"{' and '.join(gain)} ended on their bounds: the gain from looping does not saturate in these data"
+
+
+def _still_terms(problem: Problem, c: dict[str, float]) -> Iterator[str]:
+    x = np.log(effective_experts(problem.E, c["E_start"], c["E_max"])) if problem.outer.uses_experts else 0.0
+    slopes = ((Term.SIZE, "gamma", problem.N, "parameter"), (Term.DATA, "zeta", problem.D, "data"))
+    for kind, bend, values, term in slopes:
+        own = [k.name for k in problem.terms.values() if k.term is kind and k.role is Role.EXPONENT]
+        if len(own) != 1 or own[0] not in STANDARD:
+            continue
+        exponent = own[0]
+        largest = np.max(np.abs(c[exponent] + c.get(bend, 0.0) * x))
+        if largest * np.log(values.max() / values.min()) < STILL:
+            yield f"the {term} term hardly changes over the data ({exponent} = {c[exponent]:.3g}), as c does"
+
+
+def _experts(problem: Problem, c: dict[str, float], data: Observations) -> Iterator[str]:
+    if not problem.outer.uses_experts or not {"E_start", "E_max"} & set(problem.free_names):
+        return
+    most = float(data.points.experts.max())
+    span = effective_experts(most, c["E_start"], c["E_max"]) / c["E_start"]
+    if span < 1.05:
+        yield (
+            f"effective experts rise only from {c['E_start']:.3g} to {c['E_start'] * span:.3g} over the data "
+            f"(E up to {most:g}), so the exponents of the experts mean nothing"
+        )
+
+
+def _flat(problem: Problem, u: FloatArray, delta: float) -> Iterator[str]:
+    """Find directions that the data leave open, those on a bound held."""
+    spread, directions, names = open_directions(problem, u, delta)
+    for error, direction in zip(spread, directions, strict=True):
+        moving = [name for name, part in zip(names, np.abs(direction), strict=True) if part > 0.3]
+        # E_max alone is a limit far beyond the data; the rest of the law does not hang on it.
+        if error > FLAT and moving != ["E_max"]:
+            how = "they can move together" if len(moving) > 1 else "it can move"
+            yield f"the data do not determine {' and '.join(moving)}: {how} across the whole range at no cost"
+
+
+def open_directions(problem: Problem, u: FloatArray, delta: float) -> tuple[FloatArray, FloatArray, tuple[str, ...]]:
+    """Return the standard error along each principal direction in widths of the box, the directions, and their axes.
+
+    Coefficients on a bound are held, as the fit held them.
+    """
+    held = np.array([name in problem.at_bound(u) for name in problem.free_names])
+    residuals, jacobian = problem.linearised(u)
+    if held.all():
+        return np.zeros(0), np.zeros((0, 0)), ()
+    scaled = jacobian[~held] * problem.width[~held, None]
+    squares, directions = np.linalg.eigh(scaled @ scaled.T)  # an SVD of all rows would start threads, which cost more
+    error = residual_scale(residuals, delta, len(problem.free)) / np.sqrt(np.maximum(squares, 1e-300))
+    names = tuple(name for name, out in zip(problem.free_names, held, strict=True) if not out)
+    return error, directions.T, names
+
+
+def residual_scale(residuals: FloatArray, delta: float, free: int) -> float:
+    """Return the scale that Huber's estimate has: sqrt(mean psi^2) / mean psi', with p degrees of freedom taken off."""
+    inner = max(float(np.mean(np.abs(residuals) <= delta)), 1.0 / len(residuals))
+    pull = np.clip(residuals, -delta, delta)
+    left = max(len(residuals) - free, 1)
+    return float(np.sqrt(np.sum(pull**2) / left)) / inner
+
+
+def robust_deviation(residuals: FloatArray) -> float:
+    """Return the standard deviation that the median absolute residual stands for."""
+    return 1.4826 * float(np.median(np.abs(residuals)))
+
+
+def _starts(best: SearchResult) -> Iterator[str]:
+    count = len(best.optima.value_S)
+    if count >= 4 and best.agreeing.sum() == 1:
+        yield f"only one of {count} starts reached the best objective; raise starts before trusting it"
+
+
+def _tokens(problem: Problem, data: Observations) -> Iterator[str]:
+    if problem.outer.uses_tokens:
+        return
+    tokens = data.points.tokens
+    if any(np.ptp(tokens[data.run == run]) > 0 for run in data.runs):
+        yield "the law has no token term, yet runs have rows at several D; keep each run's last row"
+
 
 UNIDENTIFIED = 0.25
 """A coefficient whose standard error is this part of its whole search range is not identified."""
@@ -25,8 +149,6 @@ OUTLYING = 5.0
 """Residuals beyond so many robust standard deviations are outliers."""
 LEVELS = 8
 """Axes with more values than this are cut into so many parts of equal size."""
-NEUTRAL = ("delta", "gamma", "omega", "zeta", "theta", "theta1", "theta2")
-"""Coefficients whose value 0 means that the effect is absent."""
 
 
 def residuals_by_axis(fit: Fit) -> Table:
@@ -45,42 +167,9 @@ def residuals_by_axis(fit: Fit) -> Table:
     return Table.from_records(records)
 
 
-def correlations(fit: Fit) -> Table:
-    """Return the correlation of every pair of coefficients, from the exact Jacobian; the strongest first."""
-    errors = fit_covariance(fit)
-    matrix = errors.correlation
-    pairs = [
-        {"first": first, "second": errors.names[j], "correlation": float(matrix[i, j])}
-        for i, first in enumerate(errors.names)
-        for j in range(i + 1, len(errors.names))
-    ]
-    return Table.from_records(sorted(pairs, key=lambda pair: -abs(float(str(pair["correlation"])))))
-
-
-def identification(fit: Fit) -> Table:
-    """Return how well the data determine each coefficient, and what holding it costs.
-
-    ``share`` is the standard error as a part of the search range. Held at ``held_at`` (0 for an effect that can be
-    absent, else a typical value), the refitted objective is ``objective`` times the fit's and no prediction moves by
-    more than ``moved`` nats.
-    """
-    problem, errors = problem_of(fit), fit_covariance(fit).errors
-    best, records = problem.point(fit.law.coefficients), []
-    for k, name in enumerate(fit.free):
-        share = errors.get(name, np.nan) / problem.width[k]
-        held_at, objective, moved = _held(problem, fit, best, k)
-        ratio = objective / fit.objective if fit.objective > 0 else np.nan
-        records.append(
-            {"coefficient": name, "value": fit.law.coefficients[name], "share": float(share),
-             "on_bound": name in fit.at_bound, "identified": bool(share <= UNIDENTIFIED),
-             "held_at": held_at, "objective": ratio, "moved": moved}
-        )  # fmt: skip
-    return Table.from_records(records)
-
-
 def unidentified(fit: Fit) -> tuple[str, ...]:
     """Return the coefficients that the data leave open, those on a bound aside."""
-    problem, errors = problem_of(fit), fit_covariance(fit).errors
+    problem, errors = fit.problem, fit_covariance(fit).errors
     wide = zip(fit.free, problem.width, strict=True)
     return tuple(name for name, width in wide if name in errors and errors[name] > UNIDENTIFIED * width)
 
@@ -99,20 +188,6 @@ def outliers(fit: Fit, beyond: float = OUTLYING) -> Table:
     })  # fmt: skip
 
 
-def run_share(fit: Fit) -> float:
-    """Return the share of the residuals' variance that rows of one run have in common (intraclass correlation)."""
-    names, which, sizes = np.unique(fit.observations.run, return_inverse=True, return_counts=True)
-    rows, groups = len(which), len(names)
-    if groups < 2 or rows == groups:
-        return 0.0
-    residuals = fit.residuals - fit.residuals.mean()
-    means = np.bincount(which, residuals) / sizes
-    between = float(sizes @ means**2) / (groups - 1)
-    within = float(np.sum((residuals - means[which]) ** 2)) / (rows - groups)
-    typical_size = (rows - float(sizes @ sizes) / rows) / (groups - 1)
-    return float(np.clip((between - within) / max(between + (typical_size - 1) * within, 1e-300), 0.0, 1.0))
-
-
 def mid_schedule(data: Observations) -> int:
     """Return how many rows are known not to be final losses."""
     return 0 if data.finished is None else int((~data.finished).sum())
@@ -124,7 +199,7 @@ def fitted_span(fit: Fit) -> Table:
     return Table.from_records([{"axis": axis, "from": low, "to": high} for axis, low, high in spans])
 
 
-def warnings(fit: Fit) -> tuple[str, ...]:
+def warnings_of(fit: Fit) -> tuple[str, ...]:
     """Return what a reader of the fit must know, each in a sentence."""
     data, found = fit.observations, [f"degenerate: {reason}" for reason in fit.degenerate]
     if fit.at_bound:
@@ -146,12 +221,6 @@ def warnings(fit: Fit) -> tuple[str, ...]:
     return tuple(found)
 
 
-def fit_covariance(fit: Fit) -> Covariance:
-    """Return the covariance of the fit's free coefficients."""
-    problem = problem_of(fit)
-    return covariance(problem, problem.point(fit.law.coefficients), fit.delta, fit.observations.run)
-
-
 def _parts(values: FloatArray) -> list[tuple[float, float, BoolArray]]:
     """Cut an axis into its levels, or into groups of neighbouring levels where there are many."""
     levels = np.unique(values)
@@ -160,111 +229,9 @@ def _parts(values: FloatArray) -> list[tuple[float, float, BoolArray]]:
     return [(low, high, (values >= low) & (values <= high)) for low, high in spans]
 
 
-def _held(problem: Problem, fit: Fit, best: FloatArray, k: int) -> tuple[float, float, float]:
-    """Refit with one coefficient held; return where, the objective, and the largest move of a prediction in nats."""
-    name, held = fit.free[k], np.arange(len(best)) == k
-    value = 0.0 if name in NEUTRAL else typical(problem)[name]
-    u = np.where(held, problem.point({**fit.law.coefficients, name: value}), best)
-    smaller = problem.holding(held, u)
-    ends = side_by_side(smaller, u[~held][None, :], delta=fit.delta, tolerance=1e-9)
-    residuals = smaller.residuals(ends.u_SP[0])
-    moved = np.abs(np.expm1(residuals - problem.residuals(best))) * np.exp(problem.residuals(best) + problem.log_loss)
-    return smaller.coefficients(ends.u_SP[0])[name], float(ends.value_S[0]), float(moved.max())
-
-
-MOST_STEPS = 40
-"""Steps on either side; each is a third of a standard error and grows."""
-
-
-@dataclass(frozen=True, eq=False)
-class Profile:
-    """The profile of one coefficient and the interval read off it."""
-
-    coefficient: str
-    values: FloatArray
-    objective: FloatArray
-    statistic: FloatArray
-    """Likelihood ratio, scaled so that its curvature is that of the error over runs; about chi-squared with 1."""
-    low: float
-    high: float
-    level: float
-    runs: int
-    """Clusters that the scale comes from."""
-    open: tuple[bool, bool]
-    """Whether the interval runs into the lower and the upper bound."""
-
-    def table(self) -> Table:
-        """Return one row for each value."""
-        columns = {"value": self.values, "objective": self.objective, "statistic": self.statistic}
-        return Table({name: column.tolist() for name, column in columns.items()})
-
-
-def profile(fit: Fit, coefficient: str, *, level: float = 0.9) -> Profile:
-    """Move one coefficient both ways, refit all others at each place, and read off its interval.
-
-    Unlike resampling this sees a lopsided or open-ended range. The scale of the likelihood comes from the scatter
-    between runs (Chandler & Bate 2007), so points along one run do not count as independent.
-    """
-    from scipy.special import stdtrit  # Student's t; slow to import, and only profiles use it
-
-    problem = problem_of(fit)
-    if coefficient not in fit.free:
-        raise InputError(
-            f"coefficient {shown(coefficient)} was not varied{nearest(coefficient, fit.free)}; "
-            f"choose from {', '.join(fit.free)}"
-        )
-    if not 0 < level < 1:
-        raise InputError(f"level is {level}; it should lie between 0 and 1, as 0.9")
-    which, best = fit.free.index(coefficient), problem.point(fit.law.coefficients)
-    errors = covariance(problem, best, fit.delta, fit.observations.run)
-    scale, step = _scale(errors.names, errors.inverse, errors.robust, coefficient, problem.width[which])
-    limit = float(stdtrit(max(errors.runs - 1, 1), (1 + level) / 2) ** 2)
-    sides = [list(_side(problem, fit, best, which, sign * step, scale, limit)) for sign in (-1.0, 1.0)]
-    places = [*reversed(sides[0]), (float(best[which]), fit.objective, 0.0), *sides[1]]
-    u, objective, statistic = (np.array(column) for column in zip(*places, strict=True))
-    ends = [_crossing([(float(best[which]), fit.objective, 0.0), *side], limit) for side in sides]
-    back = np.exp if problem.logarithmic[which] else np.asarray
-    low, high = (float(back(end)) for end, _ in ends)
-    opened = (ends[0][1], ends[1][1])
-    return Profile(coefficient, back(u), objective, statistic, low, high, level, errors.runs, opened)
-
-
-def _scale(
-    names: tuple[str, ...], inverse: FloatArray, robust: FloatArray, coefficient: str, width: float
-) -> tuple[float, float]:
-    """Return what turns twice the rise of the objective into a chi-squared, and a third of a standard error."""
-    if coefficient not in names:  # on a bound: no curvature of its own, so the typical ratio serves
-        ratios = np.diag(inverse) / np.maximum(np.diag(robust), 1e-300)
-        return float(np.median(ratios)) if len(ratios) else 1.0, width / 100
-    k = names.index(coefficient)
-    error = float(np.sqrt(robust[k, k]))
-    return float(inverse[k, k] / max(robust[k, k], 1e-300)), min(error / 3, width / 20) or width / 100
-
-
-def _side(
-    problem: Problem, fit: Fit, best: FloatArray, which: int, step: float, scale: float, limit: float
-) -> Iterator[tuple[float, float, float]]:
-    """Walk away from the optimum until the statistic is well above its limit or the range ends."""
-    held = np.arange(len(best)) == which
-    u = best.copy()
-    for k in range(MOST_STEPS):
-        last = u[which]
-        u[which] = np.clip(last + step * 1.1**k, problem.lower[which], problem.upper[which])
-        if u[which] == last:
-            return
-        moved = problem.holding(held, u)
-        ends = descend(moved, u[~held][None, :], delta=fit.delta, tolerance=1e-9, damping=1e-6)
-        u[~held] = ends.u_SP[0]
-        rise = max(float(ends.value_S[0]) - fit.objective, 0.0)
-        yield float(u[which]), float(ends.value_S[0]), 2 * rise * scale
-        if 2 * rise * scale > 1.5 * limit:
-            return
-
-
-def _crossing(side: list[tuple[float, float, float]], limit: float) -> tuple[float, bool]:
-    """Return where the statistic reaches its limit, or the last place and that it did not."""
-    for (u0, _, s0), (u1, _, s1) in pairwise(side):
-        if s1 >= limit > s0:
-            part = (np.sqrt(limit) - np.sqrt(s0)) / (np.sqrt(s1) - np.sqrt(s0))  # the root is nearly straight
-            return u0 + float(part) * (u1 - u0), False
-    return side[-1][0], True
+def r_squared(fit: Fit) -> float:
+    """Return the share of the losses' variance that the law explains."""
+    loss = fit.observations.loss
+    error = fit.law(fit.observations.points) - loss
+    spread = float(np.sum((loss - loss.mean()) ** 2))
+    return 1 - float(error @ error) / spread if spread > 0 else float("nan")

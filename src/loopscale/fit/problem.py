@@ -5,9 +5,10 @@ Coefficients whose range is above zero are searched in logarithm, the others as 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from types import MappingProxyType
 
 import numpy as np
 
@@ -15,8 +16,10 @@ from loopscale.arrays import BoolArray, FloatArray, IntArray, Values
 from loopscale.errors import InputError, nearest, shown
 from loopscale.fit.data.read import Observations
 from loopscale.laws import BILLIONS, Coefficient, Form, Inputs, OuterLaw, Points, RecurrenceMapping, inputs
+from loopscale.laws.forms import Role, Term
 from loopscale.quantities import format_count
 
+NO_TIES: Mapping[str, str] = MappingProxyType({})
 APART = 1.001
 """E_max stays above E_start by this factor: where they meet, experts have no effect and Ê divides by zero."""
 
@@ -41,6 +44,8 @@ class Problem:
     log_loss: FloatArray
     weight: FloatArray | None = None
     """How often each row counts; None where each counts once."""
+    tied: tuple[tuple[int, int], ...] = ()
+    """Pairs of coefficients, by position: the first takes the value of the second."""
 
     def __len__(self) -> int:
         return len(self.log_loss)
@@ -91,11 +96,18 @@ class Problem:
         names = {term.name for term in self.outer.coefficients}
         return np.array([name in names for name in self.free_names], dtype=bool)
 
+    @cached_property
+    def terms(self) -> dict[str, Coefficient]:
+        """The free coefficients by name, each with its own description."""
+        return {term.name: term for term in self.form.coefficients if term.name in self.free_names}
+
     def vectors(self, u: FloatArray) -> FloatArray:
         """Return all coefficients at ``u`` (or at several points, stacked), in the law's order."""
         values = np.empty((*u.shape[:-1], len(self.names)))
         values[...] = self.values
         values[..., self.free] = np.where(self.logarithmic, np.exp(np.where(self.logarithmic, u, 0.0)), u)
+        for follower, leader in self.tied:
+            values[..., follower] = values[..., leader]
         return values
 
     def coefficients(self, u: FloatArray) -> dict[str, float]:
@@ -118,10 +130,18 @@ class Problem:
         c = self._columns(u)
         loss, by = self.form.gradient(c, self.x)
         inverse = 1.0 / loss
+        for follower, leader in self.tied:
+            by[self.names[leader]] = by[self.names[leader]] + by[self.names[follower]]
         jacobian = np.empty((*u.shape[:-1], len(self.free), len(self)))
         for k, (name, logarithmic) in enumerate(zip(self.free_names, self.logarithmic, strict=True)):
             np.multiply(by[name], inverse * c[name] if logarithmic else inverse, out=jacobian[..., k, :])
         return np.log(loss) - self.log_loss, jacobian
+
+    def at_bound(self, u: FloatArray) -> tuple[str, ...]:
+        """Return the free coefficients that are on a bound at ``u``."""
+        near = 1e-6 * self.width
+        on = (u <= self.lower + near) | (u >= self.upper - near)
+        return tuple(name for name, yes in zip(self.free_names, on, strict=True) if yes)
 
     def rows(self, chosen: BoolArray | IntArray) -> Problem:
         """Return the same problem on some of the rows."""
@@ -136,7 +156,7 @@ class Problem:
         """Return the problem for some of the descents, where each has weights of its own."""
         return self if self.weight is None or self.weight.ndim == 1 else self.weighted(self.weight[group])
 
-    def holding(self, held: BoolArray, u: FloatArray) -> Problem:
+    def with_fixed(self, held: BoolArray, u: FloatArray) -> Problem:
         """Return the problem with some of its free coefficients held at ``u``."""
         keep = ~held
         return replace(
@@ -150,12 +170,13 @@ class Problem:
         return {name: values[..., k : k + 1] for k, name in enumerate(self.names)}
 
 
-def pose(
+def build_problem(
     data: Observations,
     outer: OuterLaw,
     mapping: RecurrenceMapping,
     fixed: Mapping[str, float],
     bounds: Mapping[str, tuple[float, float]],
+    tie: Mapping[str, str] = NO_TIES,
 ) -> Problem:
     """Return the problem of fitting this form to these observations."""
     form = Form(outer, mapping)
@@ -163,10 +184,11 @@ def pose(
     _check_names(names, fixed, "fixed")
     _check_names(names, bounds, "bounds")
     _check_fixed(fixed, bounds)
+    _check_ties(names, tie, fixed, bounds)
     bounds = {**_for_small_runs(data, terms), **bounds}
-    box = {term.name: _limits(term, bounds) for term in terms if term.name not in fixed}
+    box = {term.name: _limits(term, bounds) for term in terms if term.name not in fixed and term.name not in tie}
     _keep_apart(box, fixed)
-    values = np.array([fixed.get(name, np.nan) for name in names], dtype=float)
+    values = np.array([fixed.get(name, 0.0 if name in tie else np.nan) for name in names], dtype=float)
     limits = np.array(list(box.values()), dtype=float).reshape(-1, 2)
     logarithmic = limits[:, 0] > 0
     limits[logarithmic] = np.log(limits[logarithmic])
@@ -174,6 +196,7 @@ def pose(
         form, names, values, np.flatnonzero(np.isnan(values)), logarithmic, limits[:, 0], limits[:, 1],
         x=inputs(form, data.points, BILLIONS),
         log_loss=np.log(data.loss),
+        tied=tuple((names.index(follower), names.index(leader)) for follower, leader in tie.items()),
     )  # fmt: skip
 
 
@@ -195,6 +218,18 @@ def _check_fixed(fixed: Mapping[str, float], bounds: Mapping[str, object]) -> No
         raise InputError(f"fixed: E_start is {fixed['E_start']:g} and E_max {fixed['E_max']:g}; E_start is the smaller")
 
 
+def _check_ties(
+    names: tuple[str, ...], tie: Mapping[str, str], fixed: Mapping[str, float], bounds: Mapping[str, object]
+) -> None:
+    _check_names(names, tie, "tie")
+    _check_names(names, dict.fromkeys(tie.values()), "tie")
+    for follower, leader in tie.items():
+        if follower == leader or leader in tie:
+            raise InputError(f"tie: {follower}={leader} refers back to a tied coefficient; tie it to a free one")
+        if follower in fixed or follower in bounds:
+            raise InputError(f"tie: {follower} is also fixed or bounded; fix or bound {leader} instead")
+
+
 SMALL = 1e-3
 """In billions. Runs below it have terms A N^-alpha and B D^-beta with smaller A and B than any published law."""
 
@@ -202,13 +237,13 @@ SMALL = 1e-3
 def _for_small_runs(data: Observations, terms: tuple[Coefficient, ...]) -> dict[str, tuple[float, float]]:
     """Return wider bounds of A and B for runs of less than a million parameters or tokens; others keep theirs."""
     least = {
-        "A": float(data.points.active.min()) / BILLIONS.parameters,
-        "B": float(data.points.tokens.min()) / BILLIONS.tokens,
+        Term.SIZE: float(data.points.active.min()) / BILLIONS.parameters,
+        Term.DATA: float(data.points.tokens.min()) / BILLIONS.tokens,
     }
     return {
-        term.name: (term.lower * (least[term.name] / SMALL) ** 1.5, term.upper)
+        term.name: (term.lower * (least[term.term] / SMALL) ** 1.5, term.upper)
         for term in terms
-        if least.get(term.name, SMALL) < SMALL
+        if term.role is Role.SCALE and least.get(term.term, SMALL) < SMALL
     }
 
 
@@ -219,7 +254,7 @@ def _limits(term: Coefficient, bounds: Mapping[str, tuple[float, float]]) -> tup
             f"bounds: {term.name} has {shown((low, high))}; give a finite lower and a larger upper bound, "
             f"or hold it with fixed={{{term.name!r}: value}}"
         )
-    if term.name in ("kappa1", "kappa2", "E_start", "E_max") and low <= 0:
+    if term.positive and low <= 0:
         raise InputError(f"bounds: {term.name} has {shown((low, high))}; it should stay above zero")
     return float(low), float(high)
 
@@ -242,13 +277,16 @@ def _keep_apart(box: dict[str, tuple[float, float]], fixed: Mapping[str, float])
         box["E_max"] = (max(low, floor), high)
 
 
-TOKEN_TERM = ("B", "beta")
-EXPERT_TERMS = ("delta", "gamma", "omega", "zeta", "b", "c", "E_start", "E_max")
-
-
-def check_data(data: Observations, outer: OuterLaw, mapping: RecurrenceMapping, fixed: Mapping[str, float]) -> None:
-    """Refuse data that cannot tell the form's free coefficients apart."""
-    free = [term.name for term in outer.coefficients + mapping.coefficients if term.name not in fixed]
+def check_data(
+    data: Observations,
+    outer: OuterLaw,
+    mapping: RecurrenceMapping,
+    fixed: Mapping[str, float],
+    tie: Mapping[str, str] = NO_TIES,
+) -> None:
+    """Refuse data that cannot determine the form's free coefficients."""
+    held = {*fixed, *tie}
+    free = [term for term in outer.coefficients + mapping.coefficients if term.name not in held]
     if not free:
         raise InputError("fixed: every coefficient is held, so nothing is left to fit; leave some of them out of fixed")
     if not len(data):
@@ -259,7 +297,7 @@ def check_data(data: Observations, outer: OuterLaw, mapping: RecurrenceMapping, 
     if outer.uses_tokens:
         _check_tokens(data, outer, free)
     if outer.uses_experts:
-        _check_experts(data, outer, mapping, free)
+        _check_experts(data, mapping, free)
     if mapping.loops:
         _check_recurrence(data, outer, mapping)
     _check_count(data, outer, mapping, free)
@@ -282,34 +320,43 @@ def _check_columns(data: Observations, outer: OuterLaw, mapping: RecurrenceMappi
         )
 
 
-def _check_runs(data: Observations, free: list[str]) -> None:
-    if len(data.runs) == 1 and any(name not in TOKEN_TERM and name != "c" for name in free):
+def _belonging(free: list[Coefficient], *terms: Term) -> list[Coefficient]:
+    return [coefficient for coefficient in free if coefficient.term in terms]
+
+
+def _listed(coefficients: Sequence[Coefficient]) -> str:
+    return " and ".join(coefficient.name for coefficient in coefficients)
+
+
+def _check_runs(data: Observations, free: list[Coefficient]) -> None:
+    if len(data.runs) == 1 and len(_belonging(free, Term.DATA, Term.IRREDUCIBLE)) < len(free):
         raise InputError(
             f"{data.source}: all {len(data)} rows are of one run ({str(data.runs[0])!r}), which cannot tell size from "
             "anything else; add runs, or fit its tokens alone: outer='chinchilla', mapping='none', A and alpha fixed"
         )
 
 
-def _check_size(data: Observations, free: list[str]) -> None:
-    if {"alpha", "a"} & set(free) and _constant(data.points, "active"):
+def _check_size(data: Observations, free: list[Coefficient]) -> None:
+    size = _belonging(free, Term.SIZE)
+    if any(term.role is Role.EXPONENT for term in size) and _constant(data.points, "active"):
         raise InputError(
             f"{data.source}: every row has N_act = {format_count(data.points.active[0])}, so the exponent of the "
-            "parameters cannot be found; add another size, or hold A and alpha with fixed"
+            f"parameters cannot be found; add another size, or hold {_listed(size)} with fixed"
         )
 
 
-def _check_tokens(data: Observations, outer: OuterLaw, free: list[str]) -> None:
-    if set(TOKEN_TERM) & set(free) and _constant(data.points, "tokens"):
+def _check_tokens(data: Observations, outer: OuterLaw, free: list[Coefficient]) -> None:
+    token = _belonging(free, Term.DATA)
+    if token and _constant(data.points, "tokens"):
         other = "outer='routed', which has no token term, or " if outer.uses_experts else ""
         raise InputError(
             f"{data.source}: every row has D = {format_count(data.points.tokens[0])}, so the data term cannot be told "
-            f"from c; add another D, or fit {other}outer={outer.name!r} with B and beta fixed"
+            f"from c; add another D, or fit {other}outer={outer.name!r} with {_listed(token)} fixed"
         )
 
 
-def _check_experts(data: Observations, outer: OuterLaw, mapping: RecurrenceMapping, free: list[str]) -> None:
-    own = [name for name in EXPERT_TERMS if name in free and not (name == "c" and outer.name != "routed")]
-    if own and _constant(data.points, "experts"):
+def _check_experts(data: Observations, mapping: RecurrenceMapping, free: list[Coefficient]) -> None:
+    if _belonging(free, Term.EXPERTS) and _constant(data.points, "experts"):
         gain = "bounded" if mapping.needs_ratio else mapping.name
         raise InputError(
             f"{data.source}: every row has E = {data.points.experts[0]:g}, so how experts change the loss cannot be "
@@ -331,14 +378,14 @@ def _check_recurrence(data: Observations, outer: OuterLaw, mapping: RecurrenceMa
         )
 
 
-def _check_count(data: Observations, outer: OuterLaw, mapping: RecurrenceMapping, free: list[str]) -> None:
+def _check_count(data: Observations, outer: OuterLaw, mapping: RecurrenceMapping, free: list[Coefficient]) -> None:
     if len(data) > len(free):
         return
     simpler = "" if (outer.name, mapping.name) == ("chinchilla", "none") else (
         ", or fit outer='chinchilla', mapping='none', which has 5"
     )  # fmt: skip
     raise InputError(
-        f"{data.source}: {len(data)} rows cannot determine {len(free)} coefficients ({', '.join(free)}); "
+        f"{data.source}: {len(data)} rows cannot determine {len(free)} coefficients ({', '.join(term.name for term in free)}); "
         f"add rows, hold some with fixed{simpler}"
     )
 

@@ -9,8 +9,11 @@ Array names end in their axes: S descents side by side, P free coefficients, R r
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +25,7 @@ FIRST_REACH, MOST_REACH = 0.1, 0.2
 OUTER_CURVATURE = 0.02
 """Rows beyond delta have no curvature of their own; this part of their majoriser's keeps the model convex."""
 PATIENCE = 8
-"""A descent ends after so many trials without a gain above the tolerance; a small gain counts for several."""
+"""A descent optima after so many trials without a gain above the tolerance; a small gain counts for several."""
 SMALL_GAIN = 4
 LEAST_DAMPING = 1e-7
 """Below this a failed step takes many trials to recover from."""
@@ -30,7 +33,7 @@ MOST_DAMPING = 1e12
 
 
 @dataclass(frozen=True, eq=False)
-class Ends:
+class Optima:
     """Where descents ended, and the objective there."""
 
     u_SP: FloatArray
@@ -56,24 +59,24 @@ def descend(
     steps: int = 200,
     damping: float = 1e-2,
     patience: int = PATIENCE,
-) -> Ends:
+) -> Optima:
     """Descend from each start until ``patience`` trials in a row gain less than ``tolerance`` of the objective.
 
     The problem's weight may have one row for each start.
     """
-    ends = Ends(starts_SP.copy(), np.empty(len(starts_SP)))
+    optima = Optima(starts_SP.copy(), np.empty(len(starts_SP)))
     going = np.arange(len(starts_SP))
     with np.errstate(all="ignore"):
         group = _Group.at(problem, starts_SP, delta, damping)
         for _ in range(steps):
             over = group.advance(tolerance, patience)
             if over.any():
-                group.record(ends, going, over)
+                group.record(optima, going, over)
                 going, group = going[~over], group.take(~over)
                 if not len(going):
-                    return ends
-        group.record(ends, going, np.ones(len(going), dtype=bool))
-    return ends
+                    return optima
+        group.record(optima, going, np.ones(len(going), dtype=bool))
+    return optima
 
 
 @dataclass(eq=False)
@@ -115,10 +118,10 @@ class _Group:
             self.scale_SP[chosen], self.idle_S[chosen],
         )  # fmt: skip
 
-    def record(self, ends: Ends, which: IntArray, chosen: BoolArray) -> None:
+    def record(self, optima: Optima, which: IntArray, chosen: BoolArray) -> None:
         """Write down where the chosen descents are."""
-        ends.u_SP[which[chosen]] = self.u_SP[chosen]
-        ends.value_S[which[chosen]] = self.value_S[chosen]
+        optima.u_SP[which[chosen]] = self.u_SP[chosen]
+        optima.value_S[which[chosen]] = self.value_S[chosen]
 
     def advance(self, tolerance: float, patience: int) -> BoolArray:
         """Try one step of every descent, keep those that gain, damp the others; tell which descents are over."""
@@ -224,25 +227,10 @@ def _solve_free(
         return np.asarray(right_SP / np.maximum(np.einsum("spp->sp", hessian_SPP), 1e-300))
 
 
-_TYPICAL = {
-    "alpha": -0.3, "beta": -0.3, "delta": -0.1, "gamma": 0.0, "omega": 0.0, "zeta": 0.0,
-    "E_start": 2.0, "phi": 0.5, "kappa1": 0.5, "kappa2": 2.0, "theta": 0.3, "theta1": 0.3, "theta2": 0.3,
-}  # fmt: skip
-
-
 def typical(problem: Problem) -> dict[str, float]:
-    """Return a plausible value for every coefficient, sized by the data."""
-    loss, log_N, log_D = np.exp(problem.log_loss), np.log(problem.N).mean(), np.log(problem.D).mean()
-    floor = 0.7 * loss.min()
-    part = 0.5 * (loss.mean() - floor)
-    values = dict(_TYPICAL)
-    values |= {"A": part * np.exp(0.3 * log_N), "B": part * np.exp(0.3 * log_D), "c": floor}
-    values["E_max"] = max(100.0, 2.0 * problem.E.max())
-    if problem.outer.name == "routed":
-        level = np.log10(loss).mean() + 0.1 * log_N / np.log(10.0)
-        values |= {"a": -0.1, "b": -0.1, "c": 0.0, "d": level}
+    """Return a plausible value for every coefficient, sized by the data; fixed ones keep theirs."""
     fixed = {name: value for name, value in zip(problem.names, problem.values, strict=True) if not np.isnan(value)}
-    return {name: float(values[name]) for name in problem.names} | fixed
+    return problem.form.typical(np.exp(problem.log_loss), problem.x) | fixed
 
 
 def random_starts(problem: Problem, count: int, seed: int) -> FloatArray:
@@ -256,7 +244,7 @@ def staged_start(problem: Problem) -> FloatArray:
     base, once = problem.base, problem.R == 1
     if not problem.mapping.loops or not base.any() or once.sum() <= len(problem.free):
         return u
-    stage = spread_rows(problem.rows(once), 8 * len(problem.free)).holding(~base, u)
+    stage = spread_rows(problem.rows(once), 8 * len(problem.free)).with_fixed(~base, u)
     u[base] = descend(stage, u[base][None, :], tolerance=1e-2, patience=4).u_SP[0]
     return u
 
@@ -290,20 +278,20 @@ HOPELESS = 30.0
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class SearchResult:
     """The best point, and where every start ended."""
 
     u: FloatArray
     value: float
-    ends: Ends
+    optima: Optima
 
     @property
     def agreeing(self) -> BoolArray:
         """The starts that ended at the best objective."""
-        return np.asarray(self.ends.value_S <= self.value * (1 + AGREE) + EXACT)
+        return np.asarray(self.optima.value_S <= self.value * (1 + AGREE) + EXACT)
 
 
-def search(problem: Problem, starts_SP: FloatArray, delta: float) -> Found:
+def search(problem: Problem, starts_SP: FloatArray, delta: float) -> SearchResult:
     """Descend from every start, by least squares on some rows first, then by the objective on all of them."""
     some = spread_rows(problem, max(ROUGH_ROWS, 8 * len(problem.free)))
     rough = _revived(some, side_by_side(some, starts_SP, tolerance=1e-4))
@@ -314,10 +302,10 @@ def search(problem: Problem, starts_SP: FloatArray, delta: float) -> Found:
     finished = finish(problem, u_BP[hopeful_B], delta)
     u_BP[hopeful_B], value_B[hopeful_B] = finished.u_SP, finished.value_S
     best = int(np.argmin(value_B))
-    return Found(u_BP[best], float(value_B[best]), Ends(u_BP[basin_S], value_B[basin_S]))
+    return SearchResult(u_BP[best], float(value_B[best]), Optima(u_BP[basin_S], value_B[basin_S]))
 
 
-def finish(problem: Problem, u_SP: FloatArray, delta: float) -> Ends:
+def finish(problem: Problem, u_SP: FloatArray, delta: float) -> Optima:
     """Descend to the last digit from points near an optimum: least squares first, which forgives a worse start."""
     near = side_by_side(problem, u_SP, tolerance=1e-3, patience=4, damping=1e-5)
     return side_by_side(problem, near.u_SP, delta=delta, damping=1e-6)
@@ -331,48 +319,88 @@ def side_by_side(
     tolerance: float = 1e-12,
     patience: int = PATIENCE,
     damping: float = 1e-2,
-) -> Ends:
+) -> Optima:
     """Descend from all starts, in groups that suit the cache."""
     size = max(1, SIDE_BY_SIDE // len(problem))
     groups = [slice(k, k + size) for k in range(0, len(starts_SP), size)]
-    ends = [
+    optima = [
         descend(problem.part(g), starts_SP[g], delta=delta, tolerance=tolerance, patience=patience, damping=damping)
         for g in groups
     ]
-    return Ends(np.concatenate([end.u_SP for end in ends]), np.concatenate([end.value_S for end in ends]))
+    return Optima(np.concatenate([end.u_SP for end in optima]), np.concatenate([end.value_S for end in optima]))
 
 
-def _revived(problem: Problem, ends: Ends) -> Ends:
+def _revived(problem: Problem, optima: Optima) -> Optima:
     """Give starts that ended above the best a second life, idle coefficients reset to typical values."""
-    idle_SP = _idle(problem, ends)
-    again = np.flatnonzero(idle_SP.any(axis=1) & (ends.value_S > 1.01 * ends.value_S.min()))
+    idle_SP = _idle(problem, optima)
+    again = np.flatnonzero(idle_SP.any(axis=1) & (optima.value_S > 1.01 * optima.value_S.min()))
     if not len(again):
-        return ends
-    reset_SP = np.where(idle_SP, problem.point(typical(problem)), ends.u_SP)[again]
+        return optima
+    reset_SP = np.where(idle_SP, problem.point(typical(problem)), optima.u_SP)[again]
     second = side_by_side(problem, reset_SP, tolerance=1e-4)
-    lower = second.value_S < ends.value_S[again]
-    ends.u_SP[again[lower]] = second.u_SP[lower]
-    ends.value_S[again[lower]] = second.value_S[lower]
-    return ends
+    lower = second.value_S < optima.value_S[again]
+    optima.u_SP[again[lower]] = second.u_SP[lower]
+    optima.value_S[again[lower]] = second.value_S[lower]
+    return optima
 
 
-def _idle(problem: Problem, ends: Ends) -> BoolArray:
+def _idle(problem: Problem, optima: Optima) -> BoolArray:
     """Tell which coefficients are on a bound, or where moving them does nothing: on a plateau no descent moves them."""
     with np.errstate(all="ignore"):
-        _, jacobian_SPR = problem.linearised(ends.u_SP)
+        _, jacobian_SPR = problem.linearised(optima.u_SP)
         effect_SP = np.linalg.norm(jacobian_SPR, axis=2) * problem.width
-    flat_SP = ~(effect_SP > 0.1 * np.sqrt(2 * ends.value_S)[:, None])
-    return np.asarray(flat_SP | (ends.u_SP <= problem.lower) | (ends.u_SP >= problem.upper))
+    flat_SP = ~(effect_SP > 0.1 * np.sqrt(2 * optima.value_S)[:, None])
+    return np.asarray(flat_SP | (optima.u_SP <= problem.lower) | (optima.u_SP >= problem.upper))
 
 
-def _basins(problem: Problem, ends: Ends) -> tuple[IntArray, IntArray]:
-    """Tell which ends predict the same, to 3% of the error: their index among the first of each kind."""
-    residual_SR = problem.residuals(ends.u_SP)
-    basin_S, first = np.empty(len(ends.u_SP), dtype=np.int64), list[int]()
-    for k in np.argsort(ends.value_S, kind="stable").tolist():
+def _basins(problem: Problem, optima: Optima) -> tuple[IntArray, IntArray]:
+    """Tell which optima predict the same, to 3% of the error: their index among the first of each kind."""
+    residual_SR = problem.residuals(optima.u_SP)
+    basin_S, first = np.empty(len(optima.u_SP), dtype=np.int64), list[int]()
+    for k in np.argsort(optima.value_S, kind="stable").tolist():
         apart_B = ((residual_SR[first] - residual_SR[k]) ** 2).sum(axis=1)
-        same_B = np.flatnonzero(apart_B <= 0.03**2 * 2 * ends.value_S[k] + EXACT)
+        same_B = np.flatnonzero(apart_B <= 0.03**2 * 2 * optima.value_S[k] + EXACT)
         if not len(same_B):
             first.append(k)
         basin_S[k] = same_B[0] if len(same_B) else len(first) - 1
     return basin_S, np.array(first, dtype=np.int64)
+
+
+def paper_recipe(problem: Problem, start: FloatArray, delta: float) -> Optima:
+    """Return where the paper's procedure optima from one start, given in search coordinates."""
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # curve_fit warns of a covariance that is not used
+        plain = _plain(problem)
+        x = problem.vectors(start)[problem.free]
+        once, base = problem.R == 1, problem.base
+        if problem.mapping.loops and base.any() and once.sum() > base.sum():
+            x[base] = _stage(plain.rows(once).with_fixed(~base, x), x[base], delta)
+        x = _stage(plain, x, delta)
+        u = problem.point(dict(zip(problem.free_names, x.tolist(), strict=True)))
+        return Optima(u[None, :], huber(problem.residuals(u), delta)[None])
+
+
+def _stage(problem: Problem, x: FloatArray, delta: float) -> FloatArray:
+    from scipy.optimize import Bounds, curve_fit, minimize  # half a second, which only this recipe should cost
+
+    box, loss, unit = (problem.lower, problem.upper), np.exp(problem.log_loss), 1.0
+
+    def predicted(_: FloatArray, *values: float) -> FloatArray:
+        return np.asarray(np.exp(problem.residuals(np.array(values))) * loss)
+
+    def objective(values: FloatArray) -> float:
+        return float(huber(problem.residuals(values), delta)) / unit
+
+    # Where it does not converge or meets something that is not a number, the second step goes on from the start.
+    with suppress(RuntimeError, ValueError):
+        x = curve_fit(predicted, problem.log_loss, loss, p0=x, bounds=box)[0]
+    unit = float(huber(problem.residuals(x), delta)) or 1.0
+    # Enough trials for the tolerance, not a count, to end the descent.
+    options: Any = {"maxiter": 5_000, "maxfun": 200_000}
+    return np.asarray(minimize(objective, x, method="L-BFGS-B", bounds=Bounds(*box), options=options).x)
+
+
+def _plain(problem: Problem) -> Problem:
+    """Return the problem in the coefficients themselves, none in logarithm."""
+    lower, upper = (problem.vectors(u)[problem.free] for u in (problem.lower, problem.upper))
+    return replace(problem, logarithmic=np.zeros(len(problem.free), dtype=bool), lower=lower, upper=upper)

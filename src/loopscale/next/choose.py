@@ -1,4 +1,4 @@
-"""Which runs to train next: those that shrink the doubt about a target most per FLOP.
+"""Which runs to train next: those that reduce the uncertainty at a target most per FLOP.
 
 Optimal experimental design on the law's exact Jacobian. Each run adds one row of information; the target's variance
 after it follows from a rank-one update, so thousands of candidates are weighed at once. What counts as the target is
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,11 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from loopscale.arrays import FloatArray
-from loopscale.errors import InputError
+from loopscale.errors import InputError, choice
+from loopscale.files import Fields, read_json, versioned, write_json
 from loopscale.fit.data.read import Observations
 from loopscale.fit.fitting import Fit
+from loopscale.fit.uncertainty import Noise
 from loopscale.laws import ScalingLaw
 from loopscale.next.candidates import Goal, RunCandidates, Target, ladder_candidates
 from loopscale.quantities import format_count
@@ -27,40 +30,9 @@ from loopscale.tables import Table
 
 LAWS = 8
 """Resampled laws that the choice is averaged over: one estimate alone misplaces runs when it is poor."""
+SCHEMA = 1
 MOST_RUNS = 200
 """Runs after which the choice ends, whatever is left of the budget."""
-
-
-@dataclass(frozen=True)
-class Noise:
-    """Standard deviations of ln loss about the law: of a single observation, and of a whole run."""
-
-    observation: float
-    run: float
-
-    def __post_init__(self) -> None:
-        if not (np.isfinite([self.observation, self.run]).all() and self.observation > 0 and self.run >= 0):
-            raise InputError(f"noise is {self.observation} and {self.run} a run; the first should be above zero")
-
-    @classmethod
-    def of(cls, fit: Fit) -> Noise:
-        """Split the residuals' variance into that within runs and that between them."""
-        _, run, rows = np.unique(fit.observations.run, return_inverse=True, return_counts=True)
-        residual, n, k, p = fit.residuals, len(fit.residuals), len(rows), len(fit.free)
-        if n <= p:
-            raise InputError(f"{n} rows leave no residual for {p} coefficients; give the noise")
-        if n == k or k <= p:  # one row a run, or too few runs to see their spread: all of it goes to the observations
-            return cls(float(np.sqrt(residual @ residual / (n - p))), 0.0)
-        mean = np.bincount(run, residual) / rows
-        within = float(np.sum((residual - mean[run]) ** 2) / (n - k))
-        between = float(np.sum(rows * mean**2) / (k - p))
-        common = (n - np.sum(rows**2) / n) / (k - 1)
-        return cls(float(np.sqrt(within)), float(np.sqrt(max(between - within, 0.0) / common)))
-
-    @property
-    def new_run(self) -> float:
-        """The variance of a new run's final ln loss."""
-        return self.observation**2 + self.run**2
 
 
 @dataclass(frozen=True)
@@ -78,8 +50,8 @@ class PlannedRun:
     """Expected at the target once this run and those before it are trained, in nats."""
 
 
-@dataclass(frozen=True)
-class Design:
+@dataclass(frozen=True, repr=False)
+class NextRuns:
     """Runs to train next and what they should bring."""
 
     runs: tuple[PlannedRun, ...]
@@ -104,9 +76,63 @@ class Design:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        return {**asdict(self), "goal": self.goal.value, "flops": self.flops}
+        return {
+            "kind": "next-runs",
+            "schema": SCHEMA,
+            "goal": self.goal.value,
+            "budget": self.budget,
+            "flops": self.flops,
+            "before": self.before,
+            "after": self.after,
+            "noise": asdict(self.noise),
+            "candidates": self.candidates,
+            "laws": self.laws,
+            "runs": [asdict(run) for run in self.runs],
+        }
+
+    def save(self, path: str | Path) -> None:
+        """Write the choice as JSON, for :meth:`load` and for the sweep file's ``chosen``."""
+        write_json(path, self.to_dict())
+
+    @classmethod
+    def load(cls, path: str | Path) -> NextRuns:
+        """Read a choice that :meth:`save` wrote."""
+        return cls.from_dict(read_json(path), str(path))
+
+    @classmethod
+    def from_dict(cls, data: object, where: str = "next runs") -> NextRuns:
+        """Read a choice from the content of its file; ``where`` names its origin in errors."""
+        fields = versioned(data, where, "next-runs", SCHEMA)
+        noise = fields.object("noise")
+        runs = [Fields(run, f"{where}: run {order}") for order, run in enumerate(fields.take("runs", list), 1)]
+        fields.take("flops", float)
+        result = cls(
+            runs=tuple(_planned_run(run) for run in runs),
+            goal=choice(Goal, fields.take("goal", str), f"{where}: goal"),
+            budget=fields.take("budget", float),
+            before=fields.take("before", float),
+            after=fields.take("after", float),
+            noise=Noise(noise.take("observation", float), noise.take("run", float)),
+            candidates=fields.take("candidates", int),
+            laws=fields.take("laws", int),
+        )
+        fields.done()
+        return result
 
     def __str__(self) -> str:
+        return self.summary()
+
+    def __repr__(self) -> str:
+        return (
+            f"<NextRuns: {len(self.runs)} runs for {format_count(self.flops)} FLOPs, standard error "
+            f"{self.before:.4f} to {self.after:.4f}>"
+        )
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()
+
+    def summary(self) -> str:
+        """Return the runs as a table, and what they should bring, as plain text."""
         grid = RichTable("run", "model", "E", "R", "tokens", "FLOPs", "FLOPs so far", "standard error")
         for order, run in enumerate(self.runs, 1):
             counts = (format_count(each) for each in (run.tokens, run.flops, run.cumulative_flops))
@@ -122,6 +148,21 @@ class Design:
         )
 
 
+def _planned_run(fields: Fields) -> PlannedRun:
+    run = PlannedRun(
+        model=fields.take("model", str),
+        active=fields.take("active", float),
+        experts=fields.take("experts", float),
+        recurrence=fields.take("recurrence", int),
+        tokens=fields.take("tokens", float),
+        flops=fields.take("flops", float),
+        cumulative_flops=fields.take("cumulative_flops", float),
+        standard_error=fields.take("standard_error", float),
+    )
+    fields.done()
+    return run
+
+
 def next_runs(
     fit: Fit,
     budget: float,
@@ -130,7 +171,7 @@ def next_runs(
     candidates: RunCandidates | None = None,
     noise: Noise | None = None,
     most: int = MOST_RUNS,
-) -> Design:
+) -> NextRuns:
     """Choose runs greedily, each the largest relative fall of the target's variance per FLOP, within ``budget``.
 
     Averages over the law's resamples where it has them. Every coefficient has a weak prior as wide as its bounds, so
@@ -153,7 +194,7 @@ def next_runs(
         errors.append(state.standard_error)
         free[best], left = False, left - pool.flops[best]
     runs = _planned(pool.where(np.array(chosen, dtype=np.int64)), errors[1:])
-    return Design(runs, target.goal, budget, errors[0], errors[-1], spread, len(pool), len(laws))
+    return NextRuns(runs, target.goal, budget, errors[0], errors[-1], spread, len(pool), len(laws))
 
 
 @dataclass(frozen=True, eq=False)

@@ -164,7 +164,7 @@ def read_next_runs(path: Path, defaults: Mapping[str, tuple[Any, ...]], into: Gr
 
 def _json(path: Path) -> list[dict[str, Any]]:
     data = read_json(path)
-    runs = data.get("runs") if isinstance(data, dict) and data.get("kind") == "design" else None
+    runs = data.get("runs") if isinstance(data, dict) and data.get("kind") in ("next-runs", "design") else None
     if not isinstance(runs, list) or not all(isinstance(row, dict) for row in runs):
         raise InputError(f"{path}: this is not a choice of runs; make one with `loopscale next … --json > {path.name}`")
     return runs

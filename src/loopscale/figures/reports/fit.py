@@ -9,7 +9,7 @@ from loopscale.figures.capacity import draw_loss_over_recurrence, loss_over_recu
 from loopscale.figures.fitting import draw_intervals, draw_observed, draw_residuals, intervals, residuals, varied_axes
 from loopscale.figures.reports.parts import add_picture, add_table, digest
 from loopscale.figures.style import Panel
-from loopscale.fit import Fit, correlations, identification, r_squared, summary, warnings
+from loopscale.fit import Fit, correlations, identification
 from loopscale.laws import Counting
 from loopscale.plan import Budget, choice_span, joint_optimum
 from loopscale.quantities import format_bytes, format_size
@@ -24,13 +24,13 @@ def fit_report(fit: Fit) -> Report:
     report.question(f"What loss do models like these {len(data.runs):,} runs reach, and what follows? ({data.source})")
     report.answer(
         f"A {fit.law.form} law fits {len(data):,} losses with an RMSE of {fit.law.rmse:.4f} nats "
-        f"(R² {r_squared(fit):.4f})."
+        f"(R² {fit.r_squared:.4f})."
     )
     _add_plans(report, fit)
     report.heading("Confidence")
-    for sentence in warnings(fit):
+    for sentence in fit.warnings:
         report.warning(sentence[0].upper() + sentence[1:] + ".")
-    report.preformatted(summary(fit))
+    report.preformatted(fit.summary())
     _add_figures(report, fit)
     report.heading("What the data determine")
     report.text("Share: standard error divided by the search range. Objective: rise with the coefficient held.")

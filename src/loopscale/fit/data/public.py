@@ -278,6 +278,18 @@ def load_micro(name: str = "micro") -> Observations:
     return rows if name == "micro-all" else rows.where(rows.points.tokens >= 1.5e6)
 
 
+def named_sweep(name: str) -> Observations:
+    """Return the sweep called ``name``: `simulated`, the shipped `micro`, or a public one."""
+    if name == "simulated":
+        return simulate_sweep()
+    if name in MICRO:
+        return load_micro(name)
+    if name in _LOADERS:
+        return load_public(name)
+    known = ["simulated", *MICRO, *_LOADERS]
+    raise InputError(f"{name}: no such file or sweep{nearest(name, known)}; sweeps by name are {', '.join(known)}")
+
+
 def simulate_sweep(
     law: ScalingLaw | None = None,
     *,

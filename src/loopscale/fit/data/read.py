@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loopscale.arrays import BoolArray, FloatArray, IntArray
-from loopscale.errors import InputError, nearest, shown
+from loopscale.errors import InputError, choice, nearest, shown
+from loopscale.files import is_file
 from loopscale.fit.data.columns import NAMES, SYMBOLS, Column, detect_units, field_of, find_columns, missing, size_unit
 from loopscale.laws import Counting, Points, costs
 from loopscale.tables import Table
@@ -422,6 +423,35 @@ class Observations:
         return replace(self, points=points, loss=self.loss[chosen], run=self.run[chosen], finished=finished)
 
     @classmethod
+    def of(
+        cls,
+        data: Any,
+        *,
+        columns: Mapping[str, str] | None = None,
+        units: Mapping[str, float] | None = None,
+        counts: Counting | str | None = None,
+    ) -> Observations:
+        """Return the observations that ``data`` is or names: a file, a data frame, a public sweep, or observations."""
+        if isinstance(data, cls):
+            if columns or units or counts:
+                raise InputError(f"{data.source}: columns, units and counts are for files and frames, not Observations")
+            return data
+        kind = Counting.WITHOUT_EMBEDDINGS if counts is None else choice(Counting, counts, "counts")
+        if not isinstance(data, str | Path):
+            return cls.from_frame(data, columns=columns, units=units, counts=kind)
+        if isinstance(data, Path) or Path(data).suffix or is_file(data):
+            return cls.read(data, columns=columns, units=units, counts=kind)
+        from loopscale.fit.data.public import named_sweep  # which reads observations
+
+        return named_sweep(data)
+
+    @classmethod
+    def from_columns(cls, columns: Mapping[str, Sequence[Any]], source: str, counts: Counting | str) -> Observations:
+        """Take named columns of equal length, as :meth:`columns` returns them."""
+        table = {name: list(column) for name, column in columns.items()}
+        return cls._of(read_rows(table, {}, {}, source), source, counts)
+
+    @classmethod
     def from_frame(
         cls,
         frame: Any,
@@ -429,7 +459,7 @@ class Observations:
         columns: Mapping[str, str] | None = None,
         units: Mapping[str, float] | None = None,
         source: str = "frame",
-        counts: Counting = Counting.WITHOUT_EMBEDDINGS,
+        counts: Counting | str = Counting.WITHOUT_EMBEDDINGS,
     ) -> Observations:
         """Take any frame that narwhals knows: pandas, polars, pyarrow.
 
@@ -445,14 +475,14 @@ class Observations:
         *,
         columns: Mapping[str, str] | None = None,
         units: Mapping[str, float] | None = None,
-        counts: Counting = Counting.WITHOUT_EMBEDDINGS,
+        counts: Counting | str = Counting.WITHOUT_EMBEDDINGS,
     ) -> Observations:
         """Read a ``.csv``, ``.csv.gz``, ``.tsv`` or ``.parquet`` file; options as for :meth:`from_frame`."""
         return cls._of(read_rows(read_columns(path), columns or {}, units or {}, str(path)), str(path), counts)
 
     @classmethod
     def from_csv(
-        cls, text: str, *, source: str = "runs.csv", counts: Counting = Counting.WITHOUT_EMBEDDINGS
+        cls, text: str, *, source: str = "runs.csv", counts: Counting | str = Counting.WITHOUT_EMBEDDINGS
     ) -> Observations:
         """Read the text of a CSV file; ``source`` names it in errors."""
         return cls._of(read_rows(csv_columns(text, source), {}, {}, source), source, counts)
@@ -476,5 +506,6 @@ class Observations:
         Table(self.columns()).save(path)
 
     @classmethod
-    def _of(cls, rows: Rows, source: str, counts: Counting) -> Observations:
-        return cls(rows.points, rows.loss, rows.run, source, counts, rows.notes, rows.finished)
+    def _of(cls, rows: Rows, source: str, counts: Counting | str) -> Observations:
+        kind = counts if isinstance(counts, Counting) else choice(Counting, counts, "counts")
+        return cls(rows.points, rows.loss, rows.run, source, kind, rows.notes, rows.finished)
