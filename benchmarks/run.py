@@ -14,6 +14,7 @@ BENCHMARKS = {
     "train": "train_speed",
     "sweep": "sweep_speed",
     "app": "app_speed",
+    "journeys": "journeys",
 }
 
 if __name__ == "__main__":

@@ -134,7 +134,7 @@ def test_a_resampled_summary_gives_intervals_and_says_how(fitted):
 
 def test_a_degenerate_summary_says_so_first():
     text = fit(simulate_sweep(recurrences=(1, 2))).summary()
-    assert text.splitlines()[0].optimawith("[DEGENERATE]")
+    assert text.splitlines()[0].endswith("[DEGENERATE]")
     assert "- degenerate: the data do not determine kappa2" in text
 
 

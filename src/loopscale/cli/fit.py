@@ -62,8 +62,8 @@ def reading_options(function: F) -> F:
         click.option(
             "--simulated-recurrence",
             type=INTEGERS,
-            default=",".join(map(str, SWEEP_RECURRENCES)),
-            show_default=True,
+            default=SWEEP_RECURRENCES,
+            show_default=",".join(map(str, SWEEP_RECURRENCES)),
             help="Recurrences when RUNS is `simulated`; add 16 for the paper's held-out slice.",
         ),
     )
@@ -85,7 +85,7 @@ def read_runs(
         return simulate_sweep(noise=simulated_noise, recurrences=simulated_recurrence)
     named = dict(_pair(each, "--columns") for each in columns)
     scaled = {name: parse_count(value, f"--units {name}") for name, value in (_pair(each, "--units") for each in units)}
-    return Observations.of(runs, columns=named or None, units=scaled or None, counts=counts)
+    return Observations.of(runs, columns=named or None, units=scaled or None, counts=Counting(counts))
 
 
 def form_options(function: F) -> F:

@@ -176,16 +176,25 @@ def unidentified(fit: Fit) -> tuple[str, ...]:
 
 def outliers(fit: Fit, beyond: float = OUTLYING) -> Table:
     """Return the rows (from 1) whose residual is beyond so many robust standard deviations, worst first."""
-    residuals = fit.residuals
-    deviations = residuals / max(robust_deviation(residuals), 1e-300)
-    worst = np.argsort(-np.abs(deviations), kind="stable")
-    rows = [k for k in worst.tolist() if abs(deviations[k]) > beyond]
+    residuals, deviations = fit.residuals, _deviations(fit)
+    rows = _outlying(fit, beyond)
     return Table({
         "row": [k + 1 for k in rows],
         "run": [str(fit.observations.run[k]) for k in rows],
         "residual": [float(residuals[k]) for k in rows],
         "deviations": [float(deviations[k]) for k in rows],
     })  # fmt: skip
+
+
+def _deviations(fit: Fit) -> FloatArray:
+    """Return each residual in robust standard deviations."""
+    return fit.residuals / max(robust_deviation(fit.residuals), 1e-300)
+
+
+def _outlying(fit: Fit, beyond: float = OUTLYING) -> list[int]:
+    """Return the rows, from 0, whose residual lies beyond so many deviations, worst first."""
+    deviations = np.abs(_deviations(fit))
+    return [k for k in np.argsort(-deviations, kind="stable").tolist() if deviations[k] > beyond]
 
 
 def mid_schedule(data: Observations) -> int:
@@ -210,8 +219,8 @@ def warnings_of(fit: Fit) -> tuple[str, ...]:
         )
     if mid_schedule(data):
         found.append(f"{mid_schedule(data)} of {len(data)} rows are in mid-schedule; their losses are not final")
-    if len(far := outliers(fit)):
-        found.append(f"{len(far)} outliers beyond {OUTLYING:g} deviations, the worst in row {far.columns['row'][0]}")
+    if rows := _outlying(fit):
+        found.append(f"{len(rows)} outliers beyond {OUTLYING:g} deviations, the worst in row {rows[0] + 1}")
     if not fit.law.outer.uses_experts and np.ptp(data.points.experts) > 0:
         found.append("E varies in the data, but the law does not know experts")
     if fit.law.mapping.name == "none" and data.points.recurrence.max() > 1:

@@ -38,7 +38,7 @@ from loopscale.fit.uncertainty import (
 )
 from loopscale.laws import BILLIONS, Counting, FittedRange, OuterLaw, Points, RecurrenceMapping, ScalingLaw, outer_law
 from loopscale.laws import mapping as find_mapping
-from loopscale.quantities import count_of, format_count
+from loopscale.quantities import count_of
 from loopscale.tables import Table
 
 SCHEMA = 1
@@ -303,7 +303,7 @@ def fit(
     _check_options(delta, starts, resamples)
     check_data(observations, form, recurrence, fixed, tie)
     problem = build_problem(observations, form, recurrence, fixed, bounds, tie)
-    kind = choice(Recipe, recipe, "recipe")
+    kind = recipe if isinstance(recipe, Recipe) else choice(Recipe, recipe, "recipe")
     by = _by_paper(problem, warm, delta) if kind is Recipe.PAPER else _by_default(problem, starts, seed, warm, delta)
     label = name or (Path(data).name.split(".")[0] if isinstance(data, str | Path) else "fitted")
     result = _result(observations, problem, *by, kind, fixed, bounds, tie, label)
@@ -445,7 +445,7 @@ def _head(fit: Fit) -> list[str]:
     counted = data.counts.value.replace("-", " ")
     rows = {
         "data": f"{len(data):,} losses of {len(data.runs):,} runs; {data.source}",
-        "range": f"N {_span(span.size)} ({counted}), D {_span(span.tokens)}, "
+        "range": f"N {_span(span.size, 1e9)} ({counted}), D {_span(span.tokens, 1e9)}, "
         f"E {_span(span.experts)}, R {_span(span.recurrence)}",
         "objective": f"{fit.objective:.6g} = sum of Huber({fit.delta:.4g}) on ln loss; {len(fit.free)} coefficients",
         "procedure": _procedure(fit),
@@ -496,8 +496,8 @@ def _error_spans(fit: Fit) -> dict[str, str]:
     return spans
 
 
-def _span(span: tuple[float | None, float | None]) -> str:
-    low, high = (format_count(0.0 if end is None else end) for end in span)
+def _span(span: tuple[float | None, float | None], unit: float = 1.0) -> str:
+    low, high = (f"{end or 0.0:g}" if unit == 1 else f"{(end or 0.0) / unit:.3g}B" for end in span)
     return low if low == high else f"{low} to {high}"
 
 

@@ -384,8 +384,9 @@ def _check_count(data: Observations, outer: OuterLaw, mapping: RecurrenceMapping
     simpler = "" if (outer.name, mapping.name) == ("chinchilla", "none") else (
         ", or fit outer='chinchilla', mapping='none', which has 5"
     )  # fmt: skip
+    names = ", ".join(term.name for term in free)
     raise InputError(
-        f"{data.source}: {len(data)} rows cannot determine {len(free)} coefficients ({', '.join(term.name for term in free)}); "
+        f"{data.source}: {len(data)} rows cannot determine {len(free)} coefficients ({names}); "
         f"add rows, hold some with fixed{simpler}"
     )
 

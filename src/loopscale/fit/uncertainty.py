@@ -62,7 +62,7 @@ def resample(
     processes share them; None means several only where the work takes long. ``progress`` is called with the number
     done and the total.
     """
-    kind = choice(Scheme, scheme, "scheme")
+    kind = scheme if isinstance(scheme, Scheme) else choice(Scheme, scheme, "scheme")
     if count < 2:
         raise InputError(f"count is {count}; resampling needs 2 or more refits")
     problem = fit.problem

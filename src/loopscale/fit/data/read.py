@@ -436,7 +436,7 @@ class Observations:
             if columns or units or counts:
                 raise InputError(f"{data.source}: columns, units and counts are for files and frames, not Observations")
             return data
-        kind = Counting.WITHOUT_EMBEDDINGS if counts is None else choice(Counting, counts, "counts")
+        kind = Counting.WITHOUT_EMBEDDINGS if counts is None else counts
         if not isinstance(data, str | Path):
             return cls.from_frame(data, columns=columns, units=units, counts=kind)
         if isinstance(data, Path) or Path(data).suffix or is_file(data):

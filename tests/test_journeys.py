@@ -1,0 +1,17 @@
+"""A reader follows one command through few files."""
+
+import pytest
+
+from journeys import JOURNEYS, LIMITS, MOST_FILES, source_files
+
+
+@pytest.mark.parametrize(
+    "name", ["plan", "fit", *(pytest.param(name, marks=pytest.mark.slow) for name in ("sweep run", "training step"))]
+)
+def test_a_journey_stays_within_its_limit(name, tmp_path):
+    files = JOURNEYS[name](tmp_path)
+    assert len(files) <= LIMITS[name], files
+
+
+def test_there_are_not_too_many_files():
+    assert source_files() <= MOST_FILES
