@@ -1,12 +1,13 @@
 """A reader follows one command through few files."""
 
 import pytest
-
 from journeys import JOURNEYS, LIMITS, MOST_FILES, source_files
+
+QUICK = ("fit",)
 
 
 @pytest.mark.parametrize(
-    "name", ["plan", "fit", *(pytest.param(name, marks=pytest.mark.slow) for name in ("sweep run", "training step"))]
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in JOURNEYS]
 )
 def test_a_journey_stays_within_its_limit(name, tmp_path):
     files = JOURNEYS[name](tmp_path)

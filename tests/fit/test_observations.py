@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from loopscale.errors import InputError
 from loopscale.fit import Observations, simulate_sweep
-from loopscale.fit.data.columns import SYNONYMS, detect_units, find_columns
+from loopscale.fit.data.read import SYNONYMS, detect_units, find_columns
 from loopscale.laws import Counting, Points
 
 GOOD = {

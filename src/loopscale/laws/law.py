@@ -221,7 +221,8 @@ class ScalingLaw:
                 raise InputError(
                     f"{self.name}: coefficient {name!r} is missing; {self.form} needs {', '.join(expected)}"
                 )
-        object.__setattr__(self, "counts", choice(Counting, self.counts, f"{self.name}: counts"))
+        if not isinstance(self.counts, Counting):
+            object.__setattr__(self, "counts", choice(Counting, self.counts, f"{self.name}: counts"))
         values = {name: float(self.coefficients[name]) for name in expected}
         _check_values(self, values)
         object.__setattr__(self, "coefficients", MappingProxyType(values))
