@@ -1,6 +1,7 @@
 """A reader follows one command through few files."""
 
 import pytest
+
 from journeys import JOURNEYS, LIMITS, MOST_FILES, source_files
 
 QUICK = ("fit",)
