@@ -1,15 +1,36 @@
 """The outer laws: exact gradients, changes of unit, and published per-E reductions."""
 
+from dataclasses import fields, replace
+
 import numpy as np
 import pytest
 
-from loopscale.laws import OUTER_LAWS, effective_experts, outer_law, published
+from loopscale.architecture import rung
+from loopscale.laws import (
+    OUTER_LAWS,
+    RAW,
+    Inputs,
+    Points,
+    ScalingLaw,
+    effective_experts,
+    mapping,
+    outer_law,
+    published,
+)
 
 CASES = {
     "chinchilla": {"A": 0.8, "alpha": -0.2, "B": 3.4, "beta": -0.7, "c": 1.3},
     "joint-moe": dict(published().at_one_pass().coefficients),
+    "kaplan": {"N_c": 6.4e4, "alpha_N": 0.076, "D_c": 1.8e4, "alpha_D": 0.103},
+    "interaction": {"A": 0.8, "alpha": -0.2, "B": 3.4, "beta": -0.7, "c": 1.3, "mu": 0.1, "eta": -0.02},
     "routed": {"a": -0.082, "b": -0.108, "c": 0.009, "d": 1.104, "E_start": 1.85, "E_max": 314.0},
 }
+REPEATED = {
+    "chinchilla+repetition": CASES["chinchilla"] | {"R_D": 9.0},
+    "chinchilla+excess": CASES["chinchilla"] | {"R_D": 9.0, "R_N": 3.0, "N_U": 0.05},
+    "joint-moe+repetition": CASES["joint-moe"] | {"R_D": 9.0},
+}
+CASES |= REPEATED
 N, D, E = np.array([0.05, 0.3, 1.0, 7.0]), np.array([3.0, 100.0, 500.0, 2000.0]), np.array([1.0, 2.0, 8.0, 64.0])
 
 
@@ -23,6 +44,85 @@ def test_gradients_equal_the_complex_step(name):
         step = law.loss({**c, each: value + 1e-30j}, N, D, E).imag / 1e-30
         np.testing.assert_allclose(by[each], step, rtol=1e-12, atol=1e-15)
     np.testing.assert_allclose(by_N, law.loss(c, N + 1e-30j, D, E).imag / 1e-30, rtol=1e-12)
+    by_D = law.loss(c, N, D + 1e-30j, E).imag / 1e-30
+    np.testing.assert_allclose(law.token_slope(c, N, D, E), by_D, rtol=1e-10, atol=1e-15)
+
+
+U = np.array([3.0, 2.0, 40.0, 100.0])
+
+
+@pytest.mark.parametrize("name", REPEATED)
+def test_gradients_on_repeated_data_equal_the_complex_step(name):
+    law, c, x = outer_law(name), CASES[name], Inputs(N, D, E, 1.0, 1.0, 0.0, U)
+    loss, by, by_N = law.gradient_at(c, N, x)
+    np.testing.assert_allclose(loss, law.loss_at(c, N, x), rtol=1e-15)
+    for each, value in c.items():
+        step = law.loss_at({**c, each: value + 1e-30j}, N, x).imag / 1e-30
+        np.testing.assert_allclose(by[each], step, rtol=1e-11, atol=1e-15)
+    np.testing.assert_allclose(by_N, law.loss_at(c, N + 1e-30j, x).imag / 1e-30, rtol=1e-11)
+
+
+@pytest.mark.parametrize("name", REPEATED)
+def test_repetition_changes_nothing_while_every_token_is_new(name):
+    law, c = outer_law(name), CASES[name] | {"N_U": 1e9}
+    fresh = law.loss_at(c, N, Inputs(N, D, E, 1.0, 1.0, 0.0, D))
+    np.testing.assert_allclose(fresh, law.inner.loss(c, N, D, E), rtol=1e-15)
+
+
+@pytest.mark.parametrize("name", REPEATED)
+def test_a_change_of_units_changes_no_loss_on_repeated_data(name):
+    law, c = outer_law(name), CASES[name]
+    again, scaled = law.rescaled(c, 1e-3, 1e-6), Inputs(N * 1e3, D * 1e6, E, 1.0, 1.0, 0.0, U * 1e6)
+    expected = law.loss_at(c, N, Inputs(N, D, E, 1.0, 1.0, 0.0, U))
+    np.testing.assert_allclose(law.loss_at(again, N * 1e3, scaled), expected, rtol=1e-12)
+
+
+def test_the_first_repetitions_are_worth_nearly_as_much_as_new_data():
+    """Muennighoff et al. find up to four epochs almost as good as new data, and little after about sixteen."""
+    law = ScalingLaw(
+        outer_law("chinchilla+repetition"), mapping("none"),
+        {"A": 521.0, "alpha": -0.353, "B": 1488.0, "beta": -0.353, "c": 1.87, "R_D": 15.4}, RAW, "with-embeddings",
+    )  # fmt: skip
+    epochs = np.array([1.0, 4.0, 16.0, 64.0, 1000.0])
+    loss = law(Points(1e9, 1e10 * epochs, unique_tokens=1e10))
+    fresh = law(Points(1e9, 1e10 * epochs))
+    assert loss[0] == fresh[0]
+    assert loss[1] - fresh[1] < 0.05 * (fresh[0] - fresh[1])
+    assert loss[3] - loss[4] < 0.1 * (loss[0] - loss[3])
+    assert np.all(np.diff(loss) < 0)
+
+
+def test_repetition_joins_the_looped_law_and_survives_its_file(tmp_path):
+    base = published()
+    law = replace(base, outer=outer_law("joint-moe+repetition"), coefficients={**base.coefficients, "R_D": 15.4})
+    model = rung("0.3B", experts=8)
+    points = replace_points(model.points(np.array([1e11, 4e11]), 3), unique_tokens=1e11)
+    loss = law(points)
+    assert loss[0] == pytest.approx(float(base(model.points(1e11, 3))))
+    assert base(model.points(4e11, 3)) < loss[1] < loss[0]
+    law.save(tmp_path / "law.json")
+    assert ScalingLaw.load(tmp_path / "law.json") == law
+    value, gradient = law.value_and_gradient(points)
+    step = 1e-6
+    moved = replace(law, coefficients={**law.coefficients, "kappa1": law.coefficients["kappa1"] + step})
+    np.testing.assert_allclose(gradient[..., law.names.index("kappa1")], (moved(points) - value) / step, rtol=1e-4)
+
+
+def replace_points(points, **values):
+    return Points(**{f.name: getattr(points, f.name) for f in fields(points)} | values)
+
+
+def test_kaplans_law_gives_the_losses_of_its_limits():
+    law, c = outer_law("kaplan"), CASES["kaplan"]
+    assert law.loss(c, 1.0, 1e12, 1.0) == pytest.approx(6.4e4**0.076, rel=1e-3)
+    assert law.loss(c, 1e12, 1.0, 1.0) == pytest.approx(1.8e4**0.103, rel=1e-3)
+
+
+def test_without_interaction_size_and_data_add_up():
+    c = CASES["interaction"] | {"mu": 0.0, "eta": 0.0}
+    np.testing.assert_allclose(
+        outer_law("interaction").loss(c, N, D, E), outer_law("chinchilla").loss(c, N, D, E), rtol=1e-14
+    )
 
 
 @pytest.mark.parametrize("name", OUTER_LAWS)

@@ -9,7 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 
 from loopscale.architecture import RUNG_EXPERTS, RUNG_RECURRENCES, RUNGS, Architecture, at_width, rung, rung_name
 from loopscale.errors import InputError
-from loopscale.laws import DEFAULT
+from loopscale.laws import DEFAULT, MAPPINGS, OUTER_LAWS
 from loopscale.plan import Budget, Candidate, Rule, Space, continuous_space, ladder_space
 from loopscale.quantities import parse_bits, parse_bytes, parse_count
 
@@ -57,8 +57,12 @@ LawChoice = Annotated[
     Field(description="A published law by name, the id of a law sent to /api/laws, or the content of a law file."),
 ]
 Chart = Literal["recurrence", "size", "experts", "best-recurrence", "best-experts", "designs", "compute"]
-Mapping = Literal["none", "linear", "power", "bounded", "sparsity-conditional", "two-exponents"]
-Outer = Literal["chinchilla", "joint-moe", "routed"]
+if TYPE_CHECKING:
+    Mapping = str
+    Outer = str
+else:
+    Mapping = Literal[tuple(MAPPINGS)]
+    Outer = Literal[tuple(OUTER_LAWS)]
 Counts = Literal["without-embeddings", "with-embeddings"]
 
 

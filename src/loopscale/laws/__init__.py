@@ -3,7 +3,6 @@
 from loopscale import make_callable
 from loopscale.laws.forms import (
     MAPPINGS,
-    OUTER_LAWS,
     Coefficient,
     Form,
     Inputs,
@@ -11,11 +10,10 @@ from loopscale.laws.forms import (
     RecurrenceMapping,
     Role,
     Term,
-    effective_experts,
     mapping,
-    outer_law,
 )
 from loopscale.laws.law import AXES, BILLIONS, RAW, Counting, FittedRange, Points, ScalingLaw, Units, inputs
+from loopscale.laws.outer import OUTER_LAWS, effective_experts, outer_law
 from loopscale.laws.published import DEFAULT, PUBLISHED, find_law, laws, published
 
 make_callable(__name__, laws)

@@ -27,8 +27,8 @@ from loopscale.laws.forms import (
     OuterLaw,
     RecurrenceMapping,
     mapping,
-    outer_law,
 )
+from loopscale.laws.outer import outer_law
 from loopscale.tables import Table
 
 _WANTED = {
@@ -38,6 +38,7 @@ _WANTED = {
     "experts": ("E", "1 or more"),
     "loop": ("N_loop", "zero or more"),
     "total": ("N_total", "above zero"),
+    "unique_tokens": ("U", "above zero"),
 }
 
 
@@ -61,6 +62,8 @@ class Points:
     """N_loop: active parameters of the loop block. Needed where R > 1 and the law has a mapping."""
     total: FloatArray | None
     """N_total: stored parameters. Needed where E > 1 and the mapping depends on m."""
+    unique_tokens: FloatArray | None
+    """U: different tokens among D; None where none is repeated."""
 
     def __init__(
         self,
@@ -70,6 +73,7 @@ class Points:
         experts: ArrayLike = 1.0,
         loop: ArrayLike | None = None,
         total: ArrayLike | None = None,
+        unique_tokens: ArrayLike | None = None,
     ) -> None:
         given = {
             "active": active,
@@ -78,6 +82,7 @@ class Points:
             "experts": experts,
             "loop": loop,
             "total": total,
+            "unique_tokens": unique_tokens,
         }
         for name, value in given.items():
             object.__setattr__(self, name, None if value is None else _checked(name, value))
@@ -105,6 +110,19 @@ class Points:
         if np.all(self.experts == 1):
             return np.ones(np.shape(self.active))
         raise InputError("points: total (N_total) is needed where experts (E) are above 1, to know m = N_act / N_total")
+
+    def rows(self, chosen: Any) -> Points:
+        """Return some of the points, where every field has one value for each."""
+        values: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        given = {
+            name: np.broadcast_to(value, self.shape)[chosen] for name, value in values.items() if value is not None
+        }
+        return Points(**given)
+
+    @property
+    def unique(self) -> FloatArray:
+        """U: unique tokens, at most D; D where no token is repeated."""
+        return self.tokens if self.unique_tokens is None else np.minimum(self.unique_tokens, self.tokens)
 
     @property
     def unrolled(self) -> FloatArray:
@@ -425,6 +443,7 @@ def inputs(form: Form, points: Points, units: Units) -> Inputs:
         R=points.recurrence,
         m=_ratio(form.mapping, points),
         loop=points.loop_block / units.parameters if form.mapping.loops else 0.0,
+        U=points.unique / units.tokens if form.outer.uses_unique else None,
     )
 
 
