@@ -12,7 +12,7 @@ from loopscale.laws.forms import (
     Term,
     mapping,
 )
-from loopscale.laws.law import AXES, BILLIONS, RAW, Counting, FittedRange, Points, ScalingLaw, Units, inputs
+from loopscale.laws.law import AXES, BILLIONS, RAW, Counting, FittedRange, Points, ScalingLaw, Trust, Units, inputs
 from loopscale.laws.outer import OUTER_LAWS, effective_experts, outer_law
 from loopscale.laws.published import DEFAULT, PUBLISHED, find_law, laws, published
 
@@ -37,6 +37,7 @@ __all__ = [
     "Role",
     "ScalingLaw",
     "Term",
+    "Trust",
     "Units",
     "effective_experts",
     "find_law",

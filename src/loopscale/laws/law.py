@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
@@ -29,6 +30,7 @@ from loopscale.laws.forms import (
     mapping,
 )
 from loopscale.laws.outer import outer_law
+from loopscale.quantities import format_count
 from loopscale.tables import Table
 
 _WANTED = {
@@ -206,6 +208,54 @@ class FittedRange:
             outside |= value > high * (1 + 1e-9)
         return outside
 
+    def factor(self, axis: str, value: FloatArray) -> FloatArray:
+        """Return how many times beyond the span of ``axis`` each value lies, above or below it; 1 inside."""
+        low, high = getattr(self, axis)
+        factor = np.ones(np.shape(value))
+        if low is not None:
+            factor = np.maximum(factor, low / value)
+        if high is not None:
+            factor = np.maximum(factor, value / high)
+        return np.where(self.outside(axis, value), factor, 1.0)
+
+
+TRUST_LEVELS: dict[str, float] = {"inside": 1.0, "near": 3.0, "far": 10.0, "beyond": math.inf}
+"""Levels of trust, by how many times beyond the fitted range a point may lie along its worst axis."""
+
+
+@dataclass(frozen=True)
+class Trust:
+    """How far a prediction can be trusted: a level, the reasons for it, and how far beyond the data each axis is.
+
+    ``inside``: within the fitted range. ``near``: up to 3x beyond it. ``far``: up to 10x. ``beyond``: farther.
+    """
+
+    level: str
+    reasons: tuple[str, ...]
+    factors: Mapping[str, float]
+    """By axis: how many times beyond the fitted range, 1 inside it."""
+
+    def noting(self, *reasons: str, at_least: str = "inside") -> Trust:
+        """Return this with further reasons, at ``at_least`` that level."""
+        order = list(TRUST_LEVELS)
+        level = order[max(order.index(self.level), order.index(at_least))]
+        return Trust(level, (*self.reasons, *reasons), self.factors)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {"level": self.level, "reasons": list(self.reasons), "factors": dict(self.factors)}
+
+    @property
+    def axes(self) -> str:
+        """The axes that lie outside, in words: "tokens 1.2x beyond, size inside"."""
+        outside = [f"{axis} {times(factor)} beyond" for axis, factor in self.factors.items() if factor > 1]
+        return ", ".join(outside) or "inside the fitted range"
+
+
+def times(factor: float) -> str:
+    """Write a ratio: ``1.2x``, ``30,000x``."""
+    return f"{factor:,.0f}x" if factor >= 10 else f"{factor:.2g}x"
+
 
 @dataclass(frozen=True)
 class ScalingLaw:
@@ -228,6 +278,8 @@ class ScalingLaw:
     fitted_range: FittedRange = FittedRange()
     resamples: FloatArray | None = field(default=None, compare=False, repr=False)
     """Coefficients of refits on resampled data, one row each, columns as in ``names``."""
+    resampled_by: str = field(default="", compare=False)
+    """How the resamples were made, where that matters to a reader: "a simulated sweep"."""
 
     def __post_init__(self) -> None:
         expected, given = self.names, set(self.coefficients)
@@ -316,6 +368,31 @@ class ScalingLaw:
         at = (points.active, points.tokens, points.experts, points.recurrence)
         return {axis: self.fitted_range.outside(axis, value) for axis, value in zip(AXES, at, strict=True)}
 
+    def trust(self, points: Points) -> Trust:
+        """Return how far the law's loss at one point can be trusted; of several points, at the farthest."""
+        at = (points.active, points.tokens, points.experts, points.recurrence)
+        factors, reasons = {}, []
+        for axis, value in zip(AXES, at, strict=True):
+            span = getattr(self.fitted_range, axis)
+            factor = self.fitted_range.factor(axis, value)
+            factors[axis] = float(np.max(factor))
+            if factors[axis] > 1:
+                worst = float(np.ravel(value)[int(np.argmax(factor))])
+                reasons.append(_outside_reason(axis, worst, factors[axis], span))
+            elif None in span:
+                reasons.append(f"the law's source does not state the whole fitted range of {axis}")
+        most = max(factors.values())
+        level = next(name for name, limit in TRUST_LEVELS.items() if most <= limit)
+        trust = Trust(level, tuple(reasons), factors).noting(at_least="near" if reasons else "inside")
+        degenerate = [f"the law is degenerate: {warning}" for warning in self.degenerate]
+        return trust.noting(*degenerate, at_least="far" if degenerate else "inside")
+
+    @property
+    def degenerate(self) -> tuple[str, ...]:
+        """Why the coefficients mean nothing, as the fit's warnings in ``note`` say; empty for a sound law."""
+        sign = "degenerate: "
+        return tuple(part.removeprefix(sign) for part in self.note.split("; ") if part.startswith(sign))
+
     def at_one_expert(self) -> ScalingLaw:
         """Return the dense law that this one is at E = 1 (proposition moe-loop-equivalence)."""
         return self._reduced(*self.outer.at_one_expert(self.coefficients), *self.mapping.dense(self.coefficients))
@@ -353,6 +430,8 @@ class ScalingLaw:
         }
         if self.resamples is not None:
             data["resamples"] = self.resamples.tolist()
+        if self.resampled_by:
+            data["resampled_by"] = self.resampled_by
         return data
 
     @classmethod
@@ -375,6 +454,7 @@ class ScalingLaw:
                 rmse=file.rmse,
                 fitted_range=FittedRange(**{axis: getattr(file.range, axis) or (None, None) for axis in AXES}),
                 resamples=None if file.resamples is None else _matrix(file.resamples),
+                resampled_by=file.resampled_by,
             )
         except InputError as error:
             raise InputError(f"{where}: {error}") from None
@@ -449,6 +529,13 @@ def inputs(form: Form, points: Points, units: Units) -> Inputs:
 
 def _ratio(recurrence: RecurrenceMapping, points: Points) -> FloatArray:
     return points.m if recurrence.needs_ratio else np.float64(1.0)  # type: ignore[return-value]
+
+
+def _outside_reason(axis: str, value: float, factor: float, span: tuple[float | None, float | None]) -> str:
+    low, high = (None if end is None else format_count(end) for end in span)
+    fitted = f"up to {high}" if low is None else f"from {low}" if high is None else f"{low} to {high}"
+    side = "below" if span[0] is not None and value < span[0] else "beyond"
+    return f"{axis} {format_count(value)} is {times(factor)} {side} the fitted range ({fitted})"
 
 
 def _check_values(law: ScalingLaw, values: Mapping[str, float]) -> None:

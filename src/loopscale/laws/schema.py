@@ -61,3 +61,5 @@ class LawFile(File):
     range: RangeRecord = RangeRecord()
     resamples: list[list[float]] | None = None
     """Coefficients of refits on resampled data, one row each."""
+    resampled_by: str = ""
+    """How the resamples were made, where that matters to a reader: "a simulated sweep"."""

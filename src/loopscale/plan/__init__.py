@@ -1,8 +1,9 @@
 """Budgets in, ranked admissible designs out."""
 
 from loopscale import make_callable
-from loopscale.plan.budget import PEAK_FLOPS, Budget, Rule, device_flops, like
-from loopscale.plan.grid import Grid, Space, architecture_space, continuous_space, evaluate, ladder_space, width_space
+from loopscale.architecture import Space, architecture_space, continuous_space, ladder_space, size_space, width_space
+from loopscale.plan.devices import DEVICES, PEAK_FLOPS, PRESETS, device_flops, flops_of, training_cost
+from loopscale.plan.grid import Budget, Grid, Rule, design_label, evaluate
 from loopscale.plan.plan import Candidate, Plan, plan
 from loopscale.plan.predict import Prediction, predict
 from loopscale.plan.profiles import (
@@ -16,7 +17,9 @@ from loopscale.plan.profiles import (
 )
 
 __all__ = [
+    "DEVICES",
     "PEAK_FLOPS",
+    "PRESETS",
     "Budget",
     "Candidate",
     "Grid",
@@ -27,18 +30,21 @@ __all__ = [
     "architecture_space",
     "choice_span",
     "continuous_space",
+    "design_label",
     "device_flops",
     "evaluate",
     "experts_map",
+    "flops_of",
     "isoflop_over_experts",
     "isoflop_over_recurrence",
     "isoflop_over_size",
     "joint_optimum",
     "ladder_space",
-    "like",
     "plan",
     "predict",
     "recurrence_map",
+    "size_space",
+    "training_cost",
     "width_space",
 ]
 

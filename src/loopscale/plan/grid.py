@@ -1,176 +1,144 @@
-"""Every candidate's loss and costs at once, for many compute budgets and many resampled laws.
+"""Budgets, the limits they set, and every candidate's loss and costs at once.
 
 Shapes: Z laws (the law itself first, then its resamples), F compute budgets, S sizes, K expert counts, P recurrences.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
+from enum import Enum
 from functools import cached_property
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from loopscale.architecture import RUNG_EXPERTS, RUNG_RECURRENCES, RUNGS, Architecture, at_width, continuous, rung
+from loopscale.architecture import Space
+from loopscale.architecture.ladder import check_size
 from loopscale.arrays import BoolArray, FloatArray, IntArray
-from loopscale.errors import InputError
+from loopscale.errors import InputError, choice
 from loopscale.laws import Counting, Points, ScalingLaw, costs
-from loopscale.plan.budget import Budget, Rule, tolerance
-
-CONTINUOUS_WIDTHS = (256.0, 4096.0, 513)
-"""Lowest and highest width of the continuous ladder and how many there are: steps of half a percent."""
-LARGEST = 20_000_000
-"""Candidates times laws that one evaluation takes: a few arrays of that size stay within some gigabytes."""
+from loopscale.quantities import bits_of, bytes_of, count_of, format_bytes, format_count, plain
 
 
-@dataclass(frozen=True, eq=False)
-class Space:
-    """Candidate designs on a grid of S sizes, K expert counts and P recurrences.
+class Rule(Enum):
+    """How the choice is made among the designs that fit."""
 
-    Counts are (S, K): recurrence changes no stored weight.
+    PAPER = "paper"
+    """Lowest loss among those whose last pass and last expert step each gain at least eps."""
+    LOSS = "loss"
+    """Lowest loss, whatever the last step gains."""
+
+
+LEAST_MEMORY = 1e6
+"""Bytes below which an amount of memory is taken for a missing unit."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Limits on a design. None means no limit; compute or tokens must be given.
+
+    Every quantity may be a number or text, as ``Budget(flops="5e21", memory="3GB", bits="int4")``.
     """
 
-    names: tuple[str, ...]
-    """(S) sizes by name"""
-    models: tuple[Architecture, ...]
-    """(S x K) models row by row, or one continuous model whose counts are (S, K) arrays."""
-    recurrences: IntArray
-    """(P), rising"""
-    width: FloatArray
-    layers: FloatArray
-    experts: FloatArray
-    active: FloatArray
-    loop: FloatArray
-    total: FloatArray
-    embedding: FloatArray
+    flops: float | None = None
+    """Training compute, and serving compute where ``serve_tokens`` is set."""
+    tokens: float | None = None
+    """Training tokens, when they are given rather than what compute allows."""
+    max_tokens: float | None = None
+    """The most tokens there are to train on; compute beyond them stays unspent."""
+    memory: float | None = None
+    """Bytes for the weights, and for the KV cache where ``context`` is set."""
+    bits: float = 16
+    """Bits a weight is stored in."""
+    context: int | None = None
+    """Context length whose KV cache must fit beside the weights."""
+    batch: int = 1
+    kv_bits: float = 16
+    kept_passes: int | None = None
+    """Passes that keep keys and values of their own; None keeps all."""
+    inference_flops: float | None = None
+    """The most FLOPs a generated token may cost."""
+    serve_tokens: float = 0.0
+    """Tokens served over the model's life, paid from ``flops`` at 2 N_unroll each."""
 
-    @classmethod
-    def of(cls, names: Sequence[str], models: Sequence[Architecture], recurrences: Sequence[int]) -> Space:
-        """Return the space of ``models``, given row by row: each size with its expert counts."""
-        if not names or not models:
-            raise InputError("the design space is empty; give at least one size and one expert count")
-        fields = ("width", "layers", "experts", "active", "loop", "total", "embedding")
-        arrays = {name: _counts(models, name).reshape(len(names), -1) for name in fields}
-        passes = np.array(_rising("recurrence", recurrences), dtype=np.int64)
-        return cls(tuple(names), tuple(models), passes, **arrays)
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is not None and not (field.name == "serve_tokens" and value == 0):
+                object.__setattr__(self, field.name, _quantity(field.name, value))
+        if self.flops is None and self.tokens is None:
+            raise InputError("budget: give training compute (flops) or training tokens")
+        if self.tokens is not None and self.max_tokens is not None:
+            raise InputError("budget: give tokens or max_tokens, not both")
+        if self.memory is not None and self.memory < LEAST_MEMORY:
+            raise InputError(
+                f"budget: memory is {self.memory:g} bytes, too little for any model; write a unit, like '16GB'"
+            )
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """(S, K, P)"""
-        return (*self.active.shape, len(self.recurrences))
-
-    def unrolled(self, recurrences: ArrayLike | None = None) -> FloatArray:
-        """Return N_unroll on the grid (S, K, P)."""
-        passes = np.asarray(self.recurrences if recurrences is None else recurrences, float)
-        return np.asarray(costs.unrolled(self.active[..., None], self.loop[..., None], passes))
-
-    def kv_bytes(self, *, context: int, batch: int, bits: float, kept_passes: int | None) -> FloatArray:
-        """Return the KV cache of every candidate, (S, K, P)."""
-        sizes = [
-            [
-                model.kv_bytes(int(R), context=context, batch=batch, bits=bits, kept_passes=kept_passes)
-                for R in self.recurrences
-            ]
-            for model in self.models
-        ]
-        return np.moveaxis(np.asarray(sizes, float), 1, -1).reshape(self.shape)
+    def to_dict(self) -> dict[str, Any]:
+        """Return the limits that are set."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
-def ladder_space(
-    rungs: Sequence[str] = tuple(RUNGS),
-    experts: Sequence[float] = RUNG_EXPERTS,
-    recurrences: Sequence[int] = RUNG_RECURRENCES,
-    active_experts: int = 2,
-) -> Space:
-    """Return the paper's design space, or a part of it: 5 rungs x 6 expert counts x 10 recurrences by default."""
-    rows = _rising("experts", experts)
-    check_size(len(rungs) * len(rows) * len(recurrences))
-    models = [rung(name, each, active_experts) for name in rungs for each in rows]
-    return Space.of([model.name for model in models[:: len(rows)]], models, recurrences)
+def _quantity(name: str, value: object) -> float:
+    what = f"budget: {name}"
+    if name == "memory":
+        return bytes_of(value, what)
+    if name in ("bits", "kv_bits"):
+        return bits_of(value, what)
+    number = count_of(value, what)
+    if name not in ("context", "batch", "kept_passes"):
+        return number
+    if number != round(number):
+        raise InputError(f"{what} is {number:g}; it should be a whole number")
+    return int(number)
 
 
-def width_space(
-    widths: Sequence[int],
-    experts: Sequence[float] = RUNG_EXPERTS,
-    recurrences: Sequence[int] = RUNG_RECURRENCES,
-    active_experts: int = 2,
-    layers: int | None = None,
-) -> Space:
-    """Return models of other widths by the ladder's rules; their depth follows the width unless given."""
-    rows = _rising("experts", experts)
-    check_size(len(widths) * len(rows) * len(recurrences))
-    models = [at_width(d, layers, experts=each, active_experts=active_experts) for d in widths for each in rows]
-    return Space.of([model.name for model in models[:: len(rows)]], models, recurrences)
-
-
-def continuous_space(
-    experts: Sequence[float] = RUNG_EXPERTS,
-    recurrences: Sequence[int] = RUNG_RECURRENCES,
-    widths: ArrayLike | None = None,
-) -> Space:
-    """Return the ladder without its gaps: many real-valued widths, which need not be buildable."""
-    d = np.asarray(np.geomspace(*CONTINUOUS_WIDTHS) if widths is None else widths, float)
-    check_size(len(d) * len(experts) * len(recurrences))
-    model = continuous(d[:, None], np.asarray(_rising("experts", experts))[None, :])
-    return Space.of([f"d{width:.0f}" for width in d], [model], recurrences)
-
-
-def architecture_space(models: Sequence[Architecture], recurrences: Sequence[int] = RUNG_RECURRENCES) -> Space:
-    """Return given models, each with its own experts; a model without a loop has R = 1 only."""
-    for model in models:
-        if model.loop == 0 and max(recurrences) > 1:
-            raise InputError(f"{model.name}: this model has no loop block; ask for recurrence 1 only")
-    return Space.of([model.name for model in models], models, recurrences)
-
-
-def check_size(candidates: int, laws: int = 1) -> None:
-    """Refuse a space that would not fit in memory, before it is built."""
-    if candidates * laws > LARGEST:
-        many = f"{candidates:,} candidates" + (f" under {laws:,} laws" if laws > 1 else "")
-        raise InputError(f"the design space is too large: {many}; at most {LARGEST:,} evaluations fit in one plan")
-
-
-def _counts(models: Sequence[Architecture], name: str) -> FloatArray:
-    """Return one count of all models; a continuous model's scalars spread over its arrays."""
-    if len(models) == 1:
-        like = np.asarray(models[0].active, float)
-        return np.array(np.broadcast_to(np.asarray(getattr(models[0], name), float), like.shape))
-    return np.array([float(getattr(model, name)) for model in models])
-
-
-def _rising(what: str, values: Sequence[float]) -> list[float]:
-    rising = sorted(set(values))
-    if not rising or not (np.isfinite(rising).all() and rising[0] >= 1):
-        raise InputError(f"{what}: {list(values)} should be one or more numbers from 1 up")
-    return rising
+def resolve_eps(law: ScalingLaw, eps: float | None, rule: Rule) -> float:
+    """Return the smallest gain that justifies a step: ``eps`` if given, else the law's RMSE."""
+    if rule is Rule.LOSS:
+        return 0.0
+    if eps is not None:
+        if not (np.isfinite(eps) and eps >= 0):
+            raise InputError(f"eps is {eps}; it should be zero or more")
+        return eps
+    if law.rmse is None:
+        raise InputError(f"law {law.name!r} states no RMSE to take as eps; give eps, or choose the rule 'loss'")
+    return law.rmse
 
 
 SLACK = 1 + 1e-12
-"""A design that needs exactly the limit fits, whatever the last digit of its arithmetic says."""
+"""Relative tolerance at a limit: a design that needs exactly the limit fits, whatever its rounding."""
 
 
-def agreement(picks_Z: IntArray) -> FloatArray:
-    """Return the share of resampled laws that choose as the law itself does, which comes first; NaN without any."""
-    if len(picks_Z) == 1:
-        return np.full(picks_Z.shape[1:], np.nan)
-    return np.asarray((picks_Z[1:] == picks_Z[0]).mean(axis=0))
+@dataclass(frozen=True, eq=False)
+class Limit:
+    """One limit of a plan: what each candidate needs, how much there is, and how to say it."""
+
+    name: str
+    """serving, memory, inference or compute."""
+    need: FloatArray
+    """Broadcasts to (F, S, K, P)."""
+    cap: FloatArray
+    """Broadcasts to the same."""
+    write: Callable[[float], str]
+    """Write an amount with its unit."""
+    excluded: str
+    """Why a candidate is ruled out; ``{need}`` is what it needs."""
+    empty: str
+    """Why nothing fits; ``{smallest}`` is the candidate with the least need and ``{need}`` what it needs."""
+    field: str
+    """The field of the budget that sets the cap."""
+
+    @cached_property
+    def met(self) -> BoolArray:
+        """Where the need is within the cap."""
+        return np.asarray(self.need <= self.cap * SLACK)
 
 
-def best_within(loss: FloatArray, cost_C: FloatArray, limits_B: FloatArray) -> IntArray:
-    """Return, for every limit, the candidate of lowest loss whose cost is within it; -1 where there is none.
-
-    ``loss`` is (..., C) and infinite where a candidate is ruled out; the answer is (..., B). Candidates are put in
-    the order of their cost, so that one running minimum serves all limits.
-    """
-    order = np.argsort(cost_C, kind="stable")
-    ranked = loss[..., order]
-    lowest = np.minimum.accumulate(ranked, axis=-1)
-    before = np.concatenate([np.full((*lowest.shape[:-1], 1), np.inf), lowest[..., :-1]], axis=-1)
-    place = np.maximum.accumulate(np.where(ranked < before, np.arange(len(order)), -1), axis=-1)
-    within = np.searchsorted(cost_C[order], limits_B * SLACK, side="right")
-    last = place[..., np.maximum(within - 1, 0)]
-    return np.where((within > 0) & (last >= 0), order[np.maximum(last, 0)], -1)
+def _flops(value: float) -> str:
+    return f"{format_count(value)} FLOPs"
 
 
 @dataclass(frozen=True, eq=False)
@@ -249,15 +217,67 @@ class Grid:
         return {axis: np.broadcast_to(flags, shape) for axis, flags in self.law.extrapolated(self.points).items()}
 
     @cached_property
-    def allowed_FSKP(self) -> BoolArray:
-        """Where tokens are left and, if capped, inference is cheap enough and training affordable."""
-        allowed = self.tokens_FSKP > 0
-        if self.budget.inference_flops is not None:
-            allowed = allowed & (self.inference_SKP <= self.budget.inference_flops * SLACK)
-        if self.budget.tokens is not None and self.budget.flops is not None:
-            spent = self.train_flops_FSKP + self.inference_SKP * self.budget.serve_tokens
-            allowed = allowed & (spent <= self.flops[:, None, None, None] * SLACK)
-        return allowed
+    def limits(self) -> tuple[Limit, ...]:
+        """Every limit that the budget sets, the hardest first: all that rules a candidate out, rule apart."""
+        budget, cap_F = self.budget, self.flops[:, None, None, None]
+        served = self.inference_SKP * budget.serve_tokens
+        limits = []
+        if budget.serve_tokens and budget.tokens is None:
+            limits.append(
+                Limit(
+                    "serving", served * (1 + 1e-9), cap_F, _flops, "serving alone costs more than the compute budget",
+                    f"flops: serving {format_count(budget.serve_tokens)} tokens leaves no compute to train; "
+                    "the smallest candidate, {smallest}, needs {need} for it", "serve_tokens",
+                )
+            )  # fmt: skip
+        if budget.memory is not None:
+            limits.append(
+                Limit(
+                    "memory", self.memory_SKP, np.float64(budget.memory), format_bytes, "needs {need} of memory",
+                    f"memory: nothing fits in {format_bytes(budget.memory)} at {budget.bits:g} bits; "
+                    "the smallest candidate, {smallest}, needs {need}", "memory",
+                )
+            )  # fmt: skip
+        if budget.inference_flops is not None:
+            limits.append(
+                Limit(
+                    "inference", self.inference_SKP, np.float64(budget.inference_flops), _flops,
+                    "costs {need} a generated token",
+                    f"inference FLOPs: nothing costs as little as {format_count(budget.inference_flops)} a token; "
+                    "the smallest candidate, {smallest}, needs {need}", "inference_flops",
+                )
+            )  # fmt: skip
+        if budget.tokens is not None and budget.flops is not None:
+            limits.append(
+                Limit(
+                    "compute", self.train_flops_FSKP + served, cap_F, _flops, "needs {need} of training",
+                    "flops: no candidate can be trained on so many tokens; the smallest candidate, {smallest}, "
+                    "needs {need}", "flops",
+                )
+            )  # fmt: skip
+        return tuple(limits)
+
+    def within(self, lifted: str | None = None) -> BoolArray:
+        """Return where every limit is met, (F, S, K, P); the limit called ``lifted`` is not applied."""
+        met = self.tokens_FSKP > 0
+        for limit in self.limits:
+            if limit.name != lifted:
+                met = met & limit.met
+        return met
+
+    def nothing_fits(self) -> str:
+        """Say which limit leaves nothing, and what the smallest candidate would need."""
+        for limit in self.limits:
+            if not np.any(limit.met):
+                need = np.broadcast_to(limit.need, self.tokens_FSKP.shape)[0]
+                flat = int(np.argmin(need))
+                return limit.empty.format(smallest=self.label(flat), need=limit.write(float(need.ravel()[flat])))
+        return "no candidate meets all limits together; loosen memory, inference FLOPs or compute"
+
+    def label(self, flat: int) -> str:
+        """Name the design at a flat index over (S, K, P)."""
+        s, k, p = np.unravel_index(flat, self.space.shape)
+        return design_label(self.space.names[s], self.space.experts[s, k], int(self.space.recurrences[p]))
 
     def optimum(self, memory_B: FloatArray | None = None) -> IntArray:
         """Return the flat index over (S, K, P) of the best design, (Z, F, B); -1 where none is left.
@@ -266,9 +286,37 @@ class Grid:
         """
         if memory_B is None:
             memory_B = np.array([np.inf if self.budget.memory is None else self.budget.memory])
-        usable = self.admissible_ZFSKP & self.allowed_FSKP
+        usable = self.admissible_ZFSKP & self.within(lifted="memory")
         loss = np.where(usable, self.loss_ZFSKP, np.inf).reshape(*usable.shape[:2], -1)
         return best_within(loss, self.memory_SKP.ravel(), memory_B)
+
+
+def design_label(size: str, experts: float, recurrence: int) -> str:
+    """Name a design in a few characters, as tables and figures do."""
+    return f"{size} E={plain(experts):g} R={recurrence}"
+
+
+def agreement(picks_Z: IntArray) -> FloatArray:
+    """Return the share of resampled laws that choose as the law itself does, which comes first; NaN without any."""
+    if len(picks_Z) == 1:
+        return np.full(picks_Z.shape[1:], np.nan)
+    return np.asarray((picks_Z[1:] == picks_Z[0]).mean(axis=0))
+
+
+def best_within(loss: FloatArray, cost_C: FloatArray, limits_B: FloatArray) -> IntArray:
+    """Return, for every limit, the candidate of lowest loss whose cost is within it; -1 where there is none.
+
+    ``loss`` is (..., C) and infinite where a candidate is ruled out; the answer is (..., B). Candidates are put in
+    the order of their cost, so that one running minimum serves all limits.
+    """
+    order = np.argsort(cost_C, kind="stable")
+    ranked = loss[..., order]
+    lowest = np.minimum.accumulate(ranked, axis=-1)
+    before = np.concatenate([np.full((*lowest.shape[:-1], 1), np.inf), lowest[..., :-1]], axis=-1)
+    best = np.maximum.accumulate(np.where(ranked < before, np.arange(len(order)), -1), axis=-1)
+    within = np.searchsorted(cost_C[order], limits_B * SLACK, side="right")
+    last = best[..., np.maximum(within - 1, 0)]
+    return np.where((within > 0) & (last >= 0), order[np.maximum(last, 0)], -1)
 
 
 def evaluate(
@@ -278,10 +326,11 @@ def evaluate(
     *,
     flops: FloatArray | None = None,
     eps: float | None = None,
-    rule: Rule = Rule.PAPER,
+    rule: Rule | str = Rule.PAPER,
     resamples: bool = True,
 ) -> Grid:
     """Evaluate every candidate of ``space``; ``flops`` replaces the budget's compute by several budgets at once."""
+    rule = choice(Rule, rule, "rule")
     if flops is None:
         flops = np.array([np.inf if budget.flops is None else budget.flops])
     laws = 1 + (len(law.resamples) if resamples and law.resamples is not None else 0)
@@ -292,18 +341,18 @@ def evaluate(
     loss = _losses(law, space, passes, tokens, resamples)
     here = np.searchsorted(passes, space.recurrences)
     before = np.searchsorted(passes, np.maximum(space.recurrences - 1, 1))
-    asked, one_less = loss[..., here], loss[..., before]
+    at_R, one_less = loss[..., here], loss[..., before]
     return Grid(
         law=law,
         space=space,
         budget=budget,
-        eps=tolerance(law, eps, rule),
+        eps=resolve_eps(law, eps, rule),
         rule=rule,
         flops=flops,
         tokens_FSKP=tokens[..., here],
-        loss_ZFSKP=asked,
-        pass_gain_ZFSKP=_gain(one_less, asked, axis=-1),
-        expert_gain_ZFSKP=_gain(np.roll(asked, 1, axis=-2), asked, axis=-2),
+        loss_ZFSKP=at_R,
+        pass_gain_ZFSKP=_gain(one_less, at_R, axis=-1),
+        expert_gain_ZFSKP=_gain(np.roll(at_R, 1, axis=-2), at_R, axis=-2),
     )
 
 
@@ -327,10 +376,10 @@ def _matched_tokens(space: Space, passes: IntArray, budget: Budget, flops: Float
         return np.full((len(flops), *unrolled.shape), budget.tokens)
     if not np.isfinite(flops).all() or np.any(flops <= 0):
         raise InputError("budget: training compute should be finite and above zero")
-    tokens = np.asarray(costs.tokens_for(flops[:, None, None, None], unrolled, budget.serve_tokens))
+    tokens = costs.tokens_for(flops[:, None, None, None], unrolled, budget.serve_tokens)
     if budget.max_tokens is not None:
         tokens = np.minimum(tokens, budget.max_tokens)
-    return np.asarray(np.maximum(tokens, 0.0))
+    return np.maximum(tokens, 0.0)
 
 
 def _losses(law: ScalingLaw, space: Space, passes: IntArray, tokens: FloatArray, resamples: bool) -> FloatArray:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from loopscale.arrays import BoolArray, FloatArray, IntArray
-from loopscale.errors import InputError
+from loopscale.architecture import RUNG_EXPERTS, RUNG_RECURRENCES, RUNGS, Space, ladder_space
+from loopscale.architecture.ladder import size_space
+from loopscale.arrays import BoolArray, IntArray
+from loopscale.errors import InputError, choice, nearest, shown
 from loopscale.files import write_json
-from loopscale.laws import ScalingLaw, published
-from loopscale.plan.budget import Budget, Rule
-from loopscale.plan.grid import SLACK, Grid, Space, agreement, evaluate, ladder_space
-from loopscale.quantities import format_bytes, format_count, format_size, plain
+from loopscale.laws import Points, ScalingLaw, Trust, find_law
+from loopscale.plan.grid import Budget, Grid, Rule, design_label, evaluate
+from loopscale.plan.text import sentences, short, table_html
+from loopscale.quantities import plain
 from loopscale.tables import Table
 
 
@@ -25,8 +27,9 @@ class Candidate:
     """A design and everything the planner knows of it. Counts leave embeddings out; bytes include them."""
 
     rung: str
-    width: float
-    layers: float
+    width: float | None
+    """None, like ``layers``, for a model known by its size alone."""
+    layers: float | None
     experts: float
     recurrence: int
     active: float
@@ -51,27 +54,28 @@ class Candidate:
     """What excludes it: serving, memory, inference, compute, pass or experts; None where nothing does."""
     verdict: str
     """The same in words; ``chosen`` for the choice."""
+    label: str = ""
+    """The design in a few characters, like ``1.0B E=8 R=2``."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "extrapolated", tuple(self.extrapolated))
+        object.__setattr__(self, "label", design_label(self.rung, self.experts, self.recurrence))
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
         return {**asdict(self), "extrapolated": list(self.extrapolated)}
 
-    @property
-    def label(self) -> str:
-        """Name the design in a word."""
-        return f"{self.rung} E={self.experts:g} R={self.recurrence}"
-
 
 def candidate(grid: Grid, flat: int, chosen: int) -> Candidate:
-    """Return the candidate at a flat index over (S, K, P), at the first compute budget, as the choice leaves it."""
-    at = tuple(int(each) for each in np.unravel_index(flat, grid.space.shape))
+    """Return the candidate at a flat index over (S, K, P), at the first compute budget, with its verdict."""
+    at = tuple(int(index) for index in np.unravel_index(flat, grid.space.shape))
     (s, k, p), space = at, grid.space
     low, high = _spread(grid, at)
     ruled_out_by, verdict = _judged(grid, at, flat, chosen)
     return Candidate(
         rung=space.names[s],
-        width=plain(space.width[s, k]),
-        layers=plain(space.layers[s, k]),
+        width=_known(space.width[s, k]),
+        layers=_known(space.layers[s, k]),
         experts=plain(space.experts[s, k]),
         recurrence=int(space.recurrences[p]),
         active=plain(space.active[s, k]),
@@ -95,30 +99,30 @@ def candidate(grid: Grid, flat: int, chosen: int) -> Candidate:
     )
 
 
+def _known(value: float) -> float | None:
+    return plain(value) if np.isfinite(value) else None
+
+
 def _judged(grid: Grid, at: tuple[int, ...], flat: int, chosen: int) -> tuple[str | None, str]:
     if flat == chosen:
         return None, "chosen"
-    if (found := _exclusion(grid, at)) is not None:
-        return found
+    if (exclusion := _exclusion(grid, at)) is not None:
+        return exclusion
     lost = grid.loss_ZFSKP[(0, 0, *at)] - grid.loss_ZFSKP[0, 0].ravel()[chosen]
     return None, f"loss {lost:.4f} higher"
 
 
 def _exclusion(grid: Grid, at: tuple[int, ...]) -> tuple[str, str] | None:
     """Return what rules a design out and how to say it, the hardest limit first; None when nothing does."""
-    budget, R = grid.budget, int(grid.space.recurrences[at[2]])
-    if not grid.tokens_FSKP[(0, *at)] > 0:
-        return "serving", "serving alone costs more than the compute budget"
-    if budget.memory is not None and grid.memory_SKP[at] > budget.memory * SLACK:
-        return "memory", f"needs {format_bytes(grid.memory_SKP[at])} of memory"
-    if budget.inference_flops is not None and grid.inference_SKP[at] > budget.inference_flops * SLACK:
-        return "inference", f"costs {format_count(grid.inference_SKP[at])} FLOPs a generated token"
-    if not grid.allowed_FSKP[(0, *at)]:
-        return "compute", f"needs {format_count(grid.train_flops_FSKP[(0, *at)])} FLOPs of training"
+    shape = grid.tokens_FSKP.shape
+    for limit in grid.limits:
+        if not np.broadcast_to(limit.met, shape)[(0, *at)]:
+            need = float(np.broadcast_to(limit.need, shape)[(0, *at)])
+            return limit.name, limit.excluded.format(need=limit.write(need))
     if grid.rule is Rule.LOSS:
         return None
     if not (gain := grid.pass_gain_ZFSKP[(0, 0, *at)]) >= grid.eps:
-        return "pass", f"pass {R} {_too_little(gain, grid.eps)}"
+        return "pass", f"pass {int(grid.space.recurrences[at[2]])} {_too_little(gain, grid.eps)}"
     if not (gain := grid.expert_gain_ZFSKP[(0, 0, *at)]) >= grid.eps:
         before, after = grid.space.experts[at[0], at[1] - 1], grid.space.experts[at[0], at[1]]
         return "experts", f"E {before:g} → {after:g} {_too_little(gain, grid.eps)}"
@@ -139,50 +143,108 @@ def _spread(grid: Grid, at: tuple[int, ...]) -> tuple[float | None, float | None
 SCHEMA = 1
 COSTS = ("memory", "inference")
 """What a Pareto front may be drawn against."""
+RELAXED = ("flops", "memory", "inference_flops", "max_tokens")
+"""Limits whose price is worked out: what twice as much of each would buy."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Plan:
-    """A chosen design, the candidates it was chosen from, and how sure the choice is."""
+    """A chosen design, the candidates it was chosen from, and how far the choice can be trusted.
 
-    grid: Grid
+    One that was read from a file holds what the file holds; the whole grid of candidates is not stored.
+    """
+
+    grid: Grid | None
     chosen: int
     """The choice, as a flat index over (S, K, P)."""
     agreement: float | None
-    """The share of the law's resamples that choose the same design; None where it has none."""
+    """The share of resampled laws under which the choice is within eps of the best; None where there are none."""
+    stored: Mapping[str, Any] | None = None
+    """The content of the file that the plan was read from."""
 
     @property
     def law(self) -> ScalingLaw:
-        """The law that the plan trusts."""
-        return self.grid.law
+        """The law that the plan uses."""
+        return self._evaluated.law
+
+    @property
+    def law_name(self) -> str:
+        """The law by name."""
+        return str(self.stored["law"]) if self.stored is not None else self.law.name
+
+    @property
+    def rule(self) -> Rule:
+        """The rule of the choice."""
+        return Rule(self.stored["rule"]) if self.stored is not None else self._evaluated.rule
+
+    @property
+    def eps(self) -> float:
+        """The smallest gain that justifies a step."""
+        return float(self.stored["eps"]) if self.stored is not None else self._evaluated.eps
+
+    @property
+    def budget(self) -> Budget:
+        """The limits of the plan."""
+        return Budget(**self.stored["budget"]) if self.stored is not None else self._evaluated.budget
 
     @cached_property
     def choice(self) -> Candidate:
         """The design to train."""
-        return candidate(self.grid, self.chosen, self.chosen)
+        if self.stored is not None:
+            return Candidate(**self.stored["choice"])
+        return candidate(self._evaluated, self.chosen, self.chosen)
+
+    @cached_property
+    def trust(self) -> Trust | None:
+        """How far the prediction for the choice can be trusted; None for a plan of version 0.1."""
+        if self.stored is not None:
+            stored = self.stored.get("trust")
+            return None if stored is None else Trust(stored["level"], tuple(stored["reasons"]), stored["factors"])
+        trust = self.law.trust(_point(self._evaluated, self.chosen))
+        reasons = [f"the best {edge['axis']} is at the edge of the search" for edge in self.edge]
+        if self.law.resampled_by:
+            reasons.append(f"the uncertainty comes from {self.law.resampled_by}")
+        return trust.noting(*reasons)
+
+    @cached_property
+    def edge(self) -> list[dict[str, Any]]:
+        """Axes on which the choice is the last value searched, where a further one might be better."""
+        if self.stored is not None:
+            return list(self.stored.get("edge", []))
+        return edges(self._evaluated.space, self.chosen)
 
     @cached_property
     def ranked(self) -> IntArray:
         """Every candidate from the lowest loss up, the admissible before the others."""
-        loss = self.grid.loss_ZFSKP[0, 0].ravel()
+        loss = self._evaluated.loss_ZFSKP[0, 0].ravel()
         return np.lexsort((loss, ~self._usable.ravel()))
 
     @property
     def lead(self) -> float | None:
         """How much loss the choice saves over the best other admissible design; None when there is no other."""
+        if self.stored is not None:
+            return self.stored["lead"]  # type: ignore[no-any-return]
         others = [flat for flat in self.ranked[:2] if flat != self.chosen and self._usable.ravel()[flat]]
-        return float(self.grid.loss_ZFSKP[0, 0].ravel()[others[0]] - self.choice.loss) if others else None
+        return float(self._evaluated.loss_ZFSKP[0, 0].ravel()[others[0]] - self.choice.loss) if others else None
 
     def candidates(self, limit: int | None = None) -> list[Candidate]:
-        """Return the ranked candidates, each with what speaks against it."""
+        """Return the ranked candidates, each with its verdict; those that the file holds, if it was read from one."""
+        if self.stored is not None:
+            return [Candidate(**row) for row in self.stored["candidates"][:limit]]
         return [self._judged(int(flat)) for flat in self.ranked[:limit]]
 
     def rivals(self, count: int = 3) -> list[Candidate]:
-        """Return the near rivals: one step from the choice along each axis, then the best admissible others."""
-        at = np.array(np.unravel_index(self.chosen, self.grid.space.shape))
+        """Return the closest alternatives: one step from the choice along each axis, then the best admissible others.
+
+        A plan that was read from a file has those that were saved.
+        """
+        if self.stored is not None:
+            return [Candidate(**row) for row in self.stored["rivals"]]
+        shape = self._evaluated.space.shape
+        at = np.array(np.unravel_index(self.chosen, shape))
         steps = [at + sign * np.eye(3, dtype=int)[axis] for axis in (2, 1, 0) for sign in (-1, 1)]
-        inside = [step for step in steps if np.all((step >= 0) & (step < self.grid.space.shape))]
-        flats = [int(np.ravel_multi_index(tuple(step), self.grid.space.shape)) for step in inside]
+        inside = [step for step in steps if np.all((step >= 0) & (step < shape))]
+        flats = [int(np.ravel_multi_index(tuple(step), shape)) for step in inside]
         best = [int(flat) for flat in self.ranked[: count + len(flats) + 1] if self._usable.ravel()[flat]]
         runners = [flat for flat in best if flat != self.chosen and flat not in flats][:count]
         return [self._judged(flat) for flat in flats + runners]
@@ -196,20 +258,80 @@ class Plan:
             raise InputError(f"pareto: cost is {cost!r}; it should be 'memory' or 'inference'")
         return [self._judged(int(flat)) for flat in self._front(cost)]
 
-    def votes(self) -> list[tuple[Candidate, float]]:
+    def votes(self) -> list[tuple[str, float]]:
         """Return each design that some resampled law chooses, with the share that does, largest first."""
-        picks = self.grid.optimum()[1:, 0, 0]
-        found, counts = np.unique(picks[picks >= 0], return_counts=True)
+        if self.stored is not None:
+            return [(vote["design"], vote["share"]) for vote in self.stored["votes"]]
+        picks = self._evaluated.optimum()[1:, 0, 0]
+        designs, counts = np.unique(picks[picks >= 0], return_counts=True)
         order = np.argsort(-counts, kind="stable")
-        return [(self._judged(int(found[i])), float(counts[i] / len(picks))) for i in order]
+        return [(self._evaluated.label(int(designs[i])), float(counts[i] / len(picks))) for i in order]
+
+    @cached_property
+    def sensitivities(self) -> list[dict[str, Any]]:
+        """What twice as much of each limit would buy: the best design then, its loss and the loss it saves."""
+        if self.stored is not None:
+            return list(self.stored.get("sensitivities", []))
+        rows = []
+        for name in RELAXED:
+            if (value := getattr(self.budget, name)) is None:
+                continue
+            grid, pick = search(
+                self.law, self._evaluated.space, replace(self.budget, **{name: 2 * value}), self.eps, self.rule
+            )
+            loss = float(grid.loss_ZFSKP[0, 0].ravel()[pick])
+            rows.append({"limit": name, "factor": 2.0, "design": grid.label(pick), "loss": loss,
+                         "saved": self.choice.loss - loss})  # fmt: skip
+        return sorted(rows, key=lambda row: -row["saved"])
+
+    @property
+    def binding(self) -> list[str]:
+        """The limits that hold the loss up: those of which twice as much would lower it, the strongest first."""
+        return [row["limit"] for row in self.sensitivities if row["saved"] > 1e-6]
+
+    @cached_property
+    def next_best(self) -> dict[str, Any] | None:
+        """The design of lower loss that needs the least more than the limits allow; None where there is none."""
+        if self.stored is not None:
+            return self.stored.get("next_best")
+        grid = self._evaluated
+        loss, shape = grid.loss_ZFSKP[0, 0].ravel(), grid.tokens_FSKP.shape
+        ratio = np.ones(loss.shape)
+        for limit in grid.limits:
+            ratio = np.maximum(ratio, np.broadcast_to(limit.need / limit.cap, shape)[0].ravel())
+        better = grid.admissible_ZFSKP[0, 0].ravel() & (loss < self.choice.loss) & (ratio > 1)
+        if not better.any():
+            return None
+        flat = int(np.argmin(np.where(better, ratio, np.inf)))
+        found = self._judged(flat)
+        return {"design": found.label, "loss": found.loss, "needs": found.verdict, "factor": float(ratio[flat])}
+
+    @property
+    def unspent_flops(self) -> float:
+        """Compute of the budget that the choice leaves unspent."""
+        if self.budget.flops is None:
+            return 0.0
+        spent = self.choice.train_flops + self.choice.inference_flops * self.budget.serve_tokens
+        left = self.budget.flops - spent
+        return left if left > 1e-6 * self.budget.flops else 0.0
+
+    @property
+    def interval(self) -> dict[str, Any] | None:
+        """The 90% interval of the choice's loss, with what it rests on; None where the law has no resamples."""
+        if self.stored is not None:
+            return self.stored.get("interval")
+        if self.choice.loss_low is None:
+            return None
+        basis = self.law.resampled_by or "resampled laws"
+        return {"low": self.choice.loss_low, "high": self.choice.loss_high, "level": 0.9, "basis": basis}
 
     def table(self, limit: int | None = None) -> Table:
         """Return the ranked candidates as a table."""
-        return Table.from_records([each.to_dict() for each in self.candidates(limit)])
+        return Table.from_records([row.to_dict() for row in self.candidates(limit)])
 
     def designs(self) -> Table:
         """Return every candidate that can be trained, with costs and loss, and whether it is usable or on a front."""
-        grid, space = self.grid, self.grid.space
+        grid, space = self._evaluated, self._evaluated.space
         fronts = {cost: self._front(cost) for cost in COSTS}
         flat = np.flatnonzero(np.isfinite(grid.loss_ZFSKP[0, 0]).ravel())
         s, k, p = np.unravel_index(flat, space.shape)
@@ -229,157 +351,215 @@ class Plan:
 
     def to_dict(self, limit: int = 20) -> dict[str, Any]:
         """Return the plan as plain values, with the first ``limit`` candidates."""
-        grid = self.grid
+        if self.stored is not None:
+            return dict(self.stored)
+        trust = self.trust
         return {
             "kind": "plan",
             "schema": SCHEMA,
             "law": self.law.name,
-            "rule": grid.rule.value,
-            "eps": grid.eps,
-            "budget": grid.budget.to_dict(),
+            "rule": self.rule.value,
+            "eps": self.eps,
+            "budget": self.budget.to_dict(),
             "choice": self.choice.to_dict(),
+            "interval": self.interval,
+            "trust": None if trust is None else trust.to_dict(),
+            "edge": self.edge,
+            "binding": self.binding,
+            "sensitivities": self.sensitivities,
+            "next_best": self.next_best,
+            "unspent_flops": self.unspent_flops,
             "lead": self.lead,
             "agreement": self.agreement,
-            "votes": [{"design": each.label, "share": share} for each, share in self.votes()],
-            "rivals": [each.to_dict() for each in self.rivals()],
-            "candidates": [each.to_dict() for each in self.candidates(limit)],
-            "candidates_in_all": int(np.prod(grid.space.shape)),
-            "pareto": {cost: [_front(each, cost) for each in self.pareto(cost)] for cost in COSTS},
+            "votes": [{"design": design, "share": share} for design, share in self.votes()],
+            "rivals": [rival.to_dict() for rival in self.rivals()],
+            "candidates": [row.to_dict() for row in self.candidates(limit)],
+            "candidates_in_all": int(np.prod(self._evaluated.space.shape)),
+            "pareto": {cost: [_front_row(row, cost) for row in self.pareto(cost)] for cost in COSTS},
+            "sentences": sentences(self),
         }
 
     def save(self, path: str | Path) -> None:
         """Write the plan as JSON."""
         write_json(path, self.to_dict())
 
+    @classmethod
+    def load(cls, path: str | Path) -> Plan:
+        """Read a plan that :meth:`save` or ``loopscale plan --out`` wrote, of this version or 0.1."""
+        from loopscale.files import read_json
+
+        return cls.from_dict(read_json(path), str(path))
+
+    @classmethod
+    def from_dict(cls, data: object, where: str = "plan") -> Plan:
+        """Read a plan from plain values; ``where`` names their origin in errors."""
+        from loopscale.plan.files import read_plan  # pydantic takes a moment to import
+
+        stored = read_plan(data, where)
+        return cls(None, -1, stored["agreement"], stored)
+
+    def __repr__(self) -> str:
+        return short(self)
+
+    def _repr_html_(self) -> str:
+        return table_html(self)
+
+    @property
+    def _evaluated(self) -> Grid:
+        if self.grid is None:
+            raise InputError(
+                "this plan was read from a file, which does not hold every candidate; plan again for what is missing"
+            )
+        return self.grid
+
     def _front(self, cost: str) -> IntArray:
         """Return the flat indices of the designs on a Pareto front, by rising cost."""
-        costs = (self.grid.memory_SKP if cost == "memory" else self.grid.inference_SKP).ravel()
-        usable = (self.grid.admissible_ZFSKP[0, 0] & self._within(lifted=cost)).ravel()
-        loss = np.where(usable, self.grid.loss_ZFSKP[0, 0].ravel(), np.inf)
-        order = np.lexsort((loss, costs))
+        grid = self._evaluated
+        prices = (grid.memory_SKP if cost == "memory" else grid.inference_SKP).ravel()
+        usable = (grid.admissible_ZFSKP[0, 0] & grid.within(lifted=cost)[0]).ravel()
+        loss = np.where(usable, grid.loss_ZFSKP[0, 0].ravel(), np.inf)
+        order = np.lexsort((loss, prices))
         best = np.minimum.accumulate(np.concatenate([[np.inf], loss[order][:-1]]))
         return np.asarray(order[loss[order] < best])
 
     @cached_property
     def _usable(self) -> BoolArray:
-        return np.asarray(self.grid.admissible_ZFSKP[0, 0] & self._within())
-
-    def _within(self, lifted: str | None = None) -> BoolArray:
-        grid = self.grid
-        within = grid.tokens_FSKP[0] > 0 if lifted == "inference" else grid.allowed_FSKP[0]
-        if grid.budget.memory is not None and lifted != "memory":
-            within = within & (grid.memory_SKP <= grid.budget.memory * SLACK)
-        return np.asarray(within)
+        grid = self._evaluated
+        return np.asarray(grid.admissible_ZFSKP[0, 0] & grid.within()[0])
 
     def _judged(self, flat: int) -> Candidate:
-        return self.choice if flat == self.chosen else candidate(self.grid, flat, self.chosen)
+        return self.choice if flat == self.chosen else candidate(self._evaluated, flat, self.chosen)
 
 
 def plan(
-    budget: Budget,
+    budget: Budget | None = None,
     space: Space | None = None,
-    law: ScalingLaw | None = None,
+    law: Any = None,
     *,
     eps: float | None = None,
-    rule: Rule = Rule.PAPER,
+    rule: Rule | str = Rule.PAPER,
+    extrapolate: bool = False,
+    allow_degenerate: bool = False,
+    **limits: Any,
 ) -> Plan:
     """Choose the design with the lowest predicted loss among those that fit the budget and pass the rule.
 
-    An axis of ``space`` with one value is given; the others are optimised.
+    Give the limits directly, ``plan(flops="5e21", memory="3GB", bits="int4")``, or as a :class:`Budget`. ``law`` is a
+    fit, a law, the name of a published law or a law file. Without ``space``, the paper's ladder is searched and
+    extended as far as the budget asks; an axis of ``space`` with one value is held fixed, the others are optimised.
+    The answer is withheld where it lies more than 10x beyond what the law was fitted on, unless ``extrapolate``.
     """
-    grid = evaluate(law or published(), space or ladder_space(), budget, eps=eps, rule=rule)
-    picks = grid.optimum()
-    if picks[0, 0, 0] < 0:
-        raise InputError(_nothing_fits(grid))
-    shared = agreement(picks)[0, 0]
-    return Plan(grid, int(picks[0, 0, 0]), None if np.isnan(shared) else float(shared))
+    budget, rule, law = _budget(budget, limits), choice(Rule, rule, "rule"), law_of(law)
+    if law.degenerate and not allow_degenerate:
+        raise InputError(degenerate_law(law))
+    found, pick = search(law, space or default_space(law), budget, eps, rule)
+    grid = found if law.resamples is None else evaluate(law, found.space, budget, eps=found.eps, rule=rule)
+    planned = Plan(grid, pick, _agreement(grid, pick))
+    assert planned.trust is not None
+    if planned.trust.level == "beyond" and not extrapolate:
+        raise InputError(withheld(planned.choice.label, law, planned.trust))
+    return planned
 
 
-def _front(each: Candidate, cost: str) -> dict[str, Any]:
-    value = each.inference_flops if cost == "inference" else each.weight_bytes + each.kv_bytes
-    return {"design": each.label, cost: value, "loss": each.loss}
+def _budget(budget: Budget | None, limits: dict[str, Any]) -> Budget:
+    known = [field.name for field in fields(Budget)]
+    for name in limits:
+        if name not in known:
+            raise InputError(f"plan: {shown(name)} is not a limit{nearest(name, known)}; choose from {', '.join(known)}")
+    if budget is None:
+        return Budget(**limits)
+    if not isinstance(budget, Budget):
+        raise InputError(f"plan: budget is {shown(budget)}; give a Budget, or limits by name: plan(flops='5e21')")
+    return replace(budget, **limits)
 
 
-def _nothing_fits(grid: Grid) -> str:
-    """Say which limit leaves nothing, and what the smallest candidate would need."""
-    budget, served = grid.budget, grid.inference_SKP * grid.budget.serve_tokens
-    if not np.any(grid.tokens_FSKP > 0):
-        need = _least(grid, served, _flops)
-        return f"flops: serving {format_count(budget.serve_tokens)} tokens leaves no compute to train; {need} for it"
-    if budget.memory is not None and not np.any(grid.memory_SKP <= budget.memory):
-        need = _least(grid, grid.memory_SKP, format_bytes)
-        return f"memory: nothing fits in {format_bytes(budget.memory)} at {budget.bits:g} bits; {need}"
-    if budget.inference_flops is not None and not np.any(grid.inference_SKP <= budget.inference_flops):
-        need = _least(grid, grid.inference_SKP, _flops)
-        return f"inference FLOPs: nothing costs as little as {format_count(budget.inference_flops)} a token; {need}"
-    if not np.any(grid.allowed_FSKP):
-        need = _least(grid, grid.train_flops_FSKP[0] + served, _flops)
-        return f"flops: no candidate can be trained on so many tokens; {need}"
-    return "no candidate meets all limits together; loosen memory, inference FLOPs or compute"
+def law_of(law: Any) -> ScalingLaw:
+    """Return the law that ``law`` is, names or holds: a law, a fit, a published name or a file; None for the default."""
+    return find_law() if law is None else find_law(law)
 
 
-def _least(grid: Grid, need: FloatArray, write: Callable[[float], str]) -> str:
-    flat = int(np.argmin(need))
-    return f"the smallest candidate, {candidate(grid, flat, flat).label}, needs {write(float(need.ravel()[flat]))}"
-
-
-def _flops(value: float) -> str:
-    return f"{format_count(value)} FLOPs"
-
-
-EXTRAPOLATED = "†"
-"""Marks a number for which the law is used outside the range it was fitted on."""
-
-
-def mark(text: str, extrapolated: bool) -> str:
-    """Return ``text`` with the sign of extrapolation where it applies."""
-    return f"{text}{EXTRAPOLATED}" if extrapolated else text
-
-
-def legend(axes: Iterable[str]) -> str:
-    """Return the line that explains the sign, or nothing when it was not used."""
-    found = sorted(set(axes))
-    return f"{EXTRAPOLATED} extrapolated: outside the range the law was fitted on ({', '.join(found)})" if found else ""
-
-
-def answer(found: Plan) -> str:
-    """Say what to train, in a sentence."""
-    choice = found.choice
-    return (
-        f"Train {choice.rung} with {choice.experts:g} expert{'s' if choice.experts != 1 else ''} for each active "
-        f"one and {choice.recurrence} pass{'es' if choice.recurrence != 1 else ''}, on {format_count(choice.tokens)} "
-        f"tokens: loss {mark(f'{choice.loss:.4f}', bool(choice.extrapolated))}"
+def default_space(law: ScalingLaw) -> Space:
+    """Return where a search starts when nobody says: the paper's ladder, or bare sizes for a law of size and tokens."""
+    if not law.outer.uses_experts and not law.mapping.loops:
+        return size_space()
+    return ladder_space(
+        tuple(RUNGS), RUNG_EXPERTS, RUNG_RECURRENCES, free=("size", "experts", "recurrence")
     )
 
 
-def costs(found: Plan) -> str:
-    """Say what the choice holds and costs."""
-    choice, budget = found.choice, found.grid.budget
-    weights = f"{format_bytes(choice.weight_bytes)} of weights at {budget.bits:g} bits"
-    cache = f" + {format_bytes(choice.kv_bytes)} of KV cache" if choice.kv_bytes else ""
-    limit = "" if budget.memory is None else f" (of {format_bytes(budget.memory)})"
+def search(law: ScalingLaw, space: Space, budget: Budget, eps: float | None, rule: Rule) -> tuple[Grid, int]:
+    """Return the evaluated space and the best design in it, the space extended while the best is at a free edge."""
+    while True:
+        grid = evaluate(law, space, budget, eps=eps, rule=rule, resamples=False)
+        pick = int(grid.optimum()[0, 0, 0])
+        ends = [{"axis": "size", "side": "low"}] if pick < 0 else edges(space, pick)
+        wider = (space.extended(end["axis"], end["side"] == "high") for end in ends)
+        extended = next((found for found in wider if found is not None), None)
+        if extended is None:
+            break
+        space = extended
+    if pick < 0:
+        raise InputError(grid.nothing_fits())
+    return grid, pick
+
+
+def edges(space: Space, flat: int) -> list[dict[str, Any]]:
+    """Return the axes on which a design is the last that the space holds; one expert or one pass is no edge."""
+    s, k, p = (int(index) for index in np.unravel_index(flat, space.shape))
+    sizes, found = space.active[:, 0], []
+    along = {
+        "size": (sizes, s, space.names[s]),
+        "experts": (space.experts[s], k, plain(space.experts[s, k])),
+        "recurrence": (space.recurrences.astype(float), p, int(space.recurrences[p])),
+    }
+    for axis, (values, index, value) in along.items():
+        if len(values) == 1:
+            continue
+        ends = {"high": values.max(), "low": -np.inf if axis != "size" and values.min() == 1 else values.min()}
+        for side, end in ends.items():
+            if values[index] == end:
+                set_by = "search" if axis in space.free or space.kind == "sizes" else "you"
+                found.append({"axis": axis, "side": side, "value": value, "set_by": set_by})
+    return found
+
+
+def withheld(what: str, law: ScalingLaw, trust: Trust) -> str:
+    """Say why a result is not given, and what would have to be measured first."""
+    outside = [axis for axis, factor in trust.factors.items() if factor > 10]
     return (
-        f"{format_size(choice.active)} active, {format_size(choice.total)} total, {format_size(choice.effective)} "
-        f"effective; {weights}{cache}{limit}; {choice.train_flops:.3g} FLOPs of training, "
-        f"{choice.inference_flops:.3g} a generated token"
+        f"withheld: {what} lies more than 10x beyond what law {law.name} was fitted on ({'; '.join(trust.reasons)}). "
+        f"Measure runs nearer to it first along {' and '.join(outside)} (`loopscale next` chooses them), "
+        "or ask for the extrapolation (--extrapolate; extrapolate=True in Python)"
     )
 
 
-def certainty(found: Plan) -> str:
-    """Say on which law and rule the choice rests, and how sure it is."""
-    grid = found.grid
-    rule = f"eps {grid.eps:g}" if grid.rule is Rule.PAPER else "lowest loss alone"
-    said = f"{law_in_words(found.law)}, {rule}"
-    if found.lead is not None:
-        close = ", less than eps: a toss-up" if found.lead < grid.eps else ""
-        said += f"; lead over the next admissible design {found.lead:.4f}{close}"
-    if found.agreement is None:
-        return said
-    votes = ", ".join(f"{each.label} {share:.0%}" for each, share in found.votes()[:4])
-    return f"{said}; {found.agreement:.0%} of resampled laws agree ({votes})"
+def degenerate_law(law: ScalingLaw) -> str:
+    """Say why a degenerate law is refused."""
+    return (
+        f"law {law.name} is degenerate: {'; '.join(law.degenerate)}. Fit it to more data or a simpler form, "
+        "or use it all the same (--allow-degenerate; allow_degenerate=True in Python)"
+    )
 
 
-def law_in_words(law: ScalingLaw) -> str:
-    """Name the law as results should: published ones by name, files by the name inside."""
-    resampled = "" if law.resamples is None else f" with {len(law.resamples)} resampled laws"
-    return f"law {law.name}{resampled}"
+def _point(grid: Grid, flat: int) -> Points:
+    """Return one candidate as the law sees it."""
+    at, p = np.unravel_index(flat, grid.space.shape), grid.points
+    values = [p.active, p.tokens, p.recurrence, p.experts, p.loop, p.total]
+    shape = grid.tokens_FSKP.shape
+    return Points(*(float(np.broadcast_to(value, shape)[(0, *at)]) for value in values))
+
+
+def _agreement(grid: Grid, chosen: int) -> float | None:
+    """Return the share of resampled laws under which the choice is within eps of their own best."""
+    if len(grid.loss_ZFSKP) == 1:
+        return None
+    picks = grid.optimum()[1:, 0, 0]
+    loss = grid.loss_ZFSKP[1:, 0].reshape(len(picks), -1)
+    best = loss[np.arange(len(picks)), np.maximum(picks, 0)]
+    close = (picks >= 0) & (loss[:, chosen] - best <= (grid.eps or grid.law.rmse or 0.0) + 1e-12)
+    return float(close.mean())
+
+
+def _front_row(row: Candidate, cost: str) -> dict[str, Any]:
+    value = row.inference_flops if cost == "inference" else row.weight_bytes + row.kv_bytes
+    return {"design": row.label, cost: value, "loss": row.loss, "loss_low": row.loss_low, "loss_high": row.loss_high}

@@ -1,0 +1,125 @@
+"""Budgets as people have them: devices, days and money in, FLOPs out; and presets for where a model is to run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from loopscale.architecture import Architecture, rung
+from loopscale.errors import InputError, nearest, shown
+from loopscale.laws import costs
+from loopscale.quantities import count_of, fraction_of, parse_count, parse_integers
+
+
+@dataclass(frozen=True)
+class Device:
+    """What a maker states of an accelerator."""
+
+    flops: float
+    """Dense bf16 FLOP/s, without sparsity."""
+    memory: float
+    """Bytes."""
+    watts: float
+    """Board power, for the energy."""
+
+
+DEVICES: Mapping[str, Device] = MappingProxyType(
+    {
+        "a100": Device(312e12, 80e9, 400),
+        "h100": Device(989e12, 80e9, 700),
+        "h100-pcie": Device(756e12, 80e9, 350),
+        "h200": Device(989e12, 141e9, 700),
+        "b200": Device(2250e12, 192e9, 1000),
+        "l40s": Device(362e12, 48e9, 350),
+        "rtx4090": Device(165e12, 24e9, 450),
+        "mi250x": Device(383e12, 128e9, 560),
+        "mi300x": Device(1307e12, 192e9, 750),
+        "tpu-v4": Device(275e12, 32e9, 192),
+        "tpu-v5e": Device(197e12, 16e9, 200),
+        "tpu-v5p": Device(459e12, 95e9, 350),
+        "tpu-v6e": Device(918e12, 32e9, 300),
+        "trainium2": Device(667e12, 96e9, 500),
+    }
+)
+PEAK_FLOPS: Mapping[str, float] = MappingProxyType({name: device.flops for name, device in DEVICES.items()})
+UTILISATION = 0.4
+"""Share of the peak that training reaches when nobody says; well-tuned dense training reaches 0.4 to 0.5."""
+
+PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "phone": {"memory": 3e9, "bits": 4.0},
+        "laptop-16gb": {"memory": 10e9, "bits": 4.0, "context": 8192},
+        "rtx-4090": {"memory": 22e9, "bits": 8.0, "context": 8192},
+        "8xh100": {"memory": 576e9, "bits": 16.0, "context": 32768},
+    }
+)
+"""Where the model is to run: the memory that is left for it, the bits of its weights, the context."""
+
+
+def find_device(name: str) -> Device:
+    """Return a device by name."""
+    key = name.lower().replace("_", "-").replace(" ", "-")
+    key = {"rtx-4090": "rtx4090", "4090": "rtx4090"}.get(key, key)
+    if key not in DEVICES:
+        raise InputError(
+            f"device {shown(name)} is not known{nearest(key, DEVICES)}; choose from {', '.join(DEVICES)}"
+        )
+    return DEVICES[key]
+
+
+def preset(name: str) -> dict[str, Any]:
+    """Return the limits of a preset by name."""
+    if name not in PRESETS:
+        raise InputError(f"preset {shown(name)} is not known{nearest(name, PRESETS)}; choose from {', '.join(PRESETS)}")
+    return dict(PRESETS[name])
+
+
+def device_flops(hours: float | str, device: str, utilisation: float | str = UTILISATION) -> float:
+    """Return the training compute of so many device-hours at a utilisation like 0.4 or "40%"."""
+    peak = find_device(device).flops
+    return count_of(hours, "hours") * 3600 * peak * fraction_of(utilisation, "utilisation")
+
+
+@dataclass(frozen=True)
+class TrainingCost:
+    """What a training run takes on given devices."""
+
+    hours: float
+    """Device-hours, over all devices."""
+    days: float
+    """Wall-clock."""
+    kilowatt_hours: float
+    dollars: float | None
+    """None where no price was given."""
+
+
+def training_cost(
+    flops: float, device: str, devices: int = 1, utilisation: float = UTILISATION, price: float | None = None
+) -> TrainingCost:
+    """Return the device-hours, days, energy and money that ``flops`` take; ``price`` is in dollars a device-hour."""
+    found = find_device(device)
+    hours = flops / (found.flops * utilisation * 3600)
+    return TrainingCost(
+        hours, hours / devices / 24, hours * found.watts / 1000, None if price is None else price * hours
+    )
+
+
+def flops_of(reference: Architecture | str, tokens: float | str, recurrence: int = 1) -> float:
+    """Return the training compute of a reference model on so many tokens, 6 N_unroll D.
+
+    A reference may be written RUNG:EXPERTS:RECURRENCE, like ``0.6B:8:1``.
+    """
+    if isinstance(reference, str):
+        reference, recurrence = parse_reference(reference)
+    return float(costs.train_flops(reference.unrolled(recurrence), count_of(tokens, "tokens")))
+
+
+def parse_reference(text: str) -> tuple[Architecture, int]:
+    """Read a model as RUNG[:EXPERTS[:RECURRENCE]], like ``0.6B:8:1``."""
+    parts = text.split(":")
+    passes = parse_integers(parts[2], "recurrence") if len(parts) > 2 else (1,)
+    if len(parts) > 3 or len(passes) != 1:
+        raise InputError(f"{shown(text)} is not RUNG:EXPERTS:RECURRENCE; write it like 0.6B:8:1")
+    return rung(parts[0], parse_count(parts[1], "experts") if len(parts) > 1 else 1), passes[0]
