@@ -12,7 +12,7 @@ from loopscale.figures.gallery import Sources, Task, draw_all
 from loopscale.figures.outcomes import mean_scores, present_groups
 from loopscale.figures.results import paper_psi, paper_results
 from loopscale.laws import PUBLISHED, published
-from loopscale.plan import Budget, joint_optimum, ladder_space, like, plan
+from loopscale.plan import Budget, flops_of, joint_optimum, ladder_space, plan
 from loopscale.quantities import format_bytes, format_count
 
 _MARK = re.compile(r"<!-- generated: ([a-z-]+) -->")
@@ -58,7 +58,7 @@ def _joint() -> str:
 
 
 def _case_study() -> str:
-    found = plan(Budget(flops=like(rung("0.6B", experts=8), 6e12)), ladder_space(["0.3B"], [8]), published())
+    found = plan(Budget(flops=flops_of(rung("0.6B", experts=8), 6e12)), ladder_space(["0.3B"], [8]), published())
     gains = found.grid.pass_gain_ZFSKP[0, 0, 0, 0]
     rows = [
         (f"{R} → {R + 1}", f"{gain:.4f}", "yes" if gain >= found.grid.eps else "no")

@@ -41,6 +41,7 @@ from loopscale.files import check_version
 SCHEMAS = {
     "law": "loopscale.laws.schema:LawFile",
     "architecture": "loopscale.architecture.schema:ArchitectureFile",
+    "plan": "loopscale.plan.files:PlanFile",
 }
 """Where the model of each kind of file lives."""
 

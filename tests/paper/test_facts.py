@@ -5,7 +5,7 @@ import pytest
 
 from loopscale.architecture import RUNG_EXPERTS, RUNG_RECURRENCES, RUNGS, rung
 from loopscale.laws import published
-from loopscale.plan import Budget, Rule, joint_optimum, ladder_space, like, plan
+from loopscale.plan import Budget, Rule, evaluate, flops_of, joint_optimum, ladder_space, plan
 
 LADDER = {  # rung: loop, total with embeddings at E = 1, 2, 4, 8, 16, in billions
     "0.3B": (0.1384, 0.3282, 0.4698, 0.7529, 1.3191, 2.4516),
@@ -58,7 +58,7 @@ def test_the_law_was_fitted_between_the_first_and_third_rung():
 
 
 def test_the_case_study_loses_each_pass_what_the_paper_says():
-    model, compute = rung("0.3B", experts=8), like(rung("0.6B", experts=8), 6e12)
+    model, compute = rung("0.3B", experts=8), flops_of(rung("0.6B", experts=8), 6e12)
     assert compute == pytest.approx(1.42e22, rel=3e-3)
     R = np.arange(1, 7)
     loss = published()(model.points(compute / model.train_flops_per_token(R), R))
@@ -66,7 +66,7 @@ def test_the_case_study_loses_each_pass_what_the_paper_says():
 
 
 def test_the_case_study_chooses_five_passes_on_3_26_trillion_tokens():
-    found = plan(Budget(flops=like(rung("0.6B", experts=8), 6e12)), ladder_space(["0.3B"], [8]))
+    found = plan(Budget(flops=flops_of(rung("0.6B", experts=8), 6e12)), ladder_space(["0.3B"], [8]))
     assert (found.choice.rung, found.choice.experts, found.choice.recurrence) == ("0.3B", 8, 5)
     assert found.choice.tokens == pytest.approx(3.26e12, rel=2e-3)
 
@@ -101,7 +101,7 @@ def test_loss_alone_would_loop_three_times_at_1_gb():
 
 
 def test_the_design_space_has_300_candidates_of_which_the_paper_names_the_extrapolated():
-    grid = plan(Budget(flops=5e21)).grid
+    grid = evaluate(published(), ladder_space(), Budget(flops=5e21))
     assert np.prod(grid.space.shape) == 300 == len(RUNGS) * len(RUNG_EXPERTS) * len(RUNG_RECURRENCES)
     outside = grid.extrapolated_FSKP
     assert [bool(outside["size"][0, s, 0, 0]) for s in range(5)] == [False, False, False, True, True]
@@ -111,7 +111,7 @@ def test_the_design_space_has_300_candidates_of_which_the_paper_names_the_extrap
 
 def test_counting_embeddings_in_the_active_ratio_would_give_four_passes():
     """Why m leaves embeddings out: with them the case study would come out one pass lower."""
-    model, law, compute = rung("0.3B", experts=8), published(), like(rung("0.6B", experts=8), 6e12)
+    model, law, compute = rung("0.3B", experts=8), published(), flops_of(rung("0.6B", experts=8), 6e12)
     R = np.arange(1, 11)
     points = model.points(compute / model.train_flops_per_token(R), R)
     ratio = (model.active + model.embedding) / (model.total + model.embedding)

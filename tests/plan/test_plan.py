@@ -18,9 +18,9 @@ from loopscale.plan import (
     continuous_space,
     device_flops,
     evaluate,
+    flops_of,
     joint_optimum,
     ladder_space,
-    like,
     plan,
     predict,
     recurrence_map,
@@ -63,9 +63,10 @@ def test_the_choice_is_what_plain_loops_over_the_rule_find(log_flops, log_memory
     expected = best_by_hand(LAW, flops, memory, bits, eps)
     if expected is None:
         with pytest.raises(InputError, match="nothing fits"):
-            plan(Budget(flops=flops, memory=memory, bits=bits), eps=eps)
+            plan(Budget(flops=flops, memory=memory, bits=bits), ladder_space(), eps=eps)
     else:
-        choice = plan(Budget(flops=flops, memory=memory, bits=bits), eps=eps).choice
+        budget = Budget(flops=flops, memory=memory, bits=bits)
+        choice = plan(budget, ladder_space(), eps=eps, extrapolate=True).choice
         assert (choice.rung, choice.experts, choice.recurrence) == expected
 
 
@@ -88,9 +89,9 @@ def test_every_excluded_candidate_says_why():
     assert len(verdicts) == 300
     assert verdicts["1.0B", 8, 2] == "chosen"
     assert verdicts["1.0B", 16, 2] == "needs 5.23 GB of memory"
-    assert verdicts["1.0B", 8, 3] == "costs 4.15B FLOPs a generated token"
+    assert verdicts["1.0B", 8, 3] == "costs 4.15B FLOPs per token"
     assert verdicts["1.0B", 8, 1] == "loss 0.0051 higher"
-    assert verdicts["0.3B", 8, 8] == "pass 8 raises the loss by 0.0016"
+    assert verdicts["0.3B", 8, 8] == "pass 8 raises the loss 0.0016"
     assert all(verdicts.values())
 
 
@@ -137,15 +138,15 @@ def test_serving_is_paid_from_the_same_compute_and_favours_cheaper_models():
 
 
 def test_a_token_cap_leaves_compute_unspent_and_favours_larger_models():
-    free = plan(Budget(flops=1e22)).choice
-    capped = plan(Budget(flops=1e22, max_tokens=2e11)).choice
+    free = plan(Budget(flops=1e22), ladder_space()).choice
+    capped = plan(Budget(flops=1e22, max_tokens=2e11), ladder_space()).choice
     assert capped.tokens == 2e11
     assert capped.train_flops < 1e22
     assert capped.unrolled > free.unrolled * 0.99
 
 
 def test_given_tokens_make_compute_a_limit():
-    loose = plan(Budget(tokens=3e11)).choice
+    loose = plan(Budget(tokens=3e11), ladder_space()).choice
     assert (loose.rung, loose.experts) == ("2.4B", 32)
     tight = plan(Budget(tokens=3e11, flops=2e21)).choice
     assert tight.train_flops <= 2e21
@@ -158,21 +159,19 @@ def test_an_inference_cap_is_kept():
 
 def test_device_hours_and_reference_models_become_compute():
     assert device_flops(1000, "H100", 0.4) == 1000 * 3600 * 989e12 * 0.4
-    assert like(rung("0.6B", experts=8), 6e12) == 6 * 395366400 * 6e12
-    assert like(rung("0.3B"), 1e12, 3) == 6 * (173045760 + 2 * 138436608) * 1e12
+    assert flops_of(rung("0.6B", experts=8), 6e12) == 6 * 395366400 * 6e12
+    assert flops_of(rung("0.3B"), 1e12, 3) == 6 * (173045760 + 2 * 138436608) * 1e12
     with pytest.raises(InputError, match="did you mean 'h100'"):
         device_flops(1, "h10", 0.4)
-    with pytest.raises(InputError, match="utilisation is 40"):
+    with pytest.raises(InputError, match="utilisation: '40.0' is not above 0 and at most 1"):
         device_flops(1, "h100", 40)
 
 
 def test_the_continuous_ladder_is_never_worse_than_its_rungs():
     for memory in (1e9, 3e9, 1e10):
         budget = Budget(flops=5e21, memory=memory, bits=4)
-        assert (
-            plan(budget, continuous_space(), rule=Rule.LOSS).choice.loss
-            <= plan(budget, rule=Rule.LOSS).choice.loss + 1e-3
-        )
+        rungs = plan(budget, ladder_space(), rule=Rule.LOSS).choice.loss
+        assert plan(budget, continuous_space(), rule="loss").choice.loss <= rungs + 1e-3
 
 
 def test_the_continuous_space_at_the_rungs_widths_is_the_ladder():
@@ -197,9 +196,7 @@ def test_resampled_laws_vote_and_their_votes_are_counted():
     found = plan(Budget(flops=5e21, memory=3e9, bits=4), law=resampled())
     shares = found.votes()
     assert sum(share for _, share in shares) == pytest.approx(1.0)
-    mine = {each.label: share for each, share in shares}.get(found.choice.label, 0.0)
-    assert found.agreement == pytest.approx(mine)
-    assert 0 < found.agreement < 1
+    assert dict(shares)[found.choice.label] <= found.agreement <= 1
     assert found.choice.loss_low < found.choice.loss < found.choice.loss_high
 
 
@@ -236,14 +233,14 @@ def test_a_saved_plan_is_strict_json_with_the_contract_keys(tmp_path):
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: plan(Budget(flops=5e21, memory=1e6, bits=4)), "smallest candidate, 0.3B E=1 R=1, needs 164 MB"),
-        (lambda: plan(Budget(flops=5e21, inference_flops=1e3)), "needs 346M FLOPs"),
+        (lambda: plan(Budget(flops=5e21, memory=1e6, bits=4)), "smallest candidate, 0.1B E=1 R=1, needs 30.1 MB"),
+        (lambda: plan(Budget(flops=5e21, inference_flops=1e3), ladder_space()), "needs 346M FLOPs"),
         (lambda: plan(Budget(flops=1e18, serve_tokens=1e15)), "leaves no compute to train"),
-        (lambda: plan(Budget(flops=1e18, tokens=1e12)), r"needs 1.04e\+21 FLOPs"),
+        (lambda: plan(Budget(flops=1e18, tokens=1e12), ladder_space()), r"needs 1.04e\+21 FLOPs"),
         (lambda: Budget(), "give training compute"),
-        (lambda: Budget(flops=-1.0), "flops is -1.0"),
-        (lambda: Budget(flops=float("nan")), "flops is nan"),
-        (lambda: Budget(flops=1e21, bits=0.1), "from 1 to 64"),
+        (lambda: Budget(flops=-1.0), "flops: '-1.0' is not a positive number"),
+        (lambda: Budget(flops=float("nan")), "flops: nan is not finite"),
+        (lambda: Budget(flops=1e21, bits=0.1), "between 1 and 64 bits"),
         (lambda: Budget(tokens=1e9, max_tokens=1e9), "not both"),
         (lambda: plan(Budget(flops=1e21), eps=-1.0), "eps is -1.0"),
         (lambda: plan(Budget(flops=1e21), law=published("chinchilla-2022")), "states no RMSE"),
@@ -276,4 +273,4 @@ def test_laws_that_count_embeddings_are_given_them():
 def test_a_prediction_names_the_axes_it_extrapolates():
     assert predict(rung("1.0B", experts=8), 5e11, 2).extrapolated == ()
     assert predict(rung("2.4B", experts=32), 1e12, 9).extrapolated == ("size", "tokens", "experts", "recurrence")
-    assert predict(rung("0.3B"), 3e11, 4, published("iso-depth-2026")).largest_multiplier is None
+    assert predict(rung("0.3B"), 3e9, 4, published("iso-depth-2026")).largest_multiplier is None

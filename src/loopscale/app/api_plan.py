@@ -19,7 +19,7 @@ from loopscale.errors import InputError
 from loopscale.files import finite
 from loopscale.laws import DEFAULT, MAPPINGS, OUTER_LAWS, PUBLISHED, ScalingLaw
 from loopscale.plan import Plan, Prediction, Space, plan, predict
-from loopscale.plan.plan import answer, certainty, costs, legend
+from loopscale.plan.text import sentences
 
 LawName = Annotated[str, PathParameter(max_length=80)]
 
@@ -53,7 +53,9 @@ def plan_routes(laws: LawStore, limits: Limits) -> APIRouter:
     def predict_loss(asked: PredictRequest) -> JSONResponse:
         """Predict the loss of one model."""
         model = asked.model()
-        found = predict(model, asked.training_tokens(model), asked.recurrence, laws.find(asked.law))
+        found = predict(
+            model, asked.training_tokens(model), asked.recurrence, laws.find(asked.law), extrapolate=asked.extrapolate
+        )
         return JSONResponse(finite(found.to_dict()))
 
     @api.post("/plan", response_model=PlanReply, responses=documented(404, 422))
@@ -85,7 +87,15 @@ def make_plan(asked: PlanRequest, law: ScalingLaw, limits: Limits) -> Plan:
     """Return the plan, unless its space is larger than one client may have."""
     space = asked.space()
     _check_size(space, law, limits)
-    return plan(asked.budget(), space, law, eps=asked.eps, rule=asked.chosen_rule)
+    return plan(
+        asked.budget(),
+        space,
+        law,
+        eps=asked.eps,
+        rule=asked.rule,
+        extrapolate=asked.extrapolate,
+        allow_degenerate=asked.allow_degenerate,
+    )
 
 
 def _check_size(space: Space, law: ScalingLaw, limits: Limits) -> None:
@@ -101,13 +111,8 @@ def _check_size(space: Space, law: ScalingLaw, limits: Limits) -> None:
 
 
 def _words(found: Plan) -> dict[str, str]:
-    listed = [found.choice, *found.rivals()]
-    return {
-        "answer": answer(found),
-        "costs": costs(found),
-        "certainty": certainty(found),
-        "legend": legend(axis for each in listed for axis in each.extrapolated),
-    }
+    said = sentences(found)
+    return {**said, "certainty": said["confidence"]}
 
 
 def _choices(limits: Limits) -> dict[str, Any]:

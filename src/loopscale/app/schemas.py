@@ -7,10 +7,22 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
-from loopscale.architecture import RUNG_EXPERTS, RUNG_RECURRENCES, RUNGS, Architecture, at_width, rung, rung_name
+from loopscale.architecture import (
+    RUNG_EXPERTS,
+    RUNG_RECURRENCES,
+    RUNGS,
+    Architecture,
+    Space,
+    at_width,
+    continuous_space,
+    ladder_space,
+    rung,
+    rung_name,
+)
 from loopscale.errors import InputError
 from loopscale.laws import DEFAULT, MAPPINGS, OUTER_LAWS
-from loopscale.plan import Budget, Candidate, Rule, Space, continuous_space, ladder_space
+from loopscale.plan import Budget, Candidate
+from loopscale.plan.files import TrustRecord
 from loopscale.quantities import parse_bits, parse_bytes, parse_count
 
 
@@ -100,9 +112,14 @@ class SpaceFields(BudgetFields):
         if self.continuous:
             if self.rungs is not None:
                 raise InputError("rungs and continuous both state the sizes; give one")
-            return continuous_space(self.experts, self.recurrences)
-        names = tuple(dict.fromkeys(rung_name(each) for each in self.rungs or RUNGS))
-        return ladder_space(names, self.experts, self.recurrences)
+            return continuous_space(self.experts, self.recurrences, free=self._free())
+        names = tuple(dict.fromkeys(rung_name(name) for name in self.rungs or RUNGS))
+        return ladder_space(names, self.experts, self.recurrences, free=self._free())
+
+    def _free(self) -> list[str]:
+        """Return the axes that the request leaves to the planner, which may extend them."""
+        fields = {"size": "rungs", "experts": "experts", "recurrence": "recurrences"}
+        return [axis for axis, name in fields.items() if name not in self.model_fields_set]
 
 
 class PlanRequest(SpaceFields):
@@ -111,13 +128,10 @@ class PlanRequest(SpaceFields):
     law: LawChoice = DEFAULT
     eps: float | None = Field(None, ge=0, le=10, description="Least gain that justifies a step; else the law's RMSE.")
     rule: Literal["paper", "loss"] = "paper"
+    extrapolate: bool = Field(False, description="Answer even more than 10x beyond what the law was fitted on.")
+    allow_degenerate: bool = Field(False, description="Use a law whose fit was degenerate all the same.")
     top: int = Field(20, ge=1, le=500, description="Ranked candidates to return.")
     charts: list[Chart] = Field([], max_length=7, description="Tables for charts to return with the plan.")
-
-    @property
-    def chosen_rule(self) -> Rule:
-        """The planner's rule."""
-        return Rule(self.rule)
 
 
 class PredictRequest(Strict):
@@ -130,6 +144,7 @@ class PredictRequest(Strict):
     recurrence: Passes = 1
     tokens: Count | None = None
     flops: Count | None = Field(None, description="Training compute instead of tokens.")
+    extrapolate: bool = Field(False, description="Answer even more than 10x beyond what the law was fitted on.")
 
     def model(self) -> Architecture:
         """Return the model."""
@@ -243,7 +258,15 @@ class Plan(BaseModel):
     rivals: list[Candidate]
     candidates: list[Candidate]
     candidates_in_all: int
-    pareto: dict[str, list[dict[str, float | str]]]
+    pareto: dict[str, list[dict[str, float | str | None]]]
+    interval: dict[str, float | str] | None = Field(description="90% interval of the loss, and what it rests on.")
+    trust: TrustRecord | None = Field(description="How far the prediction can be trusted, and why.")
+    edge: list[dict[str, Any]] = Field(description="Axes on which the choice is the last value searched.")
+    binding: list[str] = Field(description="Limits of which twice as much would lower the loss.")
+    sensitivities: list[dict[str, float | str]] = Field(description="What twice as much of each limit buys.")
+    next_best: dict[str, float | str] | None = Field(description="The nearest better design and what it needs.")
+    unspent_flops: float
+    sentences: dict[str, str] = Field(description="The plan in sentences, as `loopscale plan` prints them.")
 
 
 class Words(BaseModel):
@@ -251,7 +274,11 @@ class Words(BaseModel):
 
     answer: str
     costs: str
+    confidence: str
     certainty: str
+    trust: str
+    prices: str
+    edge: str
     legend: str
 
 

@@ -74,7 +74,10 @@ def next_work(text: str, options: FitOptions, asked: NextRequest, say: Say) -> d
     found = _fitted(text, options, AVERAGED, say)
     say("Weighing the candidates", 0, 0)
     aim = asked.plan
-    planned = plan(aim.budget(), aim.space(), found.law, eps=aim.eps, rule=aim.chosen_rule).to_dict(aim.top)
+    # The plan that new runs should make sure of may lie beyond the data: that is what they are for.
+    planned = plan(
+        aim.budget(), aim.space(), found.law, eps=aim.eps, rule=aim.rule, extrapolate=True, allow_degenerate=True
+    ).to_dict(aim.top)
     target = Target.of_plan(planned, found.observations.counts, Goal(asked.goal))
     pool = ladder_candidates(found.observations)
     return next_runs(found, asked.budget, target, candidates=pool, most=asked.most).to_dict()

@@ -160,8 +160,6 @@ GENERIC_SIZES = (1e6, 1e13, 3225)
 """The same for models of which only the parameter count is known."""
 LARGEST = 20_000_000
 """Candidates times laws that one evaluation takes: a few arrays of that size stay within some gigabytes."""
-MOST_EXPERTS, MOST_PASSES = 1024, 64
-"""How far a search may extend the experts and the recurrences."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,7 +185,7 @@ class Space:
     kind: str = "models"
     """What the sizes are: ladder, widths, continuous, sizes (bare parameter counts) or models."""
     free: frozenset[str] = frozenset()
-    """Axes (size, experts, recurrence) that nobody set, so that a search may extend them."""
+    """Axes (size, experts, recurrence) that nobody set; a search may extend the sizes if they are among them."""
     active_experts: int = 2
 
     @classmethod
@@ -198,7 +196,7 @@ class Space:
         if not names or not models:
             raise InputError("the design space is empty; give at least one size and one expert count")
         fields = ("width", "layers", "experts", "active", "loop", "total", "embedding")
-        arrays = {name: _counts(models, name).reshape(len(names), -1) for name in fields}
+        arrays: dict[str, Any] = {name: _counts(models, name).reshape(len(names), -1) for name in fields}
         passes = np.array(_rising("recurrence", recurrences), dtype=np.int64)
         return cls(tuple(names), tuple(models), passes, **arrays, kind=kind)
 
@@ -232,25 +230,19 @@ class Space:
         ]
         return np.moveaxis(np.asarray(sizes, float), 1, -1).reshape(self.shape)
 
-    def extended(self, axis: str, upward: bool) -> Space | None:
-        """Return the space with further values on one free axis; None where there is nothing to add."""
-        if axis not in self.free:
+    def extended(self, upward: bool) -> Space | None:
+        """Return the space with further sizes by the same rule; None where the sizes are not free or have an end."""
+        more = self._more_sizes(upward) if "size" in self.free else []
+        if not more:
             return None
-        if axis == "recurrence":
-            most = min(2 * int(self.recurrences[-1]), MOST_PASSES)
-            passes = range(int(self.recurrences[0]), most + 1)
-            return replace(self, recurrences=np.array(passes)) if upward and most > self.recurrences[-1] else None
-        experts = self.expert_counts
-        if axis == "experts":
-            more = [E for E in (2 * experts[-1], 4 * experts[-1]) if E <= MOST_EXPERTS]
-            return self._rebuilt(self._sizes(), (*experts, *more)) if upward and more else None
-        sizes = self._more_sizes(upward)
-        return self._rebuilt([*sizes, *self._sizes()] if not upward else [*self._sizes(), *sizes], experts, sizes)
+        sizes = [*self._sizes(), *more] if upward else [*more, *self._sizes()]
+        passes = self.recurrences.tolist()
+        if self.kind == "ladder":
+            return ladder_space(sizes, self.expert_counts, passes, self.active_experts, self.free)
+        return continuous_space(self.expert_counts, passes, sizes, self.free)
 
     def _sizes(self) -> list[Any]:
-        if self.kind == "ladder":
-            return list(self.names)
-        return (self.width if self.kind == "continuous" else self.active)[:, 0].tolist()
+        return list(self.names) if self.kind == "ladder" else [float(width) for width in self.width[:, 0]]
 
     def _more_sizes(self, upward: bool) -> list[Any]:
         """Return the next sizes beyond the largest or the smallest."""
@@ -268,18 +260,6 @@ class Space:
         limits = widths[-1] * steps if upward else widths[0] / steps[::-1]
         return [float(width) for width in limits if 64 <= width <= 65536]
 
-    def _rebuilt(self, sizes: Sequence[Any], experts: Sequence[float], added: Sequence[Any] = (True,)) -> Space | None:
-        passes = self.recurrences.tolist()
-        if not added:
-            return None
-        if self.kind == "ladder":
-            space = ladder_space(sizes, experts, passes, self.active_experts)
-        elif self.kind == "continuous":
-            space = continuous_space(experts, passes, sizes)
-        else:
-            return None
-        return replace(space, free=self.free)
-
 
 def ladder_space(
     rungs: Sequence[str] = tuple(RUNGS),
@@ -290,7 +270,7 @@ def ladder_space(
 ) -> Space:
     """Return the paper's design space, or a part of it: 5 rungs x 6 expert counts x 10 recurrences by default.
 
-    A plan may extend the axes in ``free`` beyond what is given.
+    ``free`` names the axes that nobody set: a plan may extend the sizes if they are among them.
     """
     rows = _rising("experts", experts)
     check_size(len(rungs) * len(rows) * len(recurrences))

@@ -66,6 +66,14 @@ def _memories(text: str) -> tuple[float, ...]:
     return tuple(_bare(quantities.parse_bytes)(part) for part in text.split(","))
 
 
+def _whole(text: str) -> int:
+    """Read a whole number that may be written like 32k."""
+    value = _bare(quantities.parse_count)(text)
+    if value != round(value) or value > 1e9:
+        raise InputError(f"{shown(text)} is not a whole number up to a billion; write it like 8192 or 32k")
+    return int(value)
+
+
 def _experts(text: str) -> tuple[float, ...]:
     """Read expert counts: whole numbers and ranges, or any number from 1 up that routing can reach."""
     found: set[float] = set()
@@ -90,6 +98,8 @@ COUNTS = Quantity("COUNT,…", _counts)
 BYTES = Quantity("BYTES", _bare(quantities.parse_bytes))
 MEMORIES = Quantity("BYTES,…", _memories)
 BITS = Quantity("BITS", _bare(quantities.parse_bits))
+FRACTION = Quantity("SHARE", _bare(quantities.parse_fraction))
+CONTEXT = Quantity("COUNT", _whole)
 INTEGERS = Quantity("N,…", _bare(quantities.parse_integers))
 EXPERTS = Quantity("E,…", _experts)
 RUNG_LIST = Quantity("RUNG,…", _rungs)
@@ -160,19 +170,6 @@ def check_recurrence(model: Architecture, recurrence: int | None) -> None:
     """Refuse to loop a model that has nothing to loop."""
     if recurrence is not None and recurrence > 1 and model.loop == 0:
         raise click.UsageError(f"--recurrence {recurrence}: {model.name} has no loop block; leave it at 1")
-
-
-def reference(text: str) -> tuple[Architecture, int]:
-    """Read a reference model as RUNG[:EXPERTS[:RECURRENCE]], like 0.6B:8:1."""
-    parts = text.split(":")
-    try:
-        experts = _experts(parts[1]) if len(parts) > 1 else (1,)
-        passes = _bare(quantities.parse_integers)(parts[2]) if len(parts) > 2 else (1,)
-        if len(parts) > 3 or len(experts) != 1 or len(passes) != 1:
-            raise InputError(f"{shown(text)} is not RUNG:EXPERTS:RECURRENCE; write it like 0.6B:8:1")
-        return rung(parts[0], experts[0]), passes[0]
-    except InputError as error:
-        raise click.BadParameter(str(error), param_hint="'--like'") from None
 
 
 VERBS = {

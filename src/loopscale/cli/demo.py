@@ -21,8 +21,8 @@ from loopscale.files import make_folder, write_text
 from loopscale.fit import Fit, Observations, fit
 from loopscale.fit.data.public import load_micro
 from loopscale.laws import published
-from loopscale.plan import Budget, Plan, isoflop_over_recurrence, joint_optimum, ladder_space, like, plan
-from loopscale.plan.plan import legend, mark
+from loopscale.plan import Budget, Plan, flops_of, isoflop_over_recurrence, joint_optimum, ladder_space, plan
+from loopscale.plan.text import legend, mark
 from loopscale.report import Report
 from loopscale.tables import Table
 
@@ -68,7 +68,7 @@ def _plan(folder: Path) -> tuple[Plan, list[Panel]]:
     steps = joint_optimum(law, np.geomspace(0.17e9, 30e9, 400), budget)
     steps.save(folder / "joint.csv")
     say.rule("How often should a 0.3B model loop, to match a 0.6B one trained on 6T tokens")
-    matched = like(rung("0.6B", experts=8), 6e12)
+    matched = flops_of(rung("0.6B", experts=8), 6e12)
     print_plan(plan(Budget(flops=matched), ladder_space(["0.3B"], [8]), law), 2)
     curves = isoflop_over_recurrence(law, [5e21], ladder_space(["0.3B", "1.0B"], [1, 8]))
     panels = [Panel(curves, draw_isoflop_over_recurrence), Panel(steps, draw_joint_optimum)]

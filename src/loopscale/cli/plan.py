@@ -1,4 +1,4 @@
-"""``loopscale plan``."""
+"""``loopscale plan`` and ``loopscale predict``."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from loopscale.cli import (
     ACTIVE,
     BITS,
     BYTES,
+    CONTEXT,
     COUNT,
     EXPERTS,
+    FRACTION,
     INTEGERS,
     RUNG_LIST,
     WHOLE,
@@ -24,44 +26,57 @@ from loopscale.cli import (
     output_options,
     print_json,
     print_table,
-    reference,
 )
+from loopscale.errors import InputError
 from loopscale.laws import ScalingLaw
 from loopscale.plan import (
-    PEAK_FLOPS,
+    DEVICES,
+    PRESETS,
     Budget,
-    Candidate,
     Plan,
     Prediction,
     Rule,
     Space,
     architecture_space,
     continuous_space,
-    device_flops,
     ladder_space,
-    like,
     plan,
     predict,
     width_space,
 )
-from loopscale.plan.plan import answer, certainty, costs, law_in_words, legend, mark
-from loopscale.quantities import format_bytes, format_count, format_size
+from loopscale.plan.text import COLUMNS, interval_text, law_text, legend, mark, sentences, table_row, trust_text
+from loopscale.quantities import format_count, format_size
 from loopscale.report import check_report_path
 from loopscale.tables import Table
 
 
+def trust_options(function: Any) -> Any:
+    """Add ``--extrapolate`` and ``--allow-degenerate``."""
+    function = click.option(
+        "--allow-degenerate", is_flag=True, help="Use a law whose fit was degenerate all the same."
+    )(function)
+    return click.option(
+        "--extrapolate", is_flag=True, help="Answer even more than 10x beyond what the law was fitted on."
+    )(function)
+
+
 @click.command("predict")
 @model_options
+@click.option("--params", type=COUNT, help="A parameter count instead, for laws that need no architecture, like 7e9.")
 @click.option("--recurrence", type=WHOLE, help="R: passes through the loop.  [default: the model's own]")
 @click.option("--tokens", type=COUNT, help="Training tokens, like 500B.")
 @click.option("--flops", type=COUNT, help="Training compute instead of tokens, like 5e21.")
 @law_option
+@trust_options
 @output_options
 def predict_command(
+    params: float | None,
     recurrence: int | None,
     tokens: float | None,
     flops: float | None,
     law: ScalingLaw,
+    extrapolate: bool,
+    allow_degenerate: bool,
     as_json: bool,
     as_csv: bool,
     **model: Any,
@@ -71,93 +86,120 @@ def predict_command(
     \b
     loopscale predict --rung 1.0B --experts 8 --recurrence 2 --tokens 500B
     loopscale predict --width 2048 --experts 16 --flops 1e22
+    loopscale predict --params 7e9 --tokens 2T --law chinchilla-epoch-2024
     loopscale predict --config path/to/config.json --tokens 1T --law chinchilla-epoch-2024
     """
-    architecture = one_model(model.pop("rung"), **model)
     if (tokens is None) == (flops is None):
         raise click.UsageError("give --tokens or --flops, one of them")
-    check_recurrence(architecture, recurrence)
-    if tokens is None:
-        assert flops is not None
-        tokens = float(flops / architecture.train_flops_per_token(recurrence))
-    found = predict(architecture, tokens, recurrence, law)
+    architecture = None
+    if params is None:
+        architecture = one_model(model.pop("rung"), **model)
+        check_recurrence(architecture, recurrence)
+    elif any(model[name] for name in ("rung", "width", "layers", "experts", "config")):
+        raise click.UsageError("--params states the size; leave out --rung, --width, --layers, --experts and --config")
+    prediction = predict(
+        architecture, tokens, recurrence, law, flops=flops, N=params, extrapolate=extrapolate,
+        allow_degenerate=allow_degenerate,
+    )  # fmt: skip
     if as_json:
-        print_json(found.to_dict())
+        print_json(prediction.to_dict())
     elif as_csv:
-        click.echo(Table.from_records([found.to_dict()]).csv(), nl=False)
+        click.echo(Table.from_records([prediction.to_dict()]).csv(), nl=False)
     else:
-        _print(found, law)
+        _print(prediction, law)
 
 
-def _print(found: Prediction, law: ScalingLaw) -> None:
-    out = console()
-    outside = set(found.extrapolated)
-    band = "" if found.loss_low is None else f"  (90% of resampled laws: {found.loss_low:.4f} – {found.loss_high:.4f})"
-    loss = mark(f"{found.loss:.4f}", bool(outside))
-    out.print(f"[bold]loss {loss}[/] nats a token{band}", highlight=False)
+def _print(prediction: Prediction, law: ScalingLaw) -> None:
+    out, outside = console(), set(prediction.extrapolated)
+    loss = mark(f"{prediction.loss:.4f}", bool(outside))
+    band = "" if prediction.interval is None else f" ({interval_text(prediction.interval)})"
+    out.print(f"[bold]loss {loss}[/] nats per token{band}", highlight=False)
     out.print(
-        f"{found.model}: E = {mark(f'{found.experts:g}', 'experts' in outside)}, "
-        f"R = {mark(str(found.recurrence), 'recurrence' in outside)}, "
-        f"{mark(format_count(found.tokens), 'tokens' in outside)} tokens; {law_in_words(law)}",
+        f"{prediction.model}: E = {mark(f'{prediction.experts:g}', 'experts' in outside)}, "
+        f"R = {mark(str(prediction.recurrence), 'recurrence' in outside)}, "
+        f"{mark(format_count(prediction.tokens), 'tokens' in outside)} tokens; law {law_text(law)}",
         highlight=False,
     )
-    most = "without bound" if found.largest_multiplier is None else f"at most {found.largest_multiplier:.3f}x"
-    lines = (
-        ("active", f"{mark(format_size(found.active), 'size' in outside)}  of which looped {format_size(found.loop)}"),
-        (
-            "total",
-            f"{format_size(found.total)}  (m = {found.m:.4f}), {format_size(found.embedding)} of embeddings apart",
-        ),
-        ("unrolled", f"{format_size(found.unrolled)}  what compute is paid for"),
-        ("effective", f"{format_size(found.effective)}  {found.multiplier:.3f}x active; more passes reach {most}"),
-        ("training", f"{found.train_flops:.4g} FLOPs (6 N_unroll D)"),
-        ("inference", f"{found.inference_flops:.4g} FLOPs a token (2 N_unroll)"),
-    )
-    for name, text in lines:
+    for name, text in _facts(prediction, outside):
         out.print(f"  {name:<10} {text}", highlight=False)
+    out.print(trust_text(prediction.trust), highlight=False)
     if outside:
         out.print(legend(outside), highlight=False)
 
 
-COLUMNS = ("size", "E", "R", "active", "tokens", "loss", "memory", "FLOPs/token", "verdict")
-OPTIONAL = ("FLOPs/token", "active", "memory")
-"""Columns that a narrow terminal leaves out; --csv and --json have them all."""
+def _facts(prediction: Prediction, outside: set[str]) -> list[tuple[str, str]]:
+    """Return the counts and costs of a predicted model, with their names."""
+    active = mark(format_size(prediction.active), "size" in outside)
+    training = ("training", f"{prediction.train_flops:.4g} FLOPs (6 N_unroll D)")
+    inference = ("inference", f"{prediction.inference_flops:.4g} FLOPs per generated token (2 N_unroll)")
+    if not prediction.loop:
+        return [("active", active), training, inference]
+    limit = prediction.largest_multiplier
+    most = "without bound" if limit is None else f"at most {limit:.3f}x"
+    return [
+        ("active", f"{active}, of which {format_size(prediction.loop)} looped"),
+        (
+            "total",
+            f"{format_size(prediction.total)} (m = {prediction.m:.4f}), and {format_size(prediction.embedding)} of "
+            "embeddings",
+        ),
+        ("unrolled", f"{format_size(prediction.unrolled)}, which compute is paid for"),
+        (
+            "effective",
+            f"{format_size(prediction.effective)}, {prediction.multiplier:.3f}x active; more passes reach {most}",
+        ),
+        training,
+        inference,
+    ]
 
 
 @click.command("plan")
 @click.option("--flops", type=COUNT, help="Training compute, like 5e21.")
 @click.option("--like", "like_model", help="Compute of a reference model RUNG:EXPERTS:RECURRENCE, with --like-tokens.")
 @click.option("--like-tokens", type=COUNT, help="Tokens that the reference is trained on, like 6T.")
-@click.option("--gpu-hours", type=COUNT, help="Compute as device-hours, with --device and --utilisation.")
-@click.option("--device", help=f"One of {', '.join(PEAK_FLOPS)}.")
-@click.option("--utilisation", type=float, help="Share of the device's peak that training reaches, like 0.4.")
+@click.option("--gpus", type=WHOLE, help="Compute as so many devices, with --device and --days.")
+@click.option("--days", type=COUNT, help="Days that the devices train, with --gpus.")
+@click.option("--gpu-hours", type=COUNT, help="Compute as device-hours, with --device.")
+@click.option("--dollars", type=COUNT, help="Compute as money, with --device and --price.")
+@click.option("--price", type=COUNT, help="Dollars per device-hour: with --dollars, or to show the cost.")
+@click.option("--device", help=f"One of {', '.join(DEVICES)}.")
+@click.option("--utilisation", type=FRACTION, help="Share of the peak that training reaches.  [default: 40%]")
 @click.option("--tokens", type=COUNT, help="Training tokens, when they are given; compute is then a limit, or none.")
-@click.option("--max-tokens", type=COUNT, help="The most tokens there are to train on.")
+@click.option("--max-tokens", type=COUNT, help="Training tokens available.")
+@click.option("--for", "preset", type=click.Choice(list(PRESETS)), help="Where it is to run: memory, bits, context.")
 @click.option("--memory", type=BYTES, help="Memory for the weights (and KV cache with --context), like 3GB.")
-@click.option("--bits", type=BITS, default="16", show_default=True, help="Bits per weight: 4, int4, fp8, bf16.")
-@click.option("--context", type=WHOLE, help="Context length whose KV cache must fit in --memory too.")
+@click.option("--bits", type=BITS, help="Bits per weight: 4, int4, fp8, bf16.  [default: 16]")
+@click.option("--context", type=CONTEXT, help="Include the KV cache of a context of this length, like 32k.")
 @click.option("--batch", type=WHOLE, default=1, show_default=True, help="Sequences in the KV cache.")
 @click.option("--kv-bits", type=BITS, default="16", show_default=True, help="Bits per number in the KV cache.")
 @click.option("--kept-passes", type=WHOLE, help="Passes that keep a KV cache of their own.  [default: all]")
-@click.option("--inference-flops", type=COUNT, help="The most FLOPs a generated token may cost (2 N_unroll).")
-@click.option("--serve-tokens", type=COUNT, help="Tokens served over the model's life, paid from the compute too.")
-@click.option("--rung", "rungs", type=RUNG_LIST, help=f"Rungs to choose from.  [default: {','.join(RUNGS)}]")
+@click.option("--inference-flops", type=COUNT, help="Max inference FLOPs per token (2 N_unroll).")
+@click.option("--serve-tokens", type=COUNT, help="Lifetime inference tokens, charged to the compute budget.")
+@click.option("--rung", "rungs", type=RUNG_LIST, help=f"Sizes by rung.  [default: {','.join(RUNGS)}, and on]")
 @click.option("--width", "widths", type=INTEGERS, help="Widths to choose from instead, by the ladder's rules.")
-@click.option("--continuous", is_flag=True, help="Choose from all sizes between 256 and 4096 wide, buildable or not.")
-@click.option("--config", type=click.Path(), help="Plan for the model of a config.json: its recurrence is chosen.")
-@click.option("--experts", type=EXPERTS, help=f"Expert counts.  [default: {','.join(map(str, RUNG_EXPERTS))}]")
-@click.option("--recurrence", type=INTEGERS, help="Recurrences, like 4 or 1..10.  [default: 1..10]")
+@click.option("--continuous", is_flag=True, help="Continuous sizes, buildable or not, instead of rungs.")
+@click.option(
+    "--config",
+    "--candidates",
+    "configs",
+    type=click.Path(),
+    multiple=True,
+    help="Choose among your own models: a config.json or architecture file each; may be repeated.",
+)
+@click.option("--experts", type=EXPERTS, help=f"Expert counts.  [default: {','.join(map(str, RUNG_EXPERTS))}, and on]")
+@click.option("--recurrence", type=INTEGERS, help="Recurrences, like 4 or 1..10.  [default: 1..10, and on]")
 @click.option("--active-experts", type=ACTIVE, default=2, show_default=True, help="k: experts that a token uses.")
-@click.option("--eps", type=float, help="Least gain that justifies a pass or more experts.  [default: the law's RMSE]")
+@click.option("--eps", type=float, help="Minimum gain per step (pass or experts).  [default: the law's RMSE]")
 @click.option(
     "--rule",
-    type=click.Choice([each.value for each in Rule]),
+    type=click.Choice([rule.value for rule in Rule]),
     default="paper",
     show_default=True,
     help="paper: each step must gain eps. loss: lowest loss alone.",
 )
 @law_option
-@click.option("--top", type=click.IntRange(1, 1000), default=8, show_default=True, help="Rivals to show.")
+@trust_options
+@click.option("--top", type=click.IntRange(1, 1000), default=8, show_default=True, help="Alternatives to show.")
 @click.option(
     "--pareto",
     type=click.Choice(["memory", "inference"]),
@@ -170,125 +212,185 @@ def plan_command(
     law: ScalingLaw,
     eps: float | None,
     rule: str,
+    extrapolate: bool,
+    allow_degenerate: bool,
     top: int,
     pareto: str | None,
     out: str | None,
     report: str | None,
     as_json: bool,
     as_csv: bool,
-    **asked: Any,
+    **options: Any,
 ) -> None:
     """Choose the model to train under your budgets.
 
-    Fix an axis and it is given; leave it free and it is optimised.
+    Options you set are held fixed; the rest are optimised.
 
     \b
     loopscale plan --flops 5e21 --memory 3GB --bits int4
+    loopscale plan --gpus 8 --device h100 --days 14 --for phone
     loopscale plan --rung 0.3B --experts 8 --like 0.6B:8:1 --like-tokens 6T
-    loopscale plan --gpu-hours 50000 --device h100 --utilisation 0.4 --memory 8GiB --bits 4 --context 8192
     loopscale plan --flops 1e22 --serve-tokens 1T --inference-flops 2e9 --json
     """
     if report is not None:
         check_report_path(report)
-    budget = _budget(asked)
-    found = plan(budget, _space(asked), law, eps=eps, rule=Rule(rule))
+    compute = _Compute(options)
+    planned = plan(
+        _budget(options, compute.flops), _space(options), law, eps=eps, rule=rule, extrapolate=extrapolate,
+        allow_degenerate=allow_degenerate,
+    )  # fmt: skip
     if out is not None:
-        found.save(out)
+        planned.save(out)
     if report is not None:
         from loopscale.figures.reports import plan_report
 
-        plan_report(found.to_dict(), law).save(report)
+        plan_report(planned.to_dict(), law).save(report)
     if as_json:
-        print_json(found.to_dict())
+        print_json(planned.to_dict())
     elif as_csv:
-        click.echo(found.table().csv(), nl=False)
+        click.echo(planned.table().csv(), nl=False)
     else:
-        print_plan(found, top)
+        print_plan(planned, top, compute.cost(planned))
         if pareto is not None:
-            _print_front(found, pareto)
+            _print_front(planned, pareto)
 
 
-def _budget(asked: dict[str, Any]) -> Budget:
-    plain = ("tokens", "max_tokens", "memory", "bits", "context", "batch", "kv_bits", "kept_passes", "inference_flops")
-    limits = {name: asked[name] for name in plain}
-    if limits["context"] is None and (limits["kept_passes"] or limits["batch"] != 1):
+def _budget(options: dict[str, Any], flops: float | None) -> Budget:
+    names = ("tokens", "max_tokens", "memory", "bits", "context", "batch", "kv_bits", "kept_passes", "inference_flops")
+    limits = {name: options[name] for name in names if options[name] is not None}
+    if options["preset"] is not None:
+        limits = {**PRESETS[options["preset"]], **limits}
+    if "context" not in limits and ("kept_passes" in limits or limits["batch"] != 1):
         raise click.UsageError("--batch and --kept-passes size the KV cache; give --context with them")
-    if limits["context"] is not None and limits["memory"] is None:
+    if "context" in limits and "memory" not in limits:
         raise click.UsageError("--context counts against --memory; give --memory with it")
-    return Budget(flops=_flops(asked), serve_tokens=asked["serve_tokens"] or 0.0, **limits)
+    return Budget(flops=flops, serve_tokens=options["serve_tokens"] or 0.0, **limits)
 
 
-def _flops(asked: dict[str, Any]) -> float | None:
-    """Return the compute, however it was said."""
-    ways = {"--flops": asked["flops"], "--like": asked["like_model"], "--gpu-hours": asked["gpu_hours"]}
-    given = [name for name, value in ways.items() if value is not None]
-    if len(given) > 1:
-        raise click.UsageError(f"{' and '.join(given)} both state the compute; give one")
-    for name, owner in (("like_tokens", "--like"), ("device", "--gpu-hours"), ("utilisation", "--gpu-hours")):
-        if (asked[name] is not None) != (ways[owner] is not None):
-            raise click.UsageError(f"{owner} and --{name.replace('_', '-')} go together; give both")
-    if not given and asked["tokens"] is None:
-        raise click.UsageError("give the compute: --flops 5e21, or --like 0.6B:8:1 --like-tokens 6T, or --gpu-hours")
-    if asked["like_model"] is not None:
-        model, passes = reference(asked["like_model"])
-        return like(model, asked["like_tokens"], passes)
-    if asked["gpu_hours"] is not None:
-        return device_flops(asked["gpu_hours"], asked["device"], asked["utilisation"])
-    flops: float | None = asked["flops"]
-    return flops
+class _Compute:
+    """The training compute, however the options state it, and what the plan costs on the device."""
+
+    WAYS = ("flops", "like_model", "gpus", "gpu_hours", "dollars")
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self.options = options
+        given = [name for name in self.WAYS if options[name] is not None]
+        if len(given) > 1:
+            texts = ["--like" if name == "like_model" else f"--{name.replace('_', '-')}" for name in given]
+            raise click.UsageError(f"{' and '.join(texts)} both state the compute; give one")
+        self.way = given[0] if given else None
+        self._check_partners()
+        if self.way is None and options["tokens"] is None:
+            raise click.UsageError(
+                "give the compute: --flops 5e21, --gpus 8 --device h100 --days 14, or --like 0.6B:8:1 --like-tokens 6T"
+            )
+
+    def _check_partners(self) -> None:
+        partners = {"like_model": ("like_tokens",), "gpus": ("device", "days"), "gpu_hours": ("device",),
+                    "dollars": ("device", "price")}  # fmt: skip
+        for name in partners.get(self.way or "", ()):
+            if self.options[name] is None:
+                way = "like" if self.way == "like_model" else str(self.way).replace("_", "-")
+                raise click.UsageError(f"--{way} and --{name.replace('_', '-')} go together; give both")
+        owners = {"like_tokens": "like_model", "days": "gpus"}
+        for name, owner in owners.items():
+            if self.options[name] is not None and self.way != owner:
+                option = "--like" if owner == "like_model" else "--gpus"
+                raise click.UsageError(f"{option} and --{name.replace('_', '-')} go together; give both")
+
+    @property
+    def flops(self) -> float | None:
+        """The compute in FLOPs; None when only tokens are given."""
+        if self.way in (None, "flops"):
+            flops: float | None = self.options["flops"]
+            return flops
+        from loopscale.plan.devices import device_flops, flops_of
+
+        if self.way == "like_model":
+            try:
+                return flops_of(self.options["like_model"], self.options["like_tokens"])
+            except InputError as error:
+                raise click.BadParameter(str(error), param_hint="'--like'") from None
+        hours = {
+            "gpus": lambda o: o["gpus"] * o["days"] * 24,
+            "gpu_hours": lambda o: o["gpu_hours"],
+            "dollars": lambda o: o["dollars"] / o["price"],
+        }[self.way](self.options)
+        return device_flops(hours, self.options["device"], self._utilisation)
+
+    @property
+    def _utilisation(self) -> float:
+        from loopscale.plan.devices import UTILISATION
+
+        return self.options["utilisation"] or UTILISATION
+
+    def cost(self, planned: Plan) -> str:
+        """Say what training takes on the device; nothing where none was named."""
+        if self.options["device"] is None:
+            return ""
+        from loopscale.plan.devices import training_cost
+
+        gpus = self.options["gpus"] or 1
+        cost = training_cost(
+            planned.choice.train_flops, self.options["device"], gpus, self._utilisation, self.options["price"]
+        )
+        stated = "" if self.options["utilisation"] else " (assumed; --utilisation changes it)"
+        money = "" if cost.dollars is None else f", {cost.dollars:,.0f} dollars at {self.options['price']:g} an hour"
+        return (
+            f"On {gpus} {self.options['device']}: {cost.days:.3g} days, {cost.hours:,.0f} device-hours, "
+            f"{cost.kilowatt_hours:,.0f} kWh{money}, at {self._utilisation:.0%} of the peak{stated}"
+        )
 
 
-def _space(asked: dict[str, Any]) -> Space:
-    names = {"rungs": "--rung", "widths": "--width", "continuous": "--continuous", "config": "--config"}
-    given = [option for name, option in names.items() if asked[name]]
+def _space(options: dict[str, Any]) -> Space | None:
+    """Return the designs to choose from; None leaves it to the law."""
+    names = {"rungs": "--rung", "widths": "--width", "continuous": "--continuous", "configs": "--config"}
+    given = [option for name, option in names.items() if options[name]]
     if len(given) > 1:
         raise click.UsageError(f"{' and '.join(given)} both state the sizes; give one")
-    experts = asked["experts"] or RUNG_EXPERTS
-    recurrences = asked["recurrence"] or RUNG_RECURRENCES
-    if asked["config"]:
-        if asked["experts"]:
-            raise click.UsageError("--experts does not go with --config, which states them itself")
-        model = read_config(asked["config"])
-        return architecture_space([model], recurrences if model.loop else asked["recurrence"] or (1,))
-    if asked["continuous"]:
-        return continuous_space(experts, recurrences)
-    if asked["widths"]:
-        return width_space(asked["widths"], experts, recurrences, asked["active_experts"])
-    return ladder_space(asked["rungs"] or tuple(RUNGS), experts, recurrences, asked["active_experts"])
+    if options["configs"]:
+        return _own_models(options)
+    axes = {"size": options["rungs"], "experts": options["experts"], "recurrence": options["recurrence"]}
+    free = [axis for axis, values in axes.items() if values is None]
+    experts = options["experts"] or RUNG_EXPERTS
+    recurrences = options["recurrence"] or RUNG_RECURRENCES
+    if options["continuous"]:
+        return continuous_space(experts, recurrences, free=free)
+    if options["widths"]:
+        return width_space(options["widths"], experts, recurrences, options["active_experts"])
+    if len(free) == 3 and options["active_experts"] == 2:
+        return None
+    return ladder_space(options["rungs"] or tuple(RUNGS), experts, recurrences, options["active_experts"], free)
 
 
-def print_plan(found: Plan, top: int) -> None:
-    """Print the choice in words, how sure it is, and the table of rivals."""
-    out = console()
-    out.print(f"[bold]{answer(found)}[/]", highlight=False)
-    out.print(costs(found), highlight=False)
-    out.print(certainty(found), highlight=False)
-    listed = [found.choice, *found.rivals(top)]
+def _own_models(options: dict[str, Any]) -> Space:
+    if options["experts"]:
+        raise click.UsageError("--experts does not go with --config, which states them itself")
+    models = [read_config(path) for path in options["configs"]]
+    loops = any(model.loop for model in models)
+    return architecture_space(models, options["recurrence"] or (RUNG_RECURRENCES if loops else (1,)))
+
+
+def print_plan(planned: Plan, top: int, cost: str = "") -> None:
+    """Print the choice in sentences, how far it can be trusted, and the table of alternatives."""
+    out, said = console(), sentences(planned)
+    out.print(f"[bold]{said['answer']}[/]", highlight=False)
+    for line in (said["costs"], cost, said["trust"], said["edge"], said["confidence"], said["prices"]):
+        if line:
+            out.print(line, highlight=False)
+    listed = [planned.choice, *planned.rivals(top)]
     print_table(
-        "The choice and its near rivals", COLUMNS, map(_row, listed), left=("size", "verdict"), optional=OPTIONAL
+        "Alternatives considered, the closest first",
+        COLUMNS,
+        map(table_row, listed),
+        left=("size", "verdict"),
+        optional=("memory",),
     )
-    axes = [axis for each in listed for axis in each.extrapolated]
-    if axes:
-        out.print(legend(axes), highlight=False)
+    if note := legend(axis for row in listed for axis in row.extrapolated):
+        out.print(note, highlight=False)
 
 
-def _print_front(found: Plan, cost: str) -> None:
-    rows = [_row(each)[:-1] for each in found.pareto(cost)]
-    print_table(
-        f"No other design beats these in both loss and {cost}", COLUMNS[:-1], rows, left=("size",), optional=OPTIONAL
-    )
-
-
-def _row(each: Candidate) -> tuple[str, ...]:
-    outside = each.extrapolated
-    return (
-        mark(each.rung, "size" in outside),
-        mark(f"{each.experts:g}", "experts" in outside),
-        mark(str(each.recurrence), "recurrence" in outside),
-        format_size(each.active),
-        mark(format_count(each.tokens), "tokens" in outside),
-        mark(f"{each.loss:.4f}", bool(outside)),
-        format_bytes(each.weight_bytes + each.kv_bytes),
-        f"{each.inference_flops:.3g}",
-        each.verdict,
-    )
+def _print_front(planned: Plan, cost: str) -> None:
+    rows = [(*table_row(row)[:-1], f"{row.inference_flops:.3g}") for row in planned.pareto(cost)]
+    columns = (*COLUMNS[:-1], "FLOPs/token")
+    print_table(f"No other design beats these in both loss and {cost}", columns, rows, left=("size",))

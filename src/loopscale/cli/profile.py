@@ -36,7 +36,7 @@ from loopscale.plan import (
     ladder_space,
     recurrence_map,
 )
-from loopscale.plan.plan import law_in_words, legend, mark
+from loopscale.plan.text import law_text, legend, mark
 from loopscale.quantities import format_bytes, format_count, format_size
 from loopscale.tables import Table
 
@@ -133,7 +133,7 @@ def _table(kind: str, law: ScalingLaw, asked: Asked) -> Table:
 
 def _print(kind: str, table: Table, law: ScalingLaw) -> None:
     rows = list(table.records())
-    title = f"{KINDS[kind]} ({law_in_words(law)})"
+    title = f"{KINDS[kind]} (law {law_text(law)})"
     if kind == "joint":
         print_joint(title, table)
     elif kind == "best-recurrence":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +130,8 @@ def find_law(law: Any = None) -> ScalingLaw:
     if isinstance(law, ScalingLaw):
         return law
     if isinstance(getattr(law, "law", None), ScalingLaw):  # a Fit, which this package may not import
-        return find_law(law.law)
+        reasons = [f"degenerate: {reason}" for reason in getattr(law, "degenerate", ())]
+        return replace(law.law, note="; ".join([*reasons, law.law.note])) if reasons else find_law(law.law)
     if isinstance(law, str) and law in PUBLISHED:
         return PUBLISHED[law]
     if isinstance(law, Path) or (isinstance(law, str) and (law.endswith(".json") or is_file(law))):

@@ -63,9 +63,7 @@ def find_device(name: str) -> Device:
     key = name.lower().replace("_", "-").replace(" ", "-")
     key = {"rtx-4090": "rtx4090", "4090": "rtx4090"}.get(key, key)
     if key not in DEVICES:
-        raise InputError(
-            f"device {shown(name)} is not known{nearest(key, DEVICES)}; choose from {', '.join(DEVICES)}"
-        )
+        raise InputError(f"device {shown(name)} is not known{nearest(key, DEVICES)}; choose from {', '.join(DEVICES)}")
     return DEVICES[key]
 
 

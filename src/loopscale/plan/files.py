@@ -4,73 +4,64 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
-from loopscale.errors import InputError, nearest, shown
-from loopscale.files import versioned
 from loopscale.plan.plan import SCHEMA, Candidate
+from loopscale.schemas import File, Record, parse
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Vote(_Strict):
+class VoteRecord(Record):
     """How many resampled laws choose a design."""
 
     design: str
     share: float = Field(ge=0, le=1)
 
 
-class TrustFields(_Strict):
+class TrustRecord(Record):
     """How far the prediction can be trusted."""
 
     level: Literal["inside", "near", "far", "beyond"]
     reasons: list[str]
     factors: dict[str, float]
+    """By axis: how many times beyond the fitted range, 1 inside it."""
 
 
-class PlanFile(_Strict):
-    """A plan, as ``loopscale plan --json`` prints it and ``Plan.save`` writes it. Version 0.1 lacks the later fields."""
+class PlanFile(File):
+    """A plan, as ``loopscale plan --json`` prints it and ``Plan.save`` writes it; version 0.1 lacks the last fields."""
 
-    kind: Literal["plan"]
-    schema_: int = Field(alias="schema")
+    KIND, VERSION = "plan", SCHEMA
+
     law: str
     rule: Literal["paper", "loss"]
     eps: float = Field(ge=0)
     budget: dict[str, float | None]
     choice: Candidate
     lead: float | None
+    """Loss that the choice saves over the best other admissible design."""
     agreement: float | None
-    votes: list[Vote]
+    """Share of resampled laws under which the choice is within eps of the best."""
+    votes: list[VoteRecord]
     rivals: list[Candidate]
     candidates: list[Candidate]
     candidates_in_all: int
     pareto: dict[str, list[dict[str, float | str | None]]]
     interval: dict[str, float | str] | None = None
-    trust: TrustFields | None = None
+    """The 90% interval of the loss, and what it rests on."""
+    trust: TrustRecord | None = None
     edge: list[dict[str, Any]] = []
+    """Axes on which the choice is the last value searched."""
     binding: list[str] = []
+    """Limits of which twice as much would lower the loss."""
     sensitivities: list[dict[str, float | str]] = []
+    """What twice as much of each limit would buy."""
     next_best: dict[str, float | str] | None = None
+    """The better design that needs the least more than the limits allow."""
     unspent_flops: float = 0.0
     sentences: dict[str, str] = {}
 
 
 def read_plan(data: object, where: str) -> dict[str, Any]:
-    """Return the content of a plan file, checked; what is wrong is said in one sentence."""
-    versioned(data, where, "plan", SCHEMA)
-    try:
-        PlanFile.model_validate(data)
-    except ValidationError as error:
-        raise InputError(f"{where}: {_sentence(error)}; write it again with `loopscale plan --out`") from None
+    """Return the content of a plan file once it is checked."""
+    parse(PlanFile, data, where)
     assert isinstance(data, dict)
     return data
-
-
-def _sentence(error: ValidationError) -> str:
-    first = error.errors()[0]
-    field = ".".join(str(part) for part in first["loc"])
-    if first["type"] == "extra_forbidden":
-        return f"unknown field {shown(field)}{nearest(field, PlanFile.model_fields)}"
-    return f"field {field!r}: {first['msg'].lower()}"

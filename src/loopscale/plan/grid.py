@@ -120,7 +120,7 @@ class Limit:
     """serving, memory, inference or compute."""
     need: FloatArray
     """Broadcasts to (F, S, K, P)."""
-    cap: FloatArray
+    cap: FloatArray | float
     """Broadcasts to the same."""
     write: Callable[[float], str]
     """Write an amount with its unit."""
@@ -225,7 +225,7 @@ class Grid:
         if budget.serve_tokens and budget.tokens is None:
             limits.append(
                 Limit(
-                    "serving", served * (1 + 1e-9), cap_F, _flops, "serving alone costs more than the compute budget",
+                    "serving", served * (1 + 1e-9), cap_F, _flops, "serving exceeds the compute",
                     f"flops: serving {format_count(budget.serve_tokens)} tokens leaves no compute to train; "
                     "the smallest candidate, {smallest}, needs {need} for it", "serve_tokens",
                 )
@@ -233,7 +233,7 @@ class Grid:
         if budget.memory is not None:
             limits.append(
                 Limit(
-                    "memory", self.memory_SKP, np.float64(budget.memory), format_bytes, "needs {need} of memory",
+                    "memory", self.memory_SKP, budget.memory, format_bytes, "needs {need} of memory",
                     f"memory: nothing fits in {format_bytes(budget.memory)} at {budget.bits:g} bits; "
                     "the smallest candidate, {smallest}, needs {need}", "memory",
                 )
@@ -241,8 +241,8 @@ class Grid:
         if budget.inference_flops is not None:
             limits.append(
                 Limit(
-                    "inference", self.inference_SKP, np.float64(budget.inference_flops), _flops,
-                    "costs {need} a generated token",
+                    "inference", self.inference_SKP, budget.inference_flops, _flops,
+                    "costs {need} per token",
                     f"inference FLOPs: nothing costs as little as {format_count(budget.inference_flops)} a token; "
                     "the smallest candidate, {smallest}, needs {need}", "inference_flops",
                 )
@@ -296,11 +296,33 @@ def design_label(size: str, experts: float, recurrence: int) -> str:
     return f"{size} E={plain(experts):g} R={recurrence}"
 
 
+def loss_interval(law: ScalingLaw, low: float | None, high: float | None) -> dict[str, Any] | None:
+    """Return a 90% interval of a loss with what it rests on; None where the law has no resamples."""
+    if low is None or high is None:
+        return None
+    return {"low": low, "high": high, "level": 0.9, "basis": law.resampled_by or "resampled laws"}
+
+
 def agreement(picks_Z: IntArray) -> FloatArray:
     """Return the share of resampled laws that choose as the law itself does, which comes first; NaN without any."""
     if len(picks_Z) == 1:
         return np.full(picks_Z.shape[1:], np.nan)
     return np.asarray((picks_Z[1:] == picks_Z[0]).mean(axis=0))
+
+
+def near_agreement(grid: Grid, picks_ZFB: IntArray) -> FloatArray:
+    """Return the share of resampled laws under which the law's own choice is within eps of their best, (F, B).
+
+    Designs within eps of one another count as the same choice: neighbouring sizes differ by less than the law knows.
+    """
+    if len(picks_ZFB) == 1:
+        return np.full(picks_ZFB.shape[1:], np.nan)
+    loss_ZFC = grid.loss_ZFSKP[1:].reshape(len(picks_ZFB) - 1, len(grid.flops), -1)
+    chosen = np.broadcast_to(np.maximum(picks_ZFB[0], 0), picks_ZFB[1:].shape)
+    lost = np.take_along_axis(loss_ZFC, chosen, axis=-1)
+    best = np.take_along_axis(loss_ZFC, np.maximum(picks_ZFB[1:], 0), axis=-1)
+    close = lost - best <= (grid.eps or grid.law.rmse or 0.0) + 1e-12
+    return np.asarray(((picks_ZFB[1:] >= 0) & (picks_ZFB[0] >= 0) & close).mean(axis=0))
 
 
 def best_within(loss: FloatArray, cost_C: FloatArray, limits_B: FloatArray) -> IntArray:
@@ -379,7 +401,7 @@ def _matched_tokens(space: Space, passes: IntArray, budget: Budget, flops: Float
     tokens = costs.tokens_for(flops[:, None, None, None], unrolled, budget.serve_tokens)
     if budget.max_tokens is not None:
         tokens = np.minimum(tokens, budget.max_tokens)
-    return np.maximum(tokens, 0.0)
+    return np.asarray(np.maximum(tokens, 0.0))
 
 
 def _losses(law: ScalingLaw, space: Space, passes: IntArray, tokens: FloatArray, resamples: bool) -> FloatArray:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from loopscale.arrays import BoolArray, IntArray
 from loopscale.errors import InputError, choice, nearest, shown
 from loopscale.files import write_json
 from loopscale.laws import Points, ScalingLaw, Trust, find_law
-from loopscale.plan.grid import Budget, Grid, Rule, design_label, evaluate
+from loopscale.plan.grid import Budget, Grid, Rule, design_label, evaluate, loss_interval, near_agreement
 from loopscale.plan.text import sentences, short, table_html
 from loopscale.quantities import plain
 from loopscale.tables import Table
@@ -56,6 +56,7 @@ class Candidate:
     """The same in words; ``chosen`` for the choice."""
     label: str = ""
     """The design in a few characters, like ``1.0B E=8 R=2``."""
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "extrapolated", tuple(self.extrapolated))
@@ -122,15 +123,15 @@ def _exclusion(grid: Grid, at: tuple[int, ...]) -> tuple[str, str] | None:
     if grid.rule is Rule.LOSS:
         return None
     if not (gain := grid.pass_gain_ZFSKP[(0, 0, *at)]) >= grid.eps:
-        return "pass", f"pass {int(grid.space.recurrences[at[2]])} {_too_little(gain, grid.eps)}"
+        return "pass", f"pass {int(grid.space.recurrences[at[2]])} {_too_little(gain)}"
     if not (gain := grid.expert_gain_ZFSKP[(0, 0, *at)]) >= grid.eps:
         before, after = grid.space.experts[at[0], at[1] - 1], grid.space.experts[at[0], at[1]]
-        return "experts", f"E {before:g} → {after:g} {_too_little(gain, grid.eps)}"
+        return "experts", f"E {before:g} → {after:g} {_too_little(gain)}"
     return None
 
 
-def _too_little(gain: float, eps: float) -> str:
-    return f"gains {gain:.4f}, less than eps {eps:g}" if gain >= 0 else f"raises the loss by {-gain:.4f}"
+def _too_little(gain: float) -> str:
+    return f"gains only {gain:.4f}" if gain >= 0 else f"raises the loss {-gain:.4f}"
 
 
 def _spread(grid: Grid, at: tuple[int, ...]) -> tuple[float | None, float | None]:
@@ -154,7 +155,8 @@ class Plan:
     One that was read from a file holds what the file holds; the whole grid of candidates is not stored.
     """
 
-    grid: Grid | None
+    evaluated: Grid | None
+    """Every candidate's loss and costs."""
     chosen: int
     """The choice, as a flat index over (S, K, P)."""
     agreement: float | None
@@ -163,9 +165,18 @@ class Plan:
     """The content of the file that the plan was read from."""
 
     @property
+    def grid(self) -> Grid:
+        """Every candidate's loss and costs, which a plan that was read from a file lacks."""
+        if self.evaluated is None:
+            raise InputError(
+                "this plan was read from a file, which does not hold every candidate; plan again for what is missing"
+            )
+        return self.evaluated
+
+    @property
     def law(self) -> ScalingLaw:
         """The law that the plan uses."""
-        return self._evaluated.law
+        return self.grid.law
 
     @property
     def law_name(self) -> str:
@@ -175,24 +186,24 @@ class Plan:
     @property
     def rule(self) -> Rule:
         """The rule of the choice."""
-        return Rule(self.stored["rule"]) if self.stored is not None else self._evaluated.rule
+        return Rule(self.stored["rule"]) if self.stored is not None else self.grid.rule
 
     @property
     def eps(self) -> float:
         """The smallest gain that justifies a step."""
-        return float(self.stored["eps"]) if self.stored is not None else self._evaluated.eps
+        return float(self.stored["eps"]) if self.stored is not None else self.grid.eps
 
     @property
     def budget(self) -> Budget:
         """The limits of the plan."""
-        return Budget(**self.stored["budget"]) if self.stored is not None else self._evaluated.budget
+        return Budget(**self.stored["budget"]) if self.stored is not None else self.grid.budget
 
     @cached_property
     def choice(self) -> Candidate:
         """The design to train."""
         if self.stored is not None:
             return Candidate(**self.stored["choice"])
-        return candidate(self._evaluated, self.chosen, self.chosen)
+        return candidate(self.grid, self.chosen, self.chosen)
 
     @cached_property
     def trust(self) -> Trust | None:
@@ -200,7 +211,7 @@ class Plan:
         if self.stored is not None:
             stored = self.stored.get("trust")
             return None if stored is None else Trust(stored["level"], tuple(stored["reasons"]), stored["factors"])
-        trust = self.law.trust(_point(self._evaluated, self.chosen))
+        trust = self.law.trust(_point(self.grid, self.chosen))
         reasons = [f"the best {edge['axis']} is at the edge of the search" for edge in self.edge]
         if self.law.resampled_by:
             reasons.append(f"the uncertainty comes from {self.law.resampled_by}")
@@ -211,12 +222,12 @@ class Plan:
         """Axes on which the choice is the last value searched, where a further one might be better."""
         if self.stored is not None:
             return list(self.stored.get("edge", []))
-        return edges(self._evaluated.space, self.chosen)
+        return edges(self.grid.space, self.chosen)
 
     @cached_property
     def ranked(self) -> IntArray:
         """Every candidate from the lowest loss up, the admissible before the others."""
-        loss = self._evaluated.loss_ZFSKP[0, 0].ravel()
+        loss = self.grid.loss_ZFSKP[0, 0].ravel()
         return np.lexsort((loss, ~self._usable.ravel()))
 
     @property
@@ -225,7 +236,7 @@ class Plan:
         if self.stored is not None:
             return self.stored["lead"]  # type: ignore[no-any-return]
         others = [flat for flat in self.ranked[:2] if flat != self.chosen and self._usable.ravel()[flat]]
-        return float(self._evaluated.loss_ZFSKP[0, 0].ravel()[others[0]] - self.choice.loss) if others else None
+        return float(self.grid.loss_ZFSKP[0, 0].ravel()[others[0]] - self.choice.loss) if others else None
 
     def candidates(self, limit: int | None = None) -> list[Candidate]:
         """Return the ranked candidates, each with its verdict; those that the file holds, if it was read from one."""
@@ -240,7 +251,7 @@ class Plan:
         """
         if self.stored is not None:
             return [Candidate(**row) for row in self.stored["rivals"]]
-        shape = self._evaluated.space.shape
+        shape = self.grid.space.shape
         at = np.array(np.unravel_index(self.chosen, shape))
         steps = [at + sign * np.eye(3, dtype=int)[axis] for axis in (2, 1, 0) for sign in (-1, 1)]
         inside = [step for step in steps if np.all((step >= 0) & (step < shape))]
@@ -262,10 +273,10 @@ class Plan:
         """Return each design that some resampled law chooses, with the share that does, largest first."""
         if self.stored is not None:
             return [(vote["design"], vote["share"]) for vote in self.stored["votes"]]
-        picks = self._evaluated.optimum()[1:, 0, 0]
+        picks = self.grid.optimum()[1:, 0, 0]
         designs, counts = np.unique(picks[picks >= 0], return_counts=True)
         order = np.argsort(-counts, kind="stable")
-        return [(self._evaluated.label(int(designs[i])), float(counts[i] / len(picks))) for i in order]
+        return [(self.grid.label(int(designs[i])), float(counts[i] / len(picks))) for i in order]
 
     @cached_property
     def sensitivities(self) -> list[dict[str, Any]]:
@@ -277,7 +288,7 @@ class Plan:
             if (value := getattr(self.budget, name)) is None:
                 continue
             grid, pick = search(
-                self.law, self._evaluated.space, replace(self.budget, **{name: 2 * value}), self.eps, self.rule
+                self.law, self.grid.space, replace(self.budget, **{name: 2 * value}), self.eps, self.rule
             )
             loss = float(grid.loss_ZFSKP[0, 0].ravel()[pick])
             rows.append({"limit": name, "factor": 2.0, "design": grid.label(pick), "loss": loss,
@@ -294,7 +305,7 @@ class Plan:
         """The design of lower loss that needs the least more than the limits allow; None where there is none."""
         if self.stored is not None:
             return self.stored.get("next_best")
-        grid = self._evaluated
+        grid = self.grid
         loss, shape = grid.loss_ZFSKP[0, 0].ravel(), grid.tokens_FSKP.shape
         ratio = np.ones(loss.shape)
         for limit in grid.limits:
@@ -320,10 +331,7 @@ class Plan:
         """The 90% interval of the choice's loss, with what it rests on; None where the law has no resamples."""
         if self.stored is not None:
             return self.stored.get("interval")
-        if self.choice.loss_low is None:
-            return None
-        basis = self.law.resampled_by or "resampled laws"
-        return {"low": self.choice.loss_low, "high": self.choice.loss_high, "level": 0.9, "basis": basis}
+        return loss_interval(self.law, self.choice.loss_low, self.choice.loss_high)
 
     def table(self, limit: int | None = None) -> Table:
         """Return the ranked candidates as a table."""
@@ -331,7 +339,7 @@ class Plan:
 
     def designs(self) -> Table:
         """Return every candidate that can be trained, with costs and loss, and whether it is usable or on a front."""
-        grid, space = self._evaluated, self._evaluated.space
+        grid, space = self.grid, self.grid.space
         fronts = {cost: self._front(cost) for cost in COSTS}
         flat = np.flatnonzero(np.isfinite(grid.loss_ZFSKP[0, 0]).ravel())
         s, k, p = np.unravel_index(flat, space.shape)
@@ -374,7 +382,7 @@ class Plan:
             "votes": [{"design": design, "share": share} for design, share in self.votes()],
             "rivals": [rival.to_dict() for rival in self.rivals()],
             "candidates": [row.to_dict() for row in self.candidates(limit)],
-            "candidates_in_all": int(np.prod(self._evaluated.space.shape)),
+            "candidates_in_all": int(np.prod(self.grid.space.shape)),
             "pareto": {cost: [_front_row(row, cost) for row in self.pareto(cost)] for cost in COSTS},
             "sentences": sentences(self),
         }
@@ -404,17 +412,9 @@ class Plan:
     def _repr_html_(self) -> str:
         return table_html(self)
 
-    @property
-    def _evaluated(self) -> Grid:
-        if self.grid is None:
-            raise InputError(
-                "this plan was read from a file, which does not hold every candidate; plan again for what is missing"
-            )
-        return self.grid
-
     def _front(self, cost: str) -> IntArray:
         """Return the flat indices of the designs on a Pareto front, by rising cost."""
-        grid = self._evaluated
+        grid = self.grid
         prices = (grid.memory_SKP if cost == "memory" else grid.inference_SKP).ravel()
         usable = (grid.admissible_ZFSKP[0, 0] & grid.within(lifted=cost)[0]).ravel()
         loss = np.where(usable, grid.loss_ZFSKP[0, 0].ravel(), np.inf)
@@ -424,11 +424,11 @@ class Plan:
 
     @cached_property
     def _usable(self) -> BoolArray:
-        grid = self._evaluated
+        grid = self.grid
         return np.asarray(grid.admissible_ZFSKP[0, 0] & grid.within()[0])
 
     def _judged(self, flat: int) -> Candidate:
-        return self.choice if flat == self.chosen else candidate(self._evaluated, flat, self.chosen)
+        return self.choice if flat == self.chosen else candidate(self.grid, flat, self.chosen)
 
 
 def plan(
@@ -454,7 +454,7 @@ def plan(
         raise InputError(degenerate_law(law))
     found, pick = search(law, space or default_space(law), budget, eps, rule)
     grid = found if law.resamples is None else evaluate(law, found.space, budget, eps=found.eps, rule=rule)
-    planned = Plan(grid, pick, _agreement(grid, pick))
+    planned = Plan(grid, pick, _agreement(grid))
     assert planned.trust is not None
     if planned.trust.level == "beyond" and not extrapolate:
         raise InputError(withheld(planned.choice.label, law, planned.trust))
@@ -465,7 +465,9 @@ def _budget(budget: Budget | None, limits: dict[str, Any]) -> Budget:
     known = [field.name for field in fields(Budget)]
     for name in limits:
         if name not in known:
-            raise InputError(f"plan: {shown(name)} is not a limit{nearest(name, known)}; choose from {', '.join(known)}")
+            raise InputError(
+                f"plan: {shown(name)} is not a limit{nearest(name, known)}; choose from {', '.join(known)}"
+            )
     if budget is None:
         return Budget(**limits)
     if not isinstance(budget, Budget):
@@ -474,7 +476,7 @@ def _budget(budget: Budget | None, limits: dict[str, Any]) -> Budget:
 
 
 def law_of(law: Any) -> ScalingLaw:
-    """Return the law that ``law`` is, names or holds: a law, a fit, a published name or a file; None for the default."""
+    """Return the law that ``law`` is, holds or names; the paper's for None."""
     return find_law() if law is None else find_law(law)
 
 
@@ -482,22 +484,19 @@ def default_space(law: ScalingLaw) -> Space:
     """Return where a search starts when nobody says: the paper's ladder, or bare sizes for a law of size and tokens."""
     if not law.outer.uses_experts and not law.mapping.loops:
         return size_space()
-    return ladder_space(
-        tuple(RUNGS), RUNG_EXPERTS, RUNG_RECURRENCES, free=("size", "experts", "recurrence")
-    )
+    return ladder_space(tuple(RUNGS), RUNG_EXPERTS, RUNG_RECURRENCES, free=("size", "experts", "recurrence"))
 
 
 def search(law: ScalingLaw, space: Space, budget: Budget, eps: float | None, rule: Rule) -> tuple[Grid, int]:
-    """Return the evaluated space and the best design in it, the space extended while the best is at a free edge."""
+    """Return the evaluated space and the best design in it, the space with more sizes where the best is the last one."""
     while True:
         grid = evaluate(law, space, budget, eps=eps, rule=rule, resamples=False)
         pick = int(grid.optimum()[0, 0, 0])
-        ends = [{"axis": "size", "side": "low"}] if pick < 0 else edges(space, pick)
-        wider = (space.extended(end["axis"], end["side"] == "high") for end in ends)
-        extended = next((found for found in wider if found is not None), None)
-        if extended is None:
+        sides = ["low"] if pick < 0 else [edge["side"] for edge in edges(space, pick) if edge["axis"] == "size"]
+        wider = space.extended(upward="high" in sides) if sides else None
+        if wider is None:
             break
-        space = extended
+        space = wider
     if pick < 0:
         raise InputError(grid.nothing_fits())
     return grid, pick
@@ -544,20 +543,14 @@ def degenerate_law(law: ScalingLaw) -> str:
 def _point(grid: Grid, flat: int) -> Points:
     """Return one candidate as the law sees it."""
     at, p = np.unravel_index(flat, grid.space.shape), grid.points
-    values = [p.active, p.tokens, p.recurrence, p.experts, p.loop, p.total]
+    values = [p.active, p.tokens, p.recurrence, p.experts, p.loop_block, p.active / p.m]
     shape = grid.tokens_FSKP.shape
     return Points(*(float(np.broadcast_to(value, shape)[(0, *at)]) for value in values))
 
 
-def _agreement(grid: Grid, chosen: int) -> float | None:
-    """Return the share of resampled laws under which the choice is within eps of their own best."""
-    if len(grid.loss_ZFSKP) == 1:
-        return None
-    picks = grid.optimum()[1:, 0, 0]
-    loss = grid.loss_ZFSKP[1:, 0].reshape(len(picks), -1)
-    best = loss[np.arange(len(picks)), np.maximum(picks, 0)]
-    close = (picks >= 0) & (loss[:, chosen] - best <= (grid.eps or grid.law.rmse or 0.0) + 1e-12)
-    return float(close.mean())
+def _agreement(grid: Grid) -> float | None:
+    shared = float(near_agreement(grid, grid.optimum())[0, 0])
+    return None if np.isnan(shared) else shared
 
 
 def _front_row(row: Candidate, cost: str) -> dict[str, Any]:

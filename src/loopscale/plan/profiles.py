@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from loopscale.architecture import Space, continuous_space, ladder_space
 from loopscale.arrays import FloatArray, IntArray
 from loopscale.laws import ScalingLaw
-from loopscale.plan.budget import Budget, Rule
-from loopscale.plan.grid import Grid, Space, agreement, best_within, continuous_space, evaluate, ladder_space
+from loopscale.plan.grid import Budget, Grid, Rule, agreement, best_within, evaluate, near_agreement
 from loopscale.tables import Table
 
 
@@ -98,7 +98,7 @@ def experts_map(
     space = ladder_space() if space is None else space
     grid = evaluate(law, space, replace(budget, memory=None), eps=eps)
     memory_B = np.atleast_1d(np.asarray(memory, float))
-    usable = (grid.expert_gain_ZFSKP >= grid.eps) & np.isfinite(grid.loss_ZFSKP) & grid.allowed_FSKP
+    usable = (grid.expert_gain_ZFSKP >= grid.eps) & np.isfinite(grid.loss_ZFSKP) & grid.within()
     loss_ZSKP = np.where(usable, grid.loss_ZFSKP, np.inf)[:, 0]
     per_pass = [
         best_within(loss_ZSKP[..., p].reshape(len(loss_ZSKP), -1), grid.memory_SKP[..., p].ravel(), memory_B)
@@ -142,7 +142,7 @@ def joint_optimum(
         "recurrence": np.where(found, space.recurrences[p], 0),
         "tokens": np.where(found, grid.tokens_FSKP[0][s, k, p], np.nan),
         "loss": np.where(found, grid.loss_ZFSKP[0, 0][s, k, p], np.nan),
-        "agreement": agreement(picks_ZFB)[0],
+        "agreement": near_agreement(grid, picks_ZFB)[0],
         "extrapolated": np.where(found, _outside(grid)[0][s, k, p], ""),
     }
     if len(grid.loss_ZFSKP) > 1:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from loopscale.laws import ScalingLaw, Trust
 from loopscale.quantities import format_bytes, format_count, format_size
@@ -127,15 +127,20 @@ def trust_text(trust: Trust | None) -> str:
 
 def confidence(plan: Plan) -> str:
     """Say on which law and rule the choice rests, and how sure it is."""
-    law = plan.law_name if plan.grid is None else law_text(plan.law)
+    law = plan.law_name if plan.evaluated is None else law_text(plan.law)
     eps = f"{plan.eps:g}"
     said = "Chosen by the lowest loss alone" if plan.rule.value == "loss" else _lead(plan.lead, eps)
     if plan.agreement is not None:
         own = ", ".join(f"{design} {share:.0%}" for design, share in plan.votes()[:4])
         said += f". Within {eps} of the best under {plan.agreement:.0%} of the resampled laws (their choices: {own})"
-    if (interval := plan.interval) is not None:
-        said += f". 90% interval {interval['low']:.4f} to {interval['high']:.4f}, from {interval['basis']}"
+    if plan.interval is not None:
+        said += f". {interval_text(plan.interval).capitalize()}"
     return f"{said}. Law: {law}"
+
+
+def interval_text(interval: Mapping[str, Any]) -> str:
+    """Write an interval with what it rests on."""
+    return f"{interval['level']:.0%} interval {interval['low']:.4f} to {interval['high']:.4f}, from {interval['basis']}"
 
 
 def _lead(lead: float | None, eps: str) -> str:
@@ -176,7 +181,7 @@ def edge_text(plan: Plan) -> str:
     parts = []
     for edge in plan.edge:
         last = {"high": "largest", "low": "smallest"}[edge["side"]]
-        limit = "that you allowed" if edge["set_by"] == "you" else "in the search"
+        limit = "that you allowed" if edge["set_by"] == "you" else "that is searched by default"
         parts.append(f"{edge['axis']} {edge['value']} is the {last} {limit}")
     return f"At an edge: {'; '.join(parts)}; a value beyond it may do better" if parts else ""
 
@@ -195,7 +200,8 @@ def sentences(plan: Plan) -> dict[str, str]:
     }
 
 
-COLUMNS = ("size", "E", "R", "active", "tokens", "loss", "memory", "verdict")
+COLUMNS = ("size", "E", "R", "tokens", "loss", "memory", "verdict")
+"""Of the table of alternatives, which fits 80 columns."""
 
 
 def table_row(row: Candidate) -> tuple[str, ...]:
@@ -205,7 +211,6 @@ def table_row(row: Candidate) -> tuple[str, ...]:
         mark(row.rung, "size" in outside),
         mark(f"{row.experts:g}", "experts" in outside),
         mark(str(row.recurrence), "recurrence" in outside),
-        format_size(row.active),
         mark(format_count(row.tokens), "tokens" in outside),
         mark(f"{row.loss:.4f}", bool(outside)),
         format_bytes(row.weight_bytes + row.kv_bytes),
@@ -229,5 +234,3 @@ def table_html(plan: Plan) -> str:
     head = "".join(f"<th>{name}</th>" for name in COLUMNS)
     body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
     return "".join([*lines, f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"])
-
-
