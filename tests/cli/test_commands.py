@@ -151,8 +151,10 @@ def test_count_reads_a_config(capsys, tmp_path):
     }  # fmt: skip
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert json.loads(run(capsys, "count", str(tmp_path), "--json"))["parameters"] == 8_030_261_248
-    law = ("--law", "chinchilla-epoch-2024")
-    predicted = json.loads(run(capsys, "predict", "--config", str(tmp_path), "--tokens", "15T", *law, "--extrapolate", "--json"))
+    law = ("--law", "chinchilla-epoch-2024", "--extrapolate")
+    predicted = json.loads(
+        run(capsys, "predict", "--config", str(tmp_path), "--tokens", "15T", *law, "--extrapolate", "--json")
+    )
     assert predicted["extrapolated"] == ["tokens"]
     assert (
         json.loads(run(capsys, "plan", "--config", str(tmp_path), "--flops", "1e24", "--extrapolate", "--json"))[

@@ -236,7 +236,7 @@ def plan_command(
         check_report_path(report)
     compute = _Compute(options)
     planned = plan(
-        _budget(options, compute.flops), _space(options), law, eps=eps, rule=rule, extrapolate=extrapolate,
+        _budget(options, compute.flops), _space(options), law, eps=eps, rule=Rule(rule), extrapolate=extrapolate,
         allow_degenerate=allow_degenerate,
     )  # fmt: skip
     if out is not None:

@@ -48,16 +48,16 @@ class PlanFile(File):
     interval: dict[str, float | str] | None = None
     """The 90% interval of the loss, and what it rests on."""
     trust: TrustRecord | None = None
-    edge: list[dict[str, Any]] = []
+    edge: list[dict[str, Any]] = Field(default=[])
     """Axes on which the choice is the last value searched."""
-    binding: list[str] = []
+    binding: list[str] = Field(default=[])
     """Limits of which twice as much would lower the loss."""
-    sensitivities: list[dict[str, float | str]] = []
+    sensitivities: list[dict[str, float | str]] = Field(default=[])
     """What twice as much of each limit would buy."""
     next_best: dict[str, float | str] | None = None
     """The better design that needs the least more than the limits allow."""
     unspent_flops: float = 0.0
-    sentences: dict[str, str] = {}
+    sentences: dict[str, str] = Field(default={})
 
 
 def read_plan(data: object, where: str) -> dict[str, Any]:

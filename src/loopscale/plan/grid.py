@@ -30,6 +30,11 @@ class Rule(Enum):
     """Lowest loss, whatever the last step gains."""
 
 
+def rule_of(rule: Rule | str) -> Rule:
+    """Return the rule that ``rule`` is or names."""
+    return rule if isinstance(rule, Rule) else choice(Rule, rule, "rule")
+
+
 LEAST_MEMORY = 1e6
 """Bytes below which an amount of memory is taken for a missing unit."""
 
@@ -352,7 +357,7 @@ def evaluate(
     resamples: bool = True,
 ) -> Grid:
     """Evaluate every candidate of ``space``; ``flops`` replaces the budget's compute by several budgets at once."""
-    rule = choice(Rule, rule, "rule")
+    rule = rule_of(rule)
     if flops is None:
         flops = np.array([np.inf if budget.flops is None else budget.flops])
     laws = 1 + (len(law.resamples) if resamples and law.resamples is not None else 0)

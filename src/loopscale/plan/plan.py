@@ -13,10 +13,10 @@ import numpy as np
 from loopscale.architecture import RUNG_EXPERTS, RUNG_RECURRENCES, RUNGS, Space, ladder_space
 from loopscale.architecture.ladder import size_space
 from loopscale.arrays import BoolArray, IntArray
-from loopscale.errors import InputError, choice, nearest, shown
+from loopscale.errors import InputError, nearest, shown
 from loopscale.files import write_json
 from loopscale.laws import Points, ScalingLaw, Trust, find_law
-from loopscale.plan.grid import Budget, Grid, Rule, design_label, evaluate, loss_interval, near_agreement
+from loopscale.plan.grid import Budget, Grid, Rule, design_label, evaluate, loss_interval, near_agreement, rule_of
 from loopscale.plan.text import sentences, short, table_html
 from loopscale.quantities import plain
 from loopscale.tables import Table
@@ -449,7 +449,7 @@ def plan(
     extended as far as the budget asks; an axis of ``space`` with one value is held fixed, the others are optimised.
     The answer is withheld where it lies more than 10x beyond what the law was fitted on, unless ``extrapolate``.
     """
-    budget, rule, law = _budget(budget, limits), choice(Rule, rule, "rule"), law_of(law)
+    budget, rule, law = _budget(budget, limits), rule_of(rule), law_of(law)
     if law.degenerate and not allow_degenerate:
         raise InputError(degenerate_law(law))
     found, pick = search(law, space or default_space(law), budget, eps, rule)
@@ -488,7 +488,7 @@ def default_space(law: ScalingLaw) -> Space:
 
 
 def search(law: ScalingLaw, space: Space, budget: Budget, eps: float | None, rule: Rule) -> tuple[Grid, int]:
-    """Return the evaluated space and the best design in it, the space with more sizes where the best is the last one."""
+    """Return the evaluated space and its best design, with further sizes while the best is the last of them."""
     while True:
         grid = evaluate(law, space, budget, eps=eps, rule=rule, resamples=False)
         pick = int(grid.optimum()[0, 0, 0])
