@@ -21,7 +21,7 @@ def test_the_plan_is_the_command_lines(client, capsys):
     told = printed(capsys, "plan", "--flops", "5e21", "--memory", "3GB", "--bits", "int4", "--json")
     answer = client.send("/api/plan", BUDGET).json
     assert answer["plan"] == told
-    assert answer["words"]["answer"].startswith("Train 1.0B with 8 experts for each active one and 2 passes")
+    assert answer["words"]["answer"].startswith("Train a 1.0B-active, 5.4B-total MoE (1 of 8 experts active), looped twice")
 
 
 def test_numbers_and_text_mean_the_same(client):

@@ -16,7 +16,9 @@ AGAIN = """() => new Promise((done) => {
     addEventListener("hashchange", () => requestAnimationFrame(done), { once: true });
     location.hash = `again=${performance.now()}`;
 })"""
-FIRST = "Train 1.0B with 8 experts for each active one and 2 passes, on 589B tokens: loss 1.9757†"
+FIRST = (
+    "Train a 1.0B-active, 5.4B-total MoE (1 of 8 experts active), looped twice, on 589B tokens: predicted loss 1.9757†"
+)
 
 
 @pytest.fixture(scope="module")
