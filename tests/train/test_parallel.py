@@ -20,8 +20,7 @@ from loopscale.errors import InputError
 from loopscale.model.loading import load_model
 from loopscale.train.config import TrainConfig
 from loopscale.train.metrics import read_metrics
-from loopscale.train.parallel.group import ParallelProcess
-from loopscale.train.parallel.process import this_process
+from loopscale.train.parallel.process import ParallelProcess, this_process
 from loopscale.train.step import gradients
 from loopscale.train.trainer import Trainer
 

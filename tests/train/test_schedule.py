@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loopscale.train.config import ScheduleSection
-from loopscale.train.step import cooldown_start, rate_factor
+from loopscale.train.config import ScheduleSection, cooldown_start, rate_factor
 
 KINDS = st.sampled_from(["cosine", "wsd", "constant"])
 

@@ -121,6 +121,8 @@ class ModelSection:
 
 
 SCHEMA = 1
+OLD_NAMES = {("data", "separate"): "document_mask"}
+"""Fields of version 0.1 by section and name, and what they are called now."""
 DEMO: dict[str, Any] = {
     "model": {"width": 64, "experts": 4, "recurrence": 2},
     "data": {"context": 128},
@@ -136,8 +138,8 @@ class DataSection(DataSource):
 
     context: int = 2048
     """Tokens of a packed sequence."""
-    separate: bool = False
-    """Keep attention within each document of a packed sequence, at the price of an explicit mask."""
+    document_mask: bool = False
+    """Keep attention within each document of a packed sequence, at the cost of an explicit mask."""
     folder: str | None = None
     """Where the token shards are kept; by default in the user's cache, shared by all runs on the same text."""
 
@@ -171,6 +173,34 @@ class ScheduleSection:
     """Share of a "wsd" run in which the rate falls to ``final``, in a straight line."""
     final: float = 0.0
     """The last rate, as a share of the highest."""
+
+
+def rate_factor(schedule: ScheduleSection, step: int, steps: int) -> float:
+    """Return the learning rate at ``step`` (from 0) of a run of ``steps``, as a fraction of the peak rate."""
+    warm = min(1.0, (step + 1) / (schedule.warmup_steps + 1)) if schedule.warmup_steps else 1.0
+    if schedule.kind == "constant":
+        return warm
+    if schedule.kind == "cosine":
+        shape = 0.5 * (1 + math.cos(math.pi * step / steps))
+    else:
+        left = steps - step
+        shape = min(1.0, left / max(1, steps - cooldown_start(schedule, steps)))
+    return warm * (schedule.final + (1 - schedule.final) * shape)
+
+
+def shared_steps(schedule: ScheduleSection, steps: int) -> int:
+    """Return how many of its first steps a run of ``steps`` shares with any longer run of the same schedule."""
+    if schedule.kind == "constant":
+        return steps
+    return cooldown_start(schedule, steps) if schedule.kind == "wsd" else 0
+
+
+def cooldown_start(schedule: ScheduleSection, steps: int) -> int:
+    """Return the step at which the cooldown of a "wsd" run of ``steps`` starts.
+
+    Up to this step it is the same run as any longer one, which is why many D can share a trunk.
+    """
+    return steps - math.ceil(schedule.cooldown * steps)
 
 
 @dataclass(frozen=True)
@@ -275,6 +305,7 @@ def _section(opened: Fields, name: str, kind: type[T]) -> T:
     hints = get_type_hints(kind)
     assert is_dataclass(kind)
     known = [each.name for each in fields(kind)]
+    data = {OLD_NAMES.get((name, key), key): value for key, value in data.items()}
     for key in data:
         if key not in known:
             raise InputError(f"{where}: unknown field {shown(key)}{nearest(str(key), known)}")
