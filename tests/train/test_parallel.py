@@ -131,7 +131,7 @@ def test_activation_checkpointing_changes_no_loss_and_counts_no_expert_twice(
         assert furthest(found, expected) < 1e-4
     trainer = Trainer(TrainConfig.from_dict(settings(text, **LIGHT)), tmp_path)
     trainer.model.train()
-    counts = gradients(trainer.model, [trainer.batches.batch(0)], trainer.process, separate=False).counts
+    counts = gradients(trainer.model, [trainer.batches.batch(0)], trainer.process, document_mask=False).counts
     assert counts is not None
     chosen = BATCH * CONTEXT * 2  # of each layer, at each pass
     assert [int(part.sum()) for part in counts] == [chosen, 2 * 2 * chosen, chosen]
