@@ -112,4 +112,4 @@ def test_the_command_trains_and_says_where_the_model_is(text: Path, tmp_path: Pa
     assert "the model is in out/model" in done.stdout
     wrong = subprocess.run([*command, "--set", "run.sed=1"], cwd=tmp_path, capture_output=True, text=True)
     assert wrong.returncode == 2
-    assert wrong.stderr.strip() == f"loopscale: {toml}: [run]: unknown field 'sed' (did you mean 'seed'?)"
+    assert wrong.stderr.strip() == f"loopscale: {toml}: run: unknown field 'sed' (did you mean 'seed'?)"

@@ -14,7 +14,6 @@ import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,7 +90,7 @@ def identity(config: TrainConfig, model: LoopedMoEConfig, store: TokenStore) -> 
     sections = {
         f"{section}.{name}": value
         for section in ("optimizer", "schedule")
-        for name, value in asdict(getattr(config, section)).items()
+        for name, value in getattr(config, section).model_dump(mode="json").items()
     }
     plain: dict[str, Any] = json.loads(json.dumps({**own, **fixed, **sections}, default=str))
     return plain
