@@ -137,7 +137,7 @@ class DataSection(Record):
     tokenizer: str = "bytes"
     """``bytes``, ``train:1024`` (a BPE of that vocabulary, trained on the training documents), or the folder or name of
     a Hugging Face tokenizer."""
-    validation: float = Field(0.01, ge=0, lt=1)
+    validation: float = Field(default=0.01, ge=0, lt=1)
     """Fraction of documents held out. It depends on the text of a document only, so equal documents are in the same
     split."""
     context: Annotated[int, Between(2, 10**9)] = 2048
@@ -165,13 +165,13 @@ def _tuple(value: Any) -> Any:
 class OptimizerSection(Record):
     """AdamW."""
 
-    learning_rate: float = Field(3e-3, gt=0)
+    learning_rate: float = Field(default=3e-3, gt=0)
     """Peak learning rate."""
     betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.95)
-    eps: float = Field(1e-15, ge=0)
-    weight_decay: float = Field(0.1, ge=0)
+    eps: float = Field(default=1e-15, ge=0)
+    weight_decay: float = Field(default=0.1, ge=0)
     """Applied to matrices; norms and biases have none."""
-    clip: float = Field(1.0, ge=0)
+    clip: float = Field(default=1.0, ge=0)
     """Maximum norm of the gradient; 0 for no clipping."""
     width_rule: Literal["none", "mup"] = "none"
     """ "mup" divides the rate of hidden matrices by width / base_width, so that one rate serves all widths."""
@@ -245,7 +245,7 @@ class RunSection(Record):
     """Steps between checkpoints; 0 writes one at the end only."""
     keep: Whole = 2
     """Number of checkpoints kept on disk."""
-    divergence: float = Field(2.0, ge=0)
+    divergence: float = Field(default=2.0, ge=0)
     """Stop when the mean loss of 50 steps is this many nats above its lowest; 0 never stops."""
     track: tuple[Tracker, ...] = ()
     """Trackers beside metrics.jsonl."""
