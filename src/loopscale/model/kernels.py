@@ -194,9 +194,7 @@ def _picked(logits_CV: Tensor, label_C: Tensor) -> Tensor:
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, hidden_XD: Tensor, weight_VD: Tensor, labels_X: Tensor, scale_X: Tensor, rows: int
-    ) -> Tensor:
+    def forward(ctx: Any, hidden_XD: Tensor, weight_VD: Tensor, labels_X: Tensor, scale_X: Tensor, rows: int) -> Tensor:
         total = torch.zeros((), device=hidden_XD.device)
         grad_hidden_XD = torch.empty_like(hidden_XD)
         grad_weight_VD = torch.zeros_like(weight_VD, dtype=torch.float32)
