@@ -15,7 +15,7 @@ from loopscale.laws.forms import (
 )
 from loopscale.laws.law import AXES, BILLIONS, RAW, Counting, FittedRange, Points, ScalingLaw, Trust, Units, inputs
 from loopscale.laws.outer import OUTER_LAWS, effective_experts, outer_law
-from loopscale.laws.published import DEFAULT, PUBLISHED, find_law, laws, published
+from loopscale.laws.published import DEFAULT, PAPER, PUBLISHED, find_law, laws, published, with_uncertainty
 
 make_callable(__name__, laws)
 
@@ -25,6 +25,7 @@ __all__ = [
     "DEFAULT",
     "MAPPINGS",
     "OUTER_LAWS",
+    "PAPER",
     "PUBLISHED",
     "RAW",
     "Coefficient",
@@ -48,4 +49,5 @@ __all__ = [
     "mapping",
     "outer_law",
     "published",
+    "with_uncertainty",
 ]

@@ -301,11 +301,18 @@ def design_label(size: str, experts: float, recurrence: int) -> str:
     return f"{size} E={plain(experts):g} R={recurrence}"
 
 
-def loss_interval(law: ScalingLaw, low: float | None, high: float | None) -> dict[str, Any] | None:
-    """Return a 90% interval of a loss with what it rests on; None where the law has no resamples."""
-    if low is None or high is None:
+def loss_interval(law: ScalingLaw, points: Points) -> dict[str, Any] | None:
+    """Return the 90% interval of the loss at one point; None where the law has no resamples.
+
+    Predictive where the law knows the noise of a run; else of the law alone, which is narrower.
+    """
+    if law.resamples is None:
         return None
-    return {"low": low, "high": high, "level": 0.9, "basis": law.resampled_by or "resampled laws"}
+    fitted: Any = law
+    predictive = getattr(law, "spread", None) is not None
+    low, high = fitted.predictive_interval(points) if predictive else np.percentile(law.resampled(points), [5, 95])
+    kind, basis = "predictive" if predictive else "law", law.resampled_by or "resampled laws"
+    return {"low": float(low), "high": float(high), "level": 0.9, "kind": kind, "basis": basis}
 
 
 def agreement(picks_Z: IntArray) -> FloatArray:

@@ -251,14 +251,37 @@ class Plan:
         """
         if self.stored is not None:
             return [Candidate(**row) for row in self.stored["rivals"]]
-        shape = self.grid.space.shape
+        shape, strides = self.grid.space.shape, (self._size_stride, 1, 1)
         at = np.array(np.unravel_index(self.chosen, shape))
-        steps = [at + sign * np.eye(3, dtype=int)[axis] for axis in (2, 1, 0) for sign in (-1, 1)]
+        steps = [at + sign * strides[axis] * np.eye(3, dtype=int)[axis] for axis in (2, 1, 0) for sign in (-1, 1)]
         inside = [step for step in steps if np.all((step >= 0) & (step < shape))]
         flats = [int(np.ravel_multi_index(tuple(step), shape)) for step in inside]
         best = [int(flat) for flat in self.ranked[: count + len(flats) + 1] if self._usable.ravel()[flat]]
+        best = best if self._size_stride == 1 else []  # on a fine grid the best others are all but the same design
         runners = [flat for flat in best if flat != self.chosen and flat not in flats][:count]
         return [self._judged(flat) for flat in flats + runners]
+
+    @property
+    def _size_stride(self) -> int:
+        """Steps along the sizes to a different design: one rung, or a factor of 1.5 where sizes are continuous."""
+        active = self.grid.space.active[:, 0]
+        if self.grid.space.kind not in ("continuous", "sizes") or len(active) < 2:
+            return 1
+        return max(1, round(float(np.log(1.5) / np.log(active[1] / active[0]))))
+
+    @property
+    def tied_sizes(self) -> tuple[float, float] | None:
+        """The active sizes within eps of the best at its experts and recurrence, where sizes are continuous."""
+        if self.stored is not None or self._size_stride == 1:
+            return None
+        _, k, p = np.unravel_index(self.chosen, self.grid.space.shape)
+        close = self._usable[:, k, p] & (self.grid.loss_ZFSKP[0, 0, :, k, p] - self.choice.loss <= self._tie)
+        sizes = self.grid.space.active[close, k]
+        return float(sizes.min()), float(sizes.max())
+
+    @property
+    def _tie(self) -> float:
+        return self.eps or self.law.rmse or 0.0
 
     def pareto(self, cost: str) -> list[Candidate]:
         """Return the designs that no other beats in both loss and ``cost`` ("memory" or "inference").
@@ -331,7 +354,7 @@ class Plan:
         """The 90% interval of the choice's loss, with what it rests on; None where the law has no resamples."""
         if self.stored is not None:
             return self.stored.get("interval")
-        return loss_interval(self.law, self.choice.loss_low, self.choice.loss_high)
+        return loss_interval(self.law, _point(self.grid, self.chosen))
 
     def table(self, limit: int | None = None) -> Table:
         """Return the ranked candidates as a table."""

@@ -147,9 +147,7 @@ def _tokens(tokens: float | str | None, D: float | str | None, flops: float | st
 def _predict(subject: _Subject, tokens: float, law: ScalingLaw) -> Prediction:
     points = subject.points(tokens, law)
     most = float(law.largest_multiplier(points))
-    low, high = (None, None)
-    if law.resamples is not None:
-        low, high = (float(end) for end in np.percentile(law.resampled(points), [5, 95]))
+    interval = loss_interval(law, points)
     trust = law.trust(points)
     if law.resampled_by:
         trust = trust.noting(f"the uncertainty comes from {law.resampled_by}")
@@ -160,8 +158,8 @@ def _predict(subject: _Subject, tokens: float, law: ScalingLaw) -> Prediction:
         recurrence=subject.recurrence,
         tokens=tokens,
         loss=float(law(points)),
-        loss_low=low,
-        loss_high=high,
+        loss_low=None if interval is None else interval["low"],
+        loss_high=None if interval is None else interval["high"],
         active=subject.active,
         loop=subject.loop,
         total=subject.total,
@@ -176,5 +174,5 @@ def _predict(subject: _Subject, tokens: float, law: ScalingLaw) -> Prediction:
         inference_flops=float(costs.inference_flops(subject.unrolled)),
         extrapolated=tuple(axis for axis, flag in law.extrapolated(points).items() if np.any(flag)),
         trust=trust,
-        interval=loss_interval(law, low, high),
+        interval=interval,
     )

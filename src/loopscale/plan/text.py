@@ -102,7 +102,7 @@ def costs(plan: Plan) -> str:
 
 def rung_text(choice: Candidate) -> str:
     """Explain the name of a size: "1.0B rung: 0.755B active, 5.159B total"."""
-    name = f"{choice.rung} rung: " if choice.embedding else ""
+    name = f"{choice.rung} rung: " if choice.embedding and choice.rung.endswith("B") else ""
     counted = " without embeddings" if choice.embedding else ""
     total = "" if choice.total == choice.active else f", {format_size(choice.total)} total"
     worth = "" if choice.recurrence == 1 else f"; performs like {format_size(choice.effective)} unlooped"
@@ -129,21 +129,30 @@ def confidence(plan: Plan) -> str:
     """Say on which law and rule the choice rests, and how sure it is."""
     law = plan.law_name if plan.evaluated is None else law_text(plan.law)
     eps = f"{plan.eps:g}"
-    said = "Chosen by the lowest loss alone" if plan.rule.value == "loss" else _lead(plan.lead, eps)
+    said = "Chosen by the lowest loss alone" if plan.rule.value == "loss" else _lead(plan, eps)
     if plan.agreement is not None:
-        own = ", ".join(f"{design} {share:.0%}" for design, share in plan.votes()[:4])
-        said += f". Within {eps} of the best under {plan.agreement:.0%} of the resampled laws (their choices: {own})"
+        votes = [(design, share) for design, share in plan.votes()[:4] if share >= 0.05]
+        own = ", ".join(f"{design} {share:.0%}" for design, share in votes)
+        choices = f" (their choices: {own})" if own and votes[0][1] >= 0.2 else ""
+        said += f". Within {eps} of the best under {plan.agreement:.0%} of the resampled laws{choices}"
     if plan.interval is not None:
-        said += f". {interval_text(plan.interval).capitalize()}"
+        said += f". {interval_text(plan.interval)}"
     return f"{said}. Law: {law}"
 
 
 def interval_text(interval: Mapping[str, Any]) -> str:
     """Write an interval with what it rests on."""
-    return f"{interval['level']:.0%} interval {interval['low']:.4f} to {interval['high']:.4f}, from {interval['basis']}"
+    span = f"{interval['low']:.4f} to {interval['high']:.4f}"
+    if interval["kind"] == "predictive":
+        return f"{interval['level']:.0%} predictive interval for one run {span}, from {interval['basis']}"
+    return f"{interval['level']:.0%} interval {span} of the law alone, from {interval['basis']}"
 
 
-def _lead(lead: float | None, eps: str) -> str:
+def _lead(plan: Plan, eps: str) -> str:
+    if (sizes := plan.tied_sizes) is not None:
+        low, high = map(format_count, sizes)
+        return f"Any size from {low} to {high} is within the law's fit error ({eps}) of the best"
+    lead = plan.lead
     if lead is None:
         return "No other design is admissible"
     if lead < float(eps):

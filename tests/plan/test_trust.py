@@ -1,0 +1,209 @@
+"""How far a plan can be trusted, where its search ends, and what its limits cost."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loopscale.architecture import rung
+from loopscale.cli import main
+from loopscale.errors import InputError
+from loopscale.fit import fit
+from loopscale.laws import (
+    BILLIONS,
+    PAPER,
+    Counting,
+    FittedRange,
+    Points,
+    ScalingLaw,
+    find_law,
+    mapping,
+    outer_law,
+    published,
+)
+from loopscale.laws.law import TRUST_LEVELS
+from loopscale.plan import Budget, continuous_space, ladder_space, plan, predict
+
+LEVELS = list(TRUST_LEVELS)
+LAW = published()
+DENSE = ScalingLaw(
+    outer_law("chinchilla"), mapping("none"), {"A": 0.4, "alpha": -0.35, "B": 2.1, "beta": -0.36, "c": 1.8}, BILLIONS,
+    Counting.WITHOUT_EMBEDDINGS, name="dense", rmse=0.01,
+    fitted_range=FittedRange((1e8, 1e10), (1e9, 1e12), (1, 1), (1, 1)),
+)  # fmt: skip
+
+
+def run(capsys, *argv: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as stop:
+        main(argv)
+    return (stop.value.code or 0, *capsys.readouterr())
+
+
+@pytest.fixture(scope="module")
+def micro_law(tmp_path_factory):
+    path = tmp_path_factory.mktemp("laws") / "micro.json"
+    fit("micro", mapping="bounded", resamples=10).law.save(path)
+    return path
+
+
+def test_trust_is_graded_by_the_axis_that_lies_farthest_out():
+    assert predict("1.0B", experts=8, recurrence=2, tokens="500B").trust.level == "inside"
+    near = predict("1.0B", experts=8, recurrence=2, tokens="600B").trust
+    assert near.level == "near"
+    assert near.factors == {"size": 1.0, "tokens": pytest.approx(1.2), "experts": 1.0, "recurrence": 1.0}
+    assert near.reasons[0] == "tokens 600B is 1.2x beyond the fitted range (100B to 500B)"
+    assert predict("1.0B", tokens="4T").trust.level == "far"
+    assert predict("1.0B", tokens="6T", extrapolate=True).trust.level == "beyond"
+    assert "12x below" in predict("1.0B", tokens="8B", extrapolate=True).trust.reasons[0]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.sampled_from(["active", "tokens", "experts", "recurrence"]), st.floats(-12, 12), st.floats(0, 6), st.data())
+def test_trust_never_improves_as_a_point_moves_outward(axis, start, further, data):
+    span = {
+        "active": LAW.fitted_range.size,
+        "tokens": LAW.fitted_range.tokens,
+        "experts": (1, 16),
+        "recurrence": (1, 8),
+    }
+    values = {name: data.draw(st.floats(float(low), float(high))) for name, (low, high) in span.items()}
+    low, high = span[axis]
+    outward = np.sign(start) or 1.0
+    if axis in ("experts", "recurrence"):
+        outward = 1.0  # there is nothing below one
+    at = (high if outward > 0 else low) * np.exp(outward * abs(start))
+    levels = []
+    for value in (at, at * np.exp(outward * further)):
+        point = values | {axis: value}
+        trust = LAW.trust(Points(**point, loop=point["active"] / 2, total=point["active"] * point["experts"]))
+        levels.append(LEVELS.index(trust.level))
+    assert levels[1] >= levels[0]
+
+
+def test_a_plan_far_beyond_the_micro_sweep_is_withheld(capsys, micro_law):
+    budget = (
+        "plan",
+        "--flops",
+        "5e21",
+        "--memory",
+        "3GB",
+        "--bits",
+        "4",
+        "--law",
+        str(micro_law),
+        "--allow-degenerate",
+    )
+    code, out, err = run(capsys, *budget)
+    assert (code, out) == (2, "")
+    assert "withheld" in err
+    assert "loopscale next" in err
+    code, out, _ = run(capsys, *budget, "--extrapolate", "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert found["trust"]["level"] == "beyond"
+    assert found["trust"]["factors"]["size"] > 1000
+    assert "more than 10x beyond" in found["sentences"]["answer"]
+
+
+def test_a_degenerate_law_is_refused_until_it_is_asked_for(capsys, tmp_path):
+    law = replace(find_law(), note="degenerate: kappa1 ended on its bound; fitted to 24 rows")
+    law.save(tmp_path / "law.json")
+    argv = ("--flops", "5e21", "--memory", "3GB", "--bits", "4", "--law", str(tmp_path / "law.json"))
+    code, out, err = run(capsys, "plan", *argv)
+    assert (code, out) == (2, "")
+    assert "law looped-moe-2026 is degenerate: kappa1 ended on its bound" in err
+    code, out, _ = run(capsys, "plan", *argv, "--allow-degenerate")
+    assert code == 0
+    assert "the law is degenerate: kappa1 ended on its bound" in out
+    with pytest.raises(InputError, match="degenerate"):
+        predict("1.0B", tokens="500B", law=law)
+
+
+@pytest.mark.parametrize("optimum", PAPER["joint_optima"]["rows"], ids=lambda row: f"{row['memory'] / 1e9:g}GB")
+def test_the_papers_optima_come_with_agreement_intervals_and_trust(optimum):
+    found = plan(flops=PAPER["joint_optima"]["flops"], memory=optimum["memory"], bits=PAPER["joint_optima"]["bits"])
+    assert (found.choice.rung, found.choice.experts, found.choice.recurrence) == (
+        optimum["size"], optimum["experts"], optimum["recurrence"],
+    )  # fmt: skip
+    assert found.agreement >= 0.9
+    assert found.trust.level in ("inside", "near")
+    assert found.interval["low"] < found.choice.loss < found.interval["high"]
+    assert "simulation" in found.interval["basis"]
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.floats(19, 24), st.floats(0.2, 0.5), st.floats(0.2, 0.5))
+def test_a_dense_law_is_planned_within_a_percent_of_its_closed_form(log_flops, alpha, beta):
+    flops = 10**log_flops
+    law = replace(DENSE, coefficients={**DENSE.coefficients, "alpha": -alpha, "beta": -beta})
+    found = plan(flops=flops, law=law, extrapolate=True)
+    c = law.coefficients
+    ratio = (alpha * c["A"]) / (beta * c["B"])
+    best = (ratio * (flops / 6e18) ** beta) ** (1 / (alpha + beta)) * 1e9
+    assert found.choice.active == pytest.approx(best, rel=0.01)
+    assert found.edge == []
+
+
+def test_the_ladder_goes_on_as_far_as_the_budget_asks():
+    large = plan(flops=1e24, extrapolate=True)
+    assert large.choice.active > 1e11
+    assert not [edge for edge in large.edge if edge["axis"] == "size"]
+    assert rung(large.choice.rung).active == large.choice.active
+    small = plan(flops=5e21, memory="120MB", bits=4, extrapolate=True)
+    assert small.choice.rung == "0.2B"
+
+
+def test_an_edge_that_the_user_set_is_said():
+    held = plan(Budget(flops=5e21), ladder_space(["0.3B", "0.6B"], [1, 8]))
+    assert {(edge["axis"], edge["value"], edge["set_by"]) for edge in held.edge} >= {
+        ("size", "0.6B", "you"), ("experts", 8, "you"),
+    }  # fmt: skip
+    assert "size 0.6B is the largest that you allowed" in held.to_dict()["sentences"]["edge"]
+    assert plan(flops=5e21, memory="3GB", bits=4).edge == []
+
+
+def test_agreement_counts_designs_within_eps_as_the_same():
+    found = plan(flops=5e21, memory="3GB", bits=4)
+    fine = plan(Budget(flops=5e21, memory=3e9, bits=4), continuous_space(free=["size"]))
+    assert found.agreement >= dict(found.votes())[found.choice.label]
+    assert fine.agreement > 0.9
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.floats(20.5, 22.5), st.floats(8.5, 10.5), st.floats(1, 4), st.sampled_from(["memory", "inference_flops"]))
+def test_relaxing_memory_or_inference_never_raises_the_chosen_loss(log_flops, log_limit, factor, limit):
+    """Fewer candidates are ruled out, and whether a step pays does not depend on these limits."""
+    budgets = [{"flops": 10**log_flops, "bits": 4, limit: 10**log_limit * scale} for scale in (1.0, factor)]
+    try:
+        tight, loose = (plan(Budget(**budget), ladder_space(), extrapolate=True).choice.loss for budget in budgets)
+    except InputError:
+        return  # nothing fits the tighter limit
+    assert loose <= tight + 1e-12
+
+
+def test_more_compute_can_raise_the_chosen_loss_a_little_where_a_step_stops_paying():
+    """With more compute a pass may gain less than eps and be refused: the loss then jumps up by less than eps."""
+    flops = np.geomspace(1e20, 1e23, 2000)
+    from loopscale.plan import evaluate
+
+    grid = evaluate(LAW, ladder_space(), Budget(flops=1.0, memory=3e9, bits=4), flops=flops)
+    picks = grid.optimum()[0, :, 0]
+    loss = grid.loss_ZFSKP[0].reshape(len(flops), -1)[np.arange(len(flops)), picks]
+    rises = np.diff(loss)
+    assert rises.max() < grid.eps
+
+
+def test_prices_say_what_binds_and_what_it_would_buy():
+    found = plan(flops=5e21, memory="3GB", bits=4, inference_flops=1e12)
+    assert found.binding == ["memory", "flops"]
+    doubled = plan(flops=5e21, memory="6GB", bits=4, inference_flops=1e12)
+    assert found.sensitivities[0]["saved"] == pytest.approx(found.choice.loss - doubled.choice.loss)
+    better = found.next_best
+    assert better["loss"] < found.choice.loss
+    assert "GB of memory" in better["needs"]
+    capped = plan(Budget(flops=1e22, max_tokens=2e11), ladder_space())
+    assert capped.unspent_flops == pytest.approx(1e22 - capped.choice.train_flops)
+    assert "stay unspent" in capped.to_dict()["sentences"]["prices"]
