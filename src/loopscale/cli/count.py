@@ -9,6 +9,7 @@ import click
 from loopscale.architecture import Architecture
 from loopscale.cli import (
     BITS,
+    COUNTS,
     LAW,
     WHOLE,
     check_recurrence,
@@ -20,6 +21,7 @@ from loopscale.cli import (
     print_table,
 )
 from loopscale.laws import AXES, BILLIONS, PUBLISHED, RAW, ScalingLaw
+from loopscale.laws.costs import Design, allocations
 from loopscale.quantities import format_bytes, format_count, plain
 from loopscale.tables import Table
 
@@ -27,15 +29,24 @@ from loopscale.tables import Table
 @click.command("laws")
 @click.argument("law", type=LAW, required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: a law file for LAW, or all of them by name.")
-def laws_command(law: ScalingLaw | None, as_json: bool) -> None:
+@click.option("--flops", type=COUNTS, help="Show the law's compute-optimal size and tokens at these budgets.")
+@click.option(
+    "--experts", type=click.FloatRange(1, 1e6), default=1.0, help="E of the models for --flops.  [default: 1]"
+)
+def laws_command(law: ScalingLaw | None, as_json: bool, flops: tuple[float, ...] | None, experts: float) -> None:
     """List the published laws, or show one (by name or file).
 
     \b
     loopscale laws
     loopscale laws looped-moe-2026
+    loopscale laws chinchilla-2022 --flops 1e21,1e23    # the best N and D at each budget
     loopscale laws chinchilla-2022 --json > law.json    # then edit, and --law law.json
     """
-    if as_json:
+    if flops is not None:
+        if law is None:
+            raise click.UsageError("--flops shows one law's optimum; name the law")
+        _optimum(law, flops, experts, as_json)
+    elif as_json:
         print_json(law.to_dict() if law else {name: published.to_dict() for name, published in PUBLISHED.items()})
     elif law is None:
         _list()
@@ -85,6 +96,34 @@ def _one(law: ScalingLaw) -> None:
     print_table("", ("coefficient", "value", "in raw counts", "meaning"), rows, left=("coefficient", "meaning"))
     if law.rmse is not None:
         out.print(f"RMSE {law.rmse:g} nats", highlight=False)
+
+
+def _optimum(law: ScalingLaw, flops: tuple[float, ...], experts: float, as_json: bool) -> None:
+    """Print N*(C) and D*(C); with resampled laws, the span of 90% of them."""
+    table = allocations(law, flops, Design(experts=experts))
+    if as_json:
+        print_json(list(table.records()))
+        return
+    columns = ("FLOPs", "N*", "D*", "D*/N*", "loss", "N* ~ C^a", "extrapolated")
+    rows = [
+        (
+            f"{row['flops']:.3g}",
+            format_count(row["size"]),
+            format_count(row["tokens"]),
+            f"{row['tokens'] / row['size']:.3g}",
+            f"{row['loss']:.4f}",
+            _with_span(row, "size_exponent"),
+            row["extrapolated"] or "no",
+        )
+        for row in table.records()
+    ]
+    print_table(f"Compute-optimal models of {law.name}, E = {experts:g}", columns, rows, left=("extrapolated",))
+    console().print(f"N counts parameters {law.counts.value.replace('-', ' ')}; C = 6 N D.", highlight=False)
+
+
+def _with_span(row: dict[str, Any], name: str) -> str:
+    value = f"{row[name]:.3f}"
+    return f"{value} ({row[f'{name}_low']:.3f} to {row[f'{name}_high']:.3f})" if f"{name}_low" in row else value
 
 
 def _span(law: ScalingLaw, axis: str) -> str:
