@@ -25,7 +25,10 @@ from loopscale.errors import InputError
         ({"hidden_size": -4}, "hidden_size is -4"),
         ({"num_key_value_heads": 3}, "num_attention_heads 4 is no multiple of num_key_value_heads 3"),
         ({"head_dim": 7}, "rotary positions need an even number"),
-        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "this model knows 'default' only"),
+        (
+            {"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4}},
+            "rope_type 'longrope'; it should be 'default' or",
+        ),
         ({"dispatch": "drop"}, "dispatch is 'drop'; it should be 'dropless' or 'drop-and-pad'"),
         ({"capacity_factor": 0.0}, "capacity_factor is 0.0"),
         ({"balance": "expert"}, "balance is 'expert'"),

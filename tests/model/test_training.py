@@ -35,7 +35,7 @@ def test_the_z_loss_sums_over_layers_and_averages_over_passes() -> None:
     made, ids = model(recurrence=1).train(), tokens(2, 9)
     blocks = [*made.model.prelude, *made.model.loop, *made.model.coda]
     seen: list[Tensor] = []
-    hooks = [block.mlp.router.register_forward_hook(lambda m, i, out: seen.append(out[2])) for block in blocks]
+    hooks = [block.mlp.router.register_forward_hook(lambda m, i, out: seen.append(out[0])) for block in blocks]
     found = made(ids).z_loss
     torch.testing.assert_close(found, sum(logits.logsumexp(-1).square().mean() for logits in seen))
     seen.clear()

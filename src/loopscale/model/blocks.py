@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache
 from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .config import LoopedMoEConfig
@@ -36,12 +37,26 @@ def rotary(position_BT: Tensor, config: LoopedMoEConfig, dtype: torch.dtype) -> 
 
     They are computed at each forward, because a buffer would stay uninitialised in a model built on the meta device.
     """
+    frequency_r, scale = rotary_frequencies(position_BT, config)
+    angle_BT1r = (position_BT[..., None].float() * frequency_r).unsqueeze(-2)
+    cos_BT1r, sin_BT1r = angle_BT1r.cos(), angle_BT1r.sin()
+    if scale != 1:
+        cos_BT1r, sin_BT1r = cos_BT1r * scale, sin_BT1r * scale
+    return cos_BT1r.to(dtype), sin_BT1r.to(dtype)
+
+
+def rotary_frequencies(position_BT: Tensor, config: LoopedMoEConfig) -> tuple[Tensor, float]:
+    """Return the rotary frequencies (r,) and the factor on cosines and sines that the config's scaling asks for."""
     assert config.rope_parameters is not None
+    kind = config.rope_parameters["rope_type"]
+    if kind != "default":
+        # Only "dynamic" depends on the length; it reads the positions, which a compiled graph cannot.
+        length = int(position_BT.max()) + 1 if kind == "dynamic" else None
+        frequency_r, scale = ROPE_INIT_FUNCTIONS[kind](config, position_BT.device, seq_len=length)
+        return frequency_r, float(scale)
     half = torch.arange(config.head_dim // 2, device=position_BT.device, dtype=torch.float32)
     base = float(config.rope_parameters["rope_theta"])
-    speed_r = base ** (half * (-2.0 / config.head_dim))
-    angle_BT1r = (position_BT[..., None].float() * speed_r).unsqueeze(-2)
-    return angle_BT1r.cos().to(dtype), angle_BT1r.sin().to(dtype)
+    return base ** (half * (-2.0 / config.head_dim)), 1.0
 
 
 class Attention(nn.Module):
@@ -67,16 +82,19 @@ class Attention(nn.Module):
         cache: Cache | None = None,
         replace: bool = False,
         **kwargs: Any,
-    ) -> Tensor:
-        """Return (B, T, N h); ``replace`` overwrites the keys that this forward wrote to the slot before."""
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return (B, T, N h), and the weights (B, N, T, keys) if the implementation has them.
+
+        ``replace`` overwrites the keys that this forward wrote to the slot before.
+        """
         if cache is not None:
             if replace:
                 slot: Any = cache.layers[self.layer_idx]
                 slot.crop(-key_BNTh.shape[2])
             key_BNTh, value_BNTh = cache.update(key_BNTh, value_BNTh, self.layer_idx)
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, plain_attention)
-        out, _ = attend(self, query_BNTh, key_BNTh, value_BNTh, attention_mask, scaling=self.scaling, **kwargs)
-        return out.reshape(query_BNTh.shape[0], query_BNTh.shape[2], -1)  # type: ignore[no-any-return]
+        out, weights = attend(self, query_BNTh, key_BNTh, value_BNTh, attention_mask, scaling=self.scaling, **kwargs)
+        return out.reshape(query_BNTh.shape[0], query_BNTh.shape[2], -1), weights
 
 
 def plain_attention(
@@ -124,14 +142,19 @@ class Block(GradientCheckpointingLayer):
         tally: bool = False,
         past_key_values: Cache | None = None,
         replace: bool = False,
+        token_mask: Tensor | None = None,
         **kwargs: Any,
-    ) -> tuple[Tensor, Routing | None]:
-        """Return the new states and the routing; ``attention`` is the slot of this pass."""
+    ) -> tuple[Tensor, Routing | None, Tensor | None]:
+        """Return the new states, the routing and the attention weights; ``attention`` is the slot of this pass.
+
+        ``token_mask`` (B, T) is False for padding, which then counts in no expert's load.
+        """
         qkv_BTNh = self.qkv_proj(self.input_layernorm(x_BTD)).unflatten(-1, (-1, self.head_dim))
         heads = rotary_heads(qkv_BTNh, *angles, self.heads, self.kv_heads)
-        x_BTD = x_BTD + self.o_proj(attention(*heads, attention_mask, past_key_values, replace, **kwargs))
+        mixed_BTD, weights = attention(*heads, attention_mask, past_key_values, replace, **kwargs)
+        x_BTD = x_BTD + self.o_proj(mixed_BTD)
         normed_BTD = self.post_attention_layernorm(x_BTD)
         if isinstance(self.mlp, MoELayer):
-            out_BTD, routing = self.mlp(normed_BTD, pass_index, tally)
-            return x_BTD + out_BTD, routing
-        return x_BTD + self.mlp(normed_BTD), None
+            out_BTD, routing = self.mlp(normed_BTD, pass_index, tally, token_mask)
+            return x_BTD + out_BTD, routing, weights
+        return x_BTD + self.mlp(normed_BTD), None, weights

@@ -22,6 +22,8 @@ FORMAT = 1
 
 DISPATCHES = ("dropless", "drop-and-pad")
 INJECTIONS = ("none", "add", "concat")
+ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "llama3")
+"""Scalings of rotary positions, as Transformers defines them."""
 BALANCES = ("layer", "pass")
 DRAWS = ("uniform", "poisson")
 
@@ -105,13 +107,16 @@ class LoopedMoEConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
                 "upgrade loopscale, or load with trust_remote_code=True"
             )
         _refuse_near_misses(kwargs, type(self))
-        if self.rope_parameters is None:
-            self.rope_parameters = {"rope_type": "default", "rope_theta": 500_000.0}
+        default = {"rope_type": "default", "rope_theta": 500_000.0}
+        self.rope_parameters = {**default, **(self.rope_parameters or {})}
         if self.balance == "pass" and self.bias_passes is None:
             self.bias_passes = self.recurrence
         kwargs.pop("num_hidden_layers", None)  # follows from the other fields
         super().__post_init__(**kwargs)  # type: ignore[no-untyped-call]
         self.check()
+        # They depend on the sizes, so each config has its own; Transformers' base class declares them for a class.
+        object.__setattr__(self, "base_model_tp_plan", _tensor_plan(self))
+        object.__setattr__(self, "base_model_ep_plan", _expert_plan(self))
 
     def __setattr__(self, key: str, value: Any) -> None:
         # Loading and serving set it after construction; everything else about the depth follows from it.
@@ -195,6 +200,34 @@ class LoopedMoEConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
         )
 
 
+def _tensor_plan(config: LoopedMoEConfig) -> dict[str, str]:
+    """Return how Transformers' tensor parallelism shards the feed-forward blocks; attention stays whole."""
+    styles = {"gate_up_proj": "packed_colwise", "down_proj": "rowwise"}
+    if config.is_moe:
+        shared = {f"shared_expert.{name}": style for name, style in styles.items()}
+        styles = {**{f"experts.{name}": style for name, style in styles.items()}, "experts": "moe_tp_experts"}
+        styles |= shared if config.shared_expert_intermediate_size else {}
+    return {f"{block}.mlp.{name}": style for block in _blocks(config) for name, style in styles.items()}
+
+
+def _expert_plan(config: LoopedMoEConfig) -> dict[str, str] | None:
+    """Return how Transformers' expert parallelism shares out the experts."""
+    if not config.is_moe:
+        return None
+    styles = {
+        "router": "ep_router",
+        "experts.gate_up_proj": "grouped_gemm",
+        "experts.down_proj": "grouped_gemm",
+        "experts": "moe_tp_experts",
+    }
+    return {f"{block}.mlp.{name}": style for block in _blocks(config) for name, style in styles.items()}
+
+
+def _blocks(config: LoopedMoEConfig) -> list[str]:
+    depths = {"prelude": config.prelude_layers, "loop": config.loop_layers, "coda": config.coda_layers}
+    return [f"{name}.*" for name, depth in depths.items() if depth]
+
+
 def _depth(stacks: Any) -> int:
     return sum(stack.count for stack in stacks)
 
@@ -262,8 +295,10 @@ def _check_attention(config: LoopedMoEConfig) -> None:
     if config.head_dim % 2:
         raise InputError(f"config: head_dim is {config.head_dim}; rotary positions need an even number")
     kind = (config.rope_parameters or {}).get("rope_type")
-    if kind != "default":
-        raise InputError(f"config: rope_parameters has rope_type {kind!r}; this model knows 'default' only")
+    if kind not in ROPE_TYPES:
+        raise InputError(
+            f"config: rope_parameters has rope_type {kind!r}; it should be {' or '.join(map(repr, ROPE_TYPES))}"
+        )
 
 
 def _check_experts(config: LoopedMoEConfig) -> None:

@@ -13,12 +13,15 @@ from torch import Tensor
 from transformers.cache_utils import Cache
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 from transformers.masking_utils import create_causal_mask
+from transformers.utils import logging
 from transformers.utils.generic import ModelOutput
 
 from .blocks import rotary
 from .config import InputError, LoopedMoEConfig
 from .early_exit import Exit, ExitTracker
 from .moe import Routing, capacity
+
+logger = logging.get_logger(__name__)
 
 if TYPE_CHECKING:
     from .modeling import LoopedMoEModel
@@ -43,6 +46,10 @@ class LoopedMoEOutput(ModelOutput):
     past_key_values: Cache | None = None
     hidden_states: tuple[Tensor, ...] | None = None
     """The input of every unrolled layer, and the last hidden state."""
+    attentions: tuple[Tensor, ...] | None = None
+    """The attention weights of every unrolled layer; "eager" attention has them."""
+    router_logits: tuple[Tensor, ...] | None = None
+    """The router's logits (B T, E) of every call of a layer."""
     pass_states: tuple[Tensor, ...] | None = None
     """The loop's state after each pass."""
     pass_hidden_states: tuple[Tensor, ...] | None = None
@@ -66,6 +73,8 @@ class LoopedMoECausalOutput(ModelOutput):
     logits: Tensor | None = None
     past_key_values: Cache | None = None
     hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+    router_logits: tuple[Tensor, ...] | None = None
     pass_logits: tuple[Tensor, ...] | None = None
     """The logits of each pass; the last are ``logits``."""
     pass_states: tuple[Tensor, ...] | None = None
@@ -118,6 +127,10 @@ class Tally:
         runs = [self.prelude, *self.loop, *self.coda]
         counts_XE = _stack([routing.counts_E for run in runs for routing in run])
         return (counts_XE - kept).clamp(min=0).sum() / counts_XE.sum()
+
+    def logits(self) -> tuple[Tensor, ...]:
+        """Return the routers' logits in the order of the calls."""
+        return tuple(routing.logits_TE for run in (self.prelude, *self.loop, *self.coda) for routing in run)
 
     def z_loss(self) -> Tensor:
         """Return the z-loss, summed over layers and averaged over the passes of each: R does not scale it."""
@@ -175,6 +188,15 @@ class Slots:
 
     def check(self, cache: Cache) -> None:
         """Refuse a cache filled at another recurrence, or one without the operations that the slots need."""
+        if self.rewrites and not cache.is_croppable:
+            raise InputError("kept_passes rewrites cache slots, which a static cache cannot: use a dynamic one")
+        if cache.is_compileable:  # a fixed number of slots, with lengths in tensors
+            if len(cache.layers) < self.count:
+                raise InputError(
+                    f"the cache has {len(cache.layers)} slots, and this recurrence fills {self.count}: build it from a "
+                    "config with that recurrence"
+                )
+            return
         past = int(cache.get_seq_length())
         if past and (not int(cache.get_seq_length(self.count - 1)) or int(cache.get_seq_length(self.count))):
             filled = sum(1 for slot in range(len(cache.layers)) if int(cache.get_seq_length(slot)))
@@ -182,8 +204,6 @@ class Slots:
                 f"the cache holds {filled} slots, and this recurrence fills {self.count}: continue with the recurrence "
                 "that filled it, or start from an empty cache"
             )
-        if self.rewrites and not cache.is_croppable:
-            raise InputError("kept_passes rewrites cache slots, which a static cache cannot: use a dynamic one")
 
     def carry(self, cache: Cache, last: int, recurrence: int, new: int) -> None:
         """Fill the slots of passes that did not run with the keys and values of the last one that ran."""
@@ -204,6 +224,15 @@ class Slots:
                 current.copy_(torch.where(left_BT[:, None, :, None], previous, current))
 
 
+class Wanted(NamedTuple):
+    """The optional outputs that a call asked for."""
+
+    routing: bool
+    hidden_states: bool
+    attentions: bool
+    router_logits: bool
+
+
 class ForwardPass:
     """The state of one forward call."""
 
@@ -212,8 +241,7 @@ class ForwardPass:
         model: LoopedMoEModel,
         recurrence: int,
         cache: Cache | None,
-        tally: bool,
-        capture: bool,
+        wanted: Wanted,
         kwargs: dict[str, Any],
     ) -> None:
         self.model, self.config = model, model.config
@@ -221,23 +249,24 @@ class ForwardPass:
         self.slots = Slots(model.config, recurrence)
         self.cache = cache
         self.kwargs = kwargs
-        self.wants_routing = tally
-        self.tallies = model.config.is_moe and (tally or model.training)
+        self.wanted = wanted
+        self.tallies = model.config.is_moe and (wanted.routing or wanted.router_logits or model.training)
         self.tally = Tally()
         self.attentions = model.slot_attentions(self.slots.count)
-        self.captured: list[Tensor] | None = [] if capture else None
+        self.hidden_states: list[Tensor] = []
+        self.attention_weights: list[Tensor] = []
+        self.token_mask: Tensor | None = None
         if cache is not None:
             self.slots.check(cache)
 
     def prepare(self, x_BTD: Tensor, attention_mask: Tensor | None, position_BT: Tensor | None) -> None:
         """Compute positions, their rotations and the causal mask, which all layers share."""
-        past = 0 if self.cache is None else int(self.cache.get_seq_length())
-        length, most = past + x_BTD.shape[1], self.config.max_position_embeddings
-        serving = str(self.config._attn_implementation).startswith("vllm")  # there T counts many sequences
-        if length > most and not serving:
-            raise InputError(f"the sequence has {length} tokens, more than max_position_embeddings ({most})")
         if position_BT is None:
-            position_BT = torch.arange(past, length, device=x_BTD.device).unsqueeze(0)
+            past = 0 if self.cache is None else self.cache.get_seq_length()
+            self._check_length(past, x_BTD.shape[1])
+            position_BT = (torch.arange(x_BTD.shape[1], device=x_BTD.device) + past).unsqueeze(0)
+        if self.tallies and isinstance(attention_mask, Tensor) and attention_mask.dim() == 2:
+            self.token_mask = attention_mask[:, -x_BTD.shape[1] :].bool()
         self.angles = rotary(position_BT, self.config, x_BTD.dtype)
         self.mask = create_causal_mask(
             config=self.config,
@@ -246,6 +275,15 @@ class ForwardPass:
             past_key_values=self.cache,
             position_ids=position_BT,
         )
+
+    def _check_length(self, past: int | Tensor, new: int) -> None:
+        """Warn about more tokens than positions; positions that the caller gives may belong to several sequences."""
+        most = self.config.max_position_embeddings
+        if isinstance(past, int) and past + new > most and not torch.compiler.is_compiling():
+            logger.warning_once(
+                f"the sequence has {past + new} tokens, more than max_position_embeddings ({most}): the model was not "
+                "trained on such positions"
+            )
 
     def prelude(self, x_BTD: Tensor) -> Tensor:
         """Run the layers before the loop."""
@@ -283,19 +321,21 @@ class ForwardPass:
         return last_BTD, states, hiddens
 
     def report(self, out: LoopedMoEOutput) -> None:
-        """Put routing and captured states into the output."""
-        if self.captured is not None:
-            assert out.last_hidden_state is not None
-            out.hidden_states = (*self.captured, out.last_hidden_state)
+        """Put routing, hidden states and attention weights into the output."""
+        assert out.last_hidden_state is not None
+        if self.wanted.hidden_states:
+            out.hidden_states = (*self.hidden_states, out.last_hidden_state)
+        if self.wanted.attentions:
+            out.attentions = tuple(self.attention_weights)
         if not self.tally:
             return
-        if self.wants_routing:
-            assert out.last_hidden_state is not None
+        if self.wanted.router_logits:
+            out.router_logits = self.tally.logits()
+        if self.wanted.routing:
             out.routing = self.tally.trace(out.last_hidden_state.shape[0])
         out.expert_counts = self.tally.counts()
         out.z_loss = self.tally.z_loss()
         if self.model.training and self.config.dispatch == "drop-and-pad":
-            assert out.last_hidden_state is not None
             tokens = out.last_hidden_state.shape[:2].numel()
             out.dropped = self.tally.dropped(capacity(tokens, self.config))
 
@@ -332,9 +372,9 @@ class ForwardPass:
         bias_row: int = 0,
         replace: bool = False,
     ) -> Tensor:
-        if self.captured is not None:
-            self.captured.append(x_BTD)
-        x_BTD, routing = block(
+        if self.wanted.hidden_states:
+            self.hidden_states.append(x_BTD)
+        x_BTD, routing, weights = block(
             x_BTD,
             attention=self.attentions[slot],
             angles=self.angles,
@@ -343,8 +383,11 @@ class ForwardPass:
             tally=self.tallies,
             past_key_values=self.cache,
             replace=replace,
+            token_mask=self.token_mask,
             **self.kwargs,
         )
+        if self.wanted.attentions and weights is not None:
+            self.attention_weights.append(weights)
         if routing is not None:
             routings.append(routing)
         return x_BTD

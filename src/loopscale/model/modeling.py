@@ -5,9 +5,11 @@ Shapes: B batch, T tokens, D width, V vocabulary.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import copy
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -20,7 +22,14 @@ from transformers.modeling_utils import PreTrainedModel
 from .blocks import Attention, Block, RMSNorm
 from .config import InputError, LoopedMoEConfig
 from .early_exit import Exit, ExitTracker
-from .forward import ForwardPass, LoopedGenerateOutput, LoopedMoECausalOutput, LoopedMoEOutput, resolve_recurrence
+from .forward import (
+    ForwardPass,
+    LoopedGenerateOutput,
+    LoopedMoECausalOutput,
+    LoopedMoEOutput,
+    Wanted,
+    resolve_recurrence,
+)
 from .moe import Experts, Router
 
 
@@ -38,6 +47,7 @@ class LoopedMoEPreTrainedModel(PreTrainedModel):  # type: ignore[no-untyped-call
     _supports_sdpa = True
     _supports_flex_attn = True
     _supports_attention_backend = True
+    _can_compile_fullgraph = True
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -50,19 +60,38 @@ class LoopedMoEPreTrainedModel(PreTrainedModel):  # type: ignore[no-untyped-call
             init.normal_(module.weight, mean=0.0, std=std)
             init.zeros_(module.bias_rows)
 
+    def _wants(self, option: str, argument: bool | None) -> bool:
+        """Return an option of a call, or of the config where the call does not set it."""
+        return bool(getattr(self.config, option, False)) if argument is None else argument
+
+    @classmethod
+    def _can_set_experts_implementation(cls) -> bool:
+        return True  # Transformers would look for its decorator in this file
+
+    def get_correct_experts_implementation(self, requested_experts: str | None) -> str:
+        """Return our own experts unless another implementation is asked for by name."""
+        return super().get_correct_experts_implementation(requested_experts or "eager")
+
     @classmethod
     def from_pretrained(cls, *args: Any, output_loading_info: bool = False, **kwargs: Any) -> Any:
-        """Load a checkpoint; one with missing or extra tensors is refused, where Transformers would fill in or drop."""
+        """Load a checkpoint; missing or extra tensors are refused, where Transformers would fill in or drop them.
+
+        A checkpoint of the model without its head may lack the head, and the model without a head ignores one. A call
+        with ``output_loading_info=True`` gets the list of differences instead of an error.
+        """
         model, info = cast(
             "tuple[Any, dict[str, Any]]", super().from_pretrained(*args, output_loading_info=True, **kwargs)
         )
         where = args[0] if args else kwargs.get("pretrained_model_name_or_path")
-        for kind, said in (("missing_keys", "lacks"), ("unexpected_keys", "holds")):
-            if names := sorted(info[kind]):
+        _restore_recurrence(model, where)
+        if output_loading_info:
+            return model, info
+        for kind, verb in (("missing_keys", "lacks"), ("unexpected_keys", "holds")):
+            if names := sorted(set(info[kind]) - {"lm_head.weight"}):
                 more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-                known = "which the model needs" if said == "lacks" else "which the model does not have"
-                raise InputError(f"{where}: the checkpoint {said} tensor {names[0]!r}{more}, {known}")
-        return (model, info) if output_loading_info else model
+                known = "which the model needs" if verb == "lacks" else "which the model does not have"
+                raise InputError(f"{where}: the checkpoint {verb} tensor {names[0]!r}{more}, {known}")
+        return model
 
 
 class LoopedMoEModel(LoopedMoEPreTrainedModel):  # type: ignore[no-untyped-call]
@@ -96,17 +125,25 @@ class LoopedMoEModel(LoopedMoEPreTrainedModel):  # type: ignore[no-untyped-call]
         output_passes: bool = False,
         output_routing: bool = False,
         output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+        output_router_logits: bool | None = None,
         return_dict: bool | None = None,
         **kwargs: Any,
     ) -> LoopedMoEOutput | tuple[Any, ...]:
-        """Run the model; ``recurrence`` says how often the loop block runs, in this call."""
+        """Run the model; ``recurrence`` is the number of times that the loop block runs in this call."""
         criterion = None if exit is None else exit.exit
         R = resolve_recurrence(recurrence, criterion, self.config, self.training)  # drawn here if called directly
         x_BTD = self._embedded(input_ids, inputs_embeds)
         use_cache = (self.config.use_cache and not self.training) if use_cache is None else use_cache
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache()
-        run = ForwardPass(self, R, past_key_values, output_routing, bool(output_hidden_states), kwargs)
+        wanted = Wanted(
+            output_routing,
+            self._wants("output_hidden_states", output_hidden_states),
+            self._wants("output_attentions", output_attentions),
+            self._wants("output_router_logits", output_router_logits),
+        )
+        run = ForwardPass(self, R, past_key_values, wanted, kwargs)
         run.prepare(x_BTD, attention_mask, position_ids)
         every = output_passes or (criterion is not None and criterion.needs_logits)
         last_BTD, states, hiddens = run.loop(run.prelude(x_BTD), exit, every)
@@ -116,7 +153,7 @@ class LoopedMoEModel(LoopedMoEPreTrainedModel):  # type: ignore[no-untyped-call]
         if exit is not None:
             out.passes = exit.finish(len(states))
         run.report(out)
-        return out.to_tuple() if return_dict is False else out
+        return out if self._wants("return_dict", return_dict) else out.to_tuple()
 
     def _embedded(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
         if (input_ids is None) == (inputs_embeds is None):
@@ -167,6 +204,8 @@ class LoopedMoEForCausalLM(LoopedMoEPreTrainedModel, GenerationMixin):  # type: 
         output_passes: bool = False,
         output_routing: bool = False,
         output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+        output_router_logits: bool | None = None,
         return_dict: bool | None = None,
         **kwargs: Any,
     ) -> LoopedMoECausalOutput | tuple[Any, ...]:
@@ -190,6 +229,9 @@ class LoopedMoEForCausalLM(LoopedMoEPreTrainedModel, GenerationMixin):  # type: 
             output_passes or supervised,
             output_routing,
             output_hidden_states,
+            output_attentions,
+            output_router_logits,
+            return_dict=True,
             **kwargs,
         )
         assert out.last_hidden_state is not None
@@ -204,7 +246,7 @@ class LoopedMoEForCausalLM(LoopedMoEPreTrainedModel, GenerationMixin):  # type: 
             result.loss = result.cross_entropy
             if self.training and out.z_loss is not None:
                 result.loss = result.cross_entropy + self.config.router_z_loss_coef * out.z_loss
-        return result.to_tuple() if return_dict is False else result
+        return result if self._wants("return_dict", return_dict) else result.to_tuple()
 
     def _cross_entropy(self, pass_logits: tuple[Tensor, ...], labels: Tensor, kwargs: dict[str, Any]) -> Tensor:
         """Return the next-token loss of the last pass, or in training the weighted mean over all passes."""
@@ -231,6 +273,9 @@ class LoopedMoEForCausalLM(LoopedMoEPreTrainedModel, GenerationMixin):  # type: 
 
         With ``exit`` and ``return_dict_in_generate=True`` the result has ``passes``: how many each new token used.
         """
+        if recurrence is None:
+            settings = kwargs.get("generation_config") or self.generation_config
+            recurrence = getattr(settings, "recurrence", None)
         R = resolve_recurrence(recurrence, exit, self.config, training=False)
         self._check_length(inputs if inputs is not None else kwargs.get("input_ids"), kwargs.get("max_new_tokens"))
         log: list[Tensor] = []
@@ -255,8 +300,28 @@ class LoopedMoEForCausalLM(LoopedMoEPreTrainedModel, GenerationMixin):  # type: 
             )
 
 
-PASSED_ON = ("past_key_values", "hidden_states", "routing", "expert_counts", "z_loss", "dropped", "passes")
+PASSED_ON = (
+    "past_key_values",
+    "hidden_states",
+    "attentions",
+    "router_logits",
+    "routing",
+    "expert_counts",
+    "z_loss",
+    "dropped",
+    "passes",
+)
 OF_PASSES = ("pass_states", "pass_hidden_states")
+
+
+def _restore_recurrence(model: nn.Module, where: object) -> None:
+    """Give the generation config the recurrence that was saved with it; Transformers drops fields it does not know."""
+    file = Path(str(where)) / "generation_config.json"
+    settings = getattr(model, "generation_config", None)
+    if settings is not None and file.is_file():
+        saved = json.loads(file.read_text(encoding="utf-8")).get("recurrence")
+        if saved is not None:
+            settings.recurrence = saved
 
 
 def _with_recurrence(config: LoopedMoEConfig, recurrence: int) -> LoopedMoEConfig:

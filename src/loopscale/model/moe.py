@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS, use_experts_implementation
 
 from .config import LoopedMoEConfig
 from .experts import expert_ffn, tokens_of_experts
@@ -27,6 +28,8 @@ class Routing(NamedTuple):
     """Tokens that chose each expert."""
     z_loss: Tensor
     """Mean squared log-sum-exp of the router's logits."""
+    logits_TE: Tensor
+    """The router's logits."""
 
 
 class Router(nn.Module):
@@ -38,15 +41,18 @@ class Router(nn.Module):
 
     def __init__(self, config: LoopedMoEConfig, bias_rows: int = 1) -> None:
         super().__init__()
-        self.top_k = config.num_experts_per_tok
+        self.top_k, self.num_experts = config.num_experts_per_tok, config.num_experts
         self.normalised = config.norm_topk_prob
         self.scale = config.routed_scaling_factor
         self.weight = nn.Parameter(torch.empty(config.num_experts, config.hidden_size))
         shape = (config.num_experts,) if bias_rows == 1 else (bias_rows, config.num_experts)
         self.register_buffer("e_score_correction_bias", torch.zeros(shape, dtype=torch.float32))
 
-    def forward(self, x_TD: Tensor, pass_index: int = 0) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the chosen experts (T, K), their weights (T, K), and all logits (T, E)."""
+    def forward(self, x_TD: Tensor, pass_index: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return all logits (T, E), and the weights (T, K) and ids (T, K) of the chosen experts, the ids twice.
+
+        Transformers' expert parallelism replaces the first ids by those of this process; loads count the second.
+        """
         precise = torch.promote_types(x_TD.dtype, torch.float32)
         with torch.autocast(x_TD.device.type, enabled=False):
             logits_TE = functional.linear(x_TD.to(precise), self.weight.to(precise))
@@ -55,7 +61,8 @@ class Router(nn.Module):
             weights_TK = scores_TE.gather(1, ids_TK)
             if self.normalised:
                 weights_TK = weights_TK / (weights_TK.sum(dim=-1, keepdim=True) + 1e-20)
-        return ids_TK, weights_TK if self.scale == 1 else weights_TK * self.scale, logits_TE
+        weights_TK = weights_TK if self.scale == 1 else weights_TK * self.scale
+        return logits_TE, weights_TK, ids_TK, ids_TK
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
         """Move the bias with the module, and keep it in float32: its steps vanish in a shorter format."""
@@ -85,11 +92,22 @@ def capacity(tokens: int, config: LoopedMoEConfig) -> int:
     return min(tokens, math.ceil(config.capacity_factor * rows / config.num_experts))
 
 
-def pad(x_TD: Tensor, ids_TK: Tensor, experts: int, kept: int) -> tuple[Tensor, Tensor]:
-    """Return each expert's first ``kept`` tokens (E, C, D), padded with zeros, and the slot of every row (S,)."""
+def pad(
+    x_TD: Tensor, ids_TK: Tensor, experts: int, kept: int, token_mask_T: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return each expert's first ``kept`` tokens (E, C, D), padded with zeros, and the slot of every row (S,).
+
+    Tokens that ``token_mask_T`` marks False take no slot.
+    """
     flat_S = ids_TK.flatten()
     # A row's position in its expert's queue; rows beyond capacity share one spare slot, which is cut off.
-    queue_S = functional.one_hot(flat_S, experts).cumsum(0).gather(1, flat_S[:, None]).squeeze(1) - 1
+    chosen_SE = functional.one_hot(flat_S, experts)
+    if token_mask_T is not None:
+        real_S = token_mask_T.repeat_interleave(ids_TK.shape[1])
+        chosen_SE = chosen_SE * real_S[:, None]
+    queue_S = chosen_SE.cumsum(0).gather(1, flat_S[:, None]).squeeze(1) - 1
+    if token_mask_T is not None:
+        queue_S = torch.where(real_S, queue_S, kept)
     slot_S = flat_S * (kept + 1) + queue_S.clamp(max=kept)
     rows_SD = x_TD.repeat_interleave(ids_TK.shape[1], dim=0)
     padded = x_TD.new_zeros(experts * (kept + 1), x_TD.shape[1]).index_copy(0, slot_S, rows_SD)
@@ -108,32 +126,55 @@ def unpad(y_ECD: Tensor, slot_S: Tensor, weights_TK: Tensor) -> Tensor:
 
 
 def drop_and_pad(
-    x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, gate_up_E2HD: Tensor, down_EDH: Tensor, kept: int
+    x_TD: Tensor,
+    ids_TK: Tensor,
+    weights_TK: Tensor,
+    gate_up_E2HD: Tensor,
+    down_EDH: Tensor,
+    kept: int,
+    token_mask_T: Tensor | None = None,
 ) -> Tensor:
     """Return the weighted sum over experts, each of which takes its first ``kept`` tokens and drops the others.
 
     Every expert computes ``kept`` rows, padded with zeros, so shapes do not depend on the routing.
     """
-    x_ECD, slot_S = pad(x_TD, ids_TK, len(down_EDH), kept)
+    x_ECD, slot_S = pad(x_TD, ids_TK, len(down_EDH), kept, token_mask_T)
     return unpad(padded_experts(x_ECD, gate_up_E2HD, down_EDH), slot_S, weights_TK)
 
 
-class Experts(nn.Module):
-    """The experts' weights, in the layout of Transformers' experts interface, and how tokens reach them."""
+@use_experts_implementation
+class ExpertWeights(nn.Module):
+    """The experts' weights in the layout of Transformers' experts interface.
+
+    ``set_experts_implementation("grouped_mm")``, or another of Transformers' names, replaces our own "eager".
+    """
 
     def __init__(self, config: LoopedMoEConfig) -> None:
         super().__init__()
         E, D, H = config.num_experts, config.hidden_size, config.moe_intermediate_size
         self.config = config
+        self.num_experts, self.act_fn = E, nn.SiLU()
         self.gate_up_proj = nn.Parameter(torch.empty(E, 2 * H, D))
         self.down_proj = nn.Parameter(torch.empty(E, D, H))
 
     def forward(self, x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor) -> Tensor:
+        """Return each token's weighted sum over its experts."""
+        if len(self.down_proj) < self.config.num_experts:  # under expert parallelism some ids belong elsewhere
+            elsewhere = ALL_EXPERTS_FUNCTIONS["grouped_mm"]
+            return elsewhere(self, x_TD, ids_TK, weights_TK)  # type: ignore[no-any-return]
+        return expert_ffn(x_TD, ids_TK, weights_TK, self.gate_up_proj, self.down_proj)
+
+
+class Experts(ExpertWeights):
+    """The experts, and the dispatcher that the config asks for."""
+
+    def forward(self, x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, token_mask_T: Tensor | None = None) -> Tensor:
         """Return each token's weighted sum over its experts; only drop-and-pad in training drops any."""
         if self.training and self.config.dispatch == "drop-and-pad":
             kept = capacity(len(x_TD), self.config)
-            return drop_and_pad(x_TD, ids_TK, weights_TK, self.gate_up_proj, self.down_proj, kept)
-        return expert_ffn(x_TD, ids_TK, weights_TK, self.gate_up_proj, self.down_proj)
+            return drop_and_pad(x_TD, ids_TK, weights_TK, self.gate_up_proj, self.down_proj, kept, token_mask_T)
+        out_TD: Tensor = super().forward(x_TD, ids_TK, weights_TK)
+        return out_TD
 
 
 class FeedForward(nn.Module):
@@ -160,17 +201,28 @@ class MoELayer(nn.Module):
         hidden = config.shared_expert_intermediate_size
         self.shared_expert = FeedForward(config.hidden_size, hidden) if hidden else None
 
-    def forward(self, x_BTD: Tensor, pass_index: int = 0, tally: bool = False) -> tuple[Tensor, Routing | None]:
+    def forward(
+        self, x_BTD: Tensor, pass_index: int = 0, tally: bool = False, token_mask: Tensor | None = None
+    ) -> tuple[Tensor, Routing | None]:
         """Return the output and, with ``tally``, the routing, which is returned and not stored."""
         x_TD = x_BTD.reshape(-1, x_BTD.shape[-1])
-        ids_TK, weights_TK, logits_TE = self.router(x_TD, pass_index)
-        out_TD = self.experts(x_TD, ids_TK, weights_TK)
+        mask_T = None if token_mask is None else token_mask.reshape(-1)
+        logits_TE, weights_TK, ids_TK, chosen_TK = self.router(x_TD, pass_index)
+        # Serving engines replace the experts by a module without the mask.
+        masked = () if mask_T is None else (mask_T,)
+        out_TD = self.experts(x_TD, ids_TK, weights_TK, *masked)
         if self.shared_expert is not None:
             out_TD = out_TD + self.shared_expert(x_TD)
-        routing = _routing(ids_TK, logits_TE) if tally else None
+        routing = _routing(chosen_TK, logits_TE, mask_T) if tally else None
         return out_TD.view_as(x_BTD), routing
 
 
-def _routing(ids_TK: Tensor, logits_TE: Tensor) -> Routing:
-    counts_E = tokens_of_experts(ids_TK, logits_TE.shape[1])
-    return Routing(ids_TK, counts_E, logits_TE.logsumexp(dim=-1).square().mean())
+def _routing(ids_TK: Tensor, logits_TE: Tensor, mask_T: Tensor | None) -> Routing:
+    """Return the routing; padding counts neither in the loads nor in the z-loss."""
+    z_T = logits_TE.logsumexp(dim=-1).square()
+    if mask_T is None:
+        return Routing(ids_TK, tokens_of_experts(ids_TK, logits_TE.shape[1]), z_T.mean(), logits_TE)
+    chosen_TKE = ids_TK.unsqueeze(-1) == torch.arange(logits_TE.shape[1], device=ids_TK.device)
+    counts_E = (chosen_TKE & mask_T[:, None, None]).sum((0, 1))
+    z_loss = (z_T * mask_T).sum() / mask_T.sum().clamp(min=1)
+    return Routing(ids_TK, counts_E, z_loss, logits_TE)

@@ -36,11 +36,11 @@ class SharedExperts(nn.Module):
         self.gate_up_proj = _own(whole.gate_up_proj, mesh)
         self.down_proj = _own(whole.down_proj, mesh)
 
-    def forward(self, x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor) -> Tensor:
+    def forward(self, x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, token_mask_T: Tensor | None = None) -> Tensor:
         """Return each token's weighted sum over its experts; what drop-and-pad keeps hangs on this process's tokens."""
         matrices = self._local(self.gate_up_proj), self._local(self.down_proj)
         if self.training and self.config.dispatch == "drop-and-pad":
-            return self._drop_and_pad(x_TD, ids_TK, weights_TK, *matrices)
+            return self._drop_and_pad(x_TD, ids_TK, weights_TK, *matrices, token_mask_T)
         return self._dropless(x_TD, ids_TK, weights_TK, *matrices)
 
     def _local(self, weight: Tensor) -> Tensor:
@@ -70,9 +70,17 @@ class SharedExperts(nn.Module):
         y_TKD = y_SD.index_select(0, order_S.argsort()).view(T, K, -1)
         return torch.matmul(weights_TK.to(y_TKD.dtype).unsqueeze(1), y_TKD).squeeze(1)
 
-    def _drop_and_pad(self, x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
+    def _drop_and_pad(
+        self,
+        x_TD: Tensor,
+        ids_TK: Tensor,
+        weights_TK: Tensor,
+        gate_up: Tensor,
+        down: Tensor,
+        token_mask_T: Tensor | None,
+    ) -> Tensor:
         n, e = self.size, len(down)
-        x_ECD, place_S = pad(x_TD, ids_TK, e * n, capacity(len(x_TD), self.config))
+        x_ECD, place_S = pad(x_TD, ids_TK, e * n, capacity(len(x_TD), self.config), token_mask_T)
         C, D = x_ECD.shape[1:]
         x_neCD = self._exchange(x_ECD).view(n, e, C, D)
         y_eGD = padded_experts(x_neCD.transpose(0, 1).reshape(e, n * C, D), gate_up, down)

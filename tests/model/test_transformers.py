@@ -1,0 +1,196 @@
+"""What Hugging Face users expect of a causal model: outputs, configs, loading, caches, experts, padding."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from looped_models import config, model, same, tokens
+from transformers import StaticCache
+from transformers.modeling_utils import PreTrainedModel
+
+from loopscale.model import LoopedMoEConfig, LoopedMoEForCausalLM, LoopedMoEModel
+from loopscale.model.blocks import rotary_frequencies
+
+GREEDY = {"max_new_tokens": 6, "do_sample": False}
+
+
+def eager(**changes: object) -> LoopedMoEForCausalLM:
+    """Return a model whose attention gives its weights."""
+    made = model(**changes)
+    made.set_attn_implementation("eager")
+    return made
+
+
+@torch.no_grad()
+def test_attention_weights_of_every_unrolled_layer_sum_to_one() -> None:
+    made = eager()
+    out = made(tokens(2, 9), recurrence=4, output_attentions=True)
+    assert len(out.attentions) == made.config.slots(4)
+    assert {weights.shape for weights in out.attentions} == {(2, 4, 9, 9)}
+    for weights in out.attentions:
+        same(weights.sum(-1), torch.ones(2, 4, 9, dtype=torch.float64), 1e-6)
+    generated = made.generate(tokens(1, 5), output_attentions=True, return_dict_in_generate=True, **GREEDY)
+    assert [len(step) for step in generated.attentions] == [made.config.num_hidden_layers] * 6
+
+
+@torch.no_grad()
+def test_optional_outputs_follow_the_config_unless_the_call_says_otherwise() -> None:
+    made = eager()
+    made.config.output_hidden_states = made.config.output_attentions = made.config.output_router_logits = True
+    out = made(tokens(2, 9))
+    assert len(out.hidden_states) == len(out.attentions) + 1 == len(out.router_logits) + 1 == 9
+    assert made(tokens(2, 9), output_hidden_states=False, output_attentions=False).hidden_states is None
+    made.config.return_dict = False
+    assert isinstance(made(tokens(2, 9)), tuple)
+    assert isinstance(made.model(tokens(2, 9)), tuple)
+    same(made(tokens(2, 9))[0], made(tokens(2, 9), return_dict=True).logits)
+
+
+@torch.no_grad()
+def test_router_logits_are_those_that_choose_the_experts() -> None:
+    made = model()
+    for _, buffer in made.named_buffers():
+        buffer.zero_()
+    out = made(tokens(2, 9), output_router_logits=True, output_routing=True)
+    assert len(out.router_logits) == made.config.num_hidden_layers
+    chosen = out.router_logits[1].topk(2, dim=-1).indices.sort().values
+    assert torch.equal(chosen, out.routing.loop[0, 0].flatten(0, 1).sort().values)
+
+
+def test_the_recurrence_of_a_generation_config_is_used_and_saved(tmp_path: Path) -> None:
+    made = model()
+    made.generation_config.recurrence = 1
+    expected = made.generate(tokens(1, 9), recurrence=1, **GREEDY)
+    assert torch.equal(made.generate(tokens(1, 9), **GREEDY), expected)
+    assert not torch.equal(made.generate(tokens(1, 9), recurrence=3, **GREEDY), expected)
+    made.save_pretrained(tmp_path)
+    assert json.loads((tmp_path / "generation_config.json").read_text())["recurrence"] == 1
+    loaded = LoopedMoEForCausalLM.from_pretrained(tmp_path)
+    assert torch.equal(loaded.generate(tokens(1, 9), **GREEDY), expected)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_base_model_loads_from_a_causal_checkpoint_and_back(tmp_path: Path, tied: bool) -> None:
+    made = model(tie_word_embeddings=tied)
+    made.save_pretrained(tmp_path / "causal")
+    body = LoopedMoEModel.from_pretrained(tmp_path / "causal").eval()
+    same(body(tokens(2, 9)).last_hidden_state, made.model(tokens(2, 9)).last_hidden_state)
+    made.model.save_pretrained(tmp_path / "base")
+    again, info = LoopedMoEForCausalLM.from_pretrained(tmp_path / "base", output_loading_info=True)
+    same(again.eval().model(tokens(2, 9)).last_hidden_state, made.model(tokens(2, 9)).last_hidden_state)
+    assert set(info["missing_keys"]) <= {"lm_head.weight"}
+    if tied:
+        same(again(tokens(2, 9)).logits, made(tokens(2, 9)).logits)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_sequences_packed_with_position_ids_equal_sequences_in_a_padded_batch(implementation: str) -> None:
+    made = model()
+    made.set_attn_implementation(implementation)
+    first, second = tokens(1, 9), tokens(1, 5, seed=2)
+    positions = torch.cat((torch.arange(9), torch.arange(5)))[None]
+    packed = made(torch.cat((first, second), dim=1), position_ids=positions, use_cache=False).logits
+    same(packed[:, :9], made(first).logits)
+    same(packed[:, 9:], made(second).logits)
+
+
+SCALINGS = {
+    "linear": {"factor": 2.0},
+    "dynamic": {"factor": 2.0},
+    "yarn": {"factor": 2.0, "original_max_position_embeddings": 32},
+    "llama3": {
+        "factor": 2.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 32,
+    },
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", SCALINGS)
+def test_rope_scaling_changes_the_frequencies_as_transformers_defines_them(kind: str) -> None:
+    scaled = config(rope_parameters={"rope_type": kind, "rope_theta": 1e4, **SCALINGS[kind]})
+    plain = config(rope_parameters={"rope_type": "default", "rope_theta": 1e4})
+    long = torch.arange(100)[None]
+    ours, _ = rotary_frequencies(long, scaled)
+    theirs, _ = rotary_frequencies(long, plain)
+    assert not torch.allclose(ours, theirs)
+    if kind == "linear":
+        torch.testing.assert_close(ours, theirs / 2)
+    if kind == "dynamic":  # up to the trained length nothing changes
+        torch.testing.assert_close(rotary_frequencies(long[:, :60], scaled)[0], theirs)
+    made = model(rope_parameters=scaled.rope_parameters)
+    assert made(tokens(1, 9)).logits.isfinite().all()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("implementation", ["grouped_mm", "batched_mm"])
+def test_transformers_implementations_of_experts_equal_ours(implementation: str) -> None:
+    made = model(dtype=torch.float32, hidden_size=32, moe_intermediate_size=16)
+    expected = made(tokens(2, 9)).logits
+    made.set_experts_implementation(implementation)
+    assert made.config._experts_implementation == implementation
+    torch.testing.assert_close(made(tokens(2, 9)).logits, expected, atol=1e-3, rtol=1e-3)
+
+
+@torch.no_grad()
+def test_a_static_cache_decodes_in_one_compiled_graph() -> None:
+    made = model()
+    compiled = torch.compile(made, backend="aot_eager", fullgraph=True)
+    ids = tokens(1, 9)
+    outputs = []
+    for run in (made, compiled):
+        cache = StaticCache(config=made.config, max_cache_len=16)
+        made(ids[:, :6], past_key_values=cache)
+        steps = [run(ids[:, at : at + 1], past_key_values=cache).logits for at in range(6, 9)]
+        outputs.append(torch.cat(steps, dim=1))
+    same(outputs[1], outputs[0])
+    same(outputs[0], made(ids).logits[:, 6:])
+
+
+def test_embeddings_and_head_are_resized_together() -> None:
+    made = model()
+    before = made(tokens(1, 5)).logits
+    made.resize_token_embeddings(70)
+    after = made(tokens(1, 5)).logits
+    assert after.shape == (1, 5, 70)
+    same(after[..., :61], before)
+    assert made.config.vocab_size == 70
+    assert made.lm_head.weight is made.model.embed_tokens.weight
+
+
+@pytest.mark.parametrize("dispatch", ["dropless", "drop-and-pad"])
+def test_padding_counts_in_no_load_no_z_loss_and_no_capacity(dispatch: str) -> None:
+    made = model(dispatch=dispatch, capacity_factor=6.0).train()
+    short = tokens(2, 6)
+    padded, mask = torch.zeros(2, 9, dtype=torch.long), torch.zeros(2, 9, dtype=torch.long)
+    padded[:, 3:], mask[:, 3:] = short, 1
+    alone = made(short, labels=short)
+    position_ids = (mask.cumsum(1) - 1).clamp(min=0)
+    together = made(padded, attention_mask=mask, position_ids=position_ids, labels=torch.where(mask > 0, padded, -100))
+    for ours, theirs in zip(together.expert_counts, alone.expert_counts, strict=True):
+        assert torch.equal(ours, theirs)
+    same(together.z_loss, alone.z_loss)
+    same(together.logits[:, 3:], alone.logits)
+
+
+def test_parallel_plans_name_modules_that_exist() -> None:
+    for changes in ({}, {"num_experts": 1}, {"shared_expert_intermediate_size": 8, "prelude_layers": 0}):
+        made = model(**changes)
+        names = {name for name, _ in (*made.model.named_parameters(), *made.model.named_modules())}
+        patterns = {"".join(name.replace(f".{index}.", ".*.") for index in "0") for name in names}
+        patterns |= {name.removesuffix(".weight") for name in patterns}
+        assert set(made.config.base_model_tp_plan) <= patterns
+        assert set(made.config.base_model_ep_plan or {}) <= patterns
+    assert "base_model_tp_plan" not in config().to_dict()
+
+
+def test_the_model_is_a_pretrained_model_with_a_config_that_survives_a_copy() -> None:
+    made = model()
+    assert isinstance(made, PreTrainedModel)
+    assert LoopedMoEConfig.from_dict(made.config.to_dict()).to_dict() == made.config.to_dict()
