@@ -1,8 +1,10 @@
-"""How the tests start Debian's Chromium."""
+"""How the tests drive Debian's Chromium."""
 
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
@@ -15,6 +17,8 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+# A refused plan is an ordinary answer, which browsers log all the same.
+EXPECTED = "the server responded with a status of 4"
 
 
 @contextmanager
@@ -30,9 +34,16 @@ def chromium() -> Iterator[Browser]:
 
 def open_page(browser: Browser, address: str, *, width: int = 1300, height: int = 900, scheme: str = "light") -> Page:
     """The explorer in a fresh profile, drawn; what goes wrong in it is kept in ``page.errors``."""
-    page = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme).new_page()
+    context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
+    context.grant_permissions(["clipboard-read", "clipboard-write"])
+    return open_in(context, address)
+
+
+def open_in(context: Any, address: str) -> Page:
+    """The explorer in another tab of the same profile."""
+    page = context.new_page()
     page.errors = []
-    page.on("console", lambda said: page.errors.append(said.text) if said.type in ("error", "warning") else None)
+    page.on("console", lambda line: _note(page, line.text) if line.type in ("error", "warning") else None)
     page.on("pageerror", lambda error: page.errors.append(str(error)))
     page.set_default_timeout(60_000)
     page.goto(address)
@@ -40,6 +51,43 @@ def open_page(browser: Browser, address: str, *, width: int = 1300, height: int 
     return page
 
 
+def _note(page: Any, text: str) -> None:
+    if EXPECTED not in text:
+        page.errors.append(text)
+
+
 def settled(page: Page) -> None:
-    """Wait until the page has started and shows the answer to all that was done to it."""
+    """Wait until the page has started and shows the answer to everything that was done to it."""
     page.wait_for_function("() => document.documentElement.dataset.ready && !document.querySelector('[aria-busy]')")
+
+
+def sentence(page: Page) -> str:
+    """The headline."""
+    return page.inner_text("#sentence")
+
+
+def trust(page: Page) -> str:
+    """The level of the trust banner."""
+    assert page.is_visible("#trust")
+    return page.get_attribute("#trust", "data-level")
+
+
+def enter(page: Page, name: str, value: str) -> None:
+    """Write a budget and press Enter."""
+    page.fill(f"#in-{name}", value)
+    page.press(f"#in-{name}", "Enter")
+    settled(page)
+
+
+def serious_findings(page: Page) -> list[str]:
+    """What axe-core finds that is serious or critical."""
+    import axe_playwright_python
+
+    page.evaluate((Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text())
+    found = page.evaluate("() => axe.run()")["violations"]
+    return [
+        f"{rule['id']}: {node['target']}"
+        for rule in found
+        if rule["impact"] in ("serious", "critical")
+        for node in rule["nodes"]
+    ]

@@ -1,4 +1,4 @@
-"""A real server in a process of its own, as `loopscale app` starts it."""
+"""A real server in its own process, as `loopscale app` starts it, and a browser."""
 
 import json
 import re
@@ -7,7 +7,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,7 @@ from loopscale.fit.data.public import simulate_sweep
 
 @dataclass
 class Answer:
-    """What a server said."""
+    """A reply."""
 
     status: int
     body: bytes
@@ -58,16 +58,50 @@ class Client:
         return job
 
 
+class Server:
+    """A running explorer."""
+
+    def __init__(self, *options: str) -> None:
+        command = [sys.executable, "-m", "loopscale", "app", "--no-open", "--port", "0", *options]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        self.address = re.search(r"http://\S+", self.process.stdout.readline())[0]
+
+    def stop(self) -> None:
+        """End it and wait until it is gone."""
+        self.process.terminate()
+        self.process.wait(timeout=600)
+
+
 @pytest.fixture(scope="session")
 def address() -> Iterator[str]:
     """The address of a running explorer."""
-    command = [sys.executable, "-m", "loopscale", "app", "--no-open", "--port", "0"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    yield re.search(r"http://\S+", line)[0]
-    process.terminate()
-    process.wait(timeout=600)
+    server = Server()
+    yield server.address
+    server.stop()
+
+
+@pytest.fixture
+def own_server() -> Iterator[Callable[..., Server]]:
+    """A function that starts further explorers, which end with the test."""
+    started: list[Server] = []
+
+    def start(*options: str) -> Server:
+        started.append(Server(*options))
+        return started[-1]
+
+    yield start
+    for server in started:
+        server.stop()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A headless browser; it runs an event loop, which other modules must not find running."""
+    from browser import chromium
+
+    with chromium() as started:
+        yield started
 
 
 @pytest.fixture(scope="session")

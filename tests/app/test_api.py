@@ -21,8 +21,9 @@ def test_the_plan_is_the_command_lines(client, capsys):
     told = printed(capsys, "plan", "--flops", "5e21", "--memory", "3GB", "--bits", "int4", "--json")
     answer = client.send("/api/plan", BUDGET).json
     assert answer["plan"] == told
-    design = "Train a 1.0B-active, 5.4B-total MoE (1 of 8 experts active), looped twice"
-    assert answer["words"]["answer"].startswith(design)
+    assert answer["sentences"]["answer"].startswith(
+        "Train a 1.0B-active, 5.4B-total MoE (1 of 8 experts active), looped twice"
+    )
 
 
 def test_numbers_and_text_mean_the_same(client):
@@ -87,7 +88,7 @@ def test_the_typed_choices_are_the_ones_there_are():
     ("asked", "says"),
     [
         ({"flops": "5x"}, "flops: '5x' is not a positive number; write it like 5e21"),
-        ({"flops": -1}, "flops: input should be greater than 0"),
+        ({"flops": -1}, "flops: '-1.0' is not a positive number"),
         ({"memory": "3GB"}, "give training compute (flops) or training tokens"),
         ({**BUDGET, "memory": "1MB"}, "memory: nothing fits in 1 MB at 4 bits; the smallest candidate"),
         ({**BUDGET, "flpos": 1}, "flpos: extra inputs are not permitted"),

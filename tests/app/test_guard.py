@@ -97,7 +97,7 @@ def test_a_cancelled_job_leaves_no_process(sweep_csv):
     async def story() -> None:
         jobs = Jobs(Limits(), lambda job: None)
         job = jobs.start("fit", {"csv": sweep_csv.decode(), "options": {"resamples": 1000}})
-        while job.stage in ("Waiting for its turn", "Starting"):
+        while job.stage in ("Waiting for a free worker", "Starting"):
             await asyncio.sleep(0.01)
         jobs.cancel(job.id)
         await jobs.close()

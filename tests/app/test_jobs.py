@@ -102,7 +102,7 @@ def test_unknown_jobs_are_said_to_be_gone(client):
 def test_a_long_fit_does_not_stall_the_sliders_and_can_be_stopped(client, sweep_csv):
     long = client.send("/api/fit?resamples=1000", sweep_csv).json["id"]
     for exponent in range(10):
-        assert client.send("/api/plan", {"flops": 1e20 * 2**exponent}).status == 200
+        assert client.send("/api/plan", {"flops": 1e20 * 2**exponent, "extrapolate": True}).status == 200
     assert client.send(f"/api/jobs/{long}").json["state"] in ("waiting", "running")
     assert client.send(f"/api/jobs/{long}", method="DELETE").json["state"] == "cancelled"
     assert client.send(f"/api/jobs/{long}").json["state"] == "cancelled"

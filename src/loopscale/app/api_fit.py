@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
@@ -12,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 from loopscale.app import schemas
 from loopscale.app.jobs import Job, Jobs
 from loopscale.app.problems import RefusalError, documented
-from loopscale.app.schemas import CompareRequest, FitOptions, NextRequest
+from loopscale.app.schemas import CompareRequest, FitOptions, NextRequest, PreviewOptions, chosen_columns
 from loopscale.app.security import Limits
 from loopscale.errors import InputError
 
@@ -70,6 +71,17 @@ def fit_routes(jobs: Jobs, limits: Limits) -> APIRouter:
         await run_in_threadpool(_check, text, options, limits)
         return _started(jobs.start("fit", {"csv": text, "options": options.model_dump()}))
 
+    @api.post("/preview", response_model=schemas.Preview, responses=documented(415, 422), openapi_extra=CSV_BODY)
+    async def preview_csv(request: Request, options: Annotated[PreviewOptions, Query()]) -> JSONResponse:
+        """Return the first rows of a sweep, and which column is taken for which field."""
+        text = csv_text(await request.body(), options.name, request.headers.get("content-type", ""))
+        return JSONResponse(await run_in_threadpool(preview, text, options))
+
+    @api.get("/template.csv", response_class=Response, responses={**documented(), 200: {"content": {"text/csv": {}}}})
+    def template_csv() -> Response:
+        """Return a CSV file with the columns of a sweep and three rows to replace."""
+        return Response(TEMPLATE, media_type="text/csv")
+
     @api.post("/fits/{id}/compare", status_code=202, response_model=schemas.Job, responses=documented(404, 422, 429))
     async def start_comparison(id: JobId, asked: CompareRequest) -> JSONResponse:  # noqa: A002
         """Compare recurrence mappings on held-out rows of a fitted sweep."""
@@ -114,7 +126,70 @@ def _check(text: str, options: FitOptions, limits: Limits) -> None:
 
     if text.count("\n") > limits.rows + 1:
         raise RefusalError(413, f"{options.name}: more than {limits.rows:,} rows; send fewer")
-    read_sweep(text, options)
+    try:
+        read_sweep(text, options)
+    except InputError as error:
+        raise InputError(_in_page_terms(str(error))) from None
+
+
+TEMPLATE = """run,N_act,N_loop,N_total,E,R,tokens,loss
+small-dense,85000000,60000000,85000000,1,1,2000000000,3.21
+small-looped,85000000,60000000,85000000,1,2,2000000000,3.17
+small-moe,85000000,60000000,500000000,8,1,2000000000,3.05
+"""
+FIELDS = {
+    "loss": ("validation loss (nats per token)", True),
+    "active": ("active parameters", True),
+    "tokens": ("training tokens", True),
+    "flops": ("training FLOPs, instead of tokens", False),
+    "experts": ("experts per active one", False),
+    "recurrence": ("passes through the loop", False),
+    "loop": ("parameters of the loop block", False),
+    "total": ("stored parameters", False),
+    "run": ("name of the run", False),
+}
+"""Fields of a sweep that the page lets one map: what they are, and whether each is needed."""
+PREVIEWED = 5
+
+
+def preview(text: str, options: PreviewOptions) -> dict[str, Any]:
+    """Return how a sweep is read; what prevents a fit is a sentence in it, not an error."""
+    from loopscale.fit.data.read import NAMES, SYMBOLS, csv_columns, find_columns, read_rows
+
+    chosen = chosen_columns(options.columns)
+    table = csv_columns(text, options.name)
+    problem: str | None = None
+    try:
+        found = find_columns(table, chosen, options.name)
+        notes = read_rows(table, chosen, {}, options.name).notes
+    except InputError as error:
+        found, notes, problem = find_columns(table, {}, options.name), (), _in_page_terms(str(error))
+    fields = [
+        {
+            "name": name,
+            "label": label,
+            "symbol": SYMBOLS[name],
+            "required": required,
+            "column": found[name].name if name in found else None,
+            "unit": None if name not in found or found[name].unit is None else f"in {NAMES[found[name].unit or 1.0]}",
+        }
+        for name, (label, required) in FIELDS.items()
+    ]
+    cells = list(zip(*table.values(), strict=True))
+    return {
+        "columns": list(table),
+        "rows": [[str(cell) for cell in row] for row in cells[:PREVIEWED]],
+        "fields": fields,
+        "count": len(cells),
+        "notes": [note[:1].upper() + note[1:] for note in notes],
+        "problem": problem,
+    }
+
+
+def _in_page_terms(sentence: str) -> str:
+    """Return a sentence about columns as the page says it: a drop-down names them, not an argument."""
+    text = re.sub(r"; name it with columns=.*", "; choose the column above", sentence)
+    return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
 
 
 def _sweep(jobs: Jobs, identity: str) -> dict[str, Any]:

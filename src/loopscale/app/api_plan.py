@@ -1,37 +1,58 @@
-"""Laws, predictions and plans: answered at once."""
+"""Routes of the API that answer at once: laws, predictions, plans and compute budgets."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body
+from fastapi import APIRouter, Body, Query
 from fastapi import Path as PathParameter
 from starlette.responses import JSONResponse, Response
 
 from loopscale import __version__
-from loopscale.app.charts import chart_tables
 from loopscale.app.jobs import LawStore, summary
-from loopscale.app.problems import documented
-from loopscale.app.schemas import Choices, Laws, LawSummary, PlanReply, PlanRequest, PredictRequest
+from loopscale.app.plan_reply import plan_reply
+from loopscale.app.problems import RefusalError, documented
+from loopscale.app.schemas import (
+    Choices,
+    ComputeReply,
+    ComputeRequest,
+    Laws,
+    LawSummary,
+    PlanReply,
+    PlanRequest,
+    PredictRequest,
+)
 from loopscale.app.security import Limits
 from loopscale.architecture import RUNG_EXPERTS, RUNG_RECURRENCES, RUNGS
 from loopscale.errors import InputError
 from loopscale.files import finite
 from loopscale.laws import DEFAULT, MAPPINGS, OUTER_LAWS, PUBLISHED, ScalingLaw
-from loopscale.plan import Plan, Prediction, Space, plan, predict
-from loopscale.plan.text import sentences
+from loopscale.plan import (
+    DEVICES,
+    PRESETS,
+    Plan,
+    Prediction,
+    Space,
+    device_flops,
+    ladder_space,
+    plan,
+    predict,
+    training_cost,
+)
+from loopscale.plan.devices import UTILISATION
+from loopscale.quantities import format_bytes, format_count, fraction_of
 
 LawName = Annotated[str, PathParameter(max_length=80)]
 
 
-def plan_routes(laws: LawStore, limits: Limits) -> APIRouter:
-    """Return the routes that compute at once."""
+def plan_routes(laws: LawStore, limits: Limits, sweep: str | None = None) -> APIRouter:
+    """Return the routes that compute at once; ``sweep`` names the live sweep, if one is shown."""
     api = APIRouter(prefix="/api", tags=["plan"])
 
     @api.get("/choices", response_model=Choices, responses=documented())
     def get_choices() -> JSONResponse:
-        """Return what requests may choose from."""
-        return JSONResponse(_choices(limits))
+        """Return the values that requests may choose from."""
+        return JSONResponse(_choices(limits, sweep))
 
     @api.get("/laws", response_model=Laws, responses=documented())
     def list_laws() -> JSONResponse:
@@ -40,62 +61,103 @@ def plan_routes(laws: LawStore, limits: Limits) -> APIRouter:
 
     @api.post("/laws", response_model=LawSummary, responses=documented(422))
     def add_law(law: Annotated[dict[str, Any], Body(description="The content of a law file.")]) -> JSONResponse:
-        """Check a law of one's own, and keep it for plans to name by its id."""
+        """Check a law and keep it, so that plans can name it by its id."""
         read = laws.read(law)
         return JSONResponse(summary(laws.add(read), read))
 
     @api.get("/laws/{name}", responses=documented(404, 422))
     def get_law(name: LawName) -> dict[str, Any]:
-        """Return a law file: a published law, or one that was sent."""
+        """Return the content of a law file: a published law, or one that was sent."""
         return laws.find(name).to_dict()
+
+    @api.get("/compute", response_model=ComputeReply, responses=documented(422))
+    def get_compute(asked: Annotated[ComputeRequest, Query()]) -> JSONResponse:
+        """Return the training compute of devices over days, or of an amount of money."""
+        return JSONResponse(compute_reply(asked))
 
     @api.post("/predict", response_model=Prediction, responses=documented(404, 422))
     def predict_loss(asked: PredictRequest) -> JSONResponse:
         """Predict the loss of one model."""
         model = asked.model()
-        found = predict(
+        prediction = predict(
             model, asked.training_tokens(model), asked.recurrence, laws.find(asked.law), extrapolate=asked.extrapolate
         )
-        return JSONResponse(finite(found.to_dict()))
+        return JSONResponse(finite(prediction.to_dict()))
 
     @api.post("/plan", response_model=PlanReply, responses=documented(404, 422))
-    def make_a_plan(asked: PlanRequest) -> JSONResponse:
-        """Choose the model to train under a budget; the charts asked for come with it."""
-        found = make_plan(asked, laws.find(asked.law), limits)
-        return JSONResponse(
-            finite(
-                {
-                    "plan": found.to_dict(asked.top),
-                    "words": _words(found),
-                    "charts": chart_tables(found, asked.charts),
-                }
-            )
-        )
+    def plan_json(asked: PlanRequest) -> JSONResponse:
+        """Choose the model to train under a budget; the requested charts come with it."""
+        law = laws.find(asked.law)
+        if asked.design is None:
+            return JSONResponse(finite(plan_reply(make_plan(asked, law, limits), asked)))
+        return JSONResponse(finite(plan_reply(*_given(asked, law, limits))))
 
     @api.post(
         "/plan.csv", response_class=Response, responses={**documented(404, 422), 200: {"content": {"text/csv": {}}}}
     )
     def plan_csv(asked: PlanRequest) -> Response:
-        """Return the ranked candidates of a plan as CSV, as many as `top` says."""
+        """Return the ranked candidates of a plan as CSV, the first ``top``."""
         found = make_plan(asked, laws.find(asked.law), limits)
         return Response(found.table(asked.top).csv(), media_type="text/csv")
+
+    @api.post(
+        "/plan.html", response_class=Response, responses={**documented(404, 422), 200: {"content": {"text/html": {}}}}
+    )
+    def plan_html(asked: PlanRequest) -> Response:
+        """Return the report of a plan, one self-contained page."""
+        from loopscale.figures.reports import plan_report  # imports matplotlib, which the first page does not need
+
+        law = laws.find(asked.law)
+        report = plan_report(make_plan(asked, law, limits).to_dict(), law)
+        # Shown by this server, it might load nothing but its own styles; it is meant to be saved.
+        return Response(
+            report.html(), media_type="text/html", headers={"content-disposition": "attachment; filename=plan.html"}
+        )
 
     return api
 
 
 def make_plan(asked: PlanRequest, law: ScalingLaw, limits: Limits) -> Plan:
-    """Return the plan, unless its space is larger than one client may have."""
+    """Return the plan; refuse a space that is too large, and withhold an answer far beyond the data."""
     space = asked.space()
-    _check_size(space, law, limits)
-    return plan(
-        asked.budget(),
-        space,
+    if space is not None:
+        _check_size(space, law, limits)
+    if law.degenerate and not (asked.extrapolate or asked.allow_degenerate):
+        raise RefusalError(
+            422,
+            f"the fit of law {law.name} is degenerate: {'; '.join(law.degenerate)}. Plans with it can be far off; "
+            "fit it to more data or with a simpler form first",
+            "extrapolate",
+        )
+    found = plan(asked.budget(), space, law, eps=asked.eps, rule=asked.rule, extrapolate=True, allow_degenerate=True)
+    if found.trust is not None and found.trust.level == "beyond" and not asked.extrapolate:
+        raise RefusalError(
+            422,
+            f"the best design, {found.choice.label}, lies more than 10x beyond the data that law {law.name} was "
+            f"fitted on ({'; '.join(found.trust.reasons)}). Measure runs nearer to it first: the Fit view, or "
+            "`loopscale next`, chooses them",
+            "extrapolate",
+        )
+    return found
+
+
+def _given(asked: PlanRequest, law: ScalingLaw, limits: Limits) -> tuple[Plan, PlanRequest, str]:
+    """Return the plan of one given design, whatever limits rule it out, and its verdict among all designs."""
+    rung, experts, recurrence = asked.given_design()
+    budget = asked.budget()
+    lifted = type(budget)(**{**budget.to_dict(), "memory": None, "inference_flops": None})
+    one = plan(
+        lifted,
+        ladder_space([rung], [experts], [recurrence]),
         law,
         eps=asked.eps,
         rule=asked.rule,
-        extrapolate=asked.extrapolate,
-        allow_degenerate=asked.allow_degenerate,
+        extrapolate=True,
+        allow_degenerate=True,
     )
+    everything = make_plan(asked.model_copy(update={"design": None, "extrapolate": True}), law, limits)
+    verdicts = {row.label: row.verdict for row in everything.candidates()}
+    return one, asked, verdicts.get(one.choice.label, "not in the search space")
 
 
 def _check_size(space: Space, law: ScalingLaw, limits: Limits) -> None:
@@ -110,12 +172,29 @@ def _check_size(space: Space, law: ScalingLaw, limits: Limits) -> None:
         )
 
 
-def _words(found: Plan) -> dict[str, str]:
-    said = sentences(found)
-    return {**said, "certainty": said["confidence"]}
+def compute_reply(asked: ComputeRequest) -> dict[str, Any]:
+    """Return the training compute that devices reach over days or for money, and what it costs, in a sentence."""
+    utilisation = UTILISATION if asked.utilisation is None else fraction_of(asked.utilisation, "utilisation")
+    if asked.dollars is not None:
+        if asked.price is None:
+            raise InputError("price: give dollars per GPU-hour together with the dollars in total")
+        hours = asked.dollars / asked.price
+    elif asked.gpus is None or asked.days is None:
+        raise InputError("gpus: give GPUs and days, or dollars in total and per GPU-hour")
+    else:
+        hours = asked.gpus * asked.days * 24
+    flops = device_flops(hours, asked.device, utilisation)
+    cost = training_cost(flops, asked.device, 1, utilisation, asked.price)
+    money = "" if cost.dollars is None else f", ${cost.dollars:,.0f}"
+    text = (
+        f"{format_count(hours)} hours on {asked.device} at {utilisation:.0%} of its peak: {flops:.3g} FLOPs, "
+        f"{format_count(cost.kilowatt_hours)} kWh{money}."
+    )
+    energy = cost.kilowatt_hours
+    return {"flops": flops, "hours": hours, "kilowatt_hours": energy, "dollars": cost.dollars, "text": text}
 
 
-def _choices(limits: Limits) -> dict[str, Any]:
+def _choices(limits: Limits, sweep: str | None) -> dict[str, Any]:
     return {
         "version": __version__,
         "rungs": list(RUNGS),
@@ -123,6 +202,17 @@ def _choices(limits: Limits) -> dict[str, Any]:
         "recurrences": list(RUNG_RECURRENCES),
         "mappings": list(MAPPINGS),
         "outer_laws": list(OUTER_LAWS),
+        "devices": list(DEVICES),
+        "utilisation": f"{UTILISATION:.0%}",
+        "presets": [_preset(name, values) for name, values in PRESETS.items()],
+        "sweep": sweep,
         "upload_bytes": limits.upload,
         "rows": limits.rows,
     }
+
+
+def _preset(name: str, values: Any) -> dict[str, Any]:
+    texts = {"memory": format_bytes, "bits": "{:g}".format, "context": "{:.0f}".format}
+    limits = {field: texts[field](value) for field, value in values.items() if field in texts}
+    about = ", ".join(f"{text} {'bits' if field == 'bits' else field}" for field, text in limits.items())
+    return {"name": name, "label": f"{name} ({about})", "limits": limits}

@@ -1,4 +1,4 @@
-"""Jobs: work in processes of their own, a few at a time, with progress, a time limit, and a way to stop them."""
+"""Jobs run in their own processes, a few at a time, with progress, a time limit and a way to stop them; laws kept."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SUMMARY = ("name", "source", "note", "outer", "mapping", "coefficients", "units"
 
 
 class LawStore:
-    """Laws by name or id; of clients' own, the latest are kept."""
+    """Laws by name or id; of the laws that clients send, the latest are kept."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -67,14 +67,23 @@ class LawStore:
 
 
 def summary(identity: str, law: ScalingLaw) -> dict[str, Any]:
-    """Return what a person chooses a law by; its resamples only counted."""
+    """Return what a person needs to choose a law; its resampled laws are only counted."""
     data = law.to_dict()
     return {
         "id": identity,
         "form": str(law.form),
         "resamples": 0 if law.resamples is None else len(law.resamples),
         **{name: data[name] for name in SUMMARY},
+        "about": _about(law),
     }
+
+
+def _about(law: ScalingLaw) -> str:
+    source = f"{law.source}. " if law.source else ""
+    error = "States no RMSE" if law.rmse is None else f"RMSE {law.rmse:.3g} nats"
+    uncertainty = "no resampled laws" if law.resamples is None else f"{len(law.resamples)} resampled laws"
+    form = str(law.form)
+    return f"{source}{form[:1].upper()}{form[1:]}. {error}; {uncertainty}."
 
 
 LINE = 64_000_000
@@ -84,13 +93,13 @@ OPEN = ("waiting", "running")
 
 @dataclass
 class Job:
-    """One piece of work and how far it is."""
+    """One piece of work and its state."""
 
     kind: str
     task: dict[str, Any] = field(repr=False)
     id: str = field(default_factory=lambda: secrets.token_urlsafe(9))
     state: str = "waiting"
-    stage: str = "Waiting for its turn"
+    stage: str = "Waiting for a free worker"
     done: int = 0
     total: int = 0
     error: str | None = None
@@ -103,7 +112,7 @@ class Job:
         return {name: getattr(self, name) for name in names}
 
     def end(self, state: str, error: str | None = None) -> None:
-        """Note how it ended, unless that is known already."""
+        """Record how it ended, unless it has ended already."""
         if self.state in OPEN:
             self.state, self.error = state, error
 
@@ -114,12 +123,12 @@ class Jobs:
     def __init__(self, limits: Limits, finished: Callable[[Job], None]) -> None:
         self._limits = limits
         self._finished = finished
-        """Called with every job that is done, before clients see it."""
+        """Called with every job that is done, before clients can see its result."""
         self._jobs: dict[str, Job] = {}
         self._slots = asyncio.Semaphore(limits.workers)
 
     def start(self, kind: str, task: dict[str, Any]) -> Job:
-        """Take on a job, or refuse it where too many wait."""
+        """Start a job, or refuse it if too many are waiting."""
         unfinished = sum(job.state in OPEN for job in self._jobs.values())
         if unfinished >= self._limits.workers + self._limits.waiting:
             raise RefusalError(429, f"{unfinished} jobs are under way or waiting; try again when some are done")
@@ -148,8 +157,8 @@ class Jobs:
     async def close(self) -> None:
         """Stop all jobs."""
         running = [job.running for job in self._jobs.values() if job.running is not None]
-        for each in running:
-            each.cancel()
+        for task in running:
+            task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
 
     async def _run(self, job: Job) -> None:
@@ -174,15 +183,15 @@ class Jobs:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
-        job.end("failed", "the worker stopped without an answer; the server's log says why")
+        job.end("failed", "the worker process stopped without a result; see the server's log")
 
-    def _take(self, job: Job, said: dict[str, Any]) -> None:
-        if "stage" in said:
-            job.stage, job.done, job.total = said["stage"], said["done"], said["total"]
-        elif "error" in said:
-            job.end("failed", said["error"])
+    def _take(self, job: Job, message: dict[str, Any]) -> None:
+        if "stage" in message:
+            job.stage, job.done, job.total = message["stage"], message["done"], message["total"]
+        elif "error" in message:
+            job.end("failed", message["error"])
         else:
-            job.result = said["result"]
+            job.result = message["result"]
             self._finished(job)
             job.end("done")
 
@@ -193,7 +202,7 @@ class Jobs:
 
 
 async def _worker() -> asyncio.subprocess.Process:
-    # -P: a folder that the server happens to run in must not shadow any module.
+    # -P: files in the current folder must not shadow modules.
     return await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", "loopscale.app.worker"),
         stdin=asyncio.subprocess.PIPE,

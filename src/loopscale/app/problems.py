@@ -1,4 +1,4 @@
-"""Every refusal is one sentence, in one shape."""
+"""Refusals of the API: one sentence each, in one format."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from loopscale.errors import InputError, shown
 class Problem(BaseModel):
     """Why a request was refused."""
 
-    error: str = Field(description="One sentence: what was found, and what would do.")
-    field: str | None = Field(default=None, description="The field of the request that it is about, if it is one.")
+    error: str = Field(description="One sentence: what was found, and what to do.")
+    field: str | None = Field(default=None, description="The field of the request that caused it, if one did.")
 
 
 class RefusalError(Exception):
-    """A refusal with a status of its own."""
+    """A refusal with its own status, and the field of the request that it is about."""
 
-    def __init__(self, status: int, sentence: str) -> None:
+    def __init__(self, status: int, sentence: str, field: str | None = None) -> None:
         super().__init__(sentence)
         self.status = status
+        self.field = field
 
 
 def refused(status: int, sentence: str, field: str | None = None) -> JSONResponse:
@@ -41,7 +42,7 @@ def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 def handle_problems(app: FastAPI) -> None:
-    """Have the application answer every bad request in one sentence."""
+    """Make the application answer every bad request in one sentence."""
     app.add_exception_handler(InputError, _input_error)
     app.add_exception_handler(RefusalError, _refusal)
     app.add_exception_handler(RequestValidationError, _invalid)
@@ -54,7 +55,7 @@ async def _input_error(_: Request, error: Exception) -> JSONResponse:
 
 async def _refusal(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RefusalError)
-    return refused(error.status, str(error))
+    return refused(error.status, str(error), error.field)
 
 
 async def _http_error(request: Request, error: Exception) -> JSONResponse:
@@ -70,7 +71,7 @@ async def _http_error(request: Request, error: Exception) -> JSONResponse:
 
 
 def _methods(request: Request) -> list[str]:
-    """Return what the API offers at this path: the page's files, mounted last, would claim it for themselves."""
+    """Return the methods that the API offers at this path; the page's files are mounted over all paths."""
     described = request.app.openapi()["paths"]
     matching = [path for path in described if compile_path(path)[0].fullmatch(request.url.path)]
     return sorted(method.upper() for path in matching for method in described[path])
@@ -88,7 +89,7 @@ async def _invalid(_: Request, error: Exception) -> JSONResponse:
 
 
 def _where(location: Sequence[Any]) -> str:
-    """Return a field's name as the client wrote it, without the words that pydantic adds for its own branches."""
+    """Return a field's name as the client wrote it, without the names that pydantic adds for branches of a type."""
     named = [str(part) for part in location[1:] if isinstance(part, int) or str(part).isidentifier()]
     return ".".join(named)
 

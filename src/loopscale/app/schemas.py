@@ -1,12 +1,13 @@
-"""What clients may ask, typed."""
+"""Requests and replies of the API, with their types and limits."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+import json
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, Field
 
+from loopscale import schemas
 from loopscale.architecture import (
     RUNG_EXPERTS,
     RUNG_RECURRENCES,
@@ -21,47 +22,17 @@ from loopscale.architecture import (
 )
 from loopscale.errors import InputError
 from loopscale.laws import DEFAULT, MAPPINGS, OUTER_LAWS
-from loopscale.plan import Budget, Candidate
-from loopscale.plan.files import TrustRecord
-from loopscale.quantities import parse_bits, parse_bytes, parse_count
+from loopscale.plan import Budget
+from loopscale.plan.files import PlanFile
+from loopscale.schemas import Record
 
-
-def _quantity(parse: Callable[[str, str], float], like: str) -> Any:
-    """Return the type of a positive number that may also be written as text, like ``like``."""
-
-    def read(value: object) -> object:
-        if not isinstance(value, str):
-            return value
-        try:
-            return parse(value, "§")
-        except InputError as error:
-            raise ValueError(str(error).removeprefix("§: ")) from None
-
-    schema = {
-        "anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string", "maxLength": 40}],
-        "example": like,
-    }
-    return Annotated[float, Field(gt=0, lt=1e40), BeforeValidator(read), WithJsonSchema(schema)]
-
-
-if TYPE_CHECKING:
-    Count: TypeAlias = float
-    Bytes: TypeAlias = float
-    Bits: TypeAlias = float
-else:
-    Count = _quantity(parse_count, "5e21")
-    Bytes = _quantity(parse_bytes, "3GB")
-    Bits = _quantity(parse_bits, "int4")
-Whole = Annotated[int, Field(ge=1, le=10_000_000)]
+Count = Annotated[schemas.Count, Field(lt=1e40)]
+Bytes = Annotated[schemas.Bytes, Field(lt=1e40)]
+Bits = schemas.Bits
+Whole = Annotated[int, schemas.Between(1, 10_000_000)]
 Experts = Annotated[float, Field(ge=1, le=1e6)]
 Passes = Annotated[int, Field(ge=1, le=1000)]
 Name = Annotated[str, Field(min_length=1, max_length=80, pattern=r"^[^\x00-\x1f/\\]+$")]
-
-
-class Strict(BaseModel):
-    """A request: unknown fields are refused, and a number is a number."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
 
 
 LawChoice = Annotated[
@@ -78,20 +49,20 @@ else:
 Counts = Literal["without-embeddings", "with-embeddings"]
 
 
-class BudgetFields(Strict):
-    """What there is to spend."""
+class BudgetFields(Record):
+    """The limits of a plan."""
 
     flops: Count | None = Field(None, description="Training compute, like 5e21.")
-    tokens: Count | None = Field(None, description="Training tokens, when they are given.")
-    max_tokens: Count | None = Field(None, description="The most tokens there are to train on.")
+    tokens: Count | None = Field(None, description="Training tokens, when they are fixed.")
+    max_tokens: Count | None = Field(None, description="Training tokens available.")
     memory: Bytes | None = Field(None, description="Bytes for weights, and for the KV cache with context.")
     bits: Bits = Field(16.0, description="Bits per weight.")
     context: Whole | None = Field(None, description="Context length whose KV cache counts as memory.")
     batch: Whole = 1
     kv_bits: Bits = 16.0
     kept_passes: Whole | None = Field(None, description="Passes that keep a KV cache of their own.")
-    inference_flops: Count | None = Field(None, description="The most FLOPs a generated token may cost.")
-    serve_tokens: Count | None = Field(None, description="Tokens served over the model's life.")
+    inference_flops: Count | None = Field(None, description="Max inference FLOPs per token.")
+    serve_tokens: Count | None = Field(None, description="Lifetime inference tokens, charged to the compute budget.")
 
     def budget(self) -> Budget:
         """Return the planner's budget."""
@@ -107,8 +78,10 @@ class SpaceFields(BudgetFields):
     experts: list[Experts] = Field(list(RUNG_EXPERTS), min_length=1, max_length=16)
     recurrences: list[Passes] = Field(list(RUNG_RECURRENCES), min_length=1, max_length=32)
 
-    def space(self) -> Space:
-        """Return the planner's design space."""
+    def space(self) -> Space | None:
+        """Return the design space; None where the request leaves it to the planner, which suits it to the law."""
+        if not self.model_fields_set & {"rungs", "continuous", "experts", "recurrences"}:
+            return None
         if self.continuous:
             if self.rungs is not None:
                 raise InputError("rungs and continuous both state the sizes; give one")
@@ -126,15 +99,49 @@ class PlanRequest(SpaceFields):
     """A plan to make."""
 
     law: LawChoice = DEFAULT
-    eps: float | None = Field(None, ge=0, le=10, description="Least gain that justifies a step; else the law's RMSE.")
+    eps: float | None = Field(None, ge=0, le=10, description="Minimum gain per step; without one, the law's RMSE.")
     rule: Literal["paper", "loss"] = "paper"
     extrapolate: bool = Field(False, description="Answer even more than 10x beyond what the law was fitted on.")
     allow_degenerate: bool = Field(False, description="Use a law whose fit was degenerate all the same.")
     top: int = Field(20, ge=1, le=500, description="Ranked candidates to return.")
     charts: list[Chart] = Field([], max_length=7, description="Tables for charts to return with the plan.")
+    centre: Count | None = Field(None, description="Compute that charts over compute are drawn around.")
+    design: Annotated[str, Field(max_length=80)] | None = Field(
+        None, description="One design to describe instead of the best, as RUNG:EXPERTS:RECURRENCE."
+    )
+
+    def given_design(self) -> tuple[str, float, int]:
+        """Return the design that is described instead of the best one."""
+        from loopscale.plan.devices import parse_reference
+
+        architecture, recurrence = parse_reference(self.design or "")
+        return architecture.name, architecture.experts, recurrence
 
 
-class PredictRequest(Strict):
+class ComputeRequest(BaseModel):
+    """Training compute as people have it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    device: Name = Field("h100", description="An accelerator, like h100.")
+    gpus: float | None = Field(None, gt=0, le=1e7, description="How many of them.")
+    days: float | None = Field(None, gt=0, le=1e5)
+    utilisation: Annotated[str, Field(max_length=20)] | None = Field(None, description="Like 0.4 or 40%.")
+    price: float | None = Field(None, gt=0, le=1e6, description="Dollars per GPU-hour.")
+    dollars: float | None = Field(None, gt=0, le=1e13, description="Dollars in total, instead of GPUs and days.")
+
+
+class ComputeReply(BaseModel):
+    """Training compute, and what it takes."""
+
+    flops: float
+    hours: float
+    kilowatt_hours: float
+    dollars: float | None
+    text: str
+
+
+class PredictRequest(Record):
     """One model whose loss to predict."""
 
     law: LawChoice = DEFAULT
@@ -174,22 +181,67 @@ class FitOptions(BaseModel):
     mapping: Mapping | None = Field(None, description="Recurrence mapping.")
     outer: Outer | None = Field(None, description="Outer law.")
     counts: Counts = Field("without-embeddings", description="What the file's parameter counts include.")
+    columns: Annotated[str, Field(max_length=2000)] = Field(
+        "{}", description='Columns of the file by field, as JSON: {"loss": "val_loss"}.'
+    )
     resamples: int = Field(100, ge=10, le=1000, description="Refits on resampled runs, for intervals.")
     seed: int = Field(0, ge=0, le=1_000_000)
 
 
-class CompareRequest(Strict):
-    """Rows of a fitted sweep to predict unseen."""
+def chosen_columns(text: str) -> dict[str, str]:
+    """Return the columns that a client chose, by field, from JSON."""
+    try:
+        chosen = json.loads(text)
+    except ValueError:
+        chosen = None
+    if not isinstance(chosen, dict) or not all(isinstance(name, str) for name in chosen.values()):
+        raise InputError("columns: send a JSON object that names a column for each field")
+    return {str(field): name for field, name in chosen.items() if name}
+
+
+class PreviewOptions(BaseModel):
+    """How to read a sweep for its preview."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: Name = "runs"
+    columns: Annotated[str, Field(max_length=2000)] = "{}"
+
+
+class FieldPreview(BaseModel):
+    """A field of a sweep and the column that holds it."""
+
+    name: str
+    label: str
+    symbol: str
+    required: bool
+    column: str | None
+    unit: str | None = Field(description="How its numbers are read.")
+
+
+class Preview(BaseModel):
+    """The first rows of a sweep and how its columns are read."""
+
+    columns: list[str]
+    rows: list[list[str]]
+    fields: list[FieldPreview]
+    count: int
+    notes: list[str]
+    problem: str | None = Field(description="Why the sweep cannot be fitted as it is read, in one sentence.")
+
+
+class CompareRequest(Record):
+    """Rows of a fitted sweep to hold out."""
 
     hold_out: list[Annotated[str, Field(max_length=40)]] = Field([], max_length=8, description="Like R=16 or D>400B.")
     folds: int = Field(5, ge=0, le=20, description="Cross-validation by run; 0 for none.")
 
 
-class NextRequest(Strict):
-    """Which runs to add to a fitted sweep, to be surer of a plan."""
+class NextRequest(Record):
+    """Runs to add to a fitted sweep, to reduce the uncertainty of a plan."""
 
     budget: Count = Field(description="FLOPs for new runs.")
-    plan: PlanRequest = Field(description="The plan to make sure of; its law is the fitted one.")
+    plan: PlanRequest = Field(description="The plan whose uncertainty to reduce; its law is the fitted one.")
     goal: Literal["choice", "predictions"] = "choice"
     most: int = Field(20, ge=1, le=200, description="The most runs to choose.")
 
@@ -213,6 +265,7 @@ class LawSummary(BaseModel):
     rmse: float | None
     range: dict[str, list[float | None]]
     resamples: int = Field(description="How many resampled laws it carries.")
+    about: str = Field(description="Source, form, RMSE and uncertainty, in a few sentences.")
 
 
 class Laws(BaseModel):
@@ -231,73 +284,52 @@ class Choices(BaseModel):
     recurrences: list[int]
     mappings: list[str]
     outer_laws: list[str]
+    devices: list[str]
+    utilisation: str
+    presets: list[dict[str, Any]]
+    sweep: str | None = Field(description="The name of the live sweep, if one is shown.")
     upload_bytes: int
     rows: int
 
 
-class Vote(BaseModel):
-    """How many resampled laws choose a design."""
-
-    design: str
-    share: float
-
-
-class Plan(BaseModel):
+class PlanDocument(PlanFile):
     """A plan, as ``loopscale plan --json`` prints it."""
 
     kind: Literal["plan"]
     schema_: int = Field(alias="schema")
-    law: str
-    rule: str
-    eps: float
-    budget: dict[str, float | None]
-    choice: Candidate
-    lead: float | None
-    agreement: float | None
-    votes: list[Vote]
-    rivals: list[Candidate]
-    candidates: list[Candidate]
-    candidates_in_all: int
-    pareto: dict[str, list[dict[str, float | str | None]]]
-    interval: dict[str, float | str] | None = Field(description="90% interval of the loss, and what it rests on.")
-    trust: TrustRecord | None = Field(description="How far the prediction can be trusted, and why.")
-    edge: list[dict[str, Any]] = Field(description="Axes on which the choice is the last value searched.")
-    binding: list[str] = Field(description="Limits of which twice as much would lower the loss.")
-    sensitivities: list[dict[str, float | str]] = Field(description="What twice as much of each limit buys.")
-    next_best: dict[str, float | str] | None = Field(description="The nearest better design and what it needs.")
-    unspent_flops: float
-    sentences: dict[str, str] = Field(description="The plan in sentences, as `loopscale plan` prints them.")
-
-
-class Words(BaseModel):
-    """The plan in sentences, as ``loopscale plan`` prints them."""
-
-    answer: str
-    costs: str
-    confidence: str
-    certainty: str
-    trust: str
-    prices: str
-    edge: str
-    legend: str
 
 
 class PlanReply(BaseModel):
-    """A plan with its words and the charts that were asked for."""
+    """A plan and what the page shows of it."""
 
-    plan: Plan
-    words: Words
+    plan: PlanDocument
+    sentences: dict[str, str] = Field(description="The plan in sentences, by subject.")
+    trust: dict[str, Any] = Field(description="The level of trust, that level in words, and the reasons.")
+    limits: list[dict[str, Any]] = Field(description="What binds, and what twice as much would buy.")
+    memory: dict[str, float | None] = Field(description="Bytes of weights, embeddings and KV cache, and the limit.")
+    copied: dict[str, str] = Field(alias="copy", description="The plan as a command, as Python, as a training file.")
+    verdict: str = Field(description="What the search says of the design: chosen, or why not.")
     charts: dict[str, Columns]
 
 
+class SweepReply(BaseModel):
+    """A sweep while it runs."""
+
+    progress: dict[str, float | int | None]
+    text: str
+    runs: list[dict[str, Any]]
+    points: Columns
+    law: str
+
+
 class Job(BaseModel):
-    """Work that goes on after the answer: ask again with its id."""
+    """Work that continues after the reply: ask for its state with its id."""
 
     id: str
     kind: Literal["fit", "comparison", "design"]
     state: Literal["waiting", "running", "done", "failed", "cancelled"]
-    stage: str = Field(description="What it does now, in a few words.")
+    stage: str = Field(description="The current stage, in a few words.")
     done: int
     total: int
     error: str | None = Field(description="Why it failed, in one sentence.")
-    result: dict[str, Any] | None = Field(description="What it found, once it is done.")
+    result: dict[str, Any] | None = Field(description="The result, once it is done.")

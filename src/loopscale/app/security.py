@@ -1,4 +1,4 @@
-"""Who may talk to the server, and how much: hosts, origins, sizes and times are checked before anything is read."""
+"""Checks before a request is read: its host, its origin, its size and the time it takes to arrive."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ class Limits:
     upload: int = 4_000_000
     """The largest request: a sweep or a law file."""
     upload_seconds: float = 20.0
-    """The longest that a client may take to send its request."""
+    """The longest time a client may take to send its request."""
     rows: int = 20_000
     """The most rows of a sweep."""
     evaluations: int = 4_000_000
     """Candidates times laws of one plan."""
     threads: int = 4
-    """Answers that compute at the same time; more would only wait for one another, and hold memory."""
+    """Answers computed at the same time; more would wait for one another and hold memory."""
     resamples: int = 2_000
     """Resampled laws that one law may carry."""
     job_seconds: float = 300.0
-    """The longest that a fit, a comparison or a choice of runs may compute."""
+    """The longest time a fit, a comparison or a choice of runs may take."""
     workers: int = 2
-    """Jobs that compute at the same time."""
+    """Jobs that run at the same time."""
     waiting: int = 16
-    """Jobs that may wait for their turn."""
+    """Jobs that may wait for a free worker."""
     jobs: int = 64
     """Finished jobs that are remembered, the latest ones."""
     laws: int = 64
@@ -46,7 +46,7 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 DRAINED = 16
 """How many times the largest request is taken from a client before the connection ends."""
 HEADERS = {
-    # Charts are SVG with style elements of their own; everything else comes from this server.
+    # The page sets styles of elements; everything else comes from this server.
     "content-security-policy": "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
@@ -69,11 +69,11 @@ class Guard:
 
     def __init__(self, app: ASGIApp, hosts: Iterable[str], limits: Limits) -> None:
         self.app = app
-        self.hosts = {each.lower() for each in hosts}
+        self.hosts = {host.lower() for host in hosts}
         self.limits = limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or refuse it in a sentence."""
+        """Forward a request, or refuse it in one sentence."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -89,7 +89,7 @@ class Guard:
         else:
             await self.app(scope, _Replay(body, receive), _with_headers(send))
             return
-        reply.headers["connection"] = "close"  # whatever else comes on this line is not read
+        reply.headers["connection"] = "close"  # the rest of this connection is not read
         await reply(scope, receive, _with_headers(send))
 
     def _foreign(self, scope: Scope) -> str | None:
@@ -102,7 +102,7 @@ class Guard:
         return None
 
     async def _body(self, receive: Receive) -> bytes:
-        """Read the whole request; of one that is too large no more is kept."""
+        """Read the whole request; one that is too large is not kept."""
         parts, size, most = list[bytes](), 0, self.limits.upload
         async with asyncio.timeout(self.limits.upload_seconds):
             while True:
@@ -111,7 +111,7 @@ class Guard:
                 size += len(part)
                 if size <= most:
                     parts.append(part)
-                # A client that is cut off while it sends never reads the answer: take some more, and drop it.
+                # A client that is cut off while sending never reads the reply: receive some more, and drop it.
                 if size > DRAINED * most or (size > most and not message.get("more_body", False)):
                     raise _TooLargeError
                 if not message.get("more_body", False):
@@ -123,7 +123,7 @@ class _TooLargeError(Exception):
 
 
 class _Replay:
-    """Hands a request that was read out to the application, then whatever comes after it."""
+    """Gives the application a request that was read already, then what follows it."""
 
     def __init__(self, body: bytes, receive: Receive) -> None:
         self.first: Message | None = {"type": "http.request", "body": body, "more_body": False}

@@ -1,4 +1,4 @@
-"""The explorer's server: the API, the page, and the guard before both."""
+"""The explorer's server: the API and the page, behind the checks of every request."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 from anyio import to_thread
 from fastapi import FastAPI
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.staticfiles import StaticFiles
 
 from loopscale import __version__
@@ -16,13 +17,16 @@ from loopscale.app.api_plan import plan_routes
 from loopscale.app.jobs import Job, Jobs, LawStore
 from loopscale.app.problems import handle_problems
 from loopscale.app.security import LOOPBACK, Guard, Limits
+from loopscale.app.sweep import LiveSweep, sweep_routes
 from loopscale.laws import ScalingLaw
 
 STATIC = Path(__file__).parent / "static"
 
 
-def create_app(hosts: Iterable[str] = LOOPBACK, limits: Limits | None = None) -> FastAPI:
-    """Return the application; it answers requests for ``hosts`` only."""
+def create_app(
+    hosts: Iterable[str] = LOOPBACK, limits: Limits | None = None, sweep: str | Path | None = None
+) -> FastAPI:
+    """Return the application; it answers requests for ``hosts`` only, and shows the sweep in a folder, if given."""
     limits = limits or Limits()
     laws = LawStore(limits)
 
@@ -48,8 +52,10 @@ def create_app(hosts: Iterable[str] = LOOPBACK, limits: Limits | None = None) ->
         lifespan=lifespan,
     )
     handle_problems(app)
-    app.include_router(plan_routes(laws, limits))
+    live = None if sweep is None else LiveSweep(Path(sweep))
+    app.include_router(plan_routes(laws, limits, None if live is None else live.name))
     app.include_router(fit_routes(jobs, limits))
-    app.mount("/", StaticFiles(directory=STATIC, html=True))
+    app.include_router(sweep_routes(live))
+    app.mount("/", GZipMiddleware(StaticFiles(directory=STATIC, html=True), minimum_size=500))
     app.add_middleware(Guard, hosts=hosts, limits=limits)
     return app

@@ -1,6 +1,6 @@
-"""A job in a process of its own: ``python -m loopscale.app.worker`` reads one task and writes lines of JSON.
+"""A job in its own process: ``python -m loopscale.app.worker`` reads one task and writes lines of JSON.
 
-A process can be stopped at any moment, and a long fit in it leaves the server free to answer others.
+A process can be stopped at any moment, and a long fit in it does not delay the server's other answers.
 """
 
 from __future__ import annotations
@@ -13,33 +13,37 @@ from typing import Any
 
 import numpy as np
 
-from loopscale.app.schemas import CompareRequest, FitOptions, NextRequest
+from loopscale.app.schemas import CompareRequest, FitOptions, NextRequest, chosen_columns
 from loopscale.errors import InputError
 from loopscale.files import finite
 from loopscale.fit import Fit, Observations, fit, identification, residuals_by_axis
 from loopscale.fit.compare import compare, suggest_slices
-from loopscale.laws import Counting
+from loopscale.laws import Counting, costs
 from loopscale.next.candidates import Goal, Target, ladder_candidates
 from loopscale.next.choose import next_runs
 from loopscale.plan import plan
 
-Say = Callable[[str, int, int], None]
-"""Told what goes on, how much of it is done, and of how much."""
+Report = Callable[[str, int, int], None]
+"""Called with the current stage, how much of it is done, and the total."""
 SHOWN = 2_000
 """Rows of a sweep that a chart shows."""
+OUTLIER = 4.0 / 0.6745
+"""Residuals above four standard deviations, as the median tells them, are outliers."""
 AVERAGED = 16
-"""Refits that a choice of runs is averaged over, as `loopscale next` does."""
+"""Refits that a choice of runs is averaged over, as in `loopscale next`."""
 
 
 def read_sweep(text: str, options: FitOptions) -> Observations:
     """Read a sweep that a client sent."""
-    return Observations.from_csv(text, source=options.name, counts=Counting(options.counts))
+    return Observations.from_csv(
+        text, source=options.name, counts=Counting(options.counts), columns=chosen_columns(options.columns)
+    )
 
 
-def fit_work(text: str, options: FitOptions, say: Say) -> dict[str, Any]:
-    """Fit a sweep, resample it, and look at what is left over."""
-    found = _fitted(text, options, options.resamples, say)
-    say("Looking at what is left over", 0, 0)
+def fit_work(text: str, options: FitOptions, report: Report) -> dict[str, Any]:
+    """Fit a sweep, resample it, and return the law with its diagnostics."""
+    found = _fitted(text, options, options.resamples, report)
+    report("Computing diagnostics", 0, 0)
     data = found.observations
     return {
         **found.to_dict(),
@@ -52,27 +56,28 @@ def fit_work(text: str, options: FitOptions, say: Say) -> dict[str, Any]:
         "runs": len(data.runs),
         "notes": list(data.notes),
         "slices": list(suggest_slices(data)),
+        "next_budget": f"{_next_budget(data):.0e}".replace("e+", "e"),
         "points": _points(found),
         "residuals": dict(residuals_by_axis(found).columns),
         "identification": dict(identification(found).columns),
     }
 
 
-def compare_work(text: str, options: FitOptions, asked: CompareRequest, say: Say) -> dict[str, Any]:
-    """Score every mapping on rows that it was not fitted to."""
+def compare_work(text: str, options: FitOptions, asked: CompareRequest, report: Report) -> dict[str, Any]:
+    """Score every mapping on held-out rows."""
     data = read_sweep(text, options)
 
-    def told(done: int, total: int) -> None:
-        say("Fitting without the held-out rows", done, total)
+    def progress(done: int, total: int) -> None:
+        report("Fitting without the held-out rows", done, total)
 
-    found = compare(data, asked.hold_out, outer=options.outer, folds=asked.folds, seed=options.seed, progress=told)
+    found = compare(data, asked.hold_out, outer=options.outer, folds=asked.folds, seed=options.seed, progress=progress)
     return {"kind": "comparison", **found.to_dict()}
 
 
-def next_work(text: str, options: FitOptions, asked: NextRequest, say: Say) -> dict[str, Any]:
-    """Choose the runs that would make a plan surest."""
-    found = _fitted(text, options, AVERAGED, say)
-    say("Weighing the candidates", 0, 0)
+def next_work(text: str, options: FitOptions, asked: NextRequest, report: Report) -> dict[str, Any]:
+    """Choose the runs that would reduce the uncertainty of a plan most."""
+    found = _fitted(text, options, AVERAGED, report)
+    report("Weighing the candidates", 0, 0)
     aim = asked.plan
     # The plan that new runs should make sure of may lie beyond the data: that is what they are for.
     planned = plan(
@@ -83,23 +88,24 @@ def next_work(text: str, options: FitOptions, asked: NextRequest, say: Say) -> d
     return next_runs(found, asked.budget, target, candidates=pool, most=asked.most).to_dict()
 
 
-def _fitted(text: str, options: FitOptions, resamples: int, say: Say) -> Fit:
-    say("Fitting", 0, 0)
+def _fitted(text: str, options: FitOptions, resamples: int, report: Report) -> Fit:
+    report("Fitting", 0, 0)
     data = read_sweep(text, options)
 
-    def told(done: int, total: int) -> None:
-        say("Refitting resampled runs", done, total)
+    def progress(done: int, total: int) -> None:
+        report("Refitting resampled runs", done, total)
 
     return fit(
         data, outer=options.outer, mapping=options.mapping, seed=options.seed, name=options.name,
-        resamples=resamples, workers=1, progress=told,
+        resamples=resamples, workers=1, progress=progress,
     )  # fmt: skip
 
 
-def _points(found: Fit) -> dict[str, list[float]]:
-    """Return the rows as charts show them, evenly thinned where there are many."""
+def _points(found: Fit) -> dict[str, list[Any]]:
+    """Return the rows as charts show them, evenly thinned where there are many; outliers are marked."""
     data, points = found.observations, found.observations.points
     kept = np.unique(np.linspace(0, len(data) - 1, min(len(data), SHOWN)).round().astype(int))
+    typical = float(np.sqrt(np.median(np.square(found.residuals)))) or np.inf
     columns = {
         "observed": data.loss,
         "predicted": found.law(points),
@@ -108,16 +114,26 @@ def _points(found: Fit) -> dict[str, list[float]]:
         "tokens": points.tokens,
         "experts": points.experts,
         "recurrence": points.recurrence,
+        "run": data.run,
+        "outlier": np.abs(found.residuals) > OUTLIER * typical,
     }
     return {name: column[kept].tolist() for name, column in columns.items()}
 
 
+def _next_budget(data: Observations) -> float:
+    """Suggest compute for new runs: as much as the sweep took so far, so that they are of its scale."""
+    p = data.points
+    unrolled = costs.unrolled(p.active, 0.0 if p.loop is None else p.loop, p.recurrence)
+    flops = costs.train_flops(unrolled, p.tokens)
+    return float(sum(flops[data.run == run].max() for run in data.runs))
+
+
 NICENESS = 5
-"""Jobs give way to answers that somebody waits for at a slider."""
+"""Jobs have a lower priority than answers that somebody waits for."""
 
 
 def main() -> None:
-    """Do the task on standard input; progress, and then the result or one sentence, go to standard output."""
+    """Do the task on standard input; write progress, then the result or one sentence, to standard output."""
     if hasattr(os, "nice"):
         os.nice(NICENESS)
     task = json.load(sys.stdin)
@@ -130,13 +146,13 @@ def main() -> None:
 def _result(task: dict[str, Any]) -> dict[str, Any]:
     text, options = task["csv"], FitOptions(**task["options"])
     if task["kind"] == "fit":
-        return fit_work(text, options, _say)
+        return fit_work(text, options, _report)
     if task["kind"] == "comparison":
-        return compare_work(text, options, CompareRequest(**task["asked"]), _say)
-    return next_work(text, options, NextRequest(**task["asked"]), _say)
+        return compare_work(text, options, CompareRequest(**task["asked"]), _report)
+    return next_work(text, options, NextRequest(**task["asked"]), _report)
 
 
-def _say(stage: str, done: int, total: int) -> None:
+def _report(stage: str, done: int, total: int) -> None:
     _write({"stage": stage, "done": done, "total": total})
 
 

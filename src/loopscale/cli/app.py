@@ -22,13 +22,15 @@ PORT = 8642
     help="Address to listen on; other machines reach any but loopback.",
 )
 @click.option("--allow-host", "allowed", multiple=True, metavar="NAME", help="Another host name that browsers may use.")
+@click.option("--sweep", type=click.Path(), help="Also show the sweep in this results folder, while it runs.")
 @click.option("--open/--no-open", "show", default=True, show_default=True, help="Open the page in a browser.")
-def app_command(port: int | None, host: str, allowed: tuple[str, ...], show: bool) -> None:
+def app_command(port: int | None, host: str, allowed: tuple[str, ...], sweep: str | None, show: bool) -> None:
     """Explore plans and fits in the browser; the page uses an HTTP API that other programs can use too.
 
     \b
     loopscale app
     loopscale app --port 9000 --no-open
+    loopscale app --sweep sweeps/micro
     loopscale app --host 0.0.0.0 --allow-host planner.example.org
     """
     uvicorn = require("uvicorn", "app", "loopscale app")
@@ -38,9 +40,8 @@ def app_command(port: int | None, host: str, allowed: tuple[str, ...], show: boo
 
     listening = _listen(host, port)
     address = _address(host, listening.getsockname()[1])
-    config = uvicorn.Config(
-        create_app((*LOOPBACK, host, *allowed)), log_level="warning", timeout_graceful_shutdown=2, backlog=512
-    )
+    app = create_app((*LOOPBACK, host, *allowed), sweep=sweep)
+    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2, backlog=512)
     if not is_loopback(host):
         click.echo(f"loopscale app: {host} can be reached from other machines, without a password", err=True)
     click.echo(f"Explorer at {address} (API: {address}/api/openapi.json); Ctrl-C stops it.")

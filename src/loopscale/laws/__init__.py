@@ -1,7 +1,6 @@
 """Scaling laws in closed form: recurrence mappings, outer laws, published coefficient sets, and costs."""
 
 from loopscale import make_callable
-from loopscale.laws.expressions import Law
 from loopscale.laws.forms import (
     MAPPINGS,
     Coefficient,
@@ -33,7 +32,6 @@ __all__ = [
     "FittedRange",
     "Form",
     "Inputs",
-    "Law",
     "OuterLaw",
     "Points",
     "RecurrenceMapping",

@@ -1,4 +1,4 @@
-"""The report of a plan: the budget, the design to train, its confidence, and why the alternatives lost."""
+"""A plan's report: what was asked, what to train, how sure that is, and why the rivals lost."""
 
 from __future__ import annotations
 

@@ -662,10 +662,15 @@ class Observations:
 
     @classmethod
     def from_csv(
-        cls, text: str, *, source: str = "runs.csv", counts: Counting | str = Counting.WITHOUT_EMBEDDINGS
+        cls,
+        text: str,
+        *,
+        source: str = "runs.csv",
+        counts: Counting | str = Counting.WITHOUT_EMBEDDINGS,
+        columns: Mapping[str, str] | None = None,
     ) -> Observations:
-        """Read the text of a CSV file; ``source`` names it in errors."""
-        return cls._of(read_rows(csv_columns(text, source), {}, {}, source), source, counts)
+        """Read the text of a CSV file; ``source`` names it in errors, ``columns`` the columns of fields."""
+        return cls._of(read_rows(csv_columns(text, source), columns or {}, {}, source), source, counts)
 
     def columns(self) -> dict[str, list[Any]]:
         """Return the rows under names that :meth:`read` knows, in raw counts."""

@@ -16,45 +16,50 @@ export async function call(path, { body, csv, method } = {}) {
       body: csv === undefined ? (sends ? JSON.stringify(body) : undefined) : csv,
     });
   } catch {
-    throw new ApiError("the server does not answer; is `loopscale app` still running?", 0);
+    throw new ApiError("the server does not answer; start `loopscale app` again, then try once more", 0);
   }
   const text = await reply.text();
   const isJson = (reply.headers.get("content-type") || "").startsWith("application/json");
   if (!reply.ok) {
-    const said = isJson ? JSON.parse(text) : { error: `the server answered ${reply.status}` };
-    throw new ApiError(said.error, reply.status, said.field);
+    const refusal = isJson ? JSON.parse(text) : { error: `the server answered ${reply.status}` };
+    throw new ApiError(refusal.error, reply.status, refusal.field);
   }
   return isJson ? JSON.parse(text) : text;
 }
 
-// While one request is under way, only the newest of those that follow is kept: a drag never queues up. Until the last
-// one is shown, `place` says that it is busy.
-export function latest(place, work) {
+// Keeps an element up to date. While a request is under way, only the newest state that follows is asked for; it is
+// asked for before the last answer is drawn, so that server and browser work at the same time.
+export function latest(element, ask, show, fail) {
   let running = false;
   let again = false;
   return async function run() {
     again = running;
     if (running) return;
     running = true;
-    place.setAttribute("aria-busy", "true");
+    element.setAttribute("aria-busy", "true");
+    let work = () => {};
     try {
-      await work();
-    } finally {
-      running = false;
-      if (again) run();
-      else place.removeAttribute("aria-busy");
+      const answer = await ask();
+      work = () => show(answer);
+    } catch (error) {
+      work = () => fail(error);
     }
+    running = false;
+    const newer = again && run();
+    work();
+    if (newer) await newer;
+    else if (!running) element.removeAttribute("aria-busy");
   };
 }
 
-// Ask after a job until it ends; `tell` hears of every step.
-export async function finish(job, tell) {
+// Wait for the end of a job; `report` gets every state on the way.
+export async function finish(job, report) {
   for (let wait = 80; job.state === "waiting" || job.state === "running"; wait = Math.min(wait * 1.3, 500)) {
-    tell(job);
+    report(job);
     await new Promise((resolve) => setTimeout(resolve, wait));
     job = await call(`jobs/${job.id}`);
   }
-  tell(job);
+  report(job);
   if (job.state === "failed") throw new ApiError(job.error, 422);
   return job;
 }

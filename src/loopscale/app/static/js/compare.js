@@ -1,199 +1,135 @@
-// Two laws or two designs side by side, under the same budgets.
+// Scenarios side by side: the current answer, and what is pinned; without pins, the runner-up.
 import { latest } from "./api.js";
-import { sideBySide } from "./charts.js";
-import { SLIDERS, fillLaws, planRequest } from "./controls.js";
-import { $, make, problem, table } from "./dom.js";
+import { scenarios } from "./charts.js";
+import { planRequest } from "./controls.js";
+import { $, button, make, problem, table } from "./dom.js";
 import { figure } from "./figure.js";
 import { bytes, count, label, loss, power, rows, size } from "./format.js";
 import { lawOf } from "./laws.js";
-import { askPlan } from "./plan.js";
-import { set, state } from "./state.js";
+import { askPlan, runnerUp } from "./plan.js";
+import { rename, scenarioOf, unpin } from "./pins.js";
+import { pins, set, state } from "./state.js";
 
-const SIDES = ["A", "B"];
-const PASSES = Array.from({ length: 16 }, (_, k) => k + 1);
-let choices = null;
+const LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ";
 
-export function buildCompare(known) {
-  choices = known;
-  $("#sides").replaceChildren(...SIDES.map(side));
+function listed(current) {
+  const first = { name: "current answer", values: { ...state, design: "" } };
+  if (pins().length)
+    return [first, ...pins().map((pin, index) => ({ name: pin.name, values: scenarioOf(pin.query), index }))];
+  const other = runnerUp() || current;
+  return other ? [first, { name: `runner-up: ${other.name}`, values: { ...state, design: other.design } }] : [first];
 }
 
-function side(name) {
-  const pick = (what, values, title) =>
-    make(
-      "label",
-      {},
-      title,
-      make(
-        "select",
-        { id: `${what}-${name}`, onchange: () => set({ [`design${name}`]: given(name) }) },
-        values.map((value) => make("option", { value }, String(value))),
-      ),
-    );
-  return make(
-    "fieldset",
-    { class: `side side-${name}` },
-    make("legend", {}, name),
-    make(
-      "label",
-      {},
-      "Law",
-      make("select", { id: `law-${name}`, onchange: (event) => set({ [`law${name}`]: event.target.value }) }),
-    ),
-    make(
-      "label",
-      {},
-      "Design",
-      make(
-        "select",
-        {
-          id: `design-${name}`,
-          onchange: (event) => set({ [`design${name}`]: event.target.value ? given(name) : "" }),
-        },
-        make("option", { value: "" }, "the best under the budgets"),
-        make("option", { value: "given" }, "a given one"),
-      ),
-    ),
-    make(
-      "div",
-      { class: "given row", id: `given-${name}` },
-      pick("rung", choices.rungs, "size"),
-      pick("experts", choices.experts, "E"),
-      pick("recurrence", PASSES, "R"),
-    ),
-  );
-}
-
-const given = (name) => ["rung", "experts", "recurrence"].map((what) => $(`#${what}-${name}`).value).join(":");
-
-export function showCompare() {
-  const budget = SLIDERS.filter((spec) => state[spec.name]).map(
-    (spec) => `${spec.label.toLowerCase()} ${state[spec.name]}`,
-  );
-  $("#compare-budget").textContent = `${budget.join("; ")}. Change them in the Plan view.`;
-  for (const name of SIDES) {
-    fillLaws($(`#law-${name}`), state[`law${name}`] || state.law);
-    const design = state[`design${name}`];
-    $(`#design-${name}`).value = design ? "given" : "";
-    $(`#given-${name}`).hidden = !design;
-    const parts = (design || "1.0B:8:2").split(":");
-    ["rung", "experts", "recurrence"].forEach((what, k) => {
-      $(`#${what}-${name}`).value = parts[k];
-    });
-  }
-}
-
-async function ask(name) {
-  const law = lawOf(state[`law${name}`] || state.law);
-  const body = { ...planRequest(["compute", "recurrence"]), law: law.id };
-  if (law.rmse == null && !state.eps) body.rule = "loss";
-  const design = state[`design${name}`];
-  return {
-    name,
-    law,
-    ...(design ? await askGiven(body, design.split(":")) : { verdict: "chosen", ...(await askPlan(body)) }),
-  };
-}
-
-// A given design is shown even where a limit rules it out; its verdict comes from a plan over all designs.
-async function askGiven(body, [rung, experts, recurrence]) {
-  const own = {
-    rungs: [rung],
-    experts: [Number(experts)],
-    recurrences: [Number(recurrence)],
-    memory: undefined,
-    inference_flops: undefined,
-    continuous: undefined,
-  };
-  const whole = {
-    ...body,
-    rungs: undefined,
-    experts: undefined,
-    continuous: undefined,
-    recurrences: PASSES,
-    charts: [],
-    top: 500,
-  };
-  const [one, looped, all] = await Promise.all([
-    askPlan({ ...body, ...own, charts: ["compute"] }),
-    askPlan({ ...body, ...own, recurrences: body.recurrences, charts: ["recurrence"] }),
-    askPlan(whole),
-  ]);
-  const judged = all.plan.candidates.find(
-    (d) => d.rung === rung && d.experts === Number(experts) && d.recurrence === Number(recurrence),
-  );
-  return { ...one, verdict: judged?.verdict ?? "–", charts: { ...one.charts, recurrence: looped.charts.recurrence } };
-}
-
-export const updateCompare = latest($("#compare-view"), async () => {
+async function ask(scenario) {
+  const law = lawOf(scenario.values.law);
+  if (!law) return { ...scenario, error: new Error("the law of this scenario is not in this browser any more") };
+  const body = { ...planRequest(["compute", "recurrence"], scenario.values), law: law.id };
+  if (law.rmse == null && !scenario.values.eps) body.rule = "loss";
   try {
-    const found = await Promise.all(SIDES.map(ask));
-    problem($("#compare-problem"), null);
-    $("#compare-table").replaceChildren(...table(columns(found), METRICS));
-    drawCharts(found);
+    return { ...scenario, law, ...(await askPlan(body)) };
   } catch (error) {
-    problem($("#compare-problem"), error);
+    return { ...scenario, law, error };
   }
-});
+}
+
+export const updateCompare = latest(
+  $("#compare-view"),
+  async () => {
+    let current = null;
+    if (!pins().length && !runnerUp()) {
+      const { plan } = await askPlan(planRequest([]));
+      const near = plan.candidates.find((d) => d.verdict !== "chosen" && !d.ruled_out_by) ?? plan.rivals[0];
+      current = near && { design: `${near.rung}:${near.experts}:${near.recurrence}`, name: label(near) };
+    }
+    return Promise.all(listed(current).map(ask));
+  },
+  (answers) => {
+    const usable = answers.filter((side) => !side.error);
+    const failed = answers.filter((side) => side.error);
+    problem($("#compare-problem"), failed.length ? new Error(failed.map((side) => `${side.name}: ${side.error.message}`).join("; ")) : null);
+    drawSides(answers);
+    if (!usable.length) return $("#compare-table").replaceChildren();
+    $("#compare-table").replaceChildren(...table(columns(usable), METRICS));
+    $("#compare-table").style.setProperty("--sides", usable.length);
+    return drawCharts(usable);
+  },
+  (error) => problem($("#compare-problem"), error),
+);
+
+function drawSides(answers) {
+  const laws = new Set(answers.filter((side) => side.law).map((side) => side.law.id));
+  $("#compare-note").hidden = laws.size < 2;
+  $("#sides").replaceChildren(
+    ...answers.map((side, k) =>
+      make(
+        "li",
+        { class: "side", style: `--side: var(--c${k % 7})` },
+        make("b", {}, LETTERS[k]),
+        side.index === undefined
+          ? make("span", {}, side.name)
+          : make("input", { type: "text", value: side.name, "aria-label": `Name of scenario ${LETTERS[k]}`, onchange: (event) => rename(side.index, event.target.value.trim() || side.name) }),
+        side.trust ? make("span", { class: "level", "data-level": side.trust.level }, side.trust.level) : null,
+        button("open", () => set({ ...side.values, view: "plan", design: "" }), { class: "quiet", "aria-label": `Open scenario ${LETTERS[k]} in the Plan view` }),
+        side.index === undefined ? null : button("remove", () => unpin(side.index), { class: "quiet", "aria-label": `Remove scenario ${LETTERS[k]}` }),
+      ),
+    ),
+  );
+}
 
 const memory = (c) => c.weight_bytes + c.kv_bytes;
 const METRICS = [
   { name: "law", of: (side) => side.law.name },
   { name: "design", of: ({ plan }) => label(plan.choice) },
   { name: "predicted loss (nats/token)", value: (c) => c.loss, write: loss, digits: 4 },
-  {
-    name: "90% of resampled laws",
-    of: ({ plan: { choice } }) =>
-      choice.loss_low == null ? "–" : `${loss(choice.loss_low)} – ${loss(choice.loss_high)}`,
-  },
+  { name: "90% interval", of: ({ plan: { choice } }) => (choice.loss_low == null ? "not known" : `${loss(choice.loss_low)} – ${loss(choice.loss_high)}`) },
+  { name: "trust", of: ({ trust }) => trust.title },
   { name: "training tokens", value: (c) => c.tokens, write: count },
   { name: "training FLOPs", value: (c) => c.train_flops, write: power },
   { name: "active parameters", value: (c) => c.active, write: size },
   { name: "total parameters", value: (c) => c.total, write: size },
-  { name: "effective parameters", value: (c) => c.effective, write: size },
+  { name: "performs like (unlooped)", value: (c) => c.effective, write: size },
   { name: "memory", value: memory, write: bytes },
-  { name: "FLOPs a generated token", value: (c) => c.inference_flops, write: count },
-  { name: "under the budgets", of: (side) => side.verdict },
-  { name: "outside the law's range", of: ({ plan }) => plan.choice.extrapolated.join(", ") || "no" },
+  { name: "inference FLOPs per token", value: (c) => c.inference_flops, write: count },
+  { name: "under its budget", of: (side) => side.verdict },
 ];
 
-const columns = ([a, b]) => [
-  { name: "", left: true, cell: (metric) => metric.name },
-  { name: "A", cell: (metric) => shown(metric, a) },
-  { name: "B", cell: (metric) => shown(metric, b) },
-  { name: "B against A", cell: (metric) => difference(metric, a.plan.choice, b.plan.choice) },
+const columns = (sides) => [
+  { name: "", left: true, class: "metric", cell: (metric) => metric.name },
+  ...sides.map((side, k) => ({
+    name: LETTERS[k],
+    cell: (metric) => {
+      const shown = metric.of ? metric.of(side) : metric.write(metric.value(side.plan.choice));
+      const change = k && metric.value ? difference(metric, sides[0], side) : "";
+      return [make("span", { "data-side": LETTERS[k] }, shown), change && make("small", {}, change)].filter(Boolean);
+    },
+  })),
 ];
-const shown = (metric, found) => (metric.of ? metric.of(found) : metric.write(metric.value(found.plan.choice)));
 
-function difference(metric, a, b) {
-  if (!metric.value) return "";
-  const [before, after] = [metric.value(a), metric.value(b)];
+// Against the first scenario. Losses of different laws are on different data and tokenizers: their difference means nothing.
+function difference(metric, first, side) {
+  const [before, after] = [metric.value(first.plan.choice), metric.value(side.plan.choice)];
+  if (metric.digits && first.law.id !== side.law.id) return "other law: not comparable";
   if (before === after) return "same";
   return metric.digits
     ? `${after > before ? "+" : "−"}${Math.abs(after - before).toFixed(metric.digits)}`
     : `× ${(after / before).toPrecision(3)}`;
 }
 
-function drawCharts(found) {
-  const all = (kind, keep = () => true) =>
-    found.flatMap(({ name, plan, charts }) =>
-      rows(charts[kind])
-        .filter((d) => keep(d, plan.choice))
-        .map((d) => ({ ...d, side: name })),
+function drawCharts(sides) {
+  const names = sides.map((_, k) => LETTERS[k]);
+  const all = (kind) =>
+    sides.flatMap(({ plan, charts }, scenario) =>
+      rows(charts[kind] ?? {})
+        .filter((d) => kind !== "recurrence" || d.rung === plan.choice.rung)
+        .map((d) => ({ ...d, scenario })),
     );
-  const flops = found[0].plan.budget.flops;
+  const about = sides.map((side, k) => `${LETTERS[k]}: ${side.sentences.budget} ${label(side.plan.choice)}, law ${side.law.name}.`).join(" ");
+  const flops = sides[0].plan.budget.flops;
   const over = all("compute");
-  figure(
-    "chart-compare",
-    (width) => sideBySide(width, over, "flops", flops),
-    over,
-    "Each design as its training compute changes; the dashed line is yours.",
-  );
-  const passes = all("recurrence", (d, choice) => d.rung === choice.rung || !choices.rungs.includes(choice.rung));
-  figure(
-    "chart-compare-passes",
-    (width) => sideBySide(width, passes, "recurrence", null),
-    passes,
-    "Each size and its experts at this compute, looped more or less often.",
-  );
+  if (over.length)
+    figure("chart-compare", (title) => scenarios(over, "flops", flops, names, title, "Each design as its training compute changes; the dashed line is the first budget."), over, about);
+  const passes = all("recurrence");
+  if (passes.length)
+    figure("chart-compare-passes", (title) => scenarios(passes, "recurrence", null, names, title, "Each size and its experts at its compute, looped more or less often."), passes, about);
 }
+

@@ -13,6 +13,8 @@ export function make(name, attributes = {}, ...children) {
   return element;
 }
 
+export const button = (text, onclick, attributes = {}) => make("button", { type: "button", onclick, ...attributes }, text);
+
 export function problem(element, error) {
   element.hidden = !error;
   element.textContent = error ? sentence(error.message || String(error)) : "";
@@ -26,29 +28,46 @@ export function toast(text) {
   toast.timer = setTimeout(() => element.classList.remove("shown"), 4000);
 }
 
+// For screen readers: what changed, once it has come to rest.
+export function announce(text) {
+  clearTimeout(announce.timer);
+  announce.timer = setTimeout(() => {
+    $("#announcement").textContent = text;
+  }, 700);
+}
+
+export async function copy(text, what) {
+  try {
+    await navigator.clipboard.writeText(text);
+    toast(`${what} copied.`);
+  } catch {
+    prompt(`Copy the ${what.toLowerCase()}:`, text);
+  }
+}
+
 // A group of buttons of which one is pressed.
 export function segmented(group, value, choose) {
-  for (const button of $$("button", group)) {
-    button.setAttribute("aria-pressed", String(button.dataset.value === value));
-    button.onclick = () => choose(button.dataset.value);
+  for (const part of $$("button", group)) {
+    part.setAttribute("aria-pressed", String(part.dataset.value === value));
+    part.onclick = () => choose(part.dataset.value);
   }
 }
 
 export function table(columns, records, extra = () => ({})) {
-  const look = (c) => [c.left && "left", c.wide && "wide"].filter(Boolean).join(" ") || null;
+  const look = (c) => [c.left && "left", c.wide && "wide", c.class].filter(Boolean).join(" ") || null;
   const head = make(
     "tr",
     {},
-    columns.map((c) => make("th", { scope: "col", class: look(c), title: c.title }, c.name)),
+    columns.map((c) => make("th", { scope: "col", class: look(c), title: c.title }, c.head || c.name)),
   );
   const body = records.map((record) =>
     make(
       "tr",
       extra(record),
-      columns.map((c) => make("td", { class: look(c) }, c.cell(record))),
+      columns.map((c) => make("td", { class: look(c), "data-name": c.name }, c.cell(record))),
     ),
   );
   return [make("thead", {}, head), make("tbody", {}, body)];
 }
 
-const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".");
+export const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".");

@@ -1,25 +1,30 @@
 // A chart in its card: drawn to the card's width, described in words, and downloadable.
-import { $, make } from "./dom.js";
-import { palette } from "./charts.js";
+import { drawChart, palette } from "./chart.js";
+import { $, button, make } from "./dom.js";
 import { download } from "./download.js";
 
 const drawn = new Map();
+const dragging = { on: false };
 
-export function figure(id, paint, data, hint) {
+// While a control is dragged, charts keep their axes.
+export const holdAxes = (on) => {
+  dragging.on = on;
+};
+
+// `paint` returns what the chart shows, in the colours of the moment; `about` stands in exported titles.
+export function figure(id, paint, data, about = "") {
+  drawn.set(id, { paint, data, about });
   const card = document.getElementById(id);
-  drawn.set(id, { paint, data, hint });
-  const place = $(".plot", card);
-  if (!place.clientWidth) return; // hidden: drawn when it is shown
-  const svg = paint(place.clientWidth);
-  svg.setAttribute("role", "img");
-  svg.setAttribute("aria-label", `${title(card)}. ${hint}`);
-  place.replaceChildren(svg);
-  $(".hint", card).textContent = hint;
+  const host = $(".plot", card);
+  if (!host.clientWidth) return; // hidden: drawn when it is shown
+  const spec = paint(title(card));
+  drawChart(host, spec, dragging.on);
+  $(".hint", card).textContent = spec.hint;
   if (!$(".downloads", card)) card.append(downloads(card));
 }
 
 export function redraw() {
-  for (const [id, { paint, data, hint }] of drawn) if (document.getElementById(id)) figure(id, paint, data, hint);
+  for (const [id, { paint, data, about }] of drawn) if (document.getElementById(id)) figure(id, paint, data, about);
 }
 
 const title = (card) => $("h3", card).textContent;
@@ -30,41 +35,48 @@ function downloads(card) {
     "div",
     { class: "downloads" },
     Object.entries(save).map(([kind, work]) =>
-      make(
-        "button",
-        {
-          type: "button",
-          class: "quiet",
-          "aria-label": `${title(card)}: download as ${kind}`,
-          onclick: () => work(card),
-        },
-        kind,
-      ),
+      button(kind, () => work(card), { class: "quiet", "aria-label": `${title(card)}: download as ${kind}` }),
     ),
   );
 }
 
 const fileName = (card) => `loopscale-${card.id.replace("chart-", "")}`;
 
-// The drawing by itself: its title above it, colours and background written into it.
+function wrapped(text, width, size) {
+  const most = Math.floor(width / (size * 0.56));
+  const lines = [""];
+  for (const word of text.split(/\s+/)) {
+    if (lines.at(-1) && lines.at(-1).length + word.length >= most) lines.push("");
+    lines[lines.length - 1] += `${lines.at(-1) ? " " : ""}${word}`;
+  }
+  return lines.map((line) => ({ line, size }));
+}
+
+// The drawing by itself: above it its title, budget and law; colours and background written into it.
 function standalone(card) {
   const { text, card: ground } = palette();
   const svg = $("svg", $(".plot", card)).cloneNode(true);
   const [width, height] = [Number(svg.getAttribute("width")), Number(svg.getAttribute("height"))];
-  const space = "http://www.w3.org/2000/svg";
-  svg.setAttribute("xmlns", space);
-  svg.setAttribute("viewBox", `0 -30 ${width} ${height + 30}`);
-  svg.setAttribute("height", height + 30);
-  Object.assign(svg.style, { color: text, fontFamily: "system-ui, sans-serif", fontSize: "12px" });
-  const back = document.createElementNS(space, "rect");
-  for (const [name, value] of Object.entries({ x: 0, y: -30, width, height: height + 30, fill: ground }))
-    back.setAttribute(name, value);
-  const heading = document.createElementNS(space, "text");
-  for (const [name, value] of Object.entries({ x: 8, y: -12, fill: text, "font-size": 14, "font-weight": 600 }))
-    heading.setAttribute(name, value);
-  heading.textContent = title(card);
-  svg.prepend(back, heading);
-  return { text: new XMLSerializer().serializeToString(svg), width, height: height + 30 };
+  const lines = [...wrapped(title(card), width - 16, 14), ...wrapped(drawn.get(card.id).about, width - 16, 11)];
+  const space = 14 + lines.reduce((sum, { size }) => sum + size + 5, 0);
+  const namespace = "http://www.w3.org/2000/svg";
+  svg.setAttribute("xmlns", namespace);
+  svg.setAttribute("viewBox", `0 ${-space} ${width} ${height + space}`);
+  svg.setAttribute("height", height + space);
+  const add = (name, attributes, content = "") => {
+    const element = document.createElementNS(namespace, name);
+    for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+    element.textContent = content;
+    return element;
+  };
+  const parts = [add("rect", { x: 0, y: -space, width, height: height + space, fill: ground })];
+  let y = -space + 6;
+  for (const { line, size } of lines) {
+    y += size + 5;
+    parts.push(add("text", { x: 8, y, fill: text, "font-size": size, "font-weight": size > 12 ? 600 : 400 }, line));
+  }
+  svg.prepend(...parts);
+  return { text: new XMLSerializer().serializeToString(svg), width, height: height + space };
 }
 
 function saveSvg(card) {
@@ -84,7 +96,7 @@ async function savePng(card) {
 
 function saveCsv(card) {
   const { data } = drawn.get(card.id);
-  const names = Object.keys(data[0] ?? {}).filter((name) => name !== "series" && name !== "shown");
+  const names = Object.keys(data[0] ?? {});
   const lines = data.map((row) => names.map((name) => row[name] ?? "").join(","));
   download(`${fileName(card)}.csv`, [names.join(","), ...lines].join("\n") + "\n", "text/csv");
 }

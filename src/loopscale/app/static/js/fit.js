@@ -1,9 +1,14 @@
-// One's own sweep: chosen or dropped, sent, and fitted with progress.
+// One's own sweep: chosen or dropped, its columns shown and mapped, then fitted with progress.
 import { call } from "./api.js";
-import { $, make, problem, toast } from "./dom.js";
+import { $, button, make, problem, table, toast } from "./dom.js";
+import { download } from "./download.js";
 import { showFit } from "./fit_result.js";
 import { runJob } from "./job.js";
-import { addLaw } from "./laws.js";
+import { keep, kept } from "./kept.js";
+import { addLaw, lawOf } from "./laws.js";
+import { set, state } from "./state.js";
+
+let chosen = null;
 
 export function buildFit({ mappings, outer_laws: outers }) {
   $("#fit-mapping").append(...mappings.map((name) => make("option", { value: name }, name)));
@@ -13,8 +18,15 @@ export function buildFit({ mappings, outer_laws: outers }) {
     take(event.target.files[0]);
     event.target.value = "";
   };
-  $("#micro-csv").onclick = async () => fit(new Blob([await call("micro.csv")]), "micro");
-  $("#example-csv").onclick = async () => fit(new Blob([await call("example.csv")]), "simulated");
+  $("#micro-csv").onclick = () => sample("micro.csv", "micro");
+  $("#example-csv").onclick = () => sample("example.csv", "simulated");
+  $("#template-csv").onclick = async () => {
+    try {
+      download("loopscale-template.csv", await call("template.csv"), "text/csv");
+    } catch (error) {
+      problem($("#fit-problem"), error);
+    }
+  };
   const zone = $("#fit-view");
   for (const kind of ["dragenter", "dragover"])
     zone.addEventListener(kind, (event) => {
@@ -29,36 +41,115 @@ export function buildFit({ mappings, outer_laws: outers }) {
   });
 }
 
-function take(file) {
-  if (file)
-    fit(
-      file,
-      file.name
-        .replace(/\.csv$/i, "")
-        .replace(/[^\w. -]/g, "_")
-        .slice(0, 60) || "runs",
-    );
+async function sample(path, name) {
+  try {
+    await fit(new Blob([await call(path)]), name, {});
+  } catch (error) {
+    problem($("#fit-problem"), error);
+  }
 }
 
-async function fit(content, name) {
-  const options = new URLSearchParams({
-    name,
-    counts: $("#fit-counts").value,
-    resamples: $("#fit-resamples").value || 100,
-  });
+function take(file) {
+  if (!file) return;
+  const name = file.name.replace(/\.csv$/i, "").replace(/[^\w. -]/g, "_").slice(0, 60) || "runs";
+  chosen = { file, name, columns: {} };
+  preview();
+}
+
+// The first rows and what each column is taken for; a drop-down for each field corrects it.
+async function preview() {
+  const { file, name, columns } = chosen;
+  problem($("#fit-problem"), null);
+  $("#fit-result").hidden = true;
+  const query = new URLSearchParams({ name, columns: JSON.stringify(columns) });
+  try {
+    const found = await call(`preview?${query}`, { csv: file });
+    $("#preview").hidden = false;
+    $("#preview").replaceChildren(...previewParts(found));
+    if (!found.problem) $("#start-fit").focus();
+  } catch (error) {
+    $("#preview").hidden = true;
+    problem($("#fit-problem"), error);
+  }
+}
+
+function previewParts({ columns, rows, fields, count, notes, problem: wrong }) {
+  const pick = (field) =>
+    make(
+      "label",
+      { class: "field" },
+      make("span", {}, field.label, field.required ? make("b", {}, " (needed)") : ""),
+      make(
+        "select",
+        {
+          id: `column-${field.name}`,
+          onchange: (event) => {
+            chosen.columns = { ...chosen.columns, [field.name]: event.target.value };
+            preview();
+          },
+        },
+        make("option", { value: "" }, "not in the file"),
+        ...columns.map((column) => make("option", { value: column, selected: column === field.column }, column)),
+      ),
+      make("small", {}, field.unit || ""),
+    );
+  const used = new Map(fields.filter((field) => field.column).map((field) => [field.column, field.symbol]));
+  const shown = columns.map((column, k) => ({
+    name: column,
+    head: [column, make("small", { class: "is" }, used.has(column) ? ` = ${used.get(column)}` : " (not used)")],
+    cell: (row) => row[k],
+  }));
+  return [
+    make("h3", {}, `${chosen.name}: ${count} rows`),
+    wrong ? make("p", { class: "problem", role: "alert" }, wrong) : null,
+    make("div", { class: "fields" }, fields.map(pick)),
+    notes.length ? make("ul", { class: "hint" }, notes.map((note) => make("li", {}, note))) : null,
+    make("div", { class: "scroll", tabindex: 0 }, make("table", { id: "preview-table" }, make("caption", {}, "The first rows"), table(shown, rows))),
+    make(
+      "div",
+      { class: "actions" },
+      button("Fit a law", () => fit(chosen.file, chosen.name, chosen.columns), { id: "start-fit", class: "primary", disabled: Boolean(wrong) }),
+      button("Cancel", () => {
+        $("#preview").hidden = true;
+      }),
+    ),
+  ].filter(Boolean);
+}
+
+export async function fit(content, name, columns) {
+  const options = new URLSearchParams({ name, counts: $("#fit-counts").value, resamples: $("#fit-resamples").value || 100 });
+  if (Object.keys(columns).length) options.set("columns", JSON.stringify(columns));
   for (const [field, id] of [
     ["mapping", "#fit-mapping"],
     ["outer", "#fit-outer"],
   ])
     if ($(id).value) options.set(field, $(id).value);
   $("#fit-result").hidden = true;
+  $("#preview").hidden = true;
   problem($("#fit-problem"), null);
   try {
     const job = await runJob(`fit?${options}`, { csv: content }, $("#fit-progress"));
     if (job.state === "cancelled") return toast("Stopped.");
-    await addLaw(job.result.law);
-    showFit(job);
+    const law = await addLaw(job.result.law);
+    keep("fits", [...kept("fits").filter((item) => item.law !== law.id), { law: law.id, job: { id: job.id, result: job.result } }].slice(-4));
+    set({ fit: law.id });
+    return showFit(job);
   } catch (error) {
-    problem($("#fit-problem"), error);
+    return problem($("#fit-problem"), error);
   }
+}
+
+// A fit of this browser is shown again after a reload; of another's, the link carries the law alone.
+export function restoreFit() {
+  if (!state.fit) {
+    $("#fit-result").hidden = true;
+    return;
+  }
+  if ($("#fit-result").dataset.law === state.fit) {
+    $("#fit-result").hidden = false;
+    return;
+  }
+  const found = kept("fits").find((item) => item.law === state.fit);
+  if (found) showFit(found.job);
+  else if (lawOf(state.fit)) toast(`The link carries the law ${lawOf(state.fit).name}, but not the data of its fit.`);
 }

@@ -1,62 +1,60 @@
-// Charts of a fit: what it predicts, and what it leaves over.
-import { chart, decades, palette, tip, unique } from "./charts.js";
+// Charts of a fit: what it predicts, and its residuals.
+import { palette } from "./chart.js";
+import { extent, logAxis, unique } from "./charts.js";
 import { count, loss } from "./format.js";
 
-const Plot = window.Plot;
+const about = (d) => `${count(d.size)} E=${d.experts} R=${d.recurrence}, ${count(d.tokens)} tokens`;
 
-export function observed(width, points) {
+export function observed(points, title) {
   const { series, muted } = palette();
-  const span = [
-    Math.min(...points.map((d) => Math.min(d.observed, d.predicted))),
-    Math.max(...points.map((d) => Math.max(d.observed, d.predicted))),
-  ];
-  return chart(
-    width,
-    {
-      marginRight: 20,
-      x: { label: "observed loss (nats/token)", nice: true },
-      y: { label: "predicted loss (nats/token)", nice: true },
-    },
-    [
-      Plot.line(
-        [
-          [span[0], span[0]],
-          [span[1], span[1]],
-        ],
-        { stroke: muted },
-      ),
-      Plot.dot(points, { x: "observed", y: "predicted", r: 2.4, fill: series[0], fillOpacity: 0.55 }),
-      tip(
-        points,
-        "observed",
-        "predicted",
-        (d) =>
-          `${count(d.size)} E=${d.experts} R=${d.recurrence}, ${count(d.tokens)} tokens\nobserved ${loss(d.observed)}, predicted ${loss(d.predicted)}`,
-      ),
-    ],
-  );
+  const domain = extent(points.flatMap((d) => [d.observed, d.predicted]));
+  return {
+    title,
+    hint: "A law that fits leaves all points on the line; outliers are marked.",
+    margin: { right: 20 },
+    x: { scale: "linear", domain, label: "observed loss (nats/token)" },
+    y: { scale: "linear", domain, label: "predicted loss (nats/token)" },
+    lines: [{ colour: muted, points: domain.map((v) => ({ x: v, y: v })) }],
+    dots: points.map((d) => ({ x: d.observed, y: d.predicted, colour: series[d.outlier ? 1 : 0], opacity: d.outlier ? 1 : 0.55, r: d.outlier ? 3.6 : 2.6 })),
+    points: points.map((d) => ({ x: d.observed, y: d.predicted, series: "rows", text: `${about(d)}\nobserved ${loss(d.observed)}, predicted ${loss(d.predicted)}${d.outlier ? "\noutlier" : ""}` })),
+  };
 }
 
-export function residuals(width, points, axis) {
+const AXES = { size: "active parameters N", tokens: "training tokens D", experts: "experts E", recurrence: "passes R" };
+
+export function residuals(points, axis, title) {
   const { series, muted } = palette();
-  const scale =
+  const values = unique(points, axis);
+  const few = values.length <= 10 ? values : undefined;
+  const x =
     axis === "recurrence"
-      ? { label: "passes R" }
-      : {
-          type: "log",
-          label: { size: "active parameters N", tokens: "training tokens D", experts: "experts E" }[axis],
-          tickFormat: (v) => count(v, 2),
-          ticks: axis === "experts" ? unique(points, axis) : decades(points, axis),
-        };
-  return chart(width, { marginRight: 20, marginLeft: 60, x: scale, y: { label: "predicted − observed ln loss" } }, [
-    Plot.ruleY([0], { stroke: muted }),
-    Plot.dot(points, { x: axis, y: "residual", r: 2.4, fill: series[0], fillOpacity: 0.5 }),
-    tip(
-      points,
-      axis,
-      "residual",
-      (d) =>
-        `${count(d.size)} E=${d.experts} R=${d.recurrence}, ${count(d.tokens)} tokens\nresidual ${d.residual.toExponential(2)}`,
-    ),
-  ]);
+      ? { scale: "linear", domain: extent(values), ticks: few, label: AXES[axis], format: String }
+      : { ...logAxis(values, AXES[axis], (v) => count(v, 2)), ...(axis === "experts" && few ? { ticks: few } : {}) };
+  const y = extent([...points.map((d) => d.residual), 0]);
+  return {
+    title,
+    hint: "A good fit leaves a level band around zero; a trend means that the form does not fit.",
+    margin: { right: 20, left: 64 },
+    x,
+    y: { scale: "linear", domain: y, label: "predicted − observed ln loss" },
+    lines: [{ colour: muted, points: x.domain.map((v) => ({ x: v, y: 0 })) }],
+    dots: points.map((d) => ({ x: d[axis], y: d.residual, colour: series[d.outlier ? 1 : 0], opacity: d.outlier ? 1 : 0.5, r: d.outlier ? 3.6 : 2.6 })),
+    points: points.map((d) => ({ x: d[axis], y: d.residual, series: "rows", text: `${about(d)}\nresidual ${d.residual.toExponential(2)}${d.outlier ? "\noutlier" : ""}` })),
+  };
+}
+
+// Loss over training compute, as the points of a sweep arrive.
+export function losses(points, title) {
+  const { series } = palette();
+  const experts = unique(points, "experts");
+  const colour = (d) => series[experts.indexOf(d.experts) % series.length];
+  return {
+    title,
+    hint: `A point for each loss; colours show E = ${experts.join(", ")}.`,
+    margin: { right: 20 },
+    x: logAxis(points.map((d) => d.flops), "training compute (FLOPs)", (v) => count(v, 2)),
+    y: { scale: "linear", domain: extent(points.map((d) => d.loss)), label: "validation loss (nats/token)" },
+    dots: points.map((d) => ({ x: d.flops, y: d.loss, colour: colour(d), r: 3.2 })),
+    points: points.map((d) => ({ x: d.flops, y: d.loss, series: d.experts, text: `${d.run}\n${about(d)}\nloss ${loss(d.loss)}` })),
+  };
 }

@@ -1,4 +1,4 @@
-// What to ask of a fitted sweep next: which mapping predicts unseen rows, and which runs to add.
+// What to ask of a fitted sweep next: which mapping predicts held-out rows, and which runs to add.
 import { planRequest } from "./controls.js";
 import { make, table } from "./dom.js";
 import { count, power } from "./format.js";
@@ -6,32 +6,32 @@ import { jobCard } from "./job.js";
 
 export const heldOut = (id, slices) =>
   jobCard({
-    title: "Which mapping predicts what it has not seen?",
-    hint: "Like R=8, E=16, N>0.9B, D>400B. Cross-validation by run comes with them.",
+    title: "Which recurrence form generalizes best? (held-out test)",
+    hint: "Rows to hold out, like R=8, E=16, N>0.9B, D>400B. Cross-validation by run comes with them.",
     label: "Rows to hold out",
     field: "slices",
     value: slices.join(", "),
-    button: { id: "compare-mappings", text: "Compare mappings" },
+    button: { id: "compare-mappings", text: "Compare forms" },
     path: `fits/${id}/compare`,
     body: (text) => ({
       hold_out: text
         .split(",")
-        .map((each) => each.trim())
+        .map((part) => part.trim())
         .filter(Boolean),
     }),
     show: scores,
   });
 
-export const nextRuns = (id) =>
+export const nextRuns = (id, budget) =>
   jobCard({
-    title: "Which runs would make the plan surest?",
-    hint: "For the budgets of the Plan view: the runs that shrink the doubt about its choice most per FLOP.",
+    title: "Which runs would reduce uncertainty most?",
+    hint: "For the budgets of the Plan view: the runs that reduce the uncertainty of its choice most per FLOP.",
     label: "FLOPs for new runs",
     field: "next-budget",
-    value: "1e21",
+    value: budget,
     button: { id: "choose-runs", text: "Choose runs" },
     path: `fits/${id}/next`,
-    body: (budget) => ({ budget, plan: { ...planRequest([]), law: undefined } }),
+    body: (text) => ({ budget: text, plan: { ...planRequest([]), law: undefined } }),
     show: runsTable,
   });
 
@@ -58,7 +58,7 @@ function scores(result) {
   return make(
     "table",
     { id: "scores" },
-    make("caption", {}, "Held-out RMSE in nats. ★ lowest, ~ not told apart from it."),
+    make("caption", {}, "Held-out RMSE in nats. ★ lowest, ~ statistically tied with the best."),
     table(columns, slices),
   );
 }
@@ -73,6 +73,6 @@ function runsTable(result) {
     { name: "FLOPs so far", cell: (d) => power(d.cumulative_flops) },
     { name: "standard error after", cell: (d) => d.standard_error.toFixed(5) },
   ];
-  const caption = `Standard error of the loss differences to the rivals: ${result.before.toFixed(5)} now, ${result.after.toFixed(5)} after ${result.runs.length} runs.`;
+  const caption = `Standard error of the loss differences to the alternatives: ${result.before.toFixed(5)} now, ${result.after.toFixed(5)} after ${result.runs.length} runs.`;
   return make("table", { id: "runs" }, make("caption", {}, caption), table(columns, result.runs));
 }

@@ -5,21 +5,22 @@ import { download } from "./download.js";
 import { figure } from "./figure.js";
 import { observed, residuals } from "./fit_charts.js";
 import { heldOut, nextRuns } from "./fit_more.js";
-import { rows, significant } from "./format.js";
+import { count, loss, rows, significant } from "./format.js";
 import { set } from "./state.js";
 
 export function showFit({ id, result }) {
   const place = $("#fit-result");
   place.hidden = false;
-  place.replaceChildren(overview(result), pictures(), coefficients(result), heldOut(id, result.slices), nextRuns(id));
-  const points = rows(result.points);
-  figure(
-    "chart-observed",
-    (width) => observed(width, points),
-    points,
-    "A law that fits leaves all points on the line.",
+  place.dataset.law = result.law_id;
+  place.replaceChildren(
+    ...[overview(result), pictures(), outliers(result), coefficients(result)].filter(Boolean),
+    heldOut(id, result.slices),
+    nextRuns(id, result.next_budget),
   );
-  drawResiduals(points, "recurrence");
+  const points = rows(result.points);
+  const about = `Law ${result.law.name}: ${result.form}, ${result.rows} losses of ${result.runs} runs.`;
+  figure("chart-observed", (title) => observed(points, title), points, about);
+  drawResiduals(points, "recurrence", about);
   $("h2", place).focus();
 }
 
@@ -100,19 +101,36 @@ function pictures() {
     card("chart-observed", "Predicted against observed"),
     card(
       "chart-residuals",
-      "What is left over",
+      "Residuals",
       make("div", { class: "segmented", role: "group", "aria-label": "Along which axis", id: "residual-axis" }, axes),
     ),
   );
 }
 
-function drawResiduals(points, axis) {
-  segmented($("#residual-axis"), axis, (next) => drawResiduals(points, next));
-  figure(
-    "chart-residuals",
-    (width) => residuals(width, points, axis),
-    points,
-    "A sound fit leaves a level band; a trend means that the form does not fit.",
+function drawResiduals(points, axis, about) {
+  segmented($("#residual-axis"), axis, (next) => drawResiduals(points, next, about));
+  figure("chart-residuals", (title) => residuals(points, axis, title), points, about);
+}
+
+// Rows that the law misses by far more than the others.
+function outliers(result) {
+  const odd = rows(result.points).filter((d) => d.outlier);
+  if (!odd.length) return null;
+  const columns = [
+    { name: "run", left: true, cell: (d) => d.run },
+    { name: "N", cell: (d) => count(d.size) },
+    { name: "E", cell: (d) => String(d.experts) },
+    { name: "R", cell: (d) => String(d.recurrence) },
+    { name: "tokens", cell: (d) => count(d.tokens) },
+    { name: "observed", cell: (d) => loss(d.observed) },
+    { name: "predicted", cell: (d) => loss(d.predicted) },
+  ];
+  return make(
+    "section",
+    { class: "card" },
+    make("h3", {}, `Outliers: ${odd.length}`),
+    make("p", { class: "hint" }, "Rows whose residual is more than four times the typical one. Check them before you trust the law."),
+    make("div", { class: "scroll", tabindex: 0 }, make("table", { id: "outliers" }, table(columns, odd.slice(0, 12)))),
   );
 }
 

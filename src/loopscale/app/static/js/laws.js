@@ -1,55 +1,46 @@
-// The laws one can choose: the published ones, and one's own, which travel inside links.
+// The laws one can choose: the published ones, and one's own. One's own are kept in this browser and travel in links.
 import { call } from "./api.js";
+import { keep, kept } from "./kept.js";
 
 const known = new Map();
 const files = new Map();
-export let fallback = "";
+const packed = new Map();
+let fallback = "";
 
 export async function loadLaws() {
   const { default: name, laws } = await call("laws");
   fallback = name;
   for (const law of laws) known.set(law.id, law);
+  for (const file of kept("laws")) await addLaw(file).catch(() => null);
 }
 
 export const lawOf = (id) => known.get(id || fallback);
 export const lawList = () => [...known.values()];
+export const packedLaw = (id) => packed.get(id);
 
+// The id follows from the law's content: the same law has the same id in every browser.
 export async function addLaw(file) {
   const summary = await call("laws", { body: file });
   known.set(summary.id, summary);
   files.set(summary.id, file);
+  packed.set(summary.id, await deflated(JSON.stringify(file)));
+  keep("laws", [...files.values()].slice(-8));
   return summary;
 }
 
-// The server forgets laws when it restarts; what it answers 404 for is sent again.
+// The server forgets laws when it restarts; those it answers 404 for are sent again.
 export async function resendLaws() {
   for (const file of files.values()) await call("laws", { body: file });
 }
 
-export const packLaws = (ids) =>
-  Promise.all(
-    ids
-      .filter((id) => files.has(id))
-      .map(async (id) => {
-        const file = files.get(id);
-        const resamples =
-          file.resamples && file.resamples.slice(0, 100).map((row) => row.map((x) => Number(x.toPrecision(7))));
-        return `${id}.${await deflated(JSON.stringify({ ...file, ...(resamples ? { resamples } : {}) }))}`;
-      }),
-  );
-
-export async function unpackLaws(packed) {
-  const renamed = new Map();
-  for (const each of packed) {
-    const dot = each.indexOf(".");
+export async function unpackLaws(texts) {
+  for (const text of texts) {
     try {
-      const summary = await addLaw(JSON.parse(await inflated(each.slice(dot + 1))));
-      renamed.set(each.slice(0, dot), summary.id);
+      await addLaw(JSON.parse(await inflated(text)));
     } catch (error) {
       console.warn("a law in the link could not be read:", error.message);
     }
   }
-  return renamed;
 }
 
 async function deflated(text) {

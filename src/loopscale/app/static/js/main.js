@@ -1,44 +1,53 @@
 import { call } from "./api.js";
-import { buildCompare, showCompare, updateCompare } from "./compare.js";
-import { buildControls, chooseLaw, showControls } from "./controls.js";
-import { $, $$, problem, toast } from "./dom.js";
+import { updateCompare } from "./compare.js";
+import { buildControls, chooseLaw } from "./controls.js";
+import { $, $$, copy, problem, toast } from "./dom.js";
 import { redraw } from "./figure.js";
-import { buildFit } from "./fit.js";
+import { buildFit, restoreFit } from "./fit.js";
+import { explainTerms } from "./glossary.js";
 import { addLaw, loadLaws } from "./laws.js";
-import { buildPlan, drawPlan, showPlan, updatePlan } from "./plan.js";
-import { link, onChange, remember, restore, set, state } from "./state.js";
+import { keptPins } from "./pins.js";
+import { buildPlan, drawPlan, holdCentre, showPlan, updatePlan } from "./plan.js";
+import { commit, link, onChange, restore, set, state } from "./state.js";
+import { buildSweep, updateSweep } from "./sweep.js";
 
-// What only changes how an answer is shown needs no new one.
-const SHOWN_ONLY = new Set(["cost", "table"]);
+// What changes only how an answer is shown needs no new one.
+const SHOWN_ONLY = new Set(["cost", "table", "pins", "fit"]);
 
-function refresh(changes = state) {
+function refresh(changes = state, { draft = false } = {}) {
   const names = Object.keys(changes);
+  holdCentre(draft);
   showView();
   if (state.view === "plan") {
     showPlan();
     if (names.every((name) => SHOWN_ONLY.has(name))) drawPlan();
     else updatePlan();
-  } else if (state.view === "compare") {
-    showCompare();
-    updateCompare();
-  } else redraw();
+  } else if (state.view === "compare") updateCompare();
+  else if (state.view === "sweep") updateSweep();
+  else {
+    restoreFit();
+    redraw();
+  }
 }
 
 function showView() {
   for (const main of $$("main")) main.hidden = main.dataset.for !== state.view;
-  for (const button of $$("#views button")) {
-    if (button.dataset.view === state.view) button.setAttribute("aria-current", "page");
-    else button.removeAttribute("aria-current");
+  for (const part of $$("#views button")) {
+    if (part.dataset.view === state.view) part.setAttribute("aria-current", "page");
+    else part.removeAttribute("aria-current");
   }
 }
 
 function buildTop() {
-  for (const button of $$("#views button"))
-    button.onclick = () => {
-      set({ view: button.dataset.view });
+  for (const part of $$("#views button"))
+    part.onclick = () => {
+      set({ view: part.dataset.view });
       scrollTo(0, 0);
     };
-  $("#copy-link").onclick = copyLink;
+  $("#copy-link").onclick = () => {
+    commit();
+    copy(new URL(link(), location.href).href, "Link");
+  };
   $("#theme").onclick = switchTheme;
   $(".skip").onclick = (event) => {
     event.preventDefault();
@@ -46,17 +55,6 @@ function buildTop() {
   };
   $("#open-law").onclick = () => $("#law-file").click();
   $("#law-file").onchange = (event) => openLaw(event.target.files[0]);
-}
-
-async function copyLink() {
-  const address = new URL(await link(), location.href).href;
-  try {
-    await navigator.clipboard.writeText(address);
-    toast("Link copied: it opens this very state.");
-  } catch {
-    history.replaceState(null, "", address);
-    toast("The address bar holds the link; copy it from there.");
-  }
 }
 
 function switchTheme() {
@@ -97,18 +95,18 @@ function watchAnswer() {
 async function start() {
   buildTop();
   const [choices] = await Promise.all([call("choices"), loadLaws()]);
-  showControls.choices = choices;
   $("#version").textContent = `loopscale ${choices.version}`;
   await restore(location.hash);
-  buildControls();
+  if (!state.pins) state.pins = keptPins();
+  buildControls(choices);
   buildPlan();
   buildFit(choices);
-  buildCompare(choices);
+  buildSweep(choices);
+  explainTerms();
   onChange(refresh);
   refresh();
-  addEventListener("hashchange", async (event) => {
-    await restore(new URL(event.newURL).hash); // the address itself may have been rewritten since
-    remember();
+  addEventListener("popstate", async () => {
+    await restore(location.hash);
     refresh();
   });
   watchAnswer();

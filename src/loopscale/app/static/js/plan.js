@@ -1,160 +1,195 @@
 // The plan: one request for each state, and everything on the page drawn from its answer.
 import { call, latest } from "./api.js";
 import { bestExperts, bestRecurrence, isoflop, pareto } from "./charts.js";
-import { blame, planRequest, settle, showControls } from "./controls.js";
-import { $, make, problem, segmented, table } from "./dom.js";
+import { blame, planRequest, plausible, settle, showControls, typing } from "./controls.js";
+import { $, announce, button, copy, make, problem, segmented, sentence, table, toast } from "./dom.js";
 import { download } from "./download.js";
 import { figure } from "./figure.js";
 import { bytes, count, label, loss, percent, power, rows, size } from "./format.js";
+import { explainTerms } from "./glossary.js";
 import { resendLaws } from "./laws.js";
+import { pin } from "./pins.js";
 import { set, state } from "./state.js";
 
 let answer = null;
+const centre = { flops: null };
 
-export async function askPlan(body) {
+// While compute is dragged, charts over compute stay where they were when the drag began.
+export const holdCentre = (on) => {
+  centre.flops = on && answer ? (centre.flops ?? answer.plan.budget.flops) : null;
+};
+
+export async function askPlan(body, path = "plan") {
   try {
-    return await call("plan", { body });
+    return await call(path, { body });
   } catch (error) {
     if (error.status !== 404 || !String(body.law).startsWith("own-")) throw error;
     await resendLaws();
-    return call("plan", { body });
+    return call(path, { body });
   }
 }
 
-export const updatePlan = latest($("#plan-view"), async () => {
-  try {
-    answer = await askPlan(planRequest([state.iso, "designs", "best-recurrence", "best-experts"]));
+export const updatePlan = latest(
+  $("#plan-view"),
+  () => {
+    const body = planRequest([state.iso, "designs", "best-recurrence", "best-experts"]);
+    return askPlan(centre.flops ? { ...body, centre: centre.flops } : body);
+  },
+  (reply) => {
+    if (!plausible(reply.plan.budget)) return; // half typed: the last answer stays
+    answer = reply;
     settle(answer.plan.budget);
-    $("#plan-view").classList.remove("stale");
+    fresh(true);
     problem($("#problem"), null);
     blame(null);
     drawPlan();
-  } catch (error) {
-    $("#plan-view").classList.add("stale");
-    problem($("#problem"), error);
-    blame(error);
-  }
-});
+  },
+  (error) => {
+    if (error.field === "extrapolate") return withhold(error);
+    if (blame(error) && typing.spec) return undefined; // said beside the field; the last answer stays
+    fresh(false);
+    return problem($("#problem"), error);
+  },
+);
+
+// Without a current answer, the page shows why, and no old one.
+function fresh(is) {
+  $("#plan-view").classList.toggle("stale", !is);
+  $("#withheld").hidden = true;
+  if (is) return;
+  $("#trust").hidden = true;
+  $("#glance").textContent = "No answer under these limits";
+  delete $("#glance").dataset.level;
+}
+
+// An answer far beyond the data is not shown until it is asked for.
+function withhold(error) {
+  fresh(false);
+  problem($("#problem"), null);
+  $("#withheld").hidden = false;
+  $("#withheld-reason").textContent = sentence(error.message);
+  showTrust({ level: "beyond", title: "Answer withheld", reasons: [] });
+  $("#glance").textContent = "Answer withheld: far beyond the law's data";
+  announce(`Answer withheld. ${error.message}`);
+}
+
+function showTrust({ level, title, reasons }) {
+  const banner = $("#trust");
+  banner.hidden = false;
+  banner.dataset.level = level;
+  $("#trust-title").textContent = title;
+  $("#trust-reasons").replaceChildren(...reasons.map((reason) => make("li", {}, sentence(reason))));
+  $("#glance").dataset.level = level;
+}
 
 export function drawPlan() {
   if (!answer) return;
-  const { plan, words } = answer;
-  $("#given").textContent = given(plan.budget);
-  $("#sentence").replaceChildren(...emphasised(words.answer));
-  $("#glance").textContent = `${label(plan.choice)} · loss ${loss(plan.choice.loss)}`;
+  const { plan, sentences, trust } = answer;
+  showTrust(trust);
+  $("#given").textContent = sentences.budget;
+  $("#sentence").textContent = sentences.answer;
+  $("#interval").textContent = sentences.interval;
+  $("#edge").textContent = sentences.edge && sentence(sentences.edge);
+  $("#glance").textContent = `${label(plan.choice)} · loss ${loss(plan.choice.loss)} · trust: ${trust.level}`;
   $("#facts").replaceChildren(...facts(plan).map(fact));
-  $("#certainty").textContent = `${words.certainty}.`;
-  $("#legend").textContent = words.legend;
+  explainTerms($("#facts"));
+  $("#certainty").textContent = sentence(sentences.confidence);
+  $("#legend").textContent = sentences.legend;
   document.title = `${label(plan.choice)} · loopscale`;
-  drawCharts(answer);
+  announce(`${sentences.answer}. ${trust.title}.`);
+  drawLimits();
+  drawMemory();
+  drawCharts();
   drawTable();
 }
 
-function given(budget) {
-  const parts = [`With ${power(budget.flops)} FLOPs of training compute`];
-  if (budget.memory)
-    parts.push(
-      `${bytes(budget.memory)} of memory${budget.context ? ` for weights and a context of ${budget.context}` : ""}`,
-    );
-  parts.push(`weights in ${budget.bits} bits`);
-  if (budget.max_tokens) parts.push(`at most ${count(budget.max_tokens)} tokens to train on`);
-  if (budget.serve_tokens) parts.push(`${count(budget.serve_tokens)} tokens to serve`);
-  if (budget.inference_flops) parts.push(`at most ${count(budget.inference_flops)} FLOPs a generated token`);
-  return `${parts.join(", ")}:`;
-}
-
-// The numbers of the sentence stand out; the dagger explains itself.
-function emphasised(text) {
-  return text
-    .split(/(\d[\d.]*(?:e\+?\d+)?[A-Z]?†?)/)
-    .map((part, k) =>
-      k % 2 ? make("b", { title: part.endsWith("†") ? "outside the range the law was fitted on" : null }, part) : part,
-    );
-}
-
-function facts({ choice, budget, agreement, lead, eps }) {
-  const band = choice.loss_low == null ? "nats per token" : `90%: ${loss(choice.loss_low)} – ${loss(choice.loss_high)}`;
-  const memory = choice.weight_bytes + choice.kv_bytes;
-  const cache = choice.kv_bytes ? `, ${bytes(choice.kv_bytes)} of it KV cache` : "";
+function facts({ choice, agreement, lead }) {
+  const interval = choice.loss_low == null ? "nats per token" : `90%: ${loss(choice.loss_low)} – ${loss(choice.loss_high)}`;
   return [
-    { name: "Predicted loss", value: loss(choice.loss), note: band },
+    { name: "Predicted loss", term: "loss", value: loss(choice.loss), note: interval },
+    { name: "Total parameters", term: "total", value: size(choice.total), note: "stored, without embeddings" },
     {
-      name: "Parameters",
-      value: size(choice.total),
-      note: `${size(choice.active)} active, worth ${size(choice.effective)}`,
+      name: "Active parameters",
+      term: "active",
+      value: size(choice.active),
+      note: choice.recurrence > 1 ? `performs like ${size(choice.effective)} unlooped` : "used by each token",
     },
     { name: "Training", value: `${count(choice.tokens)} tokens`, note: `${power(choice.train_flops)} FLOPs` },
-    {
-      name: "Memory",
-      value: bytes(memory),
-      note: budget.memory ? `of ${bytes(budget.memory)}${cache}` : `at ${budget.bits} bits${cache}`,
-      share: budget.memory && memory / budget.memory,
-    },
-    {
-      name: "Inference",
-      value: `${count(choice.inference_flops)} FLOPs`,
-      note: budget.inference_flops ? `a token, of ${count(budget.inference_flops)}` : "a generated token",
-      share: budget.inference_flops && choice.inference_flops / budget.inference_flops,
-    },
+    { name: "Inference", term: "inference", value: `${count(choice.inference_flops)} FLOPs`, note: "per generated token" },
     agreement == null
-      ? {
-          name: "Lead",
-          value: lead == null ? "–" : loss(lead),
-          note: lead != null && lead < eps ? "below ε: a toss-up" : "over the next design",
-        }
-      : { name: "Agreement", value: percent(agreement), note: "of resampled laws choose the same", share: agreement },
+      ? { name: "Lead", value: lead == null ? "–" : loss(lead), note: "nats below the runner-up" }
+      : { name: "Agreement", term: "agreement", value: percent(agreement), note: "of resampled laws", share: agreement },
   ];
 }
 
-function fact({ name, value, note, share }) {
+function fact({ name, term, value, note, share }) {
   const bar = share
-    ? make("meter", { min: 0, max: 1, value: Math.min(share, 1), "aria-label": `${name}: ${percent(share)}` })
+    ? make("dd", { class: "bar" }, make("meter", { min: 0, max: 1, value: Math.min(share, 1), "aria-label": `${name}: ${percent(share)}` }))
     : null;
-  return make("div", {}, make("dt", {}, name), make("dd", {}, value), bar, make("dd", { class: "note" }, note));
+  return make("div", {}, make("dt", { "data-term": term }, name), make("dd", {}, value), bar, make("dd", { class: "note" }, note));
 }
 
-function drawCharts({ plan, charts }) {
+// Which limits hold the loss up, and what twice as much of each would buy.
+function drawLimits() {
+  const amount = { memory: bytes, flops: power };
+  const columns = [
+    { name: "limit", left: true, cell: (d) => d.label },
+    { name: "used", cell: (d) => (d.used == null ? "–" : `${(amount[d.name] || count)(d.used)} of ${(amount[d.name] || count)(d.cap)}`) },
+    {
+      name: "share",
+      wide: true,
+      cell: (d) => (d.share == null ? "" : make("meter", { min: 0, max: 1, value: Math.min(d.share, 1), "aria-label": `${d.label}: ${percent(d.share)} used`, title: percent(d.share) })),
+    },
+    { name: "binding", cell: (d) => (d.binding ? make("b", {}, "binds") : "no") },
+    { name: "twice as much", left: true, cell: (d) => d.text },
+  ];
+  const { limits, sentences } = answer;
+  $("#limits").replaceChildren(...(limits.length ? table(columns, limits, (d) => ({ class: d.binding ? "binds" : null })) : []));
+  $("#limits-note").textContent = sentences.prices ? sentence(sentences.prices) : "";
+}
+
+function drawMemory() {
+  const { memory } = answer;
+  const parts = [
+    ["weights", "Weights", memory.weights],
+    ["embeddings", "Embeddings", memory.embeddings],
+    ["cache", "KV cache", memory.cache],
+  ].filter(([, , value]) => value > 0);
+  const used = parts.reduce((sum, [, , value]) => sum + value, 0);
+  const whole = Math.max(memory.limit ?? 0, used);
+  const bar = parts.map(([kind, , value]) => make("span", { class: `part ${kind}`, style: `width: ${(100 * value) / whole}%` }));
+  const keys = parts.map(([kind, name, value]) => make("li", { class: kind }, `${name} ${bytes(value)}`));
+  if (memory.limit) keys.push(make("li", { class: "free" }, `free ${bytes(Math.max(0, memory.limit - used))} of ${bytes(memory.limit)}`));
+  $("#memory-bar").replaceChildren(
+    make("div", { class: "stack", role: "img", "aria-label": `Memory: ${keys.map((key) => key.textContent).join(", ")}` }, bar),
+    make("ul", {}, keys),
+  );
+}
+
+function drawCharts() {
+  const { plan, charts, sentences } = answer;
   const { choice, budget } = plan;
   const flops = budget.flops ?? choice.train_flops;
+  const about = `${sentences.budget} Law ${plan.law}.`;
   const iso = rows(charts[state.iso] ?? {});
-  const along = {
-    recurrence: `E=${choice.experts}, one line for each size`,
-    size: `E=${choice.experts}, sizes between the rungs too`,
-    experts: `R=${choice.recurrence}, one line for each size`,
-  };
+  const fixed = { recurrence: `E=${choice.experts}`, size: `E=${choice.experts}`, experts: `R=${choice.recurrence}` }[state.iso];
   if (iso.length)
-    figure(
-      "chart-isoflop",
-      (width) => isoflop(width, iso, state.iso, choice),
-      iso,
-      `${power(flops)} FLOPs, ${along[state.iso]}. ★ best of its line, ○ outside the fitted range; the ring is the choice.`,
-    );
+    figure("chart-isoflop", (title) => isoflop(iso, state.iso, choice, title), iso, `${about} ${fixed}.`);
   const designs = rows(charts.designs);
   const limit = state.cost === "memory" ? budget.memory : budget.inference_flops;
-  figure(
-    "chart-pareto",
-    (width) => pareto(width, designs, state.cost, limit),
-    designs,
-    "No other design beats those on the line in both. Pale dots are ruled out.",
-  );
+  figure("chart-pareto", (title) => pareto(designs, state.cost, limit, title), designs, about);
   const R = rows(charts["best-recurrence"]);
-  figure(
-    "chart-best-recurrence",
-    (width) => bestRecurrence(width, R, flops),
-    R,
-    `E=${choice.experts}, a line for each size${plan.agreement == null ? "" : "; ○ where under 80% of resampled laws agree"}.`,
-  );
+  const hintR = `E=${choice.experts}, a line for each size.`;
+  figure("chart-best-recurrence", (title) => bestRecurrence(R, flops, title, hintR), R, `${about} ${hintR}`);
   const E = rows(charts["best-experts"]);
-  figure(
-    "chart-best-experts",
-    (width) => bestExperts(width, E, budget.memory),
-    E,
-    `With the best size that fits, a line for each R${plan.agreement == null ? "" : "; ○ where under 80% of resampled laws agree"}.`,
-  );
+  const hintE = "With the best size that fits, a line for each number of passes R.";
+  figure("chart-best-experts", (title) => bestExperts(E, budget.memory, title, hintE), E, `${about} ${hintE}`);
 }
 
+const marked = (text, d, axis) => `${text}${d.extrapolated.includes(axis) ? "†" : ""}`;
+const code = (d) => `${d.rung}:${d.experts}:${d.recurrence}`;
 const COLUMNS = [
-  { name: "size", left: true, cell: (d) => marked(d.rung, d, "size") },
+  { name: "size", left: true, title: "a rung of the ladder, by its active parameters with embeddings", cell: (d) => marked(d.rung, d, "size") },
   { name: "E", title: "experts for each active one", cell: (d) => marked(d.experts, d, "experts") },
   { name: "R", title: "passes through the loop", cell: (d) => marked(d.recurrence, d, "recurrence") },
   { name: "active", wide: true, cell: (d) => size(d.active) },
@@ -165,22 +200,10 @@ const COLUMNS = [
   { name: "verdict", left: true, cell: (d) => d.verdict },
   {
     name: "",
-    wide: true,
-    cell: (d) =>
-      make(
-        "button",
-        {
-          type: "button",
-          class: "quiet",
-          "aria-label": `Compare ${label(d)} with the choice`,
-          onclick: () => set({ view: "compare", designA: "", designB: code(d), lawA: state.law, lawB: state.law }),
-        },
-        "compare",
-      ),
+    class: "narrow",
+    cell: (d) => button("pin", () => pin(state, code(d), label(d)), { class: "quiet", "aria-label": `Pin ${label(d)} to compare it` }),
   },
 ];
-const marked = (text, d, axis) => `${text}${d.extrapolated.includes(axis) ? "†" : ""}`;
-export const code = (d) => `${d.rung}:${d.experts}:${d.recurrence}`;
 
 function drawTable() {
   const { plan } = answer;
@@ -190,13 +213,33 @@ function drawTable() {
   );
 }
 
+// The best other admissible design, which Compare shows beside the choice unless something is pinned.
+export function runnerUp() {
+  const other = answer?.plan.candidates.find((d) => d.verdict !== "chosen" && !d.ruled_out_by);
+  const near = other ?? answer?.plan.rivals[0];
+  return near ? { design: code(near), name: label(near) } : null;
+}
+
 export function buildPlan() {
-  $("#plan-json").onclick = () =>
-    answer && download("plan.json", JSON.stringify(answer.plan, null, 1) + "\n", "application/json");
-  $("#plan-csv").onclick = async () => {
-    const body = { ...planRequest([]), top: 500 };
-    download("designs.csv", await call("plan.csv", { body }), "text/csv");
+  const actions = {
+    "#pin": () => answer && pin(state, state.design, label(answer.plan.choice)),
+    "#copy-command": () => answer && copy(answer.copy.command, "Command"),
+    "#copy-python": () => answer && copy(answer.copy.python, "Python"),
+    "#copy-config": () => answer && copy(answer.copy.config, "Training config"),
+    "#plan-json": () => answer && download("plan.json", JSON.stringify(answer.plan, null, 1) + "\n", "application/json"),
+    "#plan-csv": () => fetched("plan.csv", "designs.csv", "text/csv", { top: 500 }),
+    "#plan-report": () => fetched("plan.html", "plan.html", "text/html"),
+    "#show-anyway": () => set({ extrapolate: "1" }),
   };
+  for (const [selector, work] of Object.entries(actions)) $(selector).onclick = work;
+}
+
+async function fetched(path, name, type, more = {}) {
+  try {
+    download(name, await askPlan({ ...planRequest([]), ...more }, path), type);
+  } catch (error) {
+    toast(sentence(error.message));
+  }
 }
 
 export function showPlan() {

@@ -1,5 +1,6 @@
-// What the page shows, as a link: everything that differs from the first sight stands behind the #.
-import { packLaws, unpackLaws } from "./laws.js";
+// What the page shows, as a link: everything that differs from the first view stands behind the #. Each committed change
+// is an entry of the browser's history, so that Back undoes it.
+import { packedLaw, unpackLaws } from "./laws.js";
 
 export const DEFAULTS = {
   view: "plan",
@@ -13,63 +14,82 @@ export const DEFAULTS = {
   inference: "",
   rungs: "",
   experts: "",
-  passes: "10",
+  passes: "",
   eps: "",
   rule: "paper",
   continuous: "",
+  extrapolate: "",
+  design: "",
   iso: "recurrence",
   cost: "memory",
   table: "rivals",
-  lawA: "",
-  lawB: "",
-  designA: "",
-  designB: "",
+  fit: "",
+  pins: "",
 };
-// What a link may say of these; anything else is as if it were not said.
 const ALLOWED = {
-  view: ["plan", "fit", "compare"],
+  view: ["plan", "fit", "compare", "sweep"],
   rule: ["paper", "loss"],
   iso: ["recurrence", "size", "experts"],
   cost: ["memory", "inference"],
   table: ["rivals", "candidates"],
   continuous: ["", "1"],
+  extrapolate: ["", "1"],
 };
-const LAWS = ["law", "lawA", "lawB"];
+// What makes a scenario: the budget, the law and the design space.
+export const SCENARIO = [
+  ...["law", "flops", "memory", "bits", "context", "tokens", "serve", "inference", "rungs", "experts", "passes"],
+  ...["eps", "rule", "continuous", "extrapolate", "design"],
+];
 
 export const state = { ...DEFAULTS };
 const listeners = new Set();
 
 export const onChange = (listener) => listeners.add(listener);
 
-export function set(changes) {
+// `draft` changes follow a drag or typing; the address changes once one is committed.
+export function set(changes, { draft = false } = {}) {
+  const before = { ...state };
   Object.assign(state, changes);
-  remember();
-  for (const listener of listeners) listener(changes);
+  if (!draft) commit();
+  for (const listener of listeners) listener(changes, { draft, before });
 }
 
-function parameters() {
-  const changed = Object.entries(state).filter(([name, value]) => name in DEFAULTS && value !== DEFAULTS[name]);
-  return new URLSearchParams(changed.map(([name, value]) => [name, value]));
+export function commit() {
+  const address = link();
+  if (address === committed.address) return history.replaceState(null, "", address);
+  committed.address = address;
+  return history.pushState(null, "", address);
+}
+const committed = { address: null };
+
+export function parameters(values = state, names = Object.keys(DEFAULTS)) {
+  const changed = names.filter((name) => values[name] !== undefined && values[name] !== DEFAULTS[name]);
+  return new URLSearchParams(changed.map((name) => [name, values[name]]));
 }
 
-// The address follows the state, a little later: a drag would write it too often.
-export function remember() {
-  clearTimeout(remember.timer);
-  remember.timer = setTimeout(async () => history.replaceState(null, "", await link()), 150);
+export const pins = () => (state.pins ? JSON.parse(state.pins) : []);
+
+function lawsInUse() {
+  const named = [state.law, state.fit, ...pins().map((pin) => new URLSearchParams(pin.query).get("law") || "")];
+  return [...new Set(named)].filter((id) => id.startsWith("own-"));
 }
 
-export async function link() {
-  const given = parameters();
-  const own = await packLaws([...new Set(LAWS.map((name) => state[name]))].filter((id) => id.startsWith("own-")));
-  for (const packed of own) given.append("own", packed);
-  return `${location.pathname}${given.size ? "#" : ""}${given}`;
+export function link() {
+  const query = parameters();
+  for (const id of lawsInUse()) if (packedLaw(id)) query.append("own", packedLaw(id));
+  return `${location.pathname}${query.size ? "#" : ""}${query}`;
 }
 
 export async function restore(hash) {
-  const given = new URLSearchParams(hash.replace(/^#/, ""));
-  const renamed = await unpackLaws(given.getAll("own"));
+  const query = new URLSearchParams(hash.replace(/^#/, ""));
+  await unpackLaws(query.getAll("own"));
   Object.assign(state, DEFAULTS);
-  for (const [name, value] of given)
+  for (const [name, value] of query)
     if (name in DEFAULTS && (ALLOWED[name] ?? [value]).includes(value)) state[name] = value;
-  for (const name of LAWS) state[name] = renamed.get(state[name]) || state[name];
+  try {
+    if (!pins().every((pin) => typeof pin.query === "string")) state.pins = "";
+  } catch {
+    state.pins = "";
+  }
+  committed.address = link();
 }

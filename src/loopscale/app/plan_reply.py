@@ -1,0 +1,298 @@
+"""What the page shows of a plan, each number from the function that the command line uses."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from loopscale.app.schemas import PlanRequest
+from loopscale.architecture import RUNG_RECURRENCES, RUNGS
+from loopscale.arrays import FloatArray
+from loopscale.plan import (
+    Budget,
+    Plan,
+    Space,
+    continuous_space,
+    experts_map,
+    isoflop_over_experts,
+    isoflop_over_recurrence,
+    isoflop_over_size,
+    ladder_space,
+    recurrence_map,
+)
+from loopscale.plan.text import LIMITS, TRUST_TEXT, budget_text, interval_text, sentences
+from loopscale.quantities import format_bytes, format_count
+from loopscale.tables import Table
+
+WIDTHS = np.geomspace(512, 4096, 41)
+MOST_DESIGNS = 2_000
+"""Points that a scatter of designs may have."""
+MOST_LINES = 6
+"""Sizes that a chart shows a line for: those around the choice."""
+
+
+def plan_reply(found: Plan, asked: PlanRequest, verdict: str = "chosen") -> dict[str, Any]:
+    """Return everything that the page shows of a plan."""
+    return {
+        "plan": found.to_dict(asked.top),
+        "sentences": page_sentences(found),
+        "trust": page_trust(found),
+        "limits": limits_used(found),
+        "memory": memory_parts(found),
+        "copy": copied_texts(found, asked),
+        "verdict": verdict,
+        "charts": chart_tables(found, asked.charts, asked.centre),
+    }
+
+
+def page_sentences(found: Plan) -> dict[str, str]:
+    """Return the plan in sentences, as the command line prints them, with its budget and interval."""
+    interval = found.interval
+    unknown = "Interval not known: the law carries no resampled laws."
+    written = unknown if interval is None else f"{interval_text(interval)}."
+    budget = budget_text(found.budget)
+    return {
+        **sentences(found),
+        "budget": f"{budget[:1].upper()}{budget[1:]}.",
+        "interval": f"{written[:1].upper()}{written[1:]}",
+    }
+
+
+def page_trust(found: Plan) -> dict[str, Any]:
+    """Return the trust banner: its level, that level in words, and the reasons."""
+    trust = found.trust
+    if trust is None:
+        return {"level": "unknown", "title": "Unknown: the law states no range that it was fitted on", "reasons": []}
+    title = TRUST_TEXT[trust.level]
+    return {
+        "level": trust.level,
+        "title": f"{title[:1].upper()}{title[1:]}",
+        "reasons": list(trust.reasons),
+    }
+
+
+def limits_used(found: Plan) -> list[dict[str, Any]]:
+    """Return each limit that can bind: how much of it is used, and what twice as much would buy."""
+    choice, budget = found.choice, found.budget
+    used = {
+        "flops": choice.train_flops + choice.inference_flops * budget.serve_tokens,
+        "memory": choice.weight_bytes + choice.kv_bytes,
+        "inference_flops": choice.inference_flops,
+        "max_tokens": choice.tokens,
+    }
+    rows = []
+    for row in found.sensitivities:
+        name, saved = row["limit"], row["saved"]
+        cap, binding = getattr(budget, name), name in found.binding
+        text = f"loss {saved:.4f} lower, with {row['design']}" if binding else "no lower loss"
+        rows.append(
+            {
+                "name": name,
+                "label": LIMITS[name][0],
+                "used": used[name],
+                "cap": cap,
+                "share": used[name] / cap,
+                "binding": binding,
+                "saved": saved,
+                "text": text,
+            }
+        )
+    return rows
+
+
+def memory_parts(found: Plan) -> dict[str, float | None]:
+    """Return the bytes of the choice: weights, embeddings and KV cache, and the limit."""
+    choice = found.choice
+    stored = choice.total + choice.embedding
+    embeddings = choice.weight_bytes * choice.embedding / stored if stored else 0.0
+    return {
+        "weights": choice.weight_bytes - embeddings,
+        "embeddings": embeddings,
+        "cache": choice.kv_bytes,
+        "limit": found.budget.memory,
+    }
+
+
+OPTIONS = {
+    "flops": ("--flops", "{:g}".format),
+    "tokens": ("--tokens", format_count),
+    "max_tokens": ("--max-tokens", format_count),
+    "memory": ("--memory", lambda value: format_bytes(value).replace(" ", "")),
+    "bits": ("--bits", "{:g}".format),
+    "context": ("--context", "{:.0f}".format),
+    "batch": ("--batch", "{:.0f}".format),
+    "kv_bits": ("--kv-bits", "{:g}".format),
+    "kept_passes": ("--kept-passes", "{:.0f}".format),
+    "inference_flops": ("--inference-flops", format_count),
+    "serve_tokens": ("--serve-tokens", format_count),
+}
+"""The option of `loopscale plan` for each limit, and how its value is written."""
+DEFAULTS = {"batch": 1, "kv_bits": 16, "serve_tokens": 0}
+
+
+def copied_texts(found: Plan, asked: PlanRequest) -> dict[str, str]:
+    """Return the plan as a command, as Python, and its choice as a training file."""
+    limits = found.budget.to_dict()
+    given = [(name, value) for name, value in limits.items() if value and DEFAULTS.get(name) != value]
+    law = asked.law if isinstance(asked.law, str) and not asked.law.startswith("own-") else f"{found.law_name}.json"
+    words = [f"{OPTIONS[name][0]} {OPTIONS[name][1](value)}" for name, value in given]
+    words += [f"--rung {','.join(asked.rungs)}"] if asked.rungs else []
+    words += ["--continuous"] if asked.continuous else []
+    chosen = asked.model_fields_set
+    words += [f"--experts {','.join(f'{E:g}' for E in asked.experts)}"] if "experts" in chosen else []
+    words += [f"--recurrence {','.join(map(str, asked.recurrences))}"] if "recurrences" in chosen else []
+    words += [f"--eps {asked.eps:g}"] if asked.eps is not None else []
+    words += ["--rule loss"] if asked.rule == "loss" else []
+    words += [f"--law {law}"] + (["--extrapolate"] if asked.extrapolate else [])
+    arguments = ", ".join(f"{name}={value!r}" for name, value in given)
+    options = f"law={law!r}" + (", extrapolate=True" if asked.extrapolate else "")
+    return {
+        "command": f"loopscale plan {' '.join(words)}",
+        "python": f"import loopscale as ls\n\nbest = ls.plan({arguments}, {options})\nprint(best)\n",
+        "config": _training_file(found),
+    }
+
+
+def _training_file(found: Plan) -> str:
+    choice = found.choice
+    size = f'rung = "{choice.rung}"' if choice.rung in RUNGS else f"width = {choice.width or 0:.0f}"
+    return (
+        f"[model]\n{size}\nexperts = {choice.experts:g}\nrecurrence = {choice.recurrence}\n\n"
+        '[data]\nfiles = ["texts/"]        # your text: .txt, .jsonl or .parquet\ntokenizer = "train:32768"\n'
+        f'context = 2048\n\n[run]\ntokens = "{format_count(choice.tokens)}"\n'
+    )
+
+
+def chart_tables(found: Plan, kinds: Iterable[str], centre: float | None = None) -> dict[str, dict[str, Any]]:
+    """Return the columns of each chart by name; charts over compute are drawn around ``centre``, if it is given."""
+    return {kind: dict(CHARTS[kind](found, centre or _flops(found)).columns) for kind in dict.fromkeys(kinds)}
+
+
+def _over_recurrence(found: Plan, _: float) -> Table:
+    alone = found.grid is not None and found.grid.space.shape == (1, 1, 1)  # one given design, looped otherwise too
+    space = _space(found, experts=[found.choice.experts], recurrences=list(RUNG_RECURRENCES) if alone else None)
+    return isoflop_over_recurrence(found.law, [_flops(found)], space, found.eps, _token_limits(found))
+
+
+def _over_experts(found: Plan, _: float) -> Table:
+    space = _space(found, recurrences=[found.choice.recurrence])
+    return isoflop_over_experts(found.law, [_flops(found)], space, found.eps, _token_limits(found))
+
+
+def _over_size(found: Plan, _: float) -> Table:
+    passes = sorted({1, 2, 4, found.choice.recurrence})
+    own = [found.choice.width] if found.choice.width else []
+    widths = np.unique(np.append(WIDTHS, own))
+    flops, limits = [_flops(found)], _token_limits(found)
+    return isoflop_over_size(found.law, flops, [found.choice.experts], passes, widths, limits)
+
+
+def _best_recurrence(found: Plan, centre: float) -> Table:
+    space = _space(found, experts=[found.choice.experts])
+    budget = replace(_token_limits(found), flops=centre)
+    key = ("R", id(found.law), centre, space.names, found.choice.experts, tuple(space.recurrences), found.eps, budget)
+    return _CACHE.get(key, found.law, lambda: recurrence_map(found.law, _around(centre), space, found.eps, budget))
+
+
+def _best_experts(found: Plan, _: float) -> Table:
+    passes = sorted({1, 2, 4, found.choice.recurrence})
+    assert found.grid is not None
+    space, needed = _space(found, recurrences=passes), found.grid.memory_SKP
+    memory = np.geomspace(needed.min() * 0.9, needed.max() * 1.1, 80)
+    budget = replace(found.budget, memory=None)
+    key = ("E", id(found.law), memory[0], memory[-1], space.names, tuple(passes), found.eps, budget)
+    return _CACHE.get(key, found.law, lambda: experts_map(found.law, memory, budget, space, found.eps))
+
+
+def _over_compute(found: Plan, centre: float) -> Table:
+    choice = found.choice
+    one = _space(found, sizes=[choice.rung], experts=[choice.experts], recurrences=[choice.recurrence])
+    return isoflop_over_recurrence(found.law, _around(centre), one, found.eps, _token_limits(found))
+
+
+def _designs(found: Plan, _: float) -> Table:
+    table = found.designs()
+    if len(table) <= MOST_DESIGNS:
+        return table
+    fronts = zip(*(table.columns[f"on_{cost}_front"] for cost in ("memory", "inference")), strict=True)
+    kept = [k for k, flags in enumerate(fronts) if any(flags) or table.columns["chosen"][k]]
+    return Table({name: [column[k] for k in kept] for name, column in table.columns.items()})
+
+
+CHARTS: dict[str, Callable[[Plan, float], Table]] = {
+    "recurrence": _over_recurrence,
+    "experts": _over_experts,
+    "size": _over_size,
+    "best-recurrence": _best_recurrence,
+    "best-experts": _best_experts,
+    "compute": _over_compute,
+    "designs": _designs,
+}
+
+
+class _Cache:
+    """The latest maps: while a control is dragged, those that do not depend on it stay the same."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[Hashable, tuple[object, Table]] = OrderedDict()
+
+    def get(self, key: Hashable, law: object, compute: Callable[[], Table]) -> Table:
+        """Return the map; the law is kept with it, so that its id stays its own."""
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key][1]
+        table = compute()
+        with self._lock:
+            self._kept[key] = (law, table)
+            while len(self._kept) > self._size:
+                self._kept.popitem(last=False)
+        return table
+
+
+_CACHE = _Cache(16)
+
+
+def _space(
+    found: Plan,
+    sizes: list[str] | None = None,
+    experts: list[float] | None = None,
+    recurrences: list[int] | None = None,
+) -> Space:
+    """Return the part of the plan's space that a chart shows; a continuous or bare one has the ladder's rungs."""
+    assert found.grid is not None
+    space = found.grid.space
+    experts = experts or sorted(set(space.experts.ravel().tolist()))
+    passes = recurrences or space.recurrences.tolist()
+    if space.kind == "ladder":
+        return ladder_space(sizes or _near(space.names, found.choice.rung), experts, passes)
+    if sizes is not None and found.choice.width:
+        return continuous_space(experts, passes, widths=[found.choice.width])
+    return ladder_space(tuple(RUNGS), experts, passes)
+
+
+def _near(names: tuple[str, ...], chosen: str) -> list[str]:
+    """Return the sizes around the choice, as many as a chart shows."""
+    first = max(0, min(names.index(chosen) - MOST_LINES // 2, len(names) - MOST_LINES))
+    return list(names[first : first + MOST_LINES])
+
+
+def _flops(found: Plan) -> float:
+    """Return the compute that charts are drawn at: the budget's, or what the choice takes for its tokens."""
+    return found.budget.flops or found.choice.train_flops
+
+
+def _around(flops: float) -> FloatArray:
+    return flops * np.geomspace(1e-2, 1e2, 25)
+
+
+def _token_limits(found: Plan) -> Budget:
+    """Return what limits the tokens besides compute: how many are available, and serving."""
+    return replace(found.budget, flops=_flops(found), tokens=None)
