@@ -158,6 +158,8 @@ def preview(text: str, options: PreviewOptions) -> dict[str, Any]:
 
     chosen = chosen_columns(options.columns)
     table = csv_columns(text, options.name)
+    if not any(table.values()):
+        raise InputError(f"{options.name}: there are no rows below the header")
     problem: str | None = None
     try:
         found = find_columns(table, chosen, options.name)
