@@ -11,7 +11,7 @@ export LOOPSCALE_DATA ?= $(realpath $(wildcard ../shared/data))
 # Fits work on small matrices, where more threads are slower.
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: run test test-all test-vllm bench docs lint chromium clean
+.PHONY: run test test-all test-vllm bench docs pages lint chromium clean
 
 run: $(VENV)/train.stamp
 	@$(BIN)/loopscale demo --out out
@@ -34,9 +34,13 @@ test-vllm: .venv-vllm/stamp
 bench: $(VENV)/bench.stamp chromium
 	$(BIN)/python benchmarks/run.py
 
+# Computes the tables in the pages again.
+pages: $(VENV)/docs.stamp
+	$(BIN)/python docs/hooks.py
+
 # Builds the site into site/ and redraws its figures.
 docs: $(VENV)/docs.stamp
-	@rm -rf docs/figures
+	@rm -f docs/figures/*
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 lint: $(VENV)/dev.stamp
@@ -54,7 +58,7 @@ chromium:
 	exit 1; }
 
 clean:
-	rm -rf $(VENV) .venv-vllm out site docs/figures .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-vllm out site .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(VENV)/core.stamp: constraints.txt pyproject.toml
 	@echo "Setting up $(VENV) ..."

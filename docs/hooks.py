@@ -1,4 +1,8 @@
-"""What the site is built with: figures drawn and tables computed from the package, so that no page can fall behind."""
+"""Figures and tables of the documentation, computed from the package.
+
+The pages hold them, so that they read well in the repository too. ``make pages`` renews the tables, ``make docs`` draws missing
+figures, and a test compares both with what the package computes.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +16,14 @@ from loopscale.figures.gallery import Sources, Task, draw_all
 from loopscale.figures.outcomes import mean_scores, present_groups
 from loopscale.figures.results import paper_psi, paper_results
 from loopscale.laws import PUBLISHED, published
-from loopscale.plan import Budget, flops_of, joint_optimum, ladder_space, plan
+from loopscale.plan import PEAK_FLOPS, Budget, flops_of, joint_optimum, ladder_space, plan
 from loopscale.quantities import format_bytes, format_count
 
-_MARK = re.compile(r"<!-- generated: ([a-z-]+) -->")
+_MARK = re.compile(r"<!-- generated: ([a-z-]+) -->\n.*?<!-- end -->", flags=re.DOTALL)
 
 
 def on_pre_build(config: Any) -> None:
-    """Draw the figures that the pages show, where they are not there yet."""
+    """Draw the figures that pages show and that are missing."""
     folder = Path(config["docs_dir"]) / "figures"
     folder.mkdir(exist_ok=True)
     pages = Path(config["docs_dir"]).rglob("*.md")
@@ -31,9 +35,18 @@ def on_pre_build(config: Any) -> None:
         raise ValueError(f"figures that a page shows could not be drawn: {left_out}")
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Put computed tables where a page asks for them."""
-    return _MARK.sub(lambda match: TABLES[match[1]](), markdown)
+def with_tables(markdown: str) -> str:
+    """Return the page with every generated table computed again."""
+    return _MARK.sub(lambda match: f"<!-- generated: {match[1]} -->\n{TABLES[match[1]]()}\n<!-- end -->", markdown)
+
+
+def renew_pages() -> None:
+    """Compute the tables in all pages again."""
+    for page in sorted(Path(__file__).parent.rglob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        if with_tables(text) != text:
+            page.write_text(with_tables(text), encoding="utf-8")
+            print(f"renewed {page}")
 
 
 def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
@@ -58,14 +71,14 @@ def _joint() -> str:
 
 
 def _case_study() -> str:
-    found = plan(Budget(flops=flops_of(rung("0.6B", experts=8), 6e12)), ladder_space(["0.3B"], [8]), published())
-    gains = found.grid.pass_gain_ZFSKP[0, 0, 0, 0]
+    case = plan(Budget(flops=flops_of(rung("0.6B", experts=8), 6e12)), ladder_space(["0.3B"], [8]), published())
+    gains = case.grid.pass_gain_ZFSKP[0, 0, 0, 0]
     rows = [
-        (f"{R} → {R + 1}", f"{gain:.4f}", "yes" if gain >= found.grid.eps else "no")
+        (f"{R} → {R + 1}", f"{gain:.4f}", "yes" if gain >= case.grid.eps else "no")
         for R, gain in enumerate(gains[1:7], 1)
     ]
-    said = f"\n\nR* = {found.choice.recurrence}, on {format_count(found.choice.tokens)} tokens."
-    return _table(("pass", "gain (nats)", "at least eps"), rows) + said
+    sentence = f"\n\nR* = {case.choice.recurrence}, on {format_count(case.choice.tokens)} tokens."
+    return _table(("pass", "gain (nats)", "at least eps"), rows) + sentence
 
 
 def _scores() -> str:
@@ -73,8 +86,8 @@ def _scores() -> str:
     groups = present_groups(results)
     tables = [list(mean_scores(results, group).records()) for group in groups]
     rows = [
-        (row["model"], f"{row['recurrence']:g}", *(f"{table[place]['score']:.1f}" for table in tables))
-        for place, row in enumerate(tables[0])
+        (row["model"], f"{row['recurrence']:g}", *(f"{table[index]['score']:.1f}" for table in tables))
+        for index, row in enumerate(tables[0])
     ]
     return _table(("model", "R", *groups), rows)
 
@@ -96,6 +109,14 @@ def _laws() -> str:
     return _table(("name", "form", "RMSE", "source"), rows)
 
 
+def _devices() -> str:
+    rows = []
+    for name, peak in PEAK_FLOPS.items():
+        hours = [compute / (peak * 0.4 * 3600) for compute in (1e20, 1e21, 5e21, 1e22)]
+        rows.append((name, f"{peak / 1e12:,.0f}", *(f"{hour:,.0f}" for hour in hours)))
+    return _table(("device", "peak TFLOP/s (bf16)", "1e20 FLOPs", "1e21", "5e21", "1e22"), rows)
+
+
 def _benchmarks() -> str:
     text = (Path(__file__).parents[1] / "benchmarks" / "results.txt").read_text(encoding="utf-8")
     return f"```text\n{text.rstrip()}\n```"
@@ -108,4 +129,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "paper-psi": _psi,
     "published-laws": _laws,
     "benchmarks": _benchmarks,
+    "devices": _devices,
 }
+
+if __name__ == "__main__":
+    renew_pages()

@@ -5,13 +5,15 @@ with ``loopscale`` are commands, and Python blocks share one set of names.
 """
 
 import json
+import os
 import re
 import shlex
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-
+import loopscale
 from loopscale.cli import main
 
 ROOT = Path(__file__).parents[1]
@@ -50,15 +52,15 @@ class Step:
 
 def steps(page: Path) -> list[Step]:
     """Return what a page shows, in order."""
-    found = []
+    shown = []
     for match in _STEP.finditer(page.read_text(encoding="utf-8")):
         if match["command"]:
-            found.append(Step("command", match["command"].strip()))
+            shown.append(Step("command", match["command"].strip()))
         elif match["title"]:
-            found.append(Step("file", match["body"], match["title"]))
+            shown.append(Step("file", match["body"], match["title"]))
         elif match["kind"] == "python":
-            found.append(Step("python", match["body"]))
-    return [step for step in found if step.runs]
+            shown.append(Step("python", match["body"]))
+    return [step for step in shown if step.runs]
 
 
 def run_page(page: Path) -> dict[str, object]:
@@ -76,16 +78,31 @@ def run_page(page: Path) -> dict[str, object]:
 
 def run_command(line: str) -> int:
     """Run a command line in this process; return its exit code."""
-    with pytest.raises(SystemExit) as stop:
+    try:
         main(shlex.split(line)[1:])
-    return int(stop.value.code or 0)
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else 1
+    return 0
+
+
+def run_from(installed: Path, page: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Do what the page shows in ``folder``, in another process that imports loopscale from ``installed``."""
+    path = os.pathsep.join([str(installed), str(Path(__file__).parent)])
+    command = [sys.executable, __file__, str(page), str(installed)]
+    variables = {**os.environ, "PYTHONPATH": path, "MPLBACKEND": "agg"}
+    return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True)
 
 
 def cells(notebook: Path) -> list[tuple[str, str]]:
     """Return a notebook's code cells, each with what it printed when it was saved."""
-    found = []
+    code = []
     for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]:
         if cell["cell_type"] == "code":
-            printed = [part for each in cell["outputs"] if each.get("name") == "stdout" for part in each["text"]]
-            found.append(("".join(cell["source"]), "".join(printed)))
-    return found
+            printed = [part for out in cell["outputs"] if out.get("name") == "stdout" for part in out["text"]]
+            code.append(("".join(cell["source"]), "".join(printed)))
+    return code
+
+
+if __name__ == "__main__":
+    assert Path(loopscale.__file__).is_relative_to(sys.argv[2]), loopscale.__file__
+    run_page(Path(sys.argv[1]))

@@ -2,7 +2,9 @@
 
 import contextlib
 import io
+import re
 import shlex
+import sys
 import warnings
 from pathlib import Path
 
@@ -11,7 +13,10 @@ import numpy as np
 import pytest
 
 from loopscale.fit.data.public import simulate_sweep
-from pages import NOTEBOOKS, PAGES, ROOT, cells, run_command, run_page, steps
+from pages import NOTEBOOKS, PAGES, ROOT, cells, run_command, run_from, steps
+
+sys.path.insert(0, str(ROOT / "docs"))
+import hooks  # noqa: E402
 
 SHOWING = [page for page in PAGES if steps(page)]
 
@@ -41,10 +46,11 @@ def checkpoint(folder) -> Path:
 
 
 @pytest.mark.parametrize("page", SHOWING, ids=lambda page: str(page.relative_to(ROOT)))
-def test_everything_a_page_shows_runs_as_written(page, folder, request):
+def test_everything_a_page_shows_runs_as_written_from_the_wheel(page, folder, installed, request):
     if any("FOLDER" in step.text for step in steps(page)):
         request.getfixturevalue("checkpoint")
-    run_page(page)
+    done = run_from(installed, page, folder)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
 
 
 def test_the_pages_show_commands_of_every_kind():
@@ -54,13 +60,33 @@ def test_the_pages_show_commands_of_every_kind():
 
 
 def test_the_readmes_python_says_what_it_says(folder):
-    block = next(step.text for step in steps(ROOT / "README.md") if "Budget(" in step.text)
+    block = next(step.text for step in steps(ROOT / "README.md") if "ls.plan(" in step.text)
     names: dict[str, object] = {}
     exec(block, names)
-    choice = names["found"].choice
+    choice = names["best"].choice
     assert choice.label == "1.0B E=8 R=2"
     assert choice.loss == pytest.approx(1.9757, abs=5e-5)
     assert "'1.0B E=8 R=2', 1.9757" in block
+
+
+def test_the_readme_shows_the_plan_that_the_command_prints(folder, capsys):
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = next(block for block in re.findall(r"```text\n(.*?)```", text, flags=re.DOTALL) if "verdict" in block)
+    capsys.readouterr()
+    assert run_command("loopscale plan --flops 5e21 --memory 3GB --bits int4") == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    for line in shown.splitlines():
+        for part in line.split("…"):
+            assert " ".join(part.split()) in printed
+
+
+@pytest.mark.parametrize("name", sorted(hooks.TABLES))
+def test_tables_in_the_docs_are_what_the_package_computes(name):
+    pages = [page for page in PAGES if f"<!-- generated: {name} -->" in page.read_text(encoding="utf-8")]
+    assert pages, f"no page shows {name}"
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        assert hooks.with_tables(text) == text, f"{page}: run `make pages`"
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
