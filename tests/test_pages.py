@@ -16,7 +16,7 @@ from loopscale.fit.data.public import simulate_sweep
 from pages import NOTEBOOKS, PAGES, ROOT, cells, run_command, run_from, steps
 
 sys.path.insert(0, str(ROOT / "docs"))
-import hooks  # noqa: E402
+import hooks
 
 SHOWING = [page for page in PAGES if steps(page)]
 

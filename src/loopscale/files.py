@@ -1,4 +1,4 @@
-"""Plain JSON files with a kind and a schema version; unknown keys are refused, nothing is half written."""
+"""JSON and TOML files: unknown fields are refused by name, and a file is written completely or not at all."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import os
 import tempfile
 import tomllib
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 from loopscale.errors import InputError, nearest, shown
+from loopscale.limits import check_size
 
 T = TypeVar("T")
 _WORDS = {
@@ -124,6 +125,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 
 
 def _read_text(path: str | Path, kind: str) -> str:
+    check_size(path)
     try:
         return Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -174,8 +176,28 @@ def make_folder(path: str | Path) -> Path:
     return Path(path)
 
 
+def flush_file(file: IO[Any]) -> None:
+    """Wait until a file's content is on the disk; without it, a power cut may leave a complete name with no content."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def flush_folder(folder: str | Path) -> None:
+    """Wait until the names in a folder are on the disk, after a file in it was made or renamed."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError:  # a folder that may be written but not read
+        return
+    try:
+        os.fsync(handle)
+    except OSError:  # some network file systems cannot
+        pass
+    finally:
+        os.close(handle)
+
+
 def write_bytes(path: str | Path, content: bytes) -> None:
-    """Write a file whole or not at all: to a temporary name beside it, then renamed."""
+    """Write a file completely or not at all, also across a power cut: to a temporary name, flushed, then renamed."""
     target = Path(path)
     temporary: Path | None = None
     try:
@@ -183,8 +205,10 @@ def write_bytes(path: str | Path, content: bytes) -> None:
         temporary = Path(name)
         with os.fdopen(handle, "wb") as file:
             file.write(content)
+            flush_file(file)
         temporary.chmod(0o644)
         temporary.replace(target)
+        flush_folder(target.parent)
     except (OSError, ValueError) as error:  # a path that holds a NUL is a ValueError
         if temporary is not None:
             temporary.unlink(missing_ok=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Self
 
 import click
@@ -40,6 +40,7 @@ from loopscale.evaluate import (
     wide,
 )
 from loopscale.evaluate.results import LEAST, PAPER, baseline_flops, labels
+from loopscale.limits import RECURRENCE
 from loopscale.quantities import format_count
 from loopscale.train.run_dir import model_of
 
@@ -159,6 +160,8 @@ class Work:
     setups: tuple[Setup, ...]
     """The plain one first, then one for each threshold of early exit."""
     store: Store
+    trust_code: bool
+    """Whether tasks may run Python of their own."""
 
 
 def _thresholds(ctx: click.Context, param: click.Parameter, value: str) -> tuple[float, ...]:
@@ -198,6 +201,7 @@ def _thresholds(ctx: click.Context, param: click.Parameter, value: str) -> tuple
 @click.option("--tidy", type=click.Path(), help="Write one row for each score to this CSV file, for plots.")
 @click.option("--markdown", is_flag=True, help="Print the table in Markdown.")
 @click.option("--latex", is_flag=True, help="Print the table in LaTeX.")
+@click.option("--trust-task-code", is_flag=True, help="Run the Python code (!function) of a folder given to --tasks.")
 @click.option("--download", is_flag=True, help="Only fetch the tasks' data, to use them where there is no network.")
 @output_options
 def eval_command(
@@ -219,7 +223,7 @@ def eval_command(
         raise click.UsageError("nothing to evaluate; give --tasks (paper, local, names) or --text FILE")
     as_shown = Shown(given.pop("as_json"), given.pop("as_csv"), given.pop("markdown"), given.pop("latex"))
     if given["download"]:
-        _download(tasks)
+        _download(tasks, given["trust_task_code"])
         return
     subjects = _subjects(checkpoints, given["tokenizer"], given["tokens"])
     baseline_flops([subject.model for subject in subjects], given["baseline"])  # a wrong name shows before any work
@@ -232,13 +236,13 @@ def eval_command(
     show_results(work.suite, rows, as_shown, published=given["published"], tidy_path=given["tidy"])
 
 
-def _download(tasks: str | None) -> None:
+def _download(tasks: str | None, trust_code: bool) -> None:
     from loopscale.evaluate.tasks import Tasks
 
     if tasks is None:
         raise click.UsageError("--download fetches the data of --tasks; name some")
-    suite = _suite(tasks)
-    loaded = Tasks(suite.benchmarks)
+    suite = _suite(tasks, trust_code)
+    loaded = Tasks(suite.benchmarks, trust_code)
     with Bar(len(suite.benchmarks)) as bar:
         for each in suite.benchmarks:
             bar.now(f"data of {each.label}")
@@ -264,11 +268,11 @@ def _subjects(checkpoints: Sequence[str], tokenizer: str | None, tokens: Sequenc
     ]
 
 
-def _suite(tasks: str) -> Suite:
+def _suite(tasks: str, trust_code: bool) -> Suite:
     from loopscale.evaluate.suites import select
     from loopscale.evaluate.tasks import folder_tasks
 
-    return select(tasks, folder_tasks)
+    return select(tasks, partial(folder_tasks, trust_code=trust_code))
 
 
 def _plan(tasks: str | None, text_source: str | None, column: str, given: dict[str, Any]) -> Work:
@@ -277,7 +281,7 @@ def _plan(tasks: str | None, text_source: str | None, column: str, given: dict[s
 
     if given["criterion"] is not None and given["backend"] != "hf":
         raise click.UsageError("--exit goes with --backend hf; vLLM runs every token through all passes")
-    suite = Suite("text", ()) if tasks is None else _suite(tasks)
+    suite = Suite("text", ()) if tasks is None else _suite(tasks, given["trust_task_code"])
     text = None
     if text_source is not None:
         from loopscale.evaluate.tasks import read_text
@@ -289,13 +293,14 @@ def _plan(tasks: str | None, text_source: str | None, column: str, given: dict[s
     dtype = native_dtype() if given["dtype"] == "auto" else given["dtype"]
     plain = Setup(given["backend"], dtype, given["batch"], given["context"], given["limit"])
     exits = [EarlyExit(given["criterion"], each) for each in given["thresholds"]] if given["criterion"] else []
-    return Work(suite, text, (plain, *(replace(plain, exit=each) for each in exits)), Store(given["results"]))
+    setups = (plain, *(replace(plain, exit=exit_rule) for exit_rule in exits))
+    return Work(suite, text, setups, Store(given["results"]), given["trust_task_code"])
 
 
 def _evaluate(subjects: Sequence[Subject], work: Work, recurrences: tuple[int, ...] | None) -> list[Result]:
     """Return all results asked for: measured for the checkpoints, or those in the store where there are none."""
     benchmarks = tuple(each for each in work.suite.benchmarks if not each.task.startswith("text:"))
-    tasks = _task_loader(benchmarks)
+    tasks = _task_loader(benchmarks, work.trust_code)
     if not subjects:
         return _stored(work, benchmarks)
     jobs = [(subject, setup, _passes(subject, recurrences, setup)) for subject in subjects for setup in work.setups]
@@ -311,6 +316,11 @@ def _evaluate(subjects: Sequence[Subject], work: Work, recurrences: tuple[int, .
 def _passes(subject: Subject, recurrences: tuple[int, ...] | None, setup: Setup) -> tuple[int, ...]:
     """Return the recurrences to evaluate at; early exit goes up to the largest."""
     architecture = subject.model.architecture
+    if architecture.recurrence > RECURRENCE:
+        raise InputError(
+            f"{subject.path}: recurrence is {architecture.recurrence:,} in its config; "
+            f"it should be at most {RECURRENCE:,}"
+        )
     wanted = recurrences or tuple(range(1, architecture.recurrence + 1))
     check_recurrence(architecture, max(wanted))
     return wanted if setup.exit is None else (max(wanted),)
@@ -336,12 +346,12 @@ def _one(
     return found
 
 
-def _task_loader(benchmarks: tuple[Benchmark, ...]) -> Any:
+def _task_loader(benchmarks: tuple[Benchmark, ...], trust_code: bool) -> Any:
     @cache
     def load() -> Tasks:
         from loopscale.evaluate.tasks import Tasks
 
-        return Tasks(benchmarks)
+        return Tasks(benchmarks, trust_code)
 
     return load
 

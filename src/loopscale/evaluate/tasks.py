@@ -19,6 +19,9 @@ from tqdm import tqdm
 from loopscale.errors import InputError, nearest, shown
 from loopscale.evaluate.suites import Benchmark
 from loopscale.files import is_file
+from loopscale.limits import check_size
+
+OWN_TASKS = Path(__file__).parent / "local"
 
 READERS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
 
@@ -146,8 +149,10 @@ class Described:
 class Tasks:
     """The tasks that some benchmarks need. lm-eval's own 14,000 are indexed only if one of them is asked for."""
 
-    def __init__(self, benchmarks: tuple[Benchmark, ...]) -> None:
+    def __init__(self, benchmarks: tuple[Benchmark, ...], trust_code: bool = False) -> None:
         folders = sorted({each.folder for each in benchmarks if each.folder is not None})
+        for folder in folders:
+            check_task_code(folder, trust_code)
         stock = any(each.folder is None for each in benchmarks)
         self._manager = _manager(folders, stock)
         self._loaded: dict[str, Any] = {}
@@ -193,10 +198,87 @@ class Tasks:
                 )
 
 
-def folder_tasks(folder: Path) -> list[str]:
+def folder_tasks(folder: Path, trust_code: bool = False) -> list[str]:
     """Return the names of the tasks that a folder's YAML files define."""
+    check_task_code(folder, trust_code)
     found: list[str] = _manager([folder.resolve()], stock=False).all_subtasks
     return found
+
+
+def check_task_code(folder: Path, trusted: bool) -> None:
+    """Refuse a folder of tasks that would run Python of its own, unless the user trusts it.
+
+    Code can come from ``!function``, from a metric that lm-eval does not have (the ``evaluate`` package then loads one
+    from the hub or a folder), and from a YAML file that is included from elsewhere.
+    """
+    if trusted or folder.resolve().is_relative_to(OWN_TASKS):
+        return
+    import lm_eval.api.metrics  # fills the registry
+    from lm_eval.api.registry import METRIC_REGISTRY
+
+    stock = Path(lm_eval.__file__).parent
+    waiting, seen = [file.resolve() for file in sorted(folder.rglob("*.y*ml"))], set[Path]()
+    while waiting:
+        file = waiting.pop()
+        if file in seen or file.is_relative_to(stock):
+            continue
+        seen.add(file)
+        content = _yaml(file)
+        reason = _code_in(content, set(METRIC_REGISTRY))
+        if reason:
+            raise InputError(f"{file}: {reason}, which runs code; give --trust-task-code if you trust this folder")
+        included = content.get("include") if isinstance(content, dict) else None
+        names = included if isinstance(included, list) else [included]
+        waiting += [(file.parent / name).resolve() for name in names if isinstance(name, str)]
+
+
+def _yaml(file: Path) -> Any:
+    """Read a YAML file without making any object of its tags; a tagged value becomes a ``Tagged``."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        """Reads tags as text."""
+
+    Loader.add_multi_constructor("", lambda loader, tag, node: Tagged(tag))
+    try:
+        check_size(file, 2**24)
+        return yaml.load(file.read_text(encoding="utf-8"), Loader=Loader)
+    except (OSError, UnicodeDecodeError, RecursionError, yaml.YAMLError, ValueError) as error:
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise InputError(f"{file}: cannot be read as YAML: {reason[0]}") from None
+
+
+class Tagged(str):
+    """The tag of a YAML value, such as ``!function``."""
+
+
+def _code_in(content: Any, metrics: set[str]) -> str:
+    """Return what in a task's YAML would run code, or an empty string."""
+    if isinstance(content, Tagged):
+        return f"it has the tag {shown(str(content))}"
+    if isinstance(content, list):
+        return next(filter(None, (_code_in(item, metrics) for item in content)), "")
+    if isinstance(content, dict):
+        metric = content.get("metric")
+        if content.get("hf_evaluate") or (isinstance(metric, str) and metric not in metrics):
+            return f"it uses the metric {shown(metric)} of the package evaluate"
+        return next(filter(None, (_code_in(item, metrics) for item in content.values())), "")
+    return ""
+
+
+def _sandbox_templates() -> None:
+    """Let lm-eval render prompts in Jinja's sandbox: a template of a task must not reach Python's internals."""
+    from jinja2.sandbox import SandboxedEnvironment
+    from lm_eval import utils
+
+    if not isinstance(utils.env, SandboxedEnvironment):
+        sandbox = SandboxedEnvironment(
+            loader=utils.env.loader,
+            undefined=utils.env.undefined,
+            keep_trailing_newline=utils.env.keep_trailing_newline,
+        )
+        sandbox.filters.update(utils.env.filters)
+        utils.env = sandbox
 
 
 class Nowhere:
@@ -244,6 +326,7 @@ def _stock_manager() -> Any:
 def _new_manager(folders: list[Path], stock: bool) -> Any:
     from lm_eval.tasks import TaskManager
 
+    _sandbox_templates()
     with quiet():
         return TaskManager(include_path=list(folders), include_defaults=stock)
 

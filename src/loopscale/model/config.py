@@ -20,6 +20,9 @@ except ImportError:  # a checkpoint's own copy of this file
 FORMAT = 1
 """Version of the checkpoint format; a later one is refused."""
 
+MOST_LAYERS = 4_096
+"""Most layers of a part and most passes; more would fill the memory before any weight is read (loopscale.limits)."""
+
 DISPATCHES = ("dropless", "drop-and-pad")
 INJECTIONS = ("none", "add", "concat")
 ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "llama3")
@@ -120,8 +123,10 @@ class LoopedMoEConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
 
     def __setattr__(self, key: str, value: Any) -> None:
         # Loading and serving set it after construction; everything else about the depth follows from it.
-        if key == "recurrence" and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-            raise InputError(f"config: recurrence is {value!r}; it should be a whole number, 1 or more")
+        if key == "recurrence" and (
+            not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MOST_LAYERS
+        ):
+            raise InputError(f"config: recurrence is {value!r}; it should be a whole number from 1 to {MOST_LAYERS}")
         super().__setattr__(key, value)  # type: ignore[no-untyped-call]
 
     @property
@@ -284,6 +289,9 @@ def _check_sizes(config: LoopedMoEConfig) -> None:
         value = getattr(config, name)
         if not isinstance(value, int) or isinstance(value, bool) or value < bound:
             raise InputError(f"config: {name} is {value!r}; it should be a whole number, {bound} or more")
+    for name in ("prelude_layers", "loop_layers", "coda_layers", "recurrence"):
+        if getattr(config, name) > MOST_LAYERS:
+            raise InputError(f"config: {name} is {getattr(config, name)}; it should be at most {MOST_LAYERS}")
     if not config.slots(1):
         raise InputError("config: the model has no layers; give prelude_layers, loop_layers or coda_layers some")
 

@@ -12,10 +12,13 @@ from torch import Tensor
 from transformers import AutoTokenizer
 from transformers.utils import logging
 
-from loopscale.errors import InputError
+from loopscale.errors import InputError, shown
 from loopscale.files import read_json
 from loopscale.model.config import LoopedMoEConfig
 from loopscale.model.modeling import LoopedMoEForCausalLM
+
+ATTENTION = (None, "eager", "sdpa")
+"""Attention implementations that a config may name; other names make Transformers fetch kernels from the hub."""
 
 
 def load_model(checkpoint: str | Path, dtype: torch.dtype | None = None) -> LoopedMoEForCausalLM:
@@ -29,8 +32,12 @@ def load_model(checkpoint: str | Path, dtype: torch.dtype | None = None) -> Loop
         raise InputError(
             f"{checkpoint}: its model_type is {kind!r}; a {LoopedMoEConfig.model_type!r} model is needed here"
         )
+    _check_config(config, where)
     with quiet(), _one_sentence(checkpoint):
-        model: LoopedMoEForCausalLM = LoopedMoEForCausalLM.from_pretrained(str(where), dtype=dtype or "auto")
+        _check_weights(where)
+        model: LoopedMoEForCausalLM = LoopedMoEForCausalLM.from_pretrained(
+            str(where), dtype=dtype or "auto", use_safetensors=True, trust_remote_code=False
+        )
     model.eval()  # type: ignore[no-untyped-call]
     return model
 
@@ -88,6 +95,32 @@ def batches(tokenizer: Any, prompts: list[str], size: int, context: int) -> Iter
         yield torch.as_tensor(part["input_ids"]), torch.as_tensor(part["attention_mask"])
 
 
+def _check_config(config: dict[str, Any], where: Path) -> None:
+    """Refuse a config that asks for code of others: kernels by name from the hub, or a quantisation package."""
+    for key in ("attn_implementation", "_attn_implementation", "_attn_implementation_internal"):
+        if config.get(key) not in ATTENTION:
+            names = ", ".join(name for name in ATTENTION if name)
+            raise InputError(f"{where}: {key} is {shown(config[key])} in its config; it should be one of {names}")
+    if config.get("quantization_config") is not None:
+        raise InputError(f"{where}: its config asks for quantised weights, which are not read; convert them to bf16")
+
+
+def _check_weights(where: Path) -> None:
+    """Refuse weights that are not safetensors, or too small for the model that the config describes."""
+    files = sorted(where.glob("*.safetensors"))
+    if not files:
+        others = ", ".join(sorted(file.name for file in where.glob("*.bin"))) or "no weights"
+        raise InputError(f"{where}: found {others}; weights are read from .safetensors files only")
+    bytes_on_disk = sum(file.stat().st_size for file in files)
+    with torch.device("meta"):
+        parameters = LoopedMoEForCausalLM(LoopedMoEConfig.from_pretrained(str(where))).num_parameters()
+    if parameters > bytes_on_disk:  # no format has less than a byte for a weight
+        raise InputError(
+            f"{where}: config.json describes {parameters:,} parameters, and the weights have {bytes_on_disk:,} bytes; "
+            "the two do not belong together, or a file is incomplete"
+        )
+
+
 @contextmanager
 def quiet() -> Iterator[None]:
     """Keep Transformers' own reports out of a command's output."""
@@ -107,6 +140,6 @@ def _one_sentence(checkpoint: str | Path) -> Iterator[None]:
         yield
     except InputError:
         raise
-    except (OSError, ValueError, RuntimeError, KeyError, TypeError) as error:
+    except Exception as error:  # Transformers, safetensors and torch raise many kinds for a damaged folder
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise InputError(f"{checkpoint}: the model cannot be loaded: {first}") from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 import math
 import re
@@ -22,6 +21,7 @@ from loopscale.arrays import BoolArray, FloatArray, IntArray
 from loopscale.errors import InputError, choice, nearest, shown
 from loopscale.files import is_file
 from loopscale.laws import Counting, Points, costs
+from loopscale.limits import check_rows, check_size, gunzip
 from loopscale.tables import Table
 
 Columns = dict[str, list[Any]]
@@ -56,6 +56,7 @@ def csv_columns(text: str, source: str, delimiter: str = ",") -> Columns:
     except csv.Error as error:  # a cell beyond csv's limit
         raise InputError(f"{source}: not CSV: {error}") from None
     rows = [row for row in rows if any(cell.strip() for cell in row)]
+    check_rows(len(rows), source)
     if not rows:
         raise InputError(f"{source}: the file is empty; its first line should name the columns")
     names = [name.strip() for name in rows[0]]
@@ -70,8 +71,9 @@ def csv_columns(text: str, source: str, delimiter: str = ",") -> Columns:
 
 def _text(path: str | Path) -> str:
     try:
+        check_size(path)
         content = Path(path).read_bytes()
-        content = gzip.decompress(content) if str(path).lower().endswith(".gz") else content
+        content = gunzip(content, str(path)) if str(path).lower().endswith(".gz") else content
         return content.decode("utf-8-sig")
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
@@ -84,14 +86,29 @@ def _text(path: str | Path) -> str:
 def _parquet(path: str | Path) -> Columns:
     if not Path(path).is_file():
         raise InputError(f"{path}: no such file")
-    for backend in ("pyarrow", "polars", "pandas"):
+    for backend, rows in (("pyarrow", _arrow_rows), ("polars", _polars_rows)):
         try:
+            check_rows(rows(path), str(path))  # a small file may hold millions of equal rows
             return frame_columns(nw.read_parquet(str(path), backend=backend), str(path))
         except (ImportError, ModuleNotFoundError):
             continue
+        except InputError:
+            raise
         except Exception as error:  # each backend has its own errors for a file that is not Parquet
             raise InputError(f"{path}: not a Parquet file: {shown(str(error))}") from None
-    raise InputError(f"{path}: reading Parquet needs pyarrow, polars or pandas; install one, or write CSV")
+    raise InputError(f"{path}: reading Parquet needs pyarrow or polars; install one, or write CSV")
+
+
+def _arrow_rows(path: str | Path) -> int:
+    from pyarrow import parquet
+
+    return int(parquet.ParquetFile(str(path)).metadata.num_rows)
+
+
+def _polars_rows(path: str | Path) -> int:
+    import polars
+
+    return int(polars.scan_parquet(str(path)).select(polars.len()).collect().item())
 
 
 NAMES = {1.0: "raw counts", 1e3: "thousands", 1e6: "millions", 1e9: "billions", 1e12: "trillions"}

@@ -72,7 +72,7 @@ class TokenStore:
         """Return the Hugging Face tokenizer that made the tokens."""
         from transformers import AutoTokenizer
 
-        return AutoTokenizer.from_pretrained(str(self.folder / TOKENIZER))
+        return AutoTokenizer.from_pretrained(str(self.folder / TOKENIZER), trust_remote_code=False)
 
     def verify(self) -> None:
         """Read every token and compare the shards with their checksums."""

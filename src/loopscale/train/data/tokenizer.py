@@ -134,11 +134,11 @@ def _from_folder_or_hub(name: str) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(name, local_files_only=True)
+        return AutoTokenizer.from_pretrained(name, local_files_only=True, trust_remote_code=False)
     except Exception:
         if Path(name).exists() or not hub_answers():
             raise
-    return AutoTokenizer.from_pretrained(name)
+    return AutoTokenizer.from_pretrained(name, trust_remote_code=False)
 
 
 def _not_found(name: str) -> str:
