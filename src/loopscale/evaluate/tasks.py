@@ -236,7 +236,7 @@ def _yaml(file: Path) -> Any:
     """Read a YAML file without making any object of its tags; a tagged value becomes a ``Tagged``."""
     import yaml
 
-    class Loader(yaml.SafeLoader):
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]
         """Reads tags as text."""
 
     Loader.add_multi_constructor("", lambda loader, tag, node: Tagged(tag))

@@ -28,7 +28,7 @@ def load_model(checkpoint: str | Path, dtype: torch.dtype | None = None) -> Loop
         raise InputError(f"{checkpoint}: no such folder; give one that save_pretrained wrote")
     config = read_json(where / "config.json")
     kind = config.get("model_type") if isinstance(config, dict) else None
-    if kind != LoopedMoEConfig.model_type:
+    if not isinstance(config, dict) or kind != LoopedMoEConfig.model_type:
         raise InputError(
             f"{checkpoint}: its model_type is {kind!r}; a {LoopedMoEConfig.model_type!r} model is needed here"
         )

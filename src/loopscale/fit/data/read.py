@@ -6,12 +6,12 @@ import csv
 import io
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import narwhals as nw
 import numpy as np
@@ -86,7 +86,9 @@ def _text(path: str | Path) -> str:
 def _parquet(path: str | Path) -> Columns:
     if not Path(path).is_file():
         raise InputError(f"{path}: no such file")
-    for backend, rows in (("pyarrow", _arrow_rows), ("polars", _polars_rows)):
+    backends: tuple[tuple[Literal["pyarrow", "polars"], Callable[[str | Path], int]], ...]
+    backends = ("pyarrow", _arrow_rows), ("polars", _polars_rows)
+    for backend, rows in backends:
         try:
             check_rows(rows(path), str(path))  # a small file may hold millions of equal rows
             return frame_columns(nw.read_parquet(str(path), backend=backend), str(path))
