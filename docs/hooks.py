@@ -1,7 +1,7 @@
 """Figures and tables of the documentation, computed from the package.
 
-The pages hold them, so that they read well in the repository too. ``make pages`` renews the tables, ``make docs`` draws missing
-figures, and a test compares both with what the package computes.
+The pages hold them, so that they read well in the repository too. ``make pages`` renews the tables, ``make docs`` draws
+missing figures, and tests compare them with what the package computes.
 """
 
 from __future__ import annotations
