@@ -22,6 +22,7 @@ _HOMES = {
     "Architecture": "loopscale.architecture",
     "Budget": "loopscale.plan",
     "Fit": "loopscale.fit",
+    "Law": "loopscale.laws",
     "LoopscaleError": "loopscale.errors",
     "NextRuns": "loopscale.next",
     "Observations": "loopscale.fit",
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from loopscale.fit import Fit as Fit
     from loopscale.fit import Observations as Observations
     from loopscale.fit import fit as fit
+    from loopscale.laws import Law as Law
     from loopscale.laws import ScalingLaw as ScalingLaw
     from loopscale.laws import laws as laws
     from loopscale.loading import load as load

@@ -42,6 +42,7 @@ SCHEMAS = {
     "law": "loopscale.laws.schema:LawFile",
     "architecture": "loopscale.architecture.schema:ArchitectureFile",
     "plan": "loopscale.plan.files:PlanFile",
+    "train": "loopscale.train.config:TrainConfig",
 }
 """Where the model of each kind of file lives."""
 

@@ -89,7 +89,7 @@ def test_the_runs_that_next_recommends_are_taken(tmp_path, ending, field):
         ("[grid]\ntokens = 1024\n[[overrides]]\nset = { rate = 1 }", 'write it like "optimizer.learning_rate"'),
         (
             "[grid]\ntokens = 1024\n[[overrides]]\nset = { 'optimizer.learning_rat' = 1 }",
-            "E = 1, R = 1, seed 0: [optimizer]: unknown field 'learning_rat' (did you mean 'learning_rate'?)",
+            "E = 1, R = 1, seed 0: optimizer: unknown field 'learning_rat' (did you mean 'learning_rate'?)",
         ),
         ("folder = '/tmp/x'\n[grid]\ntokens = 1024", "name a folder beside the file"),
         ("", "it has no run"),

@@ -113,7 +113,7 @@ def count_collectives(config: dict[str, Any], out: str) -> None:
         trainer.model.train()
         part = trainer.batches.batch(0, rank=trainer.process.rank, ranks=trainer.process.ranks)
         with profile(activities=[ProfilerActivity.CPU]) as seen:
-            gradients(trainer.model, [part], trainer.process, separate=False)
+            gradients(trainer.model, [part], trainer.process, document_mask=False)
         counts = {event.key: event.count for event in seen.key_averages()}
         found[passes] = {
             "gathered": counts.get("c10d::_allgather_base_", 0),

@@ -190,7 +190,7 @@ def test_what_cannot_be_batched_is_refused(store: TokenStore, tmp_path: Path) ->
         InputError, match=r"train split has 10 tokens in 1 documents, less than one sequence of 16; give"
     ):
         Batches(short, split="train", batch=1, context=16, seed=0)
-    with pytest.raises(InputError, match=r"validation split has 0 tokens in 0 documents.*; raise validation"):
+    with pytest.raises(InputError, match=r"validation split has 0 tokens in 0 documents.*; raise \[data\] validation"):
         Batches(short, split="validation", batch=1, context=16, seed=0)
     with pytest.raises(InputError, match="there is no split 'test'; the splits are train, validation"):
         Batches(store, split="test", batch=1, context=16, seed=0)

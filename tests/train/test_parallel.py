@@ -20,8 +20,7 @@ from loopscale.errors import InputError
 from loopscale.model.loading import load_model
 from loopscale.train.config import TrainConfig
 from loopscale.train.metrics import read_metrics
-from loopscale.train.parallel.group import ParallelProcess
-from loopscale.train.parallel.process import this_process
+from loopscale.train.parallel.process import ParallelProcess, this_process
 from loopscale.train.step import gradients
 from loopscale.train.trainer import Trainer
 
@@ -132,7 +131,7 @@ def test_activation_checkpointing_changes_no_loss_and_counts_no_expert_twice(
         assert furthest(found, expected) < 1e-4
     trainer = Trainer(TrainConfig.from_dict(settings(text, **LIGHT)), tmp_path)
     trainer.model.train()
-    counts = gradients(trainer.model, [trainer.batches.batch(0)], trainer.process, separate=False).counts
+    counts = gradients(trainer.model, [trainer.batches.batch(0)], trainer.process, document_mask=False).counts
     assert counts is not None
     chosen = BATCH * CONTEXT * 2  # of each layer, at each pass
     assert [int(part.sum()) for part in counts] == [chosen, 2 * 2 * chosen, chosen]

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from token_stores import store_of, stream, write_rows
 
-from loopscale.errors import InputError
+from loopscale.errors import InputError, StorageError
 from loopscale.train.data import token_store
 from loopscale.train.data.token_store import DataSource, TokenStore, prepare
 from loopscale.train.data.tokenizer import ByteTokens
@@ -23,11 +23,11 @@ from loopscale.train.data.tokenizer import ByteTokens
 TEXTS = [f"document {place}: " + "some words " * (place % 13) for place in range(200)]
 PREPARE = """
 import sys
-from loopscale.errors import InputError
+from loopscale.errors import LoopscaleError
 from loopscale.train.data.token_store import DataSource, prepare
 try:
     print(prepare(DataSource((sys.argv[1],), validation=0.1), sys.argv[2], progress=False).digest)
-except InputError as error:
+except LoopscaleError as error:
     sys.exit(f"one sentence: {error}")
 """
 
@@ -145,7 +145,7 @@ def test_other_sources_and_other_files_are_left_alone(tmp_path: Path) -> None:
         prepare(DataSource((str(rows),)), tmp_path)
     with pytest.raises(InputError, match="this is a file; name a folder"):
         prepare(DataSource((str(rows),)), rows)
-    with pytest.raises(InputError, match=r"rows.jsonl/tokens: the tokens cannot be written: "):
+    with pytest.raises(StorageError, match=r"rows.jsonl/tokens: the tokens cannot be written: "):
         prepare(DataSource((str(rows),)), rows / "tokens")
     assert TokenStore.open(store.folder) == store
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loopscale.errors import InputError
+from loopscale.schemas import json_schema
 from loopscale.train.config import TrainConfig
 
 
@@ -53,12 +54,14 @@ def test_what_is_written_is_read_back_the_same(
         ("[model]\nwidht = 3", "unknown field 'widht' (did you mean 'width'?)"),
         ("[optimizer]\nlearning_rat = 3", "unknown field 'learning_rat' (did you mean 'learning_rate'?)"),
         ("[run]\nbatch = 'four'", "field 'batch' is 'four'; it should be a whole number"),
-        ("[run]\nbatch = 0", "field 'batch' is 0; it should be 1 or more"),
-        ("[run]\ntokens = -1", "field 'tokens' is -1.0; it should be 1 or more"),
+        ("[run]\nbatch = 0", "field 'batch' is 0; it should be a whole number from 1"),
+        ("[run]\ntokens = -1", "field 'tokens': '-1.0' is not a positive number"),
         ("[run]\nbatch = 6\naccumulate = 4", "which 4 parts ('accumulate') do not divide"),
-        ("[optimizer]\nbetas = [0.9]", "it should be a list of 2"),
+        ("[optimizer]\nbetas = [0.9]", "field 'betas[1]' is missing"),
         ("[optimizer]\nlearning_rate = nan", "it should be a finite number"),
         ("[schedule]\nkind = 'cosin'", "did you mean 'cosine'?"),
+        ("[model]\nexperts = 0", "field 'experts' is 0; it should be a whole number from 1"),
+        ("[model]\nresidual_init = 'unroled'", "did you mean 'unrolled'?"),
         ("[run]\ntrack = ['tensorbord']", "did you mean 'tensorboard'?"),
         ("schema = 9", "schema is 9; this loopscale reads up to 1"),
         ("[run\n", "not TOML"),
@@ -83,11 +86,9 @@ def test_a_rung_takes_the_vocabulary_of_the_tokens() -> None:
     [
         ({"width": 30}, "no multiple of head_size 16"),
         ({"layers": 2}, "leaves no loop block"),
-        ({"experts": 0}, "'experts' is 0"),
         ({"experts": 2, "active_experts": 1}, "num_experts_per_tok is 1"),
         ({"active_experts": 5, "experts": 2}, "does not divide the feed-forward width"),
         ({"rung": "0.4B"}, "is not on the ladder"),
-        ({"residual_init": "unroled"}, "did you mean 'unrolled'?"),
     ],
 )
 def test_impossible_shapes_get_one_sentence(model: dict[str, object], said: str) -> None:
@@ -95,3 +96,16 @@ def test_impossible_shapes_get_one_sentence(model: dict[str, object], said: str)
     with pytest.raises(InputError, match="model") as error:
         config.model.config(300, 64)
     assert said in str(error.value)
+
+
+def test_quantities_may_be_text_and_files_of_version_0_1_still_load() -> None:
+    old = {"schema": 1, "data": {"separate": True, "context": "2k", "files": "one.txt"}, "run": {"batch": "4"}}
+    config = TrainConfig.from_dict(old)
+    assert config.data.document_mask
+    assert (config.data.context, config.run.batch, config.data.files) == (2000, 4, ("one.txt",))
+    assert config.changed(run={"tokens": "6k"}).run.tokens == 6000
+
+
+def test_the_schema_describes_every_field() -> None:
+    schema = json_schema("train")
+    assert schema["$defs"]["RunSection"]["properties"]["tokens"]["description"].startswith("D: tokens")

@@ -16,7 +16,7 @@ import pytest
 from test_trainer import losses, same, weights
 from training import corpus, small
 
-from loopscale.errors import InputError
+from loopscale.errors import InputError, StorageError
 from loopscale.train.checkpoints import verify
 from loopscale.train.trainer import Trainer, train
 
@@ -87,7 +87,7 @@ def test_a_full_disk_gives_one_sentence_and_the_last_checkpoint_stays(
     text: Path, tmp_path: Path, small_disk: Path
 ) -> None:
     config = small(text, run={"tokens": 12 * 4 * 32, "keep": 9})
-    with pytest.raises(InputError, match="No space left on device") as error:
+    with pytest.raises(StorageError, match="No space left on device") as error:
         train(config, small_disk / "run")
     assert "the checkpoint of step" in str(error.value)
     assert "\n" not in str(error.value)
@@ -112,4 +112,4 @@ def test_the_command_trains_and_says_where_the_model_is(text: Path, tmp_path: Pa
     assert "the model is in out/model" in done.stdout
     wrong = subprocess.run([*command, "--set", "run.sed=1"], cwd=tmp_path, capture_output=True, text=True)
     assert wrong.returncode == 2
-    assert wrong.stderr.strip() == f"loopscale: {toml}: [run]: unknown field 'sed' (did you mean 'seed'?)"
+    assert wrong.stderr.strip() == f"loopscale: {toml}: run: unknown field 'sed' (did you mean 'seed'?)"

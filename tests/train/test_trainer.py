@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from training import corpus, small
 
 from loopscale.cli import cli
-from loopscale.errors import InputError
+from loopscale.errors import DivergenceError, InputError, MissingExtraError
 from loopscale.evaluate import read_checkpoint
 from loopscale.model import LoopedMoEForCausalLM
 from loopscale.model.loading import load_model, load_tokenizer
@@ -49,8 +49,8 @@ def test_a_run_learns_and_leaves_a_model_that_loads(finished: Path) -> None:
     curve = losses(finished)
     assert len(curve) == 40
     assert sum(curve[-5:]) / 5 < curve[0] - 1
-    model, words = load_model(finished / "model"), load_tokenizer(finished / "model", None)
-    ids = words(["the expert of a"], return_tensors="pt")["input_ids"]
+    model, tokenizer = load_model(finished / "model"), load_tokenizer(finished / "model", None)
+    ids = tokenizer(["the expert of a"], return_tensors="pt")["input_ids"]
     assert model(ids, labels=ids).loss < curve[0]
 
 
@@ -117,7 +117,7 @@ def test_parts_of_a_batch_add_up_to_the_batch(text: Path, tmp_path: Path) -> Non
     for trainer in (whole, split):
         trainer.model.train()
         trainer.result = gradients(trainer.model, trainer._parts(0), trainer.process, False)  # type: ignore[attr-defined]
-    assert whole.result.loss == pytest.approx(split.result.loss, abs=1e-6)  # type: ignore[attr-defined]
+    assert float(whole.result.loss) == pytest.approx(float(split.result.loss), abs=1e-6)  # type: ignore[attr-defined]
     assert torch.equal(whole.result.counts.loop, split.result.counts.loop)  # type: ignore[attr-defined]
     for one, other in zip(whole.model.parameters(), split.model.parameters(), strict=True):
         if one.grad is not None:
@@ -155,7 +155,7 @@ def test_a_loss_that_is_no_number_stops_with_step_batch_and_checkpoint(text: Pat
     trainer.train(until=6)
     with torch.no_grad():
         trainer.model.model.norm.weight.fill_(float("nan"))
-    with pytest.raises(InputError, match="not finite at step 6") as error:
+    with pytest.raises(DivergenceError, match="not finite at step 6") as error:
         trainer.train()
     assert "checkpoints/step-6" in str(error.value)
     batch = json.loads((tmp_path / "run" / "bad-batch.json").read_text())
@@ -164,7 +164,7 @@ def test_a_loss_that_is_no_number_stops_with_step_batch_and_checkpoint(text: Pat
 
 def test_a_climbing_loss_stops_the_run(text: Path, tmp_path: Path) -> None:
     config = small(text, optimizer={"learning_rate": 3.0, "clip": 0.0}, run={"tokens": 400 * 4 * 32, "divergence": 0.5})
-    with pytest.raises(InputError, match=r"the loss (has climbed|is not finite)"):
+    with pytest.raises(DivergenceError, match=r"the loss (has climbed|is not finite)"):
         train(config, tmp_path / "run")
 
 
@@ -230,7 +230,7 @@ def test_training_leaves_the_settings_of_torch_as_they_were(text: Path, tmp_path
 
 
 def test_documents_can_be_kept_apart(text: Path, tmp_path: Path) -> None:
-    train(small(text, data={"separate": True}, run={"tokens": 5 * 4 * 32}), tmp_path / "apart")
+    train(small(text, data={"document_mask": True}, run={"tokens": 5 * 4 * 32}), tmp_path / "apart")
     train(small(text, run={"tokens": 5 * 4 * 32}), tmp_path / "packed")
     assert losses(tmp_path / "apart") != losses(tmp_path / "packed")
 
@@ -252,5 +252,5 @@ def test_a_tracker_gets_every_row(text: Path, tmp_path: Path) -> None:
 
 
 def test_a_tracker_that_is_not_there_is_named(text: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="'trackio', which is not installed; pip install trackio"):
+    with pytest.raises(MissingExtraError, match="'trackio', which is not installed; pip install trackio"):
         train(small(text, run={"track": ["trackio"]}), tmp_path / "run")

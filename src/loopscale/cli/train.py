@@ -16,15 +16,28 @@ from loopscale.quantities import format_count
 @click.argument("config", type=click.Path(), required=False)
 @click.option("--out", type=click.Path(), help="The run's folder.  [default: runs/<name of the file>]")
 @click.option("--set", "changes", multiple=True, metavar="SECTION.FIELD=VALUE", help="Change a value; may be repeated.")
-@click.option("--check", is_flag=True, help="Say what would be trained, and what it costs, and stop.")
+@click.option(
+    "--branch",
+    type=click.Path(),
+    metavar="RUN",
+    help="Start from the last checkpoint that this run shares with RUN, a run of another length.",
+)
+@click.option("--check", is_flag=True, help="Check the settings and the data, print the size and cost, and exit.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def train_command(
-    config: str | None, out: str | None, changes: tuple[str, ...], check: bool, quiet: bool, as_json: bool
+    config: str | None,
+    out: str | None,
+    changes: tuple[str, ...],
+    branch: str | None,
+    check: bool,
+    quiet: bool,
+    as_json: bool,
 ) -> None:
-    """Train a looped MoE as CONFIG.toml says; without one, a small model on the built-in corpus.
+    """Train a looped MoE from CONFIG.toml; without a file, a small model on the built-in corpus.
 
-    A run that was stopped goes on where its last checkpoint is, and ends as if it had never been stopped.
+    Rerun the same command to resume a run that was stopped or killed: it ends as if it had never been stopped.
+    After SIGTERM a checkpoint is written before the command exits (code 143).
 
     \b
     loopscale train
@@ -43,7 +56,11 @@ def train_command(
     if check:
         _describe(run, folder)
         return
-    summary = trainer.train(run, folder, progress=not quiet)
+    summary = trainer.train(run, folder, progress=not quiet, branch=branch)
+    if summary is None:
+        if not launched_rank():
+            click.echo(f"{folder}: stopped by SIGTERM, a checkpoint is written; rerun the command to resume", err=True)
+        raise click.exceptions.Exit(143)
     if launched_rank():
         return
     if as_json:
@@ -60,7 +77,7 @@ def _read(path: str | None) -> dict[str, Any]:
 
 
 def _changed(data: dict[str, Any], changes: tuple[str, ...]) -> dict[str, Any]:
-    """Return the file's values with those of ``--set`` put in; values are read as TOML, or else as text."""
+    """Return the file's values with those of ``--set`` applied; values are read as TOML, or else as text."""
     import tomllib
 
     changed = {name: dict(value) if isinstance(value, dict) else value for name, value in data.items()}
@@ -82,8 +99,10 @@ def _changed(data: dict[str, Any], changes: tuple[str, ...]) -> dict[str, Any]:
 
 def _describe(run: Any, folder: Path) -> None:
     from loopscale.train import run_dir
+    from loopscale.train.trainer import open_batches
 
     store = run_dir.open_tokens(run, progress=True)
+    open_batches(run, store)
     model = run_dir.model_config(run, store)
     counted = run_dir.summary(run, model, run.steps, 0.0)
     console().print(

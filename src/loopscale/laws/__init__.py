@@ -1,6 +1,7 @@
 """Scaling laws in closed form: recurrence mappings, outer laws, published coefficient sets, and costs."""
 
 from loopscale import make_callable
+from loopscale.laws.expressions import Law
 from loopscale.laws.forms import (
     MAPPINGS,
     Coefficient,
@@ -32,6 +33,7 @@ __all__ = [
     "FittedRange",
     "Form",
     "Inputs",
+    "Law",
     "OuterLaw",
     "Points",
     "RecurrenceMapping",

@@ -311,6 +311,8 @@ class OuterLaw(ABC):
     uses_tokens: bool = True
     uses_unique: bool = False
     """Whether the loss depends on how many of the tokens are unique."""
+    rescales: bool = True
+    """Whether the coefficients can be rewritten for other units of N and D."""
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self.name == other.name
@@ -341,6 +343,10 @@ class OuterLaw(ABC):
     @abstractmethod
     def equation(self, c: Values) -> str:
         """Return the law with its numbers, as papers print it."""
+
+    def saved(self) -> str | dict[str, Any]:
+        """Return what a law file says of this law: its name, or its definition where it has none."""
+        return self.name
 
     def loss_at(self, c: Values, N: Any, x: Inputs) -> Any:
         """Return the loss at effective parameters N and the other inputs ``x``."""

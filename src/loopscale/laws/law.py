@@ -20,6 +20,7 @@ from loopscale.arrays import BoolArray, FloatArray
 from loopscale.errors import InputError, choice, nearest, shown
 from loopscale.files import read_json, write_json
 from loopscale.laws import costs
+from loopscale.laws.expressions import Law
 from loopscale.laws.forms import (
     Coefficient,
     Form,
@@ -420,7 +421,7 @@ class ScalingLaw:
             "name": self.name,
             "source": self.source,
             "note": self.note,
-            "outer": self.outer.name,
+            "outer": self.outer.saved(),
             "mapping": self.mapping.name,
             "coefficients": dict(self.coefficients),
             "units": {"parameters": self.units.parameters, "tokens": self.units.tokens},
@@ -443,7 +444,7 @@ class ScalingLaw:
         file = parse(LawFile, data, where)
         try:
             return cls(
-                outer=outer_law(file.outer),
+                outer=_outer(file.outer),
                 mapping=mapping(file.mapping),
                 coefficients=file.coefficients,
                 units=Units(file.units.parameters, file.units.tokens),
@@ -470,7 +471,7 @@ class ScalingLaw:
 
     def table(self) -> Table:
         """Return the coefficients in the law's own units and for raw counts: ``coefficient, value, raw, meaning``."""
-        raw = self.in_units(RAW).coefficients
+        raw = self.in_units(RAW).coefficients if self.outer.rescales else self.coefficients
         return Table({
             "coefficient": list(self.names),
             "value": list(self.coefficients.values()),
@@ -480,6 +481,13 @@ class ScalingLaw:
 
     def equation(self) -> str:
         """Return the law as papers print it: raw counts and, for Chinchilla's form, positive exponents."""
+        if not self.outer.rescales:
+            scale = (
+                ""
+                if self.units == RAW
+                else f"; N and D in units of {self.units.parameters:g} and {self.units.tokens:g}"
+            )
+            return f"{self.outer.equation(self.coefficients)}{scale}"
         text = self.outer.equation(self.in_units(RAW).coefficients)
         return f"{text}, N = N_act + g(R) N_loop" if self.mapping.loops else text
 
@@ -545,7 +553,7 @@ def _check_values(law: ScalingLaw, values: Mapping[str, float]) -> None:
     for term in law.terms:
         if term.positive and values[term.name] <= 0:
             raise InputError(f"{law.name}: coefficient {term.name!r} is {values[term.name]}; it should be above zero")
-    if law.outer.uses_experts and not values["E_start"] < values["E_max"]:
+    if "E_start" in values and not values["E_start"] < values["E_max"]:
         raise InputError(
             f"{law.name}: E_start is {values['E_start']} and E_max {values['E_max']}; E_start should be the smaller"
         )
@@ -561,6 +569,13 @@ def _checked_resamples(law: ScalingLaw) -> FloatArray:
     for row in array:
         _check_values(law, dict(zip(law.names, row.tolist(), strict=True)))
     return array
+
+
+def _outer(stored: Any) -> OuterLaw:
+    """Return the outer law that a file names or writes out."""
+    if isinstance(stored, str):
+        return outer_law(stored)
+    return Law.from_expression(stored.expression, stored.bounds)
 
 
 def _matrix(rows: list[list[float]]) -> FloatArray:

@@ -5,12 +5,14 @@ A new law is one class here, its entry in ``OUTER_LAWS`` and its test.
 
 from __future__ import annotations
 
+import re
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from loopscale.arrays import Values
 from loopscale.errors import InputError, nearest, shown
+from loopscale.laws.expressions import Law
 from loopscale.laws.forms import Coefficient, Gradient, Inputs, OuterLaw, Role, Term
 
 A = Coefficient("A", 1e-6, 1e3, "size of the parameter term", Term.SIZE, Role.SCALE)
@@ -436,11 +438,15 @@ OUTER_LAWS: dict[str, OuterLaw] = {law.name: law for law in (*_SIMPLE, *_REPEATE
 
 
 def outer_law(law: OuterLaw | str) -> OuterLaw:
-    """Return the outer law called ``law``, or the law itself."""
+    """Return the outer law that is meant: by name, by an expression, or itself."""
     if isinstance(law, OuterLaw):
         return law
-    if law not in OUTER_LAWS:
-        raise InputError(
-            f"outer law {shown(law)} is not known{nearest(law, OUTER_LAWS)}; choose from {', '.join(OUTER_LAWS)}"
-        )
-    return OUTER_LAWS[law]
+    if law in OUTER_LAWS:
+        return OUTER_LAWS[law]
+    if isinstance(law, str) and re.search(r"\b[ND]\b", law) and re.search(r"[*/()]", law):
+        return Law.from_expression(law)
+    hint = nearest(law, OUTER_LAWS) if isinstance(law, str) else ""
+    raise InputError(
+        f"outer law {shown(law)} is not known{hint}; choose from {', '.join(OUTER_LAWS)}, or write an expression "
+        "like 'c + A/N**alpha + B/D**beta'"
+    )

@@ -38,6 +38,15 @@ class RangeRecord(Record):
     recurrence: Span | None = None
 
 
+class ExpressionRecord(Record):
+    """An outer law that is written out instead of named."""
+
+    expression: str
+    """Like "c + A/N**alpha + B/D**beta"."""
+    bounds: dict[str, tuple[float, float]] = Field(default_factory=dict)
+    """The range that a fit searches for each coefficient."""
+
+
 class LawFile(File):
     """A scaling law: the names of its parts and its coefficients."""
 
@@ -47,8 +56,8 @@ class LawFile(File):
     source: str = ""
     """Where the coefficients come from."""
     note: str = ""
-    outer: str
-    """The outer law: loss from N, D and E."""
+    outer: str | ExpressionRecord
+    """The outer law, loss from N, D and E: a name, or an expression."""
     mapping: str
     """The recurrence mapping: what R passes are worth."""
     coefficients: dict[str, float]

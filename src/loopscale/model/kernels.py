@@ -160,3 +160,65 @@ def _rotate(x_BTNh: Tensor, cos_BT1r: Tensor, sin_BT1r: Tensor, direction: float
     low, high = out_BTNh.chunk(2, dim=-1)
     torch.mul(first, cos_BT1r, out=low).addcmul_(second, sin_BT1r, value=-direction)
     torch.mul(second, cos_BT1r, out=high).addcmul_(first, sin_BT1r, value=direction)
+
+
+CHUNK = 1 << 24
+"""Logits that the chunked loss holds at once: 64 MB in float32."""
+
+
+def cross_entropy_reference(hidden_XD: Tensor, weight_VD: Tensor, labels_X: Tensor, scale_X: Tensor) -> Tensor:
+    """Return the sum of each row's cross-entropy times its scale, from the logits of all rows."""
+    logits_XV = functional.linear(hidden_XD, weight_VD).float()
+    return (functional.cross_entropy(logits_XV, labels_X, reduction="none") * scale_X).sum()
+
+
+def chunked_cross_entropy(hidden_XD: Tensor, weight_VD: Tensor, labels_X: Tensor, scale_X: Tensor) -> Tensor:
+    """Return the same a few rows at a time: logits of all rows are never stored, neither are their gradients.
+
+    The gradients of hidden states and weights are computed in forward, where each chunk of logits is at hand.
+    """
+    rows = max(16, CHUNK // len(weight_VD))
+    if torch.is_grad_enabled() and (hidden_XD.requires_grad or weight_VD.requires_grad):
+        return _ChunkedCrossEntropy.apply(hidden_XD, weight_VD, labels_X, scale_X, rows)  # type: ignore[no-any-return, no-untyped-call]
+    total = torch.zeros((), device=hidden_XD.device)
+    for hidden_CD, label_C, scale_C in zip(*(x.split(rows) for x in (hidden_XD, labels_X, scale_X)), strict=True):  # type: ignore[no-untyped-call]
+        logits_CV = functional.linear(hidden_CD, weight_VD).float()
+        total += ((logits_CV.logsumexp(-1) - _picked(logits_CV, label_C)) * scale_C).sum()
+    return total
+
+
+def _picked(logits_CV: Tensor, label_C: Tensor) -> Tensor:
+    """Return each row's logit of its label; a row without a target has scale zero, so that any logit will do."""
+    return logits_CV.gather(1, label_C.clamp(min=0).unsqueeze(1)).squeeze(1)
+
+
+class _ChunkedCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, hidden_XD: Tensor, weight_VD: Tensor, labels_X: Tensor, scale_X: Tensor, rows: int) -> Tensor:
+        total = torch.zeros((), device=hidden_XD.device)
+        grad_hidden_XD = torch.empty_like(hidden_XD)
+        grad_weight_VD = torch.zeros_like(weight_VD, dtype=torch.float32)
+        for start in range(0, len(hidden_XD), rows):
+            chunk = slice(start, start + rows)
+            hidden_CD, label_C, scale_C = hidden_XD[chunk], labels_X[chunk], scale_X[chunk]
+            logits_CV = functional.linear(hidden_CD, weight_VD).float()
+            label_logit_C, norm_C = _picked(logits_CV, label_C), logits_CV.logsumexp(-1)
+            total += ((norm_C - label_logit_C) * scale_C).sum()
+            # The gradient of the logits is scale * (softmax - one-hot).
+            grad_CV = logits_CV.sub_(norm_C.unsqueeze(1)).exp_()
+            minus_one_C = (label_logit_C - norm_C).exp() - 1
+            grad_CV.scatter_(1, label_C.clamp(min=0).unsqueeze(1), minus_one_C.unsqueeze(1))
+            grad_CV = grad_CV.mul_(scale_C.unsqueeze(1)).to(hidden_XD.dtype)
+            torch.mm(grad_CV, weight_VD, out=grad_hidden_XD[chunk])
+            if hidden_XD.dtype == torch.float32:
+                grad_weight_VD.addmm_(grad_CV.t(), hidden_CD)
+            else:
+                grad_weight_VD += grad_CV.t() @ hidden_CD
+        ctx.save_for_backward(grad_hidden_XD, grad_weight_VD.to(weight_VD.dtype))
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        grad_hidden_XD, grad_weight_VD = ctx.saved_tensors
+        return grad_hidden_XD * grad, grad_weight_VD * grad, None, None, None

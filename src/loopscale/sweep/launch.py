@@ -21,9 +21,9 @@ from loopscale.sweep.spec import Run, Sweep, read_sweep
 from loopscale.sweep.store import RunState, Store, run_folder
 from loopscale.sweep.worker import executed_steps
 from loopscale.tables import Table
-from loopscale.train.run_dir import FREE, read_summary, stored_config
+from loopscale.train.run_dir import RESUMABLE, read_summary, stored_config
 
-_FREE = FREE - {"validation_sequences"}
+_RESUMABLE = RESUMABLE - {"validation_sequences"}
 """Settings that may change between two calls: how long a run is and what it reports, but not what is measured."""
 
 
@@ -108,7 +108,7 @@ def _difference(stored: dict[str, Any], current: dict[str, Any]) -> str | None:
         if section == "parallel" or not isinstance(values, dict) or not isinstance(before, dict):
             continue
         for name in {**before, **values}:
-            if section == "run" and name in _FREE:
+            if section == "run" and name in _RESUMABLE:
                 continue
             if before.get(name) != values.get(name):
                 return f"its [{section}] {name} was {before.get(name)!r} and is {values.get(name)!r} now"

@@ -23,8 +23,7 @@ import torch
 
 from loopscale.errors import LoopscaleError, StorageError
 from loopscale.sweep.store import ONE, Claim, ClaimLost, Resources, Store, run_folder
-from loopscale.train.config import TrainConfig
-from loopscale.train.step import shared_steps
+from loopscale.train.config import TrainConfig, shared_steps
 from loopscale.train.trainer import Trainer
 
 Record = Callable[[int, float, dict[str, Any]], None]

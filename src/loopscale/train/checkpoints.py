@@ -1,7 +1,8 @@
 """Checkpoints of a run in progress: distributed, atomic, verified, and free of pickles.
 
 A checkpoint is a folder ``step-N`` with safetensors shards written by torch's distributed checkpoint and a manifest
-that holds the checksum of each. It gets its name only when all is on disk, so a name means a whole checkpoint.
+that holds the checksum of each. The folder is renamed to ``step-N`` only when all files are on disk, so a folder
+of that name is a complete checkpoint.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
 from typing import Any, TypeVar, cast
 
 import torch.distributed as dist
@@ -24,7 +26,7 @@ from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, Hu
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from loopscale.errors import InputError
+from loopscale.errors import InputError, LoopscaleError, StorageError
 from loopscale.files import checksum, read_json, versioned, write_json
 
 KIND, SCHEMA = "training checkpoint", 1
@@ -34,51 +36,97 @@ _NAME = re.compile(r"step-(\d+)")
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a checkpoint says of itself."""
+    """The description stored with a checkpoint."""
 
     step: int
     identity: dict[str, Any]
-    """What a run must share with the checkpoint to go on from it: the model's shape, the data, the seed."""
+    """What a run must share with the checkpoint to resume from it: the model's shape, the data, the seed."""
     state: dict[str, Any]
     """Plain values of the run beside its tensors."""
 
 
 class Checkpoints:
-    """The checkpoints of one run's folder."""
+    """The checkpoints of one run folder."""
 
-    def __init__(self, folder: Path, keep: int) -> None:
-        self.folder = folder
-        self.keep = keep
+    def __init__(self, folder: Path, keep: int, *, background: bool = False) -> None:
+        self.folder, self.keep = folder, keep
+        self.background = background
+        """Write in a thread while training continues."""
+        self._writing: Thread | None = None
+        self._failed: BaseException | None = None
+        self._group: dist.ProcessGroup | None = None
 
     def steps(self) -> list[int]:
-        """Return the steps that have a whole checkpoint, the latest first."""
+        """Return the steps that have a complete checkpoint, the latest first."""
         if not self.folder.is_dir():
             return []
-        found = [_NAME.fullmatch(each.name) for each in self.folder.iterdir() if each.is_dir()]
-        return sorted((int(match[1]) for match in found if match), reverse=True)
+        matches = [_NAME.fullmatch(entry.name) for entry in self.folder.iterdir() if entry.is_dir()]
+        return sorted((int(match[1]) for match in matches if match), reverse=True)
 
     def path(self, step: int) -> Path:
         """Return the folder of a step."""
         return self.folder / f"step-{step}"
 
-    def save(self, manifest: Manifest, tensors: dict[str, Tensor]) -> Path:
-        """Write a checkpoint, then drop the oldest beyond ``keep``; every process calls this."""
+    def save(self, manifest: Manifest, tensors: dict[str, Tensor], protect: int | None = None) -> Path:
+        """Write a checkpoint, then remove the oldest beyond ``keep``, except step ``protect``; every rank calls this.
+
+        In the background, this returns as soon as the tensors are copied; ``wait`` reports what went wrong.
+        """
+        self.wait()
+        if not self.background:
+            self._write(manifest, tensors, protect)
+            return self.path(manifest.step)
+        if _distributed() and self._group is None:
+            # The training step communicates at the same time: the writer needs a group of its own.
+            self._group = dist.new_group(backend="gloo")
+        copies = {name: _copy_to_host(tensor) for name, tensor in tensors.items()}
+        self._writing = Thread(target=self._write_or_note, args=(manifest, copies, protect))
+        self._writing.start()
+        return self.path(manifest.step)
+
+    def wait(self) -> None:
+        """Wait for the checkpoint that is being written; a failure to write it is raised here."""
+        if self._writing is not None:
+            self._writing.join()
+            self._writing = None
+        if self._failed is not None:
+            error, self._failed = self._failed, None
+            raise error
+
+    def _write_or_note(self, manifest: Manifest, tensors: dict[str, Tensor], protect: int | None) -> None:
+        try:
+            self._write(manifest, tensors, protect)
+        except BaseException as error:  # DCP's own error is no Exception
+            self._failed = error
+
+    def _write(self, manifest: Manifest, tensors: dict[str, Tensor], protect: int | None) -> None:
         target, temporary = self.path(manifest.step), self.folder / f".step-{manifest.step}.partial"
         with on_disk(target):
             if _rank() == 0:
                 _remove(temporary)
                 temporary.mkdir(parents=True)
-            _barrier()
+            self._barrier()
             writer = HuggingFaceStorageWriter(str(temporary), save_distributed=True)
             with _alone():
-                save(tensors, storage_writer=writer, no_dist=not _distributed())
+                save(tensors, storage_writer=writer, no_dist=not _distributed(), process_group=self._group)
+            checksums = self._checksums(temporary)
             if _rank() == 0:
-                self._finish(manifest, temporary, target)
-            _barrier()
-        return target
+                self._finish(manifest, checksums, temporary, target, protect)
+            self._barrier()
 
-    def _finish(self, manifest: Manifest, temporary: Path, target: Path) -> None:
-        sums = {each.name: checksum(each) for each in sorted(temporary.iterdir())}
+    def _checksums(self, folder: Path) -> dict[str, str]:
+        """Return the checksum of every file; each rank computes its share of them."""
+        files = sorted(folder.iterdir())
+        if not _distributed():
+            return {file.name: checksum(file) for file in files}
+        shares: list[Any] = [None] * dist.get_world_size()
+        own = {file.name: checksum(file) for file in files[_rank() :: len(shares)]}
+        dist.all_gather_object(shares, own, group=self._group)
+        return {name: value for share in shares for name, value in share.items()}
+
+    def _finish(
+        self, manifest: Manifest, checksums: dict[str, str], temporary: Path, target: Path, protect: int | None
+    ) -> None:
         write_json(
             temporary / "manifest.json",
             {
@@ -87,13 +135,16 @@ class Checkpoints:
                 "step": manifest.step,
                 "identity": manifest.identity,
                 "state": manifest.state,
-                "files": sums,
+                "files": checksums,
             },
         )
+        for path in (temporary / "manifest.json", temporary):
+            _sync(path)
         _remove(target)
         temporary.rename(target)
         _sync(self.folder)
-        for step in self.steps()[self.keep :]:
+        unprotected = [step for step in self.steps() if step != protect]
+        for step in unprotected[self.keep :]:
             _remove(self.path(step))
 
     def load(
@@ -104,13 +155,12 @@ class Checkpoints:
         at: int | None = None,
         latest: int | None = None,
     ) -> Manifest | None:
-        """Read the latest checkpoint that is whole into ``tensors``, or that of step ``at``; None when there is none.
+        """Read the latest complete checkpoint into ``tensors``, or that of step ``at``; None when there is none.
 
-        ``latest`` leaves out those of later steps.
-
-        A damaged one is passed over with a warning; one of another model, data set or seed is refused.
+        ``latest`` excludes later steps. A damaged checkpoint is skipped with a warning; one of another model, data set,
+        seed or schedule is refused.
         """
-        manifest = _from_first(lambda: self._whole(at, latest))
+        manifest = _from_first(lambda: self._complete(at, latest))
         if manifest is None:
             return None
         path = self.path(manifest.step)
@@ -120,11 +170,11 @@ class Checkpoints:
             with _alone():
                 load(tensors, storage_reader=reader, no_dist=not _distributed())
         except (Exception, CheckpointException) as error:  # the checksums were right, so the tensors are others
-            raise InputError(f"{path}: it holds other tensors than this model's") from error
+            raise InputError(f"{path}: its tensors do not match this model") from error
         return manifest
 
-    def _whole(self, at: int | None, latest: int | None) -> Manifest | None:
-        """Return the manifest of the latest checkpoint that is whole, or that of step ``at``."""
+    def _complete(self, at: int | None, latest: int | None) -> Manifest | None:
+        """Return the manifest of the latest complete checkpoint, or that of step ``at``."""
         known = [step for step in self.steps() if latest is None or step <= latest]
         for step in known if at is None else [at]:
             try:
@@ -135,73 +185,88 @@ class Checkpoints:
                 warnings.warn(f"{error}; trying the one before", stacklevel=3)
         return None
 
+    def _barrier(self) -> None:
+        if _distributed():
+            dist.barrier(group=self._group)
+
 
 def verify(folder: Path) -> Manifest:
-    """Return the manifest of a checkpoint whose every file is as it was written."""
-    where = folder / "manifest.json"
-    fields = versioned(read_json(where), str(where), KIND, SCHEMA)
+    """Return the manifest of a checkpoint after comparing every file with its checksum."""
+    path = folder / "manifest.json"
+    fields = versioned(read_json(path), str(path), KIND, SCHEMA)
     manifest = Manifest(fields.take("step", int), fields.take("identity", dict), fields.take("state", dict))
     files = fields.take("files", dict)
     fields.done()
     for name, expected in files.items():
-        path = folder / name
-        if Path(name).name != name or not path.is_file():
-            raise InputError(f"{path}: the checkpoint lacks this file")
-        if checksum(path) != expected:
-            raise InputError(f"{path}: the checkpoint is damaged: its contents are not what was written")
+        file = folder / name
+        if Path(name).name != name or not file.is_file():
+            raise InputError(f"{file}: the checkpoint lacks this file")
+        if checksum(file) != expected:
+            raise InputError(f"{file}: the checkpoint is damaged: the checksum differs from the one in manifest.json")
     return manifest
 
 
-def _check_identity(where: Path, found: dict[str, Any], wanted: dict[str, Any]) -> None:
+LATER_KEYS = ("schedule.",)
+"""Identity keys that version 0.1 did not write; run.json is compared instead."""
+
+
+def _check_identity(path: Path, stored: dict[str, Any], wanted: dict[str, Any]) -> None:
     for key, value in wanted.items():
-        if found.get(key) != value:
+        if key.startswith(LATER_KEYS) and key not in stored:
+            continue
+        if stored.get(key) != value:
             raise InputError(
-                f"{where}: this checkpoint is of another run: its {key} is {found.get(key)!r}, and this run's is "
+                f"{path}: this checkpoint is of another run: its {key} is {stored.get(key)!r}, and this run's is "
                 f"{value!r}; choose another folder for this run, or remove that one"
             )
 
 
 @contextmanager
 def on_disk(target: Path) -> Iterator[None]:
-    """Turn a full disk or a read-only folder into one sentence; what was there before stays."""
+    """Turn a full disk or a read-only folder into one sentence; existing files are kept."""
     try:
         yield
-    except InputError:
+    except LoopscaleError:
         raise
     except BaseException as error:  # DCP's own error is no Exception
         cause = disk_error(error)
         if cause is None:
             raise
         latest = Checkpoints(target.parent, 1).steps()
-        kept = f"the checkpoint of step {latest[0]} is whole" if latest else "no checkpoint was written yet"
-        raise InputError(f"{target}: cannot be written: {cause}; {kept}; make room and start again") from None
+        kept = f"the checkpoint of step {latest[0]} is complete" if latest else "no checkpoint was written yet"
+        raise StorageError(f"{target}: cannot be written: {cause}; {kept}; free some space and start again") from None
 
 
 def disk_error(error: BaseException | None) -> str | None:
-    """Return the system's words for a failed write, wherever in the chain of causes it stands."""
+    """Return the system's message for a failed write, wherever it is in the chain of causes."""
     seen: list[BaseException] = []
     pending = [error] if error is not None else []
     while pending:
-        each = pending.pop()
-        seen.append(each)
-        if isinstance(each, OSError) and each.errno is not None:
-            return os.strerror(each.errno)
-        text = str(each)
+        current = pending.pop()
+        seen.append(current)
+        if isinstance(current, OSError) and current.errno is not None:
+            return os.strerror(current.errno)
+        text = str(current)
         for code in (errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT):
             if os.strerror(code) in text:
                 return os.strerror(code)
-        found = [each.__cause__, each.__context__, *getattr(each, "failures", {}).values()]
-        flat = [one[0] if isinstance(one, tuple) else one for one in found]
-        pending += [one for one in flat if isinstance(one, BaseException) and one not in seen]
+        causes = [current.__cause__, current.__context__, *getattr(current, "failures", {}).values()]
+        flat = [cause[0] if isinstance(cause, tuple) else cause for cause in causes]
+        pending += [cause for cause in flat if isinstance(cause, BaseException) and cause not in seen]
     return None
 
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """Keep DCP from warning that one process is alone: that is what is meant."""
+    """Suppress DCP's warning about a single process, which is intended here."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         yield
+
+
+def _copy_to_host(tensor: Tensor) -> Tensor:
+    """Return a copy that later steps cannot change, in host memory."""
+    return tensor.detach().clone() if tensor.device.type == "cpu" else tensor.detach().cpu()
 
 
 def _remove(folder: Path) -> None:
@@ -209,9 +274,9 @@ def _remove(folder: Path) -> None:
         shutil.rmtree(folder)
 
 
-def _sync(folder: Path) -> None:
-    """Make a rename last through a power cut."""
-    handle = os.open(folder, os.O_RDONLY)
+def _sync(path: Path) -> None:
+    """Make a file or a rename in a folder survive a power cut."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
@@ -227,21 +292,16 @@ def _rank() -> int:
 
 
 def _from_first(find: Callable[[], T]) -> T:
-    """Return what the first process finds, to all of them: a checkpoint is read and checked once, not by everyone."""
+    """Return the result of rank 0 on all ranks: a checkpoint is verified once, not by every rank."""
     if not _distributed():
         return find()
-    found: list[Any] = [None]
+    results: list[Any] = [None]
     if _rank() == 0:
         try:
-            found = [find()]
+            results = [find()]
         except InputError as error:
-            found = [error]
-    dist.broadcast_object_list(found)
-    if isinstance(found[0], InputError):
-        raise found[0]
-    return cast(T, found[0])
-
-
-def _barrier() -> None:
-    if _distributed():
-        dist.barrier()
+            results = [error]
+    dist.broadcast_object_list(results)
+    if isinstance(results[0], InputError):
+        raise results[0]
+    return cast(T, results[0])

@@ -1,78 +1,85 @@
-"""What a training run is: a TOML file, or the same in Python. The defaults follow the paper's recipe."""
+"""The settings of a training run: a TOML file, or the same in Python."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from types import UnionType
-from typing import TYPE_CHECKING, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field, model_validator
 
 from loopscale.architecture.ladder import rung
 from loopscale.errors import InputError, nearest, shown
-from loopscale.files import Fields, read_toml
-from loopscale.quantities import parse_count
-from loopscale.train.data.token_store import DataSource
+from loopscale.files import read_toml
+from loopscale.schemas import Between, Count, Record, Whole, parse
 
 if TYPE_CHECKING:
     from loopscale.model import LoopedMoEConfig
 
-INITS = ("unrolled", "stored", "none")
+SCHEMA = 1
+OLD_NAMES = {"separate": "document_mask"}
+"""Fields of version 0.1 that have another name now."""
+DEMO: dict[str, Any] = {
+    "model": {"width": 64, "experts": 4, "recurrence": 2},
+    "data": {"context": 128},
+    "run": {"tokens": "2M"},
+}
+"""What ``loopscale train`` trains without a file: a minute or two on two cores, on the built-in corpus."""
+
+FromZero = Annotated[int, Between(0, 10**15)]
+"""A whole number that may be zero."""
+Share = Annotated[float, Field(ge=0, le=1)]
+Tracker = Literal["tensorboard", "wandb", "trackio"]
 
 
-@dataclass(frozen=True)
-class ModelSection:
-    """Sizes in few words; ``options`` are fields of ``LoopedMoEConfig`` and win over them."""
+class ModelSection(Record):
+    """Sizes of the model; any other field of ``LoopedMoEConfig`` may be set here too and overrides them."""
 
     rung: str | None = None
-    """A rung of the ladder, like "0.3B"; the sizes below are then the ladder's."""
-    width: int = 64
-    layers: int = 4
+    """A rung of the ladder, like "0.3B": it sets width, layers, head size and key-value heads."""
+    width: Whole = 64
+    layers: Whole = 4
     """Stored layers: prelude, loop block and coda together."""
-    edge_layers: int = 1
-    """Layers of the prelude, and of the coda."""
-    head_size: int = 16
-    kv_heads: int | None = None
-    """By default the largest of 4, 2 and 1 that divides the heads."""
-    experts: int = 1
+    edge_layers: FromZero = 1
+    """Layers of the prelude, and as many of the coda."""
+    head_size: Whole = 16
+    kv_heads: Whole | None = None
+    """Key-value heads; by default the largest of 4, 2 and 1 that divides the heads."""
+    experts: Whole = 1
     """E: experts for each active one; 1 is a dense model."""
-    active_experts: int = 2
+    active_experts: Whole = 2
     """k: experts that a token uses, each 1/k of the feed-forward width."""
-    recurrence: int = 1
-    residual_init: str = "unrolled"
-    """Divide what each layer adds to the residual stream at first by the root of twice the depth: the "unrolled" depth,
-    which counts every pass, the "stored" one, or by nothing ("none")."""
-    options: dict[str, Any] = field(default_factory=dict)
+    recurrence: Whole = 1
+    """R: passes through the loop block."""
+    residual_init: Literal["unrolled", "stored", "none"] = "unrolled"
+    """Scale the initial output of each layer by 1/sqrt(2 * depth), where depth is the "unrolled" depth, which counts
+    every pass, or the "stored" one; "none" does not scale."""
+    options: dict[str, Any] = Field(default_factory=dict, json_schema_extra={"additionalProperties": True})
+    """Further fields of ``LoopedMoEConfig``; in a file they stand in the table itself."""
 
+    @model_validator(mode="before")
     @classmethod
-    def read(cls, data: dict[str, Any], where: str) -> ModelSection:
-        """Read the table of a file: its keys are the fields above and the options of the model."""
-        hints = get_type_hints(cls)
-        own = [each.name for each in fields(cls) if each.name != "options"]
-        opened = Fields({key: value for key, value in data.items() if key in own}, where)
-        given: dict[str, Any] = {}
-        for name in own:
-            if data.get(name) is not None:
-                given[name] = opened.take(name, str if "str" in str(hints[name]) else int)
-        rest = {key: value for key, value in data.items() if key not in own}
+    def _gather_options(cls, data: Any) -> Any:
+        """Move fields of the model's configuration to ``options``; refuse unknown ones with the nearest name."""
+        if not isinstance(data, dict):
+            return data
+        own = {key: value for key, value in data.items() if key in cls.model_fields}
+        rest = {key: value for key, value in data.items() if key not in cls.model_fields}
         if rest:
             from loopscale.model import LoopedMoEConfig
 
-            known = [*own, *(n for n in LoopedMoEConfig.__annotations__ if n not in ("model_type", "format_version"))]
+            hidden = ("model_type", "format_version")
+            known = [*cls.model_fields, *(name for name in LoopedMoEConfig.__annotations__ if name not in hidden)]
             for key in rest:
                 if key not in known:
-                    raise InputError(f"{where}: unknown field {shown(key)}{nearest(str(key), known)}")
-        return cls(**given, options=rest)
+                    raise ValueError(f"unknown field {shown(key)}{nearest(str(key), known)}")
+        return own | {"options": {**own.get("options", {}), **rest}}
 
     def config(self, vocabulary: int, context: int, **special: int | None) -> LoopedMoEConfig:
         """Return the model's configuration for a tokenizer; impossible shapes are refused here."""
         from loopscale.model import LoopedMoEConfig
 
-        if self.residual_init not in INITS:
-            raise InputError(
-                f"[model]: field 'residual_init' is {shown(self.residual_init)}"
-                f"{nearest(self.residual_init, INITS)}; choose from {', '.join(INITS)}"
-            )
         common = {"vocab_size": vocabulary, "max_position_embeddings": context, **special}
         try:
             if self.rung is not None:
@@ -85,9 +92,6 @@ class ModelSection:
             raise InputError(f"[model]: {error}") from None
 
     def _sizes(self) -> dict[str, Any]:
-        for name in ("width", "layers", "head_size", "experts", "active_experts", "recurrence"):
-            if getattr(self, name) < 1:
-                raise InputError(f"field {name!r} is {getattr(self, name)}; it should be 1 or more")
         if self.width % self.head_size:
             raise InputError(f"field 'width' is {self.width}, no multiple of head_size {self.head_size}")
         loop = self.layers - 2 * self.edge_layers
@@ -120,109 +124,155 @@ class ModelSection:
         }
 
 
-SCHEMA = 1
-DEMO: dict[str, Any] = {
-    "model": {"width": 64, "experts": 4, "recurrence": 2},
-    "data": {"context": 128},
-    "run": {"tokens": "2M"},
-}
-"""What ``loopscale train`` trains without a file: a minute or two on two cores, on the built-in corpus."""
-T = TypeVar("T")
+class DataSection(Record):
+    """The text, how it becomes tokens, and how the tokens are divided into sequences."""
 
-
-@dataclass(frozen=True)
-class DataSection(DataSource):
-    """Where the text comes from, and how it is cut."""
-
-    context: int = 2048
+    files: tuple[str, ...] = ()
+    """Text (.txt, .text, .md), JSONL (.jsonl, .ndjson), each also with .gz, Parquet, or folders and globs of them.
+    Without files and dataset: the built-in corpus."""
+    dataset: str | None = None
+    """A `datasets` name or folder, streamed: ``name``, ``name:config`` or ``name:config:split`` (by default train)."""
+    text_field: str = "text"
+    """The field that holds the text, in files and datasets that have rows."""
+    tokenizer: str = "bytes"
+    """``bytes``, ``train:1024`` (a BPE of that vocabulary, trained on the training documents), or the folder or name of
+    a Hugging Face tokenizer."""
+    validation: float = Field(default=0.01, ge=0, lt=1)
+    """Fraction of documents held out. It depends on the text of a document only, so equal documents are in the same
+    split."""
+    context: Annotated[int, Between(2, 10**9)] = 2048
     """Tokens of a packed sequence."""
-    separate: bool = False
-    """Keep attention within each document of a packed sequence, at the price of an explicit mask."""
+    document_mask: bool = False
+    """Keep attention within each document of a packed sequence, at the cost of an explicit mask."""
     folder: str | None = None
-    """Where the token shards are kept; by default in the user's cache, shared by all runs on the same text."""
+    """Folder of the token shards; by default in the user's cache, shared by all runs on the same text."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _old_forms(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        renamed = {OLD_NAMES.get(key, key): value for key, value in data.items()}
+        files = renamed.get("files", ())
+        return renamed | {"files": (files,) if isinstance(files, str) else _tuple(files)}
 
 
-@dataclass(frozen=True)
-class OptimizerSection:
+def _tuple(value: Any) -> Any:
+    """Return a list as a tuple: after a validator of the whole table, pydantic takes no list for one."""
+    return tuple(value) if isinstance(value, list) else value
+
+
+class OptimizerSection(Record):
     """AdamW."""
 
-    learning_rate: float = 3e-3
-    betas: tuple[float, float] = (0.9, 0.95)
-    eps: float = 1e-15
-    weight_decay: float = 0.1
-    """On matrices; norms and biases have none."""
-    clip: float = 1.0
-    """Largest norm of the gradient; 0 for no clipping."""
-    width_rule: str = "none"
+    learning_rate: float = Field(default=3e-3, gt=0)
+    """Peak learning rate."""
+    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.95)
+    eps: float = Field(default=1e-15, ge=0)
+    weight_decay: float = Field(default=0.1, ge=0)
+    """Applied to matrices; norms and biases have none."""
+    clip: float = Field(default=1.0, ge=0)
+    """Maximum norm of the gradient; 0 for no clipping."""
+    width_rule: Literal["none", "mup"] = "none"
     """ "mup" divides the rate of hidden matrices by width / base_width, so that one rate serves all widths."""
-    base_width: int = 64
+    base_width: Whole = 64
     recurrence_rule: float = 0.0
     """The rate is divided by R to this power: gradients of shared weights add up over passes."""
 
 
-@dataclass(frozen=True)
-class ScheduleSection:
+class ScheduleSection(Record):
     """The learning rate over a run."""
 
-    kind: str = "cosine"
+    kind: Literal["cosine", "wsd", "constant"] = "cosine"
     """ "cosine", "wsd" (warm-up, stable, decay) or "constant"."""
-    warmup_steps: int = 100
-    cooldown: float = 0.2
-    """Share of a "wsd" run in which the rate falls to ``final``, in a straight line."""
-    final: float = 0.0
-    """The last rate, as a share of the highest."""
+    warmup_steps: FromZero = 100
+    cooldown: Share = 0.2
+    """Fraction of a "wsd" run in which the rate falls linearly to ``final``."""
+    final: Share = 0.0
+    """The last rate, as a fraction of the peak."""
 
 
-@dataclass(frozen=True)
-class RunSection:
-    """How long, how large a batch, and what is kept."""
+def rate_factor(schedule: ScheduleSection, step: int, steps: int) -> float:
+    """Return the learning rate at ``step`` (from 0) of a run of ``steps``, as a fraction of the peak rate."""
+    warm = min(1.0, (step + 1) / (schedule.warmup_steps + 1)) if schedule.warmup_steps else 1.0
+    if schedule.kind == "constant":
+        return warm
+    if schedule.kind == "cosine":
+        shape = 0.5 * (1 + math.cos(math.pi * step / steps))
+    else:
+        left = steps - step
+        shape = min(1.0, left / max(1, steps - cooldown_start(schedule, steps)))
+    return warm * (schedule.final + (1 - schedule.final) * shape)
 
-    tokens: float = 20e6
-    """D: tokens seen in all; written like "20M" in a file."""
-    batch: int = 16
+
+def shared_steps(schedule: ScheduleSection, steps: int) -> int:
+    """Return how many of its first steps a run of ``steps`` shares with any longer run of the same schedule."""
+    if schedule.kind == "constant":
+        return steps
+    return cooldown_start(schedule, steps) if schedule.kind == "wsd" else 0
+
+
+def cooldown_start(schedule: ScheduleSection, steps: int) -> int:
+    """Return the step at which the cooldown of a "wsd" run of ``steps`` starts.
+
+    Up to this step it is the same run as any longer one, which is why many D can share a trunk.
+    """
+    return steps - math.ceil(schedule.cooldown * steps)
+
+
+class RunSection(Record):
+    """Length, batch size, precision, reports and checkpoints."""
+
+    tokens: Count = 20e6
+    """D: tokens of the whole run, like "20M"."""
+    batch: Whole = 16
     """Sequences of a step, over all processes."""
-    accumulate: int = 1
-    """Parts that a process computes its share of a batch in, one after the other."""
-    seed: int = 0
-    precision: str = "auto"
-    """ "fp32", "bf16" (weights and products in bf16; optimiser, gradients and routers in fp32) or "auto"."""
+    accumulate: Whole = 1
+    """Parts in which a process computes its share of a batch, one after the other."""
+    seed: FromZero = 0
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """ "fp32", "bf16" (products in bf16; weights, optimiser, gradients and routers in fp32) or "auto": bf16 on GPUs."""
     compile: bool = False
     """Compile each block with torch.compile: slower to start, faster for long runs of small models."""
     activation_checkpointing: bool = False
-    log_every: int = 10
-    validate_every: int = 0
+    """Recompute the activations of each block in backward instead of storing them."""
+    log_every: Whole = 10
+    """Steps between rows of metrics."""
+    validate_every: FromZero = 0
     """Steps between validations; 0 validates at the end only."""
-    validation_sequences: int = 256
-    checkpoint_every: int = 500
-    keep: int = 2
-    """Checkpoints that stay on disk."""
-    divergence: float = 2.0
-    """Stop when the loss, averaged over 50 steps, stands this many nats above its lowest."""
-    track: tuple[str, ...] = ()
-    """Trackers beside metrics.jsonl: "tensorboard", "wandb", "trackio"."""
+    validation_sequences: Whole = 256
+    checkpoint_every: FromZero = 500
+    """Steps between checkpoints; 0 writes one at the end only."""
+    keep: Whole = 2
+    """Number of checkpoints kept on disk."""
+    divergence: float = Field(default=2.0, ge=0)
+    """Stop when the mean loss of 50 steps is this many nats above its lowest; 0 never stops."""
+    track: tuple[Tracker, ...] = ()
+    """Trackers beside metrics.jsonl."""
+
+    @model_validator(mode="after")
+    def _parts_divide_the_batch(self) -> RunSection:
+        if self.batch % self.accumulate:
+            raise ValueError(f"'batch' is {self.batch}, which {self.accumulate} parts ('accumulate') do not divide")
+        return self
 
 
-@dataclass(frozen=True)
-class ParallelSection:
+class ParallelSection(Record):
     """How processes started by torchrun share the work; one process needs none of it."""
 
-    experts: int = 1
-    """Processes that hold a layer's experts together; the others are replicas of such a group."""
+    experts: Whole = 1
+    """Number of processes that hold the experts of a layer together; the others are replicas of such a group."""
 
 
-@dataclass(frozen=True)
-class TrainConfig:
+class TrainConfig(Record):
     """A training run."""
 
-    model: ModelSection = field(default_factory=ModelSection)
-    data: DataSection = field(default_factory=DataSection)
-    optimizer: OptimizerSection = field(default_factory=OptimizerSection)
-    schedule: ScheduleSection = field(default_factory=ScheduleSection)
-    run: RunSection = field(default_factory=RunSection)
-    parallel: ParallelSection = field(default_factory=ParallelSection)
-
-    def __post_init__(self) -> None:
-        _check(self)
+    model: ModelSection = Field(default_factory=ModelSection)
+    data: DataSection = Field(default_factory=DataSection)
+    optimizer: OptimizerSection = Field(default_factory=OptimizerSection)
+    schedule: ScheduleSection = Field(default_factory=ScheduleSection)
+    run: RunSection = Field(default_factory=RunSection)
+    parallel: ParallelSection = Field(default_factory=ParallelSection)
 
     @property
     def step_tokens(self) -> int:
@@ -231,139 +281,33 @@ class TrainConfig:
 
     @property
     def steps(self) -> int:
-        """Steps of the whole run: tokens are rounded to whole steps, one at least."""
+        """Steps of the whole run: tokens are rounded to whole steps, at least one."""
         return max(1, round(self.run.tokens / self.step_tokens))
 
     def changed(self, **sections: dict[str, Any]) -> TrainConfig:
         """Return a copy with some values changed: ``config.changed(model={"recurrence": 4}, run={"seed": 1})``."""
-        return replace(self, **{name: replace(getattr(self, name), **given) for name, given in sections.items()})
+        values = self.to_dict()
+        return self.from_dict(values | {name: values[name] | given for name, given in sections.items()})
 
     def to_dict(self) -> dict[str, Any]:
         """Return what ``from_dict`` reads; plain values, for JSON."""
-        found: dict[str, Any] = _plain(asdict(self))
-        options = found["model"].pop("options")
-        found["model"] |= options
-        return {"schema": SCHEMA, **found}
+        values = self.model_dump(mode="json")
+        values["model"] |= values["model"].pop("options")
+        return {"schema": SCHEMA, **values}
 
     @classmethod
     def from_dict(cls, data: object, where: str = "config") -> TrainConfig:
         """Read a run from a mapping; an unknown key is refused with the nearest known one."""
-        opened = Fields(data, where)
-        schema = opened.take("schema", int, SCHEMA)
-        if not 1 <= schema <= SCHEMA:
-            raise InputError(f"{where}: schema is {schema}; this loopscale reads up to {SCHEMA}; upgrade loopscale")
-        kinds = get_type_hints(cls)
-        sections = {name: _section(opened, name, kind) for name, kind in kinds.items()}
-        opened.done()
-        try:
-            return cls(**sections)
-        except InputError as error:
-            raise InputError(f"{where}: {error}") from None
+        if isinstance(data, dict) and "schema" in data:
+            schema = data["schema"]
+            if not isinstance(schema, int) or not 1 <= schema <= SCHEMA:
+                raise InputError(
+                    f"{where}: schema is {shown(schema)}; this loopscale reads up to {SCHEMA}; upgrade loopscale"
+                )
+            data = {key: value for key, value in data.items() if key != "schema"}
+        return parse(cls, data, where)
 
     @classmethod
     def read(cls, path: str | Path) -> TrainConfig:
         """Read a TOML file."""
         return cls.from_dict(read_toml(path), str(path))
-
-
-def _section(opened: Fields, name: str, kind: type[T]) -> T:
-    """Read one table of the file into its dataclass."""
-    data = opened.take(name, dict, {})
-    where = f"{opened.where}: [{name}]"
-    if kind is ModelSection:
-        return ModelSection.read(data, where)  # type: ignore[return-value]
-    hints = get_type_hints(kind)
-    assert is_dataclass(kind)
-    known = [each.name for each in fields(kind)]
-    for key in data:
-        if key not in known:
-            raise InputError(f"{where}: unknown field {shown(key)}{nearest(str(key), known)}")
-    given = {key: _value(value, hints[key], f"{where}: field {key!r}") for key, value in data.items()}
-    return kind(**given)
-
-
-def _value(value: Any, kind: Any, where: str) -> Any:
-    """Return ``value`` as the annotated kind; quantities may be written like "20M"."""
-    if get_origin(kind) in (Union, UnionType):
-        return None if value is None else _value(value, get_args(kind)[0], where)
-    if get_origin(kind) is tuple:
-        inner = get_args(kind)
-        fixed = inner[-1] is not Ellipsis
-        if not isinstance(value, list | tuple) or (fixed and len(value) != len(inner)):
-            raise InputError(f"{where} is {shown(value)}; it should be a list{f' of {len(inner)}' if fixed else ''}")
-        return tuple(_value(each, inner[0], where) for each in value)
-    if kind is float and isinstance(value, str):
-        return parse_count(value, where)
-    single = Fields({"value": value}, where)
-    try:
-        return single.take("value", kind)
-    except InputError:
-        word = {int: "a whole number", float: "a finite number", bool: "true or false", str: "text"}[kind]
-        raise InputError(f"{where} is {shown(value)}; it should be {word}") from None
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
-    return [_plain(each) for each in value] if isinstance(value, tuple) else value
-
-
-_LEAST: dict[str, dict[str, float]] = {
-    "data": {"context": 2},
-    "optimizer": {"eps": 0, "weight_decay": 0, "clip": 0, "base_width": 1},
-    "schedule": {"warmup_steps": 0, "cooldown": 0, "final": 0},
-    "run": {
-        "tokens": 1,
-        "batch": 1,
-        "accumulate": 1,
-        "log_every": 1,
-        "validate_every": 0,
-        "validation_sequences": 1,
-        "checkpoint_every": 0,
-        "keep": 1,
-        "divergence": 0,
-        "seed": 0,
-    },
-    "parallel": {"experts": 1},
-}
-_CHOICES = {
-    ("schedule", "kind"): ("cosine", "wsd", "constant"),
-    ("run", "precision"): ("auto", "fp32", "bf16"),
-    ("optimizer", "width_rule"): ("none", "mup"),
-}
-TRACKERS = ("tensorboard", "wandb", "trackio")
-
-
-def _check(config: TrainConfig) -> None:
-    """Refuse values that no run can have."""
-    for section, bounds in _LEAST.items():
-        for name, least in bounds.items():
-            value = getattr(getattr(config, section), name)
-            if not value >= least:
-                raise InputError(f"[{section}]: field {name!r} is {value}; it should be {least:g} or more")
-    for (section, name), choices in _CHOICES.items():
-        value = getattr(getattr(config, section), name)
-        if value not in choices:
-            raise InputError(
-                f"[{section}]: field {name!r} is {shown(value)}{nearest(value, choices)}; "
-                f"choose from {', '.join(choices)}"
-            )
-    for tracker in config.run.track:
-        if tracker not in TRACKERS:
-            raise InputError(
-                f"[run]: field 'track' names {shown(tracker)}{nearest(tracker, TRACKERS)}; "
-                f"choose from {', '.join(TRACKERS)}"
-            )
-    if not config.optimizer.learning_rate > 0:
-        raise InputError(
-            f"[optimizer]: field 'learning_rate' is {config.optimizer.learning_rate}; it should be above 0"
-        )
-    if not all(0 <= beta < 1 for beta in config.optimizer.betas):
-        raise InputError(f"[optimizer]: field 'betas' is {config.optimizer.betas}; both should be from 0 to below 1")
-    if config.schedule.cooldown > 1 or config.schedule.final > 1:
-        raise InputError("[schedule]: fields 'cooldown' and 'final' are shares; they should be from 0 to 1")
-    if config.run.batch % config.run.accumulate:
-        raise InputError(
-            f"[run]: field 'batch' is {config.run.batch}, which {config.run.accumulate} parts ('accumulate') do not "
-            "divide"
-        )

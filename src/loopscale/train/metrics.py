@@ -1,9 +1,10 @@
-"""What a run reports: a row of numbers every few steps, as JSON lines and to trackers."""
+"""What a run reports: rows of numbers in ``metrics.jsonl`` and to trackers, and a progress line."""
 
 from __future__ import annotations
 
 import json
 import os
+import warnings
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
@@ -11,25 +12,25 @@ from typing import Any, Protocol
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from loopscale.errors import InputError
+from loopscale.errors import InputError, MissingExtraError, StorageError, shown
 from loopscale.files import write_text
 
 
 class Sink(Protocol):
-    """Somewhere that rows go."""
+    """A destination for rows of metrics."""
 
     def write(self, row: dict[str, Any]) -> None:
-        """Take a row."""
+        """Store a row."""
 
     def close(self) -> None:
-        """Finish."""
+        """Flush and close."""
 
 
 class JsonLines:
     """``metrics.jsonl``: one object a line. A run that resumes drops the rows after the step it resumes from."""
 
     def __init__(self, path: Path, step: int) -> None:
-        kept = [line for line in _whole_lines(path) if json.loads(line)["step"] <= step]
+        kept = [json.dumps(row) for row in _repaired(path) if row["step"] <= step]
         write_text(path, "".join(f"{line}\n" for line in kept))
         self._path = path
         self._file = path.open("a", encoding="utf-8")
@@ -40,7 +41,9 @@ class JsonLines:
             self._file.write(json.dumps(row) + "\n")
             self._file.flush()
         except OSError as error:
-            raise InputError(f"{self._path}: cannot be written: {error.strerror}; make room and start again") from None
+            raise StorageError(
+                f"{self._path}: cannot be written: {error.strerror}; free some space and start again"
+            ) from None
 
     def close(self) -> None:
         """Close the file."""
@@ -49,19 +52,51 @@ class JsonLines:
 
 
 def read_metrics(path: str | Path) -> list[dict[str, Any]]:
-    """Return the rows of a ``metrics.jsonl``."""
-    where = Path(path)
-    if not where.is_file():
+    """Return the rows of a ``metrics.jsonl``; a line that is not a row is refused by its number."""
+    file = Path(path)
+    if not file.is_file():
         raise InputError(f"{path}: no such file")
-    return [json.loads(line) for line in _whole_lines(where)]
+    rows = []
+    for number, line in _complete_lines(file):
+        row = _row(line)
+        if row is None:
+            raise InputError(
+                f"{path}: line {number} is not a row of metrics: {shown(line)}; remove the line, or resume the run, "
+                "which does"
+            )
+        rows.append(row)
+    return rows
 
 
-def _whole_lines(path: Path) -> list[str]:
-    """Return the lines that were written to their end."""
+def _repaired(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a file that may be damaged: unreadable lines are left out with a warning."""
+    rows = []
+    for number, line in _complete_lines(path):
+        row = _row(line)
+        if row is None:
+            warnings.warn(f"{path}: line {number} is damaged and was removed: {shown(line)}", stacklevel=3)
+        else:
+            rows.append(row)
+    return rows
+
+
+def _complete_lines(path: Path) -> list[tuple[int, bytes]]:
+    """Return the numbered lines that were written to their end."""
     if not path.is_file():
         return []
-    text = path.read_text(encoding="utf-8")
-    return [line for line in text[: text.rfind("\n") + 1].splitlines() if line.strip()]
+    content = path.read_bytes()
+    lines = content[: content.rfind(b"\n") + 1].split(b"\n")
+    return [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
+
+
+def _row(line: bytes) -> dict[str, Any] | None:
+    """Return the row of a line, or None when it is not one."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    step = row.get("step") if isinstance(row, dict) else None
+    return row if isinstance(step, int) and not isinstance(step, bool) else None
 
 
 class TensorBoard:
@@ -84,7 +119,7 @@ class TensorBoard:
 
 
 class Wandb:
-    """Weights & Biases, or trackio, which speaks the same words."""
+    """Weights & Biases, or trackio, which has the same interface."""
 
     def __init__(self, package: str, folder: Path, config: dict[str, Any]) -> None:
         self._module = _tracker(package, package)
@@ -112,28 +147,28 @@ def _tracker(module: str, package: str) -> Any:
     try:
         return import_module(module)
     except ImportError:
-        raise InputError(
+        raise MissingExtraError(
             f"[run]: field 'track' names {package!r}, which is not installed; pip install {package}"
         ) from None
 
 
-class Watch:
-    """A live line: loss, speed, share of the peak, expert load, dropped tokens, time left."""
+class ProgressLine:
+    """A live line: loss, throughput, utilisation, expert load, dropped tokens, time left."""
 
     def __init__(self, total: int, done: int, shown: bool, title: str) -> None:
         self._progress = Progress(
             TextColumn("[bold]{task.description}"),
             BarColumn(bar_width=None),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[said]}"),
+            TextColumn("{task.fields[numbers]}"),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
             console=Console(stderr=True),
             disable=not shown,
         )
-        self._task = self._progress.add_task(title, total=total, completed=done, said="")
+        self._task = self._progress.add_task(title, total=total, completed=done, numbers="")
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> ProgressLine:
         self._progress.start()
         return self
 
@@ -144,15 +179,15 @@ class Watch:
         """Show that ``done`` steps are done and, with a row, its numbers."""
         self._progress.update(self._task, completed=done)
         if row is not None:
-            self._progress.update(self._task, said=describe(row))
+            self._progress.update(self._task, numbers=describe(row))
 
 
 def describe(row: dict[str, Any]) -> str:
-    """Return a row's numbers in a few words."""
-    words = [f"loss {row['loss']:.4f}", f"{row['tokens_per_second'] / 1e3:.1f}k tok/s"]
-    words.append(f"{row['flops_per_second'] / 1e9:.0f} GFLOP/s ({row['peak_share']:.0%})")
+    """Return the numbers of a row in one short line."""
+    parts = [f"loss {row['loss']:.4f}", f"{row['tokens_per_second'] / 1e3:.1f}k tok/s"]
+    parts.append(f"{row['flops_per_second'] / 1e9:.0f} GFLOP/s ({row['peak_share']:.0%})")
     if "expert_load" in row:
-        words.append(f"load {row['expert_load']:.2f}")
+        parts.append(f"load {row['expert_load']:.2f}")
     if row.get("dropped"):
-        words.append(f"dropped {row['dropped']:.1%}")
-    return ", ".join(words)
+        parts.append(f"dropped {row['dropped']:.1%}")
+    return ", ".join(parts)

@@ -1,23 +1,28 @@
-"""What a run keeps in its folder, and where its tokens are.
+"""The folder of a run, and the tokens that it trains on.
 
 run.json          the configuration
 metrics.jsonl     a row every few steps
-checkpoints/      the moments that a killed run goes on from
+checkpoints/      states that a stopped run resumes from
 model/            the finished model in Hugging Face form, with its tokenizer
-summary.json      sizes, FLOPs and the validation loss of the finished run
+summary.json      sizes, FLOPs, validation loss and provenance of the finished run
+.lock             held while a process trains in the folder
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from loopscale.errors import InputError
+from filelock import FileLock, Timeout
+
+from loopscale import __version__
+from loopscale.errors import InputError, StorageError
 from loopscale.files import cache_folder, make_folder, read_json, versioned, write_json
-from loopscale.train.config import TrainConfig
+from loopscale.train.config import ScheduleSection, TrainConfig, shared_steps
 from loopscale.train.data.token_store import DataSource, TokenStore, prepare
 
 if TYPE_CHECKING:  # commands import this file, and not all of them need torch
@@ -26,31 +31,8 @@ if TYPE_CHECKING:  # commands import this file, and not all of them need torch
 SUMMARY, SCHEMA = "training summary", 1
 
 
-def read_summary(run: Path) -> dict[str, Any] | None:
-    """Return the summary in a run's folder, or None where there is none."""
-    path = run / "summary.json"
-    if not path.is_file():
-        return None
-    data = read_json(path)
-    versioned(data, str(path), SUMMARY, SCHEMA).take("tokens", int)  # what everyone here asks it for
-    assert isinstance(data, dict)
-    return data
-
-
-def model_of(folder: str | Path) -> Path:
-    """Return the folder of the model: a run's folder stands for the model that the run left in it."""
-    where, left = Path(folder), Path(folder) / "model"
-    return left if (left / "config.json").is_file() and not (where / "config.json").is_file() else where
-
-
-def run_of(model: Path) -> Path | None:
-    """Return the folder of the run that left this model there, or None."""
-    run = model.absolute().parent
-    return run if model.name == "model" and (run / "run.json").is_file() else None
-
-
 KIND = "training run"
-FREE = {"tokens", "accumulate", "divergence", "compile", "activation_checkpointing"} | {
+RESUMABLE = {"tokens", "accumulate", "divergence", "compile", "activation_checkpointing"} | {
     "log_every",
     "validate_every",
     "validation_sequences",
@@ -58,11 +40,35 @@ FREE = {"tokens", "accumulate", "divergence", "compile", "activation_checkpointi
     "keep",
     "track",
 }
-"""What may change when a run goes on: its length, what it reports and keeps, and how it computes the same sums."""
+"""Fields of [run] that may change when a run resumes: its length, what it reports and keeps, and how it computes the
+same sums. ``check_length`` limits the length."""
+
+
+def read_summary(run: Path) -> dict[str, Any] | None:
+    """Return the summary in a run's folder, or None when there is none."""
+    path = run / "summary.json"
+    if not path.is_file():
+        return None
+    data = read_json(path)
+    versioned(data, str(path), SUMMARY, SCHEMA).take("tokens", int)  # the one field that every caller reads
+    assert isinstance(data, dict)
+    return data
+
+
+def model_of(folder: str | Path) -> Path:
+    """Return the folder of a model; the folder of a run means the model inside it."""
+    given, inside = Path(folder), Path(folder) / "model"
+    return inside if (inside / "config.json").is_file() and not (given / "config.json").is_file() else given
+
+
+def run_of(model: Path) -> Path | None:
+    """Return the folder of the run that wrote this model, or None."""
+    run = model.absolute().parent
+    return run if model.name == "model" and (run / "run.json").is_file() else None
 
 
 def open_tokens(config: TrainConfig, progress: bool) -> TokenStore:
-    """Return the run's tokens, made now if no run on this text has made them before."""
+    """Return the tokens of a run; they are made now if no run on this text has made them before."""
     source = DataSource(**{name: getattr(config.data, name) for name in DataSource.__dataclass_fields__})
     if config.data.folder is not None:
         return prepare(source, Path(config.data.folder), progress=progress)
@@ -78,19 +84,45 @@ def model_config(config: TrainConfig, store: TokenStore) -> LoopedMoEConfig:
 
 
 def identity(config: TrainConfig, model: LoopedMoEConfig, store: TokenStore) -> dict[str, Any]:
-    """Return what a checkpoint must share with a run for the one to continue the other."""
+    """Return what a checkpoint must share with a run so that the run can resume from it."""
     own = {name: getattr(model, name) for name in type(model).__annotations__ if name not in ("model_type",)}
-    made = {"data": store.digest, "context": config.data.context, "batch": config.run.batch, "seed": config.run.seed}
-    optimizer = {f"optimizer.{name}": value for name, value in asdict(config.optimizer).items()}
-    plain: dict[str, Any] = json.loads(json.dumps({**own, **made, **optimizer}, default=str))
+    fixed = {"data": store.digest, "context": config.data.context, "batch": config.run.batch, "seed": config.run.seed}
+    sections = {
+        f"{section}.{name}": value
+        for section in ("optimizer", "schedule")
+        for name, value in getattr(config, section).model_dump(mode="json").items()
+    }
+    plain: dict[str, Any] = json.loads(json.dumps({**own, **fixed, **sections}, default=str))
     return plain
+
+
+@contextmanager
+def locked(out: Path, rank: int = 0) -> Iterator[None]:
+    """Hold the lock of a run folder, so that two processes never train in it; re-entrant within a process."""
+    if rank:
+        yield
+        return
+    make_folder(out)
+    lock = FileLock(out / ".lock", is_singleton=True)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise InputError(
+            f"{out}: another process is training in this folder; wait for it, stop it, or choose another folder (--out)"
+        ) from None
+    except OSError as error:
+        raise StorageError(f"{out}: cannot be written: {error.strerror}") from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def open_run(out: Path, config: TrainConfig, rank: int) -> None:
     """Make the run's folder, or check that it holds this run."""
-    found = stored_config(out)
-    if found is not None:
-        _check_same(out, found, config.to_dict())
+    stored = stored_config(out)
+    if stored is not None:
+        _check_same(out, stored, config.to_dict())
     if rank:
         return
     make_folder(out)
@@ -105,21 +137,53 @@ def stored_config(out: Path) -> dict[str, Any] | None:
     fields = versioned(read_json(path), str(path), KIND, SCHEMA)
     config = fields.take("config", dict)
     fields.done()
-    return config
+    return TrainConfig.from_dict(config, str(path)).to_dict()
 
 
 def finished(out: Path, config: TrainConfig) -> dict[str, Any] | None:
-    """Return the summary of a run that is done, or None."""
-    found = stored_config(out)
-    if found is None:
+    """Return the summary of a run that is finished, or None; a changed length that cannot be resumed is refused."""
+    stored = stored_config(out)
+    if stored is None:
         return None
-    _check_same(out, found, config.to_dict())
+    _check_same(out, stored, config.to_dict())
     summary = read_summary(out)
-    return summary if summary is not None and summary["tokens"] >= config.steps * config.step_tokens else None
+    tokens = config.steps * config.step_tokens
+    if summary is not None and summary["tokens"] == tokens:
+        return summary
+    from loopscale.train.checkpoints import Checkpoints
+
+    before = TrainConfig.from_dict(stored)
+    reached = max(
+        (*Checkpoints(out / "checkpoints", 1).steps(), summary["tokens"] // config.step_tokens if summary else 0, 0)
+    )
+    check_length(out, config.schedule, reached, before.steps, config.steps)
+    return None
+
+
+def check_length(where: Path, schedule: ScheduleSection, step: int, before: int, steps: int) -> None:
+    """Refuse to resume at ``step`` of a run of ``before`` steps as one of ``steps``, if their schedules differ there.
+
+    The result would be reported as a run of the new length although its learning rate followed the old one.
+    """
+    shared = shared_steps(schedule, min(before, steps))
+    if before == steps or step <= shared:
+        return
+    reason = {
+        "cosine": "under the cosine schedule runs of different lengths have no step in common",
+        "wsd": f"under the wsd schedule both are the same only up to step {shared}, where the shorter one cools down",
+        "constant": "it is already past the new end",
+    }[schedule.kind]
+    remedy = "start a new run in another folder (--out NEW)"
+    if schedule.kind == "wsd":
+        remedy += f", or continue from before the cooldown in one: --branch {where} --out NEW"
+    raise InputError(
+        f"{where}: this run of {before} steps is at step {step} and cannot become one of {steps} steps: {reason}; "
+        f"{remedy}"
+    )
 
 
 def summary(config: TrainConfig, model: LoopedMoEConfig, step: int, loss: float) -> dict[str, Any]:
-    """Return what a finished run is: an observation for fitting, and how it was made."""
+    """Return the observation that a finished run is."""
     architecture = model.to_architecture()
     tokens = step * config.step_tokens
     R = model.recurrence
@@ -138,14 +202,25 @@ def summary(config: TrainConfig, model: LoopedMoEConfig, step: int, loss: float)
     }
 
 
-def _check_same(out: Path, found: dict[str, Any], wanted: dict[str, Any]) -> None:
-    """Refuse to continue one run as another; its length and what it reports may change."""
+def provenance(config: TrainConfig, store: TokenStore, resumes: int) -> dict[str, Any]:
+    """Return what produced an observation: settings, schedule, data, code version, and how often the run resumed."""
+    return {
+        "config": config.to_dict(),
+        "schedule": config.schedule.kind,
+        "data": store.digest,
+        "version": __version__,
+        "resumes": resumes,
+    }
+
+
+def _check_same(out: Path, stored: dict[str, Any], wanted: dict[str, Any]) -> None:
+    """Refuse to continue one run as another; the fields in RESUMABLE may change."""
     for section, values in wanted.items():
-        before = found.get(section)
+        before = stored.get(section)
         if not isinstance(values, dict) or not isinstance(before, dict):
             continue
         for name in {**before, **values}:
-            if section == "parallel" or (section == "run" and name in FREE):
+            if section == "parallel" or (section == "run" and name in RESUMABLE):
                 continue
             if before.get(name) != values.get(name):
                 raise InputError(

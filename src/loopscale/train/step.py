@@ -1,8 +1,7 @@
-"""One training step: the gradients of a batch in parts, the optimiser, the balancing bias."""
+"""One training step: gradients of a batch in parts, optimiser, balancing bias."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,41 +13,13 @@ from torch import Tensor, nn
 from loopscale.model import LoopedMoEForCausalLM
 from loopscale.model.balancing import update_biases
 from loopscale.model.forward import Trace, draw_recurrence
-from loopscale.train.config import OptimizerSection, ScheduleSection
+from loopscale.train.config import OptimizerSection
 from loopscale.train.data.batches import Batch
 from loopscale.train.parallel.process import Process
 
 
-def rate_factor(schedule: ScheduleSection, step: int, steps: int) -> float:
-    """Return the share of the highest rate at ``step``, counted from 0, of a run of ``steps``."""
-    warm = min(1.0, (step + 1) / (schedule.warmup_steps + 1)) if schedule.warmup_steps else 1.0
-    if schedule.kind == "constant":
-        return warm
-    if schedule.kind == "cosine":
-        shape = 0.5 * (1 + math.cos(math.pi * step / steps))
-    else:
-        left = steps - step
-        shape = min(1.0, left / max(1, steps - cooldown_start(schedule, steps)))
-    return warm * (schedule.final + (1 - schedule.final) * shape)
-
-
-def shared_steps(schedule: ScheduleSection, steps: int) -> int:
-    """Return how many steps a run of ``steps`` has in common with any longer one of the same schedule."""
-    if schedule.kind == "constant":
-        return steps
-    return cooldown_start(schedule, steps) if schedule.kind == "wsd" else 0
-
-
-def cooldown_start(schedule: ScheduleSection, steps: int) -> int:
-    """Return the step at which a "wsd" run of ``steps`` begins to cool down.
-
-    Up to there it is the same run as any longer one, which is why many D can share a trunk.
-    """
-    return steps - math.ceil(schedule.cooldown * steps)
-
-
 def build_optimizer(model: nn.Module, section: OptimizerSection, width: int, recurrence: int) -> torch.optim.AdamW:
-    """Return AdamW; each group knows the rate it has at the schedule's height as ``peak``."""
+    """Return AdamW; each parameter group stores its peak rate as ``peak``."""
     rate = section.learning_rate / recurrence**section.recurrence_rule
     hidden = rate * (section.base_width / width if section.width_rule == "mup" else 1.0)
     kinds: dict[str, dict[str, float]] = {
@@ -71,13 +42,13 @@ def build_optimizer(model: nn.Module, section: OptimizerSection, width: int, rec
 
 
 def set_rate(optimizer: torch.optim.Optimizer, factor: float) -> None:
-    """Set every group's rate to its share ``factor`` of the height."""
+    """Set the rate of every group to ``factor`` times its peak."""
     for group in optimizer.param_groups:
         group["lr"] = group["peak"] * factor
 
 
 def fill_state(optimizer: torch.optim.Optimizer) -> None:
-    """Give every weight the state that its first step would make, so that a checkpoint can be read into it."""
+    """Create the state of every weight, as its first step would, so that a checkpoint can be read into it."""
     for group in optimizer.param_groups:
         for weight in group["params"]:
             if not optimizer.state[weight]:
@@ -97,27 +68,36 @@ def named_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[
 
 
 @dataclass(frozen=True)
+class Gradients:
+    """Measurements of a batch over all processes, as tensors: reading one would make the host wait for the device."""
+
+    loss: Tensor
+    """Mean over the targets of the batch, before the step, without the z-loss."""
+    dropped: Tensor
+    """Fraction of routed rows that no expert took."""
+    counts: Trace | None
+    """Number of tokens per expert."""
+
+
+@dataclass(frozen=True)
 class StepResult:
-    """What a step measured, over all processes."""
+    """Measurements of a finished step, over all processes."""
 
     loss: float
-    """Mean over the batch's targets, before the step, without the z-loss."""
     norm: float
     """Norm of the gradient before clipping."""
-    counts: Trace | None
-    """Tokens of each expert."""
     dropped: float
-    """Share of routed rows that no expert took."""
+    counts: Trace | None
 
 
 @contextmanager
 def repeatable() -> Iterator[None]:
-    """Within the block, the same sums are made by the same kernels in the same order: runs repeat bit for bit.
+    """Use deterministic kernels within the block: runs repeat bit for bit.
 
     PyTorch would also fill every new buffer, which takes a tenth of a small model's step and which nothing here reads.
     """
     buffers: Any = torch.utils.deterministic
-    wanted, warned = (
+    enabled, warn_only = (
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),
     )
@@ -127,7 +107,7 @@ def repeatable() -> Iterator[None]:
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(wanted, warn_only=warned)
+        torch.use_deterministic_algorithms(enabled, warn_only=warn_only)
         buffers.fill_uninitialized_memory = filled
 
 
@@ -136,33 +116,34 @@ def seed_step(seed: int, step: int) -> None:
     torch.manual_seed(seed * 1_000_003 + step)
 
 
-def gradients(model: LoopedMoEForCausalLM, parts: list[Batch], process: Process, separate: bool) -> StepResult:
-    """Add up the gradients of a batch's parts, each weighed by its targets; the norm is left for clipping to say."""
+def gradients(model: LoopedMoEForCausalLM, parts: list[Batch], process: Process, document_mask: bool) -> Gradients:
+    """Accumulate the gradients of a batch's parts, each weighted by its number of targets."""
     config = model.config
     options: dict[str, Any] = {"use_cache": False}
     if config.random_recurrence is not None:
+        # Drawn once for all parts of the batch.
         options["recurrence"] = draw_recurrence(config)
     targets = process.total(torch.tensor(float(sum(part.targets for part in parts)), device=process.device))
     total = torch.zeros(2, device=process.device)
     counts: Trace | None = None
     for part in parts:
-        ids, labels = (torch.from_numpy(each).to(process.device) for each in (part.ids, part.labels))
-        if separate:
+        ids, labels = (torch.from_numpy(array).to(process.device) for array in (part.ids, part.labels))
+        if document_mask:
             options["position_ids"] = torch.from_numpy(part.positions).to(process.device)
         out = model(ids, labels=labels, **options)
-        # The loss is a mean over targets; the z-loss and what was dropped are means over tokens, of which all parts of
-        # all processes have as many.
+        # The loss is a mean over targets; z-loss and dropped fraction are means over tokens, and all parts of all
+        # processes have equally many tokens.
         share, even = part.targets / targets, 1 / (len(parts) * process.ranks)
         z_loss = torch.zeros_like(total[0]) if out.z_loss is None else config.router_z_loss_coef * out.z_loss
         dropped = torch.zeros_like(total[1]) if out.dropped is None else out.dropped
-        # Processes average their gradients, so each one's share is scaled up by their number.
+        # Processes average their gradients, so the share of each is scaled up by their number.
         ((out.cross_entropy * share + z_loss * even) * process.ranks).backward()
         total += torch.stack([out.cross_entropy * share, dropped * even]).detach()
         counts = out.expert_counts if counts is None else Trace(*map(torch.add, counts, out.expert_counts))
     total = process.total(total)
     if counts is not None:
-        counts = Trace(*(process.total(each) for each in counts))
-    return StepResult(float(total[0]), float("nan"), counts, float(total[1]))
+        counts = Trace(*(process.total(part_counts) for part_counts in counts))
+    return Gradients(total[0], total[1], counts)
 
 
 def apply(
@@ -172,7 +153,7 @@ def apply(
     process: Process,
     clip: float,
 ) -> Tensor:
-    """Clip, step, clear the gradients and move the balancing biases; return the gradient's norm."""
+    """Clip, step, clear the gradients and update the balancing biases; return the norm of the gradient."""
     norm = process.clip(model, clip)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)

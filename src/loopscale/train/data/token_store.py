@@ -1,11 +1,11 @@
-"""Tokens on disk: memory-mapped shards with an index, made once, whole or not at all."""
+"""Tokens on disk: memory-mapped shards with an index and checksums, written once and atomically."""
 
 from __future__ import annotations
 
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from itertools import chain
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from loopscale.errors import InputError, shown
+from loopscale.errors import InputError, LoopscaleError, StorageError, shown
 from loopscale.files import Fields, checksum, read_json, versioned, write_json
 from loopscale.train.data.sources import DataSource
 from loopscale.train.data.tokenizer import Ids, Tokens, check_name, find_tokens, id_type
@@ -33,21 +33,21 @@ class TokenStore:
     folder: Path
     vocabulary: int
     end: int
-    """The token that ends every document, and is nowhere else."""
+    """The token that ends every document; it occurs nowhere else."""
     digest: str
     """Identity of the tokens: equal digests are equal tokens in equal order."""
     shards: dict[str, tuple[Shard, ...]]
     documents: dict[str, int]
     """How many documents each split has."""
     source: dict[str, Any]
-    """What the tokens were made from."""
+    """Settings and files that the tokens were made from."""
 
     @classmethod
     def open(cls, folder: str | Path) -> TokenStore:
         """Open a folder that ``prepare`` wrote; the index and the size of every shard are checked, no token is read."""
         where = Path(folder)
         if not (where / INDEX).is_file():
-            raise InputError(f"{folder}: there are no tokens here, for it holds no {INDEX}; prepare them first")
+            raise InputError(f"{folder}: there are no tokens here: the folder has no {INDEX}; prepare them first")
         store = _read_index(where)
         for shard in chain(*store.shards.values()):
             _check_size(where / shard.file, shard.tokens * store.dtype.itemsize)
@@ -75,35 +75,57 @@ class TokenStore:
         return AutoTokenizer.from_pretrained(str(self.folder / TOKENIZER), trust_remote_code=False)
 
     def verify(self) -> None:
-        """Read every token and compare the shards with their checksums."""
+        """Read every token: compare the shards with their checksums, and the ids with the vocabulary."""
         for shard in chain(*self.shards.values()):
-            if checksum(self.folder / shard.file) != shard.sha256:
-                raise InputError(f"{self.folder / shard.file}: damaged: its SHA-256 is not the one in {INDEX}")
+            path = self.folder / shard.file
+            if checksum(path) != shard.sha256:
+                raise InputError(
+                    f"{path}: damaged: its SHA-256 is not the one in {INDEX}; remove the folder and prepare it again"
+                )
+            largest = int(np.memmap(path, self.dtype, "r").max())
+            if largest >= self.vocabulary:
+                raise InputError(
+                    f"{path}: holds the token id {largest}, outside the vocabulary of {self.vocabulary}; remove the "
+                    "folder and prepare it again"
+                )
+
+    def verify_once(self) -> TokenStore:
+        """Verify the shards unless they are unchanged since the last verification, by size and time; return self."""
+        record = self.folder / VERIFIED
+        stamps = {shard.file: _stamp(self.folder / shard.file) for shard in chain(*self.shards.values())}
+        state = {"kind": "verified tokens", "digest": self.digest, "files": stamps}
+        with suppress(InputError):
+            if record.is_file() and read_json(record) == state:
+                return self
+        self.verify()
+        with suppress(InputError, OSError):  # a store that cannot be written is verified each time
+            write_json(record, state)
+        return self
 
 
 def prepare(source: DataSource, folder: str | Path, *, progress: bool = True) -> TokenStore:
-    """Tokenise ``source`` into ``folder``, or open what an earlier call with the same source left there.
+    """Tokenise ``source`` into ``folder``, or open what an earlier call with the same source wrote there.
 
-    All is written beside the folder and renamed at the end: what a killed preparation leaves, the next one sweeps away.
-    Several processes may call this at once; one works and the others wait for it.
+    Everything is written beside the folder and renamed at the end. The shards are verified once, when they are first
+    opened. Several processes may call this at once; one does the work and the others wait for it.
     """
     folder = Path(folder)
     check_name(source.tokenizer)
     identity = source.identity()
-    found = _made_before(folder, identity)
-    if found is not None:
-        return found
+    store = _made_before(folder, identity)
+    if store is not None:
+        return store.verify_once()
     with one_at_a_time(folder):
-        found = _made_before(folder, identity)
-        if found is not None:
-            return found
-        with whole_or_not_at_all(folder) as partial:
-            make(source, identity, partial, progress)
-    return TokenStore.open(folder)
+        store = _made_before(folder, identity)
+        if store is None:
+            with atomic_folder(folder) as partial:
+                make(source, identity, partial, progress)
+            store = TokenStore.open(folder)
+    return store.verify_once()
 
 
 def _made_before(folder: Path, identity: dict[str, Any]) -> TokenStore | None:
-    """Return the store in ``folder`` if it is of this source; anything else there is left alone."""
+    """Return the store in ``folder`` if it was made from this source; anything else there is refused."""
     if not folder.exists():
         return None
     if not folder.is_dir():
@@ -130,7 +152,7 @@ def _read_index(folder: Path) -> TokenStore:
     fields.done()
     if not 0 <= end < vocabulary:
         raise InputError(f"{path}: the end token {end} is not one of the {vocabulary} tokens")
-    shards = {split: found for split, (found, _) in read.items()}
+    shards = {split: listed for split, (listed, _) in read.items()}
     return TokenStore(
         folder, vocabulary, end, digest, shards, {split: count for split, (_, count) in read.items()}, source
     )
@@ -138,7 +160,7 @@ def _read_index(folder: Path) -> TokenStore:
 
 def _read_split(fields: Fields) -> tuple[tuple[Shard, ...], int]:
     listed = fields.take("shards", list)
-    shards = tuple(_read_shard(Fields(each, f"{fields.where}: shard {place}")) for place, each in enumerate(listed))
+    shards = tuple(_read_shard(Fields(shard, f"{fields.where}: shard {index}")) for index, shard in enumerate(listed))
     count = fields.take("documents", int)
     fields.done()
     return shards, count
@@ -152,13 +174,19 @@ def _read_shard(fields: Fields) -> Shard:
     return shard
 
 
+def _stamp(path: Path) -> list[int]:
+    """Return size and time of a file, which change when it is written."""
+    status = path.stat()
+    return [status.st_size, status.st_mtime_ns]
+
+
 def _check_size(path: Path, wanted: int) -> None:
     try:
-        found = path.stat().st_size
+        size = path.stat().st_size
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}; remove the folder and prepare it again") from None
-    if found != wanted:
-        raise InputError(f"{path}: has {found} bytes, not {wanted}; remove the folder and prepare it again")
+    if size != wanted:
+        raise InputError(f"{path}: has {size} bytes, not {wanted}; remove the folder and prepare it again")
 
 
 SHARD_TOKENS = 1 << 27
@@ -166,7 +194,7 @@ SHARD_TOKENS = 1 << 27
 
 @dataclass(frozen=True)
 class Shard:
-    """One file of ids, and what must be in it."""
+    """One file of ids: its name, length and checksum."""
 
     file: str
     tokens: int
@@ -174,7 +202,7 @@ class Shard:
 
 
 class SplitWriter:
-    """Appends the documents of one split to its shards, a new one whenever the last is full."""
+    """Appends the documents of one split to its shards; starts a new one when the last is full."""
 
     def __init__(self, folder: Path, split: str, dtype: np.dtype[Any]) -> None:
         self.folder, self.split, self.dtype = folder, split, dtype
@@ -206,7 +234,7 @@ class SplitWriter:
         self._file = None
 
     def summary(self) -> dict[str, Any]:
-        """Return what the index says of the split."""
+        """Return the split's entry of the index."""
         return {"documents": self.documents, "shards": [asdict(shard) for shard in self.shards]}
 
     def _start(self) -> None:
@@ -223,7 +251,7 @@ class SplitWriter:
 
 @contextmanager
 def one_at_a_time(folder: Path) -> Iterator[None]:
-    """Let one process at a time write ``folder``; a killed one holds nobody up."""
+    """Let one process at a time write ``folder``; the lock of a killed process is released."""
     with _writable(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder.parent / f".{folder.name}.lock")
@@ -235,11 +263,11 @@ def one_at_a_time(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def whole_or_not_at_all(folder: Path) -> Iterator[Path]:
-    """Give a folder to write in, which becomes ``folder`` when the block ends well and is gone when it does not."""
+def atomic_folder(folder: Path) -> Iterator[Path]:
+    """Yield a temporary folder that is renamed to ``folder`` when the block succeeds, and removed when it fails."""
     partial = folder.parent / f".{folder.name}.partial"
     with _writable(folder):
-        shutil.rmtree(partial, ignore_errors=True)  # what a killed process left
+        shutil.rmtree(partial, ignore_errors=True)  # left by a killed process
         try:
             partial.mkdir()
             yield partial
@@ -252,15 +280,17 @@ def whole_or_not_at_all(folder: Path) -> Iterator[Path]:
 def _writable(folder: Path) -> Iterator[None]:
     try:
         yield
+    except LoopscaleError:
+        raise
     except OSError as error:
-        raise InputError(f"{folder}: the tokens cannot be written: {error.strerror or error}") from None
+        raise StorageError(f"{folder}: the tokens cannot be written: {error.strerror or error}") from None
 
 
 SPLITS = ("train", "validation")
-INDEX, TOKENIZER = "index.json", "tokenizer"
+INDEX, TOKENIZER, VERIFIED = "index.json", "tokenizer", "verified.json"
 KIND, SCHEMA = "token-store", 1
 GROUP = 1 << 22
-"""Characters tokenised at once: enough to keep every core busy."""
+"""Number of characters tokenised in one call: enough to keep every core busy."""
 
 
 def make(source: DataSource, identity: dict[str, Any], folder: Path, progress: bool) -> None:
@@ -281,13 +311,13 @@ def make(source: DataSource, identity: dict[str, Any], folder: Path, progress: b
 
 
 def difference(old: dict[str, Any], new: dict[str, Any]) -> str:
-    """Say what a store was made from otherwise, or nothing."""
+    """Describe the first difference between what a store was made from and a source; empty if there is none."""
     for name in new:
         before, now = old.get(name), new[name]
         if before == now:
             continue
         if name == "files" and before:
-            changed = [each[0] for each in now if each not in before] or [each[0] for each in before if each not in now]
+            changed = [file[0] for file in now if file not in before] or [file[0] for file in before if file not in now]
             return f"the files have changed, first {changed[0] if changed else 'their order'}"
         return f"{name} was {shown(before)} and is {shown(now)}"
     return ""
@@ -331,7 +361,7 @@ def _groups(texts: Iterator[str]) -> Iterator[list[str]]:
 
 @contextmanager
 def _tracker(total: int | None, wanted: bool) -> Iterator[Callable[[str, Iterator[str]], Iterator[str]]]:
-    """Give a function that passes texts through and shows how many bytes of them went by."""
+    """Yield a function that passes texts on unchanged and shows the number of bytes on a progress bar."""
     out = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=out, transient=True, disable=not (wanted and out.is_terminal)) as bar:

