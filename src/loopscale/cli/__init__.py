@@ -117,6 +117,16 @@ def law_option(function: F) -> F:
     )(function)
 
 
+def trust_options(function: F) -> F:
+    """Add ``--extrapolate`` and ``--allow-degenerate``."""
+    function = click.option(
+        "--allow-degenerate", is_flag=True, help="Use a law whose fit was degenerate all the same."
+    )(function)
+    return click.option(
+        "--extrapolate", is_flag=True, help="Answer even more than 10x beyond what the law was fitted on."
+    )(function)
+
+
 def output_options(function: F) -> F:
     """Add ``--json`` and ``--csv``."""
     function = click.option("--csv", "as_csv", is_flag=True, help="Print the table as CSV.")(function)
@@ -176,11 +186,13 @@ VERBS = {
     "plan": "Find the best size, experts and recurrence under your budgets.",
     "predict": "Predict the loss of one model after a number of tokens.",
     "profile": "Show how loss and the best choice change along one axis.",
+    "matched": "Compare two designs at equal compute, parameters and KV memory.",
     "fit": "Fit a law with calibrated intervals to your own sweep.",
     "compare": "Compare how well recurrence mappings predict held-out runs.",
     "next": "Choose the runs that would reduce a plan's uncertainty most per FLOP.",
     "figures": "Draw the paper's kinds of figures from any law, sweep and results.",
     "report": "Write a one-page report of a fit, a plan, a sweep or an evaluation.",
+    "reproduce": "Recompute the paper's numbers and show them beside the printed ones.",
     "count": "Count parameters, FLOPs and memory of a model or a config.json.",
     "laws": "List the published scaling laws and what they were fitted on.",
     "schema": "Print the JSON Schema of a file that loopscale reads.",
@@ -194,6 +206,7 @@ VERBS = {
 }
 MODULES = {
     "predict": "plan",
+    "matched": "profile",
     "compare": "fit",
     "next": "fit",
     "report": "figures",

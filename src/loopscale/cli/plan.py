@@ -26,6 +26,7 @@ from loopscale.cli import (
     output_options,
     print_json,
     print_table,
+    trust_options,
 )
 from loopscale.errors import InputError
 from loopscale.laws import ScalingLaw
@@ -48,16 +49,6 @@ from loopscale.plan.text import COLUMNS, interval_text, law_text, legend, mark, 
 from loopscale.quantities import format_count, format_size
 from loopscale.report import check_report_path
 from loopscale.tables import Table
-
-
-def trust_options(function: Any) -> Any:
-    """Add ``--extrapolate`` and ``--allow-degenerate``."""
-    function = click.option(
-        "--allow-degenerate", is_flag=True, help="Use a law whose fit was degenerate all the same."
-    )(function)
-    return click.option(
-        "--extrapolate", is_flag=True, help="Answer even more than 10x beyond what the law was fitted on."
-    )(function)
 
 
 @click.command("predict")

@@ -1,4 +1,4 @@
-"""``loopscale profile``."""
+"""``loopscale profile`` and ``loopscale matched``."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 from loopscale.architecture import RUNG_EXPERTS, RUNG_RECURRENCES, RUNGS
 from loopscale.cli import (
     BITS,
+    COUNT,
     COUNTS,
     EXPERTS,
     INTEGERS,
@@ -22,10 +23,12 @@ from loopscale.cli import (
     output_options,
     print_json,
     print_table,
+    trust_options,
 )
 from loopscale.laws import ScalingLaw
 from loopscale.plan import (
     Budget,
+    Matched,
     Space,
     choice_span,
     experts_map,
@@ -34,9 +37,10 @@ from loopscale.plan import (
     isoflop_over_size,
     joint_optimum,
     ladder_space,
+    matched,
     recurrence_map,
 )
-from loopscale.plan.text import law_text, legend, mark
+from loopscale.plan.text import law_text, legend, mark, trust_text
 from loopscale.quantities import format_bytes, format_count, format_size
 from loopscale.tables import Table
 
@@ -231,3 +235,74 @@ def joint_row(row: dict[str, Any]) -> tuple[str, ...]:
 def _print_legend(rows: list[dict[str, Any]]) -> None:
     if note := legend(axis for row in rows for axis in row["extrapolated"].split()):
         console().print(note, highlight=False)
+
+
+@click.command("matched")
+@click.argument("first")
+@click.argument("second")
+@click.option("--flops", type=COUNT, required=True, help="Training compute of both, like 5e21.")
+@law_option
+@trust_options
+@output_options
+def matched_command(
+    first: str,
+    second: str,
+    flops: float,
+    law: ScalingLaw,
+    extrapolate: bool,
+    allow_degenerate: bool,
+    as_json: bool,
+    as_csv: bool,
+) -> None:
+    """Compare two designs, written RUNG:EXPERTS:RECURRENCE, on equal terms.
+
+    Looped against not, or sparse against dense: at equal training FLOPs, then also at equal total parameters, at equal
+    KV memory, and at all of them; and how much more compute the second needs to reach the loss of the first.
+
+    \b
+    loopscale matched 0.3B:8:4 0.6B:8:1 --flops 1e22
+    loopscale matched 1.0B:8:1 1.0B:1:1 --flops 5e21 --json
+    """
+    found = matched(first, second, flops, law, extrapolate=extrapolate, allow_degenerate=allow_degenerate)
+    if as_json:
+        print_json({"kind": "matched", **found.to_dict()})
+    elif as_csv:
+        click.echo(Table.from_records(found.rows).csv(), nl=False)
+    else:
+        _print_matched(found)
+
+
+def _loss_text(loss: float | None) -> str:
+    return "" if loss is None else f"{loss:.4f}"
+
+
+def _print_matched(found: Matched) -> None:
+    rows = [
+        (
+            row["condition"],
+            f"{format_size(row['first_active'])} {_loss_text(row['first_loss'])}",
+            f"{format_size(row['second_active'])} {_loss_text(row['second_loss'])}",
+            "withheld" if row["difference"] is None else f"{row['difference']:+.4f}",
+            "" if row["low"] is None else f"{row['low']:+.4f} to {row['high']:+.4f}",
+        )
+        for row in found.rows
+    ]
+    title = f"Active size and loss after {found.flops:.3g} FLOPs, equal in"
+    print_table(title, ("", found.first, found.second, "difference", "90% interval"), rows, left=("",))
+    out = console()
+    if found.compute is None:
+        out.print("At equal loss the two are more than 20x apart in compute.", highlight=False)
+    else:
+        span = found.compute_interval
+        interval = "" if span is None else f" (90% interval {span[0]:.3g}x to {span[1]:.3g}x)"
+        out.print(
+            f"At equal loss, each at its own best size, the second kind needs {found.compute:.3g}x the compute of the "
+            f"first{interval}",
+            highlight=False,
+        )
+    out.print(trust_text(found.trust), highlight=False)
+    if any(row["difference"] is None for row in found.rows):
+        out.print(
+            "Withheld: a size that lies more than 10x beyond what the law was fitted on; --extrapolate shows it",
+            highlight=False,
+        )

@@ -242,6 +242,12 @@ class Trust:
         level = order[max(order.index(self.level), order.index(at_least))]
         return Trust(level, (*self.reasons, *reasons), self.factors)
 
+    def worse(self, other: Trust) -> Trust:
+        """Return the trust of two predictions together: the worse of each axis, and every reason once."""
+        factors = {axis: max(factor, other.factors[axis]) for axis, factor in self.factors.items()}
+        reasons = tuple(dict.fromkeys((*self.reasons, *other.reasons)))
+        return Trust(self.level, reasons, factors).noting(at_least=other.level)
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
         return {"level": self.level, "reasons": list(self.reasons), "factors": dict(self.factors)}

@@ -5,7 +5,7 @@ from loopscale.architecture import Space, architecture_space, continuous_space, 
 from loopscale.plan.devices import DEVICES, PEAK_FLOPS, PRESETS, device_flops, flops_of, training_cost
 from loopscale.plan.grid import Budget, Grid, Rule, design_label, evaluate
 from loopscale.plan.plan import Candidate, Plan, plan
-from loopscale.plan.predict import Prediction, predict
+from loopscale.plan.predict import Matched, Prediction, matched, predict
 from loopscale.plan.profiles import (
     choice_span,
     experts_map,
@@ -23,6 +23,7 @@ __all__ = [
     "Budget",
     "Candidate",
     "Grid",
+    "Matched",
     "Plan",
     "Prediction",
     "Rule",
@@ -40,6 +41,7 @@ __all__ = [
     "isoflop_over_size",
     "joint_optimum",
     "ladder_space",
+    "matched",
     "plan",
     "predict",
     "recurrence_map",

@@ -1,4 +1,4 @@
-"""The loss that a law predicts for one model."""
+"""The loss that a law predicts for one model, and the comparison of two designs on equal terms."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from loopscale.architecture import Architecture, rung
+from loopscale.architecture import Architecture, continuous, rung
+from loopscale.arrays import FloatArray
 from loopscale.errors import InputError, shown
 from loopscale.laws import Points, ScalingLaw, Trust, costs
-from loopscale.plan.grid import loss_interval
+from loopscale.plan.devices import parse_reference
+from loopscale.plan.grid import design_label, loss_interval
 from loopscale.plan.plan import degenerate_law, law_of, withheld
 from loopscale.plan.text import interval_text, trust_text
 from loopscale.quantities import count_of, format_count, plain
@@ -176,3 +178,163 @@ def _predict(subject: _Subject, tokens: float, law: ScalingLaw) -> Prediction:
         trust=trust,
         interval=interval,
     )
+
+
+CONDITIONS = ("training FLOPs", "total parameters", "KV memory", "all at once")
+
+
+@dataclass(frozen=True)
+class Matched:
+    """Two designs on equal terms: one row for each condition. Differences are the first minus the second."""
+
+    first: str
+    second: str
+    flops: float
+    rows: tuple[dict[str, Any], ...]
+    """condition, the active size and the loss of each, their difference, and its 90% interval."""
+    compute: float | None
+    """Compute of the second for each FLOP of the first at the same loss, each at its own best size: above 1, the first
+    is ahead. None where the two are more than 20x apart."""
+    compute_interval: tuple[float, float] | None
+    trust: Trust
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {**asdict(self), "rows": list(self.rows), "trust": self.trust.to_dict()}
+
+
+def matched(
+    first: str | Architecture,
+    second: str | Architecture,
+    flops: float | str,
+    law: Any = None,
+    *,
+    extrapolate: bool = False,
+    allow_degenerate: bool = False,
+) -> Matched:
+    """Compare two designs of the ladder, written RUNG:EXPERTS:RECURRENCE, at equal training compute.
+
+    Beyond that, at equal total parameters, at equal KV memory per token, and at both: the larger is then made smaller
+    along the ladder, experts and recurrence held, until it has no more than the other. The compute multiplier is the
+    training compute that the second needs for each FLOP of the first to reach the same loss, each at its best size.
+    """
+    law, budget = law_of(law), count_of(flops, "matched: flops")
+    if law.degenerate and not allow_degenerate:
+        raise InputError(degenerate_law(law))
+    pair = [_design(text) for text in (first, second)]
+    trust = _joint_trust(pair, [design.width for design in pair], budget, law)
+    if trust.level == "beyond" and not extrapolate:
+        raise InputError(withheld("one of the two designs", law, trust))
+    rows = [_condition(name, pair, budget, law, extrapolate) for name in CONDITIONS]
+    ratios = _compute_ratios(pair, budget, law)
+    usable = ratios[1:][np.isfinite(ratios[1:])]
+    interval = tuple(float(end) for end in np.percentile(usable, [5, 95])) if len(usable) else None
+    compute = float(ratios[0]) if np.isfinite(ratios[0]) else None
+    return Matched(pair[0].label, pair[1].label, budget, tuple(rows), compute, interval, trust)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class _Design:
+    """A design whose size may be moved along the ladder."""
+
+    label: str
+    width: float
+    experts: float
+    recurrence: int
+
+    def model(self, width: Any = None) -> Architecture:
+        """Return the ladder's model of this design at a width, which need not be buildable."""
+        return continuous(self.width if width is None else width, self.experts)
+
+    def points(self, flops: Any, law: ScalingLaw, width: Any = None) -> Points:
+        """Return the design as ``law`` sees it after ``flops`` of training."""
+        model = self.model(width)
+        tokens = costs.tokens_for(np.asarray(flops, float), np.asarray(model.unrolled(self.recurrence), float))
+        return model.points(tokens, self.recurrence, law.counts)
+
+    def total(self, width: float) -> float:
+        """Return all stored weights, embeddings included."""
+        model = self.model(width)
+        return float(model.total + model.embedding)
+
+    def kv(self, width: float) -> float:
+        """Return the numbers that one token leaves in the KV cache."""
+        return float(self.model(width).kv_bytes(self.recurrence, context=1, bits=8))
+
+
+def _design(text: str | Architecture) -> _Design:
+    model, passes = (text, text.recurrence) if isinstance(text, Architecture) else parse_reference(text)
+    experts = plain(float(model.experts))
+    return _Design(design_label(model.name, experts, passes), float(model.width), experts, passes)
+
+
+def _joint_trust(pair: list[_Design], widths: list[float], flops: float, law: ScalingLaw) -> Trust:
+    first, second = (law.trust(design.points(flops, law, width)) for design, width in zip(pair, widths, strict=True))
+    return first.worse(second)
+
+
+def _condition(name: str, pair: list[_Design], flops: float, law: ScalingLaw, extrapolate: bool) -> dict[str, Any]:
+    """Return the losses of both, resized so that neither has more of what is to be equal.
+
+    Losses are None where a size lies more than 10x beyond what the law was fitted on, unless ``extrapolate``.
+    """
+    measures = {"training FLOPs": (), "total parameters": ("total",), "KV memory": ("kv",)}.get(name, ("total", "kv"))
+    widths = [design.width for design in pair]
+    for measure in measures:
+        cap = min(getattr(design, measure)(design.width) for design in pair)
+        widths = [min(width, _width_within(design, measure, cap)) for design, width in zip(pair, widths, strict=True)]
+    losses = [_losses(design.points(flops, law, width), law) for design, width in zip(pair, widths, strict=True)]
+    difference = losses[0] - losses[1]
+    low, high = np.percentile(difference[1:], [5, 95]) if len(difference) > 1 else (None, None)
+    values = {"first_loss": losses[0][0], "second_loss": losses[1][0], "difference": difference[0],
+              "low": low, "high": high}  # fmt: skip
+    level = _joint_trust(pair, widths, flops, law).level
+    known = level != "beyond" or extrapolate
+    return {
+        "condition": name,
+        "trust": level,
+        "first_active": float(pair[0].model(widths[0]).active),
+        "second_active": float(pair[1].model(widths[1]).active),
+        **{key: float(value) if known and value is not None else None for key, value in values.items()},
+    }
+
+
+def _width_within(design: _Design, measure: str, cap: float) -> float:
+    """Return the largest width, up to the design's own, whose measure is within ``cap``."""
+    value = getattr(design, measure)
+    if value(design.width) <= cap:
+        return design.width
+    low, high = 1.0, design.width
+    for _ in range(80):
+        middle = (low * high) ** 0.5
+        low, high = (middle, high) if value(middle) <= cap else (low, middle)
+    return low
+
+
+def _losses(points: Points, law: ScalingLaw) -> FloatArray:
+    """Return the losses of the law and of its resamples at one point, or along a line of points: (Z, ...)."""
+    own = np.asarray(law(points))[None]
+    return own if law.resamples is None else np.concatenate([own, law.resampled(points)])
+
+
+def _compute_ratios(pair: list[_Design], flops: float, law: ScalingLaw) -> FloatArray:
+    """Return, for the law and each resample, the second's compute for the first's at the mean of their losses.
+
+    Each design is at its own best size: at a fixed size the loss has a floor that the other may lie below.
+    """
+    grid, widths = flops * np.geomspace(0.05, 20, 121), np.geomspace(256, 16384, 97)[:, None]
+    curves = [_losses(design.points(grid, law, widths), law).min(axis=1) for design in pair]
+    middle = len(grid) // 2
+    target = (curves[0][:, middle] + curves[1][:, middle]) / 2
+    needed = [_compute_for(curve, grid, target) for curve in curves]
+    return np.asarray(needed[1] / needed[0])
+
+
+def _compute_for(loss_ZC: FloatArray, flops_C: FloatArray, target_Z: FloatArray) -> FloatArray:
+    """Return the compute at which each falling curve reaches its target; NaN where it never does."""
+    log_flops = np.log(flops_C)
+    found = [
+        np.interp(target, loss[::-1], log_flops[::-1], left=np.nan, right=np.nan)
+        for loss, target in zip(loss_ZC, target_Z, strict=True)
+    ]
+    return np.asarray(np.exp(found))
