@@ -32,6 +32,7 @@ from loopscale.evaluate import (
     Suite,
     case_study,
     fit_saturation,
+    kept_models,
     make_rows,
     printed,
     published_rows,
@@ -45,7 +46,7 @@ from loopscale.quantities import format_count
 from loopscale.train.run_dir import model_of
 
 if TYPE_CHECKING:
-    from loopscale.evaluate.runner import Progress, Setup, Subject
+    from loopscale.evaluate.runner import Checkpoint, EvalSettings, Progress
     from loopscale.evaluate.tasks import Tasks, Text
 
 COLUMNS = 6
@@ -157,7 +158,7 @@ class Work:
 
     suite: Suite
     text: Text | None
-    setups: tuple[Setup, ...]
+    settings: tuple[EvalSettings, ...]
     """The plain one first, then one for each threshold of early exit."""
     store: Store
     trust_code: bool
@@ -175,7 +176,7 @@ def _thresholds(ctx: click.Context, param: click.Parameter, value: str) -> tuple
 
 
 @click.command("eval")
-@click.argument("checkpoints", nargs=-1, type=click.Path())
+@click.argument("paths", metavar="[CHECKPOINT|SWEEP]...", nargs=-1, type=click.Path())
 @click.option(
     "--tasks", help="paper, local, lm-eval task names, a suite file or a folder of task YAML; commas join them."
 )
@@ -204,19 +205,19 @@ def _thresholds(ctx: click.Context, param: click.Parameter, value: str) -> tuple
 @click.option("--trust-task-code", is_flag=True, help="Run the Python code (!function) of a folder given to --tasks.")
 @click.option("--download", is_flag=True, help="Only fetch the tasks' data, to use them where there is no network.")
 @output_options
-def eval_command(
-    checkpoints: tuple[str, ...], tasks: str | None, text_source: str | None, column: str, **given: Any
-) -> None:
+def eval_command(paths: tuple[str, ...], tasks: str | None, text_source: str | None, column: str, **given: Any) -> None:
     """Evaluate checkpoints at several recurrences with lm-eval, and print the paper's results table.
 
-    Each finished (task, recurrence) is kept: a command that was stopped goes on where it was, a finished one only
-    prints. Without checkpoints it shows what the store holds.
+    A sweep's file stands for the models that the sweep has kept, each at the recurrence that it was trained with.
+    Each finished (task, recurrence) is stored: a command that was stopped resumes, a finished one only prints.
+    Without checkpoints it shows what the store holds.
 
     \b
     loopscale eval runs/tiny --tasks local --recurrence 1..4
     loopscale eval runs/big runs/small --tasks paper --recurrence 1..5 --baseline big --latex
     loopscale eval runs/tiny --text valid.txt --recurrence 1..8
     loopscale eval runs/tiny --tasks local --exit kl --threshold 0.001,0.01,0.1
+    loopscale eval sweep.toml --tasks local --tidy downstream.csv
     loopscale eval --tasks paper --tidy downstream.csv
     """
     if tasks is None and text_source is None:
@@ -225,13 +226,14 @@ def eval_command(
     if given["download"]:
         _download(tasks, given["trust_task_code"])
         return
-    subjects = _subjects(checkpoints, given["tokenizer"], given["tokens"])
-    baseline_flops([subject.model for subject in subjects], given["baseline"])  # a wrong name shows before any work
+    checkpoints = _read_checkpoints(paths, given["tokenizer"], given["tokens"])
+    # A wrong name is refused before any work.
+    baseline_flops([checkpoint.model for checkpoint in checkpoints], given["baseline"])
     work = _plan(tasks, text_source, column, given)
-    results = _evaluate(subjects, work, given["recurrences"])
+    results = _evaluate(checkpoints, work, given["recurrences"])
     if not results and not given["published"]:
         raise InputError(f"{work.store.folder}: no results for these tasks and settings; give a checkpoint to evaluate")
-    models = [work.store.add_model(subject.model) for subject in subjects] or work.store.models()
+    models = [work.store.add_model(checkpoint.model) for checkpoint in checkpoints] or work.store.models()
     rows = make_rows(work.suite, models, results, given["baseline"])
     show_results(work.suite, rows, as_shown, published=given["published"], tidy_path=given["tidy"])
 
@@ -251,20 +253,20 @@ def _download(tasks: str | None, trust_code: bool) -> None:
     click.echo(f"The data of {len(suite.benchmarks)} tasks are here.")
 
 
-def _subjects(checkpoints: Sequence[str], tokenizer: str | None, tokens: Sequence[float] | None) -> list[Subject]:
-    """Return the checkpoints, read but not loaded."""
-    from loopscale.evaluate.runner import Subject
+def _read_checkpoints(paths: Sequence[str], tokenizer: str | None, tokens: Sequence[float] | None) -> list[Checkpoint]:
+    """Return the checkpoints, read but not loaded; a sweep's file stands for the models that it kept."""
+    from loopscale.evaluate.runner import Checkpoint
 
-    if tokens is not None and len(tokens) not in (1, len(checkpoints)):
-        raise click.UsageError(
-            f"--tokens has {len(tokens)} numbers for {len(checkpoints)} checkpoints; give one for each"
-        )
-    counts = (
-        [None] * len(checkpoints) if tokens is None else list(tokens) * (len(checkpoints) if len(tokens) == 1 else 1)
-    )
+    folders: list[tuple[str, bool]] = []
+    for path in paths:
+        kept = kept_models(path)
+        folders += [(path, False)] if kept is None else [(str(folder), True) for folder in kept]
+    if tokens is not None and len(tokens) not in (1, len(folders)):
+        raise click.UsageError(f"--tokens has {len(tokens)} numbers for {len(folders)} checkpoints; give one for each")
+    counts = [None] * len(folders) if tokens is None else list(tokens) * (len(folders) if len(tokens) == 1 else 1)
     return [
-        Subject(str(model_of(path)), tokenizer, read_checkpoint(path, tokenizer, count))
-        for path, count in zip(checkpoints, counts, strict=True)
+        Checkpoint(str(model_of(folder)), tokenizer, read_checkpoint(folder, tokenizer, count), as_trained)
+        for (folder, as_trained), count in zip(folders, counts, strict=True)
     ]
 
 
@@ -277,7 +279,7 @@ def _suite(tasks: str, trust_code: bool) -> Suite:
 
 def _plan(tasks: str | None, text_source: str | None, column: str, given: dict[str, Any]) -> Work:
     from loopscale.evaluate.lm import native_dtype
-    from loopscale.evaluate.runner import EarlyExit, Setup
+    from loopscale.evaluate.runner import EarlyExit, EvalSettings
 
     if given["criterion"] is not None and given["backend"] != "hf":
         raise click.UsageError("--exit goes with --backend hf; vLLM runs every token through all passes")
@@ -291,58 +293,63 @@ def _plan(tasks: str | None, text_source: str | None, column: str, given: dict[s
                    for name, metric in TEXT_METRICS.items()]  # fmt: skip
         suite = replace(suite, benchmarks=(*suite.benchmarks, *columns))
     dtype = native_dtype() if given["dtype"] == "auto" else given["dtype"]
-    plain = Setup(given["backend"], dtype, given["batch"], given["context"], given["limit"])
+    plain = EvalSettings(given["backend"], dtype, given["batch"], given["context"], given["limit"])
     exits = [EarlyExit(given["criterion"], each) for each in given["thresholds"]] if given["criterion"] else []
-    setups = (plain, *(replace(plain, exit=exit_rule) for exit_rule in exits))
-    return Work(suite, text, setups, Store(given["results"]), given["trust_task_code"])
+    settings = (plain, *(replace(plain, exit=exit_rule) for exit_rule in exits))
+    return Work(suite, text, settings, Store(given["results"]), given["trust_task_code"])
 
 
-def _evaluate(subjects: Sequence[Subject], work: Work, recurrences: tuple[int, ...] | None) -> list[Result]:
+def _evaluate(checkpoints: Sequence[Checkpoint], work: Work, recurrences: tuple[int, ...] | None) -> list[Result]:
     """Return all results asked for: measured for the checkpoints, or those in the store where there are none."""
     benchmarks = tuple(each for each in work.suite.benchmarks if not each.task.startswith("text:"))
     tasks = _task_loader(benchmarks, work.trust_code)
-    if not subjects:
+    if not checkpoints:
         return _stored(work, benchmarks)
-    jobs = [(subject, setup, _passes(subject, recurrences, setup)) for subject in subjects for setup in work.setups]
+    jobs = [
+        (checkpoint, settings, _passes(checkpoint, recurrences, settings))
+        for checkpoint in checkpoints
+        for settings in work.settings
+    ]
     columns = len(benchmarks) + (work.text is not None)
     with Bar(columns * sum(len(passes) for _, _, passes in jobs)) as bar:
         return [
             result
-            for subject, setup, passes in jobs
-            for result in _one(subject, work, benchmarks, passes, setup, tasks, bar)
+            for checkpoint, settings, passes in jobs
+            for result in _one(checkpoint, work, benchmarks, passes, settings, tasks, bar)
         ]
 
 
-def _passes(subject: Subject, recurrences: tuple[int, ...] | None, setup: Setup) -> tuple[int, ...]:
+def _passes(checkpoint: Checkpoint, recurrences: tuple[int, ...] | None, settings: EvalSettings) -> tuple[int, ...]:
     """Return the recurrences to evaluate at; early exit goes up to the largest."""
-    architecture = subject.model.architecture
+    architecture = checkpoint.model.architecture
     if architecture.recurrence > RECURRENCE:
         raise InputError(
-            f"{subject.path}: recurrence is {architecture.recurrence:,} in its config; "
+            f"{checkpoint.path}: recurrence is {architecture.recurrence:,} in its config; "
             f"it should be at most {RECURRENCE:,}"
         )
-    wanted = recurrences or tuple(range(1, architecture.recurrence + 1))
+    first = architecture.recurrence if checkpoint.as_trained else 1
+    wanted = recurrences or tuple(range(first, architecture.recurrence + 1))
     check_recurrence(architecture, max(wanted))
-    return wanted if setup.exit is None else (max(wanted),)
+    return wanted if settings.exit is None else (max(wanted),)
 
 
 def _one(
-    subject: Subject,
+    checkpoint: Checkpoint,
     work: Work,
     benchmarks: tuple[Benchmark, ...],
     passes: Sequence[int],
-    setup: Setup,
+    settings: EvalSettings,
     tasks: Any,
     progress: Progress,
 ) -> list[Result]:
     from loopscale.evaluate.runner import evaluate, plan_pairs
 
-    pairs = plan_pairs(subject.model, benchmarks, passes, setup)
-    found = evaluate(subject, pairs, setup, work.store, tasks, progress)
+    pairs = plan_pairs(checkpoint.model, benchmarks, passes, settings)
+    found = evaluate(checkpoint, pairs, settings, work.store, tasks, progress)
     if work.text is not None:
         from loopscale.evaluate.losses import evaluate_text
 
-        found += evaluate_text(subject, work.text, passes, setup, work.store, progress)
+        found += evaluate_text(checkpoint, work.text, passes, settings, work.store, progress)
     return found
 
 
@@ -359,11 +366,11 @@ def _task_loader(benchmarks: tuple[Benchmark, ...], trust_code: bool) -> Any:
 def _stored(work: Work, benchmarks: tuple[Benchmark, ...]) -> list[Result]:
     """Return what the store holds for these tasks, measured as asked, by whatever backend and in whatever precision."""
     free = ("backend", "dtype", "exit")
-    expected = {each.task: work.setups[0].settings(each) for each in benchmarks}
+    expected = {each.task: work.settings[0].of(each) for each in benchmarks}
     if work.text is not None:
         from loopscale.evaluate.losses import text_settings
 
-        expected[f"text:{work.text.name}"] = text_settings(work.text, work.setups[0])
+        expected[f"text:{work.text.name}"] = text_settings(work.text, work.settings[0])
     return [
         result
         for result in work.store.results()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from loopscale.cli import COUNT, WHOLE, Quantity, console, output_options, print_json, print_table
 from loopscale.errors import InputError
-from loopscale.quantities import format_bytes, format_count, format_duration
+from loopscale.quantities import format_bytes, format_count, format_duration, fraction_of
 from loopscale.sweep.store import progress, share_done
 from loopscale.tables import Table
 
@@ -41,31 +41,90 @@ def plan_row(cost: Cost, seconds: float) -> dict[str, Any]:
         "flops_alone": cost.alone,
         "flops": cost.shared,
         "real_flops": cost.real,
+        "processes": run.resources.processes,
         "seconds": seconds,
+        "process_seconds": seconds * run.resources.processes,
         "disk": cost.disk,
+        "memory": cost.memory,
     }
 
 
-def print_plan(name: str, rows: list[dict[str, Any]], workers: int) -> None:
-    """Print the plan by size and experts, and what it comes to."""
+@dataclass(frozen=True)
+class Device:
+    """The device that a plan is for, and what is assumed of it."""
+
+    name: str
+    flops: float
+    memory: float
+    utilisation: float
+    price: float
+    """Dollars per hour."""
+
+
+def print_plan(name: str, rows: list[dict[str, Any]], workers: int, device: Device | None) -> None:
+    """Print the plan by size and experts, and its totals."""
     groups: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for row in rows:
         groups.setdefault((row["size"], row["experts"]), []).append(row)
+    time = "core time" if device is None else f"{device.name} time"
     print_table(
         f"{name}: {len(rows)} runs, {sum(row['observations'] for row in rows)} observations",
-        ("size", "E", "R", "seeds", "active", "runs", "points", "tokens", "FLOPs", "real FLOPs", "core time", "disk"),
+        (
+            "size",
+            "E",
+            "R",
+            "seeds",
+            "active",
+            "runs",
+            "points",
+            "tokens",
+            "FLOPs",
+            "real FLOPs",
+            time,
+            "memory",
+            "disk",
+        ),
         [_group(size, experts, group) for (size, experts), group in groups.items()],
         left=("size", "R"),
+        optional=("seeds", "real FLOPs", "points", "active"),
     )
-    total = {key: sum(row[key] for row in rows) for key in ("flops_alone", "flops", "real_flops", "seconds", "disk")}
-    spread = max(total["seconds"] / workers, max(row["seconds"] for row in rows))
-    console().print(
-        f"in all {format_count(total['flops'])} FLOPs as the paper counts ({format_count(total['flops_alone'])} if "
-        f"every point were a run of its own), {format_count(total['real_flops'])} real; "
-        f"{format_duration(total['seconds'])} of one core, about {format_duration(spread)} of {workers}; "
-        f"{format_bytes(total['disk'])} of disk",
-        highlight=False,
+    for line in _totals(rows, workers, device):
+        console().print(line, highlight=False, markup=False)
+
+
+def _totals(rows: list[dict[str, Any]], workers: int, device: Device | None) -> Iterator[str]:
+    def added(name: str) -> float:
+        return float(sum(row[name] for row in rows))
+
+    yield (
+        f"in all {format_count(added('flops'))} FLOPs as the paper counts ({format_count(added('flops_alone'))} if "
+        f"every point were a run of its own), {format_count(added('real_flops'))} real; "
+        f"{format_bytes(added('disk'))} of disk"
     )
+    longest = max(row["seconds"] for row in rows)
+    if device is None:
+        wall = max(added("seconds") / workers, longest)
+        alone = format_duration(added("process_seconds"))
+        yield f"{alone} of one core, about {format_duration(wall)} with {workers} workers"
+        return
+    hours = added("process_seconds") / 3600
+    together = max(added("seconds") / workers, longest)
+    yield (
+        f"{hours / 24:,.0f} {device.name}-days at {device.utilisation:.0%} of its peak (an assumption: nothing was "
+        f"measured on one), {hours * device.price:,.0f} dollars at {device.price:g} an hour; "
+        f"about {format_duration(together)} with {workers} {'run' if workers == 1 else 'runs'} at once"
+    )
+    most = max(rows, key=lambda row: row["memory"])
+    yield (
+        f"memory of one process by a closed-form estimate, not measured: at most {format_bytes(most['memory'])} "
+        f"({most['run']}, {most['processes']} processes); a {device.name} has {format_bytes(device.memory)}"
+    )
+    over = [row["run"] for row in rows if row["memory"] > device.memory]
+    if over:
+        yield (
+            f"Warning: {len(over)} of {len(rows)} runs do not fit a {device.name}, the first is {over[0]}; raise "
+            "[run] accumulate, set activation_checkpointing, or give their size more gpus in [resources]"
+        )
 
 
 def _group(size: str, experts: int, group: list[dict[str, Any]]) -> tuple[str, ...]:
@@ -78,8 +137,8 @@ def _group(size: str, experts: int, group: list[dict[str, Any]]) -> tuple[str, .
     return (
         size, str(experts), listed("recurrence"), listed("seed"), format_count(group[0]["active"]), str(len(group)),
         f"{added('observations'):.0f}", format_count(max(row["longest"] for row in group)),
-        format_count(added("flops")), format_count(added("real_flops")), format_duration(added("seconds")),
-        format_bytes(added("disk")),
+        format_count(added("flops")), format_count(added("real_flops")), format_duration(added("process_seconds")),
+        format_bytes(max(row["memory"] for row in group)), format_bytes(added("disk")),
     )  # fmt: skip
 
 
@@ -164,13 +223,15 @@ def _cores(text: str) -> tuple[int, ...]:
 
 FILE = click.argument("file", type=click.Path(), metavar="SWEEP")
 CORES = Quantity("CORE,…", _cores)
+FRACTION = Quantity("SHARE", lambda text: fraction_of(text, "share"))
 
 
 @click.group("sweep")
 def sweep_command() -> None:
     """Train a grid of runs as a file says; every finished point becomes an observation for `loopscale fit`.
 
-    SWEEP is a TOML file, or the name of a sweep that comes with loopscale: micro.
+    SWEEP is a TOML file, or the name of a sweep that comes with loopscale: paper, case-study,
+    paper-mini or micro.
 
     \b
     loopscale sweep plan sweep.toml
@@ -182,25 +243,37 @@ def sweep_command() -> None:
 
 @sweep_command.command("plan")
 @FILE
-@click.option("--workers", type=WHOLE, help="Workers that share the work.  [default: one for each core]")
+@click.option("--workers", type=WHOLE, help="Runs at once.  [default: one for each core; with --device, one]")
 @click.option("--speed", type=COUNT, help="FLOP/s of one worker, instead of timing a few steps here.")
+@click.option("--device", help="Plan for GPUs of this kind, like h100, without timing anything.")
+@click.option("--utilisation", type=FRACTION, default="0.4", show_default=True, help="Share of the device's peak.")
+@click.option("--price", type=click.FloatRange(min=0), default=2.5, show_default=True, help="Dollars per device-hour.")
 @output_options
-def plan(file: str, workers: int | None, speed: float | None, as_json: bool, as_csv: bool) -> None:
+def plan(
+    file: str, workers: int | None, speed: float | None, device: str | None, as_json: bool, as_csv: bool, **assumed: Any
+) -> None:
     """Print what the sweep would train and what it costs, before anything starts.
 
     \b
     loopscale sweep plan sweep.toml
     loopscale sweep plan sweep.toml --speed 5e9 --workers 64
+    loopscale sweep plan paper --device h100
     """
     from contextlib import chdir
 
     from loopscale.sweep.backends.local import usable_cores
-    from loopscale.sweep.cost import as_measured, at_speed
-    from loopscale.sweep.launch import checked
+    from loopscale.sweep.cost import as_measured, at_speed, on_device
+    from loopscale.sweep.launch import checked, planned
 
-    sweep, costs = checked(file, progress=True)
-    with chdir(sweep.root):
-        seconds = at_speed(costs, speed) if speed else as_measured(costs, now=True)
+    if device is not None and speed is not None:
+        raise InputError("--device and --speed both say how fast the runs are; give one of them")
+    target = None if device is None else _device(device, **assumed)
+    sweep, costs = checked(file, progress=True) if target is None and speed is None else planned(file)
+    if target is not None:
+        seconds: list[float] | None = on_device(costs, target.flops, target.utilisation)
+    else:
+        with chdir(sweep.root):
+            seconds = at_speed(costs, speed) if speed else as_measured(costs, now=True)
     assert seconds is not None
     rows = [plan_row(cost, time) for cost, time in zip(costs, seconds, strict=True)]
     if as_json:
@@ -208,7 +281,17 @@ def plan(file: str, workers: int | None, speed: float | None, as_json: bool, as_
     elif as_csv:
         click.echo(Table.from_records(rows).csv(), nl=False)
     else:
-        print_plan(sweep.name, rows, workers or len(usable_cores()))
+        print_plan(sweep.name, rows, workers or (1 if target else len(usable_cores())), target)
+
+
+def _device(name: str, utilisation: float, price: float) -> Device:
+    from loopscale.errors import nearest
+    from loopscale.plan.devices import DEVICES
+
+    known = name.lower().replace("_", "-")
+    if known not in DEVICES:
+        raise InputError(f"--device: {name!r} is not known{nearest(known, DEVICES)}; choose from {', '.join(DEVICES)}")
+    return Device(known, DEVICES[known].flops, DEVICES[known].memory, utilisation, price)
 
 
 @sweep_command.command("run")

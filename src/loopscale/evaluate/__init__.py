@@ -3,12 +3,14 @@
 What needs torch or lm-eval (``runner``, ``validation``, ``lm``) is imported where it is used.
 """
 
-from loopscale.evaluate.checkpoints import Model, read_checkpoint
+from loopscale.evaluate.checkpoints import Model, kept_models, read_checkpoint
 from loopscale.evaluate.results import (
+    AccuracyCurve,
     PublishedTable,
     Row,
     Saturation,
     case_study,
+    fit_accuracy,
     fit_saturation,
     make_rows,
     printed,
@@ -20,6 +22,7 @@ from loopscale.evaluate.store import Key, Result, Score, Store
 from loopscale.evaluate.suites import Benchmark, Suite, builtin_suites, load_suite
 
 __all__ = [
+    "AccuracyCurve",
     "Benchmark",
     "Key",
     "Model",
@@ -32,7 +35,9 @@ __all__ = [
     "Suite",
     "builtin_suites",
     "case_study",
+    "fit_accuracy",
     "fit_saturation",
+    "kept_models",
     "load_suite",
     "make_rows",
     "printed",

@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 
 from loopscale.errors import InputError
 from loopscale.evaluate import lm
-from loopscale.evaluate.runner import Progress, Setup, Subject
+from loopscale.evaluate.runner import Checkpoint, EvalSettings, Progress
 from loopscale.evaluate.store import Key, Result, Score, Store
 from loopscale.evaluate.tasks import Text, Windows, cut
 from loopscale.model import Exit, LoopedMoEForCausalLM
@@ -91,7 +91,7 @@ def pass_losses(
         for total, logits_BTV in zip(sums, out.pass_logits, strict=True):
             total.add(token_losses(logits_BTV, ids_BT), counted_BT)
         tell(done)
-    return [PassLosses(place, total) for place, total in enumerate(sums, 1)]
+    return [PassLosses(recurrence, total) for recurrence, total in enumerate(sums, 1)]
 
 
 @torch.no_grad()
@@ -123,45 +123,52 @@ def _placed(model: LoopedMoEForCausalLM, ids_BT: Tensor, lengths_B: Tensor) -> t
 
 
 def evaluate_text(
-    subject: Subject, text: Text, recurrences: Sequence[int], setup: Setup, store: Store, progress: Progress
+    checkpoint: Checkpoint,
+    text: Text,
+    recurrences: Sequence[int],
+    settings: EvalSettings,
+    store: Store,
+    progress: Progress,
 ) -> list[Result]:
     """Return the loss at each recurrence, or with early exit at the largest; measure what the store lacks."""
-    if setup.backend != "hf":
-        raise InputError(f"backend {setup.backend!r} gives no loss for each pass; use hf for texts")
-    wanted = recurrences if setup.exit is None else (max(recurrences),)
-    keys = [_key(subject, text, recurrence, setup) for recurrence in wanted]
+    if settings.backend != "hf":
+        raise InputError(f"backend {settings.backend!r} gives no loss for each pass; use hf for texts")
+    wanted = recurrences if settings.exit is None else (max(recurrences),)
+    keys = [_key(checkpoint, text, recurrence, settings) for recurrence in wanted]
     if any(store.find(key) is None for key in keys):
-        results = _measure(subject, text, keys, setup, progress)
-        store.add_model(subject.model)
+        results = _measure(checkpoint, text, keys, settings, progress)
+        store.add_model(checkpoint.model)
         for result in results:
             store.add(result)
     progress.finished(len(keys))
-    found = [store.find(key) for key in keys]
-    return [each for each in found if each is not None]
+    stored = [store.find(key) for key in keys]
+    return [result for result in stored if result is not None]
 
 
-def text_settings(text: Text, setup: Setup) -> dict[str, Any]:
-    """Return what a loss on a text hangs on, as plain values."""
-    return {**setup.plain(), "limit": None, "text": text.digest}
+def text_settings(text: Text, settings: EvalSettings) -> dict[str, Any]:
+    """Return everything that a loss on a text depends on, as plain values."""
+    return {**settings.plain(), "limit": None, "text": text.digest}
 
 
-def _key(subject: Subject, text: Text, recurrence: int, setup: Setup) -> Key:
-    return Key(subject.model.checkpoint, f"text:{text.name}", recurrence, text_settings(text, setup))
+def _key(checkpoint: Checkpoint, text: Text, recurrence: int, settings: EvalSettings) -> Key:
+    return Key(checkpoint.model.checkpoint, f"text:{text.name}", recurrence, text_settings(text, settings))
 
 
-def _measure(subject: Subject, text: Text, keys: Sequence[Key], setup: Setup, progress: Progress) -> list[Result]:
+def _measure(
+    checkpoint: Checkpoint, text: Text, keys: Sequence[Key], settings: EvalSettings, progress: Progress
+) -> list[Result]:
     start = time.monotonic()
-    model, words = lm.load(subject.path, subject.tokenizer, setup.dtype)
-    windows = cut(text, words, lm.context_of(model.config, setup.context))
+    model, tokenizer = lm.load(checkpoint.path, checkpoint.tokenizer, settings.dtype)
+    windows = cut(text, tokenizer, lm.context_of(model.config, settings.context))
     most, name = keys[-1].recurrence, f"loss on {text.name}"
-    batches = windows.batches(setup.batch)
-    if setup.exit is None:
-        found = pass_losses(model, batches, most, lambda done: progress.now(name, done))
+    batches = windows.batches(settings.batch)
+    if settings.exit is None:
+        losses = pass_losses(model, batches, most, lambda done: progress.now(name, done))
     else:
-        exit_ = Exit(setup.exit.criterion, setup.exit.threshold)
-        found = [exit_losses(model, batches, most, exit_, lambda done: progress.now(name, done))]
+        exit_ = Exit(settings.exit.criterion, settings.exit.threshold)
+        losses = [exit_losses(model, batches, most, exit_, lambda done: progress.now(name, done))]
     seconds = round(time.monotonic() - start, 3)
-    by_passes = {each.recurrence: each for each in found}
+    by_passes = {one.recurrence: one for one in losses}
     return [_result(key, by_passes[key.recurrence], windows, seconds) for key in keys]
 
 

@@ -132,6 +132,67 @@ def fit_saturation(recurrences: Sequence[int], losses: Sequence[float]) -> Satur
     return Saturation(found.once, found.kappa1, found.kappa2, rmse, rising)
 
 
+@dataclass(frozen=True)
+class AccuracyCurve:
+    """accuracy = floor + (top - floor) / (1 + exp((loss - middle) / width)): from chance up as the loss falls."""
+
+    floor: float
+    top: float
+    middle: float
+    width: float
+    rmse: float
+    constant_rmse: float
+    """The error of the mean alone."""
+    informative: bool
+    """Whether the curve predicts better than the mean, its coefficients counted (AICc)."""
+
+    def __call__(self, loss: ArrayLike) -> NDArray[np.float64]:
+        """Return the curve's accuracy."""
+        z = np.clip((np.asarray(loss, float) - self.middle) / self.width, -500, 500)
+        return np.asarray(self.floor + (self.top - self.floor) / (1 + np.exp(z)), dtype=np.float64)
+
+
+FEWEST_MODELS = 8
+"""Models that a curve of four coefficients needs to be judged at all."""
+
+
+def fit_accuracy(losses: ArrayLike, accuracies: ArrayLike) -> AccuracyCurve:
+    """Fit accuracy to validation loss over models, each a point; say whether that beats a constant."""
+    L, A = np.asarray(losses, float), np.asarray(accuracies, float)
+    if len(L) < FEWEST_MODELS or not (np.isfinite(L).all() and np.isfinite(A).all()) or np.ptp(L) == 0:
+        raise InputError(
+            f"accuracy against loss needs {FEWEST_MODELS} models or more with different losses; there are {len(L)}"
+        )
+    from scipy.optimize import least_squares
+
+    low, high, spread = float(A.min()), float(A.max()), float(np.ptp(L))
+    scale = max(high - low, 1e-9)
+
+    def curve(c: NDArray[np.float64]) -> AccuracyCurve:
+        return AccuracyCurve(float(c[0]), float(c[1]), float(c[2]), float(c[3]), 0.0, 0.0, True)
+
+    def residuals(c: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.asarray((curve(c)(L) - A) / scale, dtype=np.float64)
+
+    bounds = ((low - scale, low, L.min() - spread, 0.02 * spread), (high, high + scale, L.max() + spread, 10 * spread))
+    fits = [
+        least_squares(residuals, np.clip((low, high, middle, width), *bounds), bounds=bounds)
+        for middle in np.quantile(L, (0.25, 0.5, 0.75))
+        for width in (0.1 * spread, 0.5 * spread)
+    ]
+    best = min(fits, key=lambda fitted: float(fitted.cost)).x
+    rmse = float(np.sqrt(np.mean((curve(best)(L) - A) ** 2)))
+    constant = float(A.std())
+    informative = _aicc(len(L), rmse, 4) < _aicc(len(L), constant, 1)
+    return replace(curve(best), rmse=rmse, constant_rmse=constant, informative=informative)
+
+
+def _aicc(count: int, rmse: float, coefficients: int) -> float:
+    """Return the corrected Akaike criterion of a least-squares fit; its error's variance is one more coefficient."""
+    k = coefficients + 1
+    return count * math.log(max(rmse, 1e-12) ** 2) + 2 * k + 2 * k * (k + 1) / (count - k - 1)
+
+
 PROPORTIONS = frozenset({*PREFERRED, "em", "acc_bytes", "acc_mutual_info", "mcc", "contains"})
 """Metrics from 0 to 1, shown in percent; others count in no mean."""
 PAPER = "†"
@@ -156,6 +217,12 @@ class Row:
     metrics: Mapping[str, str] = field(default_factory=dict)
     """The metric that each score is of."""
     published: bool = False
+    experts: float | None = None
+    trained_recurrence: int | None = None
+    tokens: float | None = None
+    size: str = ""
+    run: str = ""
+    validation_loss: float | None = None
 
     @property
     def title(self) -> str:
@@ -176,7 +243,7 @@ def make_rows(suite: Suite, models: Sequence[Model], results: Sequence[Result], 
     models = _distinct(models)
     known = {model.checkpoint: model for model in models}
     groups: dict[tuple[int, str, int, str], list[Result]] = {}
-    order = {model.checkpoint: place for place, model in enumerate(models)}
+    order = {model.checkpoint: index for index, model in enumerate(models)}
     for result in results:
         key = result.key
         if key.checkpoint in known:
@@ -185,8 +252,8 @@ def make_rows(suite: Suite, models: Sequence[Model], results: Sequence[Result], 
     flops = baseline_flops(models, baseline)
     several = len({how for _, how, _, _ in groups}) > 1
     rows = [
-        _row(suite, models[place], f"{models[place].name} ({how})" if several else models[place].name, found, flops)
-        for (place, how, _, _), found in sorted(groups.items())
+        _row(suite, models[index], f"{models[index].name} ({how})" if several else models[index].name, group, flops)
+        for (index, how, _, _), group in sorted(groups.items())
     ]
     return _with_gains(rows)
 
@@ -205,7 +272,8 @@ def published_rows(suite: Suite, table: PublishedTable) -> list[Row]:
 
 def tidy(rows: Sequence[Row]) -> Table:
     """Return one line for each score: what other tools plot, downstream results against training compute among it."""
-    names = ("model", "recurrence", "task", "metric", "value", "stderr", "training_flops")
+    names = ("model", "recurrence", "task", "metric", "value", "stderr", "training_flops", "size", "run", "experts",
+             "trained_recurrence", "tokens", "validation_loss")  # fmt: skip
     lines = [
         (
             row.title,
@@ -215,11 +283,17 @@ def tidy(rows: Sequence[Row]) -> Table:
             score.value,
             score.stderr,
             row.training_flops,
+            row.size,
+            row.run,
+            row.experts,
+            row.trained_recurrence,
+            row.tokens,
+            row.validation_loss,
         )
         for row in rows
         for label, score in row.scores.items()
     ]
-    return Table({name: [line[place] for line in lines] for place, name in enumerate(names)})
+    return Table({name: [line[column] for line in lines] for column, name in enumerate(names)})
 
 
 def wide(suite: Suite, rows: Sequence[Row]) -> Table:
@@ -282,6 +356,12 @@ def _row(suite: Suite, model: Model, name: str, results: Sequence[Result], flops
         scores={**scores, **_means(_of_proportions(suite, metrics), scores)},
         training_flops=model.training_flops,
         metrics=metrics,
+        experts=float(model.architecture.experts),
+        trained_recurrence=model.architecture.recurrence,
+        tokens=model.training_tokens,
+        size=model.size,
+        run=model.run,
+        validation_loss=model.validation_loss,
     )
 
 
@@ -292,7 +372,7 @@ def _of_proportions(suite: Suite, metrics: Mapping[str, str]) -> Suite:
 
 def _score(benchmark: Benchmark, results: Sequence[Result]) -> tuple[str, Score] | None:
     for result in results:
-        found = result.main(benchmark.metric) if result.key.task == benchmark.task else None
+        found = result.primary_metric(benchmark.metric) if result.key.task == benchmark.task else None
         if found is not None:
             name, score = found
             return name, _percent(score) if _is_proportion(name) else score

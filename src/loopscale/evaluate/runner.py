@@ -22,30 +22,30 @@ from loopscale.evaluate.tasks import Tasks, harness_version, quiet
 SEED = 1234
 """lm-eval's own seed of few-shot examples, numpy and torch."""
 BOOTSTRAPS = 1000
-"""For metrics that are no plain means; a mean's standard error is exact."""
+"""For metrics that are not plain means; a mean's standard error is exact."""
 
 
 class Progress(Protocol):
-    """Who wants to know how far the work is."""
+    """Receives the progress of an evaluation."""
 
     def now(self, what: str, done: int = 0) -> None:
-        """Take what is being done, and how many requests of it are finished."""
+        """Receive the current task and how many of its requests are finished."""
 
     def finished(self, results: int = 1) -> None:
-        """Take that so many more results are there."""
+        """Receive the number of new results."""
 
 
 @dataclass(frozen=True)
 class EarlyExit:
-    """When tokens leave the loop; the same as :class:`loopscale.model.Exit`, before torch is there."""
+    """When tokens leave the loop: :class:`loopscale.model.Exit` without importing torch."""
 
     criterion: str
     threshold: float
 
 
 @dataclass(frozen=True)
-class Setup:
-    """How to evaluate. All but the batch size belongs to a result's key."""
+class EvalSettings:
+    """How to evaluate. Everything but the batch size is part of a result's key."""
 
     backend: str
     dtype: str
@@ -58,20 +58,22 @@ class Setup:
         """Return all but the batch size as plain values."""
         return {key: value for key, value in asdict(self).items() if key != "batch"}
 
-    def settings(self, benchmark: Benchmark) -> dict[str, Any]:
-        """Return what the result of a benchmark hangs on, as plain values."""
+    def of(self, benchmark: Benchmark) -> dict[str, Any]:
+        """Return everything that the result of a benchmark depends on, as plain values."""
         definition = None if benchmark.folder is None else _definition(benchmark.folder)
         own = {"shots": benchmark.shots, "definition": definition}
         return {**self.plain(), **own, "lm_eval": harness_version(), "seed": SEED}
 
 
 @dataclass(frozen=True)
-class Subject:
+class Checkpoint:
     """A checkpoint to evaluate."""
 
     path: str
     tokenizer: str | None
     model: Model
+    as_trained: bool = False
+    """Evaluate it at the recurrence that it was trained with, unless others are named."""
 
 
 @dataclass(frozen=True)
@@ -82,30 +84,42 @@ class Pair:
     key: Key
 
 
-def plan_pairs(model: Model, benchmarks: Sequence[Benchmark], recurrences: Sequence[int], setup: Setup) -> list[Pair]:
+def plan_pairs(
+    model: Model, benchmarks: Sequence[Benchmark], recurrences: Sequence[int], settings: EvalSettings
+) -> list[Pair]:
     """Return what is to be evaluated, recurrence by recurrence: vLLM makes an engine for each."""
-    settings = {each: setup.settings(each) for each in benchmarks}
+    own = {benchmark: settings.of(benchmark) for benchmark in benchmarks}
     return [
-        Pair(each, Key(model.checkpoint, each.task, recurrence, settings[each]))
+        Pair(benchmark, Key(model.checkpoint, benchmark.task, recurrence, own[benchmark]))
         for recurrence in recurrences
-        for each in benchmarks
+        for benchmark in benchmarks
     ]
 
 
 def evaluate(
-    subject: Subject, pairs: Sequence[Pair], setup: Setup, store: Store, tasks: Callable[[], Tasks], progress: Progress
+    checkpoint: Checkpoint,
+    pairs: Sequence[Pair],
+    settings: EvalSettings,
+    store: Store,
+    tasks: Callable[[], Tasks],
+    progress: Progress,
 ) -> list[Result]:
     """Return the results of all pairs; those that the store lacks are measured and kept there one by one."""
     pending = [pair for pair in pairs if store.find(pair.key) is None]
     progress.finished(len(pairs) - len(pending))
     if pending:
-        _measure(subject, pending, setup, store, tasks(), progress)
-    found = [store.find(pair.key) for pair in pairs]
-    return [each for each in found if each is not None]
+        _measure(checkpoint, pending, settings, store, tasks(), progress)
+    results = [store.find(pair.key) for pair in pairs]
+    return [result for result in results if result is not None]
 
 
 def _measure(
-    subject: Subject, pending: Sequence[Pair], setup: Setup, store: Store, tasks: Tasks, progress: Progress
+    checkpoint: Checkpoint,
+    pending: Sequence[Pair],
+    settings: EvalSettings,
+    store: Store,
+    tasks: Tasks,
+    progress: Progress,
 ) -> None:
     """Fetch all data before any work, load the model once, and go through the pairs."""
     from loopscale.evaluate import lm
@@ -113,32 +127,32 @@ def _measure(
     for pair in pending:
         progress.now(f"data of {pair.benchmark.label}")
         tasks.load(pair.benchmark)
-    make = {"hf": lm.hugging_face, "vllm": lm.vllm_engine}[setup.backend]
+    make = {"hf": lm.hugging_face, "vllm": lm.vllm_engine}[settings.backend]
     with quiet():
-        at = make(subject.path, subject.tokenizer, setup.dtype, setup.batch, setup.context)
-        store.add_model(subject.model)
+        at = make(checkpoint.path, checkpoint.tokenizer, settings.dtype, settings.batch, settings.context)
+        store.add_model(checkpoint.model)
         engine, current = None, 0
         for pair in pending:
             if pair.key.recurrence != current:
-                del engine  # an engine holds its memory until it is gone
+                del engine  # it holds its memory until it is collected
                 gc.collect()
                 engine, current = at(pair.key.recurrence), pair.key.recurrence
-            store.add(_run(engine, tasks.load(pair.benchmark), pair, setup, progress))
+            store.add(_run(engine, tasks.load(pair.benchmark), pair, settings, progress))
             progress.finished()
 
 
-def _run(lm: Any, loaded: Any, pair: Pair, setup: Setup, progress: Progress) -> Result:
+def _run(lm: Any, loaded: Any, pair: Pair, settings: EvalSettings, progress: Progress) -> Result:
     """Evaluate one task at one recurrence."""
     from lm_eval.evaluator import evaluate as run_harness
 
     from loopscale.evaluate.lm import listening
 
     name, start = f"{pair.benchmark.label} at R = {pair.key.recurrence}", time.monotonic()
-    count = _start_exit(lm, setup.exit)
+    count = _start_exit(lm, settings.exit)
     _seed(loaded)
     progress.now(name)
     with listening(lm, lambda done: progress.now(name, done)), _fitting(pair.benchmark.task):
-        out = run_harness(lm, loaded, limit=setup.limit, log_samples=False, bootstrap_iters=BOOTSTRAPS)
+        out = run_harness(lm, loaded, limit=settings.limit, log_samples=False, bootstrap_iters=BOOTSTRAPS)
     task = pair.benchmark.task
     own = out["results"].get(task) or out.get("groups", {}).get(task, {})
     scores = _scores(own, out["higher_is_better"].get(task, {}))

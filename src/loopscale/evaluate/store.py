@@ -19,7 +19,7 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Key:
-    """What a result hangs on. Whoever changes any of it gets another result."""
+    """Everything that a result depends on; a change of any part is another result."""
 
     checkpoint: str
     task: str
@@ -61,12 +61,12 @@ class Result:
         """Passes to count the compute of: the recurrence, or the mean with early exit."""
         return float(self.key.recurrence) if self.mean_passes is None else self.mean_passes
 
-    def main(self, metric: str | None) -> tuple[str, Score] | None:
-        """Return the metric asked for, or the one that stands for the task."""
+    def primary_metric(self, metric: str | None) -> tuple[str, Score] | None:
+        """Return the named metric, or the main metric of the task."""
         for name in (metric,) if metric else (*PREFERRED, *self.scores):
-            for found, score in self.scores.items():
-                if name in (found, found.partition(",")[0]):
-                    return found, score
+            for full, score in self.scores.items():
+                if name in (full, full.partition(",")[0]):
+                    return full, score
         return None
 
     def to_dict(self) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from loopscale.architecture import rung, width_for_active
 from loopscale.errors import InputError
 from loopscale.figures import capacity, fitting, optima, outcomes
 from loopscale.figures.capacity import fit_mappings
-from loopscale.figures.style import Panel, Picture, scientific
+from loopscale.figures.style import Panel, Picture, groups, scientific
 from loopscale.fit import Observations, simulate_sweep
 from loopscale.fit.data.public import SWEEP_EXPERTS, SWEEP_RECURRENCES
 from loopscale.laws import ScalingLaw
@@ -293,8 +293,18 @@ def interval_picture(sources: Sources) -> Picture:
 
 
 def downstream(sources: Sources) -> Picture:
-    """Scores against training compute."""
-    return _scores(sources, "downstream", "Scores against training compute.", outcomes.draw_downstream)
+    """Scores against training compute; for the models of a sweep, with panels over E and over R."""
+    scores = outcomes.sweep_scores(_given(sources.results, "--results"))
+    if scores is None:
+        return _scores(sources, "downstream", "Scores against training compute.", outcomes.draw_downstream)
+    panels = []
+    for axis, by in (("experts", "recurrence"), ("recurrence", "experts")):
+        for (value,), rows in sorted(groups(scores, axis).items()):
+            draw = partial(outcomes.draw_sweep_downstream, by=by)
+            panels.append(Panel(Table.from_records(rows), draw, f"{axis}-{value:g}"))
+    panels.append(Panel(scores, outcomes.draw_loss_to_accuracy, "loss"))
+    caption = "Scores of a sweep's models against training compute, for each E and each R, and against validation loss."
+    return Picture("downstream", caption + sources.origin("results"), tuple(panels), 1.9)
 
 
 def scores_by_recurrence(sources: Sources) -> Picture:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from loopscale.errors import InputError
+from loopscale.evaluate.results import PROPORTIONS, fit_accuracy
 from loopscale.evaluate.suites import builtin_suites, load_suite
 from loopscale.figures.style import LOSS, RECURRENCE, colour, finish, groups, legend, marker, or_new, powers, scientific
 from loopscale.tables import Table
@@ -93,6 +94,69 @@ def draw_downstream(table: Table, axes: Any | None = None) -> Any:
     )
 
 
+def sweep_scores(results: Table) -> Table | None:
+    """Return the mean score of each model of a sweep with its size, E, R, D and loss; None without such models.
+
+    Only models at the recurrence that they were trained with count, and only metrics that are proportions.
+    """
+    records = [
+        row
+        for row in results.records()
+        if row.get("run")
+        and row["recurrence"] == row["trained_recurrence"]
+        and str(row["metric"]).partition(",")[0] in PROPORTIONS
+    ]
+    if not records:
+        return None
+    known = {row["model"]: row for row in records}
+    rows = [
+        {**scores, **{name: known[scores["model"]][name] for name in ("size", "experts", "tokens", "validation_loss")}}
+        for scores in mean_scores(Table.from_records(records)).records()
+    ]
+    return Table.from_records(sorted(rows, key=lambda row: (row["experts"], row["recurrence"], row["training_flops"])))
+
+
+def draw_sweep_downstream(table: Table, axes: Any | None = None, *, by: str = "recurrence") -> Any:
+    """Draw the scores of :func:`sweep_scores` against training compute, a curve for each value of ``by``.
+
+    Marks tell sizes apart; a curve joins the models of one size, which differ in D.
+    """
+    axes = or_new(axes)
+    axes.set_xscale("log")
+    sizes = list(dict.fromkeys(table.columns["size"]))
+    symbol, fixed, fixed_symbol = ("R", "experts", "E") if by == "recurrence" else ("E", "recurrence", "R")
+    for index, ((value,), rows) in enumerate(sorted(groups(table, by).items())):
+        for shape, size in enumerate(sizes):
+            curve = sorted((row for row in rows if row["size"] == size), key=lambda row: row["training_flops"])
+            if curve:
+                _points(axes, curve, "training_flops", index, shape, f"{symbol} = {value:g}, {size}")
+    _compute_ticks(axes, sorted(set(table.columns["training_flops"])))
+    legend(axes, 2)
+    title = f"{_group_title(table)}, {fixed_symbol} = {next(table.records())[fixed]:g}"
+    return finish(axes, title, "training compute (FLOPs)", _score_label(table))
+
+
+def draw_loss_to_accuracy(table: Table, axes: Any | None = None) -> Any:
+    """Draw the scores of :func:`sweep_scores` against validation loss, with the logistic curve fitted to them."""
+    axes = or_new(axes)
+    for index, ((E,), rows) in enumerate(sorted(groups(table, "experts").items())):
+        _points(axes, rows, "validation_loss", index, index, f"E = {E:g}", line="none")
+    losses, scores = (np.array(table.columns[name], float) for name in ("validation_loss", "score"))
+    note = ""
+    try:
+        curve = fit_accuracy(losses, scores)
+    except InputError as error:
+        note = f"; {error}"
+    else:
+        grid = np.linspace(losses.min(), losses.max(), 100)
+        label = f"logistic, rmse {curve.rmse:.2g}" + ("" if curve.informative else " (no better than a constant)")
+        axes.plot(
+            grid, curve(grid), color="0.3", linewidth=1.2, linestyle="-" if curve.informative else ":", label=label
+        )
+    legend(axes, 2)
+    return finish(axes, _group_title(table) + note, "validation loss (nats per token)", _score_label(table))
+
+
 def draw_scores_by_recurrence(table: Table, axes: Any | None = None) -> Any:
     """Draw the scores of :func:`mean_scores` against test-time recurrence; a model with one R is a level line."""
     axes = or_new(axes)
@@ -158,10 +222,13 @@ def draw_test_time(table: Table, axes: Any | None = None) -> Any:
     return finish(axes, "Test-time recurrence", RECURRENCE + " at test time", LOSS)
 
 
-def _points(axes: Any, rows: Sequence[Mapping[str, Any]], x: str, index: int, shape: int, label: str) -> None:
+def _points(
+    axes: Any, rows: Sequence[Mapping[str, Any]], x: str, index: int, shape: int, label: str, line: str = "-"
+) -> None:
     axes.errorbar(
         [row[x] for row in rows], [row["score"] for row in rows], [_known(row["stderr"]) for row in rows],
         color=colour(index), marker=marker(shape), markersize=4, linewidth=1.2, elinewidth=0.8, capsize=2, label=label,
+        linestyle=line,
     )  # fmt: skip
 
 

@@ -38,8 +38,14 @@ class Kind:
 
 METRICS = Kind("training metrics", (), ("step", "tokens", "loss"))
 """A row for each step that was recorded; loss in nats per token."""
-RESULTS = Kind("evaluation results", ("model", "task", "metric"), ("recurrence", "value"), ("stderr", "training_flops"))
-"""A row for each (model, recurrence, task); ``stderr`` and ``training_flops`` where they are known."""
+RESULTS = Kind(
+    "evaluation results",
+    ("model", "task", "metric"),
+    ("recurrence", "value"),
+    ("stderr", "training_flops", "experts", "trained_recurrence", "tokens", "validation_loss"),
+)
+"""A row for each (model, recurrence, task); the other columns where they are known. Models of a sweep also have the
+text columns ``size`` and ``run``."""
 PSI = Kind("expert-path diversity", (), ("experts", "recurrence", "psi"), ("spread",), {"spread": "std_prompts"})
 """Psi of eq. expert-path-diversity and its standard deviation, as in ``loopscale routing --csv``."""
 TEST_TIME = Kind("test-time recurrence", (), ("recurrence", "loss"), ("stderr",))

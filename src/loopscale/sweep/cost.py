@@ -37,6 +37,11 @@ def at_speed(costs: Sequence[Cost], speed: float) -> list[float]:
     return [cost.real / speed for cost in costs]
 
 
+def on_device(costs: Sequence[Cost], flops: float, utilisation: float) -> list[float]:
+    """Return the seconds of each run on its processes, each a device of stated peak FLOP/s at a utilisation."""
+    return [cost.real / (flops * utilisation * cost.run.resources.processes) for cost in costs]
+
+
 def as_measured(costs: Sequence[Cost], *, now: bool) -> list[float] | None:
     """Return the seconds of each run as timed on this machine: timed ``now`` if needed, or None if never before."""
     sample, known = _sample(costs), _read()
@@ -101,6 +106,8 @@ _STATES = 3
 """Tensors that a checkpoint holds for each weight: itself and the two moments of AdamW."""
 _ROW = 220
 """Bytes of a line of metrics, about."""
+_PER_WEIGHT = 16
+"""Bytes of a weight in training, sharded over processes: weight, gradient and two moments of AdamW in fp32."""
 
 
 @dataclass(frozen=True)
@@ -114,9 +121,11 @@ class Cost:
     shared: float
     """The paper's FLOPs with the trunk trained once."""
     real: float
-    """Real FLOPs with the trunk trained once: attention and the output head too, and validation."""
+    """Real FLOPs with the trunk trained once: attention, the output head and validation included."""
     disk: float
     """Bytes that stay on disk."""
+    memory: float
+    """Bytes of one process, by a closed-form estimate: states, gathered weights, activations and logits."""
 
 
 def check_cells(sweep: Sweep) -> None:
@@ -144,25 +153,49 @@ def open_tokens(sweep: Sweep, progress: bool) -> dict[str, TokenStore]:
 
 def count(sweep: Sweep, tokens: dict[str, TokenStore]) -> list[Cost]:
     """Return the cost of every run."""
-    return [_cost(run, sweep, tokens[run.key]) for run in sweep.runs]
+    return [
+        _cost(
+            run,
+            _model(run, lambda config, store=tokens[run.key]: run_dir.model_config(config, store), sweep),
+            tokens[run.key].tokens["validation"],
+            sweep.keep_models,
+        )
+        for run in sweep.runs
+    ]
 
 
-def _cost(run: Run, sweep: Sweep, store: TokenStore) -> Cost:
+def count_without_tokens(sweep: Sweep) -> list[Cost] | None:
+    """Return the cost of every run without its text, where the file states ``vocab_size``; else None."""
+    sizes = [run.config.model.options.get("vocab_size") for run in sweep.runs]
+    if not all(isinstance(size, int) for size in sizes):
+        return None
+    costs = []
+    for run, size in zip(sweep.runs, sizes, strict=True):
+        model = _model(run, lambda config, size=size: config.model.config(size, config.data.context), sweep)
+        costs.append(_cost(run, model, 10**15, sweep.keep_models))
+    return costs
+
+
+def _cost(run: Run, model: LoopedMoEConfig, validation: int, keep_models: bool) -> Cost:
     config = run.config
-    model = _model(run, lambda config: run_dir.model_config(config, store), sweep)
     architecture = model.to_architecture()
     steps = executed_steps(config, run.points)
     paper = float(architecture.train_flops_per_token(model.recurrence))
-    real = float(architecture.real_train_flops_per_token(context=config.data.context))
+    real = float(
+        architecture.real_train_flops_per_token(
+            context=config.data.context, per_loop_supervision=model.loop_loss_weights is not None
+        )
+    )
     # A validation is a forward, a third of a training step.
-    seen = min(store.tokens["validation"], config.run.validation_sequences * config.data.context)
+    seen = min(validation, config.run.validation_sequences * config.data.context)
     return Cost(
         run=run,
         model=model,
         alone=paper * sum(run.points),
         shared=paper * steps * config.step_tokens,
         real=real * (steps * config.step_tokens + len(run.points) * seen / 3),
-        disk=_disk(run, float(architecture.parameters), steps, sweep.keep_models),
+        disk=_disk(run, float(architecture.parameters), steps, keep_models),
+        memory=_memory(run, model, float(architecture.parameters)),
     )
 
 
@@ -170,6 +203,29 @@ def _disk(run: Run, parameters: float, steps: int, keep_models: bool) -> float:
     config = run.config.run
     models = len(run.points) if keep_models else 0
     return 4 * parameters * (_STATES * config.keep + models) + _ROW * steps / config.log_every
+
+
+def _memory(run: Run, model: LoopedMoEConfig, parameters: float) -> float:
+    """Return the bytes of one process, in closed form: no allocator, kernels' workspaces or fragmentation."""
+    config, processes = run.config.run, run.resources.processes
+    number = 4 if config.precision == "fp32" else 2
+    width, layers = model.hidden_size, model.prelude_layers + model.loop_layers + model.coda_layers
+    unrolled = layers + (model.recurrence - 1) * model.loop_layers
+    tokens = config.batch / processes / config.accumulate * run.config.data.context
+    # The loop's weights stay gathered through all passes, with their gradients; other blocks are gathered in turn.
+    gathered = 0.0 if processes == 1 else (number + 4) * parameters * model.loop_layers / layers
+    spread = model.capacity_factor if model.num_experts > 1 and model.dispatch == "drop-and-pad" else 1.0
+    hidden = (
+        model.num_experts_per_tok * model.moe_intermediate_size if model.num_experts > 1 else model.intermediate_size
+    )
+    layer = number * tokens * (10 * width + 3 * spread * hidden)
+    if config.activation_checkpointing:
+        activations = number * tokens * width * unrolled + layer * model.loop_layers
+    else:
+        activations = layer * unrolled
+    exits = model.recurrence if model.loop_loss_weights is not None else 1
+    logits = tokens * model.vocab_size * (number + 4) * exits
+    return _PER_WEIGHT * parameters / processes + gathered + activations + logits
 
 
 def _model(run: Run, build: Any, sweep: Sweep) -> LoopedMoEConfig:

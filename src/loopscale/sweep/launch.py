@@ -15,7 +15,7 @@ import numpy as np
 from loopscale.errors import InputError, LoopscaleError
 from loopscale.fit import Observations
 from loopscale.laws import Counting, Points
-from loopscale.sweep.cost import Cost, as_measured, check_cells, count, open_tokens
+from loopscale.sweep.cost import Cost, as_measured, check_cells, count, count_without_tokens, open_tokens
 from loopscale.sweep.database import FILE, set_aside
 from loopscale.sweep.spec import Run, Sweep, read_sweep
 from loopscale.sweep.store import RunState, Store, run_folder
@@ -121,6 +121,17 @@ def checked(path: str | Path, *, progress: bool) -> tuple[Sweep, list[Cost]]:
     check_cells(sweep)
     with chdir(sweep.root):
         return sweep, count(sweep, open_tokens(sweep, progress))
+
+
+def planned(path: str | Path) -> tuple[Sweep, list[Cost]]:
+    """Read a sweep and count what it costs, without its text where the file states the vocabulary."""
+    sweep = read_sweep(path)
+    check_cells(sweep)
+    costs = count_without_tokens(sweep)
+    if costs is not None:
+        return sweep, costs
+    with chdir(sweep.root):
+        return sweep, count(sweep, open_tokens(sweep, progress=True))
 
 
 def opened(sweep: Sweep, costs: list[Cost]) -> Store:

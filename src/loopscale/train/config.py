@@ -80,6 +80,7 @@ class ModelSection(Record):
         """Return the model's configuration for a tokenizer; impossible shapes are refused here."""
         from loopscale.model import LoopedMoEConfig
 
+        vocabulary = self.options.get("vocab_size", vocabulary)
         common = {"vocab_size": vocabulary, "max_position_embeddings": context, **special}
         try:
             if self.rung is not None:

@@ -1,0 +1,101 @@
+"""The kept models of a sweep are evaluated as one table that knows size, E, R and D, and drawn against compute."""
+
+import csv
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from loopscale.evaluate import fit_accuracy
+from loopscale.figures import gallery, outcomes
+from loopscale.figures.results import RESULTS, checked_table
+from loopscale.laws import DEFAULT, find_law
+
+SWEEP = """
+[sweep]
+name = "small"
+keep_models = true
+[grid]
+experts = [1, 2]
+recurrence = [1, 2]
+tokens = [512, 1024]
+[base.model]
+width = 16
+layers = 3
+head_size = 8
+[base.data]
+files = ["text.txt"]
+context = 64
+validation = 0.2
+[base.schedule]
+warmup_steps = 2
+[base.run]
+batch = 2
+validation_sequences = 4
+"""
+
+
+def loopscale(folder: Path, *argv: str) -> str:
+    """Run a command in a folder, as a person does."""
+    process = subprocess.run(
+        [sys.executable, "-m", "loopscale", *argv], cwd=folder, capture_output=True, text=True, check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert process.returncode == 0, process.stderr
+    return process.stdout
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory):
+    """The tidy table of eight small models."""
+    folder = tmp_path_factory.mktemp("sweep")
+    (folder / "sweep.toml").write_text(SWEEP)
+    (folder / "text.txt").write_text("\n\n".join(f"This is sentence {i} of a text, and {i * i}." for i in range(3000)))
+    loopscale(folder, "sweep", "run", "sweep.toml", "--workers", "1", "--quiet")
+    loopscale(folder, "eval", "sweep.toml", "--tasks", "local", "--limit", "2", "--tidy", "tidy.csv")
+    with (folder / "tidy.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_table_of_a_sweep_has_a_row_for_each_model_and_task_with_size_experts_recurrence_and_tokens(rows):
+    models = {
+        (row["size"], float(row["experts"]), float(row["trained_recurrence"]), float(row["tokens"])) for row in rows
+    }
+    assert models == {("base", E, R, D) for E in (1, 2) for R in (1, 2) for D in (512, 1024)}
+    assert {row["model"] for row in rows} >= {"base-E1-R1-s0-D512", "base-E2-R2-s0-D1.02K"}
+    assert all(row["recurrence"] == row["trained_recurrence"] for row in rows)
+    assert all(float(row["training_flops"]) > 0 and float(row["validation_loss"]) > 0 for row in rows)
+
+
+def test_the_downstream_figure_has_a_panel_for_each_experts_and_each_recurrence(rows):
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    table = checked_table(columns, RESULTS, "tidy.csv")
+    picture = gallery.downstream(gallery.Sources(find_law(DEFAULT), results=table))
+    assert [panel.name for panel in picture.panels] == [
+        "experts-1",
+        "experts-2",
+        "recurrence-1",
+        "recurrence-2",
+        "loss",
+    ]
+    for panel in picture.panels:
+        axes = panel.draw(panel.table)
+        assert axes.get_xlabel() in ("training compute (FLOPs)", "validation loss (nats per token)")
+    scores = outcomes.sweep_scores(table)
+    assert len(scores) == 8
+
+
+def test_accuracy_against_loss_is_fitted_where_there_is_something_to_fit():
+    loss = np.linspace(2, 4, 24)
+    noise = np.random.default_rng(0).normal(0, 0.01, 24)
+    fitted = fit_accuracy(loss, 0.25 + 0.5 / (1 + np.exp((loss - 3) / 0.2)) + noise)
+    assert fitted.informative
+    assert fitted.middle == pytest.approx(3, abs=0.1)
+    assert fitted.rmse < 0.02
+    flat = fit_accuracy(loss, 0.25 + noise)
+    assert not flat.informative
+    with pytest.raises(ValueError, match="needs 8 models"):
+        fit_accuracy(loss[:4], loss[:4])

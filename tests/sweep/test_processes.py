@@ -1,0 +1,138 @@
+"""Runs of two processes each, whose workers, ranks and supervisors are killed: no observation is lost or doubled."""
+
+import os
+import random
+import signal
+import time
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+from killing import start, until, workers
+from sweeps import BASE, write_sweep
+
+from loopscale.errors import InputError
+from loopscale.sweep.spec import read_sweep
+from loopscale.sweep.store import Resources, Store
+
+GRID = "[grid]\nrecurrence = [1, 2]\nseed = [{seeds}]\ntokens = [320, 640]\n[resources]\ngpus = 2\n"
+LOCAL = ("--workers", "1")
+RAY = ("--on", "ray", "--workers", "1")
+SUBMITIT = ("--on", "slurm", "--workers", "1", "--slurm", "cluster=local")
+
+
+def processes_to_kill(folder: Path, kind: str, main: psutil.Popen) -> list[int]:
+    """Return the living processes of a kind while runs are being trained: kills before that would show nothing."""
+    held = workers(folder)
+    if kind == "supervisor":
+        return [main.pid] if held and main.poll() is None else []
+    if kind == "worker":
+        return held
+    with suppress(psutil.NoSuchProcess):
+        return [child.pid for pid in held for child in psutil.Process(pid).children()]
+    return []
+
+
+def disturb(path: Path, kills: dict[str, int], options: tuple[str, ...]) -> Counter:
+    """Run a sweep to its end while its processes are killed at random moments; return how many of each kind were."""
+    folder, draw, killed = read_sweep(path).results, random.Random(0), Counter()
+    main = start(path, *options)
+    while True:
+        time.sleep(draw.uniform(0, 0.5))
+        left = [kind for kind, count in kills.items() if killed[kind] < count]
+        if main.poll() is not None:
+            out, err = main.communicate()
+            if main.returncode == 0:
+                return killed
+            # A busy machine may be too slow to start a Ray cluster in the time that Ray allows.
+            assert main.returncode == -signal.SIGKILL or "no cluster could be started" in err, err + out
+            main = start(path, *options)
+        if left:
+            kind = draw.choice(left)
+            targets = processes_to_kill(folder, kind, main)
+            with suppress(ProcessLookupError, IndexError):
+                os.kill(draw.choice(targets), signal.SIGKILL)
+                killed[kind] += 1
+
+
+def losses(folder: Path) -> dict[tuple[str, int], float]:
+    """Return the loss of every observation, and check that each was recorded once."""
+    with Store(folder) as store:
+        events = Counter((key, what) for _, key, what, _ in store.events())
+        recorded = {(key, tokens): loss for key, tokens, loss, _ in store.observations()}
+    assert all(events[key, f"observed {tokens}"] == 1 for key, tokens in recorded)
+    return recorded
+
+
+def check(tmp_path: Path, seeds: int, kills: dict[str, int], options: tuple[str, ...]) -> None:
+    """Disturb one sweep, leave another alone, and compare their losses bit for bit."""
+    grid = GRID.format(seeds=", ".join(map(str, range(seeds))))
+    disturbed, quiet = write_sweep(tmp_path / "disturbed", grid), write_sweep(tmp_path / "quiet", grid)
+    killed = disturb(disturbed, kills, options)
+    assert not disturb(quiet, {}, LOCAL)
+    # A sweep that ends before all kills were done shows less than it claims.
+    assert killed == Counter(kills)
+    wanted = {(run.key, tokens) for run in read_sweep(quiet).runs for tokens in run.points}
+    assert set(losses(read_sweep(disturbed).results)) == wanted
+    assert losses(read_sweep(disturbed).results) == losses(read_sweep(quiet).results)
+
+
+def test_local_runs_of_two_processes_survive_kills(tmp_path):
+    check(tmp_path, 1, {"worker": 1, "rank": 2, "supervisor": 1}, LOCAL)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [LOCAL, RAY, SUBMITIT], ids=["local", "ray", "submitit"])
+def test_twelve_runs_of_two_processes_survive_twenty_kills_of_each_kind(tmp_path, options):
+    check(tmp_path, 6, {"worker": 20, "rank": 20, "supervisor": 20}, options)
+
+
+def test_a_run_comes_back_with_another_number_of_processes(tmp_path):
+    """A run of two processes is stopped and finished by one: its checkpoints reshard."""
+    path = write_sweep(tmp_path, GRID.format(seeds="0"))
+    folder = read_sweep(path).results
+    main = start(path, *LOCAL)
+    until(lambda: list(folder.glob("runs/*/checkpoints/step-*")) or main.poll() is not None)
+    main.send_signal(signal.SIGINT)
+    assert main.communicate(timeout=300) is not None
+    with Store(folder) as store:
+        assert {run.state for run in store.runs()} <= {"waiting", "done"}
+    main = start(path, *LOCAL, "--processes", "1")
+    out, err = main.communicate()
+    assert (main.returncode, "2/2 runs, 4/4 observations" in out) == (0, True), err
+
+
+@pytest.mark.slow
+def test_a_run_on_two_nodes_of_a_ray_cluster(tmp_path):
+    """Two bundles of a placement group stand for two nodes, each with one process of the run."""
+    path = write_sweep(tmp_path, GRID.format(seeds="0").replace("gpus = 2", "nodes = 2"))
+    main = start(path, *RAY)
+    out, err = main.communicate(timeout=600)
+    assert (main.returncode, "2/2 runs, 4/4 observations" in out) == (0, True), err
+
+
+def test_resources_are_read_per_size_and_checked(tmp_path):
+    sizes = "[sizes.small]\nwidth = 16\n[sizes.large]\nwidth = 32\n[grid]\ntokens = 64\n"
+    needs = "[resources]\ngpus = 1\n[resources.large]\ngpus = 2\nnodes = 1\n"
+    runs = read_sweep(write_sweep(tmp_path, sizes + needs)).runs
+    assert [run.resources for run in runs] == [Resources(1, 1), Resources(2, 1)]
+    for body, said in (
+        (needs.replace("nodes = 1", "nods = 1"), "[resources.large]: unknown field 'nods'"),
+        (needs.replace("gpus = 2", "gpus = 0"), "should be 1 or more"),
+        (needs.replace("gpus = 2", "gpus = 3"), "3 processes ([resources]) cannot share a batch of 2 equally"),
+    ):
+        with pytest.raises(InputError) as error:
+            read_sweep(write_sweep(tmp_path, sizes + body))
+        assert said in str(error.value)
+
+
+def test_more_processes_than_the_machine_has_are_refused(tmp_path):
+    path = write_sweep(
+        tmp_path, "[grid]\ntokens = 4096\n[resources]\ngpus = 64\n", base=BASE.replace("= 2\n", "= 64\n")
+    )
+    main = start(path)
+    _, err = main.communicate()
+    assert (main.returncode, err.count("\n")) == (2, 1)
+    assert "a run needs 64 processes" in err

@@ -1,0 +1,55 @@
+"""The sweeps that come with loopscale: the paper's grid, its case study, a small version, and the micro-sweep."""
+
+import json
+
+import pytest
+from sweeps import write_sweep
+from test_sweep_commands import call
+
+from loopscale.sweep.spec import read_sweep, shipped_sweeps
+
+
+def test_the_papers_sweep_is_450_points_of_90_trunks_on_64_gpus():
+    sweep = read_sweep("paper")
+    assert (len(sweep.runs), sweep.observations) == (90, 450)
+    cells = {(run.cell.size, run.cell.experts, run.cell.recurrence) for run in sweep.runs}
+    sizes, experts, passes = (set(values) for values in zip(*cells, strict=True))
+    assert (sizes, experts, passes) == ({"0.3B", "0.6B", "1.0B"}, {1, 2, 4, 8, 16}, {1, 2, 3, 4, 6, 8})
+    assert {run.resources.processes for run in sweep.runs} == {64}
+    assert {run.config.step_tokens for run in sweep.runs} == {3072 * 2048}
+
+
+def test_the_case_study_has_matched_compute_within_a_percent():
+    code, text = call("plan", "case-study", "--device", "h100", "--json")
+    small, large = json.loads(text)["runs"]
+    assert code == 0
+    assert small["flops"] == pytest.approx(large["flops"], rel=0.01)
+    assert large["flops"] == pytest.approx(1.42e22, rel=0.01)
+    # Per-loop supervision runs the coda and the output head after every pass, which the paper's count leaves out.
+    assert small["real_flops"] > 1.4 * large["real_flops"]
+
+
+def test_every_shipped_sweep_can_be_planned_for_a_device_without_its_text():
+    assert shipped_sweeps() == ("case-study", "micro", "paper", "paper-mini")
+    code, text = call("plan", "paper", "--device", "h100")
+    assert code == 0
+    assert "90 runs, 450 observations" in text
+    assert "closed-form estimate, not measured" in text
+    assert "an assumption: nothing was measured on one" in " ".join(text.split())
+    assert "6 of 90 runs do not fit a h100" in " ".join(text.split())
+    code, text = call("plan", "paper-mini", "--device", "rtx4090", "--json")
+    rows = json.loads(text)["runs"]
+    assert (len(rows), max(row["memory"] for row in rows) < 24e9) == (90, True)
+    assert sum(row["process_seconds"] for row in rows) < 86400
+
+
+def test_a_wrong_name_or_device_is_one_sentence(tmp_path, capsys):
+    path = write_sweep(tmp_path, "[grid]\ntokens = 64\n")
+    for argv, said in (
+        (("plan", "papr"), "(did you mean 'paper'?)"),
+        (("plan", path, "--device", "h10"), "(did you mean 'h100'?)"),
+        (("plan", path, "--device", "h100", "--speed", "1e9"), "give one of them"),
+    ):
+        code, _ = call(*argv)
+        error = capsys.readouterr().err
+        assert (code, error.count("\n"), said in error) == (2, 1, True)
