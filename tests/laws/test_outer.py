@@ -29,6 +29,8 @@ REPEATED = {
     "chinchilla+repetition": CASES["chinchilla"] | {"R_D": 9.0},
     "chinchilla+excess": CASES["chinchilla"] | {"R_D": 9.0, "R_N": 3.0, "N_U": 0.05},
     "joint-moe+repetition": CASES["joint-moe"] | {"R_D": 9.0},
+    "joint-moe+overfit": CASES["joint-moe"] | {"O": 0.02, "nu": 0.7},
+    "chinchilla+overfit": CASES["chinchilla"] | {"O": 0.02, "nu": 0.7},
 }
 CASES |= REPEATED
 N, D, E = np.array([0.05, 0.3, 1.0, 7.0]), np.array([3.0, 100.0, 500.0, 2000.0]), np.array([1.0, 2.0, 8.0, 64.0])
@@ -90,6 +92,27 @@ def test_the_first_repetitions_are_worth_nearly_as_much_as_new_data():
     assert loss[1] - fresh[1] < 0.05 * (fresh[0] - fresh[1])
     assert loss[3] - loss[4] < 0.1 * (loss[0] - loss[3])
     assert np.all(np.diff(loss) < 0)
+
+
+def test_the_published_law_of_repeated_data_is_its_authors_formula():
+    law = published("data-constrained-2023")
+    A, B, c, alpha = np.exp(6.255414), np.exp(7.3049974), np.exp(0.6254804), 0.3526596
+    U, D, N = 1e9, 4e10, 2e9
+    G = (A / B) ** (1 / (2 * alpha))
+    U_N = min(G * (U * G), N)
+    N_eff = U_N + U_N * 5.309743 * (1 - np.exp(-(N / U_N - 1) / 5.309743))
+    D_eff = U + U * 15.387756 * (1 - np.exp(-(D / U - 1) / 15.387756))
+    expected = c + A / N_eff**alpha + B / D_eff**alpha
+    assert law(Points(N, D, unique_tokens=U)) == pytest.approx(expected, rel=1e-6)
+
+
+def test_overfitting_raises_the_loss_of_large_models_on_few_tokens_only():
+    law, c = outer_law("chinchilla+overfit"), CASES["chinchilla+overfit"]
+    epochs = np.array([1.0, 4.0, 64.0, 500.0])
+    small, large = (law.loss_at(c, N, Inputs(N, 0.1 * epochs, 1.0, 1.0, 1.0, 0.0, 0.1)) for N in (0.01, 3.0))
+    assert np.all(np.diff(small) < 0)
+    assert large[3] > large[1] > 0
+    assert large[0] == law.inner.loss(c, 3.0, 0.1, 1.0)
 
 
 def test_repetition_joins_the_looped_law_and_survives_its_file(tmp_path):

@@ -65,7 +65,7 @@ def _runaways(problem: Problem, c: dict[str, float], at_bound: list[str]) -> Ite
 
 
 def _still_terms(problem: Problem, c: dict[str, float]) -> Iterator[str]:
-    x = np.log(effective_experts(problem.E, c["E_start"], c["E_max"])) if problem.outer.uses_experts else 0.0
+    x = np.log(effective_experts(problem.E, c["E_start"], c["E_max"])) if "E_start" in c else 0.0
     slopes = ((Term.SIZE, "gamma", problem.N, "parameter"), (Term.DATA, "zeta", problem.D, "data"))
     for kind, bend, values, term in slopes:
         own = [k.name for k in problem.terms.values() if k.term is kind and k.role is Role.EXPONENT]

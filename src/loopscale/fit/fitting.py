@@ -20,6 +20,7 @@ from loopscale.fit.diagnose import r_squared, robust_deviation, warnings_of, why
 from loopscale.fit.problem import NO_TIES, Problem, build_problem, check_data
 from loopscale.fit.solver import (
     SearchResult,
+    check_finite,
     paper_recipe,
     random_starts,
     search,
@@ -50,6 +51,8 @@ RESAMPLES = 100
 LEAST_DELTA = 1e-6
 """An estimated delta stays above this, so that exact data keep a smooth objective."""
 
+REPEATED, HARMFUL = 1.02, 16.0
+"""Epochs from which the law is chosen with repeated data, and with a loss that rises again."""
 NOTHING: Mapping[str, float] = MappingProxyType({})
 NO_BOUNDS: Mapping[str, tuple[float, float]] = MappingProxyType({})
 
@@ -180,15 +183,17 @@ class Fit:
         R: Any = 1.0,
         loop: Any = None,
         total: Any = None,
+        unique: Any = None,
         level: float = LEVEL,
     ) -> Prediction:
         """Predict the loss of new runs, with a predictive interval and the interval of the law alone.
 
         N and D are counts of parameters and tokens, numbers or text like ``"7B"``; arrays broadcast. N is counted as
         the data count it. ``loop`` (N_loop) is needed where R > 1 and the law has a recurrence mapping, ``total``
-        (N_total) where E > 1 and the mapping depends on sparsity.
+        (N_total) where E > 1 and the mapping depends on sparsity. ``unique`` (U) are the different tokens among D,
+        all of them unless given.
         """
-        sizes = {"loop": loop, "total": total}
+        sizes = {"loop": loop, "total": total, "unique": unique}
         points = Points(
             _counts(N, "N"), _counts(D, "D"), R, E, *(None if v is None else _counts(v, k) for k, v in sizes.items())
         )
@@ -303,6 +308,7 @@ def fit(
     _check_options(delta, starts, resamples)
     check_data(observations, form, recurrence, fixed, tie)
     problem = build_problem(observations, form, recurrence, fixed, bounds, tie)
+    check_finite(problem)
     kind = recipe if isinstance(recipe, Recipe) else choice(Recipe, recipe, "recipe")
     by = _by_paper(problem, warm, delta) if kind is Recipe.PAPER else _by_default(problem, starts, seed, warm, delta)
     label = name or (Path(data).name.split(".")[0] if isinstance(data, str | Path) else "fitted")
@@ -319,12 +325,14 @@ def choose_form(
     points = data.points
     if outer is None:
         outer = "joint-moe" if np.any(points.experts > 1) else "chinchilla"
+        epochs = float(np.max(points.tokens / points.unique))
+        outer += "+overfit" if epochs > HARMFUL else "+repetition" if epochs > REPEATED else ""
     if mapping is None:
         sparse = points.total is not None and bool((points.m < 1).any())
         looped = "sparsity-conditional" if sparse else "bounded"
         mapping = looped if np.any(points.recurrence > 1) else "none"
     return (
-        outer_law(outer) if isinstance(outer, str) else outer,
+        outer_law(outer),
         find_mapping(mapping) if isinstance(mapping, str) else mapping,
     )
 

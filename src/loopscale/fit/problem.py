@@ -300,6 +300,8 @@ def check_data(
         _check_experts(data, mapping, free)
     if mapping.loops:
         _check_recurrence(data, outer, mapping)
+    if outer.uses_unique:
+        _check_repetition(data, free)
     _check_count(data, outer, mapping, free)
 
 
@@ -375,6 +377,16 @@ def _check_recurrence(data: Observations, outer: OuterLaw, mapping: RecurrenceMa
         raise InputError(
             f"{data.source}: every row has R = {R[0]:g}, so the gain from looping cannot be told from size; "
             f"add rows with R = 1, or fit outer={outer.name!r}, mapping='none'"
+        )
+
+
+def _check_repetition(data: Observations, free: list[Coefficient]) -> None:
+    own = _belonging(free, Term.REPETITION)
+    if own and not np.any(data.points.tokens > data.points.unique):
+        missing = "has no column of unique tokens (U)" if data.points.unique_tokens is None else "repeats no token"
+        raise InputError(
+            f"{data.source}: it {missing}, so {_listed(own)} cannot be found; fit a law without repetition, or hold "
+            f"{_listed(own)} fixed"
         )
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from loopscale.arrays import BoolArray, FloatArray, IntArray
+from loopscale.errors import InputError
 from loopscale.fit.problem import Problem
 
 FIRST_REACH, MOST_REACH = 0.1, 0.2
@@ -231,6 +232,17 @@ def typical(problem: Problem) -> dict[str, float]:
     """Return a plausible value for every coefficient, sized by the data; fixed ones keep theirs."""
     fixed = {name: value for name, value in zip(problem.names, problem.values, strict=True) if not np.isnan(value)}
     return problem.form.typical(np.exp(problem.log_loss), problem.x) | fixed
+
+
+def check_finite(problem: Problem) -> None:
+    """Refuse a form that has no finite loss at plausible coefficients: no search could begin."""
+    with np.errstate(all="ignore"):
+        residuals, slopes = problem.linearised(problem.point(typical(problem)))
+    if not (np.isfinite(residuals).all() and np.isfinite(slopes).all()):
+        raise InputError(
+            f"{problem.form}: it gives no finite loss and derivatives on these data at plausible coefficients; "
+            "check the expression, and give bounds"
+        )
 
 
 def random_starts(problem: Problem, count: int, seed: int) -> FloatArray:

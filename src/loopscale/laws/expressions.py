@@ -26,7 +26,7 @@ FUNCTIONS = ("exp", "log", "log10", "sqrt", "tanh")
 LONGEST, MOST_COEFFICIENTS = 500, 20
 _TERMS = {"U": Term.REPETITION, "R": Term.RECURRENCE, "E": Term.EXPERTS, "D": Term.DATA, "N": Term.SIZE}
 """The term of a coefficient by the variables beside it, the most particular first."""
-_BOUNDS = {Role.EXPONENT: (0.0, 2.0), Role.SCALE: (1e-6, 1e4), Role.SHAPE: (-10.0, 10.0)}
+_BOUNDS = {Role.EXPONENT: (0.0, 2.0), Role.SCALE: (1e-6, 1e4), Role.SHAPE: (0.0, 10.0)}
 _IRREDUCIBLE = (0.0, 10.0)
 
 
@@ -50,7 +50,7 @@ class Law(OuterLaw):
 
         Variables are N (effective parameters), D (tokens), E (experts), R (recurrence) and U (unique tokens); a fit
         takes N, D and U in billions. ``bounds`` holds the range that a fit searches for a coefficient. Without it an
-        exponent is searched over 2 on the side where loss falls, a scale from 1e-6 to 1e4, and a constant from 0 to 10.
+        exponent is searched over 2 on the side where loss falls, a scale from 1e-6 to 1e4, and others from 0 to 10.
         """
         return cls(expression, tuple((name, float(low), float(high)) for name, (low, high) in (bounds or {}).items()))
 
@@ -139,7 +139,7 @@ class _Tree:
         at = {"N": np.log(x.N), "D": np.log(x.D), "E": x.E, "R": x.R, "U": np.log(x.D if x.U is None else x.U)}
         known = {self.symbols[name]: value for name, value in values.items()}
         known |= {self.symbols[name]: float(np.mean(value)) for name, value in at.items()}
-        return float(summand.subs(known))
+        return _real(summand.subs(known))
 
 
 @lru_cache(maxsize=64)
@@ -152,7 +152,9 @@ def _tree(expression: str) -> _Tree:
     logs = {name: sympy.Symbol(f"x{name}", real=True) for name in VARIABLES}
     bases = {name: sympy.exp(logs[name]) if name in "NDU" else logs[name] for name in VARIABLES}
     whole = _built(_parsed(expression).body, symbols | bases, sympy)
-    terms = sympy.Add.make_args(whole)
+    if whole.has(sympy.I, sympy.zoo, sympy.nan, sympy.oo):
+        raise InputError(f"expression {shown(expression)} divides by zero or leaves the real numbers")
+    terms = sympy.Add.make_args(sympy.expand_mul(whole))
     arguments = [*symbols.values(), *logs.values()]
     by_N, by_D = (sympy.diff(whole, logs[name]) * sympy.exp(-logs[name]) for name in "ND")
     slopes = [whole, by_N, by_D, *(sympy.diff(whole, symbol) for symbol in symbols.values())]
@@ -283,7 +285,13 @@ def _rises(summand: Any, tree: _Tree) -> bool:
     values = {symbol: 0.3 for name, symbol in tree.symbols.items() if name not in VARIABLES}
     at = {tree.symbols[name]: 1.0 for name in VARIABLES}
     slope = sum(summand.diff(tree.symbols[name]) for name in VARIABLES)
-    return bool(float(slope.subs(values | at)) > 0)
+    return _real(slope.subs(values | at)) > 0
+
+
+def _real(number: Any) -> float:
+    """Return a number of sympy as a float; one that is not real is not a number here."""
+    value = complex(number)
+    return value.real if value.imag == 0 else math.nan
 
 
 def _written(variables: set[str]) -> str:

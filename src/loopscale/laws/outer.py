@@ -409,6 +409,63 @@ class Repeated(OuterLaw):
         return self.inner.typical(loss, N, D, E) | {term.name: term.typical for term in own if term.typical is not None}
 
 
+O = Coefficient("O", 1e-9, 1e2, "size of the overfitting term", Term.REPETITION, typical=0.01, positive=True)  # noqa: E741
+NU = Coefficient("nu", 0.05, 4.0, "exponent of the overfitting term", Term.REPETITION, Role.SHAPE, 0.6, positive=True)
+
+
+class Overfit(OuterLaw):
+    """Any outer law plus O ((N / U) (D / U - 1))^nu: loss that rises again when a large model repeats few tokens.
+
+    The term is zero while every token is new. Repeated data lose their value in :class:`Repeated`, but never harm.
+    """
+
+    uses_unique = True
+
+    def __init__(self, inner: OuterLaw) -> None:
+        self.inner, self.name, self.title = inner, f"{inner.name}+overfit", f"{inner.title} with overfitting"
+        self.coefficients = (*inner.coefficients, O, NU)
+        self.uses_experts, self.uses_tokens = inner.uses_experts, inner.uses_tokens
+
+    def loss(self, c: Values, N: Any, D: Any, E: Any) -> Any:
+        """Return the loss where every token is seen once."""
+        return self.inner.loss(c, N, D, E)
+
+    def gradient(self, c: Values, N: Any, D: Any, E: Any) -> Gradient:
+        return self.gradient_at(c, N, Inputs(N, D, E, 1.0, 1.0, 0.0, D))
+
+    def loss_at(self, c: Values, N: Any, x: Inputs) -> Any:
+        return self.inner.loss(c, N, x.D, x.E) + c["O"] * self._power(c, N, x)[0]
+
+    def gradient_at(self, c: Values, N: Any, x: Inputs) -> Gradient:
+        loss, by, by_N = self.inner.gradient(c, N, x.D, x.E)
+        power, log = self._power(c, N, x)
+        by |= {"O": power, "nu": c["O"] * power * log}
+        return Gradient(loss + c["O"] * power, by, by_N + c["O"] * c["nu"] * power / N)
+
+    def token_slope(self, c: Values, N: Any, D: Any, E: Any) -> Any:
+        return self.inner.token_slope(c, N, D, E)
+
+    def rescaled(self, c: Values, parameters: float, tokens: float) -> dict[str, Any]:
+        return self.inner.rescaled(c, parameters, tokens) | {"O": c["O"] * (parameters / tokens) ** c["nu"]}
+
+    def at_one_expert(self, c: Values) -> tuple[OuterLaw, dict[str, Any]]:
+        inner, values = self.inner.at_one_expert(c)
+        return Overfit(inner), values | {"O": c["O"], "nu": c["nu"]}
+
+    def equation(self, c: Values) -> str:
+        return f"{self.inner.equation(c)} + {c['O']:.4g} (N/U (D/U - 1))^{c['nu']:.4g}"
+
+    def typical(self, loss: Any, N: Any, D: Any, E: Any) -> dict[str, float]:
+        return self.inner.typical(loss, N, D, E) | {"O": 0.01, "nu": 0.6}
+
+    @staticmethod
+    def _power(c: Values, N: Any, x: Inputs) -> tuple[Any, Any]:
+        """Return ((N / U) (D / U - 1))^nu and the logarithm of its base; both zero where no token is repeated."""
+        repeated = np.real(x.D) > np.real(x.U)
+        log = np.where(repeated, np.log(N / x.U) + np.log(np.where(repeated, x.D / x.U - 1.0, 1.0)), 0.0)
+        return np.where(repeated, np.exp(c["nu"] * log), 0.0), log
+
+
 class _Saturated(NamedTuple):
     """An effective amount and its derivatives: by the amount itself, by the knee, by the scale."""
 
@@ -433,7 +490,10 @@ def _saturated(amount: Any, knee: Any, scale: Any) -> _Saturated:
 
 
 _SIMPLE: tuple[OuterLaw, ...] = (Chinchilla(), JointMoE(), Routed(), Kaplan(), Interaction())
-_REPEATED = (Repeated(Chinchilla()), Repeated(Chinchilla(), excess=True), Repeated(JointMoE()))
+_REPEATED: tuple[OuterLaw, ...] = (
+    Repeated(Chinchilla()), Repeated(Chinchilla(), excess=True), Repeated(JointMoE()), Overfit(Chinchilla()),
+    Overfit(JointMoE()),
+)  # fmt: skip
 OUTER_LAWS: dict[str, OuterLaw] = {law.name: law for law in (*_SIMPLE, *_REPEATED)}
 
 

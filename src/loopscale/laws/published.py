@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -12,7 +13,7 @@ from loopscale.errors import InputError, nearest, shown
 from loopscale.files import is_file, read_json
 from loopscale.laws.forms import NoRecurrence, PowerLaw, SparsityConditional
 from loopscale.laws.law import AXES, BILLIONS, RAW, Counting, FittedRange, ScalingLaw
-from loopscale.laws.outer import Chinchilla, JointMoE, Routed
+from loopscale.laws.outer import Chinchilla, JointMoE, Kaplan, Repeated, Routed
 from loopscale.loading import load
 from loopscale.tables import Table
 
@@ -109,6 +110,36 @@ _SETS = (
         "published figure. Losses are of its own tokenizer and data.",
         rmse=0.0102,
         fitted_range=FittedRange(size=(1.09e7, 1.137e9), tokens=(3.24e8, 7.97e9), experts=(1, 1), recurrence=(1, 8)),
+    ),
+    ScalingLaw(
+        outer=Repeated(Chinchilla(), excess=True),
+        mapping=NoRecurrence(),
+        # The source prints the logarithms of A, B and c. With alpha = beta its compute-optimal model of U unique
+        # tokens has (A / B)^(1 / alpha) U parameters, which is N_U here.
+        coefficients={
+            "A": math.exp(6.255414), "alpha": -0.3526596, "B": math.exp(7.3049974), "beta": -0.3526596,
+            "c": math.exp(0.6254804), "R_D": 15.387756, "R_N": 5.309743,
+            "N_U": math.exp((6.255414 - 7.3049974) / 0.3526596),
+        },
+        units=RAW,
+        counts=Counting.WITH_EMBEDDINGS,
+        name="data-constrained-2023",
+        source="Muennighoff et al. 2023, Scaling Data-Constrained Language Models, appendix A",
+        note="For tokens that are seen several times; without a number of unique tokens every token counts as new. "
+        "Exponents are tied. Runs whose loss rises again with many epochs lie above it.",
+        fitted_range=FittedRange(size=(7e6, 9e9), tokens=(1e8, 9e11), experts=(1, 1), recurrence=(1, 1)),
+    ),
+    ScalingLaw(
+        outer=Kaplan(),
+        mapping=NoRecurrence(),
+        coefficients={"N_c": 6.4e13, "alpha_N": 0.076, "D_c": 1.8e13, "alpha_D": 0.103},
+        units=RAW,
+        counts=Counting.WITHOUT_EMBEDDINGS,
+        name="kaplan-2020",
+        source="Kaplan et al. 2020, Scaling Laws for Neural Language Models, table 2",
+        note="Models stopped early on data of size D, without learning-rate schedules matched to D: later work finds "
+        "that it asks for too large models.",
+        fitted_range=FittedRange(size=(768, 1.5e9), tokens=(2.2e7, 2.3e10), experts=(1, 1), recurrence=(1, 1)),
     ),
 )  # fmt: skip
 

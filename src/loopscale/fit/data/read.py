@@ -165,8 +165,8 @@ def _outside(value: float, low: float, high: float) -> float:
 
 SYMBOLS = {
     "active": "N_act", "loop": "N_loop", "total": "N_total", "once": "N_once", "experts": "E", "top_k": "k",
-    "recurrence": "R", "tokens": "D", "flops": "FLOPs", "loss": "loss", "run": "run", "step": "step",
-    "finished": "finished",
+    "recurrence": "R", "tokens": "D", "unique_tokens": "U", "flops": "FLOPs", "loss": "loss", "run": "run",
+    "step": "step", "finished": "finished",
 }  # fmt: skip
 """Each field and how messages call it."""
 
@@ -186,6 +186,7 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
         "d", "tokens", "n_tokens", "num_tokens", "train_tokens", "training_tokens", "tokens_seen", "data",
         "dataset_size",
     ),
+    "unique_tokens": ("u", "unique_tokens", "unique", "n_unique_tokens", "num_unique_tokens", "unique_data"),
     "flops": ("flops", "flop", "training_flop", "training_flops", "train_flops", "compute"),
     "loss": (
         "loss", "val_loss", "valid_loss", "validation_loss", "loss_validation", "eval_loss", "test_loss", "final_loss",
@@ -203,7 +204,7 @@ _UNITS = {
     "k": 1e3, "thousand": 1e3, "thousands": 1e3, "t": 1e12, "trillion": 1e12, "trillions": 1e12,
     "raw": 1.0, "count": 1.0,
 }  # fmt: skip
-_COUNTED = ("active", "loop", "total", "once", "tokens")
+_COUNTED = ("active", "loop", "total", "once", "tokens", "unique_tokens")
 """Fields whose header may state a unit."""
 
 
@@ -297,6 +298,7 @@ _SCALE = {"k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
 _FINISHED = {"1", "true", "yes", "y", "finished", "done", "complete", "completed", "success", "succeeded", "final"}
 _WANTED = {
     "active": "above zero", "tokens": "above zero", "flops": "above zero", "loss": "above zero", "total": "above zero",
+    "unique_tokens": "above zero",
     "top_k": "1 or more", "recurrence": "1 or more", "experts": "1 or more", "loop": "zero or more",
     "once": "zero or more", "step": "zero or more",
 }  # fmt: skip
@@ -358,7 +360,7 @@ def _number(cell: Any) -> tuple[float, bool] | None:
 
 
 SIZES = ("active", "loop", "total", "once")
-COUNTS = (*SIZES, "tokens")
+COUNTS = (*SIZES, "tokens", "unique_tokens")
 
 
 @dataclass(frozen=True, eq=False)
@@ -433,13 +435,14 @@ class _Reader:
         self._compare("total", total, active, above=False)
         if total is None and (experts > 1).any():
             self.notes.append("no N_total: mappings that depend on m = N_act / N_total cannot be fitted")
-        return Points(active, self._tokens(active, R, loop), R, experts, loop, total)
+        tokens = self._tokens(active, R, loop)
+        return Points(active, tokens, R, experts, loop, total, self._filled("unique_tokens", tokens))
 
     def runs(self, points: Points) -> NDArray[np.str_]:
         """Return the run of each row: as named, or all rows that agree on everything but D."""
         if "run" in self.columns:
             return texts(self.table[self.columns["run"].name])
-        given = (points.active, points.recurrence, points.experts, points.loop, points.total)
+        given = (points.active, points.recurrence, points.experts, points.loop, points.total, points.unique_tokens)
         table = np.stack([each for each in given if each is not None], axis=1)
         _, which = np.unique(table, axis=0, return_inverse=True)
         count = int(which.max()) + 1
@@ -539,7 +542,8 @@ class _Reader:
         tokens = _positive(self.values["tokens"]) if "tokens" in known else 20 * active
         unit_N, unit_D = detect_units(active, tokens, known[size], known.get("tokens", 1.0))
         sizes = {name: size_unit(_positive(self.values[name]), active * unit_N, unit_N) for name in unknown}
-        return sizes | {name: unit for name, unit in ((size, unit_N), ("tokens", unit_D)) if name in unknown}
+        whole = ((size, unit_N), ("tokens", unit_D), ("unique_tokens", unit_D))
+        return sizes | {name: unit for name, unit in whole if name in unknown}
 
 
 def _positive(values: FloatArray) -> FloatArray:
@@ -587,7 +591,9 @@ class Observations:
     def __post_init__(self) -> None:
         count = len(self.loss)
         p = self.points
-        given = (p.active, p.tokens, p.recurrence, p.experts, p.loop, p.total, self.run, self.finished)
+        given = (
+            p.active, p.tokens, p.recurrence, p.experts, p.loop, p.total, p.unique_tokens, self.run, self.finished,
+        )  # fmt: skip
         if any(each is not None and np.shape(each) != (count,) for each in given):
             raise InputError(
                 f"{self.source}: points, run and finished should all have one entry for each of {count} losses"
@@ -609,15 +615,7 @@ class Observations:
 
     def where(self, chosen: BoolArray | IntArray | slice) -> Observations:
         """Return the chosen rows only, by mask or by index (an index may repeat)."""
-        p = self.points
-        points = Points(
-            p.active[chosen],
-            p.tokens[chosen],
-            p.recurrence[chosen],
-            p.experts[chosen],
-            None if p.loop is None else p.loop[chosen],
-            None if p.total is None else p.total[chosen],
-        )
+        points = self.points.rows(chosen)
         finished = None if self.finished is None else self.finished[chosen]
         return replace(self, points=points, loss=self.loss[chosen], run=self.run[chosen], finished=finished)
 
@@ -698,6 +696,7 @@ class Observations:
         columns |= {} if p.loop is None else {"N_loop (raw)": p.loop}
         columns |= {} if p.total is None else {"N_total (raw)": p.total}
         columns |= {"D (raw)": p.tokens, "loss": self.loss}
+        columns |= {} if p.unique_tokens is None else {"U (raw)": p.unique_tokens}
         columns |= {} if self.finished is None else {"finished": self.finished}
         return {name: np.asarray(column).tolist() for name, column in columns.items()}
 
