@@ -189,6 +189,7 @@ VERBS = {
     "matched": "Compare two designs at equal compute, parameters and KV memory.",
     "fit": "Fit a law with calibrated intervals to your own sweep.",
     "compare": "Compare how well recurrence mappings predict held-out runs.",
+    "isoflop": "The best size at each budget from isoFLOP parabolas, with exponents.",
     "next": "Choose the runs that would reduce a plan's uncertainty most per FLOP.",
     "figures": "Draw the paper's kinds of figures from any law, sweep and results.",
     "report": "Write a one-page report of a fit, a plan, a sweep or an evaluation.",

@@ -16,6 +16,7 @@ from loopscale.cli import (
     INTEGERS,
     RUNG_LIST,
     WHOLE,
+    Quantity,
     console,
     output_options,
     print_json,
@@ -26,13 +27,21 @@ from loopscale.files import is_file, read_json
 from loopscale.fit import Observations, Recipe, Scheme, fit
 from loopscale.fit.compare import compare, differences, table
 from loopscale.fit.data.public import SWEEP_RECURRENCES, simulate_sweep
-from loopscale.laws import MAPPINGS, OUTER_LAWS, Counting
+from loopscale.laws import MAPPINGS, OUTER_LAWS, Counting, outer_law
 from loopscale.next.candidates import RECURRENCES, Goal, Target, ladder_candidates
 from loopscale.next.choose import MOST_RUNS, next_runs
 from loopscale.quantities import parse_count
 from loopscale.report import check_report_path
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _outer(text: str) -> str:
+    outer_law(text)
+    return text
+
+
+OUTER = Quantity("NAME|EXPRESSION", _outer)
 
 
 def data_options(function: F) -> F:
@@ -92,7 +101,10 @@ def form_options(function: F) -> F:
     """Add ``--outer`` and the options of the fit itself."""
     options = (
         click.option(
-            "--outer", type=click.Choice(list(OUTER_LAWS)), help="Outer law.  [default: what the data call for]"
+            "--outer",
+            type=OUTER,
+            help=f"Outer law: {', '.join(OUTER_LAWS)}, or an expression like 'c + A/N**alpha + B/D**beta'.  "
+            "[default: what the data call for]",
         ),
         click.option("--fix", multiple=True, metavar="NAME=VALUE", help="Hold a coefficient, like c=1.5."),
         click.option("--bound", multiple=True, metavar="NAME=LOW:HIGH", help="Search a coefficient in this range."),
