@@ -17,8 +17,9 @@ import numpy as np
 from loopscale.architecture import rung
 from loopscale.errors import InputError
 from loopscale.fit.data.public import simulate_sweep, stacked
+from loopscale.fit.diagnose import coefficient_intervals
 from loopscale.fit.fitting import fit
-from loopscale.fit.uncertainty import Scheme, coefficient_intervals, law_interval
+from loopscale.fit.solver import Scheme
 from loopscale.laws import Points, published
 from loopscale.tables import Table
 
@@ -70,7 +71,7 @@ def coverage_trial(seed: int, setting: Setting) -> list[Interval]:
         again = fitted.resample(setting.count, scheme=scheme, seed=seed, workers=1)
         spans = coefficient_intervals(again, setting.level)
         found += [Interval(seed, scheme, name, truth.coefficients[name], *spans[name]) for name in COEFFICIENTS]
-        low, high = law_interval(again.law, points, setting.level)
+        low, high = again.law.interval(points, setting.level)
         names = [f"{size} E={E} R={R} D={D / 1e9:g}B" for size, E, R, D in PLACES]
         rows = zip(names, losses.tolist(), low.tolist(), high.tolist(), strict=True)
         found += [Interval(seed, scheme, *row) for row in rows]

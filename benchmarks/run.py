@@ -9,6 +9,8 @@ BENCHMARKS = {
     "plan": "plan_speed",
     "fit": "fit_speed",
     "next runs": "next_runs",
+    "backtests": "backtests",
+    "warnings": "warning_trials",
     "model": "model_speed",
     "data": "data_speed",
     "train": "train_speed",

@@ -8,8 +8,8 @@ import pytest
 
 from loopscale.fit import fit as resampled_fit
 from loopscale.fit import load_public
+from loopscale.fit.diagnose import coefficient_intervals
 from loopscale.fit.solver import random_starts, search
-from loopscale.fit.uncertainty import coefficient_intervals
 from loopscale.laws import RAW
 
 pytestmark = pytest.mark.skipif(

@@ -16,7 +16,7 @@ from loopscale.figures import (
     residuals,
 )
 from loopscale.fit import fit, simulate_sweep
-from loopscale.fit.uncertainty import coefficient_intervals
+from loopscale.fit.diagnose import coefficient_intervals
 from loopscale.laws import published
 
 

@@ -11,7 +11,7 @@ from design_trials import simulate_design
 from loopscale.architecture import at_width, rung
 from loopscale.errors import InputError
 from loopscale.fit.data.public import simulate_sweep
-from loopscale.fit.uncertainty import Noise
+from loopscale.fit.diagnose import Noise
 from loopscale.laws import Counting, Points, published
 from loopscale.next.candidates import Goal, Target, ladder_candidates, run_candidates
 from loopscale.next.choose import next_runs

@@ -15,8 +15,7 @@ from loopscale.fit import (
     simulate_sweep,
     unidentified,
 )
-from loopscale.fit.diagnose import mid_schedule
-from loopscale.fit.uncertainty import fit_covariance
+from loopscale.fit.diagnose import fit_covariance, mid_schedule
 from loopscale.laws import Counting, published
 
 SWEEP = simulate_sweep()

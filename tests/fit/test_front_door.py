@@ -87,7 +87,7 @@ def test_a_law_file_is_no_fit(fitted, tmp_path):
 
 
 def test_planned_runs_load_as_saved(tmp_path):
-    from loopscale.fit.uncertainty import Noise
+    from loopscale.fit.diagnose import Noise
 
     run = PlannedRun("0.3B", 1.7e8, 1.0, 2, 1e11, 1e20, 1e20, 0.01)
     chosen = NextRuns((run,), Goal.CHOICE, 1e21, 0.02, 0.01, Noise(0.001, 0.0), 5, 1)

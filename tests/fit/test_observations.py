@@ -143,18 +143,25 @@ def test_flops_give_the_tokens_where_no_column_does():
     assert "D = FLOPs / (6 N_unroll)" in read.notes
 
 
-def test_rows_that_differ_only_in_tokens_are_one_run():
-    read = Observations.from_frame(frame(run=None))
+def test_rows_without_run_names_are_runs_of_their_own():
+    read = Observations.from_frame(frame().drop(columns="run"))
+    assert len(read.runs) == 3
+    assert any("every row is taken as a run of its own" in note for note in read.notes)
+
+
+def test_a_step_column_or_many_rows_of_one_model_make_checkpoints():
+    stepped = Observations.from_frame(frame(step=[100, 50, 100]).drop(columns="run"))
+    assert len(stepped.runs) == 2
+    many = pd.DataFrame({"N": [1e8] * 12 + [4e8] * 12, "D": [*np.linspace(1e9, 2e10, 12)] * 2, "loss": 3.0})
+    read = Observations.from_frame(many)
     assert len(read.runs) == 2
-    assert read.run[1] == read.run[2]
-    assert any("one run (2 runs)" in note for note in read.notes)
+    assert any("checkpoints of one run (2 runs)" in note for note in read.notes)
 
 
-def test_earlier_steps_of_a_run_are_in_mid_schedule():
-    read = Observations.from_frame(frame(step=[100, 50, 100]))
-    assert read.finished is not None
-    assert read.finished.tolist() == [True, False, True]
-    assert "1 of 3 rows are not final losses of their run" in read.notes
+def test_steps_alone_do_not_tell_whether_the_rate_was_annealed():
+    assert Observations.from_frame(frame(step=[100, 50, 100])).finished is None
+    annealed = Observations.from_frame(frame(step=[100, 50, 100], annealed=["yes", "yes", "yes"]))
+    assert annealed.finished.all()
 
 
 def test_a_status_tells_finished_runs():
@@ -165,7 +172,9 @@ def test_a_status_tells_finished_runs():
 
 def test_repeated_rows_are_counted():
     twice = pd.concat([frame(), frame().tail(1)])
-    assert "1 rows repeat another row exactly; they count twice" in Observations.from_frame(twice).notes
+    read = Observations.from_frame(twice)
+    assert len(read) == 3
+    assert "1 rows repeat another row exactly; each row counts once" in read.notes
 
 
 def test_empty_cells_pass_only_where_the_row_can_do_without():

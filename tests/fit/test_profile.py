@@ -6,7 +6,7 @@ from plain import fit
 
 from loopscale.errors import InputError
 from loopscale.fit import likelihood_profile, simulate_sweep
-from loopscale.fit.uncertainty import coefficient_intervals
+from loopscale.fit.diagnose import coefficient_intervals
 
 SWEEP = simulate_sweep(noise=0.0026, run_noise=0.0026)
 

@@ -11,8 +11,8 @@ from plain import fit
 
 from loopscale.errors import InputError
 from loopscale.fit import Scheme, simulate_sweep
+from loopscale.fit.diagnose import coefficient_intervals
 from loopscale.fit.solver import search, staged_start
-from loopscale.fit.uncertainty import coefficient_intervals, law_interval
 from loopscale.laws import ScalingLaw, published
 
 SWEEP = simulate_sweep(noise=0.0026, run_noise=0.0026)
@@ -56,7 +56,7 @@ def test_intervals_surround_the_estimate_and_widen_with_the_level(fitted, resamp
 
 def test_predictions_have_an_interval_at_any_points(fitted, resampled):
     points = SWEEP.where(slice(0, 24)).points
-    low, high = law_interval(resampled.law, points)
+    low, high = resampled.law.interval(points)
     assert low.shape == high.shape == (24,)
     assert ((low < fitted.law(points)) & (fitted.law(points) < high)).all()
     assert 0.0005 < np.mean(high - low) < 0.01
@@ -127,7 +127,7 @@ def test_intervals_without_resamples_say_what_to_do(fitted):
     with pytest.raises(InputError, match=r"call fit\.resample\(\)"):
         coefficient_intervals(fitted)
     with pytest.raises(InputError, match="fit it with resampling first"):
-        law_interval(fitted.law, SWEEP.points)
+        fitted.law.interval(SWEEP.points)
 
 
 @pytest.mark.parametrize(
@@ -150,6 +150,6 @@ def test_nominal_90_percent_intervals_cover_about_that_often():
     for seed in range(40):
         sweep = simulate_sweep(noise=0.0026, run_noise=0.0026, seed=seed)
         again = fit(sweep, starts=2).resample(80, seed=seed, workers=1)
-        low, high = law_interval(again.law, sweep.points)
+        low, high = again.law.interval(sweep.points)
         hits.append(np.mean((low <= truth(sweep.points)) & (truth(sweep.points) <= high)))
     assert 0.82 <= np.mean(hits) <= 0.97

@@ -188,6 +188,7 @@ VERBS = {
     "profile": "Show how loss and the best choice change along one axis.",
     "matched": "Compare two designs at equal compute, parameters and KV memory.",
     "fit": "Fit a law with calibrated intervals to your own sweep.",
+    "backtest": "Hide the largest runs, predict them from the rest, and check the intervals.",
     "compare": "Compare how well recurrence mappings predict held-out runs.",
     "isoflop": "The best size at each budget from isoFLOP parabolas, with exponents.",
     "next": "Choose the runs that would reduce a plan's uncertainty most per FLOP.",
@@ -208,6 +209,7 @@ VERBS = {
 MODULES = {
     "predict": "plan",
     "matched": "profile",
+    "backtest": "fit",
     "compare": "fit",
     "next": "fit",
     "report": "figures",

@@ -1,10 +1,12 @@
-"""``loopscale fit``, ``compare`` and ``next``."""
+"""``loopscale fit``, ``backtest``, ``compare`` and ``next``."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import click
 
@@ -25,6 +27,7 @@ from loopscale.cli import (
 from loopscale.errors import InputError, shown
 from loopscale.files import is_file, read_json
 from loopscale.fit import Observations, Recipe, Scheme, fit
+from loopscale.fit.backtest import DECADES, backtest, rich_table
 from loopscale.fit.compare import compare, differences, table
 from loopscale.fit.data.public import SWEEP_RECURRENCES, simulate_sweep
 from loopscale.laws import MAPPINGS, OUTER_LAWS, Counting, outer_law
@@ -44,6 +47,43 @@ def _outer(text: str) -> str:
 OUTER = Quantity("NAME|EXPRESSION", _outer)
 
 
+_IN_OPTIONS = (
+    (re.compile(r"columns=\{'(\w+)': \.\.\.\}"), r"--columns \1=NAME"),
+    (re.compile(r"fixed=\{'(\w+)': value\}"), r"--fix \1=VALUE"),
+    (re.compile(r"\bouter='([\w-]+)'"), r"--outer \1"),
+    (re.compile(r"\bmapping='([\w-]+)'"), r"--mapping \1"),
+    (re.compile(r"\bwith fixed\b"), "with --fix"),
+    (re.compile(r"\bleave some of them out of fixed\b"), "leave some of them out of --fix"),
+    (re.compile(r"^fixed:|(?<= )fixed:"), "--fix:"),
+    (re.compile(r"^bounds:|(?<= )bounds:"), "--bound:"),
+    (re.compile(r"^tie:"), "--tie:"),
+    (re.compile(r"\btie the exponents \(alpha=beta\)"), "tie the exponents with --tie alpha=beta"),
+    (re.compile(r"\bstate units to overrule\b"), "--units overrules it"),
+    (re.compile(r"\bstate the unit of the column\b"), "state the unit with --units"),
+)
+"""How sentences of the library are put in terms of the command line."""
+
+
+def in_options(text: str) -> str:
+    """Return a sentence with arguments of Python written as options."""
+    for pattern, option in _IN_OPTIONS:
+        text = pattern.sub(option, text)
+    return text
+
+
+def command_terms(function: F) -> F:
+    """Let errors of a command speak of its options."""
+
+    @wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except InputError as error:
+            raise InputError(in_options(str(error))) from None
+
+    return cast(F, run)
+
+
 def data_options(function: F) -> F:
     """Add RUNS and the options that say how to read it."""
     return click.argument("runs", type=click.Path())(reading_options(function))
@@ -57,10 +97,10 @@ def reading_options(function: F) -> F:
         click.option(
             "--counts",
             type=click.Choice([each.value for each in Counting]),
-            default=Counting.WITHOUT_EMBEDDINGS.value,
-            show_default=True,
-            help="What the file's parameter counts include.",
+            help="What the file's parameter counts include.  [default: taken as without-embeddings]",
         ),
+        click.option("--keep", metavar="EXPRESSION", help='Rows to use, like "D/N >= 20" or "width == 512".'),
+        click.option("--best-of", is_flag=True, help="Use the lowest loss of each model and token count."),
         click.option(
             "--simulated-noise",
             type=click.FloatRange(0, 1),
@@ -85,16 +125,22 @@ def read_runs(
     runs: str,
     columns: tuple[str, ...],
     units: tuple[str, ...],
-    counts: str,
+    counts: str | None,
+    keep: str | None,
+    best_of: bool,
     simulated_noise: float,
     simulated_recurrence: tuple[int, ...],
 ) -> Observations:
     """Return the sweep that RUNS names: a file, `simulated`, the shipped `micro`, or a public sweep."""
     if runs == "simulated" and not is_file(runs):
-        return simulate_sweep(noise=simulated_noise, recurrences=simulated_recurrence)
+        sweep = simulate_sweep(noise=simulated_noise, recurrences=simulated_recurrence)
+        return Observations.of(sweep, keep=keep, best_of=best_of)
     named = dict(_pair(each, "--columns") for each in columns)
     scaled = {name: parse_count(value, f"--units {name}") for name, value in (_pair(each, "--units") for each in units)}
-    return Observations.of(runs, columns=named or None, units=scaled or None, counts=Counting(counts))
+    kind = None if counts is None else Counting(counts)
+    return Observations.of(
+        runs, columns=named or None, units=scaled or None, counts=kind, keep=keep, best_of=best_of
+    )  # fmt: skip
 
 
 def form_options(function: F) -> F:
@@ -107,6 +153,7 @@ def form_options(function: F) -> F:
             "[default: what the data call for]",
         ),
         click.option("--fix", multiple=True, metavar="NAME=VALUE", help="Hold a coefficient, like c=1.5."),
+        click.option("--tie", multiple=True, metavar="NAME=NAME", help="Tie two coefficients, like alpha=beta."),
         click.option("--bound", multiple=True, metavar="NAME=LOW:HIGH", help="Search a coefficient in this range."),
         click.option(
             "--delta",
@@ -127,6 +174,7 @@ def take_procedure(given: dict[str, Any]) -> dict[str, Any]:
     """Take the options of :func:`form_options` out of ``given``; return the keyword arguments of ``fit`` they state."""
     fix, bound = given.pop("fix"), given.pop("bound")
     return {
+        "tie": dict(_pair(each, "--tie") for each in given.pop("tie")),
         "fixed": {name: _number(value, f"--fix {name}") for name, value in (_pair(each, "--fix") for each in fix)},
         "bounds": {name: _range(value, name) for name, value in (_pair(each, "--bound") for each in bound)},
         "delta": _delta(given.pop("delta")),
@@ -189,6 +237,7 @@ def _delta(text: str) -> float | None:
 )
 @form_options
 @output_options
+@command_terms
 def compare_command(
     slices: tuple[str, ...],
     mappings: tuple[str, ...],
@@ -220,6 +269,75 @@ def compare_command(
         for note in (*observations.notes, *result.notes):
             out.print(note, highlight=False)
         out.print(table(result), differences(result), sep="\n")
+
+
+@click.command("backtest")
+@data_options
+@click.option(
+    "--decades",
+    type=click.FloatRange(0, min_open=True),
+    default=DECADES,
+    show_default=True,
+    help="Hide this many decades of the largest training compute.",
+)
+@click.option("--hold-out", metavar="SLICE", help='Hide these rows instead, like "C>1e21", N>1B, D>400B, R=16 or E=16.')
+@click.option(
+    "--level",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    default=0.9,
+    show_default=True,
+    help="Share that intervals should cover.",
+)
+@click.option("--mapping", type=click.Choice(list(MAPPINGS)), help="Recurrence mapping.  [default: from the data]")
+@click.option("--resamples", type=click.IntRange(2, 100_000), default=100, show_default=True, help="How many refits.")
+@click.option("--figure", type=click.Path(), help="Save a figure of errors and intervals, as .png, .svg or .pdf.")
+@form_options
+@output_options
+@command_terms
+def backtest_command(
+    decades: float,
+    hold_out: str | None,
+    level: float,
+    mapping: str | None,
+    resamples: int,
+    figure: str | None,
+    outer: str | None,
+    as_json: bool,
+    as_csv: bool,
+    **given: Any,
+) -> None:
+    """Hide the largest runs, fit the rest, and say how far off and how well covered the predictions are.
+
+    \b
+    loopscale backtest runs.csv
+    loopscale backtest runs.csv --hold-out "C>1e21" --keep "D/N >= 20" --figure backtest.png
+    """
+    settings = take_procedure(given)
+    observations = read_runs(**given)
+    text_output = not (as_json or as_csv)
+    with progress_bar("Refitting resampled data", resamples) as progress:
+        result = backtest(
+            observations, decades=decades, hold_out=hold_out, level=level, rolling=text_output, resamples=resamples,
+            progress=progress, outer=outer, mapping=mapping, **settings,
+        )  # fmt: skip
+    if figure is not None:
+        save_figure(result.plot(), figure)
+    if as_json:
+        print_json(result.to_dict())
+    elif as_csv:
+        click.echo(result.table().csv(), nl=False)
+    else:
+        click.echo(result.summary())
+        if result.origins:
+            console().print(rich_table(result.origins))
+
+
+def save_figure(figure: Any, path: str) -> None:
+    """Write a figure; a file that cannot be written is one sentence."""
+    try:
+        figure.savefig(path, dpi=150)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: the figure cannot be written: {error}") from None
 
 
 @click.command("next")
@@ -258,6 +376,7 @@ def compare_command(
 )
 @form_options
 @output_options
+@command_terms
 def next_command(
     budget: float,
     plan_path: str,
@@ -333,6 +452,7 @@ def next_command(
 @click.option("--out", type=click.Path(), help="Save the law, with its resampled laws, as JSON for --law.")
 @click.option("--report", type=click.Path(), help="Save a report with figures, as .html or .md.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for other programs.")
+@command_terms
 def fit_command(
     mapping: str | None,
     outer: str | None,

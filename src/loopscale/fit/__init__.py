@@ -3,10 +3,10 @@
 from loopscale import make_callable
 from loopscale.fit.data.public import load_public, simulate_sweep
 from loopscale.fit.data.read import Observations
-from loopscale.fit.diagnose import outliers, residuals_by_axis, unidentified
+from loopscale.fit.diagnose import intraclass_correlation, outliers, residuals_by_axis, unidentified
 from loopscale.fit.fitting import Fit, Prediction, Recipe, fit
 from loopscale.fit.likelihood import Profile, correlations, identification, likelihood_profile
-from loopscale.fit.uncertainty import Scheme, intraclass_correlation
+from loopscale.fit.solver import Scheme
 
 __all__ = [
     "Fit",

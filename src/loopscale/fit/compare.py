@@ -18,7 +18,7 @@ from loopscale.arrays import BoolArray, FloatArray, IntArray
 from loopscale.errors import InputError, nearest, shown
 from loopscale.fit.data.read import Observations
 from loopscale.fit.fitting import choose_form, fit
-from loopscale.fit.uncertainty import Progress
+from loopscale.fit.solver import Progress
 from loopscale.laws import MAPPINGS, Counting, mapping, outer_law
 from loopscale.quantities import format_count, parse_count
 from loopscale.tables import Table
@@ -26,7 +26,7 @@ from loopscale.tables import Table
 NEAR = 0.01
 """``N=`` and ``D=`` take what lies within 1%: people write three digits of a count."""
 
-_AXES = {"R": "recurrence", "E": "experts", "N": "active", "D": "tokens"}
+_AXES = {"R": "recurrence", "E": "experts", "N": "active", "D": "tokens", "C": "train_flops"}
 _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     ">=": operator.ge,
     "<=": operator.le,
@@ -57,7 +57,9 @@ class Slice:
         """Read ``R=16``, ``N>0.9B`` or ``D>400B``."""
         match = _SLICE.fullmatch(text)
         if match is None or match[1] not in _AXES:
-            raise InputError(f"slice {shown(text)} is not understood; write it like R=16, E=16, N>0.9B or D>400B")
+            raise InputError(
+                f"slice {shown(text)} is not understood; write it like R=16, E=16, N>0.9B, D>400B or C>1e21"
+            )
         comparison = match[2].replace("==", "=")
         return cls(match[1], comparison, parse_count(match[3], f"slice {shown(text)}"), "".join(text.split()))
 
@@ -78,17 +80,17 @@ class Slice:
 
     @property
     def splits_runs(self) -> bool:
-        """Whether a run may have rows on both sides: along D only."""
-        return self.axis == "D"
+        """Whether a run may have rows on both sides: along D and C only."""
+        return self.axis in "DC"
 
     def _holds(self, values: FloatArray) -> BoolArray:
-        if self.comparison == "=" and self.axis in "ND":
+        if self.comparison == "=" and self.axis in "NDC":
             return np.abs(values - self.value) <= NEAR * self.value
         return np.asarray(_COMPARISONS[self.comparison](values, self.value))
 
     def _present(self, observations: Observations) -> str:
         values = np.unique(getattr(observations.points, _AXES[self.axis]))
-        write = format_count if self.axis in "ND" else "{:g}".format
+        write = format_count if self.axis in "NDC" else "{:g}".format
         listed = ", ".join(map(write, values)) if len(values) <= 12 else f"{write(values[0])} to {write(values[-1])}"
         counted = f" ({observations.counts.value.replace('-', ' ')})" if self.axis == "N" else ""
         return f"{self.axis} in the data{counted}: {listed}"
@@ -98,6 +100,8 @@ def suggest_slices(observations: Observations) -> tuple[str, ...]:
     """Return slices worth holding out: the far end of every axis on which the data keep two other values."""
     found = []
     for axis, name in _AXES.items():
+        if axis == "C":
+            continue
         levels = np.unique(getattr(observations.points, name))
         if len(levels) < 3:
             continue

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from loopscale.arrays import BoolArray, FloatArray
+from loopscale.errors import InputError
 from loopscale.fit.data.read import Observations
 from loopscale.fit.problem import Problem
-from loopscale.fit.solver import SearchResult
-from loopscale.fit.uncertainty import fit_covariance
-from loopscale.laws import AXES, effective_experts
+from loopscale.fit.solver import SearchResult, refit, run_weights, search, staged_start, varies
+from loopscale.laws import AXES, Spread, effective_experts
 from loopscale.laws.forms import Role, Term
+from loopscale.laws.law import tails
 from loopscale.tables import Table
 
 if TYPE_CHECKING:
@@ -129,6 +133,15 @@ def robust_deviation(residuals: FloatArray) -> float:
     return 1.4826 * float(np.median(np.abs(residuals)))
 
 
+def robust_scale(residuals: FloatArray, free: int) -> float:
+    """Return a robust standard deviation of the noise, with the degrees of freedom of the fit taken off.
+
+    A fit by absolute values passes through about as many rows as it has coefficients; those say nothing of the noise.
+    """
+    left = np.sort(np.abs(residuals))[min(free, len(residuals) - 1) :]
+    return 1.4826 * float(np.median(left))
+
+
 def _starts(best: SearchResult) -> Iterator[str]:
     count = len(best.optima.value_S)
     if count >= 4 and best.agreeing.sum() == 1:
@@ -146,7 +159,11 @@ def _tokens(problem: Problem, data: Observations) -> Iterator[str]:
 UNIDENTIFIED = 0.25
 """A coefficient whose standard error is this part of its whole search range is not identified."""
 OUTLYING = 5.0
-"""Residuals beyond so many robust standard deviations are outliers."""
+"""Residuals beyond so many robust standard deviations are outliers, or beyond more where there are few rows."""
+FALSE_ALARMS = 0.05
+"""Share of clean sweeps in which chance alone may give an outlier."""
+MAD_EFFICIENCY = 0.37
+"""Information about the scale that a median of absolute values keeps, relative to a standard deviation."""
 LEVELS = 8
 """Axes with more values than this are cut into so many parts of equal size."""
 
@@ -174,7 +191,7 @@ def unidentified(fit: Fit) -> tuple[str, ...]:
     return tuple(name for name, width in wide if name in errors and errors[name] > UNIDENTIFIED * width)
 
 
-def outliers(fit: Fit, beyond: float = OUTLYING) -> Table:
+def outliers(fit: Fit, beyond: float | None = None) -> Table:
     """Return the rows (from 1) whose residual is beyond so many robust standard deviations, worst first."""
     residuals, deviations = fit.residuals, _deviations(fit)
     rows = _outlying(fit, beyond)
@@ -188,13 +205,27 @@ def outliers(fit: Fit, beyond: float = OUTLYING) -> Table:
 
 def _deviations(fit: Fit) -> FloatArray:
     """Return each residual in robust standard deviations."""
-    return fit.residuals / max(robust_deviation(fit.residuals), 1e-300)
+    return fit.residuals / max(robust_scale(fit.residuals, len(fit.free)), 1e-300)
 
 
-def _outlying(fit: Fit, beyond: float = OUTLYING) -> list[int]:
+def _outlying(fit: Fit, beyond: float | None = None) -> list[int]:
     """Return the rows, from 0, whose residual lies beyond so many deviations, worst first."""
     deviations = np.abs(_deviations(fit))
-    return [k for k in np.argsort(-deviations, kind="stable").tolist() if deviations[k] > beyond]
+    limit = outlier_limit(len(deviations), len(fit.free)) if beyond is None else beyond
+    return [k for k in np.argsort(-deviations, kind="stable").tolist() if deviations[k] > limit]
+
+
+def outlier_limit(rows: int, free: int) -> float:
+    """Return the deviations beyond which a residual is an outlier, so that clean sweeps rarely have one.
+
+    A robust scale from few residuals is uncertain: the limit is a quantile of Student's t with the degrees of freedom
+    that such a scale is worth, shared among the rows; with fewer than three degrees no row can be called an outlier.
+    """
+    degrees = MAD_EFFICIENCY * (rows - free)
+    if degrees < 3:
+        return np.inf
+    z = NormalDist().inv_cdf(1 - FALSE_ALARMS / (2 * rows))
+    return max(OUTLYING, float(np.sqrt(degrees * np.expm1(z**2 * (degrees - 1.5) / (degrees - 1) ** 2))))
 
 
 def mid_schedule(data: Observations) -> int:
@@ -202,32 +233,133 @@ def mid_schedule(data: Observations) -> int:
     return 0 if data.finished is None else int((~data.finished).sum())
 
 
-def fitted_span(fit: Fit) -> Table:
-    """Return the range of each axis; beyond it the law extrapolates."""
-    spans = [(axis, *getattr(fit.law.fitted_range, axis)) for axis in AXES]
-    return Table.from_records([{"axis": axis, "from": low, "to": high} for axis, low, high in spans])
-
-
 def warnings_of(fit: Fit) -> tuple[str, ...]:
     """Return what a reader of the fit must know, each in a sentence."""
-    data, found = fit.observations, [f"degenerate: {reason}" for reason in fit.degenerate]
-    if fit.at_bound:
-        found.append(f"on a bound: {', '.join(f'{n} = {fit.law.coefficients[n]:.4g}' for n in fit.at_bound)}")
-    if open_ones := unidentified(fit):
-        found.append(
-            f"not identified by these data: {', '.join(open_ones)}; predictions inside the range do not need them"
+    return (*_misfits(fit), *(f"degenerate: {reason}" for reason in fit.degenerate), *_other_warnings(fit))
+
+
+def _misfits(fit: Fit) -> Iterator[str]:
+    """Say where the law misses its own data; that comes before anything else."""
+    if (share := r_squared(fit)) < POOR:
+        yield f"lack of fit: the law explains only {max(share, 0.0):.0%} of the variance of the losses"
+    if (trend := lack_of_fit(fit)) is not None and trend.p_value <= SIGNIFICANT:
+        yield (
+            f"lack of fit: residuals have a trend along {trend.along}, up to {trend.size:.1%} of the loss "
+            f"(p = {trend.p_value:.3f}); predictions beyond the data will drift"
         )
+
+
+def _other_warnings(fit: Fit) -> Iterator[str]:
+    data = fit.observations
+    if fit.at_bound:
+        yield f"on a bound: {', '.join(f'{n} = {fit.law.coefficients[n]:.4g}' for n in fit.at_bound)}"
+    if names := unidentified(fit):
+        yield f"not identified by these data: {', '.join(names)}; predictions inside the range do not need them"
     if mid_schedule(data):
-        found.append(f"{mid_schedule(data)} of {len(data)} rows are in mid-schedule; their losses are not final")
+        yield f"{mid_schedule(data)} of {len(data)} rows are in mid-schedule; their losses are not final"
+    elif data.finished is None and (earlier := len(data) - len(data.runs)):
+        yield (
+            f"{earlier} of {len(data)} rows come before the last row of their run; unless the learning rate was "
+            "annealed for each, their losses are in mid-schedule (a column `finished` or `annealed` says so)"
+        )
     if rows := _outlying(fit):
-        found.append(f"{len(rows)} outliers beyond {OUTLYING:g} deviations, the worst in row {rows[0] + 1}")
+        limit = outlier_limit(len(data), len(fit.free))
+        yield f"{len(rows)} outliers beyond {limit:.2g} deviations, the worst in row {rows[0] + 1}"
     if not fit.law.outer.uses_experts and np.ptp(data.points.experts) > 0:
-        found.append("E varies in the data, but the law does not know experts")
-    if fit.law.mapping.name == "none" and data.points.recurrence.max() > 1:
-        found.append("some rows have R > 1, but the law does not know recurrence")
+        yield "E varies in the data, but the law does not know experts"
+    if not fit.law.mapping.loops and data.points.recurrence.max() > 1:
+        yield "some rows have R > 1, but the law does not know recurrence"
     if fit.agreeing < fit.starts:
-        found.append(f"{fit.starts - fit.agreeing} of {fit.starts} starts ended above the best objective")
-    return tuple(found)
+        yield f"{fit.starts - fit.agreeing} of {fit.starts} starts ended above the best objective"
+
+
+POOR = 0.9
+"""A law that explains less of the losses' variance than this does not describe them."""
+SIGNIFICANT = 0.05
+"""Probability of a trend by chance alone, below which it is reported."""
+SHUFFLES = 499
+"""Randomised data sets that a trend is compared with."""
+WINSOR = 4.0
+"""Residuals count up to so many robust deviations in a trend: one diverged run is an outlier, not a trend."""
+
+
+@dataclass(frozen=True)
+class Trend:
+    """The strongest trend that the residuals keep."""
+
+    along: str
+    size: float
+    """Largest deviation of the trend line, in ln loss."""
+    p_value: float
+
+
+def lack_of_fit(fit: Fit) -> Trend | None:
+    """Test the residuals for a bend along N, D, C, R and E, or an interaction of N and D.
+
+    A permutation test, which assumes no distribution: the residuals are shuffled among the rows or, where runs have
+    several rows, keep their order and change sign run by run. Directions that the law itself can follow are removed
+    first. None where the rows leave too few degrees of freedom.
+    """
+    jacobian = fit.problem.linearised(fit.problem.point(fit.law.coefficients))[1]
+    names, features = _bends(fit.observations)
+    if len(fit.residuals) - len(fit.free) < MIN_DEGREES or not names:
+        return None
+    basis = _orthonormal(jacobian)
+    left = features - (features @ basis.T) @ basis
+    kept = np.linalg.norm(left, axis=1) > 0.05 * np.linalg.norm(features, axis=1)
+    if not kept.any():
+        return None
+    left = left[kept] / np.linalg.norm(left[kept], axis=1, keepdims=True)
+    limit = WINSOR * robust_scale(fit.residuals, len(fit.free))
+    values = np.clip(fit.residuals, -limit, limit)
+    values = values - (values @ basis.T) @ basis
+    drawn = np.concatenate([values[None, :], _randomised(values, fit.observations.run)])
+    scores = (drawn @ left.T) ** 2 / np.maximum(_squares(drawn, basis), 1e-300)[:, None]
+    best = int(np.argmax(scores[0]))
+    p_value = float(np.mean(scores.max(axis=1) >= scores[0, best] * (1 - 1e-9)))
+    size = float(np.abs(left[best]).max() * abs(values @ left[best]))
+    return Trend([name for name, use in zip(names, kept, strict=True) if use][best], size, p_value)
+
+
+def _randomised(values: FloatArray, run: NDArray[np.str_]) -> FloatArray:
+    """Return data sets without a trend, made of the same residuals."""
+    random, (_, which) = np.random.default_rng(0), np.unique(run, return_inverse=True)
+    runs = int(which.max()) + 1
+    if runs == len(values):
+        return values[np.argsort(random.random((SHUFFLES, len(values))), axis=1)]
+    return np.asarray(random.choice([-1.0, 1.0], size=(SHUFFLES, runs))[:, which] * values)
+
+
+MIN_DEGREES = 3
+"""Degrees of freedom below which no trend can be told from noise."""
+
+
+def _squares(drawn: FloatArray, basis: FloatArray) -> FloatArray:
+    """Return the squared length of each row outside the space that the law can follow."""
+    return np.asarray((drawn**2).sum(axis=1) - ((drawn @ basis.T) ** 2).sum(axis=1))
+
+
+def _orthonormal(rows: FloatArray) -> FloatArray:
+    """Return an orthonormal basis of the space that the rows span."""
+    _, scale, basis = np.linalg.svd(rows / np.linalg.norm(rows, axis=1, keepdims=True).clip(1e-300), False)
+    return np.asarray(basis[scale > 1e-8 * scale[0]])
+
+
+def _bends(data: Observations) -> tuple[list[str], FloatArray]:
+    """Return the candidate trends, centred: the square of each log axis with three levels, and N times D."""
+    p = data.points
+    axes = {"N": p.active, "D": p.tokens, "C": p.train_flops, "R": p.recurrence, "E": p.experts}
+    scaled = {name: _scaled(np.log(values)) for name, values in axes.items() if len(np.unique(values)) > 2}
+    bends = {name: values**2 for name, values in scaled.items()}
+    if {"N", "D"} <= set(scaled):
+        bends["N × D"] = scaled["N"] * scaled["D"]
+    features = [values - values.mean() for values in bends.values()]
+    return list(bends), np.array(features)
+
+
+def _scaled(values: FloatArray) -> FloatArray:
+    low, high = float(values.min()), float(values.max())
+    return (2 * values - low - high) / (high - low)
 
 
 def _parts(values: FloatArray) -> list[tuple[float, float, BoolArray]]:
@@ -244,3 +376,178 @@ def r_squared(fit: Fit) -> float:
     error = fit.law(fit.observations.points) - loss
     spread = float(np.sum((loss - loss.mean()) ** 2))
     return 1 - float(error @ error) / spread if spread > 0 else float("nan")
+
+
+def coefficient_intervals(fit: Fit, level: float = 0.9) -> dict[str, tuple[float, float]]:
+    """Return each coefficient's percentile interval over the resampled laws; a fixed one has no width."""
+    low, high = np.quantile(_resamples(fit), tails(level), axis=0).tolist()
+    return {name: (low[k], high[k]) for k, name in enumerate(fit.law.names)}
+
+
+def _resamples(fit: Fit) -> FloatArray:
+    if fit.law.resamples is None:
+        raise InputError(f"{fit.law.name}: there are no resampled laws; fit with resamples=100, or call fit.resample()")
+    return fit.law.resamples
+
+
+@dataclass(frozen=True, eq=False)
+class Covariance:
+    """Covariances in search coordinates, of the free coefficients that are not on a bound."""
+
+    names: tuple[str, ...]
+    inverse: FloatArray
+    """The inverse Hessian of the objective."""
+    robust: FloatArray
+    """The covariance: the sandwich over runs, which needs neither independent nor equal errors within a run."""
+    runs: int
+
+    @property
+    def errors(self) -> dict[str, float]:
+        """Standard errors, in search coordinates: relative ones for coefficients searched in logarithm."""
+        return dict(zip(self.names, np.sqrt(np.diag(self.robust)).tolist(), strict=True))
+
+    @property
+    def correlation(self) -> FloatArray:
+        """How the coefficients' errors go together."""
+        deviation = np.sqrt(np.diag(self.inverse))
+        return np.asarray(self.inverse / np.outer(deviation, deviation))
+
+
+def covariance(problem: Problem, u: FloatArray, delta: float, run: NDArray[np.str_]) -> Covariance:
+    """Return the covariance of a Huber fit at its optimum ``u``."""
+    held = set(problem.at_bound(u))
+    keep = np.array([name not in held for name in problem.free_names], dtype=bool)
+    residuals, jacobian = problem.linearised(u)
+    weight = np.ones(len(residuals)) if problem.weight is None else problem.weight
+    jacobian = jacobian[keep]
+    # The share of rows within delta stands for the curvature of each: smoother than counting just those rows.
+    inner = max(float(np.mean(np.abs(residuals) <= delta)), 1.0 / len(residuals))
+    inverse = _inverse(inner * (jacobian * weight) @ jacobian.T)
+    scores, runs = _by_run(jacobian * weight * np.clip(residuals, -delta, delta), run)
+    size, free = len(residuals), len(problem.free)
+    small = runs / max(runs - 1, 1) * (size - 1) / max(size - free, 1)
+    robust = small * inverse @ (scores @ scores.T) @ inverse
+    return Covariance(tuple(np.array(problem.free_names)[keep].tolist()), inverse, robust, runs)
+
+
+def _by_run(scores: FloatArray, run: NDArray[np.str_]) -> tuple[FloatArray, int]:
+    """Add up the columns of each run."""
+    names, which = np.unique(run, return_inverse=True)
+    order = np.argsort(which, kind="stable")
+    first = np.searchsorted(which[order], np.arange(len(names)))
+    return np.add.reduceat(scores[:, order], first, axis=1), len(names)
+
+
+def _inverse(matrix: FloatArray) -> FloatArray:
+    scale = 1.0 / np.sqrt(np.maximum(np.diag(matrix), 1e-300))
+    return np.linalg.pinv(matrix * np.outer(scale, scale), rcond=1e-14, hermitian=True) * np.outer(scale, scale)
+
+
+def fit_covariance(fit: Fit) -> Covariance:
+    """Return the covariance of the fit's free coefficients."""
+    problem = fit.problem
+    return covariance(problem, problem.point(fit.law.coefficients), fit.delta, fit.observations.run)
+
+
+def intraclass_correlation(fit: Fit) -> float:
+    """Return the share of the residuals' variance that rows of one run have in common (intraclass correlation)."""
+    names, which, sizes = np.unique(fit.observations.run, return_inverse=True, return_counts=True)
+    rows, groups = len(which), len(names)
+    if groups < 2 or rows == groups:
+        return 0.0
+    residuals = fit.residuals - fit.residuals.mean()
+    means = np.bincount(which, residuals) / sizes
+    between = float(sizes @ means**2) / (groups - 1)
+    within = float(np.sum((residuals - means[which]) ** 2)) / (rows - groups)
+    typical_size = (rows - float(sizes @ sizes) / rows) / (groups - 1)
+    return float(np.clip((between - within) / max(between + (typical_size - 1) * within, 1e-300), 0.0, 1.0))
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Standard deviations of ln loss about the law: of a single observation, and of a whole run."""
+
+    observation: float
+    run: float
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite([self.observation, self.run]).all() and self.observation > 0 and self.run >= 0):
+            raise InputError(f"noise is {self.observation} and {self.run} a run; the first should be above zero")
+
+    @classmethod
+    def of(cls, fit: Fit) -> Noise:
+        """Split the residuals' variance into that within runs and that between them."""
+        _, run, rows = np.unique(fit.observations.run, return_inverse=True, return_counts=True)
+        residual, n, k, p = fit.residuals, len(fit.residuals), len(rows), len(fit.free)
+        if n <= p:
+            raise InputError(f"{n} rows leave no residual for {p} coefficients; give the noise")
+        if n == k or k <= p:  # one row a run, or too few runs to see their spread: all of it goes to the observations
+            return cls(float(np.sqrt(residual @ residual / (n - p))), 0.0)
+        mean = np.bincount(run, residual) / rows
+        within = float(np.sum((residual - mean[run]) ** 2) / (n - k))
+        between = float(np.sum(rows * mean**2) / (k - p))
+        common = (n - np.sum(rows**2) / n) / (k - 1)
+        return cls(float(np.sqrt(within)), float(np.sqrt(max(between - within, 0.0) / common)))
+
+    @property
+    def new_run(self) -> float:
+        """The variance of a new run's final ln loss."""
+        return self.observation**2 + self.run**2
+
+
+TYPICAL_NOISE, NOISE_WEIGHT = 0.005, 2.0
+"""Run-to-run noise of ln loss in public sweeps, and the degrees of freedom that this experience counts for."""
+TYPICAL_GROWTH, GROWTH_WEIGHT = 0.026, 4.0
+"""Error of a law one decade beyond its data in public sweeps, and the backtests that this experience counts for."""
+LEAST_GROWTH = 0.3
+"""A backtest that finds no error at all counts as this part of the typical growth: one of them proves little."""
+HIDDEN_DECADES = (0.5, 1.0, 1.5)
+BACKTEST_REFITS = 25
+MIN_RUNS = 6
+
+
+def predictive_spread(fit: Fit, seed: int = 0) -> Spread:
+    """Estimate what predictive intervals add: noise between runs, and the growth of the law's error beyond the data.
+
+    Growth comes from backtests inside the sweep that hide its top half, one and one and a half decades of compute,
+    averaged geometrically with what other sweeps have shown.
+    """
+    flops = fit.observations.points.train_flops
+    excesses = [excess for decades in HIDDEN_DECADES if (excess := _excess(fit, flops, decades, seed)) is not None]
+    floor = 2 * np.log(LEAST_GROWTH * TYPICAL_GROWTH)
+    logs = [max(float(np.log(max(excess, 1e-300))), floor) for excess in excesses]
+    mean = (GROWTH_WEIGHT * 2 * np.log(TYPICAL_GROWTH) + sum(logs)) / (GROWTH_WEIGHT + len(logs))
+    return Spread(fit.run_noise, float(np.exp(mean / 2)), float(flops.max()), len(logs))
+
+
+def run_noise(fit: Fit) -> float:
+    """Return the standard deviation of a new run's ln loss about the law, shrunk to experience where data are few."""
+    rows, free = len(fit.residuals), len(fit.free)
+    repeated = rows / len(fit.observations.runs) - 1
+    independent = rows / (1 + repeated * intraclass_correlation(fit))
+    scale = robust_scale(fit.residuals, free)
+    if rows > free and independent > free:
+        scale *= np.sqrt(independent / (independent - free) * (rows - free) / rows)
+    degrees = max(independent - free, 0.0)
+    variance = (NOISE_WEIGHT * TYPICAL_NOISE**2 + degrees * scale**2) / (NOISE_WEIGHT + degrees)
+    return float(np.sqrt(variance))
+
+
+def _excess(fit: Fit, flops: FloatArray, decades: float, seed: int) -> float | None:
+    """Return the squared error per decade that a backtest finds beyond noise; None where it cannot be done."""
+    problem, data = fit.problem, fit.observations
+    kept = flops <= flops.max() / 10**decades * (1 + 1e-9)
+    runs = np.unique(data.run[kept])
+    if len(runs) < MIN_RUNS or kept.all() or not varies(problem, kept):
+        return None
+    inner, start = problem.rows(kept), problem.point(fit.law.coefficients)
+    best = search(inner, np.stack([start, staged_start(inner)]), fit.delta)
+    weights = run_weights(data.where(kept), inner, BACKTEST_REFITS, np.random.default_rng(seed))
+    if weights is None:
+        return None
+    refits_u = refit(inner, best.u, fit.delta, weights)
+    hidden = problem.rows(~kept)
+    errors, drawn = hidden.residuals(best.u), hidden.residuals(refits_u)
+    noise = robust_scale(inner.residuals(best.u), len(inner.free))
+    distance = np.log10(flops[~kept] / flops[kept].max())
+    return float(np.sum(errors**2 - drawn.var(axis=0) - noise**2) / np.sum(distance))

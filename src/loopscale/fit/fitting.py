@@ -16,26 +16,31 @@ from loopscale.arrays import FloatArray
 from loopscale.errors import InputError, choice
 from loopscale.files import read_json, versioned, write_json
 from loopscale.fit.data.read import Observations
-from loopscale.fit.diagnose import r_squared, robust_deviation, warnings_of, why_degenerate
+from loopscale.fit.diagnose import (
+    coefficient_intervals,
+    fit_covariance,
+    intraclass_correlation,
+    predictive_spread,
+    r_squared,
+    robust_deviation,
+    robust_scale,
+    run_noise,
+    warnings_of,
+    why_degenerate,
+)
 from loopscale.fit.problem import NO_TIES, Problem, build_problem, check_data
 from loopscale.fit.solver import (
+    Progress,
+    Scheme,
     SearchResult,
     check_finite,
     paper_recipe,
     random_starts,
+    resample,
     search,
     staged_start,
     start_from,
     typical,
-)
-from loopscale.fit.uncertainty import (
-    Progress,
-    Scheme,
-    coefficient_intervals,
-    fit_covariance,
-    intraclass_correlation,
-    law_interval,
-    resample,
 )
 from loopscale.laws import BILLIONS, Counting, FittedRange, OuterLaw, Points, RecurrenceMapping, ScalingLaw, outer_law
 from loopscale.laws import mapping as find_mapping
@@ -149,6 +154,11 @@ class Fit:
         """What a reader of the fit must know, each in a sentence."""
         return warnings_of(self)
 
+    @cached_property
+    def run_noise(self) -> float:
+        """Standard deviation of ln loss of a new run about the law, within the range of the data."""
+        return run_noise(self)
+
     @property
     def r_squared(self) -> float:
         """The share of the losses' variance that the law explains."""
@@ -202,8 +212,8 @@ class Fit:
     def predict_points(self, points: Points, level: float = LEVEL) -> Prediction:
         """Predict the loss at ``points``, as :meth:`predict` does."""
         value = self.law(points)
-        law_low, law_high = law_interval(self.law, points, level)
-        low, high = law_low, law_high
+        law_low, law_high = self.law.interval(points, level)
+        low, high = self.law.predictive_interval(points, level)
         return Prediction(points, value, low, high, law_low, law_high, level)
 
     def summary(self) -> str:
@@ -286,13 +296,17 @@ def fit(
     columns: Mapping[str, str] | None = None,
     units: Mapping[str, float] | None = None,
     counts: Counting | str | None = None,
+    keep: str | None = None,
+    best_of: bool = False,
 ) -> Fit:
     """Fit a scaling law to observed losses: ``fit("runs.csv")`` is enough.
 
     ``data`` is a path (CSV, TSV, JSON lines, Parquet), a data frame of pandas, polars or pyarrow, the name of a public
     sweep, or :class:`Observations`; ``columns``, ``units`` and ``counts`` say how to read it where the headers do
-    not. The form follows from the data: with experts and recurrence where they vary. ``outer`` and ``mapping``
-    choose another one.
+    not. ``keep="D/N >= 20"`` keeps the rows for which an expression of the columns holds; ``best_of=True`` keeps the
+    lowest loss of each model and token count. A column ``weight``, or the noise of each loss in a column ``loss_std``,
+    weights the rows. The form follows from the data: with experts and recurrence where they vary. ``outer`` and
+    ``mapping`` choose another one.
 
     Minimises the sum of Huber(``delta``) over the residuals of ln loss; a large delta means least squares, and None
     estimates it from the residuals. ``fixed`` holds coefficients at a value, ``bounds`` limits their range (both with
@@ -303,7 +317,7 @@ def fit(
     The law is refitted on ``resamples`` resampled data sets, whole runs drawn with replacement (``scheme="runs"``); 0
     leaves that out. ``progress`` is called with the number of refits done and the total.
     """
-    observations = Observations.of(data, columns=columns, units=units, counts=counts)
+    observations = Observations.of(data, columns=columns, units=units, counts=counts, keep=keep, best_of=best_of)
     form, recurrence = choose_form(observations, outer, mapping)
     _check_options(delta, starts, resamples)
     check_data(observations, form, recurrence, fixed, tie)
@@ -315,6 +329,7 @@ def fit(
     result = _result(observations, problem, *by, kind, fixed, bounds, tie, label)
     if resamples:
         result = resample(result, scheme=scheme, count=resamples, seed=seed, workers=workers, progress=progress)
+        result = replace(result, law=replace(result.law, spread=predictive_spread(result, seed)))
     return replace(result, law=replace(result.law, note="; ".join(result.warnings)))
 
 
@@ -384,6 +399,7 @@ def _result(
         name=name,
         source=f"fitted to {data.source}",
         rmse=float(np.sqrt(np.mean((predicted - data.loss) ** 2))),
+        noise=robust_scale(predicted - data.loss, len(problem.free)),
         fitted_range=fitted_range(data),
     )
     return Fit(
@@ -431,6 +447,7 @@ def _counts(value: Any, what: str) -> Any:
 SCHEMES = {
     Scheme.RUNS: "resamples of whole runs",
     Scheme.OBSERVATIONS: "resamples of single rows, as if those of one run were independent",
+    Scheme.NOISE: "refits to losses drawn with the fit's noise: too few runs to leave any out",
     Scheme.PAPER: "subsets of 90% of the rows, as in the paper: too narrow",
 }
 
@@ -450,19 +467,37 @@ def _summary(fit: Fit) -> str:
 
 def _head(fit: Fit) -> list[str]:
     data, span = fit.observations, fit.law.fitted_range
-    counted = data.counts.value.replace("-", " ")
+    counted = ("taken as " if data.counts_assumed else "") + data.counts.value.replace("-", " ")
     rows = {
         "data": f"{len(data):,} losses of {len(data.runs):,} runs; {data.source}",
         "range": f"N {_span(span.size, 1e9)} ({counted}), D {_span(span.tokens, 1e9)}, "
         f"E {_span(span.experts)}, R {_span(span.recurrence)}",
         "objective": f"{fit.objective:.6g} = sum of Huber({fit.delta:.4g}) on ln loss; {len(fit.free)} coefficients",
         "procedure": _procedure(fit),
-        "quality": f"RMSE {fit.law.rmse:.4f} nats, R2 {fit.r_squared:.5f}, "
-        f"{100 * intraclass_correlation(fit):.0f}% of the residual variance shared within runs",
+        "quality": f"RMSE {fit.law.rmse:.4f} {data.loss_unit}, R2 {fit.r_squared:.5f}; {_noise(fit)}",
+        "prediction": _spread(fit),
         "intervals": _intervals(fit),
     }
     notes = {"notes": "; ".join(data.notes)} if data.notes else {}
     return [f"{name:<10} {text}" for name, text in (rows | notes).items()]
+
+
+def _noise(fit: Fit) -> str:
+    """Return the noise floor: of a new run, and how much of it rows of one run share."""
+    shared = f", {intraclass_correlation(fit):.0%} of it shared within runs" if len(fit.observations.runs) < len(
+        fit.observations
+    ) else ""  # fmt: skip
+    return f"noise floor {fit.run_noise:.2%} of the loss{shared}"
+
+
+def _spread(fit: Fit) -> str:
+    spread = fit.law.spread
+    if spread is None:
+        return "none; resampling gives predictive intervals"
+    return (
+        f"error of the law {spread.growth:.1%} one decade of compute beyond the data ({spread.backtests} backtests "
+        "and experience with other sweeps)"
+    )
 
 
 def _procedure(fit: Fit) -> str:
@@ -541,7 +576,8 @@ def _content(fit: Fit) -> dict[str, Any]:
         "schema": SCHEMA,
         "law": fit.law.to_dict(),
         "data": {
-            "columns": data.columns(), "source": data.source, "counts": data.counts.value, "notes": list(data.notes)
+            "columns": data.columns(), "source": data.source, "counts": data.counts.value, "notes": list(data.notes),
+            "counts_assumed": data.counts_assumed,
         },
         "objective": fit.objective,
         "delta": fit.delta if np.isfinite(fit.delta) else None,
@@ -565,11 +601,12 @@ def _from_content(content: object, where: str) -> Fit:
     data = Observations.from_columns(
         stored.take("columns", dict), stored.take("source", str), stored.take("counts", str)
     )
+    assumed = stored.take("counts_assumed", bool, False)
     stored.done()
     delta, scheme = fields.optional("delta", float), fields.optional("scheme", str)
     result = Fit(
         law=ScalingLaw.from_dict(fields.take("law", dict), f"{where}: law"),
-        observations=replace(data, notes=notes),
+        observations=replace(data, notes=notes, counts_assumed=assumed),
         objective=fields.take("objective", float),
         delta=np.inf if delta is None else delta,
         recipe=choice(Recipe, fields.take("recipe", str), f"{where}: recipe"),

@@ -11,10 +11,9 @@ import numpy as np
 
 from loopscale.arrays import FloatArray
 from loopscale.errors import InputError, nearest, shown
-from loopscale.fit.diagnose import UNIDENTIFIED
+from loopscale.fit.diagnose import UNIDENTIFIED, fit_covariance
 from loopscale.fit.problem import Problem
 from loopscale.fit.solver import descend, side_by_side, typical
-from loopscale.fit.uncertainty import fit_covariance
 from loopscale.tables import Table
 
 if TYPE_CHECKING:

@@ -184,6 +184,7 @@ def build_problem(
     _check_names(names, fixed, "fixed")
     _check_names(names, bounds, "bounds")
     _check_fixed(fixed, bounds)
+    _check_signs(terms, fixed)
     _check_ties(names, tie, fixed, bounds)
     bounds = {**_for_small_runs(data, terms), **bounds}
     box = {term.name: _limits(term, bounds) for term in terms if term.name not in fixed and term.name not in tie}
@@ -196,6 +197,7 @@ def build_problem(
         form, names, values, np.flatnonzero(np.isnan(values)), logarithmic, limits[:, 0], limits[:, 1],
         x=inputs(form, data.points, BILLIONS),
         log_loss=np.log(data.loss),
+        weight=data.weight,
         tied=tuple((names.index(follower), names.index(leader)) for follower, leader in tie.items()),
     )  # fmt: skip
 
@@ -216,6 +218,17 @@ def _check_fixed(fixed: Mapping[str, float], bounds: Mapping[str, object]) -> No
             raise InputError(f"fixed and bounds both name {name}; hold it or bound it")
     if {"E_start", "E_max"} <= set(fixed) and not 0 < fixed["E_start"] < fixed["E_max"]:
         raise InputError(f"fixed: E_start is {fixed['E_start']:g} and E_max {fixed['E_max']:g}; E_start is the smaller")
+
+
+def _check_signs(terms: tuple[Coefficient, ...], fixed: Mapping[str, float]) -> None:
+    """Refuse an exponent with the sign that papers print, which would let the loss rise with size."""
+    for term in terms:
+        value = fixed.get(term.name, 0.0)
+        if term.published_sign < 0 and value > 0 >= term.upper:
+            raise InputError(
+                f"fixed: {term.name} is {value:g}; exponents are negative here (N^{term.name}, not 1 / N^{term.name}): "
+                f"write {-value:g}"
+            )
 
 
 def _check_ties(
@@ -397,6 +410,7 @@ def _check_count(data: Observations, outer: OuterLaw, mapping: RecurrenceMapping
         ", or fit outer='chinchilla', mapping='none', which has 5"
     )  # fmt: skip
     names = ", ".join(term.name for term in free)
+    simpler += ", or tie the exponents (alpha=beta)" if {"alpha", "beta"} <= {term.name for term in free} else ""
     raise InputError(
         f"{data.source}: {len(data)} rows cannot determine {len(free)} coefficients ({names}); "
         f"add rows, hold some with fixed{simpler}"

@@ -1,4 +1,4 @@
-"""A bounded Levenberg-Marquardt descent for least squares and for Huber's loss, with exact derivatives.
+"""The search: a bounded Levenberg-Marquardt descent with exact derivatives, its starts, and refits on resampled data.
 
 Many descents run side by side, so that small data sets do not pay for Python at each of their steps. Steps solve the
 damped quadratic model within the box and are cut to a part of the box that grows and shrinks with success. The cut
@@ -9,17 +9,27 @@ Array names end in their axes: S descents side by side, P free coefficients, R r
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from enum import Enum
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from loopscale.arrays import BoolArray, FloatArray, IntArray
-from loopscale.errors import InputError
+from loopscale.errors import InputError, choice
+from loopscale.fit.data.read import Observations
 from loopscale.fit.problem import Problem
+
+if TYPE_CHECKING:
+    from loopscale.fit.fitting import Fit
 
 FIRST_REACH, MOST_REACH = 0.1, 0.2
 """Longest step, as a part of the box's width along any coefficient: at the start, and at most."""
@@ -416,3 +426,138 @@ def _plain(problem: Problem) -> Problem:
     """Return the problem in the coefficients themselves, none in logarithm."""
     lower, upper = (problem.vectors(u)[problem.free] for u in (problem.lower, problem.upper))
     return replace(problem, logarithmic=np.zeros(len(problem.free), dtype=bool), lower=lower, upper=upper)
+
+
+class Scheme(Enum):
+    """What a resampled data set is made of."""
+
+    RUNS = "runs"
+    """As many runs as there are, with replacement: rows of one run stay together."""
+    OBSERVATIONS = "observations"
+    """As many rows as there are, with replacement."""
+    PAPER = "paper"
+    """90% of the rows without replacement, as the paper does: intervals about three times too narrow."""
+    NOISE = "noise"
+    """The same rows with new losses drawn around the law; used where there are too few runs to leave any out."""
+
+
+PAPER_SHARE = 0.9
+BATCH = 20
+"""Refits handed out together."""
+PAYS = 5.0
+"""Seconds of work left from which a pool of processes pays for its start."""
+
+Progress = Callable[[int, int], None]
+
+
+def resample(
+    fit: Fit,
+    *,
+    scheme: Scheme | str = Scheme.RUNS,
+    count: int = 100,
+    seed: int = 0,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> Fit:
+    """Return the fit with its law refitted on ``count`` resampled data sets, as ``law.resamples``.
+
+    Runs are drawn with replacement by default, because the points along one run are not independent. Refits start at
+    the full fit: on simulated and public sweeps that was never above a full search of the same resample. ``workers``
+    processes share them; None means several only where the work takes long. ``progress`` is called with the number
+    done and the total.
+    """
+    kind = scheme if isinstance(scheme, Scheme) else choice(Scheme, scheme, "scheme")
+    if count < 2:
+        raise InputError(f"count is {count}; resampling needs 2 or more refits")
+    problem, random = fit.problem, np.random.default_rng(seed)
+    weights = None if kind is Scheme.NOISE else run_weights(fit.observations, problem, count, random, kind)
+    if weights is None:
+        drawn = _noisy_refits(fit, count, random)
+        return replace(fit, law=replace(fit.law, resamples=drawn), scheme=Scheme.NOISE)
+    start, rows = problem.point(fit.law.coefficients), list[FloatArray]()
+    for refitted in _refits(problem, start, fit.delta, np.array_split(weights, -(-count // BATCH)), workers):
+        rows.append(refitted)
+        if progress is not None:
+            progress(sum(map(len, rows)), count)
+    return replace(fit, law=replace(fit.law, resamples=np.concatenate(rows)), scheme=kind)
+
+
+def _noisy_refits(fit: Fit, count: int, random: np.random.Generator) -> FloatArray:
+    """Refit to losses drawn around the fitted law: a sweep too small to leave runs out still has noise."""
+    problem, u = fit.problem, fit.problem.point(fit.law.coefficients)
+    fitted = problem.residuals(u) + problem.log_loss
+    noise = fit.run_noise * random.standard_normal((count, len(problem)))
+    draws = (replace(problem, log_loss=fitted + row) for row in noise)
+    optima = [side_by_side(draw, u[None, :], delta=fit.delta, tolerance=1e-9, damping=1e-6).u_SP for draw in draws]
+    return problem.vectors(np.concatenate(optima))
+
+
+def _refits(
+    problem: Problem, start: FloatArray, delta: float, batches: list[FloatArray], workers: int | None
+) -> Iterator[FloatArray]:
+    """Yield the refitted coefficients batch by batch, in processes where that pays or is asked for."""
+    work = partial(_refit, problem, start, delta)
+    count = os.cpu_count() or 1 if workers is None else workers
+    rest = batches
+    if workers is None:
+        began = time.perf_counter()
+        yield work(batches[0])
+        rest = batches[1:]
+        count = count if (time.perf_counter() - began) * len(rest) > PAYS else 1
+    if min(count, len(rest)) <= 1:
+        yield from map(work, rest)
+        return
+    with ProcessPoolExecutor(min(count, len(rest)), mp_context=_context()) as pool:
+        yield from pool.map(work, rest)
+
+
+def refit(problem: Problem, start: FloatArray, delta: float, weights: FloatArray) -> FloatArray:
+    """Return where descents from ``start`` end, one for each row of weights, in search coordinates."""
+    starts = np.tile(start, (len(weights), 1))
+    return side_by_side(problem.weighted(weights), starts, delta=delta, tolerance=1e-9, damping=1e-6).u_SP
+
+
+def _refit(problem: Problem, start: FloatArray, delta: float, weights: FloatArray) -> FloatArray:
+    return problem.vectors(refit(problem, start, delta, weights))
+
+
+def _context() -> multiprocessing.context.BaseContext:
+    """Fork where the system has it: a spawned worker would run an unguarded script of the user's again."""
+    return multiprocessing.get_context("fork" if "fork" in multiprocessing.get_all_start_methods() else None)
+
+
+def run_weights(
+    data: Observations, problem: Problem, count: int, random: np.random.Generator, scheme: Scheme = Scheme.RUNS
+) -> FloatArray | None:
+    """Return how often each row counts in each resample, or None where most draws cannot determine the law.
+
+    Keeping only the draws that can would favour those near the whole data, and give too narrow intervals.
+    """
+    weights, accepted = np.empty((count, len(data))), 0
+    for _ in range(2 * count):
+        weights[accepted] = _draw(data, scheme, random)
+        accepted += varies(problem, weights[accepted] > 0)
+        if accepted == count:
+            break
+    if accepted < count:
+        return None
+    return weights if problem.weight is None else weights * problem.weight
+
+
+def _draw(data: Observations, scheme: Scheme, random: np.random.Generator) -> FloatArray:
+    if scheme is Scheme.PAPER:
+        kept = random.permutation(len(data)) < PAPER_SHARE * len(data)
+        return kept.astype(float)
+    units = np.unique(data.run, return_inverse=True)[1] if scheme is Scheme.RUNS else np.arange(len(data))
+    count = int(units.max()) + 1
+    return random.multinomial(count, np.full(count, 1.0 / count))[units].astype(float)
+
+
+def varies(problem: Problem, drawn: np.ndarray) -> bool:
+    """Tell whether a draw keeps more rows than coefficients, and two values of every axis that the law uses."""
+    axes = [problem.N]
+    axes += [problem.D] if problem.outer.uses_tokens and np.ptp(problem.D) > 0 else []
+    axes += [problem.E] if problem.outer.uses_experts and np.ptp(problem.E) > 0 else []
+    axes += [problem.R] if problem.mapping.loops else []
+    varied = all(np.ptp(axis[drawn]) > 0 for axis in axes if np.ptp(axis) > 0)
+    return varied and int(drawn.sum()) > len(problem.free)

@@ -13,7 +13,19 @@ from loopscale.laws.forms import (
     Term,
     mapping,
 )
-from loopscale.laws.law import AXES, BILLIONS, RAW, Counting, FittedRange, Points, ScalingLaw, Trust, Units, inputs
+from loopscale.laws.law import (
+    AXES,
+    BILLIONS,
+    RAW,
+    Counting,
+    FittedRange,
+    Points,
+    ScalingLaw,
+    Spread,
+    Trust,
+    Units,
+    inputs,
+)
 from loopscale.laws.outer import OUTER_LAWS, effective_experts, outer_law
 from loopscale.laws.published import DEFAULT, PAPER, PUBLISHED, find_law, laws, published, with_uncertainty
 
@@ -39,6 +51,7 @@ __all__ = [
     "RecurrenceMapping",
     "Role",
     "ScalingLaw",
+    "Spread",
     "Term",
     "Trust",
     "Units",

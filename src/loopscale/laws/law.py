@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from enum import Enum
 from functools import cached_property
 from html import escape
 from pathlib import Path
+from statistics import NormalDist
 from types import MappingProxyType
 from typing import Any
 
@@ -265,6 +266,57 @@ def times(factor: float) -> str:
 
 
 @dataclass(frozen=True)
+class Spread:
+    """How far the loss of a new run may lie from the law, beyond the uncertainty of its coefficients.
+
+    Standard deviations of ln loss. The variance of the law's own error grows in proportion to the decades of training
+    compute beyond the data, as a random walk does. docs/prediction.md explains how a fit estimates it.
+    """
+
+    noise: float
+    """Of a run about the law, within the range of the data."""
+    growth: float
+    """Of the law's error one decade of compute beyond the data."""
+    frontier: float
+    """Largest training compute in the data, in FLOPs."""
+    backtests: int = 0
+    """Backtests inside the sweep that ``growth`` rests on; it rests on other sweeps alone where this is zero."""
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite([self.noise, self.growth, self.frontier]).all() and min(self.noise, self.growth) >= 0):
+            raise InputError(f"spread: noise is {self.noise} and growth {self.growth}; both should be zero or more")
+        if not self.frontier > 0:
+            raise InputError(f"spread: frontier is {self.frontier}; it should be above zero, in FLOPs")
+
+    def decades(self, points: Points) -> FloatArray:
+        """Return the decades of compute by which points lie beyond the data; zero within."""
+        return np.asarray(np.maximum(np.log10(points.train_flops / self.frontier), 0.0))
+
+    def variance(self, points: Points) -> FloatArray:
+        """Return the variance of ln loss at ``points``, without that of the coefficients."""
+        return self.noise**2 + self.growth**2 * self.decades(points)
+
+
+DEGREES = 8
+"""Degrees of freedom of Student's t in predictive intervals: tails a little heavier than normal."""
+
+
+def student_quantile(level: float) -> float:
+    """Return the two-sided quantile of Student's t, by its expansion about the normal quantile."""
+    z, n = NormalDist().inv_cdf((1 + level) / 2), DEGREES
+    first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+    return z + first / n + second / n**2 + third / n**3
+
+
+def tails(level: float) -> tuple[float, float]:
+    """Return the two quantiles between which a share ``level`` lies."""
+    if not 0 < level < 1:
+        raise InputError(f"level is {level}; it should lie between 0 and 1, as 0.9")
+    return (1 - level) / 2, (1 + level) / 2
+
+
+@dataclass(frozen=True)
 class ScalingLaw:
     """Loss of a model from its size, tokens, experts and recurrence.
 
@@ -281,7 +333,11 @@ class ScalingLaw:
     source: str = ""
     note: str = ""
     rmse: float | None = None
-    """The fit's root-mean-square error in nats; the planner's eps unless one is given."""
+    """The fit's root-mean-square error in nats."""
+    noise: float | None = None
+    """Robust standard deviation of the losses about the law, in nats: one diverged run does not move it."""
+    spread: Spread | None = None
+    """What predictive intervals add to the uncertainty of the coefficients; None where it was not estimated."""
     fitted_range: FittedRange = FittedRange()
     resamples: FloatArray | None = field(default=None, compare=False, repr=False)
     """Coefficients of refits on resampled data, one row each, columns as in ``names``."""
@@ -336,6 +392,26 @@ class ScalingLaw:
             raise InputError(f"{self.name}: this law carries no resampled laws; fit it with resampling first")
         columns = self.resamples.T.reshape(len(self.names), -1, *([1] * len(points.shape)))
         return self._loss(dict(zip(self.names, columns, strict=True)), points)
+
+    @property
+    def eps(self) -> float | None:
+        """The least difference of loss that counts, in nats: the robust noise, or the RMSE where that is unknown."""
+        return self.rmse if self.noise is None else self.noise
+
+    def interval(self, points: Points, level: float = 0.9) -> tuple[FloatArray, FloatArray]:
+        """Return the interval of the law alone: where a share ``level`` of the resampled laws put the loss."""
+        low, high = np.quantile(self.resampled(points), tails(level), axis=0)
+        return low, high
+
+    def predictive_interval(self, points: Points, level: float = 0.9) -> tuple[FloatArray, FloatArray]:
+        """Return the interval for the loss of a new run: uncertain coefficients, noise, and error beyond the data."""
+        if self.spread is None:
+            raise InputError(f"{self.name}: this law carries no predictive spread; fit it again with resampling")
+        low, high = np.quantile(np.log(self.resampled(points)), tails(0.9), axis=0)
+        law_deviation = (high - low) / (2 * NormalDist().inv_cdf(0.95))
+        half = student_quantile(level) * np.sqrt(law_deviation**2 + self.spread.variance(points))
+        loss = self(points)
+        return loss * np.exp(-half), loss * np.exp(half)
 
     def resampled_laws(self) -> Iterator[ScalingLaw]:
         """Yield each resampled law as a law of its own."""
@@ -433,6 +509,8 @@ class ScalingLaw:
             "units": {"parameters": self.units.parameters, "tokens": self.units.tokens},
             "counts": self.counts.value,
             "rmse": self.rmse,
+            "noise": self.noise,
+            "spread": None if self.spread is None else asdict(self.spread),
             "range": {axis: list(getattr(self.fitted_range, axis)) for axis in AXES},
         }
         if self.resamples is not None:
@@ -459,6 +537,8 @@ class ScalingLaw:
                 source=file.source,
                 note=file.note,
                 rmse=file.rmse,
+                noise=file.noise,
+                spread=None if file.spread is None else Spread(**file.spread.model_dump()),
                 fitted_range=FittedRange(**{axis: getattr(file.range, axis) or (None, None) for axis in AXES}),
                 resamples=None if file.resamples is None else _matrix(file.resamples),
                 resampled_by=file.resampled_by,

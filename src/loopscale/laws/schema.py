@@ -47,6 +47,19 @@ class ExpressionRecord(Record):
     """The range that a fit searches for each coefficient."""
 
 
+class SpreadRecord(Record):
+    """What predictive intervals add to the uncertainty of the coefficients: standard deviations of ln loss."""
+
+    noise: float = Field(ge=0)
+    """Of a run about the law, within the range of the data."""
+    growth: float = Field(ge=0)
+    """Of the law's error one decade of training compute beyond the data."""
+    frontier: float = Field(gt=0)
+    """Largest training compute in the data, in FLOPs."""
+    backtests: int = Field(default=0, ge=0)
+    """Backtests inside the sweep that growth rests on."""
+
+
 class LawFile(File):
     """A scaling law: the names of its parts and its coefficients."""
 
@@ -67,6 +80,9 @@ class LawFile(File):
     """Whether parameter counts include embeddings."""
     rmse: float | None = Field(default=None, ge=0)
     """Root-mean-square error of the fit, in nats."""
+    noise: float | None = Field(default=None, ge=0)
+    """Robust standard deviation of the losses about the law, in nats."""
+    spread: SpreadRecord | None = None
     range: RangeRecord = RangeRecord()
     resamples: list[list[float]] | None = None
     """Coefficients of refits on resampled data, one row each."""

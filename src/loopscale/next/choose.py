@@ -21,8 +21,8 @@ from loopscale.arrays import FloatArray
 from loopscale.errors import InputError, choice
 from loopscale.files import Fields, read_json, versioned, write_json
 from loopscale.fit.data.read import Observations
+from loopscale.fit.diagnose import Noise
 from loopscale.fit.fitting import Fit
-from loopscale.fit.uncertainty import Noise
 from loopscale.laws import ScalingLaw
 from loopscale.next.candidates import Goal, RunCandidates, Target, ladder_candidates
 from loopscale.quantities import format_count

@@ -108,9 +108,9 @@ def resolve_eps(law: ScalingLaw, eps: float | None, rule: Rule) -> float:
         if not (np.isfinite(eps) and eps >= 0):
             raise InputError(f"eps is {eps}; it should be zero or more")
         return eps
-    if law.rmse is None:
+    if law.eps is None:
         raise InputError(f"law {law.name!r} states no RMSE to take as eps; give eps, or choose the rule 'loss'")
-    return law.rmse
+    return law.eps
 
 
 SLACK = 1 + 1e-12
@@ -333,7 +333,7 @@ def near_agreement(grid: Grid, picks_ZFB: IntArray) -> FloatArray:
     chosen = np.broadcast_to(np.maximum(picks_ZFB[0], 0), picks_ZFB[1:].shape)
     lost = np.take_along_axis(loss_ZFC, chosen, axis=-1)
     best = np.take_along_axis(loss_ZFC, np.maximum(picks_ZFB[1:], 0), axis=-1)
-    close = lost - best <= (grid.eps or grid.law.rmse or 0.0) + 1e-12
+    close = lost - best <= (grid.eps or grid.law.eps or 0.0) + 1e-12
     return np.asarray(((picks_ZFB[1:] >= 0) & (picks_ZFB[0] >= 0) & close).mean(axis=0))
 
 

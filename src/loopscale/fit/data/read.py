@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,13 +29,15 @@ Columns = dict[str, list[Any]]
 
 
 def read_columns(path: str | Path) -> Columns:
-    """Read a ``.csv``, ``.csv.gz``, ``.tsv`` or ``.parquet`` file."""
+    """Read a ``.csv``, ``.tsv`` (either may be gzipped), ``.jsonl`` or ``.parquet`` file."""
     name = str(path).lower()
+    if name.endswith((".jsonl", ".ndjson", ".jsonl.gz")):
+        return jsonl_columns(_text(path), str(path))
     if name.endswith((".parquet", ".pq")):
         return _parquet(path)
     if name.endswith((".csv", ".csv.gz", ".tsv", ".tsv.gz")):
         return csv_columns(_text(path), str(path), "\t" if ".tsv" in name else ",")
-    raise InputError(f"{path}: this kind of file is not read; give .csv, .csv.gz, .tsv or .parquet")
+    raise InputError(f"{path}: this kind of file is not read; give .csv, .tsv, .jsonl or .parquet")
 
 
 def frame_columns(frame: Any, source: str) -> Columns:
@@ -47,6 +50,24 @@ def frame_columns(frame: Any, source: str) -> Columns:
         ) from None
     whole = table.collect() if isinstance(table, nw.LazyFrame) else table
     return {str(name): whole[name].to_list() for name in whole.columns}
+
+
+def jsonl_columns(text: str, source: str) -> Columns:
+    """Read JSON lines: one object for each row; a field that a row lacks is empty."""
+    rows = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            row = None
+        if not isinstance(row, dict):
+            raise InputError(f"{source}: line {number} is not a JSON object: {shown(line)}")
+        rows.append(row)
+    if not rows:
+        raise InputError(f"{source}: the file is empty; each line should be a JSON object")
+    return {str(name): [row.get(name) for row in rows] for name in dict.fromkeys(key for row in rows for key in row)}
 
 
 def csv_columns(text: str, source: str, delimiter: str = ",") -> Columns:
@@ -165,21 +186,31 @@ def _outside(value: float, low: float, high: float) -> float:
 
 SYMBOLS = {
     "active": "N_act", "loop": "N_loop", "total": "N_total", "once": "N_once", "experts": "E", "top_k": "k",
-    "recurrence": "R", "tokens": "D", "unique_tokens": "U", "flops": "FLOPs", "loss": "loss", "run": "run",
-    "step": "step", "finished": "finished",
+    "recurrence": "R", "tokens": "D", "flops": "FLOPs", "loss": "loss", "run": "run", "step": "step",
+    "finished": "finished", "unique_tokens": "U", "weight": "weight", "noise": "noise of the loss",
 }  # fmt: skip
 """Each field and how messages call it."""
 
+BITS_PER_BYTE = ("bpb", "bits_per_byte", "val_bpb", "bpc")
+"""Headers of losses in bits per byte."""
+LOOSE_RUNS = ("name", "experiment", "model_name", "model")
+"""Headers that name a run in some files and a group of runs in others."""
+NON_EMBEDDING = (
+    "non_embedding_params", "non_embedding_parameters", "n_non_embedding", "params_non_embedding", "non_emb_params",
+    "nonembedding_params", "params_no_embed", "n_nonemb",
+)  # fmt: skip
+"""Headers that say that embeddings are left out."""
+
 SYNONYMS: dict[str, tuple[str, ...]] = {
     "active": (
-        "n_act", "active", "n_active", "active_params", "active_parameters", "active_n", "n", "params", "parameters",
-        "n_params", "num_params", "num_parameters", "model_size", "size", "non_embedding_params", "n_unique",
-        "dense_parameter_count",
+        "n_act", "active", "n_active", "active_params", "active_parameters", "active_n", "na", "n_a",
+        *NON_EMBEDDING, "n", "params", "parameters", "n_params", "num_params", "num_parameters", "model_size", "size",
+        "n_unique", "dense_parameter_count",
     ),
     "loop": ("n_loop", "loop", "loop_params", "loop_parameters", "n_rec", "recurrent_params"),
     "total": ("n_total", "total", "total_params", "total_parameters", "total_parameter_count", "stored_params"),
     "once": ("n_once", "once"),
-    "experts": ("e", "experts", "n_experts", "num_experts", "expert_count", "e_route", "routed_experts"),
+    "experts": ("e", "experts", "n_experts", "num_experts", "expert_count", "e_route", "routed_experts", "nume", "n_e"),
     "top_k": ("k", "top_k", "topk", "active_experts", "num_active_experts", "experts_per_token", "num_experts_per_tok"),
     "recurrence": ("r", "recurrence", "recurrences", "loops", "n_loops", "num_loops", "passes", "num_recurrences"),
     "tokens": (
@@ -190,11 +221,13 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "flops": ("flops", "flop", "training_flop", "training_flops", "train_flops", "compute"),
     "loss": (
         "loss", "val_loss", "valid_loss", "validation_loss", "loss_validation", "eval_loss", "test_loss", "final_loss",
-        "nll", "cross_entropy", "l",
+        "nll", "cross_entropy", "l", *BITS_PER_BYTE,
     ),
-    "run": ("run", "run_id", "run_name", "name", "id", "experiment", "hyper_id", "model_name", "model"),
+    "run": ("run", "run_id", "run_name", "id", "hyper_id", *LOOSE_RUNS),
+    "weight": ("weight", "weights"),
+    "noise": ("loss_std", "loss_noise", "loss_sd", "loss_stderr"),
     "step": ("step", "steps", "global_step", "iteration"),
-    "finished": ("finished", "done", "complete", "completed", "final", "status", "state"),
+    "finished": ("finished", "annealed", "done", "complete", "completed", "final", "status", "state"),
 }  # fmt: skip
 """Lower case, words joined by one underscore; the first that a table has is taken."""
 
@@ -226,6 +259,9 @@ def find_columns(names: Iterable[str], chosen: Mapping[str, str], source: str) -
         if field not in found and (column := _match(field, synonyms, plain)):
             found[field] = column
             plain.pop(column.name)
+    if "active" in found and "experts" in found and "total" not in found:
+        for name in (name for name, normal in plain.items() if normal in ("n", "params", "parameters")):
+            found["total"] = Column(name, None)  # active parameters have a column of their own, so this counts all
     return found
 
 
@@ -300,7 +336,8 @@ _WANTED = {
     "active": "above zero", "tokens": "above zero", "flops": "above zero", "loss": "above zero", "total": "above zero",
     "unique_tokens": "above zero",
     "top_k": "1 or more", "recurrence": "1 or more", "experts": "1 or more", "loop": "zero or more",
-    "once": "zero or more", "step": "zero or more",
+    "once": "zero or more", "step": "zero or more", "weight": "above zero",
+    "noise": "above zero",
 }  # fmt: skip
 
 
@@ -372,6 +409,11 @@ class Rows:
     run: NDArray[np.str_]
     finished: BoolArray | None
     notes: tuple[str, ...]
+    weight: FloatArray | None
+    loss_unit: str
+    non_embedding: bool
+    """Whether the header says that embeddings are left out."""
+    extra: dict[str, NDArray[Any]]
 
 
 def read_rows(table: Columns, chosen: Mapping[str, str], units: Mapping[str, float], source: str) -> Rows:
@@ -382,9 +424,18 @@ def read_rows(table: Columns, chosen: Mapping[str, str], units: Mapping[str, flo
     loss = reader.take("loss")
     points = reader.points()
     run = reader.runs(points)
-    finished = reader.finished(run)
-    reader.note_repeats(points, loss, run)
-    return Rows(points, loss, run, finished, tuple(reader.notes))
+    reader.check_plausible(points)
+    finished = reader.finished()
+    kept = reader.without_repeats(points, loss, run)
+    size, loss_column = reader.columns.get("active"), reader.columns["loss"].name
+    weight = reader.weight()
+    return Rows(
+        points.rows(kept), loss[kept], run[kept], None if finished is None else finished[kept], tuple(reader.notes),
+        weight=None if weight is None else weight[kept],
+        loss_unit="bits per byte" if _normal(loss_column) in BITS_PER_BYTE else "nats",
+        non_embedding=size is not None and _normal(size.name) in NON_EMBEDDING,
+        extra={name: column[kept] for name, column in reader.extra().items()},
+    )  # fmt: skip
 
 
 @dataclass(eq=False)
@@ -436,44 +487,87 @@ class _Reader:
         if total is None and (experts > 1).any():
             self.notes.append("no N_total: mappings that depend on m = N_act / N_total cannot be fitted")
         tokens = self._tokens(active, R, loop)
-        return Points(active, tokens, R, experts, loop, total, self._filled("unique_tokens", tokens))
+        unique = self._filled("unique_tokens", tokens)
+        return Points(active, tokens, R, experts, loop, total, unique)
 
     def runs(self, points: Points) -> NDArray[np.str_]:
-        """Return the run of each row: as named, or all rows that agree on everything but D."""
+        """Return the run of each row: as named; else checkpoints of one model are a run, and other rows one each."""
+        model = _models(points)
         if "run" in self.columns:
-            return texts(self.table[self.columns["run"].name])
-        given = (points.active, points.recurrence, points.experts, points.loop, points.total, points.unique_tokens)
-        table = np.stack([each for each in given if each is not None], axis=1)
-        _, which = np.unique(table, axis=0, return_inverse=True)
-        count = int(which.max()) + 1
-        if count < len(which):
-            self.notes.append(f"no run column: rows that differ only in D and loss are one run ({count} runs)")
-        return np.array([f"run {k + 1}" for k in which.reshape(-1)])
+            name = self.columns["run"].name
+            names = texts(self.table[name])
+            if _normal(name) not in LOOSE_RUNS or _names_runs(names, model, points.tokens):
+                return names
+            self.notes.append(f"column {name} groups several runs, so it does not name them")
+        rows_each = np.bincount(model)
+        if len(rows_each) < len(model) and ("step" in self.columns or np.median(rows_each) >= CHECKPOINTS):
+            self.notes.append(
+                f"no run column: the rows of one model are taken as checkpoints of one run ({len(rows_each)} runs)"
+            )
+            return np.array([f"run {k + 1}" for k in model])
+        if len(rows_each) < len(model):
+            self.notes.append("no run column: every row is taken as a run of its own")
+        return np.array([f"run {k + 1}" for k in range(len(model))])
 
-    def finished(self, run: NDArray[np.str_]) -> BoolArray | None:
-        """Tell which rows are final losses: by a status, or as the last step of their run."""
-        if "finished" in self.columns:
-            flags = finished_flags(self.table[self.columns["finished"].name])
-        elif "step" in self.columns:
-            step = self.take("step")
-            last = {name: step[run == name].max() for name in np.unique(run)}
-            flags = np.array([at == last[name] for at, name in zip(step, run, strict=True)])
-        else:
+    def finished(self) -> BoolArray | None:
+        """Tell which rows are final losses, where a column says so."""
+        if "finished" not in self.columns:
             return None
+        flags = finished_flags(self.table[self.columns["finished"].name])
         if not flags.all():
             self.notes.append(f"{int((~flags).sum())} of {len(flags)} rows are not final losses of their run")
         return flags
 
-    def note_repeats(self, points: Points, loss: FloatArray, run: NDArray[np.str_]) -> None:
-        """Say how many rows repeat another, and which runs hold several models."""
-        model = np.stack([points.active, points.recurrence, points.experts], axis=1)
-        rows = np.column_stack([model, points.tokens, loss])
-        repeats = len(rows) - len({(name, *row) for name, row in zip(run.tolist(), rows.tolist(), strict=True)})
-        if repeats:
-            self.notes.append(f"{repeats} rows repeat another row exactly; they count twice")
-        models = {(name, *row) for name, row in zip(run.tolist(), model.tolist(), strict=True)}
-        if len(models) > len(np.unique(run)):
+    def weight(self) -> FloatArray | None:
+        """Return how much each row counts: as stated, or by the stated noise of its loss; 1 on average."""
+        if "weight" in self.columns:
+            values = self.take("weight")
+        elif "noise" in self.columns:
+            values = self.take("noise") ** -2.0
+            self.notes.append(f"rows are weighted by {self.columns['noise'].name}")
+        else:
+            return None
+        return np.asarray(values / values.mean())
+
+    def check_plausible(self, points: Points) -> None:
+        """Refuse rows that cannot be in the same unit as the others."""
+        for name, values in (("active", points.active), ("tokens", points.tokens)):
+            if name not in self.columns:
+                continue
+            typical, (low, high) = float(np.median(values)), PLAUSIBLE[name]
+            far = np.abs(np.log10(values / typical)) > MIXED_UNITS
+            if (wrong := far | (values < low) | (values > high)).any():
+                k = int(np.argmax(wrong))
+                raise InputError(
+                    f"{where(self.source, k, name, self.columns[name].name)} is {values[k]:g} "
+                    f"{'parameters' if name == 'active' else 'tokens'}, which is not plausible beside the median "
+                    f"{typical:g}; write every row in one unit, or state the unit of the column"
+                )
+
+    def without_repeats(self, points: Points, loss: FloatArray, run: NDArray[np.str_]) -> IntArray:
+        """Return the rows without exact repeats of another; say how many there were, and which runs mix models."""
+        model = _models(points)
+        named = run.tolist() if "run" in self.columns else [""] * len(run)
+        rows = zip(named, model.tolist(), points.tokens.tolist(), points.unique.tolist(), loss.tolist(), strict=True)
+        first: dict[Any, int] = {}
+        for k, row in enumerate(rows):
+            first.setdefault(row, k)
+        if repeats := len(run) - len(first):
+            self.notes.append(f"{repeats} rows repeat another row exactly; each row counts once")
+        if len(set(zip(run.tolist(), model.tolist(), strict=True))) > len(np.unique(run)):
             self.notes.append("some runs hold rows of different models; they are taken as one run each")
+        return np.array(list(first.values()), dtype=np.int64)
+
+    def extra(self) -> dict[str, NDArray[Any]]:
+        """Return all columns by their own names, for expressions: numbers where they are, else text."""
+        columns: dict[str, NDArray[Any]] = {}
+        for name, cells in self.table.items():
+            parsed = [_number(cell) for cell in cells]
+            usable = [number for number in parsed if number is not None]
+            column = np.array([number[0] for number in usable]) if len(usable) == len(cells) else texts(cells)
+            columns[name] = column
+            columns.setdefault(_normal(name), column)
+        return columns
 
     def _active(self) -> FloatArray:
         if "active" not in self.columns and "once" in self.columns and "loop" in self.columns:
@@ -546,6 +640,28 @@ class _Reader:
         return sizes | {name: unit for name, unit in whole if name in unknown}
 
 
+PLAUSIBLE = {"active": (100.0, 1e14), "tokens": (100.0, 1e16)}
+"""Parameters and tokens that a training run may have."""
+MIXED_UNITS = 5.0
+"""Powers of ten by which a row may differ from the median of its column."""
+CHECKPOINTS = 10
+"""Rows for each model from which they are taken as checkpoints of one run where no column names runs."""
+
+
+def _models(points: Points) -> IntArray:
+    """Return a number for the model of each row: rows that agree on everything but tokens share it."""
+    given = (points.active, points.recurrence, points.experts, points.loop, points.total)
+    table = np.stack([values for values in given if values is not None], axis=1)
+    return np.asarray(np.unique(table, axis=0, return_inverse=True)[1].reshape(-1), dtype=np.int64)
+
+
+def _names_runs(names: NDArray[np.str_], model: IntArray, tokens: FloatArray) -> bool:
+    """Tell whether each name stands for one model, seen at most once at each token count."""
+    pairs = set(zip(names.tolist(), model.tolist(), strict=True))
+    rows = set(zip(names.tolist(), tokens.tolist(), strict=True))
+    return len(pairs) == len(set(names.tolist())) and len(rows) == len(names)
+
+
 def _positive(values: FloatArray) -> FloatArray:
     good = values[np.isfinite(values) & (values > 0)]
     return good if len(good) else np.ones(1)
@@ -587,13 +703,20 @@ class Observations:
     """What was detected or assumed on reading."""
     finished: BoolArray | None = None
     """False where a row is a checkpoint in mid-schedule; None where that is not known."""
+    weight: FloatArray | None = None
+    """How much each row counts in a fit; None where all count alike."""
+    loss_unit: str = "nats"
+    """Unit of the losses: nats (per token) or bits per byte."""
+    counts_assumed: bool = False
+    """Whether ``counts`` is a default that neither the file nor the user stated."""
+    extra: Mapping[str, NDArray[Any]] = dataclass_field(default_factory=dict)
+    """Every column of the file by its own name, for expressions that choose rows."""
 
     def __post_init__(self) -> None:
         count = len(self.loss)
         p = self.points
-        given = (
-            p.active, p.tokens, p.recurrence, p.experts, p.loop, p.total, p.unique_tokens, self.run, self.finished,
-        )  # fmt: skip
+        given = (p.active, p.tokens, p.recurrence, p.experts, p.loop, p.total, p.unique_tokens, self.run, self.finished,
+                 self.weight)  # fmt: skip
         if any(each is not None and np.shape(each) != (count,) for each in given):
             raise InputError(
                 f"{self.source}: points, run and finished should all have one entry for each of {count} losses"
@@ -615,9 +738,40 @@ class Observations:
 
     def where(self, chosen: BoolArray | IntArray | slice) -> Observations:
         """Return the chosen rows only, by mask or by index (an index may repeat)."""
-        points = self.points.rows(chosen)
-        finished = None if self.finished is None else self.finished[chosen]
-        return replace(self, points=points, loss=self.loss[chosen], run=self.run[chosen], finished=finished)
+        return replace(
+            self,
+            points=self.points.rows(chosen),
+            loss=self.loss[chosen],
+            run=self.run[chosen],
+            finished=None if self.finished is None else self.finished[chosen],
+            weight=None if self.weight is None else self.weight[chosen],
+            extra={name: column[chosen] for name, column in self.extra.items()},
+        )
+
+    def keep(self, expression: str) -> Observations:
+        """Return the rows for which an expression of the columns holds, like ``D/N >= 20`` or ``width == 512``.
+
+        N, D, E, R, C (training FLOPs), U (unique tokens) and loss are in raw counts; other columns are named as in the
+        file.
+        """
+        from loopscale.fit.data.select import matching_rows
+
+        p = self.points
+        symbols = {"N": p.active, "D": p.tokens, "E": p.experts, "R": p.recurrence, "U": p.unique, "loss": self.loss,
+                   "run": self.run}  # fmt: skip
+        if p.loop is not None or np.all(p.recurrence == 1):
+            symbols["C"] = p.train_flops
+        mask = matching_rows(expression, {**self.extra, **symbols})
+        note = f"{int(mask.sum())} of {len(mask)} rows kept by {expression}"
+        return replace(self.where(mask), notes=(*self.notes, note))
+
+    def best_of(self) -> Observations:
+        """Return the lowest loss of each model and token count: the best over learning rates and other settings."""
+        from loopscale.fit.data.select import best_rows
+
+        rows = best_rows(np.column_stack([_models(self.points), self.points.tokens, self.points.unique]), self.loss)
+        note = f"best of each model and token count: {len(rows)} of {len(self)} rows"
+        return replace(self.where(rows), notes=(*self.notes, note))
 
     @classmethod
     def of(
@@ -627,17 +781,34 @@ class Observations:
         columns: Mapping[str, str] | None = None,
         units: Mapping[str, float] | None = None,
         counts: Counting | str | None = None,
+        keep: str | None = None,
+        best_of: bool = False,
     ) -> Observations:
-        """Return the observations that ``data`` is or names: a file, a data frame, a public sweep, or observations."""
+        """Return the observations that ``data`` is or names: a file, a data frame, a public sweep, or observations.
+
+        ``keep`` chooses rows by an expression (:meth:`keep`); ``best_of`` keeps the lowest loss of each model and token
+        count (:meth:`best_of`).
+        """
+        rows = cls._source(data, columns, units, counts)
+        rows = rows if keep is None else rows.keep(keep)
+        return rows.best_of() if best_of else rows
+
+    @classmethod
+    def _source(
+        cls,
+        data: Any,
+        columns: Mapping[str, str] | None,
+        units: Mapping[str, float] | None,
+        counts: Counting | str | None,
+    ) -> Observations:
         if isinstance(data, cls):
             if columns or units or counts:
                 raise InputError(f"{data.source}: columns, units and counts are for files and frames, not Observations")
             return data
-        kind = Counting.WITHOUT_EMBEDDINGS if counts is None else counts
         if not isinstance(data, str | Path):
-            return cls.from_frame(data, columns=columns, units=units, counts=kind)
+            return cls.from_frame(data, columns=columns, units=units, counts=counts)
         if isinstance(data, Path) or Path(data).suffix or is_file(data):
-            return cls.read(data, columns=columns, units=units, counts=kind)
+            return cls.read(data, columns=columns, units=units, counts=counts)
         from loopscale.fit.data.public import named_sweep  # which reads observations
 
         return named_sweep(data)
@@ -656,7 +827,7 @@ class Observations:
         columns: Mapping[str, str] | None = None,
         units: Mapping[str, float] | None = None,
         source: str = "frame",
-        counts: Counting | str = Counting.WITHOUT_EMBEDDINGS,
+        counts: Counting | str | None = None,
     ) -> Observations:
         """Take any frame that narwhals knows: pandas, polars, pyarrow.
 
@@ -672,7 +843,7 @@ class Observations:
         *,
         columns: Mapping[str, str] | None = None,
         units: Mapping[str, float] | None = None,
-        counts: Counting | str = Counting.WITHOUT_EMBEDDINGS,
+        counts: Counting | str | None = None,
     ) -> Observations:
         """Read a ``.csv``, ``.csv.gz``, ``.tsv`` or ``.parquet`` file; options as for :meth:`from_frame`."""
         return cls._of(read_rows(read_columns(path), columns or {}, units or {}, str(path)), str(path), counts)
@@ -683,7 +854,7 @@ class Observations:
         text: str,
         *,
         source: str = "runs.csv",
-        counts: Counting | str = Counting.WITHOUT_EMBEDDINGS,
+        counts: Counting | str | None = None,
         columns: Mapping[str, str] | None = None,
     ) -> Observations:
         """Read the text of a CSV file; ``source`` names it in errors, ``columns`` the columns of fields."""
@@ -695,9 +866,10 @@ class Observations:
         columns: dict[str, Any] = {"run": self.run, "N_act (raw)": p.active, "E": p.experts, "R": p.recurrence}
         columns |= {} if p.loop is None else {"N_loop (raw)": p.loop}
         columns |= {} if p.total is None else {"N_total (raw)": p.total}
-        columns |= {"D (raw)": p.tokens, "loss": self.loss}
-        columns |= {} if p.unique_tokens is None else {"U (raw)": p.unique_tokens}
+        columns |= {} if p.unique_tokens is None else {"unique_tokens (raw)": p.unique_tokens}
+        columns |= {"D (raw)": p.tokens, "bpb" if self.loss_unit == "bits per byte" else "loss": self.loss}
         columns |= {} if self.finished is None else {"finished": self.finished}
+        columns |= {} if self.weight is None else {"weight": self.weight}
         return {name: np.asarray(column).tolist() for name, column in columns.items()}
 
     def csv(self) -> str:
@@ -709,6 +881,9 @@ class Observations:
         Table(self.columns()).save(path)
 
     @classmethod
-    def _of(cls, rows: Rows, source: str, counts: Counting | str) -> Observations:
-        kind = counts if isinstance(counts, Counting) else choice(Counting, counts, "counts")
-        return cls(rows.points, rows.loss, rows.run, source, kind, rows.notes, rows.finished)
+    def _of(cls, rows: Rows, source: str, counts: Counting | str | None) -> Observations:
+        kind = counts if isinstance(counts, Counting | None) else choice(Counting, counts, "counts")
+        return cls(
+            rows.points, rows.loss, rows.run, source, kind or Counting.WITHOUT_EMBEDDINGS, rows.notes, rows.finished,
+            rows.weight, rows.loss_unit, kind is None and not rows.non_embedding, rows.extra,
+        )  # fmt: skip
