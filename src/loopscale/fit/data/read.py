@@ -22,7 +22,7 @@ from loopscale.arrays import BoolArray, FloatArray, IntArray
 from loopscale.errors import InputError, choice, nearest, shown
 from loopscale.files import is_file
 from loopscale.laws import Counting, Points, costs
-from loopscale.limits import check_rows, check_size, gunzip
+from loopscale.limits import TABLE_ROWS, TEXT_BYTES, check_rows, check_size, gunzip
 from loopscale.tables import Table
 
 Columns = dict[str, list[Any]]
@@ -77,7 +77,8 @@ def csv_columns(text: str, source: str, delimiter: str = ",") -> Columns:
     except csv.Error as error:  # a cell beyond csv's limit
         raise InputError(f"{source}: not CSV: {error}") from None
     rows = [row for row in rows if any(cell.strip() for cell in row)]
-    check_rows(len(rows), source)
+    if len(rows) > TABLE_ROWS:
+        check_rows(len(rows), source)
     if not rows:
         raise InputError(f"{source}: the file is empty; its first line should name the columns")
     names = [name.strip() for name in rows[0]]
@@ -92,7 +93,8 @@ def csv_columns(text: str, source: str, delimiter: str = ",") -> Columns:
 
 def _text(path: str | Path) -> str:
     try:
-        check_size(path)
+        if Path(path).stat().st_size > TEXT_BYTES:
+            check_size(path)
         content = Path(path).read_bytes()
         content = gunzip(content, str(path)) if str(path).lower().endswith(".gz") else content
         return content.decode("utf-8-sig")
