@@ -5,8 +5,13 @@ Shapes: R passes, L layers of a part, E experts.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+import torch.distributed as dist
 from torch import Tensor
+from torch.nn import functional
+from transformers import TrainerCallback
 
 from loopscale.errors import InputError
 from loopscale.model.blocks import Block
@@ -62,3 +67,62 @@ def _bias(block: torch.nn.Module) -> Tensor:
 def load_ratio(counts_E: Tensor) -> float:
     """Return the busiest expert's load over the mean: 1 is perfect balance."""
     return float(counts_E.max() / counts_E.double().mean())
+
+
+class BalanceCallback(TrainerCallback):
+    """Balance the experts under Hugging Face's trainer: ``Trainer(model, callbacks=[BalanceCallback(model)])``.
+
+    It adds up the loads of every forward in training mode, over gradient accumulation and over processes, and updates
+    the biases once for each step of the optimiser. Any other loop can use ``start``, ``update`` and ``stop``.
+    """
+
+    def __init__(self, model: LoopedMoEForCausalLM | LoopedMoEModel, rate: float | None = None) -> None:
+        self.model, self.rate = model, rate
+        self.counts: Trace | None = None
+        self._handle: Any = None
+
+    def start(self) -> None:
+        """Collect the loads of every training forward from now on."""
+        if self._handle is None:
+            self._handle = self.model.register_forward_hook(self._collect)
+
+    def stop(self) -> None:
+        """Collect no more."""
+        if self._handle is not None:
+            self._handle.remove()
+            self._handle = None
+
+    def update(self) -> None:
+        """Update the biases from the loads since the last update, summed over all processes."""
+        if self.counts is None:
+            return
+        if dist.is_available() and dist.is_initialized():
+            for counts in self.counts:
+                dist.all_reduce(counts)
+        update_biases(self.model, self.counts, self.rate)
+        self.counts = None
+
+    def _collect(self, module: torch.nn.Module, inputs: Any, out: Any) -> None:
+        if not module.training or out.expert_counts is None:
+            return
+        # With random recurrence the batches of a step may run different numbers of passes.
+        self.counts = out.expert_counts if self.counts is None else _add(self.counts, out.expert_counts)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Start with the training loop."""
+        self.start()
+
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Update after the optimiser."""
+        self.update()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Stop with the training loop."""
+        self.stop()
+
+
+def _add(one: Trace, other: Trace) -> Trace:
+    """Return the sum of two steps' loads, of which one may have run more passes."""
+    passes = max(len(one.loop), len(other.loop))
+    loops = [functional.pad(trace.loop, (0, 0, 0, 0, 0, passes - len(trace.loop))) for trace in (one, other)]
+    return Trace(one.prelude + other.prelude, loops[0] + loops[1], one.coda + other.coda)

@@ -46,7 +46,7 @@ def products(x_SI: Tensor, weight_EOI: Tensor, counts: list[int]) -> Tensor:
     out_SO = x_SI.new_empty(len(x_SI), weight_EOI.shape[1])
     rows = torch.split(x_SI, counts), weight_EOI.unbind(0), torch.split(out_SO, counts)
     for x_CI, weight_OI, out_CO in zip(*rows, strict=True):
-        if len(x_CI):
+        if x_CI.shape[0]:
             torch.mm(x_CI, weight_OI.t(), out=out_CO)
     return out_SO
 
@@ -111,14 +111,19 @@ def expert_ffn(x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, gate_up_E2HD: T
 
 
 def _few_tokens(x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, gate_up_E2HD: Tensor, down_EDH: Tensor) -> Tensor:
-    """Decode a small batch: all rows fit the cache, so every step but the products handles them together."""
-    flat_S = ids_TK.flatten()
-    order_S = flat_S.argsort(stable=True)
-    counts = tokens_of_experts(ids_TK, len(down_EDH)).tolist()
-    x_SD = x_TD.index_select(0, order_S // ids_TK.shape[1])
-    hidden_S2H = products(x_SD, gate_up_E2HD, counts)
-    gate_SH, up_SH = hidden_S2H.chunk(2, dim=-1)
-    return _combined(products(functional.silu(gate_SH).mul_(up_SH), down_EDH, counts), order_S, weights_TK)
+    """Decode a small batch: all rows fit the cache, so every step but the products handles them together.
+
+    Rows are sorted in Python: the ids must be read there anyway, and for so few rows that is faster than tensors.
+    """
+    K = ids_TK.shape[1]
+    flat = ids_TK.flatten().tolist()
+    order = sorted(range(len(flat)), key=flat.__getitem__)
+    counts = [flat.count(expert) for expert in range(len(down_EDH))]
+    x_SD = x_TD.index_select(0, torch.tensor([row // K for row in order], device=x_TD.device))
+    gate_SH, up_SH = products(x_SD, gate_up_E2HD, counts).chunk(2, dim=-1)
+    y_SD = products(functional.silu(gate_SH).mul_(up_SH), down_EDH, counts)
+    inverse = sorted(range(len(order)), key=order.__getitem__)
+    return _weighted_sum(y_SD, torch.tensor(inverse, device=x_TD.device), weights_TK)
 
 
 def _one_token(x_1D: Tensor, ids_1K: Tensor, weights_1K: Tensor, gate_up_E2HD: Tensor, down_EDH: Tensor) -> Tensor:
@@ -244,6 +249,11 @@ def _combined(y_SD: Tensor, order_S: Tensor, weights_TK: Tensor) -> Tensor:
     """Return each token's weighted sum over its rows."""
     inverse_S = torch.empty_like(order_S)
     inverse_S[order_S] = torch.arange(len(order_S), device=order_S.device)
+    return _weighted_sum(y_SD, inverse_S, weights_TK)
+
+
+def _weighted_sum(y_SD: Tensor, inverse_S: Tensor, weights_TK: Tensor) -> Tensor:
+    """Return each token's weighted sum over its rows, which ``inverse_S`` finds."""
     if y_SD.dtype == torch.float32:  # one pass over the rows; other dtypes lack a fast kernel
         return functional.embedding_bag(
             inverse_S.view_as(weights_TK), y_SD, mode="sum", per_sample_weights=weights_TK.float()

@@ -91,10 +91,12 @@ class LoopedMoECausalOutput(ModelOutput):
 
 @dataclass
 class LoopedGenerateOutput(GenerateDecoderOnlyOutput):
-    """What ``generate(..., return_dict_in_generate=True)`` returns with early exit."""
+    """What ``generate(..., return_dict_in_generate=True)`` returns with early exit or self-speculation."""
 
     passes: Tensor | None = None
-    """Passes used for each generated token (B, tokens)."""
+    """With early exit: passes used for each generated token (B, tokens)."""
+    accepted: Tensor | None = None
+    """With ``draft_recurrence``: drafted tokens that each verification confirmed."""
 
 
 class Tally:
@@ -302,7 +304,7 @@ class ForwardPass:
         states: list[Tensor] = []
         hiddens: list[Tensor] = []
         for pass_index in range(self.recurrence):
-            new_BTD = self._pass(self.model.inject(state_BTD, input_BTD), pass_index)
+            new_BTD = self.run_pass(self.model.inject(state_BTD, input_BTD), pass_index)
             if left_BT is not None and left_BT.any():
                 new_BTD = torch.where(left_BT.unsqueeze(-1), state_BTD, new_BTD)
                 if self.cache is not None:
@@ -310,14 +312,14 @@ class ForwardPass:
             state_BTD = new_BTD
             states.append(state_BTD)
             if every:
-                hiddens.append(self._read(state_BTD, again=pass_index > 0))
+                hiddens.append(self.read_out(state_BTD, again=pass_index > 0))
             if exit_ is not None:
                 left_BT = exit_.update(state_BTD, hiddens[-1] if exit_.exit.needs_logits else None)
                 if left_BT.all():
                     break
         if self.cache is not None:
             self.slots.carry(self.cache, pass_index, self.recurrence, state_BTD.shape[1])
-        last_BTD = hiddens[-1] if every else self._read(state_BTD, again=False)
+        last_BTD = hiddens[-1] if every else self.read_out(state_BTD, again=False)
         return last_BTD, states, hiddens
 
     def report(self, out: LoopedMoEOutput) -> None:
@@ -339,7 +341,7 @@ class ForwardPass:
             tokens = out.last_hidden_state.shape[:2].numel()
             out.dropped = self.tally.dropped(capacity(tokens, self.config))
 
-    def _pass(self, x_BTD: Tensor, pass_index: int) -> Tensor:
+    def run_pass(self, x_BTD: Tensor, pass_index: int) -> Tensor:
         """Run the loop block once; passes before the last ``backprop_passes`` build no graph."""
         kept = self.config.backprop_passes
         cut = kept is not None and self.model.training and pass_index < self.recurrence - kept
@@ -352,7 +354,7 @@ class ForwardPass:
                 x_BTD = self._block(block, slot, x_BTD, routings, bias_row, replace=pass_index >= self.slots.kept)
         return x_BTD
 
-    def _read(self, x_BTD: Tensor, again: bool) -> Tensor:
+    def read_out(self, x_BTD: Tensor, again: bool = False) -> Tensor:
         """Run coda and final norm; ``again`` overwrites the cache slots of an earlier read-out."""
         if again and self.cache is not None and not self.cache.is_croppable:
             raise InputError("reading every pass rewrites the coda's cache slots, which a static cache cannot")

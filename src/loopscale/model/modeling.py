@@ -31,6 +31,7 @@ from .forward import (
     resolve_recurrence,
 )
 from .moe import Experts, Router
+from .speculative import SelfSpeculation
 
 
 class LoopedMoEPreTrainedModel(PreTrainedModel):  # type: ignore[no-untyped-call]
@@ -267,17 +268,23 @@ class LoopedMoEForCausalLM(LoopedMoEPreTrainedModel, GenerationMixin):  # type: 
         *args: Any,
         recurrence: int | str | None = None,
         exit: Exit | None = None,  # noqa: A002
+        draft_recurrence: int | None = None,
+        draft_tokens: int = 4,
         **kwargs: Any,
     ) -> Any:
-        """Generate as every Hugging Face model does, at any recurrence, with early exit if wanted.
+        """Generate as every Hugging Face model does, at any recurrence.
 
-        With ``exit`` and ``return_dict_in_generate=True`` the result has ``passes``: how many each new token used.
+        ``exit`` ends a token's loop early; with ``return_dict_in_generate=True`` the result has ``passes``, the number
+        that each new token used. ``draft_recurrence`` decodes the same greedy tokens faster: so many passes draft up
+        to ``draft_tokens``, the others verify them together; the result has ``accepted``.
         """
         if recurrence is None:
             settings = kwargs.get("generation_config") or self.generation_config
             recurrence = getattr(settings, "recurrence", None)
         R = resolve_recurrence(recurrence, exit, self.config, training=False)
         self._check_length(inputs if inputs is not None else kwargs.get("input_ids"), kwargs.get("max_new_tokens"))
+        if draft_recurrence is not None:
+            return self._speculate(inputs, R, draft_recurrence, draft_tokens, exit, kwargs)
         log: list[Tensor] = []
         own = self.config
         with _listening(self, log if exit is not None else None):
@@ -290,6 +297,35 @@ class LoopedMoEForCausalLM(LoopedMoEPreTrainedModel, GenerationMixin):  # type: 
         if log and type(result) is GenerateDecoderOnlyOutput:
             return LoopedGenerateOutput(**result, passes=torch.cat(log, dim=1))
         return result
+
+    def _speculate(
+        self,
+        inputs: Tensor | None,
+        recurrence: int,
+        draft: int,
+        length: int,
+        exit_: Exit | None,
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Decode one sequence greedily, with drafts of ``draft`` passes."""
+        input_ids = inputs if inputs is not None else kwargs.get("input_ids")
+        mask = kwargs.get("attention_mask")
+        chosen = kwargs.pop("generation_config", None)
+        settings, _ = self._prepare_generation_config(chosen, **kwargs)  # type: ignore[misc]
+        if input_ids is None or len(input_ids) != 1 or (mask is not None and not bool(mask.all())):
+            raise InputError("draft_recurrence decodes one sequence without padding; call it once for each prompt")
+        if settings.do_sample or (settings.num_beams or 1) > 1 or exit_ is not None:
+            raise InputError("draft_recurrence decodes greedily: leave out do_sample, num_beams and exit")
+        new = settings.max_new_tokens or (settings.max_length or 20) - input_ids.shape[1]
+        end = settings.eos_token_id
+        ends = frozenset(end if isinstance(end, list) else [] if end is None else [end])
+        decoder = SelfSpeculation(self, recurrence, draft, length)
+        sequences = decoder.generate(input_ids, new, ends)
+        if not settings.return_dict_in_generate:
+            return sequences
+        return LoopedGenerateOutput(
+            sequences=cast(torch.LongTensor, sequences), accepted=torch.tensor(decoder.accepted)
+        )
 
     def _check_length(self, input_ids: Tensor | None, new: int | None) -> None:
         """Refuse before the work begins what could not be finished; the last token is never read."""
