@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +25,7 @@ from loopscale.plan import (
     ladder_space,
     recurrence_map,
 )
-from loopscale.plan.text import LIMITS, TRUST_TEXT, budget_text, interval_text, sentences
+from loopscale.plan.text import LIMITS, TRUST_TEXT, budget_text, interval_text
 from loopscale.quantities import format_bytes, format_count
 from loopscale.tables import Table
 
@@ -38,9 +38,10 @@ MOST_LINES = 6
 
 def plan_reply(found: Plan, asked: PlanRequest, verdict: str = "chosen") -> dict[str, Any]:
     """Return everything that the page shows of a plan."""
+    document = found.to_dict(asked.top)
     return {
-        "plan": found.to_dict(asked.top),
-        "sentences": page_sentences(found),
+        "plan": document,
+        "sentences": page_sentences(found, document["sentences"]),
         "trust": page_trust(found),
         "limits": limits_used(found),
         "memory": memory_parts(found),
@@ -50,14 +51,14 @@ def plan_reply(found: Plan, asked: PlanRequest, verdict: str = "chosen") -> dict
     }
 
 
-def page_sentences(found: Plan) -> dict[str, str]:
+def page_sentences(found: Plan, sentences: Mapping[str, str]) -> dict[str, str]:
     """Return the plan in sentences, as the command line prints them, with its budget and interval."""
     interval = found.interval
     unknown = "Interval not known: the law carries no resampled laws."
     written = unknown if interval is None else f"{interval_text(interval)}."
     budget = budget_text(found.budget)
     return {
-        **sentences(found),
+        **sentences,
         "budget": f"{budget[:1].upper()}{budget[1:]}.",
         "interval": f"{written[:1].upper()}{written[1:]}",
     }

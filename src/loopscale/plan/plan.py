@@ -451,7 +451,16 @@ class Plan:
         return np.asarray(grid.admissible_ZFSKP[0, 0] & grid.within()[0])
 
     def _judged(self, flat: int) -> Candidate:
-        return self.choice if flat == self.chosen else candidate(self.grid, flat, self.chosen)
+        if flat == self.chosen:
+            return self.choice
+        if flat not in self._candidates:
+            self._candidates[flat] = candidate(self.grid, flat, self.chosen)
+        return self._candidates[flat]
+
+    @cached_property
+    def _candidates(self) -> dict[int, Candidate]:
+        """Candidates by flat index: the table, the fronts and the sentences name many of them twice."""
+        return {}
 
 
 def plan(

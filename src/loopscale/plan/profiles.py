@@ -165,10 +165,11 @@ def _spans(name: str, chosen_Z: FloatArray | IntArray) -> dict[str, FloatArray]:
     """Return the 5th and 95th percentile of what resampled laws choose, NaN where none finds anything."""
     if not len(chosen_Z):
         return {}
-    nothing = np.all(np.isnan(chosen_Z), axis=0)
+    sorted_Z = np.sort(np.asarray(chosen_Z, float), axis=0)  # NaN last
+    last = np.maximum(np.sum(~np.isnan(sorted_Z), axis=0) - 1, 0)
     # A percentile between two designs is no design: take the nearest that some law chose.
-    low, high = np.nanpercentile(np.where(nothing, 0.0, chosen_Z), [5, 95], axis=0, method="nearest")
-    return {f"{name}_low": np.where(nothing, np.nan, low), f"{name}_high": np.where(nothing, np.nan, high)}
+    nearest = {end: np.around(last * share).astype(np.intp) for end, share in (("low", 0.05), ("high", 0.95))}
+    return {f"{name}_{end}": np.take_along_axis(sorted_Z, at[None], axis=0)[0] for end, at in nearest.items()}
 
 
 def _at(values_SK: FloatArray, flat: IntArray) -> FloatArray:

@@ -7,16 +7,28 @@ const MARGIN = { top: 24, right: 62, bottom: 42, left: 56 };
 const LABEL_HEIGHT = 13;
 const charts = new WeakMap();
 
+// Reading a style makes the browser compute it: once for each theme is enough.
+let colours = null;
+
+export function newTheme() {
+  colours = null;
+}
+
 export function palette() {
+  colours ??= read();
+  return colours;
+}
+
+function read() {
   const style = getComputedStyle(document.documentElement);
-  const read = (name) => style.getPropertyValue(name).trim();
+  const value = (name) => style.getPropertyValue(name).trim();
   return {
-    series: [0, 1, 2, 3, 4, 5, 6].map((k) => read(`--c${k}`)),
-    text: read("--text"),
-    muted: read("--muted"),
-    card: read("--card"),
-    line: read("--line"),
-    shade: read("--shade"),
+    series: [0, 1, 2, 3, 4, 5, 6].map((k) => value(`--c${k}`)),
+    text: value("--text"),
+    muted: value("--muted"),
+    card: value("--card"),
+    line: value("--line"),
+    shade: value("--shade"),
   };
 }
 
@@ -47,7 +59,7 @@ class Chart {
   update(spec, hold) {
     this.spec = spec;
     this.colours = palette();
-    this.layout();
+    if (!hold || !this.width) this.layout();
     const look = JSON.stringify([this.width, this.colours, spec.x.label, spec.y.label, spec.x.scale, spec.y.scale]);
     const kept = hold && this.domains && look === this.look;
     const domains = { x: spec.x.domain, y: spec.y.domain };
@@ -145,9 +157,8 @@ class Chart {
       .attr("y2", y.range()[1])
       .attr("stroke", colours.muted)
       .attr("stroke-dasharray", "3,3");
-    rows(this.dots, "path", (spec.dots || []).filter((d) => d.y != null))
-      .attr("transform", (d) => `translate(${x(d.x)},${y(d.y)})`)
-      .attr("d", (d) => d3.symbol(d.star ? d3.symbolStar : d3.symbolCircle, Math.PI * (d.r || 3) ** 2)())
+    rows(this.dots, "path", alike((spec.dots || []).filter((d) => d.y != null), x, y))
+      .attr("d", (d) => d.path)
       .attr("fill", (d) => (d.ring ? "none" : d.hollow ? colours.card : d.colour))
       .attr("fill-opacity", (d) => d.opacity ?? 1)
       .attr("stroke", (d) => (d.ring ? colours.text : d.star ? colours.card : d.hollow ? d.colour : "none"))
@@ -227,6 +238,30 @@ class Chart {
     this.tip.style.left = `${Math.max(0, Math.min(this.width - this.tip.offsetWidth, left))}px`;
     this.tip.style.top = `${Math.max(0, Math.min(this.height - this.tip.offsetHeight, this.y(point.y) - this.tip.offsetHeight / 2))}px`;
   }
+}
+
+// Dots that look the same are one path: hundreds of elements would take longer to draw than all else.
+function alike(dots, x, y) {
+  const groups = [];
+  for (const dot of dots) {
+    const last = groups.at(-1);
+    const radius = dot.r || 3;
+    const same = last && ["colour", "hollow", "opacity", "r", "star", "ring"].every((name) => last[name] === dot[name]);
+    const group = same ? last : { ...dot, path: "" };
+    if (!same) groups.push(group);
+    const [left, top] = [x(dot.x), y(dot.y)];
+    group.path += dot.star ? star(left, top, radius) : `M${(left - radius).toFixed(1)},${top.toFixed(1)}a${radius},${radius} 0 1,0 ${2 * radius},0a${radius},${radius} 0 1,0 ${-2 * radius},0`;
+  }
+  return groups;
+}
+
+function star(left, top, radius) {
+  const corners = Array.from({ length: 10 }, (_, k) => {
+    const reach = radius * (k % 2 ? 0.6 : 1.5);
+    const angle = (Math.PI * k) / 5 - Math.PI / 2;
+    return `${(left + reach * Math.cos(angle)).toFixed(1)},${(top + reach * Math.sin(angle)).toFixed(1)}`;
+  });
+  return `M${corners.join("L")}Z`;
 }
 
 const rows = (group, name, data) => group.selectAll(name).data(data).join(name);

@@ -129,6 +129,8 @@ function show(spec) {
   slider.setAttribute("aria-valuetext", value || spec.none || "");
 }
 
+export const showControl = (name) => show(SLIDERS.find((spec) => spec.name === name));
+
 export function showControls() {
   for (const spec of SLIDERS) show(spec);
   fillLaws($("#law"), state.law);

@@ -1,5 +1,5 @@
 // A chart in its card: drawn to the card's width, described in words, and downloadable.
-import { drawChart, palette } from "./chart.js";
+import { drawChart, newTheme, palette } from "./chart.js";
 import { $, button, make } from "./dom.js";
 import { download } from "./download.js";
 
@@ -16,7 +16,7 @@ export function figure(id, paint, data, about = "") {
   drawn.set(id, { paint, data, about });
   const card = document.getElementById(id);
   const host = $(".plot", card);
-  if (!host.clientWidth) return; // hidden: drawn when it is shown
+  if (!dragging.on && !host.clientWidth) return; // hidden: drawn when it is shown
   const spec = paint(title(card));
   drawChart(host, spec, dragging.on);
   $(".hint", card).textContent = spec.hint;
@@ -24,6 +24,7 @@ export function figure(id, paint, data, about = "") {
 }
 
 export function redraw() {
+  newTheme();
   for (const [id, { paint, data, about }] of drawn) if (document.getElementById(id)) figure(id, paint, data, about);
 }
 

@@ -1,6 +1,6 @@
 import { call } from "./api.js";
 import { updateCompare } from "./compare.js";
-import { buildControls, chooseLaw } from "./controls.js";
+import { buildControls, chooseLaw, showControl } from "./controls.js";
 import { $, $$, copy, problem, toast } from "./dom.js";
 import { redraw } from "./figure.js";
 import { buildFit, restoreFit } from "./fit.js";
@@ -17,6 +17,10 @@ const SHOWN_ONLY = new Set(["cost", "table", "pins", "fit"]);
 function refresh(changes = state, { draft = false } = {}) {
   const names = Object.keys(changes);
   holdCentre(draft);
+  if (draft && state.view === "plan") {
+    for (const name of names) showControl(name);
+    return void updatePlan();
+  }
   showView();
   if (state.view === "plan") {
     showPlan();
@@ -28,6 +32,7 @@ function refresh(changes = state, { draft = false } = {}) {
     restoreFit();
     redraw();
   }
+  return undefined;
 }
 
 function showView() {

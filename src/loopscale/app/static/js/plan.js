@@ -2,7 +2,7 @@
 import { call, latest } from "./api.js";
 import { bestExperts, bestRecurrence, isoflop, pareto } from "./charts.js";
 import { blame, planRequest, plausible, settle, showControls, typing } from "./controls.js";
-import { $, announce, button, copy, make, problem, segmented, sentence, table, toast } from "./dom.js";
+import { $, $$, announce, button, copy, make, problem, segmented, sentence, table, toast } from "./dom.js";
 import { download } from "./download.js";
 import { figure } from "./figure.js";
 import { bytes, count, label, loss, percent, power, rows, size } from "./format.js";
@@ -33,7 +33,9 @@ export const updatePlan = latest(
   $("#plan-view"),
   () => {
     const body = planRequest([state.iso, "designs", "best-recurrence", "best-experts"]);
-    return askPlan(centre.flops ? { ...body, centre: centre.flops } : body);
+    // While a control is dragged, the long list of ranked designs waits.
+    const draft = { centre: centre.flops, top: state.table === "candidates" ? undefined : 1 };
+    return askPlan(centre.flops ? { ...body, ...draft } : body);
   },
   (reply) => {
     if (!plausible(reply.plan.budget)) return; // half typed: the last answer stays
@@ -91,17 +93,19 @@ export function drawPlan() {
   $("#interval").textContent = sentences.interval;
   $("#edge").textContent = sentences.edge && sentence(sentences.edge);
   $("#glance").textContent = `${label(plan.choice)} · loss ${loss(plan.choice.loss)} · trust: ${trust.level}`;
-  $("#facts").replaceChildren(...facts(plan).map(fact));
-  explainTerms($("#facts"));
+  showFacts(facts(plan));
   $("#certainty").textContent = sentence(sentences.confidence);
   $("#legend").textContent = sentences.legend;
   document.title = `${label(plan.choice)} · loopscale`;
   announce(`${sentences.answer}. ${trust.title}.`);
-  drawLimits();
-  drawMemory();
   drawCharts();
+  drawMemory();
+  if (centre.flops && performance.now() - drawPlan.tables < TABLES) return; // dragging: tables may lag a little
+  drawPlan.tables = performance.now();
+  drawLimits();
   drawTable();
 }
+const TABLES = 200;
 
 function facts({ choice, agreement, lead }) {
   const interval = choice.loss_low == null ? "nats per token" : `90%: ${loss(choice.loss_low)} – ${loss(choice.loss_high)}`;
@@ -122,11 +126,35 @@ function facts({ choice, agreement, lead }) {
   ];
 }
 
+// The same facts as before only change their texts.
+function showFacts(list) {
+  const shown = $$("#facts > div");
+  const same = shown.length === list.length && shown.every((element, k) => element.dataset.name === list[k].name);
+  if (!same) {
+    $("#facts").replaceChildren(...list.map(fact));
+    explainTerms($("#facts"));
+    return;
+  }
+  list.forEach(({ name, value, note, share }, k) => {
+    $(".value", shown[k]).textContent = value;
+    $(".note", shown[k]).textContent = note;
+    const meter = $("meter", shown[k]);
+    if (meter) Object.assign(meter, { value: share ?? 0, ariaLabel: `${name}: ${percent(share ?? 0)}` });
+  });
+}
+
 function fact({ name, term, value, note, share }) {
-  const bar = share
+  const bar = share != null
     ? make("dd", { class: "bar" }, make("meter", { min: 0, max: 1, value: Math.min(share, 1), "aria-label": `${name}: ${percent(share)}` }))
     : null;
-  return make("div", {}, make("dt", { "data-term": term }, name), make("dd", {}, value), bar, make("dd", { class: "note" }, note));
+  return make(
+    "div",
+    { "data-name": name },
+    make("dt", { "data-term": term }, name),
+    make("dd", { class: "value" }, value),
+    bar,
+    make("dd", { class: "note" }, note),
+  );
 }
 
 // Which limits hold the loss up, and what twice as much of each would buy.
