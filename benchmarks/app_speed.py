@@ -98,7 +98,9 @@ def repaints(address: str) -> None:
             page.mouse.up()
             settled(page)
     spread = f"{min(rates):.1f}–{max(rates):.1f}, n={len(rates)}"
-    print(f"repaints a second while dragging, 100 resampled laws: {statistics.median(rates):.1f} ({spread}; wanted: 20)")
+    print(
+        f"repaints a second while dragging, 100 resampled laws: {statistics.median(rates):.1f} ({spread}; wanted: 20)"
+    )
 
 
 def first_page() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
@@ -20,23 +21,26 @@ from loopscale.figures.style import Panel, Picture, save
 from loopscale.files import make_folder, write_text
 from loopscale.fit import Fit, Observations, fit
 from loopscale.fit.data.public import load_micro
-from loopscale.laws import published
+from loopscale.laws import Points, costs, published
 from loopscale.plan import Budget, Plan, flops_of, isoflop_over_recurrence, joint_optimum, ladder_space, plan
-from loopscale.plan.text import legend, mark
+from loopscale.plan.text import legend, mark, sentences
 from loopscale.report import Report
 from loopscale.tables import Table
 
-COLUMNS = ("E", "R", "tokens", "loss", "shipped", "law", "pass gain")
+COLUMNS = ("E", "R", "tokens", "loss", "shipped", "law", "gain over R=1")
+EQUAL_COLUMNS = ("E", "R", "tokens", "predicted loss", "difference to R=1", "90% interval")
+RESAMPLES = 60
+"""Refits for the intervals of the comparison at equal compute."""
 
 
 @click.command("demo")
 @click.option("--out", type=click.Path(), default="out", show_default=True, help="Folder for everything it makes.")
-@click.option("--plan-only", is_flag=True, help="Stop before anything is trained: answers from the paper's law alone.")
+@click.option("--plan-only", is_flag=True, help="Plan with the paper's law only; train nothing.")
 @click.pass_context
 def demo_command(ctx: click.Context, out: str, plan_only: bool) -> None:
     """Plan with the paper's law, train six tiny looped MoEs, fit a law to measured runs, and report.
 
-    Takes two or three minutes on two cores. A demo that was stopped goes on where it was.
+    Takes two or three minutes on two cores. A demo that was stopped resumes where it was.
 
     \b
     loopscale demo --out out
@@ -52,7 +56,8 @@ def demo_command(ctx: click.Context, out: str, plan_only: bool) -> None:
     seen = _train(ctx, folder)
     law = _fit()
     rows = _compare(seen, law)
-    _report(folder, chosen, panels, seen, law, rows)
+    equal = _equal_compute(seen, law)
+    _report(folder, chosen, panels, seen, law, rows, equal)
 
 
 def _plan(folder: Path) -> tuple[Plan, list[Panel]]:
@@ -78,7 +83,7 @@ def _plan(folder: Path) -> tuple[Plan, list[Panel]]:
 
 
 def _train(ctx: click.Context, folder: Path) -> Observations:
-    """Train the demo's runs, or go on with them, and return what they reached."""
+    """Train the demo's runs, or resume them, and return their losses."""
     from loopscale.cli.sweep import run as run_sweep
     from loopscale.sweep.launch import observations
     from loopscale.sweep.spec import read_sweep
@@ -98,15 +103,15 @@ def _train(ctx: click.Context, folder: Path) -> Observations:
 def _fit() -> Fit:
     """Fit the bounded law to the measured micro-sweep that ships with loopscale."""
     console().rule("A law fitted to the micro-sweep that ships with loopscale (measured)")
-    found = fit(load_micro(), outer="joint-moe", mapping="bounded", resamples=0)
-    c = found.law.coefficients
+    fitted = fit(load_micro(), outer="joint-moe", mapping="bounded", resamples=RESAMPLES)
+    c = fitted.law.coefficients
     console().print(
-        f"{len(found.observations)} losses of {len(found.observations.runs)} runs, RMSE {found.law.rmse:.4f} nats: "
+        f"{len(fitted.observations)} losses of {len(fitted.observations.runs)} runs, RMSE {fitted.law.rmse:.4f} nats: "
         f"looping is worth at most {c['kappa1']:.2f} of the loop block's weights, with a scale of {c['kappa2']:.2f} "
         "passes",
         highlight=False,
     )
-    return found
+    return fitted
 
 
 def _compare(seen: Observations, law: Fit) -> list[tuple[str, ...]]:
@@ -120,13 +125,109 @@ def _compare(seen: Observations, law: Fit) -> list[tuple[str, ...]]:
         rows.append(
             (f"{p.experts[i]:g}", f"{p.recurrence[i]:g}", f"{p.tokens[i]:,.0f}", f"{seen.loss[i]:.4f}",
              "" if before is None else f"{before:.4f}",
-             mark(f"{predicted[i]:.4f}", any(each[i] for each in outside.values())),
+             mark(f"{predicted[i]:.4f}", any(flags[i] for flags in outside.values())),
              f"{base[p.experts[i]] - seen.loss[i]:+.4f}")
         )  # fmt: skip
-    print_table("Validation loss, nats per byte: trained now, as shipped, and as the law has it", COLUMNS, rows)
-    if note := legend(axis for axis, each in outside.items() if each.any()):
+    title = "Validation loss at equal tokens, nats per byte: trained now, as shipped, and predicted by the law"
+    print_table(title, COLUMNS, rows)
+    if note := legend(axis for axis, flags in outside.items() if flags.any()):
         console().print(note, style="dim", highlight=False)
     return rows
+
+
+@dataclass(frozen=True)
+class Looped:
+    """A model looped more or less often at the same training compute, as the fitted law predicts it."""
+
+    experts: float
+    recurrence: float
+    flops: float
+    tokens: float
+    loss: float
+    difference: float
+    """Loss minus that without looping; below zero, looping pays."""
+    low: float
+    high: float
+    """The 90% interval of the difference, from refits to resampled runs."""
+
+    @property
+    def verdict(self) -> str:
+        """What follows for looping at equal compute."""
+        if self.low > 0:
+            return "does not pay"
+        return "pays" if self.high < 0 else "cannot be told from not looping"
+
+
+def _equal_compute(seen: Observations, law: Fit) -> list[Looped]:
+    """Print and return what looping does at equal compute: fewer passes see more tokens, all within the law's data."""
+    p = seen.points
+    loops = p.active if p.loop is None else p.loop
+    rows: list[Looped] = []
+    for E in np.unique(p.experts):
+        most = int(np.argmax(np.where(p.experts == E, p.recurrence, 0)))
+        passes = np.unique(p.recurrence[p.experts == E])
+        unrolled = costs.unrolled(p.active[most], loops[most], passes)
+        fewest = max(p.tokens[most], law.observations.points.tokens.min())
+        flops = float(costs.train_flops(unrolled[-1], fewest))
+        tokens = np.asarray(costs.tokens_for(flops, unrolled))
+        total = p.active[most] if p.total is None else p.total[most]
+        points = Points(p.active[most], tokens, passes, E, loops[most], total)
+        loss, refits = law.law(points), law.law.resampled(points)
+        low, high = np.percentile(refits - refits[:, :1], [5, 95], axis=0)
+        rows += [
+            Looped(float(E), float(R), flops, float(D), float(value), float(value - loss[0]), float(a), float(b))
+            for R, D, value, a, b in zip(passes, tokens, loss, low, high, strict=True)
+        ]
+    print_table("The same at equal training compute, predicted by the law", EQUAL_COLUMNS, _equal_rows(rows))
+    console().print(f"{_equal_answer(rows)} {_measured_pairs(law.observations)}", highlight=False)
+    return rows
+
+
+def _measured_pairs(micro: Observations) -> str:
+    """Say what the measured runs show where one has four passes on a quarter of another's tokens."""
+    p = micro.points
+    losses: dict[tuple[float, ...], list[float]] = {}
+    for N, E, R, D, loss in zip(p.active, p.experts, p.recurrence, p.tokens, micro.loss, strict=True):
+        losses.setdefault((N, E, R, round(D / 1e5)), []).append(loss)
+    pairs = [
+        np.mean(looped) - np.mean(losses[N, E, 1.0, other])
+        for (N, E, R, D), looped in losses.items()
+        for other in range(int(4 * D) - 2, int(4 * D) + 3)
+        if R == 4 and (N, E, 1.0, other) in losses
+    ]
+    if not pairs:
+        return ""
+    return (
+        f"Measured directly in the shipped sweep: in {len(pairs)} pairs of models of the same size and experts, R = 4 "
+        f"on a quarter of the tokens ends {np.mean(pairs):+.4f} nats from R = 1 (from {min(pairs):+.4f} to "
+        f"{max(pairs):+.4f})."
+    )
+
+
+def _equal_rows(rows: list[Looped]) -> list[tuple[str, ...]]:
+    return [
+        (f"{row.experts:g}", f"{row.recurrence:g}", f"{row.tokens:,.0f}", f"{row.loss:.4f}",
+         "" if row.recurrence == 1 else f"{row.difference:+.4f}",
+         "" if row.recurrence == 1 else f"{row.low:+.4f} to {row.high:+.4f}")
+        for row in rows
+    ]  # fmt: skip
+
+
+def _equal_answer(rows: list[Looped]) -> str:
+    """Answer whether looping pays at equal compute, with the uncertainty."""
+    most = max(row.recurrence for row in rows)
+    parts = [
+        f"at E = {row.experts:g} it {row.verdict} ({row.difference:+.4f} nats, 90% interval {row.low:+.4f} to "
+        f"{row.high:+.4f})"
+        for row in rows
+        if row.recurrence == most
+    ]
+    flops = f"{rows[0].flops:.2g}".replace("e+", "e")
+    return (
+        f"Does looping pay at equal compute? With {flops} FLOPs and R = {most:g} in place of R = 1 on more tokens, "
+        f"{'; '.join(parts)}. These are one-layer models on one small corpus, and the law's interval covers the noise "
+        "between runs only."
+    )
 
 
 def _shipped() -> dict[tuple[float, ...], float]:
@@ -138,22 +239,34 @@ def _shipped() -> dict[tuple[float, ...], float]:
 
 
 def _report(
-    folder: Path, chosen: Plan, panels: list[Panel], seen: Observations, law: Fit, rows: list[tuple[str, ...]]
+    folder: Path,
+    chosen: Plan,
+    panels: list[Panel],
+    seen: Observations,
+    law: Fit,
+    rows: list[tuple[str, ...]],
+    equal: list[Looped],
 ) -> None:
     """Write the page that shows all of it."""
     report = Report("Looped MoEs: planned, trained, fitted")
-    report.question("Which looped MoE should one train, and does looping pay on a machine like this one?")
-    gains = {row[0]: row[-1] for row in rows if row[1] == "4"}
-    report.answer(
-        f"The paper's law chooses {chosen.choice.label} for 5e21 FLOPs in 3 GB of int4 weights. Here, four passes of "
-        f"one layer lower the loss by {' and '.join(f'{gain} nats at E = {E}' for E, gain in gains.items())}."
+    report.question("Which looped MoE should one train, and does looping pay at equal compute?")
+    report.answer(f"{sentences(chosen)['answer']} (5e21 FLOPs, 3 GB of int4 weights). {_equal_answer(equal)}")
+    report.text(_measured_pairs(law.observations))
+    report.heading("Confidence")
+    report.text(f"The plan: {sentences(chosen)['trust']}. {sentences(chosen)['confidence']}.")
+    gains = " and ".join(f"{row[-1]} nats at E = {row[0]}" for row in rows if row[1] == "4")
+    report.text(
+        f"At equal tokens, four passes of one layer change the loss by {gains} (a plus is a lower loss), but cost four "
+        "times the compute of one. The comparison at equal compute gives the model without looping four times the "
+        "tokens instead."
     )
+    report.table(EQUAL_COLUMNS, _equal_rows(equal))
     add_picture(
         report,
         panels,
         "From the paper's law: loss against recurrence at 5e21 FLOPs, and the best design as memory grows.",
     )
-    report.heading("Trained now")
+    report.heading("Trained now, at equal tokens")
     report.table(COLUMNS, rows)
     micro = law.observations
     table: Table = loss_over_recurrence(micro, {"bounded": law.law})
