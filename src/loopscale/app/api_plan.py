@@ -57,7 +57,7 @@ def plan_routes(laws: LawStore, limits: Limits, sweep: str | None = None) -> API
     @api.get("/laws", response_model=Laws, responses=documented())
     def list_laws() -> JSONResponse:
         """List the published laws."""
-        return JSONResponse({"default": DEFAULT, "laws": [summary(name, law) for name, law in PUBLISHED.items()]})
+        return JSONResponse({"default": DEFAULT, "laws": [summary(name, laws.find(name)) for name in PUBLISHED]})
 
     @api.post("/laws", response_model=LawSummary, responses=documented(422))
     def add_law(law: Annotated[dict[str, Any], Body(description="The content of a law file.")]) -> JSONResponse:

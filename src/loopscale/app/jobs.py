@@ -18,7 +18,7 @@ from typing import Any
 from loopscale.app.problems import RefusalError
 from loopscale.app.security import Limits
 from loopscale.errors import InputError, nearest, shown
-from loopscale.laws import PUBLISHED, ScalingLaw
+from loopscale.laws import PUBLISHED, ScalingLaw, find_law
 
 SUMMARY = ("name", "source", "note", "outer", "mapping", "coefficients", "units", "counts", "rmse", "range")
 
@@ -55,7 +55,7 @@ class LawStore:
         if not isinstance(choice, str):
             return self.read(choice)
         if choice in PUBLISHED:
-            return PUBLISHED[choice]
+            return find_law(choice)
         with self._lock:
             law = self._own.get(choice)
         if law is None:
@@ -81,7 +81,10 @@ def summary(identity: str, law: ScalingLaw) -> dict[str, Any]:
 def _about(law: ScalingLaw) -> str:
     source = f"{law.source}. " if law.source else ""
     error = "States no RMSE" if law.rmse is None else f"RMSE {law.rmse:.3g} nats"
-    uncertainty = "no resampled laws" if law.resamples is None else f"{len(law.resamples)} resampled laws"
+    uncertainty = "uncertainty not published"
+    if law.resamples is not None:
+        origin = f", from {law.resampled_by}" if law.resampled_by else ""
+        uncertainty = f"{len(law.resamples)} resampled laws{origin}"
     form = str(law.form)
     return f"{source}{form[:1].upper()}{form[1:]}. {error}; {uncertainty}."
 

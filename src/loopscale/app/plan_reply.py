@@ -54,7 +54,7 @@ def plan_reply(found: Plan, asked: PlanRequest, verdict: str = "chosen") -> dict
 def page_sentences(found: Plan, sentences: Mapping[str, str]) -> dict[str, str]:
     """Return the plan in sentences, as the command line prints them, with its budget and interval."""
     interval = found.interval
-    unknown = "Interval not known: the law carries no resampled laws."
+    unknown = "Interval not known: this law's uncertainty is not published."
     written = unknown if interval is None else f"{interval_text(interval)}."
     budget = budget_text(found.budget)
     return {

@@ -1,0 +1,70 @@
+"""A sweep is shown while it runs: progress, losses, and a law fitted to the points so far."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from browser import open_page
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "sweep"))
+from sweeps import open_sweep, write_sweep
+
+from loopscale.app.sweep import LiveSweep
+from loopscale.errors import LoopscaleError
+
+GRID = "[grid]\nrecurrence = [1, 2, 3]\ntokens = [64, 128]\n"
+
+
+def facts(recurrence: int, tokens: int) -> dict[str, float]:
+    return {"active": 1e6, "loop": 6e5, "total": 1e6, "experts": 1, "recurrence": recurrence, "tokens": tokens}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """The results of three runs, of which one has its losses."""
+    sweep, store = open_sweep(write_sweep(tmp_path, GRID))
+    with store:
+        claim = store.claim()
+        for tokens, loss in ((64, 3.0), (128, 2.5)):
+            store.record(claim, tokens, loss, facts(1, tokens) | {"validation_loss": loss})
+    return sweep.results
+
+
+def test_a_reading_has_progress_runs_and_losses(folder):
+    live = LiveSweep(folder)
+    shown = live.read()
+    assert shown["text"].startswith("2 of 6 losses;")
+    assert shown["points"]["loss"] == [3.0, 2.5]
+    assert shown["points"]["flops"][0] == 6 * 1e6 * 64
+    assert len(shown["runs"]) == 3
+    header, first, *_ = live.csv().splitlines()
+    assert header == "run,size,N_loop,N_total,experts,recurrence,tokens,loss"
+    assert first.endswith(",64,3.0")
+
+
+def test_a_folder_without_a_sweep_is_refused(tmp_path):
+    with pytest.raises(LoopscaleError):
+        LiveSweep(tmp_path / "nowhere" / "at" / "all")
+    with pytest.raises(LoopscaleError):
+        LiveSweep(tmp_path)
+
+
+def test_the_page_shows_the_sweep_as_points_arrive(browser, own_server, folder, tmp_path):
+    page = open_page(browser, f"{own_server('--sweep', str(folder)).address}/#view=sweep")
+    page.wait_for_selector("#chart-sweep svg")
+    assert "2 of 6 losses" in page.inner_text("#sweep-progress")
+    from loopscale.sweep.store import Store
+
+    with Store(folder) as store:
+        claim = store.claim()
+        store.record(claim, 64, 2.8, facts(2, 64) | {"validation_loss": 2.8})
+    page.wait_for_function("() => document.querySelector('#sweep-progress').textContent.includes('3 of 6 losses')")
+    assert page.errors == []
+    page.context.close()
+
+
+def test_without_a_sweep_there_is_no_tab_and_the_api_says_how_to_get_one(client):
+    assert client.send("/api/choices").json["sweep"] is None
+    refusal = client.send("/api/sweep")
+    assert refusal.status == 404
+    assert "loopscale app --sweep FOLDER" in refusal.json["error"]
