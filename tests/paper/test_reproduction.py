@@ -57,6 +57,10 @@ def test_the_papers_numbers_are_typed_in_one_file():
             assert [path.name for path, text in texts.items() if number in text] == []
 
 
+def test_the_readme_shows_the_summary(lines):
+    assert summary(lines) in (SOURCE.parents[1] / "README.md").read_text(encoding="utf-8")
+
+
 def test_the_command_prints_json_and_a_page(capsys, tmp_path, lines):
     with pytest.raises(SystemExit) as stop:
         main(["reproduce", "--json", "--report", str(tmp_path / "page.html")])

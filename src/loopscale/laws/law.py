@@ -262,7 +262,7 @@ class Trust:
 
 def times(factor: float) -> str:
     """Write a ratio: ``1.2x``, ``30,000x``."""
-    return f"{factor:,.0f}x" if factor >= 10 else f"{factor:.3g}x"
+    return f"{factor:,.0f}x" if factor >= 10 else f"{factor:.2g}x" if factor >= 1.05 else f"{factor:.3g}x"
 
 
 @dataclass(frozen=True)
