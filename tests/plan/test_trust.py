@@ -25,7 +25,7 @@ from loopscale.laws import (
     published,
 )
 from loopscale.laws.law import TRUST_LEVELS
-from loopscale.plan import Budget, continuous_space, ladder_space, plan, predict
+from loopscale.plan import Budget, Plan, continuous_space, evaluate, ladder_space, plan, predict
 
 LEVELS = list(TRUST_LEVELS)
 LAW = published()
@@ -187,8 +187,6 @@ def test_relaxing_memory_or_inference_never_raises_the_chosen_loss(log_flops, lo
 def test_more_compute_can_raise_the_chosen_loss_a_little_where_a_step_stops_paying():
     """With more compute a pass may gain less than eps and be refused: the loss then jumps up by less than eps."""
     flops = np.geomspace(1e20, 1e23, 2000)
-    from loopscale.plan import evaluate
-
     grid = evaluate(LAW, ladder_space(), Budget(flops=1.0, memory=3e9, bits=4), flops=flops)
     picks = grid.optimum()[0, :, 0]
     loss = grid.loss_ZFSKP[0].reshape(len(flops), -1)[np.arange(len(flops)), picks]
@@ -207,3 +205,87 @@ def test_prices_say_what_binds_and_what_it_would_buy():
     capped = plan(Budget(flops=1e22, max_tokens=2e11), ladder_space())
     assert capped.unspent_flops == pytest.approx(1e22 - capped.choice.train_flops)
     assert "stay unspent" in capped.to_dict()["sentences"]["prices"]
+
+
+def test_repeated_tokens_count_for_less_and_say_so():
+    endless = plan(flops=2e21, memory="3GB", bits=4)
+    scarce = plan(flops=2e21, memory="3GB", bits=4, unique_tokens="50B")
+    assert scarce.choice.loss > endless.choice.loss
+    assert any("each token is seen" in reason for reason in scarce.trust.reasons)
+    plenty = plan(flops=2e21, memory="3GB", bits=4, unique_tokens="100T")
+    assert plenty.choice.loss == pytest.approx(endless.choice.loss, rel=1e-12)
+
+
+def test_the_kv_policy_is_planned_with_its_memory():
+    found = plan(flops=5e21, memory="3GB", bits=4, context="32k")
+    rows = {row["policy"]: row for row in found.kv_policies}
+    last, window, whole = rows["last pass"], rows["first pass plus a window of 512"], rows["all passes"]
+    assert last["loss"] <= window["loss"] <= whole["loss"] == found.choice.loss
+    model = rung("1.0B", experts=4)
+    kept = plan(Budget(flops=5e21, memory=3e9, bits=4, context=32000, kept_passes=1, kv_window=512)).choice
+    one, two = (float(model.kv_bytes(2, context=32000, kept_passes=passes)) for passes in (1, 2))
+    assert kept.kv_bytes == pytest.approx(one + (two - one) * 512 / 32000)
+    assert plan(flops=5e21, memory="3GB", bits=4).kv_policies == []
+
+
+def test_real_training_costs_stand_beside_6nd():
+    found = plan(flops=5e21, memory="3GB", bits=4)
+    real, model = found.real_train_flops, rung("1.0B", experts=8)
+    per_token = model.real_train_flops_per_token(2, context=2048)
+    assert real["flops"] == pytest.approx(float(per_token) * found.choice.tokens)
+    assert real["supervised"] > real["flops"] > found.choice.train_flops
+
+
+@pytest.mark.parametrize(
+    ("argv", "flops"),
+    [
+        (("--gpus", "8", "--device", "h100", "--days", "14"), 8 * 14 * 86400 * 989e12 * 0.4),
+        (("--gpu-hours", "1000", "--device", "a100", "--utilisation", "50%"), 1000 * 3600 * 312e12 * 0.5),
+        (("--dollars", "5000", "--price", "2.5", "--device", "h100"), 2000 * 3600 * 989e12 * 0.4),
+    ],
+)
+def test_budgets_are_taken_as_people_have_them(capsys, argv, flops):
+    code, out, _ = run(capsys, "plan", *argv, "--for", "phone", "--json")
+    assert code == 0
+    budget = json.loads(out)["budget"]
+    assert budget["flops"] == pytest.approx(flops)
+    assert (budget["memory"], budget["bits"]) == (3e9, 4)
+    _, text, _ = run(capsys, "plan", *argv, "--for", "phone", "--bits", "8")
+    assert "device-hours" in text
+    assert "at 8 bits" in text
+
+
+@pytest.mark.parametrize(
+    ("argv", "sentence"),
+    [
+        (("--gpus", "8"), "--gpus and --device go together"),
+        (("--gpus", "8", "--device", "h100"), "--gpus and --days go together"),
+        (("--dollars", "100", "--device", "h100"), "--dollars and --price go together"),
+        (("--flops", "1e21", "--days", "3"), "--gpus and --days go together"),
+        (("--gpus", "8", "--device", "h10", "--days", "3"), "did you mean 'h100'"),
+        (("--flops", "1e21", "--memory", "16"), "write a unit, like '16GB'"),
+        (("--gpu-hours", "10", "--device", "h100", "--utilisation", "40"), "write it like 0.4 or 40%"),
+        (("--flops", "1e21", "--for", "fridge"), "phone"),
+    ],
+)
+def test_half_a_budget_is_refused_with_what_is_missing(capsys, argv, sentence):
+    code, out, err = run(capsys, "plan", *argv)
+    assert (code, out) == (2, "")
+    assert sentence in err
+
+
+def test_a_plan_of_version_0_1_still_loads(tmp_path):
+    later = {"interval", "trust", "edge", "binding", "sensitivities", "next_best", "unspent_flops", "real_train_flops",
+             "kv_policies", "sentences"}  # fmt: skip
+    data = {key: value for key, value in plan(flops=5e21, memory="3GB", bits=4).to_dict().items() if key not in later}
+    for row in (data["choice"], *data["rivals"], *data["candidates"]):
+        del row["label"]
+    (tmp_path / "plan.json").write_text(json.dumps(data))
+    old = Plan.load(tmp_path / "plan.json")
+    assert old.choice.label == "1.0B E=8 R=2"
+    assert old.trust is None
+    assert "1.0B E=8 R=2" in repr(old)
+    assert "verdict" in old._repr_html_()
+    data["choise"] = data["choice"]
+    with pytest.raises(InputError, match="unknown field 'choise'"):
+        Plan.from_dict(data)

@@ -51,7 +51,8 @@ class Attention:
     """A bias per head for queries and keys alone (Huginn); it has no form for fewer key heads than query heads."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "qk_norm", choice(QKNorm, self.qk_norm, "qk_norm"))
+        if not isinstance(self.qk_norm, QKNorm):
+            object.__setattr__(self, "qk_norm", choice(QKNorm, self.qk_norm, "qk_norm"))
 
     def matrices(self, width: Size) -> Size:
         """Return the weights of the four projections."""

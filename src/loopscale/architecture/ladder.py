@@ -215,8 +215,20 @@ class Space:
         passes = np.asarray(self.recurrences if recurrences is None else recurrences, float)
         return np.asarray(costs.unrolled(self.active[..., None], self.loop[..., None], passes))
 
-    def kv_bytes(self, *, context: int, batch: int, bits: float, kept_passes: int | None) -> FloatArray:
-        """Return the KV cache of every candidate, (S, K, P)."""
+    def kv_bytes(
+        self, *, context: int, batch: int, bits: float, kept_passes: int | None, window: int | None = None
+    ) -> FloatArray:
+        """Return the KV cache of every candidate, (S, K, P).
+
+        ``kept_passes`` keep the whole context; the passes after them keep the last ``window`` positions, or nothing.
+        """
+        if window is not None and kept_passes is not None:
+            recent = min(window, context)
+            kept, recent_kept = (
+                self.kv_bytes(context=positions, batch=batch, bits=bits, kept_passes=kept_passes)
+                for positions in (context, recent)
+            )
+            return kept + self.kv_bytes(context=recent, batch=batch, bits=bits, kept_passes=None) - recent_kept
         if not self.models:
             raise InputError(
                 "context: a model known by its size alone has no KV cache; plan over rungs, widths or a config instead"

@@ -157,6 +157,7 @@ def _facts(prediction: Prediction, outside: set[str]) -> list[tuple[str, str]]:
 @click.option("--utilisation", type=FRACTION, help="Share of the peak that training reaches.  [default: 40%]")
 @click.option("--tokens", type=COUNT, help="Training tokens, when they are given; compute is then a limit, or none.")
 @click.option("--max-tokens", type=COUNT, help="Training tokens available.")
+@click.option("--unique-tokens", type=COUNT, help="Different tokens available; repeating them counts for less.")
 @click.option("--for", "preset", type=click.Choice(list(PRESETS)), help="Where it is to run: memory, bits, context.")
 @click.option("--memory", type=BYTES, help="Memory for the weights (and KV cache with --context), like 3GB.")
 @click.option("--bits", type=BITS, help="Bits per weight: 4, int4, fp8, bf16.  [default: 16]")
@@ -164,6 +165,7 @@ def _facts(prediction: Prediction, outside: set[str]) -> list[tuple[str, str]]:
 @click.option("--batch", type=WHOLE, default=1, show_default=True, help="Sequences in the KV cache.")
 @click.option("--kv-bits", type=BITS, default="16", show_default=True, help="Bits per number in the KV cache.")
 @click.option("--kept-passes", type=WHOLE, help="Passes that keep a KV cache of their own.  [default: all]")
+@click.option("--kv-window", type=WHOLE, help="Positions that the other passes keep, with --kept-passes.")
 @click.option("--inference-flops", type=COUNT, help="Max inference FLOPs per token (2 N_unroll).")
 @click.option("--serve-tokens", type=COUNT, help="Lifetime inference tokens, charged to the compute budget.")
 @click.option("--rung", "rungs", type=RUNG_LIST, help=f"Sizes by rung.  [default: {','.join(RUNGS)}, and on]")
@@ -247,7 +249,19 @@ def plan_command(
 
 
 def _budget(options: dict[str, Any], flops: float | None) -> Budget:
-    names = ("tokens", "max_tokens", "memory", "bits", "context", "batch", "kv_bits", "kept_passes", "inference_flops")
+    names = (
+        "tokens",
+        "max_tokens",
+        "memory",
+        "bits",
+        "context",
+        "batch",
+        "kv_bits",
+        "kept_passes",
+        "kv_window",
+        "inference_flops",
+        "unique_tokens",
+    )
     limits = {name: options[name] for name in names if options[name] is not None}
     if options["preset"] is not None:
         limits = {**PRESETS[options["preset"]], **limits}
@@ -366,7 +380,7 @@ def print_plan(planned: Plan, top: int, cost: str = "") -> None:
     """Print the choice in sentences, how far it can be trusted, and the table of alternatives."""
     out, said = console(), sentences(planned)
     out.print(f"[bold]{said['answer']}[/]", highlight=False)
-    for line in (said["costs"], cost, said["trust"], said["edge"], said["confidence"], said["prices"]):
+    for line in (said["costs"], cost, said["trust"], said["edge"], said["confidence"], said["prices"], said["kv"]):
         if line:
             out.print(line, highlight=False)
     listed = [planned.choice, *planned.rivals(top)]

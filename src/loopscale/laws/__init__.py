@@ -27,7 +27,16 @@ from loopscale.laws.law import (
     inputs,
 )
 from loopscale.laws.outer import OUTER_LAWS, effective_experts, outer_law
-from loopscale.laws.published import DEFAULT, PAPER, PUBLISHED, find_law, laws, published, with_uncertainty
+from loopscale.laws.published import (
+    DEFAULT,
+    PAPER,
+    PUBLISHED,
+    find_law,
+    laws,
+    published,
+    with_repetition,
+    with_uncertainty,
+)
 
 make_callable(__name__, laws)
 
@@ -62,5 +71,6 @@ __all__ = [
     "mapping",
     "outer_law",
     "published",
+    "with_repetition",
     "with_uncertainty",
 ]

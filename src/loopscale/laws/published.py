@@ -9,6 +9,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from loopscale.errors import InputError, nearest, shown
 from loopscale.files import is_file, read_json
 from loopscale.laws.forms import NoRecurrence, PowerLaw, SparsityConditional
@@ -186,6 +188,18 @@ def with_uncertainty(name: str) -> ScalingLaw:
     if name not in simulated:
         return law
     return replace(law, resamples=simulated[name]["rows"], resampled_by=simulated[name]["resampled_by"])
+
+
+def with_repetition(law: ScalingLaw) -> ScalingLaw:
+    """Return a law in which repeated tokens count for less, as Muennighoff et al. 2023 measured on dense models.
+
+    A law that knows repetition itself is returned as it is.
+    """
+    if law.outer.uses_unique:
+        return law
+    scale, outer = PUBLISHED["data-constrained-2023"].coefficients["R_D"], Repeated(law.outer)
+    rows = None if law.resamples is None else np.insert(law.resamples, len(law.outer.coefficients), scale, axis=1)
+    return replace(law, outer=outer, coefficients={**law.coefficients, "R_D": scale}, resamples=rows)
 
 
 def _from_file(path: str | Path) -> ScalingLaw:

@@ -57,6 +57,10 @@ class PlanFile(File):
     next_best: dict[str, float | str] | None = None
     """The better design that needs the least more than the limits allow."""
     unspent_flops: float = 0.0
+    real_train_flops: dict[str, float] | None = None
+    """Training FLOPs with output head, routers and attention, and with per-loop supervision."""
+    kv_policies: list[dict[str, float | str]] = Field(default=[])
+    """The best design for each way to keep keys and values."""
     sentences: dict[str, str] = Field(default={})
 
 

@@ -62,8 +62,12 @@ class Budget:
     kv_bits: float = 16
     kept_passes: int | None = None
     """Passes that keep keys and values of their own; None keeps all."""
+    kv_window: int | None = None
+    """Positions that the passes after ``kept_passes`` keep; None keeps nothing of them."""
     inference_flops: float | None = None
     """The most FLOPs a generated token may cost."""
+    unique_tokens: float | None = None
+    """Different tokens there are; training beyond them repeats them, which counts for less."""
     serve_tokens: float = 0.0
     """Tokens served over the model's life, paid from ``flops`` at 2 N_unroll each."""
 
@@ -93,7 +97,7 @@ def _quantity(name: str, value: object) -> float:
     if name in ("bits", "kv_bits"):
         return bits_of(value, what)
     number = count_of(value, what)
-    if name not in ("context", "batch", "kept_passes"):
+    if name not in ("context", "batch", "kept_passes", "kv_window"):
         return number
     if number != round(number):
         raise InputError(f"{what} is {number:g}; it should be a whole number")
@@ -188,6 +192,7 @@ class Grid:
             batch=self.budget.batch,
             bits=self.budget.kv_bits,
             kept_passes=self.budget.kept_passes,
+            window=self.budget.kv_window,
         )
 
     @cached_property
@@ -208,7 +213,8 @@ class Grid:
     @cached_property
     def points(self) -> Points:
         """Every candidate as the law sees it, (F, S, K, P)."""
-        return law_points(self.law, self.space, self.space.recurrences, np.maximum(self.tokens_FSKP, 1.0))
+        tokens = np.maximum(self.tokens_FSKP, 1.0)
+        return law_points(self.law, self.space, self.space.recurrences, tokens, self.budget.unique_tokens)
 
     @cached_property
     def gain_SKP(self) -> FloatArray:
@@ -372,7 +378,9 @@ def evaluate(
     # The rule compares R with R - 1, which may not be asked for: evaluate both, then pick.
     passes = np.unique(np.concatenate([space.recurrences, np.maximum(space.recurrences - 1, 1)]))
     tokens = _matched_tokens(space, passes, budget, flops)
-    loss = _losses(law, space, passes, tokens, resamples)
+    loss = _losses(
+        law, law_points(law, space, passes, np.maximum(tokens, 1.0), budget.unique_tokens), tokens, resamples
+    )
     here = np.searchsorted(passes, space.recurrences)
     before = np.searchsorted(passes, np.maximum(space.recurrences - 1, 1))
     at_R, one_less = loss[..., here], loss[..., before]
@@ -390,7 +398,9 @@ def evaluate(
     )
 
 
-def law_points(law: ScalingLaw, space: Space, recurrences: IntArray, tokens: FloatArray) -> Points:
+def law_points(
+    law: ScalingLaw, space: Space, recurrences: IntArray, tokens: FloatArray, unique: float | None = None
+) -> Points:
     """Return the grid's candidates with their counts as ``law`` counts them."""
     extra = space.embedding if law.counts is Counting.WITH_EMBEDDINGS else 0.0
     return Points(
@@ -400,6 +410,7 @@ def law_points(law: ScalingLaw, space: Space, recurrences: IntArray, tokens: Flo
         experts=space.experts[..., None],
         loop=space.loop[..., None],
         total=(space.total + extra)[..., None],
+        unique_tokens=unique,
     )
 
 
@@ -416,8 +427,7 @@ def _matched_tokens(space: Space, passes: IntArray, budget: Budget, flops: Float
     return np.asarray(np.maximum(tokens, 0.0))
 
 
-def _losses(law: ScalingLaw, space: Space, passes: IntArray, tokens: FloatArray, resamples: bool) -> FloatArray:
-    points = law_points(law, space, passes, np.maximum(tokens, 1.0))
+def _losses(law: ScalingLaw, points: Points, tokens: FloatArray, resamples: bool) -> FloatArray:
     loss = law(points)[None]
     if resamples and law.resamples is not None:
         loss = np.concatenate([loss, law.resampled(points)])

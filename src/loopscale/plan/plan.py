@@ -15,7 +15,7 @@ from loopscale.architecture.ladder import size_space
 from loopscale.arrays import BoolArray, IntArray
 from loopscale.errors import InputError, nearest, shown
 from loopscale.files import write_json
-from loopscale.laws import Points, ScalingLaw, Trust, find_law
+from loopscale.laws import Points, ScalingLaw, Trust, find_law, with_repetition
 from loopscale.plan.grid import Budget, Grid, Rule, design_label, evaluate, loss_interval, near_agreement, rule_of
 from loopscale.plan.text import sentences, short, table_html
 from loopscale.quantities import plain
@@ -144,6 +144,10 @@ def _spread(grid: Grid, at: tuple[int, ...]) -> tuple[float | None, float | None
 SCHEMA = 1
 COSTS = ("memory", "inference")
 """What a Pareto front may be drawn against."""
+KV_WINDOW = 512
+"""Positions of the windowed KV policy."""
+TRAINING_CONTEXT = 2048
+"""Context that real training costs are counted at: the paper's."""
 RELAXED = ("flops", "memory", "inference_flops", "max_tokens")
 """Limits whose price is worked out: what twice as much of each would buy."""
 
@@ -213,6 +217,11 @@ class Plan:
             return None if stored is None else Trust(stored["level"], tuple(stored["reasons"]), stored["factors"])
         trust = self.law.trust(_point(self.grid, self.chosen))
         reasons = [f"the best {edge['axis']} is at the edge of the search" for edge in self.edge]
+        if self.budget.unique_tokens is not None and self.choice.tokens > self.budget.unique_tokens:
+            times_seen = self.choice.tokens / self.budget.unique_tokens
+            reasons.append(
+                f"each token is seen {times_seen:.3g} times, discounted as data-constrained-2023 found on dense models"
+            )
         if self.law.resampled_by:
             reasons.append(f"the uncertainty comes from {self.law.resampled_by}")
         return trust.noting(*reasons)
@@ -340,6 +349,51 @@ class Plan:
         found = self._judged(flat)
         return {"design": found.label, "loss": found.loss, "needs": found.verdict, "factor": float(ratio[flat])}
 
+    @cached_property
+    def kv_policies(self) -> list[dict[str, Any]]:
+        """The best design for each way to keep keys and values, where a context is given and something loops.
+
+        The law does not know what a smaller cache costs in loss.
+        """
+        if self.stored is not None:
+            return list(self.stored.get("kv_policies", []))
+        if self.budget.context is None or not self.grid.space.loop.any():
+            return []
+        policies: dict[str, dict[str, Any]] = {
+            "all passes": {"kept_passes": None, "kv_window": None},
+            "last pass": {"kept_passes": 1, "kv_window": None},
+            f"first pass plus a window of {KV_WINDOW}": {"kept_passes": 1, "kv_window": KV_WINDOW},
+        }
+        rows = []
+        for policy, limits in policies.items():
+            try:
+                grid, pick = search(self.law, self.grid.space, replace(self.budget, **limits), self.eps, self.rule)
+            except InputError:  # nothing fits
+                continue
+            loss, cache = grid.loss_ZFSKP[0, 0].ravel()[pick], grid.kv_bytes_SKP.ravel()[pick]
+            rows.append({"policy": policy, "design": grid.label(pick), "loss": float(loss), "kv_bytes": float(cache)})
+        return rows
+
+    @cached_property
+    def real_train_flops(self) -> dict[str, float] | None:
+        """Training FLOPs of the choice with output head, routers and attention scores, which 6 N_unroll D leaves out.
+
+        ``supervised`` adds per-loop supervision: the coda and the head after every pass. None for a model that is known
+        by its size alone.
+        """
+        if self.stored is not None:
+            return self.stored.get("real_train_flops")
+        s, k, _ = (int(index) for index in np.unravel_index(self.chosen, self.grid.space.shape))
+        models, (S, K, _) = self.grid.space.models, self.grid.space.shape
+        if len(models) != S * K:
+            return None
+        model, passes, tokens = models[s * K + k], self.choice.recurrence, self.choice.tokens
+        plain_cost, supervised = (
+            float(model.real_train_flops_per_token(passes, context=TRAINING_CONTEXT, per_loop_supervision=flag))
+            for flag in (False, True)
+        )
+        return {"context": TRAINING_CONTEXT, "flops": plain_cost * tokens, "supervised": supervised * tokens}
+
     @property
     def unspent_flops(self) -> float:
         """Compute of the budget that the choice leaves unspent."""
@@ -400,6 +454,8 @@ class Plan:
             "sensitivities": self.sensitivities,
             "next_best": self.next_best,
             "unspent_flops": self.unspent_flops,
+            "real_train_flops": self.real_train_flops,
+            "kv_policies": self.kv_policies,
             "lead": self.lead,
             "agreement": self.agreement,
             "votes": [{"design": design, "share": share} for design, share in self.votes()],
@@ -484,6 +540,8 @@ def plan(
     budget, rule, law = _budget(budget, limits), rule_of(rule), law_of(law)
     if law.degenerate and not allow_degenerate:
         raise InputError(degenerate_law(law))
+    if budget.unique_tokens is not None:
+        law = with_repetition(law)
     found, pick = search(law, space or default_space(law), budget, eps, rule)
     grid = found if law.resamples is None else evaluate(law, found.space, budget, eps=found.eps, rule=rule)
     planned = Plan(grid, pick, _agreement(grid))

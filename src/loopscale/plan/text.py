@@ -44,6 +44,8 @@ LIMITS: dict[str, tuple[str, Callable[[float], str]]] = {
     "batch": ("sequences in the KV cache", "{:g}".format),
     "kv_bits": ("bits per cached number", "{:g}".format),
     "kept_passes": ("passes that keep a KV cache", "{:g}".format),
+    "kv_window": ("positions that the other passes keep", "{:g}".format),
+    "unique_tokens": ("unique tokens", format_count),
     "inference_flops": ("inference FLOPs per token", _flops),
     "serve_tokens": ("lifetime inference tokens", format_count),
 }
@@ -95,9 +97,18 @@ def costs(plan: Plan) -> str:
     cache = f" + {format_bytes(choice.kv_bytes)} of KV cache" if choice.kv_bytes else ""
     limit = "" if budget.memory is None else f" (of {format_bytes(budget.memory)})"
     return (
-        f"{rung_text(choice)}; {weights}{cache}{limit}; {choice.train_flops:.3g} FLOPs of training, "
+        f"{rung_text(choice)}; {weights}{cache}{limit}; {choice.train_flops:.3g} FLOPs of training{_real(plan)}, "
         f"{choice.inference_flops:.3g} per generated token"
     )
+
+
+def _real(plan: Plan) -> str:
+    """Say what training costs with all that 6 N_unroll D leaves out."""
+    real = plan.real_train_flops
+    if real is None:
+        return ""
+    supervised = f", {real['supervised']:.3g} with per-loop supervision" if plan.choice.recurrence > 1 else ""
+    return f" by 6ND ({real['flops']:.3g} with output head and attention{supervised})"
 
 
 def rung_text(choice: Candidate) -> str:
@@ -185,6 +196,17 @@ def prices(plan: Plan) -> str:
     return ". ".join(parts)
 
 
+def kv_text(plan: Plan) -> str:
+    """Say what each way to keep keys and values would allow."""
+    if not plan.kv_policies:
+        return ""
+    rows = [
+        f"{row['policy']} {row['design']} (loss {row['loss']:.4f}, {format_bytes(row['kv_bytes'])})"
+        for row in plan.kv_policies
+    ]
+    return f"By KV policy: {'; '.join(rows)}. The law does not know what a smaller cache costs in loss"
+
+
 def edge_text(plan: Plan) -> str:
     """Say on which axes the choice is the last value that was searched."""
     parts = []
@@ -205,6 +227,7 @@ def sentences(plan: Plan) -> dict[str, str]:
         "trust": trust_text(plan.trust),
         "prices": prices(plan),
         "edge": edge_text(plan),
+        "kv": kv_text(plan),
         "legend": legend(axis for row in listed for axis in row.extrapolated),
     }
 
