@@ -314,9 +314,8 @@ def loss_interval(law: ScalingLaw, points: Points) -> dict[str, Any] | None:
     """
     if law.resamples is None:
         return None
-    fitted: Any = law
-    predictive = getattr(law, "spread", None) is not None
-    low, high = fitted.predictive_interval(points) if predictive else np.percentile(law.resampled(points), [5, 95])
+    predictive = law.spread is not None
+    low, high = law.predictive_interval(points) if predictive else law.interval(points)
     kind, basis = "predictive" if predictive else "law", law.resampled_by or "resampled laws"
     return {"low": float(low), "high": float(high), "level": 0.9, "kind": kind, "basis": basis}
 

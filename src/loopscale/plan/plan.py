@@ -290,7 +290,7 @@ class Plan:
 
     @property
     def _tie(self) -> float:
-        return self.eps or self.law.rmse or 0.0
+        return self.eps or self.law.eps or 0.0
 
     def pareto(self, cost: str) -> list[Candidate]:
         """Return the designs that no other beats in both loss and ``cost`` ("memory" or "inference").

@@ -139,7 +139,7 @@ def trust_text(trust: Trust | None) -> str:
 def confidence(plan: Plan) -> str:
     """Say on which law and rule the choice rests, and how sure it is."""
     law = plan.law_name if plan.evaluated is None else law_text(plan.law)
-    eps = f"{plan.eps:g}"
+    eps = f"{plan.eps:.3g}"
     said = "Chosen by the lowest loss alone" if plan.rule.value == "loss" else _lead(plan, eps)
     if plan.agreement is not None:
         votes = [(design, share) for design, share in plan.votes()[:4] if share >= 0.05]
@@ -166,7 +166,7 @@ def _lead(plan: Plan, eps: str) -> str:
     lead = plan.lead
     if lead is None:
         return "No other design is admissible"
-    if lead < float(eps):
+    if lead < plan.eps:
         return f"The top two differ by {lead:.4f} nats, less than the law's fit error ({eps}); treat them as tied"
     return f"Beats the runner-up by {lead:.4f} nats, above the law's fit error ({eps})"
 
