@@ -1,4 +1,4 @@
-"""``loopscale sweep plan|run|status|export|rebuild``."""
+"""``loopscale sweep plan|run|status|watch|extend|export|rebuild``."""
 
 from __future__ import annotations
 
@@ -8,16 +8,21 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
+from rich import box
+from rich.console import Console, Group
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table as RichTable
+from rich.text import Text
 
 from loopscale.cli import COUNT, WHOLE, Quantity, console, output_options, print_json, print_table
-from loopscale.errors import InputError
+from loopscale.errors import InputError, LoopscaleError
 from loopscale.quantities import format_bytes, format_count, format_duration, fraction_of
 from loopscale.sweep.store import progress, share_done
 from loopscale.tables import Table
 
 if TYPE_CHECKING:
+    from loopscale.fit import Observations
+    from loopscale.laws import Points
     from loopscale.sweep.cost import Cost
     from loopscale.sweep.store import RunState
 
@@ -186,18 +191,23 @@ def print_summary(name: str, runs: Sequence[RunState]) -> None:
             out.print(f"✗ {run.key}: {(run.error or '').strip().splitlines()[-1]}", highlight=False, markup=False)
 
 
-def print_status(name: str, runs: Sequence[RunState], every: bool) -> None:
-    """Print a mark for each run, a table of the active ones, and failures with their whole errors."""
-    out = console()
-    out.print(f"[bold]{name}[/]: {describe(runs)}", highlight=False)
-    out.print("".join(_MARKS[run.state] for run in runs), highlight=False)
-    shown = [run for run in runs if every or run.state in ("running", "failed")]
-    if shown:
-        columns = ("", "run", "points", "steps", "done", "time", "worker")
-        print_table("", columns, [_status(run) for run in shown], left=("", "run", "worker"))
+def status_lines(name: str, runs: Sequence[RunState], every: bool, price: float) -> Group:
+    """Return a mark for each run, a table of the active ones, time and cost, and failures with their errors."""
+    table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in ("", "run", "points", "steps", "done", "time", "left", "cost", "worker"):
+        table.add_column(column, justify="left" if column in ("", "run", "worker") else "right")
     for run in runs:
-        if run.state == "failed":
-            out.print(f"✗ {run.key}: {(run.error or '').strip()}", highlight=False, markup=False)
+        if every or run.state in ("running", "failed"):
+            table.add_row(*_status(run, price))
+    marks = "".join(_MARKS[run.state] for run in runs)
+    failures = [Text(f"✗ {run.key}: {(run.error or '').strip()}") for run in runs if run.state == "failed"]
+    lines = [Text(f"{name}: {describe(runs)}", style="bold"), Text(marks)]
+    if price:
+        spent = sum(run.seconds * run.resources.processes for run in runs) / 3600 * price
+        left = progress(runs).process_seconds_left
+        ahead = "" if left is None else f", about {left / 3600 * price:,.2f} to come"
+        lines.append(Text(f"{spent:,.2f} dollars spent{ahead}, at {price:g} per process-hour"))
+    return Group(*lines, *([table] if table.row_count else []), *failures)
 
 
 def status_record(name: str, runs: Sequence[RunState]) -> dict[str, Any]:
@@ -206,11 +216,14 @@ def status_record(name: str, runs: Sequence[RunState]) -> dict[str, Any]:
     return {"kind": "sweep status", "name": name, **asdict(progress(runs)), "runs": listed}
 
 
-def _status(run: RunState) -> tuple[str, ...]:
+def _status(run: RunState, price: float) -> tuple[str, ...]:
     worker = "worker lost; will be retried" if run.stale else run.worker or ""
+    done = share_done(run)
+    left = run.seconds * (1 - done) / done if done and run.seconds and run.state == "running" else None
+    cost = f"{run.seconds * run.resources.processes / 3600 * price:.2f}" if price else "–"
     return (
         _MARKS[run.state], run.key, f"{len(run.done & set(run.points))}/{len(run.points)}", f"{run.steps:,}",
-        f"{share_done(run):.0%}", format_duration(run.seconds), worker,
+        f"{done:.0%}", format_duration(run.seconds), format_duration(left), cost, worker,
     )  # fmt: skip
 
 
@@ -236,7 +249,7 @@ def sweep_command() -> None:
     \b
     loopscale sweep plan sweep.toml
     loopscale sweep run sweep.toml --workers 2
-    loopscale sweep status sweep.toml
+    loopscale sweep status sweep.toml --live
     loopscale sweep export sweep.toml --out runs.csv
     """
 
@@ -358,12 +371,15 @@ def run(
 @sweep_command.command("status")
 @FILE
 @click.option("--all", "every", is_flag=True, help="Show every run, not only active and failed ones.")
+@click.option("--live", is_flag=True, help="Keep the table up to date until the sweep is done.")
+@click.option("--price", type=click.FloatRange(min=0), default=0.0, help="Dollars per process-hour, to show costs.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for other programs.")
-def status(file: str, every: bool, as_json: bool) -> None:
-    """Show the progress of the sweep: a mark for each run, failures with their errors, and the time left.
+def status(file: str, every: bool, live: bool, price: float, as_json: bool) -> None:
+    """Show the progress of the sweep: a mark for each run, failures, time left and cost.
 
     \b
     loopscale sweep status sweep.toml
+    loopscale sweep status paper --live --price 2.5
     """
     from loopscale.sweep.spec import read_sweep
     from loopscale.sweep.store import Store
@@ -371,16 +387,114 @@ def status(file: str, every: bool, as_json: bool) -> None:
     sweep = read_sweep(file)
     with Store(sweep.results) as store:
         runs = store.runs()
-    if as_json:
-        print_json(status_record(sweep.name, runs))
-    else:
-        print_status(sweep.name, runs, every)
+        if as_json:
+            print_json(status_record(sweep.name, runs))
+        elif live:
+            _live(lambda: status_lines(sweep.name, store.runs(), every, price), lambda: _is_over(store.runs()))
+        else:
+            console().print(status_lines(sweep.name, runs, every, price))
+
+
+def _is_over(runs: Sequence[RunState]) -> bool:
+    return all(run.state in ("done", "failed") for run in runs)
+
+
+def _live(lines: Callable[[], Group], over: Callable[[], bool], every: float = 2.0) -> None:
+    """Show lines that change until something is over; Ctrl-C ends it."""
+    from time import sleep
+
+    from rich.live import Live
+
+    with Live(lines(), console=console(), auto_refresh=False) as display:
+        while not over():
+            sleep(every)
+            display.update(lines(), refresh=True)
+
+
+@sweep_command.command("watch")
+@FILE
+@click.option("--every", type=click.FloatRange(min=0), default=30.0, show_default=True, help="Seconds between looks.")
+@click.option("--once", is_flag=True, help="Fit what is there now, print one line and return.")
+@click.option("--resamples", type=WHOLE, default=40, show_default=True, help="Resampled laws behind the interval.")
+def watch(file: str, every: float, once: bool, resamples: int) -> None:
+    """Fit the law again whenever points arrive, and show how its uncertainty shrinks.
+
+    Each line gives the error of the fit and the predicted loss of the sweep's largest run with its 90% interval.
+
+    \b
+    loopscale sweep watch sweep.toml
+    """
+    from time import sleep
+
+    from loopscale.sweep.launch import largest_point, observations
+    from loopscale.sweep.spec import read_sweep
+    from loopscale.sweep.store import Store
+
+    sweep = read_sweep(file)
+    seen = -1
+    with Store(sweep.results) as store:
+        while True:
+            over, recorded = _is_over(store.runs()), sum(1 for _ in store.observations())
+            if recorded != seen:
+                seen = recorded
+                click.echo(_watch_line(lambda: observations(sweep, store)[0], largest_point(sweep, store), resamples))
+            if over or once:
+                return
+            sleep(every)
+
+
+def _watch_line(read: Callable[[], Observations], target: Points | None, resamples: int) -> str:
+    """Return a line about the law that the observations so far give, or why they give none."""
+    from loopscale.fit import fit
+
+    try:
+        data = read()
+        law = fit(data, resamples=resamples)
+    except LoopscaleError as error:
+        return f"no law yet: {error}"
+    line = f"{len(data)} observations: {law.law.outer.name} law, rmse {law.law.rmse or 0:.4f}"
+    if target is not None:
+        predicted = law.predict_points(target)
+        low, high = float(predicted.low.item()), float(predicted.high.item())
+        line += f"; largest run {float(predicted.value.item()):.4f} [{low:.4f}, {high:.4f}], width {high - low:.4f}"
+    return line + (f"; {len(law.warnings)} warnings (see `loopscale fit`)" if law.warnings else "")
+
+
+@sweep_command.command("extend")
+@FILE
+@click.option("--next", "next_runs", required=True, type=click.Path(), help="What `loopscale next` wrote (CSV, JSON).")
+def extend(file: str, next_runs: str) -> None:
+    """Add the runs that `loopscale next` recommends to the sweep's file.
+
+    \b
+    loopscale next runs.csv --budget 1e15 --csv > next.csv
+    loopscale sweep extend sweep.toml --next next.csv
+    loopscale sweep run sweep.toml
+    """
+    from pathlib import Path
+
+    from loopscale.files import write_text
+    from loopscale.sweep.spec import extended, read_sweep, shipped_sweeps
+
+    if file in shipped_sweeps():
+        raise InputError(f"{file} comes with loopscale and cannot be changed; extend a copy of its file")
+    path = Path(file)
+    text, count = extended(path, Path(next_runs))
+    trial = path.with_name(f".{path.stem}.extended.toml")
+    write_text(trial, text)
+    try:
+        sweep = read_sweep(trial)  # what cannot be trained is refused before the file changes
+    finally:
+        trial.unlink()
+    write_text(path, text)
+    console().print(f"{path}: {count} points added, {sweep.observations} in all", highlight=False)
 
 
 @sweep_command.command("export")
 @FILE
 @click.option("--out", type=click.Path(), help="A CSV file.  [default: print it]")
-def export(file: str, out: str | None) -> None:
+@click.option("--best", is_flag=True, help="Of runs that differ only in training fields, keep the lowest loss.")
+def export(file: str, out: str | None, best: bool) -> None:
     """Write the observations so far, finished sweep or not, as a CSV that `loopscale fit` reads.
 
     \b
@@ -393,7 +507,7 @@ def export(file: str, out: str | None) -> None:
 
     sweep = read_sweep(file)
     with Store(sweep.results) as store:
-        observations = table(sweep, store)
+        observations = table(sweep, store, best=best)
     if out is None:
         click.echo(observations.csv(), nl=False)
         return

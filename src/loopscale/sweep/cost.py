@@ -164,9 +164,9 @@ def count(sweep: Sweep, tokens: dict[str, TokenStore]) -> list[Cost]:
     ]
 
 
-def count_without_tokens(sweep: Sweep) -> list[Cost] | None:
-    """Return the cost of every run without its text, where the file states ``vocab_size``; else None."""
-    sizes = [run.config.model.options.get("vocab_size") for run in sweep.runs]
+def count_without_tokens(sweep: Sweep, vocabulary: int | None = None) -> list[Cost] | None:
+    """Return the cost of every run without its text, where the file or ``vocabulary`` states its size; else None."""
+    sizes = [run.config.model.options.get("vocab_size", vocabulary) for run in sweep.runs]
     if not all(isinstance(size, int) for size in sizes):
         return None
     costs = []

@@ -6,7 +6,7 @@ import json
 import shutil
 from collections.abc import Mapping
 from contextlib import chdir
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -233,7 +233,43 @@ def observations(sweep: Sweep, store: Store) -> tuple[Observations, dict[str, li
     return observed, beside
 
 
-def table(sweep: Sweep, store: Store) -> Table:
-    """Return the observations under names that ``loopscale fit`` reads, with the other columns beside them."""
+def largest_point(sweep: Sweep, store: Store) -> Points | None:
+    """Return the sweep's most expensive point, finished or not, as a law takes it; None while nothing is finished."""
+    facts = [values for _, _, _, values in store.observations()]
+    if not facts:
+        return None
+    costs = count_without_tokens(sweep, vocabulary=264)
+    assert costs is not None
+    most = max(costs, key=lambda cost: cost.alone / sum(cost.run.points) * max(cost.run.points))
+    shape, cell = most.model.to_architecture(), most.run.cell
+    return Points(
+        *(np.array([float(value)]) for value in (shape.active, max(most.run.points), cell.recurrence, cell.experts)),
+        *(np.array([float(value)]) for value in (shape.loop, shape.total)),
+    )
+
+
+def table(sweep: Sweep, store: Store, *, best: bool = False) -> Table:
+    """Return the observations under names that ``loopscale fit`` reads, with the other columns beside them.
+
+    ``best`` keeps, of runs that differ only in training fields that are axes of the grid, the one of lowest loss at
+    each D.
+    """
     observed, beside = observations(sweep, store)
-    return Table({**observed.columns(), **beside})
+    cells = {run.key: run.cell for run in sweep.runs}
+    names = dict.fromkeys(name for cell in cells.values() for name, _ in cell.settings)
+    rows = [cells[str(key)] for key in observed.run]
+    beside |= {name: [dict(cell.settings).get(name, "") for cell in rows] for name in names if name not in _SHOWN}
+    whole = Table({**observed.columns(), **beside})
+    if not best:
+        return whole
+    lowest: dict[Any, tuple[float, int]] = {}
+    for index, (cell, tokens, loss) in enumerate(zip(rows, observed.points.tokens, observed.loss, strict=True)):
+        key = (replace(cell, settings=()), float(tokens))
+        lowest[key] = min(lowest.get(key, (float("inf"), -1)), (float(loss), index))
+    kept = sorted(index for _, index in lowest.values())
+    records = list(whole.records())
+    return Table.from_records([records[index] for index in kept])
+
+
+_SHOWN = {"optimizer.learning_rate"}
+"""Fields that have a column of their own already."""

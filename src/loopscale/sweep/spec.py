@@ -264,6 +264,22 @@ def sweep_path(name: str | Path) -> Path:
     return Path(name)
 
 
+def extended(path: Path, next_runs: Path) -> tuple[str, int]:
+    """Return the text of a sweep's file with the runs of ``loopscale next`` added, and the number of new points."""
+    sweep = read_sweep(path)
+    points: GridPoints = {}
+    read_next_runs(next_runs, {"seed": (min(run.cell.seed for run in sweep.runs),)}, points)
+    known = {(run.cell, tokens) for run in sweep.runs for tokens in run.points.values()}
+    added = [(cell, tokens) for cell, lengths in points.items() for tokens in sorted(lengths)]
+    added = [point for point in added if point not in known]
+    tables = [
+        f'\n[[runs]]  # from {next_runs.name}\nsize = "{cell.size}"\nexperts = {cell.experts}\n'
+        f"recurrence = {cell.recurrence}\nseed = {cell.seed}\ntokens = {tokens!r}\n"
+        for cell, tokens in added
+    ]
+    return path.read_text(encoding="utf-8").rstrip("\n") + "\n" + "".join(tables), len(added)
+
+
 def read_sweep(path: str | Path) -> Sweep:
     """Read a sweep's file, or the one that a name stands for; refuse what it cannot mean before anything is done."""
     path = sweep_path(path)

@@ -367,6 +367,8 @@ class Progress:
     """The part of the whole cost that is done."""
     seconds_left: float | None
     """At the speed so far, with as many workers as now; None before anything is done."""
+    process_seconds_left: float | None = None
+    """The same, added up over processes."""
 
 
 def progress(runs: Sequence[RunState]) -> Progress:
@@ -378,10 +380,11 @@ def progress(runs: Sequence[RunState]) -> Progress:
     remaining = sum(run.cost * (1 - share_done(run)) for run in runs if run.state != "failed")
     active = sum(run.state == "running" and not run.stale for run in runs)
     left = remaining * spent / done / max(1, active) if done and spent else None
+    processes = sum(run.seconds * run.resources.processes for run in runs)
     return Progress(
         count["done"], count["failed"], count["running"], count["waiting"],
         sum(len(run.done & set(run.points)) for run in runs), sum(len(run.points) for run in runs),
-        done / total if total else 1.0, left,
+        done / total if total else 1.0, left, remaining * processes / done if done and spent else None,
     )  # fmt: skip
 
 

@@ -1,0 +1,77 @@
+"""Following a sweep: its status with time and cost, the law as points arrive, and more runs from ``loopscale next``."""
+
+import csv
+import io
+
+import pytest
+from sweeps import write_sweep
+from test_sweep_commands import call
+
+from loopscale.sweep.spec import read_sweep
+
+GRID = """[sizes.small]
+width = 16
+[sizes.large]
+width = 32
+[grid]
+size = ["small", "large"]
+recurrence = [1, 2]
+tokens = [64, 128]
+"optimizer.learning_rate" = [0.001, 0.01]
+"""
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    """A finished sweep with the learning rate as an axis."""
+    path = write_sweep(tmp_path_factory.mktemp("follow"), GRID)
+    assert call("run", path, "--workers", "1", "--quiet")[0] == 0
+    return path
+
+
+def rows(*argv):
+    return list(csv.DictReader(io.StringIO(call("export", *argv)[1])))
+
+
+def test_a_training_field_may_be_an_axis_and_the_best_of_it_is_exported(path):
+    runs = read_sweep(path).runs
+    assert len(runs) == 8
+    assert runs[0].key == "small-E1-R1-s0-learning_rate=0.001"
+    assert {run.config.optimizer.learning_rate for run in runs} == {0.001, 0.01}
+    every, best = rows(path), rows(path, "--best")
+    assert (len(every), len(best)) == (16, 8)
+    for row in best:
+        same = [
+            one for one in every if (one["size"], one["R"], one["D (raw)"]) == (row["size"], row["R"], row["D (raw)"])
+        ]
+        assert row["loss"] == min((one["loss"] for one in same), key=float)
+
+
+def test_the_status_shows_time_and_cost(path):
+    code, text = call("status", path, "--all", "--price", "36")
+    assert code == 0
+    assert "8/8 runs, 16/16 observations" in text
+    assert "dollars spent" in text
+    assert call("status", path, "--live")[0] == 0
+
+
+def test_the_law_is_fitted_as_points_arrive(path):
+    code, text = call("watch", path, "--once", "--resamples", "4")
+    assert (code, text.count("\n")) == (0, 1)
+    assert text.startswith(("16 observations: ", "no law yet: "))
+
+
+def test_runs_that_next_recommends_are_added_to_the_file(tmp_path, capsys):
+    path = write_sweep(tmp_path, GRID.replace('"optimizer.learning_rate" = [0.001, 0.01]\n', ""))
+    before = read_sweep(path)
+    recommended = tmp_path / "next.csv"
+    recommended.write_text("model,experts,recurrence,tokens\nsmall,4,2,256\nlarge,1,1,128\n")
+    assert "1 points added" in call("extend", path, "--next", recommended)[1]
+    after = read_sweep(path)
+    assert {run.key for run in after.runs} - {run.key for run in before.runs} == {"small-E4-R2-s0"}
+    text = path.read_text()
+    recommended.write_text("model,experts,recurrence,tokens\nhuge,4,2,256\n")
+    assert call("extend", path, "--next", recommended)[0] == 2
+    assert "size 'huge' is neither" in capsys.readouterr().err
+    assert path.read_text() == text
+    assert call("extend", "paper", "--next", recommended)[0] == 2
