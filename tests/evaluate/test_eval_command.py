@@ -98,7 +98,10 @@ def test_the_tidy_export_has_training_compute_from_the_store(measured: dict[int,
     done = run("--tasks", "local", "--context", 128, "--results", results, "--tidy", tmp_path / "tidy.csv")
     assert done.exit_code == 0, done.output
     table = list(csv.DictReader((tmp_path / "tidy.csv").open()))
-    assert list(table[0]) == ["model", "recurrence", "task", "metric", "value", "stderr", "training_flops"]
+    assert list(table[0]) == [
+        "model", "recurrence", "task", "metric", "value", "stderr", "training_flops",
+        "size", "run", "experts", "trained_recurrence", "tokens", "validation_loss",
+    ]  # fmt: skip
     assert {line["task"] for line in table} == {"spelling", "grammar", "completion", "passages", "Choice", "Overall"}
     config = json.loads((next(results.glob("*/model.json"))).read_text())
     assert config["training_tokens"] == 150_000
@@ -134,8 +137,9 @@ def test_a_folder_of_task_yaml_is_evaluated_by_its_path(checkpoint: Path, tmp_pa
     for name in ("spelling.yaml", "spelling.jsonl", "sentences.py"):
         shutil.copy(home / name, tmp_path / name)
     found = run(
-        checkpoint, "--tasks", tmp_path, "--recurrence", 3, "--results", tmp_path / "r", "--json", "--limit", 10
-    )
+        checkpoint, "--tasks", tmp_path, "--recurrence", 3, "--results", tmp_path / "r", "--json", "--limit", 10,
+        "--trust-task-code",
+    )  # fmt: skip
     assert rows(found)[3]["scores"]["loopscale_spelling"]["value"] > 50
 
 

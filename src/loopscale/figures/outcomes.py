@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -246,8 +247,9 @@ def _compute_ticks(axes: Any, budgets: Sequence[float]) -> None:
     """Put ticks at the budgets where they are few, and leave a margin."""
     axes.set_xlim(budgets[0] / 2, budgets[-1] * 2)
     powers(axes.xaxis)
-    if len(budgets) <= 4:
-        axes.set_xticks(budgets, [scientific(each) for each in budgets])
+    apart = [budgets[0], *(later for earlier, later in pairwise(budgets) if later > 1.1 * earlier)]
+    if len(apart) <= 4:
+        axes.set_xticks(apart, [scientific(budget) for budget in apart])
 
 
 def _score_label(table: Table) -> str:
