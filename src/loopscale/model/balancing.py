@@ -51,9 +51,8 @@ def _move_loop(bias: Tensor, counts_RE: Tensor, step: float) -> None:
 
 
 def _move(bias_E: Tensor, counts_E: Tensor, step: float) -> None:
-    if not counts_E.sum():  # a pass that did not run has no counts
-        return
     load_E = counts_E.to(bias_E)
+    # A pass that did not run has no counts, all signs are zero and the bias is centred already.
     bias_E.add_(step * torch.sign(load_E.mean() - load_E))
     bias_E.sub_(bias_E.mean())
 

@@ -12,6 +12,7 @@ C the rows of the expert at hand.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -34,9 +35,28 @@ def expert_ffn_reference(
     return torch.stack(rows)
 
 
+_on_device = False
+
+
+@contextmanager
+def device_kernels() -> Iterator[None]:
+    """Use the kernels for GPUs on any device within the block; for estimates and tests."""
+    global _on_device
+    before, _on_device = _on_device, True
+    try:
+        yield
+    finally:
+        _on_device = before
+
+
+def _wait_free(tensor: Tensor) -> bool:
+    """Tell whether the host must not read values of ``tensor``, because it would wait for the device."""
+    return tensor.is_cuda or _on_device
+
+
 def tokens_of_experts(ids_TK: Tensor, experts: int) -> Tensor:
     """Return how many rows each expert has."""
-    if torch.compiler.is_compiling():  # the length of a bincount depends on the data
+    if torch.compiler.is_compiling() or _wait_free(ids_TK):  # the length of a bincount depends on the data
         return (ids_TK.flatten()[:, None] == torch.arange(experts, device=ids_TK.device)).sum(0)
     return torch.bincount(ids_TK.flatten(), minlength=experts)
 
@@ -98,6 +118,8 @@ FEW_ROWS = 512
 
 def expert_ffn(x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, gate_up_E2HD: Tensor, down_EDH: Tensor) -> Tensor:
     """Return each token's weighted sum over its experts' SwiGLU blocks."""
+    if _wait_free(x_TD):
+        return grouped_ffn(x_TD, ids_TK, weights_TK, gate_up_E2HD, down_EDH)
     if torch.compiler.is_compiling():
         return _compiled(x_TD, ids_TK, weights_TK, gate_up_E2HD, down_EDH)
     tensors = (x_TD, weights_TK, gate_up_E2HD, down_EDH)
@@ -108,6 +130,22 @@ def expert_ffn(x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, gate_up_E2HD: T
     if ids_TK.numel() <= FEW_ROWS:
         return _few_tokens(x_TD, ids_TK, weights_TK, gate_up_E2HD, down_EDH)
     return _forward(x_TD, ids_TK, weights_TK, gate_up_E2HD, down_EDH)[0]
+
+
+def grouped_ffn(x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, gate_up_E2HD: Tensor, down_EDH: Tensor) -> Tensor:
+    """Return the same for GPUs: products of all experts in one kernel, whose offsets stay on the device.
+
+    No size depends on the routing, so the host never waits for the device.
+    """
+    T, K = ids_TK.shape
+    order_S = ids_TK.flatten().argsort(stable=True)
+    place_S = torch.empty_like(order_S).scatter(0, order_S, torch.arange(T * K, device=order_S.device))
+    ends_E = tokens_of_experts(ids_TK, len(down_EDH)).cumsum(0).to(torch.int32)
+    x_SD = x_TD.index_select(0, order_S // K)
+    gate_SH, up_SH = functional.grouped_mm(x_SD, gate_up_E2HD.transpose(1, 2), offs=ends_E).chunk(2, dim=-1)
+    y_SD = functional.grouped_mm(functional.silu(gate_SH) * up_SH, down_EDH.transpose(1, 2), offs=ends_E)
+    y_TKD = y_SD.index_select(0, place_S).view(T, K, -1)
+    return torch.matmul(weights_TK.to(y_TKD.dtype).unsqueeze(1), y_TKD).squeeze(1)
 
 
 def _few_tokens(x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, gate_up_E2HD: Tensor, down_EDH: Tensor) -> Tensor:

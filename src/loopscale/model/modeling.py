@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from transformers import initialization as init
 from transformers.cache_utils import Cache, DynamicCache
 from transformers.generation.utils import GenerateDecoderOnlyOutput, GenerationMixin
@@ -30,6 +31,7 @@ from .forward import (
     Wanted,
     resolve_recurrence,
 )
+from .kernels import chunked_cross_entropy
 from .moe import Experts, Router
 from .speculative import SelfSpeculation
 
@@ -208,10 +210,12 @@ class LoopedMoEForCausalLM(LoopedMoEPreTrainedModel, GenerationMixin):  # type: 
         output_attentions: bool | None = None,
         output_router_logits: bool | None = None,
         return_dict: bool | None = None,
+        output_logits: bool = True,
         **kwargs: Any,
     ) -> LoopedMoECausalOutput | tuple[Any, ...]:
         """Return logits, and the loss when there are ``labels``.
 
+        ``output_logits=False`` with labels computes the loss in chunks, without storing logits.
         ``recurrence`` is the number of passes, or "auto" with an ``exit`` criterion and the config's as the most;
         ``output_passes`` adds logits and states of every pass, ``output_routing`` the experts that each token chose.
         """
@@ -237,30 +241,51 @@ class LoopedMoEForCausalLM(LoopedMoEPreTrainedModel, GenerationMixin):  # type: 
         )
         assert out.last_hidden_state is not None
         hiddens = out.pass_hidden_states or (out.last_hidden_state,)
-        pass_logits = tuple(self.lm_head(hidden_BTD[:, keep]) for hidden_BTD in hiddens)
-        optional = {name: out.get(name) for name in PASSED_ON}
-        if output_passes:
-            optional |= {"pass_logits": pass_logits, **{name: out.get(name) for name in OF_PASSES}}
-        result = LoopedMoECausalOutput(logits=pass_logits[-1], **optional)
+        fields = {name: out.get(name) for name in (*PASSED_ON, *(OF_PASSES if output_passes else ()))}
+        if output_logits or labels is None:
+            pass_logits = tuple(self.lm_head(hidden_BTD[:, keep]) for hidden_BTD in hiddens)
+            fields |= {"logits": pass_logits[-1], "pass_logits": pass_logits if output_passes else None}
         if labels is not None:
-            result.cross_entropy = self._cross_entropy(pass_logits, labels, kwargs)
-            result.loss = result.cross_entropy
-            if self.training and out.z_loss is not None:
-                result.loss = result.cross_entropy + self.config.router_z_loss_coef * out.z_loss
+            cross_entropy = (
+                self._cross_entropy(pass_logits, labels, kwargs)
+                if output_logits
+                else self._chunked_cross_entropy(hiddens, labels)
+            )
+            z_loss = self.config.router_z_loss_coef * out.z_loss if self.training and out.z_loss is not None else 0.0
+            fields |= {"loss": cross_entropy + z_loss, "cross_entropy": cross_entropy}
+        result = LoopedMoECausalOutput(**fields)
         return result if self._wants("return_dict", return_dict) else result.to_tuple()
+
+    def _pass_weights(self, passes: int) -> list[float]:
+        """Return the weight of each pass in the loss; they add up to one."""
+        chosen = self.config.loop_loss_weights if self.training else None
+        weights = [0.0] * (passes - 1) + [1.0]
+        if chosen is not None and sum(chosen[:passes]) > 0:
+            weights = [chosen[min(index, len(chosen) - 1)] for index in range(passes)]
+        return [weight / sum(weights) for weight in weights]
 
     def _cross_entropy(self, pass_logits: tuple[Tensor, ...], labels: Tensor, kwargs: dict[str, Any]) -> Tensor:
         """Return the next-token loss of the last pass, or in training the weighted mean over all passes."""
-        chosen = self.config.loop_loss_weights if self.training else None
-        weights = [0.0] * (len(pass_logits) - 1) + [1.0]
-        if chosen is not None and sum(chosen[: len(weights)]) > 0:
-            weights = [chosen[min(index, len(chosen) - 1)] for index in range(len(weights))]
         total = torch.zeros((), device=labels.device)
-        for logits_BTV, weight in zip(pass_logits, weights, strict=True):
+        for logits_BTV, weight in zip(pass_logits, self._pass_weights(len(pass_logits)), strict=True):
             if weight:
                 loss = self.loss_function(logits=logits_BTV, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
-                total = total + loss * (weight / sum(weights))
+                total = total + loss * weight
         return total
+
+    def _chunked_cross_entropy(self, hiddens: tuple[Tensor, ...], labels_BT: Tensor) -> Tensor:
+        """Return the same from hidden states, without storing the logits of all tokens; zero without targets."""
+        next_X = functional.pad(labels_BT[:, 1:], (0, 1), value=-100).flatten()
+        is_target_X = next_X != -100
+        scale_X = is_target_X / is_target_X.sum().clamp(min=1)
+        weighted = [(h, w) for h, w in zip(hiddens, self._pass_weights(len(hiddens)), strict=True) if w]
+        rows = [hidden_BTD.flatten(0, 1) for hidden_BTD, _ in weighted]
+        return chunked_cross_entropy(
+            torch.cat(rows) if len(rows) > 1 else rows[0],
+            self.lm_head.weight,
+            next_X.repeat(len(rows)),
+            torch.cat([scale_X * weight for _, weight in weighted]),
+        )
 
     def generate(
         self,

@@ -101,7 +101,7 @@ def pad(
     """
     flat_S = ids_TK.flatten()
     # A row's position in its expert's queue; rows beyond capacity share one spare slot, which is cut off.
-    chosen_SE = functional.one_hot(flat_S, experts)
+    chosen_SE = flat_S[:, None] == torch.arange(experts, device=flat_S.device)  # one_hot reads values on the host
     if token_mask_T is not None:
         real_S = token_mask_T.repeat_interleave(ids_TK.shape[1])
         chosen_SE = chosen_SE * real_S[:, None]

@@ -262,7 +262,14 @@ class ParallelSection(Record):
     """How processes started by torchrun share the work; one process needs none of it."""
 
     experts: Whole = 1
-    """Number of processes that hold the experts of a layer together; the others are replicas of such a group."""
+    """Number of neighbouring processes that hold the experts of a layer together. For large E: with drop-and-pad it
+    exchanges tokens instead of gathering experts."""
+    replicas: Whole = 1
+    """Copies of the sharded model: weights are sharded within a copy, gradients summed over copies (HSDP). With one
+    copy per node, gathering stays within the node."""
+    reduce: Literal["step", "pass", "block"] = "step"
+    """When the gradients of the loop are reduced: once per "step" (least communication), after each "pass" (they stay
+    sharded), or for each "block" by itself (least memory)."""
 
 
 class TrainConfig(Record):

@@ -119,17 +119,18 @@ def seed_step(seed: int, step: int) -> None:
 def gradients(model: LoopedMoEForCausalLM, parts: list[Batch], process: Process, document_mask: bool) -> Gradients:
     """Accumulate the gradients of a batch's parts, each weighted by its number of targets."""
     config = model.config
-    options: dict[str, Any] = {"use_cache": False}
+    options: dict[str, Any] = {"use_cache": False, "output_logits": False}
     if config.random_recurrence is not None:
         # Drawn once for all parts of the batch.
         options["recurrence"] = draw_recurrence(config)
     targets = process.total(torch.tensor(float(sum(part.targets for part in parts)), device=process.device))
     total = torch.zeros(2, device=process.device)
     counts: Trace | None = None
-    for part in parts:
-        ids, labels = (torch.from_numpy(array).to(process.device) for array in (part.ids, part.labels))
+    for number, part in enumerate(parts, start=1):
+        process.defer_reduction(model, last=number == len(parts))
+        ids, labels = (process.put(array) for array in (part.ids, part.labels))
         if document_mask:
-            options["position_ids"] = torch.from_numpy(part.positions).to(process.device)
+            options["position_ids"] = process.put(part.positions)
         out = model(ids, labels=labels, **options)
         # The loss is a mean over targets; z-loss and dropped fraction are means over tokens, and all parts of all
         # processes have equally many tokens.

@@ -33,6 +33,7 @@ from loopscale.train.checkpoints import Checkpoints, Manifest, on_disk
 from loopscale.train.config import TrainConfig, cooldown_start, rate_factor, shared_steps
 from loopscale.train.data.batches import Batch, Batches
 from loopscale.train.data.token_store import TokenStore
+from loopscale.train.init import initialise, meta_model
 from loopscale.train.metrics import ProgressLine, Sink, open_sinks
 from loopscale.train.parallel.process import Process, this_process
 from loopscale.train.step import (
@@ -48,23 +49,6 @@ from loopscale.train.step import (
     set_rate,
 )
 
-RESIDUAL = ("o_proj.weight", "down_proj.weight", "down_proj")
-"""Names of the matrices whose output is added to the residual stream."""
-
-
-def new_model(config: LoopedMoEConfig, seed: int, residual_init: str) -> LoopedMoEForCausalLM:
-    """Return an initialised model; models of equal shape get the same draws from a seed, whatever their recurrence."""
-    torch.manual_seed(seed)
-    model = LoopedMoEForCausalLM(config)
-    if residual_init != "none":
-        passes = config.recurrence if residual_init == "unrolled" else 1
-        depth = config.prelude_layers + passes * config.loop_layers + config.coda_layers
-        with torch.no_grad():
-            for name, weight in model.named_parameters():
-                if name.endswith(RESIDUAL):
-                    weight.mul_(1 / math.sqrt(2 * depth))
-    return model
-
 
 @torch.no_grad()
 def validation_loss(
@@ -77,9 +61,9 @@ def validation_loss(
     sums = torch.zeros(2, dtype=torch.float64, device=process.device)
     for step in range(steps):
         part = batches.batch(step, rank=process.rank, ranks=process.ranks)
-        ids, labels = (torch.from_numpy(array).to(process.device) for array in (part.ids, part.labels))
+        ids, labels = (process.put(array) for array in (part.ids, part.labels))
         # Every process runs every step, targets or none: sharded models gather their weights together.
-        loss = model(ids, labels=labels, use_cache=False, recurrence=recurrence).loss
+        loss = model(ids, labels=labels, use_cache=False, recurrence=recurrence, output_logits=False).loss
         if part.targets:
             sums += torch.stack([loss.double() * part.targets, sums.new_tensor(float(part.targets))])
     model.train(was_training)
@@ -156,7 +140,8 @@ class Trainer:
         self.batches, self.validation = open_batches(config, self.store)
         with run_dir.locked(self.out, self.process.rank):
             run_dir.open_run(self.out, config, self.process.rank)
-        self.model = self.process.prepare(new_model(self.model_config, config.run.seed, config.model.residual_init))
+        self.model = self.process.prepare(meta_model(self.model_config))
+        initialise(self.model, config.run.seed, config.model.residual_init)
         if config.run.activation_checkpointing:
             self.model.gradient_checkpointing_enable()
         if config.run.compile:

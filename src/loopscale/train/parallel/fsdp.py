@@ -1,7 +1,12 @@
-"""How a model's weights are sharded over processes (FSDP2); the model knows nothing of it.
+"""Shard a model's weights over processes (FSDP2); the model itself does not know about it.
 
-Each block of prelude and coda is gathered when it runs. The loop's blocks are one group that is gathered once for all
-passes, forward and backward, and whose gradients are reduced once, when the first pass has given its own.
+Blocks of prelude and coda are gathered one by one when they run. For the loop's blocks, which run R times, there are
+three ways (``[parallel] reduce``), from the least communication to the least memory:
+
+"step"   the loop is gathered once per part of a batch, and all gradients are reduced once per step; until then they are
+         whole on every process, in fp32
+"pass"   the loop is gathered once per part; its gradients are reduced after every pass and stay sharded
+"block"  every block is gathered and reduced by itself at every pass
 """
 
 from __future__ import annotations
@@ -13,45 +18,61 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.fsdp._fully_shard._fsdp_common import FSDPMeshInfo, ShardPlacementResult
+
+# Documented with fully_shard, which has no public way to name them.
+from torch.distributed.fsdp._fully_shard._fsdp_common import FSDPMeshInfo, HSDPMeshInfo, ShardPlacementResult
 from torch.distributed.tensor import DTensor, Shard
 
 from loopscale.model import LoopedMoEForCausalLM
+from loopscale.model.moe import Router
 
-# Documented with fully_shard, which is the only way to reach it.
+REPLICAS, DATA, EXPERTS = "replicas", "data", "experts"
 
 
-def shard(model: LoopedMoEForCausalLM, mesh: DeviceMesh, data: DeviceMesh, dtype: torch.dtype) -> None:
-    """Shard the weights in place over all processes of ``mesh``; experts that are split already, over ``data`` alone.
+def shard(model: LoopedMoEForCausalLM, mesh: DeviceMesh, dtype: torch.dtype, reduce: str) -> None:
+    """Shard the weights in place; experts that are divided already are sharded over ``data`` alone.
 
-    Weights are kept and gradients summed as they are, in fp32; ``dtype`` is what they are gathered and multiplied in.
+    Weights are stored and gradients summed in fp32; ``dtype`` is the type that weights are gathered and multiplied in.
+    Routers are gathered in fp32, because a rounding there changes which expert is chosen.
     """
+    whole, experts = _meshes(mesh)
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
-    options: dict[str, Any] = {
-        "mesh": mesh._flatten(),
-        "mp_policy": policy if dtype != torch.float32 else MixedPrecisionPolicy(),
-        "shard_placement_fn": partial(_placement, FSDPMeshInfo(data, shard_mesh_dim=0)),
-    }
+    options: dict[str, Any] = {"mesh": whole, "shard_placement_fn": partial(_placement, experts)}
+    if dtype != torch.float32:
+        for module in list(model.modules()):
+            if isinstance(module, Router):
+                fully_shard(module, reshard_after_forward=False, **options)
+        options["mp_policy"] = policy
     base = model.model
-    for block in (*base.prelude, *base.coda):
+    loop = list(base.loop)
+    for block in (*base.prelude, *base.coda, *(loop if reduce == "block" else ())):
         fully_shard(block, **options)
-    if loop := list(base.loop):
+    if loop and reduce != "block":
         fully_shard(loop, reshard_after_forward=False, **options)
-        _OneReduction(model, loop)
+        model.loop_gathering = LoopGathering(model, loop, once=reduce == "step")  # type: ignore[assignment]
     fully_shard(model, **options)
-    model.register_forward_hook(_give_back)
+    model.register_forward_hook(_reshard)
+
+
+def _meshes(mesh: DeviceMesh) -> tuple[DeviceMesh, FSDPMeshInfo]:
+    """Return the mesh that most weights are sharded over, and that of experts which are divided already."""
+    shards = mesh[DATA, EXPERTS]._flatten("shards")
+    if mesh[REPLICAS].size() == 1:
+        return shards, FSDPMeshInfo(mesh[DATA], shard_mesh_dim=0)
+    experts = HSDPMeshInfo(mesh[REPLICAS, DATA], shard_mesh_dim=1, replicate_mesh_dim=0)
+    return mesh[REPLICAS, "shards"], experts
 
 
 def _placement(data: FSDPMeshInfo, weight: nn.Parameter) -> ShardPlacementResult | None:
-    """Say how a weight is cut: experts that processes share are cut again along a dimension of their matrices."""
+    """Return how a weight is sharded: divided experts are sharded again along a dimension of their matrices."""
     if not isinstance(weight, DTensor):
         return None
     even = weight.shape[1] % data.shard_mesh_size == 0
     return ShardPlacementResult(Shard(1) if even else Shard(0), data)
 
 
-def _give_back(model: nn.Module, inputs: Any, output: Any) -> None:
-    """After a forward that no backward follows, free what backward would have freed."""
+def _reshard(model: nn.Module, inputs: Any, output: Any) -> None:
+    """After a forward without backward, free what backward would have freed."""
     if torch.is_grad_enabled():
         return
     for module in model.modules():
@@ -59,16 +80,29 @@ def _give_back(model: nn.Module, inputs: Any, output: Any) -> None:
             module.reshard()
 
 
-class _OneReduction:
-    """Keeps the loop's weights gathered through the backward of all passes, and reduces their gradients in the last.
+def defer_reduction(model: nn.Module, last: bool, reduce: str) -> None:
+    """Prepare the backward of one part of a batch: only the ``last`` one communicates what can wait."""
+    assert isinstance(model, FSDPModule)
+    if reduce == "step":
+        model.set_requires_gradient_sync(last)
+        gathering = getattr(model, "loop_gathering", None)
+        if gathering is not None:
+            gathering.last_part = last
+    else:
+        model.set_requires_all_reduce(last)  # between replicas; within one, gradients stay sharded
+
+
+class LoopGathering:
+    """Keeps the loop's weights gathered through the backward of all passes; ``once`` reduces gradients in the last.
 
     FSDP would free the weights and reduce the gradients after the backward of every pass.
     """
 
-    def __init__(self, model: nn.Module, loop: list[nn.Module]) -> None:
+    def __init__(self, model: nn.Module, loop: list[nn.Module], once: bool) -> None:
         assert isinstance(loop[0], FSDPModule)
         self._group = loop[0]  # the blocks of a group share their state
-        self._passes = 0
+        self._passes, self._once = 0, once
+        self.last_part = True
         model.register_forward_pre_hook(self._begin)
         loop[-1].register_forward_hook(self._after_pass)
 
@@ -81,6 +115,7 @@ class _OneReduction:
             output[0].register_hook(partial(self._before_backward, self._passes == 0))  # type: ignore[no-untyped-call]
             self._passes += 1
 
-    def _before_backward(self, last: bool, grad: Tensor) -> None:
-        self._group.set_requires_gradient_sync(last, recurse=False)
-        self._group.set_reshard_after_backward(last, recurse=False)
+    def _before_backward(self, first_pass: bool, grad: Tensor) -> None:
+        if self._once:
+            self._group.set_requires_gradient_sync(first_pass and self.last_part, recurse=False)
+        self._group.set_reshard_after_backward(first_pass, recurse=False)

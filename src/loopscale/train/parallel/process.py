@@ -10,10 +10,12 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
+from typing import Any
 from uuid import uuid4
 
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 from torch import Tensor
 from torch._C._distributed_c10d import HashStore, PrefixStore, Store  # the public module has these without types
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -23,10 +25,11 @@ from torch.distributed.tensor import DTensor
 from loopscale.errors import InputError, RendezvousError
 from loopscale.model import LoopedMoEForCausalLM
 from loopscale.train.config import TrainConfig
+from loopscale.train.init import materialise
 
 JOIN_TIMEOUT = 1800.0
 """Seconds that rank 0 waits for the other ranks."""
-DATA, EXPERTS = "data", "experts"
+REPLICAS, DATA, EXPERTS = "replicas", "data", "experts"
 
 
 @dataclass(frozen=True)
@@ -40,8 +43,18 @@ class Process:
     """The type that weights are multiplied in."""
 
     def prepare(self, model: LoopedMoEForCausalLM) -> LoopedMoEForCausalLM:
-        """Return the model as this process trains it."""
-        return model.to(self.device)  # type: ignore[arg-type, no-any-return]
+        """Return a meta model as this process trains it, with memory for its weights."""
+        return materialise(model, self.device)
+
+    def put(self, array: NDArray[Any]) -> Tensor:
+        """Return an array as a tensor on the device; the copy to a GPU does not make the host wait."""
+        tensor = torch.from_numpy(array)
+        if self.device.type != "cuda":
+            return tensor
+        return tensor.pin_memory().to(self.device, non_blocking=True)
+
+    def defer_reduction(self, model: LoopedMoEForCausalLM, last: bool) -> None:
+        """Prepare the backward of one part of a batch."""
 
     def total(self, values: Tensor) -> Tensor:
         """Return the sum of ``values`` over all processes."""
@@ -69,9 +82,13 @@ class ParallelProcess(Process):
 
     group: int = 1
     """Number of neighbouring ranks that hold the experts of a layer together."""
+    replicas: int = 1
+    """Number of copies of the sharded model."""
+    reduce: str = "step"
+    """When gradients of the loop are reduced, as in ``[parallel] reduce``."""
 
     def prepare(self, model: LoopedMoEForCausalLM) -> LoopedMoEForCausalLM:
-        """Return the model with its weights sharded; every rank passes the same model."""
+        """Return a meta model with its weights sharded, and memory for this rank's shards."""
         from loopscale.train.parallel.expert_parallel import share_experts
         from loopscale.train.parallel.fsdp import shard
 
@@ -84,12 +101,18 @@ class ParallelProcess(Process):
         mesh = self._mesh()
         if self.group > 1:
             share_experts(model, mesh[EXPERTS])
-        shard(model.to(self.device), mesh, mesh[DATA], self.dtype)  # type: ignore[arg-type]
-        return model
+        shard(model, mesh, self.dtype, self.reduce)
+        return materialise(model, self.device)
 
     def _mesh(self) -> DeviceMesh:
-        shape = (self.ranks // self.group, self.group)
-        return init_device_mesh(self.device.type, shape, mesh_dim_names=(DATA, EXPERTS))
+        shape = (self.replicas, self.ranks // self.group // self.replicas, self.group)
+        return init_device_mesh(self.device.type, shape, mesh_dim_names=(REPLICAS, DATA, EXPERTS))
+
+    def defer_reduction(self, model: LoopedMoEForCausalLM, last: bool) -> None:
+        """Prepare the backward of one part of a batch: only the last one communicates what can wait."""
+        from loopscale.train.parallel.fsdp import defer_reduction
+
+        defer_reduction(model, last, self.reduce)
 
     def total(self, values: Tensor) -> Tensor:
         """Return the sum of ``values`` over all processes."""
@@ -101,10 +124,10 @@ class ParallelProcess(Process):
     def clip(self, model: LoopedMoEForCausalLM, most: float) -> Tensor:
         """Scale the gradients down to the norm ``most`` and return the norm that they had.
 
-        No weight is on two processes, so the squares of all shards add up to the square of the norm.
+        No weight is on two processes of a replica, so the squares of its shards add up to the square of the norm.
         """
         grads = [_local(weight.grad) for weight in model.parameters() if weight.grad is not None]
-        norm = self.total(torch.stack(torch._foreach_norm(grads)).square().sum()).sqrt()
+        norm = (self.total(torch.stack(torch._foreach_norm(grads)).square().sum()) / self.replicas).sqrt()
         if most:
             torch._foreach_mul_(grads, (most / (norm + 1e-6)).clamp(max=1.0))
         return norm
@@ -169,7 +192,8 @@ def join(config: TrainConfig, device: torch.device, dtype: torch.dtype) -> Paral
     if device.type == "cuda":
         device = _own_gpu()
     dist.init_process_group(backend, store=rendezvous_store(rank, ranks), rank=rank, world_size=ranks)
-    return ParallelProcess(device, rank, ranks, dtype, config.parallel.experts)
+    parallel = config.parallel
+    return ParallelProcess(device, rank, ranks, dtype, parallel.experts, parallel.replicas, parallel.reduce)
 
 
 def rendezvous_store(rank: int, ranks: int) -> Store:
@@ -212,6 +236,12 @@ def _check(config: TrainConfig, ranks: int) -> None:
         shares = f"{ranks} processes" + (f" in {parts} parts each ('accumulate')" if parts > 1 else "")
         raise InputError(
             f"[run]: field 'batch' is {batch}, which {shares} cannot share equally; give a multiple of {ranks * parts}"
+        )
+    replicas = config.parallel.replicas
+    if ranks % (group * replicas) and ranks % group == 0:
+        raise InputError(
+            f"[parallel]: field 'replicas' is {replicas}, but {ranks} processes with experts = {group} cannot form so "
+            f"many equal copies; start a multiple of {group * replicas} with torchrun"
         )
     if ranks % group:
         processes = "1 process" if ranks == 1 else f"{ranks} processes"
