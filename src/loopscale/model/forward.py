@@ -258,6 +258,7 @@ class ForwardPass:
         self.hidden_states: list[Tensor] = []
         self.attention_weights: list[Tensor] = []
         self.token_mask: Tensor | None = None
+        self._calls = 0
         if cache is not None:
             self.slots.check(cache)
 
@@ -376,6 +377,9 @@ class ForwardPass:
     ) -> Tensor:
         if self.wanted.hidden_states:
             self.hidden_states.append(x_BTD)
+        if self.model.stored_calls is not None:
+            block.gradient_checkpointing = self._calls >= self.model.stored_calls  # type: ignore[assignment]
+            self._calls += 1
         x_BTD, routing, weights = block(
             x_BTD,
             attention=self.attentions[slot],

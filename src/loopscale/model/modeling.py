@@ -113,6 +113,8 @@ class LoopedMoEModel(LoopedMoEPreTrainedModel):  # type: ignore[no-untyped-call]
         self.norm = RMSNorm(width, config.rms_norm_eps)
         self.attentions = nn.ModuleList(Attention(config, slot) for slot in range(config.num_hidden_layers))
         self.gradient_checkpointing = False
+        self.stored_calls: int | None = None
+        """With activation checkpointing: how many block calls of a forward keep their activations, the first ones."""
         self.post_init()  # type: ignore[no-untyped-call]
 
     def forward(

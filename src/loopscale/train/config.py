@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from loopscale.architecture.ladder import rung
 from loopscale.errors import InputError, nearest, shown
 from loopscale.files import read_toml
-from loopscale.schemas import Between, Count, Record, Whole, parse
+from loopscale.schemas import Between, Bytes, Count, Record, Whole, parse
 
 if TYPE_CHECKING:
     from loopscale.model import LoopedMoEConfig
@@ -237,6 +237,8 @@ class RunSection(Record):
     """Compile each block with torch.compile: slower to start, faster for long runs of small models."""
     activation_checkpointing: bool = False
     """Recompute the activations of each block in backward instead of storing them."""
+    activation_memory: Bytes | None = None
+    """Memory for activations on each process, like "20GB": as many blocks as do not fit are recomputed in backward."""
     log_every: Whole = 10
     """Steps between rows of metrics."""
     validate_every: FromZero = 0
@@ -246,8 +248,16 @@ class RunSection(Record):
     """Steps between checkpoints; 0 writes one at the end only."""
     keep: Whole = 2
     """Number of checkpoints kept on disk."""
+    async_checkpoints: bool = False
+    """Write checkpoints in the background, from a copy in host memory, while training continues."""
     divergence: float = Field(default=2.0, ge=0)
     """Stop when the mean loss of 50 steps is this many nats above its lowest; 0 never stops."""
+    skip_spikes: FromZero = 0
+    """Skip up to this many batches whose loss is not finite or more than ``spike`` nats above the mean of the last 50;
+    each is recorded in metrics.jsonl. 0 skips none."""
+    spike: float = Field(default=1.0, gt=0)
+    deterministic: Literal["auto", "on", "off"] = "auto"
+    """Use deterministic kernels, so that runs repeat bit for bit: "auto" does on the CPU, and not on GPUs."""
     track: tuple[Tracker, ...] = ()
     """Trackers beside metrics.jsonl."""
 

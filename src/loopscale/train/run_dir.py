@@ -32,7 +32,9 @@ SUMMARY, SCHEMA = "training summary", 1
 
 
 KIND = "training run"
-RESUMABLE = {"tokens", "accumulate", "divergence", "compile", "activation_checkpointing"} | {
+RESUMABLE = {"tokens", "accumulate", "divergence", "compile", "activation_checkpointing", "activation_memory"} | {
+    "async_checkpoints",
+    "deterministic",
     "log_every",
     "validate_every",
     "validation_sequences",

@@ -37,7 +37,6 @@ from loopscale.train.init import initialise, meta_model
 from loopscale.train.metrics import ProgressLine, Sink, open_sinks
 from loopscale.train.parallel.process import Process, this_process
 from loopscale.train.step import (
-    Gradients,
     StepResult,
     apply,
     build_optimizer,
@@ -47,6 +46,7 @@ from loopscale.train.step import (
     repeatable,
     seed_step,
     set_rate,
+    stored_blocks,
 )
 
 
@@ -142,8 +142,7 @@ class Trainer:
             run_dir.open_run(self.out, config, self.process.rank)
         self.model = self.process.prepare(meta_model(self.model_config))
         initialise(self.model, config.run.seed, config.model.residual_init)
-        if config.run.activation_checkpointing:
-            self.model.gradient_checkpointing_enable()
+        self._set_activation_memory()
         if config.run.compile:
             for block in (*self.model.model.prelude, *self.model.model.loop, *self.model.model.coda):
                 block.compile(dynamic=False, recompile_limit=SHAPES)
@@ -151,7 +150,7 @@ class Trainer:
             self.model, config.optimizer, self.model_config.hidden_size, self.model_config.recurrence
         )
         fill_state(self.optimizer)
-        self.checkpoints = Checkpoints(self.out / "checkpoints", config.run.keep)
+        self.checkpoints = self._checkpoints(self.out)
         self.step = 0
         self.resumes = 0
         """How often this run was resumed from a checkpoint."""
@@ -159,6 +158,16 @@ class Trainer:
         self._lowest = math.inf
         self._validated: float | None = None
         self._saved: int | None = None
+        self._unread: list[tuple[int, Tensor]] = []
+        """Losses that are still on the device, with their steps."""
+        self._loss = math.nan
+        """The last loss that was read."""
+        self._skipped, self._spiked = 0, False
+        # Reading a loss makes the host wait for a GPU, so there it is done when a row of metrics is due.
+        self._reads_every_step = self.process.device.type == "cpu" or config.run.skip_spikes > 0
+        self._deterministic = {"on": True, "off": False}.get(
+            config.run.deterministic, self.process.device.type == "cpu"
+        )
 
     def resume(self, *, at: int | None = None, latest: int | None = None, source: Path | None = None) -> bool:
         """Resume from the latest complete checkpoint; return whether there was one.
@@ -180,12 +189,12 @@ class Trainer:
         self._saved = manifest.step if source is None else None
         return True
 
-    @repeatable()
     def train(self, until: int | None = None, stop: Callable[[], bool] = lambda: False) -> None:
         """Train up to step ``until``, or to the end of the schedule; ``stop`` is called before every step."""
         last = self.config.steps if until is None else min(until, self.config.steps)
         self.model.train()
-        with run_dir.locked(self.out, self.process.rank), self._open_sinks() as sinks:
+        locked = run_dir.locked(self.out, self.process.rank)
+        with repeatable(self._deterministic), locked, self._open_sinks() as sinks:
             throughput = Throughput(self._flops_per_token(), matmul_peak(self.process.device, self.process.dtype))
             title = self.out.name or "training"
             with ProgressLine(self.config.steps, self.step, self.shown and self.process.rank == 0, title) as line:
@@ -207,13 +216,20 @@ class Trainer:
         seed_step(run.seed, step)
         parts = self._parts(step)
         result = gradients(self.model, parts, self.process, self.config.data.document_mask)
-        loss = self._check_divergence(result, parts)
-        norm = apply(self.model, self.optimizer, result.counts, self.process, self.config.optimizer.clip)
+        self._unread.append((step, result.loss))
+        due = (step + 1) % run.log_every == 0 or step + 1 == self.config.steps
+        if due or self._reads_every_step:
+            self._read_losses()
+        if self._spiked:
+            norm = torch.zeros(())
+            self.optimizer.zero_grad(set_to_none=True)
+        else:
+            norm = apply(self.model, self.optimizer, result.counts, self.process, self.config.optimizer.clip)
         self.step += 1
         throughput.add(self.config.step_tokens)
-        if not self._due(run.log_every) and self.step != self.config.steps:
+        if not due:
             return None
-        measured = StepResult(loss, float(norm), float(result.dropped), result.counts)
+        measured = StepResult(self._loss, float(norm), float(result.dropped), result.counts)
         return self._row(measured, factor, throughput.read())
 
     def _parts(self, step: int) -> list[Batch]:
@@ -236,20 +252,22 @@ class Trainer:
             "learning_rate": self.config.optimizer.learning_rate * factor,
             **throughput,
         }
+        if self._skipped:
+            row["skipped"] = self._skipped
         if result.counts is not None:
             row |= {"expert_load": _load(result.counts), "dropped": result.dropped}
         if self._due(self.config.run.validate_every) or self.step == self.config.steps:
             row["validation_loss"] = self.validate()
         return row
 
-    @repeatable()
     def validate(self, recurrence: int | None = None) -> float:
         """Return the loss on the validation split; it is computed once per step."""
         if recurrence is None and self._validated is not None:
             return self._validated
-        loss = validation_loss(
-            self.model, self.validation, self.config.run.validation_sequences, self.process, recurrence
-        )
+        with repeatable(self._deterministic):
+            loss = validation_loss(
+                self.model, self.validation, self.config.run.validation_sequences, self.process, recurrence
+            )
         if recurrence is None:
             self._validated = loss
         return loss
@@ -257,6 +275,7 @@ class Trainer:
     def save(self) -> Path:
         """Write a checkpoint of the current step, unless it is already on disk."""
         if self._saved != self.step:
+            self._read_losses()
             manifest = Manifest(self.step, self._identity(), self._state())
             self.checkpoints.save(manifest, self.tensors(), protect=self._trunk_end())
             self._saved = self.step
@@ -286,17 +305,19 @@ class Trainer:
         """Temporarily fork this run: within the block it is a run of ``tokens`` that continues in ``out``."""
         snapshot, trunk = self.snapshot(), (self.config, self.out, self.checkpoints)
         self.config = self.config.changed(run={"tokens": tokens})
-        self.out, self.checkpoints = out, Checkpoints(out / "checkpoints", self.config.run.keep)
+        self.out, self.checkpoints = out, self._checkpoints(out)
         self._saved = None
         try:
             run_dir.open_run(out, self.config, self.process.rank)
             yield
+            self.checkpoints.wait()
         finally:
             self.config, self.out, self.checkpoints = trunk
             self.restore(snapshot)
 
     def finish(self, *, model: bool = True, **facts: Any) -> dict[str, Any]:
         """Export the model in Hugging Face form, if wanted; write ``summary.json`` with ``facts``, and return it."""
+        self.checkpoints.wait()
         tensors = self.process.full_state_dict(self.model) if model else {}
         summary = run_dir.summary(self.config, self.model_config, self.step, self.validate()) | facts
         summary |= run_dir.provenance(self.config, self.store, self.resumes)
@@ -313,6 +334,7 @@ class Trainer:
             "lowest": None if math.isinf(self._lowest) else self._lowest,
             "steps": self.config.steps,
             "resumes": self.resumes,
+            "skipped": self._skipped,
         }
 
     def _put(self, step: int, state: dict[str, Any]) -> None:
@@ -324,6 +346,9 @@ class Trainer:
         self._lowest = lowest if isinstance(lowest, float) else math.inf
         resumes = state.get("resumes", 0)
         self.resumes = resumes if isinstance(resumes, int) else 0
+        skipped = state.get("skipped", 0)
+        self._skipped = skipped if isinstance(skipped, int) else 0
+        self._unread.clear()
 
     def _due(self, every: int) -> bool:
         return bool(every) and self.step % every == 0
@@ -352,18 +377,56 @@ class Trainer:
         architecture = self.model_config.to_architecture()
         return float(architecture.real_train_flops_per_token(context=self.config.data.context)) / self.process.ranks
 
-    def _check_divergence(self, result: Gradients, parts: list[Batch]) -> float:
-        """Return the loss; stop before the weights are corrupted if it is not finite, or has risen and stayed high."""
-        loss = float(result.loss)
+    def _checkpoints(self, out: Path) -> Checkpoints:
+        return Checkpoints(out / "checkpoints", self.config.run.keep, background=self.config.run.async_checkpoints)
+
+    def _set_activation_memory(self) -> None:
+        """Recompute the activations of all blocks, or of as many as the memory for activations needs."""
+        run, stored = self.config.run, 0
+        if run.activation_memory is None and not run.activation_checkpointing:
+            return
+        if run.activation_memory is not None:
+            sequences = run.batch // run.accumulate // self.process.ranks
+            stored = stored_blocks(
+                self.model_config, sequences, self.config.data.context, self.process.dtype, run.activation_memory
+            )
+        self.model.gradient_checkpointing_enable()
+        self.model.model.stored_calls = stored
+
+    def _read_losses(self) -> None:
+        """Read the losses that are still on the device, and look for spikes and divergence."""
+        if not self._unread:
+            return
+        steps, losses = zip(*self._unread, strict=True)
+        self._unread.clear()
+        for step, loss in zip(steps, torch.stack(losses).tolist(), strict=True):
+            self._loss = loss
+            self._spiked = self._is_spike(loss)
+            if self._spiked:
+                self._skipped += 1
+            else:
+                self._check_divergence(step, loss)
+
+    def _is_spike(self, loss: float) -> bool:
+        """Tell whether a batch is skipped for its loss."""
+        run = self.config.run
+        if self._skipped >= run.skip_spikes:
+            return False
+        high = len(self._recent) == SMOOTH and loss > fmean(self._recent) + run.spike
+        return high or not math.isfinite(loss)
+
+    def _check_divergence(self, step: int, loss: float) -> None:
+        """Stop before the weights are corrupted if the loss is not finite, or has risen and stayed high."""
         self._recent.append(loss)
         mean = fmean(self._recent) if len(self._recent) == SMOOTH else math.inf
         self._lowest = min(self._lowest, mean)
         limit = self.config.run.divergence
         if math.isfinite(loss) and (not limit or math.isinf(mean) or mean <= self._lowest + limit):
-            return loss
+            return
         # Every process has its own rows of the batch.
         batch = self.out / ("bad-batch.json" if self.process.ranks == 1 else f"bad-batch-{self.process.rank}.json")
-        write_json(batch, {"step": self.step, "loss": str(loss), "ids": [part.ids.tolist() for part in parts]})
+        ids = [part.ids.tolist() for part in self._parts(step)]
+        write_json(batch, {"step": step, "loss": str(loss), "ids": ids})
         steps = self.checkpoints.steps()
         good = (
             f"the last good checkpoint is {self.checkpoints.path(steps[0])}"
@@ -371,8 +434,9 @@ class Trainer:
             else "no checkpoint was written yet"
         )
         what = "is not finite" if not math.isfinite(loss) else f"has climbed to {mean:.3f} from {self._lowest:.3f}"
+        skipped = f"{self._skipped} batches were skipped before; " if self._skipped else ""
         raise DivergenceError(
-            f"{self.out}: the loss {what} at step {self.step} ({loss:g}); its batch is in {batch}; {good}; "
+            f"{self.out}: the loss {what} at step {step} ({loss:g}); {skipped}its batch is in {batch}; {good}; "
             "lower learning_rate or raise warmup_steps"
         )
 
