@@ -199,6 +199,7 @@ VERBS = {
     "laws": "List the published scaling laws and what they were fitted on.",
     "schema": "Print the JSON Schema of a file that loopscale reads.",
     "train": "Train a looped MoE from a TOML file, on a laptop or under torchrun; stopped runs resume.",
+    "presets": "The training recipes that a file can name, with their values.",
     "sweep": "Train a grid of runs on this machine, Ray or SLURM, and export their losses for `fit`.",
     "app": "Start the explorer: plan and fit in the browser.",
     "generate": "Continue a prompt with a looped model at several recurrences, side by side.",
@@ -215,6 +216,7 @@ MODULES = {
     "report": "figures",
     "laws": "count",
     "schema": "count",
+    "presets": "train",
     "generate": "model",
     "routing": "model",
 }

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import click
 
 from loopscale.cli import console, print_json
-from loopscale.errors import InputError
+from loopscale.console import print_table
+from loopscale.errors import InputError, nearest, shown
 from loopscale.quantities import format_count
 
 
@@ -23,14 +25,20 @@ from loopscale.quantities import format_count
     help="Start from the last checkpoint that this run shares with RUN, a run of another length.",
 )
 @click.option("--check", is_flag=True, help="Check the settings and the data, print the size and cost, and exit.")
+@click.option("--estimate", is_flag=True, help="Simulate a step on --gpus x --device: memory, communication, time.")
+@click.option("--gpus", type=click.IntRange(min=1), default=8, show_default=True, help="GPUs of --estimate.")
+@click.option("--device", default="h100", show_default=True, help="Device of --estimate: a100, h100, gh200, h200, …")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
-@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary, or the estimate, as JSON.")
 def train_command(
     config: str | None,
     out: str | None,
     changes: tuple[str, ...],
     branch: str | None,
     check: bool,
+    estimate: bool,
+    gpus: int,
+    device: str,
     quiet: bool,
     as_json: bool,
 ) -> None:
@@ -42,6 +50,7 @@ def train_command(
     \b
     loopscale train
     loopscale train run.toml --set model.recurrence=4 --set run.tokens=50M
+    loopscale train run.toml --estimate --gpus 64 --device h100
     torchrun --nproc-per-node 2 -m loopscale.train run.toml
     """
     data = _changed(_read(config), changes)
@@ -49,6 +58,9 @@ def train_command(
 
     where = config or "config"
     run = TrainConfig.from_dict(data, where)
+    if estimate:
+        _estimate(run, gpus, device, as_json)
+        return
     folder = Path(out or Path("runs") / (Path(config).stem if config else "tiny"))
     from loopscale.train import trainer
     from loopscale.train.parallel.process import launched_rank
@@ -120,3 +132,54 @@ def _print(summary: dict[str, Any], folder: Path) -> None:
         f"({summary['training_flops']:.3g} FLOPs)\nthe model is in {folder / 'model'}",
         highlight=False,
     )
+
+
+def _estimate(run: Any, gpus: int, device: str, as_json: bool) -> None:
+    from loopscale.train.estimate import estimate
+
+    result = estimate(run, gpus, device)
+    if as_json:
+        print_json(result.to_dict())
+        return
+    gigabyte = 1e9
+    rows = [(kind, f"{size / gigabyte:.2f}") for kind, size in result.parts.items()]
+    rows.append(("peak", f"{result.peak_bytes / gigabyte:.2f}"))
+    print_table(f"memory of one {device} of {gpus}, GB (simulated)", ("part", "GB"), rows, left=("part",))
+    verdict = "fits in" if result.fits else "does not fit in"
+    moved = ", ".join(f"{kind} {size / gigabyte:.3g} GB" for kind, size in result.communication_bytes.items())
+    click.echo(
+        f"{verdict} {result.memory_bytes / gigabyte:.0f} GB\n"
+        f"communication per step and GPU: {moved or 'none'}\n"
+        f"host syncs per step, outside logging: {result.host_syncs}\n"
+        f"step: at least {result.step_seconds:.3g} s (arithmetic {result.compute_seconds:.3g} s at the peak, "
+        f"communication {result.communication_seconds:.3g} s), at most {result.tokens_per_second:,.0f} tokens/s\n"
+        f"whole run: at least {result.days:.3g} days and ${result.cost:,.0f}, at list peaks and round prices\n"
+        "simulated on fake tensors: no GPU was used"
+    )
+    for line in result.advice:
+        click.echo(f"to make it fit: {line}")
+
+
+@click.command("presets")
+@click.argument("name", required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print the values as JSON.")
+def presets_command(name: str | None, as_json: bool) -> None:
+    """List the training recipes, or print the values of one as TOML sections.
+
+    A file names one with ``[recipe] name = "paper"``; values in the file override those of the recipe.
+    """
+    from loopscale.train.config import RECIPE_NOTES, RECIPES
+
+    if name is not None and name not in RECIPE_NOTES:
+        raise InputError(
+            f"recipe {shown(name)} is not known{nearest(name, RECIPE_NOTES)}; choose from {', '.join(RECIPE_NOTES)}"
+        )
+    if as_json:
+        print_json(RECIPES[name] if name else {recipe: RECIPES[recipe] for recipe in RECIPE_NOTES})
+    elif name is None:
+        for recipe, note in RECIPE_NOTES.items():
+            click.echo(f"{recipe}\n    {note}")
+    else:
+        for section, values in RECIPES[name].items():
+            lines = [f"{key} = {json.dumps(value)}" for key, value in values.items()]
+            click.echo("\n".join([f"[{section}]", *lines]))

@@ -21,6 +21,7 @@ from loopscale.sweep.spec import Run, Sweep, read_sweep
 from loopscale.sweep.store import RunState, Store, run_folder
 from loopscale.sweep.worker import executed_steps
 from loopscale.tables import Table
+from loopscale.train.config import TrainConfig
 from loopscale.train.run_dir import RESUMABLE, read_summary, stored_config
 
 _RESUMABLE = RESUMABLE - {"validation_sequences"}
@@ -39,7 +40,9 @@ def update(store: Store, sweep: Sweep, costs: Mapping[str, float]) -> None:
             if run.key not in stored:
                 _insert(store, run)
             else:
-                difference = _difference(json.loads(stored[run.key]), run.config.to_dict())
+                difference = _difference(
+                    TrainConfig.from_dict(json.loads(stored[run.key])).to_dict(), run.config.to_dict()
+                )
                 if difference:
                     _replace_config(store, sweep, run, before.get(run.key), difference)
             _refresh(store, run, position, costs[run.key])

@@ -200,8 +200,16 @@ def summary(config: TrainConfig, model: LoopedMoEConfig, step: int, loss: float)
         "loop": int(architecture.loop),
         "total": int(architecture.total),
         "training_flops": float(architecture.train_flops_per_token(R)) * tokens,
+        "real_training_flops": real_flops_per_token(config, model) * tokens,
         "seed": config.run.seed,
     }
+
+
+def real_flops_per_token(config: TrainConfig, model: LoopedMoEConfig) -> float:
+    """Return the training FLOPs of a token with attention, output head and per-pass supervision."""
+    supervised = model.loop_loss_weights is not None
+    architecture = model.to_architecture()
+    return float(architecture.real_train_flops_per_token(context=config.data.context, per_loop_supervision=supervised))
 
 
 def provenance(config: TrainConfig, store: TokenStore, resumes: int) -> dict[str, Any]:

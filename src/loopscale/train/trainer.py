@@ -374,8 +374,7 @@ class Trainer:
                 sink.close()
 
     def _flops_per_token(self) -> float:
-        architecture = self.model_config.to_architecture()
-        return float(architecture.real_train_flops_per_token(context=self.config.data.context)) / self.process.ranks
+        return run_dir.real_flops_per_token(self.config, self.model_config) / self.process.ranks
 
     def _checkpoints(self, out: Path) -> Checkpoints:
         return Checkpoints(out / "checkpoints", self.config.run.keep, background=self.config.run.async_checkpoints)

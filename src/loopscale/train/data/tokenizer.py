@@ -88,6 +88,13 @@ def check_name(name: str) -> None:
         raise InputError(f"tokenizer {shown(name)}: write the vocabulary like train:1024")
 
 
+def vocabulary_of(name: str) -> int:
+    """Return the vocabulary of a tokenizer by its name, without text; a trained BPE may get less than it asks for."""
+    check_name(name)
+    wanted = BYTES + 1 if name == "bytes" else _wanted(name)
+    return len(load_fast(name)) if wanted is None else wanted
+
+
 def find_tokens(name: str, training: Iterable[str]) -> Tokens:
     """Return what ``name`` stands for; ``training`` is read only to train a BPE."""
     check_name(name)

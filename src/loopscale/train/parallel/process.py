@@ -89,6 +89,10 @@ class ParallelProcess(Process):
 
     def prepare(self, model: LoopedMoEForCausalLM) -> LoopedMoEForCausalLM:
         """Return a meta model with its weights sharded, and memory for this rank's shards."""
+        return materialise(self.sharded(model, self.mesh()), self.device)
+
+    def sharded(self, model: LoopedMoEForCausalLM, mesh: DeviceMesh) -> LoopedMoEForCausalLM:
+        """Return a meta model with its weights sharded over ``mesh``."""
         from loopscale.train.parallel.expert_parallel import share_experts
         from loopscale.train.parallel.fsdp import shard
 
@@ -98,13 +102,13 @@ class ParallelProcess(Process):
                 f"[parallel]: field 'experts' is {self.group}, which does not divide the {experts} experts of a layer; "
                 "give a divisor of that"
             )
-        mesh = self._mesh()
         if self.group > 1:
             share_experts(model, mesh[EXPERTS])
         shard(model, mesh, self.dtype, self.reduce)
-        return materialise(model, self.device)
+        return model
 
-    def _mesh(self) -> DeviceMesh:
+    def mesh(self) -> DeviceMesh:
+        """Return the processes as replicas x data x experts."""
         shape = (self.replicas, self.ranks // self.group // self.replicas, self.group)
         return init_device_mesh(self.device.type, shape, mesh_dim_names=(REPLICAS, DATA, EXPERTS))
 

@@ -1,0 +1,336 @@
+"""What a training step needs on a cluster, before any GPU is used: a simulation of the real step.
+
+The real model, sharding, step and optimiser run on fake tensors, which have shapes and no data, in a fake process group
+of the wanted size. Memory is the sum of the storages alive at each moment; communication is what the collectives of
+the step would move; a read of a value by the host raises, so a step that completes has none. The time of a step is a
+roofline: the larger of arithmetic at the device's peak and communication at the link's, a lower bound.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+from torch.distributed.tensor import DTensor
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from loopscale.errors import InputError, nearest, shown
+from loopscale.model import LoopedMoEConfig
+from loopscale.model.experts import device_kernels
+from loopscale.train.config import TrainConfig
+from loopscale.train.data.batches import Batch
+from loopscale.train.data.tokenizer import vocabulary_of
+from loopscale.train.init import materialise, meta_model
+from loopscale.train.parallel.process import ParallelProcess
+from loopscale.train.run_dir import real_flops_per_token
+from loopscale.train.step import apply, build_optimizer, fill_state, gradients, stored_blocks
+
+NODE = 8
+"""GPUs of a node, which are connected by fast links."""
+USABLE = 0.94
+"""Fraction of a device's memory that tensors can use; the rest is for the driver, libraries and fragmentation."""
+
+
+@dataclass(frozen=True)
+class Device:
+    """Peak numbers of a GPU, from its data sheet."""
+
+    flops: float
+    """Dense bf16 FLOP/s."""
+    memory: float
+    link: float
+    """Bytes per second between GPUs of a node, each way."""
+    network: float = 50e9
+    """Bytes per second between nodes, for each GPU."""
+    hourly_cost: float = 2.5
+    """US dollars per hour: a round number, to be replaced by your own."""
+
+
+DEVICES = {
+    "a100": Device(312e12, 80e9, 300e9, 25e9, 1.5),
+    "h100": Device(989e12, 80e9, 450e9),
+    "gh200": Device(989e12, 96e9, 450e9),
+    "h20": Device(148e12, 96e9, 450e9, 50e9, 1.5),
+    "h200": Device(989e12, 141e9, 450e9, 50e9, 3.5),
+    "b200": Device(2250e12, 180e9, 900e9, 50e9, 5.0),
+    "cpu": Device(0.15e12, 24e9, 1e9, 1e9, 0.05),
+}
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The needs of a training step and of the whole run; all numbers are simulated."""
+
+    gpus: int
+    device: str
+    peak_bytes: int
+    """Highest memory of tensors on one GPU."""
+    parts: dict[str, int]
+    """What the memory holds at the peak."""
+    memory_bytes: float
+    """Memory of the device."""
+    communication_bytes: dict[str, float]
+    """Bytes that one GPU receives in a step, by kind of collective."""
+    host_syncs: int
+    """Reads of device values by the host in a step, outside logging."""
+    flops: float
+    """FLOPs of a step on one GPU, with output head, supervision and recomputation."""
+    compute_seconds: float
+    communication_seconds: float
+    step_seconds: float
+    tokens_per_second: float
+    days: float
+    cost: float
+    advice: list[str] = field(default_factory=list)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the peak fits in the usable memory of the device."""
+        return self.peak_bytes <= USABLE * self.memory_bytes
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, for JSON."""
+        return {"kind": "training estimate", "simulated": True, "fits": self.fits, **asdict(self)}
+
+
+class Meter(TorchDispatchMode):
+    """Tracks the bytes of all live storages by kind, and the bytes that collectives move."""
+
+    def __init__(self, vocabulary: int) -> None:
+        super().__init__()
+        self.kind = "weights"
+        self.live: Counter[str] = Counter()
+        self.peak, self.at_peak = 0, Counter[str]()
+        self.communication: Counter[str] = Counter()
+        self._vocabulary = vocabulary
+        self._known: dict[int, tuple[str, int]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func.namespace == "c10d":
+            self._communicate(func, args)
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, Tensor):
+                self._see(leaf, func.namespace)
+        return result
+
+    def _see(self, tensor: Tensor, namespace: str) -> None:
+        local = tensor._local_tensor if isinstance(tensor, DTensor) else tensor
+        storage = local.untyped_storage()
+        if storage._cdata not in self._known:
+            self._add(storage, self._kind_of(local, namespace))
+
+    def _kind_of(self, tensor: Tensor, namespace: str) -> str:
+        if self.kind != "step":
+            return self.kind
+        if namespace == "fsdp":
+            return "gathered weights"
+        if tensor.dim() and self._vocabulary in tensor.shape and tensor.shape[0] != self._vocabulary:
+            return "logits"
+        return "activations" if torch._C._current_graph_task_id() == -1 else "gradients"
+
+    def _add(self, storage: torch.UntypedStorage, kind: str) -> None:
+        key, size = storage._cdata, storage.nbytes()
+        self._known[key] = (kind, size)
+        self.live[kind] += size
+        weakref.finalize(storage, self._free, key).atexit = False
+        self._note_peak()
+
+    def _free(self, key: int) -> None:
+        kind, size = self._known.pop(key, ("", 0))
+        self.live[kind] -= size
+
+    def resized(self, storage: torch.UntypedStorage) -> None:
+        """Take note that a storage has another size: FSDP frees and allocates gathered weights so."""
+        if storage._cdata in self._known:
+            kind, size = self._known[storage._cdata]
+            self.live[kind] -= size
+        kind = "gathered weights"
+        self._known[storage._cdata] = (kind, storage.nbytes())
+        self.live[kind] += storage.nbytes()
+        self._note_peak()
+
+    def _note_peak(self) -> None:
+        total = sum(self.live.values())
+        if total > self.peak:
+            self.peak, self.at_peak = total, self.live.copy()
+
+    def _communicate(self, func: Any, args: Any) -> None:
+        name = func._schema.name.split("::")[1].strip("_")
+        groups = [arg for arg in args if isinstance(arg, torch.ScriptObject)]
+        size = dist.ProcessGroup.unbox(groups[0]).size() if groups else 1
+        tensors = [leaf for leaf in tree_leaves(args) if isinstance(leaf, Tensor)]
+        largest = max((tensor.numel() * tensor.element_size() for tensor in tensors), default=0)
+        factor = (2 if name.startswith("allreduce") else 1) * (size - 1) / size
+        self.communication[name] += largest * factor
+
+
+@contextmanager
+def _watched_storages(meter: Meter) -> Iterator[None]:
+    """Tell the meter of every change of a storage's size, which no operation announces."""
+    plain = torch.UntypedStorage.resize_
+
+    def resize_(storage: torch.UntypedStorage, size: int) -> Any:
+        result = plain(storage, size)
+        meter.resized(storage)
+        return result
+
+    torch.UntypedStorage.resize_ = resize_  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        torch.UntypedStorage.resize_ = plain  # type: ignore[method-assign]
+
+
+@dataclass(frozen=True)
+class _Simulated(ParallelProcess):
+    """A rank of a fake process group, which notes what each part of a batch communicates."""
+
+    meter: Meter | None = None
+    marks: list[Counter[str]] = field(default_factory=list)
+
+    def defer_reduction(self, model: Any, last: bool) -> None:
+        assert self.meter is not None
+        self.marks.append(self.meter.communication.copy())
+        super().defer_reduction(model, last)
+
+
+def estimate(config: TrainConfig, gpus: int, device: str, *, precision: str = "bf16") -> Estimate:
+    """Simulate a training step of ``config`` on ``gpus`` devices."""
+    if device not in DEVICES:
+        raise InputError(
+            f"--device {shown(device)} is not known{nearest(device, DEVICES)}; choose from {', '.join(DEVICES)}"
+        )
+    _check(config, gpus)
+    model_config = config.model.config(vocabulary_of(config.data.tokenizer), config.data.context)
+    dtype = torch.float32 if precision == "fp32" else torch.bfloat16
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=gpus)
+    try:
+        meter = Meter(model_config.vocab_size)
+        parallel = config.parallel
+        process = _Simulated(
+            torch.device("cpu"), 0, gpus, dtype, parallel.experts, parallel.replicas, parallel.reduce, meter
+        )
+        _simulate(config, model_config, process, meter)
+    except (DataDependentOutputException, DynamicOutputShapeException) as error:
+        raise InputError(
+            f"the step reads values of the device ({error.func}), which cannot be simulated: with [parallel] experts "
+            "above 1, set [model] dispatch = 'drop-and-pad'"
+        ) from None
+    finally:
+        dist.destroy_process_group()
+    return _result(config, model_config, process, meter, gpus, device)
+
+
+def _simulate(config: TrainConfig, model_config: LoopedMoEConfig, process: _Simulated, meter: Meter) -> None:
+    """Run one step with at most two parts of a batch; more parts repeat the first."""
+    run, context = config.run, config.data.context
+    sequences = run.batch // run.accumulate // process.ranks
+    model = process.sharded(meta_model(model_config), process.mesh())  # fake tensors cannot make a mesh
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
+    with fake, device_kernels(), _watched_storages(meter), meter:
+        materialise(model, process.device)
+        model.train()
+        if run.activation_checkpointing or run.activation_memory is not None:
+            model.gradient_checkpointing_enable()
+            model.model.stored_calls = 0
+        meter.kind = "optimizer"
+        optimizer = build_optimizer(model, config.optimizer, model_config.hidden_size, model_config.recurrence)
+        fill_state(optimizer)
+    if run.activation_memory is not None:
+        model.model.stored_calls = stored_blocks(model_config, sequences, context, process.dtype, run.activation_memory)
+    ids = np.zeros((sequences, context), np.int64)
+    parts = [Batch(ids, ids, np.zeros(ids.shape, np.bool_))] * min(2, run.accumulate)
+    meter.kind = "step"
+    with fake, device_kernels(), _watched_storages(meter), meter:
+        result = gradients(model, parts, process, config.data.document_mask)
+        process.marks.append(meter.communication.copy())
+        apply(model, optimizer, result.counts, process, config.optimizer.clip)
+        process.marks.append(meter.communication.copy())
+
+
+def _result(
+    config: TrainConfig, model: LoopedMoEConfig, process: _Simulated, meter: Meter, gpus: int, name: str
+) -> Estimate:
+    device = DEVICES[name]
+    communication = _communication(process.marks, config.run.accumulate)
+    flops = step_flops(config, model) / gpus
+    link = device.link if gpus // config.parallel.replicas <= NODE else device.network
+    compute, moved = flops / device.flops, sum(communication.values()) / link
+    seconds = max(compute, moved)
+    days = seconds * config.steps / 86400
+    found = Estimate(
+        gpus=gpus,
+        device=name,
+        peak_bytes=meter.peak,
+        parts={kind: size for kind, size in sorted(meter.at_peak.items()) if size},
+        memory_bytes=device.memory,
+        communication_bytes=communication,
+        host_syncs=0,
+        flops=flops,
+        compute_seconds=compute,
+        communication_seconds=moved,
+        step_seconds=seconds,
+        tokens_per_second=config.step_tokens / seconds,
+        days=days,
+        cost=days * 24 * gpus * device.hourly_cost,
+    )
+    return replace(found, advice=_advice(found, config))
+
+
+def _communication(marks: list[Counter[str]], parts: int) -> dict[str, float]:
+    """Return the communication of a step: every part but the last repeats the first simulated one."""
+    total = marks[-1].copy()
+    if parts > 2:
+        first = marks[1] - marks[0]
+        for kind, size in first.items():
+            total[kind] += size * (parts - 2)
+    return {kind: float(size) for kind, size in sorted(total.items()) if size}
+
+
+def step_flops(config: TrainConfig, model: LoopedMoEConfig) -> float:
+    """Return the real FLOPs of a step: attention, output head, per-pass supervision, and recomputed blocks."""
+    per_token = real_flops_per_token(config, model)
+    run = config.run
+    if run.activation_checkpointing or run.activation_memory is not None:
+        per_token *= 4 / 3  # an upper bound: one more forward of every block
+    return per_token * config.step_tokens
+
+
+def _advice(found: Estimate, config: TrainConfig) -> list[str]:
+    """Return what to change when the step does not fit, the cheapest first."""
+    if found.fits:
+        return []
+    advice = []
+    if config.run.batch // config.run.accumulate // found.gpus > 1:
+        advice.append("raise [run] accumulate: fewer sequences at once")
+    if not config.run.activation_checkpointing and config.run.activation_memory is None:
+        advice.append('set [run] activation_memory, like "20GB": some blocks are recomputed')
+    if config.parallel.reduce != "block":
+        advice.append(f'set [parallel] reduce = "{"pass" if config.parallel.reduce == "step" else "block"}"')
+    if config.parallel.replicas > 1:
+        advice.append("lower [parallel] replicas: each copy is then sharded over more GPUs")
+    return [*advice, "use more GPUs, or GPUs with more memory"]
+
+
+def _check(config: TrainConfig, gpus: int) -> None:
+    share = config.run.accumulate * gpus
+    if gpus < 1 or config.run.batch % share:
+        raise InputError(
+            f"[run]: field 'batch' is {config.run.batch}, which {gpus} GPUs with accumulate = {config.run.accumulate} "
+            f"cannot share equally; give a multiple of {share}"
+        )
+    groups = config.parallel.experts * config.parallel.replicas
+    if gpus % groups:
+        raise InputError(f"[parallel]: {gpus} GPUs cannot form groups of {groups} (experts x replicas)")
