@@ -147,6 +147,8 @@ class DataSection(Record):
     """Keep attention within each document of a packed sequence, at the cost of an explicit mask."""
     folder: str | None = None
     """Folder of the token shards; by default in the user's cache, shared by all runs on the same text."""
+    processes: Whole | None = None
+    """Processes that tokenise in parallel, each on one core; by default one, whose library uses every core."""
 
     @model_validator(mode="before")
     @classmethod

@@ -9,7 +9,7 @@ roofline: the larger of arithmetic at the device's peak and communication at the
 from __future__ import annotations
 
 import weakref
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -104,15 +104,15 @@ class Estimate:
         return {"kind": "training estimate", "simulated": True, "fits": self.fits, **asdict(self)}
 
 
-class Meter(TorchDispatchMode):
+class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Tracks the bytes of all live storages by kind, and the bytes that collectives move."""
 
     def __init__(self, vocabulary: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.kind = "weights"
         self.live: Counter[str] = Counter()
         self.peak, self.at_peak = 0, Counter[str]()
-        self.communication: Counter[str] = Counter()
+        self.communication: dict[str, float] = defaultdict(float)
         self._vocabulary = vocabulary
         self._known: dict[int, tuple[str, int]] = {}
 
@@ -198,7 +198,7 @@ class _Simulated(ParallelProcess):
     """A rank of a fake process group, which notes what each part of a batch communicates."""
 
     meter: Meter | None = None
-    marks: list[Counter[str]] = field(default_factory=list)
+    marks: list[dict[str, float]] = field(default_factory=list)
 
     def defer_reduction(self, model: Any, last: bool) -> None:
         assert self.meter is not None
@@ -289,14 +289,13 @@ def _result(
     return replace(found, advice=_advice(found, config))
 
 
-def _communication(marks: list[Counter[str]], parts: int) -> dict[str, float]:
+def _communication(marks: list[dict[str, float]], parts: int) -> dict[str, float]:
     """Return the communication of a step: every part but the last repeats the first simulated one."""
-    total = marks[-1].copy()
+    total = dict(marks[-1])
     if parts > 2:
-        first = marks[1] - marks[0]
-        for kind, size in first.items():
-            total[kind] += size * (parts - 2)
-    return {kind: float(size) for kind, size in sorted(total.items()) if size}
+        for kind, size in marks[1].items():
+            total[kind] += (size - marks[0].get(kind, 0.0)) * (parts - 2)
+    return {kind: size for kind, size in sorted(total.items()) if size}
 
 
 def step_flops(config: TrainConfig, model: LoopedMoEConfig) -> float:

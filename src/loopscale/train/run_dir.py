@@ -73,9 +73,10 @@ def open_tokens(config: TrainConfig, progress: bool) -> TokenStore:
     """Return the tokens of a run; they are made now if no run on this text has made them before."""
     source = DataSource(**{name: getattr(config.data, name) for name in DataSource.__dataclass_fields__})
     if config.data.folder is not None:
-        return prepare(source, Path(config.data.folder), progress=progress)
+        return prepare(source, Path(config.data.folder), progress=progress, processes=config.data.processes)
     name = hashlib.sha256(json.dumps(source.identity(), sort_keys=True).encode()).hexdigest()[:20]
-    return prepare(source, cache_folder() / "tokens" / name, progress=progress)
+    folder = cache_folder() / "tokens" / name
+    return prepare(source, folder, progress=progress, processes=config.data.processes)
 
 
 def model_config(config: TrainConfig, store: TokenStore) -> LoopedMoEConfig:
@@ -230,7 +231,7 @@ def _check_same(out: Path, stored: dict[str, Any], wanted: dict[str, Any]) -> No
         if not isinstance(values, dict) or not isinstance(before, dict):
             continue
         for name in {**before, **values}:
-            if section == "parallel" or (section == "run" and name in RESUMABLE):
+            if section == "parallel" or (section == "run" and name in RESUMABLE) or name == "processes":
                 continue
             if before.get(name) != values.get(name):
                 raise InputError(

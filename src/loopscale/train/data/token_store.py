@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from hashlib import sha256
-from itertools import chain
+from itertools import chain, islice
+from multiprocessing import get_context
 from pathlib import Path
 from typing import IO, Any
 
@@ -103,11 +107,15 @@ class TokenStore:
         return self
 
 
-def prepare(source: DataSource, folder: str | Path, *, progress: bool = True) -> TokenStore:
+def prepare(
+    source: DataSource, folder: str | Path, *, progress: bool = True, processes: int | None = None
+) -> TokenStore:
     """Tokenise ``source`` into ``folder``, or open what an earlier call with the same source wrote there.
 
-    Everything is written beside the folder and renamed at the end. The shards are verified once, when they are first
-    opened. Several processes may call this at once; one does the work and the others wait for it.
+    Everything is written beside the folder and renamed at the end; a killed preparation is resumed by the next call.
+    ``processes`` tokenise in parallel, each on one core; by default this process does, and its library uses every core.
+    The shards do not depend on it. They are verified once, when they are first opened. Several processes may call this
+    at once; one does the work and the others wait for it.
     """
     folder = Path(folder)
     check_name(source.tokenizer)
@@ -118,8 +126,8 @@ def prepare(source: DataSource, folder: str | Path, *, progress: bool = True) ->
     with one_at_a_time(folder):
         store = _made_before(folder, identity)
         if store is None:
-            with atomic_folder(folder) as partial:
-                make(source, identity, partial, progress)
+            with atomic_folder(folder, identity) as partial:
+                make(source, identity, partial, progress, processes)
             store = TokenStore.open(folder)
     return store.verify_once()
 
@@ -233,6 +241,23 @@ class SplitWriter:
         self.shards.append(Shard(Path(self._file.name).name, self._tokens, self._hash.hexdigest()))
         self._file = None
 
+    def state(self) -> dict[str, Any]:
+        """Bring everything to the disk, and return what ``restore`` needs to continue from here."""
+        if self._file is not None:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        return {**self.summary(), "open": 0 if self._file is None else self._tokens}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue where ``state`` was taken: what was written after it is cut off."""
+        self.documents, self.shards = state["documents"], [Shard(**shard) for shard in state["shards"]]
+        if not state["open"]:
+            return
+        path = self.folder / f"{self.split}-{len(self.shards):05d}.bin"
+        self._file, self._tokens = path.open("r+b"), state["open"]
+        self._file.truncate(self._tokens * self.dtype.itemsize)
+        self._hash = sha256(self._file.read())
+
     def summary(self) -> dict[str, Any]:
         """Return the split's entry of the index."""
         return {"documents": self.documents, "shards": [asdict(shard) for shard in self.shards]}
@@ -263,17 +288,33 @@ def one_at_a_time(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def atomic_folder(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder that is renamed to ``folder`` when the block succeeds, and removed when it fails."""
+def atomic_folder(folder: Path, identity: dict[str, Any]) -> Iterator[Path]:
+    """Yield a temporary folder that is renamed to ``folder`` when the block succeeds, and removed when it fails.
+
+    What a killed process left for the same ``identity`` is still in it, so that the block can resume.
+    """
     partial = folder.parent / f".{folder.name}.partial"
+    mark = partial / "identity.json"
     with _writable(folder):
-        shutil.rmtree(partial, ignore_errors=True)  # left by a killed process
-        try:
-            partial.mkdir()
-            yield partial
-            partial.replace(folder)
-        finally:
+        if not mark.is_file() or _read_or_none(mark) != json.loads(json.dumps(identity)):
             shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir()
+            write_json(mark, identity)
+        try:
+            yield partial
+            for name in (mark.name, PROGRESS):
+                (partial / name).unlink(missing_ok=True)
+            partial.replace(folder)
+        except Exception:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+
+
+def _read_or_none(path: Path) -> Any:
+    try:
+        return read_json(path)
+    except InputError:
+        return None
 
 
 @contextmanager
@@ -287,27 +328,92 @@ def _writable(folder: Path) -> Iterator[None]:
 
 
 SPLITS = ("train", "validation")
-INDEX, TOKENIZER, VERIFIED = "index.json", "tokenizer", "verified.json"
+INDEX, TOKENIZER, VERIFIED, PROGRESS = "index.json", "tokenizer", "verified.json", "progress.json"
 KIND, SCHEMA = "token-store", 1
 GROUP = 1 << 22
 """Number of characters tokenised in one call: enough to keep every core busy."""
+RECORD = 16
+"""Groups between two records of the progress, from which a killed preparation resumes."""
+Encoded = dict[str, tuple[Ids, int]]
+"""The ids and the number of documents of a group, by split."""
 
 
-def make(source: DataSource, identity: dict[str, Any], folder: Path, progress: bool) -> None:
-    """Write shards, tokenizer and index into ``folder``."""
+def make(
+    source: DataSource, identity: dict[str, Any], folder: Path, progress: bool, processes: int | None = None
+) -> None:
+    """Write shards, tokenizer and index into ``folder``; continue from the progress that is recorded there."""
     with _tracker(source.size(), progress) as tracked:
-        training = (text for text in tracked("training the tokenizer", source.documents()) if not source.held_out(text))
-        tokens = find_tokens(source.tokenizer, training)
+        tokens = _tokens(source, folder, tracked)
         writers = {split: SplitWriter(folder, split, id_type(tokens.vocabulary)) for split in SPLITS}
-        for group in _groups(tracked("tokenising", source.documents())):
-            _write(group, source, tokens, writers)
+        done = _resume(folder, writers)
+        groups = islice(_groups(tracked("tokenising", source.documents())), done, None)
+        for number, encoded in enumerate(_all_encoded(groups, source, tokens, folder, processes), start=done + 1):
+            for split, (ids, documents) in encoded.items():
+                writers[split].append(ids, documents)
+            if number % RECORD == 0:
+                states = {split: writer.state() for split, writer in writers.items()}
+                write_json(folder / PROGRESS, {"groups": number, "splits": states})
     for writer in writers.values():
         writer.finish()
     if not writers["train"].documents:
         held = writers["validation"].documents
         raise InputError(f"there is no text to train on: {held} documents were found, all held out for validation")
-    tokens.tokenizer.save_pretrained(folder / TOKENIZER)
     write_json(folder / INDEX, _index(tokens, writers, identity))
+
+
+def _tokens(source: DataSource, folder: Path, tracked: Callable[[str, Iterator[str]], Iterator[str]]) -> Tokens:
+    """Return the tokenizer and save it; one that an interrupted preparation saved is used again."""
+    if (folder / TOKENIZER).is_dir() and source.tokenizer != "bytes":
+        return find_tokens(str(folder / TOKENIZER), ())
+    training = (text for text in tracked("training the tokenizer", source.documents()) if not source.held_out(text))
+    tokens = find_tokens(source.tokenizer, training)
+    temporary = folder / f".{TOKENIZER}"
+    shutil.rmtree(temporary, ignore_errors=True)
+    tokens.tokenizer.save_pretrained(temporary)
+    if not (folder / TOKENIZER).is_dir():
+        temporary.rename(folder / TOKENIZER)
+    shutil.rmtree(temporary, ignore_errors=True)
+    return tokens
+
+
+def _resume(folder: Path, writers: dict[str, SplitWriter]) -> int:
+    """Bring the writers to the recorded progress; return how many groups are done."""
+    record = _read_or_none(folder / PROGRESS) if (folder / PROGRESS).is_file() else None
+    if record is None:
+        return 0
+    for split, writer in writers.items():
+        writer.restore(record["splits"][split])
+    return int(record["groups"])
+
+
+def _all_encoded(
+    groups: Iterator[list[str]], source: DataSource, tokens: Tokens, folder: Path, processes: int | None
+) -> Iterator[Encoded]:
+    """Yield the encoded groups in their order, from this process or from several."""
+    if processes is None or source.tokenizer == "bytes":  # bytes take less time than sending them
+        yield from (_encode(group, source, tokens) for group in groups)
+        return
+    start = {"initializer": _start_worker, "initargs": (source, str(folder / TOKENIZER))}
+    with ProcessPoolExecutor(processes, get_context("spawn"), **start) as pool:  # type: ignore[arg-type]
+        pending: deque[Future[Encoded]] = deque()
+        for group in groups:
+            pending.append(pool.submit(_encode_in_worker, group))
+            if len(pending) > 2 * processes:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+
+
+_worker: dict[str, Any] = {}
+
+
+def _start_worker(source: DataSource, tokenizer: str) -> None:
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one core for each process
+    _worker.update(source=source, tokens=find_tokens(tokenizer, ()))
+
+
+def _encode_in_worker(group: list[str]) -> Encoded:
+    return _encode(group, _worker["source"], _worker["tokens"])
 
 
 def difference(old: dict[str, Any], new: dict[str, Any]) -> str:
@@ -323,13 +429,11 @@ def difference(old: dict[str, Any], new: dict[str, Any]) -> str:
     return ""
 
 
-def _write(group: list[str], source: DataSource, tokens: Tokens, writers: dict[str, SplitWriter]) -> None:
+def _encode(group: list[str], source: DataSource, tokens: Tokens) -> Encoded:
     sides: dict[str, list[str]] = {split: [] for split in SPLITS}
     for text in group:
         sides["validation" if source.held_out(text) else "train"].append(text)
-    for split, texts in sides.items():
-        if texts:
-            writers[split].append(tokens.encode(texts), len(texts))
+    return {split: (tokens.encode(texts), len(texts)) for split, texts in sides.items() if texts}
 
 
 def _index(tokens: Tokens, writers: dict[str, SplitWriter], identity: dict[str, Any]) -> dict[str, Any]:

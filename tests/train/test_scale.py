@@ -1,0 +1,268 @@
+"""Training at scale, without a GPU: losses in chunks, sharded initial weights, fake tensors and fake process groups."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+from training import corpus, small
+
+from loopscale.cli import cli
+from loopscale.errors import DivergenceError, InputError
+from loopscale.model import LoopedMoEConfig, LoopedMoEForCausalLM
+from loopscale.model.experts import expert_ffn_reference, grouped_ffn
+from loopscale.model.kernels import chunked_cross_entropy, cross_entropy_reference
+from loopscale.train import init
+from loopscale.train.config import RECIPES, TrainConfig
+from loopscale.train.estimate import estimate
+from loopscale.train.metrics import read_metrics
+from loopscale.train.step import block_bytes, block_calls, stored_blocks
+from loopscale.train.trainer import Trainer, train
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return corpus(tmp_path_factory.mktemp("corpus") / "text")
+
+
+def losses(out: Path) -> list[float]:
+    return [row["loss"] for row in read_metrics(out / "metrics.jsonl")]
+
+
+@pytest.mark.parametrize("chunk", [1, 7 * 50, 1 << 24])
+def test_the_chunked_loss_equals_the_whole_one(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+    monkeypatch.setattr("loopscale.model.kernels.CHUNK", chunk)
+    torch.manual_seed(0)
+    hidden, weight = torch.randn(90, 8, requires_grad=True), torch.randn(50, 8, requires_grad=True)
+    labels = torch.randint(0, 50, (90,))
+    labels[::9] = -100
+    scale = torch.rand(90) * (labels != -100)
+    chunked = chunked_cross_entropy(hidden, weight, labels, scale)
+    whole = cross_entropy_reference(hidden, weight, labels, scale)
+    torch.testing.assert_close(chunked, whole, rtol=1e-5, atol=1e-5)
+    for one, other in zip(*(torch.autograd.grad(3 * loss, (hidden, weight)) for loss in (chunked, whole)), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+    with torch.no_grad():
+        without = chunked_cross_entropy(hidden, weight, labels, scale)
+    torch.testing.assert_close(without, whole, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("weights", [None, [0.5, 1.0, 2.0]])
+def test_a_model_without_logits_has_the_same_loss_and_gradients(weights: list[float] | None) -> None:
+    torch.manual_seed(0)
+    config = LoopedMoEConfig(
+        vocab_size=40, hidden_size=16, prelude_layers=1, loop_layers=1, coda_layers=1, recurrence=3,
+        num_attention_heads=2, num_key_value_heads=1, head_dim=8, intermediate_size=32, num_experts=4,
+        moe_intermediate_size=16, loop_loss_weights=weights,
+    )  # fmt: skip
+    model = LoopedMoEForCausalLM(config).train()
+    ids = torch.randint(0, 40, (2, 12))
+    labels = ids.clone()
+    labels[0, :4] = -100
+    whole, chunked = (model(ids, labels=labels, output_logits=wanted) for wanted in (True, False))
+    assert chunked.logits is None
+    torch.testing.assert_close(chunked.loss, whole.loss, rtol=1e-5, atol=1e-5)
+    parameters = list(model.parameters())
+    for one, other in zip(*(torch.autograd.grad(out.loss, parameters) for out in (chunked, whole)), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_a_shard_is_drawn_like_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(init, "BLOCK", 64)
+    whole = torch.empty(37, 6, 5)
+    init._draw(whole, (37, 6, 5), (0, 0, 0), "0/weight", 0.5)
+    for rows, columns in ((slice(0, 20), slice(0, 3)), (slice(20, 37), slice(3, 6)), (slice(36, 37), slice(0, 6))):
+        part = torch.empty_like(whole[rows, columns])
+        init._draw(part, (37, 6, 5), (rows.start, columns.start, 0), "0/weight", 0.5)
+        assert torch.equal(part, whole[rows, columns])
+    assert float(whole.std()) == pytest.approx(0.5, rel=0.1)
+
+
+def test_initial_weights_have_the_sizes_that_the_model_asks_for(text: Path, tmp_path: Path) -> None:
+    trainer = Trainer(small(text, model={"residual_init": "none"}), tmp_path / "run")
+    reference = LoopedMoEForCausalLM(trainer.model_config)
+    for (name, ours), theirs in zip(trainer.model.named_parameters(), reference.parameters(), strict=True):
+        assert ours.shape == theirs.shape, name
+        few = ours.numel() < 500
+        expected = pytest.approx(float(theirs.std(correction=0)), rel=0.5 if few else 0.15, abs=1e-6)
+        assert float(ours.std(correction=0)) == expected, name
+    assert trainer.model.lm_head.weight is trainer.model.model.embed_tokens.weight
+    assert all(not buffer.any() for buffer in trainer.model.buffers())
+
+
+def test_grouped_products_equal_the_reference() -> None:
+    torch.manual_seed(0)
+    x, weights = torch.randn(12, 16, requires_grad=True), torch.rand(12, 2, requires_grad=True)
+    gate_up, down = (torch.randn(4, 16, width, requires_grad=True) for width in (16, 8))
+    ids = torch.stack([torch.randperm(4)[:2] for _ in range(12)])
+    arguments = (x, ids, weights, gate_up, down)
+    one, other = grouped_ffn(*arguments), expert_ffn_reference(*arguments)
+    torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-3)
+    grad = torch.randn_like(one)
+    inputs = (x, weights, gate_up, down)
+    for ours, theirs in zip(*(torch.autograd.grad(out, inputs, grad) for out in (one, other)), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-3)
+
+
+def scaled(**sections: dict[str, object]) -> TrainConfig:
+    data: dict[str, dict[str, object]] = {
+        "model": {"width": 64, "layers": 4, "experts": 4, "recurrence": 2, "vocab_size": 4096},
+        "data": {"context": 64},
+        "run": {"batch": 16, "accumulate": 2, "tokens": "1M"},
+    }
+    for name, values in sections.items():
+        data[name] = data.get(name, {}) | values
+    return TrainConfig.from_dict(data)
+
+
+@pytest.mark.parametrize("dispatch", ["dropless", "drop-and-pad"])
+@pytest.mark.parametrize("options", [{}, {"loop_loss_weights": [1.0]}])
+def test_a_whole_step_of_the_gpu_path_reads_nothing_on_the_host(dispatch: str, options: dict[str, object]) -> None:
+    result = estimate(scaled(model={"dispatch": dispatch, **options}), 4, "h100").to_dict()
+    assert result["simulated"]
+    assert result["host_syncs"] == 0
+    assert result["peak_bytes"] >= sum(result["parts"].values()) > 0
+    assert result["step_seconds"] > 0
+    parameters = LoopedMoEForCausalLM(scaled().model.config(4096, 64)).num_parameters()
+    assert result["parts"]["weights"] == pytest.approx(4 * parameters / 4, rel=0.05)
+    assert result["parts"]["optimizer"] == pytest.approx(2 * result["parts"]["weights"], rel=0.05)
+
+
+def test_keeping_loop_gradients_sharded_trades_communication_for_memory() -> None:
+    big = {"width": 128, "layers": 6, "experts": 16, "dispatch": "drop-and-pad"}
+    found = {
+        reduce: estimate(scaled(model=big, parallel={"reduce": reduce}), 8, "h100")
+        for reduce in ("step", "pass", "block")
+    }
+    peaks = {reduce: result.peak_bytes for reduce, result in found.items()}
+    moved = {reduce: sum(result.communication_bytes.values()) for reduce, result in found.items()}
+    assert peaks["step"] > peaks["pass"] > peaks["block"]
+    assert moved["step"] < moved["pass"] < moved["block"]
+
+
+def test_expert_parallelism_and_replicas_are_simulated_too() -> None:
+    config = scaled(model={"dispatch": "drop-and-pad"}, parallel={"experts": 2, "replicas": 2})
+    assert any("alltoall" in kind for kind in estimate(config, 8, "h100").communication_bytes)
+    with pytest.raises(InputError, match="dispatch = 'drop-and-pad'"):
+        estimate(scaled(parallel={"experts": 2}), 8, "h100")
+    with pytest.raises(InputError, match="a multiple of 6"):
+        estimate(scaled(), 3, "h100")
+    with pytest.raises(InputError, match=r"did you mean 'h100'"):
+        estimate(scaled(), 4, "h10")
+
+
+def test_the_command_prints_an_estimate(tmp_path: Path) -> None:
+    toml = tmp_path / "run.toml"
+    toml.write_text("[model]\nvocab_size = 512\n[data]\ncontext = 32\n[run]\nbatch = 4\n")
+    said = CliRunner().invoke(cli, ["train", str(toml), "--estimate", "--gpus", "2", "--json"])
+    assert said.exit_code == 0, said.output
+    assert {"peak_bytes", "parts", "communication_bytes", "host_syncs", "step_seconds"} <= json.loads(
+        said.output
+    ).keys()
+    said = CliRunner().invoke(cli, ["train", str(toml), "--estimate", "--gpus", "2"])
+    assert "simulated on fake tensors: no GPU was used" in said.output
+
+
+def test_activations_fit_the_memory_given_and_losses_stay(text: Path, tmp_path: Path) -> None:
+    config = small(text, run={"tokens": 5 * 128})
+    trainer = Trainer(config, tmp_path / "plain")
+    stored, kept = block_bytes(trainer.model_config, 4, 32, torch.float32)
+    calls = block_calls(trainer.model_config)
+    needed = calls * kept + stored
+    for count in (0, 2, calls):
+        budget = needed + count * (stored - kept)
+        assert stored_blocks(trainer.model_config, 4, 32, torch.float32, budget) == count
+    with pytest.raises(InputError, match=r"need .* GB when every block is recomputed"):
+        stored_blocks(trainer.model_config, 4, 32, torch.float32, needed - 1)
+    trainer.train()
+    half = small(text, run={"tokens": 5 * 128, "activation_memory": needed + 2 * (stored - kept)})
+    train(half, tmp_path / "half")
+    assert losses(tmp_path / "half") == pytest.approx(losses(tmp_path / "plain"), abs=1e-5)
+
+
+def test_checkpoints_in_the_background_resume_bit_for_bit(text: Path, tmp_path: Path) -> None:
+    options = {"tokens": 9 * 128, "async_checkpoints": True}
+    train(small(text, run={"tokens": 9 * 128}), tmp_path / "plain")
+    trainer = Trainer(small(text, run=options), tmp_path / "async")
+    trainer.train(until=7)
+    trainer.checkpoints.wait()
+    assert trainer.checkpoints.steps() == [6, 3]
+    train(small(text, run=options), tmp_path / "async")
+    assert losses(tmp_path / "async") == losses(tmp_path / "plain")
+
+
+def test_a_spike_is_skipped_and_too_many_stop_the_run(text: Path, tmp_path: Path) -> None:
+    trainer = Trainer(small(text, run={"skip_spikes": 2}), tmp_path / "run")
+    trainer.train(until=2)
+    norm = trainer.model.model.norm.weight
+    kept = norm.detach().clone()
+    with torch.no_grad():
+        norm.fill_(float("nan"))
+    trainer.train(until=4)
+    assert read_metrics(tmp_path / "run" / "metrics.jsonl")[-1]["skipped"] == 2
+    with torch.no_grad():
+        norm.copy_(kept)
+    trainer.train(until=6)
+    assert losses(tmp_path / "run")[-1] < 10
+    with torch.no_grad():
+        norm.fill_(float("nan"))
+    with pytest.raises(DivergenceError, match="2 batches were skipped before"):
+        trainer.train()
+
+
+@pytest.mark.parametrize("name", ["paper", "paper-supervised"])
+def test_a_recipe_fills_what_the_file_leaves_out(name: str) -> None:
+    config = TrainConfig.from_dict({"recipe": {"name": name}, "model": {"rung": "0.3B", "experts": 8, "recurrence": 5}})
+    model = config.model.config(1000, 2048)
+    assert (model.dispatch, model.capacity_factor, model.injection) == ("drop-and-pad", 1.5, "none")
+    assert (config.run.batch, config.data.context, config.run.precision) == (3072, 2048, "bf16")
+    assert (model.loop_loss_weights is not None) == (name == "paper-supervised")
+    assert TrainConfig.from_dict(config.to_dict()) == config
+    own = TrainConfig.from_dict({"recipe": {"name": name}, "run": {"batch": 8}})
+    assert own.run.batch == 8
+
+
+def test_presets_are_listed() -> None:
+    said = CliRunner().invoke(cli, ["presets"])
+    assert said.exit_code == 0
+    assert "paper-supervised" in said.output
+    assert json.loads(CliRunner().invoke(cli, ["presets", "paper", "--json"]).output) == RECIPES["paper"]
+
+
+PEAK = """
+import resource, sys, torch
+from torch.nn import functional
+from loopscale.model.kernels import chunked_cross_entropy
+torch.set_num_threads(1)
+torch.manual_seed(0)
+V, T, D, R = 202_048, 2_048, 64, 5
+weight = (torch.randn(V, D) * 0.02).requires_grad_()
+hidden = torch.randn(R * T, D).requires_grad_()
+labels = torch.randint(0, V, (R * T,))
+scale = torch.full((R * T,), 1 / (R * T))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+if sys.argv[1] == "chunked":
+    chunked_cross_entropy(hidden, weight, labels, scale).backward()
+else:
+    logits = [functional.linear(part, weight) for part in hidden.split(T)]
+    sum(functional.cross_entropy(x, y) / R for x, y in zip(logits, labels.split(T))).backward()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+torch.save((hidden.grad, weight.grad), sys.argv[2])
+"""
+
+
+@pytest.mark.slow
+def test_the_loss_of_a_large_vocabulary_needs_an_eighth_of_the_memory(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    peaks = {}
+    for kind in ("chunked", "whole"):
+        command = [sys.executable, "-c", PEAK, kind, str(tmp_path / kind)]
+        peaks[kind] = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    assert peaks["chunked"] <= peaks["whole"] / 8, peaks
+    for one, other in zip(torch.load(tmp_path / "chunked"), torch.load(tmp_path / "whole"), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
