@@ -393,8 +393,8 @@ def _all_encoded(
     if processes is None or source.tokenizer == "bytes":  # bytes take less time than sending them
         yield from (_encode(group, source, tokens) for group in groups)
         return
-    start = {"initializer": _start_worker, "initargs": (source, str(folder / TOKENIZER))}
-    with ProcessPoolExecutor(processes, get_context("spawn"), **start) as pool:  # type: ignore[arg-type]
+    arguments = (source, str(folder / TOKENIZER))
+    with ProcessPoolExecutor(processes, get_context("spawn"), _start_worker, arguments) as pool:
         pending: deque[Future[Encoded]] = deque()
         for group in groups:
             pending.append(pool.submit(_encode_in_worker, group))
