@@ -38,11 +38,12 @@ main(sys.argv[1:])
 """
 STEP = f"""{TRACER}
 from loopscale.train.config import TrainConfig
-from loopscale.train.trainer import Trainer
+from loopscale.train.trainer import Throughput, Trainer
 trainer = Trainer(TrainConfig.read(sys.argv[1]), sys.argv[2])
 trainer.train(until=1)
+throughput = Throughput(1.0, 1.0)
 sys.setprofile(enter)
-trainer.train(until=2)
+trainer.one_step(throughput)
 sys.setprofile(None)
 write()
 """

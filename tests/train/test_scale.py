@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -256,9 +259,6 @@ torch.save((hidden.grad, weight.grad), sys.argv[2])
 
 @pytest.mark.slow
 def test_the_loss_of_a_large_vocabulary_needs_an_eighth_of_the_memory(tmp_path: Path) -> None:
-    import subprocess
-    import sys
-
     peaks = {}
     for kind in ("chunked", "whole"):
         command = [sys.executable, "-c", PEAK, kind, str(tmp_path / kind)]
@@ -266,3 +266,36 @@ def test_the_loss_of_a_large_vocabulary_needs_an_eighth_of_the_memory(tmp_path: 
     assert peaks["chunked"] <= peaks["whole"] / 8, peaks
     for one, other in zip(torch.load(tmp_path / "chunked"), torch.load(tmp_path / "whole"), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+def measured(config: dict[str, object], processes: int, folder: Path) -> list[dict[str, int]]:
+    """Return the memory that each of some real processes took to build a model and to train two steps."""
+    settings, out = folder / f"config-{processes}.json", folder / f"run-{processes}"
+    settings.write_text(json.dumps(config))
+    # Freed memory returns to the system at once, so that the peak is that of tensors.
+    allocator = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536", "MALLOC_ARENA_MAX": "1"}
+    script = Path(__file__).with_name("memory_runs.py")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **allocator}
+    subprocess.run([*command, str(script), str(settings), str(out)], env=environment, check=True)
+    return [json.loads(Path(f"{out}-{rank}.json").read_text()) for rank in range(processes)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reduce", ["step", "block"])
+@pytest.mark.parametrize("processes", [1, 2, 4])
+def test_estimated_memory_is_what_real_processes_take(text: Path, tmp_path: Path, processes: int, reduce: str) -> None:
+    config = {
+        "model": {
+            "width": 384, "layers": 4, "head_size": 32, "experts": 8, "recurrence": 2, "dispatch": "drop-and-pad",
+            "vocab_size": 4096,
+        },
+        "data": {"files": [str(text)], "context": 64, "validation": 0.2, "folder": str(text.parent / "tokens")},
+        "run": {"batch": 8, "tokens": 2 * 8 * 64, "checkpoint_every": 0, "validation_sequences": 4, "log_every": 1},
+        "parallel": {"reduce": reduce},
+    }  # fmt: skip
+    result = estimate(TrainConfig.from_dict(config), processes, "cpu", precision="fp32")
+    share = result.parts["weights"] + result.parts["optimizer"]
+    for memory in measured(config, processes, tmp_path):
+        assert memory["peak"] == pytest.approx(result.peak_bytes, rel=0.15)
+        assert memory["built"] <= 1.3 * share
