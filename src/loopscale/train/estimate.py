@@ -222,6 +222,7 @@ def estimate(config: TrainConfig, gpus: int, device: str, *, precision: str = "b
         process = _Simulated(
             torch.device("cpu"), 0, gpus, dtype, parallel.experts, parallel.replicas, parallel.reduce, meter
         )
+        process.check_experts(model_config.num_experts)
         _simulate(config, model_config, process, meter)
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         raise InputError(

@@ -89,19 +89,22 @@ class ParallelProcess(Process):
 
     def prepare(self, model: LoopedMoEForCausalLM) -> LoopedMoEForCausalLM:
         """Return a meta model with its weights sharded, and memory for this rank's shards."""
+        self.check_experts(model.config.num_experts)
         return materialise(self.sharded(model, self.mesh()), self.device)
+
+    def check_experts(self, experts: int) -> None:
+        """Refuse a number of experts that the group cannot divide equally."""
+        if experts % self.group:
+            raise InputError(
+                f"[parallel]: field 'experts' is {self.group}, which does not divide the {experts} experts of a layer; "
+                "give a divisor of that"
+            )
 
     def sharded(self, model: LoopedMoEForCausalLM, mesh: DeviceMesh) -> LoopedMoEForCausalLM:
         """Return a meta model with its weights sharded over ``mesh``."""
         from loopscale.train.parallel.expert_parallel import share_experts
         from loopscale.train.parallel.fsdp import shard
 
-        experts = model.config.num_experts
-        if experts % self.group:
-            raise InputError(
-                f"[parallel]: field 'experts' is {self.group}, which does not divide the {experts} experts of a layer; "
-                "give a divisor of that"
-            )
         if self.group > 1:
             share_experts(model, mesh[EXPERTS])
         shard(model, mesh, self.dtype, self.reduce)
