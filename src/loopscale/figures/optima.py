@@ -207,4 +207,4 @@ def draw_isoflop_over_recurrence(table: Table, axes: Any | None = None) -> Any:
     shade_extrapolated(axes, table.records(), "recurrence")
     legend(axes)
     flops = scientific(table.columns["flops"][0])
-    return finish(axes, f"{flops} FLOPs; ★ R* (pass gains ≥ eps), hollow: extrapolated", RECURRENCE, LOSS)
+    return finish(axes, f"{flops} FLOPs; ★ R*; hollow: extrapolated", RECURRENCE, LOSS)

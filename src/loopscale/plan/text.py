@@ -30,8 +30,13 @@ def legend(axes: Iterable[str]) -> str:
     return f"{EXTRAPOLATED} extrapolated: outside the range the law was fitted on ({', '.join(outside)})"
 
 
+def _power(value: float) -> str:
+    """Write a large number as people write compute: 5e21."""
+    return f"{value:.3g}".replace("e+", "e")
+
+
 def _flops(value: float) -> str:
-    return f"{value:.3g} FLOPs"
+    return f"{_power(value)} FLOPs"
 
 
 LIMITS: dict[str, tuple[str, Callable[[float], str]]] = {
@@ -97,8 +102,8 @@ def costs(plan: Plan) -> str:
     cache = f" + {format_bytes(choice.kv_bytes)} of KV cache" if choice.kv_bytes else ""
     limit = "" if budget.memory is None else f" (of {format_bytes(budget.memory)})"
     return (
-        f"{rung_text(choice)}; {weights}{cache}{limit}; {choice.train_flops:.3g} FLOPs of training{_real(plan)}, "
-        f"{choice.inference_flops:.3g} per generated token"
+        f"{rung_text(choice)}; {weights}{cache}{limit}; {_power(choice.train_flops)} FLOPs of training{_real(plan)}, "
+        f"{_power(choice.inference_flops)} per generated token"
     )
 
 
@@ -107,8 +112,8 @@ def _real(plan: Plan) -> str:
     real = plan.real_train_flops
     if real is None:
         return ""
-    supervised = f", {real['supervised']:.3g} with per-loop supervision" if plan.choice.recurrence > 1 else ""
-    return f" by 6ND ({real['flops']:.3g} with output head and attention{supervised})"
+    supervised = f", {_power(real['supervised'])} with per-loop supervision" if plan.choice.recurrence > 1 else ""
+    return f" by 6ND ({_power(real['flops'])} with output head and attention{supervised})"
 
 
 def rung_text(choice: Candidate) -> str:
@@ -192,7 +197,7 @@ def prices(plan: Plan) -> str:
     if plan.unspent_flops:
         assert plan.budget.flops is not None
         share = plan.unspent_flops / plan.budget.flops
-        parts.append(f"{plan.unspent_flops:.3g} FLOPs ({share:.0%} of the compute) stay unspent")
+        parts.append(f"{_power(plan.unspent_flops)} FLOPs ({share:.0%} of the compute) stay unspent")
     return ". ".join(parts)
 
 

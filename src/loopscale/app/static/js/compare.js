@@ -66,8 +66,8 @@ function drawSides(answers) {
         { class: "side", style: `--side: var(--c${k % 7})` },
         make("b", {}, LETTERS[k]),
         side.index === undefined
-          ? make("span", {}, side.name)
-          : make("input", { type: "text", value: side.name, "aria-label": `Name of scenario ${LETTERS[k]}`, onchange: (event) => rename(side.index, event.target.value.trim() || side.name) }),
+          ? make("span", { class: "side-name" }, side.name)
+          : make("input", { type: "text", class: "side-name", value: side.name, "aria-label": `Name of scenario ${LETTERS[k]}`, onchange: (event) => rename(side.index, event.target.value.trim() || side.name) }),
         side.trust ? make("span", { class: "level", "data-level": side.trust.level }, side.trust.level) : null,
         button("open", () => set({ ...side.values, view: "plan", design: "" }), { class: "quiet", "aria-label": `Open scenario ${LETTERS[k]} in the Plan view` }),
         side.index === undefined ? null : button("remove", () => unpin(side.index), { class: "quiet", "aria-label": `Remove scenario ${LETTERS[k]}` }),
