@@ -141,7 +141,7 @@ def test_bad_requests_to_fit_get_one_clear_sentence(capsys, sweep, argv, sentenc
 def test_a_law_file_is_no_plan(capsys, sweep, tmp_path):
     published().save(tmp_path / "law.json")
     said = refused(capsys, "next", str(sweep), "--budget", "1e22", "--for", str(tmp_path / "law.json"))
-    assert "not a plan" in said
+    assert "a 'plan' file is needed here" in said
 
 
 BROKEN_FILES = {
@@ -172,3 +172,54 @@ def test_random_bytes_as_a_sweep_bring_no_traceback(capsys, tmp_path):
         path = tmp_path / f"{case}.csv"
         path.write_bytes(random.bytes(80) if case % 3 == 0 else text.encode())
         refused(capsys, "fit", str(path), "--resample", "none")
+
+
+def test_backtest_prints_its_numbers_and_a_figure(capsys, dense, tmp_path):
+    names = ("--columns", "N=params_B", "--columns", "D=seen", "--columns", "loss=final_loss", "--units", "N=1B")
+    argv = ("backtest", str(dense), *names, "--resamples", "10")
+    numbers = json.loads(run(capsys, *argv, "--json"))
+    assert set(numbers) == {
+        "train_rows", "held_out", "level", "coverage", "mean_abs_relative_error", "median_width", "interval_score",
+    }  # fmt: skip
+    text = run(capsys, *argv, "--keep", "N>=1e8", "--figure", str(tmp_path / "backtest.png"))
+    assert "predictive intervals cover" in text
+    assert (tmp_path / "backtest.png").stat().st_size > 1000
+
+
+def test_a_dense_sweep_compares_outer_laws(capsys, dense):
+    names = ("--columns", "N=params_B", "--columns", "D=seen", "--columns", "loss=final_loss", "--units", "N=1B")
+    rows = list(csv.DictReader(io.StringIO(run(capsys, "compare", str(dense), *names, "--folds", "2", "--csv"))))
+    assert {row["mapping"] for row in rows} >= {"chinchilla", "kaplan"}
+    assert all(float(row["relative_error"]) < 0.1 for row in rows)
+    assert all(row["coverage"] for row in rows)
+
+
+def test_next_on_a_dense_sweep_keeps_to_its_axes_and_ratios(capsys, dense, tmp_path):
+    names = ("--columns", "N=params_B", "--columns", "D=seen", "--columns", "loss=final_loss", "--units", "N=1B")
+    plan = tmp_path / "plan.json"
+    run(capsys, "plan", "--flops", "1e21", "--law", "chinchilla-epoch-2024", "--out", str(plan), "--extrapolate")
+    argv = ("next", str(dense), *names, "--budget", "1e21", "--for", str(plan), "--goal", "predictions", "--json")
+    chosen = json.loads(run(capsys, *argv))
+    assert chosen["unspent"] == pytest.approx(1e21 - chosen["flops"])
+    for row in chosen["runs"]:
+        assert (row["experts"], row["recurrence"]) == (1, 1)
+        assert 2e9 / 3e9 * 0.99 <= row["tokens"] / row["active"] <= 1.5e11 / 1e8 * 1.01
+    table = tmp_path / "candidates.csv"
+    table.write_text("model,N,D,cost\nsmall,2e8,4e9,5e18\nlarge,5e9,1e11,3e21\n")
+    only = json.loads(run(capsys, *argv, "--candidates", str(table)))
+    assert [row["model"] for row in only["runs"]] == ["small"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "sentence"),
+    [
+        (("--fix", "alpha=0.34"), "--fix: alpha is 0.34; exponents are negative here"),
+        (("--columns", "loss=final_los"), "did you mean 'final_loss'"),
+        (("--keep", "Q>3"), "there is no column 'Q'"),
+        (("--tie", "alpha=betta"), "did you mean 'beta'"),
+        ((), "--columns tokens=NAME"),
+    ],
+)
+def test_errors_speak_of_options(capsys, dense, argv, sentence):
+    names = ("--columns", "N=params_B", "--columns", "D=seen", "--columns", "loss=final_loss") if argv else ()
+    assert sentence in refused(capsys, "fit", str(dense), *names, *argv)

@@ -8,7 +8,7 @@ import pytest
 from plain import fit
 
 from design_trials import simulate_design
-from loopscale.architecture import at_width, rung
+from loopscale.architecture import RUNGS, at_width, rung
 from loopscale.errors import InputError
 from loopscale.fit.data.public import simulate_sweep
 from loopscale.fit.diagnose import Noise
@@ -55,7 +55,7 @@ def test_rank_one_updates_end_where_the_whole_matrix_does(small, at_the_optimum)
 
 
 def test_the_first_run_is_the_best_per_flop_of_all(small, at_the_optimum):
-    pool = ladder_candidates(small.observations, rungs=("0.3B", "1.0B"), experts=(1, 8), recurrences=(1, 3))
+    pool = ladder_candidates(small, rungs=("0.3B", "1.0B"), experts=(1, 8), recurrences=(1, 3))
     design = next_runs(small, 1e23, at_the_optimum, candidates=pool, noise=NOISE, most=1)
     bounds = [(term.lower, term.upper) for term in small.law.terms]
     after = [
@@ -92,7 +92,11 @@ def test_most_limits_the_number_of_runs(small, at_the_optimum):
 
 def test_thousands_of_candidates_are_searched(small, at_the_optimum):
     pool = ladder_candidates(
-        small.observations, recurrences=tuple(range(1, 11)), tokens=np.geomspace(1e11, 1e12, 12).tolist()
+        small,
+        rungs=tuple(RUNGS),
+        recurrences=tuple(range(1, 11)),
+        tokens=np.geomspace(1e11, 1e12, 12).tolist(),
+        ratio=(1, 1e5),
     )
     assert len(pool) == 3600
     design = next_runs(small, 1e22, at_the_optimum, candidates=pool)

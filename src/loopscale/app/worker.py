@@ -84,7 +84,7 @@ def next_work(text: str, options: FitOptions, asked: NextRequest, report: Report
         aim.budget(), aim.space(), found.law, eps=aim.eps, rule=aim.rule, extrapolate=True, allow_degenerate=True
     ).to_dict(aim.top)
     target = Target.of_plan(planned, found.observations.counts, Goal(asked.goal))
-    pool = ladder_candidates(found.observations)
+    pool = ladder_candidates(found)
     return next_runs(found, asked.budget, target, candidates=pool, most=asked.most).to_dict()
 
 

@@ -10,7 +10,6 @@ from typing import Any, TypeVar, cast
 
 import click
 
-from loopscale.architecture import RUNG_EXPERTS, RUNGS
 from loopscale.cli import (
     COUNT,
     COUNTS,
@@ -25,13 +24,13 @@ from loopscale.cli import (
     progress_bar,
 )
 from loopscale.errors import InputError, shown
-from loopscale.files import is_file, read_json
+from loopscale.files import is_file
 from loopscale.fit import Observations, Recipe, Scheme, fit
 from loopscale.fit.backtest import DECADES, backtest, rich_table
 from loopscale.fit.compare import compare, differences, table
 from loopscale.fit.data.public import SWEEP_RECURRENCES, simulate_sweep
 from loopscale.laws import MAPPINGS, OUTER_LAWS, Counting, outer_law
-from loopscale.next.candidates import RECURRENCES, Goal, Target, ladder_candidates
+from loopscale.next.candidates import Goal, Target, ladder_candidates, read_candidates
 from loopscale.next.choose import MOST_RUNS, next_runs
 from loopscale.quantities import parse_count
 from loopscale.report import check_report_path
@@ -357,12 +356,15 @@ def save_figure(figure: Any, path: str) -> None:
     show_default=True,
     help="choice: the differences to its rivals. predictions: its losses.",
 )
-@click.option("--rung", "rungs", type=RUNG_LIST, help=f"Rungs to choose runs from.  [default: {','.join(RUNGS)}]")
+@click.option("--rung", "rungs", type=RUNG_LIST, help="Rungs to choose from.  [default: near the data's sizes]")
 @click.option("--experts", type=EXPERTS, help="Expert counts to choose from.")
 @click.option("--recurrence", "recurrences", type=INTEGERS, help="Recurrences to choose from.")
 @click.option(
     "--tokens", type=COUNTS, help="Token counts to choose from.  [default: half the least to twice the most seen]"
 )
+@click.option("--min-ratio", type=COUNT, help="Least tokens per parameter.  [default: the least in the data]")
+@click.option("--max-ratio", type=COUNT, help="Most tokens per parameter.  [default: the most in the data]")
+@click.option("--candidates", type=click.Path(), help="A table of runs to choose from instead, with N, D and cost.")
 @click.option("--most", type=WHOLE, default=MOST_RUNS, show_default=True, help="The most runs to choose.")
 @click.option(
     "--mapping", type=click.Choice(list(MAPPINGS)), help="Recurrence mapping.  [default: what the data call for]"
@@ -385,6 +387,9 @@ def next_command(
     experts: tuple[float, ...] | None,
     recurrences: tuple[int, ...] | None,
     tokens: tuple[float, ...] | None,
+    min_ratio: float | None,
+    max_ratio: float | None,
+    candidates: str | None,
     most: int,
     mapping: str | None,
     resamples: int,
@@ -399,22 +404,16 @@ def next_command(
     loopscale plan --flops 5e21 --memory 3GB --bits int4 --law law.json --out plan.json
     loopscale next runs.csv --budget 1e21 --for plan.json
     """
-    plan = read_json(plan_path)
-    if not isinstance(plan, dict) or plan.get("kind") != "plan":
-        raise InputError(f"{plan_path}: this is not a plan; make one with `loopscale plan … --out {plan_path}`")
     settings = take_procedure(given)
     observations = read_runs(**given)
-    try:
-        target = Target.of_plan(plan, observations.counts, Goal(goal))
-    except InputError as error:
-        raise InputError(f"{plan_path}: {error}") from None
+    target = Target.of_file(plan_path, observations.counts, Goal(goal))
     result = fit(observations, outer=outer, mapping=mapping, resamples=resamples, **settings)
-    pool = ladder_candidates(
-        observations,
-        rungs=rungs or tuple(RUNGS),
-        experts=experts or RUNG_EXPERTS,
-        recurrences=recurrences or RECURRENCES,
-        tokens=tokens,
+    pool = (
+        ladder_candidates(
+            result, rungs=rungs, experts=experts, recurrences=recurrences, tokens=tokens, ratio=(min_ratio, max_ratio)
+        )
+        if candidates is None
+        else read_candidates(candidates)
     )
     chosen = next_runs(result, budget, target, candidates=pool, most=most)
     if as_json:

@@ -1,4 +1,4 @@
-"""Scores of mappings on held-out rows, and the tables that show them."""
+"""Scores of recurrence mappings or outer laws on held-out rows, and the tables that show them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from loopscale.errors import InputError, nearest, shown
 from loopscale.fit.data.read import Observations
 from loopscale.fit.fitting import choose_form, fit
 from loopscale.fit.solver import Progress
-from loopscale.laws import MAPPINGS, Counting, mapping, outer_law
+from loopscale.laws import MAPPINGS, OUTER_LAWS, Counting, mapping, outer_law
 from loopscale.quantities import format_count, parse_count
 from loopscale.tables import Table
 
@@ -39,7 +39,7 @@ _SLICE = re.compile(r"\s*([A-Za-z_]+)\s*(>=|<=|==|=|>|<)\s*(.+?)\s*")
 
 @dataclass(frozen=True)
 class Slice:
-    """The rows of a sweep on one side of a value of R, E, N or D.
+    """The rows of a sweep on one side of a value of R, E, N, D or C (training FLOPs).
 
     N is the active size as the data count it. Where that selects nothing and the runs are rungs of the ladder
     counted without embeddings, N is read as the rungs' names, which count them: ``N=1.0B`` finds the rung of that
@@ -47,7 +47,7 @@ class Slice:
     """
 
     axis: str
-    """R, E, N or D."""
+    """R, E, N, D or C."""
     comparison: str
     value: float
     text: str
@@ -138,42 +138,68 @@ def compare(
     progress: Progress | None = None,
     **procedure: Any,
 ) -> Comparison:
-    """Fit every mapping on the rows outside each slice and score it on the rows inside.
+    """Fit every form on the rows outside each slice and score it on the rows inside.
+
+    Forms are recurrence mappings where the data have loops, and outer laws where they have none.
 
     A run with a row in a slice of R, E or N is held out whole; a slice of D holds out rows. Cross-validation over
     ``folds`` of whole runs comes last; 0 leaves it out. ``procedure`` goes to every fit alike; coefficients that it
     holds or bounds concern the mappings that have them. ``progress`` is called with the number of scores done and the
     total.
     """
-    form = outer or choose_form(observations)[0].name
-    names = tuple(mappings) if mappings else applicable(observations)
-    parts = [Slice.parse(each) if isinstance(each, str) else each for each in slices]
+    forms = _forms(observations, outer, mappings)
+    names = tuple(forms)
+    parts = [Slice.parse(part) if isinstance(part, str) else part for part in slices]
     tasks, notes = _tasks(observations, parts, folds, seed)
-    settings = _settings(form, names, procedure)
+    settings = _settings(forms, procedure)
     scores: list[Score] = []
     for order, (part, masks) in enumerate(tasks.items()):
-        rows_of = []
-        for each in names:
-            rows_of.append(_errors(observations, masks, form, each, part, settings[each]))
+        results = []
+        for name in names:
+            results.append(_errors(observations, masks, forms[name], part, settings[name]))
             if progress is not None:
-                progress(len(scores) + len(rows_of), len(tasks) * len(names))
-        errors = np.stack(rows_of)
+                progress(len(scores) + len(results), len(tasks) * len(names))
+        errors = np.stack([errors for errors, _ in results])
         squares, rows = _by_run(observations, errors)
-        summary = _paired(squares, rows, count, level, np.random.default_rng([seed, order]))
-        sizes = [len(_coefficients(form, each) - set(settings[each].get("fixed", ()))) for each in names]
-        scores += [Score(part, name, size, int(rows.sum()), len(rows), *numbers)
-                   for name, size, numbers in zip(names, sizes, summary, strict=True)]  # fmt: skip
-    return Comparison(observations.source, form, tuple(scores), level, count, notes)
+        paired = _paired(squares, rows, count, level, np.random.default_rng([seed, order]))
+        relative = np.nanmean(np.abs(errors / observations.loss), axis=1).tolist()
+        for k, name in enumerate(names):
+            size = len(_coefficients(forms[name]) - {*settings[name].get("fixed", ()), *settings[name].get("tie", ())})
+            scores.append(
+                Score(part, name, size, int(rows.sum()), len(rows), *paired[k], relative[k], results[k][1])
+            )  # fmt: skip
+    return Comparison(observations.source, _title(forms), tuple(scores), level, count, notes)
+
+
+def _forms(observations: Observations, outer: str | None, mappings: Sequence[str] | None) -> dict[str, tuple[str, str]]:
+    """Return the forms to compare by name: recurrence mappings on looped data, outer laws on data without loops."""
+    if mappings or np.any(observations.points.recurrence > 1):
+        chosen = outer or choose_form(observations)[0].name
+        return {name: (chosen, name) for name in (tuple(mappings) if mappings else applicable(observations))}
+    default = choose_form(observations)[0]
+    if outer is not None:
+        return {name: (name, "none") for name in dict.fromkeys((default.name, outer))}
+    experts = bool(np.any(observations.points.experts > 1))
+    alike = [law.name for law in OUTER_LAWS.values() if law.uses_tokens and law.uses_experts == experts
+             and (not law.uses_unique or observations.points.unique_tokens is not None)]  # fmt: skip
+    return {name: (name, "none") for name in dict.fromkeys((default.name, *alike))}
+
+
+SEVERAL = "several"
+"""The outer law of a comparison that compares outer laws."""
+
+
+def _title(forms: dict[str, tuple[str, str]]) -> str:
+    """Return what the forms have in common: their outer law, or that they have no recurrence."""
+    outers = {outer for outer, _ in forms.values()}
+    return outers.pop() if len(outers) == 1 else SEVERAL
 
 
 def applicable(observations: Observations) -> tuple[str, ...]:
     """Return the mappings that the data can tell apart: those of m need runs of several m."""
     points = observations.points
     if not np.any(points.recurrence > 1):
-        raise InputError(
-            f"{observations.source}: every run has R = 1, so all mappings predict the same; "
-            "add looped runs, or compare outer laws by their fits"
-        )
+        raise InputError(f"{observations.source}: every run has R = 1, so all mappings predict the same")
     sparse = points.total is not None and np.any(points.m < 1)
     return tuple(name for name, each in MAPPINGS.items() if name != "none" and (sparse or not each.needs_ratio))
 
@@ -204,19 +230,30 @@ def _folds(observations: Observations, folds: int, seed: int) -> list[BoolArray]
     return [np.isin(observations.run, runs[order[first::folds]]) for first in range(folds)]
 
 
+COVERAGE_RESAMPLES = 40
+"""Refits behind the coverage of a comparison; only forms with few coefficients are refitted."""
+FEW_COEFFICIENTS = 9
+
+
 def _errors(
-    observations: Observations, masks: Sequence[BoolArray], outer: str, name: str, part: str, procedure: dict[str, Any]
-) -> FloatArray:
-    """Return predicted minus observed loss on the held-out rows; NaN on the others."""
-    errors = np.full(len(observations), np.nan)
+    observations: Observations, masks: Sequence[BoolArray], form: tuple[str, str], part: str, procedure: dict[str, Any]
+) -> tuple[FloatArray, float | None]:
+    """Return predicted minus observed loss on the held-out rows (NaN on the others), and the share that is covered."""
+    errors, inside = np.full(len(observations), np.nan), list[BoolArray]()
+    resamples = COVERAGE_RESAMPLES if len(_coefficients(form)) <= FEW_COEFFICIENTS else 0
     for mask in masks:
         try:
-            law = fit(observations.where(~mask), outer=outer, mapping=name, resamples=0, **procedure).law
+            result = fit(
+                observations.where(~mask), outer=form[0], mapping=form[1], resamples=resamples, **procedure
+            )  # fmt: skip
         except InputError as error:
-            raise InputError(f"without {part}, {name}: {error}") from None
+            raise InputError(f"without {part}, {form[0] if form[1] == 'none' else form[1]}: {error}") from None
         held_out = observations.where(mask)
-        errors[mask] = law(held_out.points) - held_out.loss
-    return errors
+        errors[mask] = result.law(held_out.points) - held_out.loss
+        if resamples:
+            low, high = result.law.predictive_interval(held_out.points)
+            inside.append((low <= held_out.loss) & (held_out.loss <= high))
+    return errors, float(np.mean(np.concatenate(inside))) if inside else None
 
 
 def _by_run(observations: Observations, errors: FloatArray) -> tuple[FloatArray, IntArray]:
@@ -243,29 +280,29 @@ def _paired(
     return list(zip(score, is_best, difference, low, high, worse, strict=True))
 
 
-def _coefficients(outer: str, name: str) -> set[str]:
-    return {term.name for term in outer_law(outer).coefficients + mapping(name).coefficients}
+def _coefficients(form: tuple[str, str]) -> set[str]:
+    return {term.name for term in outer_law(form[0]).coefficients + mapping(form[1]).coefficients}
 
 
-def _settings(outer: str, names: Sequence[str], procedure: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return each mapping's fit options: a held or bounded coefficient concerns the mappings that have it."""
-    known = set().union(*(_coefficients(outer, name) for name in names))
-    given = {option: dict(procedure[option]) for option in ("fixed", "bounds") if option in procedure}
+def _settings(forms: dict[str, tuple[str, str]], procedure: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return each form's fit options: a held, tied or bounded coefficient concerns the forms that have it."""
+    known = set().union(*(_coefficients(form) for form in forms.values()))
+    given = {option: dict(procedure[option]) for option in ("fixed", "bounds", "tie") if option in procedure}
     for option, values in given.items():
-        for each in values:
-            if each not in known:
-                raise InputError(f"{option}: coefficient {shown(each)} is unknown{nearest(each, known)}")
+        for coefficient in values:
+            if coefficient not in known:
+                raise InputError(f"{option}: coefficient {shown(coefficient)} is unknown{nearest(coefficient, known)}")
     return {
         name: procedure
-        | {option: {each: values[each] for each in values if each in _coefficients(outer, name)}
+        | {option: {key: values[key] for key in values if key in _coefficients(form)}
            for option, values in given.items()}
-        for name in names
+        for name, form in forms.items()
     }  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Score:
-    """How well one mapping predicts one held-out slice."""
+    """How well one form predicts one held-out slice."""
 
     slice: str
     mapping: str
@@ -283,6 +320,10 @@ class Score:
     """The difference's interval over resampled held-out runs, both mappings on the same runs; None for a single run."""
     worse: float
     """Share of those resamples in which it is worse than the best."""
+    relative_error: float
+    """Mean absolute error relative to the loss."""
+    coverage: float | None
+    """Share of held-out losses inside 90% predictive intervals; None where they were not computed."""
 
 
 @dataclass(frozen=True)
@@ -331,7 +372,8 @@ class Comparison:
 
 def table(comparison: Comparison) -> RichTable:
     """Return the paper's table: a row for each slice, a column for each mapping, the best marked."""
-    title, legend = f"Held-out RMSE in nats, {comparison.outer} law", "* lowest   ~ not told apart from it"
+    shared = "outer laws without recurrence" if comparison.outer == SEVERAL else f"{comparison.outer} law"
+    title, legend = f"Held-out RMSE in nats, {shared}", "* lowest   ~ not told apart from it"
     grid = RichTable("held out", title=title, caption=legend, title_justify="left", caption_justify="left")
     grid.add_column("rows (runs)", justify="right")
     for name in comparison.mappings:
@@ -348,13 +390,14 @@ def table(comparison: Comparison) -> RichTable:
 def differences(comparison: Comparison) -> RichTable:
     """Return how much worse than the best each mapping is, with its interval."""
     title = f"RMSE above the lowest, over {comparison.count} resamples of the held-out runs"
-    grid = RichTable("held out", "mapping", title=title, title_justify="left")
-    for heading in ("above", f"{comparison.level:.0%} interval", "worse in"):
+    grid = RichTable("held out", "form", title=title, title_justify="left")
+    for heading in ("above", f"{comparison.level:.0%} interval", "worse in", "relative error", "covered"):
         grid.add_column(heading, justify="right")
-    for each in comparison.scores:
-        if not each.best:
-            interval = "one run" if each.low is None else f"{each.low:+.4f} to {each.high:+.4f}"
-            grid.add_row(each.slice, each.mapping, f"{each.difference:+.4f}", interval, f"{each.worse:.0%}")
+    for score in comparison.scores:
+        interval = "one run" if score.low is None else f"{score.low:+.4f} to {score.high:+.4f}"
+        versus = ("lowest", "", "") if score.best else (f"{score.difference:+.4f}", interval, f"{score.worse:.0%}")
+        covered = "" if score.coverage is None else f"{score.coverage:.0%}"
+        grid.add_row(score.slice, score.mapping, *versus, f"{score.relative_error:.2%}", covered)
     return grid
 
 

@@ -329,7 +329,9 @@ def fit(
     result = _result(observations, problem, *by, kind, fixed, bounds, tie, label)
     if resamples:
         result = resample(result, scheme=scheme, count=resamples, seed=seed, workers=workers, progress=progress)
-        result = replace(result, law=replace(result.law, spread=predictive_spread(result, seed)))
+        drawn = f"{resamples} {SCHEMES[result.scheme]}" if result.scheme else ""
+        law = replace(result.law, spread=predictive_spread(result, seed), resampled_by=drawn)
+        result = replace(result, law=law)
     return replace(result, law=replace(result.law, note="; ".join(result.warnings)))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,11 @@ from loopscale.arrays import FloatArray, IntArray
 from loopscale.errors import InputError, shown
 from loopscale.files import Fields
 from loopscale.fit.data.public import stacked
-from loopscale.fit.data.read import Observations
+from loopscale.fit.data.read import Observations, read_columns
+from loopscale.fit.fitting import Fit
 from loopscale.laws import Counting, Points
+from loopscale.plan import Plan
+from loopscale.quantities import count_of, format_count
 
 RECURRENCES = (1, 2, 3, 4, 6, 8)
 TOKEN_LEVELS = 9
@@ -63,22 +67,78 @@ def run_candidates(
 
 
 def ladder_candidates(
-    observations: Observations,
+    fit: Fit,
     *,
-    rungs: Sequence[str] = tuple(RUNGS),
-    experts: Sequence[float] = RUNG_EXPERTS,
-    recurrences: Sequence[int] = RECURRENCES,
+    rungs: Sequence[str] | None = None,
+    experts: Sequence[float] | None = None,
+    recurrences: Sequence[int] | None = None,
     tokens: Sequence[float] | None = None,
+    ratio: tuple[float | None, float | None] = (None, None),
 ) -> RunCandidates:
-    """Return runs on the paper's ladder; tokens range from half the least to twice the most seen, unless given.
+    """Return runs of the paper's ladder and of the models in the data, along the axes that the law has.
 
-    Fewer tokens are cheaper still, but a law need not hold far below what it was fitted on.
+    A law without experts or recurrence learns nothing from other E or R, so those stay at 1. Rungs are those near the
+    sizes of the data, unless named. Tokens range from half the least to twice the most seen, and ``ratio`` limits
+    tokens per parameter: to the range of the data where it is not given. Runs far outside cost little but tell little.
     """
+    data, law = fit.observations, fit.law
+    p = data.points
+    low, high = (float(end) for end in ((p.tokens / p.active).min(), (p.tokens / p.active).max()))
+    limits = (low if ratio[0] is None else ratio[0], high if ratio[1] is None else ratio[1])
+    if not 0 < limits[0] <= limits[1]:
+        raise InputError(f"tokens per parameter from {limits[0]:g} to {limits[1]:g}: the first should be the smaller")
     if tokens is None:
-        seen = observations.points.tokens
-        tokens = np.geomspace(seen.min() / 2, seen.max() * 2, TOKEN_LEVELS).tolist()
-    models = [rung(name, each) for name in rungs for each in experts]
-    return run_candidates(models, recurrences, tokens, observations.counts)
+        tokens = np.geomspace(p.tokens.min() / 2, p.tokens.max() * 2, TOKEN_LEVELS).tolist()
+    E = tuple(experts or RUNG_EXPERTS) if law.outer.uses_experts else (1,)
+    R = tuple(recurrences or RECURRENCES) if law.mapping.loops else (1,)
+    names = rungs or [name for name in RUNGS if p.active.min() / NEAR < rung(name).active < p.active.max() * NEAR]
+    pools = (
+        [run_candidates([rung(name, count) for name in names for count in E], R, tokens, data.counts)] if names else []
+    )
+    if rungs is None and not all(np.isclose(p.active[:, None], [rung(name).active for name in RUNGS], 1e-3).any(1)):
+        pools.append(_seen_models(data, tokens))
+    pool = _joined(pools)
+    share = pool.points.tokens / pool.points.active
+    inside = np.flatnonzero((share >= limits[0] * (1 - 1e-9)) & (share <= limits[1] * (1 + 1e-9)))
+    if not len(inside):
+        raise InputError(f"no candidate has {limits[0]:.3g} to {limits[1]:.3g} tokens per parameter; widen the range")
+    return pool.where(inside)
+
+
+NEAR = 4.0
+"""Rungs up to this factor outside the sizes of the data are candidates."""
+
+
+def _seen_models(data: Observations, tokens: Sequence[float]) -> RunCandidates:
+    """Return the models of the data at every token count."""
+    p = data.points
+    total = p.active / p.m if p.total is not None or np.all(p.experts == 1) else p.active * p.experts
+    models = np.unique(np.column_stack([p.active, p.recurrence, p.experts, p.loop_block, total]), axis=0)
+    rows = np.repeat(models, len(tokens), axis=0)
+    points = Points(rows[:, 0], np.tile(tokens, len(models)), rows[:, 1], rows[:, 2], rows[:, 3], rows[:, 4])
+    return RunCandidates(tuple(format_count(size) for size in rows[:, 0]), points, points.train_flops)
+
+
+def _joined(pools: Sequence[RunCandidates]) -> RunCandidates:
+    names = tuple(name for pool in pools for name in pool.models)
+    return RunCandidates(
+        names, stacked([pool.points for pool in pools]), np.concatenate([pool.flops for pool in pools])
+    )
+
+
+def read_candidates(path: str | Path) -> RunCandidates:
+    """Read runs to choose from: a table with N, D, where they matter E, R, N_loop, N_total, and ``cost`` in FLOPs."""
+    table = read_columns(path)
+    count = len(next(iter(table.values())))
+    # Losses are what these runs would tell; every other column is read as in a sweep.
+    known = {name: cells for name, cells in table.items() if name.strip().lower() not in ("cost", "flops", "loss")}
+    rows = Observations.from_columns({**known, "loss": [1.0] * count}, str(path), Counting.WITHOUT_EMBEDDINGS)
+    if len(rows) != count:
+        raise InputError(f"{path}: some rows repeat another; list each candidate once")
+    cost = next((cells for name, cells in table.items() if name.strip().lower() in ("cost", "flops")), None)
+    flops = rows.points.train_flops if cost is None else np.array([count_of(cell, f"{path}: cost") for cell in cost])
+    names = rows.extra.get("model", rows.extra.get("run", np.array([format_count(N) for N in rows.points.active])))
+    return RunCandidates(tuple(str(name) for name in names), rows.points, flops)
 
 
 _LIMITS = ("serving", "memory", "inference", "compute")
@@ -121,6 +181,15 @@ class Target:
             raise InputError("plan: it lists no rival of its choice; aim at its predictions instead")
         columns = zip(*(each.counted(counts) for each in (choice, *near[:rivals])), strict=True)
         return cls(Points(*(np.array(column) for column in columns)), goal)
+
+    @classmethod
+    def of_file(cls, path: str | Path, counts: Counting, goal: Goal = Goal.CHOICE) -> Target:
+        """Take a plan file."""
+        plan = Plan.load(path)
+        try:
+            return cls.of_plan(plan.to_dict(), counts, goal)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from None
 
     def rows(self, gradient: FloatArray) -> FloatArray:
         """Return the linear forms in the coefficients whose variance is to shrink."""

@@ -70,6 +70,16 @@ class NextRuns:
         """What all runs cost together."""
         return sum(run.flops for run in self.runs)
 
+    @property
+    def unspent(self) -> float:
+        """FLOPs of the budget that no chosen run uses."""
+        return self.budget - self.flops
+
+    @property
+    def below_noise(self) -> bool:
+        """Whether the runs should reduce the standard error by less than the noise of a single run."""
+        return bool(self.before - self.after < np.sqrt(self.noise.new_run))
+
     def table(self) -> Table:
         """Return one row for each run."""
         return Table.from_records([asdict(run) for run in self.runs])
@@ -82,6 +92,8 @@ class NextRuns:
             "goal": self.goal.value,
             "budget": self.budget,
             "flops": self.flops,
+            "unspent": self.unspent,
+            "below_noise": self.below_noise,
             "before": self.before,
             "after": self.after,
             "noise": asdict(self.noise),
@@ -105,7 +117,8 @@ class NextRuns:
         fields = versioned(data, where, "next-runs", SCHEMA)
         noise = fields.object("noise")
         runs = [Fields(run, f"{where}: run {order}") for order, run in enumerate(fields.take("runs", list), 1)]
-        fields.take("flops", float)
+        for derived, kind in (("flops", float), ("unspent", float), ("below_noise", bool)):
+            fields.take(derived, kind, None)
         result = cls(
             runs=tuple(_planned_run(run) for run in runs),
             goal=choice(Goal, fields.take("goal", str), f"{where}: goal"),
@@ -144,7 +157,14 @@ class NextRuns:
         what = "loss differences to the rivals" if self.goal is Goal.CHOICE else "predictions at the target"
         return (
             f"{out.getvalue().rstrip()}\nStandard error of the {what}: {self.before:.5f} now, {self.after:.5f} after "
-            f"{len(self.runs)} runs for {format_count(self.flops)} of {format_count(self.budget)} FLOPs."
+            f"{len(self.runs)} runs for {format_count(self.flops)} of {format_count(self.budget)} FLOPs "
+            f"({format_count(self.unspent)} unspent)."
+            + (
+                f"\nThe expected gain is below the noise of one run ({np.sqrt(self.noise.new_run):.4f} in ln loss): "
+                "these runs may not change the plan."
+                if self.below_noise
+                else ""
+            )
         )
 
 
@@ -177,7 +197,7 @@ def next_runs(
     Averages over the law's resamples where it has them. Every coefficient has a weak prior as wide as its bounds, so
     that what the data leave open is wide but finite. No run is chosen twice; ``most`` limits their number.
     """
-    pool = candidates or ladder_candidates(fit.observations)
+    pool = candidates or ladder_candidates(fit)
     _check(budget, pool)
     pool = pool.where(np.flatnonzero(pool.flops <= budget))
     spread = noise or Noise.of(fit)

@@ -8,12 +8,11 @@ import hashlib
 import inspect
 import io
 import os
-import tempfile
-import urllib.error
-import urllib.request
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
 from itertools import product
 from pathlib import Path
 
@@ -27,7 +26,6 @@ from loopscale.fit.data.read import Observations
 from loopscale.laws import Counting, Points, ScalingLaw, costs, published
 
 FOLDER_VARIABLE = "LOOPSCALE_DATA"
-_LARGEST = 1 << 26
 _PATIENCE = 60.0
 
 
@@ -57,9 +55,7 @@ def fetch(source: PublicFile) -> bytes:
         return _checked(source, cached.read_bytes(), str(cached))
     if source.url is None:
         raise InputError(f"{source.file}: {source.otherwise}; put it in a folder and name that in {FOLDER_VARIABLE}")
-    content = _checked(source, _download(source.url), source.url)
-    _keep(cached, content)
-    return content
+    return _download(source, source.url, cached.parent)
 
 
 def _given(source: PublicFile, path: Path) -> bytes:
@@ -82,29 +78,32 @@ def _checked(source: PublicFile, content: bytes, where: str) -> bytes:
     return content
 
 
-def _download(url: str) -> bytes:
+def _download(source: PublicFile, url: str, folder: Path) -> bytes:
+    """Download the file into ``folder``, where it is kept only if its checksum is right."""
+    pooch = import_module("pooch")  # imports requests, which only a download should cost
+
+    pooch.get_logger().setLevel("ERROR")
     try:
-        with urllib.request.urlopen(url, timeout=_PATIENCE) as answer:
-            content: bytes = answer.read(_LARGEST + 1)
-    except (OSError, ValueError) as error:  # URLError is an OSError
-        reason = error.reason if isinstance(error, urllib.error.URLError) else error
+        path = pooch.retrieve(
+            url, f"sha256:{source.sha256}", fname=source.file, path=folder,
+            downloader=None if not url.startswith("http") else pooch.HTTPDownloader(timeout=_PATIENCE),
+        )  # fmt: skip
+        return Path(path).read_bytes()
+    except ValueError as error:  # pooch's error for another checksum, or for an address it cannot read
+        if "hash" not in str(error):
+            raise _failed(url, error) from None
         raise InputError(
-            f"{url}: download failed: {reason}; fetch it by hand into a folder and name that in {FOLDER_VARIABLE}"
+            f"{url}: SHA-256 differs from that of {source.file} from {source.origin}; the file has changed there"
         ) from None
-    if len(content) > _LARGEST:
-        raise InputError(f"{url}: the answer exceeds {_LARGEST >> 20} MiB, so it cannot be the file")
-    return content
+    except OSError as error:  # errors of requests are OSErrors
+        raise _failed(url, error) from None
 
 
-def _keep(path: Path, content: bytes) -> None:
-    """Write under a temporary name, then rename: another process never sees half a file."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            file.write(content)
-        Path(file.name).replace(path)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error.strerror}") from None
+def _failed(url: str, error: Exception) -> InputError:
+    reason = shown(str(error))
+    return InputError(
+        f"{url}: download failed: {reason}; fetch it by hand into a folder and name that in {FOLDER_VARIABLE}"
+    )
 
 
 TOKENS_PER_STEP = 524_288
@@ -137,13 +136,32 @@ PUBLIC_FILES: dict[str, PublicFile] = {
         otherwise="it is published nowhere as a file: sizes and tokens come from the scaling-law scripts of "
         "kschwethelm/looped_nanochat and losses were read off its paper's figure",
     ),
-}
+    **{
+        name: PublicFile(
+            file=f"real/{name}.csv",
+            origin=origin,
+            licence="as its repository states",
+            sha256=sha256,
+            url=None,
+            otherwise=f"it is a tidy table (run, params, tokens, loss) made from the results in {origin}",
+        )
+        for name, origin, sha256 in (
+            ("datablations", "huggingface/datablations", "47585fac0c0347ff368427746840863f46e44730cda05d06aadeb82d8c56b7c2"),  # noqa: E501
+            ("gemstones-hot", "mcleish7/gemstone-scaling-laws", "687600fdd43bbdb887bad64c5f0519c79e8ee1e757b41a80b452330095557384"),  # noqa: E501
+            ("marin-comma-isoflop", "marin, via Open-Athena/vpnls", "d831dde711a920753b158506746f61e8d3453d8fb1a9ff2d86a1d588e81a3c9e"),  # noqa: E501
+            ("misfitting-isoflop", "the misfitting survey, via Open-Athena/vpnls", "6de22fda3807de2d98a6cf8b902b9bfd2006712aca940d123ad99d2e29c6539a"),  # noqa: E501
+            ("mlf-redpajama-c4val", "mlfoundations/scaling", "290fd32303d63e4f548f8624bf09027e1cb40572b842913cbf52e6fd7e6ce03d"),  # noqa: E501
+            ("olmo-ladder", "allenai/OLMo-ladder", "b2dea2579f41dae7cc9ebe36970f7bc96f07318b8bb50042fb94e53526a9d877"),
+            ("porian-chinchilla-decay", "formll/resolving-scaling-law-discrepancies", "f99f3338205a70c8ad579046a2608e8eec2ddfabc1bdf62a58975694a0c3c92e"),  # noqa: E501
+        )
+    },
+}  # fmt: skip
 
 
 def load_public(name: str, **options: object) -> Observations:
-    """Return a public sweep: ``epoch-chinchilla``, ``clark-routing`` or ``isodepth``.
+    """Return a public sweep by name: one of ``PUBLIC_FILES``.
 
-    Options are those of :func:`epoch_chinchilla`, :func:`clark_routing` and :func:`isodepth`.
+    Options are those of :func:`epoch_chinchilla`, :func:`clark_routing` and :func:`isodepth`; the others take none.
     """
     if name not in _LOADERS:
         raise InputError(
@@ -153,7 +171,7 @@ def load_public(name: str, **options: object) -> Observations:
     known = list(inspect.signature(loader).parameters)
     for option in options:
         if option not in known:
-            raise InputError(f"{name}: option {shown(option)} is unknown; it takes {', '.join(known)}")
+            raise InputError(f"{name}: option {shown(option)} is unknown; it takes {', '.join(known) or 'none'}")
     return loader(**options)
 
 
@@ -251,10 +269,16 @@ def _source(name: str) -> str:
     return f"{name}: {source.origin} ({source.licence})"
 
 
+def _tidy(name: str, /) -> Observations:
+    """Return a sweep whose file is tidy already."""
+    return Observations.from_csv(fetch(PUBLIC_FILES[name]).decode("utf-8"), source=_source(name))
+
+
 _LOADERS: dict[str, Callable[..., Observations]] = {
     "epoch-chinchilla": epoch_chinchilla,
     "clark-routing": clark_routing,
     "isodepth": isodepth,
+    **{name: partial(_tidy, name) for name, source in PUBLIC_FILES.items() if source.file.startswith("real/")},
 }
 
 
