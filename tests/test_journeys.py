@@ -15,5 +15,6 @@ def test_a_journey_stays_within_its_limit(name, tmp_path):
     assert len(files) <= LIMITS[name], files
 
 
+@pytest.mark.slow
 def test_there_are_not_too_many_files():
     assert source_files() <= MOST_FILES
