@@ -9,6 +9,7 @@ import pytest
 
 from loopscale.cli import VERBS
 from loopscale.errors import EXTRAS
+from loopscale.laws import published
 from wheels import build_wheel
 
 PACKAGES = sorted({package for packages in EXTRAS.values() for package in packages})
@@ -51,6 +52,7 @@ WORKS = {
     "count": ["count", "--rung", "0.3B"],
     "laws": ["laws"],
     "schema": ["schema"],
+    "verify": ["verify", "law.json"],
 }
 """A call of each command that needs the core alone."""
 
@@ -72,6 +74,7 @@ def write_inputs(folder: Path) -> None:
     (folder / "sweep.toml").write_text('[sweep]\nname = "x"\n[sizes.a]\nwidth = 32\n[grid]\ntokens = ["1k"]\n')
     (folder / "text.txt").write_text("text")
     (folder / "model").mkdir()
+    published().save(folder / "law.json")
 
 
 def check(results: list[tuple[list[str], object, str, str]]) -> None:

@@ -24,6 +24,8 @@ _WORDS = {
     list: "a list",
 }
 _MISSING = object()
+CHECKSUM, SEAL = "checksum", "checksums.json"
+"""The field of a JSON file with the checksum of its other fields, and the file with the checksums of a folder."""
 LARGEST_NUMBER = 10**300
 """Whole numbers of a file beyond this may overflow a float, even in the test whether they do."""
 
@@ -104,7 +106,7 @@ def read_json(path: str | Path) -> object:
     """Read a JSON file; anything that is not one gives a sentence that names the file."""
     text = _read_text(path, "JSON")
     try:
-        return json.loads(text)
+        return without_checksum(json.loads(text), str(path))
     except json.JSONDecodeError as error:
         raise InputError(f"{path}: not JSON: {error.msg} at line {error.lineno}") from None
     except RecursionError:
@@ -138,7 +140,7 @@ def _read_text(path: str | Path, kind: str) -> str:
 
 def check_version(data: object, where: str, kind: str, version: int) -> dict[str, Any]:
     """Return the other fields of a file of ours, once its kind and schema version are known to be readable."""
-    fields = Fields(data, where)
+    fields = Fields(without_checksum(data, where), where)
     stated = fields.take("kind", str)
     if stated != kind:
         raise InputError(f"{where}: this is a {shown(stated)} file; a {kind!r} file is needed here")
@@ -232,5 +234,48 @@ def finite(data: Any) -> Any:
 
 
 def write_json(path: str | Path, data: object) -> None:
-    """Write ``data`` as indented JSON, whole or not at all."""
+    """Write ``data`` as indented JSON, completely or not at all; an object gets a checksum of its content."""
+    if isinstance(data, dict):
+        data = {**data, CHECKSUM: content_checksum(data)}
     write_text(path, json.dumps(data, indent=1, allow_nan=False) + "\n")
+
+
+def content_checksum(data: dict[str, Any]) -> str:
+    """Return the SHA-256 of an object's fields and values, whatever their order and layout in a file."""
+    content = {key: value for key, value in data.items() if key != CHECKSUM}
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), default=str)
+    return "sha256:" + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def without_checksum(data: object, where: str) -> object:
+    """Return an object without its checksum; one whose content is not what was written is refused."""
+    if not isinstance(data, dict) or CHECKSUM not in data:
+        return data
+    if data[CHECKSUM] != content_checksum(data):
+        raise InputError(
+            f"{where}: its content is not what was written (the checksum differs): the file is damaged or edited; "
+            f"if you edited it, remove its field {CHECKSUM!r}"
+        )
+    return {key: value for key, value in data.items() if key != CHECKSUM}
+
+
+def seal_folder(folder: Path) -> None:
+    """Write the checksums of all files of a folder into it, so that later damage is found."""
+    sums = {file.name: checksum(file) for file in sorted(folder.iterdir()) if file.is_file() and file.name != SEAL}
+    write_json(folder / SEAL, {"kind": "checksums", "schema": 1, "files": sums})
+
+
+def check_seal(folder: Path) -> bool:
+    """Compare a folder with the checksums in it; False where it has none. A changed or missing file is refused."""
+    if not (folder / SEAL).is_file():
+        return False
+    fields = versioned(read_json(folder / SEAL), str(folder / SEAL), "checksums", 1)
+    for name, expected in fields.take("files", dict).items():
+        file = folder / name
+        if Path(name).name != name or not file.is_file():
+            raise InputError(f"{file}: the file is missing")
+        if checksum(file) != expected:
+            raise InputError(
+                f"{file}: its content is not what was written: it is damaged or edited; if you edited it, remove {SEAL}"
+            )
+    return True

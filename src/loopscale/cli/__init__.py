@@ -201,6 +201,7 @@ VERBS = {
     "train": "Train a looped MoE from a TOML file, on a laptop or under torchrun; stopped runs resume.",
     "presets": "The training recipes that a file can name, with their values.",
     "sweep": "Train a grid of runs on this machine, Ray or SLURM, and export their losses for `fit`.",
+    "verify": "Check a run, sweep, token store, law or results for damage.",
     "app": "Start the explorer: plan and fit in the browser.",
     "generate": "Continue a prompt with a looped model at several recurrences, side by side.",
     "routing": "Measure the expert-path diversity Psi of a checkpoint over a text file.",

@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 from transformers.utils import logging
 
 from loopscale.errors import InputError, shown
-from loopscale.files import read_json
+from loopscale.files import check_seal, read_json
 from loopscale.model.config import LoopedMoEConfig
 from loopscale.model.modeling import LoopedMoEForCausalLM
 
@@ -33,6 +33,7 @@ def load_model(checkpoint: str | Path, dtype: torch.dtype | None = None) -> Loop
             f"{checkpoint}: its model_type is {kind!r}; a {LoopedMoEConfig.model_type!r} model is needed here"
         )
     _check_config(config, where)
+    check_seal(where)
     with quiet(), _one_sentence(checkpoint):
         _check_weights(where)
         model: LoopedMoEForCausalLM = LoopedMoEForCausalLM.from_pretrained(

@@ -18,7 +18,7 @@ from loopscale.laws import Counting, Points
 from loopscale.sweep.cost import Cost, as_measured, check_cells, count, count_without_tokens, open_tokens
 from loopscale.sweep.database import FILE, set_aside
 from loopscale.sweep.spec import Run, Sweep, read_sweep
-from loopscale.sweep.store import RunState, Store, run_folder
+from loopscale.sweep.store import RunState, Store, parsed, run_folder
 from loopscale.sweep.worker import executed_steps
 from loopscale.tables import Table
 from loopscale.train.config import TrainConfig
@@ -41,7 +41,7 @@ def update(store: Store, sweep: Sweep, costs: Mapping[str, float]) -> None:
                 _insert(store, run)
             else:
                 difference = _difference(
-                    TrainConfig.from_dict(json.loads(stored[run.key])).to_dict(), run.config.to_dict()
+                    TrainConfig.from_dict(parsed(stored[run.key])).to_dict(), run.config.to_dict()
                 )
                 if difference:
                     _replace_config(store, sweep, run, before.get(run.key), difference)

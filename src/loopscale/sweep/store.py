@@ -16,7 +16,8 @@ from typing import Any
 
 import psutil
 
-from loopscale.sweep.database import Database
+from loopscale.errors import StorageError, shown
+from loopscale.sweep.database import FILE, Database
 
 LEASE = 60.0
 """Seconds without a new heartbeat, as this machine counts them, after which a worker of another machine is lost."""
@@ -261,7 +262,7 @@ class Store:
     def observations(self) -> Iterator[tuple[str, int, float, dict[str, Any]]]:
         """Yield run, tokens, loss and the other facts of each observation."""
         for row in self._db.rows("SELECT * FROM observations ORDER BY run, tokens"):
-            yield row["run"], row["tokens"], row["loss"], json.loads(row["facts"])
+            yield row["run"], row["tokens"], row["loss"], parsed(row["facts"])
 
     def events(self) -> list[tuple[float, str, str, str]]:
         """Return what happened to the runs, in order."""
@@ -299,7 +300,7 @@ class Store:
     def _claimed(self, row: sqlite3.Row, claim_id: str) -> Claim:
         key = row["key"]
         return Claim(
-            key, claim_id, json.loads(row["config"]), _points(row), frozenset(self._done(key)), json.loads(row["cell"])
+            key, claim_id, parsed(row["config"]), _points(row), frozenset(self._done(key)), parsed(row["cell"])
         )
 
     def _points(self, key: str) -> dict[int, float]:
@@ -330,8 +331,22 @@ class Store:
         self._db.execute("INSERT INTO events VALUES (?, ?, ?, ?)", (time.time(), key, what, f"{me.machine}:{me.pid}"))
 
 
+def parsed(text: str) -> dict[str, Any]:
+    """Return the JSON object in a field of the database; damage becomes one sentence."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise StorageError(
+            f"{FILE}: the database is damaged ({shown(text)} is not a JSON object); "
+            "`loopscale sweep rebuild SWEEP.toml` restores it from the results of the runs"
+        )
+    return value
+
+
 def _points(row: sqlite3.Row) -> dict[int, float]:
-    return {int(trained): requested for trained, requested in json.loads(row["points"]).items()}
+    return {int(trained): requested for trained, requested in parsed(row["points"]).items()}
 
 
 def _resources(row: sqlite3.Row) -> Resources:

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from loopscale.errors import DivergenceError, InputError
-from loopscale.files import write_json
+from loopscale.files import seal_folder, write_json
 from loopscale.model import LoopedMoEConfig, LoopedMoEForCausalLM
 from loopscale.model.balancing import load_ratio
 from loopscale.model.forward import Trace
@@ -117,6 +117,7 @@ def save_model(target: Path, config: LoopedMoEConfig, tensors: dict[str, Tensor]
         model.load_state_dict({name: tensor.cpu() for name, tensor in tensors.items()})
         model.save_pretrained(str(temporary))
         store.tokenizer().save_pretrained(str(temporary))
+        seal_folder(temporary)
         shutil.rmtree(target, ignore_errors=True)
         temporary.rename(target)
 

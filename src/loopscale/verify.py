@@ -1,0 +1,262 @@
+"""Check what loopscale wrote, from end to end: checksums, schema, provenance and values that are not finite.
+
+:func:`verify` takes a file (law, fit, plan, results, table of runs) or a folder (run, sweep, token store, model,
+results). It yields one :class:`Check` for each thing checked, and for each thing that could not be checked.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from loopscale.errors import InputError, LoopscaleError
+from loopscale.files import CHECKSUM, SEAL, check_seal, read_json
+
+METRICS_FIELDS = ("loss", "step", "tokens")
+
+
+class Outcome(Enum):
+    """What a check showed."""
+
+    GOOD = "ok"
+    BAD = "damaged"
+    UNKNOWN = "not checked"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was checked, or could not be."""
+
+    what: str
+    outcome: Outcome
+    detail: str = ""
+
+
+def verify(path: str | Path) -> Iterator[Check]:
+    """Yield the checks of a file or folder; what it is follows from its content."""
+    where = Path(path)
+    if not where.exists():
+        raise InputError(f"{path}: no such file or folder")
+    if where.is_file():
+        yield from _file(where)
+        return
+    kinds = [check for name, check in FOLDERS.items() if any(where.glob(name))]
+    if not kinds:
+        names = ", ".join(FOLDERS)
+        raise InputError(
+            f"{path}: not a run, sweep, token store, model or results of loopscale; none of {names} is there"
+        )
+    for check in kinds:
+        yield from check(where)
+
+
+def _tried(what: str, action: Callable[[], Any], detail: str = "") -> Check:
+    """Run one check; an error of ours is its finding."""
+    try:
+        text = action()
+    except LoopscaleError as error:
+        return Check(what, Outcome.BAD, str(error))
+    return Check(what, Outcome.GOOD, text if isinstance(text, str) else detail)
+
+
+def _file(path: Path) -> Iterator[Check]:
+    if path.suffix != ".json":
+        yield _table(path)
+        yield Check(path.name, Outcome.UNKNOWN, "tables carry no checksum: a changed digit cannot be found")
+        return
+    yield _json(path, _load)
+
+
+def _json(path: Path, read: Callable[[Path], Any]) -> Check:
+    """Check a JSON file of ours: its checksum, its schema, and that its numbers are finite."""
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return _tried(path.name, lambda: read_json(path))
+    sealed = isinstance(raw, dict) and CHECKSUM in raw
+
+    def check() -> str:
+        read(path)
+        _refuse_nonfinite(raw, path)
+        return "checksum, schema and values"
+
+    found = _tried(path.name, check)
+    if found.outcome is Outcome.GOOD and not sealed:
+        reason = "schema and values are right; it has no checksum (edited, or written by 0.1)"
+        return Check(path.name, Outcome.UNKNOWN, reason)
+    return found
+
+
+def _load(path: Path) -> Any:
+    from loopscale.loading import load
+
+    return load(path)
+
+
+def _refuse_nonfinite(value: Any, path: Path) -> None:
+    """Refuse NaN and infinities, which strict JSON does not have and Python reads all the same."""
+    if isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            _refuse_nonfinite(item, path)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise InputError(f"{path}: it holds a number that is not finite")
+
+
+def _table(path: Path) -> Check:
+    from loopscale.fit import Observations
+
+    def check() -> str:
+        observations = Observations.read(path)
+        return f"{len(observations)} losses of {len(observations.runs)} runs, all finite"
+
+    return _tried(path.name, check)
+
+
+def _run(folder: Path) -> Iterator[Check]:
+    from loopscale.errors import check_extra
+
+    check_extra("train", "checking a run")
+    from loopscale.train.run_dir import read_summary, stored_config
+
+    yield _json(folder / "run.json", lambda _: stored_config(folder))
+    if (folder / "summary.json").is_file():
+        yield _json(folder / "summary.json", lambda _: _check_summary(read_summary(folder), folder))
+    else:
+        yield Check("summary.json", Outcome.UNKNOWN, "the run is not finished")
+    if (folder / "metrics.jsonl").is_file():
+        yield _tried("metrics.jsonl", lambda: _metrics(folder / "metrics.jsonl"))
+    yield from _checkpoints(folder)
+    if (folder / "model").is_dir():
+        yield from _model(folder / "model")
+
+
+def _check_summary(summary: dict[str, Any] | None, folder: Path) -> None:
+    loss = (summary or {}).get("validation_loss")
+    if isinstance(loss, bool) or not isinstance(loss, int | float) or not math.isfinite(loss):
+        raise InputError(f"{folder / 'summary.json'}: validation_loss is {loss!r}; it should be a finite number")
+
+
+def _metrics(path: Path) -> str:
+    """Check that every line is an object whose steps rise; the last line may be incomplete after a kill."""
+    lines = path.read_bytes().split(b"\n")
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            if number == len(lines):
+                return "the last line is incomplete, as after a kill; a resumed run repairs it"
+            raise InputError(f"{path}: line {number} is not JSON") from None
+        if not isinstance(row, dict) or not isinstance(row.get("step"), int):
+            raise InputError(f"{path}: line {number} has no step")
+    return f"{sum(1 for line in lines if line.strip())} rows; they carry no checksum and are not used by fits"
+
+
+def _checkpoints(folder: Path) -> Iterator[Check]:
+    from loopscale.train import checkpoints
+
+    found = sorted(path for path in (folder / "checkpoints").glob("step-*") if path.is_dir())
+    for path in found:
+        yield _tried(f"checkpoints/{path.name}", lambda path=path: checkpoints.verify(path) and "checksums")  # type: ignore[misc]
+    if not found:
+        yield Check("checkpoints", Outcome.UNKNOWN, "there is none")
+
+
+def _model(folder: Path) -> Iterator[Check]:
+    def check() -> str:
+        if not check_seal(folder):
+            raise LookupError
+        return "checksums of all files"
+
+    try:
+        yield _tried(f"{folder.name}: files", check)
+    except LookupError:
+        yield Check(f"{folder.name}: files", Outcome.UNKNOWN, f"it has no {SEAL} (written by 0.1, or not by a run)")
+    yield _tried(f"{folder.name}: weights", lambda: _finite_weights(folder))
+
+
+def _finite_weights(folder: Path) -> str:
+    """Read every tensor and refuse values that are not finite."""
+    from loopscale.errors import require
+
+    safetensors, torch = require("safetensors", "train", "checking weights"), require("torch", "train")
+    count = 0
+    for file in sorted(folder.glob("*.safetensors")):
+        try:
+            with safetensors.safe_open(str(file), framework="pt") as tensors:
+                for name in tensors.keys():  # noqa: SIM118 - not a dict
+                    count += 1
+                    if not bool(torch.isfinite(tensors.get_tensor(name)).all()):
+                        raise InputError(f"{file}: {name} holds values that are not finite")
+        except LoopscaleError:
+            raise
+        except Exception as error:  # safetensors has errors of its own for every kind of damage
+            raise InputError(f"{file}: not readable as safetensors: {error}") from None
+    return f"{count} tensors, all finite"
+
+
+def _tokens(folder: Path) -> Iterator[Check]:
+    from loopscale.errors import check_extra
+
+    check_extra("train", "checking tokens")
+    from loopscale.train.data.token_store import TokenStore
+
+    def check() -> str:
+        store = TokenStore.open(folder)
+        store.verify()
+        return f"{sum(store.tokens.values()):,} tokens, checksums of every shard"
+
+    yield _tried("tokens", check)
+
+
+def _sweep(folder: Path) -> Iterator[Check]:
+    from loopscale.errors import check_extra
+
+    check_extra("train", "checking a sweep")
+    from loopscale.sweep.store import Store, run_folder
+
+    def check() -> str:
+        with Store(folder) as store:
+            state = store.database().row("PRAGMA integrity_check")
+            if state is None or state[0] != "ok":
+                raise InputError(f"{folder}: the database is damaged: {state and state[0]}")
+            rows = list(store.observations())
+        compared = sum(_observation(run_folder(folder, run), *row) for run, *row in rows)
+        return f"{len(rows)} observations; {compared} compared with the summaries of their runs"
+
+    yield _tried("sweep.sqlite", check)
+
+
+def _observation(run: Path, tokens: int, loss: float, facts: dict[str, Any]) -> bool:
+    """Check one observation against itself and the summary that its run left; False where there is none."""
+    if not math.isfinite(loss) or facts.get("validation_loss") != loss or facts.get("tokens") != tokens:
+        raise InputError(f"{run}: the database's loss {loss!r} at {tokens} tokens contradicts its own facts")
+    path = run / f"D{tokens}" / "summary.json"
+    if not path.is_file():
+        return False
+    summary = read_json(path)
+    for name, value in summary.items() if isinstance(summary, dict) else ():
+        if name in facts and facts[name] != value:
+            raise InputError(f"{path}: {name} is {value!r} here and {facts[name]!r} in the database")
+    return True
+
+
+def _results(folder: Path) -> Iterator[Check]:
+    for path in sorted(folder.glob("*/*.result.json")):
+        yield _json(path, _load)
+
+
+FOLDERS: dict[str, Callable[[Path], Iterator[Check]]] = {
+    "run.json": _run,
+    "sweep.sqlite": _sweep,
+    "index.json": _tokens,
+    "config.json": _model,
+    "*/*.result.json": _results,
+}
+"""The file by which a folder is known, and what checks such a folder."""

@@ -1,0 +1,115 @@
+"""Flip single bits in files that loopscale reads back: each flip must be found, or change nothing."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import loopscale as ls
+from loopscale.errors import LoopscaleError
+from loopscale.verify import Outcome, verify
+
+Read = Callable[[Path], Any]
+
+
+def flip(path: Path, draw: random.Random) -> int:
+    """Flip one random bit of a file; return where."""
+    content = bytearray(path.read_bytes())
+    position = draw.randrange(len(content) * 8)
+    content[position // 8] ^= 1 << position % 8
+    path.write_bytes(bytes(content))
+    return position
+
+
+def judge(path: Path, read: Read, expected: Any, draw: random.Random) -> str:
+    """Flip a bit of a file, read it, put it back; return found, harmless, SILENT or TRACEBACK."""
+    original = path.read_bytes()
+    flip(path, draw)
+    try:
+        return "harmless" if read(path) == expected else "SILENT"
+    except LoopscaleError:
+        return "found"
+    except Exception as error:
+        return f"TRACEBACK {type(error).__name__}"
+    finally:
+        path.write_bytes(original)
+
+
+def saved(path: Path) -> Any:
+    """Return all numbers of a saved file."""
+    loaded = ls.load(path)
+    return loaded.to_dict()
+
+
+def json_files(folder: Path) -> Iterator[tuple[str, Path, Read]]:
+    """Yield the saved files: their kind, their path, and what reads them."""
+    for name in ("law", "plan", "architecture"):
+        yield name, folder / f"{name}.json", saved
+    yield "fit", folder / "fit.json", lambda path: (ls.load(path).law.to_dict(), repr(ls.load(path)))
+    yield "result", folder / "results" / "a" / "x.result.json", saved
+
+
+def verified(folder: Path) -> Read:
+    """Return what verifies ``folder`` and raises what is damaged; a file that no check covers must be harmless."""
+
+    def read(path: Path) -> Any:
+        for check in verify(folder):
+            if check.outcome is Outcome.BAD:
+                raise LoopscaleError(check.detail)
+        return None
+
+    return read
+
+
+def folder_files(folder: Path) -> Iterator[tuple[str, Path, Read]]:
+    """Yield the files of a run, a token store and a sweep: checkpoints, shards, database and summaries."""
+    run = folder / "run"
+    for path in sorted((run / "checkpoints").glob("step-*/*")):
+        yield "checkpoint", path, verified(run)
+    for path in sorted((run / "model").iterdir()):
+        if path.is_file():
+            yield "model", path, verified(run)
+    for name in ("run.json", "summary.json"):
+        yield "run", run / name, verified(run)
+    for path in sorted((folder / "tokens").iterdir()):
+        if path.is_file():
+            yield "tokens", path, verified(folder / "tokens")
+
+
+def sweep_rows(folder: Path) -> Any:
+    """Return every observation of a sweep, verified."""
+    from loopscale.sweep.store import Store
+
+    for check in verify(folder):
+        if check.outcome is Outcome.BAD:
+            raise LoopscaleError(check.detail)
+    with Store(folder) as store:
+        return list(store.observations())
+
+
+def judge_sweep(folder: Path, scratch: Path, draw: random.Random) -> str:
+    """Flip a bit of a copy of a sweep's database; return the verdict."""
+    expected = sweep_rows(folder)
+    shutil.rmtree(scratch, ignore_errors=True)
+    shutil.copytree(folder, scratch)
+    flip(scratch / "sweep.sqlite", draw)
+    try:
+        return "harmless" if sweep_rows(scratch) == expected else "SILENT"
+    except LoopscaleError:
+        return "found"
+    except Exception as error:
+        return f"TRACEBACK {type(error).__name__}: {error}"
+
+
+def attack(files: list[tuple[str, Path, Read]], trials: int, seed: int = 0) -> Counter[tuple[str, str]]:
+    """Flip bits in the files in turn; count the verdicts by kind of file."""
+    draw, verdicts = random.Random(seed), Counter[tuple[str, str]]()
+    expected = {path: read(path) for _, path, read in files}
+    for trial in range(trials):
+        kind, path, read = files[trial % len(files)]
+        verdicts[kind, judge(path, read, expected[path], draw)] += 1
+    return verdicts
