@@ -11,7 +11,7 @@ export LOOPSCALE_DATA ?= $(realpath $(wildcard ../shared/data))
 # Fits work on small matrices, where more threads are slower.
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: run test test-all test-vllm bench docs pages lint chromium clean
+.PHONY: run test test-all test-vllm bench docs pages attack lint chromium clean
 
 run: $(VENV)/train.stamp
 	@$(BIN)/loopscale demo --out out
@@ -30,6 +30,10 @@ test-all: lint chromium
 test-vllm: .venv-vllm/stamp
 	.venv-vllm/bin/python tests/model/vllm_parity.py
 	.venv-vllm/bin/python tests/evaluate/vllm_agreement.py
+
+# The long form of tests/attack: generated commands and files, bit flips. Prints trials and failures by kind.
+attack: $(VENV)/dev.stamp
+	$(BIN)/python tests/attack/attack.py
 
 bench: $(VENV)/bench.stamp chromium
 	$(BIN)/python benchmarks/run.py

@@ -14,7 +14,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from loopscale.errors import InputError, LoopscaleError
+from loopscale.errors import InputError, LoopscaleError, StorageError
 from loopscale.files import CHECKSUM, SEAL, check_seal, read_json
 
 METRICS_FIELDS = ("loss", "step", "tokens")
@@ -53,6 +53,13 @@ def verify(path: str | Path) -> Iterator[Check]:
         )
     for check in kinds:
         yield from check(where)
+
+
+def refuse_damage(path: str | Path) -> None:
+    """Raise the first damage that :func:`verify` finds."""
+    for check in verify(path):
+        if check.outcome is Outcome.BAD:
+            raise StorageError(f"{path}: {check.what}: {check.detail}")
 
 
 def _tried(what: str, action: Callable[[], Any], detail: str = "") -> Check:
@@ -227,7 +234,7 @@ def _sweep(folder: Path) -> Iterator[Check]:
             if state is None or state[0] != "ok":
                 raise InputError(f"{folder}: the database is damaged: {state and state[0]}")
             rows = list(store.observations())
-        compared = sum(_observation(run_folder(folder, run), *row) for run, *row in rows)
+        compared = sum(_observation(run_folder(folder, run), D, loss, facts) for run, D, loss, facts in rows)
         return f"{len(rows)} observations; {compared} compared with the summaries of their runs"
 
     yield _tried("sweep.sqlite", check)

@@ -504,10 +504,12 @@ def export(file: str, out: str | None, best: bool) -> None:
     from loopscale.sweep.launch import table
     from loopscale.sweep.spec import read_sweep
     from loopscale.sweep.store import Store
+    from loopscale.verify import refuse_damage
 
     sweep = read_sweep(file)
     with Store(sweep.results) as store:
         observations = table(sweep, store, best=best)
+    refuse_damage(sweep.results)  # before anything is written that a law may be fitted to
     if out is None:
         click.echo(observations.csv(), nl=False)
         return
