@@ -10,9 +10,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from loopscale.app.jobs import Jobs
+from conftest import Client
+from loopscale.app.jobs import Job, Jobs
 from loopscale.app.problems import RefusalError
 from loopscale.app.security import Limits
+from loopscale.cli import main
 
 
 def raw(address: str, text: str, more: bytes = b"") -> str:
@@ -106,3 +108,112 @@ def test_a_cancelled_job_leaves_no_process(sweep_csv):
     asyncio.run(story())
     children = subprocess.run(["ps", "--ppid", str(os.getpid()), "-o", "args"], capture_output=True, text=True).stdout
     assert "loopscale.app.worker" not in children
+
+
+def test_other_machines_need_a_token_or_an_explicit_choice(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["app", "--host", "0.0.0.0", "--no-open"])
+    assert stop.value.code == 2
+    assert "--token SECRET, or --insecure" in capsys.readouterr().err
+
+
+def test_a_server_with_a_token_answers_only_those_who_know_it(own_server):
+    address = own_server("--token", "correct-horse").address
+    client = Client(address.partition("/?")[0])
+    assert client.send("/api/laws").status == 401
+    assert client.send("/api/laws?token=wrong-horse").status == 401
+    assert client.send("/api/laws", authorization="Bearer correct-horse").status == 200
+    page = client.send("/?token=correct-horse")
+    assert page.status == 200
+    cookie = page.headers["set-cookie"].partition(";")[0]
+    assert client.send("/api/laws", cookie=cookie).status == 200
+
+
+def test_a_request_head_that_does_not_arrive_ends_the_connection(monkeypatch):
+    class Transport:
+        closed = False
+
+        def close(self) -> None:
+            self.closed = True
+
+        def is_closing(self) -> bool:
+            return self.closed
+
+        def get_extra_info(self, name: str) -> None:
+            return None
+
+        def set_protocol(self, protocol: object) -> None: ...
+
+        def pause_reading(self) -> None: ...
+
+    async def half_open() -> bool:
+        import uvicorn
+        from uvicorn.server import ServerState
+
+        from loopscale.app import security
+
+        monkeypatch.setattr(security, "HEAD_SECONDS", 0.01)
+        config = uvicorn.Config(lambda *_: None)
+        config.load()
+        protocol = security.timed_protocol()(config=config, server_state=ServerState(), app_state={})
+        transport = Transport()
+        protocol.connection_made(transport)
+        protocol.data_received(b"GET / HTTP/1.1\r\nHost: x\r\n")
+        while not transport.closed:
+            await asyncio.sleep(0.01)
+        return transport.closed
+
+    assert asyncio.run(half_open())
+
+
+def ended(job, state: str):
+    job.end(state)
+    return job
+
+
+def test_a_job_that_is_cancelled_or_fails_keeps_no_data():
+    assert ended(Job("fit", {"csv": "x"}), "cancelled").task == {}
+    assert ended(Job("fit", {"csv": "x"}), "failed").task == {}
+    assert ended(Job("fit", {"csv": "x"}), "done").task == {"csv": "x"}
+
+
+def test_jobs_always_end_and_nobody_is_kept_out_by_the_jobs_of_others():
+    async def scenario() -> None:
+        jobs = Jobs(Limits(client_jobs=2, abandoned_seconds=0.0, workers=1, waiting=1), lambda job: None)
+
+        async def broken(job: Job) -> None:
+            raise RuntimeError("unexpected")
+
+        jobs._work = broken
+        job = jobs.start("fit", {"csv": "x"}, "a")
+        assert job.running is not None
+        await job.running
+        assert (job.state, job.task) == ("failed", {})
+
+        async def endless(job: Job) -> None:
+            await asyncio.Event().wait()
+
+        jobs._work = endless
+        abandoned = [jobs.start("fit", {}, "a") for _ in range(5)]  # each stops the one before, which nobody asks for
+        assert [job.state for job in abandoned[:-1]] == ["cancelled"] * 4
+        await jobs.close()
+
+    asyncio.run(scenario())
+
+
+def test_one_client_has_a_quota_of_jobs():
+    async def scenario() -> None:
+        jobs = Jobs(Limits(client_jobs=2), lambda job: None)
+
+        async def endless(job: Job) -> None:
+            await asyncio.Event().wait()
+
+        jobs._work = endless
+        for _ in range(2):
+            jobs.start("fit", {}, "a")
+        with pytest.raises(RefusalError, match="of your jobs"):
+            jobs.start("fit", {}, "a")
+        jobs.start("fit", {}, "b")
+        await jobs.close()
+
+    asyncio.run(scenario())

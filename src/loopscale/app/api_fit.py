@@ -69,7 +69,8 @@ def fit_routes(jobs: Jobs, limits: Limits) -> APIRouter:
         content = await request.body()
         text = csv_text(content, options.name, request.headers.get("content-type", ""))
         await run_in_threadpool(_check, text, options, limits)
-        return _started(jobs.start("fit", {"csv": text, "options": options.model_dump()}))
+        task = {"csv": text, "options": options.model_dump()}
+        return _started(jobs.start("fit", task, _client(request)))
 
     @api.post("/preview", response_model=schemas.Preview, responses=documented(415, 422), openapi_extra=CSV_BODY)
     async def preview_csv(request: Request, options: Annotated[PreviewOptions, Query()]) -> JSONResponse:
@@ -83,14 +84,14 @@ def fit_routes(jobs: Jobs, limits: Limits) -> APIRouter:
         return Response(TEMPLATE, media_type="text/csv")
 
     @api.post("/fits/{id}/compare", status_code=202, response_model=schemas.Job, responses=documented(404, 422, 429))
-    async def start_comparison(id: JobId, asked: CompareRequest) -> JSONResponse:  # noqa: A002
+    async def start_comparison(request: Request, id: JobId, asked: CompareRequest) -> JSONResponse:  # noqa: A002
         """Compare recurrence mappings on held-out rows of a fitted sweep."""
-        return _started(jobs.start("comparison", {**_sweep(jobs, id), "asked": asked.model_dump()}))
+        return _started(jobs.start("comparison", {**_sweep(jobs, id), "asked": asked.model_dump()}, _client(request)))
 
     @api.post("/fits/{id}/next", status_code=202, response_model=schemas.Job, responses=documented(404, 422, 429))
-    async def start_next(id: JobId, asked: NextRequest) -> JSONResponse:  # noqa: A002
+    async def start_next(request: Request, id: JobId, asked: NextRequest) -> JSONResponse:  # noqa: A002
         """Choose the runs that would reduce the uncertainty of a plan most when added to a fitted sweep."""
-        return _started(jobs.start("design", {**_sweep(jobs, id), "asked": asked.model_dump()}))
+        return _started(jobs.start("design", {**_sweep(jobs, id), "asked": asked.model_dump()}, _client(request)))
 
     @api.get("/jobs/{id}", response_model=schemas.Job, responses=documented(404, 422))
     async def get_job(id: JobId) -> JSONResponse:  # noqa: A002
@@ -199,7 +200,14 @@ def _sweep(jobs: Jobs, identity: str) -> dict[str, Any]:
     job = jobs.find(identity)
     if job.kind != "fit":
         raise InputError(f"job {identity!r} is a {job.kind}; give the id of a fit")
+    if "csv" not in job.task:
+        raise RefusalError(404, "the data of this fit are no longer kept; send them again")
     return {name: job.task[name] for name in ("csv", "options")}
+
+
+def _client(request: Request) -> str:
+    """Return whom a request comes from."""
+    return request.client.host if request.client is not None else ""
 
 
 def _started(job: Job) -> JSONResponse:

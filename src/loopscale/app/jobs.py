@@ -6,9 +6,11 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import logging
 import os
 import secrets
 import sys
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -108,6 +110,9 @@ class Job:
     error: str | None = None
     result: dict[str, Any] | None = field(default=None, repr=False)
     running: asyncio.Task[None] | None = field(default=None, repr=False)
+    client: str = ""
+    asked_at: float = field(default_factory=time.monotonic)
+    """When a client last asked for it; nobody waits for a job that is not asked for."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return what clients see."""
@@ -118,6 +123,8 @@ class Job:
         """Record how it ended, unless it has ended already."""
         if self.state in OPEN:
             self.state, self.error = state, error
+            if state != "done":
+                self.task = {}  # the data of a finished fit are used by comparisons; others are of no more use
 
 
 class Jobs:
@@ -130,12 +137,16 @@ class Jobs:
         self._jobs: dict[str, Job] = {}
         self._slots = asyncio.Semaphore(limits.workers)
 
-    def start(self, kind: str, task: dict[str, Any]) -> Job:
-        """Start a job, or refuse it if too many are waiting."""
-        unfinished = sum(job.state in OPEN for job in self._jobs.values())
-        if unfinished >= self._limits.workers + self._limits.waiting:
-            raise RefusalError(429, f"{unfinished} jobs are under way or waiting; try again when some are done")
-        job = Job(kind, {"kind": kind, **task})
+    def start(self, kind: str, task: dict[str, Any], client: str = "") -> Job:
+        """Start a job of a client, or refuse it if too many are waiting."""
+        self._stop_abandoned()
+        unfinished = [job for job in self._jobs.values() if job.state in OPEN]
+        own = sum(job.client == client for job in unfinished)
+        if own >= self._limits.client_jobs:
+            raise RefusalError(429, f"{own} of your jobs are under way or waiting; wait for some, or cancel them")
+        if len(unfinished) >= self._limits.workers + self._limits.waiting:
+            raise RefusalError(429, f"{len(unfinished)} jobs are under way or waiting; try again when some are done")
+        job = Job(kind, {"kind": kind, **task}, client=client)
         self._jobs[job.id] = job
         self._forget()
         job.running = asyncio.create_task(self._run(job))
@@ -147,7 +158,17 @@ class Jobs:
             raise RefusalError(
                 404, "there is no such job; the server keeps the latest ones only, so send the data again"
             )
+        self._jobs[identity].asked_at = time.monotonic()
         return self._jobs[identity]
+
+    def _stop_abandoned(self) -> None:
+        """Stop jobs that no client has asked for in a while; their clients are gone."""
+        oldest = time.monotonic() - self._limits.abandoned_seconds
+        for job in self._jobs.values():
+            if job.state in OPEN and job.asked_at < oldest:
+                job.end("cancelled", "stopped, because nobody asked for it")
+                if job.running is not None:
+                    job.running.cancel()
 
     def cancel(self, identity: str) -> Job:
         """Stop a job; one that has ended stays as it is."""
@@ -172,6 +193,9 @@ class Jobs:
                     await self._work(job)
             except TimeoutError:
                 job.end("failed", f"it took longer than {self._limits.job_seconds:g} seconds and was stopped")
+            except Exception:
+                logging.getLogger("uvicorn.error").exception("job %s failed", job.id)
+                job.end("failed", "the job stopped unexpectedly; see the server's log")
 
     async def _work(self, job: Job) -> None:
         process = await _worker()
@@ -202,6 +226,11 @@ class Jobs:
         ended = [name for name, job in self._jobs.items() if job.state not in OPEN]
         for name in ended[: max(len(self._jobs) - self._limits.jobs, 0)]:
             del self._jobs[name]
+        kept = 0
+        for job in reversed(self._jobs.values()):
+            kept += len(job.task.get("csv", ""))
+            if job.state not in OPEN and kept > self._limits.kept_bytes:
+                job.task = {}
 
 
 async def _worker() -> asyncio.subprocess.Process:

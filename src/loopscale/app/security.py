@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from hmac import compare_digest
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -36,12 +37,19 @@ class Limits:
     """Jobs that run at the same time."""
     waiting: int = 16
     """Jobs that may wait for a free worker."""
+    client_jobs: int = 8
+    """Unfinished jobs of one client."""
+    abandoned_seconds: float = 60.0
+    """A job that its client has not asked for in so long may be stopped when another one starts."""
+    kept_bytes: int = 64_000_000
+    """Data of finished fits that are kept for comparisons, the latest ones."""
     jobs: int = 64
     """Finished jobs that are remembered, the latest ones."""
     laws: int = 64
     """Laws of clients that are remembered."""
 
 
+COOKIE = "loopscale-token"
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 DRAINED = 16
 """How many times the largest request is taken from a client before the connection ends."""
@@ -67,8 +75,10 @@ def is_loopback(host: str) -> bool:
 class Guard:
     """Refuses foreign hosts and origins, and requests that are too large or too slow."""
 
-    def __init__(self, app: ASGIApp, hosts: Iterable[str], limits: Limits) -> None:
+    def __init__(self, app: ASGIApp, hosts: Iterable[str], limits: Limits, token: str | None = None) -> None:
         self.app = app
+        self.token = token
+        """What a client must know: as a bearer token, a cookie, or ?token= of the page's address."""
         self.hosts = {host.lower() for host in hosts}
         self.limits = limits
 
@@ -80,6 +90,13 @@ class Guard:
         if (problem := self._foreign(scope)) is not None:
             await refused(403, problem)(scope, receive, _with_headers(send))
             return
+        if self.token is not None:
+            if not self._knows_token(scope):
+                problem = "this server needs its token: open the address that `loopscale app` printed"
+                await refused(401, problem)(scope, receive, _with_headers(send))
+                return
+            cookie = f"{COOKIE}={self.token}; HttpOnly; SameSite=Strict; Path=/"
+            send = _with_headers(send, {"set-cookie": cookie})
         try:
             body = await self._body(receive)
         except _TooLargeError:
@@ -100,6 +117,18 @@ class Guard:
         if origin is not None and (_host(origin) not in self.hosts or urlsplit(origin).netloc != headers["host"]):
             return f"origin {origin[:60]!r} may not use this server"
         return None
+
+    def _knows_token(self, scope: Scope) -> bool:
+        """Tell whether a request carries the token; comparisons take equal time for every guess."""
+        assert self.token is not None
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        cookies = dict(part.strip().partition("=")[::2] for part in headers.get("cookie", "").split(";"))
+        guesses = (
+            headers.get("authorization", "").removeprefix("Bearer "),
+            cookies.get(COOKIE, ""),
+            *parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", []),
+        )
+        return any(compare_digest(guess.encode(), self.token.encode()) for guess in guesses)
 
     async def _body(self, receive: Receive) -> bytes:
         """Read the whole request; one that is too large is not kept."""
@@ -141,8 +170,8 @@ def _host(address: str) -> str:
         return ""
 
 
-def _with_headers(send: Send) -> Send:
-    extra = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+def _with_headers(send: Send, headers: Mapping[str, str] = HEADERS) -> Send:
+    extra = [(name.encode(), value.encode()) for name, value in headers.items()]
 
     async def wrapped(message: Any) -> None:
         if message["type"] == "http.response.start":
@@ -150,3 +179,42 @@ def _with_headers(send: Send) -> Send:
         await send(message)
 
     return wrapped
+
+
+HEAD_SECONDS = 20.0
+"""The longest time that a client may take to send the head of a request."""
+
+
+def timed_protocol() -> type[Any]:
+    """Return uvicorn's HTTP protocol, closing connections whose request head does not arrive in time."""
+    import h11
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    class TimedProtocol(H11Protocol):
+        """Waits for each request head for a limited time."""
+
+        _timer: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self._watch()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            self._watch()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            if self._timer is not None:
+                self._timer.cancel()
+            super().connection_lost(exc)
+
+        def _watch(self) -> None:
+            """Run the timer while a head is under way, and only then; it is not restarted by single bytes."""
+            waits = self.conn.their_state is h11.IDLE
+            if not waits and self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            elif waits and self._timer is None:
+                self._timer = self.loop.call_later(HEAD_SECONDS, self.transport.close)
+
+    return TimedProtocol

@@ -24,9 +24,15 @@ STATIC = Path(__file__).parent / "static"
 
 
 def create_app(
-    hosts: Iterable[str] = LOOPBACK, limits: Limits | None = None, sweep: str | Path | None = None
+    hosts: Iterable[str] = LOOPBACK,
+    limits: Limits | None = None,
+    sweep: str | Path | None = None,
+    token: str | None = None,
 ) -> FastAPI:
-    """Return the application; it answers requests for ``hosts`` only, and shows the sweep in a folder, if given."""
+    """Return the application; it answers requests for ``hosts`` only, and shows the sweep in a folder, if given.
+
+    With a ``token``, it answers only those who know it.
+    """
     limits = limits or Limits()
     laws = LawStore(limits)
 
@@ -56,6 +62,7 @@ def create_app(
     app.include_router(plan_routes(laws, limits, None if live is None else live.name))
     app.include_router(fit_routes(jobs, limits))
     app.include_router(sweep_routes(live))
-    app.mount("/", GZipMiddleware(StaticFiles(directory=STATIC, html=True), minimum_size=500))
-    app.add_middleware(Guard, hosts=hosts, limits=limits)
+    app.mount("/", StaticFiles(directory=STATIC, html=True))
+    app.add_middleware(GZipMiddleware, minimum_size=500)
+    app.add_middleware(Guard, hosts=hosts, limits=limits, token=token)
     return app

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
 import webbrowser
@@ -23,28 +24,45 @@ PORT = 8642
 )
 @click.option("--allow-host", "allowed", multiple=True, metavar="NAME", help="Another host name that browsers may use.")
 @click.option("--sweep", type=click.Path(), help="Also show the sweep in this results folder, while it runs.")
+@click.option("--token", help="What clients must know to use the server; needed for any --host but loopback.")
+@click.option("--insecure", is_flag=True, help="Serve other machines without a token.")
 @click.option("--open/--no-open", "show", default=True, show_default=True, help="Open the page in a browser.")
-def app_command(port: int | None, host: str, allowed: tuple[str, ...], sweep: str | None, show: bool) -> None:
+def app_command(
+    port: int | None,
+    host: str,
+    allowed: tuple[str, ...],
+    sweep: str | None,
+    token: str | None,
+    insecure: bool,
+    show: bool,
+) -> None:
     """Explore plans and fits in the browser; the page uses an HTTP API that other programs can use too.
 
     \b
     loopscale app
     loopscale app --port 9000 --no-open
     loopscale app --sweep sweeps/micro
-    loopscale app --host 0.0.0.0 --allow-host planner.example.org
+    loopscale app --host 0.0.0.0 --allow-host planner.example.org --token a-long-secret
     """
     uvicorn = require("uvicorn", "app", "loopscale app")
     require("fastapi", "app", "loopscale app")
-    from loopscale.app.security import LOOPBACK, is_loopback
+    from loopscale.app.security import LOOPBACK, is_loopback, timed_protocol
     from loopscale.app.server import create_app
 
+    if token is not None and not re.fullmatch(r"[A-Za-z0-9._~-]{8,200}", token):
+        raise click.UsageError("--token should have 8 to 200 letters, digits or any of . _ ~ -")
+    if not is_loopback(host) and token is None and not insecure:
+        raise click.UsageError(
+            f"{host} can be reached from other machines; give --token SECRET, or --insecure to serve everybody"
+        )
     listening = _listen(host, port)
     address = _address(host, listening.getsockname()[1])
-    app = create_app((*LOOPBACK, host, *allowed), sweep=sweep)
-    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2, backlog=512)
-    if not is_loopback(host):
-        click.echo(f"loopscale app: {host} can be reached from other machines, without a password", err=True)
-    click.echo(f"Explorer at {address} (API: {address}/api/openapi.json); Ctrl-C stops it.")
+    app = create_app((*LOOPBACK, host, *allowed), sweep=sweep, token=token)
+    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2, backlog=512, http=timed_protocol())
+    if not is_loopback(host) and token is None:
+        click.echo(f"loopscale app: {host} can be reached from other machines, without a token", err=True)
+    address += f"/?token={token}" if token else ""
+    click.echo(f"Explorer at {address} (API under /api, described in /api/openapi.json); Ctrl-C stops it.")
     if show:
         threading.Timer(0.3, webbrowser.open, [address]).start()
     uvicorn.Server(config).run(sockets=[listening])
