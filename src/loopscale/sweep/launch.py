@@ -40,9 +40,7 @@ def update(store: Store, sweep: Sweep, costs: Mapping[str, float]) -> None:
             if run.key not in stored:
                 _insert(store, run)
             else:
-                difference = _difference(
-                    TrainConfig.from_dict(parsed(stored[run.key])).to_dict(), run.config.to_dict()
-                )
+                difference = _difference(TrainConfig.from_dict(parsed(stored[run.key])).to_dict(), run.config.to_dict())
                 if difference:
                     _replace_config(store, sweep, run, before.get(run.key), difference)
             _refresh(store, run, position, costs[run.key])
