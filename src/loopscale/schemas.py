@@ -43,6 +43,8 @@ SCHEMAS = {
     "architecture": "loopscale.architecture.schema:ArchitectureFile",
     "plan": "loopscale.plan.files:PlanFile",
     "train": "loopscale.train.config:TrainConfig",
+    "sweep": "loopscale.sweep.spec:SweepFile",
+    "suite": "loopscale.evaluate.suites:SuiteFile",
 }
 """Where the model of each kind of file lives."""
 

@@ -6,8 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import Field
+
 from loopscale.errors import InputError, nearest, shown
-from loopscale.files import Fields, read_toml, versioned
+from loopscale.files import read_toml
+from loopscale.schemas import File, Record, parse
 
 DATA = Path(__file__).parent / "data"
 SCHEMA = 1
@@ -30,6 +33,33 @@ class Benchmark:
     """Whether it counts in the overall mean."""
     folder: Path | None = None
     """Where the task's YAML is; None for lm-eval's own tasks."""
+
+
+class BenchmarkRecord(Record):
+    """One task as a column of the results table."""
+
+    task: str
+    """lm-eval's name of a task or a group of tasks."""
+    label: str | None = None
+    """The column's title; by default the task's name."""
+    shots: int | None = Field(default=None, ge=0)
+    """Examples in the prompt; by default what the task states."""
+    metric: str | None = None
+    """Metric and filter as lm-eval writes them, like ``exact_match,flexible-extract``; by default the main one."""
+    category: str = ""
+    scored: bool = True
+    """Whether it counts in the overall mean."""
+
+
+class SuiteFile(File):
+    """Benchmarks in the order of the table."""
+
+    KIND, VERSION = "suite", 1
+
+    name: str
+    folder: str | None = None
+    """Where the tasks' YAML files are, beside this file; absent for lm-eval's own tasks."""
+    benchmark: list[BenchmarkRecord]
 
 
 @dataclass(frozen=True)
@@ -68,15 +98,15 @@ def load_suite(name: str | Path) -> Suite:
     path = DATA / f"{name}.toml" if str(name) in builtin_suites() else Path(name)
     if not path.exists():
         raise InputError(f"{path}: no such file{nearest(str(path), builtin_suites())}")
-    fields = versioned(read_toml(path), str(path), "suite", SCHEMA)
-    title, folder = fields.take("name", str), fields.optional("folder", str)
-    home = None if folder is None else _task_folder(path, folder)
-    members = fields.take("benchmark", list)
-    fields.done()
-    benchmarks = tuple(_benchmark(Fields(each, f"{path}: benchmark {i}"), home) for i, each in enumerate(members, 1))
+    suite = parse(SuiteFile, read_toml(path), str(path))
+    home = None if suite.folder is None else _task_folder(path, suite.folder)
+    benchmarks = [
+        Benchmark(one.label or one.task, one.task, one.shots, one.metric, one.category, one.scored, home)
+        for one in suite.benchmark
+    ]
     if not benchmarks:
         raise InputError(f"{path}: the suite has no benchmarks; add [[benchmark]] tables with a label and a task")
-    return Suite(title, benchmarks)
+    return Suite(suite.name, tuple(benchmarks))
 
 
 def select(text: str, folder_tasks: Callable[[Path], list[str]]) -> Suite:
@@ -112,20 +142,3 @@ def _task_folder(path: Path, folder: str) -> Path:
     if not home.is_dir():
         raise InputError(f"{path}: field 'folder' is {shown(folder)}, and there is no such folder beside the file")
     return home.resolve()
-
-
-def _benchmark(fields: Fields, folder: Path | None) -> Benchmark:
-    task = fields.take("task", str)
-    made = Benchmark(
-        label=fields.take("label", str, task),
-        task=task,
-        shots=fields.optional("shots", int),
-        metric=fields.optional("metric", str),
-        category=fields.take("category", str, ""),
-        scored=fields.take("scored", bool, True),
-        folder=folder,
-    )
-    fields.done()
-    if made.shots is not None and made.shots < 0:
-        raise InputError(f"{fields.where}: field 'shots' is {made.shots}; it should be 0 or more")
-    return made

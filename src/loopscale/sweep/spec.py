@@ -11,10 +11,13 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
+
 from loopscale.architecture import RUNGS, rung_name
 from loopscale.errors import InputError, nearest, shown
-from loopscale.files import Fields, read_json, read_toml
+from loopscale.files import read_json, read_toml
 from loopscale.quantities import count_of, format_count
+from loopscale.schemas import Record, parse
 from loopscale.sweep.store import ONE, Resources
 from loopscale.train.config import TrainConfig
 
@@ -190,6 +193,62 @@ def _number(value: object, name: str, where: str) -> float:
     return number
 
 
+class SweepRecord(Record):
+    """The sweep's name, where its results go, and what it keeps."""
+
+    name: str
+    folder: str | None = None
+    """Where results go, beside the file; by default the sweep's name."""
+    keep_models: bool = False
+    """Keep the model of every point in Hugging Face form."""
+    next_runs: str | None = None
+    """A file that ``loopscale next`` wrote, whose runs are added."""
+    chosen: str | None = None
+    """The name of ``next_runs`` in loopscale 0.1."""
+
+
+class OverrideRecord(Record):
+    """Training fields that some cells set."""
+
+    when: dict[str, Any] = Field(default_factory=dict)
+    """Values of axes that a cell must have: size, experts, recurrence, seed."""
+    set: dict[str, Any]
+    """Fields like ``"optimizer.learning_rate"`` and their values."""
+
+
+class LabelRecord(Record):
+    """A label in the export for some points."""
+
+    when: dict[str, Any] = Field(default_factory=dict)
+    label: str
+
+
+class ResourcesRecord(Record):
+    """What the runs of one size need."""
+
+    gpus: int = Field(default=1, ge=1)
+    """Processes on each node, one per GPU."""
+    nodes: int = Field(default=1, ge=1)
+
+
+class SweepFile(Record):
+    """A sweep: a grid of runs and the training settings that they share."""
+
+    sweep: SweepRecord
+    grid: dict[str, Any] | list[dict[str, Any]] = Field(default_factory=list)
+    """Axes with a value or a list of values: size, experts, recurrence, seed, tokens, or a training field."""
+    runs: list[dict[str, Any]] = Field(default_factory=list)
+    """Single runs, with fields as in a grid."""
+    sizes: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """Fields of [model] by the size's name."""
+    base: dict[str, Any] = Field(default_factory=dict)
+    """Sections of a training file that all runs share."""
+    overrides: list[OverrideRecord] = Field(default_factory=list)
+    labels: list[LabelRecord] = Field(default_factory=list)
+    resources: dict[str, Any] = Field(default_factory=dict)
+    """gpus and nodes of every run, and tables of them for single sizes."""
+
+
 BASE = "base"
 """The size of [base.model], where no sizes are named."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -284,33 +343,26 @@ def read_sweep(path: str | Path) -> Sweep:
     """Read a sweep's file, or the one that a name stands for; refuse what it cannot mean before anything is done."""
     path = sweep_path(path)
     where = str(path)
-    data = Fields(read_toml(path), where)
-    head = data.object("sweep")
-    name = _name(head.take("name", str), f"{where}: [sweep]: field 'name'")
-    folder = _inside(head.take("folder", str, name), f"{where}: [sweep]")
-    keep_models = head.take("keep_models", bool, False)
-    next_runs = head.optional("next_runs", str) or head.optional("chosen", str)  # its name in loopscale 0.1
-    head.done()
-    base = data.take("base", dict, {})
-    TrainConfig.from_dict(base, f"{where}: [base]")
-    sizes = _sizes(data.take("sizes", dict, {}), where)
-    grids = data.tables("grid")
-    listed, overrides = data.take("runs", list, []), data.take("overrides", list, [])
-    labels, resources = data.take("labels", list, []), _resources(data.take("resources", dict, {}), where)
-    data.done()
+    data = parse(SweepFile, read_toml(path), where)
+    name = _name(data.sweep.name, f"{where}: [sweep]: field 'name'")
+    folder = _inside(data.sweep.folder or name, f"{where}: [sweep]")
+    TrainConfig.from_dict(data.base, f"{where}: [base]")
+    sizes = _sizes(data.sizes, where)
     points: GridPoints = {}
-    defaults = _defaults(base, sizes)
+    defaults = _defaults(data.base, sizes)
+    grids = data.grid if isinstance(data.grid, list) else [data.grid]
     tables = [(f"{where}: [grid]", grid) for grid in grids]
-    tables += [(f"{where}: [[runs]] {number}", run) for number, run in enumerate(listed, start=1)]
+    tables += [(f"{where}: [[runs]] {number}", run) for number, run in enumerate(data.runs, start=1)]
     for title, table in tables:
         add_cells(read_axes(table, title, defaults), points)
+    next_runs = data.sweep.next_runs or data.sweep.chosen
     if next_runs is not None:
         read_next_runs(path.resolve().parent / next_runs, defaults, points)
     if not points:
         raise InputError(f"{where}: it has no run; give a [grid], [[runs]] or the 'next_runs' of `loopscale next`")
-    build = _Builder(base, sizes, _overrides(overrides, where), resources, where)
+    build = _Builder(data.base, sizes, _overrides(data.overrides, where), _resources(data.resources, where), where)
     runs = tuple(build.run(cell, tokens) for cell, tokens in points.items())
-    return Sweep(path, name, folder, keep_models, runs, _labels(labels, where))
+    return Sweep(path, name, folder, data.sweep.keep_models, runs, _labels(data.labels, where))
 
 
 def _name(text: str, where: str) -> str:
@@ -350,29 +402,21 @@ def _defaults(base: dict[str, Any], sizes: dict[str, dict[str, Any]]) -> dict[st
 
 
 def _resources(data: dict[str, Any], where: str) -> dict[str, Resources]:
-    """Read [resources], and [resources.SIZE] for sizes that differ; the key "" is every other size's."""
-    common = {name: value for name, value in data.items() if name in ("gpus", "nodes")}
-    tables = {"": common} | {name: value for name, value in data.items() if name not in common}
-    needs = {}
+    """Return what the runs of each size need; the key "" is for every size without a table of its own."""
+    tables = {name: value for name, value in data.items() if isinstance(value, dict)}
+    common = {name: value for name, value in data.items() if name not in tables}
+    needs = {"": parse(ResourcesRecord, common, f"{where}: [resources]")}
     for size, table in tables.items():
-        title = f"{where}: [resources{'.' + size if size else ''}]"
-        fields = Fields({**common, **table} if isinstance(table, dict) else table, title)
-        gpus, nodes = fields.take("gpus", int, 1), fields.take("nodes", int, 1)
-        fields.done()
-        if min(gpus, nodes) < 1:
-            raise InputError(f"{title}: gpus and nodes should be 1 or more")
-        needs[size] = Resources(gpus, nodes)
-    return needs
+        needs[size] = parse(ResourcesRecord, {**common, **table}, f"{where}: [resources.{size}]")
+    return {size: Resources(need.gpus, need.nodes) for size, need in needs.items()}
 
 
-def _overrides(listed: list[Any], where: str) -> list[tuple[When, dict[str, Any]]]:
+def _overrides(listed: list[OverrideRecord], where: str) -> list[tuple[When, dict[str, Any]]]:
     changes = []
-    for number, table in enumerate(listed, start=1):
-        fields = Fields(table, f"{where}: [[overrides]] {number}")
+    for number, override in enumerate(listed, start=1):
+        title = f"{where}: [[overrides]] {number}"
         # One trunk serves many D, so a setting cannot depend on D.
-        when = When.read(fields.take("when", dict, {}), fields.where, AXES[:-1])
-        changes.append((when, _flat(fields.take("set", dict), f"{fields.where}: 'set'")))
-        fields.done()
+        changes.append((When.read(override.when, title, AXES[:-1]), _flat(override.set, f"{title}: 'set'")))
     return changes
 
 
@@ -394,14 +438,11 @@ def _flat(data: dict[str, Any], where: str, axes: tuple[str, ...] = ()) -> dict[
     return flat
 
 
-def _labels(listed: list[Any], where: str) -> tuple[tuple[When, str], ...]:
-    labels = []
-    for number, table in enumerate(listed, start=1):
-        fields = Fields(table, f"{where}: [[labels]] {number}")
-        when = When.read(fields.take("when", dict, {}), fields.where, AXES)
-        labels.append((when, fields.take("label", str)))
-        fields.done()
-    return tuple(labels)
+def _labels(listed: list[LabelRecord], where: str) -> tuple[tuple[When, str], ...]:
+    return tuple(
+        (When.read(label.when, f"{where}: [[labels]] {number}", AXES), label.label)
+        for number, label in enumerate(listed, start=1)
+    )
 
 
 @dataclass(frozen=True)
