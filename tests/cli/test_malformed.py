@@ -15,9 +15,11 @@ OPTIONS = {
     "plan": (
         *SIZES, "--flops", "--like", "--like-tokens", "--gpu-hours", "--device", "--utilisation", "--tokens",
         "--max-tokens", "--memory", "--bits", "--context", "--batch", "--kv-bits", "--kept-passes",
-        "--inference-flops", "--serve-tokens", "--eps", "--rule", "--law", "--top", "--config",
+        "--inference-flops", "--serve-tokens", "--eps", "--rule", "--law", "--top", "--config", "--candidates",
+        "--gpus", "--days", "--dollars", "--price", "--for", "--unique-tokens", "--kv-window",
     ),
-    "predict": (*SIZES, "--layers", "--tokens", "--flops", "--law", "--config"),
+    "predict": (*SIZES, "--layers", "--tokens", "--flops", "--law", "--config", "--params"),
+    "matched": ("--flops", "--law"),
     "profile": ("--flops", "--memory", "--bits", "--rung", "--experts", "--recurrence", "--eps", "--law"),
     "count": (*SIZES, "--layers", "--bits", "--context", "--batch", "--kept-passes", "--config"),
     "laws": ("--law",),
@@ -63,8 +65,15 @@ def commands(draw):
         argv.append(
             draw(st.sampled_from(["size", "recurrence", "experts", "best-recurrence", "best-experts", "joint", "x"]))
         )
+    if verb == "matched":
+        argv += [draw(st.sampled_from(["0.3B:8:4", "0.6B", "1.0B:1:1", "0.6B:8:0", ":::"])) for _ in range(2)]
     # A good start reaches further into the command than noise alone.
-    good = {"plan": ["--flops", "5e21"], "predict": ["--rung", "0.3B", "--tokens", "1T"], "count": ["--rung", "0.3B"]}
+    good = {
+        "plan": ["--flops", "5e21"],
+        "predict": ["--rung", "0.3B", "--tokens", "1T"],
+        "count": ["--rung", "0.3B"],
+        "matched": ["--flops", "5e21"],
+    }
     argv += draw(st.sampled_from([[], good.get(verb, [])]))
     for option in draw(st.lists(st.sampled_from(OPTIONS[verb]), max_size=4, unique=True)):
         argv += [option, draw(words)]

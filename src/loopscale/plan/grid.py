@@ -297,9 +297,14 @@ class Grid:
         """
         if memory_B is None:
             memory_B = np.array([np.inf if self.budget.memory is None else self.budget.memory])
-        usable = self.admissible_ZFSKP & self.within(lifted="memory")
-        loss = np.where(usable, self.loss_ZFSKP, np.inf).reshape(*usable.shape[:2], -1)
-        return best_within(loss, self.memory_SKP.ravel(), memory_B)
+        usable_ZFSKP = self.admissible_ZFSKP & self.within(lifted="memory")
+        usable = usable_ZFSKP.reshape(*usable_ZFSKP.shape[:2], -1)
+        kept = np.flatnonzero(usable.any(axis=(0, 1)))  # most candidates are admissible under no law
+        if not kept.size:
+            return np.full((*usable.shape[:2], len(memory_B)), -1)
+        loss = np.where(usable[..., kept], self.loss_ZFSKP.reshape(usable.shape)[..., kept], np.inf)
+        best = best_within(loss, self.memory_SKP.ravel()[kept], memory_B)
+        return np.where(best >= 0, kept[np.maximum(best, 0)], -1)
 
 
 def design_label(size: str, experts: float, recurrence: int) -> str:
@@ -382,7 +387,7 @@ def evaluate(
     )
     here = np.searchsorted(passes, space.recurrences)
     before = np.searchsorted(passes, np.maximum(space.recurrences - 1, 1))
-    at_R, one_less = loss[..., here], loss[..., before]
+    at_R = loss if len(passes) == len(here) else loss[..., here]
     return Grid(
         law=law,
         space=space,
@@ -392,8 +397,8 @@ def evaluate(
         flops=flops,
         tokens_FSKP=tokens[..., here],
         loss_ZFSKP=at_R,
-        pass_gain_ZFSKP=_gain(one_less, at_R, axis=-1),
-        expert_gain_ZFSKP=_gain(np.roll(at_R, 1, axis=-2), at_R, axis=-2),
+        pass_gain_ZFSKP=_gain(loss[..., before[1:]], at_R, axis=-1),
+        expert_gain_ZFSKP=_gain(at_R[..., :-1, :], at_R, axis=-2),
     )
 
 
@@ -430,14 +435,17 @@ def _losses(law: ScalingLaw, points: Points, tokens: FloatArray, resamples: bool
     loss = law(points)[None]
     if resamples and law.resamples is not None:
         loss = np.concatenate([loss, law.resampled(points)])
-    return np.where(tokens > 0, loss, np.inf)
+    return loss if np.all(tokens > 0) else np.where(tokens > 0, loss, np.inf)
 
 
 def _gain(before: FloatArray, after: FloatArray, axis: int) -> FloatArray:
-    """Return the loss that a step saves; the first along ``axis`` has no step to justify."""
+    """Return the loss that each step along ``axis`` saves; the first value has no step to justify.
+
+    ``before`` has one value fewer along ``axis``: what comes before the second, the third and so on.
+    """
+    gain = np.full(after.shape, np.inf)
+    steps = [slice(None)] * gain.ndim
+    steps[axis] = slice(1, None)
     with np.errstate(invalid="ignore"):  # no tokens on either side: infinite minus infinite
-        gain = before - after
-    first = [slice(None)] * gain.ndim
-    first[axis] = slice(0, 1)
-    gain[tuple(first)] = np.inf
+        np.subtract(before, after[tuple(steps)], out=gain[tuple(steps)])
     return gain
