@@ -15,9 +15,10 @@ from token_stores import store_of, stream
 
 from loopscale.errors import InputError
 from loopscale.model import LoopedMoEConfig, LoopedMoEForCausalLM
+from loopscale.train.config import TrainConfig
 from loopscale.train.data import token_store
-from loopscale.train.data.batches import IGNORED, Batch, Batches, Permutation
-from loopscale.train.data.token_store import TokenStore
+from loopscale.train.data.batches import IGNORED, Batch, Batches, MixedBatches, Permutation
+from loopscale.train.data.token_store import Mixture, TokenStore
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 relaxed = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
@@ -205,3 +206,49 @@ def test_a_corpus_of_exactly_one_sequence_is_enough(tmp_path: Path) -> None:
     batch = Batches(store, split="train", batch=2, context=16, seed=0).batch(0)
     assert batch.ids.tolist() == [stream(store)] * 2
     assert batch.targets == 30
+
+
+def mixture(tmp_path: Path, weights: dict[str, float]) -> Mixture:
+    texts = {name: [f"{name} document {number} with some words" for number in range(40)] for name in weights}
+    parts = {name: store_of(tmp_path / name, rows) for name, rows in texts.items()}
+    return Mixture.of(parts, weights)
+
+
+def test_a_mixture_has_its_exact_shares_on_any_number_of_processes(tmp_path: Path) -> None:
+    for name in "abc":
+        (tmp_path / name).mkdir()
+    mixed = mixture(tmp_path, {"a": 6, "b": 3, "c": 1})
+    batches = MixedBatches(mixed, split="train", batch=100, context=8, seed=0)
+    sources = np.concatenate([batches._source] * 2)
+    assert [int((sources[start : start + 1000] == source).sum()) for start in (0, 700) for source in range(3)] == [
+        600, 300, 100, 600, 300, 100,
+    ]  # fmt: skip
+    for step in (0, 13):
+        whole = batches.batch(step)
+        for ranks in (2, 4):
+            rows = [batches.batch(step, rank=rank, ranks=ranks).ids for rank in range(ranks)]
+            assert np.array_equal(np.concatenate(rows), whole.ids)
+
+
+def test_a_source_of_a_mixture_is_read_in_order_without_gaps(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    batches = MixedBatches(mixture(tmp_path, {"a": 1, "b": 2}), split="train", batch=10, context=8, seed=1)
+    sources, within = batches._find(np.arange(2500))
+    for source in range(2):
+        found = within[sources == source]
+        assert np.array_equal(found, np.arange(len(found)))
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ({"mix": {"web": 1}}, "every source needs a weight, and every weight a source"),
+        ({"mix": {"web": 1}, "sources": {"web": {}}, "files": ["a"]}, "belong to its sources"),
+        ({"mix": {"web": 1}, "sources": {"web": {}}, "tokenizer": "train:300"}, "does not depend on its sources"),
+        ({"mix": {"web": 0}, "sources": {"web": {}}}, "above 0"),
+    ],
+)
+def test_an_incomplete_mixture_is_one_sentence(data: dict[str, object], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        TrainConfig.from_dict({"data": data})

@@ -125,9 +125,22 @@ class ModelSection(Record):
         }
 
 
+class SourceSection(Record):
+    """One source of a mixture."""
+
+    files: tuple[str, ...] = ()
+    dataset: str | None = None
+    text_field: str = "text"
+
+
 class DataSection(Record):
     """The text, how it becomes tokens, and how the tokens are divided into sequences."""
 
+    mix: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
+    """Weights of a mixture by the name of the source: ``[data.mix] web = 0.6, code = 0.4``. Of every 1,000 sequences
+    each source has its share, whatever its size; a small one is repeated."""
+    sources: dict[str, SourceSection] = Field(default_factory=dict)
+    """The sources of the mixture: ``[data.sources.web] files = ["web/"]``, with the fields of a single source."""
     files: tuple[str, ...] = ()
     """Text (.txt, .text, .md), JSONL (.jsonl, .ndjson), each also with .gz, Parquet, or folders and globs of them.
     Without files and dataset: the built-in corpus."""
@@ -156,13 +169,33 @@ class DataSection(Record):
         if not isinstance(data, dict):
             return data
         renamed = {OLD_NAMES.get(key, key): value for key, value in data.items()}
-        files = renamed.get("files", ())
-        return renamed | {"files": (files,) if isinstance(files, str) else _tuple(files)}
+        sources = renamed.get("sources", {})
+        if isinstance(sources, dict):
+            renamed["sources"] = {name: _with_tuple(source) for name, source in sources.items()}
+        return _with_tuple(renamed)
+
+    @model_validator(mode="after")
+    def _mixture_is_complete(self) -> DataSection:
+        if set(self.mix) != set(self.sources):
+            raise ValueError(
+                f"'mix' names {', '.join(sorted(self.mix)) or 'no source'}, and 'sources' has "
+                f"{', '.join(sorted(self.sources)) or 'none'}; every source needs a weight, and every weight a source"
+            )
+        if self.mix and (self.files or self.dataset):
+            raise ValueError("'files' and 'dataset' of a mixture belong to its sources")
+        if self.mix and self.tokenizer.startswith("train"):
+            raise ValueError(
+                "a mixture needs a tokenizer that does not depend on its sources: 'bytes', or the folder or name of one"
+            )
+        return self
 
 
-def _tuple(value: Any) -> Any:
-    """Return a list as a tuple: after a validator of the whole table, pydantic takes no list for one."""
-    return tuple(value) if isinstance(value, list) else value
+def _with_tuple(table: Any) -> Any:
+    """Return a table with its files as a tuple: after a validator of the whole table pydantic accepts no list."""
+    files = table.get("files", ()) if isinstance(table, dict) else ()
+    if not isinstance(table, dict) or not isinstance(files, str | list):
+        return table
+    return table | {"files": (files,) if isinstance(files, str) else tuple(files)}
 
 
 class OptimizerSection(Record):

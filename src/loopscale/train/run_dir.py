@@ -23,7 +23,7 @@ from loopscale import __version__
 from loopscale.errors import InputError, StorageError
 from loopscale.files import cache_folder, make_folder, read_json, versioned, write_json
 from loopscale.train.config import ScheduleSection, TrainConfig, shared_steps
-from loopscale.train.data.token_store import DataSource, TokenStore, prepare
+from loopscale.train.data.token_store import DataSource, Mixture, TokenStore, prepare
 
 if TYPE_CHECKING:  # commands import this file, and not all of them need torch
     from loopscale.model import LoopedMoEConfig
@@ -71,9 +71,21 @@ def run_of(model: Path) -> Path | None:
 
 def open_tokens(config: TrainConfig, progress: bool) -> TokenStore:
     """Return the tokens of a run; they are made now if no run on this text has made them before."""
-    source = DataSource(**{name: getattr(config.data, name) for name in DataSource.__dataclass_fields__})
-    if config.data.folder is not None:
-        return prepare(source, Path(config.data.folder), progress=progress, processes=config.data.processes)
+    data = config.data
+    fields = DataSource.__dataclass_fields__
+    if not data.mix:
+        return _open_source(DataSource(**{name: getattr(data, name) for name in fields}), data.folder, config, progress)
+    parts = {}
+    for name, source in data.sources.items():
+        folder = None if data.folder is None else str(Path(data.folder) / name)
+        values = {key: getattr(source if hasattr(source, key) else data, key) for key in fields}
+        parts[name] = _open_source(DataSource(**values), folder, config, progress)
+    return Mixture.of(parts, data.mix)
+
+
+def _open_source(source: DataSource, given: str | None, config: TrainConfig, progress: bool) -> TokenStore:
+    if given is not None:
+        return prepare(source, Path(given), progress=progress, processes=config.data.processes)
     name = hashlib.sha256(json.dumps(source.identity(), sort_keys=True).encode()).hexdigest()[:20]
     folder = cache_folder() / "tokens" / name
     return prepare(source, folder, progress=progress, processes=config.data.processes)

@@ -31,8 +31,8 @@ from loopscale.model.loading import quiet
 from loopscale.train import run_dir
 from loopscale.train.checkpoints import Checkpoints, Manifest, on_disk
 from loopscale.train.config import TrainConfig, cooldown_start, rate_factor, shared_steps
-from loopscale.train.data.batches import Batch, Batches
-from loopscale.train.data.token_store import TokenStore
+from loopscale.train.data.batches import Batch, Batches, MixedBatches
+from loopscale.train.data.token_store import Mixture, TokenStore
 from loopscale.train.init import initialise, meta_model
 from loopscale.train.metrics import ProgressLine, Sink, open_sinks
 from loopscale.train.parallel.process import Process, this_process
@@ -52,7 +52,11 @@ from loopscale.train.step import (
 
 @torch.no_grad()
 def validation_loss(
-    model: LoopedMoEForCausalLM, batches: Batches, sequences: int, process: Process, recurrence: int | None = None
+    model: LoopedMoEForCausalLM,
+    batches: Batches | MixedBatches,
+    sequences: int,
+    process: Process,
+    recurrence: int | None = None,
 ) -> float:
     """Return the mean loss over the first ``sequences`` of a split, at the model's recurrence or another."""
     was_training = model.training
@@ -441,9 +445,12 @@ class Trainer:
         )
 
 
-def open_batches(config: TrainConfig, store: TokenStore) -> tuple[Batches, Batches]:
+def open_batches(config: TrainConfig, store: TokenStore) -> tuple[Batches | MixedBatches, Batches | MixedBatches]:
     """Return the batches of the training and of the validation split."""
     options: dict[str, Any] = {"batch": config.run.batch, "context": config.data.context, "seed": config.run.seed}
+    if isinstance(store, Mixture):
+        mixed = MixedBatches(store, split="train", **options)
+        return mixed, MixedBatches(store, split="validation", shuffle=False, **options)
     training = Batches(store, split="train", **options)
     return training, Batches(store, split="validation", shuffle=False, **options)
 

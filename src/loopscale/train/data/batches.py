@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loopscale.errors import InputError
-from loopscale.train.data.token_store import TokenStore
+from loopscale.train.data.token_store import Mixture, TokenStore
 
 ROUNDS = 6
 
@@ -117,6 +117,10 @@ class Batches:
             return self._rows(self._shuffled(step * self.size + indices))
         return self._rows(step % self.steps_per_epoch * self.size + indices)
 
+    def rows(self, indices: NDArray[np.int64]) -> Batch:
+        """Return the sequences at some indices of the endless sequence of epochs."""
+        return self._rows(self._shuffled(indices) if self.shuffle else indices % self.windows)
+
     def _shuffled(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the windows at some indices of the endless sequence of epochs."""
         epochs, within = np.divmod(indices, self.windows)
@@ -146,6 +150,64 @@ class Batches:
             shard += 1
             parts.append(self._maps[shard][:short])
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+CYCLE = 1000
+"""Sequences in which a mixture has its exact shares."""
+
+
+class MixedBatches:
+    """The sequences of a mixture: of every ``CYCLE`` each source has its share, in an order of the seed.
+
+    Which source a sequence comes from, and which of its sequences it is, is a function of its index alone, so that a
+    run resumes exactly, on any number of processes.
+    """
+
+    def __init__(
+        self, mixture: Mixture, *, split: str, batch: int, context: int, seed: int, shuffle: bool = True
+    ) -> None:
+        options = {"split": split, "batch": batch, "context": context, "seed": seed, "shuffle": shuffle}
+        self._parts = [Batches(store, **options) for store in mixture.parts.values()]  # type: ignore[arg-type]
+        self.size, self.shuffle = batch, shuffle
+        counts = _shares([mixture.weights[name] for name in mixture.parts])
+        self._counts = np.array(counts)
+        order = Permutation(CYCLE, seed, 0)(np.arange(CYCLE))
+        self._source = np.repeat(np.arange(len(counts)), counts)[order]
+        self._earlier = np.zeros(CYCLE, np.int64)
+        """How many sequences of the same source come before each slot of a cycle."""
+        for source in range(len(counts)):
+            slots = self._source == source
+            self._earlier[slots] = np.arange(slots.sum())
+        # An epoch ends, for validation, before any source repeats.
+        rounds = min(part.windows * CYCLE // count for part, count in zip(self._parts, counts, strict=True) if count)
+        self.steps_per_epoch = max(1, rounds // batch)
+
+    def batch(self, step: int, *, rank: int = 0, ranks: int = 1) -> Batch:
+        """Return the rows of a step that belong to a rank; the ranks' rows one after the other are the whole batch."""
+        if self.size % ranks or not 0 <= rank < ranks:
+            raise InputError(f"a batch of {self.size} sequences cannot be shared by {ranks} processes in equal parts")
+        share = self.size // ranks
+        step = step if self.shuffle else step % self.steps_per_epoch
+        indices = step * self.size + np.arange(rank * share, (rank + 1) * share)
+        rows = [self._parts[source].rows(np.array([index])) for source, index in zip(*self._find(indices), strict=True)]
+        columns = [[row.ids for row in rows], [row.labels for row in rows], [row.starts for row in rows]]
+        ids, labels, starts = (np.concatenate(column) for column in columns)
+        return Batch(ids, labels, starts)
+
+    def _find(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the source of each sequence of the mixture, and its index in the source."""
+        cycles, slots = np.divmod(indices, CYCLE)
+        sources = self._source[slots]
+        return sources, cycles * self._counts[sources] + self._earlier[slots]
+
+
+def _shares(weights: list[float]) -> list[int]:
+    """Return whole numbers in the proportion of weights that add up to ``CYCLE``, by largest remainders."""
+    exact = np.array(weights) / sum(weights) * CYCLE
+    counts = np.floor(exact).astype(int)
+    for source in np.argsort(counts - exact, kind="stable")[: CYCLE - counts.sum()]:
+        counts[source] += 1
+    return [int(count) for count in counts]
 
 
 def _check(store: TokenStore, split: str, batch: int, context: int, seed: int) -> None:

@@ -27,7 +27,7 @@ from loopscale.files import Fields, checksum, read_json, versioned, write_json
 from loopscale.train.data.sources import DataSource
 from loopscale.train.data.tokenizer import Ids, Tokens, check_name, find_tokens, id_type
 
-__all__ = ["DataSource", "TokenStore", "prepare"]
+__all__ = ["DataSource", "Mixture", "TokenStore", "prepare"]
 
 
 @dataclass(frozen=True)
@@ -105,6 +105,29 @@ class TokenStore:
         with suppress(InputError, OSError):  # a store that cannot be written is verified each time
             write_json(record, state)
         return self
+
+
+@dataclass(frozen=True)
+class Mixture(TokenStore):
+    """Several stores of one vocabulary, and the weight of each; ``folder`` is that of the first."""
+
+    parts: dict[str, TokenStore]
+    weights: dict[str, float]
+
+    @classmethod
+    def of(cls, parts: dict[str, TokenStore], weights: dict[str, float]) -> Mixture:
+        """Join stores; their tokenizers must have the same vocabulary and end token."""
+        stores = list(parts.values())
+        if len({(store.vocabulary, store.end) for store in stores}) > 1:
+            raise InputError("the sources of the mixture have different vocabularies; give them one tokenizer")
+        names = [f"{name} {weights[name]} {store.digest}" for name, store in sorted(parts.items())]
+        documents = {split: sum(store.documents[split] for store in stores) for split in SPLITS}
+        shards = {split: tuple(chain(*(store.shards[split] for store in stores))) for split in SPLITS}
+        first = stores[0]
+        digest = sha256("\n".join(names).encode()).hexdigest()
+        return cls(
+            first.folder, first.vocabulary, first.end, digest, shards, documents, first.source, parts, dict(weights)
+        )
 
 
 def prepare(
