@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from loopscale.cli.model import generate_command as generate
 from loopscale.cli.model import routing_command as routing
+from loopscale.model.loading import DEMO
 
 TEXT = ["the cat sat on the mat", "a dog and a cat", "the end of it all", "on and on [it] goes"]
 
@@ -98,3 +99,11 @@ def test_routing_says_what_is_wrong_in_a_sentence(checkpoint: Path, tmp_path: Pa
     ):
         done = run(routing, *arguments)
         assert said in str(done.exception)
+
+
+def test_the_demo_model_comes_with_the_package() -> None:
+    done = run(generate, "demo", "--prompt", "The state of", "--recurrence", "1..2", "--tokens", 8, "--json")
+    assert done.exit_code == 0, done.output
+    assert all(row["text"].strip() for row in json.loads(done.stdout)["rows"])
+    assert (DEMO / "model.safetensors").stat().st_size < 3e6
+    assert not list(DEMO.glob("*.py"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -35,7 +36,10 @@ def generate_command(
 ) -> None:
     """Continue a prompt at several recurrences and show the outputs side by side.
 
+    CHECKPOINT is a run folder, a model folder, or "demo": a small model that comes with the package.
+
     \b
+    loopscale generate demo --prompt "The state of" --recurrence 1..4
     loopscale generate runs/tiny --prompt "It was" --recurrence 1..5
     loopscale generate runs/tiny --prompt "It was" --exit kl --threshold 0.02
     """
@@ -43,7 +47,7 @@ def generate_command(
 
     if not prompt.strip():
         raise click.UsageError("--prompt is empty; give some text to continue")
-    model, loaded_tokenizer = loading.load(model_of(checkpoint), tokenizer)
+    model, loaded_tokenizer = loading.load(_folder(checkpoint), tokenizer)
     passes = recurrences or (model.config.recurrence,)
     rows = [_continue(model, loaded_tokenizer, prompt, R, None, **how) for R in passes]
     if criterion is not None:
@@ -53,6 +57,15 @@ def generate_command(
         return
     lines = [(row["recurrence"], f"{row['mean_passes']:.2f}", escape(row["text"])) for row in rows]
     print_table(escape(prompt), ("R", "passes", "continuation"), lines, left=("continuation",))
+
+
+def _folder(checkpoint: str) -> Path:
+    """Return the model's folder of a run, or of the model that comes with the package."""
+    from loopscale.model.loading import DEMO
+
+    if checkpoint == "demo" and not Path(checkpoint).exists():
+        return DEMO
+    return Path(model_of(checkpoint))
 
 
 def _continue(
@@ -111,7 +124,7 @@ def routing_command(
     from loopscale.model.psi import path_diversity
 
     prompts = loading.read_prompts(data)
-    model, loaded_tokenizer = loading.load(model_of(checkpoint), tokenizer)
+    model, loaded_tokenizer = loading.load(_folder(checkpoint), tokenizer)
     longest = min(context or model.config.max_position_embeddings, model.config.max_position_embeddings)
     diversity = path_diversity(model, loading.batches(loaded_tokenizer, prompts, batch, longest), recurrence)
     table = diversity.table()

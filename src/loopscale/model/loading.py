@@ -21,6 +21,10 @@ ATTENTION = (None, "eager", "sdpa")
 """Attention implementations that a config may name; other names make Transformers fetch kernels from the hub."""
 
 
+DEMO = Path(__file__).with_name("demo")
+"""A small trained model that comes with the package; ``examples/demo.toml`` trains it."""
+
+
 def load_model(checkpoint: str | Path, dtype: torch.dtype | None = None) -> LoopedMoEForCausalLM:
     """Return the model of a checkpoint folder, in evaluation mode; ``dtype`` None keeps the checkpoint's."""
     where = Path(checkpoint)

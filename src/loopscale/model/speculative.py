@@ -63,9 +63,10 @@ class SelfSpeculation:
         body = self.model.model
         run = ForwardPass(body, self.recurrence, self.cache, NOTHING, {})
         run.mask = None
+        cos_1n1r, sin_1n1r = self._angles(past, length, device)
         drafted, states, entries = [token], [], []
-        for position in range(past, past + length):
-            run.angles = self._angles(position, 1, device)
+        for step in range(length):
+            run.angles = cos_1n1r[:, step : step + 1], sin_1n1r[:, step : step + 1]
             entry_11D = run.prelude(body.embed_tokens(torch.tensor([[drafted[-1]]], device=device)))
             state_11D = self._passes(run, entry_11D, entry_11D, range(self.draft))
             drafted += self._argmax(run.read_out(state_11D))
@@ -73,7 +74,7 @@ class SelfSpeculation:
             entries.append(entry_11D)
         for layer in range(len(body.coda)):  # verification writes the keys of the full recurrence instead
             self.cache.layers[run.slots.coda(layer)].crop(-length)  # type: ignore[union-attr]
-        run.mask, run.angles = self._mask(length, past, device), self._angles(past, length, device)
+        run.mask, run.angles = self._mask(length, past, device), (cos_1n1r, sin_1n1r)
         state_1nD = self._passes(run, torch.cat(states, 1), torch.cat(entries, 1), range(self.draft, self.recurrence))
         verified = self._argmax(run.read_out(state_1nD))
         agreed = 0
