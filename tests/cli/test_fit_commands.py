@@ -223,3 +223,15 @@ def test_next_on_a_dense_sweep_keeps_to_its_axes_and_ratios(capsys, dense, tmp_p
 def test_errors_speak_of_options(capsys, dense, argv, sentence):
     names = ("--columns", "N=params_B", "--columns", "D=seen", "--columns", "loss=final_loss") if argv else ()
     assert sentence in refused(capsys, "fit", str(dense), *names, *argv)
+
+
+def test_a_prediction_is_registered_once_and_checked(capsys, tmp_path):
+    path = tmp_path / "prediction.json"
+    argv = ("predict", "--rung", "1.0B", "--experts", "8", "--tokens", "500B", "--register", str(path))
+    run(capsys, *argv)
+    loss = json.loads(path.read_text())["prediction"]["loss"]
+    assert "(+1.00%)" in run(capsys, "predict", "--check", str(path), "--loss", str(1.01 * loss))
+    assert "exists already" in refused(capsys, *argv)
+    assert "--check needs --loss" in refused(capsys, "predict", "--check", str(path))
+    path.write_text(path.read_text().replace(f'"loss": {loss}', '"loss": 1.0'))
+    assert "does not match its hash" in refused(capsys, "predict", "--check", str(path), "--loss", "2")

@@ -45,6 +45,7 @@ from loopscale.plan import (
     predict,
     width_space,
 )
+from loopscale.plan.predict import check, register
 from loopscale.plan.text import COLUMNS, interval_text, law_text, legend, mark, sentences, table_row, trust_text
 from loopscale.quantities import format_count, format_size
 from loopscale.report import check_report_path
@@ -57,10 +58,16 @@ from loopscale.tables import Table
 @click.option("--recurrence", type=WHOLE, help="R: passes through the loop.  [default: the model's own]")
 @click.option("--tokens", type=COUNT, help="Training tokens, like 500B.")
 @click.option("--flops", type=COUNT, help="Training compute instead of tokens, like 5e21.")
+@click.option("--register", "register_path", type=click.Path(), help="Write the prediction with its date and a hash.")
+@click.option("--check", "check_path", type=click.Path(), help="Compare a registered prediction with --loss.")
+@click.option("--loss", type=click.FloatRange(0, min_open=True), help="The loss that came out, for --check.")
 @law_option
 @trust_options
 @output_options
 def predict_command(
+    register_path: str | None,
+    check_path: str | None,
+    loss: float | None,
     params: float | None,
     recurrence: int | None,
     tokens: float | None,
@@ -79,7 +86,14 @@ def predict_command(
     loopscale predict --width 2048 --experts 16 --flops 1e22
     loopscale predict --params 7e9 --tokens 2T --law chinchilla-epoch-2024
     loopscale predict --config path/to/config.json --tokens 1T --law chinchilla-epoch-2024
+    loopscale predict --params 7e9 --tokens 2T --law law.json --register prediction.json
+    loopscale predict --check prediction.json --loss 2.31
     """
+    if check_path is not None:
+        if loss is None:
+            raise click.UsageError("--check needs --loss, the loss that came out")
+        click.echo(check(check_path, loss))
+        return
     if (tokens is None) == (flops is None):
         raise click.UsageError("give --tokens or --flops, one of them")
     architecture = None
@@ -92,6 +106,8 @@ def predict_command(
         architecture, tokens, recurrence, law, flops=flops, N=params, extrapolate=extrapolate,
         allow_degenerate=allow_degenerate,
     )  # fmt: skip
+    if register_path is not None:
+        register(prediction, register_path)
     if as_json:
         print_json(prediction.to_dict())
     elif as_csv:

@@ -277,7 +277,7 @@ POOR = 0.9
 """A law that explains less of the losses' variance than this does not describe them."""
 SIGNIFICANT = 0.05
 """Probability of a trend by chance alone, below which it is reported."""
-SHUFFLES = 499
+SHUFFLES = 199
 """Randomised data sets that a trend is compared with."""
 WINSOR = 4.0
 """Residuals count up to so many robust deviations in a trend: one diverged run is an outlier, not a trend."""
@@ -314,7 +314,9 @@ def lack_of_fit(fit: Fit) -> Trend | None:
     values = np.clip(fit.residuals, -limit, limit)
     values = values - (values @ basis.T) @ basis
     drawn = np.concatenate([values[None, :], _randomised(values, fit.observations.run)])
-    scores = (drawn @ left.T) ** 2 / np.maximum(_squares(drawn, basis), 1e-300)[:, None]
+    along = drawn @ np.concatenate([left, basis]).T
+    outside = (drawn**2).sum(axis=1) - (along[:, len(left) :] ** 2).sum(axis=1)
+    scores = along[:, : len(left)] ** 2 / np.maximum(outside, 1e-300)[:, None]
     best = int(np.argmax(scores[0]))
     p_value = float(np.mean(scores.max(axis=1) >= scores[0, best] * (1 - 1e-9)))
     size = float(np.abs(left[best]).max() * abs(values @ left[best]))
@@ -332,11 +334,6 @@ def _randomised(values: FloatArray, run: NDArray[np.str_]) -> FloatArray:
 
 MIN_DEGREES = 3
 """Degrees of freedom below which no trend can be told from noise."""
-
-
-def _squares(drawn: FloatArray, basis: FloatArray) -> FloatArray:
-    """Return the squared length of each row outside the space that the law can follow."""
-    return np.asarray((drawn**2).sum(axis=1) - ((drawn @ basis.T) ** 2).sum(axis=1))
 
 
 def _orthonormal(rows: FloatArray) -> FloatArray:
