@@ -84,14 +84,14 @@ def fit_routes(jobs: Jobs, limits: Limits) -> APIRouter:
         return Response(TEMPLATE, media_type="text/csv")
 
     @api.post("/fits/{id}/compare", status_code=202, response_model=schemas.Job, responses=documented(404, 422, 429))
-    async def start_comparison(request: Request, id: JobId, asked: CompareRequest) -> JSONResponse:  # noqa: A002
+    async def start_comparison(request: Request, id: JobId, body: CompareRequest) -> JSONResponse:  # noqa: A002
         """Compare recurrence mappings on held-out rows of a fitted sweep."""
-        return _started(jobs.start("comparison", {**_sweep(jobs, id), "asked": asked.model_dump()}, _client(request)))
+        return _started(jobs.start("comparison", {**_sweep(jobs, id), "request": body.model_dump()}, _client(request)))
 
     @api.post("/fits/{id}/next", status_code=202, response_model=schemas.Job, responses=documented(404, 422, 429))
-    async def start_next(request: Request, id: JobId, asked: NextRequest) -> JSONResponse:  # noqa: A002
+    async def start_next(request: Request, id: JobId, body: NextRequest) -> JSONResponse:  # noqa: A002
         """Choose the runs that would reduce the uncertainty of a plan most when added to a fitted sweep."""
-        return _started(jobs.start("design", {**_sweep(jobs, id), "asked": asked.model_dump()}, _client(request)))
+        return _started(jobs.start("design", {**_sweep(jobs, id), "request": body.model_dump()}, _client(request)))
 
     @api.get("/jobs/{id}", response_model=schemas.Job, responses=documented(404, 422))
     async def get_job(id: JobId) -> JSONResponse:  # noqa: A002
@@ -163,18 +163,20 @@ def preview(text: str, options: PreviewOptions) -> dict[str, Any]:
         raise InputError(f"{options.name}: there are no rows below the header")
     problem: str | None = None
     try:
-        found = find_columns(table, chosen, options.name)
+        matched = find_columns(table, chosen, options.name)
         notes = read_rows(table, chosen, {}, options.name).notes
     except InputError as error:
-        found, notes, problem = find_columns(table, {}, options.name), (), _in_page_terms(str(error))
+        matched, notes, problem = find_columns(table, {}, options.name), (), _in_page_terms(str(error))
     fields = [
         {
             "name": name,
             "label": label,
             "symbol": SYMBOLS[name],
             "required": required,
-            "column": found[name].name if name in found else None,
-            "unit": None if name not in found or found[name].unit is None else f"in {NAMES[found[name].unit or 1.0]}",
+            "column": matched[name].name if name in matched else None,
+            "unit": None
+            if name not in matched or matched[name].unit is None
+            else f"in {NAMES[matched[name].unit or 1.0]}",
         }
         for name, (label, required) in FIELDS.items()
     ]

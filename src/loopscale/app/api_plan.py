@@ -71,44 +71,48 @@ def plan_routes(laws: LawStore, limits: Limits, sweep: str | None = None) -> API
         return laws.find(name).to_dict()
 
     @api.get("/compute", response_model=ComputeReply, responses=documented(422))
-    def get_compute(asked: Annotated[ComputeRequest, Query()]) -> JSONResponse:
+    def get_compute(request: Annotated[ComputeRequest, Query()]) -> JSONResponse:
         """Return the training compute of devices over days, or of an amount of money."""
-        return JSONResponse(compute_reply(asked))
+        return JSONResponse(compute_reply(request))
 
     @api.post("/predict", response_model=Prediction, responses=documented(404, 422))
-    def predict_loss(asked: PredictRequest) -> JSONResponse:
+    def predict_loss(request: PredictRequest) -> JSONResponse:
         """Predict the loss of one model."""
-        model = asked.model()
+        model = request.model()
         prediction = predict(
-            model, asked.training_tokens(model), asked.recurrence, laws.find(asked.law), extrapolate=asked.extrapolate
+            model,
+            request.training_tokens(model),
+            request.recurrence,
+            laws.find(request.law),
+            extrapolate=request.extrapolate,
         )
         return JSONResponse(finite(prediction.to_dict()))
 
     @api.post("/plan", response_model=PlanReply, responses=documented(404, 422))
-    def plan_json(asked: PlanRequest) -> JSONResponse:
+    def plan_json(request: PlanRequest) -> JSONResponse:
         """Choose the model to train under a budget; the requested charts come with it."""
-        law = laws.find(asked.law)
-        if asked.design is None:
-            return JSONResponse(finite(plan_reply(make_plan(asked, law, limits), asked)))
-        return JSONResponse(finite(plan_reply(*_given(asked, law, limits))))
+        law = laws.find(request.law)
+        if request.design is None:
+            return JSONResponse(finite(plan_reply(make_plan(request, law, limits), request)))
+        return JSONResponse(finite(plan_reply(*_given(request, law, limits))))
 
     @api.post(
         "/plan.csv", response_class=Response, responses={**documented(404, 422), 200: {"content": {"text/csv": {}}}}
     )
-    def plan_csv(asked: PlanRequest) -> Response:
+    def plan_csv(request: PlanRequest) -> Response:
         """Return the ranked candidates of a plan as CSV, the first ``top``."""
-        found = make_plan(asked, laws.find(asked.law), limits)
-        return Response(found.table(asked.top).csv(), media_type="text/csv")
+        planned = make_plan(request, laws.find(request.law), limits)
+        return Response(planned.table(request.top).csv(), media_type="text/csv")
 
     @api.post(
         "/plan.html", response_class=Response, responses={**documented(404, 422), 200: {"content": {"text/html": {}}}}
     )
-    def plan_html(asked: PlanRequest) -> Response:
+    def plan_html(request: PlanRequest) -> Response:
         """Return the report of a plan, one self-contained page."""
         from loopscale.figures.reports import plan_report  # imports matplotlib, which the first page does not need
 
-        law = laws.find(asked.law)
-        report = plan_report(make_plan(asked, law, limits).to_dict(), law)
+        law = laws.find(request.law)
+        report = plan_report(make_plan(request, law, limits).to_dict(), law)
         # Shown by this server, it might load nothing but its own styles; it is meant to be saved.
         return Response(
             report.html(), media_type="text/html", headers={"content-disposition": "attachment; filename=plan.html"}
@@ -117,47 +121,49 @@ def plan_routes(laws: LawStore, limits: Limits, sweep: str | None = None) -> API
     return api
 
 
-def make_plan(asked: PlanRequest, law: ScalingLaw, limits: Limits) -> Plan:
+def make_plan(request: PlanRequest, law: ScalingLaw, limits: Limits) -> Plan:
     """Return the plan; refuse a space that is too large, and withhold an answer far beyond the data."""
-    space = asked.space()
+    space = request.space()
     if space is not None:
         _check_size(space, law, limits)
-    if law.degenerate and not (asked.extrapolate or asked.allow_degenerate):
+    if law.degenerate and not (request.extrapolate or request.allow_degenerate):
         raise RefusalError(
             422,
             f"the fit of law {law.name} is degenerate: {'; '.join(law.degenerate)}. Plans with it can be far off; "
             "fit it to more data or with a simpler form first",
             "extrapolate",
         )
-    found = plan(asked.budget(), space, law, eps=asked.eps, rule=asked.rule, extrapolate=True, allow_degenerate=True)
-    if found.trust is not None and found.trust.level == "beyond" and not asked.extrapolate:
+    planned = plan(
+        request.budget(), space, law, eps=request.eps, rule=request.rule, extrapolate=True, allow_degenerate=True
+    )
+    if planned.trust is not None and planned.trust.level == "beyond" and not request.extrapolate:
         raise RefusalError(
             422,
-            f"the best design, {found.choice.label}, lies more than 10x beyond the data that law {law.name} was "
-            f"fitted on ({'; '.join(found.trust.reasons)}). Measure runs nearer to it first: the Fit view, or "
+            f"the best design, {planned.choice.label}, lies more than 10x beyond the data that law {law.name} was "
+            f"fitted on ({'; '.join(planned.trust.reasons)}). Measure runs nearer to it first: the Fit view, or "
             "`loopscale next`, chooses them",
             "extrapolate",
         )
-    return found
+    return planned
 
 
-def _given(asked: PlanRequest, law: ScalingLaw, limits: Limits) -> tuple[Plan, PlanRequest, str]:
+def _given(request: PlanRequest, law: ScalingLaw, limits: Limits) -> tuple[Plan, PlanRequest, str]:
     """Return the plan of one given design, whatever limits rule it out, and its verdict among all designs."""
-    rung, experts, recurrence = asked.given_design()
-    budget = asked.budget()
+    rung, experts, recurrence = request.given_design()
+    budget = request.budget()
     lifted = type(budget)(**{**budget.to_dict(), "memory": None, "inference_flops": None})
     one = plan(
         lifted,
         ladder_space([rung], [experts], [recurrence]),
         law,
-        eps=asked.eps,
-        rule=asked.rule,
+        eps=request.eps,
+        rule=request.rule,
         extrapolate=True,
         allow_degenerate=True,
     )
-    everything = make_plan(asked.model_copy(update={"design": None, "extrapolate": True}), law, limits)
+    everything = make_plan(request.model_copy(update={"design": None, "extrapolate": True}), law, limits)
     verdicts = {row.label: row.verdict for row in everything.candidates()}
-    return one, asked, verdicts.get(one.choice.label, "not in the search space")
+    return one, request, verdicts.get(one.choice.label, "not in the search space")
 
 
 def _check_size(space: Space, law: ScalingLaw, limits: Limits) -> None:
@@ -172,22 +178,22 @@ def _check_size(space: Space, law: ScalingLaw, limits: Limits) -> None:
         )
 
 
-def compute_reply(asked: ComputeRequest) -> dict[str, Any]:
+def compute_reply(request: ComputeRequest) -> dict[str, Any]:
     """Return the training compute that devices reach over days or for money, and what it costs, in a sentence."""
-    utilisation = UTILISATION if asked.utilisation is None else fraction_of(asked.utilisation, "utilisation")
-    if asked.dollars is not None:
-        if asked.price is None:
+    utilisation = UTILISATION if request.utilisation is None else fraction_of(request.utilisation, "utilisation")
+    if request.dollars is not None:
+        if request.price is None:
             raise InputError("price: give dollars per GPU-hour together with the dollars in total")
-        hours = asked.dollars / asked.price
-    elif asked.gpus is None or asked.days is None:
+        hours = request.dollars / request.price
+    elif request.gpus is None or request.days is None:
         raise InputError("gpus: give GPUs and days, or dollars in total and per GPU-hour")
     else:
-        hours = asked.gpus * asked.days * 24
-    flops = device_flops(hours, asked.device, utilisation)
-    cost = training_cost(flops, asked.device, 1, utilisation, asked.price)
+        hours = request.gpus * request.days * 24
+    flops = device_flops(hours, request.device, utilisation)
+    cost = training_cost(flops, request.device, 1, utilisation, request.price)
     money = "" if cost.dollars is None else f", ${cost.dollars:,.0f}"
     text = (
-        f"{format_count(hours)} hours on {asked.device} at {utilisation:.0%} of its peak: {flops:.3g} FLOPs, "
+        f"{format_count(hours)} hours on {request.device} at {utilisation:.0%} of its peak: {flops:.3g} FLOPs, "
         f"{format_count(cost.kilowatt_hours)} kWh{money}."
     )
     energy = cost.kilowatt_hours

@@ -36,27 +36,27 @@ MOST_LINES = 6
 """Sizes that a chart shows a line for: those around the choice."""
 
 
-def plan_reply(found: Plan, asked: PlanRequest, verdict: str = "chosen") -> dict[str, Any]:
+def plan_reply(planned: Plan, request: PlanRequest, verdict: str = "chosen") -> dict[str, Any]:
     """Return everything that the page shows of a plan."""
-    document = found.to_dict(asked.top)
+    document = planned.to_dict(request.top)
     return {
         "plan": document,
-        "sentences": page_sentences(found, document["sentences"]),
-        "trust": page_trust(found),
-        "limits": limits_used(found),
-        "memory": memory_parts(found),
-        "copy": copied_texts(found, asked),
+        "sentences": page_sentences(planned, document["sentences"]),
+        "trust": page_trust(planned),
+        "limits": limits_used(planned),
+        "memory": memory_parts(planned),
+        "copy": copied_texts(planned, request),
         "verdict": verdict,
-        "charts": chart_tables(found, asked.charts, asked.centre),
+        "charts": chart_tables(planned, request.charts, request.centre),
     }
 
 
-def page_sentences(found: Plan, sentences: Mapping[str, str]) -> dict[str, str]:
+def page_sentences(planned: Plan, sentences: Mapping[str, str]) -> dict[str, str]:
     """Return the plan in sentences, as the command line prints them, with its budget and interval."""
-    interval = found.interval
+    interval = planned.interval
     unknown = "Interval not known: this law's uncertainty is not published."
     written = unknown if interval is None else f"{interval_text(interval)}."
-    budget = budget_text(found.budget)
+    budget = budget_text(planned.budget)
     return {
         **sentences,
         "budget": f"{budget[:1].upper()}{budget[1:]}.",
@@ -64,9 +64,9 @@ def page_sentences(found: Plan, sentences: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def page_trust(found: Plan) -> dict[str, Any]:
+def page_trust(planned: Plan) -> dict[str, Any]:
     """Return the trust banner: its level, that level in words, and the reasons."""
-    trust = found.trust
+    trust = planned.trust
     if trust is None:
         return {"level": "unknown", "title": "Unknown: the law states no range that it was fitted on", "reasons": []}
     title = TRUST_TEXT[trust.level]
@@ -77,9 +77,9 @@ def page_trust(found: Plan) -> dict[str, Any]:
     }
 
 
-def limits_used(found: Plan) -> list[dict[str, Any]]:
+def limits_used(planned: Plan) -> list[dict[str, Any]]:
     """Return each limit that can bind: how much of it is used, and what twice as much would buy."""
-    choice, budget = found.choice, found.budget
+    choice, budget = planned.choice, planned.budget
     used = {
         "flops": choice.train_flops + choice.inference_flops * budget.serve_tokens,
         "memory": choice.weight_bytes + choice.kv_bytes,
@@ -87,9 +87,9 @@ def limits_used(found: Plan) -> list[dict[str, Any]]:
         "max_tokens": choice.tokens,
     }
     rows = []
-    for row in found.sensitivities:
+    for row in planned.sensitivities:
         name, saved = row["limit"], row["saved"]
-        cap, binding = getattr(budget, name), name in found.binding
+        cap, binding = getattr(budget, name), name in planned.binding
         text = f"loss {saved:.4f} lower, with {row['design']}" if binding else "no lower loss"
         rows.append(
             {
@@ -106,16 +106,16 @@ def limits_used(found: Plan) -> list[dict[str, Any]]:
     return rows
 
 
-def memory_parts(found: Plan) -> dict[str, float | None]:
+def memory_parts(planned: Plan) -> dict[str, float | None]:
     """Return the bytes of the choice: weights, embeddings and KV cache, and the limit."""
-    choice = found.choice
+    choice = planned.choice
     stored = choice.total + choice.embedding
     embeddings = choice.weight_bytes * choice.embedding / stored if stored else 0.0
     return {
         "weights": choice.weight_bytes - embeddings,
         "embeddings": embeddings,
         "cache": choice.kv_bytes,
-        "limit": found.budget.memory,
+        "limit": planned.budget.memory,
     }
 
 
@@ -136,31 +136,35 @@ OPTIONS = {
 DEFAULTS = {"batch": 1, "kv_bits": 16, "serve_tokens": 0}
 
 
-def copied_texts(found: Plan, asked: PlanRequest) -> dict[str, str]:
+def copied_texts(planned: Plan, request: PlanRequest) -> dict[str, str]:
     """Return the plan as a command, as Python, and its choice as a training file."""
-    limits = found.budget.to_dict()
+    limits = planned.budget.to_dict()
     given = [(name, value) for name, value in limits.items() if value and DEFAULTS.get(name) != value]
-    law = asked.law if isinstance(asked.law, str) and not asked.law.startswith("own-") else f"{found.law_name}.json"
+    law = (
+        request.law
+        if isinstance(request.law, str) and not request.law.startswith("own-")
+        else f"{planned.law_name}.json"
+    )
     words = [f"{OPTIONS[name][0]} {OPTIONS[name][1](value)}" for name, value in given]
-    words += [f"--rung {','.join(asked.rungs)}"] if asked.rungs else []
-    words += ["--continuous"] if asked.continuous else []
-    chosen = asked.model_fields_set
-    words += [f"--experts {','.join(f'{E:g}' for E in asked.experts)}"] if "experts" in chosen else []
-    words += [f"--recurrence {','.join(map(str, asked.recurrences))}"] if "recurrences" in chosen else []
-    words += [f"--eps {asked.eps:g}"] if asked.eps is not None else []
-    words += ["--rule loss"] if asked.rule == "loss" else []
-    words += [f"--law {law}"] + (["--extrapolate"] if asked.extrapolate else [])
+    words += [f"--rung {','.join(request.rungs)}"] if request.rungs else []
+    words += ["--continuous"] if request.continuous else []
+    chosen = request.model_fields_set
+    words += [f"--experts {','.join(f'{E:g}' for E in request.experts)}"] if "experts" in chosen else []
+    words += [f"--recurrence {','.join(map(str, request.recurrences))}"] if "recurrences" in chosen else []
+    words += [f"--eps {request.eps:g}"] if request.eps is not None else []
+    words += ["--rule loss"] if request.rule == "loss" else []
+    words += [f"--law {law}"] + (["--extrapolate"] if request.extrapolate else [])
     arguments = ", ".join(f"{name}={value!r}" for name, value in given)
-    options = f"law={law!r}" + (", extrapolate=True" if asked.extrapolate else "")
+    options = f"law={law!r}" + (", extrapolate=True" if request.extrapolate else "")
     return {
         "command": f"loopscale plan {' '.join(words)}",
         "python": f"import loopscale as ls\n\nbest = ls.plan({arguments}, {options})\nprint(best)\n",
-        "config": _training_file(found),
+        "config": _training_file(planned),
     }
 
 
-def _training_file(found: Plan) -> str:
-    choice = found.choice
+def _training_file(planned: Plan) -> str:
+    choice = planned.choice
     size = f'rung = "{choice.rung}"' if choice.rung in RUNGS else f"width = {choice.width or 0:.0f}"
     return (
         f"[model]\n{size}\nexperts = {choice.experts:g}\nrecurrence = {choice.recurrence}\n\n"
@@ -169,55 +173,66 @@ def _training_file(found: Plan) -> str:
     )
 
 
-def chart_tables(found: Plan, kinds: Iterable[str], centre: float | None = None) -> dict[str, dict[str, Any]]:
+def chart_tables(planned: Plan, kinds: Iterable[str], centre: float | None = None) -> dict[str, dict[str, Any]]:
     """Return the columns of each chart by name; charts over compute are drawn around ``centre``, if it is given."""
-    return {kind: dict(CHARTS[kind](found, centre or _flops(found)).columns) for kind in dict.fromkeys(kinds)}
+    return {kind: dict(CHARTS[kind](planned, centre or _flops(planned)).columns) for kind in dict.fromkeys(kinds)}
 
 
-def _over_recurrence(found: Plan, _: float) -> Table:
-    alone = found.grid is not None and found.grid.space.shape == (1, 1, 1)  # one given design, looped otherwise too
-    space = _space(found, experts=[found.choice.experts], recurrences=list(RUNG_RECURRENCES) if alone else None)
-    return isoflop_over_recurrence(found.law, [_flops(found)], space, found.eps, _token_limits(found))
+def _over_recurrence(planned: Plan, _: float) -> Table:
+    alone = planned.grid is not None and planned.grid.space.shape == (1, 1, 1)  # one given design, looped otherwise too
+    space = _space(planned, experts=[planned.choice.experts], recurrences=list(RUNG_RECURRENCES) if alone else None)
+    return isoflop_over_recurrence(planned.law, [_flops(planned)], space, planned.eps, _token_limits(planned))
 
 
-def _over_experts(found: Plan, _: float) -> Table:
-    space = _space(found, recurrences=[found.choice.recurrence])
-    return isoflop_over_experts(found.law, [_flops(found)], space, found.eps, _token_limits(found))
+def _over_experts(planned: Plan, _: float) -> Table:
+    space = _space(planned, recurrences=[planned.choice.recurrence])
+    return isoflop_over_experts(planned.law, [_flops(planned)], space, planned.eps, _token_limits(planned))
 
 
-def _over_size(found: Plan, _: float) -> Table:
-    passes = sorted({1, 2, 4, found.choice.recurrence})
-    own = [found.choice.width] if found.choice.width else []
+def _over_size(planned: Plan, _: float) -> Table:
+    passes = sorted({1, 2, 4, planned.choice.recurrence})
+    own = [planned.choice.width] if planned.choice.width else []
     widths = np.unique(np.append(WIDTHS, own))
-    flops, limits = [_flops(found)], _token_limits(found)
-    return isoflop_over_size(found.law, flops, [found.choice.experts], passes, widths, limits)
+    flops, limits = [_flops(planned)], _token_limits(planned)
+    return isoflop_over_size(planned.law, flops, [planned.choice.experts], passes, widths, limits)
 
 
-def _best_recurrence(found: Plan, centre: float) -> Table:
-    space = _space(found, experts=[found.choice.experts])
-    budget = replace(_token_limits(found), flops=centre)
-    key = ("R", id(found.law), centre, space.names, found.choice.experts, tuple(space.recurrences), found.eps, budget)
-    return _CACHE.get(key, found.law, lambda: recurrence_map(found.law, _around(centre), space, found.eps, budget))
+def _best_recurrence(planned: Plan, centre: float) -> Table:
+    space = _space(planned, experts=[planned.choice.experts])
+    budget = replace(_token_limits(planned), flops=centre)
+    key = (
+        "R",
+        id(planned.law),
+        centre,
+        space.names,
+        planned.choice.experts,
+        tuple(space.recurrences),
+        planned.eps,
+        budget,
+    )
+    return _CACHE.get(
+        key, planned.law, lambda: recurrence_map(planned.law, _around(centre), space, planned.eps, budget)
+    )
 
 
-def _best_experts(found: Plan, _: float) -> Table:
-    passes = sorted({1, 2, 4, found.choice.recurrence})
-    assert found.grid is not None
-    space, needed = _space(found, recurrences=passes), found.grid.memory_SKP
+def _best_experts(planned: Plan, _: float) -> Table:
+    passes = sorted({1, 2, 4, planned.choice.recurrence})
+    assert planned.grid is not None
+    space, needed = _space(planned, recurrences=passes), planned.grid.memory_SKP
     memory = np.geomspace(needed.min() * 0.9, needed.max() * 1.1, 80)
-    budget = replace(found.budget, memory=None)
-    key = ("E", id(found.law), memory[0], memory[-1], space.names, tuple(passes), found.eps, budget)
-    return _CACHE.get(key, found.law, lambda: experts_map(found.law, memory, budget, space, found.eps))
+    budget = replace(planned.budget, memory=None)
+    key = ("E", id(planned.law), memory[0], memory[-1], space.names, tuple(passes), planned.eps, budget)
+    return _CACHE.get(key, planned.law, lambda: experts_map(planned.law, memory, budget, space, planned.eps))
 
 
-def _over_compute(found: Plan, centre: float) -> Table:
-    choice = found.choice
-    one = _space(found, sizes=[choice.rung], experts=[choice.experts], recurrences=[choice.recurrence])
-    return isoflop_over_recurrence(found.law, _around(centre), one, found.eps, _token_limits(found))
+def _over_compute(planned: Plan, centre: float) -> Table:
+    choice = planned.choice
+    one = _space(planned, sizes=[choice.rung], experts=[choice.experts], recurrences=[choice.recurrence])
+    return isoflop_over_recurrence(planned.law, _around(centre), one, planned.eps, _token_limits(planned))
 
 
-def _designs(found: Plan, _: float) -> Table:
-    table = found.designs()
+def _designs(planned: Plan, _: float) -> Table:
+    table = planned.designs()
     if len(table) <= MOST_DESIGNS:
         return table
     fronts = zip(*(table.columns[f"on_{cost}_front"] for cost in ("memory", "inference")), strict=True)
@@ -262,20 +277,20 @@ _CACHE = _Cache(16)
 
 
 def _space(
-    found: Plan,
+    planned: Plan,
     sizes: list[str] | None = None,
     experts: list[float] | None = None,
     recurrences: list[int] | None = None,
 ) -> Space:
     """Return the part of the plan's space that a chart shows; a continuous or bare one has the ladder's rungs."""
-    assert found.grid is not None
-    space = found.grid.space
+    assert planned.grid is not None
+    space = planned.grid.space
     experts = experts or sorted(set(space.experts.ravel().tolist()))
     passes = recurrences or space.recurrences.tolist()
     if space.kind == "ladder":
-        return ladder_space(sizes or _near(space.names, found.choice.rung), experts, passes)
-    if sizes is not None and found.choice.width:
-        return continuous_space(experts, passes, widths=[found.choice.width])
+        return ladder_space(sizes or _near(space.names, planned.choice.rung), experts, passes)
+    if sizes is not None and planned.choice.width:
+        return continuous_space(experts, passes, widths=[planned.choice.width])
     return ladder_space(tuple(RUNGS), experts, passes)
 
 
@@ -285,15 +300,15 @@ def _near(names: tuple[str, ...], chosen: str) -> list[str]:
     return list(names[first : first + MOST_LINES])
 
 
-def _flops(found: Plan) -> float:
+def _flops(planned: Plan) -> float:
     """Return the compute that charts are drawn at: the budget's, or what the choice takes for its tokens."""
-    return found.budget.flops or found.choice.train_flops
+    return planned.budget.flops or planned.choice.train_flops
 
 
 def _around(flops: float) -> FloatArray:
     return flops * np.geomspace(1e-2, 1e2, 25)
 
 
-def _token_limits(found: Plan) -> Budget:
+def _token_limits(planned: Plan) -> Budget:
     """Return what limits the tokens besides compute: how many are available, and serving."""
-    return replace(found.budget, flops=_flops(found), tokens=None)
+    return replace(planned.budget, flops=_flops(planned), tokens=None)

@@ -42,50 +42,52 @@ def read_sweep(text: str, options: FitOptions) -> Observations:
 
 def fit_work(text: str, options: FitOptions, report: Report) -> dict[str, Any]:
     """Fit a sweep, resample it, and return the law with its diagnostics."""
-    found = _fitted(text, options, options.resamples, report)
+    fitted = _fitted(text, options, options.resamples, report)
     report("Computing diagnostics", 0, 0)
-    data = found.observations
+    data = fitted.observations
     return {
-        **found.to_dict(),
-        "law": found.law.to_dict(),
-        "form": str(found.law.form),
-        "meanings": {term.name: term.meaning for term in found.law.terms},
-        "fixed": list(found.fixed),
-        "summary": found.summary(),
+        **fitted.to_dict(),
+        "law": fitted.law.to_dict(),
+        "form": str(fitted.law.form),
+        "meanings": {term.name: term.meaning for term in fitted.law.terms},
+        "fixed": list(fitted.fixed),
+        "summary": fitted.summary(),
         "rows": len(data),
         "runs": len(data.runs),
         "notes": list(data.notes),
         "slices": list(suggest_slices(data)),
         "next_budget": f"{_next_budget(data):.0e}".replace("e+", "e"),
-        "points": _points(found),
-        "residuals": dict(residuals_by_axis(found).columns),
-        "identification": dict(identification(found).columns),
+        "points": _points(fitted),
+        "residuals": dict(residuals_by_axis(fitted).columns),
+        "identification": dict(identification(fitted).columns),
     }
 
 
-def compare_work(text: str, options: FitOptions, asked: CompareRequest, report: Report) -> dict[str, Any]:
+def compare_work(text: str, options: FitOptions, request: CompareRequest, report: Report) -> dict[str, Any]:
     """Score every mapping on held-out rows."""
     data = read_sweep(text, options)
 
     def progress(done: int, total: int) -> None:
         report("Fitting without the held-out rows", done, total)
 
-    found = compare(data, asked.hold_out, outer=options.outer, folds=asked.folds, seed=options.seed, progress=progress)
-    return {"kind": "comparison", **found.to_dict()}
+    comparison = compare(
+        data, request.hold_out, outer=options.outer, folds=request.folds, seed=options.seed, progress=progress
+    )
+    return {"kind": "comparison", **comparison.to_dict()}
 
 
-def next_work(text: str, options: FitOptions, asked: NextRequest, report: Report) -> dict[str, Any]:
+def next_work(text: str, options: FitOptions, request: NextRequest, report: Report) -> dict[str, Any]:
     """Choose the runs that would reduce the uncertainty of a plan most."""
-    found = _fitted(text, options, AVERAGED, report)
+    fitted = _fitted(text, options, AVERAGED, report)
     report("Weighing the candidates", 0, 0)
-    aim = asked.plan
+    aim = request.plan
     # The plan that new runs should make sure of may lie beyond the data: that is what they are for.
     planned = plan(
-        aim.budget(), aim.space(), found.law, eps=aim.eps, rule=aim.rule, extrapolate=True, allow_degenerate=True
+        aim.budget(), aim.space(), fitted.law, eps=aim.eps, rule=aim.rule, extrapolate=True, allow_degenerate=True
     ).to_dict(aim.top)
-    target = Target.of_plan(planned, found.observations.counts, Goal(asked.goal))
-    pool = ladder_candidates(found)
-    return next_runs(found, asked.budget, target, candidates=pool, most=asked.most).to_dict()
+    target = Target.of_plan(planned, fitted.observations.counts, Goal(request.goal))
+    pool = ladder_candidates(fitted)
+    return next_runs(fitted, request.budget, target, candidates=pool, most=request.most).to_dict()
 
 
 def _fitted(text: str, options: FitOptions, resamples: int, report: Report) -> Fit:
@@ -101,21 +103,21 @@ def _fitted(text: str, options: FitOptions, resamples: int, report: Report) -> F
     )  # fmt: skip
 
 
-def _points(found: Fit) -> dict[str, list[Any]]:
+def _points(fitted: Fit) -> dict[str, list[Any]]:
     """Return the rows as charts show them, evenly thinned where there are many; outliers are marked."""
-    data, points = found.observations, found.observations.points
+    data, points = fitted.observations, fitted.observations.points
     kept = np.unique(np.linspace(0, len(data) - 1, min(len(data), SHOWN)).round().astype(int))
-    typical = float(np.sqrt(np.median(np.square(found.residuals)))) or np.inf
+    typical = float(np.sqrt(np.median(np.square(fitted.residuals)))) or np.inf
     columns = {
         "observed": data.loss,
-        "predicted": found.law(points),
-        "residual": found.residuals,
+        "predicted": fitted.law(points),
+        "residual": fitted.residuals,
         "size": points.active,
         "tokens": points.tokens,
         "experts": points.experts,
         "recurrence": points.recurrence,
         "run": data.run,
-        "outlier": np.abs(found.residuals) > OUTLIER * typical,
+        "outlier": np.abs(fitted.residuals) > OUTLIER * typical,
     }
     return {name: column[kept].tolist() for name, column in columns.items()}
 
@@ -148,8 +150,8 @@ def _result(task: dict[str, Any]) -> dict[str, Any]:
     if task["kind"] == "fit":
         return fit_work(text, options, _report)
     if task["kind"] == "comparison":
-        return compare_work(text, options, CompareRequest(**task["asked"]), _report)
-    return next_work(text, options, NextRequest(**task["asked"]), _report)
+        return compare_work(text, options, CompareRequest(**task["request"]), _report)
+    return next_work(text, options, NextRequest(**task["request"]), _report)
 
 
 def _report(stage: str, done: int, total: int) -> None:

@@ -43,7 +43,10 @@ class Chart {
     this.svg = d3.create("svg").attr("role", "img");
     for (const name of ["shade", "grid", "axes", "rules", "bands", "lines", "dots", "labels", "cursor"])
       this[name] = this.svg.append("g").attr("class", name);
-    this.clip = this.svg.append("clipPath").attr("id", `clip-${Math.random().toString(36).slice(2)}`).append("rect");
+    this.clip = this.svg
+      .append("clipPath")
+      .attr("id", `clip-${Math.random().toString(36).slice(2)}`)
+      .append("rect");
     const clip = `url(#${this.clip.node().parentNode.id})`;
     for (const name of ["shade", "rules", "bands", "lines", "dots"]) this[name].attr("clip-path", clip);
     this.tip = make("div", { class: "tip", role: "status", hidden: true });
@@ -123,7 +126,10 @@ class Chart {
       .attr("text-anchor", (d) => d.anchor)
       .attr("fill", colours.text)
       .text((d) => d.text);
-    rows(this.axes, "path", [`M${margin.left},${below}H${this.width - margin.right}`, ...xTicks.map((v) => `M${this.x(v)},${below}v5`)])
+    rows(this.axes, "path", [
+      `M${margin.left},${below}H${this.width - margin.right}`,
+      ...xTicks.map((v) => `M${this.x(v)},${below}v5`),
+    ])
       .attr("d", (d) => d)
       .attr("stroke", colours.muted);
   }
@@ -138,26 +144,48 @@ class Chart {
       .attr("y", y.range()[1])
       .attr("height", y.range()[0] - y.range()[1])
       .attr("fill", colours.shade);
-    const area = d3.area((d) => x(d.x), (d) => y(d.low), (d) => y(d.high));
+    const area = d3.area(
+      (d) => x(d.x),
+      (d) => y(d.low),
+      (d) => y(d.high),
+    );
     rows(this.bands, "path", spec.bands || [])
       .attr("d", (d) => area(d.points))
       .attr("fill", (d) => d.colour)
       .attr("fill-opacity", 0.17);
-    const line = (d) => d3.line((p) => x(p.x), (p) => y(p.y)).curve(d.step ? d3.curveStepAfter : d3.curveLinear)(d.points);
+    const line = (d) =>
+      d3
+        .line(
+          (p) => x(p.x),
+          (p) => y(p.y),
+        )
+        .curve(d.step ? d3.curveStepAfter : d3.curveLinear)(d.points);
     rows(this.lines, "path", spec.lines || [])
       .attr("d", line)
       .attr("fill", "none")
       .attr("stroke", (d) => d.colour)
       .attr("stroke-width", (d) => d.width || 1.6)
       .attr("stroke-dasharray", (d) => d.dash || null);
-    rows(this.rules, "line", (spec.rules || []).filter((d) => within(d.x, this.domains.x)))
+    rows(
+      this.rules,
+      "line",
+      (spec.rules || []).filter((d) => within(d.x, this.domains.x)),
+    )
       .attr("x1", (d) => x(d.x))
       .attr("x2", (d) => x(d.x))
       .attr("y1", y.range()[0])
       .attr("y2", y.range()[1])
       .attr("stroke", colours.muted)
       .attr("stroke-dasharray", "3,3");
-    rows(this.dots, "path", alike((spec.dots || []).filter((d) => d.y != null), x, y))
+    rows(
+      this.dots,
+      "path",
+      alike(
+        (spec.dots || []).filter((d) => d.y != null),
+        x,
+        y,
+      ),
+    )
       .attr("d", (d) => d.path)
       .attr("fill", (d) => (d.ring ? "none" : d.hollow ? colours.card : d.colour))
       .attr("fill-opacity", (d) => d.opacity ?? 1)
@@ -168,10 +196,20 @@ class Chart {
 
   drawLabels() {
     const { spec, x, y, colours } = this;
-    const ends = apart((spec.lines || []).filter((d) => d.label && d.points.length).map((d) => this.end(d)), y.range());
+    const ends = apart(
+      (spec.lines || []).filter((d) => d.label && d.points.length).map((d) => this.end(d)),
+      y.range(),
+    );
     const rules = (spec.rules || []).filter((d) => d.label && within(d.x, this.domains.x));
     const labels = [
-      ...ends.map((d) => ({ x: Math.min(d.x + 7, this.width - this.margin.right + 7), y: d.y + 4, anchor: "start", fill: d.colour, text: d.label, weight: 600 })),
+      ...ends.map((d) => ({
+        x: Math.min(d.x + 7, this.width - this.margin.right + 7),
+        y: d.y + 4,
+        anchor: "start",
+        fill: d.colour,
+        text: d.label,
+        weight: 600,
+      })),
       ...rules.map((d) => ({
         x: x(d.x) + (x(d.x) > this.width * 0.7 ? -5 : 5),
         y: this.margin.top + 11,
@@ -179,7 +217,14 @@ class Chart {
         fill: colours.muted,
         text: d.label,
       })),
-      ...(spec.notes || []).map((d) => ({ x: x(d.x) + 9, y: y(d.y) - 9, anchor: "start", fill: colours.text, text: d.text, weight: 600 })),
+      ...(spec.notes || []).map((d) => ({
+        x: x(d.x) + 9,
+        y: y(d.y) - 9,
+        anchor: "start",
+        fill: colours.text,
+        text: d.text,
+        weight: 600,
+      })),
     ];
     rows(this.labels, "text", labels)
       .attr("x", (d) => d.x)
@@ -219,7 +264,12 @@ class Chart {
     }
     const series = [...new Set(points.map((d) => d.series))];
     const next = series[(series.indexOf(now.series) + step + series.length) % series.length];
-    return this.read(nearest(points.filter((d) => d.series === next), (d) => Math.abs(this.x(d.x) - this.x(now.x))));
+    return this.read(
+      nearest(
+        points.filter((d) => d.series === next),
+        (d) => Math.abs(this.x(d.x) - this.x(now.x)),
+      ),
+    );
   }
 
   read(point) {
@@ -250,7 +300,9 @@ function alike(dots, x, y) {
     const group = same ? last : { ...dot, path: "" };
     if (!same) groups.push(group);
     const [left, top] = [x(dot.x), y(dot.y)];
-    group.path += dot.star ? star(left, top, radius) : `M${(left - radius).toFixed(1)},${top.toFixed(1)}a${radius},${radius} 0 1,0 ${2 * radius},0a${radius},${radius} 0 1,0 ${-2 * radius},0`;
+    group.path += dot.star
+      ? star(left, top, radius)
+      : `M${(left - radius).toFixed(1)},${top.toFixed(1)}a${radius},${radius} 0 1,0 ${2 * radius},0a${radius},${radius} 0 1,0 ${-2 * radius},0`;
   }
   return groups;
 }

@@ -55,7 +55,8 @@ export function extent(values, margin = 0.05, log = false) {
   return [low - room, high + room];
 }
 
-export const unique = (data, name) => [...new Set(data.map((d) => d[name]))].filter((v) => v != null).sort((a, b) => a - b);
+export const unique = (data, name) =>
+  [...new Set(data.map((d) => d[name]))].filter((v) => v != null).sort((a, b) => a - b);
 
 // Powers of ten, or where fewer than three of them are in sight also their two- and fivefold.
 export function decades([low, high]) {
@@ -103,15 +104,31 @@ export function isoflop(data, axis, choice, title) {
     .map(([key, rows], k) => ({ key, colour: colour(k), points: rows }))
     .filter((d) => d.key === chosen && d.points[0].loss_low != null)
     .map((d) => ({ ...d, points: d.points.map((p) => ({ x: p[x], low: p.loss_low, high: p.loss_high })) }));
-  const losses = kept.flatMap((d) => (name(d) === chosen && d.loss_low != null ? [d.loss, d.loss_low, d.loss_high] : [d.loss]));
+  const losses = kept.flatMap((d) =>
+    name(d) === chosen && d.loss_low != null ? [d.loss, d.loss_low, d.loss_high] : [d.loss],
+  );
   return {
     title,
     hint: `${STARS[axis]}; hollow points and shaded ranges lie outside the range the law was fitted on; the ring is the choice${bands.length ? "; the band covers 90% of resampled laws" : ""}.`,
-    x: axis === "size" ? logAxis(kept.map((d) => d.active), "active parameters N", (v) => count(v, 2)) : axis === "experts" ? expertsAxis(kept) : passesAxis(kept, x),
+    x:
+      axis === "size"
+        ? logAxis(
+            kept.map((d) => d.active),
+            "active parameters N",
+            (v) => count(v, 2),
+          )
+        : axis === "experts"
+          ? expertsAxis(kept)
+          : passesAxis(kept, x),
     y: { scale: "linear", domain: extent(losses), label: LOSS },
     shade: shaded(kept, x),
     bands,
-    lines: groups.map(([key, rows], k) => ({ label: key, colour: colour(k), width: key === chosen ? 2.6 : 1.5, points: rows.map(at) })),
+    lines: groups.map(([key, rows], k) => ({
+      label: key,
+      colour: colour(k),
+      width: key === chosen ? 2.6 : 1.5,
+      points: rows.map(at),
+    })),
     dots: [...dots, { x: choice[x], y: choice.loss, ring: true, r: 10, colour: text }],
     points: kept.map((d) => ({
       ...at(d),
@@ -159,7 +176,11 @@ export function bestRecurrence(data, flops, title, hint) {
     at: flops,
     title,
     hint,
-    xAxis: logAxis(data.map((d) => d.flops), "training compute (FLOPs)", power),
+    xAxis: logAxis(
+      data.map((d) => d.flops),
+      "training compute (FLOPs)",
+      power,
+    ),
     yAxis: {
       scale: "linear",
       domain: [0.5, highest + 0.5],
@@ -180,7 +201,11 @@ export function bestExperts(data, memory, title, hint) {
     at: memory,
     title,
     hint,
-    xAxis: logAxis(data.map((d) => d.memory), "memory", bytes),
+    xAxis: logAxis(
+      data.map((d) => d.memory),
+      "memory",
+      bytes,
+    ),
     yAxis: {
       scale: "log2",
       domain: [Math.min(...levels) / 1.4, Math.max(...levels) * 1.4],
@@ -207,9 +232,24 @@ export function pareto(data, cost, limit, title) {
     margin: { right: 24 },
     x:
       cost === "memory"
-        ? logAxis(near.map((d) => d.memory), "memory of weights and KV cache", bytes)
-        : logAxis(near.map((d) => d.inference), "inference FLOPs per token", (v) => count(v, 2)),
-    y: { scale: "linear", domain: extent(near.map((d) => d.loss), 0.07), label: LOSS },
+        ? logAxis(
+            near.map((d) => d.memory),
+            "memory of weights and KV cache",
+            bytes,
+          )
+        : logAxis(
+            near.map((d) => d.inference),
+            "inference FLOPs per token",
+            (v) => count(v, 2),
+          ),
+    y: {
+      scale: "linear",
+      domain: extent(
+        near.map((d) => d.loss),
+        0.07,
+      ),
+      label: LOSS,
+    },
     lines: [{ colour: series[0], width: 2, step: true, points: front.map(at) }],
     dots: [
       ...near.map((d) => ({ ...at(d), colour: muted, r: 2.2, opacity: d.usable ? 0.75 : 0.28 })),
@@ -236,15 +276,45 @@ export function scenarios(data, x, at, names, title, hint) {
   return {
     title,
     hint: `${hint} Hollow points and shaded ranges lie outside the range a law was fitted on.`,
-    x: x === "flops" ? logAxis(kept.map((d) => d.flops), "training compute (FLOPs)", power) : passesAxis(kept, x),
-    y: { scale: "linear", domain: extent(kept.flatMap((d) => (d.loss_low == null ? [d.loss] : [d.loss, d.loss_low, d.loss_high]))), label: LOSS },
+    x:
+      x === "flops"
+        ? logAxis(
+            kept.map((d) => d.flops),
+            "training compute (FLOPs)",
+            power,
+          )
+        : passesAxis(kept, x),
+    y: {
+      scale: "linear",
+      domain: extent(kept.flatMap((d) => (d.loss_low == null ? [d.loss] : [d.loss, d.loss_low, d.loss_high]))),
+      label: LOSS,
+    },
     shade: shaded(kept, x),
     bands: groups
       .filter(([, rows]) => rows[0].loss_low != null)
-      .map(([k, rows]) => ({ colour: colour(k), points: rows.map((d) => ({ x: d[x], low: d.loss_low, high: d.loss_high })) })),
-    lines: groups.map(([k, rows]) => ({ label: names[k], colour: colour(k), width: 2, points: rows.map((d) => ({ x: d[x], y: d.loss })) })),
-    dots: kept.map((d) => ({ x: d[x], y: d.loss, colour: colour(d.scenario), hollow: Boolean(d.extrapolated), r: 2.8 })),
+      .map(([k, rows]) => ({
+        colour: colour(k),
+        points: rows.map((d) => ({ x: d[x], low: d.loss_low, high: d.loss_high })),
+      })),
+    lines: groups.map(([k, rows]) => ({
+      label: names[k],
+      colour: colour(k),
+      width: 2,
+      points: rows.map((d) => ({ x: d[x], y: d.loss })),
+    })),
+    dots: kept.map((d) => ({
+      x: d[x],
+      y: d.loss,
+      colour: colour(d.scenario),
+      hollow: Boolean(d.extrapolated),
+      r: 2.8,
+    })),
     rules: at ? [{ x: at, label: "yours" }] : [],
-    points: kept.map((d) => ({ x: d[x], y: d.loss, series: d.scenario, text: `${names[d.scenario]}: ${describe(d)}\n${power(d.flops)} FLOPs${beyond(d)}` })),
+    points: kept.map((d) => ({
+      x: d[x],
+      y: d.loss,
+      series: d.scenario,
+      text: `${names[d.scenario]}: ${describe(d)}\n${power(d.flops)} FLOPs${beyond(d)}`,
+    })),
   };
 }

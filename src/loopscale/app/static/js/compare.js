@@ -46,7 +46,10 @@ export const updateCompare = latest(
   (answers) => {
     const usable = answers.filter((side) => !side.error);
     const failed = answers.filter((side) => side.error);
-    problem($("#compare-problem"), failed.length ? new Error(failed.map((side) => `${side.name}: ${side.error.message}`).join("; ")) : null);
+    problem(
+      $("#compare-problem"),
+      failed.length ? new Error(failed.map((side) => `${side.name}: ${side.error.message}`).join("; ")) : null,
+    );
     drawSides(answers);
     if (!usable.length) return $("#compare-table").replaceChildren();
     $("#compare-table").replaceChildren(...table(columns(usable), METRICS));
@@ -67,10 +70,24 @@ function drawSides(answers) {
         make("b", {}, LETTERS[k]),
         side.index === undefined
           ? make("span", { class: "side-name" }, side.name)
-          : make("input", { type: "text", class: "side-name", value: side.name, "aria-label": `Name of scenario ${LETTERS[k]}`, onchange: (event) => rename(side.index, event.target.value.trim() || side.name) }),
+          : make("input", {
+              type: "text",
+              class: "side-name",
+              value: side.name,
+              "aria-label": `Name of scenario ${LETTERS[k]}`,
+              onchange: (event) => rename(side.index, event.target.value.trim() || side.name),
+            }),
         side.trust ? make("span", { class: "level", "data-level": side.trust.level }, side.trust.level) : null,
-        button("open", () => set({ ...side.values, view: "plan", design: "" }), { class: "quiet", "aria-label": `Open scenario ${LETTERS[k]} in the Plan view` }),
-        side.index === undefined ? null : button("remove", () => unpin(side.index), { class: "quiet", "aria-label": `Remove scenario ${LETTERS[k]}` }),
+        button("open", () => set({ ...side.values, view: "plan", design: "" }), {
+          class: "quiet",
+          "aria-label": `Open scenario ${LETTERS[k]} in the Plan view`,
+        }),
+        side.index === undefined
+          ? null
+          : button("remove", () => unpin(side.index), {
+              class: "quiet",
+              "aria-label": `Remove scenario ${LETTERS[k]}`,
+            }),
       ),
     ),
   );
@@ -81,7 +98,11 @@ const METRICS = [
   { name: "law", of: (side) => side.law.name },
   { name: "design", of: ({ plan }) => label(plan.choice) },
   { name: "predicted loss (nats/token)", value: (c) => c.loss, write: loss, digits: 4 },
-  { name: "90% interval", of: ({ plan: { choice } }) => (choice.loss_low == null ? "not known" : `${loss(choice.loss_low)} – ${loss(choice.loss_high)}`) },
+  {
+    name: "90% interval",
+    of: ({ plan: { choice } }) =>
+      choice.loss_low == null ? "not known" : `${loss(choice.loss_low)} – ${loss(choice.loss_high)}`,
+  },
   { name: "trust", of: ({ trust }) => trust.title },
   { name: "training tokens", value: (c) => c.tokens, write: count },
   { name: "training FLOPs", value: (c) => c.train_flops, write: power },
@@ -123,13 +144,40 @@ function drawCharts(sides) {
         .filter((d) => kind !== "recurrence" || d.rung === plan.choice.rung)
         .map((d) => ({ ...d, scenario })),
     );
-  const about = sides.map((side, k) => `${LETTERS[k]}: ${side.sentences.budget} ${label(side.plan.choice)}, law ${side.law.name}.`).join(" ");
+  const about = sides
+    .map((side, k) => `${LETTERS[k]}: ${side.sentences.budget} ${label(side.plan.choice)}, law ${side.law.name}.`)
+    .join(" ");
   const flops = sides[0].plan.budget.flops;
   const over = all("compute");
   if (over.length)
-    figure("chart-compare", (title) => scenarios(over, "flops", flops, names, title, "Each design as its training compute changes; the dashed line is the first budget."), over, about);
+    figure(
+      "chart-compare",
+      (title) =>
+        scenarios(
+          over,
+          "flops",
+          flops,
+          names,
+          title,
+          "Each design as its training compute changes; the dashed line is the first budget.",
+        ),
+      over,
+      about,
+    );
   const passes = all("recurrence");
   if (passes.length)
-    figure("chart-compare-passes", (title) => scenarios(passes, "recurrence", null, names, title, "Each size and its experts at its compute, looped more or less often."), passes, about);
+    figure(
+      "chart-compare-passes",
+      (title) =>
+        scenarios(
+          passes,
+          "recurrence",
+          null,
+          names,
+          title,
+          "Each size and its experts at its compute, looped more or less often.",
+        ),
+      passes,
+      about,
+    );
 }
-

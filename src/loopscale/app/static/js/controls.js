@@ -10,13 +10,85 @@ import { DEFAULTS, set, state } from "./state.js";
 const CONTEXTS = Array.from({ length: 12 }, (_, k) => 512 * 2 ** k);
 const TYPING = 600;
 export const SLIDERS = [
-  { name: "flops", field: "flops", label: "Training compute", term: "compute", unit: "FLOPs", low: 1e18, high: 1e26, write: power },
-  { name: "memory", field: "memory", label: "Memory at inference", term: "memory", unit: "bytes", low: 1e8, high: 1e12, write: bytes, start: "3 GB", at: 3e9, none: "any" },
-  { name: "bits", field: "bits", label: "Weights stored in", unit: "bits", steps: [2, 3, 4, 5, 6, 8, 16, 32], write: String },
-  { name: "context", field: "context", label: "Include KV cache for a context of", unit: "tokens", steps: CONTEXTS, write: String, start: "8192", at: 8192, none: "no" },
-  { name: "tokens", field: "max_tokens", label: "Training tokens available", unit: "tokens", low: 1e9, high: 1e15, write: count, start: "500B", at: 5e11, none: "any" },
-  { name: "serve", field: "serve_tokens", label: "Lifetime inference tokens", unit: "charged to the compute budget", low: 1e9, high: 1e16, write: count, start: "1T", at: 1e12, none: "none" },
-  { name: "inference", field: "inference_flops", label: "Max inference FLOPs per token", term: "inference", unit: "FLOPs", low: 1e8, high: 1e12, write: count, start: "2B", at: 2e9, none: "any" },
+  {
+    name: "flops",
+    field: "flops",
+    label: "Training compute",
+    term: "compute",
+    unit: "FLOPs",
+    low: 1e18,
+    high: 1e26,
+    write: power,
+  },
+  {
+    name: "memory",
+    field: "memory",
+    label: "Memory at inference",
+    term: "memory",
+    unit: "bytes",
+    low: 1e8,
+    high: 1e12,
+    write: bytes,
+    start: "3 GB",
+    at: 3e9,
+    none: "any",
+  },
+  {
+    name: "bits",
+    field: "bits",
+    label: "Weights stored in",
+    unit: "bits",
+    steps: [2, 3, 4, 5, 6, 8, 16, 32],
+    write: String,
+  },
+  {
+    name: "context",
+    field: "context",
+    label: "Include KV cache for a context of",
+    unit: "tokens",
+    steps: CONTEXTS,
+    write: String,
+    start: "8192",
+    at: 8192,
+    none: "no",
+  },
+  {
+    name: "tokens",
+    field: "max_tokens",
+    label: "Training tokens available",
+    unit: "tokens",
+    low: 1e9,
+    high: 1e15,
+    write: count,
+    start: "500B",
+    at: 5e11,
+    none: "any",
+  },
+  {
+    name: "serve",
+    field: "serve_tokens",
+    label: "Lifetime inference tokens",
+    unit: "charged to the compute budget",
+    low: 1e9,
+    high: 1e16,
+    write: count,
+    start: "1T",
+    at: 1e12,
+    none: "none",
+  },
+  {
+    name: "inference",
+    field: "inference_flops",
+    label: "Max inference FLOPs per token",
+    term: "inference",
+    unit: "FLOPs",
+    low: 1e8,
+    high: 1e12,
+    write: count,
+    start: "2B",
+    at: 2e9,
+    none: "any",
+  },
 ];
 const STEPS = 400;
 let choices = null;
@@ -68,7 +140,13 @@ function control(spec) {
   return make(
     "div",
     { class: "control", "data-name": spec.name },
-    make("div", { class: "row" }, toggle, make("label", { for: id }, spec.label), spec.term && make("span", { "data-term": spec.term }, "")),
+    make(
+      "div",
+      { class: "row" },
+      toggle,
+      make("label", { for: id }, spec.label),
+      spec.term && make("span", { "data-term": spec.term }, ""),
+    ),
     make("div", { class: "row entry" }, slider, text, make("span", { class: "unit" }, spec.unit)),
     make("p", { class: "said", id: `${id}-said` }),
   );
@@ -262,7 +340,8 @@ export function planRequest(charts, values = state) {
   if (values.continuous) body.continuous = true;
   else if (values.rungs) body.rungs = values.rungs.split(",");
   if (values.experts) body.experts = values.experts.split(",").map(Number);
-  if (values.passes) body.recurrences = Array.from({ length: Math.max(1, Math.min(32, Number(values.passes) || 1)) }, (_, k) => k + 1);
+  if (values.passes)
+    body.recurrences = Array.from({ length: Math.max(1, Math.min(32, Number(values.passes) || 1)) }, (_, k) => k + 1);
   if (values.eps) body.eps = Number.isFinite(Number(values.eps)) ? Number(values.eps) : values.eps;
   if (values.extrapolate) body.extrapolate = true;
   if (values.design) body.design = values.design;

@@ -13,7 +13,8 @@ export function make(name, attributes = {}, ...children) {
   return element;
 }
 
-export const button = (text, onclick, attributes = {}) => make("button", { type: "button", onclick, ...attributes }, text);
+export const button = (text, onclick, attributes = {}) =>
+  make("button", { type: "button", onclick, ...attributes }, text);
 
 export function problem(element, error) {
   element.hidden = !error;

@@ -51,7 +51,11 @@ async function sample(path, name) {
 
 function take(file) {
   if (!file) return;
-  const name = file.name.replace(/\.csv$/i, "").replace(/[^\w. -]/g, "_").slice(0, 60) || "runs";
+  const name =
+    file.name
+      .replace(/\.csv$/i, "")
+      .replace(/[^\w. -]/g, "_")
+      .slice(0, 60) || "runs";
   chosen = { file, name, columns: {} };
   preview();
 }
@@ -103,12 +107,26 @@ function previewParts({ columns, rows, fields, count, notes, problem: wrong }) {
     make("h3", {}, `${chosen.name}: ${count} rows`),
     wrong ? make("p", { class: "problem", role: "alert" }, wrong) : null,
     make("div", { class: "fields" }, fields.map(pick)),
-    notes.length ? make("ul", { class: "hint" }, notes.map((note) => make("li", {}, note))) : null,
-    make("div", { class: "scroll", tabindex: 0 }, make("table", { id: "preview-table" }, make("caption", {}, "The first rows"), table(shown, rows))),
+    notes.length
+      ? make(
+          "ul",
+          { class: "hint" },
+          notes.map((note) => make("li", {}, note)),
+        )
+      : null,
+    make(
+      "div",
+      { class: "scroll", tabindex: 0 },
+      make("table", { id: "preview-table" }, make("caption", {}, "The first rows"), table(shown, rows)),
+    ),
     make(
       "div",
       { class: "actions" },
-      button("Fit a law", () => fit(chosen.file, chosen.name, chosen.columns), { id: "start-fit", class: "primary", disabled: Boolean(wrong) }),
+      button("Fit a law", () => fit(chosen.file, chosen.name, chosen.columns), {
+        id: "start-fit",
+        class: "primary",
+        disabled: Boolean(wrong),
+      }),
       button("Cancel", () => {
         $("#preview").hidden = true;
       }),
@@ -117,7 +135,11 @@ function previewParts({ columns, rows, fields, count, notes, problem: wrong }) {
 }
 
 export async function fit(content, name, columns) {
-  const options = new URLSearchParams({ name, counts: $("#fit-counts").value, resamples: $("#fit-resamples").value || 100 });
+  const options = new URLSearchParams({
+    name,
+    counts: $("#fit-counts").value,
+    resamples: $("#fit-resamples").value || 100,
+  });
   if (Object.keys(columns).length) options.set("columns", JSON.stringify(columns));
   for (const [field, id] of [
     ["mapping", "#fit-mapping"],
@@ -131,7 +153,13 @@ export async function fit(content, name, columns) {
     const job = await runJob(`fit?${options}`, { csv: content }, $("#fit-progress"));
     if (job.state === "cancelled") return toast("Stopped.");
     const law = await addLaw(job.result.law);
-    keep("fits", [...kept("fits").filter((item) => item.law !== law.id), { law: law.id, job: { id: job.id, result: job.result } }].slice(-4));
+    keep(
+      "fits",
+      [
+        ...kept("fits").filter((item) => item.law !== law.id),
+        { law: law.id, job: { id: job.id, result: job.result } },
+      ].slice(-4),
+    );
     set({ fit: law.id });
     return showFit(job);
   } catch (error) {

@@ -15,8 +15,19 @@ export function observed(points, title) {
     x: { scale: "linear", domain, label: "observed loss (nats/token)" },
     y: { scale: "linear", domain, label: "predicted loss (nats/token)" },
     lines: [{ colour: muted, points: domain.map((v) => ({ x: v, y: v })) }],
-    dots: points.map((d) => ({ x: d.observed, y: d.predicted, colour: series[d.outlier ? 1 : 0], opacity: d.outlier ? 1 : 0.55, r: d.outlier ? 3.6 : 2.6 })),
-    points: points.map((d) => ({ x: d.observed, y: d.predicted, series: "rows", text: `${about(d)}\nobserved ${loss(d.observed)}, predicted ${loss(d.predicted)}${d.outlier ? "\noutlier" : ""}` })),
+    dots: points.map((d) => ({
+      x: d.observed,
+      y: d.predicted,
+      colour: series[d.outlier ? 1 : 0],
+      opacity: d.outlier ? 1 : 0.55,
+      r: d.outlier ? 3.6 : 2.6,
+    })),
+    points: points.map((d) => ({
+      x: d.observed,
+      y: d.predicted,
+      series: "rows",
+      text: `${about(d)}\nobserved ${loss(d.observed)}, predicted ${loss(d.predicted)}${d.outlier ? "\noutlier" : ""}`,
+    })),
   };
 }
 
@@ -38,8 +49,19 @@ export function residuals(points, axis, title) {
     x,
     y: { scale: "linear", domain: y, label: "predicted − observed ln loss" },
     lines: [{ colour: muted, points: x.domain.map((v) => ({ x: v, y: 0 })) }],
-    dots: points.map((d) => ({ x: d[axis], y: d.residual, colour: series[d.outlier ? 1 : 0], opacity: d.outlier ? 1 : 0.5, r: d.outlier ? 3.6 : 2.6 })),
-    points: points.map((d) => ({ x: d[axis], y: d.residual, series: "rows", text: `${about(d)}\nresidual ${d.residual.toExponential(2)}${d.outlier ? "\noutlier" : ""}` })),
+    dots: points.map((d) => ({
+      x: d[axis],
+      y: d.residual,
+      colour: series[d.outlier ? 1 : 0],
+      opacity: d.outlier ? 1 : 0.5,
+      r: d.outlier ? 3.6 : 2.6,
+    })),
+    points: points.map((d) => ({
+      x: d[axis],
+      y: d.residual,
+      series: "rows",
+      text: `${about(d)}\nresidual ${d.residual.toExponential(2)}${d.outlier ? "\noutlier" : ""}`,
+    })),
   };
 }
 
@@ -52,9 +74,18 @@ export function losses(points, title) {
     title,
     hint: `A point for each loss; colours show E = ${experts.join(", ")}.`,
     margin: { right: 20 },
-    x: logAxis(points.map((d) => d.flops), "training compute (FLOPs)", (v) => count(v, 2)),
+    x: logAxis(
+      points.map((d) => d.flops),
+      "training compute (FLOPs)",
+      (v) => count(v, 2),
+    ),
     y: { scale: "linear", domain: extent(points.map((d) => d.loss)), label: "validation loss (nats/token)" },
     dots: points.map((d) => ({ x: d.flops, y: d.loss, colour: colour(d), r: 3.2 })),
-    points: points.map((d) => ({ x: d.flops, y: d.loss, series: d.experts, text: `${d.run}\n${about(d)}\nloss ${loss(d.loss)}` })),
+    points: points.map((d) => ({
+      x: d.flops,
+      y: d.loss,
+      series: d.experts,
+      text: `${d.run}\n${about(d)}\nloss ${loss(d.loss)}`,
+    })),
   };
 }

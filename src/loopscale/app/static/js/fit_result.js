@@ -129,7 +129,11 @@ function outliers(result) {
     "section",
     { class: "card" },
     make("h3", {}, `Outliers: ${odd.length}`),
-    make("p", { class: "hint" }, "Rows whose residual is more than four times the typical one. Check them before you trust the law."),
+    make(
+      "p",
+      { class: "hint" },
+      "Rows whose residual is more than four times the typical one. Check them before you trust the law.",
+    ),
     make("div", { class: "scroll", tabindex: 0 }, make("table", { id: "outliers" }, table(columns, odd.slice(0, 12)))),
   );
 }

@@ -11,11 +11,14 @@ const TERMS = {
   total: "Parameters that the model stores, N_total. Embeddings are not counted.",
   effective: "The size of a model without looping that would reach the same loss: N_eff = N_act + gain(R) × N_loop.",
   loss: "Cross-entropy on held-out text, in nats per token. Lower is better.",
-  compute: "Training compute in floating-point operations: 6 × N_unroll × D, where N_unroll counts the loop block R times and D is the number of tokens.",
-  memory: "Bytes at inference: all weights at the chosen bits, embeddings included, and the KV cache where a context is set.",
+  compute:
+    "Training compute in floating-point operations: 6 × N_unroll × D, where N_unroll counts the loop block R times and D is the number of tokens.",
+  memory:
+    "Bytes at inference: all weights at the chosen bits, embeddings included, and the KV cache where a context is set.",
   inference: "FLOPs to generate one token: 2 × N_unroll.",
   rung: "A size of the paper's ladder, named after its active parameters with embeddings.",
-  trust: "How far the answer lies from the data the law was fitted on. Inside: within them. Near: up to 3× beyond. Far: up to 10×. Beyond: farther.",
+  trust:
+    "How far the answer lies from the data the law was fitted on. Inside: within them. Near: up to 3× beyond. Far: up to 10×. Beyond: farther.",
   agreement: "The share of laws refitted to resampled runs under which this choice is within ε of the best.",
   law: "A formula for the loss from size, tokens, experts and passes, fitted to measured runs.",
   residuals: "Predicted minus observed ln(loss), one for each row of the data.",
@@ -30,7 +33,11 @@ export function explainTerms(root = document) {
     element.classList.add("term");
     const id = `term-${Math.random().toString(36).slice(2)}`;
     const note = make("span", { class: "note-popup", role: "tooltip", id }, text);
-    const mark = make("button", { type: "button", class: "term-mark", "aria-label": `What is ${element.textContent}?`, "aria-describedby": id }, "?");
+    const mark = make(
+      "button",
+      { type: "button", class: "term-mark", "aria-label": `What is ${element.textContent}?`, "aria-describedby": id },
+      "?",
+    );
     element.append(make("span", { class: "term-holder" }, mark, note));
   }
 }

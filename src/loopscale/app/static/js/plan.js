@@ -108,7 +108,8 @@ export function drawPlan() {
 const TABLES = 200;
 
 function facts({ choice, agreement, lead }) {
-  const interval = choice.loss_low == null ? "nats per token" : `90%: ${loss(choice.loss_low)} – ${loss(choice.loss_high)}`;
+  const interval =
+    choice.loss_low == null ? "nats per token" : `90%: ${loss(choice.loss_low)} – ${loss(choice.loss_high)}`;
   return [
     { name: "Predicted loss", term: "loss", value: loss(choice.loss), note: interval },
     { name: "Total parameters", term: "total", value: size(choice.total), note: "stored, without embeddings" },
@@ -119,10 +120,21 @@ function facts({ choice, agreement, lead }) {
       note: choice.recurrence > 1 ? `performs like ${size(choice.effective)} unlooped` : "used by each token",
     },
     { name: "Training", value: `${count(choice.tokens)} tokens`, note: `${power(choice.train_flops)} FLOPs` },
-    { name: "Inference", term: "inference", value: `${count(choice.inference_flops)} FLOPs`, note: "per generated token" },
+    {
+      name: "Inference",
+      term: "inference",
+      value: `${count(choice.inference_flops)} FLOPs`,
+      note: "per generated token",
+    },
     agreement == null
       ? { name: "Lead", value: lead == null ? "–" : loss(lead), note: "nats below the runner-up" }
-      : { name: "Agreement", term: "agreement", value: percent(agreement), note: "of resampled laws", share: agreement },
+      : {
+          name: "Agreement",
+          term: "agreement",
+          value: percent(agreement),
+          note: "of resampled laws",
+          share: agreement,
+        },
   ];
 }
 
@@ -144,9 +156,14 @@ function showFacts(list) {
 }
 
 function fact({ name, term, value, note, share }) {
-  const bar = share != null
-    ? make("dd", { class: "bar" }, make("meter", { min: 0, max: 1, value: Math.min(share, 1), "aria-label": `${name}: ${percent(share)}` }))
-    : null;
+  const bar =
+    share != null
+      ? make(
+          "dd",
+          { class: "bar" },
+          make("meter", { min: 0, max: 1, value: Math.min(share, 1), "aria-label": `${name}: ${percent(share)}` }),
+        )
+      : null;
   return make(
     "div",
     { "data-name": name },
@@ -162,17 +179,32 @@ function drawLimits() {
   const amount = { memory: bytes, flops: power };
   const columns = [
     { name: "limit", left: true, cell: (d) => d.label },
-    { name: "used", cell: (d) => (d.used == null ? "–" : `${(amount[d.name] || count)(d.used)} of ${(amount[d.name] || count)(d.cap)}`) },
+    {
+      name: "used",
+      cell: (d) =>
+        d.used == null ? "–" : `${(amount[d.name] || count)(d.used)} of ${(amount[d.name] || count)(d.cap)}`,
+    },
     {
       name: "share",
       wide: true,
-      cell: (d) => (d.share == null ? "" : make("meter", { min: 0, max: 1, value: Math.min(d.share, 1), "aria-label": `${d.label}: ${percent(d.share)} used`, title: percent(d.share) })),
+      cell: (d) =>
+        d.share == null
+          ? ""
+          : make("meter", {
+              min: 0,
+              max: 1,
+              value: Math.min(d.share, 1),
+              "aria-label": `${d.label}: ${percent(d.share)} used`,
+              title: percent(d.share),
+            }),
     },
     { name: "binding", cell: (d) => (d.binding ? make("b", {}, "binds") : "no") },
     { name: "twice as much", left: true, cell: (d) => d.text },
   ];
   const { limits, sentences } = answer;
-  $("#limits").replaceChildren(...(limits.length ? table(columns, limits, (d) => ({ class: d.binding ? "binds" : null })) : []));
+  $("#limits").replaceChildren(
+    ...(limits.length ? table(columns, limits, (d) => ({ class: d.binding ? "binds" : null })) : []),
+  );
   $("#limits-note").textContent = sentences.prices ? sentence(sentences.prices) : "";
 }
 
@@ -185,11 +217,20 @@ function drawMemory() {
   ].filter(([, , value]) => value > 0);
   const used = parts.reduce((sum, [, , value]) => sum + value, 0);
   const whole = Math.max(memory.limit ?? 0, used);
-  const bar = parts.map(([kind, , value]) => make("span", { class: `part ${kind}`, style: `width: ${(100 * value) / whole}%` }));
+  const bar = parts.map(([kind, , value]) =>
+    make("span", { class: `part ${kind}`, style: `width: ${(100 * value) / whole}%` }),
+  );
   const keys = parts.map(([kind, name, value]) => make("li", { class: kind }, `${name} ${bytes(value)}`));
-  if (memory.limit) keys.push(make("li", { class: "free" }, `free ${bytes(Math.max(0, memory.limit - used))} of ${bytes(memory.limit)}`));
+  if (memory.limit)
+    keys.push(
+      make("li", { class: "free" }, `free ${bytes(Math.max(0, memory.limit - used))} of ${bytes(memory.limit)}`),
+    );
   $("#memory-bar").replaceChildren(
-    make("div", { class: "stack", role: "img", "aria-label": `Memory: ${keys.map((key) => key.textContent).join(", ")}` }, bar),
+    make(
+      "div",
+      { class: "stack", role: "img", "aria-label": `Memory: ${keys.map((key) => key.textContent).join(", ")}` },
+      bar,
+    ),
     make("ul", {}, keys),
   );
 }
@@ -200,9 +241,10 @@ function drawCharts() {
   const flops = budget.flops ?? choice.train_flops;
   const about = `${sentences.budget} Law ${plan.law}.`;
   const iso = rows(charts[state.iso] ?? {});
-  const fixed = { recurrence: `E=${choice.experts}`, size: `E=${choice.experts}`, experts: `R=${choice.recurrence}` }[state.iso];
-  if (iso.length)
-    figure("chart-isoflop", (title) => isoflop(iso, state.iso, choice, title), iso, `${about} ${fixed}.`);
+  const fixed = { recurrence: `E=${choice.experts}`, size: `E=${choice.experts}`, experts: `R=${choice.recurrence}` }[
+    state.iso
+  ];
+  if (iso.length) figure("chart-isoflop", (title) => isoflop(iso, state.iso, choice, title), iso, `${about} ${fixed}.`);
   const designs = rows(charts.designs);
   const limit = state.cost === "memory" ? budget.memory : budget.inference_flops;
   figure("chart-pareto", (title) => pareto(designs, state.cost, limit, title), designs, about);
@@ -217,7 +259,12 @@ function drawCharts() {
 const marked = (text, d, axis) => `${text}${d.extrapolated.includes(axis) ? "†" : ""}`;
 const code = (d) => `${d.rung}:${d.experts}:${d.recurrence}`;
 const COLUMNS = [
-  { name: "size", left: true, title: "a rung of the ladder, by its active parameters with embeddings", cell: (d) => marked(d.rung, d, "size") },
+  {
+    name: "size",
+    left: true,
+    title: "a rung of the ladder, by its active parameters with embeddings",
+    cell: (d) => marked(d.rung, d, "size"),
+  },
   { name: "E", title: "experts for each active one", cell: (d) => marked(d.experts, d, "experts") },
   { name: "R", title: "passes through the loop", cell: (d) => marked(d.recurrence, d, "recurrence") },
   { name: "active", wide: true, cell: (d) => size(d.active) },
@@ -229,7 +276,11 @@ const COLUMNS = [
   {
     name: "",
     class: "narrow",
-    cell: (d) => button("pin", () => pin(state, code(d), label(d)), { class: "quiet", "aria-label": `Pin ${label(d)} to compare it` }),
+    cell: (d) =>
+      button("pin", () => pin(state, code(d), label(d)), {
+        class: "quiet",
+        "aria-label": `Pin ${label(d)} to compare it`,
+      }),
   },
 ];
 
@@ -254,7 +305,8 @@ export function buildPlan() {
     "#copy-command": () => answer && copy(answer.copy.command, "Command"),
     "#copy-python": () => answer && copy(answer.copy.python, "Python"),
     "#copy-config": () => answer && copy(answer.copy.config, "Training config"),
-    "#plan-json": () => answer && download("plan.json", JSON.stringify(answer.plan, null, 1) + "\n", "application/json"),
+    "#plan-json": () =>
+      answer && download("plan.json", JSON.stringify(answer.plan, null, 1) + "\n", "application/json"),
     "#plan-csv": () => fetched("plan.csv", "designs.csv", "text/csv", { top: 500 }),
     "#plan-report": () => fetched("plan.html", "plan.html", "text/html"),
     "#show-anyway": () => set({ extrapolate: "1" }),

@@ -58,4 +58,3 @@ function show({ progress, text, runs, points, law }) {
   shown = seen.length;
   figure("chart-sweep", (title) => losses(seen, title), seen, text);
 }
-
