@@ -291,3 +291,19 @@ def test_a_plan_of_version_0_1_still_loads(tmp_path):
     data["choise"] = data["choice"]
     with pytest.raises(InputError, match="unknown field 'choise'"):
         Plan.from_dict(data)
+
+
+def test_ones_own_models_are_candidates(capsys, tmp_path):
+    paths = []
+    for name, experts in (("0.3B", 8), ("1.0B", 8), ("1.6B", 1)):
+        paths.append(str(tmp_path / f"{name}.json"))
+        rung(name, experts=experts).save(paths[-1])
+    code, out, _ = run(
+        capsys, "plan", "--flops", "5e21", "--memory", "3GB", "--bits", "4", "--json", "--candidates", *paths
+    )
+    assert code == 0
+    choice = json.loads(out)["choice"]
+    assert (choice["rung"], choice["experts"], choice["recurrence"]) == ("1.0B", 8, 2)
+    code, _, err = run(capsys, "plan", "--flops", "5e21", paths[0])
+    assert code == 2
+    assert "models follow --candidates" in err

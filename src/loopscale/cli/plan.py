@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from loopscale.architecture import RUNG_EXPERTS, RUNG_RECURRENCES, RUNGS, read_config
+from loopscale.architecture import RUNG_EXPERTS, RUNG_RECURRENCES, RUNGS, Architecture, read_config
 from loopscale.cli import (
     ACTIVE,
     BITS,
@@ -29,6 +29,7 @@ from loopscale.cli import (
     trust_options,
 )
 from loopscale.errors import InputError
+from loopscale.files import is_file, read_json
 from loopscale.laws import ScalingLaw
 from loopscale.plan import (
     DEVICES,
@@ -184,19 +185,21 @@ def _facts(prediction: Prediction, outside: set[str]) -> list[tuple[str, str]]:
 @click.option("--kv-window", type=WHOLE, help="Positions that the other passes keep, with --kept-passes.")
 @click.option("--inference-flops", type=COUNT, help="Max inference FLOPs per token (2 N_unroll).")
 @click.option("--serve-tokens", type=COUNT, help="Lifetime inference tokens, charged to the compute budget.")
-@click.option("--rung", "rungs", type=RUNG_LIST, help=f"Sizes by rung.  [default: {','.join(RUNGS)}, and on]")
+@click.option(
+    "--rung", "rungs", type=RUNG_LIST, help=f"Sizes by rung.  [default: {','.join(RUNGS)} and further as needed]"
+)
 @click.option("--width", "widths", type=INTEGERS, help="Widths to choose from instead, by the ladder's rules.")
 @click.option("--continuous", is_flag=True, help="Continuous sizes, buildable or not, instead of rungs.")
 @click.option(
     "--config",
     "--candidates",
     "configs",
-    type=click.Path(),
     multiple=True,
-    help="Choose among your own models: a config.json or architecture file each; may be repeated.",
+    help="Choose among your own models: config.json or architecture files, like --candidates *.json.",
 )
-@click.option("--experts", type=EXPERTS, help=f"Expert counts.  [default: {','.join(map(str, RUNG_EXPERTS))}, and on]")
-@click.option("--recurrence", type=INTEGERS, help="Recurrences, like 4 or 1..10.  [default: 1..10, and on]")
+@click.argument("more_configs", nargs=-1, metavar="")
+@click.option("--experts", type=EXPERTS, help=f"Expert counts.  [default: {','.join(map(str, RUNG_EXPERTS))}]")
+@click.option("--recurrence", type=INTEGERS, help="Recurrences, like 4 or 1..10.  [default: 1..10]")
 @click.option("--active-experts", type=ACTIVE, default=2, show_default=True, help="k: experts that a token uses.")
 @click.option("--eps", type=float, help="Minimum gain per step (pass or experts).  [default: the law's RMSE]")
 @click.option(
@@ -371,6 +374,8 @@ def _space(options: dict[str, Any]) -> Space | None:
         raise click.UsageError(f"{' and '.join(given)} both state the sizes; give one")
     if options["configs"]:
         return _own_models(options)
+    if options["more_configs"]:
+        raise click.UsageError(f"unexpected argument {options['more_configs'][0]!r}; models follow --candidates")
     axes = {"size": options["rungs"], "experts": options["experts"], "recurrence": options["recurrence"]}
     free = [axis for axis, values in axes.items() if values is None]
     experts = options["experts"] or RUNG_EXPERTS
@@ -387,9 +392,18 @@ def _space(options: dict[str, Any]) -> Space | None:
 def _own_models(options: dict[str, Any]) -> Space:
     if options["experts"]:
         raise click.UsageError("--experts does not go with --config, which states them itself")
-    models = [read_config(path) for path in options["configs"]]
+    models = [_own_model(path) for path in (*options["configs"], *options["more_configs"])]
     loops = any(model.loop for model in models)
     return architecture_space(models, options["recurrence"] or (RUNG_RECURRENCES if loops else (1,)))
+
+
+def _own_model(path: str) -> Architecture:
+    """Read an architecture file of ours, or a Hugging Face config."""
+    if is_file(path):
+        data = read_json(path)
+        if isinstance(data, dict) and data.get("kind") == "architecture":
+            return Architecture.from_dict(data, path)
+    return read_config(path)
 
 
 def print_plan(planned: Plan, top: int, cost: str = "") -> None:
