@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loopscale.errors import InputError
@@ -242,3 +242,48 @@ def test_a_law_may_have_been_fitted_on_any_finite_range(tmp_path):
     data = published().to_dict() | {"range": {"size": [1, 10**30]}}
     (tmp_path / "law.json").write_text(json.dumps(data))
     assert ScalingLaw.load(tmp_path / "law.json").fitted_range.size == (1.0, 1e30)
+
+
+JUNK = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just([]) | st.just({})
+    | st.sampled_from([10**400, -(10**400), 10**30, [[[]]], {"A": 10**400}, [1, 10**400], "\ud800"])
+)  # fmt: skip
+
+
+def paths(value, path=()):
+    """Return the path to every value inside a JSON value."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [deeper for key, item in inner for deeper in [(*path, key), *paths(item, (*path, key))]]
+
+
+@settings(max_examples=500, deadline=None)
+@given(name=st.sampled_from(list(PUBLISHED)), data=st.data())
+def test_junk_in_a_law_file_is_refused_in_a_sentence_or_makes_a_law(name, data):
+    stored = published(name).to_dict()
+    path = data.draw(st.sampled_from([p for p in paths(stored) if p[0] != "resamples"]))
+    inner = stored
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = data.draw(JUNK)
+    law = law_or_sentence(stored)
+    if isinstance(law, str):
+        assert law.startswith("law.json: ")
+        assert "\n" not in law
+    else:
+        assert ScalingLaw.from_dict(law.to_dict()) == law
+
+
+def law_or_sentence(stored):
+    try:
+        return ScalingLaw.from_dict(stored, "law.json")
+    except InputError as refused:
+        return str(refused)
+
+
+def test_laws_of_repeated_data_know_how_often_they_saw_them(tmp_path):
+    law = published("data-constrained-2023")
+    points = Points(1e9, np.array([1e10, 1e11]), unique_tokens=np.array([1e10, 1e7]))
+    assert law.extrapolated(points)["epochs"].tolist() == [False, True]
+    law.save(tmp_path / "law.json")
+    assert ScalingLaw.load(tmp_path / "law.json").fitted_range.epochs == (1, 1500)
+    assert "epochs" not in published().to_dict()["range"]

@@ -424,7 +424,9 @@ def _result(
 def fitted_range(data: Observations) -> FittedRange:
     """Return the span of the data along each axis."""
     p = data.points
-    spans = [(float(axis.min()), float(axis.max())) for axis in (p.active, p.tokens, p.experts, p.recurrence)]
+    axes = [p.active, p.tokens, p.experts, p.recurrence]
+    axes += [] if p.unique_tokens is None else [p.tokens / p.unique]
+    spans = [(float(axis.min()), float(axis.max())) for axis in axes]
     return FittedRange(*spans)
 
 

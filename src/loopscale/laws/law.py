@@ -199,6 +199,8 @@ class FittedRange:
     tokens: tuple[float | None, float | None] = (None, None)
     experts: tuple[float | None, float | None] = (None, None)
     recurrence: tuple[float | None, float | None] = (None, None)
+    epochs: tuple[float | None, float | None] = (None, None)
+    """D / U, for laws of repeated data."""
 
     def outside(self, axis: str, value: FloatArray) -> BoolArray:
         """Tell where ``value`` lies outside the span of ``axis``; rounding is forgiven."""
@@ -448,8 +450,10 @@ class ScalingLaw:
 
     def extrapolated(self, points: Points) -> dict[str, BoolArray]:
         """Tell, axis by axis, where the points lie outside the range that the law was fitted on."""
-        at = (points.active, points.tokens, points.experts, points.recurrence)
-        return {axis: self.fitted_range.outside(axis, value) for axis, value in zip(AXES, at, strict=True)}
+        at = dict(zip(AXES, (points.active, points.tokens, points.experts, points.recurrence), strict=True))
+        if self.outer.uses_unique:
+            at["epochs"] = points.tokens / points.unique
+        return {axis: self.fitted_range.outside(axis, value) for axis, value in at.items()}
 
     def trust(self, points: Points) -> Trust:
         """Return how far the law's loss at one point can be trusted; of several points, at the farthest."""
@@ -511,7 +515,7 @@ class ScalingLaw:
             "rmse": self.rmse,
             "noise": self.noise,
             "spread": None if self.spread is None else asdict(self.spread),
-            "range": {axis: list(getattr(self.fitted_range, axis)) for axis in AXES},
+            "range": {axis: list(getattr(self.fitted_range, axis)) for axis in self._axes},
         }
         if self.resamples is not None:
             data["resamples"] = self.resamples.tolist()
@@ -539,7 +543,9 @@ class ScalingLaw:
                 rmse=file.rmse,
                 noise=file.noise,
                 spread=None if file.spread is None else Spread(**file.spread.model_dump()),
-                fitted_range=FittedRange(**{axis: getattr(file.range, axis) or (None, None) for axis in AXES}),
+                fitted_range=FittedRange(
+                    **{axis: getattr(file.range, axis) or (None, None) for axis in (*AXES, "epochs")}
+                ),
                 resamples=None if file.resamples is None else _matrix(file.resamples),
                 resampled_by=file.resampled_by,
             )
@@ -588,6 +594,10 @@ class ScalingLaw:
     def _repr_html_(self) -> str:
         title = f"<p><b>{escape(self.name)}</b>: {escape(str(self.form))}. {escape(self.source)}</p>"
         return title + self.table()._repr_html_()
+
+    @property
+    def _axes(self) -> tuple[str, ...]:
+        return AXES if self.fitted_range.epochs == (None, None) else (*AXES, "epochs")
 
     def _loss(self, c: Mapping[str, Any], points: Points) -> FloatArray:
         with np.errstate(all="ignore"):  # a value that is not finite is reported below

@@ -129,7 +129,9 @@ _SETS = (
         source="Muennighoff et al. 2023, Scaling Data-Constrained Language Models, appendix A",
         note="For tokens that are seen several times; without a number of unique tokens every token counts as new. "
         "Exponents are tied. Runs whose loss rises again with many epochs lie above it.",
-        fitted_range=FittedRange(size=(7e6, 9e9), tokens=(1e8, 9e11), experts=(1, 1), recurrence=(1, 1)),
+        fitted_range=FittedRange(
+            size=(7e6, 9e9), tokens=(1e8, 9e11), experts=(1, 1), recurrence=(1, 1), epochs=(1, 1500)
+        ),
     ),
     ScalingLaw(
         outer=Kaplan(),

@@ -36,6 +36,8 @@ class RangeRecord(Record):
     tokens: Span | None = None
     experts: Span | None = None
     recurrence: Span | None = None
+    epochs: Span | None = None
+    """Tokens per unique token, for laws of repeated data."""
 
 
 class ExpressionRecord(Record):
