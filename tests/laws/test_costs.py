@@ -5,6 +5,7 @@ import pytest
 
 from loopscale.architecture import rung
 from loopscale.laws import MAPPINGS, OUTER_LAWS, Points, Role, Term, costs
+from loopscale.laws.forms import effective
 
 
 def test_a_loop_is_paid_for_once_per_pass():
@@ -12,7 +13,7 @@ def test_a_loop_is_paid_for_once_per_pass():
     assert costs.unrolled(100, 60, 3) == 220
     assert costs.train_flops(220, 10) == 13_200
     assert costs.inference_flops(220) == 440
-    assert costs.effective(100, 60, 0.5) == 130
+    assert effective(100, 60, 0.5) == 130
 
 
 def test_serving_is_paid_from_the_training_budget():

@@ -383,7 +383,8 @@ class Architecture:
         counts: Counting | str = Counting.WITHOUT_EMBEDDINGS,
     ) -> Points:
         """Return this model as a law sees it, with embeddings counted or not as the law wants."""
-        extra = self.embedding if choice(Counting, counts, "counts") is Counting.WITH_EMBEDDINGS else 0
+        kind = counts if isinstance(counts, Counting) else choice(Counting, counts, "counts")
+        extra = self.embedding if kind is Counting.WITH_EMBEDDINGS else 0
         return Points(
             active=self.active + extra,
             tokens=tokens,

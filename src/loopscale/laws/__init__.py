@@ -4,6 +4,7 @@ from loopscale import make_callable
 from loopscale.laws.expressions import Law
 from loopscale.laws.forms import (
     MAPPINGS,
+    OUTER_LAWS,
     Coefficient,
     Form,
     Inputs,
@@ -11,7 +12,9 @@ from loopscale.laws.forms import (
     RecurrenceMapping,
     Role,
     Term,
+    effective_experts,
     mapping,
+    outer_law,
 )
 from loopscale.laws.law import (
     AXES,
@@ -26,7 +29,6 @@ from loopscale.laws.law import (
     Units,
     inputs,
 )
-from loopscale.laws.outer import OUTER_LAWS, effective_experts, outer_law
 from loopscale.laws.published import (
     DEFAULT,
     PAPER,

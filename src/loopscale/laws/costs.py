@@ -31,11 +31,6 @@ def unrolled(active: Any, loop: Any, recurrence: Any) -> Any:
     return active + (recurrence - 1) * loop
 
 
-def effective(active: Any, loop: Any, gain: Any) -> Any:
-    """Return N_eff = N_act + g_eff N_loop: the capacity that a gain of ``gain`` loop blocks is worth."""
-    return active + gain * loop
-
-
 def train_flops(N_unroll: Any, tokens: Any = 1) -> Any:
     """Return 6 N_unroll D: the training compute on ``tokens``, or of one token."""
     return TRAIN * N_unroll * tokens

@@ -29,9 +29,10 @@ from loopscale.laws.forms import (
     NoRecurrence,
     OuterLaw,
     RecurrenceMapping,
+    effective,
     mapping,
+    outer_law,
 )
-from loopscale.laws.outer import outer_law
 from loopscale.quantities import format_count
 from loopscale.tables import Table
 
@@ -434,7 +435,7 @@ class ScalingLaw:
 
     def effective_parameters(self, points: Points) -> FloatArray:
         """Return N_eff = N_act + g_eff N_loop: the capacity the law credits to the looped model."""
-        return np.asarray(costs.effective(points.active, points.loop_block, self.gain(points)))
+        return np.asarray(effective(points.active, points.loop_block, self.gain(points)))
 
     def multiplier(self, points: Points) -> FloatArray:
         """Return rho_eff = N_eff / N_act (eq. rho-effective)."""

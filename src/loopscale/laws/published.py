@@ -13,9 +13,9 @@ import numpy as np
 
 from loopscale.errors import InputError, nearest, shown
 from loopscale.files import is_file, read_json
-from loopscale.laws.forms import NoRecurrence, PowerLaw, SparsityConditional
+from loopscale.laws.extensions import Kaplan, Repeated
+from loopscale.laws.forms import Chinchilla, JointMoE, NoRecurrence, PowerLaw, Routed, SparsityConditional
 from loopscale.laws.law import AXES, BILLIONS, RAW, Counting, FittedRange, ScalingLaw
-from loopscale.laws.outer import Chinchilla, JointMoE, Kaplan, Repeated, Routed
 from loopscale.loading import load
 from loopscale.tables import Table
 

@@ -1,222 +1,31 @@
-"""The outer laws: loss from (effective) parameters N, tokens D and experts E, in closed form with exact derivatives.
+"""Further outer laws: Kaplan's, an interaction of N and D, and repeated data on top of any outer law.
 
-A new law is one class here, its entry in ``OUTER_LAWS`` and its test.
+A new law is one class here, its entry in ``OUTER_LAWS`` at the end, and its test.
 """
 
 from __future__ import annotations
 
-import re
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from loopscale.arrays import Values
-from loopscale.errors import InputError, nearest, shown
-from loopscale.laws.expressions import Law
-from loopscale.laws.forms import Coefficient, Gradient, Inputs, OuterLaw, Role, Term
-
-A = Coefficient("A", 1e-6, 1e3, "size of the parameter term", Term.SIZE, Role.SCALE)
-ALPHA = Coefficient("alpha", -2.0, 0.0, "exponent of the parameters", Term.SIZE, Role.EXPONENT, -0.3, published_sign=-1)
-B = Coefficient("B", 1e-6, 1e4, "size of the data term", Term.DATA, Role.SCALE)
-BETA = Coefficient("beta", -2.0, 0.0, "exponent of the tokens", Term.DATA, Role.EXPONENT, -0.3, published_sign=-1)
-C = Coefficient("c", 0.0, 10.0, "irreducible loss", Term.IRREDUCIBLE)
-DELTA = Coefficient(
-    "delta", -3.0, 3.0, "exponent of the experts in the parameter term", Term.EXPERTS, typical=-0.1, neutral=0.0
+from loopscale.laws.forms import (
+    ALPHA,
+    BETA,
+    OUTER_LAWS,
+    A,
+    B,
+    C,
+    Chinchilla,
+    Coefficient,
+    Gradient,
+    Inputs,
+    JointMoE,
+    OuterLaw,
+    Role,
+    Term,
 )
-GAMMA = Coefficient(
-    "gamma", -1.0, 1.0, "how experts change the parameter exponent", Term.EXPERTS, typical=0.0, neutral=0.0
-)
-OMEGA = Coefficient(
-    "omega", -3.0, 3.0, "exponent of the experts in the data term", Term.EXPERTS, typical=0.0, neutral=0.0
-)
-ZETA = Coefficient("zeta", -1.0, 1.0, "how experts change the data exponent", Term.EXPERTS, typical=0.0, neutral=0.0)
-E_START = Coefficient(
-    "E_start", 1.0, 20.0, "effective experts of a dense model", Term.EXPERTS, typical=2.0, positive=True
-)
-E_MAX = Coefficient("E_max", 20.0, 2000.0, "effective experts in the limit of many", Term.EXPERTS, positive=True)
-
-
-class Chinchilla(OuterLaw):
-    """L = A N^alpha + B D^beta + c (eq. chinchilla)."""
-
-    name = "chinchilla"
-    title = "Chinchilla law"
-    coefficients = (A, ALPHA, B, BETA, C)
-
-    def loss(self, c: Values, N: Any, D: Any, E: Any) -> Any:
-        terms = c["A"] * np.exp(c["alpha"] * np.log(N)) + c["B"] * np.exp(c["beta"] * np.log(D))
-        return terms + c["c"] + np.zeros(np.shape(E))
-
-    def gradient(self, c: Values, N: Any, D: Any, E: Any) -> Gradient:
-        log_N, log_D = np.log(N), np.log(D)
-        size, data = np.exp(c["alpha"] * log_N), np.exp(c["beta"] * log_D)
-        loss = c["A"] * size + c["B"] * data + c["c"] + np.zeros(np.shape(E))
-        one = np.ones(np.shape(loss))
-        by = {
-            "A": size * one,
-            "alpha": c["A"] * size * log_N * one,
-            "B": data * one,
-            "beta": c["B"] * data * log_D * one,
-            "c": one,
-        }
-        return Gradient(loss, by, c["A"] * size * c["alpha"] / N * one)
-
-    def rescaled(self, c: Values, parameters: float, tokens: float) -> dict[str, Any]:
-        return {**c, "A": c["A"] * parameters ** c["alpha"], "B": c["B"] * tokens ** c["beta"]}
-
-    def token_slope(self, c: Values, N: Any, D: Any, E: Any) -> Any:
-        return c["B"] * c["beta"] * np.exp((c["beta"] - 1) * np.log(D)) + np.zeros(np.shape(N))
-
-    def equation(self, c: Values) -> str:
-        size = f"{c['A']:.4g} / N^{-c['alpha']:.4g}"
-        return f"L = {c['c']:.4g} + {size} + {c['B']:.4g} / D^{-c['beta']:.4g}"
-
-    def at_one_expert(self, c: Values) -> tuple[OuterLaw, dict[str, Any]]:
-        return self, {term.name: c[term.name] for term in self.coefficients}
-
-
-class JointMoE(OuterLaw):
-    """L = A Ê^delta N^(alpha + gamma ln Ê) + B Ê^omega D^(beta + zeta ln Ê) + c (eq. moe-full)."""
-
-    name = "joint-moe"
-    title = "joint MoE law"
-    coefficients = (A, ALPHA, B, BETA, C, DELTA, GAMMA, OMEGA, ZETA, E_START, E_MAX)
-    uses_experts = True
-
-    def loss(self, c: Values, N: Any, D: Any, E: Any) -> Any:
-        x = np.log(effective_experts(E, c["E_start"], c["E_max"]))
-        size = c["A"] * np.exp(c["delta"] * x + (c["alpha"] + c["gamma"] * x) * np.log(N))
-        data = c["B"] * np.exp(c["omega"] * x + (c["beta"] + c["zeta"] * x) * np.log(D))
-        return size + data + c["c"]
-
-    def gradient(self, c: Values, N: Any, D: Any, E: Any) -> Gradient:
-        E_hat, by_start, by_max = effective_experts_gradient(E, c["E_start"], c["E_max"])
-        x, log_N, log_D = np.log(E_hat), np.log(N), np.log(D)
-        unit_size = np.exp(c["delta"] * x + (c["alpha"] + c["gamma"] * x) * log_N)
-        unit_data = np.exp(c["omega"] * x + (c["beta"] + c["zeta"] * x) * log_D)
-        size, data = c["A"] * unit_size, c["B"] * unit_data
-        loss = size + data + c["c"]
-        one = np.ones(np.shape(loss))
-        by_x = size * (c["delta"] + c["gamma"] * log_N) + data * (c["omega"] + c["zeta"] * log_D)
-        by = {
-            "A": unit_size * one,
-            "alpha": size * log_N * one,
-            "B": unit_data * one,
-            "beta": data * log_D * one,
-            "c": one,
-            "delta": size * x * one,
-            "gamma": size * x * log_N * one,
-            "omega": data * x * one,
-            "zeta": data * x * log_D * one,
-            "E_start": by_x * by_start / E_hat,
-            "E_max": by_x * by_max / E_hat,
-        }
-        return Gradient(loss, by, size * (c["alpha"] + c["gamma"] * x) / N * one)
-
-    def rescaled(self, c: Values, parameters: float, tokens: float) -> dict[str, Any]:
-        return {
-            **c,
-            "A": c["A"] * parameters ** c["alpha"],
-            "delta": c["delta"] + c["gamma"] * np.log(parameters),
-            "B": c["B"] * tokens ** c["beta"],
-            "omega": c["omega"] + c["zeta"] * np.log(tokens),
-        }
-
-    def token_slope(self, c: Values, N: Any, D: Any, E: Any) -> Any:
-        x = np.log(effective_experts(E, c["E_start"], c["E_max"]))
-        exponent = c["beta"] + c["zeta"] * x
-        slope = c["B"] * exponent * np.exp(c["omega"] * x + (exponent - 1) * np.log(D))
-        return slope + np.zeros(np.shape(N))
-
-    def equation(self, c: Values) -> str:
-        size = f"{c['A']:.4g} Ê^{c['delta']:.4g} N^({c['alpha']:.4g} {c['gamma']:+.4g} ln Ê)"
-        data = f"{c['B']:.4g} Ê^{c['omega']:.4g} D^({c['beta']:.4g} {c['zeta']:+.4g} ln Ê)"
-        return f"L = {c['c']:.4g} + {size} + {data}"
-
-    def at_one_expert(self, c: Values) -> tuple[OuterLaw, dict[str, Any]]:
-        """Use Ê(1) = E_start (proposition moe-loop-equivalence)."""
-        x = np.log(c["E_start"])
-        return Chinchilla(), {
-            "A": c["A"] * np.exp(c["delta"] * x),
-            "alpha": c["alpha"] + c["gamma"] * x,
-            "B": c["B"] * np.exp(c["omega"] * x),
-            "beta": c["beta"] + c["zeta"] * x,
-            "c": c["c"],
-        }
-
-
-class Routed(OuterLaw):
-    """Clark's routed law: log10 L = a log10 N + b log10 Ê + c log10 N log10 Ê + d. It has no token term."""
-
-    name = "routed"
-    title = "routed law"
-    coefficients = (
-        Coefficient("a", -1.0, 0.0, "exponent of the parameters", Term.SIZE, Role.EXPONENT, -0.1),
-        Coefficient("b", -1.0, 1.0, "exponent of the experts", Term.EXPERTS, typical=-0.1, neutral=0.0),
-        Coefficient(
-            "c", -0.5, 0.5, "how experts change the parameter exponent", Term.EXPERTS, typical=0.0, neutral=0.0
-        ),
-        Coefficient("d", -3.0, 5.0, "log10 of the loss of one parameter", Term.SIZE),
-        E_START,
-        E_MAX,
-    )
-    uses_experts = True
-    uses_tokens = False
-
-    def loss(self, c: Values, N: Any, D: Any, E: Any) -> Any:
-        return self.gradient(c, N, D, E).loss
-
-    def gradient(self, c: Values, N: Any, D: Any, E: Any) -> Gradient:
-        E_hat, by_start, by_max = effective_experts_gradient(E, c["E_start"], c["E_max"])
-        x, log_N = np.log10(E_hat), np.log10(N)
-        exponent = c["a"] * log_N + c["b"] * x + c["c"] * log_N * x + c["d"] + np.zeros(np.shape(D))
-        loss = np.exp(np.log(10.0) * exponent)
-        by_log10 = loss * np.log(10.0)  # dL / d(log10 L)
-        by_E = loss * (c["b"] + c["c"] * log_N) / E_hat
-        by = {
-            "a": by_log10 * log_N,
-            "b": by_log10 * x,
-            "c": by_log10 * log_N * x,
-            "d": by_log10,
-            "E_start": by_E * by_start,
-            "E_max": by_E * by_max,
-        }
-        return Gradient(loss, by, loss * (c["a"] + c["c"] * x) / N)
-
-    def rescaled(self, c: Values, parameters: float, tokens: float) -> dict[str, Any]:
-        shift = np.log10(parameters)
-        return {**c, "b": c["b"] + c["c"] * shift, "d": c["d"] + c["a"] * shift}
-
-    def token_slope(self, c: Values, N: Any, D: Any, E: Any) -> Any:
-        return np.zeros(np.broadcast_shapes(np.shape(N), np.shape(D), np.shape(E)))
-
-    def equation(self, c: Values) -> str:
-        return f"log10 L = {c['d']:.4g} {c['a']:+.4g} n {c['b']:+.4g} e {c['c']:+.4g} n e, n = log10 N, e = log10 Ê"
-
-    def at_one_expert(self, c: Values) -> tuple[OuterLaw, dict[str, Any]]:
-        """Reduce to a power of N alone: Chinchilla's form with neither a data term nor irreducible loss."""
-        x = np.log10(c["E_start"])
-        level = np.exp(np.log(10.0) * (c["d"] + c["b"] * x))
-        return Chinchilla(), {"A": level, "alpha": c["a"] + c["c"] * x, "B": 0.0, "beta": 0.0, "c": 0.0}
-
-    def typical(self, loss: Any, N: Any, D: Any, E: Any) -> dict[str, float]:
-        level = float(np.log10(loss).mean() + 0.1 * np.log10(N).mean())
-        sized = {"d": level, "E_max": max(100.0, 2.0 * float(np.max(E)))}
-        return {c.name: sized[c.name] if c.typical is None else c.typical for c in self.coefficients}
-
-
-def effective_experts(E: Any, E_start: Any, E_max: Any) -> Any:
-    """Return Clark's Ê, which rises with E from E_start (at E = 1) towards E_max."""
-    return effective_experts_gradient(E, E_start, E_max)[0]
-
-
-def effective_experts_gradient(E: Any, E_start: Any, E_max: Any) -> tuple[Any, Any, Any]:
-    """Return Ê and its derivatives by E_start and E_max."""
-    offset = 1.0 / (1.0 / E_start - 1.0 / E_max)
-    shifted = E - 1.0 + offset
-    E_hat = 1.0 / (1.0 / shifted + 1.0 / E_max)
-    part = (offset / shifted) ** 2
-    return E_hat, (E_hat / E_start) ** 2 * part, (E_hat / E_max) ** 2 * (1.0 - part)
 
 
 class Interaction(OuterLaw):
@@ -489,24 +298,8 @@ def _saturated(amount: Any, knee: Any, scale: Any) -> _Saturated:
     )
 
 
-_SIMPLE: tuple[OuterLaw, ...] = (Chinchilla(), JointMoE(), Routed(), Kaplan(), Interaction())
-_REPEATED: tuple[OuterLaw, ...] = (
-    Repeated(Chinchilla()), Repeated(Chinchilla(), excess=True), Repeated(JointMoE()), Overfit(Chinchilla()),
-    Overfit(JointMoE()),
+_LAWS = (
+    Kaplan(), Interaction(), Repeated(Chinchilla()), Repeated(Chinchilla(), excess=True), Repeated(JointMoE()),
+    Overfit(Chinchilla()), Overfit(JointMoE()),
 )  # fmt: skip
-OUTER_LAWS: dict[str, OuterLaw] = {law.name: law for law in (*_SIMPLE, *_REPEATED)}
-
-
-def outer_law(law: OuterLaw | str) -> OuterLaw:
-    """Return the outer law that is meant: by name, by an expression, or itself."""
-    if isinstance(law, OuterLaw):
-        return law
-    if law in OUTER_LAWS:
-        return OUTER_LAWS[law]
-    if isinstance(law, str) and re.search(r"\b[ND]\b", law) and re.search(r"[*/()]", law):
-        return Law.from_expression(law)
-    hint = nearest(law, OUTER_LAWS) if isinstance(law, str) else ""
-    raise InputError(
-        f"outer law {shown(law)} is not known{hint}; choose from {', '.join(OUTER_LAWS)}, or write an expression "
-        "like 'c + A/N**alpha + B/D**beta'"
-    )
+OUTER_LAWS.update({law.name: law for law in _LAWS})
