@@ -213,6 +213,7 @@ MODULES = {
     "matched": "profile",
     "backtest": "fit",
     "compare": "fit",
+    "isoflop": "fit",
     "next": "fit",
     "report": "figures",
     "laws": "count",

@@ -21,6 +21,7 @@ from loopscale.cli import (
     console,
     output_options,
     print_json,
+    print_table,
     progress_bar,
 )
 from loopscale.errors import InputError, shown
@@ -29,10 +30,11 @@ from loopscale.fit import Observations, Recipe, Scheme, fit
 from loopscale.fit.backtest import DECADES, backtest, rich_table
 from loopscale.fit.compare import compare, differences, table
 from loopscale.fit.data.public import SWEEP_RECURRENCES, simulate_sweep
+from loopscale.fit.isoflop import IsoFlop, isoflop
 from loopscale.laws import MAPPINGS, OUTER_LAWS, Counting, outer_law
 from loopscale.next.candidates import Goal, Target, ladder_candidates, read_candidates
 from loopscale.next.choose import MOST_RUNS, next_runs
-from loopscale.quantities import parse_count
+from loopscale.quantities import format_count, parse_count
 from loopscale.report import check_report_path
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -497,3 +499,48 @@ def fit_command(
         print_json(result.to_dict())
     else:
         click.echo(result.summary())
+
+
+@click.command("isoflop")
+@data_options
+@click.option("--level", type=click.FloatRange(0.01, 0.999), default=0.9, show_default=True, help="Of the intervals.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for other programs.")
+def isoflop_command(runs: str, level: float, as_json: bool, **reading: Any) -> None:
+    """Find the best size at each training budget by parabolas of the loss, and how it grows with compute.
+
+    RUNS is a table of runs with several sizes at each of several budgets (Chinchilla's approach 2).
+
+    \b
+    loopscale isoflop runs.csv
+    """
+    result = isoflop(read_runs(runs, **reading), level=level)
+    if as_json:
+        print_json(result.to_dict())
+    else:
+        _print_isoflop(result)
+
+
+def _print_isoflop(result: IsoFlop) -> None:
+    rows = [
+        (
+            f"{row['flops']:.3g}",
+            str(row["rows"]),
+            *(("", "", "", "") if row["left_out"] else _found(row)),
+            row["left_out"],
+        )
+        for row in result.table().records()
+    ]
+    columns = ("FLOPs", "runs", "N*", f"{result.level:.0%} interval", "D*", "loss", "left out")
+    print_table(f"Lowest points of parabolas: {result.source}", columns, rows, left=("left out",))
+    (low, high), (fewest, most) = result.size_exponent_interval, result.token_exponent_interval
+    console().print(
+        f"N* ~ C^{result.size_exponent:.3f} ({low:.3f} to {high:.3f}), "
+        f"D* ~ C^{result.token_exponent:.3f} ({fewest:.3f} to {most:.3f}); intervals of {result.level:.0%} from "
+        "resampled residuals. A parabola is an approximation: wide ranges of N shift its lowest point.",
+        highlight=False,
+    )
+
+
+def _found(row: dict[str, Any]) -> tuple[str, ...]:
+    span = f"{format_count(row['size_low'])}–{format_count(row['size_high'])}"
+    return format_count(row["size"]), span, format_count(row["tokens"]), f"{row['loss']:.4f}"
