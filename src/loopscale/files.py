@@ -15,7 +15,7 @@ from loopscale.errors import InputError, nearest, shown
 from loopscale.limits import check_size
 
 T = TypeVar("T")
-_WORDS = {
+_TYPE_NAMES = {
     str: "text",
     float: "a number",
     int: "a whole number",
@@ -45,7 +45,7 @@ class Fields:
         self._known.append(name)
         if name not in self._data:
             if default is _MISSING:
-                raise InputError(f"{self.where}: field {name!r} is missing; it should be {_WORDS[kind]}")
+                raise InputError(f"{self.where}: field {name!r} is missing; it should be {_TYPE_NAMES[kind]}")
             return default  # type: ignore[return-value]
         return self._checked(name, self._data.pop(name), kind)
 
@@ -57,8 +57,8 @@ class Fields:
 
     def tables(self, name: str) -> list[Any]:
         """Take a table, or a list of them, as a list; empty when there is none."""
-        given = self._data.get(name)
-        if isinstance(given, dict):
+        value = self._data.get(name)
+        if isinstance(value, dict):
             return [self.take(name, dict)]
         return self.take(name, list, [])
 
@@ -90,7 +90,7 @@ class Fields:
         if kind is int and isinstance(value, bool):
             number = False
         if (kind is int and not number) or not isinstance(value, kind):
-            raise InputError(f"{self.where}: field {name!r} is {shown(value)}; it should be {_WORDS[kind]}")
+            raise InputError(f"{self.where}: field {name!r} is {shown(value)}; it should be {_TYPE_NAMES[kind]}")
         return value
 
 

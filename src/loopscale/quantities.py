@@ -97,7 +97,7 @@ def _of(value: object, what: str, parse: Callable[[str, str], float]) -> float:
 
 def parse_integers(text: str, what: str = "list") -> tuple[int, ...]:
     """Read whole numbers of one or more, as a list or ranges: ``1,2,4``, ``1..10``, ``1-4,8``."""
-    found: list[int] = []
+    numbers: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"\s*([0-9]{1,6})\s*(?:(?:\.\.|-|:)\s*([0-9]{1,6})\s*)?", part)
         first = int(match[1]) if match else 0
@@ -108,8 +108,8 @@ def parse_integers(text: str, what: str = "list") -> tuple[int, ...]:
             )
         if last - first > 10_000:
             raise InputError(f"{what}: {shown(text)} spans more than 10,000 numbers; narrow the range")
-        found.extend(range(first, last + 1))
-    return tuple(sorted(set(found)))
+        numbers.extend(range(first, last + 1))
+    return tuple(sorted(set(numbers)))
 
 
 def format_count(value: float, digits: int = 3) -> str:

@@ -32,12 +32,12 @@ _SLIDING, _FULL = "sliding_attention", "full_attention"
 
 
 LARGEST = 10**12
-"""No dimension of a model is larger; a file that says so is wrong."""
+"""The largest dimension that is accepted."""
 NO_DEFAULTS: Mapping[str, Any] = MappingProxyType({})
 
 
 class ConfigFields:
-    """A config being read. Keys that nobody asks for do not matter: such files carry much else.
+    """A config being read. Unknown keys are ignored: such files hold much that does not change a count.
 
     ``defaults`` holds what the family's own class assumes for a field that is absent.
     """
@@ -51,7 +51,7 @@ class ConfigFields:
 
     def size(self, *names: str, least: int = 1, most: int = LARGEST) -> int:
         """Return a whole number; where a field goes by several names, the first one present."""
-        name = next((each for each in names if each in self.data), " or ".join(names))
+        name = next((alias for alias in names if alias in self.data), " or ".join(names))
         wanted = f"a whole number, {least} or more"
         value = self._value(name, wanted)
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
@@ -193,7 +193,7 @@ def sparse_steps(c: ConfigFields, shared_hidden: int = 0, shared_gate: bool = Fa
         blocks[True] = replace(routed, shared_hidden=shared_hidden, shared_gate=shared_gate)
     if not all(sparse):
         blocks[False] = FeedForward(c.size("intermediate_size"))
-    return [blocks[each] for each in sparse]
+    return [blocks[routed_here] for routed_here in sparse]
 
 
 def windows(c: ConfigFields, slides: Callable[[int], bool]) -> Windows:
@@ -202,10 +202,10 @@ def windows(c: ConfigFields, slides: Callable[[int], bool]) -> Windows:
     types = c.items("layer_types") or [_SLIDING if slides(i) else _FULL for i in range(layers)]
     if len(types) != layers:
         raise c.wrong("layer_types", types, f"one entry for each of the {layers} layers")
-    for each in types:
-        if each not in (_SLIDING, _FULL):
-            raise c.wrong("layer_types", each, f"a list of {_SLIDING!r} and {_FULL!r}")
-    return [window if each == _SLIDING else None for each in types]
+    for kind in types:
+        if kind not in (_SLIDING, _FULL):
+            raise c.wrong("layer_types", kind, f"a list of {_SLIDING!r} and {_FULL!r}")
+    return [window if kind == _SLIDING else None for kind in types]
 
 
 def switched_windows(c: ConfigFields, slides: Callable[[int], bool]) -> Windows:
@@ -359,7 +359,7 @@ def looped_moe(c: ConfigFields) -> Architecture:
     heads, kv_heads = c.size("num_attention_heads"), c.size("num_key_value_heads")
     divides(c, "num_attention_heads", heads, "num_key_value_heads", kv_heads)
     layer = Layer(Attention(heads, kv_heads, c.size("head_dim")), block)
-    depths = (c.size(f"{each}_layers", least=0, most=MOST_LAYERS) for each in ("prelude", "loop", "coda"))
+    depths = (c.size(f"{part}_layers", least=0, most=MOST_LAYERS) for part in ("prelude", "loop", "coda"))
     prelude, loop, coda = (stack_of(layer, depth) for depth in depths)
     return Architecture(
         width=width,

@@ -41,9 +41,9 @@ def rung(name: str, experts: float = 1, active_experts: int = 2) -> Architecture
 
     ``active_experts`` is k, which the paper leaves open; with k = 1 normalised gates give the router no gradient.
     """
-    found = rung_name(name)
-    width = RUNGS[found] if found in RUNGS else extended_rungs()[found]
-    return at_width(width, experts=experts, active_experts=active_experts, name=found)
+    known = rung_name(name)
+    width = RUNGS[known] if known in RUNGS else extended_rungs()[known]
+    return at_width(width, experts=experts, active_experts=active_experts, name=known)
 
 
 def rung_name(text: str) -> str:

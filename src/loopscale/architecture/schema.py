@@ -21,7 +21,7 @@ from loopscale.architecture.architecture import (
 from loopscale.schemas import Between, File, Record
 
 LARGEST = 10**12
-"""No dimension of a model is larger; a file that says so is wrong."""
+"""The largest dimension that is accepted."""
 Positive = Annotated[int, Between(1, LARGEST)]
 Natural = Annotated[int, Between(0, LARGEST)]
 _MAY_BE_ZERO = {"norms", "shared_hidden"}

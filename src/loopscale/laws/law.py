@@ -80,7 +80,7 @@ class Points:
         total: ArrayLike | None = None,
         unique_tokens: ArrayLike | None = None,
     ) -> None:
-        given = {
+        arguments = {
             "active": active,
             "tokens": tokens,
             "recurrence": recurrence,
@@ -89,12 +89,12 @@ class Points:
             "total": total,
             "unique_tokens": unique_tokens,
         }
-        for name, value in given.items():
+        for name, value in arguments.items():
             object.__setattr__(self, name, None if value is None else _checked(name, value))
         try:
             self.shape  # noqa: B018
         except ValueError:
-            shapes = ", ".join(f"{name} {np.shape(value)}" for name, value in given.items() if value is not None)
+            shapes = ", ".join(f"{name} {np.shape(value)}" for name, value in arguments.items() if value is not None)
             raise InputError(f"points: the arrays do not broadcast together: {shapes}") from None
         if self.loop is not None and np.any(self.loop > self.active * (1 + 1e-12)):
             raise InputError("points: loop (N_loop) exceeds active (N_act) somewhere; it is a part of it")
@@ -104,8 +104,8 @@ class Points:
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape that all fields broadcast to."""
-        given = [getattr(self, field.name) for field in fields(self)]
-        return np.broadcast_shapes(*(np.shape(value) for value in given if value is not None))
+        values = [getattr(self, field.name) for field in fields(self)]
+        return np.broadcast_shapes(*(np.shape(value) for value in values if value is not None))
 
     @property
     def m(self) -> FloatArray:
@@ -348,12 +348,12 @@ class ScalingLaw:
     """How the resamples were made, where that matters to a reader: "a simulated sweep"."""
 
     def __post_init__(self) -> None:
-        expected, given = self.names, set(self.coefficients)
+        expected, stated = self.names, set(self.coefficients)
         for name in self.coefficients:
             if name not in expected:
                 raise InputError(f"{self.name}: coefficient {shown(name)} is unknown{nearest(name, expected)}")
         for name in expected:
-            if name not in given:
+            if name not in stated:
                 raise InputError(
                     f"{self.name}: coefficient {name!r} is missing; {self.form} needs {', '.join(expected)}"
                 )
