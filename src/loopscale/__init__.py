@@ -28,7 +28,7 @@ _HOMES = {
     "Observations": "loopscale.fit",
     "Plan": "loopscale.plan",
     "ScalingLaw": "loopscale.laws",
-    "load": "loopscale.loading",
+    "load": "loopscale.files",
     "predict": "loopscale.plan",
     "rung": "loopscale.architecture",
 }
@@ -42,13 +42,13 @@ if TYPE_CHECKING:
     from loopscale.architecture import Architecture as Architecture
     from loopscale.architecture import rung as rung
     from loopscale.errors import LoopscaleError as LoopscaleError
+    from loopscale.files import load as load
     from loopscale.fit import Fit as Fit
     from loopscale.fit import Observations as Observations
     from loopscale.fit import fit as fit
     from loopscale.laws import Law as Law
     from loopscale.laws import ScalingLaw as ScalingLaw
     from loopscale.laws import laws as laws
-    from loopscale.loading import load as load
     from loopscale.next import NextRuns as NextRuns
     from loopscale.next import next_runs as next  # noqa: A004, F401
     from loopscale.plan import Budget as Budget

@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 
 from loopscale.errors import InputError, nearest, shown
-from loopscale.files import is_file, read_json
+from loopscale.files import is_file, load, read_json
 from loopscale.laws.extensions import Kaplan, Repeated
 from loopscale.laws.forms import Chinchilla, JointMoE, NoRecurrence, PowerLaw, Routed, SparsityConditional
 from loopscale.laws.law import AXES, BILLIONS, RAW, Counting, FittedRange, ScalingLaw
-from loopscale.loading import load
 from loopscale.tables import Table
 
 DEFAULT = "looped-moe-2026"
