@@ -18,6 +18,8 @@ from loopscale.sweep.spec import read_sweep
 from loopscale.sweep.store import Resources, Store
 
 GRID = "[grid]\nrecurrence = [1, 2]\nseed = [{seeds}]\ntokens = [320, 640]\n[resources]\ngpus = 2\n"
+MOST_FRUITLESS = 4
+"""Kills in a row without any progress of the sweep between them."""
 LOCAL = ("--workers", "1")
 RAY = ("--on", "ray", "--workers", "1")
 SUBMITIT = ("--on", "slurm", "--workers", "1", "--slurm", "cluster=local")
@@ -35,13 +37,23 @@ def processes_to_kill(folder: Path, kind: str, main: psutil.Popen) -> list[int]:
     return []
 
 
+def progress_of(folder: Path) -> int:
+    """Return the steps that are done and the points that are recorded, added up."""
+    if not (folder / "sweep.sqlite").is_file():
+        return 0
+    with Store(folder) as store:
+        return sum(run.steps_done + len(run.done) for run in store.runs())
+
+
 def disturb(path: Path, kills: dict[str, int], options: tuple[str, ...]) -> Counter:
     """Run a sweep to its end while its processes are killed at random moments; return how many of each kind were."""
     folder, draw, killed = read_sweep(path).results, random.Random(0), Counter()
-    main = start(path, *options)
+    main, fruitless, furthest = start(path, *options), 0, 0
     while True:
         time.sleep(draw.uniform(0, 0.5))
-        left = [kind for kind, count in kills.items() if killed[kind] < count]
+        # On a slow machine every process could be killed before its first checkpoint, for ever.
+        fruitless, furthest = (0 if progress_of(folder) > furthest else fruitless), max(furthest, progress_of(folder))
+        left = [kind for kind, count in kills.items() if killed[kind] < count and fruitless < MOST_FRUITLESS]
         if main.poll() is not None:
             out, err = main.communicate()
             if main.returncode == 0:
@@ -55,6 +67,7 @@ def disturb(path: Path, kills: dict[str, int], options: tuple[str, ...]) -> Coun
             with suppress(ProcessLookupError, IndexError):
                 os.kill(draw.choice(targets), signal.SIGKILL)
                 killed[kind] += 1
+                fruitless += 1
 
 
 def losses(folder: Path) -> dict[tuple[str, int], float]:

@@ -103,7 +103,7 @@ class NextRuns:
         }
 
     def save(self, path: str | Path) -> None:
-        """Write the choice as JSON, for :meth:`load` and for the sweep file's ``chosen``."""
+        """Write the choice as JSON, for :meth:`load` and for a sweep file's ``next_runs``."""
         write_json(path, self.to_dict())
 
     @classmethod
