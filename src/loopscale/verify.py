@@ -14,7 +14,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from loopscale.errors import InputError, LoopscaleError, StorageError
+from loopscale.errors import InputError, LoopscaleError, StorageError, shown
 from loopscale.files import CHECKSUM, SEAL, check_seal, read_json
 
 METRICS_FIELDS = ("loss", "step", "tokens")
@@ -40,8 +40,12 @@ class Check:
 def verify(path: str | Path) -> Iterator[Check]:
     """Yield the checks of a file or folder; what it is follows from its content."""
     where = Path(path)
-    if not where.exists():
-        raise InputError(f"{path}: no such file or folder")
+    try:
+        exists = where.exists()
+    except (OSError, ValueError):  # too long for a path, or with a zero byte
+        exists = False
+    if not exists:
+        raise InputError(f"{shown(str(path))}: no such file or folder")
     if where.is_file():
         yield from _file(where)
         return

@@ -218,7 +218,8 @@ class FittedRange:
         low, high = getattr(self, axis)
         factor = np.ones(np.shape(value))
         if low is not None:
-            factor = np.maximum(factor, low / value)
+            with np.errstate(over="ignore"):  # a value near zero is infinitely far below the range
+                factor = np.maximum(factor, low / value)
         if high is not None:
             factor = np.maximum(factor, value / high)
         return np.where(self.outside(axis, value), factor, 1.0)
