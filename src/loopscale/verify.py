@@ -104,7 +104,7 @@ def _json(path: Path, read: Callable[[Path], Any]) -> Check:
 
 
 def _load(path: Path) -> Any:
-    from loopscale.loading import load
+    from loopscale.files import load
 
     return load(path)
 
