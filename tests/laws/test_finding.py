@@ -101,3 +101,16 @@ def test_the_list_of_laws_shows_whole_names_in_80_columns(monkeypatch, capsys):
     printed = capsys.readouterr().out
     assert all(name in printed for name in PUBLISHED)
     assert max(map(len, printed.splitlines())) <= 80
+
+
+def test_a_count_or_a_rule_given_by_name_is_the_one_that_is_applied():
+    """Strings used to be taken silently for the defaults."""
+    model = rung("0.3B")
+    text = "N,D,loss\n" + "\n".join(f"{n:g},{d:g},{3 - 0.1 * k}" for k, (n, d) in enumerate([(1e8, 1e9), (2e8, 4e9)]))
+    data = ls.Observations.from_csv(text, counts="with-embeddings")
+    assert data.counts is Counting.WITH_EMBEDDINGS
+    by_name, by_default = (ls.plan(flops=5e21, memory=1e9, bits=4, **rule) for rule in ({"rule": "loss"}, {}))
+    assert (by_name.choice.recurrence, by_default.choice.recurrence) == (3, 2)
+    with pytest.raises(InputError, match=r"rule 'los' is not known .did you mean 'loss'"):
+        ls.plan(flops=5e21, rule="los")
+    assert model.points(1e9, counts=Counting.WITH_EMBEDDINGS).active > model.points(1e9).active
