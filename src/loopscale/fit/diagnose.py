@@ -313,9 +313,9 @@ def lack_of_fit(fit: Fit) -> Trend | None:
     limit = WINSOR * robust_scale(fit.residuals, len(fit.free))
     values = np.clip(fit.residuals, -limit, limit)
     values = values - (values @ basis.T) @ basis
-    drawn = np.concatenate([values[None, :], _randomised(values, fit.observations.run)])
-    along = drawn @ np.concatenate([left, basis]).T
-    outside = (drawn**2).sum(axis=1) - (along[:, len(left) :] ** 2).sum(axis=1)
+    vectors = np.concatenate([left, basis])
+    along = np.concatenate([(values @ vectors.T)[None, :], _randomised(values, vectors, fit.observations.run)])
+    outside = values @ values - (along[:, len(left) :] ** 2).sum(axis=1)
     scores = along[:, : len(left)] ** 2 / np.maximum(outside, 1e-300)[:, None]
     best = int(np.argmax(scores[0]))
     p_value = float(np.mean(scores.max(axis=1) >= scores[0, best] * (1 - 1e-9)))
@@ -323,13 +323,14 @@ def lack_of_fit(fit: Fit) -> Trend | None:
     return Trend([name for name, use in zip(names, kept, strict=True) if use][best], size, p_value)
 
 
-def _randomised(values: FloatArray, run: NDArray[np.str_]) -> FloatArray:
-    """Return data sets without a trend, made of the same residuals."""
+def _randomised(values: FloatArray, vectors: FloatArray, run: NDArray[np.str_]) -> FloatArray:
+    """Return the products with ``vectors`` of data sets without a trend, made of the same residuals."""
     random, (_, which) = np.random.default_rng(0), np.unique(run, return_inverse=True)
     runs = int(which.max()) + 1
     if runs == len(values):
-        return values[np.argsort(random.random((SHUFFLES, len(values))), axis=1)]
-    return np.asarray(random.choice([-1.0, 1.0], size=(SHUFFLES, runs))[:, which] * values)
+        return np.asarray(values[np.argsort(random.random((SHUFFLES, runs)), axis=1)] @ vectors.T)
+    by_run = np.stack([np.bincount(which, row, runs) for row in vectors * values], axis=1)
+    return np.asarray(random.choice([-1.0, 1.0], size=(SHUFFLES, runs)) @ by_run)
 
 
 MIN_DEGREES = 3
