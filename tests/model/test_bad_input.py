@@ -17,7 +17,7 @@ from loopscale.errors import InputError
         ({"num_experts_per_tok": 7}, "num_experts_per_tok is 7, more than the 6 experts there are"),
         ({"num_experts_per_tok": 1}, "the one gate divided by itself is always 1, so the router would get no gradient"),
         ({"num_experts": 0}, "num_experts is 0; it should be a whole number, 1 or more"),
-        ({"recurrence": 0}, "recurrence is 0; it should be a whole number, 1 or more"),
+        ({"recurrence": 0}, "recurrence is 0; it should be a whole number from 1 to"),
         ({"recurrence": "auto"}, "recurrence is 'auto'; it should be a whole number"),
         ({"recurrence": True}, "recurrence is True"),
         ({"recurrence": 2, "loop_layers": 0}, "there is nothing to repeat"),
