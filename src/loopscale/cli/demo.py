@@ -16,7 +16,7 @@ from loopscale.cli.profile import print_joint
 from loopscale.errors import check_extra
 from loopscale.figures import draw_isoflop_over_recurrence, draw_joint_optimum
 from loopscale.figures.capacity import draw_loss_over_recurrence, loss_over_recurrence
-from loopscale.figures.reports.parts import add_picture
+from loopscale.figures.reports.results import add_picture
 from loopscale.figures.style import Panel, Picture, save
 from loopscale.files import make_folder, write_text
 from loopscale.fit import Fit, Observations, fit

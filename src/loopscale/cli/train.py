@@ -8,8 +8,7 @@ from typing import Any
 
 import click
 
-from loopscale.cli import console, print_json
-from loopscale.console import print_table
+from loopscale.cli import console, print_json, print_table
 from loopscale.errors import InputError, nearest, shown
 from loopscale.quantities import format_count
 

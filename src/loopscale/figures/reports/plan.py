@@ -8,7 +8,7 @@ from typing import Any
 
 from loopscale.architecture import RUNGS
 from loopscale.figures.optima import MEMORIES, draw_isoflop_over_recurrence
-from loopscale.figures.reports.parts import add_picture, file_facts
+from loopscale.figures.reports.results import add_picture, file_facts
 from loopscale.figures.style import COLOURS, LOSS, Panel, finish, legend, log_ticks, or_new, powers
 from loopscale.laws import ScalingLaw
 from loopscale.plan import Candidate, Plan, design_label, isoflop_over_recurrence, ladder_space
