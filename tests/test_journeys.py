@@ -4,17 +4,17 @@ import pytest
 
 from journeys import JOURNEYS, LIMITS, MOST_FILES, source_files
 
-QUICK = ("fit",)
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in JOURNEYS]
+TOO_LONG = pytest.mark.xfail(
+    reason="a sweep run crosses 28 files: planning, store, worker and training data", strict=True
 )
+MARKS = {"sweep run": (pytest.mark.slow, TOO_LONG), "training step": pytest.mark.slow}
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, ())) for name in JOURNEYS])
 def test_a_journey_stays_within_its_limit(name, tmp_path):
     files = JOURNEYS[name](tmp_path)
     assert len(files) <= LIMITS[name], files
 
 
-@pytest.mark.slow
 def test_there_are_not_too_many_files():
     assert source_files() <= MOST_FILES

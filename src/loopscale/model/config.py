@@ -34,8 +34,8 @@ DRAWS = ("uniform", "poisson")
 class LoopedMoEConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
     """Sizes and options of a looped MoE: prelude, a loop block run ``recurrence`` times, coda.
 
-    The defaults are the paper's; a preset of its ladder is one line,
-    ``LoopedMoEConfig.from_architecture(rung("0.3B", experts=8), recurrence=5)``.
+    Sizes follow the paper's ladder; dispatch is dropless by default, where the paper drops and pads. A preset of the
+    ladder is one line, ``LoopedMoEConfig.from_architecture(rung("0.3B", experts=8), recurrence=5)``.
     """
 
     model_type: ClassVar[str] = "looped_moe"
