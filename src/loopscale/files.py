@@ -107,13 +107,14 @@ def read_json(path: str | Path) -> object:
     """Read a JSON file; anything that is not one gives a sentence that names the file."""
     text = _read_text(path, "JSON")
     try:
-        return without_checksum(json.loads(text), str(path))
+        data = json.loads(text)
     except json.JSONDecodeError as error:
         raise InputError(f"{path}: not JSON: {error.msg} at line {error.lineno}") from None
     except RecursionError:
         raise InputError(f"{path}: not usable: its brackets are nested too deeply") from None
     except ValueError as error:  # a number of thousands of digits
         raise InputError(f"{path}: cannot be read: {error}") from None
+    return without_checksum(data, str(path))
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:

@@ -234,4 +234,10 @@ def test_a_prediction_is_registered_once_and_checked(capsys, tmp_path):
     assert "exists already" in refused(capsys, *argv)
     assert "--check needs --loss" in refused(capsys, "predict", "--check", str(path))
     path.write_text(path.read_text().replace(f'"loss": {loss}', '"loss": 1.0'))
+    message = refused(capsys, "predict", "--check", str(path), "--loss", "2")
+    assert "the checksum differs" in message
+    assert message.count(str(path)) == 1
+    data = json.loads(path.read_text())
+    del data["checksum"]
+    path.write_text(json.dumps(data))
     assert "does not match its hash" in refused(capsys, "predict", "--check", str(path), "--loss", "2")

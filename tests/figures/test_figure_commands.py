@@ -152,9 +152,9 @@ def test_a_plan_report_says_what_was_asked_what_to_train_and_how_sure(capsys, tm
     run(capsys, "report", "plan", str(plan), "--law", str(law), "--out", str(page))
     text, found = page.read_text(), json.loads(plan.read_text())
     assert sections(text) == ["Question", "Answer", "Confidence", "Alternatives considered", "Provenance"]
-    assert "5e21 FLOPs of training, 3 GB of memory at 4 bits" in text
+    assert "training compute 5e21 FLOPs, memory 3 GB, bits per weight 4?" in text
     assert f"predicted loss {found['choice']['loss']:.4f}" in text
-    assert f"{found['agreement']:.0%} of resampled laws choose the same" in text
+    assert f"of the best under {found['agreement']:.0%} of the resampled laws" in text
     assert sections((tmp_path / "direct.html").read_text()) == sections(text)
     assert "file_sha256" in text
 
@@ -178,7 +178,7 @@ def test_reports_are_one_file_that_fetches_nothing(capsys, tmp_path, sweep):
     ("argv", "expected"),
     [
         (("plan", "{law}", "--out", "{out}.html"), "a 'plan' file is needed"),
-        (("plan", "{cut}", "--out", "{out}.html"), "this plan is incomplete"),
+        (("plan", "{cut}", "--out", "{out}.html"), "cut.json: field 'law' is missing"),
         (("sweep", "simulated", "--out", "{out}.txt"), ".html or .md"),
         (("evaluation", "{law}", "--out", "{out}.html"), "not read"),
         (("sweep", "simulated", "--law", "looped-moe-2026", "--out", "{out}.html"), "--law goes with a plan"),
