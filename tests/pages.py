@@ -24,6 +24,7 @@ NOT_RUN = {
     "path/to/": "a file of the reader's own",
     "from_architecture(rung(": "a model of a billion weights",
     "LLM(": "vLLM has an environment of its own",
+    "BalanceCallback(": "a trainer and data of the reader; tests/model/test_trainer_callback.py runs the callback",
     "loopscale app": "a server, which does not end by itself",
     "--tasks paper": "its data are on the hub",
 }
