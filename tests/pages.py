@@ -27,6 +27,7 @@ NOT_RUN = {
     "BalanceCallback(": "a trainer and data of the reader; tests/model/test_trainer_callback.py runs the callback",
     "loopscale app": "a server, which does not end by itself",
     "--tasks paper": "its data are on the hub",
+    "examples/demo.toml": "an hour of training",
 }
 """What marks a step that no test can run, and why."""
 
