@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 import signal
@@ -18,7 +17,7 @@ from training import corpus, small
 
 from loopscale.cli import cli
 from loopscale.errors import InputError, LoopscaleError, MissingExtraError
-from loopscale.files import checksum
+from loopscale.files import checksum, read_json, write_json
 from loopscale.train import run_dir
 from loopscale.train.config import TrainConfig
 from loopscale.train.data import sources
@@ -86,7 +85,7 @@ def test_an_observation_records_what_produced_it(text: Path, tmp_path: Path) -> 
     assert summary["data"] == run_dir.open_tokens(config, progress=False).digest
     assert summary["version"]
     assert summary["resumes"] == 0
-    assert json.loads((tmp_path / "run" / "summary.json").read_text()) == summary
+    assert read_json(tmp_path / "run" / "summary.json") == summary
 
 
 def test_the_last_step_is_saved_once(text: Path, tmp_path: Path) -> None:
@@ -118,9 +117,9 @@ def test_an_id_outside_the_vocabulary_is_one_sentence(text: Path, tmp_path: Path
     ids = np.fromfile(shard, "<u2")
     ids[7] = 9999
     ids.tofile(shard)
-    index = json.loads((tmp_path / "tokens" / "index.json").read_text())
+    index = read_json(tmp_path / "tokens" / "index.json")
     index["splits"]["train"]["shards"][0]["sha256"] = checksum(shard)
-    (tmp_path / "tokens" / "index.json").write_text(json.dumps(index))
+    write_json(tmp_path / "tokens" / "index.json", index)
     with pytest.raises(InputError, match="holds the token id 9999, outside the vocabulary of 257"):
         train(config, tmp_path / "run")
 
@@ -156,9 +155,9 @@ def test_a_manifest_without_a_field_still_resumes(text: Path, tmp_path: Path, lo
     config = of_length(text, 6)
     Trainer(config, tmp_path / "run").train(until=3)
     manifest = tmp_path / "run" / "checkpoints" / "step-3" / "manifest.json"
-    data = json.loads(manifest.read_text())
+    data = read_json(manifest)
     del data["state"][lost]
-    manifest.write_text(json.dumps(data))
+    write_json(manifest, data)
     assert train(config, tmp_path / "run") is not None
 
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from token_stores import store_of, stream, write_rows
 
 from loopscale.errors import InputError, StorageError
+from loopscale.files import read_json, write_json
 from loopscale.train.data import token_store
 from loopscale.train.data.token_store import DataSource, TokenStore, prepare
 from loopscale.train.data.tokenizer import ByteTokens
@@ -196,14 +197,14 @@ def test_damage_is_found(tmp_path: Path) -> None:
 )
 def test_an_index_that_is_not_ours_is_refused(tmp_path: Path, change: dict[str, object], said: str) -> None:
     path = store_of(tmp_path, TEXTS).folder / "index.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    write_json(path, read_json(path) | change)
     with pytest.raises(InputError, match=said):
         TokenStore.open(path.parent)
 
 
 def test_a_shard_outside_the_folder_is_refused(tmp_path: Path) -> None:
     path = store_of(tmp_path, TEXTS).folder / "index.json"
-    path.write_text(path.read_text().replace("train-00000.bin", "../rows.jsonl"))
+    write_json(path, json.loads(json.dumps(read_json(path)).replace("train-00000.bin", "../rows.jsonl")))
     with pytest.raises(InputError, match="is not a file of the folder"):
         TokenStore.open(path.parent)
 

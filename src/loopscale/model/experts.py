@@ -157,11 +157,11 @@ def _few_tokens(x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, gate_up_E2HD: 
     flat = ids_TK.flatten().tolist()
     order = sorted(range(len(flat)), key=flat.__getitem__)
     counts = [flat.count(expert) for expert in range(len(down_EDH))]
-    x_SD = x_TD.index_select(0, torch.tensor([row // K for row in order], device=x_TD.device))
+    x_SD = x_TD.index_select(0, torch.tensor([row // K for row in order], dtype=torch.int64, device=x_TD.device))
     gate_SH, up_SH = products(x_SD, gate_up_E2HD, counts).chunk(2, dim=-1)
     y_SD = products(functional.silu(gate_SH).mul_(up_SH), down_EDH, counts)
     inverse = sorted(range(len(order)), key=order.__getitem__)
-    return _weighted_sum(y_SD, torch.tensor(inverse, device=x_TD.device), weights_TK)
+    return _weighted_sum(y_SD, torch.tensor(inverse, dtype=torch.int64, device=x_TD.device), weights_TK)
 
 
 def _one_token(x_1D: Tensor, ids_1K: Tensor, weights_1K: Tensor, gate_up_E2HD: Tensor, down_EDH: Tensor) -> Tensor:
