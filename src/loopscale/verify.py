@@ -194,22 +194,12 @@ def _model(folder: Path) -> Iterator[Check]:
 
 def _finite_weights(folder: Path) -> str:
     """Read every tensor and refuse values that are not finite."""
-    from loopscale.errors import require
+    from loopscale.errors import check_extra
 
-    safetensors, torch = require("safetensors", "train", "checking weights"), require("torch", "train")
-    count = 0
-    for file in sorted(folder.glob("*.safetensors")):
-        try:
-            with safetensors.safe_open(str(file), framework="pt") as tensors:
-                for name in tensors.keys():  # noqa: SIM118 - not a dict
-                    count += 1
-                    if not bool(torch.isfinite(tensors.get_tensor(name)).all()):
-                        raise InputError(f"{file}: {name} holds values that are not finite")
-        except LoopscaleError:
-            raise
-        except Exception as error:  # safetensors has errors of its own for every kind of damage
-            raise InputError(f"{file}: not readable as safetensors: {error}") from None
-    return f"{count} tensors, all finite"
+    check_extra("train", "checking weights")
+    from loopscale.model.loading import check_finite_files
+
+    return f"{check_finite_files(folder)} tensors, all finite"
 
 
 def _tokens(folder: Path) -> Iterator[Check]:

@@ -168,3 +168,32 @@ def test_damaged_or_foreign_weights_are_one_sentence(checkpoint, damage):
     with pytest.raises(InputError) as error:
         load(checkpoint)
     assert str(checkpoint) in str(error.value)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("command", [["eval", "--text", "text.txt"], ["generate", "--prompt", "x"]])
+def test_a_model_whose_weights_are_not_finite_gives_a_sentence_and_no_result(
+    checkpoint, tmp_path, monkeypatch, capsys, value, command
+):
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(checkpoint / "model.safetensors")
+    next(iter(weights.values())).view(-1)[0] = value
+    save_file(weights, checkpoint / "model.safetensors", metadata={"format": "pt"})
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text("A small text of a few words.\n" * 20)
+    with pytest.raises(SystemExit) as stop:
+        main([command[0], str(checkpoint), *command[1:]])
+    assert stop.value.code == 2
+    assert "not finite" in capsys.readouterr().err
+    assert not list(tmp_path.rglob("*.result.json"))
+
+
+def test_a_score_that_is_not_finite_is_not_kept(tmp_path):
+    from loopscale.evaluate.losses import LossSum
+    from loopscale.evaluate.store import Key, Result, Store
+
+    scores = LossSum(tokens=1, windows=1, total=1e4).scores(tokens_per_byte=1.0)
+    with pytest.raises(InputError, match="perplexity is inf"):
+        Store(tmp_path).add(Result(Key("c" * 64, "text:x", 2, {}), scores, samples=1, seconds=1.0))
+    assert not list(tmp_path.iterdir())

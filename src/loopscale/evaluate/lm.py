@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -53,8 +54,10 @@ def vllm_engine(
     except ImportError:
         raise InputError("vLLM is not installed here; it wants an environment of its own (docs/evaluate.md)") from None
     from loopscale.model import LoopedMoEConfig
+    from loopscale.model.loading import check_finite_files
     from loopscale.model.vllm import register
 
+    check_finite_files(Path(checkpoint))
     assert engine.platforms.current_platform  # found by the packages' true versions, so before the next line
     harness_class = _harness_class(engine.__version__)
     register()

@@ -22,6 +22,8 @@ from loopscale.evaluate.store import Key, Result, Score, Store
 from loopscale.evaluate.tasks import Text, Windows, cut
 from loopscale.model import Exit, LoopedMoEForCausalLM
 
+LARGEST_EXPONENT = 700.0
+"""Beyond this the exponential of a loss overflows a float."""
 Batches = Iterable[tuple[Tensor, Tensor]]
 """Token windows (B, T), and how many tokens of each count."""
 
@@ -56,9 +58,10 @@ class LossSum:
         mean = self.total / self.tokens
         error = self._stderr(mean)
         bits = mean / math.log(2) * tokens_per_byte
+        perplexity = math.exp(mean) if mean < LARGEST_EXPONENT else math.inf
         return {
             "loss": Score(mean, error, False),
-            "perplexity": Score(math.exp(mean), None if error is None else error * math.exp(mean), False),
+            "perplexity": Score(perplexity, None if error is None else error * perplexity, False),
             "bits_per_byte": Score(bits, None if error is None else error * bits / mean, False),
         }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -105,7 +106,13 @@ class Store:
         return Result.from_dict(read_json(path), str(path)) if path.is_file() else None
 
     def add(self, result: Result) -> None:
-        """Keep a result."""
+        """Keep a result; one that is not finite is refused, as it measures nothing."""
+        for name, score in result.scores.items():
+            if not math.isfinite(score.value) or not math.isfinite(score.stderr or 0.0):
+                raise InputError(
+                    f"{result.key.task} at R = {result.key.recurrence}: {name} is {score.value:g}; the model's outputs "
+                    "are not finite or overflow, so no result is kept; evaluate in float32, or check the training"
+                )
         path = self._path(result.key)
         _make(path.parent)
         write_json(path, result.to_dict())

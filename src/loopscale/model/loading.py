@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from torch import Tensor
 from transformers import AutoTokenizer
 from transformers.utils import logging
@@ -43,8 +44,37 @@ def load_model(checkpoint: str | Path, dtype: torch.dtype | None = None) -> Loop
         model: LoopedMoEForCausalLM = LoopedMoEForCausalLM.from_pretrained(
             str(where), dtype=dtype or "auto", use_safetensors=True, trust_remote_code=False
         )
+        check_finite(model.state_dict().items(), where)
     model.eval()  # type: ignore[no-untyped-call]
     return model
+
+
+def check_finite(tensors: Iterable[tuple[str, Tensor]], where: str | Path) -> int:
+    """Refuse weights that are NaN or infinite, as a diverged run leaves them; return how many tensors there are."""
+    count = 0
+    for count, (name, tensor) in enumerate(tensors, 1):  # noqa: B007 - returned
+        if not bool(torch.isfinite(tensor).all()):
+            raise InputError(f"{where}: {name} holds values that are not finite; the model is damaged or has diverged")
+    return count
+
+
+def check_finite_files(folder: Path) -> int:
+    """Refuse a folder whose safetensors hold values that are not finite; return how many tensors there are."""
+
+    def tensors(file: Path) -> Iterator[tuple[str, Tensor]]:
+        with safe_open(str(file), framework="pt") as opened:
+            for name in opened.keys():  # noqa: SIM118 - not a dict
+                yield name, opened.get_tensor(name)
+
+    count = 0
+    for file in sorted(folder.glob("*.safetensors")):
+        try:
+            count += check_finite(tensors(file), file)
+        except InputError:
+            raise
+        except Exception as error:  # safetensors has errors of its own for every kind of damage
+            raise InputError(f"{file}: not readable as safetensors: {error}") from None
+    return count
 
 
 def load_tokenizer(checkpoint: str | Path, tokenizer: str | None) -> Any:
