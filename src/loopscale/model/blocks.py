@@ -139,6 +139,7 @@ class Block(GradientCheckpointingLayer):
         angles: tuple[Tensor, Tensor],
         attention_mask: Tensor | None,
         pass_index: int = 0,
+        scale: float = 1.0,
         tally: bool = False,
         past_key_values: Cache | None = None,
         replace: bool = False,
@@ -147,14 +148,15 @@ class Block(GradientCheckpointingLayer):
     ) -> tuple[Tensor, Routing | None, Tensor | None]:
         """Return the new states, the routing and the attention weights; ``attention`` is the slot of this pass.
 
+        ``scale`` multiplies what attention and feed-forward add to the states.
         ``token_mask`` (B, T) is False for padding, which then counts in no expert's load.
         """
         qkv_BTNh = self.qkv_proj(self.input_layernorm(x_BTD)).unflatten(-1, (-1, self.head_dim))
         heads = rotary_heads(qkv_BTNh, *angles, self.heads, self.kv_heads)
         mixed_BTD, weights = attention(*heads, attention_mask, past_key_values, replace, **kwargs)
-        x_BTD = x_BTD + self.o_proj(mixed_BTD)
+        x_BTD = torch.add(x_BTD, self.o_proj(mixed_BTD), alpha=scale)
         normed_BTD = self.post_attention_layernorm(x_BTD)
         if isinstance(self.mlp, MoELayer):
             out_BTD, routing = self.mlp(normed_BTD, pass_index, tally, token_mask)
-            return x_BTD + out_BTD, routing, weights
-        return x_BTD + self.mlp(normed_BTD), None, weights
+            return torch.add(x_BTD, out_BTD, alpha=scale), routing, weights
+        return torch.add(x_BTD, self.mlp(normed_BTD), alpha=scale), None, weights

@@ -25,10 +25,16 @@ MOST_LAYERS = 4_096
 
 DISPATCHES = ("dropless", "drop-and-pad")
 INJECTIONS = ("none", "add", "concat")
+RESIDUAL_SCALES = {"none": 0.0, "1/sqrt(R)": -0.5, "1/R": -1.0}
+"""Powers of R that scale what a looped layer adds to its state."""
 ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "llama3")
 """Scalings of rotary positions, as Transformers defines them."""
 BALANCES = ("layer", "pass")
 DRAWS = ("uniform", "poisson")
+
+
+RECIPE = ("residual_scale",)
+"""Recipe switches that version 0.1 did not have."""
 
 
 class LoopedMoEConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
@@ -81,6 +87,9 @@ class LoopedMoEConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
     bias_passes: int | None = None
     """Passes with a bias of their own, when ``balance`` is "pass"; the recurrence at first."""
 
+    # The recipe of the loop. Every default is the plain loop, which adds no weight and no operation.
+    residual_scale: str = "none"
+    """Scale what looped layers add to the state: "none", "1/sqrt(R)" or "1/R", where R is that of the call."""
     injection: str = "none"
     """How the loop's input returns at each pass: "none", "add", or "concat" through a linear layer."""
     backprop_passes: int | None = None
@@ -133,6 +142,10 @@ class LoopedMoEConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
     def num_hidden_layers(self) -> int:
         """The unrolled depth, as caches and serving engines count it: one slot for each (pass, layer)."""
         return self.slots(self.recurrence)
+
+    def branch_scale(self, recurrence: int) -> float:
+        """Return the factor on the outputs of attention and feed-forward blocks in the loop."""
+        return float(recurrence ** RESIDUAL_SCALES[self.residual_scale])
 
     def slots(self, recurrence: int) -> int:
         """Return how many slots a KV cache needs at that recurrence."""
@@ -328,6 +341,7 @@ def _check_experts(config: LoopedMoEConfig) -> None:
 
 def _check_loop(config: LoopedMoEConfig) -> None:
     _one_of(config, "injection", INJECTIONS)
+    _one_of(config, "residual_scale", tuple(RESIDUAL_SCALES))
     if config.random_recurrence is not None:
         _one_of(config, "random_recurrence", DRAWS)
     for name in ("backprop_passes", "kept_passes", "bias_passes"):

@@ -249,6 +249,7 @@ class ForwardPass:
         self.model, self.config = model, model.config
         self.recurrence = recurrence
         self.slots = Slots(model.config, recurrence)
+        self.scale = model.config.branch_scale(recurrence)
         self.cache = cache
         self.kwargs = kwargs
         self.wanted = wanted
@@ -305,7 +306,7 @@ class ForwardPass:
         states: list[Tensor] = []
         hiddens: list[Tensor] = []
         for pass_index in range(self.recurrence):
-            new_BTD = self.run_pass(self.model.inject(state_BTD, input_BTD), pass_index)
+            new_BTD = self.run_pass(state_BTD, input_BTD, pass_index)
             if left_BT is not None and left_BT.any():
                 new_BTD = torch.where(left_BT.unsqueeze(-1), state_BTD, new_BTD)
                 if self.cache is not None:
@@ -342,17 +343,21 @@ class ForwardPass:
             tokens = out.last_hidden_state.shape[:2].numel()
             out.dropped = self.tally.dropped(capacity(tokens, self.config))
 
-    def run_pass(self, x_BTD: Tensor, pass_index: int) -> Tensor:
-        """Run the loop block once; passes before the last ``backprop_passes`` build no graph."""
+    def run_pass(self, state_BTD: Tensor, input_BTD: Tensor, pass_index: int) -> Tensor:
+        """Run the loop block once, from the state and the loop's input: every switch of the recipe acts here.
+
+        Passes before the last ``backprop_passes`` build no graph.
+        """
         kept = self.config.backprop_passes
         cut = kept is not None and self.model.training and pass_index < self.recurrence - kept
         bias_row = pass_index if self.config.balance == "pass" else 0
         routings: list[Routing] = []
         self.tally.loop.append(routings)
+        x_BTD = self.model.inject(state_BTD, input_BTD)
         with torch.set_grad_enabled(torch.is_grad_enabled() and not cut):
             for layer, block in enumerate(self.model.loop):
-                slot = self.slots.loop(pass_index, layer)
-                x_BTD = self._block(block, slot, x_BTD, routings, bias_row, replace=pass_index >= self.slots.kept)
+                slot, again = self.slots.loop(pass_index, layer), pass_index >= self.slots.kept
+                x_BTD = self._block(block, slot, x_BTD, routings, bias_row, self.scale, replace=again)
         return x_BTD
 
     def read_out(self, x_BTD: Tensor, again: bool = False) -> Tensor:
@@ -373,6 +378,7 @@ class ForwardPass:
         x_BTD: Tensor,
         routings: list[Routing],
         bias_row: int = 0,
+        scale: float = 1.0,
         replace: bool = False,
     ) -> Tensor:
         if self.wanted.hidden_states:
@@ -386,6 +392,7 @@ class ForwardPass:
             angles=self.angles,
             attention_mask=self.mask,
             pass_index=bias_row,
+            scale=scale,
             tally=self.tallies,
             past_key_values=self.cache,
             replace=replace,

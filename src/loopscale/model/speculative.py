@@ -91,7 +91,7 @@ class SelfSpeculation:
 
     def _passes(self, run: ForwardPass, state_1TD: Tensor, entry_1TD: Tensor, indices: range) -> Tensor:
         for index in indices:
-            state_1TD = run.run_pass(self.model.model.inject(state_1TD, entry_1TD), index)
+            state_1TD = run.run_pass(state_1TD, entry_1TD, index)
         return state_1TD
 
     def _argmax(self, hidden_1TD: Tensor) -> list[int]:

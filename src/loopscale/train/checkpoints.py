@@ -28,6 +28,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from loopscale.errors import InputError, LoopscaleError, StorageError
 from loopscale.files import checksum, read_json, versioned, write_json
+from loopscale.model.config import RECIPE
 
 KIND, SCHEMA = "training checkpoint", 1
 T = TypeVar("T")
@@ -206,7 +207,7 @@ def verify(folder: Path) -> Manifest:
     return manifest
 
 
-LATER_KEYS = ("schedule.",)
+LATER_KEYS = ("schedule.", *RECIPE)
 """Identity keys that version 0.1 did not write; run.json is compared instead."""
 
 

@@ -1,0 +1,135 @@
+"""Recipe switches: each is exactly the plain loop when off, and a whole model when on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from looped_models import config, model, same, tokens
+from torch import Tensor
+
+from loopscale.architecture import read_config
+from loopscale.model import LoopedMoEForCausalLM
+from loopscale.model.blocks import Block, rotary
+from loopscale.model.kernels import rotary_heads
+from loopscale.model.moe import MoELayer
+
+OFF: dict[str, Any] = {"residual_scale": "none", "injection": "none", "backprop_passes": None}
+SWITCHES: dict[str, dict[str, Any]] = {
+    "branches / sqrt(R)": {"residual_scale": "1/sqrt(R)"},
+    "branches / R": {"residual_scale": "1/R"},
+}
+
+
+def plain_block(block: Block, x_BTD: Tensor, attention: torch.nn.Module, angles: tuple[Tensor, Tensor]) -> Tensor:
+    """Return a layer without any switch."""
+    qkv_BTNh = block.qkv_proj(block.input_layernorm(x_BTD)).unflatten(-1, (-1, block.head_dim))
+    mixed_BTD, _ = attention(*rotary_heads(qkv_BTNh, *angles, block.heads, block.kv_heads), None)
+    x_BTD = x_BTD + block.o_proj(mixed_BTD)
+    out = block.mlp(block.post_attention_layernorm(x_BTD))
+    return x_BTD + (out[0] if isinstance(block.mlp, MoELayer) else out)
+
+
+def plain_loss(made: LoopedMoEForCausalLM, ids_BT: Tensor) -> Tensor:
+    """Return the loss of the plain loop: the same layers R times over."""
+    body, settings = made.model, made.config
+    angles = rotary(torch.arange(ids_BT.shape[1])[None], settings, torch.float32)
+    x_BTD = body.embed_tokens(ids_BT)
+    for block in (*body.prelude, *(list(body.loop) * settings.recurrence), *body.coda):
+        x_BTD = plain_block(block, x_BTD, body.attentions[0], angles)
+    logits_BTV = made.lm_head(body.norm(x_BTD))
+    return made.loss_function(logits=logits_BTV, labels=ids_BT, vocab_size=settings.vocab_size)
+
+
+def losses(made: LoopedMoEForCausalLM, plain: bool, steps: int) -> list[float]:
+    """Return the losses of some training steps."""
+    made.train()
+    optimiser = torch.optim.AdamW(made.parameters(), lr=3e-3)
+    curve = []
+    for step in range(steps):
+        ids = tokens(4, 12, seed=step)
+        loss = plain_loss(made, ids) if plain else made(ids, labels=ids).loss
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        curve.append(loss.item())
+    return curve
+
+
+@pytest.mark.parametrize("experts", [6, 1])
+def test_with_every_switch_off_fifty_steps_are_those_of_the_plain_loop_bit_for_bit(experts: int) -> None:
+    options = {"num_experts": experts, "router_z_loss_coef": 0.0, "recurrence": 2, "dtype": torch.float32}
+    expected = losses(model(**options), plain=True, steps=50)
+    assert losses(model(**options, **OFF), plain=False, steps=50) == expected
+    assert expected[-1] < expected[0]
+
+
+@pytest.mark.parametrize("name", SWITCHES)
+def test_a_switch_is_counted_trained_saved_and_decoded(name: str, tmp_path: Path) -> None:
+    made, ids = model(**SWITCHES[name]), tokens(2, 9)
+    assert sum(weight.numel() for weight in made.parameters()) == made.config.to_architecture().parameters
+    out = made(ids)
+    plain = model()
+    plain.load_state_dict(made.state_dict(), strict=False)
+    assert not torch.allclose(out.logits, plain(ids).logits, atol=1e-4), "the switch changes nothing"
+    same(
+        made.generate(ids, max_new_tokens=5, do_sample=False),
+        made.generate(ids, max_new_tokens=5, do_sample=False, use_cache=False),
+    )
+    cache = made(ids[:, :6], use_cache=True).past_key_values
+    same(made(ids[:, 6:], past_key_values=cache).logits, out.logits[:, 6:])
+    made.save_pretrained(tmp_path / "saved")
+    same(LoopedMoEForCausalLM.from_pretrained(tmp_path / "saved").eval()(ids).logits, out.logits)
+    assert read_config(tmp_path / "saved").parameters == made.config.to_architecture().parameters
+    made.train()(ids, labels=ids).loss.backward()
+    assert [key for key, weight in made.named_parameters() if weight.grad is None] == []
+
+
+WITHOUT_LOOPSCALE = """
+import sys, torch
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "loopscale":
+            raise ImportError(name)
+
+sys.meta_path.insert(0, Absent())
+from transformers import AutoModelForCausalLM
+for folder in sys.argv[1:]:
+    model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True).eval()
+    assert "loopscale" not in sys.modules
+    print(model(torch.arange(9)[None]).logits.double().square().sum().item())
+"""
+
+
+def test_a_model_with_switches_loads_where_loopscale_is_not_installed(tmp_path: Path) -> None:
+    expected = []
+    for number, options in enumerate(SWITCHES.values()):
+        made = model(**options)
+        made.save_pretrained(tmp_path / str(number))
+        expected.append(made(torch.arange(9)[None]).logits.double().square().sum().item())
+    folders = [str(tmp_path / str(number)) for number in range(len(SWITCHES))]
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_LOOPSCALE, *folders],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PATH": os.environ["PATH"]},
+    )
+    assert done.returncode == 0, done.stderr
+    assert [float(line) for line in done.stdout.split()] == pytest.approx(expected, rel=1e-6)
+
+
+def test_the_branches_of_the_loop_alone_are_scaled_by_the_recurrence_of_the_call() -> None:
+    scaled, plain = model(residual_scale="1/R"), model()
+    with torch.no_grad():
+        for block in scaled.model.loop:  # undo the scale in the weights, for R = 4
+            block.o_proj.weight *= 4
+            block.mlp.experts.down_proj *= 4
+    same(scaled(tokens(2, 9), recurrence=4).logits, plain(tokens(2, 9), recurrence=4).logits)
+    assert config(residual_scale="1/sqrt(R)").branch_scale(4) == 0.5
