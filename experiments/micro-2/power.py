@@ -1,4 +1,4 @@
-"""What the second micro-sweep can decide, before it is run: ``python power.py``.
+"""What the second micro-sweep can decide, before it is run: ``python power.py [planned|amended] [repeats]``.
 
 Paired seeds for a difference in the loss, from the spread that earlier runs showed, and the 90% intervals of kappa1,
 kappa2 and theta over simulated sweeps of the planned design.
@@ -19,7 +19,9 @@ from loopscale.fit import Observations, fit
 from loopscale.fit.data.public import load_micro, stacked
 from loopscale.laws import ScalingLaw
 
-SIZES, EXPERTS, PASSES, TOKENS = (24, 32, 48), (1, 2, 4, 8), (1, 2, 3, 4), (150e3, 500e3, 1.5e6)
+EXPERTS, PASSES = (1, 2, 4, 8), (1, 2, 3, 4)
+DESIGNS = {"planned": ((24, 32, 48), (150e3, 500e3, 1.5e6)), "amended": ((16, 24, 32), (60e3, 200e3, 600e3))}
+"""Widths and tokens of the sweep as first planned, and as amended before it started."""
 DECIDING = [(32, E, R) for E in (1, 8) for R in (1, 4)]
 SEEDS = 6
 RUN_NOISE, POINT_NOISE = 0.010, 0.004
@@ -48,28 +50,33 @@ def architecture(width: int, experts: int) -> Architecture:
     return TrainConfig.from_dict({"model": section}).model.config(256, 128).to_architecture()
 
 
-def simulated(law: ScalingLaw, seed: int, noise: float = 1.0) -> Observations:
-    """Return one sweep of the planned design that follows ``law``, with the noise of earlier runs times ``noise``."""
-    cells = [(*cell, 0) for cell in product(SIZES, EXPERTS, PASSES)]
+def simulated(design: str, law: ScalingLaw, seed: int, noise: float = 1.0) -> Observations:
+    """Return one sweep of a design that follows ``law``, with the noise of earlier runs times ``noise``."""
+    sizes, lengths = DESIGNS[design]
+    cells = [(*cell, 0) for cell in product(sizes, EXPERTS, PASSES)]
     cells += [(*cell, number) for cell in DECIDING for number in range(1, SEEDS)]
-    points = stacked(architecture(width, E).points(np.array(TOKENS), R, law.counts) for width, E, R, _ in cells)
+    points = stacked(architecture(width, E).points(np.array(lengths), R, law.counts) for width, E, R, _ in cells)
     random = np.random.default_rng(seed)
-    shift = np.repeat(random.normal(0, noise * RUN_NOISE, len(cells)), len(TOKENS))
+    shift = np.repeat(random.normal(0, noise * RUN_NOISE, len(cells)), len(lengths))
     loss = law(points) + shift + random.normal(0, noise * POINT_NOISE, len(shift))
-    names = np.repeat(np.array([str(cell) for cell in cells]), len(TOKENS))
+    names = np.repeat(np.array([str(cell) for cell in cells]), len(lengths))
     return Observations(points, loss, names, "simulated", law.counts, finished=np.ones(len(loss), dtype=bool))
 
 
-def intervals(repeats: int) -> None:
+def intervals(design: str, repeats: int) -> None:
     """Print how far estimates of the recurrence coefficients spread over simulated sweeps."""
     base = fit(load_micro(), outer="joint-moe", mapping="sparsity-conditional", resamples=0).law
     for name, changed in TRUTHS.items():
         law = replace(base, coefficients={**base.coefficients, **changed})
         for width, E, R in DECIDING[1::2]:
-            gain = [float(law(architecture(width, E).points(TOKENS[-1], r, law.counts)).item()) for r in (1, R)]
+            gain = [
+                float(law(architecture(width, E).points(DESIGNS[design][1][-1], r, law.counts)).item()) for r in (1, R)
+            ]
             print(f"{name}: gain of R = {R} at width {width}, E = {E}, the longest D: {gain[0] - gain[1]:.4f}")
-        for noise in (1.0, 0.25, 0.1):
-            print_spread(f"{name}, noise x {noise:g}", law, [simulated(law, seed, noise) for seed in range(repeats)])
+        for noise in (1.0, 0.25):
+            print_spread(
+                f"{name}, noise x {noise:g}", law, [simulated(design, law, seed, noise) for seed in range(repeats)]
+            )
 
 
 def print_spread(name: str, law: ScalingLaw, sweeps: list[Observations]) -> None:
@@ -87,7 +94,7 @@ def main() -> None:
         print(
             f"spread {spread}: {seeds_needed(0.01, spread)} pairs for 0.01 nats, {standard_error} for an error of 0.006"
         )
-    intervals(int(sys.argv[1]) if len(sys.argv) > 1 else 40)
+    intervals(sys.argv[1] if len(sys.argv) > 1 else "amended", int(sys.argv[2]) if len(sys.argv) > 2 else 30)
 
 
 if __name__ == "__main__":
