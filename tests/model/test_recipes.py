@@ -19,10 +19,22 @@ from loopscale.model.blocks import Block, rotary
 from loopscale.model.kernels import rotary_heads
 from loopscale.model.moe import MoELayer
 
-OFF: dict[str, Any] = {"residual_scale": "none", "injection": "none", "backprop_passes": None}
+OFF: dict[str, Any] = {
+    "residual_scale": "none",
+    "pass_norms": False,
+    "pass_attention": "shared",
+    "pass_router": False,
+    "injection": "none",
+    "backprop_passes": None,
+}
 SWITCHES: dict[str, dict[str, Any]] = {
     "branches / sqrt(R)": {"residual_scale": "1/sqrt(R)"},
     "branches / R": {"residual_scale": "1/R"},
+    "norms": {"pass_norms": True},
+    "low-rank attention": {"pass_attention": "low-rank", "pass_attention_rank": 3},
+    "full attention": {"pass_attention": "full", "own_passes": 2},
+    "router": {"pass_router": True},
+    "router and bias": {"pass_router": True, "balance": "pass"},
 }
 
 
@@ -72,9 +84,13 @@ def test_with_every_switch_off_fifty_steps_are_those_of_the_plain_loop_bit_for_b
 @pytest.mark.parametrize("name", SWITCHES)
 def test_a_switch_is_counted_trained_saved_and_decoded(name: str, tmp_path: Path) -> None:
     made, ids = model(**SWITCHES[name]), tokens(2, 9)
+    with torch.no_grad():
+        for key, weight in made.named_parameters():
+            if key.endswith(".up"):  # an adapter starts at zero
+                weight.normal_(std=0.3)
     assert sum(weight.numel() for weight in made.parameters()) == made.config.to_architecture().parameters
     out = made(ids)
-    plain = model()
+    plain = model(balance=made.config.balance)
     plain.load_state_dict(made.state_dict(), strict=False)
     assert not torch.allclose(out.logits, plain(ids).logits, atol=1e-4), "the switch changes nothing"
     same(
@@ -133,3 +149,43 @@ def test_the_branches_of_the_loop_alone_are_scaled_by_the_recurrence_of_the_call
             block.mlp.experts.down_proj *= 4
     same(scaled(tokens(2, 9), recurrence=4).logits, plain(tokens(2, 9), recurrence=4).logits)
     assert config(residual_scale="1/sqrt(R)").branch_scale(4) == 0.5
+
+
+def test_a_pass_computes_with_its_own_parts_and_passes_beyond_them_with_the_last() -> None:
+    options = {"pass_norms": True, "pass_attention": "full", "pass_router": True, "own_passes": 2}
+    own, plain = model(**options), model()
+    first, later = plain.model.loop[0], own.model.loop[0]
+    with torch.no_grad():  # a plain block with the second pass's parts
+        first.load_state_dict(later.state_dict(), strict=False)
+        first.load_state_dict(later.later[0].state_dict(), strict=False)
+        first.mlp.router.weight.copy_(later.mlp.router.later[0])
+    for pass_index in (1, 5):
+        same(later(*hidden(own), pass_index=pass_index)[0], first(*hidden(own))[0])
+    assert not torch.allclose(later(*hidden(own))[0], first(*hidden(own))[0])
+
+
+def hidden(made: LoopedMoEForCausalLM) -> tuple[Any, ...]:
+    """Return what a layer takes: states, attention, rotations and no mask."""
+    states_BTD = made.model.embed_tokens(tokens(2, 9))
+    return states_BTD, made.model.attentions[0], rotary(torch.arange(9)[None], made.config, torch.float64), None
+
+
+def test_adapters_start_as_the_shared_attention() -> None:
+    torch.manual_seed(0)
+    fresh = LoopedMoEForCausalLM(config(pass_attention="low-rank")).eval()
+    plain = LoopedMoEForCausalLM(config()).eval()
+    plain.load_state_dict(fresh.state_dict(), strict=False)
+    assert torch.equal(fresh(tokens(2, 9)).logits, plain(tokens(2, 9)).logits)
+
+
+def test_what_later_passes_have_for_themselves_is_in_the_costs() -> None:
+    plain, own = (config(**options).to_architecture() for options in ({}, SWITCHES["low-rank attention"]))
+    # Three passes, two layers: queries, keys and values of 8 heads of 8 from 24, and 4 heads of 8 back to 24.
+    adapters = 2 * 3 * (24 + 64 + 32 + 24)
+    assert own.pass_weights == own.total - plain.total == 2 * adapters
+    assert own.unrolled(5) - plain.unrolled(5) == 4 * adapters
+    spent = own.real_inference_flops_per_token(5, context=9) - plain.real_inference_flops_per_token(5, context=9)
+    assert spent == 2 * 4 * adapters
+    assert config(pass_router=True).to_architecture().router == plain.router + 2 * 2 * 6 * 24
+    assert config(pass_norms=True).to_architecture().norms == plain.norms + 2 * 2 * 2 * 24
+    assert type(own).from_dict(own.to_dict()) == own

@@ -13,6 +13,8 @@ from loopscale.train.trainer import Trainer
 
 SWITCHES: list[dict[str, Any]] = [
     {"residual_scale": "1/R"},
+    {"pass_norms": True, "pass_attention": "low-rank", "pass_router": True, "random_recurrence": "uniform"},
+    {"pass_attention": "full", "pass_router": True, "balance": "pass"},
 ]
 
 

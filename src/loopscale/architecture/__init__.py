@@ -7,6 +7,7 @@ from loopscale.architecture.architecture import (
     LatentAttention,
     Layer,
     MixtureOfExperts,
+    PassParts,
     QKNorm,
     Stack,
 )
@@ -40,6 +41,7 @@ __all__ = [
     "LatentAttention",
     "Layer",
     "MixtureOfExperts",
+    "PassParts",
     "QKNorm",
     "Space",
     "Stack",

@@ -234,6 +234,33 @@ class Stack:
 
 
 @dataclass(frozen=True)
+class PassParts:
+    """Parts of the looped layers that each pass has for itself, where the plain loop shares them."""
+
+    passes: int
+    """Passes with parts of their own; the parts of the first are those of the layers."""
+    norms: bool = False
+    attention: bool = False
+    """Projections of its own."""
+    rank: int = 0
+    """Rank of the adapters that a pass adds to shared projections; 0 for none."""
+    router: bool = False
+
+    def adapters(self, layer: Layer, width: Size) -> Size:
+        """Return the weights of one pass's adapters, which it uses beyond those of the layer."""
+        attention = layer.attention
+        if not self.rank or not isinstance(attention, Attention):
+            return 0
+        heads = attention.head_size * attention.heads, attention.head_size * (attention.heads + 2 * attention.kv_heads)
+        return self.rank * (2 * width + sum(heads))
+
+    def stored(self, layer: Layer, width: Size) -> Size:
+        """Return the weights of one pass after the first, routers apart."""
+        own = self.attention * layer.attention.matrices(width) + self.adapters(layer, width)
+        return own + self.norms * layer.norm_parameters(width)
+
+
+@dataclass(frozen=True)
 class Architecture:
     """A model's dimensions, and everything that follows from them.
 
@@ -261,6 +288,8 @@ class Architecture:
     other: Size = 0
     """Weights outside the layers: final norm, exit gates, position tables."""
     name: str = "model"
+    pass_parts: PassParts | None = None
+    """Parts that each pass has for itself; None where all passes share everything."""
 
     def __post_init__(self) -> None:
         if self.recurrence < 1:
@@ -284,7 +313,7 @@ class Architecture:
     @property
     def total(self) -> Size:
         """N_total: all stored weights of the layers."""
-        return self._sum(self._stacks(), Layer.stored) + self.injection
+        return self._sum(self._stacks(), Layer.stored) + self.injection + self.pass_weights
 
     @property
     def m(self) -> Size:
@@ -299,12 +328,21 @@ class Architecture:
     @property
     def router(self) -> Size:
         """Weights of all routers."""
-        return self._sum(self._stacks(), Layer.router)
+        return self._sum(self._stacks(), Layer.router) + self._of_later_passes(
+            lambda parts, layer, width: parts.router * layer.router(width)
+        )
 
     @property
     def norms(self) -> Size:
         """Weights of the layers' norms."""
-        return self._sum(self._stacks(), Layer.norm_parameters)
+        return self._sum(self._stacks(), Layer.norm_parameters) + self._of_later_passes(
+            lambda parts, layer, width: parts.norms * layer.norm_parameters(width)
+        )
+
+    @property
+    def pass_weights(self) -> Size:
+        """Weights that the passes after the first have for themselves, routers apart."""
+        return self._of_later_passes(PassParts.stored)
 
     @property
     def parameters(self) -> Size:
@@ -320,7 +358,8 @@ class Architecture:
 
     def unrolled(self, recurrence: ArrayLike | None = None) -> Size:
         """Return N_unroll = N_act + (R - 1) N_loop (eq. unroll)."""
-        return costs.unrolled(self.active, self.loop, self._passes(recurrence))
+        passes = self._passes(recurrence)
+        return costs.unrolled(self.active, self.loop, passes) + (passes - 1) * self._adapters()
 
     def train_flops_per_token(self, recurrence: ArrayLike | None = None) -> Size:
         """Return the paper's training cost of one token, 6 N_unroll."""
@@ -340,12 +379,12 @@ class Architecture:
         passes = self._passes(recurrence)
         exits = passes if per_loop_supervision else 1
         cost = self._forward(lambda layer: layer.mean_seen(context))
-        return 3 * (cost(self.prelude) + passes * self._pass_cost(cost) + exits * self._exit_cost(cost))
+        return 3 * (cost(self.prelude) + self._loop_cost(cost, passes) + exits * self._exit_cost(cost))
 
     def real_inference_flops_per_token(self, recurrence: ArrayLike | None = None, *, context: int) -> Size:
         """Return the real cost of one generated token that attends to ``context`` positions."""
         cost = self._forward(lambda layer: layer.seen(context))
-        return cost(self.prelude) + self._passes(recurrence) * self._pass_cost(cost) + self._exit_cost(cost)
+        return cost(self.prelude) + self._loop_cost(cost, self._passes(recurrence)) + self._exit_cost(cost)
 
     def weight_bytes(self, bits: float, *, routers: bool = False) -> Size:
         """Return the memory of the weights, embeddings included: the paper's M_weight.
@@ -455,8 +494,22 @@ class Architecture:
 
         return cost
 
-    def _pass_cost(self, cost: Callable[[tuple[Stack, ...]], Size]) -> Size:
-        return cost(self.loop_block) + 2 * self.injection
+    def _loop_cost(self, cost: Callable[[tuple[Stack, ...]], Size], passes: Size) -> Size:
+        return passes * (cost(self.loop_block) + 2 * self.injection) + 2 * (passes - 1) * self._adapters()
+
+    def _adapters(self) -> Size:
+        """Return the weights that a pass after the first uses beyond those of the first."""
+        parts = self.pass_parts
+        if parts is None or parts.passes == 1:
+            return 0
+        return sum(stack.count * parts.adapters(stack.layer, self.width) for stack in self.loop_block)
+
+    def _of_later_passes(self, count: Callable[[PassParts, Layer, Size], Size]) -> Size:
+        parts = self.pass_parts
+        if parts is None:
+            return 0
+        one = sum(stack.count * count(parts, stack.layer, self.width) for stack in self.loop_block)
+        return (parts.passes - 1) * one
 
     def _exit_cost(self, cost: Callable[[tuple[Stack, ...]], Size]) -> Size:
         return cost(self.coda) + 2 * self.width * self.vocabulary

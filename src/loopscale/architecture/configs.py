@@ -16,6 +16,7 @@ from loopscale.architecture.architecture import (
     LatentAttention,
     Layer,
     MixtureOfExperts,
+    PassParts,
     QKNorm,
     Stack,
 )
@@ -371,7 +372,19 @@ def looped_moe(c: ConfigFields) -> Architecture:
         recurrence=c.size("recurrence"),
         injection=2 * width**2 if c.word("injection", "none", "add", "concat") == "concat" else 0,
         other=width,
+        pass_parts=own_parts(c),
     )
+
+
+def own_parts(c: ConfigFields) -> PassParts | None:
+    """Return the parts that each pass of our own model has for itself."""
+    norms, router = c.flag("pass_norms"), c.flag("pass_router")
+    attention = c.word("pass_attention", "shared", "low-rank", "full")
+    if not (norms or router or attention != "shared"):
+        return None
+    passes = c.optional_size("own_passes") or c.size("recurrence")
+    rank = c.size("pass_attention_rank") if attention == "low-rank" else 0
+    return PassParts(passes, norms, attention == "full", rank, router)
 
 
 @dataclass(frozen=True)
@@ -389,7 +402,15 @@ _SPARSE = {"decoder_sparse_step": 1}
 _GEMMA = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 262_208}
 _HUGINN = {"injection_type": "linear", "block_class_name": "SandwichBlock"}
 
-_LOOPED = {"injection": "none", "shared_expert_intermediate_size": 0, "tie_word_embeddings": True}
+_LOOPED = {
+    "injection": "none",
+    "shared_expert_intermediate_size": 0,
+    "tie_word_embeddings": True,
+    "pass_norms": False,
+    "pass_attention": "shared",
+    "pass_attention_rank": 8,
+    "pass_router": False,
+}
 
 FAMILIES: Mapping[str, Family] = {
     "llama": Family(llama, {**_BIAS, "mlp_bias": False}),

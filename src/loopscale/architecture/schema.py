@@ -15,6 +15,7 @@ from loopscale.architecture.architecture import (
     LatentAttention,
     Layer,
     MixtureOfExperts,
+    PassParts,
     QKNorm,
     Stack,
 )
@@ -90,6 +91,22 @@ class StackRecord(Record):
         return Stack(self.layer.build(), self.count)
 
 
+class PassPartsRecord(Record):
+    """Parts of the looped layers that each pass has for itself."""
+
+    passes: Positive
+    """Passes with parts of their own."""
+    norms: bool = False
+    attention: bool = False
+    rank: Natural = 0
+    """Rank of the adapters of shared projections; 0 for none."""
+    router: bool = False
+
+    def build(self) -> PassParts:
+        """Return the parts."""
+        return PassParts(**{name: getattr(self, name) for name in type(self).model_fields})
+
+
 class ArchitectureFile(File):
     """The dimensions of a model."""
 
@@ -112,10 +129,13 @@ class ArchitectureFile(File):
     other: Natural = 0
     """Weights outside the layers: final norm, exit gates, position tables."""
     name: str = "model"
+    pass_parts: PassPartsRecord | None = None
+    """Parts that each pass has for itself; null where all passes share everything."""
 
     def build(self) -> Architecture:
         """Return the architecture."""
         values = {name: getattr(self, name) for name in type(self).model_fields}
+        values["pass_parts"] = None if self.pass_parts is None else self.pass_parts.build()
         parts = {part: tuple(stack.build() for stack in values[part]) for part in ("prelude", "loop_block", "coda")}
         return Architecture(**values | parts)
 

@@ -202,6 +202,7 @@ def count_command(
         "embedding": architecture.embedding,
         "router": architecture.router,
         "norms": architecture.norms,
+        "pass_weights": architecture.pass_weights,
         "unrolled": architecture.unrolled(R),
         "train_flops_per_token": architecture.train_flops_per_token(R),
         "real_train_flops_per_token": plain(
@@ -232,8 +233,11 @@ def _print(model: Architecture, counts: dict[str, Any], bits: float, context: in
         "embedding": ("tied" if model.tied else "input and output") + "; not in N_act or N_total",
         "router": "not in N_act or N_total",
         "norms": "inside the layers",
+        "pass_weights": "of passes after the first alone; in N_total",
         "unrolled": f"N_unroll at R = {counts['recurrence']}",
     }
+    if model.pass_parts is None:
+        del notes["pass_weights"]
     rows = [(name, format_count(counts[name], 4), f"{counts[name]:,}", note) for name, note in notes.items()]
     title = f"{counts['model']}: width {counts['width']}, {counts['layers']} layers, E = {counts['experts']:g}"
     print_table(title, ("", "count", "exactly", "what"), rows, left=("", "what"))

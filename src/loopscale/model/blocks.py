@@ -5,10 +5,11 @@ Shapes: B batch, T tokens, D width, N heads, h head size, r half of it.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from transformers.cache_utils import Cache
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
@@ -117,10 +118,43 @@ def plain_attention(
     return (weights_BNTT @ value_BNTh).transpose(1, 2).contiguous(), weights_BNTT
 
 
+class LowRank(nn.Module):
+    """An adapter, up(down(x)), that starts at zero."""
+
+    CONSTANTS: ClassVar[dict[str, float]] = {"up": 0.0}
+
+    def __init__(self, wide: nn.Linear, rank: int) -> None:
+        super().__init__()
+        self.down = nn.Parameter(torch.empty(rank, wide.in_features))
+        self.up = nn.Parameter(torch.empty(wide.out_features, rank))
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        """Return what is added to the output of the layer that it adapts."""
+        return functional.linear(functional.linear(x_BTD, self.down), self.up)
+
+
+class PassParts(nn.Module):
+    """The parts of a block that a later pass has for itself; a part that is None is that of the first pass."""
+
+    def __init__(self, block: Block, config: LoopedMoEConfig) -> None:
+        super().__init__()
+        for name in ("input_layernorm", "post_attention_layernorm"):
+            setattr(self, name, RMSNorm(config.hidden_size, config.rms_norm_eps) if config.pass_norms else None)
+        for name in ("qkv_proj", "o_proj"):
+            setattr(self, name, self._projection(getattr(block, name), config))
+
+    def _projection(self, first: nn.Linear, config: LoopedMoEConfig) -> nn.Module | None:
+        if config.pass_attention == "shared":
+            return None
+        if config.pass_attention == "low-rank":
+            return LowRank(first, config.pass_attention_rank)
+        return nn.Linear(first.in_features, first.out_features, bias=False)
+
+
 class Block(GradientCheckpointingLayer):
     """Pre-norm attention and feed-forward. It owns the weights and is called once for each pass."""
 
-    def __init__(self, config: LoopedMoEConfig, bias_rows: int = 1) -> None:
+    def __init__(self, config: LoopedMoEConfig, looped: bool = False) -> None:
         super().__init__()
         width, self.head_dim = config.hidden_size, config.head_dim
         self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
@@ -129,8 +163,12 @@ class Block(GradientCheckpointingLayer):
         self.o_proj = nn.Linear(self.heads * self.head_dim, width, bias=False)
         self.post_attention_layernorm = RMSNorm(width, config.rms_norm_eps)
         self.mlp: nn.Module = (
-            MoELayer(config, bias_rows) if config.is_moe else FeedForward(width, config.intermediate_size)
+            MoELayer(config, looped) if config.is_moe else FeedForward(width, config.intermediate_size)
         )
+        own = looped and (config.pass_norms or config.pass_attention != "shared")
+        later = [PassParts(self, config) for _ in range(1, config.own_passes or 1)] if own else []
+        self.later = nn.ModuleList(later) if later else None
+        """Parts of the passes after the first."""
 
     def forward(
         self,
@@ -151,12 +189,24 @@ class Block(GradientCheckpointingLayer):
         ``scale`` multiplies what attention and feed-forward add to the states.
         ``token_mask`` (B, T) is False for padding, which then counts in no expert's load.
         """
-        qkv_BTNh = self.qkv_proj(self.input_layernorm(x_BTD)).unflatten(-1, (-1, self.head_dim))
+        normed_BTD = self._part("input_layernorm", pass_index)(x_BTD)
+        qkv_BTNh = self._projected("qkv_proj", normed_BTD, pass_index).unflatten(-1, (-1, self.head_dim))
         heads = rotary_heads(qkv_BTNh, *angles, self.heads, self.kv_heads)
         mixed_BTD, weights = attention(*heads, attention_mask, past_key_values, replace, **kwargs)
-        x_BTD = torch.add(x_BTD, self.o_proj(mixed_BTD), alpha=scale)
-        normed_BTD = self.post_attention_layernorm(x_BTD)
+        x_BTD = torch.add(x_BTD, self._projected("o_proj", mixed_BTD, pass_index), alpha=scale)
+        normed_BTD = self._part("post_attention_layernorm", pass_index)(x_BTD)
         if isinstance(self.mlp, MoELayer):
             out_BTD, routing = self.mlp(normed_BTD, pass_index, tally, token_mask)
             return torch.add(x_BTD, out_BTD, alpha=scale), routing, weights
         return torch.add(x_BTD, self.mlp(normed_BTD), alpha=scale), None, weights
+
+    def _part(self, name: str, pass_index: int) -> Any:
+        """Return a part of this pass: its own if it has one, otherwise that of the first."""
+        own = None
+        if self.later is not None and pass_index:
+            own = getattr(self.later[min(pass_index, len(self.later)) - 1], name)
+        return getattr(self, name) if own is None else own
+
+    def _projected(self, name: str, x_BTD: Tensor, pass_index: int) -> Any:
+        part = self._part(name, pass_index)
+        return getattr(self, name)(x_BTD) + part(x_BTD) if isinstance(part, LowRank) else part(x_BTD)

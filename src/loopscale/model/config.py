@@ -6,6 +6,7 @@ is not installed: they import nothing of loopscale that they cannot do without.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, ClassVar
@@ -33,7 +34,8 @@ BALANCES = ("layer", "pass")
 DRAWS = ("uniform", "poisson")
 
 
-RECIPE = ("residual_scale",)
+PASS_ATTENTIONS = ("shared", "low-rank", "full")
+RECIPE = ("residual_scale", "pass_norms", "pass_attention", "pass_attention_rank", "pass_router", "own_passes")
 """Recipe switches that version 0.1 did not have."""
 
 
@@ -90,6 +92,18 @@ class LoopedMoEConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
     # The recipe of the loop. Every default is the plain loop, which adds no weight and no operation.
     residual_scale: str = "none"
     """Scale what looped layers add to the state: "none", "1/sqrt(R)" or "1/R", where R is that of the call."""
+    pass_norms: bool = False
+    """Give each pass norms of its own."""
+    pass_attention: str = "shared"
+    """Attention projections of a pass: "shared" by all, "low-rank" (shared plus an adapter that starts at zero), or
+    "full" (its own)."""
+    pass_attention_rank: int = 8
+    """Rank of the adapters."""
+    pass_router: bool = False
+    """Give each pass routers of its own; their balancing bias follows ``balance``."""
+    own_passes: int | None = None
+    """Passes with parts of their own, when the switches above give them any; the recurrence at first. Later passes use
+    the parts of the last."""
     injection: str = "none"
     """How the loop's input returns at each pass: "none", "add", or "concat" through a linear layer."""
     backprop_passes: int | None = None
@@ -123,6 +137,8 @@ class LoopedMoEConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
         self.rope_parameters = {**default, **(self.rope_parameters or {})}
         if self.balance == "pass" and self.bias_passes is None:
             self.bias_passes = self.recurrence
+        if self.has_own_parts and self.own_passes is None:
+            self.own_passes = self.recurrence
         kwargs.pop("num_hidden_layers", None)  # follows from the other fields
         super().__post_init__(**kwargs)  # type: ignore[no-untyped-call]
         self.check()
@@ -142,6 +158,16 @@ class LoopedMoEConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
     def num_hidden_layers(self) -> int:
         """The unrolled depth, as caches and serving engines count it: one slot for each (pass, layer)."""
         return self.slots(self.recurrence)
+
+    @property
+    def has_own_parts(self) -> bool:
+        """Whether passes have parts of their own."""
+        return self.pass_norms or self.pass_attention != "shared" or self.pass_router
+
+    @property
+    def differs_by_pass(self) -> bool:
+        """Whether a layer computes with other tensors at another pass."""
+        return self.balance == "pass" or self.has_own_parts
 
     def branch_scale(self, recurrence: int) -> float:
         """Return the factor on the outputs of attention and feed-forward blocks in the loop."""
@@ -193,29 +219,8 @@ class LoopedMoEConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
 
     def to_architecture(self, name: str = "model") -> Any:
         """Return the ``Architecture`` that counts this model; loopscale must be installed."""
-        made = import_module("loopscale.architecture")
-        attention = made.Attention(self.num_attention_heads, self.num_key_value_heads, self.head_dim)
-        routed = made.MixtureOfExperts(
-            self.num_experts,
-            self.num_experts_per_tok,
-            self.moe_intermediate_size,
-            self.shared_expert_intermediate_size,
-        )
-        layer = made.Layer(attention, routed if self.is_moe else made.FeedForward(self.intermediate_size))
-        depths = self.prelude_layers, self.loop_layers, self.coda_layers
-        prelude, loop, coda = ((made.Stack(layer, depth),) if depth else () for depth in depths)
-        return made.Architecture(
-            width=self.hidden_size,
-            vocabulary=self.vocab_size,
-            tied=self.tie_word_embeddings,
-            prelude=prelude,
-            loop_block=loop,
-            coda=coda,
-            recurrence=self.recurrence,
-            injection=2 * self.hidden_size**2 if self.injection == "concat" else 0,
-            other=self.hidden_size,
-            name=name,
-        )
+        architecture = import_module("loopscale.architecture").from_config(self.to_dict())
+        return replace(architecture, name=name)
 
 
 def _tensor_plan(config: LoopedMoEConfig) -> dict[str, str]:
@@ -297,6 +302,7 @@ def _check_sizes(config: LoopedMoEConfig) -> None:
         **dict.fromkeys(("num_experts", "num_experts_per_tok", "max_position_embeddings"), 1),
         **dict.fromkeys(("intermediate_size", "moe_intermediate_size"), 1),
         **dict.fromkeys(("prelude_layers", "loop_layers", "coda_layers", "shared_expert_intermediate_size"), 0),
+        "pass_attention_rank": 1,
     }
     for name, bound in least.items():
         value = getattr(config, name)
@@ -342,9 +348,12 @@ def _check_experts(config: LoopedMoEConfig) -> None:
 def _check_loop(config: LoopedMoEConfig) -> None:
     _one_of(config, "injection", INJECTIONS)
     _one_of(config, "residual_scale", tuple(RESIDUAL_SCALES))
+    _one_of(config, "pass_attention", PASS_ATTENTIONS)
+    if config.pass_router and not config.is_moe:
+        raise InputError("config: pass_router is true, but num_experts is 1: there is no router")
     if config.random_recurrence is not None:
         _one_of(config, "random_recurrence", DRAWS)
-    for name in ("backprop_passes", "kept_passes", "bias_passes"):
+    for name in ("backprop_passes", "kept_passes", "bias_passes", "own_passes"):
         value = getattr(config, name)
         if value is not None and (not isinstance(value, int) or value < 1):
             raise InputError(f"config: {name} is {value!r}; it should be a whole number, 1 or more, or None")

@@ -350,14 +350,14 @@ class ForwardPass:
         """
         kept = self.config.backprop_passes
         cut = kept is not None and self.model.training and pass_index < self.recurrence - kept
-        bias_row = pass_index if self.config.balance == "pass" else 0
+        row = pass_index if self.config.differs_by_pass else 0  # a compiled block has one graph for each index
         routings: list[Routing] = []
         self.tally.loop.append(routings)
         x_BTD = self.model.inject(state_BTD, input_BTD)
         with torch.set_grad_enabled(torch.is_grad_enabled() and not cut):
             for layer, block in enumerate(self.model.loop):
                 slot, again = self.slots.loop(pass_index, layer), pass_index >= self.slots.kept
-                x_BTD = self._block(block, slot, x_BTD, routings, bias_row, self.scale, replace=again)
+                x_BTD = self._block(block, slot, x_BTD, routings, row, self.scale, replace=again)
         return x_BTD
 
     def read_out(self, x_BTD: Tensor, again: bool = False) -> Tensor:
@@ -377,7 +377,7 @@ class ForwardPass:
         slot: int,
         x_BTD: Tensor,
         routings: list[Routing],
-        bias_row: int = 0,
+        pass_index: int = 0,
         scale: float = 1.0,
         replace: bool = False,
     ) -> Tensor:
@@ -391,7 +391,7 @@ class ForwardPass:
             attention=self.attentions[slot],
             angles=self.angles,
             attention_mask=self.mask,
-            pass_index=bias_row,
+            pass_index=pass_index,
             scale=scale,
             tally=self.tallies,
             past_key_values=self.cache,

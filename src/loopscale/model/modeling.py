@@ -20,7 +20,7 @@ from transformers.cache_utils import Cache, DynamicCache
 from transformers.generation.utils import GenerateDecoderOnlyOutput, GenerationMixin
 from transformers.modeling_utils import PreTrainedModel
 
-from .blocks import Attention, Block, RMSNorm
+from .blocks import Attention, Block, LowRank, RMSNorm
 from .config import InputError, LoopedMoEConfig
 from .early_exit import Exit, ExitTracker
 from .forward import (
@@ -60,8 +60,13 @@ class LoopedMoEPreTrainedModel(PreTrainedModel):  # type: ignore[no-untyped-call
             init.normal_(module.gate_up_proj, mean=0.0, std=std)
             init.normal_(module.down_proj, mean=0.0, std=std)
         elif isinstance(module, Router):
-            init.normal_(module.weight, mean=0.0, std=std)
+            for weight in module.parameters():
+                init.normal_(weight, mean=0.0, std=std)
             init.zeros_(module.bias_rows)
+        elif isinstance(module, LowRank):
+            init.normal_(module.down, mean=0.0, std=std)
+        for name, value in getattr(module, "CONSTANTS", {}).items():
+            init.constant_(module.get_parameter(name), value)
 
     def _wants(self, option: str, argument: bool | None) -> bool:
         """Return an option of a call, or of the config where the call does not set it."""
@@ -103,10 +108,9 @@ class LoopedMoEModel(LoopedMoEPreTrainedModel):  # type: ignore[no-untyped-call]
     def __init__(self, config: LoopedMoEConfig) -> None:
         super().__init__(config)
         config.check()
-        rows = config.bias_passes or 1
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size, config.pad_token_id)
         self.prelude = nn.ModuleList(Block(config) for _ in range(config.prelude_layers))
-        self.loop = nn.ModuleList(Block(config, rows) for _ in range(config.loop_layers))
+        self.loop = nn.ModuleList(Block(config, looped=True) for _ in range(config.loop_layers))
         self.coda = nn.ModuleList(Block(config) for _ in range(config.coda_layers))
         width = config.hidden_size
         self.injection = nn.Linear(2 * width, width, bias=False) if config.injection == "concat" else None

@@ -35,16 +35,20 @@ class Routing(NamedTuple):
 class Router(nn.Module):
     """Sigmoid gates in float32. A bias without gradient affects which experts are chosen, not how they are weighted.
 
-    It holds only ``weight`` and ``e_score_correction_bias``, the names that serving engines expect. With several
-    ``bias_rows`` each pass has its own bias; passes beyond the last row use that row.
+    It holds only ``weight`` and ``e_score_correction_bias``, the names that serving engines expect. In the loop each
+    pass may have its own bias and, with ``pass_router``, its own weight; passes beyond the last use those of the last.
     """
 
-    def __init__(self, config: LoopedMoEConfig, bias_rows: int = 1) -> None:
+    def __init__(self, config: LoopedMoEConfig, looped: bool = False) -> None:
         super().__init__()
         self.top_k, self.num_experts = config.num_experts_per_tok, config.num_experts
         self.normalised = config.norm_topk_prob
         self.scale = config.routed_scaling_factor
         self.weight = nn.Parameter(torch.empty(config.num_experts, config.hidden_size))
+        later = (config.own_passes or 1) - 1 if looped and config.pass_router else 0
+        self.later = nn.ParameterList(torch.empty_like(self.weight) for _ in range(later)) if later else None
+        """The weights of the passes after the first."""
+        bias_rows = config.bias_passes or 1 if looped else 1
         shape = (config.num_experts,) if bias_rows == 1 else (bias_rows, config.num_experts)
         self.register_buffer("e_score_correction_bias", torch.zeros(shape, dtype=torch.float32))
 
@@ -55,7 +59,7 @@ class Router(nn.Module):
         """
         precise = torch.promote_types(x_TD.dtype, torch.float32)
         with torch.autocast(x_TD.device.type, enabled=False):
-            logits_TE = functional.linear(x_TD.to(precise), self.weight.to(precise))
+            logits_TE = functional.linear(x_TD.to(precise), self.weight_of(pass_index).to(precise))
             scores_TE = logits_TE.sigmoid()
             ids_TK = (scores_TE.detach() + self.bias(pass_index)).topk(self.top_k, dim=-1, sorted=False).indices
             weights_TK = scores_TE.gather(1, ids_TK)
@@ -79,6 +83,13 @@ class Router(nn.Module):
         bias = self.e_score_correction_bias
         assert isinstance(bias, Tensor)
         return bias
+
+    def weight_of(self, pass_index: int) -> Tensor:
+        """Return the weight (E, D) for a pass."""
+        if self.later is None or not pass_index:
+            return self.weight
+        weight_ED: Tensor = self.later[min(pass_index, len(self.later)) - 1]
+        return weight_ED
 
     def bias(self, pass_index: int) -> Tensor:
         """Return the balancing bias for a pass."""
@@ -194,9 +205,9 @@ class FeedForward(nn.Module):
 class MoELayer(nn.Module):
     """Router, experts and an optional shared expert that every token uses."""
 
-    def __init__(self, config: LoopedMoEConfig, bias_rows: int = 1) -> None:
+    def __init__(self, config: LoopedMoEConfig, looped: bool = False) -> None:
         super().__init__()
-        self.router = Router(config, bias_rows)
+        self.router = Router(config, looped)
         self.experts = Experts(config)
         hidden = config.shared_expert_intermediate_size
         self.shared_expert = FeedForward(config.hidden_size, hidden) if hidden else None

@@ -44,9 +44,12 @@ def initialise(model: LoopedMoEForCausalLM, seed: int, residual_init: str) -> Lo
     passes = config.recurrence if residual_init == "unrolled" else 1
     depth = config.prelude_layers + passes * config.loop_layers + config.coda_layers
     factor = 1.0 if residual_init == "none" else 1 / math.sqrt(2 * depth)
+    constants = _constants(model)
     for name, weight in model.named_parameters():
         local, offset = _shard(weight)
-        if weight.dim() < 2:
+        if name in constants:
+            local.fill_(constants[name])
+        elif weight.dim() < 2:
             local.fill_(1.0)  # the gain of a norm
         else:
             std = config.initializer_range * (factor if name.endswith(RESIDUAL) else 1.0)
@@ -58,6 +61,15 @@ def initialise(model: LoopedMoEForCausalLM, seed: int, residual_init: str) -> Lo
     for buffer in model.buffers():
         buffer.zero_()
     return model
+
+
+def _constants(model: LoopedMoEForCausalLM) -> dict[str, float]:
+    """Return the parameters that start at a constant, by name: their modules list them."""
+    return {
+        f"{prefix}.{name}": value
+        for prefix, module in model.named_modules()
+        for name, value in getattr(module, "CONSTANTS", {}).items()
+    }
 
 
 def _shard(weight: Tensor) -> tuple[Tensor, tuple[int, ...]]:
