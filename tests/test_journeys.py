@@ -4,10 +4,7 @@ import pytest
 
 from journeys import JOURNEYS, LIMITS, MOST_FILES, source_files
 
-TOO_LONG = pytest.mark.xfail(
-    reason="a sweep run crosses 28 files: planning, store, worker and training data", strict=True
-)
-MARKS = {"sweep run": (pytest.mark.slow, TOO_LONG), "training step": pytest.mark.slow}
+MARKS = {"training step": pytest.mark.slow}
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, ())) for name in JOURNEYS])

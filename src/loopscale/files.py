@@ -1,19 +1,23 @@
-"""JSON and TOML files: unknown fields are refused by name, and a file is written completely or not at all."""
+"""Files from outside and our own: limits of what is read, JSON and TOML, and writing completely or not at all.
+
+Limits are checked before memory is allocated.
+"""
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import math
 import os
 import tempfile
 import tomllib
+import zlib
 from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
 from loopscale.errors import InputError, nearest, shown
-from loopscale.limits import check_size
 
 T = TypeVar("T")
 _TYPE_NAMES = {
@@ -27,6 +31,12 @@ _TYPE_NAMES = {
 _MISSING = object()
 CHECKSUM, SEAL = "checksum", "checksums.json"
 """The field of a JSON file with the checksum of its other fields, and the file with the checksums of a folder."""
+TEXT_BYTES = 512 * 2**20
+"""Size of a JSON, TOML or CSV file, unpacked."""
+TABLE_ROWS = 2_000_000
+"""Rows of a table of observations or results. The largest public sweep has a few thousand."""
+RECURRENCE = 4_096
+"""Passes through the loop block."""
 LARGEST_NUMBER = 10**300
 """Whole numbers of a file beyond this may overflow a float, even in the test whether they do."""
 
@@ -93,6 +103,43 @@ class Fields:
         if (kind is int and not number) or not isinstance(value, kind):
             raise InputError(f"{self.where}: field {name!r} is {shown(value)}; it should be {_TYPE_NAMES[kind]}")
         return value
+
+
+def check_size(path: str | Path, most: int = TEXT_BYTES) -> None:
+    """Refuse a file that is larger than ``most`` bytes; a missing file is left to the reader."""
+    try:
+        size = Path(path).stat().st_size
+    except (OSError, ValueError):
+        return
+    if size > most:
+        raise InputError(f"{path}: it has {size:,} bytes, more than the {most:,} that are read")
+
+
+def check_rows(rows: int, source: str) -> None:
+    """Refuse a table with more rows than are read."""
+    if rows > TABLE_ROWS:
+        raise InputError(f"{source}: it has {rows:,} rows, more than the {TABLE_ROWS:,} that are read")
+
+
+def gunzip(content: bytes, source: str, most: int = TEXT_BYTES) -> bytes:
+    """Return the unpacked content; what unpacks to more than ``most`` bytes is refused before it is all in memory."""
+    unpack = zlib.decompressobj(wbits=31)
+    parts, size = [], 0
+    try:
+        while content:
+            part = unpack.decompress(content, 2**20)
+            parts.append(part)
+            size += len(part)
+            if size > most:
+                raise InputError(f"{source}: it unpacks to more than the {most:,} bytes that are read")
+            content = unpack.unconsumed_tail
+            if unpack.eof and unpack.unused_data:  # several members, as `cat a.gz b.gz` makes
+                content, unpack = unpack.unused_data, zlib.decompressobj(wbits=31)
+    except zlib.error as error:
+        raise gzip.BadGzipFile(str(error)) from None
+    if not unpack.eof:
+        raise EOFError("the compressed file ends early")
+    return b"".join(parts)
 
 
 def is_file(path: str | Path) -> bool:

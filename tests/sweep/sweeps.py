@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from loopscale.sweep.launch import checked, opened
-from loopscale.sweep.spec import Sweep
+from loopscale.sweep.launch import opened, prepared
+from loopscale.sweep.spec import Sweep, read_sweep
 from loopscale.sweep.store import Store
 
 BASE = """
@@ -39,5 +39,5 @@ def write_sweep(folder: Path, body: str, name: str = "tiny", base: str = BASE, f
 
 def open_sweep(path: Path) -> tuple[Sweep, Store]:
     """Check a sweep and open its store."""
-    sweep, costs = checked(path, progress=False)
-    return sweep, opened(sweep, costs)
+    sweep = read_sweep(path)
+    return sweep, opened(sweep, prepared(sweep, progress=False))

@@ -6,7 +6,7 @@ import pytest
 from sweeps import BASE, open_sweep, write_sweep
 
 from loopscale.errors import InputError
-from loopscale.sweep.launch import checked
+from loopscale.sweep.cost import checked
 from loopscale.sweep.spec import read_sweep
 
 SIZES = """[sizes.small]
@@ -116,7 +116,7 @@ def test_what_a_file_cannot_mean_is_said_in_a_sentence(tmp_path, body, said):
 )
 def test_an_impossible_cell_is_named_before_any_token_is_made(tmp_path, body, said):
     with pytest.raises(InputError, match="cannot be trained") as error:
-        checked(write_sweep(tmp_path, body), progress=False)
+        checked(read_sweep(write_sweep(tmp_path, body)), progress=False)
     assert said in str(error.value)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["sweep.toml", "text.txt"]
 

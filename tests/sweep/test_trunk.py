@@ -5,8 +5,8 @@ import torch
 from sweeps import write_sweep
 
 from loopscale.model import LoopedMoEForCausalLM
-from loopscale.sweep.spec import read_sweep
-from loopscale.sweep.worker import Trunk, executed_steps
+from loopscale.sweep.spec import executed_steps, read_sweep
+from loopscale.sweep.worker import Trunk
 from loopscale.train.trainer import train
 
 GRID = """[grid]

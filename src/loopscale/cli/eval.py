@@ -41,7 +41,7 @@ from loopscale.evaluate import (
     wide,
 )
 from loopscale.evaluate.results import LEAST, PAPER, baseline_flops, labels
-from loopscale.limits import RECURRENCE
+from loopscale.files import RECURRENCE
 from loopscale.quantities import format_count
 from loopscale.train.run_dir import model_of
 

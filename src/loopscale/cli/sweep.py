@@ -275,13 +275,14 @@ def plan(
     from contextlib import chdir
 
     from loopscale.sweep.backends.local import usable_cores
-    from loopscale.sweep.cost import as_measured, at_speed, on_device
-    from loopscale.sweep.launch import checked, planned
+    from loopscale.sweep.cost import as_measured, at_speed, checked, on_device, planned
+    from loopscale.sweep.spec import read_sweep
 
     if device is not None and speed is not None:
         raise InputError("--device and --speed both say how fast the runs are; give one of them")
     target = None if device is None else _device(device, **assumed)
-    sweep, costs = checked(file, progress=True) if target is None and speed is None else planned(file)
+    sweep = read_sweep(file)
+    costs = checked(sweep, progress=True) if target is None and speed is None else planned(sweep)
     if target is not None:
         seconds: list[float] | None = on_device(costs, target.flops, target.utilisation)
     else:
@@ -344,15 +345,16 @@ def run(
     loopscale sweep run sweep.toml --on slurm --workers 16 --slurm partition=cpu --slurm timeout_min=600
     """
     from loopscale.sweep.backends import Backend, Limits, Supervisor
+    from loopscale.sweep.backends.local import call, open_forkserver
+    from loopscale.sweep.launch import opened, prepared
+    from loopscale.sweep.spec import read_sweep
 
     backend = Backend(**where)
     if detach and backend.on != "slurm":
         raise InputError("--detach goes with --on slurm: other workers end with this command")
-    backend.warm_up()
-    from loopscale.sweep.launch import checked, opened
-
-    sweep, costs = checked(file, progress=not quiet)
-    with opened(sweep, costs) as store:
+    open_forkserver()  # it loads torch while the file is read here
+    sweep = read_sweep(file)
+    with opened(sweep, call(prepared, sweep, not quiet)) as store:
         if retry_failed:
             store.retry_failed()
         launcher, workers = backend.launcher(sweep)
@@ -426,7 +428,7 @@ def watch(file: str, every: float, once: bool, resamples: int) -> None:
     """
     from time import sleep
 
-    from loopscale.sweep.launch import largest_point, observations
+    from loopscale.sweep.export import largest_point, observations
     from loopscale.sweep.spec import read_sweep
     from loopscale.sweep.store import Store
 
@@ -501,7 +503,7 @@ def export(file: str, out: str | None, best: bool) -> None:
     loopscale sweep export sweep.toml --out runs.csv
     loopscale fit runs.csv --out law.json
     """
-    from loopscale.sweep.launch import table
+    from loopscale.sweep.export import table
     from loopscale.sweep.spec import read_sweep
     from loopscale.sweep.store import Store
     from loopscale.verify import refuse_damage
@@ -527,11 +529,12 @@ def rebuild(file: str) -> None:
     \b
     loopscale sweep rebuild sweep.toml
     """
-    from loopscale.sweep.launch import checked
+    from loopscale.sweep.launch import prepared
     from loopscale.sweep.launch import rebuild as rebuild_database
+    from loopscale.sweep.spec import read_sweep
 
-    sweep, costs = checked(file, progress=True)
-    rebuilt = rebuild_database(sweep, costs)
+    sweep = read_sweep(file)
+    rebuilt = rebuild_database(sweep, prepared(sweep, progress=True))
     out = console()
     out.print(f"{sweep.name}: {rebuilt.observations} of {sweep.observations} observations restored", highlight=False)
     for reason in rebuilt.skipped:

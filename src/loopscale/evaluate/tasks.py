@@ -18,8 +18,7 @@ from tqdm import tqdm
 
 from loopscale.errors import InputError, nearest, shown
 from loopscale.evaluate.suites import Benchmark
-from loopscale.files import is_file
-from loopscale.limits import check_size
+from loopscale.files import check_size, is_file
 
 OWN_TASKS = Path(__file__).parent / "local"
 

@@ -22,7 +22,7 @@ FORMAT = 1
 """Version of the checkpoint format; a later one is refused."""
 
 MOST_LAYERS = 4_096
-"""Most layers of a part and most passes; more would fill the memory before any weight is read (loopscale.limits)."""
+"""Most layers of a part and most passes; more would fill the memory before any weight is read (loopscale.files)."""
 
 DISPATCHES = ("dropless", "drop-and-pad")
 INJECTIONS = ("none", "add", "concat")

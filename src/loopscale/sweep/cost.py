@@ -8,6 +8,7 @@ import platform
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import chdir
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,7 @@ import torch
 from loopscale.errors import InputError
 from loopscale.files import cache_folder, is_file, read_json, write_json
 from loopscale.model import LoopedMoEConfig
-from loopscale.sweep.spec import Run, Sweep
-from loopscale.sweep.worker import executed_steps
+from loopscale.sweep.spec import Run, Sweep, executed_steps
 from loopscale.train import run_dir
 from loopscale.train.config import TrainConfig
 from loopscale.train.data.batches import Batches
@@ -126,6 +126,30 @@ class Cost:
     """Bytes that stay on disk."""
     memory: float
     """Bytes of one process, by a closed-form estimate: states, gathered weights, activations and logits."""
+
+
+def checked(sweep: Sweep, *, progress: bool) -> list[Cost]:
+    """Check every cell, prepare the tokens of the sweep, and count what its runs cost."""
+    check_cells(sweep)
+    with chdir(sweep.root):
+        return count(sweep, open_tokens(sweep, progress))
+
+
+def planned(sweep: Sweep) -> list[Cost]:
+    """Count what the runs cost, without their text where the file states the vocabulary."""
+    check_cells(sweep)
+    costs = count_without_tokens(sweep)
+    if costs is not None:
+        return costs
+    with chdir(sweep.root):
+        return count(sweep, open_tokens(sweep, progress=True))
+
+
+def times_or_flops(sweep: Sweep, costs: Sequence[Cost]) -> dict[str, float]:
+    """Return the seconds of each run where all were timed on this machine before, else their FLOPs."""
+    with chdir(sweep.root):
+        times = as_measured(costs, now=False) or [cost.real for cost in costs]
+    return {cost.run.key: time for cost, time in zip(costs, times, strict=True)}
 
 
 def check_cells(sweep: Sweep) -> None:

@@ -1,26 +1,18 @@
-"""From a file to workers: check everything that can be wrong, then bring the store up to date."""
+"""From a file to a store: check everything that can be wrong, then make the store's runs those of the file."""
 
 from __future__ import annotations
 
 import json
 import shutil
 from collections.abc import Mapping
-from contextlib import chdir
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from loopscale.errors import InputError, LoopscaleError
-from loopscale.fit import Observations
-from loopscale.laws import Counting, Points
-from loopscale.sweep.cost import Cost, as_measured, check_cells, count, count_without_tokens, open_tokens
 from loopscale.sweep.database import FILE, set_aside
-from loopscale.sweep.spec import Run, Sweep, read_sweep
+from loopscale.sweep.spec import Run, Sweep, executed_steps
 from loopscale.sweep.store import RunState, Store, parsed, run_folder
-from loopscale.sweep.worker import executed_steps
-from loopscale.tables import Table
 from loopscale.train.config import TrainConfig
 from loopscale.train.run_dir import RESUMABLE, read_summary, stored_config
 
@@ -116,31 +108,17 @@ def _difference(stored: dict[str, Any], current: dict[str, Any]) -> str | None:
     return None
 
 
-def checked(path: str | Path, *, progress: bool) -> tuple[Sweep, list[Cost]]:
-    """Read a sweep, check every cell, prepare its tokens, and count what it costs."""
-    sweep = read_sweep(path)
-    check_cells(sweep)
-    with chdir(sweep.root):
-        return sweep, count(sweep, open_tokens(sweep, progress))
+def prepared(sweep: Sweep, progress: bool) -> dict[str, float]:
+    """Check every cell, prepare the tokens, and return the cost of each run; needs torch."""
+    from loopscale.sweep.cost import checked, times_or_flops
+
+    return times_or_flops(sweep, checked(sweep, progress=progress))
 
 
-def planned(path: str | Path) -> tuple[Sweep, list[Cost]]:
-    """Read a sweep and count what it costs, without its text where the file states the vocabulary."""
-    sweep = read_sweep(path)
-    check_cells(sweep)
-    costs = count_without_tokens(sweep)
-    if costs is not None:
-        return sweep, costs
-    with chdir(sweep.root):
-        return sweep, count(sweep, open_tokens(sweep, progress=True))
-
-
-def opened(sweep: Sweep, costs: list[Cost]) -> Store:
+def opened(sweep: Sweep, costs: Mapping[str, float]) -> Store:
     """Return the sweep's store with the runs of its file in it."""
-    with chdir(sweep.root):
-        times = as_measured(costs, now=False) or [cost.real for cost in costs]
     store = Store(sweep.results, make=True)
-    update(store, sweep, {cost.run.key: seconds for cost, seconds in zip(costs, times, strict=True)})
+    update(store, sweep, costs)
     return store
 
 
@@ -155,16 +133,16 @@ class Rebuilt:
     """Where the old database is."""
 
 
-def rebuild(sweep: Sweep, costs: list[Cost]) -> Rebuilt:
+def rebuild(sweep: Sweep, costs: Mapping[str, float]) -> Rebuilt:
     """Make the database anew from the summaries in the runs' folders; the old one is kept under another name."""
     _refuse_active(sweep)
     old = set_aside(sweep.results) if sweep.results.is_dir() else None
     results, skipped = _summaries(sweep)
     with Store(sweep.results, make=True, rebuild=True) as store:
-        update(store, sweep, {cost.run.key: cost.real for cost in costs})
+        update(store, sweep, costs)
         for key, tokens, summary in results:
             store.restore(key, tokens, summary["validation_loss"], summary)
-        update(store, sweep, {cost.run.key: cost.real for cost in costs})
+        update(store, sweep, costs)
     return Rebuilt(len(results), tuple(skipped), old)
 
 
@@ -201,76 +179,3 @@ def _summaries(sweep: Sweep) -> tuple[list[tuple[str, int, dict[str, Any]]], lis
             else:
                 results.append((run.key, tokens, summary))
     return results, skipped
-
-
-_BESIDE = ("seed", "width", "layers", "learning_rate", "training_flops", "real_training_flops")
-
-
-def observations(sweep: Sweep, store: Store) -> tuple[Observations, dict[str, list[Any]]]:
-    """Return the observations so far, and other columns that are known of each."""
-    recorded = {(key, tokens): facts for key, tokens, _, facts in store.observations()}
-    rows = [
-        (run, tokens, recorded[run.key, tokens])
-        for run in sweep.runs
-        for tokens in run.points
-        if (run.key, tokens) in recorded
-    ]
-    if not rows:
-        raise InputError(f"{sweep.path}: no point of the sweep {sweep.name!r} is finished yet")
-    facts = {name: [values[name] for _, _, values in rows] for name in rows[0][2] if name in rows[-1][2]}
-    counts = {
-        name: np.array(facts[name], float) for name in ("active", "tokens", "recurrence", "experts", "loop", "total")
-    }
-    observed = Observations(
-        points=Points(**counts),
-        loss=np.array(facts["validation_loss"]),
-        run=np.array([run.key for run, _, _ in rows]),
-        source=f"sweep {sweep.name}",
-        counts=Counting.WITHOUT_EMBEDDINGS,
-        finished=np.ones(len(rows), bool),
-    )
-    beside = {"size": [run.cell.size for run, _, _ in rows], **{name: facts[name] for name in _BESIDE}}
-    beside["label"] = [sweep.label(run, run.points[tokens]) for run, tokens, _ in rows]
-    return observed, beside
-
-
-def largest_point(sweep: Sweep, store: Store) -> Points | None:
-    """Return the sweep's most expensive point, finished or not, as a law takes it; None while nothing is finished."""
-    facts = [values for _, _, _, values in store.observations()]
-    if not facts:
-        return None
-    costs = count_without_tokens(sweep, vocabulary=264)
-    assert costs is not None
-    most = max(costs, key=lambda cost: cost.alone / sum(cost.run.points) * max(cost.run.points))
-    shape, cell = most.model.to_architecture(), most.run.cell
-    return Points(
-        *(np.array([float(value)]) for value in (shape.active, max(most.run.points), cell.recurrence, cell.experts)),
-        *(np.array([float(value)]) for value in (shape.loop, shape.total)),
-    )
-
-
-def table(sweep: Sweep, store: Store, *, best: bool = False) -> Table:
-    """Return the observations under names that ``loopscale fit`` reads, with the other columns beside them.
-
-    ``best`` keeps, of runs that differ only in training fields that are axes of the grid, the one of lowest loss at
-    each D.
-    """
-    observed, beside = observations(sweep, store)
-    cells = {run.key: run.cell for run in sweep.runs}
-    names = dict.fromkeys(name for cell in cells.values() for name, _ in cell.settings)
-    rows = [cells[str(key)] for key in observed.run]
-    beside |= {name: [dict(cell.settings).get(name, "") for cell in rows] for name in names if name not in _SHOWN}
-    whole = Table({**observed.columns(), **beside})
-    if not best:
-        return whole
-    lowest: dict[Any, tuple[float, int]] = {}
-    for index, (cell, tokens, loss) in enumerate(zip(rows, observed.points.tokens, observed.loss, strict=True)):
-        key = (replace(cell, settings=()), float(tokens))
-        lowest[key] = min(lowest.get(key, (float("inf"), -1)), (float(loss), index))
-    kept = sorted(index for _, index in lowest.values())
-    records = list(whole.records())
-    return Table.from_records([records[index] for index in kept])
-
-
-_SHOWN = {"optimizer.learning_rate"}
-"""Fields that have a column of their own already."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import csv
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -19,7 +19,7 @@ from loopscale.files import read_json, read_toml
 from loopscale.quantities import count_of, format_count
 from loopscale.schemas import Record, parse
 from loopscale.sweep.store import ONE, Resources
-from loopscale.train.config import TrainConfig
+from loopscale.train.config import TrainConfig, shared_steps
 
 AXES = ("size", "experts", "recurrence", "seed", "tokens")
 SHIPPED = Path(__file__).parent / "configs"
@@ -488,6 +488,13 @@ class _Builder:
                 f"{self.where}: size {shown(name)} is neither a [sizes.NAME] nor a rung{nearest(name, known)}; "
                 f"known are {', '.join(known)}"
             ) from None
+
+
+def executed_steps(config: TrainConfig, points: Iterable[int]) -> int:
+    """Return the steps that a trunk and its branches take in all."""
+    ends = [tokens // config.step_tokens for tokens in points]
+    starts = [shared_steps(config.schedule, end) for end in ends]
+    return max(starts) + sum(end - start for end, start in zip(ends, starts, strict=True))
 
 
 def _points(config: TrainConfig, tokens: set[float], where: str) -> dict[int, float]:

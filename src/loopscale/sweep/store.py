@@ -126,6 +126,34 @@ class RunState:
     crashes: int = 0
 
 
+@dataclass(frozen=True)
+class Job:
+    """What a worker is told: plain values, which any backend can send."""
+
+    root: str
+    """The folder of the sweep's file; the paths in that file are relative to it."""
+    folder: str
+    session: str
+    """The call of ``loopscale sweep run`` that the worker belongs to; it can ask its workers to stop."""
+    keep_models: bool
+    only: tuple[str, ...] | None = None
+    """Runs to claim from; by default all."""
+    resources: Resources = ONE
+    """What the runs that this worker claims need."""
+    processes: int | None = None
+    """Processes on each node, where they differ from what the runs ask for."""
+    seconds: float | None = None
+    """Stop after this time, counted from the worker's start."""
+    cores: tuple[int, ...] = ()
+    """CPU cores to stay on; none: wherever the system puts it."""
+    gpus: tuple[int, ...] = ()
+    """GPUs to use; none: all that are visible."""
+    crew: str = ""
+    """A name that the workers of one run on several nodes share."""
+    node: int = 0
+    """The worker's number in its crew; 0 claims the runs, the others follow it."""
+
+
 def run_folder(results: Path, key: str) -> Path:
     """Return the folder of a run."""
     return results / "runs" / key
@@ -152,6 +180,14 @@ class Store:
     def set_fact(self, name: str, value: str) -> None:
         """Store a value of the sweep as a whole."""
         self._db.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value))
+
+    def request_stop(self, session: str) -> None:
+        """Ask the workers of a session to stop at a checkpoint."""
+        self.set_fact(f"stop {session}", "")
+
+    def stop_requested(self, session: str) -> bool:
+        """Tell whether the workers of a session were asked to stop."""
+        return self.fact(f"stop {session}") is not None
 
     def claim(self, only: Collection[str] | None = None, resources: Resources | None = None) -> Claim | None:
         """Take the first run that has no living worker; None when there is none.

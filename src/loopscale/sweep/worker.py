@@ -14,7 +14,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable
 from contextlib import chdir, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from loopscale.errors import LoopscaleError, StorageError
-from loopscale.sweep.store import ONE, Claim, ClaimLost, Resources, Store, run_folder
+from loopscale.sweep.store import Claim, ClaimLost, Job, Store, run_folder
 from loopscale.train.config import TrainConfig, shared_steps
 from loopscale.train.trainer import Trainer
 
@@ -33,13 +33,6 @@ HEARTBEAT = 2.0
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)
 POLL = 0.2
 """Seconds between two looks for work of a node that follows another."""
-
-
-def executed_steps(config: TrainConfig, points: Iterable[int]) -> int:
-    """Return the steps that a trunk and its branches take in all."""
-    ends = [tokens // config.step_tokens for tokens in points]
-    starts = [shared_steps(config.schedule, end) for end in ends]
-    return max(starts) + sum(end - start for end, start in zip(ends, starts, strict=True))
 
 
 class Trunk:
@@ -119,34 +112,6 @@ class Trunk:
         return shared_steps(self.trainer.config.schedule, self._end(tokens))
 
 
-@dataclass(frozen=True)
-class Job:
-    """What a worker is told: plain values, which any backend can send."""
-
-    root: str
-    """The folder of the sweep's file; the paths in that file are relative to it."""
-    folder: str
-    session: str
-    """The call of ``loopscale sweep run`` that the worker belongs to; it can ask its workers to stop."""
-    keep_models: bool
-    only: tuple[str, ...] | None = None
-    """Runs to claim from; by default all."""
-    resources: Resources = ONE
-    """What the runs that this worker claims need."""
-    processes: int | None = None
-    """Processes on each node, where they differ from what the runs ask for."""
-    seconds: float | None = None
-    """Stop after this time, counted from the worker's start."""
-    cores: tuple[int, ...] = ()
-    """CPU cores to stay on; none: wherever the system puts it."""
-    gpus: tuple[int, ...] = ()
-    """GPUs to use; none: all that are visible."""
-    crew: str = ""
-    """A name that the workers of one run on several nodes share."""
-    node: int = 0
-    """The worker's number in its crew; 0 claims the runs, the others follow it."""
-
-
 def work(job: Job, parent_lives: Callable[[], bool] = lambda: True) -> str | None:
     """Claim and train until no run is left or the worker is asked to stop.
 
@@ -174,7 +139,7 @@ def _lead(job: Job, going: Callable[[], bool]) -> None:
     try:
         while going():
             with Store(Path(job.folder)) as store:
-                stopped = store.fact(stop_fact(job.session)) is not None
+                stopped = store.stop_requested(job.session)
                 claim = None if stopped else store.claim(job.only, job.resources)
             if claim is None:
                 return
@@ -187,11 +152,6 @@ def _lead(job: Job, going: Callable[[], bool]) -> None:
         if job.resources.nodes > 1:
             with Store(Path(job.folder)) as store:
                 store.set_fact(f"crew {job.crew}", json.dumps({"launch": launches + 1, "claim": None}))
-
-
-def stop_fact(session: str) -> str:
-    """Return the name of the fact that asks a session's workers to stop."""
-    return f"stop {session}"
 
 
 def _processes(job: Job) -> int:
@@ -404,7 +364,7 @@ class _Heartbeat:
                     ended = self._ended.wait(HEARTBEAT)
                     now = time.monotonic()
                     self._lost = not store.heartbeat(self._claim, self.progress(), now - last)
-                    self._stop = store.fact(stop_fact(self._job.session)) is not None
+                    self._stop = store.stop_requested(self._job.session)
                     last = now
                     if ended or self._lost:
                         return

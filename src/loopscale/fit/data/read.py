@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 
 from loopscale.arrays import BoolArray, FloatArray, IntArray
 from loopscale.errors import InputError, choice, nearest, shown
-from loopscale.files import is_file
+from loopscale.files import TABLE_ROWS, TEXT_BYTES, check_rows, check_size, gunzip, is_file
 from loopscale.laws import Counting, Points, costs
-from loopscale.limits import TABLE_ROWS, TEXT_BYTES, check_rows, check_size, gunzip
 from loopscale.tables import Table
 
 Columns = dict[str, list[Any]]

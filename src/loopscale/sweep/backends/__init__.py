@@ -10,8 +10,7 @@ from uuid import uuid4
 
 from loopscale.errors import InputError, StorageError
 from loopscale.sweep.spec import Sweep
-from loopscale.sweep.store import Resources, RunState, Store
-from loopscale.sweep.worker import Job, stop_fact
+from loopscale.sweep.store import Job, Resources, RunState, Store
 
 POLL, LONGEST = 0.05, 1.0
 """Seconds between two looks at the store: short at first, so that short sweeps end at once, then longer."""
@@ -98,7 +97,7 @@ class Supervisor:
     def stop(self, patience: float = 120) -> None:
         """Ask the workers to save a checkpoint and end; end those that do not."""
         try:
-            self.store.set_fact(stop_fact(self.job.session), "")
+            self.store.request_stop(self.job.session)
             until = time.monotonic() + patience
             while any(worker.alive() for worker in self._workers) and time.monotonic() < until:
                 time.sleep(POLL)
@@ -183,13 +182,6 @@ class Backend:
             from loopscale.sweep.backends.local import check_cores
 
             check_cores(self.cores)
-
-    def warm_up(self) -> None:
-        """Start what takes time and needs no sweep: local workers load torch while the file is read and checked."""
-        if self.on == "local":
-            from loopscale.sweep.backends.local import open_forkserver
-
-            open_forkserver()
 
     def launcher(self, sweep: Sweep) -> tuple[Launcher, int]:
         """Return the backend's launcher, and the number of workers at once."""

@@ -10,17 +10,18 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext, ForkServerProcess
+from typing import Any, TypeVar, cast
 
-from loopscale.errors import InputError
-from loopscale.sweep.store import Resources
-from loopscale.sweep.worker import Job, work
+from loopscale.errors import InputError, LoopscaleError, StorageError
+from loopscale.sweep.store import Job, Resources
 
+T = TypeVar("T")
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -46,6 +47,40 @@ def open_forkserver() -> ForkServerContext:
     with _one_thread():
         forkserver.ensure_running()
     return context
+
+
+def call(function: Callable[..., T], *arguments: Any) -> T:
+    """Return what a function gives in a process that has loaded torch; this one then never needs to."""
+    context = open_forkserver()
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_answer, args=(function, arguments, sender))
+    process.start()
+    sender.close()
+    try:
+        result, error = receiver.recv()
+    except EOFError:
+        raise StorageError("the process that prepares the sweep was killed; is there enough memory?") from None
+    except BaseException:
+        process.terminate()
+        raise
+    finally:
+        process.join()
+    if error is not None:
+        raise error
+    return cast("T", result)
+
+
+def _answer(function: Callable[..., Any], arguments: tuple[Any, ...], answers: Connection) -> None:
+    try:
+        answers.send((function(*arguments), None))
+    except LoopscaleError as error:
+        answers.send((None, error))
+
+
+def _gpu_count() -> int:
+    import torch
+
+    return torch.cuda.device_count()
 
 
 @contextmanager
@@ -93,9 +128,7 @@ class Local:
     """Processes forked from one that has loaded torch already, so that a new worker starts at once."""
 
     def __init__(self, cores: Sequence[int] | None, workers: int | None, needs: Collection[Resources]) -> None:
-        import torch
-
-        self.gpus = torch.cuda.device_count()
+        self.gpus = call(_gpu_count)
         self.devices = list(range(self.gpus)) if self.gpus else list(cores or usable_cores())
         largest = max((need.gpus for need in needs), default=1)
         self._check(needs, largest)
@@ -145,6 +178,8 @@ def _main(job: Job, messages: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     assert parent is not None
+    from loopscale.sweep.worker import work  # loads torch
+
     problem = work(job, parent.is_alive)
     if problem is not None:
         messages.send(problem)

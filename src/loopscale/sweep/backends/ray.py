@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from loopscale.errors import InputError, require
-from loopscale.sweep.store import Resources
-from loopscale.sweep.worker import Job, work
+from loopscale.sweep.store import Job, Resources
+from loopscale.sweep.worker import work
 
 
 class RayWorker:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from loopscale.errors import InputError, nearest, require
-from loopscale.sweep.worker import Job, work
+from loopscale.sweep.store import Job
+from loopscale.sweep.worker import work
 
 MINUTES = 24 * 60
 """Time limit of a job unless one is given; another job resumes what it has not finished."""
