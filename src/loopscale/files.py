@@ -15,20 +15,10 @@ import tomllib
 import zlib
 from importlib import import_module
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any
 
 from loopscale.errors import InputError, nearest, shown
 
-T = TypeVar("T")
-_TYPE_NAMES = {
-    str: "text",
-    float: "a number",
-    int: "a whole number",
-    bool: "true or false",
-    dict: "an object",
-    list: "a list",
-}
-_MISSING = object()
 CHECKSUM, SEAL = "checksum", "checksums.json"
 """The field of a JSON file with the checksum of its other fields, and the file with the checksums of a folder."""
 TEXT_BYTES = 512 * 2**20
@@ -37,72 +27,6 @@ TABLE_ROWS = 2_000_000
 """Rows of a table of observations or results. The largest public sweep has a few thousand."""
 RECURRENCE = 4_096
 """Passes through the loop block."""
-LARGEST_NUMBER = 10**300
-"""Whole numbers of a file beyond this may overflow a float, even in the test whether they do."""
-
-
-class Fields:
-    """A JSON object read strictly: every key is taken by name and type, and what is left over is refused."""
-
-    def __init__(self, data: object, where: str) -> None:
-        if not isinstance(data, dict):
-            raise InputError(f"{where}: found {shown(data)} where an object with named fields was expected")
-        self._data: dict[str, Any] = dict(data)
-        self._known: list[str] = []
-        self.where = where
-
-    def take(self, name: str, kind: type[T], default: object = _MISSING) -> T:
-        """Remove and return the field ``name``; a missing field without a default is an error."""
-        self._known.append(name)
-        if name not in self._data:
-            if default is _MISSING:
-                raise InputError(f"{self.where}: field {name!r} is missing; it should be {_TYPE_NAMES[kind]}")
-            return default  # type: ignore[return-value]
-        return self._checked(name, self._data.pop(name), kind)
-
-    def optional(self, name: str, kind: type[T]) -> T | None:
-        """Remove and return the field ``name``, or None when it is absent or null."""
-        self._known.append(name)
-        value = self._data.pop(name, None)
-        return None if value is None else self._checked(name, value, kind)
-
-    def tables(self, name: str) -> list[Any]:
-        """Take a table, or a list of them, as a list; empty when there is none."""
-        value = self._data.get(name)
-        if isinstance(value, dict):
-            return [self.take(name, dict)]
-        return self.take(name, list, [])
-
-    def object(self, name: str) -> Fields:
-        """Take a nested object."""
-        return Fields(self.take(name, dict), f"{self.where}: {name}")
-
-    def numbers(self, name: str) -> dict[str, float]:
-        """Take an object whose every value is a finite number."""
-        inner = self.object(name)
-        return {key: inner.take(key, float) for key in inner.names()}
-
-    def names(self) -> list[str]:
-        """Return the fields that were not taken yet."""
-        return list(self._data)
-
-    def done(self) -> None:
-        """Refuse whatever was not taken, by name."""
-        if self._data:
-            key = next(iter(self._data))
-            raise InputError(f"{self.where}: unknown field {shown(key)}{nearest(str(key), self._known)}")
-
-    def _checked(self, name: str, value: Any, kind: type[T]) -> T:
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if kind is float and number:
-            if (isinstance(value, int) and abs(value) > LARGEST_NUMBER) or not math.isfinite(value):
-                raise InputError(f"{self.where}: field {name!r} is {shown(value)}; it should be a finite number")
-            return float(value)  # type: ignore[return-value]
-        if kind is int and isinstance(value, bool):
-            number = False
-        if (kind is int and not number) or not isinstance(value, kind):
-            raise InputError(f"{self.where}: field {name!r} is {shown(value)}; it should be {_TYPE_NAMES[kind]}")
-        return value
 
 
 def check_size(path: str | Path, most: int = TEXT_BYTES) -> None:
@@ -187,23 +111,33 @@ def _read_text(path: str | Path, kind: str) -> str:
         raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
 
+def kind_of(data: object, where: str) -> str:
+    """Return the kind that the content of a file of ours states."""
+    if not isinstance(data, dict):
+        raise InputError(f"{where}: found {shown(data)} where an object with named fields was expected")
+    if "kind" not in data:
+        raise InputError(f"{where}: field 'kind' is missing; it should be text")
+    if not isinstance(data["kind"], str):
+        raise InputError(f"{where}: field 'kind' is {shown(data['kind'])}; it should be text")
+    return data["kind"]
+
+
 def check_version(data: object, where: str, kind: str, version: int) -> dict[str, Any]:
     """Return the other fields of a file of ours, once its kind and schema version are known to be readable."""
-    fields = Fields(without_checksum(data, where), where)
-    stated = fields.take("kind", str)
+    content = without_checksum(data, where)
+    stated = kind_of(content, where)
+    assert isinstance(content, dict)
     if stated != kind:
         raise InputError(f"{where}: this is a {shown(stated)} file; a {kind!r} file is needed here")
-    schema = fields.take("schema", int)
+    schema = content.get("schema")
+    if not isinstance(schema, int) or isinstance(schema, bool):
+        found = f"is {shown(schema)}" if "schema" in content else "is missing"
+        raise InputError(f"{where}: field 'schema' {found}; it should be a whole number")
     if schema > version:
         raise InputError(f"{where}: schema {schema} is newer than this loopscale reads ({version}); upgrade loopscale")
     if schema < 1:
         raise InputError(f"{where}: schema {schema} does not exist; it should be from 1 to {version}")
-    return {name: fields.take(name, object) for name in fields.names()}
-
-
-def versioned(data: object, where: str, kind: str, version: int) -> Fields:
-    """Open a file of ours: check its kind and that this loopscale knows its schema version."""
-    return Fields(check_version(data, where, kind, version), where)
+    return {name: value for name, value in content.items() if name not in ("kind", "schema")}
 
 
 def checksum(path: Path) -> str:
@@ -318,8 +252,9 @@ def check_seal(folder: Path) -> bool:
     """Compare a folder with the checksums in it; False where it has none. A changed or missing file is refused."""
     if not (folder / SEAL).is_file():
         return False
-    fields = versioned(read_json(folder / SEAL), str(folder / SEAL), "checksums", 1)
-    for name, expected in fields.take("files", dict).items():
+    from loopscale.schemas import ChecksumsFile, parse
+
+    for name, expected in parse(ChecksumsFile, read_json(folder / SEAL), str(folder / SEAL)).files.items():
         file = folder / name
         if Path(name).name != name or not file.is_file():
             raise InputError(f"{file}: the file is missing")
@@ -337,7 +272,7 @@ READERS = {
     "plan": "loopscale.plan:Plan",
     "next-runs": "loopscale.next:NextRuns",
     "evaluation": "loopscale.evaluate.store:Result",
-    "evaluated-model": "loopscale.evaluate.checkpoints:Model",
+    "evaluated-model": "loopscale.evaluate.store:Model",
 }
 """The class that reads each kind of file with ``from_dict(data, where)``; imported when such a file is opened."""
 
@@ -348,7 +283,7 @@ def load(path: str | Path) -> Any:
     The file's ``kind`` decides. Folders of results are opened by ``loopscale.evaluate``.
     """
     data = read_json(path)
-    kind = Fields(data, str(path)).take("kind", str)
+    kind = kind_of(data, str(path))
     if kind not in READERS:
         raise InputError(
             f"{path}: a file of kind {shown(kind)} cannot be loaded{nearest(kind, READERS)}; "

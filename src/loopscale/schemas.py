@@ -21,7 +21,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from importlib import import_module
 from typing import Annotated, Any, ClassVar, TypeVar, get_args
 
@@ -41,10 +41,20 @@ from loopscale.files import check_version
 SCHEMAS = {
     "law": "loopscale.laws.schema:LawFile",
     "architecture": "loopscale.architecture.schema:ArchitectureFile",
+    "fit": "loopscale.fit.schema:FitFile",
     "plan": "loopscale.plan.files:PlanFile",
+    "next-runs": "loopscale.next.choose:NextRunsFile",
     "train": "loopscale.train.config:TrainConfig",
+    "training-run": "loopscale.train.run_dir:RunFile",
+    "training-summary": "loopscale.train.run_dir:SummaryFile",
+    "checkpoint": "loopscale.train.checkpoints:ManifestFile",
+    "tokens": "loopscale.train.data.token_store:IndexFile",
     "sweep": "loopscale.sweep.spec:SweepFile",
     "suite": "loopscale.evaluate.suites:SuiteFile",
+    "evaluation": "loopscale.evaluate.store:ResultFile",
+    "evaluated-model": "loopscale.evaluate.store:ModelFile",
+    "published-results": "loopscale.evaluate.results:PublishedFile",
+    "checksums": "loopscale.schemas:ChecksumsFile",
 }
 """Where the model of each kind of file lives."""
 
@@ -66,6 +76,15 @@ class File(Record):
 
     KIND: ClassVar[str]
     VERSION: ClassVar[int]
+
+
+class ChecksumsFile(File):
+    """checksums.json: the files of a folder as they were written."""
+
+    KIND, VERSION = "checksums", 1
+
+    files: dict[str, str]
+    """SHA-256 by name."""
 
 
 @dataclass(frozen=True)
@@ -185,16 +204,23 @@ def _location(loc: tuple[int | str, ...], data: object, kind: str) -> tuple[list
 
 def _known_fields(model: type[Record], loc: tuple[int | str, ...]) -> list[str]:
     """Return the fields that the object at ``loc`` may have."""
-    models = [model]
+    models: list[type] = [model]
     for key in loc:
-        inner = [field.annotation for m in models for name, field in m.model_fields.items() if name == key]
+        inner = [annotation for m in models for name, annotation in _annotations(m).items() if name == key]
         models = [record for annotation in inner for record in _records(annotation)] or models
-    return [name for m in models for name in m.model_fields]
+    return [name for m in models for name in _annotations(m)]
 
 
-def _records(annotation: Any) -> list[type[Record]]:
-    """Return the records that a type holds, inside lists, unions and the like."""
-    if isinstance(annotation, type) and issubclass(annotation, Record):
+def _annotations(model: type) -> dict[str, Any]:
+    """Return the fields of a record or a dataclass with their types."""
+    if issubclass(model, Record):
+        return {name: field.annotation for name, field in model.model_fields.items()}
+    return {field.name: field.type for field in fields(model)}
+
+
+def _records(annotation: Any) -> list[type]:
+    """Return the records and dataclasses that a type holds, inside lists, unions and the like."""
+    if isinstance(annotation, type) and (issubclass(annotation, Record) or is_dataclass(annotation)):
         return [annotation]
     return [record for part in get_args(annotation) for record in _records(part)]
 

@@ -15,7 +15,7 @@ from loopscale.fit.diagnose import Noise
 from loopscale.laws import Counting, Points, published
 from loopscale.next.candidates import Goal, Target, ladder_candidates, run_candidates
 from loopscale.next.choose import next_runs
-from loopscale.plan import Budget, plan
+from loopscale.plan import Budget, Plan, plan
 
 NOISE = Noise(0.0017, 0.0)
 
@@ -163,7 +163,7 @@ def test_resampled_laws_are_averaged_over(small, at_the_optimum):
 
 
 def test_a_plan_gives_its_choice_and_the_rivals_that_no_limit_rules_out():
-    made = plan(Budget(flops=5e21, memory=3e9, bits=4)).to_dict()
+    made = plan(Budget(flops=5e21, memory=3e9, bits=4))
     target = Target.of_plan(made, Counting.WITHOUT_EMBEDDINGS)
     assert target.goal is Goal.CHOICE
     assert (target.points.active[0], target.points.experts[0], target.points.recurrence[0]) == (
@@ -175,14 +175,14 @@ def test_a_plan_gives_its_choice_and_the_rivals_that_no_limit_rules_out():
 
 
 def test_a_plan_is_counted_as_the_law_counts():
-    made = plan(Budget(flops=5e21, memory=3e9, bits=4)).to_dict()
+    made = plan(Budget(flops=5e21, memory=3e9, bits=4))
     plain = Target.of_plan(made, Counting.WITHOUT_EMBEDDINGS).points
     whole = Target.of_plan(made, Counting.WITH_EMBEDDINGS).points
     np.testing.assert_allclose(whole.active - plain.active, [_embedding(N) for N in plain.active])
 
 
 def test_the_doubt_about_a_plan_shrinks(small):
-    made = plan(Budget(flops=5e21, memory=3e9, bits=4), law=small.law, allow_degenerate=True).to_dict()
+    made = plan(Budget(flops=5e21, memory=3e9, bits=4), law=small.law, allow_degenerate=True)
     design = next_runs(small, 2e21, Target.of_plan(made, small.law.counts))
     assert design.after < 0.5 * design.before
     assert "Standard error of the loss differences to the rivals" in str(design)
@@ -191,21 +191,24 @@ def test_the_doubt_about_a_plan_shrinks(small):
 
 
 @pytest.mark.parametrize(
-    ("made", "words"),
-    [({}, "plan: choice: found None"), ({"choice": {"active": 1.0}}, "plan: choice: field 'tokens' is missing"),
-     ({"choice": {"active": "x"}}, "'active' is 'x'; it should be a number")],
+    ("change", "words"),
+    [({"choice": None}, "plan.json: choice: found None"),
+     ({"choice": {"rung": "1.0B"}}, "plan.json: choice: field 'width' is missing"),
+     ({"lead": "x"}, "field 'lead' is 'x'; it should be a number")],
 )  # fmt: skip
-def test_what_is_not_a_plan_is_refused(made, words):
+def test_a_file_that_is_not_a_plan_is_refused(change, words, tmp_path):
+    content = plan(Budget(flops=5e21)).to_dict() | change
+    (tmp_path / "plan.json").write_text(json.dumps(content))
     with pytest.raises(InputError, match=words):
-        Target.of_plan(made, Counting.WITHOUT_EMBEDDINGS)
+        Target.of_file(tmp_path / "plan.json", Counting.WITHOUT_EMBEDDINGS)
 
 
 def test_a_choice_without_rivals_is_refused(at_the_optimum):
     with pytest.raises(InputError, match="for a choice two or more"):
         Target(at_the_optimum.points, Goal.CHOICE)
-    choice = plan(Budget(flops=5e21)).to_dict()["choice"]
+    alone = Plan.from_dict(plan(Budget(flops=5e21)).to_dict() | {"rivals": [], "candidates": []})
     with pytest.raises(InputError, match="no rival of its choice"):
-        Target.of_plan({"choice": choice}, Counting.WITHOUT_EMBEDDINGS)
+        Target.of_plan(alone, Counting.WITHOUT_EMBEDDINGS)
 
 
 @pytest.mark.parametrize("budget", [0.0, -1.0, float("nan"), float("inf")])

@@ -84,8 +84,8 @@ def next_work(text: str, options: FitOptions, request: NextRequest, report: Repo
     # The plan that new runs should make sure of may lie beyond the data: that is what they are for.
     planned = plan(
         aim.budget(), aim.space(), fitted.law, eps=aim.eps, rule=aim.rule, extrapolate=True, allow_degenerate=True
-    ).to_dict(aim.top)
-    target = Target.of_plan(planned, fitted.observations.counts, Goal(request.goal))
+    )
+    target = Target.of_plan(planned, fitted.observations.counts, Goal(request.goal), limit=aim.top)
     pool = ladder_candidates(fitted)
     return next_runs(fitted, request.budget, target, candidates=pool, most=request.most).to_dict()
 

@@ -6,8 +6,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from typing import Any, NoReturn, TypeVar
 
@@ -26,9 +25,6 @@ from loopscale.laws import DEFAULT, find_law
 PIPE_WIDTH = 140
 """Columns of a table that goes to a file or a pipe."""
 
-LINE_EVERY = 10.0
-"""Seconds between two progress lines where there is no terminal; shorter work prints none."""
-
 
 class _Console(Console):
     """A console that reports a closed pipe as Python does; rich's own ends the process with exit code 1."""
@@ -37,11 +33,10 @@ class _Console(Console):
         raise BrokenPipeError
 
 
-def console(stderr: bool = False) -> Console:
-    """Return the console for tables (or, with ``stderr``, for progress). ``NO_COLOR`` removes every style, bold too."""
-    plain = bool(os.environ.get("NO_COLOR"))
-    out = _Console(stderr=stderr, color_system=None, highlight=False) if plain else _Console(stderr=stderr)
-    if not out.is_terminal and not stderr and "COLUMNS" not in os.environ:
+def console() -> Console:
+    """Return the console for tables and sentences. ``NO_COLOR`` removes every style, bold too."""
+    out = _Console(color_system=None, highlight=False) if os.environ.get("NO_COLOR") else _Console()
+    if not out.is_terminal and "COLUMNS" not in os.environ:
         out.width = PIPE_WIDTH
     return out
 
@@ -83,38 +78,6 @@ def _table(
     for row in rows:
         table.add_row(*(row[index] for index in indices))
     return table
-
-
-@contextmanager
-def progress_bar(what: str, total: int) -> Iterator[Callable[[int, int], None]]:
-    """Show progress on standard error while the block runs: a bar on a terminal, a line every few seconds elsewhere.
-
-    The block calls the function it is given with the number done and the total.
-    """
-    from rich.progress import Progress
-
-    out = console(stderr=True)
-    if not out.is_terminal:
-        yield _line_printer(out, what)
-        return
-    with Progress(console=out, transient=True) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda done, of: bar.update(task, completed=done, total=of)
-
-
-def _line_printer(out: Console, what: str) -> Callable[[int, int], None]:
-    printed_at = time.monotonic()
-
-    def update(done: int, of: int) -> None:
-        nonlocal printed_at
-        if time.monotonic() - printed_at >= LINE_EVERY:
-            printed_at = time.monotonic()
-            out.print(f"{what}: {done} of {of}", highlight=False)
-
-    return update
-
-
-__all__ = ["console", "main", "print_table", "progress_bar"]
 
 
 def print_json(data: object) -> None:
@@ -309,10 +272,10 @@ MODULES = {
     "backtest": "fit",
     "compare": "fit",
     "isoflop": "fit",
-    "next": "fit",
     "report": "figures",
     "laws": "count",
     "schema": "count",
+    "verify": "count",
     "presets": "train",
     "generate": "model",
     "routing": "model",

@@ -1,4 +1,4 @@
-"""``loopscale count``, ``loopscale laws`` and ``loopscale schema``."""
+"""``loopscale count``, ``laws``, ``schema`` and ``verify``: what models cost, and what files hold."""
 
 from __future__ import annotations
 
@@ -149,6 +149,32 @@ def schema_command(name: str | None) -> None:
         click.echo("\n".join(SCHEMAS))
     else:
         print_json(json_schema(name))
+
+
+@click.command("verify")
+@click.argument("path", type=click.Path())
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for other programs.")
+@click.pass_context
+def verify_command(ctx: click.Context, path: str, as_json: bool) -> None:
+    """Check a run, a sweep, a token store, a model, results, a law, a plan or a table of runs from end to end.
+
+    Checksums, schema, provenance and values that are not finite. It says what it could not check. The exit code is 1 if
+    something is damaged.
+
+    \b
+    loopscale verify runs/tiny
+    loopscale verify law.json
+    """
+    from loopscale.verify import Outcome, verify
+
+    checks = list(verify(path))
+    if as_json:
+        print_json([{"what": check.what, "outcome": check.outcome.value, "detail": check.detail} for check in checks])
+    else:
+        rows = [(check.what, check.outcome.value, check.detail) for check in checks]
+        print_table("", ("", "outcome", "detail"), rows, left=("", "outcome", "detail"))
+    if any(check.outcome is Outcome.BAD for check in checks):
+        ctx.exit(1)
 
 
 @click.command("count")

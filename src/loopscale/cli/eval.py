@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
 from rich.markup import escape
-from rich.progress import Progress as RichProgress
 
 from loopscale.cli import (
     COUNTS,
@@ -42,6 +40,7 @@ from loopscale.evaluate import (
 )
 from loopscale.evaluate.results import LEAST, PAPER, baseline_flops, labels
 from loopscale.files import RECURRENCE
+from loopscale.progress import ResultBar
 from loopscale.quantities import format_count
 from loopscale.train.run_dir import model_of
 
@@ -61,36 +60,6 @@ class Shown:
     csv: bool
     markdown: bool
     latex: bool
-
-
-class Bar:
-    """What is being done: a bar on a terminal, a line for each result elsewhere."""
-
-    def __init__(self, steps: int) -> None:
-        out = Console(stderr=True)
-        self._lines = None if out.is_terminal else out
-        self._bar = RichProgress(console=out, transient=True, disable=not out.is_terminal)
-        self._task = self._bar.add_task("", total=steps)
-        self._current = ""
-
-    def now(self, what: str, done: int = 0) -> None:
-        """Show what is being done, and how many requests of it are finished."""
-        self._current = what
-        self._bar.update(self._task, description=f"{escape(what)}: {done:,}")
-
-    def finished(self, results: int = 1) -> None:
-        """Go on by so many results."""
-        self._bar.advance(self._task, results)
-        if self._lines is not None and self._current:
-            self._lines.print(f"{self._current}: done", highlight=False, markup=False)
-        self._current = ""
-
-    def __enter__(self) -> Self:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._bar.stop()
 
 
 def show_results(suite: Suite, rows: Sequence[Row], shown: Shown, *, published: bool, tidy_path: str | None) -> None:
@@ -245,7 +214,7 @@ def _download(tasks: str | None, trust_code: bool) -> None:
         raise click.UsageError("--download fetches the data of --tasks; name some")
     suite = _suite(tasks, trust_code)
     loaded = Tasks(suite.benchmarks, trust_code)
-    with Bar(len(suite.benchmarks)) as bar:
+    with ResultBar(len(suite.benchmarks)) as bar:
         for each in suite.benchmarks:
             bar.now(f"data of {each.label}")
             loaded.load(each)
@@ -311,7 +280,7 @@ def _evaluate(checkpoints: Sequence[Checkpoint], work: Work, recurrences: tuple[
         for settings in work.settings
     ]
     columns = len(benchmarks) + (work.text is not None)
-    with Bar(columns * sum(len(passes) for _, _, passes in jobs)) as bar:
+    with ResultBar(columns * sum(len(passes) for _, _, passes in jobs)) as bar:
         return [
             result
             for checkpoint, settings, passes in jobs

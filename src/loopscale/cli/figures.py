@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loopscale.cli import COUNT, LAW, law_option, progress_bar
+from loopscale.cli import COUNT, LAW, law_option
 from loopscale.cli.fit import read_runs, reading_options
 from loopscale.errors import nearest, shown
 from loopscale.files import make_folder, read_json
 from loopscale.laws import DEFAULT, PUBLISHED, ScalingLaw
+from loopscale.progress import progress_bar
 from loopscale.report import check_report_path
 
 if TYPE_CHECKING:

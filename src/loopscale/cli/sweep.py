@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from rich import box
-from rich.console import Console, Group
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.console import Group
+from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table as RichTable
 from rich.text import Text
 
 from loopscale.cli import COUNT, WHOLE, Quantity, console, output_options, print_json, print_table
 from loopscale.errors import InputError, LoopscaleError
+from loopscale.progress import bars, occasional_lines
 from loopscale.quantities import format_bytes, format_count, format_duration, fraction_of
 from loopscale.sweep.store import progress, share_done
 from loopscale.tables import Table
@@ -149,27 +150,29 @@ def _group(size: str, experts: int, group: list[dict[str, Any]]) -> tuple[str, .
 
 @contextmanager
 def show_progress(name: str, quiet: bool) -> Iterator[Callable[[list[RunState]], None]]:
-    """Show a bar for the whole sweep and one for each active run, on standard error, while the block runs."""
-    out = Console(stderr=True)
+    """Show a bar for the whole sweep and one for each active run while the block runs."""
     columns = (
         TextColumn("[bold]{task.description}"),
         BarColumn(),
         TaskProgressColumn(),
         TextColumn("{task.fields[note]}"),
+        TimeElapsedColumn(),
     )
-    with Progress(*columns, TimeElapsedColumn(), console=out, disable=quiet or not out.is_terminal) as bars:
-        whole = bars.add_task(name, total=1.0, note="")
+    line = occasional_lines(not quiet)
+    with bars(*columns, shown=not quiet, transient=False) as shown:
+        whole = shown.add_task(name, total=1.0, note="")
         tasks: dict[str, Any] = {}
 
         def show(runs: list[RunState]) -> None:
-            bars.update(whole, completed=progress(runs).share, note=describe(runs))
+            shown.update(whole, completed=progress(runs).share, note=describe(runs))
+            line(f"{name}: {describe(runs)}")
             active = {run.key: run for run in runs if run.state == "running" and not run.stale}
             for key in set(tasks) - set(active):
-                bars.remove_task(tasks.pop(key))
+                shown.remove_task(tasks.pop(key))
             for key, run in active.items():
                 if key not in tasks:
-                    tasks[key] = bars.add_task(f"  {key}", total=run.steps, note="")
-                bars.update(tasks[key], completed=run.steps_done, note=f"{len(run.done)}/{len(run.points)} points")
+                    tasks[key] = shown.add_task(f"  {key}", total=run.steps, note="")
+                shown.update(tasks[key], completed=run.steps_done, note=f"{len(run.done)}/{len(run.points)} points")
 
         yield show
 
@@ -428,7 +431,7 @@ def watch(file: str, every: float, once: bool, resamples: int) -> None:
     """
     from time import sleep
 
-    from loopscale.sweep.export import largest_point, observations
+    from loopscale.sweep.launch import largest_point, observations
     from loopscale.sweep.spec import read_sweep
     from loopscale.sweep.store import Store
 
@@ -503,7 +506,7 @@ def export(file: str, out: str | None, best: bool) -> None:
     loopscale sweep export sweep.toml --out runs.csv
     loopscale fit runs.csv --out law.json
     """
-    from loopscale.sweep.export import table
+    from loopscale.sweep.launch import table
     from loopscale.sweep.spec import read_sweep
     from loopscale.sweep.store import Store
     from loopscale.verify import refuse_damage

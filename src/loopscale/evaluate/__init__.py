@@ -3,7 +3,6 @@
 What needs torch or lm-eval (``runner``, ``validation``, ``lm``) is imported where it is used.
 """
 
-from loopscale.evaluate.checkpoints import Model, kept_models, read_checkpoint
 from loopscale.evaluate.results import (
     AccuracyCurve,
     PublishedTable,
@@ -18,7 +17,7 @@ from loopscale.evaluate.results import (
     tidy,
     wide,
 )
-from loopscale.evaluate.store import Key, Result, Score, Store
+from loopscale.evaluate.store import Key, Model, Result, Score, Store, kept_models, read_checkpoint
 from loopscale.evaluate.suites import Benchmark, Suite, builtin_suites, load_suite
 
 __all__ = [

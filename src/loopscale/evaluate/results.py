@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from pydantic import Field
 
 from loopscale.errors import InputError, nearest
-from loopscale.evaluate.checkpoints import Model
-from loopscale.evaluate.store import PREFERRED, Result, Score
+from loopscale.evaluate.store import PREFERRED, Model, Result, Score
 from loopscale.evaluate.suites import DATA, OVERALL, SCHEMA, Benchmark, Suite
-from loopscale.files import Fields, read_toml, versioned
+from loopscale.files import read_toml
 from loopscale.laws import mapping
+from loopscale.schemas import File, parse
 from loopscale.tables import Table
 
 
@@ -29,6 +31,18 @@ class PublishedRow:
     overall: float
     scores: dict[str, float]
     """By the label of the benchmark."""
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
+
+
+class PublishedFile(File):
+    """A table of results that others measured."""
+
+    KIND, VERSION = "published-results", SCHEMA
+
+    source: str
+    suite: str
+    training_flops: float = Field(gt=0)
+    row: list[PublishedRow]
 
 
 @dataclass(frozen=True)
@@ -44,27 +58,8 @@ class PublishedTable:
 def case_study() -> PublishedTable:
     """Return the paper's table of downstream results at matched training compute: its numbers, not ours."""
     path = DATA / "case_study.toml"
-    fields = versioned(read_toml(path), str(path), "published-results", SCHEMA)
-    table = PublishedTable(
-        source=fields.take("source", str),
-        suite=fields.take("suite", str),
-        training_flops=fields.take("training_flops", float),
-        rows=tuple(_published_row(Fields(each, f"{path}: row")) for each in fields.take("row", list)),
-    )
-    fields.done()
-    return table
-
-
-def _published_row(fields: Fields) -> PublishedRow:
-    row = PublishedRow(
-        model=fields.take("model", str),
-        recurrence=fields.take("recurrence", int),
-        compute=fields.take("compute", float),
-        overall=fields.take("overall", float),
-        scores=fields.numbers("scores"),
-    )
-    fields.done()
-    return row
+    file = parse(PublishedFile, read_toml(path), str(path))
+    return PublishedTable(file.source, file.suite, file.training_flops, tuple(file.row))
 
 
 LEAST = 3

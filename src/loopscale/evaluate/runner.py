@@ -14,8 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from loopscale.errors import InputError
-from loopscale.evaluate.checkpoints import Model, contents_hash
-from loopscale.evaluate.store import Key, Result, Score, Store
+from loopscale.evaluate.store import Key, Model, Result, Score, Store, contents_hash
 from loopscale.evaluate.suites import Benchmark
 from loopscale.evaluate.tasks import Tasks, harness_version, quiet
 

@@ -1,4 +1,7 @@
-"""The results store: a folder with one small file for each (checkpoint, task, recurrence, settings)."""
+"""The results store: a folder with one small file for each (checkpoint, task, recurrence, settings).
+
+A checkpoint is known by the contents of its files, and by what it costs.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,22 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
+from pydantic import Field
+
+from loopscale.architecture import Architecture, read_config
 from loopscale.errors import InputError
-from loopscale.evaluate.checkpoints import Model
-from loopscale.files import Fields, read_json, versioned, write_json
+from loopscale.files import checksum, read_json, write_json
+from loopscale.quantities import format_count
+from loopscale.schemas import File, parse
 
 SCHEMA = 1
+WEIGHTS = ("*.safetensors", "*.bin")
+TOKENIZER = ("tokenizer*", "vocab*", "merges*", "special_tokens_map.json", "*.model")
 
 
 @dataclass(frozen=True)
@@ -24,9 +33,10 @@ class Key:
 
     checkpoint: str
     task: str
-    recurrence: int
+    recurrence: Annotated[int, Field(ge=1)]
     settings: Mapping[str, Any]
     """Backend, precision, shots, seeds, versions: plain values only."""
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
     @property
     def digest(self) -> str:
@@ -41,6 +51,43 @@ class Score:
     value: float
     stderr: float | None = None
     higher_is_better: bool | None = None
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
+
+
+class ResultFile(File):
+    """What was measured for one checkpoint, task, recurrence and settings."""
+
+    KIND, VERSION = "evaluation", SCHEMA
+
+    key: Key
+    """Everything that the result depends on."""
+    scores: dict[str, Score]
+    """By metric and filter, as lm-eval writes them: ``acc_norm,none``."""
+    samples: int = Field(ge=0)
+    seconds: float = Field(ge=0)
+    mean_passes: float | None = Field(default=None, ge=0)
+    """With early exit: passes that a scored token used."""
+    subtasks: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """Of a group of tasks: the metrics of each."""
+
+
+class ModelFile(File):
+    """What tables need to know of an evaluated checkpoint."""
+
+    KIND, VERSION = "evaluated-model", SCHEMA
+
+    checkpoint: str
+    """Hash of weights, config and tokenizer."""
+    name: str
+    architecture: dict[str, Any]
+    """As in an architecture file."""
+    training_tokens: float | None = Field(default=None, gt=0)
+    size: str = ""
+    """The size's name in the sweep that trained it."""
+    run: str = ""
+    """The sweep's run that it is a point of."""
+    validation_loss: float | None = None
+    """The loss at the end of its training."""
 
 
 @dataclass(frozen=True)
@@ -77,18 +124,50 @@ class Result:
     @classmethod
     def from_dict(cls, data: object, where: str) -> Result:
         """Read what :meth:`to_dict` wrote."""
-        fields = versioned(data, where, "evaluation", SCHEMA)
-        scores = fields.object("scores")
-        result = cls(
-            key=_key(fields.object("key")),
-            scores={name: _score(scores.object(name)) for name in scores.names()},
-            samples=fields.take("samples", int),
-            seconds=fields.take("seconds", float),
-            mean_passes=fields.optional("mean_passes", float),
-            subtasks=fields.take("subtasks", dict, {}),
+        file = parse(ResultFile, data, where)
+        return cls(file.key, file.scores, file.samples, file.seconds, file.mean_passes, file.subtasks)
+
+
+@dataclass(frozen=True)
+class Model:
+    """What tables need to know of an evaluated checkpoint."""
+
+    checkpoint: str
+    """Hash of weights, config and tokenizer."""
+    name: str
+    architecture: Architecture
+    training_tokens: float | None = None
+    size: str = ""
+    """The size's name in the sweep that trained it."""
+    run: str = ""
+    """The sweep's run that it is a point of."""
+    validation_loss: float | None = None
+    """The loss at the end of its training."""
+
+    @property
+    def training_flops(self) -> float | None:
+        """The paper's training compute, 6 N_unroll D at the recurrence that the config states; None if D is unknown."""
+        if self.training_tokens is None:
+            return None
+        return float(self.architecture.train_flops_per_token()) * self.training_tokens
+
+    def inference_flops(self, passes: float) -> float:
+        """Return the paper's inference compute of a token, 2 N_unroll; ``passes`` may be a mean."""
+        return float(self.architecture.inference_flops_per_token([passes])[0])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON."""
+        own = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {"kind": "evaluated-model", "schema": SCHEMA, **own, "architecture": self.architecture.to_dict()}
+
+    @classmethod
+    def from_dict(cls, data: object, where: str) -> Model:
+        """Read what :meth:`to_dict` wrote."""
+        file = parse(ModelFile, data, where)
+        architecture = Architecture.from_dict(file.architecture, f"{where}: architecture")
+        return cls(
+            file.checkpoint, file.name, architecture, file.training_tokens, file.size, file.run, file.validation_loss
         )
-        fields.done()
-        return result
 
 
 PREFERRED = ("acc_norm", "acc", "exact_match", "f1")
@@ -149,20 +228,71 @@ def _make(folder: Path) -> None:
         raise InputError(f"{folder}: the results folder cannot be made: {error.strerror}") from None
 
 
-def _key(fields: Fields) -> Key:
-    key = Key(
-        fields.take("checkpoint", str),
-        fields.take("task", str),
-        fields.take("recurrence", int),
-        fields.take("settings", dict),
-    )
-    fields.done()
-    return key
+def kept_models(path: str | Path) -> list[Path] | None:
+    """Return the folders of the models that a sweep has kept, in its order; None if ``path`` is not a sweep's file."""
+    from loopscale.sweep.spec import read_sweep, shipped_sweeps
+    from loopscale.sweep.store import run_folder
+
+    if Path(path).suffix != ".toml" and str(path) not in shipped_sweeps():
+        return None
+    sweep = read_sweep(path)
+    points = [run_folder(sweep.results, run.key) / f"D{tokens}" for run in sweep.runs for tokens in run.points]
+    kept = [point for point in points if (point / "model" / "config.json").is_file()]
+    if not kept:
+        raise InputError(
+            f"{path}: no model of this sweep is kept in {sweep.results}; set keep_models = true in [sweep], then run it"
+        )
+    return kept
 
 
-def _score(fields: Fields) -> Score:
-    score = Score(
-        fields.take("value", float), fields.optional("stderr", float), fields.optional("higher_is_better", bool)
+def read_checkpoint(folder: str | Path, tokenizer: str | None = None, tokens: float | None = None) -> Model:
+    """Return the model of a checkpoint folder, without loading it.
+
+    One that a run left in its folder has the run's name and its tokens; one of a sweep also its size and run.
+    """
+    from loopscale.train.run_dir import model_of, read_summary, run_of
+
+    where = model_of(folder)
+    if not where.is_dir():
+        raise InputError(f"{folder}: no such checkpoint; give a folder that save_pretrained wrote")
+    architecture = read_config(where)
+    weights = _matching(where, WEIGHTS)
+    if not weights:
+        raise InputError(
+            f"{folder}: no weights there ({' or '.join(WEIGHTS)}); give a folder that save_pretrained wrote"
+        )
+    parts = [*weights, where / "config.json", *_matching(Path(tokenizer or where), TOKENIZER)]
+    run = run_of(where)
+    summary = (None if run is None else read_summary(run)) or {}
+    trained = summary.get("tokens") if tokens is None else tokens
+    return Model(
+        contents_hash(parts),
+        _name(architecture, run, summary),
+        architecture,
+        trained,
+        summary.get("size", ""),
+        summary.get("run", ""),
+        summary.get("validation_loss"),
     )
-    fields.done()
-    return score
+
+
+def _name(architecture: Architecture, run: Path | None, summary: dict[str, Any]) -> str:
+    """Return a model's name: that of its run, and for a point of a sweep its tokens too."""
+    if summary.get("run"):
+        return f"{summary['run']}-D{format_count(summary['tokens'])}"
+    return architecture.name if run is None else run.name
+
+
+def contents_hash(files: Iterable[Path]) -> str:
+    """Return one hash of the files' names and contents."""
+    whole = hashlib.sha256()
+    for file in files:
+        try:
+            whole.update(f"{file.name}:{checksum(file)}\n".encode())
+        except OSError as error:
+            raise InputError(f"{file}: cannot be read: {error.strerror}") from None
+    return whole.hexdigest()
+
+
+def _matching(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
+    return sorted({file for pattern in patterns for file in folder.glob(pattern) if file.is_file()})

@@ -14,7 +14,7 @@ import numpy as np
 
 from loopscale.arrays import FloatArray
 from loopscale.errors import InputError, choice
-from loopscale.files import read_json, versioned, write_json
+from loopscale.files import read_json, write_json
 from loopscale.fit.data.read import Observations
 from loopscale.fit.diagnose import (
     coefficient_intervals,
@@ -599,30 +599,24 @@ def _content(fit: Fit) -> dict[str, Any]:
 
 
 def _from_content(content: object, where: str) -> Fit:
-    fields = versioned(content, where, "fit", SCHEMA)
-    stored = fields.object("data")
-    notes = tuple(stored.take("notes", list))
-    data = Observations.from_columns(
-        stored.take("columns", dict), stored.take("source", str), stored.take("counts", str)
+    from loopscale.fit.schema import FitFile  # pydantic takes a moment to import
+    from loopscale.schemas import parse
+
+    file = parse(FitFile, content, where)
+    data = Observations.from_columns(dict(file.data.columns), file.data.source, file.data.counts)
+    return Fit(
+        law=ScalingLaw.from_dict(file.law, f"{where}: law"),
+        observations=replace(data, notes=tuple(file.data.notes), counts_assumed=file.data.counts_assumed),
+        objective=file.objective,
+        delta=np.inf if file.delta is None else file.delta,
+        recipe=file.recipe,
+        starts=file.starts,
+        agreeing=file.agreeing,
+        free=tuple(file.free),
+        at_bound=tuple(file.at_bound),
+        degenerate=tuple(file.degenerate),
+        fixed=file.fixed,
+        bounds=file.bounds,
+        tie=file.tie,
+        scheme=file.scheme,
     )
-    assumed = stored.take("counts_assumed", bool, False)
-    stored.done()
-    delta, scheme = fields.optional("delta", float), fields.optional("scheme", str)
-    result = Fit(
-        law=ScalingLaw.from_dict(fields.take("law", dict), f"{where}: law"),
-        observations=replace(data, notes=notes, counts_assumed=assumed),
-        objective=fields.take("objective", float),
-        delta=np.inf if delta is None else delta,
-        recipe=choice(Recipe, fields.take("recipe", str), f"{where}: recipe"),
-        starts=fields.take("starts", int),
-        agreeing=fields.take("agreeing", int),
-        free=tuple(fields.take("free", list)),
-        at_bound=tuple(fields.take("at_bound", list)),
-        degenerate=tuple(fields.take("degenerate", list)),
-        fixed=fields.numbers("fixed"),
-        bounds={name: (float(low), float(high)) for name, (low, high) in fields.take("bounds", dict).items()},
-        tie=fields.take("tie", dict),
-        scheme=None if scheme is None else choice(Scheme, scheme, f"{where}: scheme"),
-    )
-    fields.done()
-    return result

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from loopscale.architecture import RUNG_EXPERTS, RUNGS, Architecture, rung
 from loopscale.arrays import FloatArray, IntArray
-from loopscale.errors import InputError, shown
-from loopscale.files import Fields
+from loopscale.errors import InputError
 from loopscale.fit.data.public import stacked
 from loopscale.fit.data.read import Observations, read_columns
 from loopscale.fit.fitting import Fit
 from loopscale.laws import Counting, Points
-from loopscale.plan import Plan
+from loopscale.plan import Candidate, Plan
 from loopscale.quantities import count_of, format_count
 
 RECURRENCES = (1, 2, 3, 4, 6, 8)
@@ -169,17 +167,18 @@ class Target:
             )
 
     @classmethod
-    def of_plan(cls, plan: Mapping[str, Any], counts: Counting, goal: Goal = Goal.CHOICE, rivals: int = 6) -> Target:
-        """Take a plan's JSON: its choice, and the designs nearest to it in loss that no limit rules out."""
-        choice = _listed(plan.get("choice"), "plan: choice")
-        listed = {each.key: each for each in (*_list(plan, "rivals"), *_list(plan, "candidates"))}
-        open_to = [each for each in listed.values() if each.ruled_out_by not in _LIMITS]
-        near = sorted(
-            (each for each in open_to if each.key != choice.key), key=lambda each: abs(each.loss - choice.loss)
-        )
+    def of_plan(
+        cls, plan: Plan, counts: Counting, goal: Goal = Goal.CHOICE, *, rivals: int = 6, limit: int = 20
+    ) -> Target:
+        """Take a plan's choice, and of its first ``limit`` candidates those nearest in loss that no limit rules out."""
+        choice = plan.choice
+        designs = {_key(design): design for design in (*plan.rivals(), *plan.candidates(limit))}
+        designs.pop(_key(choice), None)
+        near = [design for design in designs.values() if design.ruled_out_by not in _LIMITS]
+        near.sort(key=lambda design: abs(design.loss - choice.loss))
         if goal is Goal.CHOICE and not near:
             raise InputError("plan: it lists no rival of its choice; aim at its predictions instead")
-        columns = zip(*(each.counted(counts) for each in (choice, *near[:rivals])), strict=True)
+        columns = zip(*(_counted(design, counts) for design in (choice, *near[:rivals])), strict=True)
         return cls(Points(*(np.array(column) for column in columns)), goal)
 
     @classmethod
@@ -187,7 +186,7 @@ class Target:
         """Take a plan file."""
         plan = Plan.load(path)
         try:
-            return cls.of_plan(plan.to_dict(), counts, goal)
+            return cls.of_plan(plan, counts, goal)
         except InputError as error:
             raise InputError(f"{path}: {error}") from None
 
@@ -196,47 +195,13 @@ class Target:
         return gradient[1:] - gradient[0] if self.goal is Goal.CHOICE else gradient
 
 
-@dataclass(frozen=True)
-class _Listed:
-    """A design as a plan lists it: counts without embeddings."""
-
-    active: float
-    tokens: float
-    recurrence: float
-    experts: float
-    loop: float
-    total: float
-    loss: float
-    embedding: float
-    ruled_out_by: str | None
-
-    @property
-    def key(self) -> tuple[float, ...]:
-        return (self.active, self.total, self.experts, self.recurrence)
-
-    def counted(self, counts: Counting) -> tuple[float, ...]:
-        """Return the fields of a point, with embeddings counted or not."""
-        extra = self.embedding if counts is Counting.WITH_EMBEDDINGS else 0.0
-        return (self.active + extra, self.tokens, self.recurrence, self.experts, self.loop, self.total + extra)
+def _key(design: Candidate) -> tuple[float, ...]:
+    return (design.active, design.total, design.experts, design.recurrence)
 
 
-def _listed(data: object, where: str) -> _Listed:
-    fields = Fields(data, where)
-    return _Listed(
-        active=fields.take("active", float),
-        tokens=fields.take("tokens", float),
-        recurrence=fields.take("recurrence", float),
-        experts=fields.take("experts", float),
-        loop=fields.take("loop", float),
-        total=fields.take("total", float),
-        loss=fields.take("loss", float),
-        embedding=fields.take("embedding", float, 0.0),
-        ruled_out_by=fields.optional("ruled_out_by", str),
-    )
-
-
-def _list(plan: Mapping[str, Any], name: str) -> list[_Listed]:
-    rows = plan.get(name, [])
-    if not isinstance(rows, list):
-        raise InputError(f"plan: field {name!r} is {shown(rows)}; it should be a list of designs")
-    return [_listed(each, f"plan: {name}[{order}]") for order, each in enumerate(rows)]
+def _counted(design: Candidate, counts: Counting) -> tuple[float, ...]:
+    """Return the fields of a point, with embeddings counted or not; a plan's own counts leave them out."""
+    extra = design.embedding if counts is Counting.WITH_EMBEDDINGS else 0.0
+    return (
+        design.active + extra, design.tokens, design.recurrence, design.experts, design.loop, design.total + extra
+    )  # fmt: skip

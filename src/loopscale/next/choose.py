@@ -11,21 +11,23 @@ from __future__ import annotations
 import io
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
+from pydantic import Field
 from rich.console import Console
 from rich.table import Table as RichTable
 
 from loopscale.arrays import FloatArray
-from loopscale.errors import InputError, choice
-from loopscale.files import Fields, read_json, versioned, write_json
+from loopscale.errors import InputError
+from loopscale.files import read_json, write_json
 from loopscale.fit.data.read import Observations
 from loopscale.fit.diagnose import Noise
 from loopscale.fit.fitting import Fit
 from loopscale.laws import ScalingLaw
 from loopscale.next.candidates import Goal, RunCandidates, Target, ladder_candidates
 from loopscale.quantities import format_count
+from loopscale.schemas import File, Record, parse
 from loopscale.tables import Table
 
 LAWS = 8
@@ -48,6 +50,42 @@ class PlannedRun:
     cumulative_flops: float
     standard_error: float
     """Expected at the target once this run and those before it are trained, in nats."""
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
+
+
+class NoiseRecord(Record):
+    """Standard deviations of ln loss."""
+
+    observation: float = Field(ge=0)
+    run: float = Field(ge=0)
+    """Of the shift that all observations of a run share."""
+
+
+class NextRunsFile(File):
+    """Runs to train next, as ``loopscale next --json`` prints them and ``NextRuns.save`` writes them."""
+
+    KIND, VERSION = "next-runs", SCHEMA
+
+    runs: list[PlannedRun]
+    goal: Goal
+    """What the runs should make certain."""
+    budget: float = Field(gt=0)
+    """FLOPs."""
+    flops: float | None = None
+    """Of all runs together."""
+    unspent: float | None = None
+    """FLOPs of the budget that no run uses."""
+    below_noise: bool | None = None
+    """Whether the expected gain is below the noise of a single run."""
+    before: float = Field(ge=0)
+    """Standard error at the target now, in nats."""
+    after: float = Field(ge=0)
+    """The same once all runs are trained."""
+    noise: NoiseRecord
+    candidates: int = Field(ge=0)
+    """How many runs were weighed."""
+    laws: int = Field(ge=1)
+    """How many laws the choice was averaged over."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -114,23 +152,9 @@ class NextRuns:
     @classmethod
     def from_dict(cls, data: object, where: str = "next runs") -> NextRuns:
         """Read a choice from the content of its file; ``where`` names its origin in errors."""
-        fields = versioned(data, where, "next-runs", SCHEMA)
-        noise = fields.object("noise")
-        runs = [Fields(run, f"{where}: run {order}") for order, run in enumerate(fields.take("runs", list), 1)]
-        for derived, kind in (("flops", float), ("unspent", float), ("below_noise", bool)):
-            fields.take(derived, kind, None)
-        result = cls(
-            runs=tuple(_planned_run(run) for run in runs),
-            goal=choice(Goal, fields.take("goal", str), f"{where}: goal"),
-            budget=fields.take("budget", float),
-            before=fields.take("before", float),
-            after=fields.take("after", float),
-            noise=Noise(noise.take("observation", float), noise.take("run", float)),
-            candidates=fields.take("candidates", int),
-            laws=fields.take("laws", int),
-        )
-        fields.done()
-        return result
+        file = parse(NextRunsFile, data, where)
+        noise = Noise(file.noise.observation, file.noise.run)
+        return cls(tuple(file.runs), file.goal, file.budget, file.before, file.after, noise, file.candidates, file.laws)
 
     def __str__(self) -> str:
         return self.summary()
@@ -166,21 +190,6 @@ class NextRuns:
                 else ""
             )
         )
-
-
-def _planned_run(fields: Fields) -> PlannedRun:
-    run = PlannedRun(
-        model=fields.take("model", str),
-        active=fields.take("active", float),
-        experts=fields.take("experts", float),
-        recurrence=fields.take("recurrence", int),
-        tokens=fields.take("tokens", float),
-        flops=fields.take("flops", float),
-        cumulative_flops=fields.take("cumulative_flops", float),
-        standard_error=fields.take("standard_error", float),
-    )
-    fields.done()
-    return run
 
 
 def next_runs(

@@ -20,6 +20,7 @@ from threading import Thread
 from typing import Any, TypeVar, cast
 
 import torch.distributed as dist
+from pydantic import Field
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
@@ -27,8 +28,9 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from loopscale.errors import InputError, LoopscaleError, StorageError
-from loopscale.files import checksum, read_json, versioned, write_json
+from loopscale.files import checksum, read_json, write_json
 from loopscale.model.config import RECIPE
+from loopscale.schemas import File, parse
 
 KIND, SCHEMA = "training checkpoint", 1
 T = TypeVar("T")
@@ -44,6 +46,20 @@ class Manifest:
     """What a run must share with the checkpoint to resume from it: the model's shape, the data, the seed."""
     state: dict[str, Any]
     """Plain values of the run beside its tensors."""
+
+
+class ManifestFile(File):
+    """manifest.json: what a checkpoint holds, and the checksum of each of its files."""
+
+    KIND, VERSION = KIND, SCHEMA
+
+    step: int = Field(ge=0)
+    identity: dict[str, Any]
+    """What a run must share with the checkpoint to resume from it."""
+    state: dict[str, Any]
+    """Plain values of the run beside its tensors."""
+    files: dict[str, str]
+    """SHA-256 by name."""
 
 
 class Checkpoints:
@@ -194,11 +210,9 @@ class Checkpoints:
 def verify(folder: Path) -> Manifest:
     """Return the manifest of a checkpoint after comparing every file with its checksum."""
     path = folder / "manifest.json"
-    fields = versioned(read_json(path), str(path), KIND, SCHEMA)
-    manifest = Manifest(fields.take("step", int), fields.take("identity", dict), fields.take("state", dict))
-    files = fields.take("files", dict)
-    fields.done()
-    for name, expected in files.items():
+    stored = parse(ManifestFile, read_json(path), str(path))
+    manifest = Manifest(stored.step, stored.identity, stored.state)
+    for name, expected in stored.files.items():
         file = folder / name
         if Path(name).name != name or not file.is_file():
             raise InputError(f"{file}: the checkpoint lacks this file")

@@ -9,11 +9,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from loopscale.errors import InputError, MissingExtraError, StorageError, shown
 from loopscale.files import write_text
+from loopscale.progress import bars, occasional_lines
 
 
 class Sink(Protocol):
@@ -156,16 +156,17 @@ class ProgressLine:
     """A live line: loss, throughput, utilisation, expert load, dropped tokens, time left."""
 
     def __init__(self, total: int, done: int, shown: bool, title: str) -> None:
-        self._progress = Progress(
+        self._progress = bars(
             TextColumn("[bold]{task.description}"),
             BarColumn(bar_width=None),
             MofNCompleteColumn(),
             TextColumn("{task.fields[numbers]}"),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
-            console=Console(stderr=True),
-            disable=not shown,
+            shown=shown,
+            transient=False,
         )
+        self._line, self._title, self._total = occasional_lines(shown), title, total
         self._task = self._progress.add_task(title, total=total, completed=done, numbers="")
 
     def __enter__(self) -> ProgressLine:
@@ -180,6 +181,7 @@ class ProgressLine:
         self._progress.update(self._task, completed=done)
         if row is not None:
             self._progress.update(self._task, numbers=describe(row))
+            self._line(f"{self._title}: step {done:,} of {self._total:,}, {describe(row)}")
 
 
 def describe(row: dict[str, Any]) -> str:

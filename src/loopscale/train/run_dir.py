@@ -18,20 +18,53 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
+from pydantic import ConfigDict, Field
 
 from loopscale import __version__
 from loopscale.errors import InputError, StorageError
-from loopscale.files import cache_folder, make_folder, read_json, versioned, write_json
+from loopscale.files import cache_folder, make_folder, read_json, write_json
+from loopscale.schemas import File, parse
 from loopscale.train.config import ScheduleSection, TrainConfig, shared_steps
 from loopscale.train.data.token_store import DataSource, Mixture, TokenStore, prepare
 
 if TYPE_CHECKING:  # commands import this file, and not all of them need torch
     from loopscale.model import LoopedMoEConfig
 
-SUMMARY, SCHEMA = "training summary", 1
+SUMMARY, KIND, SCHEMA = "training summary", "training run", 1
 
 
-KIND = "training run"
+class RunFile(File):
+    """run.json: the configuration of the run in a folder."""
+
+    KIND, VERSION = KIND, SCHEMA
+
+    config: dict[str, Any]
+    """As in a training file."""
+
+
+class SummaryFile(File):
+    """summary.json: what a finished run measured; a sweep adds facts of its own."""
+
+    KIND, VERSION = SUMMARY, SCHEMA
+    model_config = ConfigDict(extra="allow")
+
+    tokens: int = Field(ge=1)
+    """D: tokens that the run was trained on."""
+    validation_loss: float | None = None
+    """Nats per token at the end."""
+    recurrence: int | None = Field(default=None, ge=1)
+    experts: float | None = Field(default=None, ge=1)
+    active: int | None = Field(default=None, ge=1)
+    """Parameters that a token uses, embeddings left out; ``loop`` and ``total`` are counted in the same way."""
+    loop: int | None = Field(default=None, ge=0)
+    total: int | None = Field(default=None, ge=1)
+    training_flops: float | None = Field(default=None, gt=0)
+    """As the paper counts: 6 N_unroll D."""
+    real_training_flops: float | None = Field(default=None, gt=0)
+    """With attention, output head and per-pass supervision."""
+    seed: int | None = Field(default=None, ge=0)
+
+
 RESUMABLE = {"tokens", "accumulate", "divergence", "compile", "activation_checkpointing", "activation_memory"} | {
     "async_checkpoints",
     "deterministic",
@@ -52,7 +85,7 @@ def read_summary(run: Path) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     data = read_json(path)
-    versioned(data, str(path), SUMMARY, SCHEMA).take("tokens", int)  # the one field that every caller reads
+    parse(SummaryFile, data, str(path))
     assert isinstance(data, dict)
     return data
 
@@ -149,10 +182,7 @@ def stored_config(out: Path) -> dict[str, Any] | None:
     path = out / "run.json"
     if not path.is_file():
         return None
-    fields = versioned(read_json(path), str(path), KIND, SCHEMA)
-    config = fields.take("config", dict)
-    fields.done()
-    return TrainConfig.from_dict(config, str(path)).to_dict()
+    return TrainConfig.from_dict(parse(RunFile, read_json(path), str(path)).config, str(path)).to_dict()
 
 
 def finished(out: Path, config: TrainConfig) -> dict[str, Any] | None:

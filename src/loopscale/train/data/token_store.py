@@ -14,16 +14,18 @@ from hashlib import sha256
 from itertools import chain, islice
 from multiprocessing import get_context
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Annotated, Any, ClassVar
 
 import numpy as np
 from filelock import FileLock
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from pydantic import AfterValidator, Field, model_validator
+from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedColumn
 
 from loopscale.errors import InputError, LoopscaleError, StorageError, shown
-from loopscale.files import Fields, checksum, read_json, versioned, write_json
+from loopscale.files import checksum, read_json, write_json
+from loopscale.progress import bars
+from loopscale.schemas import File, Record, parse
 from loopscale.train.data.sources import DataSource
 from loopscale.train.data.tokenizer import Ids, Tokens, check_name, find_tokens, id_type
 
@@ -173,36 +175,11 @@ def _made_before(folder: Path, identity: dict[str, Any]) -> TokenStore | None:
 
 
 def _read_index(folder: Path) -> TokenStore:
-    path = folder / INDEX
-    fields = versioned(read_json(path), str(path), KIND, SCHEMA)
-    vocabulary, end = fields.take("vocabulary", int), fields.take("end", int)
-    digest, source = fields.take("digest", str), fields.take("source", dict)
-    splits = fields.object("splits")
-    read = {split: _read_split(splits.object(split)) for split in SPLITS}
-    splits.done()
-    fields.done()
-    if not 0 <= end < vocabulary:
-        raise InputError(f"{path}: the end token {end} is not one of the {vocabulary} tokens")
-    shards = {split: listed for split, (listed, _) in read.items()}
-    return TokenStore(
-        folder, vocabulary, end, digest, shards, {split: count for split, (_, count) in read.items()}, source
-    )
-
-
-def _read_split(fields: Fields) -> tuple[tuple[Shard, ...], int]:
-    listed = fields.take("shards", list)
-    shards = tuple(_read_shard(Fields(shard, f"{fields.where}: shard {index}")) for index, shard in enumerate(listed))
-    count = fields.take("documents", int)
-    fields.done()
-    return shards, count
-
-
-def _read_shard(fields: Fields) -> Shard:
-    shard = Shard(fields.take("file", str), fields.take("tokens", int), fields.take("sha256", str))
-    fields.done()
-    if Path(shard.file).name != shard.file or shard.tokens < 1:
-        raise InputError(f"{fields.where}: {shard.file!r} of {shard.tokens} tokens is not a file of the folder")
-    return shard
+    file = parse(IndexFile, read_json(folder / INDEX), str(folder / INDEX))
+    splits = {"train": file.splits.train, "validation": file.splits.validation}
+    shards = {split: tuple(record.shards) for split, record in splits.items()}
+    documents = {split: record.documents for split, record in splits.items()}
+    return TokenStore(folder, file.vocabulary, file.end, file.digest, shards, documents, file.source)
 
 
 def _stamp(path: Path) -> list[int]:
@@ -220,16 +197,59 @@ def _check_size(path: Path, wanted: int) -> None:
         raise InputError(f"{path}: has {size} bytes, not {wanted}; remove the folder and prepare it again")
 
 
+KIND, SCHEMA = "token-store", 1
 SHARD_TOKENS = 1 << 27
+
+
+def _in_folder(name: str) -> str:
+    if Path(name).name != name:
+        raise ValueError(f"{shown(name)} is not a file of the folder")
+    return name
 
 
 @dataclass(frozen=True)
 class Shard:
     """One file of ids: its name, length and checksum."""
 
-    file: str
-    tokens: int
+    file: Annotated[str, AfterValidator(_in_folder)]
+    tokens: Annotated[int, Field(ge=1)]
     sha256: str
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
+
+
+class SplitRecord(Record):
+    """The tokens of one split."""
+
+    shards: list[Shard]
+    documents: int = Field(ge=0)
+
+
+class SplitsRecord(Record):
+    """Both splits."""
+
+    train: SplitRecord
+    validation: SplitRecord
+
+
+class IndexFile(File):
+    """index.json: what a folder of tokens holds, and what it was made from."""
+
+    KIND, VERSION = KIND, SCHEMA
+
+    vocabulary: int = Field(ge=1)
+    end: int = Field(ge=0)
+    """The token that ends every document; it occurs nowhere else."""
+    digest: str
+    """Identity of the tokens: equal digests are equal tokens in equal order."""
+    splits: SplitsRecord
+    source: dict[str, Any]
+    """Settings and files that the tokens were made from."""
+
+    @model_validator(mode="after")
+    def _end_is_a_token(self) -> IndexFile:
+        if self.end >= self.vocabulary:
+            raise ValueError(f"the end token {self.end} is not one of the {self.vocabulary} tokens")
+        return self
 
 
 class SplitWriter:
@@ -352,7 +372,6 @@ def _writable(folder: Path) -> Iterator[None]:
 
 SPLITS = ("train", "validation")
 INDEX, TOKENIZER, VERIFIED, PROGRESS = "index.json", "tokenizer", "verified.json", "progress.json"
-KIND, SCHEMA = "token-store", 1
 GROUP = 1 << 22
 """Number of characters tokenised in one call: enough to keep every core busy."""
 RECORD = 16
@@ -489,9 +508,8 @@ def _groups(texts: Iterator[str]) -> Iterator[list[str]]:
 @contextmanager
 def _tracker(total: int | None, wanted: bool) -> Iterator[Callable[[str, Iterator[str]], Iterator[str]]]:
     """Yield a function that passes texts on unchanged and shows the number of bytes on a progress bar."""
-    out = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=out, transient=True, disable=not (wanted and out.is_terminal)) as bar:
+    with bars(*columns, shown=wanted) as bar:
 
         def tracked(what: str, texts: Iterator[str]) -> Iterator[str]:
             task, waiting = bar.add_task(what, total=total), 0

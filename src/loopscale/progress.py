@@ -1,0 +1,82 @@
+"""Progress on standard error: bars on a terminal, a line every few seconds elsewhere."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress, ProgressColumn
+
+LINE_EVERY = 10.0
+"""Seconds between two lines where there is no terminal; shorter work prints none."""
+
+
+def progress_console() -> Console:
+    """Return standard error; ``NO_COLOR`` removes every style."""
+    return Console(stderr=True, color_system=None) if os.environ.get("NO_COLOR") else Console(stderr=True)
+
+
+def bars(*columns: ProgressColumn | str, shown: bool = True, transient: bool = True) -> Progress:
+    """Return bars that are drawn on a terminal and nowhere else; none if they are not to be ``shown``."""
+    out = progress_console()
+    return Progress(*columns, console=out, transient=transient, disable=not (shown and out.is_terminal))
+
+
+@contextmanager
+def progress_bar(what: str, total: int) -> Iterator[Callable[[int, int], None]]:
+    """Show progress while the block runs, which calls the function it is given with the number done and the total."""
+    line = occasional_lines()
+    with bars() as bar:
+        task = bar.add_task(escape(what), total=total)
+
+        def update(done: int, of: int) -> None:
+            bar.update(task, completed=done, total=of)
+            line(f"{what}: {done} of {of}")
+
+        yield update
+
+
+def occasional_lines(shown: bool = True) -> Callable[[str], None]:
+    """Return a function that prints a line if the last one is long ago, and none on a terminal, which has bars."""
+    out = progress_console()
+    printed_at = time.monotonic()
+
+    def line(text: str) -> None:
+        nonlocal printed_at
+        if shown and not out.is_terminal and time.monotonic() - printed_at >= LINE_EVERY:
+            printed_at = time.monotonic()
+            out.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    return line
+
+
+class ResultBar:
+    """Shows which result is being computed, and prints a line for each finished one where there is no terminal."""
+
+    def __init__(self, results: int) -> None:
+        self._out, self._bars = progress_console(), bars()
+        self._task = self._bars.add_task("", total=results)
+        self._current = ""
+
+    def now(self, what: str, done: int = 0) -> None:
+        """Show what is being computed, and how many requests of it are finished."""
+        self._current = what
+        self._bars.update(self._task, description=f"{escape(what)}: {done:,}")
+
+    def finished(self, results: int = 1) -> None:
+        """Count finished results."""
+        self._bars.advance(self._task, results)
+        if self._current and not self._out.is_terminal:
+            self._out.print(f"{self._current}: done", highlight=False, markup=False, soft_wrap=True)
+        self._current = ""
+
+    def __enter__(self) -> ResultBar:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._bars.stop()
