@@ -23,7 +23,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from importlib import import_module
-from typing import Annotated, Any, ClassVar, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, TypeVar, cast, get_args
 
 from pydantic import (
     BaseModel,
@@ -215,7 +215,7 @@ def _annotations(model: type) -> dict[str, Any]:
     """Return the fields of a record or a dataclass with their types."""
     if issubclass(model, Record):
         return {name: field.annotation for name, field in model.model_fields.items()}
-    return {field.name: field.type for field in fields(model)}
+    return {field.name: field.type for field in fields(cast("Any", model))}
 
 
 def _records(annotation: Any) -> list[type]:
