@@ -43,6 +43,26 @@ def cold_plan() -> None:
     )
 
 
+def import_seconds(package: str) -> float:
+    """Return how long a fresh process takes to import a package, as ``-X importtime`` measures it."""
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-c", f"import {package}"], check=True, capture_output=True, text=True
+    )
+    (line,) = [line for line in done.stderr.splitlines() if line.rpartition("|")[2].strip() == package]
+    return int(line.split("|")[1]) / 1e6
+
+
+def package_import(rounds: int = 9) -> None:
+    """Compare ``import loopscale`` with ``import numpy``, each in a fresh process."""
+    times = [(import_seconds("loopscale"), import_seconds("numpy")) for _ in range(rounds)]
+    ratios = sorted(ours / peer for ours, peer in times)
+    print(
+        f"import loopscale: {ratios[rounds // 2]:.3f}x the time of import numpy (rounds {ratios[0]:.3f}–{ratios[-1]:.3f}x;"
+        f" {min(ours for ours, _ in times) * 1e3:.1f} ms against {min(peer for _, peer in times) * 1e3:.1f} ms at best; "
+        "wanted: under 0.5x)"
+    )
+
+
 def resampled_law() -> ScalingLaw:
     """Return the paper's law with made-up resamples, 1% around it."""
     law = published()
@@ -149,6 +169,7 @@ def all_at_once() -> None:
 
 def main() -> None:
     """Print every ratio."""
+    package_import()
     cold_plan()
     many_laws()
     all_at_once()

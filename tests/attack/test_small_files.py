@@ -4,7 +4,7 @@ import gzip
 
 import pytest
 
-from loopscale import limits
+from loopscale import files
 from loopscale.errors import InputError
 from loopscale.fit.data.read import read_columns
 
@@ -22,18 +22,18 @@ def test_a_parquet_file_of_equal_rows_is_counted_before_it_is_read(tmp_path):
 
 
 def test_a_gzip_bomb_is_not_unpacked(tmp_path, monkeypatch):
-    monkeypatch.setattr(limits, "TEXT_BYTES", 2**24)
+    monkeypatch.setattr(files, "TEXT_BYTES", 2**24)
     path = tmp_path / "bomb.csv.gz"
     path.write_bytes(gzip.compress(b"1,2,3\n" * 2**23))
     with pytest.raises(InputError, match="unpacks to more"):
-        limits.gunzip(path.read_bytes(), str(path), 2**24)
+        files.gunzip(path.read_bytes(), str(path), 2**24)
 
 
 def test_gzip_of_several_members_is_read_and_damage_is_found(tmp_path):
     content = gzip.compress(b"N,D\n1,2\n") + gzip.compress(b"3,4\n")
-    assert limits.gunzip(content, "x") == b"N,D\n1,2\n3,4\n"
+    assert files.gunzip(content, "x") == b"N,D\n1,2\n3,4\n"
     with pytest.raises(EOFError):
-        limits.gunzip(content[:-9], "x")
+        files.gunzip(content[:-9], "x")
     path = tmp_path / "x.csv.gz"
     path.write_bytes(b"not gzip")
     with pytest.raises(InputError, match="cannot be read"):

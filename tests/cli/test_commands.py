@@ -230,6 +230,12 @@ def test_bad_input_gets_one_clear_sentence(capsys, argv, sentence):
     assert sentence in refused(capsys, *argv)
 
 
+def test_importing_the_package_imports_nothing_heavy():
+    heavy = ("numpy", "scipy", "torch", "pydantic", "rich", "click", "narwhals", "matplotlib", "transformers")
+    code = f"import sys, loopscale; loaded = set({heavy!r}) & set(sys.modules); assert not loaded, loaded"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_the_core_never_imports_torch_nor_waits_for_scipy():
     code = (
         "import sys, loopscale.laws, loopscale.architecture, loopscale.plan, loopscale.figures, loopscale.cli.plan;"
