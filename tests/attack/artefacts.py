@@ -13,6 +13,7 @@ from loopscale.cli import main
 from loopscale.evaluate.store import Key, Result, Score
 from loopscale.fit.data.public import simulate_sweep
 from loopscale.laws import published
+from sweeps import BASE
 
 RUN = """
 [model]
@@ -35,28 +36,7 @@ log_every = 1
 checkpoint_every = 4
 validation_sequences = 4
 """
-SWEEP = """
-[sweep]
-name = "tiny"
-[grid]
-recurrence = [1, 2]
-tokens = [256, 512]
-[base.model]
-width = 16
-layers = 3
-head_size = 8
-[base.data]
-files = ["text"]
-folder = "tokens"
-context = 16
-validation = 0.2
-[base.schedule]
-warmup_steps = 2
-[base.run]
-batch = 4
-validation_sequences = 4
-checkpoint_every = 4
-"""
+SWEEP = '[sweep]\nname = "tiny"\n[grid]\nrecurrence = [1, 2]\ntokens = [256, 512]\n' + BASE.replace("text.txt", "text")
 
 
 def run(*argv: str) -> int:

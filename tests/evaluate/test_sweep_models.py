@@ -13,29 +13,9 @@ from loopscale.evaluate import fit_accuracy
 from loopscale.figures import gallery, outcomes
 from loopscale.figures.results import RESULTS, checked_table
 from loopscale.laws import DEFAULT, find_law
+from sweeps import BASE, write_sweep
 
-SWEEP = """
-[sweep]
-name = "small"
-keep_models = true
-[grid]
-experts = [1, 2]
-recurrence = [1, 2]
-tokens = [512, 1024]
-[base.model]
-width = 16
-layers = 3
-head_size = 8
-[base.data]
-files = ["text.txt"]
-context = 64
-validation = 0.2
-[base.schedule]
-warmup_steps = 2
-[base.run]
-batch = 2
-validation_sequences = 4
-"""
+GRID = "keep_models = true\n[grid]\nexperts = [1, 2]\nrecurrence = [1, 2]\ntokens = [512, 1024]"
 
 
 def loopscale(folder: Path, *argv: str) -> str:
@@ -52,8 +32,7 @@ def loopscale(folder: Path, *argv: str) -> str:
 def rows(tmp_path_factory):
     """The tidy table of eight small models."""
     folder = tmp_path_factory.mktemp("sweep")
-    (folder / "sweep.toml").write_text(SWEEP)
-    (folder / "text.txt").write_text("\n\n".join(f"This is sentence {i} of a text, and {i * i}." for i in range(3000)))
+    write_sweep(folder, GRID, base=BASE.replace("context = 16", "context = 64"))
     loopscale(folder, "sweep", "run", "sweep.toml", "--workers", "1", "--quiet")
     loopscale(folder, "eval", "sweep.toml", "--tasks", "local", "--limit", "2", "--tidy", "tidy.csv")
     with (folder / "tidy.csv").open(encoding="utf-8", newline="") as file:

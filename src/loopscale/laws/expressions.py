@@ -81,9 +81,6 @@ class Law(OuterLaw):
             raise InputError(f"{self.title}: its coefficients cannot be rewritten for other units of N and D")
         return dict(c)
 
-    def at_one_expert(self, c: Values) -> tuple[OuterLaw, dict[str, Any]]:
-        return self, {term.name: c[term.name] for term in self.coefficients}
-
     def equation(self, c: Values) -> str:
         values = ", ".join(f"{term.name} = {c[term.name]:.4g}" for term in self.coefficients)
         return f"L = {self.expression}, {values}"

@@ -79,9 +79,6 @@ class Interaction(OuterLaw):
         data = f"{c['B']:.4g} N^{c['mu']:.4g} D^({c['beta']:.4g} {c['eta']:+.4g} ln N)"
         return f"L = {c['c']:.4g} + {size} + {data}"
 
-    def at_one_expert(self, c: Values) -> tuple[OuterLaw, dict[str, Any]]:
-        return self, {term.name: c[term.name] for term in self.coefficients}
-
 
 class Kaplan(OuterLaw):
     """L = ((N_c / N)^(alpha_N / alpha_D) + D_c / D)^alpha_D (Kaplan et al. 2020, eq. 1.5): no irreducible loss."""
@@ -122,9 +119,6 @@ class Kaplan(OuterLaw):
     def equation(self, c: Values) -> str:
         size = f"({c['N_c']:.4g} / N)^{c['alpha_N'] / c['alpha_D']:.4g}"
         return f"L = ({size} + {c['D_c']:.4g} / D)^{c['alpha_D']:.4g}"
-
-    def at_one_expert(self, c: Values) -> tuple[OuterLaw, dict[str, Any]]:
-        return self, {term.name: c[term.name] for term in self.coefficients}
 
     def typical(self, loss: Any, N: Any, D: Any, E: Any) -> dict[str, float]:
         half = float(np.mean(loss)) ** (1 / 0.1) / 2

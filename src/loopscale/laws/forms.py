@@ -332,9 +332,9 @@ class OuterLaw(ABC):
     def rescaled(self, c: Values, parameters: float, tokens: float) -> dict[str, Any]:
         """Return the coefficients of the same law in units ``parameters`` and ``tokens`` times larger."""
 
-    @abstractmethod
     def at_one_expert(self, c: Values) -> tuple[OuterLaw, dict[str, Any]]:
-        """Return the dense law that this is at E = 1, with its re-parameterised coefficients."""
+        """Return the dense law that this is at E = 1, with its coefficients: itself, unless it depends on E."""
+        return self, {term.name: c[term.name] for term in self.coefficients}
 
     @abstractmethod
     def token_slope(self, c: Values, N: Any, D: Any, E: Any) -> Any:
@@ -495,9 +495,6 @@ class Chinchilla(OuterLaw):
     def equation(self, c: Values) -> str:
         size = f"{c['A']:.4g} / N^{-c['alpha']:.4g}"
         return f"L = {c['c']:.4g} + {size} + {c['B']:.4g} / D^{-c['beta']:.4g}"
-
-    def at_one_expert(self, c: Values) -> tuple[OuterLaw, dict[str, Any]]:
-        return self, {term.name: c[term.name] for term in self.coefficients}
 
 
 class JointMoE(OuterLaw):

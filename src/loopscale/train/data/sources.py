@@ -203,20 +203,13 @@ def _one_sentence(path: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class DataSource:
-    """The text to train on, and how it becomes tokens."""
+    """The text to train on, and how it becomes tokens: the fields of [data] in a training file, with its meanings."""
 
     files: tuple[str, ...] = ()
-    """Text (.txt, .text, .md), JSONL (.jsonl, .ndjson), each also with .gz, Parquet, or folders and globs of them.
-    Without files and dataset: the built-in corpus."""
     dataset: str | None = None
-    """A `datasets` name or folder, streamed: ``name``, ``name:config`` or ``name:config:split`` (by default train)."""
     text_field: str = "text"
-    """The field that holds the text, in files and datasets that have rows."""
     tokenizer: str = "bytes"
-    """``bytes``, ``train:1024`` (a BPE of that vocabulary, trained on the training documents), or the folder or name of
-    a Hugging Face tokenizer."""
     validation: float = 0.01
-    """The share of documents held out. A document's text alone decides, so equal documents are on the same side."""
 
     def __post_init__(self) -> None:
         # Settings files give lists, and people a single name.
