@@ -1,7 +1,7 @@
 """Pages that show commands and code: what they show, step by step, and how to run it.
 
-A page is run in a folder of its own, top to bottom: fenced blocks with a title become files, indented lines that start
-with ``loopscale`` are commands, and Python blocks share one set of names.
+A page is run in a folder of its own, top to bottom: fenced blocks with a title become files, commands are indented
+lines or lines of a shell block, other TOML blocks are parsed, and Python blocks share one set of names.
 """
 
 import json
@@ -21,26 +21,31 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 
 NOT_RUN = {
-    "path/to/": "a file of the reader's own",
     "from_architecture(rung(": "a model of a billion weights",
-    "LLM(": "vLLM has an environment of its own",
+    "LLM(": "vLLM has a separate environment; tests/model/vllm_parity.py runs there",
     "BalanceCallback(": "a trainer and data of the reader; tests/model/test_trainer_callback.py runs the callback",
-    "loopscale app": "a server, which does not end by itself",
+    "loopscale app": "a server, which does not end by itself; another test starts one and sends it the requests",
+    "curl ": "a server must run; another test starts one and sends it the requests",
     "--tasks paper": "its data are on the hub",
     "examples/demo.toml": "an hour of training",
+    "experiments/demo/": "it exports the model of an hour of training",
+    "torchrun ": "several GPUs or nodes; tests/train/test_parallel.py runs torchrun on this machine",
+    "pip ": "an installation from the network; tests/test_core_only.py installs the wheel in an empty environment",
 }
-"""What marks a step that no test can run, and why."""
+"""What marks a step that the test of its page cannot run, and why."""
 
+_COMMANDS = "loopscale|python|torchrun|pip|curl|make|vllm"
 _STEP = re.compile(
     r"^```(?P<kind>\w+)(?: title=\"(?P<title>[^\"]+)\")?\n(?P<body>.*?)^```$"
-    r"|^    (?:\$ )?(?P<command>loopscale [^\n]+?)(?:[ ]{2,}#[^\n]*|[ ]#[ ][^\n]*)?$",
+    rf"|^    (?:\$ )?(?P<command>(?:{_COMMANDS}) (?:[^\n]*\\\n)*[^\n]*)$",
     flags=re.MULTILINE | re.DOTALL,
 )
+_COMMENT = re.compile(r"[ ]+#[ ].*$")
 
 
 @dataclass(frozen=True)
 class Step:
-    """One thing that a page has its reader do: ``file``, ``python`` or ``command``."""
+    """One thing that a page has its reader do: ``file``, ``python``, ``command`` or ``toml``."""
 
     kind: str
     text: str
@@ -53,16 +58,28 @@ class Step:
 
 
 def steps(page: Path) -> list[Step]:
-    """Return what a page shows, in order."""
+    """Return what a page shows and a test can do, in order."""
+    return [step for step in all_steps(page) if step.runs]
+
+
+def all_steps(page: Path) -> list[Step]:
+    """Return everything that a page has its reader do, in order."""
     shown = []
     for match in _STEP.finditer(page.read_text(encoding="utf-8")):
         if match["command"]:
-            shown.append(Step("command", match["command"].strip()))
+            shown += _commands(match["command"])
         elif match["title"]:
             shown.append(Step("file", match["body"], match["title"]))
-        elif match["kind"] == "python":
-            shown.append(Step("python", match["body"]))
-    return [step for step in shown if step.runs]
+        elif match["kind"] in ("python", "toml"):
+            shown.append(Step(match["kind"], match["body"]))
+        elif match["kind"] in ("bash", "sh", "console"):
+            shown += _commands(match["body"])
+    return shown
+
+
+def _commands(text: str) -> list[Step]:
+    lines = text.replace("\\\n", " ").splitlines()
+    return [Step("command", _COMMENT.sub("", line.strip())) for line in lines if line.strip()]
 
 
 def run_page(page: Path) -> dict[str, object]:
@@ -73,9 +90,20 @@ def run_page(page: Path) -> dict[str, object]:
             Path(step.name).write_text(step.text, encoding="utf-8")
         elif step.kind == "python":
             exec(step.text, names)
+        elif step.kind == "toml":
+            check_toml(step.text)
         else:
             assert run_command(step.text) == 0, step.text
     return names
+
+
+def check_toml(text: str) -> None:
+    """Refuse a settings file that loopscale would refuse: of a sweep, or of a training run."""
+    from loopscale.sweep.spec import read_sweep
+    from loopscale.train.config import TrainConfig
+
+    Path("shown.toml").write_text(text, encoding="utf-8")
+    (read_sweep if "[sweep]" in text else TrainConfig.read)("shown.toml")
 
 
 def run_command(line: str) -> int:

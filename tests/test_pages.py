@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import re
 import shlex
 import sys
@@ -13,44 +14,80 @@ import numpy as np
 import pytest
 
 from loopscale.fit.data.public import simulate_sweep
-from pages import NOTEBOOKS, PAGES, ROOT, cells, run_command, run_from, steps
+from pages import NOT_RUN, NOTEBOOKS, PAGES, ROOT, all_steps, cells, run_command, run_from, steps
+from sweeps import BASE, write_sweep
 
 sys.path.insert(0, str(ROOT / "docs"))
 import hooks
 
 SHOWING = [page for page in PAGES if steps(page)]
+LONG = ("docs/evaluate.md", "docs/sweeps.md")
+"""Pages that train and evaluate for minutes."""
+CONFIG = {
+    "model_type": "llama", "hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8, "vocab_size": 1000,
+    "num_key_value_heads": 8, "intermediate_size": 1024, "tie_word_embeddings": True,
+}  # fmt: skip
+GRID = "keep_models = true\n[grid]\nrecurrence = [1, 2]\ntokens = [512, 1024]"
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Path:
-    """A folder with the files that pages take as the reader's own: a sweep, and a plan."""
+    """A folder with the files that pages take as the reader's own: a sweep, a plan, and those in path/to."""
     monkeypatch.chdir(tmp_path)
     simulate_sweep(recurrences=(1, 2, 4, 8, 16), tokens=np.linspace(1e11, 5e11, 5).tolist()).to_csv("runs.csv")
     run_command("loopscale plan --flops 5e21 --memory 3GB --bits int4 --out plan.json")
+    write_sweep(tmp_path / "path" / "to", GRID, base=BASE.replace("context = 16", "context = 64"))
+    Path("path/to/config.json").write_text(json.dumps(CONFIG))
+    Path("path/to/run.toml").write_text('[model]\nwidth = 64\n[run]\nbatch = 64\ntokens = "10M"\n')
+    Path("valid.txt").write_text("It was a long way, and then it was not.\n" * 40)
+    Path("next.csv").write_text("model,experts,recurrence,tokens\nbase,1,1,2048\n")
     return tmp_path
+
+
+def make_checkpoint(target: Path) -> None:
+    """Write a small model that was not trained."""
+    from loopscale.architecture import at_width
+    from loopscale.model import LoopedMoEConfig, LoopedMoEForCausalLM
+    from loopscale.train.data.tokenizer import find_tokens
+
+    words = find_tokens("bytes", [])
+    small = at_width(256, layers=5, experts=2, vocabulary=words.vocabulary)
+    LoopedMoEForCausalLM(LoopedMoEConfig.from_architecture(small, recurrence=2)).save_pretrained(str(target))
+    words.tokenizer.save_pretrained(str(target))
 
 
 @pytest.fixture
 def checkpoint(folder) -> Path:
     """A model in FOLDER, and prompts."""
-    from loopscale.architecture import at_width
-    from loopscale.model import LoopedMoEConfig, LoopedMoEForCausalLM
-    from loopscale.train.data.tokenizer import find_tokens
-
     (folder / "prompts.txt").write_text("It was a long way.\nAnd then it was not.\n")
-    words = find_tokens("bytes", [])
-    small = at_width(256, layers=5, experts=2, vocabulary=words.vocabulary)
-    LoopedMoEForCausalLM(LoopedMoEConfig.from_architecture(small, recurrence=2)).save_pretrained("FOLDER")
-    words.tokenizer.save_pretrained("FOLDER")
+    make_checkpoint(folder / "FOLDER")
     return folder / "FOLDER"
 
 
-@pytest.mark.parametrize("page", SHOWING, ids=lambda page: str(page.relative_to(ROOT)))
+def with_marks(page: Path) -> object:
+    name = str(page.relative_to(ROOT))
+    return pytest.param(page, id=name, marks=pytest.mark.slow if name in LONG else ())
+
+
+@pytest.mark.parametrize("page", [with_marks(page) for page in SHOWING])
 def test_everything_a_page_shows_runs_as_written_from_the_wheel(page, folder, installed, request):
-    if any("FOLDER" in step.text for step in steps(page)):
+    text = " ".join(step.text for step in steps(page))
+    if "FOLDER" in text:
         request.getfixturevalue("checkpoint")
+    if "path/to/tiny" in text:
+        make_checkpoint(folder / "path" / "to" / "tiny")
+        assert run_command("loopscale sweep run path/to/sweep.toml --workers 1 --quiet") == 0
     done = run_from(installed, page, folder)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+
+
+def test_what_is_not_run_has_a_reason_that_still_applies():
+    everything = [step.text for page in PAGES for step in all_steps(page)]
+    for mark in NOT_RUN:
+        assert any(mark in text for text in everything), f"no page shows {mark!r} any more"
+    for page in SHOWING:
+        for step in steps(page):
+            assert step.kind != "command" or step.text.startswith("loopscale "), f"{page}: {step.text!r} is never run"
 
 
 def test_the_pages_show_commands_of_every_kind():

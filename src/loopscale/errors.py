@@ -90,7 +90,7 @@ def require(module: str, extra: str, what: str = "this") -> Any:
 
 
 def check_extra(extra: str, what: str) -> None:
-    """Refuse to go on unless the packages of ``extra`` are installed; imports none of them."""
+    """Refuse to continue unless the packages of ``extra`` are installed; imports none of them."""
     for package in EXTRAS[extra]:
         try:
             missing = find_spec(package) is None

@@ -224,7 +224,7 @@ def write_json(path: str | Path, data: object) -> None:
 
 
 def content_checksum(data: dict[str, Any]) -> str:
-    """Return the SHA-256 of an object's fields and values, whatever their order and layout in a file."""
+    """Return the SHA-256 of an object's fields and values; their order and layout in a file do not matter."""
     content = {key: value for key, value in data.items() if key != CHECKSUM}
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), default=str)
     return "sha256:" + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,12 +1,15 @@
 """The HTTP API answers as the command line does, and refuses in one sentence."""
 
 import json
+import shlex
+import subprocess
 
 import pytest
 
 from loopscale.app.schemas import Mapping, Outer
 from loopscale.cli import main
 from loopscale.laws import MAPPINGS, OUTER_LAWS, PUBLISHED
+from pages import ROOT, all_steps
 
 BUDGET = {"flops": "5e21", "memory": "3GB", "bits": "int4"}
 
@@ -125,3 +128,17 @@ def test_deeply_nested_json_is_refused(client):
 def test_paths_lead_nowhere(client):
     for path in ("/..%2f..%2fpyproject.toml", "/%2e%2e/server.py", "/api/../../server.py", "/static/../server.py"):
         assert client.send(path).status == 404
+
+
+def test_the_requests_that_the_page_shows_are_answered(address, sweep_csv, tmp_path):
+    (tmp_path / "runs.csv").write_bytes(sweep_csv)
+    shown = [step.text for step in all_steps(ROOT / "docs" / "app.md") if step.text.startswith("curl ")]
+    answers: list[dict[str, object]] = []
+    for line in shown:
+        here = line.replace("http://", "").replace("localhost:8642", address.removeprefix("http://").rstrip("/"))
+        job = str(answers[-1]["id"]) if "THE-ID" in here else ""
+        done = subprocess.run(shlex.split(here.replace("THE-ID", job)), cwd=tmp_path, capture_output=True, check=True)
+        answers.append(json.loads(done.stdout))
+    plan, started, job = answers
+    assert plan["plan"]["choice"]["label"] == "1.0B E=8 R=2"
+    assert started["id"] == job["id"]

@@ -1,4 +1,4 @@
-"""The hf and vllm backends agree on the local suite. Run by ``make test-vllm`` in an environment of its own.
+"""The hf and vllm backends agree on the local suite. Run by ``make test-vllm`` in a separate environment.
 
 It is a script and no test module: vLLM pins other versions than the rest of the tests.
 """

@@ -146,7 +146,7 @@ def test_flops_give_the_tokens_where_no_column_does():
 def test_rows_without_run_names_are_runs_of_their_own():
     read = Observations.from_frame(frame().drop(columns="run"))
     assert len(read.runs) == 3
-    assert any("every row is taken as a run of its own" in note for note in read.notes)
+    assert any("every row is taken as a separate run" in note for note in read.notes)
 
 
 def test_a_step_column_or_many_rows_of_one_model_make_checkpoints():

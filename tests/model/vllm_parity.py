@@ -1,4 +1,4 @@
-"""Greedy tokens from vLLM equal Hugging Face's at R = 1, 3, 5. Run by ``make test-vllm`` in an environment of its own.
+"""Greedy tokens from vLLM equal Hugging Face's at R = 1, 3, 5. Run by ``make test-vllm`` in a separate environment.
 
 It is a script and no test module: vLLM pins other versions than the rest of the tests.
 """

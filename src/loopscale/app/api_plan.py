@@ -148,7 +148,7 @@ def make_plan(request: PlanRequest, law: ScalingLaw, limits: Limits) -> Plan:
 
 
 def _given(request: PlanRequest, law: ScalingLaw, limits: Limits) -> tuple[Plan, PlanRequest, str]:
-    """Return the plan of one given design, whatever limits rule it out, and its verdict among all designs."""
+    """Return the plan of one given design, even if a limit rules it out, and its verdict among all designs."""
     rung, experts, recurrence = request.given_design()
     budget = request.budget()
     lifted = type(budget)(**{**budget.to_dict(), "memory": None, "inference_flops": None})

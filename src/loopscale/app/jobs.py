@@ -112,7 +112,7 @@ class Job:
     running: asyncio.Task[None] | None = field(default=None, repr=False)
     client: str = ""
     asked_at: float = field(default_factory=time.monotonic)
-    """When a client last asked for it; nobody waits for a job that is not asked for."""
+    """When a client last asked for its state; a job without a client is stopped."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return what clients see."""
@@ -162,11 +162,11 @@ class Jobs:
         return self._jobs[identity]
 
     def _stop_abandoned(self) -> None:
-        """Stop jobs that no client has asked for in a while; their clients are gone."""
+        """Stop jobs that no client has asked for in a while: the page was closed."""
         oldest = time.monotonic() - self._limits.abandoned_seconds
         for job in self._jobs.values():
             if job.state in OPEN and job.asked_at < oldest:
-                job.end("cancelled", "stopped, because nobody asked for it")
+                job.end("cancelled", "stopped: no client asked for its result")
                 if job.running is not None:
                     job.running.cancel()
 

@@ -65,7 +65,7 @@ def page_sentences(planned: Plan, sentences: Mapping[str, str]) -> dict[str, str
 
 
 def page_trust(planned: Plan) -> dict[str, Any]:
-    """Return the trust banner: its level, that level in words, and the reasons."""
+    """Return the trust banner: its level, a description of it, and the reasons."""
     trust = planned.trust
     if trust is None:
         return {"level": "unknown", "title": "Unknown: the law states no range that it was fitted on", "reasons": []}

@@ -60,7 +60,7 @@ class BudgetFields(Record):
     context: Whole | None = Field(None, description="Context length whose KV cache counts as memory.")
     batch: Whole = 1
     kv_bits: Bits = 16.0
-    kept_passes: Whole | None = Field(None, description="Passes that keep a KV cache of their own.")
+    kept_passes: Whole | None = Field(None, description="Passes that keep their own KV cache.")
     inference_flops: Count | None = Field(None, description="Max inference FLOPs per token.")
     serve_tokens: Count | None = Field(None, description="Lifetime inference tokens, charged to the compute budget.")
 
@@ -304,7 +304,7 @@ class PlanReply(BaseModel):
 
     plan: PlanDocument
     sentences: dict[str, str] = Field(description="The plan in sentences, by subject.")
-    trust: dict[str, Any] = Field(description="The level of trust, that level in words, and the reasons.")
+    trust: dict[str, Any] = Field(description="The level of trust, a description of it, and the reasons.")
     limits: list[dict[str, Any]] = Field(description="What binds, and what twice as much would buy.")
     memory: dict[str, float | None] = Field(description="Bytes of weights, embeddings and KV cache, and the limit.")
     copied: dict[str, str] = Field(alias="copy", description="The plan as a command, as Python, as a training file.")

@@ -404,7 +404,7 @@ class Architecture:
     ) -> Size:
         """Return the memory of the KV cache at ``recurrence`` (None: the model's own).
 
-        Each pass through a looped layer has keys and values of its own; ``kept_passes`` keeps at most that
+        Each pass through a looped layer has its own keys and values; ``kept_passes`` keeps at most that
         many of them (1: all passes share one slot). A windowed layer keeps its window (transformers: one
         position less between steps); latent attention keeps its compressed state.
         """

@@ -185,7 +185,7 @@ class Space:
     kind: str = "models"
     """What the sizes are: ladder, widths, continuous, sizes (bare parameter counts) or models."""
     free: frozenset[str] = frozenset()
-    """Axes (size, experts, recurrence) that nobody set; a search may extend the sizes if they are among them."""
+    """Axes (size, experts, recurrence) that were not set; a search may extend the sizes if they are among them."""
     active_experts: int = 2
 
     @classmethod
@@ -282,7 +282,7 @@ def ladder_space(
 ) -> Space:
     """Return the paper's design space, or a part of it: 5 rungs x 6 expert counts x 10 recurrences by default.
 
-    ``free`` names the axes that nobody set: a plan may extend the sizes if they are among them.
+    ``free`` names the axes that were not set: a plan may extend the sizes if they are among them.
     """
     rows = _rising("experts", experts)
     check_size(len(rungs) * len(rows) * len(recurrences))

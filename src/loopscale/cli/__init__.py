@@ -288,7 +288,7 @@ class ClosedPipe(Exception):  # noqa: N818 - not an error
 
 
 class Verbs(click.Group):
-    """A group whose commands live in modules of their own, imported on first use."""
+    """A group whose commands live in separate modules, imported on first use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(VERBS)

@@ -185,7 +185,7 @@ def verify_command(ctx: click.Context, path: str, as_json: bool) -> None:
 @click.option("--kv-bits", type=BITS, default="16", show_default=True, help="Bits per number in the KV cache.")
 @click.option("--context", type=WHOLE, default=2048, show_default=True, help="Context for attention and KV cache.")
 @click.option("--batch", type=WHOLE, default=1, show_default=True, help="Sequences in the KV cache.")
-@click.option("--kept-passes", type=WHOLE, help="Passes that keep a KV cache of their own.  [default: all]")
+@click.option("--kept-passes", type=WHOLE, help="Passes that keep their own KV cache.  [default: all]")
 @click.option("--per-loop-supervision", is_flag=True, help="Count training with a loss after every pass.")
 @output_options
 def count_command(

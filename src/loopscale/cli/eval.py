@@ -131,7 +131,7 @@ class Work:
     """The plain one first, then one for each threshold of early exit."""
     store: Store
     trust_code: bool
-    """Whether tasks may run Python of their own."""
+    """Whether tasks may run their own Python code."""
 
 
 def _thresholds(ctx: click.Context, param: click.Parameter, value: str) -> tuple[float, ...]:
@@ -333,7 +333,7 @@ def _task_loader(benchmarks: tuple[Benchmark, ...], trust_code: bool) -> Any:
 
 
 def _stored(work: Work, benchmarks: tuple[Benchmark, ...]) -> list[Result]:
-    """Return what the store holds for these tasks, measured as asked, by whatever backend and in whatever precision."""
+    """Return what the store holds for these tasks, with these settings, from any backend and precision."""
     free = ("backend", "dtype", "exit")
     expected = {each.task: work.settings[0].of(each) for each in benchmarks}
     if work.text is not None:

@@ -209,7 +209,7 @@ def _table(path: str | None, kind: Kind, stand_in: Callable[[], Table] | None = 
 
 
 def _metrics(paths: tuple[str, ...]) -> Table | None:
-    """Read training metrics, each file a run of its own."""
+    """Read training metrics, each file a separate run."""
     from loopscale.figures.results import METRICS, read_table
     from loopscale.figures.style import stacked
 

@@ -114,7 +114,7 @@ def routing_command(
     as_json: bool,
     as_csv: bool,
 ) -> None:
-    """Measure expert-path diversity Psi: how many experts a token meets over R passes, for each active one.
+    """Measure expert-path diversity Psi: how many experts a token visits over R passes, for each active one.
 
     \b
     loopscale routing runs/tiny --data prompts.txt

@@ -181,7 +181,7 @@ def _facts(prediction: Prediction, outside: set[str]) -> list[tuple[str, str]]:
 @click.option("--context", type=CONTEXT, help="Include the KV cache of a context of this length, like 32k.")
 @click.option("--batch", type=WHOLE, default=1, show_default=True, help="Sequences in the KV cache.")
 @click.option("--kv-bits", type=BITS, default="16", show_default=True, help="Bits per number in the KV cache.")
-@click.option("--kept-passes", type=WHOLE, help="Passes that keep a KV cache of their own.  [default: all]")
+@click.option("--kept-passes", type=WHOLE, help="Passes that keep their own KV cache.  [default: all]")
 @click.option("--kv-window", type=WHOLE, help="Positions that the other passes keep, with --kept-passes.")
 @click.option("--inference-flops", type=COUNT, help="Max inference FLOPs per token (2 N_unroll).")
 @click.option("--serve-tokens", type=COUNT, help="Lifetime inference tokens, charged to the compute budget.")

@@ -104,7 +104,7 @@ def _totals(rows: list[dict[str, Any]], workers: int, device: Device | None) -> 
 
     yield (
         f"in all {format_count(added('flops'))} FLOPs as the paper counts ({format_count(added('flops_alone'))} if "
-        f"every point were a run of its own), {format_count(added('real_flops'))} real; "
+        f"every point were a separate run), {format_count(added('real_flops'))} real; "
         f"{format_bytes(added('disk'))} of disk"
     )
     longest = max(row["seconds"] for row in rows)

@@ -52,7 +52,7 @@ def vllm_engine(
         import vllm as engine
         import vllm.platforms
     except ImportError:
-        raise InputError("vLLM is not installed here; it wants an environment of its own (docs/evaluate.md)") from None
+        raise InputError("vLLM is not installed here; it needs a separate environment (docs/evaluate.md)") from None
     from loopscale.model import LoopedMoEConfig
     from loopscale.model.loading import check_finite_files
     from loopscale.model.vllm import register
@@ -180,7 +180,7 @@ class LoopedLM(HFLM):  # type: ignore[misc]
         return sequences
 
     def _kept(self, tokens: Sequence[int], stop: list[str]) -> int:
-        """Return how many new tokens a row needed: a batch goes on until its last row has met a stop."""
+        """Return how many new tokens a row needed: a batch continues until its last row has reached a stop."""
         for count in range(1, len(tokens) + 1):
             text = self.tok_decode(tokens[:count], skip_special_tokens=False)
             if any(word in text for word in stop):

@@ -233,7 +233,7 @@ class Row:
 def make_rows(suite: Suite, models: Sequence[Model], results: Sequence[Result], baseline: str | None) -> list[Row]:
     """Return a row for each model and recurrence, and for each early exit, in the order of the models.
 
-    Results of several backends or precisions have rows of their own.
+    Results of several backends or precisions have separate rows.
     """
     models = _distinct(models)
     known = {model.checkpoint: model for model in models}

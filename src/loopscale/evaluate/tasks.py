@@ -1,4 +1,4 @@
-"""lm-eval's tasks: which there are, what they measure, and their data, with one sentence for whatever is wrong."""
+"""lm-eval's tasks: which there are, what they measure, and their data; each problem is one sentence."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def folder_tasks(folder: Path, trust_code: bool = False) -> list[str]:
 
 
 def check_task_code(folder: Path, trusted: bool) -> None:
-    """Refuse a folder of tasks that would run Python of its own, unless the user trusts it.
+    """Refuse a folder of tasks that would run its own Python code, unless the user trusts it.
 
     Code can come from ``!function``, from a metric that lm-eval does not have (the ``evaluate`` package then loads one
     from the hub or a folder), and from a YAML file that is included from elsewhere.

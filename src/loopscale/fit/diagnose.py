@@ -98,7 +98,7 @@ def _flat(problem: Problem, u: FloatArray, delta: float) -> Iterator[str]:
     spread, directions, names = open_directions(problem, u, delta)
     for error, direction in zip(spread, directions, strict=True):
         moving = [name for name, part in zip(names, np.abs(direction), strict=True) if part > 0.3]
-        # E_max alone is a limit far beyond the data; the rest of the law does not hang on it.
+        # E_max alone is a limit far beyond the data; the rest of the law does not depend on it.
         if error > FLAT and moving != ["E_max"]:
             how = "they can move together" if len(moving) > 1 else "it can move"
             yield f"the data do not determine {' and '.join(moving)}: {how} across the whole range at no cost"
@@ -136,7 +136,7 @@ def robust_deviation(residuals: FloatArray) -> float:
 def robust_scale(residuals: FloatArray, free: int) -> float:
     """Return a robust standard deviation of the noise, with the degrees of freedom of the fit taken off.
 
-    A fit by absolute values passes through about as many rows as it has coefficients; those say nothing of the noise.
+    A fit by absolute values passes through about as many rows as it has coefficients; those do not show the noise.
     """
     left = np.sort(np.abs(residuals))[min(free, len(residuals) - 1) :]
     return 1.4826 * float(np.median(left))

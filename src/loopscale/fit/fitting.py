@@ -533,7 +533,7 @@ def _resampled_spans(fit: Fit) -> dict[str, str]:
 
 
 def _error_spans(fit: Fit) -> dict[str, str]:
-    """Return standard errors in each coefficient's own unit, whatever it was searched in."""
+    """Return standard errors in the unit of each coefficient, also where it was searched on a log scale."""
     problem, errors = fit.problem, fit_covariance(fit).errors
     spans = dict.fromkeys(fit.law.names, "on a bound")
     for name, logarithmic in zip(problem.free_names, problem.logarithmic, strict=True):

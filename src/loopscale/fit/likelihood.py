@@ -127,7 +127,7 @@ def _scale(
     names: tuple[str, ...], inverse: FloatArray, robust: FloatArray, coefficient: str, width: float
 ) -> tuple[float, float]:
     """Return what turns twice the rise of the objective into a chi-squared, and a third of a standard error."""
-    if coefficient not in names:  # on a bound: no curvature of its own, so the typical ratio serves
+    if coefficient not in names:  # on a bound: no curvature, so the typical ratio serves
         ratios = np.diag(inverse) / np.maximum(np.diag(robust), 1e-300)
         return float(np.median(ratios)) if len(ratios) else 1.0, width / 100
     k = names.index(coefficient)

@@ -153,7 +153,7 @@ class Problem:
         return replace(self, weight=weight)
 
     def part(self, group: slice) -> Problem:
-        """Return the problem for some of the descents, where each has weights of its own."""
+        """Return the problem for some of the descents, where each has its own weights."""
         return self if self.weight is None or self.weight.ndim == 1 else self.weighted(self.weight[group])
 
     def with_fixed(self, held: BoolArray, u: FloatArray) -> Problem:

@@ -2,7 +2,7 @@
 
 Many descents run side by side, so that small data sets do not pay for Python at each of their steps. Steps solve the
 damped quadratic model within the box and are cut to a part of the box that grows and shrinks with success. The cut
-matters most: full Gauss-Newton steps from a random start run into corners where a term is dead, and never come back.
+matters most: full Gauss-Newton steps from a random start run into corners where a term vanishes, and stay there.
 
 Array names end in their axes: S descents side by side, P free coefficients, R rows.
 """
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 FIRST_REACH, MOST_REACH = 0.1, 0.2
 """Longest step, as a part of the box's width along any coefficient: at the start, and at most."""
 OUTER_CURVATURE = 0.02
-"""Rows beyond delta have no curvature of their own; this part of their majoriser's keeps the model convex."""
+"""Rows beyond delta have no curvature; this part of their majoriser's keeps the model convex."""
 PATIENCE = 8
 """A descent optima after so many trials without a gain above the tolerance; a small gain counts for several."""
 SMALL_GAIN = 4
@@ -413,7 +413,7 @@ def _stage(problem: Problem, x: FloatArray, delta: float) -> FloatArray:
     def objective(values: FloatArray) -> float:
         return float(huber(problem.residuals(values), delta)) / unit
 
-    # Where it does not converge or meets something that is not a number, the second step goes on from the start.
+    # Where it does not converge or a value is not a number, the second step continues from the start.
     with suppress(RuntimeError, ValueError):
         x = curve_fit(predicted, problem.log_loss, loss, p0=x, bounds=box)[0]
     unit = float(huber(problem.residuals(x), delta)) or 1.0

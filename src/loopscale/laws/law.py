@@ -259,7 +259,7 @@ class Trust:
 
     @property
     def axes(self) -> str:
-        """The axes that lie outside, in words: "tokens 1.2x beyond, size inside"."""
+        """The axes that lie outside, as text: "tokens 1.2x beyond, size inside"."""
         outside = [f"{axis} {times(factor)} beyond" for axis, factor in self.factors.items() if factor > 1]
         return ", ".join(outside) or "inside the fitted range"
 
@@ -418,7 +418,7 @@ class ScalingLaw:
         return loss * np.exp(-half), loss * np.exp(half)
 
     def resampled_laws(self) -> Iterator[ScalingLaw]:
-        """Yield each resampled law as a law of its own."""
+        """Yield each resampled law as a separate law."""
         for row in [] if self.resamples is None else self.resamples.tolist():
             yield replace(self, coefficients=dict(zip(self.names, row, strict=True)), resamples=None)
 

@@ -33,7 +33,7 @@ def _routed(router: str, name: str, a: float, b: float, c: float, d: float, star
         counts=Counting.WITH_EMBEDDINGS,
         name=name,
         source=f"Clark et al. 2022, Unified Scaling Laws for Routed Language Models, {router}",
-        note="Every run saw 131B tokens, so the law has no token term. N is the dense model's whole count; "
+        note="Every run used 131B tokens, so the law has no token term. N is the dense model's whole count; "
         "every second layer is routed.",
         rmse=None,
         fitted_range=FittedRange(size=(1.65e7, 1.31e9), tokens=(1.31e11, 1.32e11), experts=(1, 512), recurrence=(1, 1)),

@@ -1,7 +1,7 @@
 """The configuration of a looped MoE, in Hugging Face form.
 
 This file and those it imports are copied into every checkpoint, so that ``trust_remote_code`` loads one where loopscale
-is not installed: they import nothing of loopscale that they cannot do without.
+is not installed: they import from loopscale only what they need.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class LoopedMoEConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
     """One balancing bias for each "layer", its counts added up over the passes, or one for each "pass" of it."""
 
     bias_passes: int | None = None
-    """Passes with a bias of their own, when ``balance`` is "pass"; the recurrence at first."""
+    """Passes with their own bias, when ``balance`` is "pass"; the recurrence at first."""
 
     # The recipe of the loop. Every default is the plain loop, which adds no weight and no operation.
     residual_scale: str = "none"
@@ -113,7 +113,7 @@ class LoopedMoEConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
     loop_loss_weights: list[float] | None = None
     """Weight of each pass in the training loss, which reads the model out after every pass; None: the last only."""
     kept_passes: int | None = None
-    """Passes that keep keys and values of their own, as a ring (1: all passes share one slot); None for all."""
+    """Passes that keep their own keys and values, as a ring (1: all passes share one slot); None for all."""
 
     max_position_embeddings: int = 2048
     rms_norm_eps: float = 1e-6
@@ -178,7 +178,7 @@ class LoopedMoEConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
         return self.prelude_layers + self.kept(recurrence) * self.loop_layers + self.coda_layers
 
     def kept(self, recurrence: int) -> int:
-        """Return how many passes have slots of their own."""
+        """Return how many passes have their own slots."""
         return recurrence if self.kept_passes is None else min(recurrence, self.kept_passes)
 
     @property
@@ -288,7 +288,7 @@ def _check_same(config: LoopedMoEConfig, architecture: Any) -> None:
 
 
 def _refuse_near_misses(kwargs: dict[str, Any], config: type[LoopedMoEConfig]) -> None:
-    """Refuse a misspelt field; other unknown ones are kept, as Hugging Face's tools add some of their own."""
+    """Refuse a misspelt field; other unknown ones are kept, as Hugging Face's tools add some."""
     own = [name for name in config.__annotations__ if name not in PreTrainedConfig.__annotations__]
     for key in kwargs:
         close = get_close_matches(key, own, n=1, cutoff=0.85)

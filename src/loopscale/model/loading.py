@@ -72,7 +72,7 @@ def check_finite_files(folder: Path) -> int:
             count += check_finite(tensors(file), file)
         except InputError:
             raise
-        except Exception as error:  # safetensors has errors of its own for every kind of damage
+        except Exception as error:  # safetensors has its own errors for every kind of damage
             raise InputError(f"{file}: not readable as safetensors: {error}") from None
     return count
 
@@ -131,7 +131,7 @@ def batches(tokenizer: Any, prompts: list[str], size: int, context: int) -> Iter
 
 
 def _check_config(config: dict[str, Any], where: Path) -> None:
-    """Refuse a config that asks for code of others: kernels by name from the hub, or a quantisation package."""
+    """Refuse a config that asks for third-party code: kernels by name from the hub, or a quantisation package."""
     for key in ("attn_implementation", "_attn_implementation", "_attn_implementation_internal"):
         if config.get(key) not in ATTENTION:
             names = ", ".join(name for name in ATTENTION if name)

@@ -1,7 +1,7 @@
 """The vLLM plugin: lets an engine serve a looped MoE through its Transformers backend.
 
 vLLM calls :func:`register` by the entry point ``vllm.general_plugins`` in each of its processes. The recurrence is the
-engine's: ``hf_overrides={"recurrence": 3}``. Engines run eagerly, whatever they are told: vLLM 0.32 compiles a looped
+engine's: ``hf_overrides={"recurrence": 3}``. Engines always run eagerly: vLLM 0.32 compiles a looped
 MoE wrongly and says nothing, as the second call of a layer reuses the expert ids of the first.
 """
 

@@ -140,7 +140,7 @@ def read_candidates(path: str | Path) -> RunCandidates:
 
 
 _LIMITS = ("serving", "memory", "inference", "compute")
-"""What rules a design out for good: no run makes it affordable. A pass or more experts may yet turn out to pay."""
+"""Limits that no new run can lift. A pass or more experts that do not pay under this law may pay under the next."""
 
 
 class Goal(Enum):

@@ -34,7 +34,7 @@ LAWS = 8
 """Resampled laws that the choice is averaged over: one estimate alone misplaces runs when it is poor."""
 SCHEMA = 1
 MOST_RUNS = 200
-"""Runs after which the choice ends, whatever is left of the budget."""
+"""Runs after which the choice ends, even if some of the budget is left."""
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ DEVICES: Mapping[str, Device] = MappingProxyType(
 )
 PEAK_FLOPS: Mapping[str, float] = MappingProxyType({name: device.flops for name, device in DEVICES.items()})
 UTILISATION = 0.4
-"""Share of the peak that training reaches when nobody says; well-tuned dense training reaches 0.4 to 0.5."""
+"""Default share of the peak that training reaches; well-tuned dense training reaches 0.4 to 0.5."""
 
 PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {

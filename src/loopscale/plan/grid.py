@@ -27,7 +27,7 @@ class Rule(Enum):
     PAPER = "paper"
     """Lowest loss among those whose last pass and last expert step each gain at least eps."""
     LOSS = "loss"
-    """Lowest loss, whatever the last step gains."""
+    """Lowest loss, however little the last step gains."""
 
 
 def rule_of(rule: Rule | str) -> Rule:
@@ -61,9 +61,9 @@ class Budget:
     batch: int = 1
     kv_bits: float = 16
     kept_passes: int | None = None
-    """Passes that keep keys and values of their own; None keeps all."""
+    """Passes that keep their own keys and values; None keeps all."""
     kv_window: int | None = None
-    """Positions that the passes after ``kept_passes`` keep; None keeps nothing of them."""
+    """Positions that the passes after ``kept_passes`` keep; None keeps none."""
     inference_flops: float | None = None
     """The most FLOPs a generated token may cost."""
     unique_tokens: float | None = None
@@ -118,7 +118,7 @@ def resolve_eps(law: ScalingLaw, eps: float | None, rule: Rule) -> float:
 
 
 SLACK = 1 + 1e-12
-"""Relative tolerance at a limit: a design that needs exactly the limit fits, whatever its rounding."""
+"""Relative tolerance at a limit: a design that needs exactly the limit fits despite rounding."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -53,7 +53,7 @@ class Candidate:
     ruled_out_by: str | None
     """What excludes it: serving, memory, inference, compute, pass or experts; None where nothing does."""
     verdict: str
-    """The same in words; ``chosen`` for the choice."""
+    """The same as a sentence; ``chosen`` for the choice."""
     label: str = ""
     """The design in a few characters, like ``1.0B E=8 R=2``."""
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
@@ -571,7 +571,7 @@ def law_of(law: Any) -> ScalingLaw:
 
 
 def default_space(law: ScalingLaw) -> Space:
-    """Return where a search starts when nobody says: the paper's ladder, or bare sizes for a law of size and tokens."""
+    """Return the default search space: the paper's ladder, or bare sizes for a law of size and tokens."""
     if not law.outer.uses_experts and not law.mapping.loops:
         return size_space()
     return ladder_space(tuple(RUNGS), RUNG_EXPERTS, RUNG_RECURRENCES, free=("size", "experts", "recurrence"))

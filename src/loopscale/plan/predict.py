@@ -130,7 +130,7 @@ def _subject(
         size = count_of(N, "predict: N")
         if recurrence not in (None, 1) or experts != 1:
             raise InputError(
-                "predict: a size N alone says nothing of experts and loops; give a rung or an architecture"
+                "predict: a size N alone does not tell experts and loop layers; give a rung or an architecture"
             )
         return _Subject(format_count(size), 1, 1, size, 0.0, size, 0.0, size)
     found = rung(model, experts) if isinstance(model, str) else model

@@ -117,7 +117,7 @@ class Cost:
     run: Run
     model: LoopedMoEConfig
     alone: float
-    """The paper's FLOPs if every point were a run of its own, 6 N_unroll D each."""
+    """The paper's FLOPs if every point were a separate run, 6 N_unroll D each."""
     shared: float
     """The paper's FLOPs with the trunk trained once."""
     real: float

@@ -103,7 +103,7 @@ def _replace_config(store: Store, sweep: Sweep, run: Run, before: RunState | Non
 
 
 def _difference(stored: dict[str, Any], current: dict[str, Any]) -> str | None:
-    """Return the first setting in which two runs differ, in words."""
+    """Return a phrase about the first setting in which two runs differ."""
     for section, values in current.items():
         before = stored.get(section)
         if section == "parallel" or not isinstance(values, dict) or not isinstance(before, dict):
@@ -271,4 +271,4 @@ def table(sweep: Sweep, store: Store, *, best: bool = False) -> Table:
 
 
 _SHOWN = {"optimizer.learning_rate"}
-"""Fields that have a column of their own already."""
+"""Fields that already have a column."""

@@ -402,7 +402,7 @@ def _defaults(base: dict[str, Any], sizes: dict[str, dict[str, Any]]) -> dict[st
 
 
 def _resources(data: dict[str, Any], where: str) -> dict[str, Resources]:
-    """Return what the runs of each size need; the key "" is for every size without a table of its own."""
+    """Return what the runs of each size need; the key "" is for every size without its own table."""
     tables = {name: value for name, value in data.items() if isinstance(value, dict)}
     common = {name: value for name, value in data.items() if name not in tables}
     needs = {"": parse(ResourcesRecord, common, f"{where}: [resources]")}

@@ -1,4 +1,4 @@
-"""A worker: claims runs one after another until none is left, on whatever backend it was started."""
+"""A worker: claims runs one after another until none is left, on any backend."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def _train_run(claim: Claim, job: Job, going: Callable[[], bool], crew_size: int
 
 
 def _store_failure(store: Store, claim: Claim, error: Exception, crew_size: int) -> None:
-    """Store what went wrong with a run; a full disk is every run's problem, and a lost process is nobody's fault."""
+    """Store why a run stopped: a full disk stops every run, and a lost process counts as a crash, not as a failure."""
     if isinstance(error, StorageError) or _is_disk_error(error):
         with suppress(StorageError):
             store.release(claim)
@@ -321,7 +321,7 @@ def train_rank(claim: Claim, job: Job, parent: int) -> None:
 
 
 def _die_with(parent: int) -> None:
-    """End this process when its parent ends: nothing may write to a run's folder after its worker is gone."""
+    """End this process when its parent ends: nothing may write to a run's folder after its worker has ended."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
@@ -330,7 +330,7 @@ def _die_with(parent: int) -> None:
 
 
 class _Heartbeat:
-    """A thread that counts heartbeats in the store, however long a step takes, and hears requests to stop."""
+    """A thread that counts heartbeats in the store, however long a step takes, and reads requests to stop."""
 
     def __init__(self, claim: Claim, job: Job) -> None:
         self._stop = self._lost = False

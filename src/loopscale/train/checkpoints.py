@@ -94,7 +94,7 @@ class Checkpoints:
             self._write(manifest, tensors, protect)
             return self.path(manifest.step)
         if _distributed() and self._group is None:
-            # The training step communicates at the same time: the writer needs a group of its own.
+            # The training step communicates at the same time: the writer needs its own group.
             self._group = dist.new_group(backend="gloo")
         copies = {name: _copy_to_host(tensor) for name, tensor in tensors.items()}
         self._writing = Thread(target=self._write_or_note, args=(manifest, copies, protect))

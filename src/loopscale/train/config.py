@@ -138,7 +138,7 @@ class DataSection(Record):
 
     mix: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
     """Weights of a mixture by the name of the source: ``[data.mix] web = 0.6, code = 0.4``. Of every 1,000 sequences
-    each source has its share, whatever its size; a small one is repeated."""
+    each source has its share at any size; a small one is repeated."""
     sources: dict[str, SourceSection] = Field(default_factory=dict)
     """The sources of the mixture: ``[data.sources.web] files = ["web/"]``, with the fields of a single source."""
     files: tuple[str, ...] = ()

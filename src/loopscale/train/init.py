@@ -39,7 +39,7 @@ def materialise(model: LoopedMoEForCausalLM, device: torch.device) -> LoopedMoEF
 
 @torch.no_grad()
 def initialise(model: LoopedMoEForCausalLM, seed: int, residual_init: str) -> LoopedMoEForCausalLM:
-    """Draw all weights; models of equal shape get the same draws from a seed, whatever their recurrence."""
+    """Draw all weights; models of equal shape get the same draws from a seed at every recurrence."""
     config = model.config
     passes = config.recurrence if residual_init == "unrolled" else 1
     depth = config.prelude_layers + passes * config.loop_layers + config.coda_layers

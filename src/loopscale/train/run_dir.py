@@ -43,7 +43,7 @@ class RunFile(File):
 
 
 class SummaryFile(File):
-    """summary.json: what a finished run measured; a sweep adds facts of its own."""
+    """summary.json: what a finished run measured; a sweep adds further facts."""
 
     KIND, VERSION = SUMMARY, SCHEMA
     model_config = ConfigDict(extra="allow")

@@ -262,7 +262,7 @@ def find_columns(names: Iterable[str], chosen: Mapping[str, str], source: str) -
             plain.pop(column.name)
     if "active" in found and "experts" in found and "total" not in found:
         for name in (name for name, normal in plain.items() if normal in ("n", "params", "parameters")):
-            found["total"] = Column(name, None)  # active parameters have a column of their own, so this counts all
+            found["total"] = Column(name, None)  # active parameters have their own column, so this counts all
     return found
 
 
@@ -507,7 +507,7 @@ class _Reader:
             )
             return np.array([f"run {k + 1}" for k in model])
         if len(rows_each) < len(model):
-            self.notes.append("no run column: every row is taken as a run of its own")
+            self.notes.append("no run column: every row is taken as a separate run")
         return np.array([f"run {k + 1}" for k in range(len(model))])
 
     def finished(self) -> BoolArray | None:

@@ -1,4 +1,4 @@
-"""Workers as processes of this machine, each with GPUs or CPU cores of its own.
+"""Workers as processes of this machine, each with its own GPUs or CPU cores.
 
 On CPUs a process has one thread. For small models that beats one process with several threads, which wait for each
 other more than they compute.

@@ -74,7 +74,7 @@ class Batch:
     labels: NDArray[np.int64]
     """(B, T), aligned with ``ids`` as Hugging Face has it: the model shifts them. -100 is no target."""
     starts: NDArray[np.bool_]
-    """(B, T): where a document begins, or a window goes on with one."""
+    """(B, T): where a document begins, or a window continues one."""
 
     @property
     def targets(self) -> int:

@@ -122,7 +122,7 @@ def train_bpe(texts: Iterable[str], vocabulary: int) -> Any:
 
 
 def load_fast(name: str) -> Any:
-    """Return a Hugging Face tokenizer from a folder, a ``tokenizer.json`` or the hub; code of others is never run."""
+    """Return a Hugging Face tokenizer from a folder, a ``tokenizer.json`` or the hub; third-party code is never run."""
     from transformers import PreTrainedTokenizerFast
 
     try:

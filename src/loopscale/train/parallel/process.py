@@ -34,7 +34,7 @@ REPLICAS, DATA, EXPERTS = "replicas", "data", "experts"
 
 @dataclass(frozen=True)
 class Process:
-    """One process that trains by itself."""
+    """A single process that trains alone."""
 
     device: torch.device
     rank: int = 0
@@ -206,8 +206,8 @@ def join(config: TrainConfig, device: torch.device, dtype: torch.dtype) -> Paral
 def rendezvous_store(rank: int, ranks: int) -> Store:
     """Return a key-value store that only the ranks of this start share.
 
-    When torchrun restarts processes, it gives them the store of those that died. Their addresses are still in it, and a
-    fast process would connect to a dead one. So rank 0 chooses a key prefix that was never used before.
+    When torchrun restarts processes, it gives them the store of those that ended. Their addresses are still in it, and a
+    fast process would connect to one that no longer runs. So rank 0 chooses a key prefix that was never used before.
     """
     if not launched():
         return HashStore()
@@ -223,7 +223,7 @@ def rendezvous_store(rank: int, ranks: int) -> Store:
 
 
 def _announce(store: Store, prefix: str, waiting: set[int]) -> None:
-    """Send every rank the prefix until it has confirmed; answering a request of a dead process does no harm."""
+    """Send every rank the prefix until it has confirmed; answering a request of a process that has ended does no harm."""
     end = time.monotonic() + JOIN_TIMEOUT
     while waiting:
         for rank in sorted(waiting):
@@ -276,7 +276,7 @@ def _own_gpu() -> torch.device:
     local_rank, available = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
     if local_rank >= available:
         raise InputError(
-            f"process {local_rank} of this machine has no GPU of its own: there are {available}; start no more than "
+            f"process {local_rank} of this machine has no GPU: there are {available}; start no more than "
             "that (torchrun --nproc-per-node)"
         )
     torch.cuda.set_device(local_rank)

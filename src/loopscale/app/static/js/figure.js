@@ -1,4 +1,4 @@
-// A chart in its card: drawn to the card's width, described in words, and downloadable.
+// A chart in its card: drawn to the card's width, described as text, and downloadable.
 import { drawChart, newTheme, palette } from "./chart.js";
 import { $, button, make } from "./dom.js";
 import { download } from "./download.js";
