@@ -143,7 +143,7 @@ class Supervisor:
         return self._end is not None and time.monotonic() >= self._end
 
     def _reap(self, worker: Worker) -> None:
-        """Stop the sweep when a worker reported a problem that stops all of them, or when too many crashed without progress."""
+        """Stop the sweep when a worker reported a problem of all workers, or when too many crashed without progress."""
         problem = worker.problem()
         if problem is not None:
             raise StorageError(problem)

@@ -37,7 +37,7 @@ class SharedExperts(nn.Module):
         self.down_proj = _own(whole.down_proj, mesh)
 
     def forward(self, x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, token_mask_T: Tensor | None = None) -> Tensor:
-        """Return each token's weighted sum over its experts; what drop-and-pad keeps depends on the tokens of this process."""
+        """Return each token's weighted sum over its experts; drop-and-pad looks at this process only."""
         matrices = self._local(self.gate_up_proj), self._local(self.down_proj)
         if self.training and self.config.dispatch == "drop-and-pad":
             return self._drop_and_pad(x_TD, ids_TK, weights_TK, *matrices, token_mask_T)

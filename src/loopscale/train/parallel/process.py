@@ -206,8 +206,8 @@ def join(config: TrainConfig, device: torch.device, dtype: torch.dtype) -> Paral
 def rendezvous_store(rank: int, ranks: int) -> Store:
     """Return a key-value store that only the ranks of this start share.
 
-    When torchrun restarts processes, it gives them the store of those that ended. Their addresses are still in it, and a
-    fast process would connect to one that no longer runs. So rank 0 chooses a key prefix that was never used before.
+    When torchrun restarts processes, it gives them the store of those that ended. Their addresses are still in it, and
+    a fast process would connect to one that no longer runs. So rank 0 chooses a key prefix that was never used before.
     """
     if not launched():
         return HashStore()
@@ -223,7 +223,7 @@ def rendezvous_store(rank: int, ranks: int) -> Store:
 
 
 def _announce(store: Store, prefix: str, waiting: set[int]) -> None:
-    """Send every rank the prefix until it has confirmed; answering a request of a process that has ended does no harm."""
+    """Send every rank the prefix until it has confirmed; answering a process that has ended does no harm."""
     end = time.monotonic() + JOIN_TIMEOUT
     while waiting:
         for rank in sorted(waiting):
