@@ -110,7 +110,7 @@ def _load(path: Path) -> Any:
 
 
 def _refuse_nonfinite(value: Any, path: Path) -> None:
-    """Refuse NaN and infinities, which strict JSON does not have and Python reads all the same."""
+    """Refuse NaN and infinities, which strict JSON does not allow but Python reads."""
     if isinstance(value, dict | list):
         for item in value.values() if isinstance(value, dict) else value:
             _refuse_nonfinite(item, path)

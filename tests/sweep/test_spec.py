@@ -3,11 +3,11 @@
 import json
 
 import pytest
-from sweeps import BASE, open_sweep, write_sweep
 
 from loopscale.errors import InputError
 from loopscale.sweep.cost import checked
 from loopscale.sweep.spec import read_sweep
+from sweeps import BASE, open_sweep, write_sweep
 
 SIZES = """[sizes.small]
 width = 16

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from sweeps import write_sweep
 
 from loopscale.model import LoopedMoEForCausalLM
 from loopscale.sweep.spec import executed_steps, read_sweep
 from loopscale.sweep.worker import Trunk
 from loopscale.train.trainer import train
+from sweeps import write_sweep
 
 GRID = """[grid]
 experts = 2

@@ -208,7 +208,7 @@ def _sweep(jobs: Jobs, identity: str) -> dict[str, Any]:
 
 
 def _client(request: Request) -> str:
-    """Return whom a request comes from."""
+    """Return the address that a request comes from."""
     return request.client.host if request.client is not None else ""
 
 

@@ -89,7 +89,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Quantity(click.ParamType[Any]):
-    """Text that one of our parsers reads; its sentence becomes the option's."""
+    """An option that one of our parsers reads; its error becomes the option's error."""
 
     def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
         self.name = name

@@ -34,7 +34,7 @@ STILL = 0.02
 def why_degenerate(
     problem: Problem, best: SearchResult, delta: float, data: Observations, bounded: set[str]
 ) -> tuple[str, ...]:
-    """Return the reasons for which the coefficients mean nothing; none for a sound fit.
+    """Return why the data do not determine the coefficients; nothing for a sound fit.
 
     ``bounded`` names coefficients whose bounds are the user's own: those may well be on them.
     """

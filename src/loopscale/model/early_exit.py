@@ -62,7 +62,7 @@ class ExitTracker:
         self.done = 0
 
     def update(self, state_BTD: Tensor, hidden_BTD: Tensor | None) -> Tensor:
-        """Take the state after a pass, and its read-out if the criterion needs it; return who has left (B, T)."""
+        """Take the state after a pass, and its read-out if the criterion needs it; return which have left (B, T)."""
         self.done += 1
         now = state_BTD[:, self._keep] if hidden_BTD is None else self._head(hidden_BTD[:, self._keep]).float()
         if self._calm_BP is None or self.passes_BP is None:

@@ -142,7 +142,7 @@ def trust_text(trust: Trust | None) -> str:
 
 
 def confidence(plan: Plan) -> str:
-    """Say on which law and rule the choice rests, and how sure it is."""
+    """Say on which law and rule the choice rests, and how certain it is."""
     law = plan.law_name if plan.evaluated is None else law_text(plan.law)
     eps = f"{plan.eps:.3g}"
     said = "Chosen by the lowest loss alone" if plan.rule.value == "loss" else _lead(plan, eps)
