@@ -173,7 +173,7 @@ def _sentence(error: ErrorDetails, model: type[Record], data: object, where: str
     if kind == "extra_forbidden":
         key = str(error["loc"][-1])
         return f"{at}: unknown field {shown(key)}{nearest(key, _known_fields(model, error['loc'][:-1]))}"
-    if kind in ("model_type", "dict_type"):
+    if kind in ("model_type", "dict_type", "dataclass_type"):
         return f"{_joined(at, name)}: found {shown(value)} where an object with named fields was expected"
     if kind == "value_error":
         message = str(context.get("error", error["msg"]))
