@@ -13,7 +13,7 @@ from transformers import DeepseekV3Config, Qwen3MoeConfig
 from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3MoE
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeSparseMoeBlock
 
-from loopscale.model import kernels
+from loopscale.model import experts, kernels
 from loopscale.model.experts import expert_ffn, expert_ffn_reference
 from loopscale.model.moe import MoELayer, capacity, drop_and_pad
 
@@ -72,14 +72,33 @@ def test_every_hand_written_gradient_passes_gradcheck() -> None:
     assert torch.autograd.gradcheck(lambda each: kernels.rotary_heads(each, angle.cos(), angle.sin(), 2, 1), (heads,))
 
 
-@pytest.mark.parametrize("tokens_", [1, 17, 400], ids=["one token", "few tokens", "many tokens"])
-def test_every_path_of_the_experts_equals_the_reference(tokens_: int) -> None:
+@pytest.mark.parametrize(
+    ("tokens_", "small"),
+    [(1, 0), (17, 1 << 19), (17, 0), (400, 0)],
+    ids=["one token", "all experts", "few tokens", "many tokens"],
+)
+def test_every_path_of_the_experts_equals_the_reference(
+    tokens_: int, small: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(experts, "SMALL", small)
     for dtype, close in ((torch.float64, 1e-10), (torch.float32, 1e-4)):
         x, ids, weights, gate_up, down = routed(dtype, T=tokens_)
         expected = expert_ffn_reference(x, ids, weights, gate_up, down)
         torch.testing.assert_close(expert_ffn(x, ids, weights, gate_up, down), expected, atol=close, rtol=close)
         with torch.no_grad():
             torch.testing.assert_close(expert_ffn(x, ids, weights, gate_up, down), expected, atol=close, rtol=close)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 8, 9])
+@pytest.mark.parametrize("width", [24, 256, 1024])
+def test_products_of_few_rows_are_those_of_a_linear_layer(rows: int, width: int) -> None:
+    layer = kernels.Linear(width, 40)
+    x_BTI = torch.randn(rows, 1, width, generator=torch.Generator().manual_seed(0))
+    expected = (x_BTI.double() @ layer.weight.double().t()).detach()
+    with torch.no_grad():
+        torch.testing.assert_close(layer(x_BTI).double(), expected, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(layer(x_BTI[:, 0])[:, None].double(), expected, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(layer(x_BTI).double(), expected, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("gradients", [True, False])

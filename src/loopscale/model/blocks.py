@@ -16,7 +16,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .config import LoopedMoEConfig
-from .kernels import rms_norm, rotary_heads
+from .kernels import Linear, rms_norm, rotary_heads
 from .moe import FeedForward, MoELayer, Routing
 
 
@@ -159,8 +159,8 @@ class Block(GradientCheckpointingLayer):
         width, self.head_dim = config.hidden_size, config.head_dim
         self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
         self.input_layernorm = RMSNorm(width, config.rms_norm_eps)
-        self.qkv_proj = nn.Linear(width, (self.heads + 2 * self.kv_heads) * self.head_dim, bias=False)
-        self.o_proj = nn.Linear(self.heads * self.head_dim, width, bias=False)
+        self.qkv_proj = Linear(width, (self.heads + 2 * self.kv_heads) * self.head_dim)
+        self.o_proj = Linear(self.heads * self.head_dim, width)
         self.post_attention_layernorm = RMSNorm(width, config.rms_norm_eps)
         self.mlp: nn.Module = (
             MoELayer(config, looped) if config.is_moe else FeedForward(width, config.intermediate_size)

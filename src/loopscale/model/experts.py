@@ -20,6 +20,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from .kernels import few_rows_linear
+
 
 def expert_ffn_reference(
     x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, gate_up_E2HD: Tensor, down_EDH: Tensor
@@ -114,6 +116,8 @@ if not hasattr(torch.ops.loopscale, "expert_products"):  # a checkpoint's own co
 
 FEW_ROWS = 512
 """Up to this many rows, reading the experts' weights bounds a forward without gradients."""
+SMALL = 1 << 19
+"""Tokens times gate and up weights of all experts, up to which computing every expert is faster than selecting."""
 
 
 def expert_ffn(x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, gate_up_E2HD: Tensor, down_EDH: Tensor) -> Tensor:
@@ -127,6 +131,8 @@ def expert_ffn(x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, gate_up_E2HD: T
         return _ExpertFFN.apply(x_TD, ids_TK, weights_TK, gate_up_E2HD, down_EDH)  # type: ignore[no-any-return, no-untyped-call]
     if len(x_TD) == 1:
         return _one_token(x_TD, ids_TK, weights_TK, gate_up_E2HD, down_EDH)
+    if len(x_TD) * gate_up_E2HD.numel() <= SMALL:
+        return _all_experts(x_TD, ids_TK, weights_TK, gate_up_E2HD, down_EDH)
     if ids_TK.numel() <= FEW_ROWS:
         return _few_tokens(x_TD, ids_TK, weights_TK, gate_up_E2HD, down_EDH)
     return _forward(x_TD, ids_TK, weights_TK, gate_up_E2HD, down_EDH)[0]
@@ -158,18 +164,33 @@ def _few_tokens(x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, gate_up_E2HD: 
     order = sorted(range(len(flat)), key=flat.__getitem__)
     counts = [flat.count(expert) for expert in range(len(down_EDH))]
     x_SD = x_TD.index_select(0, torch.tensor([row // K for row in order], dtype=torch.int64, device=x_TD.device))
-    gate_SH, up_SH = products(x_SD, gate_up_E2HD, counts).chunk(2, dim=-1)
-    y_SD = products(functional.silu(gate_SH).mul_(up_SH), down_EDH, counts)
+    gate_SH, up_SH = _few_products(x_SD, gate_up_E2HD, counts).chunk(2, dim=-1)
+    y_SD = _few_products(functional.silu(gate_SH).mul_(up_SH), down_EDH, counts)
     inverse = sorted(range(len(order)), key=order.__getitem__)
     return _weighted_sum(y_SD, torch.tensor(inverse, dtype=torch.int64, device=x_TD.device), weights_TK)
+
+
+def _few_products(x_SI: Tensor, weight_EOI: Tensor, counts: list[int]) -> Tensor:
+    """Return what ``products`` does, for few rows."""
+    pairs = zip(torch.split(x_SI, counts), weight_EOI.unbind(0), strict=True)
+    return torch.cat([few_rows_linear(x_CI, weight_OI) for x_CI, weight_OI in pairs if x_CI.shape[0]])
+
+
+def _all_experts(x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, gate_up_E2HD: Tensor, down_EDH: Tensor) -> Tensor:
+    """Decode with small experts: computing all of them takes less time than selecting some."""
+    E, _, H = down_EDH.shape
+    weights_TE = x_TD.new_zeros(len(x_TD), E).scatter_(1, ids_TK, weights_TK.to(x_TD.dtype))
+    hidden = few_rows_linear(x_TD, gate_up_E2HD.flatten(0, 1)).unflatten(-1, (E, 2, H))  # type: ignore[no-untyped-call]
+    act_TEH = functional.silu(hidden[:, :, 0]).mul_(hidden[:, :, 1]).mul_(weights_TE.unsqueeze(-1))
+    return torch.bmm(act_TEH.transpose(0, 1), down_EDH.transpose(1, 2)).sum(0)
 
 
 def _one_token(x_1D: Tensor, ids_1K: Tensor, weights_1K: Tensor, gate_up_E2HD: Tensor, down_EDH: Tensor) -> Tensor:
     """Decode a single token: there is nothing to sort, and the cost is reading K experts."""
     out_1D: Tensor | None = None
     for expert, weight in zip(ids_1K[0].tolist(), weights_1K[0].tolist(), strict=True):
-        gate_1H, up_1H = functional.linear(x_1D, gate_up_E2HD[expert]).chunk(2, dim=-1)
-        y_1D = functional.linear(functional.silu(gate_1H).mul_(up_1H), down_EDH[expert]).mul_(weight)
+        gate_1H, up_1H = few_rows_linear(x_1D, gate_up_E2HD[expert]).chunk(2, dim=-1)
+        y_1D = few_rows_linear(functional.silu(gate_1H).mul_(up_1H), down_EDH[expert]).mul_(weight)
         out_1D = y_1D if out_1D is None else out_1D.add_(y_1D)
     assert out_1D is not None
     return out_1D

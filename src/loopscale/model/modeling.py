@@ -31,7 +31,7 @@ from .forward import (
     Wanted,
     resolve_recurrence,
 )
-from .kernels import chunked_cross_entropy
+from .kernels import Linear, chunked_cross_entropy
 from .moe import Experts, Router
 from .speculative import SelfSpeculation
 
@@ -195,7 +195,7 @@ class LoopedMoEForCausalLM(LoopedMoEPreTrainedModel, GenerationMixin):  # type: 
     def __init__(self, config: LoopedMoEConfig) -> None:
         super().__init__(config)
         self.model = LoopedMoEModel(config)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.lm_head = Linear(config.hidden_size, config.vocab_size)
         self.post_init()  # type: ignore[no-untyped-call]
 
     def forward(

@@ -16,7 +16,7 @@ from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS, use_experts_imp
 
 from .config import LoopedMoEConfig
 from .experts import expert_ffn, tokens_of_experts
-from .kernels import swiglu
+from .kernels import Linear, swiglu
 
 
 class Routing(NamedTuple):
@@ -193,8 +193,8 @@ class FeedForward(nn.Module):
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
-        self.gate_up_proj = nn.Linear(width, 2 * hidden, bias=False)
-        self.down_proj = nn.Linear(hidden, width, bias=False)
+        self.gate_up_proj = Linear(width, 2 * hidden)
+        self.down_proj = Linear(hidden, width)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         """Return down(silu(gate) * up)."""
