@@ -1,6 +1,8 @@
-"""Greedy tokens from vLLM equal Hugging Face's at R = 1, 3, 5. Run by ``make test-vllm`` in a separate environment.
+"""Greedy tokens from vLLM equal Hugging Face's, eager and compiled. Run by ``make test-vllm`` in its own environment.
 
-It is a script and no test module: vLLM pins other versions than the rest of the tests.
+It is a script and no test module: vLLM pins other versions than the rest of the tests. Every engine takes fewer
+sequences and fewer tokens at a time than the prompts have, so that prefill is chunked and requests join a running
+batch; then the same prompts come again and find their prefixes in the cache.
 """
 
 from __future__ import annotations
@@ -19,82 +21,103 @@ from vllm import LLM, SamplingParams
 from loopscale.model import LoopedMoEConfig, LoopedMoEForCausalLM
 from loopscale.model.vllm import register
 
-PROMPTS = [list(range(5, 25)), [3, 1, 4, 1, 5], [400] * 9]
+COMMON = list(range(100, 140))
+PROMPTS = [list(range(5, 25)), [3, 1, 4, 1, 5], [400] * 9, [7]]
+PROMPTS += [[*COMMON, token, token + 1] for token in (10, 20, 30, 40)]
+PROMPTS += [list(range(token, token + 3 * token, 3)) for token in (11, 17, 23, 29)]
 NEW = 24
-
-
-def models() -> dict[str, LoopedMoEConfig]:
-    """Return the shapes to compare: routed with and without a shared expert, a bias, an injection, and dense."""
-    sizes = {
-        "vocab_size": 512,
-        "hidden_size": 128,
-        "prelude_layers": 1,
-        "loop_layers": 2,
-        "coda_layers": 1,
-        "recurrence": 3,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "num_experts": 8,
-        "intermediate_size": 256,
-        "moe_intermediate_size": 64,
-        "max_position_embeddings": 256,
-        "initializer_range": 0.15,
-    }
-    return {
-        "routed": LoopedMoEConfig(**sizes),
-        "shared expert, concat": LoopedMoEConfig(**sizes, shared_expert_intermediate_size=64, injection="concat"),
-        "dense": LoopedMoEConfig(**{**sizes, "num_experts": 1}),
-    }
+SIZES = {
+    "vocab_size": 512,
+    "hidden_size": 128,
+    "prelude_layers": 1,
+    "loop_layers": 2,
+    "coda_layers": 1,
+    "recurrence": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "num_experts": 8,
+    "intermediate_size": 256,
+    "moe_intermediate_size": 64,
+    "max_position_embeddings": 256,
+    "initializer_range": 0.15,
+}
+MODELS = {
+    "routed": {},
+    "shared expert, concat": {"shared_expert_intermediate_size": 64, "injection": "concat"},
+    "dense": {"num_experts": 1},
+}
+EAGER = {"routed": (1, 3, 5, 8), "shared expert, concat": (1, 3, 5, 8), "dense": (1, 3, 5, 8)}
+COMPILED = {"routed": (1, 3, 5, 8), "shared expert, concat": (3,), "dense": (3,)}
+"""Recurrences to compare. A compiled engine takes a minute or more to start."""
 
 
 def from_transformers(model: LoopedMoEForCausalLM, recurrence: int) -> list[list[int]]:
-    """Return the greedy continuation of each prompt."""
-    found = []
+    """Return the greedy continuation of each prompt, one prompt at a time."""
+    continuations = []
     for prompt in PROMPTS:
         out = model.generate(torch.tensor([prompt]), max_new_tokens=NEW, do_sample=False, recurrence=recurrence)
-        found.append(out[0, len(prompt) :].tolist())
-    return found
+        continuations.append(out[0, len(prompt) :].tolist())
+    return continuations
 
 
-def from_vllm(checkpoint: str, recurrence: int) -> list[list[int]]:
-    """Return the same from an engine whose recurrence is set by ``hf_overrides``; the plugin makes it eager."""
+def from_vllm(checkpoint: str, recurrence: int, eager: bool) -> tuple[list[list[int]], list[list[int]], int]:
+    """Return the same from an engine, twice, and how many tokens the second time found in the prefix cache."""
     engine = LLM(
         checkpoint,
         skip_tokenizer_init=True,
         dtype="float32",
         max_model_len=128,
+        max_num_seqs=4,
+        max_num_batched_tokens=32,
+        block_size=32,
+        enable_prefix_caching=True,
+        enforce_eager=eager,
         hf_overrides={"recurrence": recurrence},
     )
-    assert engine.llm_engine.vllm_config.model_config.enforce_eager
+    compiled = engine.llm_engine.vllm_config.compilation_config.mode
+    assert bool(compiled) is not eager, f"enforce_eager is {eager}, and the engine's compilation mode is {compiled}"
     greedy = SamplingParams(temperature=0, max_tokens=NEW, detokenize=False, ignore_eos=True)
     prompts = [{"prompt_token_ids": prompt} for prompt in PROMPTS]
-    return [list(each.outputs[0].token_ids) for each in engine.generate(prompts, greedy, use_tqdm=False)]
+    outputs = [engine.generate(prompts, greedy, use_tqdm=False) for _ in range(2)]
+    first, second = ([list(reply.outputs[0].token_ids) for reply in replies] for replies in outputs)
+    return first, second, sum(reply.num_cached_tokens or 0 for reply in outputs[1])
 
 
-def expected(config: LoopedMoEConfig, checkpoint: str) -> dict[int, list[list[int]]]:
+def expected(options: dict[str, object], checkpoint: str, recurrences: set[int]) -> dict[int, list[list[int]]]:
     """Save a model with random weights; return its tokens at each recurrence."""
     torch.manual_seed(0)
-    model = LoopedMoEForCausalLM(config).eval()
+    model = LoopedMoEForCausalLM(LoopedMoEConfig(**{**SIZES, **options})).eval()
     for buffer in (each for key, each in model.named_buffers() if key.endswith("e_score_correction_bias")):
         buffer.normal_(std=0.1)  # a trained bias, so that choice and weight differ
     model.save_pretrained(checkpoint)
-    return {recurrence: from_transformers(model, recurrence) for recurrence in (1, 3, 5)}
+    return {recurrence: from_transformers(model, recurrence) for recurrence in sorted(recurrences)}
 
 
-def main() -> int:
-    """Compare every shape at every recurrence; return how many differ."""
+def main(arguments: list[str]) -> int:
+    """Compare every shape at every recurrence; ``eager`` or ``compiled`` runs one half. Return how many differ."""
     register()
     wrong = 0
+    halves = {"eager": EAGER, "compiled": COMPILED}
+    chosen = [name for name in halves if name in arguments] or list(halves)
     with tempfile.TemporaryDirectory() as folder:
         # All of Hugging Face's first: an engine changes the model's class in its process.
-        runs = {name: expected(config, f"{folder}/{name}") for name, config in models().items()}
-        for name, tokens in runs.items():
-            for recurrence, ours in tokens.items():
-                same = ours == from_vllm(f"{folder}/{name}", recurrence)
+        wanted = {name: set().union(*(halves[half][name] for half in chosen)) for name in MODELS}
+        runs = {name: expected(options, f"{folder}/{name}", wanted[name]) for name, options in MODELS.items()}
+        for half in chosen:
+            for name, recurrence in ((name, R) for name, passes in halves[half].items() for R in passes):
+                first, second, cached = from_vllm(f"{folder}/{name}", recurrence, half == "eager")
+                ours = runs[name][recurrence]
+                agree = sum(one == other == again for one, other, again in zip(ours, first, second, strict=True))
+                same = agree == len(PROMPTS) and cached > 0
                 wrong += not same
-                print(f"{'✓' if same else '✗'} {name}, R = {recurrence}", flush=True)
+                mark = "✓" if same else "✗"
+                print(
+                    f"{mark} {half}: {name}, R = {recurrence}: {agree} of {len(PROMPTS)} prompts identical, "
+                    f"{cached} tokens from the prefix cache",
+                    flush=True,
+                )
     return wrong
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))
