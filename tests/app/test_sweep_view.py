@@ -7,10 +7,9 @@ import pytest
 from browser import open_page
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "sweep"))
-from sweeps import open_sweep, write_sweep
-
 from loopscale.app.sweep import LiveSweep
 from loopscale.errors import LoopscaleError
+from sweeps import open_sweep, write_sweep
 
 GRID = "[grid]\nrecurrence = [1, 2, 3]\ntokens = [64, 128]\n"
 

@@ -4,10 +4,10 @@ import csv
 import io
 
 import pytest
-from sweeps import write_sweep
 from test_sweep_commands import call
 
 from loopscale.sweep.spec import read_sweep
+from sweeps import write_sweep
 
 GRID = """[sizes.small]
 width = 16

@@ -5,10 +5,10 @@ import signal
 import pytest
 import torch
 from killing import assert_nothing_lost_or_doubled, finish, kill_some, start, until, workers
-from sweeps import write_sweep
 
 from loopscale.sweep.spec import read_sweep
 from loopscale.sweep.store import Store
+from sweeps import write_sweep
 
 GRID = """[grid]
 recurrence = [1, 2]

@@ -11,11 +11,11 @@ from pathlib import Path
 import psutil
 import pytest
 from killing import start, until, workers
-from sweeps import BASE, write_sweep
 
 from loopscale.errors import InputError
 from loopscale.sweep.spec import read_sweep
 from loopscale.sweep.store import Resources, Store
+from sweeps import BASE, write_sweep
 
 GRID = "[grid]\nrecurrence = [1, 2]\nseed = [{seeds}]\ntokens = [320, 640]\n[resources]\ngpus = 2\n"
 MOST_FRUITLESS = 4

@@ -8,13 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from sweeps import open_sweep, write_sweep
 from test_sweep_commands import call
 
 from loopscale.errors import StorageError
 from loopscale.sweep.database import FILE, Database
 from loopscale.sweep.spec import read_sweep
 from loopscale.sweep.store import Store, run_folder
+from sweeps import open_sweep, write_sweep
 
 GRID = "[grid]\nrecurrence = [1, 2]\ntokens = [64, 128]\n"
 

@@ -3,10 +3,10 @@
 import json
 
 import pytest
-from sweeps import write_sweep
 from test_sweep_commands import call
 
 from loopscale.sweep.spec import read_sweep, shipped_sweeps
+from sweeps import write_sweep
 
 
 def test_the_papers_sweep_is_450_points_of_90_trunks_on_64_gpus():

@@ -9,12 +9,12 @@ import time
 from multiprocessing import get_context
 
 import pytest
-from sweeps import open_sweep, write_sweep
 
 from loopscale.errors import StorageError
 from loopscale.sweep import store as store_module
 from loopscale.sweep.database import FILE, journal
 from loopscale.sweep.store import LEASE, MOST_CRASHES, ClaimLost, Store
+from sweeps import open_sweep, write_sweep
 
 GRID = "[grid]\nrecurrence = [1, 2, 3]\ntokens = [64, 128]\n"
 

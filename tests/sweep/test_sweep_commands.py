@@ -8,11 +8,11 @@ from contextlib import redirect_stdout
 
 import pytest
 from killing import assert_nothing_lost_or_doubled
-from sweeps import BASE, write_sweep
 
 from loopscale.cli import main
 from loopscale.fit import Observations
 from loopscale.sweep.spec import read_sweep
+from sweeps import BASE, write_sweep
 
 GRID = """[grid]
 recurrence = [1, 2]
