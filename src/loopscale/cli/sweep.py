@@ -24,7 +24,9 @@ from loopscale.tables import Table
 if TYPE_CHECKING:
     from loopscale.fit import Observations
     from loopscale.laws import Points
+    from loopscale.sweep.backends import Backend
     from loopscale.sweep.cost import Cost
+    from loopscale.sweep.spec import Sweep
     from loopscale.sweep.store import RunState
 
 _MARKS = {"done": "✓", "failed": "✗", "running": "▶", "waiting": "·"}
@@ -247,7 +249,7 @@ def sweep_command() -> None:
     """Train a grid of runs as a file says; every finished point becomes an observation for `loopscale fit`.
 
     SWEEP is a TOML file, or the name of a sweep that comes with loopscale: paper, case-study,
-    paper-mini or micro.
+    paper-mini, micro or micro-2.
 
     \b
     loopscale sweep plan sweep.toml
@@ -357,6 +359,8 @@ def run(
         raise InputError("--detach goes with --on slurm: other workers end with this command")
     open_forkserver()  # it loads torch while the file is read here
     sweep = read_sweep(file)
+    if sweep.tune is not None:
+        sweep = _tune(sweep, backend, max_minutes, quiet, detach)
     with opened(sweep, call(prepared, sweep, not quiet)) as store:
         if retry_failed:
             store.retry_failed()
@@ -371,6 +375,39 @@ def run(
     print_summary(sweep.name, runs)
     if any(run.state == "failed" for run in runs):
         raise SystemExit(1)
+
+
+def _tune(sweep: Sweep, backend: Backend, max_minutes: float | None, quiet: bool, detach: bool) -> Sweep:
+    """Search for the rates of [tune], unless they are known, and return the sweep with them."""
+    from loopscale.sweep.backends import Limits, Supervisor
+    from loopscale.sweep.backends.local import call
+    from loopscale.sweep.launch import opened, prepared
+    from loopscale.sweep.spec import read_sweep
+    from loopscale.sweep.tune import Losses, Search, fit_rates, law_path
+
+    if law_path(sweep).is_file():
+        return sweep
+    if detach:
+        raise InputError(f"{sweep.path}: [tune] has no rates yet; run it once without --detach")
+
+    def train(short: Sweep) -> Losses:
+        with opened(short, call(prepared, short, not quiet)) as store:
+            launcher, workers = backend.launcher(short)
+            supervisor = Supervisor(short, store, launcher, workers, Limits(None, max_minutes), backend.processes)
+            with show_progress(short.name, quiet) as show:
+                supervisor.run(show)
+            if not _is_over(store.runs()):  # the time is up; a later call resumes the search
+                print_summary(short.name, store.runs())
+                raise SystemExit(0)
+            losses: dict[str, dict[int, float]] = {}
+            for key, tokens, loss, _ in store.observations():
+                losses.setdefault(key, {})[tokens] = loss
+        return losses
+
+    law = fit_rates(Search(sweep).run(train))
+    law.save(law_path(sweep))
+    console().print(f"{sweep.name}: {law}", highlight=False)
+    return read_sweep(sweep.path)
 
 
 @sweep_command.command("status")

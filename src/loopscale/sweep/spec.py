@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -17,10 +17,11 @@ from loopscale.architecture import RUNGS, rung_name
 from loopscale.errors import InputError, nearest, shown
 from loopscale.files import read_json, read_toml
 from loopscale.quantities import count_of, format_count
-from loopscale.schemas import Record, parse
+from loopscale.schemas import Count, Record, parse
 from loopscale.sweep.store import ONE, Resources
 from loopscale.train.config import TrainConfig, shared_steps
 
+RATE = "optimizer.learning_rate"
 AXES = ("size", "experts", "recurrence", "seed", "tokens")
 SHIPPED = Path(__file__).parent / "configs"
 """Sweeps that come with loopscale; their names stand for their files in every sweep command."""
@@ -223,6 +224,24 @@ class LabelRecord(Record):
     label: str
 
 
+class TuneRecord(Record):
+    """A search for learning rates on short runs, before the sweep; all its runs then have the rates of the law found.
+
+    By default every (size, E, R) of the grid is searched; the lists leave some out.
+    """
+
+    rates: list[Annotated[float, Field(gt=0)]] = Field(min_length=3)
+    """Rates to start from. Where the best of a cell is at an edge, the next one beyond it is tried."""
+    tokens: list[Count] = Field(min_length=1)
+    """Lengths of the short runs. With two or more the law has a term for D."""
+    size: list[str] = Field(default_factory=list)
+    experts: list[int] = Field(default_factory=list)
+    recurrence: list[int] = Field(default_factory=list)
+    seed: int = Field(default=0, ge=0)
+    most: int = Field(default=7, ge=3)
+    """Rates of a cell at most."""
+
+
 class ResourcesRecord(Record):
     """What the runs of one size need."""
 
@@ -247,6 +266,7 @@ class SweepFile(Record):
     labels: list[LabelRecord] = Field(default_factory=list)
     resources: dict[str, Any] = Field(default_factory=dict)
     """gpus and nodes of every run, and tables of them for single sizes."""
+    tune: TuneRecord | None = None
 
 
 BASE = "base"
@@ -284,6 +304,7 @@ class Sweep:
     """Keep the model of every point in Hugging Face form."""
     runs: tuple[Run, ...]
     labels: tuple[tuple[When, str], ...]
+    tune: TuneRecord | None = None
 
     @property
     def root(self) -> Path:
@@ -362,7 +383,18 @@ def read_sweep(path: str | Path) -> Sweep:
         raise InputError(f"{where}: it has no run; give a [grid], [[runs]] or the 'next_runs' of `loopscale next`")
     build = _Builder(data.base, sizes, _overrides(data.overrides, where), _resources(data.resources, where), where)
     runs = tuple(build.run(cell, tokens) for cell, tokens in points.items())
-    return Sweep(path, name, folder, data.sweep.keep_models, runs, _labels(data.labels, where))
+    sweep = Sweep(path, name, folder, data.sweep.keep_models, runs, _labels(data.labels, where), data.tune)
+    return sweep if sweep.tune is None else _tuned(sweep)
+
+
+def _tuned(sweep: Sweep) -> Sweep:
+    from loopscale.sweep.tune import with_tuned_rates
+
+    if any(field == RATE for run in sweep.runs for field, _ in run.cell.settings):
+        raise InputError(
+            f"{sweep.path}: the learning rate is an axis of the grid and searched by [tune]; choose one of them"
+        )
+    return with_tuned_rates(sweep)
 
 
 def _name(text: str, where: str) -> str:
