@@ -30,7 +30,7 @@ def test_the_case_study_has_matched_compute_within_a_percent():
 
 
 def test_every_shipped_sweep_can_be_planned_for_a_device_without_its_text():
-    assert shipped_sweeps() == ("case-study", "micro", "paper", "paper-mini")
+    assert shipped_sweeps() == ("case-study", "micro", "micro-2", "paper", "paper-mini")
     code, text = call("plan", "paper", "--device", "h100")
     assert code == 0
     assert "90 runs, 450 observations" in text
