@@ -60,6 +60,38 @@ def test_no_link_of_the_site_is_dead(site):
     assert not dead
 
 
+FIRST = ("start/transformers.html", "start/eight-gpus.html", "start/fit-csv.html", "tutorial.html", "gallery.html")
+
+
+def test_in_a_browser_pages_are_dark_on_request_show_their_pictures_and_are_all_in_the_navigation(site):
+    sys.path.insert(0, str(ROOT / "tests" / "app"))
+    from browser import chromium
+
+    ground = "() => getComputedStyle(document.body).backgroundColor"
+    broken = "() => [...document.images].filter((image) => !image.naturalWidth).map((image) => image.src)"
+    links = "() => [...document.querySelectorAll('.md-nav--primary a.md-nav__link[href]')].map((link) => link.href)"
+    with chromium() as browser:
+        grounds = set()
+        for scheme in ("light", "dark"):
+            page = browser.new_context(color_scheme=scheme).new_page()
+            page.goto((site / "index.html").as_uri())
+            grounds.add(page.evaluate(ground))
+            page.context.close()
+        assert len(grounds) == 2
+        page = browser.new_page()
+        page.goto((site / "index.html").as_uri())
+        before = page.evaluate(ground)
+        page.evaluate("() => document.querySelector('label[title=\"Dark mode\"]').click()")
+        page.wait_for_function("before => getComputedStyle(document.body).backgroundColor !== before", arg=before)
+        listed = {Path(unquote(urlsplit(link).path)) for link in page.evaluate(links)}
+        missing = {path for path in site.rglob("*.html") if path.name != "404.html"} - listed
+        assert {path.relative_to(site) for path in missing} <= {Path("index.html")}
+        for name in FIRST:
+            page.goto((site / name).as_uri(), wait_until="load")
+            assert page.evaluate(broken) == []
+            assert page.locator("pre code").count() > 0 or name == "gallery.html"
+
+
 def test_the_site_fetches_nothing_from_elsewhere(site):
     for page in site.rglob("*.html"):
         text = page.read_text(encoding="utf-8")

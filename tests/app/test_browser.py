@@ -7,10 +7,13 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from browser import enter, open_in, open_page, sentence, serious_findings, settled, trust
 
+from loopscale.architecture import from_config
 from loopscale.fit.data import public
+from loopscale.fit.data.public import load_micro
 from loopscale.laws import PUBLISHED
-from loopscale.plan import plan
+from loopscale.plan import architecture_space, generation_rate, plan
 from loopscale.plan.text import answer
+from loopscale.quantities import parse_count
 
 CHARTS = ("isoflop", "pareto", "best-recurrence", "best-experts")
 FIRST = answer(plan(flops=5e21, memory=3e9, bits=4))
@@ -209,10 +212,16 @@ def test_a_sweep_is_previewed_fitted_compared_extended_and_planned_with(page, br
     assert "144 losses of 36 runs" in page.inner_text("#fit-result")
     page.fill("#slices", "R=8")
     page.click("#compare-mappings")
-    page.wait_for_selector("#scores")
+    page.wait_for_selector("#chart-held-out svg")
     assert "R=8" in page.inner_text("#scores")
+    assert page.locator("#chart-held-out .dots path").count() > 0
+    page.fill("#decades", "0.5")
+    page.click("#start-backtest")
+    page.wait_for_selector("#chart-backtest svg")
+    assert "predictive intervals cover" in page.inner_text("#chart-backtest")
     page.click("#choose-runs")
     page.wait_for_selector("#runs tbody tr")
+    assert "time on one h100" in page.inner_text("#runs")
     page.click("#plan-with")
     page.wait_for_function("() => document.querySelector('#certainty').textContent.includes('100 resampled laws')")
     settled(page)
@@ -222,6 +231,78 @@ def test_a_sweep_is_previewed_fitted_compared_extended_and_planned_with(page, br
     assert sentence(other) == headline
     assert other.inner_text("#certainty") == certainty
     assert other.errors == []
+    other.context.close()
+
+
+def test_next_runs_for_tiny_models_are_tiny(page):
+    page.click("#views button[data-view=fit]")
+    page.evaluate("() => { document.querySelector('#fit-resamples').value = 10 }")
+    page.click("#micro-csv")
+    page.wait_for_selector("#fit-result:not([hidden]) #choose-runs")
+    page.click("#choose-runs")
+    page.wait_for_selector("#runs tbody tr")
+    largest = max(load_micro().points.active)
+    sizes = [parse_count(text, "size") for text in page.locator("#runs td[data-name=size]").all_inner_texts()]
+    assert max(sizes) <= 2 * largest
+    tokens = [parse_count(text, "tokens") for text in page.locator("#runs td[data-name=tokens]").all_inner_texts()]
+    assert all(count > size for count, size in zip(tokens, sizes, strict=True))
+
+
+CONFIG = {
+    "model_type": "qwen3_moe", "hidden_size": 1280, "num_hidden_layers": 24, "num_attention_heads": 16,
+    "num_key_value_heads": 8, "head_dim": 64, "intermediate_size": 3072, "moe_intermediate_size": 640,
+    "num_experts": 64, "num_experts_per_tok": 8, "vocab_size": 50000,
+}  # fmt: skip
+
+
+def test_ones_own_config_is_judged_beside_the_designs_pinned_and_shared(page, browser, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    page.set_input_files("#config-file", tmp_path / "config.json")
+    page.wait_for_selector("#table tr.own")
+    settled(page)
+    row = page.inner_text("#table tr.own")
+    own = plan(flops=5e21, memory=3e9, bits=4, space=architecture_space([from_config(CONFIG)], [1]))
+    assert f"{own.choice.loss:.4f}" in row
+    assert f"trust: {own.trust.level}" in row
+    page.click("#table tr.own button")
+    page.click("#views button[data-view=compare]")
+    settled(page)
+    designs = page.locator("#compare-table tr", has_text="design").locator("[data-side]").all_inner_texts()
+    assert designs == ["1.0B E=8 R=2", own.choice.label]
+    assert page.locator("#chart-compare svg .lines path").count() == 2
+    other = open_page(browser, page.url)
+    assert other.inner_text("#compare-table") == page.inner_text("#compare-table")
+    other.context.close()
+    page.click("#views button[data-view=plan]")
+    (tmp_path / "config.json").write_text('{"model_type": "abacus"}')
+    page.set_input_files("#config-file", tmp_path / "config.json")
+    page.wait_for_selector("#problem:not([hidden])")
+    assert "'abacus'" in page.inner_text("#problem")
+    page.click("#drop-config")
+    page.wait_for_selector("#table tr.own", state="detached")
+
+
+def test_tokens_a_second_are_those_of_the_command_line_and_follow_the_preset(page):
+    fact = "#facts div[data-name=Generation]"
+    first = generation_rate(plan(flops=5e21, memory=3e9, bits=4), "phone")
+    assert f"{first.tokens_per_second:.0f} tokens/s" in page.inner_text(fact)
+    page.select_option("#preset", "laptop-16gb")
+    page.wait_for_function("fact => document.querySelector(fact).textContent.includes('laptop')", arg=fact)
+    settled(page)
+    limits = {"memory": 10e9, "bits": 4, "context": 8192}
+    second = generation_rate(plan(flops=5e21, **limits), "laptop-16gb")
+    assert f"{second.tokens_per_second:.0f} tokens/s" in page.inner_text(fact)
+
+
+def test_after_a_drag_the_whole_page_is_that_of_its_link(page, browser):
+    drag(page, "flops", 46, 58)
+    page.mouse.up()
+    page.wait_for_function("() => location.hash.includes('flops=')")
+    settled(page)
+    other = open_page(browser, page.url)
+    for part in ("#answer", "#table", "#chart-best-experts .lines"):
+        assert other.inner_html(part).split("term-")[0] == page.inner_html(part).split("term-")[0]
+    assert other.inner_text("#limits") == page.inner_text("#limits")
     other.context.close()
 
 

@@ -9,6 +9,7 @@ from browser import open_page
 sys.path.insert(0, str(Path(__file__).parents[1] / "sweep"))
 from loopscale.app.sweep import LiveSweep
 from loopscale.errors import LoopscaleError
+from loopscale.laws import PUBLISHED, Points
 from sweeps import open_sweep, write_sweep
 
 GRID = "[grid]\nrecurrence = [1, 2, 3]\ntokens = [64, 128]\n"
@@ -60,6 +61,34 @@ def test_the_page_shows_the_sweep_as_points_arrive(browser, own_server, folder, 
     page.wait_for_function("() => document.querySelector('#sweep-progress').textContent.includes('3 of 6 losses')")
     assert page.errors == []
     page.context.close()
+
+
+def test_the_law_is_refitted_as_points_arrive_and_its_uncertainty_is_drawn(browser, own_server, tmp_path):
+    grid = "[grid]\nrecurrence = [1, 2, 4]\nseed = [0, 1, 2, 3]\ntokens = [64, 128, 256]\n"
+    sweep, store = open_sweep(write_sweep(tmp_path, grid))
+    law, sizes = PUBLISHED["looped-moe-2026"], (2e8, 4e8, 7e8)
+
+    def add(runs: range) -> None:
+        for number in runs:
+            claim = store.claim()
+            size, passes = sizes[number % 3], (1, 2, 4)[number // 3 % 3]
+            for tokens in (64, 128, 256):
+                seen = {"active": size, "loop": 0.6 * size, "total": size, "experts": 1, "recurrence": passes}
+                loss = float(law(Points(size, 2e9 * tokens, passes, 1, 0.6 * size, size)) * (1 + 1e-3 * (number % 2)))
+                store.record(claim, tokens, loss, seen | {"tokens": 2e9 * tokens, "validation_loss": loss})
+
+    with store:
+        add(range(6))
+        page = open_page(browser, f"{own_server('--sweep', str(sweep.results)).address}/#view=sweep")
+        page.wait_for_selector("#chart-uncertainty svg")
+        assert "Law of 18 losses" in page.inner_text("#sweep-fitted")
+        assert "90% interval" in page.inner_text("#sweep-fitted")
+        add(range(6, 9))
+        page.wait_for_function("() => document.querySelector('#sweep-fitted').textContent.includes('Law of 27 losses')")
+        assert page.locator("#chart-uncertainty .dots path").count() >= 1
+        assert page.is_hidden("#sweep-fit-problem")
+        assert page.errors == []
+        page.context.close()
 
 
 def test_without_a_sweep_there_is_no_tab_and_the_api_says_how_to_get_one(client):

@@ -11,6 +11,7 @@ from loopscale.fit import fit, simulate_sweep
 from loopscale.fit.data.public import load_micro
 from loopscale.laws import PUBLISHED
 
+CONFIG = {"model_type": "llama", "hidden_size": 1024, "num_hidden_layers": 16, "num_attention_heads": 16}
 LEVELS = ("inside", "near", "far", "beyond", "unknown")
 
 
@@ -43,6 +44,31 @@ def test_every_published_law_comes_with_a_banner(opened, address, name):
     rule = "" if PUBLISHED[name].rmse is not None else "&rule=loss"
     visit(opened, address, f"law={name}{rule}")
     levels_beside_numbers(opened)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_api_gives_a_level_with_every_answer_or_withholds_it(client, name):
+    rule = "paper" if PUBLISHED[name].rmse is not None else "loss"
+    asked = {"flops": "5e21", "memory": "3GB", "bits": 4, "law": name, "rule": rule, "config": CONFIG}
+    for more in ({}, {"draft": True}, {"extrapolate": True}, {"design": "config"}):
+        reply = client.send("/api/plan", asked | more).json
+        if "error" in reply:
+            assert reply["field"] == "extrapolate"
+            continue
+        assert reply["trust"]["level"] in LEVELS
+        assert reply["trust"]["title"]
+        if reply.get("own"):
+            assert reply["own"]["trust"]["level"] in LEVELS
+            assert (reply["own"]["loss"] is None) <= (reply["own"]["trust"]["level"] == "beyond")
+
+
+def test_a_draft_says_what_the_whole_answer_says(client):
+    asked = {"flops": "5e21", "memory": "3GB", "bits": 4, "charts": ["recurrence", "designs"]}
+    whole, draft = client.send("/api/plan", asked).json, client.send("/api/plan", asked | {"draft": True}).json
+    for part in ("trust", "memory", "speed", "charts"):
+        assert draft[part] == whole[part]
+    for part in ("plan", "sentences"):
+        assert all(whole[part][name] == value for name, value in draft[part].items())
 
 
 def own_law(client, law) -> str:
@@ -132,6 +158,18 @@ def test_losses_of_different_laws_are_never_subtracted(opened, address):
     row = opened.locator("#compare-table tr", has_text="predicted loss")
     assert "not comparable" in row.inner_text()
     assert not re.search(r"[+−]\d\.\d{4}", row.inner_text())
+
+
+def test_tooltips_and_exports_carry_the_trust(opened, address, tmp_path):
+    visit(opened, address, "")
+    opened.focus("#chart-pareto .plot")
+    opened.keyboard.press("ArrowRight")
+    assert "outside the range the law was fitted on: tokens" in opened.inner_text("#chart-pareto .tip")
+    for kind, says in (("SVG", "Trust in the choice: near"), ("CSV", "extrapolated")):
+        with opened.expect_download() as waiting:
+            opened.click(f"#chart-pareto .downloads button >> text={kind}")
+        waiting.value.save_as(tmp_path / kind)
+        assert says in " ".join((tmp_path / kind).read_text().replace("</text>", " ").split())
 
 
 def test_unspent_compute_is_said(opened, address):

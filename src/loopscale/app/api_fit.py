@@ -13,7 +13,14 @@ from starlette.responses import JSONResponse, Response
 from loopscale.app import schemas
 from loopscale.app.jobs import Job, Jobs
 from loopscale.app.problems import RefusalError, documented
-from loopscale.app.schemas import CompareRequest, FitOptions, NextRequest, PreviewOptions, chosen_columns
+from loopscale.app.schemas import (
+    BacktestRequest,
+    CompareRequest,
+    FitOptions,
+    NextRequest,
+    PreviewOptions,
+    chosen_columns,
+)
 from loopscale.app.security import Limits
 from loopscale.errors import InputError
 
@@ -87,6 +94,11 @@ def fit_routes(jobs: Jobs, limits: Limits) -> APIRouter:
     async def start_comparison(request: Request, id: JobId, body: CompareRequest) -> JSONResponse:  # noqa: A002
         """Compare recurrence mappings on held-out rows of a fitted sweep."""
         return _started(jobs.start("comparison", {**_sweep(jobs, id), "request": body.model_dump()}, _client(request)))
+
+    @api.post("/fits/{id}/backtest", status_code=202, response_model=schemas.Job, responses=documented(404, 422, 429))
+    async def start_backtest(request: Request, id: JobId, body: BacktestRequest) -> JSONResponse:  # noqa: A002
+        """Hide the largest runs of a fitted sweep, fit the rest, and predict what was hidden."""
+        return _started(jobs.start("backtest", {**_sweep(jobs, id), "request": body.model_dump()}, _client(request)))
 
     @api.post("/fits/{id}/next", status_code=202, response_model=schemas.Job, responses=documented(404, 422, 429))
     async def start_next(request: Request, id: JobId, body: NextRequest) -> JSONResponse:  # noqa: A002

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Query
@@ -10,12 +13,13 @@ from starlette.responses import JSONResponse, Response
 
 from loopscale import __version__
 from loopscale.app.jobs import LawStore, summary
-from loopscale.app.plan_reply import plan_reply
+from loopscale.app.plan_reply import MEETS, draft_reply, own_model, plan_reply
 from loopscale.app.problems import RefusalError, documented
 from loopscale.app.schemas import (
     Choices,
     ComputeReply,
     ComputeRequest,
+    DraftReply,
     Laws,
     LawSummary,
     PlanReply,
@@ -30,16 +34,19 @@ from loopscale.laws import DEFAULT, MAPPINGS, OUTER_LAWS, PUBLISHED, ScalingLaw
 from loopscale.plan import (
     DEVICES,
     PRESETS,
+    Budget,
     Plan,
     Prediction,
     Space,
     device_flops,
+    evaluate,
     ladder_space,
     plan,
     predict,
     training_cost,
 )
 from loopscale.plan.devices import UTILISATION
+from loopscale.plan.plan import candidate
 from loopscale.quantities import format_bytes, format_count, fraction_of
 
 LawName = Annotated[str, PathParameter(max_length=80)]
@@ -88,13 +95,17 @@ def plan_routes(laws: LawStore, limits: Limits, sweep: str | None = None) -> API
         )
         return JSONResponse(finite(prediction.to_dict()))
 
-    @api.post("/plan", response_model=PlanReply, responses=documented(404, 422))
+    @api.post("/plan", response_model=PlanReply | DraftReply, responses=documented(404, 422))
     def plan_json(request: PlanRequest) -> JSONResponse:
         """Choose the model to train under a budget; the requested charts come with it."""
         law = laws.find(request.law)
-        if request.design is None:
-            return JSONResponse(finite(plan_reply(make_plan(request, law, limits), request)))
-        return JSONResponse(finite(plan_reply(*_given(request, law, limits))))
+        if request.design is not None:
+            return JSONResponse(finite(plan_reply(*_given(request, law, limits))))
+        planned = make_plan(request, law, limits)
+        if request.draft:
+            return JSONResponse(finite(draft_reply(planned, request)))
+        own = None if request.config is None else own_model(planned, *_own(request, law))
+        return JSONResponse(finite(plan_reply(planned, request, own=own)))
 
     @api.post(
         "/plan.csv", response_class=Response, responses={**documented(404, 422), 200: {"content": {"text/csv": {}}}}
@@ -149,21 +160,32 @@ def make_plan(request: PlanRequest, law: ScalingLaw, limits: Limits) -> Plan:
 
 def _given(request: PlanRequest, law: ScalingLaw, limits: Limits) -> tuple[Plan, PlanRequest, str]:
     """Return the plan of one given design, even if a limit rules it out, and its verdict among all designs."""
+    if request.config is not None and request.design in (None, "config"):
+        return _own(request, law)
     rung, experts, recurrence = request.given_design()
-    budget = request.budget()
-    lifted = type(budget)(**{**budget.to_dict(), "memory": None, "inference_flops": None})
-    one = plan(
-        lifted,
-        ladder_space([rung], [experts], [recurrence]),
-        law,
-        eps=request.eps,
-        rule=request.rule,
-        extrapolate=True,
-        allow_degenerate=True,
-    )
+    one = _planner(request, law)(_lifted(request.budget()), ladder_space([rung], [experts], [recurrence]))
     everything = make_plan(request.model_copy(update={"design": None, "extrapolate": True}), law, limits)
     verdicts = {row.label: row.verdict for row in everything.candidates()}
     return one, request, verdicts.get(one.choice.label, "not in the search space")
+
+
+def _own(request: PlanRequest, law: ScalingLaw) -> tuple[Plan, PlanRequest, str]:
+    """Return the best form of one's own model, within the limits if it has one, and which limit it misses."""
+    budget, space, choose = request.budget(), request.own_space(), _planner(request, law)
+    try:
+        return choose(budget, space), request, MEETS
+    except InputError:
+        one = choose(_lifted(budget), space)
+    limited = evaluate(law, space, budget, eps=one.eps, rule=one.rule, resamples=False)
+    return one, request, candidate(limited, one.chosen, -1).verdict
+
+
+def _planner(request: PlanRequest, law: ScalingLaw) -> Callable[[Budget, Space], Plan]:
+    return partial(plan, law=law, eps=request.eps, rule=request.rule, extrapolate=True, allow_degenerate=True)
+
+
+def _lifted(budget: Budget) -> Budget:
+    return replace(budget, memory=None, inference_flops=None)
 
 
 def _check_size(space: Space, law: ScalingLaw, limits: Limits) -> None:

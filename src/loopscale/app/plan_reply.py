@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -19,13 +19,15 @@ from loopscale.plan import (
     Space,
     continuous_space,
     experts_map,
+    generation_rate,
     isoflop_over_experts,
     isoflop_over_recurrence,
     isoflop_over_size,
     ladder_space,
     recurrence_map,
 )
-from loopscale.plan.text import LIMITS, TRUST_TEXT, budget_text, interval_text
+from loopscale.plan.profiles import outside_text
+from loopscale.plan.text import LIMITS, TRUST_TEXT, answer, budget_text, confidence, edge_text, interval_text
 from loopscale.quantities import format_bytes, format_count
 from loopscale.tables import Table
 
@@ -36,7 +38,9 @@ MOST_LINES = 6
 """Sizes that a chart shows a line for: those around the choice."""
 
 
-def plan_reply(planned: Plan, request: PlanRequest, verdict: str = "chosen") -> dict[str, Any]:
+def plan_reply(
+    planned: Plan, request: PlanRequest, verdict: str = "chosen", own: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """Return everything that the page shows of a plan."""
     document = planned.to_dict(request.top)
     return {
@@ -45,10 +49,45 @@ def plan_reply(planned: Plan, request: PlanRequest, verdict: str = "chosen") -> 
         "trust": page_trust(planned),
         "limits": limits_used(planned),
         "memory": memory_parts(planned),
+        "speed": asdict(generation_rate(planned, request.where)),
+        "own": own,
         "copy": copied_texts(planned, request),
         "verdict": verdict,
         "charts": chart_tables(planned, request.charts, request.centre),
     }
+
+
+def draft_reply(planned: Plan, request: PlanRequest) -> dict[str, Any]:
+    """Return what must follow a control at every repaint while it is dragged: the answer, its trust and its charts."""
+    sentences = {"answer": answer(planned), "confidence": confidence(planned), "edge": edge_text(planned)}
+    return {
+        "plan": {
+            "law": planned.law.name,
+            "budget": planned.budget.to_dict(),
+            "choice": planned.choice.to_dict(),
+            "lead": planned.lead,
+            "agreement": planned.agreement,
+        },
+        "sentences": page_sentences(planned, sentences),
+        "trust": page_trust(planned),
+        "memory": memory_parts(planned),
+        "speed": asdict(generation_rate(planned, request.where)),
+        "charts": chart_tables(planned, request.charts, request.centre),
+    }
+
+
+MEETS = "meets all limits"
+
+
+def own_model(planned: Plan, one: Plan, request: PlanRequest, verdict: str) -> dict[str, Any]:
+    """Return one's own model beside the choice: its row of the table, its trust, and how its loss compares."""
+    trust, more = page_trust(one), one.choice.loss - planned.choice.loss
+    row = {**one.choice.to_dict(), "verdict": verdict, "ruled_out_by": None, "trust": trust}
+    if trust["level"] == "beyond" and not request.extrapolate:
+        return {**row, "loss": None, "verdict": "loss withheld: more than 10x beyond the law's data"}
+    if verdict != MEETS:
+        return {**row, "ruled_out_by": "limits"}
+    return {**row, "verdict": f"loss {abs(more):.4f} {'higher' if more >= 0 else 'lower'}"}
 
 
 def page_sentences(planned: Plan, sentences: Mapping[str, str]) -> dict[str, str]:
@@ -233,6 +272,8 @@ def _over_compute(planned: Plan, centre: float) -> Table:
 
 def _designs(planned: Plan, _: float) -> Table:
     table = planned.designs()
+    outside = outside_text(planned.grid)[0].ravel()[np.isfinite(planned.grid.loss_ZFSKP[0, 0]).ravel()]
+    table = Table({**table.columns, "extrapolated": outside.tolist()})
     if len(table) <= MOST_DESIGNS:
         return table
     fronts = zip(*(table.columns[f"on_{cost}_front"] for cost in ("memory", "inference")), strict=True)
@@ -287,6 +328,8 @@ def _space(
     space = planned.grid.space
     experts = experts or sorted(set(space.experts.ravel().tolist()))
     passes = recurrences or space.recurrences.tolist()
+    if space.kind == "models":  # one's own model, as it is
+        return replace(space, recurrences=np.array(passes if space.loop.any() else [1]))
     if space.kind == "ladder":
         return ladder_space(sizes or _near(space.names, planned.choice.rung), experts, passes)
     if sizes is not None and planned.choice.width:

@@ -106,9 +106,24 @@ class PlanRequest(SpaceFields):
     top: int = Field(20, ge=1, le=500, description="Ranked candidates to return.")
     charts: list[Chart] = Field([], max_length=7, description="Tables for charts to return with the plan.")
     centre: Count | None = Field(None, description="Compute that charts over compute are drawn around.")
-    design: Annotated[str, Field(max_length=80)] | None = Field(
-        None, description="One design to describe instead of the best, as RUNG:EXPERTS:RECURRENCE."
+    draft: bool = Field(False, description="A lighter reply, for a control that is being dragged: see DraftReply.")
+    where: Name = Field("phone", description="Where it will run, a preset's name: for the tokens per second.")
+    config: dict[str, Any] | None = Field(
+        None, description="The content of a config.json: a model of one's own, to judge beside the designs."
     )
+    design: Annotated[str, Field(max_length=80)] | None = Field(
+        None,
+        description="One design to describe instead of the best: RUNG:EXPERTS:RECURRENCE, or 'config' for that of "
+        "config.json.",
+    )
+
+    def own_space(self) -> Space:
+        """Return the model of ``config`` as a design space: looped as often as it may be, if it has a loop."""
+        from loopscale.architecture import architecture_space, from_config
+
+        model = from_config(self.config or {}, "config.json")
+        passes = self.recurrences if "recurrences" in self.model_fields_set else list(RUNG_RECURRENCES)
+        return architecture_space([model], passes if model.loop else [1])
 
     def given_design(self) -> tuple[str, float, int]:
         """Return the design that is described instead of the best one."""
@@ -237,6 +252,12 @@ class CompareRequest(Record):
     folds: int = Field(5, ge=0, le=20, description="Cross-validation by run; 0 for none.")
 
 
+class BacktestRequest(Record):
+    """How much of a fitted sweep to hide and predict."""
+
+    decades: float = Field(1.0, gt=0, le=10, description="The top decades of training compute to hide.")
+
+
 class NextRequest(Record):
     """Runs to add to a fitted sweep, to reduce the uncertainty of a plan."""
 
@@ -244,6 +265,9 @@ class NextRequest(Record):
     plan: PlanRequest = Field(description="The plan whose uncertainty to reduce; its law is the fitted one.")
     goal: Literal["choice", "predictions"] = "choice"
     most: int = Field(20, ge=1, le=200, description="The most runs to choose.")
+    device: Name = Field("h100", description="The accelerator that costs are given for.")
+    utilisation: Annotated[str, Field(max_length=20)] | None = Field(None, description="Like 0.4 or 40%.")
+    price: float | None = Field(None, gt=0, le=1e6, description="Dollars per GPU-hour.")
 
 
 Columns = dict[str, list[float | int | str | bool | None]]
@@ -308,7 +332,20 @@ class PlanReply(BaseModel):
     limits: list[dict[str, Any]] = Field(description="What binds, and what twice as much would buy.")
     memory: dict[str, float | None] = Field(description="Bytes of weights, embeddings and KV cache, and the limit.")
     copied: dict[str, str] = Field(alias="copy", description="The plan as a command, as Python, as a training file.")
+    speed: dict[str, Any] = Field(description="The most tokens per second that the choice can generate, a roofline.")
+    own: dict[str, Any] | None = Field(description="The model of one's own config.json under the same budget.")
     verdict: str = Field(description="What the search says of the design: chosen, or why not.")
+    charts: dict[str, Columns]
+
+
+class DraftReply(BaseModel):
+    """The answer of a plan and the charts asked for, without alternatives, limits and texts to copy."""
+
+    plan: dict[str, Any] = Field(description="The law, the budget, the choice, its lead and the agreement.")
+    sentences: dict[str, str]
+    trust: dict[str, Any]
+    memory: dict[str, float | None]
+    speed: dict[str, Any]
     charts: dict[str, Columns]
 
 
@@ -320,13 +357,17 @@ class SweepReply(BaseModel):
     runs: list[dict[str, Any]]
     points: Columns
     law: str
+    enough: bool = Field(description="Whether there are losses enough for a fit.")
+    widths: dict[str, float | None] = Field(
+        description="For each law asked for, the median width of its 90% interval at the points so far, in ln loss."
+    )
 
 
 class Job(BaseModel):
     """Work that continues after the reply: ask for its state with its id."""
 
     id: str
-    kind: Literal["fit", "comparison", "design"]
+    kind: Literal["fit", "comparison", "design", "backtest"]
     state: Literal["waiting", "running", "done", "failed", "cancelled"]
     stage: str = Field(description="The current stage, in a few words.")
     done: int

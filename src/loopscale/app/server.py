@@ -61,7 +61,7 @@ def create_app(
     live = None if sweep is None else LiveSweep(Path(sweep))
     app.include_router(plan_routes(laws, limits, None if live is None else live.name))
     app.include_router(fit_routes(jobs, limits))
-    app.include_router(sweep_routes(live))
+    app.include_router(sweep_routes(live, laws))
     app.mount("/", StaticFiles(directory=STATIC, html=True))
     # A low level: on loopback the time to compress a plan counts more than its size.
     app.add_middleware(GZipMiddleware, minimum_size=500, compresslevel=2)

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from starlette.responses import JSONResponse, Response
 
+from loopscale.app.jobs import LawStore
 from loopscale.app.problems import RefusalError, documented
 from loopscale.app.schemas import SweepReply
 from loopscale.errors import InputError
 from loopscale.files import finite
-from loopscale.laws import costs
+from loopscale.laws import Points, ScalingLaw, costs
 from loopscale.quantities import format_duration
 from loopscale.tables import Table
 
+MOST_LAWS = 60
+"""Laws whose uncertainty one reading compares."""
 ENOUGH = 8
 """Losses from which a fit can say anything about a sweep."""
 
@@ -32,8 +36,8 @@ class LiveSweep:
         with self._store():
             self.name = self.folder.resolve().name
 
-    def read(self) -> dict[str, Any]:
-        """Return the progress, the runs and all losses so far."""
+    def read(self, laws: Mapping[str, ScalingLaw] | None = None) -> dict[str, Any]:
+        """Return the progress, the runs and all losses so far; and how uncertain ``laws`` are at these points."""
         from loopscale.sweep.store import progress, share_done
 
         with self._store() as store:
@@ -60,6 +64,8 @@ class LiveSweep:
             ],
             "points": dict(table.columns),
             "law": _advice(len(table)),
+            "enough": len(table) >= ENOUGH,
+            "widths": {name: _width(law, table) for name, law in (laws or {}).items()},
         }
 
     def csv(self) -> str:
@@ -87,13 +93,22 @@ class LiveSweep:
         return Store(self.folder)
 
 
+def _width(law: ScalingLaw, table: Table) -> float | None:
+    """Return the median width of the law's 90% interval at all points so far, in ln loss."""
+    if law.resamples is None or not len(table):
+        return None
+    names = ("size", "tokens", "recurrence", "experts", "N_loop", "N_total")
+    low, high = law.interval(Points(*(np.array(table.columns[name], float) for name in names)), 0.9)
+    return float(np.median(np.log(high / low)))
+
+
 def _advice(count: int) -> str:
     if count < ENOUGH:
         return f"A law needs at least {ENOUGH} losses; there are {count}."
-    return "Fit a law at any time; its intervals narrow as points arrive."
+    return "A law is fitted again as points arrive, with its uncertainty."
 
 
-def sweep_routes(live: LiveSweep | None) -> APIRouter:
+def sweep_routes(live: LiveSweep | None, laws: LawStore) -> APIRouter:
     """Return the routes of the live sweep; without one they answer 404."""
     api = APIRouter(prefix="/api", tags=["sweep"])
 
@@ -103,9 +118,10 @@ def sweep_routes(live: LiveSweep | None) -> APIRouter:
         return live
 
     @api.get("/sweep", response_model=SweepReply, responses=documented(404, 422))
-    def get_sweep() -> JSONResponse:
-        """Return the state of the live sweep and its losses so far."""
-        return JSONResponse(finite(shown().read()))
+    def get_sweep(fitted: Annotated[str, Query(max_length=2000, alias="laws")] = "") -> JSONResponse:
+        """Return the state of the live sweep and its losses so far, and how uncertain the laws fitted to it are."""
+        asked = [name for name in fitted.split(",") if name][:MOST_LAWS]
+        return JSONResponse(finite(shown().read({name: laws.find(name) for name in asked})))
 
     @api.get(
         "/sweep.csv", response_class=Response, responses={**documented(404, 422), 200: {"content": {"text/csv": {}}}}

@@ -13,15 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from loopscale.app.schemas import CompareRequest, FitOptions, NextRequest, chosen_columns
+from loopscale.app.schemas import BacktestRequest, CompareRequest, FitOptions, NextRequest, chosen_columns
 from loopscale.errors import InputError
 from loopscale.files import finite
 from loopscale.fit import Fit, Observations, fit, identification, residuals_by_axis
+from loopscale.fit.backtest import backtest
 from loopscale.fit.compare import compare, suggest_slices
 from loopscale.laws import Counting, costs
 from loopscale.next.candidates import Goal, Target, ladder_candidates
 from loopscale.next.choose import next_runs
-from loopscale.plan import plan
+from loopscale.plan import plan, training_cost
+from loopscale.plan.devices import UTILISATION
+from loopscale.quantities import format_duration, fraction_of
 
 Report = Callable[[str, int, int], None]
 """Called with the current stage, how much of it is done, and the total."""
@@ -29,6 +32,8 @@ SHOWN = 2_000
 """Rows of a sweep that a chart shows."""
 OUTLIER = 4.0 / 0.6745
 """Residuals above four standard deviations, as the median tells them, are outliers."""
+BACKTEST_RESAMPLES = 60
+"""Refits behind the intervals of a backtest."""
 AVERAGED = 16
 """Refits that a choice of runs is averaged over, as in `loopscale next`."""
 
@@ -76,6 +81,28 @@ def compare_work(text: str, options: FitOptions, request: CompareRequest, report
     return {"kind": "comparison", **comparison.to_dict()}
 
 
+def backtest_work(text: str, options: FitOptions, request: BacktestRequest, report: Report) -> dict[str, Any]:
+    """Hide the largest runs, fit the rest, and predict what was hidden."""
+
+    def progress(done: int, total: int) -> None:
+        report("Refitting without the hidden runs", done, total)
+
+    tested = backtest(
+        read_sweep(text, options), decades=request.decades, rolling=False, resamples=BACKTEST_RESAMPLES, workers=1,
+        outer=options.outer, mapping=options.mapping, seed=options.seed, progress=progress,
+    )  # fmt: skip
+    fitted, observed = tested.fit.observations, tested.hidden.loss
+    values = {"error": tested.predicted, "error_low": tested.low, "error_high": tested.high}
+    errors = {name: (100 * np.log(value / observed)).tolist() for name, value in values.items()}
+    return {
+        "kind": "backtest",
+        **tested.to_dict(),
+        "summary": tested.summary(),
+        "hidden": {**tested.table().columns, **errors},
+        "fitted": {"C": fitted.points.train_flops.tolist(), "error": (100 * tested.fit.residuals).tolist()},
+    }
+
+
 def next_work(text: str, options: FitOptions, request: NextRequest, report: Report) -> dict[str, Any]:
     """Choose the runs that would reduce the uncertainty of a plan most."""
     fitted = _fitted(text, options, AVERAGED, report)
@@ -87,7 +114,16 @@ def next_work(text: str, options: FitOptions, request: NextRequest, report: Repo
     )
     target = Target.of_plan(planned, fitted.observations.counts, Goal(request.goal), limit=aim.top)
     pool = ladder_candidates(fitted)
-    return next_runs(fitted, request.budget, target, candidates=pool, most=request.most).to_dict()
+    chosen = next_runs(fitted, request.budget, target, candidates=pool, most=request.most).to_dict()
+    share = UTILISATION if request.utilisation is None else fraction_of(request.utilisation, "utilisation")
+    for run in chosen["runs"]:
+        cost = training_cost(run["flops"], request.device, 1, share, request.price)
+        run |= {"hours": cost.hours, "time": _time(cost.hours), "dollars": cost.dollars}
+    return {**chosen, "device": request.device, "utilisation": share}
+
+
+def _time(hours: float) -> str:
+    return "under a second" if hours < 1 / 3600 else format_duration(3600 * hours)
 
 
 def _fitted(text: str, options: FitOptions, resamples: int, report: Report) -> Fit:
@@ -151,6 +187,8 @@ def _result(task: dict[str, Any]) -> dict[str, Any]:
         return fit_work(text, options, _report)
     if task["kind"] == "comparison":
         return compare_work(text, options, CompareRequest(**task["request"]), _report)
+    if task["kind"] == "backtest":
+        return backtest_work(text, options, BacktestRequest(**task["request"]), _report)
     return next_work(text, options, NextRequest(**task["request"]), _report)
 
 

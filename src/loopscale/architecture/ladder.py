@@ -286,9 +286,20 @@ def ladder_space(
     """
     rows = _rising("experts", experts)
     check_size(len(rungs) * len(rows) * len(recurrences))
-    models = [rung(name, count, active_experts) for name in rungs for count in rows]
-    space = Space.of([model.name for model in models[:: len(rows)]], models, recurrences, "ladder")
-    return replace(space, free=frozenset(free), active_experts=active_experts)
+    space = _ladder_space(tuple(rungs), tuple(rows), tuple(recurrences), active_experts)
+    return replace(space, free=frozenset(free))
+
+
+@lru_cache(maxsize=64)
+def _ladder_space(
+    rungs: tuple[str, ...], experts: tuple[float, ...], recurrences: tuple[int, ...], active_experts: int
+) -> Space:
+    """Count the models of a part of the ladder; one plan and its charts ask for the same parts many times."""
+    models = [rung(name, count, active_experts) for name in rungs for count in experts]
+    space = Space.of([model.name for model in models[:: len(experts)]], models, recurrences, "ladder")
+    for array in (space.recurrences, space.width, space.layers, space.experts, space.active, space.loop, space.total):
+        array.flags.writeable = False  # it is shared
+    return replace(space, active_experts=active_experts)
 
 
 def width_space(

@@ -41,6 +41,7 @@ from loopscale.plan import (
     Space,
     architecture_space,
     continuous_space,
+    generation_rate,
     ladder_space,
     plan,
     predict,
@@ -262,7 +263,8 @@ def plan_command(
     elif as_csv:
         click.echo(planned.table().csv(), nl=False)
     else:
-        print_plan(planned, top, compute.cost(planned))
+        speed = "" if options["preset"] is None else generation_rate(planned, options["preset"]).text
+        print_plan(planned, top, compute.cost(planned), speed)
         if pareto is not None:
             _print_front(planned, pareto)
 
@@ -406,11 +408,12 @@ def _own_model(path: str) -> Architecture:
     return read_config(path)
 
 
-def print_plan(planned: Plan, top: int, cost: str = "") -> None:
+def print_plan(planned: Plan, top: int, cost: str = "", speed: str = "") -> None:
     """Print the choice in sentences, how far it can be trusted, and the table of alternatives."""
     out, said = console(), sentences(planned)
     out.print(f"[bold]{said['answer']}[/]", highlight=False)
-    for line in (said["costs"], cost, said["trust"], said["edge"], said["confidence"], said["prices"], said["kv"]):
+    subjects = ("trust", "edge", "confidence", "prices", "kv")
+    for line in (said["costs"], cost, speed, *(said[subject] for subject in subjects)):
         if line:
             out.print(line, highlight=False)
     listed = [planned.choice, *planned.rivals(top)]

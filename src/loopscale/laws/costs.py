@@ -46,6 +46,11 @@ def tokens_for(flops: Any, N_unroll: Any, served: Any = 0.0) -> Any:
     return flops / train_flops(N_unroll) - served / (TRAIN / INFERENCE)
 
 
+def generation_seconds(bytes_read: Any, flops: Any, bandwidth: float, peak: float = math.inf) -> Any:
+    """Return the least time of one generated token, a roofline: reading at ``bandwidth`` or computing at ``peak``."""
+    return np.maximum(bytes_read / bandwidth, flops / peak)
+
+
 @dataclass(frozen=True)
 class Design:
     """The proportions of the models among which a compute-optimal size is looked for."""

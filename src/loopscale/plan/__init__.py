@@ -2,7 +2,16 @@
 
 from loopscale import make_callable
 from loopscale.architecture import Space, architecture_space, continuous_space, ladder_space, size_space, width_space
-from loopscale.plan.devices import DEVICES, PEAK_FLOPS, PRESETS, device_flops, flops_of, training_cost
+from loopscale.plan.devices import (
+    DEVICES,
+    PEAK_FLOPS,
+    PLACES,
+    PRESETS,
+    device_flops,
+    flops_of,
+    generation_rate,
+    training_cost,
+)
 from loopscale.plan.grid import Budget, Grid, Rule, design_label, evaluate
 from loopscale.plan.plan import Candidate, Plan, plan
 from loopscale.plan.predict import Matched, Prediction, matched, predict
@@ -19,6 +28,7 @@ from loopscale.plan.profiles import (
 __all__ = [
     "DEVICES",
     "PEAK_FLOPS",
+    "PLACES",
     "PRESETS",
     "Budget",
     "Candidate",
@@ -36,6 +46,7 @@ __all__ = [
     "evaluate",
     "experts_map",
     "flops_of",
+    "generation_rate",
     "isoflop_over_experts",
     "isoflop_over_recurrence",
     "isoflop_over_size",

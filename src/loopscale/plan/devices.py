@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from loopscale.architecture import Architecture, rung
 from loopscale.errors import InputError, nearest, shown
 from loopscale.laws import costs
-from loopscale.quantities import count_of, fraction_of, parse_count, parse_integers
+from loopscale.quantities import count_of, format_bytes, format_count, fraction_of, parse_count, parse_integers
+
+if TYPE_CHECKING:
+    from loopscale.plan.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -23,24 +27,26 @@ class Device:
     """Bytes."""
     watts: float
     """Board power, for the energy."""
+    bandwidth: float
+    """Bytes a second from its memory."""
 
 
 DEVICES: Mapping[str, Device] = MappingProxyType(
     {
-        "a100": Device(312e12, 80e9, 400),
-        "h100": Device(989e12, 80e9, 700),
-        "h100-pcie": Device(756e12, 80e9, 350),
-        "h200": Device(989e12, 141e9, 700),
-        "b200": Device(2250e12, 192e9, 1000),
-        "l40s": Device(362e12, 48e9, 350),
-        "rtx4090": Device(165e12, 24e9, 450),
-        "mi250x": Device(383e12, 128e9, 560),
-        "mi300x": Device(1307e12, 192e9, 750),
-        "tpu-v4": Device(275e12, 32e9, 192),
-        "tpu-v5e": Device(197e12, 16e9, 200),
-        "tpu-v5p": Device(459e12, 95e9, 350),
-        "tpu-v6e": Device(918e12, 32e9, 300),
-        "trainium2": Device(667e12, 96e9, 500),
+        "a100": Device(312e12, 80e9, 400, 2.04e12),
+        "h100": Device(989e12, 80e9, 700, 3.35e12),
+        "h100-pcie": Device(756e12, 80e9, 350, 2.0e12),
+        "h200": Device(989e12, 141e9, 700, 4.8e12),
+        "b200": Device(2250e12, 192e9, 1000, 8.0e12),
+        "l40s": Device(362e12, 48e9, 350, 864e9),
+        "rtx4090": Device(165e12, 24e9, 450, 1008e9),
+        "mi250x": Device(383e12, 128e9, 560, 3.28e12),
+        "mi300x": Device(1307e12, 192e9, 750, 5.3e12),
+        "tpu-v4": Device(275e12, 32e9, 192, 1.23e12),
+        "tpu-v5e": Device(197e12, 16e9, 200, 819e9),
+        "tpu-v5p": Device(459e12, 95e9, 350, 2.77e12),
+        "tpu-v6e": Device(918e12, 32e9, 300, 1.64e12),
+        "trainium2": Device(667e12, 96e9, 500, 2.9e12),
     }
 )
 PEAK_FLOPS: Mapping[str, float] = MappingProxyType({name: device.flops for name, device in DEVICES.items()})
@@ -56,6 +62,59 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     }
 )
 """Where the model is to run: the memory that is left for it, the bits of its weights, the context."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """What bounds how fast a model generates where it runs."""
+
+    bandwidth: float
+    """Bytes a second from memory."""
+    flops: float = math.inf
+    """Peak FLOP/s; without one, reading the weights is what takes the time."""
+
+
+PLACES: Mapping[str, Place] = MappingProxyType(
+    {
+        "phone": Place(51.2e9),
+        "laptop-16gb": Place(102.4e9),
+        "rtx-4090": Place(DEVICES["rtx4090"].bandwidth, DEVICES["rtx4090"].flops),
+        "8xh100": Place(8 * DEVICES["h100"].bandwidth, 8 * DEVICES["h100"].flops),
+    }
+)
+"""How fast the presets' memory is: LPDDR5 at 6400 MT/s with 64 bits (phone) and 128 bits (laptop), else the maker's."""
+
+
+@dataclass(frozen=True)
+class Generation:
+    """How fast a design can generate, at most."""
+
+    tokens_per_second: float
+    bytes_read: float
+    """For one token: the weights of every pass, the output head, and the KV cache."""
+    where: str
+    text: str
+
+
+def generation_rate(planned: Plan, where: str = "phone") -> Generation:
+    """Return the most tokens a second that the choice of a plan can generate for one sequence, a roofline.
+
+    Every pass reads the weights that the token uses from memory again; the KV cache counts where a context is given.
+    Real programs reach a part of it.
+    """
+    if where not in PLACES:
+        raise InputError(f"where {shown(where)} is not known{nearest(where, PLACES)}; choose from {', '.join(PLACES)}")
+    choice, budget, place = planned.choice, planned.budget, PLACES[where]
+    models = () if planned.evaluated is None else planned.grid.space.models
+    head = models[0].vocabulary * choice.width if models and choice.width else 0.0
+    read = float((choice.unrolled + head) * budget.bits / 8 + choice.kv_bytes / budget.batch)
+    flops = costs.inference_flops(choice.unrolled + head)
+    rate = 1 / float(costs.generation_seconds(read, flops, place.bandwidth, place.flops))
+    text = (
+        f"Generates at most {format_count(rate)} tokens/s on {where} for one sequence (roofline: "
+        f"{format_bytes(read)} read per token at {format_bytes(place.bandwidth)}/s)"
+    )
+    return Generation(rate, read, where, text)
 
 
 def find_device(name: str) -> Device:

@@ -403,7 +403,7 @@ class Plan:
         left = self.budget.flops - spent
         return left if left > 1e-6 * self.budget.flops else 0.0
 
-    @property
+    @cached_property
     def interval(self) -> dict[str, Any] | None:
         """The 90% interval of the choice's loss, with what it rests on; None where the law has no resamples."""
         if self.stored is not None:

@@ -80,7 +80,7 @@ def recurrence_map(
         **_spans("best_recurrence", chosen[1:]),
         loss=np.take_along_axis(grid.loss_ZFSKP[0], best_ZFSK[0][..., None], axis=-1)[..., 0],
         agreement=agreement(best_ZFSK),
-        extrapolated=np.take_along_axis(_outside(grid), best_ZFSK[0][..., None], axis=-1)[..., 0],
+        extrapolated=np.take_along_axis(outside_text(grid), best_ZFSK[0][..., None], axis=-1)[..., 0],
     )
 
 
@@ -116,7 +116,7 @@ def experts_map(
         rung=np.where(found, np.array(space.names)[s], ""),
         loss=np.where(found, loss, np.nan),
         agreement=agreement(best_ZBP),
-        extrapolated=np.where(found, _outside(grid)[0][s, k, np.arange(space.shape[2])], ""),
+        extrapolated=np.where(found, outside_text(grid)[0][s, k, np.arange(space.shape[2])], ""),
     )
 
 
@@ -143,7 +143,7 @@ def joint_optimum(
         "tokens": np.where(found, grid.tokens_FSKP[0][s, k, p], np.nan),
         "loss": np.where(found, grid.loss_ZFSKP[0, 0][s, k, p], np.nan),
         "agreement": near_agreement(grid, picks_ZFB)[0],
-        "extrapolated": np.where(found, _outside(grid)[0][s, k, p], ""),
+        "extrapolated": np.where(found, outside_text(grid)[0][s, k, p], ""),
     }
     if len(grid.loss_ZFSKP) > 1:
         low, high = np.percentile(grid.loss_ZFSKP[1:, 0][:, s, k, p], [5, 95], axis=0)
@@ -202,7 +202,7 @@ def _curves(grid: Grid, best_axis: int) -> Table:
     best = np.argmin(masked, axis=best_axis)[0]
     marks = np.zeros(grid.loss_ZFSKP.shape[1:], dtype=bool)
     np.put_along_axis(marks, np.expand_dims(best, best_axis), True, axis=best_axis)
-    space, outside = grid.space, _outside(grid)
+    space, outside = grid.space, outside_text(grid)
     columns = {
         "flops": grid.flops[:, None, None, None],
         "rung": np.array(space.names)[:, None, None],
@@ -219,7 +219,7 @@ def _curves(grid: Grid, best_axis: int) -> Table:
     return Table.from_arrays(marks.shape, **columns)
 
 
-def _outside(grid: Grid) -> np.ndarray[tuple[int, ...], np.dtype[np.str_]]:
+def outside_text(grid: Grid) -> np.ndarray[tuple[int, ...], np.dtype[np.str_]]:
     """Return, for every cell, the axes on which the law extrapolates, joined by spaces."""
     text = np.full(grid.tokens_FSKP.shape, "", dtype="U40")
     for axis, marked in grid.extrapolated_FSKP.items():

@@ -37,6 +37,8 @@ export function drawChart(host, spec, hold = false) {
   charts.get(host).update(spec, hold);
 }
 
+export const chartOf = (host) => charts.get(host);
+
 class Chart {
   constructor(host) {
     this.host = host;
@@ -166,17 +168,7 @@ class Chart {
       .attr("stroke", (d) => d.colour)
       .attr("stroke-width", (d) => d.width || 1.6)
       .attr("stroke-dasharray", (d) => d.dash || null);
-    rows(
-      this.rules,
-      "line",
-      (spec.rules || []).filter((d) => within(d.x, this.domains.x)),
-    )
-      .attr("x1", (d) => x(d.x))
-      .attr("x2", (d) => x(d.x))
-      .attr("y1", y.range()[0])
-      .attr("y2", y.range()[1])
-      .attr("stroke", colours.muted)
-      .attr("stroke-dasharray", "3,3");
+    this.drawRules();
     rows(
       this.dots,
       "path",
@@ -191,6 +183,28 @@ class Chart {
       .attr("fill-opacity", (d) => d.opacity ?? 1)
       .attr("stroke", (d) => (d.ring ? colours.text : d.star ? colours.card : d.hollow ? d.colour : "none"))
       .attr("stroke-width", (d) => (d.ring ? 1.6 : 1));
+    this.drawLabels();
+  }
+
+  drawRules() {
+    const { spec, x, y, colours } = this;
+    rows(
+      this.rules,
+      "line",
+      (spec.rules || []).filter((d) => within(d.x, this.domains.x)),
+    )
+      .attr("x1", (d) => x(d.x))
+      .attr("x2", (d) => x(d.x))
+      .attr("y1", y.range()[0])
+      .attr("y2", y.range()[1])
+      .attr("stroke", colours.muted)
+      .attr("stroke-dasharray", "3,3");
+  }
+
+  // Only the budget's own line moves; lines and axes stay.
+  moveRule(at) {
+    this.spec.rules = at ? [{ ...this.spec.rules[0], x: at }] : [];
+    this.drawRules();
     this.drawLabels();
   }
 
@@ -283,7 +297,7 @@ class Chart {
       .attr("stroke-width", 2);
     this.tip.hidden = !point;
     if (!point) return;
-    this.tip.textContent = point.text;
+    this.tip.textContent = point.text();
     const left = this.x(point.x) > this.width / 2 ? this.x(point.x) - this.tip.offsetWidth - 12 : this.x(point.x) + 12;
     this.tip.style.left = `${Math.max(0, Math.min(this.width - this.tip.offsetWidth, left))}px`;
     this.tip.style.top = `${Math.max(0, Math.min(this.height - this.tip.offsetHeight, this.y(point.y) - this.tip.offsetHeight / 2))}px`;

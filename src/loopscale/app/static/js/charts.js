@@ -134,7 +134,8 @@ export function isoflop(data, axis, choice, title) {
       ...at(d),
       series: name(d),
       start: name(d) === chosen && d[x] === choice[x],
-      text: `${axis === "size" ? `${size(d.active)} active, E=${d.experts} R=${d.recurrence}\nloss ${loss(d.loss)}${band(d)}\n${count(d.tokens)} tokens` : describe(d)}${d.best ? `\n${STARS[axis]}` : ""}${beyond(d)}`,
+      text: () =>
+        `${axis === "size" ? `${size(d.active)} active, E=${d.experts} R=${d.recurrence}\nloss ${loss(d.loss)}${band(d)}\n${count(d.tokens)} tokens` : describe(d)}${d.best ? `\n${STARS[axis]}` : ""}${beyond(d)}`,
     })),
   };
 }
@@ -163,7 +164,7 @@ function steps(data, { x, y, name, at, xAxis, yAxis, text, title, hint }) {
     })),
     dots: uncertain.map((d) => ({ x: d[x], y: d[y], colour: colour(d), hollow: true })),
     rules: at ? [{ x: at, label: "yours" }] : [],
-    points: kept.map((d) => ({ x: d[x], y: d[y], series: name(d), text: text(d) + agreed(d) + beyond(d) })),
+    points: kept.map((d) => ({ x: d[x], y: d[y], series: name(d), text: () => text(d) + agreed(d) + beyond(d) })),
   };
 }
 
@@ -217,35 +218,39 @@ export function bestExperts(data, memory, title, hint) {
   });
 }
 
-export function pareto(data, cost, limit, title) {
-  const { series, muted } = palette();
+export function pareto(data, cost, limit, title, own) {
+  const { series, muted, text: dark } = palette();
   const front = data.filter((d) => d[`on_${cost}_front`]).sort((a, b) => a[cost] - b[cost]);
   const [top, low] = [Math.max(...front.map((d) => d.loss)), Math.min(...front.map((d) => d.loss))];
   const near = data.filter((d) => d.loss <= top + 0.25 * (top - low || 0.1));
   const chosen = near.filter((d) => d.chosen);
   const at = (d) => ({ x: d[cost], y: d.loss });
+  const yours = (own ? [own] : []).map((d) => ({
+    x: cost === "memory" ? d.weight_bytes + d.kv_bytes : d.inference_flops,
+    y: d.loss,
+  }));
   const text = (d) =>
-    `${label(d)}${d.chosen ? " ★ chosen" : ""}\nloss ${loss(d.loss)}\n${bytes(d.memory)}, ${count(d.inference)} FLOPs/token${d[`on_${cost}_front`] ? "\non the line" : d.usable ? "" : "\nmisses a limit or the rule"}`;
+    `${label(d)}${d.chosen ? " ★ chosen" : ""}\nloss ${loss(d.loss)}\n${bytes(d.memory)}, ${count(d.inference)} FLOPs/token${d[`on_${cost}_front`] ? "\non the line" : d.usable ? "" : "\nmisses a limit or the rule"}${beyond(d)}`;
   return {
     title,
-    hint: `Line: the lowest loss for each ${cost === "memory" ? "amount of memory" : "cost per token"} among designs that meet all other limits and the rule. Pale dots miss another limit or the rule, so they can lie below the line. ★ the choice.`,
+    hint: `Line: the lowest loss for each ${cost === "memory" ? "amount of memory" : "cost per token"} among designs that meet all other limits and the rule. Pale dots miss another limit or the rule, so they can lie below the line. ★ the choice${own ? "; the ring: your model" : ""}. Hollow points of the line lie outside the range the law was fitted on.`,
     margin: { right: 24 },
     x:
       cost === "memory"
         ? logAxis(
-            near.map((d) => d.memory),
+            [...near.map((d) => d.memory), ...yours.map((d) => d.x)],
             "memory of weights and KV cache",
             bytes,
           )
         : logAxis(
-            near.map((d) => d.inference),
+            [...near.map((d) => d.inference), ...yours.map((d) => d.x)],
             "inference FLOPs per token",
             (v) => count(v, 2),
           ),
     y: {
       scale: "linear",
       domain: extent(
-        near.map((d) => d.loss),
+        [...near.map((d) => d.loss), ...yours.map((d) => d.y)],
         0.07,
       ),
       label: LOSS,
@@ -253,16 +258,17 @@ export function pareto(data, cost, limit, title) {
     lines: [{ colour: series[0], width: 2, step: true, points: front.map(at) }],
     dots: [
       ...near.map((d) => ({ ...at(d), colour: muted, r: 2.2, opacity: d.usable ? 0.75 : 0.28 })),
-      ...front.map((d) => ({ ...at(d), colour: series[0], r: 3.6 })),
+      ...front.map((d) => ({ ...at(d), colour: series[0], r: 3.6, hollow: Boolean(d.extrapolated) })),
       ...chosen.map((d) => ({ ...at(d), colour: series[1], star: true, r: 8 })),
+      ...yours.map((d) => ({ ...d, ring: true, r: 8, colour: dark })),
     ],
     rules: limit ? [{ x: limit, label: "limit" }] : [],
-    notes: chosen.map((d) => ({ ...at(d), text: label(d) })),
+    notes: [...chosen.map((d) => ({ ...at(d), text: label(d) })), ...yours.map((d) => ({ ...d, text: "yours" }))],
     points: [...front, ...near.filter((d) => !d[`on_${cost}_front`])].map((d) => ({
       ...at(d),
       series: d[`on_${cost}_front`] ? "on the line" : d.usable ? "meets all limits" : "ruled out",
       start: d.chosen,
-      text: text(d),
+      text: () => text(d),
     })),
   };
 }
@@ -314,7 +320,7 @@ export function scenarios(data, x, at, names, title, hint) {
       x: d[x],
       y: d.loss,
       series: d.scenario,
-      text: `${names[d.scenario]}: ${describe(d)}\n${power(d.flops)} FLOPs${beyond(d)}`,
+      text: () => `${names[d.scenario]}: ${describe(d)}\n${power(d.flops)} FLOPs${beyond(d)}`,
     })),
   };
 }

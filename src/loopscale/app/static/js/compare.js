@@ -111,6 +111,7 @@ const METRICS = [
   { name: "performs like (unlooped)", value: (c) => c.effective, write: size },
   { name: "memory", value: memory, write: bytes },
   { name: "inference FLOPs per token", value: (c) => c.inference_flops, write: count },
+  { name: "generation, at most", of: ({ speed }) => `${count(speed.tokens_per_second)} tokens/s on ${speed.where}` },
   { name: "under its budget", of: (side) => side.verdict },
 ];
 
@@ -145,7 +146,7 @@ function drawCharts(sides) {
         .map((d) => ({ ...d, scenario })),
     );
   const about = sides
-    .map((side, k) => `${LETTERS[k]}: ${side.sentences.budget} ${label(side.plan.choice)}, law ${side.law.name}.`)
+    .map((side, k) => `${LETTERS[k]}: ${side.sentences.budget} ${label(side.plan.choice)}, law ${side.law.name}, trust: ${side.trust.level}.`)
     .join(" ");
   const flops = sides[0].plan.budget.flops;
   const over = all("compute");

@@ -101,6 +101,7 @@ export function buildControls(known) {
   $("#eps").onchange = (event) => set({ eps: event.target.value.trim() });
   $("#rule").onchange = (event) => set({ rule: event.target.value });
   $("#reset").onclick = () => set({ ...DEFAULTS, view: "plan", pins: state.pins });
+  $("#drop-config").onclick = () => set({ config: "" });
   buildPresets();
   buildDevices();
   explainTerms($("#controls"));
@@ -217,6 +218,8 @@ export function showControls() {
   $("#passes").value = state.passes;
   $("#eps").value = state.eps;
   $("#rule").value = state.rule;
+  $("#own-model-name").textContent = state.config ? (JSON.parse(state.config).model_type ?? "config.json") : "";
+  $("#drop-config").hidden = !state.config;
   const law = lawOf(state.law);
   $("#law-note").textContent = law ? law.about : "";
 }
@@ -310,18 +313,22 @@ function buildPresets() {
   select.onchange = () => {
     const preset = choices.presets.find((other) => other.name === select.value);
     select.value = "";
-    if (preset) set({ memory: "", context: "", ...preset.limits });
+    if (preset) set({ memory: "", context: "", ...preset.limits, where: preset.name });
   };
 }
+
+const filled = (names) =>
+  Object.fromEntries(names.map((name) => [name, $(`#${name}`).value.trim()]).filter(([, value]) => value));
+
+// The device that costs are given for, with its price where one is set.
+export const chosenDevice = () => ({ device: $("#device").value, ...filled(["utilisation", "price"]) });
 
 function buildDevices() {
   $("#device").replaceChildren(...choices.devices.map((name) => make("option", { value: name }, name)));
   $("#device").value = choices.devices.includes("h100") ? "h100" : choices.devices[0];
   $("#utilisation").placeholder = choices.utilisation;
   $("#use-compute").onclick = async () => {
-    const query = new URLSearchParams({ device: $("#device").value });
-    for (const name of ["gpus", "days", "utilisation", "price", "dollars"])
-      if ($(`#${name}`).value.trim()) query.set(name, $(`#${name}`).value.trim());
+    const query = new URLSearchParams({ ...filled(["gpus", "days", "dollars"]), ...chosenDevice() });
     try {
       const { flops, text } = await call(`compute?${query}`);
       problem($("#compute-problem"), null);
@@ -345,6 +352,8 @@ export function planRequest(charts, values = state) {
   if (values.eps) body.eps = Number.isFinite(Number(values.eps)) ? Number(values.eps) : values.eps;
   if (values.extrapolate) body.extrapolate = true;
   if (values.design) body.design = values.design;
+  if (values.where) body.where = values.where;
+  if (values.config) body.config = JSON.parse(values.config);
   return body;
 }
 

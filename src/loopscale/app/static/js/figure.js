@@ -1,5 +1,5 @@
 // A chart in its card: drawn to the card's width, described as text, and downloadable.
-import { drawChart, newTheme, palette } from "./chart.js";
+import { chartOf, drawChart, newTheme, palette } from "./chart.js";
 import { $, button, make } from "./dom.js";
 import { download } from "./download.js";
 
@@ -21,6 +21,12 @@ export function figure(id, paint, data, about = "") {
   drawChart(host, spec, dragging.on);
   $(".hint", card).textContent = spec.hint;
   if (!$(".downloads", card)) card.append(downloads(card));
+}
+
+// Move the line that marks the budget in a chart that is drawn already.
+export function moveRule(id, at) {
+  const chart = chartOf($(".plot", document.getElementById(id)));
+  if (chart?.spec.rules?.length) chart.moveRule(at);
 }
 
 export function redraw() {

@@ -1,7 +1,7 @@
 // Charts of a fit: what it predicts, and its residuals.
 import { palette } from "./chart.js";
 import { extent, logAxis, unique } from "./charts.js";
-import { count, loss } from "./format.js";
+import { count, loss, percent, power, rows } from "./format.js";
 
 const about = (d) => `${count(d.size)} E=${d.experts} R=${d.recurrence}, ${count(d.tokens)} tokens`;
 
@@ -26,7 +26,7 @@ export function observed(points, title) {
       x: d.observed,
       y: d.predicted,
       series: "rows",
-      text: `${about(d)}\nobserved ${loss(d.observed)}, predicted ${loss(d.predicted)}${d.outlier ? "\noutlier" : ""}`,
+      text: () => `${about(d)}\nobserved ${loss(d.observed)}, predicted ${loss(d.predicted)}${d.outlier ? "\noutlier" : ""}`,
     })),
   };
 }
@@ -60,8 +60,96 @@ export function residuals(points, axis, title) {
       x: d[axis],
       y: d.residual,
       series: "rows",
-      text: `${about(d)}\nresidual ${d.residual.toExponential(2)}${d.outlier ? "\noutlier" : ""}`,
+      text: () => `${about(d)}\nresidual ${d.residual.toExponential(2)}${d.outlier ? "\noutlier" : ""}`,
     })),
+  };
+}
+
+// Errors of hidden rows with their predictive intervals, beside the residuals of the rows that were fitted.
+export function backtest({ hidden, fitted, level }, title) {
+  const { series, muted } = palette();
+  const [tested, known] = [rows(hidden), rows(fitted)];
+  const x = logAxis([...tested, ...known].map((d) => d.C), "training compute (FLOPs)", power);
+  const values = [...known.map((d) => d.error), ...tested.flatMap((d) => [d.error_low, d.error_high]), 0];
+  return {
+    title,
+    hint: `Grey: rows that were fitted. Coloured: hidden rows with ${percent(level)} predictive intervals, the second colour where the observed loss lies outside.`,
+    margin: { right: 20 },
+    x,
+    y: { scale: "linear", domain: extent(values), label: "ln predicted − ln observed loss, %" },
+    lines: [
+      { colour: muted, points: x.domain.map((v) => ({ x: v, y: 0 })) },
+      ...tested.map((d) => ({
+        colour: series[d.inside ? 0 : 1],
+        width: 1,
+        points: [
+          { x: d.C, y: d.error_low },
+          { x: d.C, y: d.error_high },
+        ],
+      })),
+    ],
+    dots: [
+      ...known.map((d) => ({ x: d.C, y: d.error, colour: muted, opacity: 0.5, r: 2.4 })),
+      ...tested.map((d) => ({ x: d.C, y: d.error, colour: series[d.inside ? 0 : 1], r: 3 })),
+    ],
+    points: tested.map((d) => ({
+      x: d.C,
+      y: d.error,
+      series: "hidden",
+      text: () =>
+        `${d.run}\nN ${count(d.N)}, E=${d.E} R=${d.R}, ${count(d.D)} tokens\nobserved ${loss(d.observed)}, predicted ${loss(d.predicted)}\n${d.inside ? "inside" : "outside"} the interval`,
+    })),
+  };
+}
+
+// Held-out RMSE of each recurrence form: a row for each part that was held out.
+export function heldOutErrors(scores, title) {
+  const { series } = palette();
+  const [parts, forms] = ["slice", "mapping"].map((name) => [...new Set(scores.map((d) => d[name]))]);
+  const row = (k) => parts.length - 1 - k; // the first part on top
+  const at = (d) => row(parts.indexOf(d.slice)) + 0.3 - (0.6 * (forms.indexOf(d.mapping) + 0.5)) / forms.length;
+  const colour = (d) => series[forms.indexOf(d.mapping) % series.length];
+  const lowest = (d) => scores.find((other) => other.slice === d.slice && other.best)?.rmse ?? d.rmse;
+  const spans = scores.filter((d) => d.low != null && !d.best);
+  const ends = (d) => [lowest(d) + Math.max(0, d.low), lowest(d) + d.high];
+  return {
+    title,
+    hint: "★ lowest; lines: the interval of the difference to the lowest, over resampled held-out runs. A form whose line starts at the lowest is statistically tied with it.",
+    margin: { right: 96, left: 118 },
+    x: { scale: "linear", domain: extent([...scores.map((d) => d.rmse), ...spans.flatMap(ends), 0]), label: "held-out RMSE (nats)" },
+    y: {
+      scale: "linear",
+      domain: [-0.6, parts.length - 0.4],
+      ticks: parts.map((_, k) => k),
+      label: "held out",
+      format: (k) => parts[row(k)],
+    },
+    lines: spans.map((d) => ({ colour: colour(d), width: 1.4, points: ends(d).map((v) => ({ x: v, y: at(d) })) })),
+    dots: scores.map((d) => ({ x: d.rmse, y: at(d), colour: colour(d), star: d.best, r: d.best ? 5 : 3.6 })),
+    notes: scores.filter((d) => d.best).map((d) => ({ x: d.rmse, y: at(d), text: d.mapping })),
+    points: scores.map((d) => ({
+      x: d.rmse,
+      y: at(d),
+      series: d.slice,
+      text: () =>
+        `${d.mapping}, held out: ${d.slice}\nRMSE ${loss(d.rmse)} on ${d.rows} rows of ${d.runs} runs${d.best ? "\nlowest" : `\n${d.difference.toFixed(4)} above the lowest`}`,
+    })),
+  };
+}
+
+// How the uncertainty of a live sweep's law falls as losses arrive.
+export function uncertainty(history, title) {
+  const { series } = palette();
+  const points = history.map((d) => ({ x: d.count, y: 100 * d.width }));
+  return {
+    title,
+    hint: "Each point is a refit: the median width of the law's 90% interval at all points so far, relative to the loss. With few runs an interval can be too narrow, and another form may be chosen.",
+    margin: { right: 20 },
+    x: { scale: "linear", domain: extent(points.map((d) => d.x)), label: "losses fitted" },
+    y: { scale: "linear", domain: extent([...points.map((d) => d.y), 0]), label: "width of the 90% interval, %" },
+    lines: [{ colour: series[0], points }],
+    dots: points.map((d) => ({ ...d, colour: series[0], r: 3.6 })),
+    points: points.map((d) => ({ ...d, series: "refits", text: () => `${d.x} losses\n90% interval ${d.y.toFixed(2)}% wide` })),
   };
 }
 
@@ -85,7 +173,7 @@ export function losses(points, title) {
       x: d.flops,
       y: d.loss,
       series: d.experts,
-      text: `${d.run}\n${about(d)}\nloss ${loss(d.loss)}`,
+      text: () => `${d.run}\n${about(d)}\nloss ${loss(d.loss)}`,
     })),
   };
 }

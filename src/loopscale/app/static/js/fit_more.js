@@ -1,7 +1,9 @@
 // What to ask of a fitted sweep next: which mapping predicts held-out rows, and which runs to add.
-import { planRequest } from "./controls.js";
+import { chosenDevice, planRequest } from "./controls.js";
 import { make, table } from "./dom.js";
-import { count, power } from "./format.js";
+import { figure } from "./figure.js";
+import { backtest, heldOutErrors } from "./fit_charts.js";
+import { count, percent, power, rows } from "./format.js";
 import { jobCard } from "./job.js";
 
 export const heldOut = (id, slices) =>
@@ -19,8 +21,35 @@ export const heldOut = (id, slices) =>
         .map((part) => part.trim())
         .filter(Boolean),
     }),
-    show: scores,
+    show: (result) =>
+      make("div", {}, scores(result), chartCard("chart-held-out", "Held-out error of each form", "")),
+    draw: (result) => figure("chart-held-out", (title) => heldOutErrors(result.scores, title), result.scores),
   });
+
+export const backtested = (id) =>
+  jobCard({
+    title: "Does the law predict larger runs? (backtest)",
+    hint: "Hides the most expensive runs, fits the rest, and predicts what was hidden with 90% intervals.",
+    label: "Decades of compute to hide",
+    field: "decades",
+    value: "1",
+    button: { id: "start-backtest", text: "Backtest" },
+    path: `fits/${id}/backtest`,
+    body: (text) => ({ decades: Number(text) || text }),
+    show: (result) => chartCard("chart-backtest", "Hidden runs: predicted against observed", result.summary),
+    draw: (result) => figure("chart-backtest", (title) => backtest(result, title), rows(result.hidden), result.summary),
+  });
+
+function chartCard(id, title, text) {
+  return make(
+    "figure",
+    { class: "chart", id },
+    make("figcaption", {}, make("h3", {}, title)),
+    make("p", { class: "said-result" }, text),
+    make("div", { class: "plot" }),
+    make("p", { class: "hint" }),
+  );
+}
 
 export const nextRuns = (id, budget) =>
   jobCard({
@@ -31,7 +60,7 @@ export const nextRuns = (id, budget) =>
     value: budget,
     button: { id: "choose-runs", text: "Choose runs" },
     path: `fits/${id}/next`,
-    body: (text) => ({ budget: text, plan: { ...planRequest([]), law: undefined } }),
+    body: (text) => ({ budget: text, plan: { ...planRequest([]), law: undefined }, ...chosenDevice() }),
     show: runsTable,
   });
 
@@ -71,8 +100,10 @@ function runsTable(result) {
     { name: "tokens", cell: (d) => count(d.tokens) },
     { name: "FLOPs", cell: (d) => power(d.flops) },
     { name: "FLOPs so far", cell: (d) => power(d.cumulative_flops) },
+    { name: `time on one ${result.device}`, cell: (d) => d.time },
+    ...(result.runs.some((d) => d.dollars != null) ? [{ name: "dollars", cell: (d) => count(d.dollars, 2) }] : []),
     { name: "standard error after", cell: (d) => d.standard_error.toFixed(5) },
   ];
-  const caption = `Standard error of the loss differences to the alternatives: ${result.before.toFixed(5)} now, ${result.after.toFixed(5)} after ${result.runs.length} runs.`;
+  const caption = `Standard error of the loss differences to the alternatives: ${result.before.toFixed(5)} now, ${result.after.toFixed(5)} after ${result.runs.length} runs. Times at ${percent(result.utilisation)} of the device's peak.`;
   return make("table", { id: "runs" }, make("caption", {}, caption), table(columns, result.runs));
 }

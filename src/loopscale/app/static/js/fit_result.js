@@ -4,7 +4,7 @@ import { $, make, segmented, table } from "./dom.js";
 import { download } from "./download.js";
 import { figure } from "./figure.js";
 import { observed, residuals } from "./fit_charts.js";
-import { heldOut, nextRuns } from "./fit_more.js";
+import { backtested, heldOut, nextRuns } from "./fit_more.js";
 import { count, loss, rows, significant } from "./format.js";
 import { set } from "./state.js";
 
@@ -15,6 +15,7 @@ export function showFit({ id, result }) {
   place.replaceChildren(
     ...[overview(result), pictures(), outliers(result), coefficients(result)].filter(Boolean),
     heldOut(id, result.slices),
+    backtested(id),
     nextRuns(id, result.next_budget),
   );
   const points = rows(result.points);

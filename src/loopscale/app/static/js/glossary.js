@@ -16,6 +16,8 @@ const TERMS = {
   memory:
     "Bytes at inference: all weights at the chosen bits, embeddings included, and the KV cache where a context is set.",
   inference: "FLOPs to generate one token: 2 × N_unroll.",
+  generation:
+    "The most tokens a second for one sequence, a roofline: the bytes that one token reads (weights of all passes, output head, KV cache) divided by the memory's bandwidth. Real programs reach a part of it.",
   rung: "A size of the paper's ladder, named after its active parameters with embeddings.",
   trust:
     "How far the answer lies from the data the law was fitted on. Inside: within them. Near: up to 3× beyond. Far: up to 10×. Beyond: farther.",

@@ -22,7 +22,7 @@ export async function runJob(path, request, place) {
 }
 
 // A card that asks for one thing, starts a job with it, and shows what the job found.
-export function jobCard({ title, hint, label, field, value, button, path, body, show }) {
+export function jobCard({ title, hint, label, field, value, button, path, body, show, draw }) {
   const input = make("input", { type: "text", id: field, value });
   const place = make("div", { class: "scroll", tabindex: 0 });
   const progress = make("div", { class: "progress", hidden: true });
@@ -31,7 +31,9 @@ export function jobCard({ title, hint, label, field, value, button, path, body, 
     problem(said, null);
     try {
       const job = await runJob(path, { body: body(input.value.trim()) }, progress);
-      if (job.state === "done") place.replaceChildren(show(job.result));
+      if (job.state !== "done") return;
+      place.replaceChildren(show(job.result));
+      draw?.(job.result);
     } catch (error) {
       problem(said, error);
     }

@@ -1,13 +1,13 @@
 import { call } from "./api.js";
 import { updateCompare } from "./compare.js";
-import { buildControls, chooseLaw, showControl } from "./controls.js";
+import { buildControls, chooseLaw, planRequest, showControl } from "./controls.js";
 import { $, $$, copy, problem, toast } from "./dom.js";
 import { redraw } from "./figure.js";
 import { buildFit, restoreFit } from "./fit.js";
 import { explainTerms } from "./glossary.js";
 import { addLaw, loadLaws } from "./laws.js";
 import { keptPins } from "./pins.js";
-import { buildPlan, drawPlan, holdCentre, showPlan, updatePlan } from "./plan.js";
+import { askPlan, buildPlan, drawPlan, holdCentre, showPlan, updatePlan } from "./plan.js";
 import { commit, link, onChange, restore, set, state } from "./state.js";
 import { buildSweep, updateSweep } from "./sweep.js";
 
@@ -60,6 +60,8 @@ function buildTop() {
   };
   $("#open-law").onclick = () => $("#law-file").click();
   $("#law-file").onchange = (event) => openLaw(event.target.files[0]);
+  $("#open-config").onclick = () => $("#config-file").click();
+  $("#config-file").onchange = (event) => openConfig(event.target.files[0]);
 }
 
 function switchTheme() {
@@ -81,11 +83,26 @@ async function openLaw(file) {
   $("#law-file").value = "";
 }
 
-function parsed(text, name) {
+const LARGEST_CONFIG = 20_000;
+
+async function openConfig(file) {
+  if (!file) return;
+  $("#config-file").value = "";
+  try {
+    if (file.size > LARGEST_CONFIG) throw new Error(`${file.name}: a config.json is smaller than 20 kB`);
+    const config = parsed(await file.text(), file.name, "choose the config.json of a Transformers model");
+    await askPlan({ ...planRequest([]), config }); // a model that cannot be read is refused before it is kept
+    set({ config: JSON.stringify(config) });
+  } catch (error) {
+    problem($("#problem"), error);
+  }
+}
+
+function parsed(text, name, advice = "a law file comes from `loopscale fit --out` or from the Fit view") {
   try {
     return JSON.parse(text);
   } catch {
-    throw new Error(`${name}: this is not JSON; a law file comes from \`loopscale fit --out\` or from the Fit view`);
+    throw new Error(`${name}: this is not JSON; ${advice}`);
   }
 }
 

@@ -4,7 +4,7 @@ import { bestExperts, bestRecurrence, isoflop, pareto } from "./charts.js";
 import { blame, planRequest, plausible, settle, showControls, typing } from "./controls.js";
 import { $, $$, announce, button, copy, make, problem, segmented, sentence, table, toast } from "./dom.js";
 import { download } from "./download.js";
-import { figure } from "./figure.js";
+import { figure, moveRule } from "./figure.js";
 import { bytes, count, label, loss, percent, power, rows, size } from "./format.js";
 import { explainTerms } from "./glossary.js";
 import { resendLaws } from "./laws.js";
@@ -29,22 +29,42 @@ export async function askPlan(body, path = "plan") {
   }
 }
 
+const CHARTS = ["designs", "best-recurrence", "best-experts"];
+const WHOLE = 400;
+let whole = 0; // when the last whole answer was asked for
+
+// While a control is dragged, the answer and the charts that change with it follow at once; the whole answer, with its
+// tables and maps, follows a few times a second and once the control is let go.
+function request() {
+  const light = centre.flops && answer && !typing.spec && performance.now() - whole < WHOLE;
+  if (light)
+    return { ...planRequest([state.iso, "designs"]), config: undefined, centre: centre.flops, draft: true };
+  whole = performance.now();
+  const body = planRequest([state.iso, ...CHARTS]);
+  const draft = { centre: centre.flops, top: state.table === "candidates" ? undefined : 1 };
+  return centre.flops ? { ...body, ...draft } : body;
+}
+
+const merged = (reply) => ({
+  ...answer,
+  ...reply,
+  plan: { ...answer.plan, ...reply.plan },
+  sentences: { ...answer.sentences, ...reply.sentences },
+  charts: { ...answer.charts, ...reply.charts },
+});
+
 export const updatePlan = latest(
   $("#plan-view"),
-  () => {
-    const body = planRequest([state.iso, "designs", "best-recurrence", "best-experts"]);
-    // While a control is dragged, the long list of ranked designs waits.
-    const draft = { centre: centre.flops, top: state.table === "candidates" ? undefined : 1 };
-    return askPlan(centre.flops ? { ...body, ...draft } : body);
-  },
+  () => askPlan(request()),
   (reply) => {
     if (!plausible(reply.plan.budget)) return; // half typed: the last answer stays
-    answer = reply;
+    const light = !reply.limits;
+    answer = light ? merged(reply) : reply;
     settle(answer.plan.budget);
     fresh(true);
     problem($("#problem"), null);
     blame(null);
-    drawPlan();
+    drawPlan(light);
   },
   (error) => {
     if (error.field === "extrapolate") return withhold(error);
@@ -84,7 +104,7 @@ function showTrust({ level, title, reasons }) {
   $("#glance").dataset.level = level;
 }
 
-export function drawPlan() {
+export function drawPlan(light = false) {
   if (!answer) return;
   const { plan, sentences, trust } = answer;
   showTrust(trust);
@@ -93,21 +113,19 @@ export function drawPlan() {
   $("#interval").textContent = sentences.interval;
   $("#edge").textContent = sentences.edge && sentence(sentences.edge);
   $("#glance").textContent = `${label(plan.choice)} · loss ${loss(plan.choice.loss)} · trust: ${trust.level}`;
-  showFacts(facts(plan));
+  showFacts(facts(plan, answer.speed));
   $("#certainty").textContent = sentence(sentences.confidence);
   $("#legend").textContent = sentences.legend;
   document.title = `${label(plan.choice)} · loopscale`;
   announce(`${sentences.answer}. ${trust.title}.`);
-  drawCharts();
+  drawCharts(light);
   drawMemory();
-  if (centre.flops && performance.now() - drawPlan.tables < TABLES) return; // dragging: tables may lag a little
-  drawPlan.tables = performance.now();
+  if (light) return;
   drawLimits();
   drawTable();
 }
-const TABLES = 200;
 
-function facts({ choice, agreement, lead }) {
+function facts({ choice, agreement, lead }, speed) {
   const interval =
     choice.loss_low == null ? "nats per token" : `90%: ${loss(choice.loss_low)} – ${loss(choice.loss_high)}`;
   return [
@@ -121,10 +139,22 @@ function facts({ choice, agreement, lead }) {
     },
     { name: "Training", value: `${count(choice.tokens)} tokens`, note: `${power(choice.train_flops)} FLOPs` },
     {
+      name: "Memory",
+      term: "memory",
+      value: bytes(choice.weight_bytes + choice.kv_bytes),
+      note: choice.kv_bytes ? "weights and KV cache" : "weights",
+    },
+    {
       name: "Inference",
       term: "inference",
       value: `${count(choice.inference_flops)} FLOPs`,
       note: "per generated token",
+    },
+    {
+      name: "Generation",
+      term: "generation",
+      value: `≤ ${count(speed.tokens_per_second, 2)} tokens/s`,
+      note: `on ${speed.where}, one sequence`,
     },
     agreement == null
       ? { name: "Lead", value: lead == null ? "–" : loss(lead), note: "nats below the runner-up" }
@@ -235,11 +265,11 @@ function drawMemory() {
   );
 }
 
-function drawCharts() {
-  const { plan, charts, sentences } = answer;
+function drawCharts(light) {
+  const { plan, charts, sentences, trust } = answer;
   const { choice, budget } = plan;
   const flops = budget.flops ?? choice.train_flops;
-  const about = `${sentences.budget} Law ${plan.law}.`;
+  const about = `${sentences.budget} Law ${plan.law}. Trust in the choice: ${trust.level}.`;
   const iso = rows(charts[state.iso] ?? {});
   const fixed = { recurrence: `E=${choice.experts}`, size: `E=${choice.experts}`, experts: `R=${choice.recurrence}` }[
     state.iso
@@ -247,7 +277,13 @@ function drawCharts() {
   if (iso.length) figure("chart-isoflop", (title) => isoflop(iso, state.iso, choice, title), iso, `${about} ${fixed}.`);
   const designs = rows(charts.designs);
   const limit = state.cost === "memory" ? budget.memory : budget.inference_flops;
-  figure("chart-pareto", (title) => pareto(designs, state.cost, limit, title), designs, about);
+  const own = answer.own?.loss == null ? null : answer.own;
+  figure("chart-pareto", (title) => pareto(designs, state.cost, limit, title, own), designs, about);
+  if (light) {
+    moveRule("chart-best-recurrence", flops);
+    moveRule("chart-best-experts", budget.memory);
+    return;
+  }
   const R = rows(charts["best-recurrence"]);
   const hintR = `E=${choice.experts}, a line for each size.`;
   figure("chart-best-recurrence", (title) => bestRecurrence(R, flops, title, hintR), R, `${about} ${hintR}`);
@@ -257,7 +293,7 @@ function drawCharts() {
 }
 
 const marked = (text, d, axis) => `${text}${d.extrapolated.includes(axis) ? "†" : ""}`;
-const code = (d) => `${d.rung}:${d.experts}:${d.recurrence}`;
+const code = (d) => (d.trust ? "config" : `${d.rung}:${d.experts}:${d.recurrence}`);
 const COLUMNS = [
   {
     name: "size",
@@ -272,7 +308,7 @@ const COLUMNS = [
   { name: "loss", cell: (d) => loss(d.loss) + (d.extrapolated.length ? "†" : "") },
   { name: "memory", wide: true, cell: (d) => bytes(d.weight_bytes + d.kv_bytes) },
   { name: "FLOPs/token", wide: true, cell: (d) => count(d.inference_flops) },
-  { name: "verdict", left: true, cell: (d) => d.verdict },
+  { name: "verdict", left: true, cell: (d) => (d.trust ? `your model: ${d.verdict}; trust: ${d.trust.level}` : d.verdict) },
   {
     name: "",
     class: "narrow",
@@ -286,9 +322,13 @@ const COLUMNS = [
 
 function drawTable() {
   const { plan } = answer;
-  const listed = state.table === "rivals" ? [plan.choice, ...plan.rivals] : plan.candidates;
+  const own = answer.own ? [answer.own] : [];
+  const [first, ...others] = state.table === "rivals" ? [plan.choice, ...plan.rivals] : plan.candidates;
+  const listed = [first, ...own, ...others];
   $("#table").replaceChildren(
-    ...table(COLUMNS, listed, (d) => ({ class: d.verdict === "chosen" ? "chosen" : d.ruled_out_by ? "out" : null })),
+    ...table(COLUMNS, listed, (d) => ({
+      class: d.verdict === "chosen" ? "chosen" : d.trust ? "own" : d.ruled_out_by ? "out" : null,
+    })),
   );
 }
 

@@ -20,6 +20,8 @@ export const DEFAULTS = {
   continuous: "",
   extrapolate: "",
   design: "",
+  where: "phone",
+  config: "",
   iso: "recurrence",
   cost: "memory",
   table: "rivals",
@@ -38,7 +40,7 @@ const ALLOWED = {
 // What makes a scenario: the budget, the law and the design space.
 export const SCENARIO = [
   ...["law", "flops", "memory", "bits", "context", "tokens", "serve", "inference", "rungs", "experts", "passes"],
-  ...["eps", "rule", "continuous", "extrapolate", "design"],
+  ...["eps", "rule", "continuous", "extrapolate", "design", "where", "config"],
 ];
 
 export const state = { ...DEFAULTS };
@@ -80,12 +82,22 @@ export function link() {
   return `${location.pathname}${query.size ? "#" : ""}${query}`;
 }
 
+// A model of one's own is kept as the text of its config.json.
+export function isObject(text) {
+  try {
+    return typeof JSON.parse(text) === "object";
+  } catch {
+    return false;
+  }
+}
+
 export async function restore(hash) {
   const query = new URLSearchParams(hash.replace(/^#/, ""));
   await unpackLaws(query.getAll("own"));
   Object.assign(state, DEFAULTS);
   for (const [name, value] of query)
     if (name in DEFAULTS && (ALLOWED[name] ?? [value]).includes(value)) state[name] = value;
+  if (!isObject(state.config)) state.config = "";
   try {
     if (!pins().every((pin) => typeof pin.query === "string")) state.pins = "";
   } catch {

@@ -1,9 +1,9 @@
-// A sweep while it runs: its progress, its losses, and the law fitted to them as points arrive.
-import { call } from "./api.js";
+// A sweep while it runs: its progress, its losses, and the law that is fitted again as points arrive.
+import { call, finish } from "./api.js";
 import { $, make, problem, table } from "./dom.js";
 import { figure } from "./figure.js";
 import { fit } from "./fit.js";
-import { losses } from "./fit_charts.js";
+import { losses, uncertainty } from "./fit_charts.js";
 import { percent, rows } from "./format.js";
 import { set, state } from "./state.js";
 
@@ -28,13 +28,54 @@ async function fitNow() {
   }
 }
 
+const history = []; // one refit each: how many losses it saw, and the law
+let refitting = false;
+
 export async function updateSweep() {
   try {
-    show(await call("sweep"));
+    const reply = await call(`sweep?laws=${history.flatMap((item) => item.law ?? []).join(",")}`);
+    show(reply);
     problem($("#sweep-problem"), null);
+    showUncertainty(reply.widths);
+    refit(reply);
   } catch (error) {
     problem($("#sweep-problem"), error);
   }
+}
+
+// A law is fitted again whenever losses have arrived since the last fit; one fit at a time.
+async function refit({ progress, enough }) {
+  const count = progress.observations;
+  if (!$("#sweep-auto").checked || !enough || refitting || count === history.at(-1)?.count) return;
+  refitting = true;
+  try {
+    const csv = new Blob([await call("sweep.csv")]);
+    const { result } = await finish(await call(`fit?name=sweep&resamples=${REFITS}`, { csv }), () => {});
+    history.push({ count: result.rows, law: result.law_id, result });
+    if (history.length > MOST) history.splice(1, 1);
+    problem($("#sweep-fit-problem"), null);
+    updateSweep();
+  } catch (error) {
+    history.push({ count, failed: true });
+    problem($("#sweep-fit-problem"), error);
+  } finally {
+    refitting = false;
+  }
+}
+const REFITS = 30;
+const MOST = 50;
+
+function showUncertainty(widths) {
+  const fits = history.filter((item) => item.law && widths[item.law] != null);
+  $("#sweep-fitted").hidden = !fits.length;
+  $("#chart-uncertainty").hidden = !fits.length;
+  if (!fits.length) return;
+  const { count, law, result } = fits.at(-1);
+  const warned = result.warnings.length ? ` Warnings: ${result.warnings.join("; ")}.` : "";
+  $("#sweep-fitted").textContent =
+    `Law of ${count} losses: ${result.form}; RMSE ${result.law.rmse.toFixed(4)} nats; 90% interval ${(100 * widths[law]).toFixed(2)}% wide at the median point.${warned}`;
+  const seen = fits.map((item) => ({ count: item.count, width: widths[item.law] }));
+  figure("chart-uncertainty", (title) => uncertainty(seen, title), seen, $("#sweep-fitted").textContent);
 }
 
 function show({ progress, text, runs, points, law }) {
