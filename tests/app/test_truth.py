@@ -11,7 +11,8 @@ from loopscale.fit import fit, simulate_sweep
 from loopscale.fit.data.public import load_micro
 from loopscale.laws import PUBLISHED
 
-CONFIG = {"model_type": "llama", "hidden_size": 1024, "num_hidden_layers": 16, "num_attention_heads": 16}
+CONFIG = {"model_type": "llama", "hidden_size": 1024, "num_hidden_layers": 16, "num_attention_heads": 16,
+          "intermediate_size": 4096, "vocab_size": 32000}  # fmt: skip
 LEVELS = ("inside", "near", "far", "beyond", "unknown")
 
 

@@ -199,7 +199,8 @@ def timed_protocol() -> type[Any]:
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
             # asyncio leaves Nagle's algorithm on for sockets that it did not open: a reply's second write waited 40 ms.
-            transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if (connected := transport.get_extra_info("socket")) is not None:
+                connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._watch()
 
         def data_received(self, data: bytes) -> None:
