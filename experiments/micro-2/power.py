@@ -12,12 +12,12 @@ from itertools import product
 from math import sqrt
 
 import numpy as np
-from scipy import stats
 
 from loopscale.architecture import Architecture
 from loopscale.fit import Observations, fit
 from loopscale.fit.data.public import load_micro, stacked
 from loopscale.laws import ScalingLaw
+from loopscale.next import pairs_needed
 
 EXPERTS, PASSES = (1, 2, 4, 8), (1, 2, 3, 4)
 DESIGNS = {"planned": ((24, 32, 48), (150e3, 500e3, 1.5e6)), "amended": ((16, 24, 32), (60e3, 200e3, 600e3))}
@@ -31,15 +31,6 @@ TRUTHS = {
     "a gain of a third of micro's": {"kappa1": 0.09},
 }
 """Coefficients of recurrence that the simulated sweeps follow; the others are the fit of the first micro-sweep."""
-
-
-def seeds_needed(difference: float, spread: float, power: float = 0.8, level: float = 0.05) -> int:
-    """Return the pairs at which a two-sided paired t-test finds ``difference`` with that ``power``."""
-    for pairs in range(2, 1000):
-        shift, limit = difference / spread * sqrt(pairs), stats.t.ppf(1 - level / 2, pairs - 1)
-        if stats.nct.sf(limit, pairs - 1, shift) + stats.nct.cdf(-limit, pairs - 1, shift) >= power:
-            return pairs
-    raise ValueError(f"more than 1,000 pairs for {difference} at a spread of {spread}")
 
 
 def architecture(width: int, experts: int) -> Architecture:
@@ -92,7 +83,7 @@ def main() -> None:
     for spread in (0.010, 0.0144, 0.0186):
         standard_error = next(n for n in range(2, 1000) if spread / sqrt(n) <= 0.006)
         print(
-            f"spread {spread}: {seeds_needed(0.01, spread)} pairs for 0.01 nats, {standard_error} for an error of 0.006"
+            f"spread {spread}: {pairs_needed(0.01, spread)} pairs for 0.01 nats, {standard_error} for an error of 0.006"
         )
     intervals(sys.argv[1] if len(sys.argv) > 1 else "amended", int(sys.argv[2]) if len(sys.argv) > 2 else 30)
 

@@ -14,7 +14,7 @@ from loopscale.fit.data.public import simulate_sweep
 from loopscale.fit.diagnose import Noise
 from loopscale.laws import Counting, Points, published
 from loopscale.next.candidates import Goal, Target, ladder_candidates, run_candidates
-from loopscale.next.choose import next_runs
+from loopscale.next.choose import next_runs, pairs_needed
 from loopscale.plan import Budget, Plan, plan
 
 NOISE = Noise(0.0017, 0.0)
@@ -261,3 +261,22 @@ def _embedding(active):
     return next(
         rung(name).embedding for name in ("0.3B", "0.6B", "1.0B", "1.6B", "2.4B") if rung(name).active == active
     )
+
+
+def test_pairs_of_seeds_reach_the_power_that_was_asked_for():
+    effect, pairs = 0.01 / 0.0144, pairs_needed(0.01, 0.0144)
+    random = np.random.default_rng(0)
+    t = [sample.mean() / sample.std(ddof=1) * pairs**0.5 for sample in random.normal(effect, 1, (4000, pairs))]
+    found = np.mean(np.abs(t) > 2.101)  # the 97.5% point of t with 18 degrees of freedom
+    assert pairs == 19
+    assert found == pytest.approx(0.8, abs=0.03)
+    assert pairs_needed(0.02, 0.0144) < pairs < pairs_needed(0.01, 0.02)
+
+
+def test_impossible_differences_of_recipes_are_refused():
+    with pytest.raises(InputError, match="difference is 0"):
+        pairs_needed(0.0, 0.01)
+    with pytest.raises(InputError, match="power is 1"):
+        pairs_needed(0.01, 0.01, power=1.0)
+    with pytest.raises(InputError, match="needs over"):
+        pairs_needed(1e-9, 1.0)

@@ -2,7 +2,7 @@
 
 from loopscale import make_callable
 from loopscale.next.candidates import Goal, RunCandidates, Target, ladder_candidates, run_candidates
-from loopscale.next.choose import NextRuns, PlannedRun, next_runs
+from loopscale.next.choose import NextRuns, PlannedRun, next_runs, pairs_needed
 
 __all__ = [
     "Goal",
@@ -12,6 +12,7 @@ __all__ = [
     "Target",
     "ladder_candidates",
     "next_runs",
+    "pairs_needed",
     "run_candidates",
 ]
 
