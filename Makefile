@@ -11,7 +11,7 @@ export LOOPSCALE_DATA ?= $(realpath $(wildcard ../shared/data))
 # Fits work on small matrices, where more threads are slower.
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: run test test-all test-vllm bench docs pages attack lint chromium clean
+.PHONY: run test test-all test-vllm bench docs pages attack lock sbom lint chromium clean
 
 run: $(VENV)/train.stamp
 	@$(BIN)/loopscale demo --out out
@@ -31,9 +31,17 @@ test-vllm: .venv-vllm/stamp
 	.venv-vllm/bin/python tests/model/vllm_parity.py
 	.venv-vllm/bin/python tests/evaluate/vllm_agreement.py
 
-# The long form of tests/attack: generated commands and files, bit flips. Prints trials and failures by kind.
+# The long form of tests/attack: hours. Prints trials and failures by kind; run again, it continues where it stopped.
 attack: $(VENV)/dev.stamp
 	$(BIN)/python tests/attack/attack.py
+
+# Writes requirements.lock anew from constraints.txt, with the hashes of the package index.
+lock: $(VENV)/dev.stamp
+	$(BIN)/python tools/supply_chain.py lock > requirements.lock
+
+# Writes sbom.json: everything installed, with licences, in CycloneDX form.
+sbom: $(VENV)/dev.stamp
+	$(BIN)/python tools/supply_chain.py sbom > sbom.json
 
 bench: $(VENV)/bench.stamp chromium
 	$(BIN)/python benchmarks/run.py
@@ -64,10 +72,17 @@ chromium:
 clean:
 	rm -rf $(VENV) .venv-vllm out site .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
+# With HASHED=1 every package but torch is installed by its hash; the lock file is for Python 3.11.
 $(VENV)/core.stamp: constraints.txt pyproject.toml
 	@echo "Setting up $(VENV) ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+ifdef HASHED
+	@$(PIP) torch==2.13.0
+	@$(PIP) --no-deps --require-hashes -r requirements.lock
+	@$(PIP) --no-deps --no-build-isolation -e .
+else
 	@$(PIP) -c constraints.txt -e .
+endif
 	@touch $@
 
 # torch is installed first, by its exact version: with a range, pip may choose a CUDA build of several gigabytes.

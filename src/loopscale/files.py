@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 import os
+import shutil
 import tempfile
 import tomllib
 import zlib
@@ -154,11 +155,15 @@ def cache_folder() -> Path:
 
 def make_folder(path: str | Path) -> Path:
     """Return the folder ``path``, made where it is missing."""
+    folder = Path(path)
     try:
-        Path(path).mkdir(parents=True, exist_ok=True)
+        missing = [each for each in (folder, *folder.parents) if not each.exists()]
+        folder.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be made a folder: {getattr(error, 'strerror', error)}") from None
-    return Path(path)
+    for made in missing:  # else a power cut could take the folder with all that was written into it
+        flush_folder(made.parent)
+    return folder
 
 
 def flush_file(file: IO[Any]) -> None:
@@ -179,6 +184,34 @@ def flush_folder(folder: str | Path) -> None:
         pass
     finally:
         os.close(handle)
+
+
+def flush_tree(folder: str | Path) -> None:
+    """Wait until everything in a folder is on the disk: the files, also those that a library wrote, and their names."""
+    for here, _, names in os.walk(folder, topdown=False):
+        for name in names:
+            with Path(here, name).open("rb") as file:
+                os.fsync(file.fileno())
+        flush_folder(here)
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder whose name means complete: it loses the name first, so that no moment shows a part of it."""
+    if not folder.exists():
+        return
+    removed = folder.with_name(f".{folder.name}.removed")
+    shutil.rmtree(removed, ignore_errors=True)
+    folder.rename(removed)
+    flush_folder(folder.parent)
+    shutil.rmtree(removed)
+
+
+def replace_folder(complete: Path, target: Path) -> None:
+    """Give a finished folder its final name, in place of what has it now; after a power cut the name means complete."""
+    flush_tree(complete)
+    remove_folder(target)
+    complete.rename(target)
+    flush_folder(target.parent)
 
 
 def write_bytes(path: str | Path, content: bytes) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,10 @@ import loopscale as ls
 from loopscale.architecture import rung
 from loopscale.cli import main
 from loopscale.evaluate.store import Key, Result, Score
+from loopscale.files import write_json
 from loopscale.fit.data.public import simulate_sweep
 from loopscale.laws import published
+from loopscale.next import Goal, Target, next_runs
 from sweeps import BASE
 
 RUN = """
@@ -59,10 +62,58 @@ def make_files(folder: Path) -> None:
     make_result(folder / "results" / "a" / "x.result.json")
 
 
+CONFIG = """{"model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 32,
+"num_key_value_heads": 8, "intermediate_size": 8192, "vocab_size": 128256, "tie_word_embeddings": true,
+"head_dim": 64}"""
+RESULTS = """model,recurrence,task,metric,value,stderr,training_flops
+a,1,arc,acc,0.31,0.01,1e19
+a,2,arc,acc,0.33,0.01,1e19
+b,1,arc,acc,0.35,0.01,2e19
+b,2,arc,acc,0.36,,2e19
+"""
+PSI = "experts,recurrence,psi,spread\n8,1,1,0\n8,2,1.7,0.1\n8,4,2.9,0.2\n"
+TEST_TIME = "recurrence,loss,stderr\n1,3.4,0.01\n2,3.2,0.01\n3,3.1,0.01\n"
+
+
+def make_tables(folder: Path) -> None:
+    """Write the tables and other files that generated commands name."""
+    import gzip
+
+    from pyarrow import csv, parquet
+
+    (folder / "config.json").write_text(CONFIG)
+    dense = simulate_sweep(experts=(1,), recurrences=(1,), tokens=np.linspace(1e11, 5e11, 4).tolist())
+    dense.to_csv(folder / "dense.csv")
+    (folder / "dense.csv.gz").write_bytes(gzip.compress((folder / "dense.csv").read_bytes()))
+    for name in ("dense", "runs"):
+        parquet.write_table(csv.read_csv(folder / f"{name}.csv"), folder / f"{name}.parquet")
+    (folder / "iso.csv").write_text(_isoflop_table())
+    for name, text in (("results", RESULTS), ("psi", PSI), ("test-time", TEST_TIME)):
+        (folder / f"{name}.csv").write_text(text)
+    (folder / "prompts.txt").write_text("loop state expert\nsmall model\n" * 6)
+    predict = ["predict", "--rung", "0.3B", "--tokens", "500B", "--register", str(folder / "registered.json")]
+    assert run(*predict) == 0
+    fit = ls.fit(folder / "runs.csv", resamples=2)
+    target = Target.of_file(folder / "plan.json", fit.observations.counts, Goal.CHOICE)
+    chosen = next_runs(fit, 1e21, target, most=2)
+    write_json(folder / "next.json", chosen.to_dict())
+    (folder / "next.csv").write_text(chosen.table().csv())
+
+
+def _isoflop_table() -> str:
+    """Return losses along three budgets, each a parabola over the size."""
+    rows = ["N,D,loss"]
+    for flops in (1e19, 1e20, 1e21):
+        best = (flops / 120) ** 0.5
+        for factor in (0.3, 0.5, 0.8, 1.2, 2.0, 3.0):
+            size = best * factor
+            tokens = flops / (6 * size)
+            rows.append(f"{size:.6g},{tokens:.6g},{1.7 + 400 / size**0.34 + 410 / tokens**0.28:.6g}")
+    return "\n".join(rows) + "\n"
+
+
 def make_result(path: Path) -> None:
     """Write one result of an evaluation."""
-    from loopscale.files import write_json
-
     path.parent.mkdir(parents=True, exist_ok=True)
     key = Key("c" * 64, "task", 2, {"batch": 4})
     write_json(path, Result(key, {"acc,none": Score(0.5, 0.1)}, samples=10, seconds=1.0).to_dict())
@@ -83,4 +134,14 @@ def make_folders(folder: Path) -> None:
     (folder / "run.toml").write_text(RUN)
     (folder / "sweep.toml").write_text(SWEEP)
     assert run("train", "run.toml", "--out", "run", "--quiet") == 0
-    assert run("sweep", "run", "sweep.toml", "--workers", "1") == 0
+    assert run("sweep", "run", "sweep.toml", "--workers", "1", "--quiet") == 0
+
+
+def make_sweep_folder(folder: Path) -> None:
+    """Put a finished sweep with its text and tokens into a folder of its own, and a model beside it."""
+    whole = folder / "sweepdir"
+    whole.mkdir()
+    for name in ("sweep.toml", "text", "tokens", "tiny"):
+        source = folder / name
+        (shutil.copytree if source.is_dir() else shutil.copy)(source, whole / name)
+    shutil.copytree(folder / "run" / "model", folder / "model")

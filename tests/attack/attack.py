@@ -1,90 +1,241 @@
 """The attacks at length: ``make attack``. It prints trials and failures by kind; the table is in docs/security.md.
 
-python tests/attack/attack.py --commands 20000 --flips 200
+python tests/attack/attack.py                        everything
+python tests/attack/attack.py fuzz --trials 20000    one attack
+python tests/attack/attack.py --state FOLDER         where finished parts are kept: a second call does only the rest
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import resource
+import shutil
+import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 
+import api
+import disks
 import flips
 import fuzz
-import numpy as np
-from artefacts import make_files, make_folders
+import kills
+import soak
+from artefacts import make_files, make_folders, make_sweep_folder, make_tables
 
-from loopscale.fit.data.public import simulate_sweep
-
-CONFIG = """{"model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 32,
-"num_key_value_heads": 8, "intermediate_size": 8192, "vocab_size": 128256, "tie_word_embeddings": true,
-"head_dim": 64}"""
+HERE = Path(__file__).resolve().parent
+GOOD = ("works", "refused", "found", "harmless", "exact", "not run")
+PART = 250
+"""Trials of one part: a process of its own, whose memory is measured."""
+API = 0.3
+"""Share of generated trials that are requests to the API."""
 
 
 def prepare(folder: Path) -> None:
     """Write the files that generated commands name."""
     make_files(folder)
-    (folder / "config.json").write_text(CONFIG)
-    dense = simulate_sweep(experts=(1,), recurrences=(1,), tokens=np.linspace(1e11, 5e11, 4).tolist())
-    dense.to_csv(folder / "dense.csv")
+    make_tables(folder)
+    make_folders(folder)
+    make_sweep_folder(folder)
 
 
-def show(title: str, verdicts: Counter[tuple[str, str]], seconds: float) -> int:
+def show(title: str, verdicts: Counter[tuple[str, str]]) -> int:
     """Print a table of trials by kind and verdict; return how many were bad."""
-    good = ("works", "refused", "found", "harmless")
-    total = sum(verdicts.values())
-    print(f"\n{title}: {total:,} trials in {seconds:.0f} s")
+    print(f"\n{title}: {sum(verdicts.values()):,} trials", flush=True)
     for kind in sorted({kind for kind, _ in verdicts}):
         row = {verdict: count for (name, verdict), count in verdicts.items() if name == kind}
-        print(f"  {kind:12} " + "  ".join(f"{verdict} {count:,}" for verdict, count in sorted(row.items())))
-    bad = sum(count for (_, verdict), count in verdicts.items() if verdict not in good)
-    print(f"  bad {bad}")
+        print(f"  {kind:18} " + "  ".join(f"{verdict} {count:,}" for verdict, count in sorted(row.items())))
+    bad = sum(count for (_, verdict), count in verdicts.items() if verdict not in GOOD)
+    print(f"  failures {bad}", flush=True)
     return bad
+
+
+def as_part(path: Path, verdicts: Counter[tuple[str, str]], bad: list[Any], seconds: float) -> None:
+    """Keep the result of a part, with the most memory that this process has had."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    rows = [[kind, verdict, count] for (kind, verdict), count in sorted(verdicts.items())]
+    data = {"verdicts": rows, "bad": bad, "peak_bytes": peak, "seconds": round(seconds, 1)}
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(data, indent=1))
+    partial.rename(path)
+
+
+def run_part(options: argparse.Namespace) -> None:
+    """Run one part of the generated trials in this process."""
+    start, state = time.monotonic(), Path(options.state).resolve()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "files"
+        shutil.copytree(state / "files", folder)
+        os.chdir(folder)
+        if options.part.startswith("api"):
+            verdicts, bad = api.attack(folder, PART, seed=options.seed)
+        elif options.part.startswith("schemathesis"):
+            verdicts, bad = api.schemathesis_attack(20, options.seed)
+        else:
+            verdicts, bad = fuzz.attack(folder, PART, options.seed, keep=state / "bad")
+        as_part(state / f"{options.part}.json", verdicts, bad, time.monotonic() - start)
+
+
+def fuzz_all(options: argparse.Namespace) -> int:
+    """Run the generated trials in parts; parts that a former call finished are not run again."""
+    state = Path(options.state).resolve()
+    made(options)
+    parts = max(options.trials // PART, 1)
+    requests = round(parts * API)
+    names = [*(f"commands-{number}" for number in range(parts - requests)), *(f"api-{n}" for n in range(requests))]
+    names.append("schemathesis-0")
+    for number, name in enumerate(names):
+        if not (state / f"{name}.json").is_file():
+            command = [sys.executable, __file__, "part", "--part", name, "--seed", str(options.seed + number)]
+            subprocess.run([*command, "--state", str(state)], check=True)
+    return report_parts([state / f"{name}.json" for name in names])
+
+
+def report_parts(paths: list[Path]) -> int:
+    """Print the sums over all parts; return the failures, a peak above 2 GB among them."""
+    verdicts, peak, seconds, bad = Counter[tuple[str, str]](), 0, 0.0, []
+    for path in paths:
+        data = json.loads(path.read_text())
+        verdicts += Counter({(kind, verdict): count for kind, verdict, count in data["verdicts"]})
+        peak, seconds, bad = max(peak, data["peak_bytes"]), seconds + data["seconds"], bad + data["bad"]
+    failures = show("generated commands, files and requests", verdicts)
+    works = sum(count for (_, verdict), count in verdicts.items() if verdict == "works")
+    print(f"  works {works / max(verdicts.total(), 1):.0%}; most memory {peak / 1e9:.2f} GB; {seconds:.0f} s")
+    for argv, verdict in bad[:40]:
+        print(f"  {verdict}: {' '.join(map(repr, argv))[:300]}")
+    return failures + (peak > 2e9) + (3 * works < verdicts.total())
+
+
+def flip_all(options: argparse.Namespace) -> int:
+    """Flip bits in every kind of file that is read back."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        os.chdir(folder)
+        make_files(folder)
+        verdicts = flips.attack(list(flips.json_files(folder)), options.flips, options.seed)
+        make_folders(folder)
+        verdicts += flips.attack(list(flips.folder_files(folder)), options.flips, options.seed)
+        draw = random.Random(options.seed)
+        for _ in range(options.flips):
+            verdicts["database", flips.judge_sweep(folder / "tiny", folder / "copy", draw)] += 1
+    return show("bit flips", verdicts)
+
+
+def power_all(options: argparse.Namespace) -> int:
+    """Simulate power cuts at every moment, and train on from all of them."""
+    code = pytest_of("test_power_cuts.py", {"LOOPSCALE_RESUMED": "1000"})
+    return show("power cuts", Counter({("power cuts", "exact" if code == 0 else "FAILED"): 1}))
+
+
+def kill_all(options: argparse.Namespace) -> int:
+    """Kill training, with checkpoints that are written in the background."""
+    folder = Path(options.state) / "kills"
+    folder.mkdir(exist_ok=True)
+    counts = kills.attack(folder, options.kills, options.seed)
+    verdicts = Counter({("kill -9 of training", verdict): counts[verdict] for verdict in ("exact", "DIFFERENT")})
+    return show(f"kills in {counts['rounds']} runs", verdicts)
+
+
+def sweep_all(options: argparse.Namespace) -> int:
+    """Kill workers, ranks and supervisors of sweeps on every backend."""
+    verdicts = Counter[tuple[str, str]]()
+    for backend in ("local", "ray", "submitit"):
+        code = pytest_of("../sweep/test_processes.py", {}, "-m", "slow", "-k", f"twenty_kills and {backend}")
+        verdicts[f"60 kills on {backend}", "exact" if code == 0 else "FAILED"] += 1
+    return show("kills of sweeps", verdicts)
+
+
+def disk_all(options: argparse.Namespace) -> int:
+    """Fill disks of several sizes."""
+    folder = made(options)
+    with tempfile.TemporaryDirectory() as name:
+        shutil.copytree(folder, Path(name) / "files")
+        os.chdir(Path(name) / "files")
+        verdicts = disks.attack(Path(name) / "files")
+        os.chdir("/")
+    return show("full disks", verdicts)
+
+
+def store_all(options: argparse.Namespace) -> int:
+    """Two writers, clocks ten minutes apart, lost and damaged databases: the tests of those, again."""
+    verdicts = Counter[tuple[str, str]]()
+    for name, file, chosen in STORES:
+        verdicts[name, "exact" if pytest_of(file, {}, "-k", chosen) == 0 else "FAILED"] += 1
+    return show("two writers, clocks and databases", verdicts)
+
+
+STORES = (
+    ("two writers of a run", "../train/test_run_safety.py", "two_processes"),
+    ("workers that claim at once", "../sweep/test_store.py", "claim_at_once"),
+    ("clocks apart", "../sweep/test_store.py", "clocks_of_two_machines"),
+    ("database lost or damaged", "../sweep/test_rebuild.py", "rebuild or full_disk or cannot_grow"),
+)
+
+
+def soak_all(options: argparse.Namespace) -> int:
+    """Keep the explorer busy and watch its memory."""
+    measured = soak.soak(options.soak, 50.0, min(60.0, options.soak / 4))
+    print(json.dumps(measured, indent=1))
+    good = measured["server_errors"] == 0 and measured["growth"] <= 1.3
+    return show("soak", Counter({("soak", "works" if good else "FAILED"): measured["requests"]}))
+
+
+def pytest_of(file: str, environment: dict[str, str], *options: str) -> int:
+    """Run tests in a process of their own; return its exit code."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / file), *options]
+    return subprocess.run(command, cwd=HERE.parents[1], env={**os.environ, **environment}).returncode
+
+
+def made(options: argparse.Namespace) -> Path:
+    """Return a folder with one of everything, made by the first attack that needs it."""
+    folder = Path(options.state) / "files"
+    if not folder.is_dir():
+        with tempfile.TemporaryDirectory(dir=options.state) as name:
+            fresh = Path(name) / "files"
+            fresh.mkdir()
+            os.chdir(fresh)
+            prepare(fresh)
+            os.chdir(options.state)
+            fresh.rename(folder)
+    return folder
+
+
+ATTACKS: dict[str, Callable[[argparse.Namespace], int]] = {
+    "fuzz": fuzz_all, "flips": flip_all, "power": power_all, "kills": kill_all, "disks": disk_all, "stores": store_all,
+    "soak": soak_all, "sweeps": sweep_all,
+}  # fmt: skip
 
 
 def main() -> None:
     """Run the attacks that are asked for."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--commands", type=int, default=20_000)
+    parser.add_argument("attack", nargs="*", choices=[*ATTACKS, "part", []], help="[default: all]")
+    parser.add_argument("--trials", type=int, default=20_000, help="generated commands and requests")
     parser.add_argument("--flips", type=int, default=200)
+    parser.add_argument("--kills", type=int, default=200, help="kills of training")
+    parser.add_argument("--soak", type=float, default=600.0, help="seconds of the soak")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--part", help=argparse.SUPPRESS)
+    parser.add_argument("--state", default="out/attack", help="where finished parts are kept")
     options = parser.parse_args()
-    bad = 0
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        os.chdir(folder)
-        prepare(folder)
-        start = time.monotonic()
-        verdicts, trials = fuzz.attack(folder, options.commands, options.seed)
-        bad += show("commands and files", verdicts, time.monotonic() - start)
-        works = sum(count for (_, verdict), count in verdicts.items() if verdict == "works")
-        print(f"  works: {works / max(options.commands, 1):.0%}")
-        print(f"  most memory: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f} GiB")
-        for argv, verdict in trials[:20]:
-            print(f"  {verdict}: loopscale {' '.join(map(repr, argv))[:300]}")
-        if options.flips:
-            bad += _flips(folder, options.flips, options.seed)
-    sys.exit(1 if bad else 0)
-
-
-def _flips(folder: Path, trials: int, seed: int) -> int:
-    start = time.monotonic()
-    verdicts = flips.attack(list(flips.json_files(folder)), trials, seed)
-    make_folders(folder)
-    verdicts += flips.attack(list(flips.folder_files(folder)), trials, seed)
-    draw = random.Random(seed)
-    for _ in range(trials):
-        verdicts["database", flips.judge_sweep(folder / "tiny", folder / "copy", draw)] += 1
-    return show("bit flips", verdicts, time.monotonic() - start)
+    Path(options.state).mkdir(parents=True, exist_ok=True)
+    options.state = str(Path(options.state).resolve())
+    if options.attack == ["part"]:
+        run_part(options)
+        return
+    failures = sum(ATTACKS[name](options) for name in options.attack or ATTACKS)
+    print(f"\nfailures: {failures}")
+    sys.exit(1 if failures else 0)
 
 
 if __name__ == "__main__":

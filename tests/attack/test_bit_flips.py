@@ -3,28 +3,10 @@
 import random
 
 import pytest
-from artefacts import make_files, make_folders
 from flips import attack, folder_files, json_files, judge_sweep
 
 from loopscale.cli import main
 from loopscale.verify import Outcome, verify
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("files")
-    make_files(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    pytest.importorskip("torch")
-    folder = tmp_path_factory.mktemp("folders")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        make_folders(folder)
-    return folder
 
 
 def wrong(verdicts) -> list[tuple[str, str]]:
@@ -37,20 +19,20 @@ def test_in_saved_files(files):
     assert sum(count for (_, verdict), count in verdicts.items() if verdict == "found") > 150
 
 
-def test_in_runs_models_checkpoints_and_tokens(folders):
-    verdicts = attack(list(folder_files(folders)), 80)
+def test_in_runs_models_checkpoints_and_tokens(files):
+    verdicts = attack(list(folder_files(files)), 80)
     assert not wrong(verdicts), verdicts
     assert {kind for kind, verdict in verdicts if verdict == "found"} == {"checkpoint", "model", "run", "tokens"}
 
 
-def test_in_the_database_of_a_sweep(folders, tmp_path):
+def test_in_the_database_of_a_sweep(files, tmp_path):
     draw = random.Random(0)
-    verdicts = {judge_sweep(folders / "tiny", tmp_path / "copy", draw) for _ in range(25)}
+    verdicts = {judge_sweep(files / "tiny", tmp_path / "copy", draw) for _ in range(25)}
     assert verdicts <= {"found", "harmless"}
 
 
-def test_what_was_just_written_is_good(files, folders):
-    for path in (files / "law.json", files / "plan.json", files / "results", folders / "run", folders / "tiny"):
+def test_what_was_just_written_is_good(files):
+    for path in (files / "law.json", files / "plan.json", files / "results", files / "run", files / "tiny"):
         outcomes = {check.outcome for check in verify(path)}
         assert outcomes == {Outcome.GOOD}, list(verify(path))
 

@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.routing import compile_path
 
-from loopscale.errors import InputError, shown
+from loopscale.errors import LoopscaleError, shown
 
 
 class Problem(BaseModel):
@@ -43,7 +43,7 @@ def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 def handle_problems(app: FastAPI) -> None:
     """Make the application answer every bad request in one sentence."""
-    app.add_exception_handler(InputError, _input_error)
+    app.add_exception_handler(LoopscaleError, _input_error)
     app.add_exception_handler(RefusalError, _refusal)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http_error)

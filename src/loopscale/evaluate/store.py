@@ -18,7 +18,7 @@ from pydantic import Field
 
 from loopscale.architecture import Architecture, read_config
 from loopscale.errors import InputError
-from loopscale.files import checksum, read_json, write_json
+from loopscale.files import checksum, make_folder, read_json, write_json
 from loopscale.quantities import format_count
 from loopscale.schemas import File, parse
 
@@ -193,7 +193,7 @@ class Store:
                     "are not finite or overflow, so no result is kept; evaluate in float32, or check the training"
                 )
         path = self._path(result.key)
-        _make(path.parent)
+        make_folder(path.parent)
         write_json(path, result.to_dict())
 
     def add_model(self, model: Model) -> Model:
@@ -203,7 +203,7 @@ class Store:
         if known is not None and model.training_tokens is None:
             model = replace(model, training_tokens=known.training_tokens)
         if model != known:
-            _make(path.parent)
+            make_folder(path.parent)
             write_json(path, model.to_dict())
         return model
 
@@ -219,13 +219,6 @@ class Store:
     def _path(self, key: Key) -> Path:
         task = re.sub(r"[^\w.-]+", "_", key.task)[:80]
         return self.folder / key.checkpoint[:16] / f"{task}.R{key.recurrence}.{key.digest}.result.json"
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{folder}: the results folder cannot be made: {error.strerror}") from None
 
 
 def kept_models(path: str | Path) -> list[Path] | None:

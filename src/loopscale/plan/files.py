@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 from pydantic import Field
@@ -66,6 +67,13 @@ class PlanFile(File):
 
 def read_plan(data: object, where: str) -> dict[str, Any]:
     """Return the content of a plan file once it is checked."""
+    if isinstance(data, dict) and isinstance(data.get("candidates"), list):
+        data = {**data, "candidates": [_with_loss(row) for row in data["candidates"]]}
     parse(PlanFile, data, where)
     assert isinstance(data, dict)
     return data
+
+
+def _with_loss(row: Any) -> Any:
+    """Return a candidate with an infinite loss where JSON has null: serving leaves it no compute to train."""
+    return {**row, "loss": math.inf} if isinstance(row, dict) and row.get("loss", 0.0) is None else row

@@ -14,7 +14,7 @@ from loopscale.architecture import RUNG_EXPERTS, RUNG_RECURRENCES, RUNGS, Space,
 from loopscale.architecture.ladder import size_space
 from loopscale.arrays import BoolArray, IntArray
 from loopscale.errors import InputError, nearest, shown
-from loopscale.files import write_json
+from loopscale.files import finite, write_json
 from loopscale.laws import Points, ScalingLaw, Trust, find_law, with_repetition
 from loopscale.plan.grid import Budget, Grid, Rule, design_label, evaluate, loss_interval, near_agreement, rule_of
 from loopscale.plan.text import sentences, short, table_html
@@ -467,8 +467,8 @@ class Plan:
         }
 
     def save(self, path: str | Path) -> None:
-        """Write the plan as JSON."""
-        write_json(path, self.to_dict())
+        """Write the plan as JSON; the loss of a design that cannot be trained at all is null there."""
+        write_json(path, finite(self.to_dict()))
 
     @classmethod
     def load(cls, path: str | Path) -> Plan:

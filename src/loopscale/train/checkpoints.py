@@ -28,7 +28,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from loopscale.errors import InputError, LoopscaleError, StorageError
-from loopscale.files import checksum, read_json, write_json
+from loopscale.files import checksum, make_folder, read_json, remove_folder, replace_folder, write_json
 from loopscale.model.config import RECIPE
 from loopscale.schemas import File, parse
 
@@ -120,8 +120,10 @@ class Checkpoints:
         target, temporary = self.path(manifest.step), self.folder / f".step-{manifest.step}.partial"
         with on_disk(target):
             if _rank() == 0:
-                _remove(temporary)
-                temporary.mkdir(parents=True)
+                make_folder(self.folder)
+                for leftover in self.folder.glob(".step-*"):  # of a process that was killed
+                    shutil.rmtree(leftover)
+                temporary.mkdir()
             self._barrier()
             writer = HuggingFaceStorageWriter(str(temporary), save_distributed=True)
             with _alone():
@@ -155,14 +157,10 @@ class Checkpoints:
                 "files": checksums,
             },
         )
-        for path in (temporary / "manifest.json", temporary):
-            _sync(path)
-        _remove(target)
-        temporary.rename(target)
-        _sync(self.folder)
+        replace_folder(temporary, target)
         unprotected = [step for step in self.steps() if step != protect]
         for step in unprotected[self.keep :]:
-            _remove(self.path(step))
+            remove_folder(self.path(step))
 
     def load(
         self,
@@ -282,20 +280,6 @@ def _alone() -> Iterator[None]:
 def _copy_to_host(tensor: Tensor) -> Tensor:
     """Return a copy that later steps cannot change, in host memory."""
     return tensor.detach().clone() if tensor.device.type == "cpu" else tensor.detach().cpu()
-
-
-def _remove(folder: Path) -> None:
-    if folder.exists():
-        shutil.rmtree(folder)
-
-
-def _sync(path: Path) -> None:
-    """Make a file or a rename in a folder survive a power cut."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _distributed() -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,7 +13,7 @@ from typing import Any, Protocol
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from loopscale.errors import InputError, MissingExtraError, StorageError, shown
-from loopscale.files import write_text
+from loopscale.files import flush_file, write_text
 from loopscale.progress import bars, occasional_lines
 
 
@@ -21,6 +22,9 @@ class Sink(Protocol):
 
     def write(self, row: dict[str, Any]) -> None:
         """Store a row."""
+
+    def sync(self) -> None:
+        """Wait until the rows so far would survive a power cut, where that is ours to do."""
 
     def close(self) -> None:
         """Flush and close."""
@@ -37,9 +41,19 @@ class JsonLines:
 
     def write(self, row: dict[str, Any]) -> None:
         """Append a row."""
-        try:
+        with self._one_sentence():
             self._file.write(json.dumps(row) + "\n")
             self._file.flush()
+
+    def sync(self) -> None:
+        """Bring all rows to the disk."""
+        with self._one_sentence():
+            flush_file(self._file)
+
+    @contextmanager
+    def _one_sentence(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             raise StorageError(
                 f"{self._path}: cannot be written: {error.strerror}; free some space and start again"
@@ -47,7 +61,7 @@ class JsonLines:
 
     def close(self) -> None:
         """Close the file."""
-        os.fsync(self._file.fileno())
+        flush_file(self._file)
         self._file.close()
 
 
@@ -113,6 +127,9 @@ class TensorBoard:
             if isinstance(value, int | float) and name != "step":
                 self._writer.add_scalar(name, value, row["step"])
 
+    def sync(self) -> None:
+        """TensorBoard writes in its own time."""
+
     def close(self) -> None:
         """Flush."""
         self._writer.close()
@@ -129,6 +146,9 @@ class Wandb:
     def write(self, row: dict[str, Any]) -> None:
         """Log a row at its step."""
         self._module.log({name: value for name, value in row.items() if name != "step"}, step=row["step"])
+
+    def sync(self) -> None:
+        """The tracker keeps its own files."""
 
     def close(self) -> None:
         """Finish the run."""

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from loopscale.errors import DivergenceError, InputError
-from loopscale.files import seal_folder, write_json
+from loopscale.files import replace_folder, seal_folder, write_json
 from loopscale.model import LoopedMoEConfig, LoopedMoEForCausalLM
 from loopscale.model.balancing import load_ratio
 from loopscale.model.forward import Trace
@@ -122,8 +122,7 @@ def save_model(target: Path, config: LoopedMoEConfig, tensors: dict[str, Tensor]
         model.save_pretrained(str(temporary))
         store.tokenizer().save_pretrained(str(temporary))
         seal_folder(temporary)
-        shutil.rmtree(target, ignore_errors=True)
-        temporary.rename(target)
+        replace_folder(temporary, target)
 
 
 SMOOTH = 50
@@ -210,6 +209,8 @@ class Trainer:
                         for sink in sinks:
                             sink.write(row)
                     if self._due(self.config.run.checkpoint_every) or self.step == self._trunk_end():
+                        for sink in sinks:
+                            sink.sync()  # a checkpoint never survives the rows before it
                         self.save()
 
     def one_step(self, throughput: Throughput) -> dict[str, Any] | None:

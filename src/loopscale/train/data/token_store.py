@@ -23,7 +23,7 @@ from pydantic import AfterValidator, Field, model_validator
 from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedColumn
 
 from loopscale.errors import InputError, LoopscaleError, StorageError, shown
-from loopscale.files import checksum, read_json, write_json
+from loopscale.files import checksum, make_folder, read_json, replace_folder, write_json
 from loopscale.progress import bars
 from loopscale.schemas import File, Record, parse
 from loopscale.train.data.sources import DataSource
@@ -321,7 +321,7 @@ class SplitWriter:
 def one_at_a_time(folder: Path) -> Iterator[None]:
     """Let one process at a time write ``folder``; the lock of a killed process is released."""
     with _writable(folder):
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(folder.parent)
         lock = FileLock(folder.parent / f".{folder.name}.lock")
         lock.acquire()
     try:
@@ -347,7 +347,7 @@ def atomic_folder(folder: Path, identity: dict[str, Any]) -> Iterator[Path]:
             yield partial
             for name in (mark.name, PROGRESS):
                 (partial / name).unlink(missing_ok=True)
-            partial.replace(folder)
+            replace_folder(partial, folder)
         except Exception:
             shutil.rmtree(partial, ignore_errors=True)
             raise
@@ -413,7 +413,7 @@ def _tokens(source: DataSource, folder: Path, tracked: Callable[[str, Iterator[s
     shutil.rmtree(temporary, ignore_errors=True)
     tokens.tokenizer.save_pretrained(temporary)
     if not (folder / TOKENIZER).is_dir():
-        temporary.rename(folder / TOKENIZER)
+        replace_folder(temporary, folder / TOKENIZER)
     shutil.rmtree(temporary, ignore_errors=True)
     return tokens
 
