@@ -54,7 +54,7 @@ class Client:
         async def receive() -> dict[str, Any]:
             nonlocal sent
             if sent:
-                return {"type": "http.disconnect"}
+                await asyncio.Event().wait()  # the client stays until it has its reply
             sent = True
             return {"type": "http.request", "body": body, "more_body": False}
 

@@ -37,7 +37,7 @@ HERE = Path(__file__).resolve().parent
 GOOD = ("works", "refused", "found", "harmless", "exact", "not run")
 PART = 250
 """Trials of one part: a process of its own, whose memory is measured."""
-API = 0.3
+API = 0.5
 """Share of generated trials that are requests to the API."""
 
 

@@ -166,17 +166,15 @@ def mixed(moments: list[Moment], index: int, draw: random.Random) -> tuple[Names
     return names, contents
 
 
-def write(state: tuple[Names, dict[int, bytes]], root: int, target: Path) -> None:
-    """Make a folder as the disk would hold it."""
+def write(state: tuple[Names, dict[int, bytes]], root: int, target: Path, folders: set[int]) -> None:
+    """Make a folder as the disk would hold it; a name of which nothing else was synced is an empty file or folder."""
     names, contents = state
     target.mkdir(parents=True)
     for name, inode in names.get(root, {}).items():
-        if inode in contents:
-            (target / name).write_bytes(contents[inode])
-        elif inode in names:
-            write(state, inode, target / name)
-        else:  # its name was written, and nothing else of it: an empty file or folder; a folder is the harder case
-            (target / name).touch()
+        if inode in folders:
+            write(state, inode, target / name, folders)
+        else:
+            (target / name).write_bytes(contents.get(inode, b""))
 
 
 def cuts(recorder: Recorder, seed: int = 0, random_cuts: int = 2) -> Iterator[tuple[str, Moment, tuple[Names, Any]]]:
@@ -203,10 +201,11 @@ def survey(
     with recorder.watching():
         operate(recorder)
     inode = root.stat().st_ino
+    folders = {folder for moment in recorder.moments for folder in moment.names}
     trials, failures = 0, []
     for name, moment, state in cuts(recorder, **options):
         shutil.rmtree(scratch, ignore_errors=True)
-        write(state, inode, scratch)
+        write(state, inode, scratch, folders)
         trials += 1
         try:
             check(scratch, moment)

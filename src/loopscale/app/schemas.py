@@ -207,7 +207,7 @@ def chosen_columns(text: str) -> dict[str, str]:
     """Return the columns that a client chose, by field, from JSON."""
     try:
         chosen = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         chosen = None
     if not isinstance(chosen, dict) or not all(isinstance(name, str) for name in chosen.values()):
         raise InputError("columns: send a JSON object that names a column for each field")

@@ -96,14 +96,16 @@ def _changed(data: dict[str, Any], changes: tuple[str, ...]) -> dict[str, Any]:
         name, equals, text = change.partition("=")
         section, dot, field = name.strip().partition(".")
         if not (equals and dot and field):
-            raise InputError(f"--set: {change!r} is not SECTION.FIELD=VALUE; write it like model.recurrence=4")
+            raise InputError(f"--set: {shown(change)} is not SECTION.FIELD=VALUE; write it like model.recurrence=4")
         try:
             value = tomllib.loads(f"value = {text}")["value"]
         except tomllib.TOMLDecodeError:
             value = text.strip()
+        except RecursionError:
+            raise InputError(f"--set: {shown(change)} is nested too deeply") from None
         into = changed.setdefault(section, {})
         if not isinstance(into, dict):
-            raise InputError(f"--set: {section!r} is not a section; the sections are model, data, optimizer, …")
+            raise InputError(f"--set: {shown(section)} is not a section; the sections are model, data, optimizer, …")
         into[field] = value
     return changed
 

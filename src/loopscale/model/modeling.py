@@ -388,7 +388,8 @@ def _restore_recurrence(model: nn.Module, where: object) -> None:
     if settings is not None and file.is_file():
         saved = json.loads(file.read_text(encoding="utf-8")).get("recurrence")
         if saved is not None:
-            settings.recurrence = saved
+            # The config refuses a recurrence that is not one.
+            settings.recurrence = _with_recurrence(cast(LoopedMoEConfig, model.config), saved).recurrence
 
 
 def _with_recurrence(config: LoopedMoEConfig, recurrence: int) -> LoopedMoEConfig:
