@@ -67,13 +67,21 @@ class PlanFile(File):
 
 def read_plan(data: object, where: str) -> dict[str, Any]:
     """Return the content of a plan file once it is checked."""
-    if isinstance(data, dict) and isinstance(data.get("candidates"), list):
-        data = {**data, "candidates": [_with_loss(row) for row in data["candidates"]]}
-    parse(PlanFile, data, where)
-    assert isinstance(data, dict)
-    return data
+    parse(PlanFile, _with_loss(data, 0.0), where)
+    read = _with_loss(data, math.inf)
+    assert isinstance(read, dict)
+    return read
 
 
-def _with_loss(row: Any) -> Any:
-    """Return a candidate with an infinite loss where JSON has null: serving leaves it no compute to train."""
-    return {**row, "loss": math.inf} if isinstance(row, dict) and row.get("loss", 0.0) is None else row
+def _with_loss(data: object, loss: float) -> object:
+    """Return a plan with this loss where JSON has null: designs that serving leaves no compute to train."""
+    if not isinstance(data, dict):
+        return data
+    filled = dict(data)
+    for name in ("candidates", "rivals"):
+        if isinstance(data.get(name), list):
+            filled[name] = [
+                {**row, "loss": loss} if isinstance(row, dict) and row.get("loss", 0.0) is None else row
+                for row in data[name]
+            ]
+    return filled

@@ -137,7 +137,10 @@ def _too_little(gain: float) -> str:
 def _spread(grid: Grid, at: tuple[int, ...]) -> tuple[float | None, float | None]:
     if len(grid.loss_ZFSKP) == 1:
         return None, None
-    low, high = np.percentile(grid.loss_ZFSKP[1:, 0][:, at[0], at[1], at[2]], [5, 95])
+    losses_Z = grid.loss_ZFSKP[1:, 0][:, at[0], at[1], at[2]]
+    if not np.isfinite(losses_Z).all():  # serving leaves no compute to train it
+        return None, None
+    low, high = np.percentile(losses_Z, [5, 95])
     return float(low), float(high)
 
 
