@@ -155,15 +155,19 @@ def cache_folder() -> Path:
 
 def make_folder(path: str | Path) -> Path:
     """Return the folder ``path``, made where it is missing."""
-    folder = Path(path)
     try:
-        missing = [each for each in (folder, *folder.parents) if not each.exists()]
-        folder.mkdir(parents=True, exist_ok=True)
+        make_lasting_folder(Path(path))
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be made a folder: {getattr(error, 'strerror', error)}") from None
-    for made in missing:  # else a power cut could take the folder with all that was written into it
+    return Path(path)
+
+
+def make_lasting_folder(folder: Path) -> None:
+    """Make a folder and its parents where they are missing; a power cut cannot take them with all that follows."""
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for made in missing:
         flush_folder(made.parent)
-    return folder
 
 
 def flush_file(file: IO[Any]) -> None:

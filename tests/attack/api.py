@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, unquote, urlencode
 
 from mutants import ODD, ODD_VALUES, mutate_bytes, mutate_table, mutated
 
@@ -217,7 +217,7 @@ def schemathesis_attack(examples: int, seed: int = 0) -> tuple[Counter[tuple[str
         content = body if isinstance(body, bytes) else str(body).encode("utf-8", "replace")
         headers = {str(name): str(value) for name, value in (request.get("headers") or {}).items()}
         query = urlencode(request.get("params") or {}, doseq=True, errors="replace")
-        path = case.formatted_path
+        path = unquote(case.formatted_path)
         try:
             status, _ = client.send(case.method.upper(), path, query, content, **headers)
             verdict = f"HTTP {status}" if status >= 500 else "works" if status < 400 else "refused"

@@ -23,7 +23,7 @@ from pydantic import AfterValidator, Field, model_validator
 from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedColumn
 
 from loopscale.errors import InputError, LoopscaleError, StorageError, shown
-from loopscale.files import checksum, make_folder, read_json, replace_folder, write_json
+from loopscale.files import checksum, make_lasting_folder, read_json, replace_folder, write_json
 from loopscale.progress import bars
 from loopscale.schemas import File, Record, parse
 from loopscale.train.data.sources import DataSource
@@ -321,7 +321,7 @@ class SplitWriter:
 def one_at_a_time(folder: Path) -> Iterator[None]:
     """Let one process at a time write ``folder``; the lock of a killed process is released."""
     with _writable(folder):
-        make_folder(folder.parent)
+        make_lasting_folder(folder.parent)
         lock = FileLock(folder.parent / f".{folder.name}.lock")
         lock.acquire()
     try:
