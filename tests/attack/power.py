@@ -33,6 +33,8 @@ class Moment:
     synced: dict[int, bytes] = field(default_factory=dict)
     """Contents that a power cut cannot take."""
     synced_names: Names = field(default_factory=dict)
+    synced_at: dict[int, int] = field(default_factory=dict)
+    """The moment of each folder's last sync."""
     promises: tuple[Any, ...] = ()
     """What the operation has reported as done by now."""
 
@@ -89,14 +91,14 @@ class Recorder:
     def _note(self, event: str, handle: int | None = None) -> None:
         names, contents = self._look()
         last = self.moments[-1]
-        synced, synced_names = dict(last.synced), dict(last.synced_names)
+        synced, synced_names, synced_at = dict(last.synced), dict(last.synced_names), dict(last.synced_at)
         if handle is not None:
             inode = os.fstat(handle).st_ino
             if inode in names:
-                synced_names[inode] = dict(names[inode])
+                synced_names[inode], synced_at[inode] = dict(names[inode]), len(self.moments)
             elif inode in contents:
                 synced[inode] = contents[inode]
-        moment = Moment(event, names, contents, synced, synced_names, self._promises)
+        moment = Moment(event, names, contents, synced, synced_names, synced_at, self._promises)
         if event.startswith("before") and (names, contents) == (last.names, last.contents):
             return
         self.moments.append(moment)
@@ -150,13 +152,9 @@ def mixed(moments: list[Moment], index: int, draw: random.Random) -> tuple[Names
     moment = moments[index]
     names: Names = {}
     for inode in {*moment.names, *moment.synced_names}:
-        last = moment.synced_names.get(inode)
-        since = [last] if last is not None else []
-        for before in reversed(moments[: index + 1]):
-            if before.synced_names.get(inode) != last:
-                break
-            if inode in before.names:
-                since.append(before.names[inode])
+        since = [moment.synced_names[inode]] if inode in moment.synced_names else []
+        later = moments[moment.synced_at.get(inode, 0) : index + 1]
+        since += [before.names[inode] for before in later if inode in before.names]
         names[inode] = draw.choice(since) if since else {}
     contents = {}
     for inode in {*moment.contents, *moment.synced}:

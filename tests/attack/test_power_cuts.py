@@ -165,10 +165,10 @@ def test_a_run_continues_from_every_cut_to_the_same_end(root, text, tmp_path, ba
             finish(run)
 
     def finish(run: Path) -> None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")  # a checkpoint that must be passed over would warn
+        with warnings.catch_warnings(record=True) as warned:
             summary = train(config, run)
         assert summary is not None
+        assert not [one for one in warned if "trying the one before" in str(one.message)]
         assert summary["validation_loss"] == wanted["validation_loss"]
         rows = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
         assert rows == list(range(1, config.steps + 1))
