@@ -97,7 +97,7 @@ class Report:
     def figure(self, figures: Sequence[Any], caption: str) -> None:
         """Add matplotlib figures side by side, under one caption."""
         first = sum(len(part.drawings) for part in self.parts) + 1
-        drawings = [Drawing(themed_svg(each, f"f{first + k}"), _png(each)) for k, each in enumerate(figures)]
+        drawings = [Drawing(themed_svg(figure, f"f{first + k}"), _png(figure)) for k, figure in enumerate(figures)]
         self.parts.append(Part("figure", caption, drawings=drawings))
 
     def provenance(self, **facts: str) -> None:
@@ -173,7 +173,7 @@ def _with_markup(part: Part, markup: Any) -> Part:
     """Mark the drawings, which matplotlib wrote and escaped, as safe to insert."""
     if not part.drawings:
         return part
-    return Part(part.kind, part.text, drawings=[Drawing(markup(each.svg), each.png) for each in part.drawings])
+    return Part(part.kind, part.text, drawings=[Drawing(markup(drawing.svg), drawing.png) for drawing in part.drawings])
 
 
 def _plain(text: str) -> str:

@@ -100,7 +100,7 @@ def _notes(suite: Suite, rows: Sequence[Row]) -> Iterator[str]:
 
 def _curves(suite: Suite, rows: Sequence[Row]) -> Iterator[str]:
     """Yield a line on the saturating curve of each model's loss."""
-    for label in (each.label for each in suite.benchmarks if each.metric == "loss"):
+    for label in (benchmark.label for benchmark in suite.benchmarks if benchmark.metric == "loss"):
         for model in dict.fromkeys(row.model for row in rows if not row.exit and label in row.scores):
             found = [row for row in rows if row.model == model and not row.exit and label in row.scores]
             passes, losses = [row.recurrence for row in found], [row.scores[label].value for row in found]
@@ -139,7 +139,7 @@ def _thresholds(ctx: click.Context, param: click.Parameter, value: str) -> tuple
         found = tuple(float(part) for part in value.split(","))
     except ValueError:
         found = (-1.0,)
-    if not all(0 <= each < float("inf") for each in found):
+    if not all(0 <= threshold < float("inf") for threshold in found):
         raise click.BadParameter(f"{value!r} is not a list of numbers from 0 up; write it like 0.001,0.01,0.1")
     return found
 
@@ -215,9 +215,9 @@ def _download(tasks: str | None, trust_code: bool) -> None:
     suite = _suite(tasks, trust_code)
     loaded = Tasks(suite.benchmarks, trust_code)
     with ResultBar(len(suite.benchmarks)) as bar:
-        for each in suite.benchmarks:
-            bar.now(f"data of {each.label}")
-            loaded.load(each)
+        for benchmark in suite.benchmarks:
+            bar.now(f"data of {benchmark.label}")
+            loaded.load(benchmark)
             bar.finished()
     click.echo(f"The data of {len(suite.benchmarks)} tasks are here.")
 
@@ -263,14 +263,14 @@ def _plan(tasks: str | None, text_source: str | None, column: str, given: dict[s
         suite = replace(suite, benchmarks=(*suite.benchmarks, *columns))
     dtype = native_dtype() if given["dtype"] == "auto" else given["dtype"]
     plain = EvalSettings(given["backend"], dtype, given["batch"], given["context"], given["limit"])
-    exits = [EarlyExit(given["criterion"], each) for each in given["thresholds"]] if given["criterion"] else []
+    exits = [EarlyExit(given["criterion"], limit) for limit in given["thresholds"]] if given["criterion"] else []
     settings = (plain, *(replace(plain, exit=exit_rule) for exit_rule in exits))
     return Work(suite, text, settings, Store(given["results"]), given["trust_task_code"])
 
 
 def _evaluate(checkpoints: Sequence[Checkpoint], work: Work, recurrences: tuple[int, ...] | None) -> list[Result]:
     """Return all results asked for: measured for the checkpoints, or those in the store where there are none."""
-    benchmarks = tuple(each for each in work.suite.benchmarks if not each.task.startswith("text:"))
+    benchmarks = tuple(benchmark for benchmark in work.suite.benchmarks if not benchmark.task.startswith("text:"))
     tasks = _task_loader(benchmarks, work.trust_code)
     if not checkpoints:
         return _stored(work, benchmarks)
@@ -335,7 +335,7 @@ def _task_loader(benchmarks: tuple[Benchmark, ...], trust_code: bool) -> Any:
 def _stored(work: Work, benchmarks: tuple[Benchmark, ...]) -> list[Result]:
     """Return what the store holds for these tasks, with these settings, from any backend and precision."""
     free = ("backend", "dtype", "exit")
-    expected = {each.task: work.settings[0].of(each) for each in benchmarks}
+    expected = {benchmark.task: work.settings[0].of(benchmark) for benchmark in benchmarks}
     if work.text is not None:
         from loopscale.evaluate.losses import text_settings
 

@@ -90,7 +90,7 @@ def reading_options(function: F) -> F:
         click.option("--units", multiple=True, metavar="COLUMN=UNIT", help="What a column counts in, like D=1B."),
         click.option(
             "--counts",
-            type=click.Choice([each.value for each in Counting]),
+            type=click.Choice([counting.value for counting in Counting]),
             help="What the file's parameter counts include.  [default: taken as without-embeddings]",
         ),
         click.option("--keep", metavar="EXPRESSION", help='Rows to use, like "D/N >= 20" or "width == 512".'),
@@ -129,8 +129,8 @@ def read_runs(
     if runs == "simulated" and not is_file(runs):
         sweep = simulate_sweep(noise=simulated_noise, recurrences=simulated_recurrence)
         return Observations.of(sweep, keep=keep, best_of=best_of)
-    named = dict(_pair(each, "--columns") for each in columns)
-    scaled = {name: parse_count(value, f"--units {name}") for name, value in (_pair(each, "--units") for each in units)}
+    named = dict(_pair(text, "--columns") for text in columns)
+    scaled = {name: parse_count(value, f"--units {name}") for name, value in (_pair(text, "--units") for text in units)}
     kind = None if counts is None else Counting(counts)
     return Observations.of(
         runs, columns=named or None, units=scaled or None, counts=kind, keep=keep, best_of=best_of
@@ -168,9 +168,9 @@ def take_procedure(given: dict[str, Any]) -> dict[str, Any]:
     """Take the options of :func:`form_options` out of ``given``; return the keyword arguments of ``fit`` they state."""
     fix, bound = given.pop("fix"), given.pop("bound")
     return {
-        "tie": dict(_pair(each, "--tie") for each in given.pop("tie")),
-        "fixed": {name: _number(value, f"--fix {name}") for name, value in (_pair(each, "--fix") for each in fix)},
-        "bounds": {name: _range(value, name) for name, value in (_pair(each, "--bound") for each in bound)},
+        "tie": dict(_pair(text, "--tie") for text in given.pop("tie")),
+        "fixed": {name: _number(value, f"--fix {name}") for name, value in (_pair(text, "--fix") for text in fix)},
+        "bounds": {name: _range(value, name) for name, value in (_pair(text, "--bound") for text in bound)},
         "delta": _delta(given.pop("delta")),
         "seed": given.pop("seed"),
     }
@@ -342,7 +342,7 @@ def save_figure(figure: Any, path: str) -> None:
 @form_options
 @click.option(
     "--recipe",
-    type=click.Choice([each.value for each in Recipe]),
+    type=click.Choice([recipe.value for recipe in Recipe]),
     default="default",
     show_default=True,
     help="default: exact gradients and many starts. paper: the paper's procedure.",
@@ -351,7 +351,7 @@ def save_figure(figure: Any, path: str) -> None:
 @click.option(
     "--resample",
     "scheme",
-    type=click.Choice([*(each.value for each in Scheme), "none"]),
+    type=click.Choice([*(scheme.value for scheme in Scheme), "none"]),
     default="runs",
     show_default=True,
     help="How to resample for intervals; `paper` is too narrow.",

@@ -36,7 +36,7 @@ from loopscale.next.choose import MOST_RUNS, next_runs, pairs_needed
 )
 @click.option(
     "--goal",
-    type=click.Choice([each.value for each in Goal]),
+    type=click.Choice([goal.value for goal in Goal]),
     default=Goal.CHOICE.value,
     show_default=True,
     help="choice: the differences to its rivals. predictions: its losses.",

@@ -49,8 +49,8 @@ class LossSum:
         self.tokens += sum(counts)
         self.windows += len(counts)
         self.total += sum(sums)
-        self.squares += sum(each * each for each in sums)
-        self.cross += sum(each * count for each, count in zip(sums, counts, strict=True))
+        self.squares += sum(total * total for total in sums)
+        self.cross += sum(total * count for total, count in zip(sums, counts, strict=True))
         self.lengths += sum(count * count for count in counts)
 
     def scores(self, tokens_per_byte: float) -> dict[str, Score]:

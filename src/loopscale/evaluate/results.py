@@ -122,7 +122,7 @@ def fit_saturation(recurrences: Sequence[int], losses: Sequence[float]) -> Satur
         )
         for start in (0.3, 1.0, 3.0)
     ]
-    found = curve(min(fits, key=lambda each: float(each.cost)).x)
+    found = curve(min(fits, key=lambda fitted: float(fitted.cost)).x)
     rmse = float(np.sqrt(np.mean((found(R) - L) ** 2)))
     return Saturation(found.once, found.kappa1, found.kappa2, rmse, rising)
 
@@ -256,11 +256,11 @@ def make_rows(suite: Suite, models: Sequence[Model], results: Sequence[Result], 
 def published_rows(suite: Suite, table: PublishedTable) -> list[Row]:
     """Return the rows of a published table for the benchmarks of a suite; its compute is over its own baseline."""
     rows = []
-    for each in table.rows:
-        scores = {name: Score(value) for name, value in each.scores.items()}
-        means = {name: Score(value) for name, value in suite.means(each.scores).items()}
-        means[OVERALL] = Score(each.overall)
-        row = Row(each.model, each.recurrence, each.recurrence, compute=each.compute, scores={**scores, **means})
+    for line in table.rows:
+        scores = {name: Score(value) for name, value in line.scores.items()}
+        means = {name: Score(value) for name, value in suite.means(line.scores).items()}
+        means[OVERALL] = Score(line.overall)
+        row = Row(line.model, line.recurrence, line.recurrence, compute=line.compute, scores={**scores, **means})
         rows.append(replace(row, training_flops=table.training_flops, published=True))
     return _with_gains(rows)
 
@@ -315,7 +315,7 @@ def printed(suite: Suite, rows: Sequence[Row], only: Sequence[str] | None = None
         "R": [row.at for row in rows],
         "compute": ["" if row.compute is None else f"{row.compute:.1f}×" for row in rows],
     }
-    shots = {each.label: each.shots for each in suite.benchmarks}
+    shots = {benchmark.label: benchmark.shots for benchmark in suite.benchmarks}
     for label in only if only is not None else labels(suite, rows):
         title = f"{label} ({shots[label]})" if shots.get(label) else label
         columns[title] = [_cell(row, label) for row in rows]
@@ -324,7 +324,7 @@ def printed(suite: Suite, rows: Sequence[Row], only: Sequence[str] | None = None
 
 def labels(suite: Suite, rows: Sequence[Row]) -> list[str]:
     """Return the columns that some row has a score for: benchmarks, then means, the overall one last."""
-    names = [each.label for each in suite.benchmarks] + [*suite.categories(), OVERALL]
+    names = [benchmark.label for benchmark in suite.benchmarks] + [*suite.categories(), OVERALL]
     return [name for name in names if any(name in row.scores for row in rows)]
 
 
@@ -338,9 +338,9 @@ def _distinct(models: Sequence[Model]) -> list[Model]:
 def _row(suite: Suite, model: Model, name: str, results: Sequence[Result], flops: float | None) -> Row:
     scores: dict[str, Score] = {}
     metrics: dict[str, str] = {}
-    for each in suite.benchmarks:
-        if found := _score(each, results):
-            metrics[each.label], scores[each.label] = found
+    for benchmark in suite.benchmarks:
+        if found := _score(benchmark, results):
+            metrics[benchmark.label], scores[benchmark.label] = found
     passes = sum(result.passes for result in results) / len(results)
     return Row(
         model=name,
@@ -361,7 +361,7 @@ def _row(suite: Suite, model: Model, name: str, results: Sequence[Result], flops
 
 
 def _of_proportions(suite: Suite, metrics: Mapping[str, str]) -> Suite:
-    kept = (each for each in suite.benchmarks if _is_proportion(metrics.get(each.label, PREFERRED[0])))
+    kept = (benchmark for benchmark in suite.benchmarks if _is_proportion(metrics.get(benchmark.label, PREFERRED[0])))
     return replace(suite, benchmarks=tuple(kept))
 
 
@@ -388,7 +388,7 @@ def _means(suite: Suite, scores: Mapping[str, Score]) -> dict[str, Score]:
     values = suite.means({name: score.value for name, score in scores.items()})
     squares = suite.means({name: score.stderr**2 for name, score in scores.items() if score.stderr is not None})
     sizes = {name: len(members) for name, members in suite.categories().items()}
-    sizes[OVERALL] = sum(each.scored for each in suite.benchmarks)
+    sizes[OVERALL] = sum(benchmark.scored for benchmark in suite.benchmarks)
     errors = {name: math.sqrt(square / sizes[name]) for name, square in squares.items()}
     return {name: Score(value, errors.get(name)) for name, value in values.items()}
 

@@ -72,15 +72,15 @@ class Suite:
     def categories(self) -> dict[str, list[Benchmark]]:
         """Return the scored benchmarks of each category that has several."""
         named: dict[str, list[Benchmark]] = {}
-        for each in self.benchmarks:
-            if each.scored and each.category:
-                named.setdefault(each.category, []).append(each)
+        for benchmark in self.benchmarks:
+            if benchmark.scored and benchmark.category:
+                named.setdefault(benchmark.category, []).append(benchmark)
         return {name: members for name, members in named.items() if len(members) > 1}
 
     def means(self, scores: Mapping[str, float]) -> dict[str, float]:
         """Return the mean of each category and of all, where every score (by label) is known."""
-        groups = {**self.categories(), OVERALL: [each for each in self.benchmarks if each.scored]}
-        labels = {name: [each.label for each in members] for name, members in groups.items()}
+        groups = {**self.categories(), OVERALL: [benchmark for benchmark in self.benchmarks if benchmark.scored]}
+        labels = {name: [benchmark.label for benchmark in members] for name, members in groups.items()}
         return {
             name: sum(scores[label] for label in members) / len(members)
             for name, members in labels.items()
@@ -120,7 +120,7 @@ def select(text: str, folder_tasks: Callable[[Path], list[str]]) -> Suite:
     found: list[Benchmark] = []
     for word in words:
         found.extend(_named(word, folder_tasks))
-    kept = {(each.task, each.folder): each for each in found}
+    kept = {(benchmark.task, benchmark.folder): benchmark for benchmark in found}
     return Suite(words[0] if len(words) == 1 else "selection", tuple(kept.values()))
 
 

@@ -119,7 +119,7 @@ def _column(reader: str, source: str, column: str, split: str = "train", **optio
         raise InputError(f"{source}: cannot be read: {reason}") from error
     if column not in found.column_names:
         raise InputError(f"{source}: no column {column!r}; it has {', '.join(found.column_names)}")
-    return [str(each) for each in found[column]]
+    return [str(text) for text in found[column]]
 
 
 LOCAL_READERS = ("json", "csv", "parquet", "arrow", "text")
@@ -149,14 +149,14 @@ class Tasks:
     """The tasks that some benchmarks need. lm-eval's own 14,000 are indexed only if one of them is asked for."""
 
     def __init__(self, benchmarks: tuple[Benchmark, ...], trust_code: bool = False) -> None:
-        folders = sorted({each.folder for each in benchmarks if each.folder is not None})
+        folders = sorted({benchmark.folder for benchmark in benchmarks if benchmark.folder is not None})
         for folder in folders:
             check_task_code(folder, trust_code)
-        stock = any(each.folder is None for each in benchmarks)
+        stock = any(benchmark.folder is None for benchmark in benchmarks)
         self._manager = _manager(folders, stock)
         self._loaded: dict[str, Any] = {}
-        for each in benchmarks:
-            self._check(each)
+        for benchmark in benchmarks:
+            self._check(benchmark)
 
     def leaves(self, name: str) -> list[Described]:
         """Return the tasks that a name stands for, itself or the members of a group."""
@@ -346,11 +346,11 @@ def _leaves(index: Any, name: str) -> Iterator[Described]:
 
 def _described(entry: Any) -> Described:
     config = entry.cfg or {}
-    filters = [each["name"] for each in config.get("filter_list") or ()] or ["none"]
-    metrics = [each.get("metric") for each in config.get("metric_list") or ()]
+    filters = [step["name"] for step in config.get("filter_list") or ()] or ["none"]
+    metrics = [metric.get("metric") for metric in config.get("metric_list") or ()]
     named = tuple(f"{metric},{name}" for metric in metrics if isinstance(metric, str) for name in filters)
     path, part = config.get("dataset_path"), config.get("dataset_name")
-    return Described(entry.name, config.get("num_fewshot"), named, ":".join(str(each) for each in (path, part) if each))
+    return Described(entry.name, config.get("num_fewshot"), named, ":".join(str(word) for word in (path, part) if word))
 
 
 @contextmanager

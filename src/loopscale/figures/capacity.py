@@ -75,8 +75,8 @@ def asymptote(
     for size in sizes:
         models = [rung(size, E) for E in experts]
 
-        def limits(each: ScalingLaw, models: Sequence[Architecture] = models) -> FloatArray:
-            return np.array([float(each.largest_multiplier(m.points(1e11, 1, each.counts))) for m in models])
+        def limits(drawn: ScalingLaw, models: Sequence[Architecture] = models) -> FloatArray:
+            return np.array([float(drawn.largest_multiplier(m.points(1e11, 1, drawn.counts))) for m in models])
 
         columns = _with_band("largest_multiplier", law, limits)
         outside = law.fitted_range.outside("experts", np.asarray(experts, float))
@@ -89,8 +89,8 @@ def asymptote(
 def draw_gain_by_mapping(table: Table, axes: Any | None = None) -> Any:
     """Draw the gain of each mapping."""
     axes = or_new(axes)
-    for place, ((name,), rows) in enumerate(groups(table, "mapping").items()):
-        draw_curve(axes, rows, "recurrence", "gain", place, name)
+    for order, ((name,), rows) in enumerate(groups(table, "mapping").items()):
+        draw_curve(axes, rows, "recurrence", "gain", order, name)
     bounded = max((row["gain"] for row in table.records() if "linear" not in row["mapping"]), default=1.0)
     axes.set_ylim(0, bounded * 1.3)  # the linear mapping soon leaves the others behind
     title = f"Effective-parameter gain by mapping, E = {table.columns['experts'][0]:g}"
@@ -100,17 +100,17 @@ def draw_gain_by_mapping(table: Table, axes: Any | None = None) -> Any:
 def draw_gain_by_sparsity(table: Table, axes: Any | None = None) -> Any:
     """Draw the gain for each E."""
     axes = or_new(axes)
-    for place, ((E,), rows) in enumerate(groups(table, "experts").items()):
-        draw_curve(axes, rows, "recurrence", "gain", place, f"E = {E:g}")
+    for order, ((E,), rows) in enumerate(groups(table, "experts").items()):
+        draw_curve(axes, rows, "recurrence", "gain", order, f"E = {E:g}")
     return _over_recurrence(axes, table, "Effective-parameter gain by sparsity", "gain g_eff (loop blocks)")
 
 
 def draw_multiplier(table: Table, axes: Any | None = None) -> Any:
     """Draw the multiplier for each E, and its limit as a dotted line."""
     axes = or_new(axes)
-    for place, ((E,), rows) in enumerate(groups(table, "experts").items()):
-        draw_curve(axes, rows, "recurrence", "multiplier", place, f"E = {E:g}")
-        axes.axhline(rows[0]["limit"], color=colour(place), linewidth=0.8, linestyle=":", gid="limit")
+    for order, ((E,), rows) in enumerate(groups(table, "experts").items()):
+        draw_curve(axes, rows, "recurrence", "multiplier", order, f"E = {E:g}")
+        axes.axhline(rows[0]["limit"], color=colour(order), linewidth=0.8, linestyle=":", gid="limit")
     title = "Effective-parameter multiplier; dotted: R → ∞"
     return _over_recurrence(axes, table, title, "multiplier N_eff / N_act")
 
@@ -119,10 +119,10 @@ def draw_asymptote(table: Table, axes: Any | None = None) -> Any:
     """Draw the multiplier's limit over E, a curve for each size."""
     axes = or_new(axes)
     axes.set_xscale("log", base=2)
-    for place, ((size,), rows) in enumerate(groups(table, "rung").items()):
-        draw_curve(axes, rows, "experts", "largest_multiplier", place, size)
+    for order, ((size,), rows) in enumerate(groups(table, "rung").items()):
+        draw_curve(axes, rows, "experts", "largest_multiplier", order, size)
         E, limit = ([row[name] for row in rows] for name in ("experts", "largest_multiplier"))
-        axes.scatter(E, limit, s=10, color=colour(place), marker=marker(place), zorder=3)
+        axes.scatter(E, limit, s=10, color=colour(order), marker=marker(order), zorder=3)
     shade_extrapolated(axes, table.records(), "experts")
     log_ticks(axes.xaxis, ASYMPTOTE_EXPERTS)
     legend(axes, 4)
@@ -138,7 +138,7 @@ def _over_recurrence(axes: Any, table: Table, title: str, y: str) -> Any:
 def _over_passes(name: str, law: ScalingLaw, model: Architecture, recurrences: FloatArray) -> dict[str, Any]:
     """Return one of the law's quantities along R, with its band."""
     points = model.points(1e11, recurrences, law.counts)
-    columns = _with_band(name, law, lambda each: np.broadcast_to(getattr(each, name)(points), recurrences.shape))
+    columns = _with_band(name, law, lambda drawn: np.broadcast_to(getattr(drawn, name)(points), recurrences.shape))
     outside = law.fitted_range.outside("recurrence", recurrences)
     return {"recurrence": recurrences, **columns, "extrapolated": _named(outside, "recurrence")}
 
@@ -147,7 +147,7 @@ def _with_band(name: str, law: ScalingLaw, quantity: Callable[[ScalingLaw], Floa
     """Return the quantity under the law and, where it has resamples, the span of 90% of them."""
     found = {name: quantity(law)}
     if law.resamples is not None:
-        low, high = np.percentile([quantity(each) for each in law.resampled_laws()], [5, 95], axis=0)
+        low, high = np.percentile([quantity(resampled) for resampled in law.resampled_laws()], [5, 95], axis=0)
         found |= {f"{name}_low": low, f"{name}_high": high}
     return found
 
@@ -201,14 +201,14 @@ def draw_loss_over_recurrence(table: Table, axes: Any | None = None) -> Any:
     """Draw laws as lines with bands, observed rows as filled points, held-out rows as hollow ones."""
     axes = or_new(axes)
     laws = groups(_kind(table, "law"), "mapping", "experts")
-    order = list(dict.fromkeys(table.columns["experts"]))
-    by_experts = len(order) > 1
-    for place, ((name, experts), rows) in enumerate(laws.items()):
-        draw_curve(axes, rows, "recurrence", "loss", place, f"E = {experts:g}" if by_experts else name)
+    expert_counts = list(dict.fromkeys(table.columns["experts"]))
+    by_experts = len(expert_counts) > 1
+    for order, ((name, experts), rows) in enumerate(laws.items()):
+        draw_curve(axes, rows, "recurrence", "loss", order, f"E = {experts:g}" if by_experts else name)
     for (kind, experts), rows in groups(table, "kind", "experts").items():
         if kind != "law":
             label = f"E = {experts:g}" if by_experts else kind
-            _scatter(axes, rows, kind, label, order.index(experts) if by_experts else None)
+            _scatter(axes, rows, kind, label, expert_counts.index(experts) if by_experts else None)
     first = next(table.records())
     _fit_view(axes, table)
     axes.xaxis.get_major_locator().set_params(integer=True)
@@ -218,13 +218,13 @@ def draw_loss_over_recurrence(table: Table, axes: Any | None = None) -> Any:
     return finish(axes, title if by_experts else f"E = {first['experts']:g}, {title}", RECURRENCE, LOSS)
 
 
-def _scatter(axes: Any, rows: Sequence[Mapping[str, Any]], kind: str, label: str, place: int | None) -> None:
-    shade = "black" if place is None else colour(place)
+def _scatter(axes: Any, rows: Sequence[Mapping[str, Any]], kind: str, label: str, order: int | None) -> None:
+    shade = "black" if order is None else colour(order)
     axes.scatter(
         [row["recurrence"] for row in rows],
         [row["loss"] for row in rows],
         s=13,
-        marker=marker(place or 0),
+        marker=marker(order or 0),
         facecolors=shade if kind == "observed" else "white",
         edgecolors=shade,
         linewidths=0.8,

@@ -71,7 +71,7 @@ class Sources:
     @cached_property
     def mappings(self) -> dict[str, ScalingLaw]:
         """The mappings fitted to the rows that are not held out, each with its resampled laws."""
-        return {name: each.law for name, each in fit_mappings(self.sweep, self.hidden, RESAMPLES).items()}
+        return {name: fitted.law for name, fitted in fit_mappings(self.sweep, self.hidden, RESAMPLES).items()}
 
     @property
     def truth(self) -> ScalingLaw | None:

@@ -21,8 +21,8 @@ OVERALL = "overall"
 @lru_cache
 def categories() -> dict[str, str]:
     """Return the category of every scored benchmark of the suites that come along, by its label and by its task."""
-    known = (each for name in builtin_suites() for each in load_suite(name).benchmarks if each.scored)
-    return {name: each.category.lower() for each in known for name in (each.label, each.task)}
+    known = (benchmark for name in builtin_suites() for benchmark in load_suite(name).benchmarks if benchmark.scored)
+    return {name: benchmark.category.lower() for benchmark in known for name in (benchmark.label, benchmark.task)}
 
 
 def mean_scores(results: Table, group: str = OVERALL) -> Table:
@@ -32,7 +32,7 @@ def mean_scores(results: Table, group: str = OVERALL) -> Table:
     has are averaged: ``tasks`` counts them. Rows that are means themselves are skipped.
     """
     runs = groups(results, "model", "recurrence", "training_flops")
-    tasks = _common(results) if group == OVERALL else {each for each in _common(results) if _category(each) == group}
+    tasks = _common(results) if group == OVERALL else {task for task in _common(results) if _category(task) == group}
     if not tasks:
         raise InputError(f"results: no task of the group {group!r} was scored for every model and recurrence")
     return Table.from_records([_mean(key, rows, tasks, group) for key, rows in runs.items()])
@@ -40,7 +40,7 @@ def mean_scores(results: Table, group: str = OVERALL) -> Table:
 
 def present_groups(results: Table) -> tuple[str, ...]:
     """Return the groups, ``overall`` first, of which every model and recurrence has a task."""
-    present = dict.fromkeys(_category(each) for each in categories() if each in _common(results))
+    present = dict.fromkeys(_category(task) for task in categories() if task in _common(results))
     return (OVERALL, *(name for name in present if name))
 
 

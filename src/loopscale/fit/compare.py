@@ -201,7 +201,7 @@ def applicable(observations: Observations) -> tuple[str, ...]:
     if not np.any(points.recurrence > 1):
         raise InputError(f"{observations.source}: every run has R = 1, so all mappings predict the same")
     sparse = points.total is not None and np.any(points.m < 1)
-    return tuple(name for name, each in MAPPINGS.items() if name != "none" and (sparse or not each.needs_ratio))
+    return tuple(name for name, form in MAPPINGS.items() if name != "none" and (sparse or not form.needs_ratio))
 
 
 def _tasks(
@@ -260,7 +260,7 @@ def _by_run(observations: Observations, errors: FloatArray) -> tuple[FloatArray,
     """Return each held-out run's sum of squares under each mapping, and its number of rows."""
     kept = ~np.isnan(errors[0])
     _, run = np.unique(observations.run[kept], return_inverse=True)
-    squares = np.array([np.bincount(run, each[kept] ** 2) for each in errors], dtype=np.float64)
+    squares = np.array([np.bincount(run, error[kept] ** 2) for error in errors], dtype=np.float64)
     return squares, np.bincount(run).astype(np.int64)
 
 
@@ -349,14 +349,14 @@ class Comparison:
 
     def score(self, part: str, mapping: str) -> Score:
         """Return the score of one mapping on one slice."""
-        for each in self.scores:
-            if (each.slice, each.mapping) == (part, mapping):
-                return each
+        for score in self.scores:
+            if (score.slice, score.mapping) == (part, mapping):
+                return score
         raise InputError(f"no score for {part!r} and {mapping!r}; slices: {', '.join(self.slices)}")
 
     def table(self) -> Table:
         """Return one row per slice and mapping."""
-        return Table.from_records([asdict(each) for each in self.scores])
+        return Table.from_records([asdict(score) for score in self.scores])
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -382,7 +382,7 @@ def table(comparison: Comparison) -> RichTable:
     for part in comparison.slices:
         scores = [comparison.score(part, name) for name in comparison.mappings]
         grid.add_row(
-            part, f"{scores[0].rows} ({scores[0].runs})", *(f"{each.rmse:.4f} {_mark(each)}" for each in scores)
+            part, f"{scores[0].rows} ({scores[0].runs})", *(f"{score.rmse:.4f} {_mark(score)}" for score in scores)
         )
     return grid
 

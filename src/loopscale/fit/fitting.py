@@ -444,7 +444,7 @@ def _counts(value: Any, what: str) -> Any:
     if isinstance(value, str):
         return count_of(value, what)
     if isinstance(value, list | tuple):
-        return [_counts(each, what) for each in value]
+        return [_counts(entry, what) for entry in value]
     return value
 
 

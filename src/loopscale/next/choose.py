@@ -172,7 +172,7 @@ class NextRuns:
         """Return the runs as a table, and what they should bring, as plain text."""
         grid = RichTable("run", "model", "E", "R", "tokens", "FLOPs", "FLOPs so far", "standard error")
         for order, run in enumerate(self.runs, 1):
-            counts = (format_count(each) for each in (run.tokens, run.flops, run.cumulative_flops))
+            counts = (format_count(count) for count in (run.tokens, run.flops, run.cumulative_flops))
             grid.add_row(
                 str(order), run.model, f"{run.experts:g}", str(run.recurrence), *counts, f"{run.standard_error:.5f}"
             )
@@ -254,8 +254,8 @@ class _State:
     @property
     def variance_Z(self) -> FloatArray:
         """The target's mean variance under each law."""
-        each = np.einsum("zqp,zpr,zqr->zq", self.target_Zqp, self.covariance_Zpp, self.target_Zqp)
-        return np.asarray(each.mean(axis=1))
+        variance_Zq = np.einsum("zqp,zpr,zqr->zq", self.target_Zqp, self.covariance_Zpp, self.target_Zqp)
+        return np.asarray(variance_Zq.mean(axis=1))
 
     @property
     def standard_error(self) -> float:
@@ -309,7 +309,7 @@ def _laws(fit: Fit) -> list[ScalingLaw]:
         return [law]
     take = np.linspace(0, len(fit.law.resamples) - 1, min(LAWS, len(fit.law.resamples))).round().astype(int)
     drawn = [dict(zip(law.names, fit.law.resamples[i].tolist(), strict=True)) for i in take]
-    return [law, *(replace(law, coefficients=each) for each in drawn)]
+    return [law, *(replace(law, coefficients=coefficients) for coefficients in drawn)]
 
 
 def _planned(runs: RunCandidates, errors: list[float]) -> tuple[PlannedRun, ...]:

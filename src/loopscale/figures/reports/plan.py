@@ -27,9 +27,9 @@ def front_table(plan: Mapping[str, Any], cost: str) -> Table:
     rows = plan["pareto"][cost]
     return Table.from_records(
         [
-            {"kind": cost, "design": each["design"], "cost": each[cost], "loss": each["loss"],
-             "chosen": each["design"] == name}
-            for each in rows
+            {"kind": cost, "design": row["design"], "cost": row[cost], "loss": row["loss"],
+             "chosen": row["design"] == name}
+            for row in rows
         ]
     )  # fmt: skip
 

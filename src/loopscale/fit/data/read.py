@@ -718,7 +718,7 @@ class Observations:
         p = self.points
         given = (p.active, p.tokens, p.recurrence, p.experts, p.loop, p.total, p.unique_tokens, self.run, self.finished,
                  self.weight)  # fmt: skip
-        if any(each is not None and np.shape(each) != (count,) for each in given):
+        if any(column is not None and np.shape(column) != (count,) for column in given):
             raise InputError(
                 f"{self.source}: points, run and finished should all have one entry for each of {count} losses"
             )

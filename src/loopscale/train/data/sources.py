@@ -276,8 +276,8 @@ def _listed(name: str) -> list[Path]:
         return [path]
     if not glob.has_magic(name):
         raise InputError(f"{name}: no such file or folder")
-    matched = sorted(Path(each) for each in glob.glob(str(path), recursive=True))  # noqa: PTH207
-    files = [each for each in matched if each.is_file() and each.stat().st_size]
+    matched = sorted(Path(name) for name in glob.glob(str(path), recursive=True))  # noqa: PTH207
+    files = [file for file in matched if file.is_file() and file.stat().st_size]
     if not files:
         raise InputError(f"{name}: no file matches, or all that do are empty")
     return files

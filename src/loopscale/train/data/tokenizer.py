@@ -71,7 +71,7 @@ class FastTokens:
     def encode(self, texts: list[str]) -> Ids:
         """Return the ids of documents one after the other, each with the end token; the library uses every core."""
         found = self._backend.encode_batch_fast(texts, add_special_tokens=False)
-        return np.concatenate([np.array([*each.ids, self.end], self._dtype) for each in found])
+        return np.concatenate([np.array([*encoding.ids, self.end], self._dtype) for encoding in found])
 
 
 def id_type(vocabulary: int) -> np.dtype[Any]:
