@@ -3,14 +3,17 @@
 import csv
 import io
 import json
+import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 
+import click
 import numpy as np
 import pytest
 
-from loopscale.cli import VERBS, main
-from loopscale.laws import PUBLISHED, published
+from loopscale.cli import VERBS, cli, main
+from loopscale.laws import PUBLISHED, find_law, published
 
 
 def run(capsys, *argv: str) -> str:
@@ -228,6 +231,29 @@ REFUSED = [
 @pytest.mark.parametrize(("argv", "sentence"), REFUSED)
 def test_bad_input_gets_one_clear_sentence(capsys, argv, sentence):
     assert sentence in refused(capsys, *argv)
+
+
+def _commands(command: click.Command) -> Iterator[click.Command]:
+    yield command
+    if isinstance(command, click.Group):
+        for name in command.list_commands(click.Context(command)):
+            yield from _commands(command.get_command(click.Context(command), name))
+
+
+def test_the_examples_in_the_help_are_accepted(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    find_law().save("law.json")
+    lines = {line.strip() for command in _commands(cli) for line in (command.help or "").splitlines()}
+    examples = [line.partition(" > ")[0] for line in lines if line.startswith("loopscale ")]
+    assert len(examples) > 50
+    for example in examples:
+        command, words = cli, shlex.split(example, comments=True)[1:]
+        while isinstance(command, click.Group):
+            command = command.get_command(click.Context(command), words.pop(0))
+        try:
+            command.make_context(command.name, words)
+        except click.ClickException as error:
+            raise AssertionError(f"{example}: {error.format_message()}") from None
 
 
 def test_importing_the_package_imports_nothing_heavy():

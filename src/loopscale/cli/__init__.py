@@ -177,9 +177,9 @@ def law_option(function: F) -> F:
 
 def trust_options(function: F) -> F:
     """Add ``--extrapolate`` and ``--allow-degenerate``."""
-    function = click.option(
-        "--allow-degenerate", is_flag=True, help="Use a law whose fit was degenerate all the same."
-    )(function)
+    function = click.option("--allow-degenerate", is_flag=True, help="Use a law even if its fit was degenerate.")(
+        function
+    )
     return click.option(
         "--extrapolate", is_flag=True, help="Answer even more than 10x beyond what the law was fitted on."
     )(function)

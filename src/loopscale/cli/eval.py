@@ -155,14 +155,14 @@ def _thresholds(ctx: click.Context, param: click.Parameter, value: str) -> tuple
 @click.option("--exit", "criterion", type=EXITS, help="Also with early exit, at the largest recurrence.")
 @click.option("--threshold", "thresholds", callback=_thresholds, default="0.001,0.01,0.1", show_default=True,
               help="Thresholds for --exit.")  # fmt: skip
-@click.option("--backend", type=click.Choice(["hf", "vllm"]), default="hf", show_default=True, help="What computes.")
+@click.option("--backend", type=click.Choice(["hf", "vllm"]), default="hf", show_default=True, help="The engine.")
 @click.option("--dtype", type=click.Choice(["auto", "bfloat16", "float32"]), default="auto", show_default=True,
               help="auto: bfloat16 where the machine has it.")  # fmt: skip
 @click.option("--batch", type=WHOLE, default=16, show_default=True, help="Sequences in one forward.")
 @click.option("--context", type=click.IntRange(2), help="Tokens of a sequence.  [default: the model's maximum]")
-@click.option("--limit", type=WHOLE, help="Only so many items of each task, for a trial.")
+@click.option("--limit", type=WHOLE, help="Use only this many items of each task.")
 @click.option("--tokenizer", help="A tokenizer's folder.  [default: the checkpoint]")
-@click.option("--tokens", type=COUNTS, help="What each checkpoint was trained on, like 500B.  [default: its run knows]")
+@click.option("--tokens", type=COUNTS, help="What each checkpoint was trained on, like 500B.  [default: from its run]")
 @click.option("--results", default="results", show_default=True, type=click.Path(), help="The results store.")
 @click.option(
     "--baseline", metavar="MODEL[:R]", help="What compute is relative to.  [default: the first model at R = 1]"

@@ -144,7 +144,7 @@ def form_options(function: F) -> F:
             "--outer",
             type=OUTER,
             help=f"Outer law: {', '.join(OUTER_LAWS)}, or an expression like 'c + A/N**alpha + B/D**beta'.  "
-            "[default: what the data call for]",
+            "[default: chosen from the data]",
         ),
         click.option("--fix", multiple=True, metavar="NAME=VALUE", help="Hold a coefficient, like c=1.5."),
         click.option("--tie", multiple=True, metavar="NAME=NAME", help="Tie two coefficients, like alpha=beta."),
@@ -337,7 +337,7 @@ def save_figure(figure: Any, path: str) -> None:
 @click.command("fit")
 @data_options
 @click.option(
-    "--mapping", type=click.Choice(list(MAPPINGS)), help="Recurrence mapping.  [default: what the data call for]"
+    "--mapping", type=click.Choice(list(MAPPINGS)), help="Recurrence mapping.  [default: chosen from the data]"
 )
 @form_options
 @click.option(

@@ -20,8 +20,10 @@ from loopscale.train.run_dir import model_of
 @click.option("--tokens", type=WHOLE, default=40, show_default=True, help="Tokens to generate.")
 @click.option("--temperature", type=click.FloatRange(0), default=0.0, show_default=True, help="0 takes the likeliest.")
 @click.option("--seed", type=int, default=0, show_default=True, help="For a temperature above 0.")
-@click.option("--exit", "criterion", type=EXITS, help="Also stop each token's loop early, by this.")
-@click.option("--threshold", type=click.FloatRange(0), default=0.01, show_default=True, help="Change to stop below.")
+@click.option("--exit", "criterion", type=EXITS, help="Also stop each token's loop early, by this criterion.")
+@click.option(
+    "--threshold", type=click.FloatRange(0), default=0.01, show_default=True, help="Stop when the change is below this."
+)
 @click.option("--tokenizer", help="A tokenizer's folder.  [default: the checkpoint]")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for other programs.")
 def generate_command(
@@ -97,7 +99,7 @@ def _continue(
 @click.command("routing")
 @click.argument("checkpoint", type=click.Path())
 @click.option("--data", required=True, type=click.Path(), help="A text file with one prompt on each line.")
-@click.option("--recurrence", type=WHOLE, help="R to go up to.  [default: the model's own]")
+@click.option("--recurrence", type=WHOLE, help="The largest R.  [default: the model's own]")
 @click.option("--tokenizer", help="A tokenizer's folder.  [default: the checkpoint]")
 @click.option("--batch", type=WHOLE, default=8, show_default=True, help="Prompts in one forward.")
 @click.option("--context", type=WHOLE, help="Tokens of a prompt to use.  [default: the model's maximum]")

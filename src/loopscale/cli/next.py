@@ -52,7 +52,7 @@ from loopscale.next.choose import MOST_RUNS, next_runs, pairs_needed
 @click.option("--candidates", type=click.Path(), help="A table of runs to choose from instead, with N, D and cost.")
 @click.option("--most", type=WHOLE, default=MOST_RUNS, show_default=True, help="The most runs to choose.")
 @click.option(
-    "--mapping", type=click.Choice(list(MAPPINGS)), help="Recurrence mapping.  [default: what the data call for]"
+    "--mapping", type=click.Choice(list(MAPPINGS)), help="Recurrence mapping.  [default: chosen from the data]"
 )
 @click.option(
     "--resamples",

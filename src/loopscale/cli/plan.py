@@ -62,7 +62,7 @@ from loopscale.tables import Table
 @click.option("--flops", type=COUNT, help="Training compute instead of tokens, like 5e21.")
 @click.option("--register", "register_path", type=click.Path(), help="Write the prediction with its date and a hash.")
 @click.option("--check", "check_path", type=click.Path(), help="Compare a registered prediction with --loss.")
-@click.option("--loss", type=click.FloatRange(0, min_open=True), help="The loss that came out, for --check.")
+@click.option("--loss", type=click.FloatRange(0, min_open=True), help="The measured loss, for --check.")
 @law_option
 @trust_options
 @output_options
@@ -166,7 +166,7 @@ def _facts(prediction: Prediction, outside: set[str]) -> list[tuple[str, str]]:
 @click.option("--flops", type=COUNT, help="Training compute, like 5e21.")
 @click.option("--like", "like_model", help="Compute of a reference model RUNG:EXPERTS:RECURRENCE, with --like-tokens.")
 @click.option("--like-tokens", type=COUNT, help="Tokens that the reference is trained on, like 6T.")
-@click.option("--gpus", type=WHOLE, help="Compute as so many devices, with --device and --days.")
+@click.option("--gpus", type=WHOLE, help="Compute as a number of devices, with --device and --days.")
 @click.option("--days", type=COUNT, help="Days that the devices train, with --gpus.")
 @click.option("--gpu-hours", type=COUNT, help="Compute as device-hours, with --device.")
 @click.option("--dollars", type=COUNT, help="Compute as money, with --device and --price.")
@@ -176,7 +176,7 @@ def _facts(prediction: Prediction, outside: set[str]) -> list[tuple[str, str]]:
 @click.option("--tokens", type=COUNT, help="Training tokens, when they are given; compute is then a limit, or none.")
 @click.option("--max-tokens", type=COUNT, help="Training tokens available.")
 @click.option("--unique-tokens", type=COUNT, help="Different tokens available; repeating them counts for less.")
-@click.option("--for", "preset", type=click.Choice(list(PRESETS)), help="Where it is to run: memory, bits, context.")
+@click.option("--for", "preset", type=click.Choice(list(PRESETS)), help="Device: sets memory, bits and context.")
 @click.option("--memory", type=BYTES, help="Memory for the weights (and KV cache with --context), like 3GB.")
 @click.option("--bits", type=BITS, help="Bits per weight: 4, int4, fp8, bf16.  [default: 16]")
 @click.option("--context", type=CONTEXT, help="Include the KV cache of a context of this length, like 32k.")

@@ -285,7 +285,7 @@ def reproduce_command(status: str | None, report: str | None, as_json: bool, as_
 
     \b
     loopscale reproduce
-    loopscale reproduce --status differs
+    loopscale reproduce --status different
     loopscale reproduce --report reproduction.html
     """
     if report is not None:

@@ -455,7 +455,13 @@ def _live(lines: Callable[[], Group], over: Callable[[], bool], every: float = 2
 
 @sweep_command.command("watch")
 @FILE
-@click.option("--every", type=click.FloatRange(min=0), default=30.0, show_default=True, help="Seconds between looks.")
+@click.option(
+    "--every",
+    type=click.FloatRange(min=0),
+    default=30.0,
+    show_default=True,
+    help="Seconds between checks.",
+)
 @click.option("--once", is_flag=True, help="Fit what is there now, print one line and return.")
 @click.option("--resamples", type=WHOLE, default=40, show_default=True, help="Resampled laws behind the interval.")
 def watch(file: str, every: float, once: bool, resamples: int) -> None:
@@ -509,7 +515,7 @@ def extend(file: str, next_runs: str) -> None:
     """Add the runs that `loopscale next` recommends to the sweep's file.
 
     \b
-    loopscale next runs.csv --budget 1e15 --csv > next.csv
+    loopscale next runs.csv --budget 1e15 --for plan.json --csv > next.csv
     loopscale sweep extend sweep.toml --next next.csv
     loopscale sweep run sweep.toml
     """
