@@ -26,6 +26,17 @@ def test_brackets_nested_too_deeply_in_a_setting(capsys):
     assert "nested too deeply" in refusal(capsys, "train", "--set", "model.width=" + "[" * 3000)
 
 
+def test_a_loss_that_is_off_by_hundreds_of_orders_prints_no_warning_of_numpy(tmp_path, recwarn):
+    rows = ["N,D,loss"]
+    for size in (1e8, 2e8, 3e8, 4e8, 5e8, 6e8):
+        rows.append(f"{size:g},{1e19 / 6 / size:g},{3 + (size / 3e8 - 1) ** 2:g}")
+    rows[-1] = rows[-1].rpartition(",")[0] + ",1e308"
+    (tmp_path / "iso.csv").write_text("\n".join(rows) + "\n")
+    with pytest.raises(SystemExit):
+        main(["isoflop", str(tmp_path / "iso.csv")])
+    assert not [warned for warned in recwarn if issubclass(warned.category, RuntimeWarning)]
+
+
 def test_columns_chosen_with_brackets_nested_too_deeply():
     schemas = pytest.importorskip("loopscale.app.schemas")
     with pytest.raises(InputError, match="send a JSON object"):

@@ -181,7 +181,8 @@ def _budget(
         side, edge = ("smallest", x.min()) if vertex <= x.min() else ("largest", x.max())
         reason = f"the loss is lowest beyond its {side} size, {format_count(float(np.exp(edge)))}"
         return _left_out(flops, len(near), reason), np.empty(0)
-    draws = np.where(coefficients[0] > 0, -coefficients[1] / (2 * np.abs(coefficients[0])), 0.0) + middle
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # a resampled parabola may be a line
+        draws = np.where(coefficients[0] > 0, -coefficients[1] / (2 * np.abs(coefficients[0])), 0.0) + middle
     draws = np.clip(draws, x.min(), x.max())
     low, high = np.exp(np.quantile(draws, [(1 - level) / 2, (1 + level) / 2]))
     lowest = float(np.polyval(fitted, vertex - middle))
