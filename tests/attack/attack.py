@@ -148,10 +148,13 @@ def kill_all(options: argparse.Namespace) -> int:
 
 def sweep_all(options: argparse.Namespace) -> int:
     """Kill workers, ranks and supervisors of sweeps on every backend."""
+    import sweep_kills
+
+    folder = Path(options.state) / "sweeps"
+    folder.mkdir(exist_ok=True)
     verdicts = Counter[tuple[str, str]]()
-    for backend in ("local", "ray", "submitit"):
-        code = pytest_of("../sweep/test_processes.py", {}, "-m", "slow", "-k", f"twenty_kills and {backend}")
-        verdicts[f"60 kills on {backend}", "exact" if code == 0 else "FAILED"] += 1
+    for backend in options.backend or sweep_kills.BACKENDS:
+        verdicts += sweep_kills.attack(folder, backend, options.sweep_kills, options.seed)
     return show("kills of sweeps", verdicts)
 
 
@@ -223,6 +226,8 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=20_000, help="generated commands and requests")
     parser.add_argument("--flips", type=int, default=200)
     parser.add_argument("--kills", type=int, default=200, help="kills of training")
+    parser.add_argument("--sweep-kills", type=int, default=100, help="kills of sweeps on each backend")
+    parser.add_argument("--backend", action="append", help="kill sweeps on this backend only")
     parser.add_argument("--soak", type=float, default=600.0, help="seconds of the soak")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--part", help=argparse.SUPPRESS)

@@ -45,9 +45,9 @@ def progress_of(folder: Path) -> int:
         return sum(run.steps_done + len(run.done) for run in store.runs())
 
 
-def disturb(path: Path, kills: dict[str, int], options: tuple[str, ...]) -> Counter:
+def disturb(path: Path, kills: dict[str, int], options: tuple[str, ...], seed: int = 0) -> Counter:
     """Run a sweep to its end while its processes are killed at random moments; return how many of each kind were."""
-    folder, draw, killed = read_sweep(path).results, random.Random(0), Counter()
+    folder, draw, killed = read_sweep(path).results, random.Random(seed), Counter()
     main, fruitless, furthest = start(path, *options), 0, 0
     while True:
         time.sleep(draw.uniform(0, 0.5))
