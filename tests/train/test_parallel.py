@@ -40,6 +40,7 @@ WAYS: dict[str, Sections] = {
     "parts": {"run": {"accumulate": 2}},
     "parts-pass": {"run": {"accumulate": 2}, "parallel": {"reduce": "pass"}},
 }
+COMPILED: Sections = {"run": {"compile": True}}
 HALF = STEPS // 2
 
 
@@ -85,6 +86,8 @@ def four(folder: Path, text: Path, two: Path) -> Path:
     for name in ("half", "half-shared"):
         shutil.copytree(two / name, folder / "four" / name)
     runs = {"dropless": SHARED, "padded": {**PADDED, **SHARED}, "half": {}, "half-shared": {"parallel": {"experts": 4}}}
+    runs |= {"split": {}, "block": WAYS["block"], "compiled": COMPILED, "compiled-shared": {**COMPILED, **SHARED}}
+    runs |= {"compiled-block": {**COMPILED, **WAYS["block"]}}
     listed = [each("four", name, sections, text, folder) for name, sections in runs.items()]
     launch(4, [*listed, each("four", "quarter", SHARED, text, folder, HALF)], folder)
     return folder / "four"
@@ -128,8 +131,29 @@ def test_drop_and_pad_keeps_by_what_each_process_has(two: Path, alone: Reference
 
 @pytest.mark.slow
 def test_four_processes_in_two_groups_of_two_have_the_losses_of_one(four: Path, alone: Reference) -> None:
-    assert furthest(four / "dropless", alone({})) < 1e-4
-    assert furthest(four / "padded", alone({**PADDED, "run": {"accumulate": 4}})) < 1e-4
+    assert furthest(four / "dropless", alone({})) < 1e-5
+    assert furthest(four / "padded", alone({**PADDED, "run": {"accumulate": 4}})) < 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["split", "block", "compiled", "compiled-shared", "compiled-block"])
+def test_four_processes_compiled_or_not_have_the_losses_of_one(four: Path, alone: Reference, name: str) -> None:
+    assert furthest(four / name, alone({})) < 1e-5
+
+
+def test_the_whole_loss_at_once_gives_the_same_losses(
+    alone: Reference, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = alone({})
+    monkeypatch.setattr("loopscale.model.kernels.CHUNK", 1 << 40)
+    whole = tmp_path / "whole"
+    run(settings(text), str(whole))
+    monkeypatch.setattr("loopscale.model.kernels.CHUNK", 1000)
+    chunked = tmp_path / "chunked"
+    run(settings(text), str(chunked))
+    assert losses(chunked) != losses(whole)
+    assert furthest(chunked, whole) < 1e-5
+    assert furthest(expected, whole) < 1e-5
 
 
 def test_per_loop_supervision_is_the_same_on_two_processes(two: Path, alone: Reference) -> None:

@@ -144,6 +144,9 @@ def test_keeping_loop_gradients_sharded_trades_communication_for_memory() -> Non
     moved = {reduce: sum(result.communication_bytes.values()) for reduce, result in found.items()}
     assert peaks["step"] > peaks["pass"] > peaks["block"]
     assert moved["step"] < moved["pass"] < moved["block"]
+    reduced = {reduce: result.communication_bytes["reduce_scatter_base"] for reduce, result in found.items()}
+    # Four of six blocks are in the loop, and their gradients are reduced at both passes of both parts of the batch.
+    assert reduced["pass"] == reduced["block"] == pytest.approx(reduced["step"] * 2 * 10 / 6, rel=0.1)
 
 
 def test_expert_parallelism_and_replicas_are_simulated_too() -> None:
@@ -299,6 +302,29 @@ def test_estimated_memory_is_what_real_processes_take(text: Path, tmp_path: Path
     for memory in measured(config, processes, tmp_path):
         assert memory["peak"] == pytest.approx(result.peak_bytes, rel=0.15)
         assert memory["built"] <= 1.3 * share
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, 2, 4])
+def test_a_process_needs_its_share_and_the_activations_of_its_sequences(
+    text: Path, tmp_path: Path, processes: int
+) -> None:
+    def config(batch: int) -> dict[str, object]:
+        return {
+            "model": {
+                "width": 128, "layers": 16, "head_size": 32, "experts": 4, "recurrence": 2, "dispatch": "drop-and-pad",
+                "vocab_size": 2048,
+            },
+            "data": {"files": [str(text)], "context": 128, "validation": 0.2, "folder": str(text.parent / "tokens")},
+            "run": {"batch": batch, "tokens": 2 * batch * 128, "validation_sequences": 4, "log_every": 1},
+            "parallel": {"reduce": "block"},
+        }  # fmt: skip
+
+    alone = estimate(TrainConfig.from_dict(config(2)), 1, "cpu", precision="fp32")
+    activations = sum(alone.parts.get(kind, 0) for kind in ("activations", "logits"))
+    state = 4 * alone.parts["weights"]  # weights, gradients and two moments, all in fp32
+    for memory in measured(config(2 * processes), processes, tmp_path):
+        assert memory["peak"] <= 1.2 * (state / processes + activations)
 
 
 @pytest.mark.slow

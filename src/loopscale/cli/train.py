@@ -67,7 +67,7 @@ def train_command(
     if check:
         _describe(run, folder)
         return
-    summary = trainer.train(run, folder, progress=not quiet, branch=branch)
+    summary = trainer.train(run, folder, progress=not quiet, branch=branch, evaluate=_evaluator(run))
     if summary is None:
         if not launched_rank():
             click.echo(f"{folder}: stopped by SIGTERM, a checkpoint is written; rerun the command to resume", err=True)
@@ -78,6 +78,18 @@ def train_command(
         print_json(summary)
     else:
         _print(summary, folder)
+
+
+def _evaluator(run: Any) -> Any:
+    """Return what evaluates the model during training, or None when the settings name no tasks."""
+    if run.run.eval_tasks is None:
+        return None
+    from loopscale.errors import require
+
+    require("lm_eval", extra="eval")
+    from loopscale.evaluate.runner import while_training
+
+    return while_training(run)
 
 
 def _read(path: str | None) -> dict[str, Any]:
@@ -133,6 +145,13 @@ def _print(summary: dict[str, Any], folder: Path) -> None:
         f"({summary['training_flops']:.3g} FLOPs)\nthe model is in {folder / 'model'}",
         highlight=False,
     )
+    forecast = summary.get("forecast")
+    if forecast is not None:
+        inside = "inside" if forecast["inside"] else "OUTSIDE"
+        click.echo(
+            f"{inside} the forecast of law {forecast['law']}: {forecast['low']:.4f} to {forecast['high']:.4f} "
+            f"(trust: {forecast['trust']['level']})"
+        )
 
 
 def _estimate(run: Any, gpus: int, device: str, as_json: bool) -> None:

@@ -9,14 +9,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from loopscale.errors import InputError
 from loopscale.evaluate.store import Key, Model, Result, Score, Store, contents_hash
-from loopscale.evaluate.suites import Benchmark
-from loopscale.evaluate.tasks import Tasks, harness_version, quiet
+from loopscale.evaluate.suites import Benchmark, select
+from loopscale.evaluate.tasks import Tasks, folder_tasks, harness_version, quiet
+
+if TYPE_CHECKING:
+    from loopscale.train.config import TrainConfig
+    from loopscale.train.data.token_store import TokenStore
 
 SEED = 1234
 """lm-eval's own seed of few-shot examples, numpy and torch."""
@@ -138,6 +142,44 @@ def _measure(
                 engine, current = at(pair.key.recurrence), pair.key.recurrence
             store.add(_run(engine, tasks.load(pair.benchmark), pair, settings, progress))
             progress.finished()
+
+
+class _Silent:
+    """Progress that nobody sees."""
+
+    def now(self, what: str, done: int = 0) -> None:
+        """Ignore the current task."""
+
+    def finished(self, results: int = 1) -> None:
+        """Ignore new results."""
+
+
+def while_training(config: TrainConfig) -> Callable[[Any, TokenStore], dict[str, float]]:
+    """Return what a trainer calls with its model and tokens for the scores of ``[run] eval_tasks``, by label.
+
+    All data are fetched now, so that a task that cannot run stops a run before its first step.
+    """
+    run = config.run
+    suite = select(run.eval_tasks or "", folder_tasks)
+    tasks = Tasks(suite.benchmarks)
+    for benchmark in suite.benchmarks:
+        tasks.load(benchmark)
+    settings = EvalSettings("hf", "float32", run.batch, limit=run.eval_limit)
+
+    def scores(model: Any, store: TokenStore) -> dict[str, float]:
+        from loopscale.evaluate.lm import LoopedLM
+
+        model.eval()
+        with quiet():
+            lm = LoopedLM(model, tokenizer=store.tokenizer(), batch_size=run.batch, max_length=config.data.context)
+            found = {}
+            for benchmark in suite.benchmarks:
+                pair = Pair(benchmark, Key("in training", benchmark.task, config.model.recurrence, {}))
+                result = _run(lm, tasks.load(benchmark), pair, settings, _Silent())
+                found[benchmark.label] = result.scores[benchmark.metric or next(iter(result.scores))].value
+        return found
+
+    return scores
 
 
 def _run(lm: Any, loaded: Any, pair: Pair, settings: EvalSettings, progress: Progress) -> Result:

@@ -65,8 +65,7 @@ def _sample(costs: Sequence[Cost]) -> list[Cost]:
 
 
 def _per_step(cost: Cost) -> float:
-    real = cost.model.to_architecture().real_train_flops_per_token(context=cost.run.config.data.context)
-    return float(real) * cost.run.config.step_tokens
+    return run_dir.real_flops_per_token(cost.run.config, cost.model) * cost.run.config.step_tokens
 
 
 def _shape(cost: Cost) -> str:
@@ -205,11 +204,7 @@ def _cost(run: Run, model: LoopedMoEConfig, validation: int, keep_models: bool) 
     architecture = model.to_architecture()
     steps = executed_steps(config, run.points)
     paper = float(architecture.train_flops_per_token(model.recurrence))
-    real = float(
-        architecture.real_train_flops_per_token(
-            context=config.data.context, per_loop_supervision=model.loop_loss_weights is not None
-        )
-    )
+    real = run_dir.real_flops_per_token(config, model)
     # A validation is a forward, a third of a training step.
     seen = min(validation, config.run.validation_sequences * config.data.context)
     return Cost(

@@ -295,6 +295,17 @@ class RunSection(Record):
     """Use deterministic kernels, so that runs repeat bit for bit: "auto" does on the CPU, and not on GPUs."""
     track: tuple[Tracker, ...] = ()
     """Trackers beside metrics.jsonl."""
+    law: str | None = None
+    """A law, by file or published name, that forecasts the final loss. Its interval is in every row that has a
+    validation loss, with an alarm when the run leaves it."""
+    law_slack: float = Field(default=0.1, ge=0)
+    """Nats that a run may be above the forecast before its end: what the decay of the rate still gains."""
+    eval_tasks: str | None = None
+    """lm-eval tasks to run during training, as for `loopscale eval --tasks`: their scores are in metrics.jsonl."""
+    eval_every: FromZero = 0
+    """Steps between these evaluations; 0 evaluates at the end only."""
+    eval_limit: Whole = 100
+    """Examples of each task."""
 
     @model_validator(mode="after")
     def _parts_divide_the_batch(self) -> RunSection:

@@ -176,6 +176,7 @@ class ProgressLine:
     """A live line: loss, throughput, utilisation, expert load, dropped tokens, time left."""
 
     def __init__(self, total: int, done: int, shown: bool, title: str) -> None:
+        self._shown = shown
         self._progress = bars(
             TextColumn("[bold]{task.description}"),
             BarColumn(bar_width=None),
@@ -202,6 +203,8 @@ class ProgressLine:
         if row is not None:
             self._progress.update(self._task, numbers=describe(row))
             self._line(f"{self._title}: step {done:,} of {self._total:,}, {describe(row)}")
+            if "alarm" in row and self._shown:
+                self._progress.console.print(f"step {row['step']:,}: {row['alarm']}", markup=False, highlight=False)
 
 
 def describe(row: dict[str, Any]) -> str:

@@ -74,6 +74,11 @@ RESUMABLE = {"tokens", "accumulate", "divergence", "compile", "activation_checkp
     "checkpoint_every",
     "keep",
     "track",
+    "law",
+    "law_slack",
+    "eval_tasks",
+    "eval_every",
+    "eval_limit",
 }
 """Fields of [run] that may change when a run resumes: its length, what it reports and keeps, and how it computes the
 same sums. ``check_length`` limits the length."""

@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -33,6 +34,7 @@ from loopscale.train.checkpoints import Checkpoints, Manifest, on_disk
 from loopscale.train.config import TrainConfig, cooldown_start, rate_factor, shared_steps
 from loopscale.train.data.batches import Batch, Batches, MixedBatches
 from loopscale.train.data.token_store import Mixture, TokenStore
+from loopscale.train.forecast import Forecast
 from loopscale.train.init import initialise, meta_model
 from loopscale.train.metrics import ProgressLine, Sink, open_sinks
 from loopscale.train.parallel.process import Process, this_process
@@ -125,6 +127,8 @@ def save_model(target: Path, config: LoopedMoEConfig, tensors: dict[str, Tensor]
         replace_folder(temporary, target)
 
 
+Evaluate = Callable[[LoopedMoEForCausalLM, TokenStore], dict[str, float]]
+"""Returns scores of a model in training by name."""
 SMOOTH = 50
 """Steps that the loss is averaged over when looking for divergence."""
 SHAPES = 64
@@ -135,13 +139,25 @@ class Trainer:
     """One run in its folder."""
 
     def __init__(
-        self, config: TrainConfig, out: str | Path, *, process: Process | None = None, progress: bool = False
+        self,
+        config: TrainConfig,
+        out: str | Path,
+        *,
+        process: Process | None = None,
+        progress: bool = False,
+        evaluate: Evaluate | None = None,
     ) -> None:
-        self.config, self.out, self.shown = config, Path(out), progress
+        self.config, self.out, self.shown, self._evaluate = config, Path(out), progress, evaluate
+        if config.run.eval_tasks is not None and evaluate is None:
+            raise InputError(
+                "[run]: field 'eval_tasks' is for `loopscale train`; in Python give evaluate="
+                "loopscale.evaluate.while_training(config), and evaluate the models of a sweep with `loopscale eval`"
+            )
         self.process = this_process(config) if process is None else process
         self.store = run_dir.open_tokens(config, progress and self.process.rank == 0)
         self.model_config: LoopedMoEConfig = run_dir.model_config(config, self.store)
         self.batches, self.validation = open_batches(config, self.store)
+        self.forecast = Forecast.of(config, self.model_config.to_architecture())
         with run_dir.locked(self.out, self.process.rank):
             run_dir.open_run(self.out, config, self.process.rank)
         self.model = self.process.prepare(meta_model(self.model_config))
@@ -164,6 +180,8 @@ class Trainer:
         self._saved: int | None = None
         self._unread: list[tuple[int, Tensor]] = []
         """Losses that are still on the device, with their steps."""
+        self._maker, self._ahead = ThreadPoolExecutor(1), dict[int, Future[list[Batch]]]()
+        """Makes the next batch while a GPU computes; on a CPU it would only compete with the step."""
         self._loss = math.nan
         """The last loss that was read."""
         self._skipped, self._spiked = 0, False
@@ -220,7 +238,7 @@ class Trainer:
         factor = rate_factor(self.config.schedule, step, self.config.steps)
         set_rate(self.optimizer, factor)
         seed_step(run.seed, step)
-        parts = self._parts(step)
+        parts = self.parts(step) if self.process.device.type == "cpu" else self.prefetched(step)
         result = gradients(self.model, parts, self.process, self.config.data.document_mask)
         self._unread.append((step, result.loss))
         due = (step + 1) % run.log_every == 0 or step + 1 == self.config.steps
@@ -238,7 +256,15 @@ class Trainer:
         measured = StepResult(self._loss, float(norm), float(result.dropped), result.counts)
         return self._row(measured, factor, throughput.read())
 
-    def _parts(self, step: int) -> list[Batch]:
+    def prefetched(self, step: int) -> list[Batch]:
+        """Return the parts of a batch that was made during the step before, and start to make the next one."""
+        waiting = self._ahead.pop(step, None)
+        parts = self.parts(step) if waiting is None else waiting.result()
+        self._ahead = {step + 1: self._maker.submit(self.parts, step + 1)} if step + 1 < self.config.steps else {}
+        return parts
+
+    def parts(self, step: int) -> list[Batch]:
+        """Return the parts in which this process computes its share of a batch."""
         batch = self.batches.batch(step, rank=self.process.rank, ranks=self.process.ranks)
         rows = len(batch.ids) // self.config.run.accumulate
         if rows * self.config.run.accumulate != len(batch.ids):
@@ -264,6 +290,12 @@ class Trainer:
             row |= {"expert_load": _load(result.counts), "dropped": result.dropped}
         if self._due(self.config.run.validate_every) or self.step == self.config.steps:
             row["validation_loss"] = self.validate()
+            if self.forecast is not None:
+                row |= self.forecast.row(row["tokens"], row["validation_loss"])
+        if self._evaluate is not None and (self._due(self.config.run.eval_every) or self.step == self.config.steps):
+            with repeatable(self._deterministic):
+                row |= {f"eval/{name}": score for name, score in self._evaluate(self.model, self.store).items()}
+            self.model.train()
         return row
 
     def validate(self, recurrence: int | None = None) -> float:
@@ -327,6 +359,8 @@ class Trainer:
         tensors = self.process.full_state_dict(self.model) if model else {}
         summary = run_dir.summary(self.config, self.model_config, self.step, self.validate()) | facts
         summary |= run_dir.provenance(self.config, self.store, self.resumes)
+        if self.forecast is not None:
+            summary["forecast"] = self.forecast.summary(summary["validation_loss"])
         if self.process.rank == 0:
             if model:
                 save_model(self.out / "model", self.model_config, tensors, self.store)
@@ -430,7 +464,7 @@ class Trainer:
             return
         # Every process has its own rows of the batch.
         batch = self.out / ("bad-batch.json" if self.process.ranks == 1 else f"bad-batch-{self.process.rank}.json")
-        ids = [part.ids.tolist() for part in self._parts(step)]
+        ids = [part.ids.tolist() for part in self.parts(step)]
         write_json(batch, {"step": step, "loss": str(loss), "ids": ids})
         steps = self.checkpoints.steps()
         good = (
@@ -457,18 +491,24 @@ def open_batches(config: TrainConfig, store: TokenStore) -> tuple[Batches | Mixe
 
 
 def train(
-    config: TrainConfig, out: str | Path, *, progress: bool = False, branch: str | Path | None = None
+    config: TrainConfig,
+    out: str | Path,
+    *,
+    progress: bool = False,
+    branch: str | Path | None = None,
+    evaluate: Evaluate | None = None,
 ) -> dict[str, Any] | None:
     """Train a run to its end in the folder ``out``, resuming where an earlier call stopped; return its summary.
 
     ``branch`` is the folder of another run with the same settings but another length: the new run starts from its
-    latest checkpoint that both lengths share. After SIGTERM a checkpoint is written and None is returned.
+    latest checkpoint that both lengths share. ``evaluate`` returns the scores that ``[run] eval_tasks`` asks for. After
+    SIGTERM a checkpoint is written and None is returned.
     """
     summary = run_dir.finished(Path(out), config)
     if summary is not None:
         return summary
     with _sigterm() as terminated:
-        trainer = Trainer(config, out, progress=progress)
+        trainer = Trainer(config, out, progress=progress, evaluate=evaluate)
         try:
             with run_dir.locked(trainer.out, trainer.process.rank):
                 if not trainer.resume() and branch is not None:

@@ -5,8 +5,8 @@ three ways (``[parallel] reduce``), from the least communication to the least me
 
 "step"   the loop is gathered once per part of a batch, and all gradients are reduced once per step; until then they are
          whole on every process, in fp32
-"pass"   the loop is gathered once per part; its gradients are reduced after every pass and stay sharded
-"block"  every block is gathered and reduced by itself at every pass
+"pass"   the loop is gathered once per part; the gradients of each block are reduced after every pass and stay sharded
+"block"  every block is gathered and reduced at every pass, so that one or two are whole at a time
 """
 
 from __future__ import annotations
@@ -47,9 +47,17 @@ def shard(model: LoopedMoEForCausalLM, mesh: DeviceMesh, dtype: torch.dtype, red
     loop = list(base.loop)
     for block in (*base.prelude, *base.coda, *(loop if reduce == "block" else ())):
         fully_shard(block, **options)
-    if loop and reduce != "block":
+    if reduce == "pass":
+        for block in loop:
+            fully_shard(block, reshard_after_forward=False, **options)
+    elif loop and reduce == "step":
         fully_shard(loop, reshard_after_forward=False, **options)
+    if loop and reduce != "block":
         model.loop_gathering = LoopGathering(model, loop, once=reduce == "step")  # type: ignore[assignment]
+    if reduce != "step":
+        for module in [module for block in loop for module in block.modules()]:
+            if module in loop or isinstance(module, FSDPModule):
+                PassGradients(module)
     fully_shard(model, **options)
     model.register_forward_hook(_reshard)
 
@@ -99,8 +107,8 @@ class LoopGathering:
     """
 
     def __init__(self, model: nn.Module, loop: list[nn.Module], once: bool) -> None:
-        assert isinstance(loop[0], FSDPModule)
-        self._group = loop[0]  # the blocks of a group share their state
+        # Blocks that are sharded as one group share their state.
+        self._groups = [block for block in loop[: 1 if once else None] if isinstance(block, FSDPModule)]
         self._passes, self._once = 0, once
         self.last_part = True
         model.register_forward_pre_hook(self._begin)
@@ -116,6 +124,62 @@ class LoopGathering:
             self._passes += 1
 
     def _before_backward(self, first_pass: bool, grad: Tensor) -> None:
-        if self._once:
-            self._group.set_requires_gradient_sync(first_pass and self.last_part, recurse=False)
-        self._group.set_reshard_after_backward(first_pass, recurse=False)
+        for group in self._groups:
+            if self._once:
+                group.set_requires_gradient_sync(first_pass and self.last_part, recurse=False)
+            group.set_reshard_after_backward(first_pass, recurse=False)
+
+
+class _PassGradient(torch.autograd.Function):
+    """The identity on a weight; backward adds the gradient to the weight at once."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor) -> Tensor:
+        """Return another view of the weight."""
+        ctx.weight = weight
+        return weight.view_as(weight)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> None:  # type: ignore[override]
+        """Add the gradient to the weight, and pass none on."""
+        weight = ctx.weight
+        weight.grad = grad if weight.grad is None else weight.grad + grad
+
+
+class PassGradients:
+    """Lets the weights of a module receive the gradient of each pass as soon as it is computed.
+
+    Autograd adds up the gradients of all uses of a weight and delivers the sum. Weights that R passes use would keep a
+    whole gradient on every process until the backward of the first pass, and FSDP would have nothing to reduce before.
+    Each pass therefore uses its own view of the weights.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        nested = {
+            inner
+            for other in module.modules()
+            if other is not module and isinstance(other, FSDPModule)
+            for inner in other.modules()
+        }
+        self._owners = [inner for inner in module.modules() if inner not in nested and inner._parameters]
+        self._kept: list[tuple[nn.Module, str, Tensor, Tensor]] = []
+        module.register_forward_pre_hook(self._begin)  # after FSDP has gathered the weights
+        module.register_forward_hook(self._end, always_call=True)
+
+    @torch._dynamo.disable
+    def _begin(self, module: nn.Module, inputs: Any) -> None:
+        if not torch.is_grad_enabled():
+            return
+        for owner in self._owners:
+            for name, weight in owner._parameters.items():
+                if weight is not None and weight.requires_grad:
+                    view = _PassGradient.apply(weight)  # type: ignore[no-untyped-call]
+                    owner._parameters[name] = view
+                    self._kept.append((owner, name, view, weight))
+
+    @torch._dynamo.disable
+    def _end(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        for owner, name, view, weight in self._kept:
+            if owner._parameters[name] is view:  # otherwise FSDP has put the sharded weight back
+                owner._parameters[name] = weight  # type: ignore[assignment]
+        self._kept.clear()
