@@ -140,7 +140,7 @@ class _PassGradient(torch.autograd.Function):
         return weight.view_as(weight)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> None:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> None:
         """Add the gradient to the weight, and pass none on."""
         weight = ctx.weight
         weight.grad = grad if weight.grad is None else weight.grad + grad
@@ -166,7 +166,7 @@ class PassGradients:
         module.register_forward_pre_hook(self._begin)  # after FSDP has gathered the weights
         module.register_forward_hook(self._end, always_call=True)
 
-    @torch._dynamo.disable
+    @torch._dynamo.disable  # type: ignore[untyped-decorator]
     def _begin(self, module: nn.Module, inputs: Any) -> None:
         if not torch.is_grad_enabled():
             return
@@ -177,7 +177,7 @@ class PassGradients:
                     owner._parameters[name] = view
                     self._kept.append((owner, name, view, weight))
 
-    @torch._dynamo.disable
+    @torch._dynamo.disable  # type: ignore[untyped-decorator]
     def _end(self, module: nn.Module, inputs: Any, output: Any) -> None:
         for owner, name, view, weight in self._kept:
             if owner._parameters[name] is view:  # otherwise FSDP has put the sharded weight back
