@@ -1,6 +1,7 @@
 """What people do in the explorer, done in a real browser."""
 
 import json
+import re
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -76,6 +77,9 @@ def test_the_first_view_is_an_answer_with_its_trust(page):
     assert sentence(page) == FIRST
     assert trust(page) == "near"
     assert "3 GB" in page.inner_text("#given")
+    assert "90% interval" in page.inner_text("#interval")
+    assert page.locator("#chart-isoflop .bands path").count() == 1
+    assert "Pale dots miss another limit or the rule" in page.inner_text("#chart-pareto .hint")
     assert all(page.locator(f"#chart-{chart} svg").count() == 1 for chart in CHARTS)
     rows = page.locator("#table tbody tr").all_inner_texts()
     assert "chosen" in rows[0]
@@ -593,6 +597,31 @@ def test_axe_finds_nothing_serious(browser, address, scheme, width, sweep_file):
     page.wait_for_selector("#start-fit")
     assert serious_findings(page) == []
     page.context.close()
+
+
+def test_the_first_chart_takes_less_than_300_kilobytes(browser, address):
+    page = open_page(browser, address)
+    sent = "() => performance.getEntries().reduce((sum, entry) => sum + (entry.transferSize || 0), 0)"
+    assert 50_000 < page.evaluate(sent) < 300_000
+    page.context.close()
+
+
+def test_a_downloaded_report_fits_a_phone_and_follows_its_dark_mode(browser, client, tmp_path):
+    report = client.send("/api/plan.html", {"flops": "5e21", "memory": "3GB", "bits": 4}).body
+    (tmp_path / "plan.html").write_bytes(report)
+    grounds = set()
+    for scheme in ("light", "dark"):
+        page = browser.new_context(viewport={"width": 390, "height": 844}, color_scheme=scheme).new_page()
+        page.goto((tmp_path / "plan.html").as_uri())
+        assert page.evaluate("() => document.documentElement.scrollWidth") <= 390
+        assert page.locator("img").count() == 0
+        assert page.locator("figure svg").count() > 0
+        grounds.add(page.evaluate("() => getComputedStyle(document.body).backgroundColor"))
+        said = page.inner_text("body")
+        assert "Trust" in said
+        assert not re.search(r"\bTrue\b|\bFalse\b|\d{3}e\+", said)
+        page.context.close()
+    assert len(grounds) == 2
 
 
 def test_every_control_has_a_name(page):
