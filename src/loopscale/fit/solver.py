@@ -41,6 +41,10 @@ SMALL_GAIN = 4
 LEAST_DAMPING = 1e-7
 """Below this a failed step takes many trials to recover from."""
 MOST_DAMPING = 1e12
+AGREE = 1e-3
+"""Starts agree when their objectives are within this of the best."""
+JOIN_EVERY, JOIN_POINTS = 4, 12
+"""Steps between attempts to join the optimum of other descents, and points along the straight way there."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,22 +74,27 @@ def descend(
     steps: int = 200,
     damping: float = 1e-2,
     patience: int = PATIENCE,
+    join: bool = False,
 ) -> Optima:
     """Descend from each start until ``patience`` trials in a row gain less than ``tolerance`` of the objective.
 
-    The problem's weight may have one row for each start.
+    The problem's weight may have one row for each start. With ``join``, once half of the starts have ended at the same
+    objective, a descent also ends where the straight way to that optimum leads down all along: narrow valleys would
+    take it there in many small steps.
     """
-    optima = Optima(starts_SP.copy(), np.empty(len(starts_SP)))
+    optima = Optima(starts_SP.copy(), np.full(len(starts_SP), np.inf))
     going = np.arange(len(starts_SP))
     with np.errstate(all="ignore"):
         group = _Group.at(problem, starts_SP, delta, damping)
-        for _ in range(steps):
+        for step in range(steps):
             over = group.advance(tolerance, patience)
             if over.any():
                 group.record(optima, going, over)
                 going, group = going[~over], group.take(~over)
-                if not len(going):
-                    return optima
+            if join and len(going) and step % JOIN_EVERY == 0:
+                going, group = group.join(optima, going)
+            if not len(going):
+                return optima
         group.record(optima, going, np.ones(len(going), dtype=bool))
     return optima
 
@@ -134,12 +143,30 @@ class _Group:
         optima.u_SP[which[chosen]] = self.u_SP[chosen]
         optima.value_S[which[chosen]] = self.value_S[chosen]
 
+    def join(self, optima: Optima, going: IntArray) -> tuple[IntArray, _Group]:
+        """End the descents whose straight way to the best optimum so far leads down, if half of the starts end there.
+
+        Return which descents are left, and their group.
+        """
+        best = int(np.argmin(optima.value_S))
+        agreeing = optima.value_S <= optima.value_S[best] * (1 + AGREE)
+        if np.isinf(optima.value_S[best]) or 2 * agreeing.sum() < len(agreeing):
+            return going, self
+        u_P = optima.u_SP[best]
+        part_K = np.linspace(0.0, 1.0, JOIN_POINTS + 1)[1:]
+        way_SKP = self.u_SP[:, None, :] + part_K[:, None] * (u_P - self.u_SP)[:, None, :]
+        residual = self.problem.residuals(way_SKP.reshape(-1, len(u_P)))
+        value_SK = huber(residual, self.delta, self.problem.weight).reshape(len(going), JOIN_POINTS)
+        down_S = (np.diff(value_SK, axis=1, prepend=self.value_S[:, None]) < 0).all(axis=1)
+        optima.u_SP[going[down_S]], optima.value_S[going[down_S]] = u_P, optima.value_S[best]
+        return going[~down_S], self.take(~down_S)
+
     def advance(self, tolerance: float, patience: int) -> BoolArray:
         """Try one step of every descent, keep those that gain, damp the others; tell which descents are over."""
         step_SP, length_S, promised_S = self._step()
         worth_S = promised_S > 1e-15 * self.value_S
         over_S = ~worth_S & ((promised_S >= 0) | (self.damping_S > 1e6)) | (self.damping_S > MOST_DAMPING)
-        u_SP = np.clip(self.u_SP + step_SP, self.problem.lower, self.problem.upper)
+        u_SP = np.minimum(np.maximum(self.u_SP + step_SP, self.problem.lower), self.problem.upper)
         residual_SR, jacobian_SPR = self.problem.linearised(u_SP)
         value_S = huber(residual_SR, self.delta, self.problem.weight)
         gained_S = self.value_S - value_S
@@ -154,11 +181,11 @@ class _Group:
     def _step(self) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return the steps, their length as a part of the box, and what the model promises of each."""
         gradient_SP, hessian_SPP = self._model()
-        curvature_SP = np.einsum("spp->sp", hessian_SPP)
+        curvature_SP = _diagonal(hessian_SPP)
         floor_S = 1e-12 * curvature_SP.max(axis=1, initial=1e-300)
         self.scale_SP = np.maximum(np.maximum(0.5 * self.scale_SP, curvature_SP), floor_S[:, None])
         damped_SPP = hessian_SPP.copy()
-        np.einsum("spp->sp", damped_SPP)[...] += self.damping_S[:, None] * self.scale_SP
+        _diagonal(damped_SPP)[...] += self.damping_S[:, None] * self.scale_SP
         problem = self.problem
         step_SP = box_step(damped_SPP, gradient_SP, problem.lower - self.u_SP, problem.upper - self.u_SP)
         length_S = (np.abs(step_SP) / problem.width).max(axis=1)
@@ -175,7 +202,7 @@ class _Group:
             outer_SR = OUTER_CURVATURE * self.delta / np.maximum(far_SR, self.delta)
             inner_SR = np.where(far_SR <= self.delta, 1.0, outer_SR)
             curvature_SR = inner_SR if weight is None else inner_SR * weight
-            pull_SR = np.clip(pull_SR, -self.delta, self.delta)
+            pull_SR = np.minimum(np.maximum(pull_SR, -self.delta), self.delta)
         if weight is not None:
             pull_SR = pull_SR * weight
         jacobian_SPR = self.jacobian_SPR
@@ -189,7 +216,8 @@ class _Group:
         raised_S = np.maximum(self.damping_S * np.where(worth_S, self.growth_S, 10.0), 1e-10)
         self.damping_S = np.where(better_S, eased_S, raised_S)
         self.growth_S = np.where(better_S, 2.0, np.where(worth_S, 2.0 * self.growth_S, self.growth_S))
-        wider_S = np.where(kept_S > 0.5, np.clip(4.0 * length_S, self.reach_S, MOST_REACH), self.reach_S)
+        longer_S = np.minimum(np.maximum(4.0 * length_S, self.reach_S), MOST_REACH)
+        wider_S = np.where(kept_S > 0.5, longer_S, self.reach_S)
         self.reach_S = np.where(better_S, wider_S, np.where(worth_S, 0.5 * length_S, self.reach_S))
 
     def _move(
@@ -202,6 +230,12 @@ class _Group:
             self.residual_SR[better_S], self.jacobian_SPR[better_S] = residual[better_S], jac[better_S]
 
 
+def _diagonal(matrix_SPP: FloatArray) -> FloatArray:
+    """Return a view of the diagonals of contiguous square matrices."""
+    size = matrix_SPP.shape[-1]
+    return matrix_SPP.reshape(len(matrix_SPP), size * size)[:, :: size + 1]
+
+
 def box_step(hessian_SPP: FloatArray, gradient_SP: FloatArray, low_SP: FloatArray, high_SP: FloatArray) -> FloatArray:
     """Minimise each quadratic model within its box: solve, hold at its bound what crosses it, solve again.
 
@@ -211,7 +245,7 @@ def box_step(hessian_SPP: FloatArray, gradient_SP: FloatArray, low_SP: FloatArra
     step_SP = np.zeros(gradient_SP.shape)
     for _ in range(gradient_SP.shape[1]):
         solved_SP = _solve_free(hessian_SPP, gradient_SP, step_SP, free_SP)
-        inside_SP = np.clip(solved_SP, low_SP, high_SP)
+        inside_SP = np.minimum(np.maximum(solved_SP, low_SP), high_SP)
         step_SP = np.where(free_SP, inside_SP, step_SP)
         crossing_SP = free_SP & (inside_SP != solved_SP)
         if not crossing_SP.any():
@@ -230,7 +264,7 @@ def _solve_free(
         right_SP = right_SP - np.matmul(hessian_SPP, held_SP[:, :, None])[:, :, 0]
         right_SP = np.where(free_SP, right_SP, 0.0)
         hessian_SPP = np.where(free_SP[:, :, None] & free_SP[:, None, :], hessian_SPP, 0.0)
-        np.einsum("spp->sp", hessian_SPP)[~free_SP] = 1.0
+        _diagonal(hessian_SPP)[~free_SP] = 1.0
     try:
         return np.asarray(np.linalg.solve(hessian_SPP, right_SP[:, :, None])[:, :, 0], dtype=np.float64)
     except np.linalg.LinAlgError:
@@ -288,8 +322,6 @@ def start_from(problem: Problem, coefficients: Mapping[str, float]) -> FloatArra
     return problem.point(typical(problem) | dict(coefficients))
 
 
-AGREE = 1e-3
-"""Starts agree when their objectives are within this of the best."""
 EXACT = 1e-15
 """Objectives below this are zero: residuals of 1e-9, as data without noise leave."""
 ROUGH_ROWS = 120
@@ -316,7 +348,7 @@ class SearchResult:
 def search(problem: Problem, starts_SP: FloatArray, delta: float) -> SearchResult:
     """Descend from every start, by least squares on some rows first, then by the objective on all of them."""
     some = spread_rows(problem, max(ROUGH_ROWS, 8 * len(problem.free)))
-    rough = _revived(some, side_by_side(some, starts_SP, tolerance=1e-4))
+    rough = _revived(some, side_by_side(some, starts_SP, tolerance=1e-4, join=True))
     basin_S, first_B = _basins(some, rough)
     hopeful_B = rough.value_S[first_B] <= HOPELESS * rough.value_S.min()
     u_BP = rough.u_SP[first_B]
@@ -341,14 +373,13 @@ def side_by_side(
     tolerance: float = 1e-12,
     patience: int = PATIENCE,
     damping: float = 1e-2,
+    join: bool = False,
 ) -> Optima:
     """Descend from all starts, in groups that suit the cache."""
+    settings: Any = {"delta": delta, "tolerance": tolerance, "patience": patience, "damping": damping, "join": join}
     size = max(1, SIDE_BY_SIDE // len(problem))
     groups = [slice(k, k + size) for k in range(0, len(starts_SP), size)]
-    optima = [
-        descend(problem.part(g), starts_SP[g], delta=delta, tolerance=tolerance, patience=patience, damping=damping)
-        for g in groups
-    ]
+    optima = [descend(problem.part(g), starts_SP[g], **settings) for g in groups]
     return Optima(np.concatenate([end.u_SP for end in optima]), np.concatenate([end.value_S for end in optima]))
 
 

@@ -107,6 +107,10 @@ class RecurrenceMapping(ABC):
     def gain_gradient(self, c: Values, R: Any, m: Any) -> dict[str, Any]:
         """Return the derivative of the gain with respect to each coefficient, by name."""
 
+    def gain_and_gradient(self, c: Values, R: Any, m: Any) -> tuple[Any, dict[str, Any]]:
+        """Return both, where a mapping can share work between them."""
+        return self.gain(c, R, m), self.gain_gradient(c, R, m)
+
     @abstractmethod
     def asymptote(self, c: Values, m: Any) -> Any:
         """Return the gain's limit for R → ∞ at a fixed ratio m."""
@@ -203,12 +207,15 @@ class TwoExponents(RecurrenceMapping):
         return _conditional_gain(c["kappa1"], c["kappa2"], c["theta1"], c["theta2"], R, m)
 
     def gain_gradient(self, c: Values, R: Any, m: Any) -> dict[str, Any]:
-        d1, d2 = _conditional_slopes(c["kappa1"], c["kappa2"], c["theta1"], c["theta2"], R, m)
+        return self.gain_and_gradient(c, R, m)[1]
+
+    def gain_and_gradient(self, c: Values, R: Any, m: Any) -> tuple[Any, dict[str, Any]]:
+        gain, d2 = _conditional_slopes(c["kappa1"], c["kappa2"], c["theta1"], c["theta2"], R, m)
         log_m = np.log(m)
-        return {
-            "kappa1": d1 / c["kappa1"],
+        return gain, {
+            "kappa1": gain / c["kappa1"],
             "kappa2": d2 / c["kappa2"],
-            "theta1": -d1 * log_m,
+            "theta1": -gain * log_m,
             "theta2": -d2 * log_m,
         }
 
@@ -234,8 +241,12 @@ class SparsityConditional(RecurrenceMapping):
         return _conditional_gain(c["kappa1"], c["kappa2"], c["theta"], c["theta"], R, m)
 
     def gain_gradient(self, c: Values, R: Any, m: Any) -> dict[str, Any]:
-        d1, d2 = _conditional_slopes(c["kappa1"], c["kappa2"], c["theta"], c["theta"], R, m)
-        return {"kappa1": d1 / c["kappa1"], "kappa2": d2 / c["kappa2"], "theta": -(d1 + d2) * np.log(m)}
+        return self.gain_and_gradient(c, R, m)[1]
+
+    def gain_and_gradient(self, c: Values, R: Any, m: Any) -> tuple[Any, dict[str, Any]]:
+        gain, d2 = _conditional_slopes(c["kappa1"], c["kappa2"], c["theta"], c["theta"], R, m)
+        by = {"kappa1": gain / c["kappa1"], "kappa2": d2 / c["kappa2"], "theta": -(gain + d2) * np.log(m)}
+        return gain, by
 
     def asymptote(self, c: Values, m: Any) -> Any:
         return c["kappa1"] * np.exp(-c["theta"] * np.log(m))
@@ -250,18 +261,23 @@ class SparsityConditional(RecurrenceMapping):
 def _height_and_stretch(k1: Any, k2: Any, t1: Any, t2: Any, R: Any, m: Any) -> tuple[Any, Any]:
     """Return kappa1(m) and (R - 1) / kappa2(m)."""
     log_m = np.log(m)
-    return k1 * np.exp(-t1 * log_m), (R - 1.0) / (k2 * np.exp(-t2 * log_m))
+    height = np.exp(-t1 * log_m)
+    width = height if t2 is t1 else np.exp(-t2 * log_m)
+    return k1 * height, (R - 1.0) / (k2 * width)
 
 
 def _conditional_gain(k1: Any, k2: Any, t1: Any, t2: Any, R: Any, m: Any) -> Any:
     height, x = _height_and_stretch(k1, k2, t1, t2, R, m)
-    return -height * np.expm1(-x)
+    x = np.asarray(x)
+    np.expm1(np.negative(x, out=x), out=x)
+    return in_place(np.multiply, x, -height)
 
 
 def _conditional_slopes(k1: Any, k2: Any, t1: Any, t2: Any, R: Any, m: Any) -> tuple[Any, Any]:
     """Return the conditional gain's derivatives by ln kappa1(m), which is the gain itself, and by ln kappa2(m)."""
     height, x = _height_and_stretch(k1, k2, t1, t2, R, m)
-    return -height * np.expm1(-x), -height * np.exp(-x) * x
+    saturation = -np.expm1(-x)
+    return height * saturation, height * (saturation - 1.0) * x
 
 
 def _sparse_limit(k1: Any, k2: Any, t1: Any, t2: Any, R: Any) -> Any:
@@ -293,7 +309,7 @@ def mapping(name: str) -> RecurrenceMapping:
 
 
 class Gradient(NamedTuple):
-    """A loss with its derivatives by each coefficient and by N."""
+    """A loss with its derivatives by each coefficient and by N; these broadcast to the loss's shape."""
 
     loss: Any
     by_coefficient: dict[str, Any]
@@ -396,7 +412,24 @@ class Inputs:
 
 def effective(active: Any, loop: Any, gain: Any) -> Any:
     """Return N_eff = N_act + g_eff N_loop: the capacity that a gain of ``gain`` loop blocks is worth."""
-    return active + gain * loop
+    return in_place(np.add, gain * loop, active)
+
+
+def in_place(operation: np.ufunc, first: Any, second: Any) -> Any:
+    """Return ``operation(first, second)``, written over ``first`` where it is an array of the result's shape and kind.
+
+    Only for an intermediate result that nothing else holds: over many laws a new array for each step costs more than
+    the arithmetic.
+    """
+    if np.ndim(first) and np.broadcast(first, second).shape == first.shape and not np.iscomplexobj(second):
+        return operation(first, second, out=first)
+    return operation(first, second)
+
+
+def _power(scale: Any, base: Any, exponent: Any) -> Any:
+    """Return scale * base^exponent."""
+    power = np.asarray(exponent * np.log(base))
+    return in_place(np.multiply, np.exp(power, out=power), scale)
 
 
 @dataclass(frozen=True)
@@ -425,11 +458,13 @@ class Form:
 
     def gradient(self, c: Values, x: Inputs) -> tuple[Any, dict[str, Any]]:
         """Return the loss and its exact derivative by each coefficient, by name."""
-        loss, by, by_N = self.outer.gradient_at(c, self._effective(c, x), x)
-        if self.mapping.loops:
-            by_gain = by_N * x.loop
-            by |= {name: by_gain * slope for name, slope in self.mapping.gain_gradient(c, x.R, x.m).items()}
-        return loss, by
+        if not self.mapping.loops:
+            loss, by, _ = self.outer.gradient_at(c, x.N, x)
+            return loss, by
+        gain, slopes = self.mapping.gain_and_gradient(c, x.R, x.m)
+        loss, by, by_N = self.outer.gradient_at(c, effective(x.N, x.loop, gain), x)
+        by_gain = by_N * x.loop
+        return loss, by | {name: by_gain * slope for name, slope in slopes.items()}
 
     def typical(self, loss: Any, x: Inputs) -> dict[str, float]:
         """Return a plausible value for every coefficient, for losses observed at ``x`` in billions."""
@@ -475,16 +510,16 @@ class Chinchilla(OuterLaw):
     def gradient(self, c: Values, N: Any, D: Any, E: Any) -> Gradient:
         log_N, log_D = np.log(N), np.log(D)
         size, data = np.exp(c["alpha"] * log_N), np.exp(c["beta"] * log_D)
-        loss = c["A"] * size + c["B"] * data + c["c"] + np.zeros(np.shape(E))
-        one = np.ones(np.shape(loss))
+        by_log_N, by_log_D = c["A"] * size, c["B"] * data
+        loss = by_log_N + by_log_D + c["c"] + np.zeros(np.shape(E))
         by = {
-            "A": size * one,
-            "alpha": c["A"] * size * log_N * one,
-            "B": data * one,
-            "beta": c["B"] * data * log_D * one,
-            "c": one,
+            "A": size,
+            "alpha": by_log_N * log_N,
+            "B": data,
+            "beta": by_log_D * log_D,
+            "c": np.ones(np.shape(loss)),
         }
-        return Gradient(loss, by, c["A"] * size * c["alpha"] / N * one)
+        return Gradient(loss, by, by_log_N * c["alpha"] / N)
 
     def rescaled(self, c: Values, parameters: float, tokens: float) -> dict[str, Any]:
         return {**c, "A": c["A"] * parameters ** c["alpha"], "B": c["B"] * tokens ** c["beta"]}
@@ -507,9 +542,9 @@ class JointMoE(OuterLaw):
 
     def loss(self, c: Values, N: Any, D: Any, E: Any) -> Any:
         x = np.log(effective_experts(E, c["E_start"], c["E_max"]))
-        size = c["A"] * np.exp(c["delta"] * x + (c["alpha"] + c["gamma"] * x) * np.log(N))
-        data = c["B"] * np.exp(c["omega"] * x + (c["beta"] + c["zeta"] * x) * np.log(D))
-        return size + data + c["c"]
+        size = _power(c["A"] * np.exp(c["delta"] * x), N, c["alpha"] + c["gamma"] * x)
+        data = _power(c["B"] * np.exp(c["omega"] * x), D, c["beta"] + c["zeta"] * x)
+        return in_place(np.add, in_place(np.add, size, data), c["c"])
 
     def gradient(self, c: Values, N: Any, D: Any, E: Any) -> Gradient:
         E_hat, by_start, by_max = effective_experts_gradient(E, c["E_start"], c["E_max"])
@@ -518,22 +553,22 @@ class JointMoE(OuterLaw):
         unit_data = np.exp(c["omega"] * x + (c["beta"] + c["zeta"] * x) * log_D)
         size, data = c["A"] * unit_size, c["B"] * unit_data
         loss = size + data + c["c"]
-        one = np.ones(np.shape(loss))
-        by_x = size * (c["delta"] + c["gamma"] * log_N) + data * (c["omega"] + c["zeta"] * log_D)
+        by_delta, by_omega = size * x, data * x
+        by_E = (size * (c["delta"] + c["gamma"] * log_N) + data * (c["omega"] + c["zeta"] * log_D)) / E_hat
         by = {
-            "A": unit_size * one,
-            "alpha": size * log_N * one,
-            "B": unit_data * one,
-            "beta": data * log_D * one,
-            "c": one,
-            "delta": size * x * one,
-            "gamma": size * x * log_N * one,
-            "omega": data * x * one,
-            "zeta": data * x * log_D * one,
-            "E_start": by_x * by_start / E_hat,
-            "E_max": by_x * by_max / E_hat,
+            "A": unit_size,
+            "alpha": size * log_N,
+            "B": unit_data,
+            "beta": data * log_D,
+            "c": np.ones(np.shape(loss)),
+            "delta": by_delta,
+            "gamma": by_delta * log_N,
+            "omega": by_omega,
+            "zeta": by_omega * log_D,
+            "E_start": by_E * by_start,
+            "E_max": by_E * by_max,
         }
-        return Gradient(loss, by, size * (c["alpha"] + c["gamma"] * x) / N * one)
+        return Gradient(loss, by, size * (c["alpha"] + c["gamma"] * x) / N)
 
     def rescaled(self, c: Values, parameters: float, tokens: float) -> dict[str, Any]:
         return {

@@ -164,6 +164,8 @@ def _checked(name: str, value: ArrayLike) -> FloatArray:
 
 
 SCHEMA = 1
+FITTED = "fitted to "
+"""How the source of a law starts that was fitted here."""
 AXES = ("size", "tokens", "experts", "recurrence")
 
 
@@ -285,6 +287,9 @@ class Spread:
     """Largest training compute in the data, in FLOPs."""
     backtests: int = 0
     """Backtests inside the sweep that ``growth`` rests on; it rests on other sweeps alone where this is zero."""
+    within: float | None = None
+    """The part of ``noise`` that rows of one run have apart; the rest is between runs, and a new run has both. None
+    where the data have one row a run, which cannot tell them apart."""
 
     def __post_init__(self) -> None:
         if not (np.isfinite([self.noise, self.growth, self.frontier]).all() and min(self.noise, self.growth) >= 0):
@@ -292,15 +297,22 @@ class Spread:
         if not self.frontier > 0:
             raise InputError(f"spread: frontier is {self.frontier}; it should be above zero, in FLOPs")
 
+    @property
+    def between(self) -> float | None:
+        """The part of ``noise`` between runs."""
+        return None if self.within is None else math.sqrt(max(self.noise**2 - self.within**2, 0.0))
+
     def decades(self, points: Points) -> FloatArray:
         """Return the decades of compute by which points lie beyond the data; zero within."""
         return np.asarray(np.maximum(np.log10(points.train_flops / self.frontier), 0.0))
 
-    def variance(self, points: Points) -> FloatArray:
-        """Return the variance of ln loss at ``points``, without that of the coefficients."""
-        return self.noise**2 + self.growth**2 * self.decades(points)
+    def variance(self, decades: FloatArray) -> FloatArray:
+        """Return the variance of ln loss so many decades beyond the data, without that of the coefficients."""
+        return self.noise**2 + self.growth**2 * decades
 
 
+MOST_DECADES = 20.0
+"""Decades beyond the data that widen an interval: more says nothing."""
 DEGREES = 8
 """Degrees of freedom of Student's t in predictive intervals: tails a little heavier than normal."""
 
@@ -390,12 +402,24 @@ class ScalingLaw:
         """Return the predicted loss, in nats per token."""
         return self._loss(self.coefficients, points)
 
-    def resampled(self, points: Points) -> FloatArray:
-        """Return the losses that each resampled law predicts: one leading axis more than the points have."""
+    def resampled(self, points: Points, *, own: bool = False) -> FloatArray:
+        """Return the losses that each resampled law predicts: one leading axis more than the points have.
+
+        With ``own`` the law's own loss comes first.
+        """
         if self.resamples is None:
             raise InputError(f"{self.name}: this law carries no resampled laws; fit it with resampling first")
-        columns = self.resamples.T.reshape(len(self.names), -1, *([1] * len(points.shape)))
+        rows = np.vstack([list(self.coefficients.values()), self.resamples]) if own else self.resamples
+        columns = rows.T.reshape(len(self.names), -1, *([1] * len(points.shape)))
         return self._loss(dict(zip(self.names, columns, strict=True)), points)
+
+    @property
+    def uncertainty(self) -> str:
+        """What the resampled laws are, or why there are none: "not published" for a law taken from a paper."""
+        if self.resamples is not None:
+            return f"from {self.resampled_by or f'{len(self.resamples)} resampled laws'}"
+        fitted = self.source.startswith(FITTED)
+        return "not estimated: the law was fitted without resampling" if fitted else "not published"
 
     @property
     def eps(self) -> float | None:
@@ -413,9 +437,20 @@ class ScalingLaw:
             raise InputError(f"{self.name}: this law carries no predictive spread; fit it again with resampling")
         low, high = np.quantile(np.log(self.resampled(points)), tails(0.9), axis=0)
         law_deviation = (high - low) / (2 * NormalDist().inv_cdf(0.95))
-        half = student_quantile(level) * np.sqrt(law_deviation**2 + self.spread.variance(points))
+        distance = np.maximum(self.spread.decades(points), self.decades_outside(points))
+        half = student_quantile(level) * np.sqrt(law_deviation**2 + self.spread.variance(distance))
         loss = self(points)
         return loss * np.exp(-half), loss * np.exp(half)
+
+    def decades_outside(self, points: Points) -> FloatArray:
+        """Return how far points lie outside the fitted range, in decades summed over its axes; zero inside.
+
+        Ten times the size at given tokens is one decade, as it is in compute.
+        """
+        decades = np.zeros(points.shape)
+        for axis, value in self._along(points).items():
+            decades = decades + np.minimum(np.log10(self.fitted_range.factor(axis, value)), MOST_DECADES)
+        return decades
 
     def resampled_laws(self) -> Iterator[ScalingLaw]:
         """Yield each resampled law as a separate law."""
@@ -452,10 +487,12 @@ class ScalingLaw:
 
     def extrapolated(self, points: Points) -> dict[str, BoolArray]:
         """Tell, axis by axis, where the points lie outside the range that the law was fitted on."""
+        return {axis: self.fitted_range.outside(axis, value) for axis, value in self._along(points).items()}
+
+    def _along(self, points: Points) -> dict[str, FloatArray]:
+        """Return the points along each axis that the law has a range of."""
         at = dict(zip(AXES, (points.active, points.tokens, points.experts, points.recurrence), strict=True))
-        if self.outer.uses_unique:
-            at["epochs"] = points.tokens / points.unique
-        return {axis: self.fitted_range.outside(axis, value) for axis, value in at.items()}
+        return at | ({"epochs": points.tokens / points.unique} if self.outer.uses_unique else {})
 
     def trust(self, points: Points) -> Trust:
         """Return how far the law's loss at one point can be trusted; of several points, at the farthest."""

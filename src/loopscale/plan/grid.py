@@ -432,9 +432,7 @@ def _matched_tokens(space: Space, passes: IntArray, budget: Budget, flops: Float
 
 
 def _losses(law: ScalingLaw, points: Points, tokens: FloatArray, resamples: bool) -> FloatArray:
-    loss = law(points)[None]
-    if resamples and law.resamples is not None:
-        loss = np.concatenate([loss, law.resampled(points)])
+    loss = law.resampled(points, own=True) if resamples and law.resamples is not None else law(points)[None]
     return loss if np.all(tokens > 0) else np.where(tokens > 0, loss, np.inf)
 
 
@@ -443,9 +441,10 @@ def _gain(before: FloatArray, after: FloatArray, axis: int) -> FloatArray:
 
     ``before`` has one value fewer along ``axis``: what comes before the second, the third and so on.
     """
-    gain = np.full(after.shape, np.inf)
-    steps = [slice(None)] * gain.ndim
-    steps[axis] = slice(1, None)
+    gain = np.empty(after.shape)
+    first, steps = [slice(None)] * gain.ndim, [slice(None)] * gain.ndim
+    first[axis], steps[axis] = slice(0, 1), slice(1, None)
+    gain[tuple(first)] = np.inf
     with np.errstate(invalid="ignore"):  # no tokens on either side: infinite minus infinite
         np.subtract(before, after[tuple(steps)], out=gain[tuple(steps)])
     return gain
