@@ -142,3 +142,13 @@ def test_the_requests_that_the_page_shows_are_answered(address, sweep_csv, tmp_p
     plan, started, job = answers
     assert plan["plan"]["choice"]["label"] == "1.0B E=8 R=2"
     assert started["id"] == job["id"]
+
+
+def test_a_degenerate_law_predicts_and_plans_only_where_that_is_asked_for(client):
+    law = PUBLISHED["looped-moe-2026"].to_dict() | {"note": "degenerate: only two sizes"}
+    asked = {"rung": "1.0B", "experts": 8, "recurrence": 2, "tokens": "500B", "law": law}
+    for route, request in (("/api/predict", asked), ("/api/plan", BUDGET | {"law": law})):
+        refused = client.send(route, request)
+        assert refused.status == 422
+        assert "degenerate" in json.dumps(refused.json)
+        assert client.send(route, request | {"allow_degenerate": True}).status == 200

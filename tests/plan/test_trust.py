@@ -307,3 +307,50 @@ def test_ones_own_models_are_candidates(capsys, tmp_path):
     code, _, err = run(capsys, "plan", "--flops", "5e21", paths[0])
     assert code == 2
     assert "models follow --candidates" in err
+
+
+def test_a_published_law_without_resamples_says_so_on_every_surface(capsys):
+    told = predict(N=1e9, D=1e10, law="kaplan-2020")
+    assert told.interval is None
+    assert told.to_dict()["uncertainty"] == "not published"
+    assert "uncertainty: not published" in told.trust.reasons
+    assert "uncertainty: not published" in repr(told)
+    code, out, _ = run(capsys, "predict", "--params", "1e9", "--tokens", "1e10", "--law", "kaplan-2020")
+    assert code == 0
+    assert "(uncertainty: not published)" in out
+    planned = plan(flops=1e20, law="kaplan-2020", rule="loss")
+    assert planned.to_dict()["uncertainty"] == "not published"
+    assert "uncertainty: not published" in planned.to_dict()["sentences"]["confidence"]
+    assert "uncertainty: not published" in planned.trust.reasons
+    assert "uncertainty: not published" in run(capsys, "laws", "kaplan-2020")[1]
+
+
+def test_pareto_fronts_carry_their_bands_in_tables_figures_and_files(capsys):
+    planned = plan(flops=5e21, memory="3GB", bits=4)
+    for cost in ("memory", "inference"):
+        front = list(planned.pareto_table(cost).records())
+        assert [row["design"] for row in front] == [row.label for row in planned.pareto(cost)]
+        assert all(row["loss_low"] < row["loss"] < row["loss_high"] for row in front)
+        assert planned.to_dict()["pareto"][cost] == front
+    assert (
+        "90% band" in run(capsys, "plan", "--flops", "5e21", "--memory", "3GB", "--bits", "4", "--pareto", "memory")[1]
+    )
+    from loopscale.figures.reports.plan import draw_front, front_table
+
+    axes = draw_front(front_table(planned.to_dict(), "memory"))
+    assert "90% band of the loss" in [text.get_text() for text in axes.get_legend().get_texts()]
+
+
+def test_a_fitted_law_gives_fronts_the_band_of_one_new_run():
+    fitted = fit("micro", mapping="bounded", resamples=10)
+    front = plan(flops=1e15, law=fitted, extrapolate=True).pareto_table("memory")
+    assert set(front.columns["interval"]) == {"predictive"}
+
+
+def test_an_incomplete_plan_file_says_to_make_it_anew():
+    data = plan(flops=5e21).to_dict()
+    del data["votes"]
+    with pytest.raises(
+        InputError, match=r"plan: field 'votes' is missing; make the file anew with `loopscale plan --out`"
+    ):
+        Plan.from_dict(data)

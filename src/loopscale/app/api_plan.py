@@ -92,6 +92,7 @@ def plan_routes(laws: LawStore, limits: Limits, sweep: str | None = None) -> API
             request.recurrence,
             laws.find(request.law),
             extrapolate=request.extrapolate,
+            allow_degenerate=request.allow_degenerate,
         )
         return JSONResponse(finite(prediction.to_dict()))
 

@@ -83,9 +83,9 @@ def summary(identity: str, law: ScalingLaw) -> dict[str, Any]:
 def _about(law: ScalingLaw) -> str:
     source = f"{law.source}. " if law.source else ""
     error = "States no RMSE" if law.rmse is None else f"RMSE {law.rmse:.3g} nats"
-    uncertainty = "uncertainty not published"
+    uncertainty = f"uncertainty: {law.uncertainty}"
     if law.resamples is not None:
-        origin = f", from {law.resampled_by}" if law.resampled_by else ""
+        origin = f", {law.uncertainty}" if law.resampled_by else ""
         uncertainty = f"{len(law.resamples)} resampled laws{origin}"
     form = str(law.form)
     return f"{source}{form[:1].upper()}{form[1:]}. {error}; {uncertainty}."

@@ -92,9 +92,7 @@ def own_model(planned: Plan, one: Plan, request: PlanRequest, verdict: str) -> d
 
 def page_sentences(planned: Plan, sentences: Mapping[str, str]) -> dict[str, str]:
     """Return the plan in sentences, as the command line prints them, with its budget and interval."""
-    interval = planned.interval
-    unknown = "Interval not known: this law's uncertainty is not published."
-    written = unknown if interval is None else f"{interval_text(interval)}."
+    written = f"{interval_text(planned.interval, planned.uncertainty)}."
     budget = budget_text(planned.budget)
     return {
         **sentences,

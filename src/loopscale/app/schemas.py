@@ -167,6 +167,7 @@ class PredictRequest(Record):
     tokens: Count | None = None
     flops: Count | None = Field(None, description="Training compute instead of tokens.")
     extrapolate: bool = Field(False, description="Answer even more than 10x beyond what the law was fitted on.")
+    allow_degenerate: bool = Field(False, description="Use a law whose fit was degenerate all the same.")
 
     def model(self) -> Architecture:
         """Return the model."""

@@ -22,6 +22,7 @@ from loopscale.cli import (
 )
 from loopscale.laws import AXES, BILLIONS, PUBLISHED, RAW, ScalingLaw
 from loopscale.laws.costs import Design, allocations
+from loopscale.plan.text import uncertainty_text
 from loopscale.quantities import format_bytes, format_count, plain
 from loopscale.tables import Table
 
@@ -96,6 +97,7 @@ def _one(law: ScalingLaw) -> None:
     print_table("", ("coefficient", "value", "in raw counts", "meaning"), rows, left=("coefficient", "meaning"))
     if law.rmse is not None:
         out.print(f"RMSE {law.rmse:g} nats", highlight=False)
+    out.print(uncertainty_text(law.uncertainty), highlight=False)
 
 
 def _optimum(law: ScalingLaw, flops: tuple[float, ...], experts: float, as_json: bool) -> None:

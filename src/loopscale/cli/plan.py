@@ -48,7 +48,17 @@ from loopscale.plan import (
     width_space,
 )
 from loopscale.plan.predict import check, register
-from loopscale.plan.text import COLUMNS, interval_text, law_text, legend, mark, sentences, table_row, trust_text
+from loopscale.plan.text import (
+    COLUMNS,
+    front_band_text,
+    interval_text,
+    law_text,
+    legend,
+    mark,
+    sentences,
+    table_row,
+    trust_text,
+)
 from loopscale.quantities import format_count, format_size
 from loopscale.report import check_report_path
 from loopscale.tables import Table
@@ -121,7 +131,7 @@ def predict_command(
 def _print(prediction: Prediction, law: ScalingLaw) -> None:
     out, outside = console(), set(prediction.extrapolated)
     loss = mark(f"{prediction.loss:.4f}", bool(outside))
-    band = "" if prediction.interval is None else f" ({interval_text(prediction.interval)})"
+    band = f" ({interval_text(prediction.interval, prediction.uncertainty)})"
     out.print(f"[bold]loss {loss}[/] nats per token{band}", highlight=False)
     out.print(
         f"{prediction.model}: E = {mark(f'{prediction.experts:g}', 'experts' in outside)}, "
@@ -429,6 +439,14 @@ def print_plan(planned: Plan, top: int, cost: str = "", speed: str = "") -> None
 
 
 def _print_front(planned: Plan, cost: str) -> None:
+    """Print the front with the 90% band of each loss."""
+    bands = list(planned.pareto_table(cost).records())
+    columns = [*COLUMNS[:-1], "FLOPs/token"]
     rows = [(*table_row(row)[:-1], f"{row.inference_flops:.3g}") for row in planned.pareto(cost)]
-    columns = (*COLUMNS[:-1], "FLOPs/token")
-    print_table(f"No other design beats these in both loss and {cost}", columns, rows, left=("size",))
+    if bands and bands[0]["interval"] is not None:
+        columns.insert(5, "90% band")
+        spans = [f"{band['loss_low']:.4f}–{band['loss_high']:.4f}" for band in bands]
+        rows = [(*row[:5], span, *row[5:]) for row, span in zip(rows, spans, strict=True)]
+    title = f"No other design beats these in both loss and {cost}"
+    print_table(title, columns, rows, left=("size",), optional=("tokens",))
+    console().print(front_band_text(bands, planned.uncertainty), highlight=False)

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from loopscale.errors import InputError
 from loopscale.plan.plan import SCHEMA, Candidate
 from loopscale.schemas import File, Record, parse
 
@@ -48,6 +49,8 @@ class PlanFile(File):
     pareto: dict[str, list[dict[str, float | str | None]]]
     interval: dict[str, float | str] | None = None
     """The 90% interval of the loss, and what it rests on."""
+    uncertainty: str = "not stored"
+    """What the interval and the agreement rest on, or why there are none."""
     trust: TrustRecord | None = None
     edge: list[dict[str, Any]] = Field(default=[])
     """Axes on which the choice is the last value searched."""
@@ -67,7 +70,12 @@ class PlanFile(File):
 
 def read_plan(data: object, where: str) -> dict[str, Any]:
     """Return the content of a plan file once it is checked."""
-    parse(PlanFile, _with_loss(data, 0.0), where)
+    try:
+        parse(PlanFile, _with_loss(data, 0.0), where)
+    except InputError as error:
+        if not isinstance(data, dict) or (data.get("kind"), data.get("schema")) != (PlanFile.KIND, SCHEMA):
+            raise
+        raise InputError(f"{error}; make the file anew with `loopscale plan --out`") from None
     read = _with_loss(data, math.inf)
     assert isinstance(read, dict)
     return read

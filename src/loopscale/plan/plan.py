@@ -15,9 +15,9 @@ from loopscale.architecture.ladder import size_space
 from loopscale.arrays import BoolArray, IntArray
 from loopscale.errors import InputError, nearest, shown
 from loopscale.files import finite, write_json
-from loopscale.laws import Points, ScalingLaw, Trust, find_law, with_repetition
+from loopscale.laws import Counting, Points, ScalingLaw, Trust, find_law, with_repetition
 from loopscale.plan.grid import Budget, Grid, Rule, design_label, evaluate, loss_interval, near_agreement, rule_of
-from loopscale.plan.text import sentences, short, table_html
+from loopscale.plan.text import sentences, short, table_html, uncertainty_text
 from loopscale.quantities import plain
 from loopscale.tables import Table
 
@@ -225,9 +225,12 @@ class Plan:
             reasons.append(
                 f"each token is seen {times_seen:.3g} times, discounted as data-constrained-2023 found on dense models"
             )
-        if self.law.resampled_by:
-            reasons.append(f"the uncertainty comes from {self.law.resampled_by}")
-        return trust.noting(*reasons)
+        return trust.noting(*reasons, uncertainty_text(self.uncertainty))
+
+    @property
+    def uncertainty(self) -> str:
+        """What the interval and the agreement rest on, or why there are none."""
+        return str(self.stored.get("uncertainty", "not stored")) if self.stored is not None else self.law.uncertainty
 
     @cached_property
     def edge(self) -> list[dict[str, Any]]:
@@ -303,6 +306,16 @@ class Plan:
         if cost not in COSTS:
             raise InputError(f"pareto: cost is {cost!r}; it should be 'memory' or 'inference'")
         return [self._judged(int(flat)) for flat in self._front(cost)]
+
+    def pareto_table(self, cost: str) -> Table:
+        """Return the front by rising ``cost``: design, cost, loss, and the 90% band of the loss.
+
+        The band is that of one new run where the law knows it (``interval`` is then "predictive"), else that of the
+        law alone; None where the law has no resamples.
+        """
+        if self.stored is not None and cost in COSTS:
+            return Table.from_records(self.stored["pareto"][cost])
+        return Table.from_records([self._front_row(row, cost) for row in self.pareto(cost)])
 
     def votes(self) -> list[tuple[str, float]]:
         """Return each design that some resampled law chooses, with the share that does, largest first."""
@@ -451,6 +464,7 @@ class Plan:
             "budget": self.budget.to_dict(),
             "choice": self.choice.to_dict(),
             "interval": self.interval,
+            "uncertainty": self.uncertainty,
             "trust": None if trust is None else trust.to_dict(),
             "edge": self.edge,
             "binding": self.binding,
@@ -465,7 +479,7 @@ class Plan:
             "rivals": [rival.to_dict() for rival in self.rivals()],
             "candidates": [row.to_dict() for row in self.candidates(limit)],
             "candidates_in_all": int(np.prod(self.grid.space.shape)),
-            "pareto": {cost: [_front_row(row, cost) for row in self.pareto(cost)] for cost in COSTS},
+            "pareto": {cost: list(self.pareto_table(cost).records()) for cost in COSTS},
             "sentences": sentences(self),
         }
 
@@ -493,6 +507,18 @@ class Plan:
 
     def _repr_html_(self) -> str:
         return table_html(self)
+
+    def _front_row(self, row: Candidate, cost: str) -> dict[str, Any]:
+        price = row.inference_flops if cost == "inference" else row.weight_bytes + row.kv_bytes
+        sizes = Points(row.active + self._counted(row), row.tokens, row.recurrence, row.experts, row.loop,
+                       row.total + self._counted(row), self.budget.unique_tokens)  # fmt: skip
+        band = loss_interval(self.law, sizes) or {"low": None, "high": None, "kind": None}
+        return {"design": row.label, cost: price, "loss": row.loss, "loss_low": band["low"],
+                "loss_high": band["high"], "interval": band["kind"]}  # fmt: skip
+
+    def _counted(self, row: Candidate) -> float:
+        """Return the embeddings where the law's sizes include them."""
+        return row.embedding if self.law.counts is Counting.WITH_EMBEDDINGS else 0.0
 
     def _front(self, cost: str) -> IntArray:
         """Return the flat indices of the designs on a Pareto front, by rising cost."""
@@ -644,8 +670,3 @@ def _point(grid: Grid, flat: int) -> Points:
 def _agreement(grid: Grid) -> float | None:
     shared = float(near_agreement(grid, grid.optimum())[0, 0])
     return None if np.isnan(shared) else shared
-
-
-def _front_row(row: Candidate, cost: str) -> dict[str, Any]:
-    value = row.inference_flops if cost == "inference" else row.weight_bytes + row.kv_bytes
-    return {"design": row.label, cost: value, "loss": row.loss, "loss_low": row.loss_low, "loss_high": row.loss_high}

@@ -19,7 +19,7 @@ from loopscale.laws import Points, ScalingLaw, Trust, costs
 from loopscale.plan.devices import parse_reference
 from loopscale.plan.grid import design_label, loss_interval
 from loopscale.plan.plan import degenerate_law, law_of, withheld
-from loopscale.plan.text import interval_text, trust_text
+from loopscale.plan.text import interval_text, trust_text, uncertainty_text
 from loopscale.quantities import count_of, format_count, plain
 
 
@@ -53,13 +53,15 @@ class Prediction:
     trust: Trust
     interval: dict[str, Any] | None
     """The 90% interval of the loss and what it rests on; None where the law has no resamples."""
+    uncertainty: str
+    """What the interval rests on, or why there is none: "not published"."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
         return {**asdict(self), "extrapolated": list(self.extrapolated), "trust": self.trust.to_dict()}
 
     def __repr__(self) -> str:
-        span = "" if self.interval is None else f" ({interval_text(self.interval)})"
+        span = f" ({interval_text(self.interval, self.uncertainty)})"
         return (
             f"<Prediction {self.model} E={self.experts:g} R={self.recurrence} on {format_count(self.tokens)} tokens: "
             f"loss {self.loss:.4f}{span}, {trust_text(self.trust).lower()}>"
@@ -155,9 +157,7 @@ def _predict(subject: _Subject, tokens: float, law: ScalingLaw) -> Prediction:
     points = subject.points(tokens, law)
     most = float(law.largest_multiplier(points))
     interval = loss_interval(law, points)
-    trust = law.trust(points)
-    if law.resampled_by:
-        trust = trust.noting(f"the uncertainty comes from {law.resampled_by}")
+    trust = law.trust(points).noting(uncertainty_text(law.uncertainty))
     return Prediction(
         law=law.name,
         model=subject.name,
@@ -182,6 +182,7 @@ def _predict(subject: _Subject, tokens: float, law: ScalingLaw) -> Prediction:
         extrapolated=tuple(axis for axis, flag in law.extrapolated(points).items() if np.any(flag)),
         trust=trust,
         interval=interval,
+        uncertainty=law.uncertainty,
     )
 
 

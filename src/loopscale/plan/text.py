@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -151,17 +151,30 @@ def confidence(plan: Plan) -> str:
         own = ", ".join(f"{design} {share:.0%}" for design, share in votes)
         choices = f" (their choices: {own})" if own and votes[0][1] >= 0.2 else ""
         said += f". Within {eps} of the best under {plan.agreement:.0%} of the resampled laws{choices}"
-    if plan.interval is not None:
-        said += f". {interval_text(plan.interval)}"
-    return f"{said}. Law: {law}"
+    return f"{said}. {interval_text(plan.interval, plan.uncertainty)}. Law: {law}"
 
 
-def interval_text(interval: Mapping[str, Any]) -> str:
-    """Write an interval with what it rests on."""
+def uncertainty_text(uncertainty: str) -> str:
+    """Say what intervals rest on, as a reason of trust."""
+    return f"uncertainty: {uncertainty}"
+
+
+def interval_text(interval: Mapping[str, Any] | None, uncertainty: str = "not published") -> str:
+    """Write an interval with what it rests on, or why there is none."""
+    if interval is None:
+        return uncertainty_text(uncertainty)
     span = f"{interval['low']:.4f} to {interval['high']:.4f}"
     if interval["kind"] == "predictive":
         return f"{interval['level']:.0%} predictive interval for one run {span}, from {interval['basis']}"
     return f"{interval['level']:.0%} interval {span} of the law alone, from {interval['basis']}"
+
+
+def front_band_text(bands: Sequence[Mapping[str, Any]], uncertainty: str) -> str:
+    """Say what the bands of a Pareto front are: of one new run, or of the law alone."""
+    kind = bands[0].get("interval") if bands else None
+    if kind is None:
+        return f"Bands: none; {uncertainty_text(uncertainty)}"
+    return f"Bands: 90%, {'for one new run' if kind == 'predictive' else 'of the law alone'}; {uncertainty}"
 
 
 def _lead(plan: Plan, eps: str) -> str:

@@ -21,14 +21,17 @@ _COSTS = {"memory": ("memory (GB)", 1e9), "inference": ("FLOPs for a generated t
 
 
 def front_table(plan: Mapping[str, Any], cost: str) -> Table:
-    """Return a plan's front: ``design, cost, loss, chosen``, with the name of the cost in ``kind``."""
+    """Return a plan's front: ``design, cost, loss, low, high, chosen``, with the name of the cost in ``kind``.
+
+    ``low`` and ``high`` are the 90% band of the loss; None where the law states no uncertainty.
+    """
     choice = plan["choice"]
     name = design_label(choice["rung"], choice["experts"], choice["recurrence"])
     rows = plan["pareto"][cost]
     return Table.from_records(
         [
             {"kind": cost, "design": row["design"], "cost": row[cost], "loss": row["loss"],
-             "chosen": row["design"] == name}
+             "low": row.get("loss_low"), "high": row.get("loss_high"), "chosen": row["design"] == name}
             for row in rows
         ]
     )  # fmt: skip
@@ -40,6 +43,9 @@ def draw_front(table: Table, axes: Any | None = None) -> Any:
     kind = table.columns["kind"][0]
     label, unit = _COSTS[kind]
     cost = [value / unit for value in table.columns["cost"]]
+    if None not in table.columns["low"]:
+        axes.fill_between(cost, table.columns["low"], table.columns["high"], step="post", color=COLOURS[0],
+                          alpha=0.15, linewidth=0, label="90% band of the loss")  # fmt: skip
     axes.step(cost, table.columns["loss"], where="post", color=COLOURS[0], linewidth=1.2)
     axes.scatter(cost, table.columns["loss"], s=12, color=COLOURS[0], zorder=3, label="unbeaten")
     for row in table.records():
