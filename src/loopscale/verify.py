@@ -61,9 +61,17 @@ def verify(path: str | Path) -> Iterator[Check]:
 
 def refuse_damage(path: str | Path) -> None:
     """Raise the first damage that :func:`verify` finds."""
+    verified(path)
+
+
+def verified(path: str | Path) -> tuple[str, ...]:
+    """Return what :func:`verify` could check and what not, each in a sentence; damage is raised."""
+    sentences = []
     for check in verify(path):
         if check.outcome is Outcome.BAD:
             raise StorageError(f"{path}: {check.what}: {check.detail}")
+        sentences.append(f"{check.what}: {check.outcome.value}, {check.detail}")
+    return tuple(sentences)
 
 
 def _tried(what: str, action: Callable[[], Any], detail: str = "") -> Check:
@@ -229,7 +237,9 @@ def _sweep(folder: Path) -> Iterator[Check]:
                 raise InputError(f"{folder}: the database is damaged: {state and state[0]}")
             rows = list(store.observations())
         compared = sum(_observation(run_folder(folder, run), D, loss, facts) for run, D, loss, facts in rows)
-        return f"{len(rows)} observations; {compared} compared with the summaries of their runs"
+        alone = len(rows) - compared
+        unknown = f"; {alone} cannot be verified: their runs left no summary" if alone else ""
+        return f"{len(rows)} observations; {compared} compared with the summaries of their runs{unknown}"
 
     yield _tried("sweep.sqlite", check)
 

@@ -10,6 +10,7 @@ from backtests import cross_validation, extrapolation, sweeps
 from loopscale.errors import InputError
 from loopscale.fit import Observations
 from loopscale.fit.backtest import backtest
+from loopscale.laws import Points
 from warning_trials import simulated
 
 real_data = pytest.mark.skipif(
@@ -46,6 +47,30 @@ def test_a_law_that_holds_is_predicted_well(result):
     assert len(result.origins) >= 3
     assert len(result.table()) == result.score.held_out
     assert len(result.plot().axes) == 1
+
+
+@pytest.mark.parametrize("axis", ["N", "D", "R", "E"])
+def test_an_interval_widens_along_every_axis_even_within_the_compute_of_the_data(result, axis):
+    law = result.fit.law
+    (_, largest), (_, most), compute = law.fitted_range.size, law.fitted_range.tokens, law.spread.frontier
+    inside = {"N": largest / 3, "D": most / 30, "R": 1.0, "E": 1.0}
+    widths = []
+    for factor in (1, 3, 10, 100):
+        at = inside | ({axis: {"N": largest, "D": most}[axis] * factor} if axis in "ND" else {axis: float(factor)})
+        at |= {"N": {"D": "N", "N": "D"}[axis] and compute / 60 / at["D"]} if axis == "D" else {}
+        at |= {"D": compute / 60 / at["N"]} if axis == "N" else {}
+        points = Points(at["N"], at["D"], at["R"], at["E"], loop=0.0, total=at["N"])
+        low, high = law.predictive_interval(points)
+        widths.append(float(np.log(high / low)))
+    assert widths == sorted(widths)
+    assert widths[-1] > 1.5 * widths[0]
+
+
+def test_a_law_that_a_user_wrote_is_backtested_like_the_built_in_one(result):
+    written = backtest(simulated(60, 1), resamples=30, outer="c + A/N**alpha + B/D**beta", rolling=False)
+    assert written.score.held_out == result.score.held_out
+    assert written.score.mean_abs_relative_error == pytest.approx(result.score.mean_abs_relative_error, rel=0.05)
+    assert written.score.coverage == pytest.approx(result.score.coverage, abs=0.1)
 
 
 def test_rows_can_be_hidden_by_a_slice():

@@ -182,3 +182,11 @@ def test_a_router_or_variant_that_is_not_there_is_named():
         load_public("clark-routing", router="Switch")
     with pytest.raises(InputError, match="choose from baseline, hyperconn, trunc_bptt"):
         load_public("isodepth", variant="main")
+
+
+@pytest.mark.parametrize("name", [name for name, source in PUBLIC_FILES.items() if source.url is None])
+def test_a_sweep_without_an_address_says_where_its_data_come_from(name, monkeypatch, tmp_path):
+    monkeypatch.delenv("LOOPSCALE_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(InputError, match=r"(https://github\.com/|kschwethelm/looped_nanochat).*LOOPSCALE_DATA"):
+        load_public(name)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from plain import fit
 
+from loopscale.errors import InputError
 from loopscale.fit import (
     correlations,
     identification,
@@ -16,7 +17,8 @@ from loopscale.fit import (
     unidentified,
 )
 from loopscale.fit.diagnose import fit_covariance, mid_schedule
-from loopscale.laws import Counting, published
+from loopscale.laws import Counting, find_law, published
+from warning_trials import simulated
 
 SWEEP = simulate_sweep()
 
@@ -147,3 +149,44 @@ def test_r_squared_of_the_truth_is_high(fitted):
     assert fitted.r_squared > 0.999
     assert fitted.law.counts is Counting.WITHOUT_EMBEDDINGS
     assert fitted.law.names == published().names
+
+
+def test_noise_between_runs_is_told_from_noise_within():
+    parts = fit(simulate_sweep(noise=0.002, run_noise=0.006)).noise_components
+    level = SWEEP.loss.mean()
+    assert parts.run == pytest.approx(0.006 / level, rel=0.25)
+    assert parts.observation == pytest.approx(0.002 / level, rel=0.25)
+    assert fit(SWEEP).noise_components.run < 0.4 * fit(SWEEP).noise_components.observation
+
+
+def test_a_new_run_has_the_noise_of_both(tmp_path):
+    fitted = fit(simulate_sweep(noise=0.002, run_noise=0.004), resamples=4)
+    spread = fitted.law.spread
+    assert spread.within**2 + spread.between**2 == pytest.approx(spread.noise**2)
+    fitted.law.save(tmp_path / "law.json")
+    assert find_law(tmp_path / "law.json").spread == spread
+    assert fitted.to_dict()["noise"] == {
+        "new_run": spread.noise, "between_runs": pytest.approx(spread.between), "within_run": spread.within
+    }  # fmt: skip
+    assert "between runs" in fitted.summary()
+    assert "within a run" in fitted.summary()
+
+
+def test_run_effects_are_estimated_and_shrunk():
+    sweep = simulate_sweep(noise=0.002, run_noise=0.006)
+    shifts = np.log(sweep.loss / published()(sweep.points)).reshape(90, 12).mean(axis=1)
+    truth = dict(zip(sweep.run[::12], shifts, strict=True))
+    table = fit(sweep).run_effects()
+    effects = np.array(table.columns["effect"])
+    expected = np.array([truth[run] for run in table.columns["run"]])
+    assert np.corrcoef(effects, expected)[0, 1] > 0.8
+    assert np.std(effects) < np.std(expected)
+    assert min(table.columns["error"]) > 0
+
+
+def test_one_row_a_run_cannot_tell_the_two_apart():
+    fitted = fit(simulated(24, 0))
+    assert fitted.noise_components is None
+    assert fitted.to_dict()["noise"]["within_run"] is None
+    with pytest.raises(InputError, match="run effects need several rows in each run"):
+        fitted.run_effects()

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from test_sweep_commands import call
 
-from loopscale.errors import StorageError
+from loopscale.cli.fit import read_sweep_runs
+from loopscale.errors import InputError, StorageError
 from loopscale.sweep.database import FILE, Database
 from loopscale.sweep.spec import read_sweep
 from loopscale.sweep.store import Store, run_folder
@@ -129,3 +130,17 @@ def test_a_sweep_of_loopscale_0_1_goes_on(tmp_path):
         ]
         assert [row[:2] for row in store.observations()] == [("base-E1-R1-s0", 64), ("base-E1-R1-s0", 128)]
     assert call("run", path, "--workers", "1", "--quiet") == (0, "tiny: 2/2 runs, 4/4 observations\n")
+
+
+def test_a_fit_reads_the_sweep_file_and_refuses_results_that_were_changed(finished):
+    path, export = finished
+    rows = read_sweep_runs(str(path))
+    assert len(rows) == len(export.splitlines()) - 1
+    assert any("compared with the summaries of their runs" in note for note in rows.notes)
+    summary = next(path.parent.glob("**/D*/summary.json"))
+    stored = json.loads(summary.read_text())
+    summary.write_text(json.dumps(stored | {"validation_loss": stored["validation_loss"] - 1}))
+    with pytest.raises(StorageError, match="summary"):
+        read_sweep_runs(str(path))
+    with pytest.raises(InputError, match="give the sweep file"):
+        read_sweep_runs(str(read_sweep(path).results))

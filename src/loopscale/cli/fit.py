@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -125,16 +126,41 @@ def read_runs(
     simulated_noise: float,
     simulated_recurrence: tuple[int, ...],
 ) -> Observations:
-    """Return the sweep that RUNS names: a file, `simulated`, the shipped `micro`, or a public sweep."""
+    """Return the sweep that RUNS names: a file, a sweep file of ours, `simulated`, `micro`, or a public sweep."""
     if runs == "simulated" and not is_file(runs):
         sweep = simulate_sweep(noise=simulated_noise, recurrences=simulated_recurrence)
         return Observations.of(sweep, keep=keep, best_of=best_of)
+    if Path(runs).suffix == ".toml" or is_sweep_folder(runs):
+        return Observations.of(read_sweep_runs(runs), keep=keep, best_of=best_of)
     named = dict(_pair(text, "--columns") for text in columns)
     scaled = {name: parse_count(value, f"--units {name}") for name, value in (_pair(text, "--units") for text in units)}
     kind = None if counts is None else Counting(counts)
     return Observations.of(
         runs, columns=named or None, units=scaled or None, counts=kind, keep=keep, best_of=best_of
     )  # fmt: skip
+
+
+def is_sweep_folder(path: str) -> bool:
+    """Tell whether ``path`` is a folder with the results of a sweep."""
+    try:
+        return (Path(path) / "sweep.sqlite").is_file()
+    except (OSError, ValueError):  # too long for a path, or with a zero byte
+        return False
+
+
+def read_sweep_runs(file: str) -> Observations:
+    """Return the observations of a sweep file, once its results are verified; damaged results are refused."""
+    if is_sweep_folder(file):
+        raise InputError(f"{file}: this folder holds a sweep's results; give the sweep file, like {file}.toml")
+    from loopscale.sweep.launch import observations
+    from loopscale.sweep.spec import read_sweep
+    from loopscale.sweep.store import Store
+    from loopscale.verify import verified
+
+    sweep = read_sweep(file)
+    with Store(sweep.results) as store:
+        observed, _ = observations(sweep, store)
+    return replace(observed, notes=(*observed.notes, *verified(sweep.results)))
 
 
 def form_options(function: F) -> F:

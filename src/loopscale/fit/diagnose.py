@@ -242,7 +242,7 @@ def _misfits(fit: Fit) -> Iterator[str]:
     """Say where the law misses its own data; that comes before anything else."""
     if (share := r_squared(fit)) < POOR:
         yield f"lack of fit: the law explains only {max(share, 0.0):.0%} of the variance of the losses"
-    if (trend := lack_of_fit(fit)) is not None and trend.p_value <= SIGNIFICANT:
+    if (trend := lack_of_fit(fit)) is not None and trend.significant:
         yield (
             f"lack of fit: residuals have a trend along {trend.along}, up to {trend.size:.1%} of the loss "
             f"(p = {trend.p_value:.3f}); predictions beyond the data will drift"
@@ -275,8 +275,11 @@ def _other_warnings(fit: Fit) -> Iterator[str]:
 
 POOR = 0.9
 """A law that explains less of the losses' variance than this does not describe them."""
-SIGNIFICANT = 0.05
-"""Probability of a trend by chance alone, below which it is reported."""
+SIGNIFICANT, SIGNIFICANT_FEW, FEW_DEGREES = 0.09, 0.05, 15
+"""Probability of a trend by chance alone from which it is reported, and the same with few degrees of freedom."""
+SHARES = {"N": 4.0, "C": 1.5, "N × D": 0.5}
+"""Shares of that probability, 1 for other trends. A law follows most of a bend along N by its own exponent and
+constant: what is left needs the largest share to be found as often as a bend along D or C."""
 SHUFFLES = 199
 """Randomised data sets that a trend is compared with."""
 WINSOR = 4.0
@@ -291,6 +294,13 @@ class Trend:
     size: float
     """Largest deviation of the trend line, in ln loss."""
     p_value: float
+    level: float
+    """The p-value from which it is reported."""
+
+    @property
+    def significant(self) -> bool:
+        """Whether chance alone hardly explains it."""
+        return self.p_value <= self.level
 
 
 def lack_of_fit(fit: Fit) -> Trend | None:
@@ -317,10 +327,13 @@ def lack_of_fit(fit: Fit) -> Trend | None:
     along = np.concatenate([(values @ vectors.T)[None, :], _randomised(values, vectors, fit.observations.run)])
     outside = values @ values - (along[:, len(left) :] ** 2).sum(axis=1)
     scores = along[:, : len(left)] ** 2 / np.maximum(outside, 1e-300)[:, None]
-    best = int(np.argmax(scores[0]))
-    p_value = float(np.mean(scores.max(axis=1) >= scores[0, best] * (1 - 1e-9)))
+    tested = [name for name, use in zip(names, kept, strict=True) if use]
+    # Each trend's own p-value among all data sets, over its share; the smallest is compared with that of the others.
+    shares = (np.argsort(np.argsort(-scores, axis=0), axis=0) + 1) / [SHARES.get(name, 1.0) for name in tested]
+    best = int(np.argmin(shares[0]))
+    p_value = float(np.mean(shares.min(axis=1) <= shares[0, best] * (1 + 1e-9)))
     size = float(np.abs(left[best]).max() * abs(values @ left[best]))
-    return Trend([name for name, use in zip(names, kept, strict=True) if use][best], size, p_value)
+    return Trend(tested[best], size, p_value, _significance(len(fit.residuals) - len(fit.free)))
 
 
 def _randomised(values: FloatArray, vectors: FloatArray, run: NDArray[np.str_]) -> FloatArray:
@@ -331,6 +344,10 @@ def _randomised(values: FloatArray, vectors: FloatArray, run: NDArray[np.str_]) 
         return np.asarray(values[np.argsort(random.random((SHUFFLES, runs)), axis=1)] @ vectors.T)
     by_run = np.stack([np.bincount(which, row, runs) for row in vectors * values], axis=1)
     return np.asarray(random.choice([-1.0, 1.0], size=(SHUFFLES, runs)) @ by_run)
+
+
+def _significance(degrees: int) -> float:
+    return SIGNIFICANT if degrees >= FEW_DEGREES else SIGNIFICANT_FEW
 
 
 MIN_DEGREES = 3
@@ -479,8 +496,10 @@ class Noise:
         residual, n, k, p = fit.residuals, len(fit.residuals), len(rows), len(fit.free)
         if n <= p:
             raise InputError(f"{n} rows leave no residual for {p} coefficients; give the noise")
-        if n == k or k <= p:  # one row a run, or too few runs to see their spread: all of it goes to the observations
+        if not _separable(fit):  # all of it goes to the observations
             return cls(float(np.sqrt(residual @ residual / (n - p))), 0.0)
+        limit = WINSOR * robust_scale(residual, p)  # one diverged run must not pass for noise between runs
+        residual = np.clip(residual, -limit, limit)
         mean = np.bincount(run, residual) / rows
         within = float(np.sum((residual - mean[run]) ** 2) / (n - k))
         between = float(np.sum(rows * mean**2) / (k - p))
@@ -491,6 +510,42 @@ class Noise:
     def new_run(self) -> float:
         """The variance of a new run's final ln loss."""
         return self.observation**2 + self.run**2
+
+
+def _separable(fit: Fit) -> bool:
+    """Tell whether runs have several rows and outnumber the coefficients: only then are the two noises apart."""
+    return len(fit.free) < len(fit.observations.runs) < len(fit.observations)
+
+
+def noise_components(fit: Fit) -> Noise | None:
+    """Split the noise of a new run into that within a run and that between runs; None where they cannot be told apart.
+
+    The shares are those of an analysis of variance by run, the coefficients' degrees of freedom taken off between the
+    runs; the total is :func:`run_noise`, which predictive intervals use.
+    """
+    if not _separable(fit):
+        return None
+    parts, total = Noise.of(fit), fit.run_noise
+    share = total / float(np.sqrt(parts.new_run))
+    return Noise(parts.observation * share, parts.run * share)
+
+
+def run_effects(fit: Fit) -> Table:
+    """Return how far each run lies above the law in ln loss, as a random effect: shrunk to zero by its uncertainty.
+
+    ``effect`` is the mean residual of the run's rows times between / (between + within / rows), variances all.
+    """
+    names, run, rows = np.unique(fit.observations.run, return_inverse=True, return_counts=True)
+    parts = noise_components(fit)
+    if parts is None:
+        raise InputError(
+            f"{fit.observations.source}: run effects need several rows in each run and more runs than the "
+            f"{len(fit.free)} coefficients; it has {len(run)} rows of {len(names)} runs"
+        )
+    mean = np.bincount(run, -fit.residuals) / rows
+    shrink = parts.run**2 / np.maximum(parts.run**2 + parts.observation**2 / rows, 1e-300)
+    errors = parts.run * np.sqrt(np.maximum(1 - shrink, 0.0))
+    return Table.from_arrays((len(names),), run=names, rows=rows, effect=shrink * mean, error=errors)
 
 
 TYPICAL_NOISE, NOISE_WEIGHT = 0.005, 2.0
@@ -515,7 +570,9 @@ def predictive_spread(fit: Fit, seed: int = 0) -> Spread:
     floor = 2 * np.log(LEAST_GROWTH * TYPICAL_GROWTH)
     logs = [max(float(np.log(max(excess, 1e-300))), floor) for excess in excesses]
     mean = (GROWTH_WEIGHT * 2 * np.log(TYPICAL_GROWTH) + sum(logs)) / (GROWTH_WEIGHT + len(logs))
-    return Spread(fit.run_noise, float(np.exp(mean / 2)), float(flops.max()), len(logs))
+    parts = noise_components(fit)
+    within = None if parts is None else parts.observation
+    return Spread(fit.run_noise, float(np.exp(mean / 2)), float(flops.max()), len(logs), within)
 
 
 def run_noise(fit: Fit) -> float:

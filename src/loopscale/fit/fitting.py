@@ -17,13 +17,15 @@ from loopscale.errors import InputError, choice
 from loopscale.files import read_json, write_json
 from loopscale.fit.data.read import Observations
 from loopscale.fit.diagnose import (
+    Noise,
     coefficient_intervals,
     fit_covariance,
-    intraclass_correlation,
+    noise_components,
     predictive_spread,
     r_squared,
     robust_deviation,
     robust_scale,
+    run_effects,
     run_noise,
     warnings_of,
     why_degenerate,
@@ -44,6 +46,7 @@ from loopscale.fit.solver import (
 )
 from loopscale.laws import BILLIONS, Counting, FittedRange, OuterLaw, Points, RecurrenceMapping, ScalingLaw, outer_law
 from loopscale.laws import mapping as find_mapping
+from loopscale.laws.law import FITTED
 from loopscale.quantities import count_of
 from loopscale.tables import Table
 
@@ -159,6 +162,15 @@ class Fit:
         """Standard deviation of ln loss of a new run about the law, within the range of the data."""
         return run_noise(self)
 
+    @cached_property
+    def noise_components(self) -> Noise | None:
+        """The run noise as two parts, within a run and between runs; None where the data cannot tell them apart."""
+        return noise_components(self)
+
+    def run_effects(self) -> Table:
+        """Return how far each run lies above the law in ln loss, as a random effect: run, rows, effect, error."""
+        return run_effects(self)
+
     @property
     def r_squared(self) -> float:
         """The share of the losses' variance that the law explains."""
@@ -234,6 +246,7 @@ class Fit:
             "intervals": None if spans is None else {name: list(span) for name, span in spans.items()},
             "rmse": self.law.rmse,
             "r_squared": self.r_squared,
+            "noise": _noise_record(self),
             "objective": self.objective,
             "delta": self.delta,
             "starts": self.starts,
@@ -399,7 +412,7 @@ def _result(
         BILLIONS,
         data.counts,
         name=name,
-        source=f"fitted to {data.source}",
+        source=f"{FITTED}{data.source}",
         rmse=float(np.sqrt(np.mean((predicted - data.loss) ** 2))),
         noise=robust_scale(predicted - data.loss, len(problem.free)),
         fitted_range=fitted_range(data),
@@ -487,11 +500,19 @@ def _head(fit: Fit) -> list[str]:
 
 
 def _noise(fit: Fit) -> str:
-    """Return the noise floor: of a new run, and how much of it rows of one run share."""
-    shared = f", {intraclass_correlation(fit):.0%} of it shared within runs" if len(fit.observations.runs) < len(
-        fit.observations
-    ) else ""  # fmt: skip
-    return f"noise floor {fit.run_noise:.2%} of the loss{shared}"
+    """Return the noise floor: of a new run, and its parts between runs and within them."""
+    total = f"noise floor {fit.run_noise:.2%} of the loss"
+    if (parts := fit.noise_components) is not None:
+        return f"{total} ({parts.run:.2%} between runs, {parts.observation:.2%} within a run)"
+    few = len(fit.observations.runs) < len(fit.observations)
+    return f"{total}{' (too few runs to tell noise between runs from noise within)' if few else ' between runs'}"
+
+
+def _noise_record(fit: Fit) -> dict[str, float | None]:
+    """Return standard deviations of ln loss: of a new run, and its two parts where the data tell them apart."""
+    parts = fit.noise_components
+    between, within = (None, None) if parts is None else (parts.run, parts.observation)
+    return {"new_run": fit.run_noise, "between_runs": between, "within_run": within}
 
 
 def _spread(fit: Fit) -> str:

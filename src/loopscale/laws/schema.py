@@ -60,6 +60,8 @@ class SpreadRecord(Record):
     """Largest training compute in the data, in FLOPs."""
     backtests: int = Field(default=0, ge=0)
     """Backtests inside the sweep that growth rests on."""
+    within: float | None = Field(default=None, ge=0)
+    """The part of the noise within a run; the rest is between runs. None where the data have one row a run."""
 
 
 class LawFile(File):

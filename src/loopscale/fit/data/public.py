@@ -109,6 +109,7 @@ def _failed(url: str, error: Exception) -> InputError:
 TOKENS_PER_STEP = 524_288
 """Clark's batch: 256 sequences of 2,048 tokens."""
 
+_TIDY = "run, params, tokens, loss"
 _GITHUB = "https://raw.githubusercontent.com"
 PUBLIC_FILES: dict[str, PublicFile] = {
     "epoch-chinchilla": PublicFile(
@@ -143,16 +144,17 @@ PUBLIC_FILES: dict[str, PublicFile] = {
             licence="as its repository states",
             sha256=sha256,
             url=None,
-            otherwise=f"it is a tidy table (run, params, tokens, loss) made from the results in {origin}",
+            otherwise=f"no address holds this table: it was made from the results in {origin}, "
+            f"https://github.com/{repository}; from there write one row per loss with the columns {columns}",
         )
-        for name, origin, sha256 in (
-            ("datablations", "huggingface/datablations", "47585fac0c0347ff368427746840863f46e44730cda05d06aadeb82d8c56b7c2"),  # noqa: E501
-            ("gemstones-hot", "mcleish7/gemstone-scaling-laws", "687600fdd43bbdb887bad64c5f0519c79e8ee1e757b41a80b452330095557384"),  # noqa: E501
-            ("marin-comma-isoflop", "marin, via Open-Athena/vpnls", "d831dde711a920753b158506746f61e8d3453d8fb1a9ff2d86a1d588e81a3c9e"),  # noqa: E501
-            ("misfitting-isoflop", "the misfitting survey, via Open-Athena/vpnls", "6de22fda3807de2d98a6cf8b902b9bfd2006712aca940d123ad99d2e29c6539a"),  # noqa: E501
-            ("mlf-redpajama-c4val", "mlfoundations/scaling", "290fd32303d63e4f548f8624bf09027e1cb40572b842913cbf52e6fd7e6ce03d"),  # noqa: E501
-            ("olmo-ladder", "allenai/OLMo-ladder", "b2dea2579f41dae7cc9ebe36970f7bc96f07318b8bb50042fb94e53526a9d877"),
-            ("porian-chinchilla-decay", "formll/resolving-scaling-law-discrepancies", "f99f3338205a70c8ad579046a2608e8eec2ddfabc1bdf62a58975694a0c3c92e"),  # noqa: E501
+        for name, origin, repository, columns, sha256 in (
+            ("datablations", "huggingface/datablations", "huggingface/datablations", "run, params, tokens, loss, unique_tokens", "47585fac0c0347ff368427746840863f46e44730cda05d06aadeb82d8c56b7c2"),  # noqa: E501
+            ("gemstones-hot", "mcleish7/gemstone-scaling-laws", "mcleish7/gemstone-scaling-laws", "run, params, tokens, loss, width, depth", "687600fdd43bbdb887bad64c5f0519c79e8ee1e757b41a80b452330095557384"),  # noqa: E501
+            ("marin-comma-isoflop", "marin, via Open-Athena/vpnls", "Open-Athena/vpnls", _TIDY, "d831dde711a920753b158506746f61e8d3453d8fb1a9ff2d86a1d588e81a3c9e"),  # noqa: E501
+            ("misfitting-isoflop", "the misfitting survey, via Open-Athena/vpnls", "Open-Athena/vpnls", _TIDY, "6de22fda3807de2d98a6cf8b902b9bfd2006712aca940d123ad99d2e29c6539a"),  # noqa: E501
+            ("mlf-redpajama-c4val", "mlfoundations/scaling", "mlfoundations/scaling", _TIDY, "290fd32303d63e4f548f8624bf09027e1cb40572b842913cbf52e6fd7e6ce03d"),  # noqa: E501
+            ("olmo-ladder", "allenai/OLMo-ladder", "allenai/OLMo-ladder", _TIDY, "b2dea2579f41dae7cc9ebe36970f7bc96f07318b8bb50042fb94e53526a9d877"),  # noqa: E501
+            ("porian-chinchilla-decay", "formll/resolving-scaling-law-discrepancies", "formll/resolving-scaling-law-discrepancies", _TIDY, "f99f3338205a70c8ad579046a2608e8eec2ddfabc1bdf62a58975694a0c3c92e"),  # noqa: E501
         )
     },
 }  # fmt: skip
