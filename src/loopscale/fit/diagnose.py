@@ -14,7 +14,7 @@ from loopscale.arrays import BoolArray, FloatArray
 from loopscale.errors import InputError
 from loopscale.fit.data.read import Observations
 from loopscale.fit.problem import Problem
-from loopscale.fit.solver import SearchResult, refit, run_weights, search, staged_start, varies
+from loopscale.fit.solver import SearchResult, refit, run_weights, side_by_side, varies
 from loopscale.laws import AXES, Spread, effective_experts
 from loopscale.laws.forms import Role, Term
 from loopscale.laws.law import tails
@@ -275,7 +275,7 @@ def _other_warnings(fit: Fit) -> Iterator[str]:
 
 POOR = 0.9
 """A law that explains less of the losses' variance than this does not describe them."""
-SIGNIFICANT, SIGNIFICANT_FEW, FEW_DEGREES = 0.09, 0.05, 15
+SIGNIFICANT, SIGNIFICANT_FEW, FEW_DEGREES = 0.06, 0.04, 15
 """Probability of a trend by chance alone from which it is reported, and the same with few degrees of freedom."""
 SHARES = {"N": 4.0, "C": 1.5, "N × D": 0.5}
 """Shares of that probability, 1 for other trends. A law follows most of a bend along N by its own exponent and
@@ -596,13 +596,13 @@ def _excess(fit: Fit, flops: FloatArray, decades: float, seed: int) -> float | N
     if len(runs) < MIN_RUNS or kept.all() or not varies(problem, kept):
         return None
     inner, start = problem.rows(kept), problem.point(fit.law.coefficients)
-    best = search(inner, np.stack([start, staged_start(inner)]), fit.delta)
+    best_u = side_by_side(inner, start[None, :], delta=fit.delta, tolerance=1e-7, damping=1e-6, steps=60).u_SP[0]
     weights = run_weights(data.where(kept), inner, BACKTEST_REFITS, np.random.default_rng(seed))
     if weights is None:
         return None
-    refits_u = refit(inner, best.u, fit.delta, weights)
+    refits_u = refit(inner, best_u, fit.delta, weights, rough=True)
     hidden = problem.rows(~kept)
-    errors, drawn = hidden.residuals(best.u), hidden.residuals(refits_u)
-    noise = robust_scale(inner.residuals(best.u), len(inner.free))
+    errors, drawn = hidden.residuals(best_u), hidden.residuals(refits_u)
+    noise = robust_scale(inner.residuals(best_u), len(inner.free))
     distance = np.log10(flops[~kept] / flops[kept].max())
     return float(np.sum(errors**2 - drawn.var(axis=0) - noise**2) / np.sum(distance))

@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,6 +39,9 @@ OUTER_CURVATURE = 0.02
 PATIENCE = 8
 """A descent optima after so many trials without a gain above the tolerance; a small gain counts for several."""
 SMALL_GAIN = 4
+MOST_STEPS = 200
+ROUGH = MappingProxyType({"tolerance": 1e-5, "patience": 4, "steps": 30})
+"""Settings of refits of which only the spread is needed."""
 LEAST_DAMPING = 1e-7
 """Below this a failed step takes many trials to recover from."""
 MOST_DAMPING = 1e12
@@ -71,7 +75,7 @@ def descend(
     *,
     delta: float = np.inf,
     tolerance: float = 1e-12,
-    steps: int = 200,
+    steps: int = MOST_STEPS,
     damping: float = 1e-2,
     patience: int = PATIENCE,
     join: bool = False,
@@ -325,8 +329,9 @@ def start_from(problem: Problem, coefficients: Mapping[str, float]) -> FloatArra
 EXACT = 1e-15
 """Objectives below this are zero: residuals of 1e-9, as data without noise leave."""
 ROUGH_ROWS = 120
-SIDE_BY_SIDE = 2000
-"""Rows times descents that run side by side: enough to hide Python, few enough for the cache."""
+SIDE_BY_SIDE = 28_000
+"""Derivatives (rows times coefficients times descents) that run side by side: enough to hide Python, few enough for
+the cache."""
 HOPELESS = 30.0
 """A start whose squared error on some of the rows is this far above the best is not finished on all of them."""
 
@@ -374,10 +379,13 @@ def side_by_side(
     patience: int = PATIENCE,
     damping: float = 1e-2,
     join: bool = False,
+    steps: int = MOST_STEPS,
 ) -> Optima:
     """Descend from all starts, in groups that suit the cache."""
-    settings: Any = {"delta": delta, "tolerance": tolerance, "patience": patience, "damping": damping, "join": join}
-    size = max(1, SIDE_BY_SIDE // len(problem))
+    settings: Any = {
+        "delta": delta, "tolerance": tolerance, "patience": patience, "damping": damping, "join": join, "steps": steps
+    }  # fmt: skip
+    size = max(1, SIDE_BY_SIDE // (len(problem) * max(len(problem.free), 1)))
     groups = [slice(k, k + size) for k in range(0, len(starts_SP), size)]
     optima = [descend(problem.part(g), starts_SP[g], **settings) for g in groups]
     return Optima(np.concatenate([end.u_SP for end in optima]), np.concatenate([end.value_S for end in optima]))
@@ -542,10 +550,21 @@ def _refits(
         yield from pool.map(work, rest)
 
 
-def refit(problem: Problem, start: FloatArray, delta: float, weights: FloatArray) -> FloatArray:
-    """Return where descents from ``start`` end, one for each row of weights, in search coordinates."""
+def refit(
+    problem: Problem,
+    start: FloatArray,
+    delta: float,
+    weights: FloatArray,
+    *,
+    rough: bool = False,
+) -> FloatArray:
+    """Return where descents from ``start`` end, one for each row of weights, in search coordinates.
+
+    ``rough`` ones end early: enough for their spread, where the rows hardly determine the law and none would settle.
+    """
     starts = np.tile(start, (len(weights), 1))
-    return side_by_side(problem.weighted(weights), starts, delta=delta, tolerance=1e-9, damping=1e-6).u_SP
+    settings: Any = ROUGH if rough else {"tolerance": 1e-9}
+    return side_by_side(problem.weighted(weights), starts, delta=delta, damping=1e-6, **settings).u_SP
 
 
 def _refit(problem: Problem, start: FloatArray, delta: float, weights: FloatArray) -> FloatArray:
@@ -565,8 +584,9 @@ def run_weights(
     Keeping only the draws that can would favour those near the whole data, and give too narrow intervals.
     """
     weights, accepted = np.empty((count, len(data))), 0
+    units = np.unique(data.run, return_inverse=True)[1] if scheme is Scheme.RUNS else np.arange(len(data))
     for _ in range(2 * count):
-        weights[accepted] = _draw(data, scheme, random)
+        weights[accepted] = _draw(units, scheme, random)
         accepted += varies(problem, weights[accepted] > 0)
         if accepted == count:
             break
@@ -575,11 +595,11 @@ def run_weights(
     return weights if problem.weight is None else weights * problem.weight
 
 
-def _draw(data: Observations, scheme: Scheme, random: np.random.Generator) -> FloatArray:
+def _draw(units: IntArray, scheme: Scheme, random: np.random.Generator) -> FloatArray:
+    """Return how often each row is drawn; rows of one unit stay together."""
     if scheme is Scheme.PAPER:
-        kept = random.permutation(len(data)) < PAPER_SHARE * len(data)
+        kept = random.permutation(len(units)) < PAPER_SHARE * len(units)
         return kept.astype(float)
-    units = np.unique(data.run, return_inverse=True)[1] if scheme is Scheme.RUNS else np.arange(len(data))
     count = int(units.max()) + 1
     return random.multinomial(count, np.full(count, 1.0 / count))[units].astype(float)
 

@@ -276,7 +276,7 @@ def _design(text: str | Architecture) -> _Design:
 
 def _joint_trust(pair: list[_Design], widths: list[float], flops: float, law: ScalingLaw) -> Trust:
     first, second = (law.trust(design.points(flops, law, width)) for design, width in zip(pair, widths, strict=True))
-    return first.worse(second)
+    return first.worse(second).noting(uncertainty_text(law.uncertainty))
 
 
 def _condition(name: str, pair: list[_Design], flops: float, law: ScalingLaw, extrapolate: bool) -> dict[str, Any]:
