@@ -204,3 +204,14 @@ def test_a_column_of_the_file_can_be_named():
     assert len(Observations.of(table, keep="width == 512")) == 12
     with pytest.raises(InputError, match="did you mean 'width'"):
         Observations.of(table, keep="widht == 512")
+
+
+def test_a_prediction_takes_a_size_and_tokens():
+    told = ls.predict(N="7B", D="140B", law="chinchilla-epoch-2024")
+    assert (told.active, told.tokens) == (7e9, 140e9)
+    assert 1.8 < told.loss < 2.5
+
+
+def test_an_annealed_endpoint_is_not_called_mid_schedule():
+    data = simulate_sweep(experts=(1,), recurrences=(1,))
+    assert "mid-schedule" not in " ".join(fit(replace(data, finished=np.ones(len(data), dtype=bool))).warnings)

@@ -14,7 +14,7 @@ from loopscale.arrays import BoolArray, FloatArray
 from loopscale.errors import InputError
 from loopscale.fit.data.read import Observations
 from loopscale.fit.problem import Problem
-from loopscale.fit.solver import SearchResult, refit, run_weights, side_by_side, varies
+from loopscale.fit.solver import SearchResult, finish, refit, run_weights, varies
 from loopscale.laws import AXES, Spread, effective_experts
 from loopscale.laws.forms import Role, Term
 from loopscale.laws.law import tails
@@ -596,7 +596,7 @@ def _excess(fit: Fit, flops: FloatArray, decades: float, seed: int) -> float | N
     if len(runs) < MIN_RUNS or kept.all() or not varies(problem, kept):
         return None
     inner, start = problem.rows(kept), problem.point(fit.law.coefficients)
-    best_u = side_by_side(inner, start[None, :], delta=fit.delta, tolerance=1e-7, damping=1e-6, steps=60).u_SP[0]
+    best_u = finish(inner, start[None, :], fit.delta).u_SP[0]
     weights = run_weights(data.where(kept), inner, BACKTEST_REFITS, np.random.default_rng(seed))
     if weights is None:
         return None
