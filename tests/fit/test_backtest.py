@@ -52,15 +52,13 @@ def test_a_law_that_holds_is_predicted_well(result):
 @pytest.mark.parametrize("axis", ["N", "D", "R", "E"])
 def test_an_interval_widens_along_every_axis_even_within_the_compute_of_the_data(result, axis):
     law = result.fit.law
-    (_, largest), (_, most), compute = law.fitted_range.size, law.fitted_range.tokens, law.spread.frontier
-    inside = {"N": largest / 3, "D": most / 30, "R": 1.0, "E": 1.0}
+    span, compute = law.fitted_range, law.spread.frontier / 10
     widths = []
-    for factor in (1, 3, 10, 100):
-        at = inside | ({axis: {"N": largest, "D": most}[axis] * factor} if axis in "ND" else {axis: float(factor)})
-        at |= {"N": {"D": "N", "N": "D"}[axis] and compute / 60 / at["D"]} if axis == "D" else {}
-        at |= {"D": compute / 60 / at["N"]} if axis == "N" else {}
-        points = Points(at["N"], at["D"], at["R"], at["E"], loop=0.0, total=at["N"])
-        low, high = law.predictive_interval(points)
+    for factor in (1.0, 3.0, 10.0, 100.0):
+        N = span.size[1] * (factor if axis == "N" else 1 / 3)
+        N = compute / 6 / (span.tokens[1] * factor) if axis == "D" else N
+        R, E = (factor if axis == name else 1.0 for name in "RE")
+        low, high = law.predictive_interval(Points(N, compute / 6 / N, R, E, loop=0.0, total=N))
         widths.append(float(np.log(high / low)))
     assert widths == sorted(widths)
     assert widths[-1] > 1.5 * widths[0]
