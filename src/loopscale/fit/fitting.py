@@ -147,6 +147,11 @@ class Fit:
         return build_problem(self.observations, law.outer, law.mapping, self.fixed, self.bounds, self.tie)
 
     @cached_property
+    def linearised(self) -> tuple[FloatArray, FloatArray]:
+        """Residuals at the optimum and their derivatives by each free coefficient, in search coordinates."""
+        return self.problem.linearised(self.problem.point(self.law.coefficients))
+
+    @cached_property
     def residuals(self) -> FloatArray:
         """Predicted minus observed ln loss, row by row."""
         predicted = self.law(self.observations.points)

@@ -47,8 +47,6 @@ LEAST_DAMPING = 1e-7
 MOST_DAMPING = 1e12
 AGREE = 1e-3
 """Starts agree when their objectives are within this of the best."""
-JOIN_EVERY, JOIN_POINTS = 4, 12
-"""Steps between attempts to join the optimum of other descents, and points along the straight way there."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,27 +76,22 @@ def descend(
     steps: int = MOST_STEPS,
     damping: float = 1e-2,
     patience: int = PATIENCE,
-    join: bool = False,
 ) -> Optima:
     """Descend from each start until ``patience`` trials in a row gain less than ``tolerance`` of the objective.
 
-    The problem's weight may have one row for each start. With ``join``, once half of the starts have ended at the same
-    objective, a descent also ends where the straight way to that optimum leads down all along: narrow valleys would
-    take it there in many small steps.
+    The problem's weight may have one row for each start.
     """
-    optima = Optima(starts_SP.copy(), np.full(len(starts_SP), np.inf))
+    optima = Optima(starts_SP.copy(), np.empty(len(starts_SP)))
     going = np.arange(len(starts_SP))
     with np.errstate(all="ignore"):
         group = _Group.at(problem, starts_SP, delta, damping)
-        for step in range(steps):
+        for _ in range(steps):
             over = group.advance(tolerance, patience)
             if over.any():
                 group.record(optima, going, over)
                 going, group = going[~over], group.take(~over)
-            if join and len(going) and step % JOIN_EVERY == 0:
-                going, group = group.join(optima, going)
-            if not len(going):
-                return optima
+                if not len(going):
+                    return optima
         group.record(optima, going, np.ones(len(going), dtype=bool))
     return optima
 
@@ -146,24 +139,6 @@ class _Group:
         """Write down where the chosen descents are."""
         optima.u_SP[which[chosen]] = self.u_SP[chosen]
         optima.value_S[which[chosen]] = self.value_S[chosen]
-
-    def join(self, optima: Optima, going: IntArray) -> tuple[IntArray, _Group]:
-        """End the descents whose straight way to the best optimum so far leads down, if half of the starts end there.
-
-        Return which descents are left, and their group.
-        """
-        best = int(np.argmin(optima.value_S))
-        agreeing = optima.value_S <= optima.value_S[best] * (1 + AGREE)
-        if np.isinf(optima.value_S[best]) or 2 * agreeing.sum() < len(agreeing):
-            return going, self
-        u_P = optima.u_SP[best]
-        part_K = np.linspace(0.0, 1.0, JOIN_POINTS + 1)[1:]
-        way_SKP = self.u_SP[:, None, :] + part_K[:, None] * (u_P - self.u_SP)[:, None, :]
-        residual = self.problem.residuals(way_SKP.reshape(-1, len(u_P)))
-        value_SK = huber(residual, self.delta, self.problem.weight).reshape(len(going), JOIN_POINTS)
-        down_S = (np.diff(value_SK, axis=1, prepend=self.value_S[:, None]) < 0).all(axis=1)
-        optima.u_SP[going[down_S]], optima.value_S[going[down_S]] = u_P, optima.value_S[best]
-        return going[~down_S], self.take(~down_S)
 
     def advance(self, tolerance: float, patience: int) -> BoolArray:
         """Try one step of every descent, keep those that gain, damp the others; tell which descents are over."""
@@ -353,7 +328,7 @@ class SearchResult:
 def search(problem: Problem, starts_SP: FloatArray, delta: float) -> SearchResult:
     """Descend from every start, by least squares on some rows first, then by the objective on all of them."""
     some = spread_rows(problem, max(ROUGH_ROWS, 8 * len(problem.free)))
-    rough = _revived(some, side_by_side(some, starts_SP, tolerance=1e-4, join=True))
+    rough = _revived(some, side_by_side(some, starts_SP, tolerance=1e-4))
     basin_S, first_B = _basins(some, rough)
     hopeful_B = rough.value_S[first_B] <= HOPELESS * rough.value_S.min()
     u_BP = rough.u_SP[first_B]
@@ -378,13 +353,10 @@ def side_by_side(
     tolerance: float = 1e-12,
     patience: int = PATIENCE,
     damping: float = 1e-2,
-    join: bool = False,
     steps: int = MOST_STEPS,
 ) -> Optima:
     """Descend from all starts, in groups that suit the cache."""
-    settings: Any = {
-        "delta": delta, "tolerance": tolerance, "patience": patience, "damping": damping, "join": join, "steps": steps
-    }  # fmt: skip
+    settings: Any = {"delta": delta, "tolerance": tolerance, "patience": patience, "damping": damping, "steps": steps}
     size = max(1, SIDE_BY_SIDE // (len(problem) * max(len(problem.free), 1)))
     groups = [slice(k, k + size) for k in range(0, len(starts_SP), size)]
     optima = [descend(problem.part(g), starts_SP[g], **settings) for g in groups]
