@@ -2,11 +2,13 @@
 
 import json
 import random
+import shutil
 import sqlite3
 import subprocess
 import sys
 from pathlib import Path
 
+import fsspec
 import pytest
 from test_sweep_commands import call
 
@@ -14,7 +16,8 @@ from loopscale.cli.fit import read_sweep_runs
 from loopscale.errors import InputError, StorageError
 from loopscale.sweep.database import FILE, Database
 from loopscale.sweep.spec import read_sweep
-from loopscale.sweep.store import Store, run_folder
+from loopscale.sweep.store import Job, Store, run_folder
+from loopscale.sweep.worker import work
 from sweeps import open_sweep, write_sweep
 
 GRID = "[grid]\nrecurrence = [1, 2]\ntokens = [64, 128]\n"
@@ -144,3 +147,31 @@ def test_a_fit_reads_the_sweep_file_and_refuses_results_that_were_changed(finish
         read_sweep_runs(str(path))
     with pytest.raises(InputError, match="give the sweep file"):
         read_sweep_runs(str(read_sweep(path).results))
+
+
+@pytest.mark.parametrize("objects", ["memory://sweep", "copies"])
+def test_finished_points_are_copied_to_a_url_and_rebuild_fetches_them(tmp_path, monkeypatch, objects):
+    monkeypatch.chdir(tmp_path)
+    path = write_sweep(tmp_path, f'objects = "{objects}"\n[grid]\ntokens = [64, 128]\n')
+    sweep, store = open_sweep(path)
+    with store:
+        assert work(Job(str(sweep.root), sweep.folder, "session", False, objects=sweep.objects)) is None
+
+    before = call("export", path)[1]
+    assert before.count("\n") == 3
+    system, base = fsspec.core.url_to_fs(objects)
+    assert {name.rpartition("/")[2] for name in system.find(base)} >= {"summary.json", "run.json", "metrics.jsonl"}
+    shutil.rmtree(sweep.results)
+    code, out = call("rebuild", path)
+    assert (code, "2 of 2 observations restored" in out) == (0, True)
+    assert call("export", path)[1] == before
+
+
+def test_objects_that_cannot_be_reached_stop_the_sweep_with_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = write_sweep(tmp_path, 'objects = "nosuch://sweep"\n[grid]\ntokens = 64\n')
+    sweep, store = open_sweep(path)
+    with store:
+        problem = work(Job(str(sweep.root), sweep.folder, "session", False, objects=sweep.objects))
+    assert problem is not None
+    assert "nosuch://sweep: cannot be used for the objects of the sweep" in problem

@@ -29,7 +29,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_twenty_random_kills_leave_the_run_that_was_never_killed(text: Path, tmp_path: Path) -> None:
-    config = small(text, run={"tokens": 150 * 4 * 32})
+    config = small(text, run={"tokens": 150 * 4 * 32, "async_checkpoints": True})
     train(config, tmp_path / "whole")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["loopscale.train.trainer"])

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from loopscale.errors import InputError, LoopscaleError
 from loopscale.sweep.database import FILE, set_aside
 from loopscale.sweep.spec import Run, Sweep, executed_steps
-from loopscale.sweep.store import RunState, Store, parsed, run_folder
+from loopscale.sweep.store import RunState, Store, fetch_points, parsed, run_folder
 from loopscale.train.config import TrainConfig
 from loopscale.train.run_dir import RESUMABLE, read_summary, stored_config
 
@@ -145,6 +145,8 @@ def rebuild(sweep: Sweep, costs: Mapping[str, float]) -> Rebuilt:
     """Make the database anew from the summaries in the runs' folders; the old one is kept under another name."""
     _refuse_active(sweep)
     old = set_aside(sweep.results) if sweep.results.is_dir() else None
+    if sweep.objects is not None:
+        fetch_points(sweep.results, sweep.objects)
     results, skipped = _summaries(sweep)
     with Store(sweep.results, make=True, rebuild=True) as store:
         update(store, sweep, costs)

@@ -202,6 +202,8 @@ class SweepRecord(Record):
     """Where results go, beside the file; by default the sweep's name."""
     keep_models: bool = False
     """Keep the model of every point in Hugging Face form."""
+    objects: str | None = None
+    """A folder or fsspec URL, like ``s3://bucket/sweep``, that every finished point is copied to."""
     next_runs: str | None = None
     """A file that ``loopscale next`` wrote, whose runs are added."""
     chosen: str | None = None
@@ -305,6 +307,8 @@ class Sweep:
     runs: tuple[Run, ...]
     labels: tuple[tuple[When, str], ...]
     tune: TuneRecord | None = None
+    objects: str | None = None
+    """A folder or URL that finished points are copied to."""
 
     @property
     def root(self) -> Path:
@@ -383,7 +387,8 @@ def read_sweep(path: str | Path) -> Sweep:
         raise InputError(f"{where}: it has no run; give a [grid], [[runs]] or the 'next_runs' of `loopscale next`")
     build = _Builder(data.base, sizes, _overrides(data.overrides, where), _resources(data.resources, where), where)
     runs = tuple(build.run(cell, tokens) for cell, tokens in points.items())
-    sweep = Sweep(path, name, folder, data.sweep.keep_models, runs, _labels(data.labels, where), data.tune)
+    labels = _labels(data.labels, where)
+    sweep = Sweep(path, name, folder, data.sweep.keep_models, runs, labels, data.tune, data.sweep.objects)
     return sweep if sweep.tune is None else _tuned(sweep)
 
 

@@ -9,6 +9,7 @@ import sqlite3
 import time
 import uuid
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 
 import psutil
 
-from loopscale.errors import StorageError, shown
+from loopscale.errors import StorageError, require, shown
 from loopscale.sweep.database import FILE, Database
 
 LEASE = 60.0
@@ -152,11 +153,51 @@ class Job:
     """A name that the workers of one run on several nodes share."""
     node: int = 0
     """The worker's number in its crew; 0 claims the runs, the others follow it."""
+    objects: str | None = None
+    """A folder or URL that finished points are copied to."""
 
 
 def run_folder(results: Path, key: str) -> Path:
     """Return the folder of a run."""
     return results / "runs" / key
+
+
+def copy_point(point: Path, objects: str) -> None:
+    """Copy a finished point, without its checkpoints, and its run's metrics to a folder or URL."""
+    files = [point.parent / "metrics.jsonl", *sorted(point.rglob("*"))]
+    with _remote(objects) as (system, base):
+        for file in files:
+            inner = file.relative_to(point.parent.parent)
+            if file.is_file() and "checkpoints" not in inner.parts and not file.name.startswith("."):
+                target = f"{base}/{inner.as_posix()}"
+                system.makedirs(target.rpartition("/")[0], exist_ok=True)
+                system.put_file(str(file), target)
+
+
+def fetch_points(results: Path, objects: str) -> int:
+    """Copy summaries and configurations that the runs' folders lack from a folder or URL; return how many came."""
+    count = 0
+    with _remote(objects) as (system, base):
+        for path in system.find(base) if system.exists(base) else ():
+            key, point, name, *deeper = (*path[len(base) :].strip("/").split("/"), "", "", "")[:4]
+            target = run_folder(results, key) / point / name
+            if name in ("summary.json", "run.json") and not any(deeper) and not target.exists():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                system.get_file(path, str(target))
+                count += 1
+    return count
+
+
+@contextmanager
+def _remote(objects: str) -> Iterator[tuple[Any, str]]:
+    """Yield the file system of a folder or URL and the path in it; what goes wrong there is one sentence."""
+    core = require("fsspec.core", "train", "[sweep] objects")
+    try:
+        system, base = core.url_to_fs(objects)
+        yield system, base.rstrip("/")
+    except Exception as error:  # every file system has errors of its own
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise StorageError(f"{objects}: cannot be used for the objects of the sweep: {reason[:300]}") from None
 
 
 class Store:

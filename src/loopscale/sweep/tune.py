@@ -226,6 +226,7 @@ class Search:
             runs=runs,
             labels=(),
             tune=None,
+            objects=None,
         )
 
     def _tuned_cells(self) -> list[Run]:

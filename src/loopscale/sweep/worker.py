@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from loopscale.errors import LoopscaleError, StorageError
-from loopscale.sweep.store import Claim, ClaimLost, Job, Store, run_folder
+from loopscale.sweep.store import Claim, ClaimLost, Job, Store, copy_point, run_folder
 from loopscale.train.config import TrainConfig, shared_steps
 from loopscale.train.trainer import Trainer
 
@@ -42,6 +42,8 @@ class Trunk:
         self, config: TrainConfig, points: Iterable[int], folder: Path, keep_models: bool, **facts: Any
     ) -> None:
         self.points, self.folder, self.keep_models, self.facts = sorted(points), folder, keep_models, facts
+        self.objects: str | None = None
+        """A folder or URL that finished points are copied to."""
         self.trainer = Trainer(config, folder)
         self._branch_steps = 0
         """Steps of the branches that are finished."""
@@ -63,6 +65,8 @@ class Trunk:
             facts = self._branch(tokens, stop)
             if facts is None:
                 return False
+            if self.objects is not None and self.trainer.process.rank == 0:
+                copy_point(self._folder(tokens), self.objects)  # before it counts as observed
             record(tokens, facts["validation_loss"], facts)
             if self.trainer.process.rank == 0:
                 shutil.rmtree(self._folder(tokens) / "checkpoints", ignore_errors=True)
@@ -215,7 +219,9 @@ def _is_disk_error(error: Exception) -> bool:
 def _open_trunk(claim: Claim, job: Job) -> Trunk:
     config = TrainConfig.from_dict(claim.config, f"run {claim.key}")
     folder = run_folder(Path(job.folder), claim.key)
-    return Trunk(config, claim.points, folder, job.keep_models, run=claim.key, size=claim.cell.get("size", ""))
+    trunk = Trunk(config, claim.points, folder, job.keep_models, run=claim.key, size=claim.cell.get("size", ""))
+    trunk.objects = job.objects
+    return trunk
 
 
 def _agreement(trunk: Trunk, first: Callable[[], bool]) -> Callable[[], bool]:

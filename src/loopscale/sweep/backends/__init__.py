@@ -66,7 +66,15 @@ class Supervisor:
     ) -> None:
         self.store, self.launcher, self.most = store, launcher, workers
         only = tuple(run.key for run in store.claimable()[: limits.runs]) if limits.runs is not None else None
-        self.job = Job(str(sweep.root), sweep.folder, uuid4().hex, sweep.keep_models, only, processes=processes)
+        self.job = Job(
+            str(sweep.root),
+            sweep.folder,
+            uuid4().hex,
+            sweep.keep_models,
+            only,
+            processes=processes,
+            objects=sweep.objects,
+        )
         self._end = None if limits.minutes is None else time.monotonic() + 60 * limits.minutes
         self._workers: list[Worker] = []
         self._fruitless = 0
