@@ -12,7 +12,8 @@ import psutil
 import pytest
 from killing import start, until, workers
 
-from loopscale.errors import InputError
+from loopscale.errors import InputError, StorageError
+from loopscale.sweep.backends.local import call
 from loopscale.sweep.spec import read_sweep
 from loopscale.sweep.store import Resources, Store
 from sweeps import BASE, write_sweep
@@ -149,3 +150,19 @@ def test_more_processes_than_the_machine_has_are_refused(tmp_path):
     _, err = main.communicate()
     assert (main.returncode, err.count("\n")) == (2, 1)
     assert "a run needs 64 processes" in err
+
+
+def _refuse() -> None:
+    raise InputError("one sentence")
+
+
+def _end_by_signal() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_preparation_that_fails_is_one_sentence_in_the_command():
+    assert call(len, "four") == 4
+    with pytest.raises(InputError, match=r"^one sentence$"):
+        call(_refuse)
+    with pytest.raises(StorageError, match="was killed; is there enough memory"):
+        call(_end_by_signal)

@@ -59,6 +59,9 @@ def call(function: Callable[..., T], *arguments: Any) -> T:
     try:
         result, error = receiver.recv()
     except EOFError:
+        process.join()
+        if process.exitcode == 1:  # an unexpected error, whose traceback that process has printed
+            raise SystemExit(1) from None
         raise StorageError("the process that prepares the sweep was killed; is there enough memory?") from None
     except BaseException:
         process.terminate()
@@ -71,6 +74,7 @@ def call(function: Callable[..., T], *arguments: Any) -> T:
 
 
 def _answer(function: Callable[..., Any], arguments: tuple[Any, ...], answers: Connection) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the parent ends this one
     try:
         answers.send((function(*arguments), None))
     except LoopscaleError as error:
