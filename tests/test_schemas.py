@@ -1,6 +1,7 @@
 """Files are read strictly: every mistake is one sentence that names the file and the field."""
 
 import json
+import re
 import subprocess
 import sys
 from enum import Enum
@@ -10,6 +11,7 @@ from typing import Annotated
 import pytest
 from pydantic import Field
 
+import loopscale
 from loopscale.cli import main
 from loopscale.errors import InputError
 from loopscale.schemas import SCHEMAS, Between, Bits, Bytes, Count, File, Fraction, Record, Whole, json_schema, parse
@@ -101,6 +103,12 @@ def test_a_missing_field_is_named():
 def test_the_schemas_in_the_documentation_are_current(name):
     written = json.loads((FOLDER / f"{name}.json").read_text())
     assert written == json.loads(json.dumps(json_schema(name))), "run python docs/schemas/write.py"
+
+
+def test_every_kind_of_file_has_a_schema():
+    sources = {path: path.read_text(encoding="utf-8") for path in Path(loopscale.__file__).parent.rglob("*.py")}
+    models = {name for text in sources.values() for name in re.findall(r"^class (\w+)\(File\):", text, flags=re.M)}
+    assert models <= {home.partition(":")[2] for home in SCHEMAS.values()}
 
 
 def test_the_command_prints_a_schema_and_refuses_other_names(capsys):

@@ -50,6 +50,7 @@ SCHEMAS = {
     "checkpoint": "loopscale.train.checkpoints:ManifestFile",
     "tokens": "loopscale.train.data.token_store:IndexFile",
     "sweep": "loopscale.sweep.spec:SweepFile",
+    "rates": "loopscale.sweep.tune:RateLaw",
     "suite": "loopscale.evaluate.suites:SuiteFile",
     "evaluation": "loopscale.evaluate.store:ResultFile",
     "evaluated-model": "loopscale.evaluate.store:ModelFile",
