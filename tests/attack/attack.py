@@ -92,11 +92,12 @@ def fuzz_all(options: argparse.Namespace) -> int:
     made(options)
     parts = max(options.trials // PART, 1)
     requests = round(parts * API)
-    names = [*(f"commands-{number}" for number in range(parts - requests)), *(f"api-{n}" for n in range(requests))]
-    names.append("schemathesis-0")
-    for number, name in enumerate(names):
+    names = [f"api-{number}" for number in range(requests)] + ["schemathesis-0"]
+    names += [f"commands-{number}" for number in range(parts - requests)]
+    for name in names:
         if not (state / f"{name}.json").is_file():
-            command = [sys.executable, __file__, "part", "--part", name, "--seed", str(options.seed + number)]
+            number = options.seed + int(name.rpartition("-")[2])
+            command = [sys.executable, __file__, "part", "--part", name, "--seed", str(number)]
             subprocess.run([*command, "--state", str(state)], check=True)
     return report_parts([state / f"{name}.json" for name in names])
 
@@ -133,7 +134,7 @@ def flip_all(options: argparse.Namespace) -> int:
 
 def power_all(options: argparse.Namespace) -> int:
     """Simulate power cuts at every moment, and train on from all of them."""
-    code = pytest_of("test_power_cuts.py", {"LOOPSCALE_RESUMED": "1000"})
+    code = pytest_of("test_power_cuts.py", {"LOOPSCALE_RESUMED": "1000"}, "-s")  # prints how many cuts
     return show("power cuts", Counter({("power cuts", "exact" if code == 0 else "FAILED"): 1}))
 
 

@@ -16,6 +16,7 @@ from loopscale.laws import published
 
 def none_failed(outcome: tuple[int, list[str]], least: int) -> None:
     trials, failures = outcome
+    print(f"{trials} simulated power cuts")
     assert not failures, f"{len(failures)} of {trials}: " + "\n".join(failures[:5])
     assert trials >= least
 
