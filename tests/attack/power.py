@@ -42,8 +42,10 @@ class Moment:
 class Recorder:
     """Watches one folder."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, durable: str = "") -> None:
         self.root = root
+        self.durable = durable
+        """The start of the names of files that sync themselves, out of Python's sight: those of SQLite."""
         self.moments: list[Moment] = []
         self._lock = threading.RLock()
         self._held: dict[int, int] = {}
@@ -98,10 +100,21 @@ class Recorder:
                 synced_names[inode], synced_at[inode] = dict(names[inode]), len(self.moments)
             elif inode in contents:
                 synced[inode] = contents[inode]
+        if self.durable:
+            self._trust(names, contents, synced, synced_names)
         moment = Moment(event, names, contents, synced, synced_names, synced_at, self._promises)
         if event.startswith("before") and (names, contents) == (last.names, last.contents):
             return
         self.moments.append(moment)
+
+    def _trust(self, names: Names, contents: dict[int, bytes], synced: dict[int, bytes], synced_names: Names) -> None:
+        """Count the files that sync themselves as synced."""
+        for folder, entries in names.items():
+            own = {name: inode for name, inode in entries.items() if name.startswith(self.durable)}
+            synced |= {inode: contents[inode] for inode in own.values() if inode in contents}
+            if own or folder in synced_names:
+                others = {n: i for n, i in synced_names.get(folder, {}).items() if not n.startswith(self.durable)}
+                synced_names[folder] = others | own
 
     def _look(self) -> tuple[Names, dict[int, bytes]]:
         names: Names = {}
@@ -190,12 +203,17 @@ def cuts(recorder: Recorder, seed: int = 0, random_cuts: int = 2) -> Iterator[tu
 
 
 def survey(
-    root: Path, operate: Callable[[Recorder], Any], check: Callable[[Path, Moment], None], scratch: Path, **options: Any
+    root: Path,
+    operate: Callable[[Recorder], Any],
+    check: Callable[[Path, Moment], None],
+    scratch: Path,
+    durable: str = "",
+    **options: Any,
 ) -> tuple[int, list[str]]:
     """Run an operation on a folder, cut the power at every moment, and check each result; return trials, failures."""
     import shutil
 
-    recorder = Recorder(root)
+    recorder = Recorder(root, durable)
     with recorder.watching():
         operate(recorder)
     inode = root.stat().st_ino

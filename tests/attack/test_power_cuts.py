@@ -180,6 +180,38 @@ def test_a_run_continues_from_every_cut_to_the_same_end(root, text, tmp_path, ba
     assert resumed
 
 
+def test_a_sweep_counts_no_point_whose_summary_could_be_lost(root, tmp_path, monkeypatch):
+    """SQLite syncs its own files; what it says must rest on summaries that are on the disk before."""
+    pytest.importorskip("torch")
+    from loopscale.sweep.spec import read_sweep
+    from loopscale.sweep.store import Job, Store, run_folder
+    from loopscale.sweep.worker import work
+    from loopscale.train.run_dir import read_summary
+    from sweeps import open_sweep, write_sweep
+
+    path = write_sweep(tmp_path, f'folder = "{root.name}/tiny"\n[grid]\ntokens = [64, 128]\n')
+    sweep, store = open_sweep(path)
+    with store:
+        pass
+    counted = set()
+
+    def operate(recorder: Recorder) -> None:
+        assert work(Job(str(sweep.root), sweep.folder, "session", False)) is None
+
+    def check(folder: Path, moment) -> None:
+        with Store(folder / "tiny") as found:
+            rows = list(found.observations())
+        for key, tokens, loss, _ in rows:
+            summary = read_summary(run_folder(folder / "tiny", key) / f"D{tokens}")
+            assert summary is not None
+            assert summary["validation_loss"] == loss
+        counted.add(len(rows))
+
+    assert read_sweep(path).results == root / "tiny"
+    none_failed(survey(root, operate, check, tmp_path / "cut", durable="sweep.sqlite", random_cuts=1), 60)
+    assert counted == {0, 1, 2}
+
+
 RESUMED = int(os.environ.get("LOOPSCALE_RESUMED", "5"))
 """Cuts from which a run is trained to its end; ``make attack`` takes all."""
 
