@@ -275,8 +275,9 @@ def _other_warnings(fit: Fit) -> Iterator[str]:
 
 POOR = 0.9
 """A law that explains less of the losses' variance than this does not describe them."""
-SIGNIFICANT, SIGNIFICANT_FEW, FEW_DEGREES = 0.06, 0.04, 15
-"""Probability of a trend by chance alone from which it is reported, and the same with few degrees of freedom."""
+SIGNIFICANT = {40: 0.1, 15: 0.06, 0: 0.04}
+"""Probability of a trend by chance alone from which it is reported, by the least degrees of freedom: with few of them
+the test warns a little more often than that."""
 SHARES = {"N": 4.0, "C": 1.5, "N × D": 0.5}
 """Shares of that probability, 1 for other trends. A law follows most of a bend along N by its own exponent and
 constant: what is left needs the largest share to be found as often as a bend along D or C."""
@@ -347,7 +348,7 @@ def _randomised(values: FloatArray, vectors: FloatArray, run: NDArray[np.str_]) 
 
 
 def _significance(degrees: int) -> float:
-    return SIGNIFICANT if degrees >= FEW_DEGREES else SIGNIFICANT_FEW
+    return next(level for least, level in SIGNIFICANT.items() if degrees >= least)
 
 
 MIN_DEGREES = 3
