@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import TYPE_CHECKING
@@ -572,13 +572,18 @@ def predictive_spread(fit: Fit, seed: int = 0) -> Spread:
     averaged geometrically with what other sweeps have shown.
     """
     flops = fit.observations.points.train_flops
-    excesses = [excess for decades in HIDDEN_DECADES if (excess := _excess(fit, flops, decades, seed)) is not None]
-    floor = 2 * np.log(LEAST_GROWTH * TYPICAL_GROWTH)
-    logs = [max(float(np.log(max(excess, 1e-300))), floor) for excess in excesses]
-    mean = (GROWTH_WEIGHT * 2 * np.log(TYPICAL_GROWTH) + sum(logs)) / (GROWTH_WEIGHT + len(logs))
+    found = (excess(fit, flops, decades, seed) for decades in HIDDEN_DECADES)
+    excesses = [value for value in found if value is not None]
     parts = noise_components(fit)
     within = None if parts is None else parts.observation
-    return Spread(fit.run_noise, float(np.exp(mean / 2)), float(flops.max()), len(logs), within)
+    return Spread(fit.run_noise, mean_growth(excesses), float(flops.max()), len(excesses), within)
+
+
+def mean_growth(excesses: Sequence[float], typical: float = TYPICAL_GROWTH, weight: float = GROWTH_WEIGHT) -> float:
+    """Return the geometric mean of the backtests' errors per decade, with ``typical`` as ``weight`` more of them."""
+    floor = 2 * np.log(LEAST_GROWTH * typical)
+    logs = [max(float(np.log(max(value, 1e-300))), floor) for value in excesses]
+    return float(np.exp((weight * 2 * np.log(typical) + sum(logs)) / (weight + len(logs)) / 2))
 
 
 def run_noise(fit: Fit) -> float:
@@ -594,7 +599,7 @@ def run_noise(fit: Fit) -> float:
     return float(np.sqrt(variance))
 
 
-def _excess(fit: Fit, flops: FloatArray, decades: float, seed: int) -> float | None:
+def excess(fit: Fit, flops: FloatArray, decades: float, seed: int) -> float | None:
     """Return the squared error per decade that a backtest finds beyond noise; None where it cannot be done."""
     problem, data = fit.problem, fit.observations
     kept = flops <= flops.max() / 10**decades * (1 + 1e-9)
