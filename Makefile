@@ -11,7 +11,7 @@ export LOOPSCALE_DATA ?= $(realpath $(wildcard ../shared/data))
 # Fits work on small matrices, where more threads are slower.
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: run test test-all test-vllm bench docs pages attack lock sbom lint chromium clean
+.PHONY: run test test-all test-vllm bench docs pages attack lock sbom lint chromium clean reproduce-micro
 
 run: $(VENV)/train.stamp
 	@$(BIN)/loopscale demo --out out
@@ -45,6 +45,10 @@ sbom: $(VENV)/dev.stamp
 
 bench: $(VENV)/bench.stamp chromium
 	$(BIN)/python benchmarks/run.py
+
+# Trains a tenth of the second micro-sweep again and compares its losses with those that ship; under ten minutes.
+reproduce-micro: $(VENV)/train.stamp
+	$(BIN)/python experiments/micro-2/reproduce.py out/micro-2
 
 # Computes the tables in the pages again.
 pages: $(VENV)/docs.stamp

@@ -24,6 +24,7 @@ from loopscale.errors import InputError, nearest, shown
 from loopscale.files import cache_folder
 from loopscale.fit.data.read import Observations
 from loopscale.laws import Counting, Points, ScalingLaw, costs, published
+from loopscale.tables import Table
 
 FOLDER_VARIABLE = "LOOPSCALE_DATA"
 _PATIENCE = 60.0
@@ -286,7 +287,7 @@ _LOADERS: dict[str, Callable[..., Observations]] = {
 
 __all__ = ["MICRO", "PUBLIC_FILES", "load_micro", "load_public", "simulate_sweep", "stacked"]
 
-MICRO = ("micro", "micro-all")
+MICRO = ("micro", "micro-all", "micro-2")
 
 SWEEP_RUNGS = ("0.3B", "0.6B", "1.0B")
 SWEEP_EXPERTS = (1, 2, 4, 8, 16)
@@ -296,12 +297,31 @@ SWEEP_TOKENS = tuple(np.linspace(1e11, 5e11, 12).tolist())
 
 
 def load_micro(name: str = "micro") -> Observations:
-    """Return the micro-sweep that ships with loopscale: measured, one looped layer (docs/micro-sweep.md).
+    """Return a micro-sweep that ships with loopscale; all of them are measured.
 
-    "micro" leaves out runs of fewer than 1.5M tokens, where more passes may still raise the loss; "micro-all" has them.
+    "micro" has one looped layer (docs/micro-sweep.md) and leaves out runs of fewer than 1.5M tokens, where more passes
+    may still raise the loss; "micro-all" has them. "micro-2" has a prelude and a coda (docs/results.md): the runs of
+    its sweep and the best of each search for a learning rate; its file holds the other searches and recipes too.
     """
-    rows = Observations.read(Path(__file__).with_name("micro-sweep.csv"))
-    return rows if name == "micro-all" else rows.where(rows.points.tokens >= 1.5e6)
+    if name == "micro-2":
+        text = Path(__file__).with_name("micro-2.csv").read_text(encoding="utf-8")
+        rows = _of_the_plain_loop(csv.DictReader(io.StringIO(text)))
+        return Observations.from_csv(Table.from_records(rows).csv(), source="micro-2")
+    observed = Observations.read(Path(__file__).with_name("micro-sweep.csv"))
+    return observed if name == "micro-all" else observed.where(observed.points.tokens >= 1.5e6)
+
+
+def _of_the_plain_loop(rows: Iterable[dict[str, str]]) -> list[dict[str, str]]:
+    """Return the rows of the sweep, and of each search for a learning rate the one of lowest loss at each D."""
+    finished = [row for row in rows if row["state"] == "done" and row["recipe"] == "plain"]
+    best: dict[tuple[str, ...], dict[str, str]] = {}
+    for row in finished:
+        cell = tuple(row[name] for name in ("size", "E", "R", "seed", "D (raw)"))
+        if row["stage"] == "A" and (cell not in best or float(row["loss"]) < float(best[cell]["loss"])):
+            best[cell] = row
+    # The two D of a cell may be best at two rates, and are one run all the same: they share seed and data.
+    searched = [row | {"run": f"A-{row['size']}-E{row['E']}-R{row['R']}-s{row['seed']}"} for row in best.values()]
+    return searched + [row for row in finished if row["stage"] == "D"]
 
 
 def named_sweep(name: str) -> Observations:
