@@ -266,6 +266,20 @@ def over_cells() -> str:
     return markdown(("D", "mean gain of R = 4 over cells", "cells with a gain"), rows)
 
 
+def passes() -> str:
+    """Loss and Psi of models trained with R = 4, by test-time R."""
+    with (HERE / "passes.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    tested = sorted({int(row["recurrence"]) for row in rows})
+    by = {(row["run"], int(row["recurrence"])): row for row in rows}
+    lines = []
+    for run, E in sorted({(row["run"], int(row["experts"])) for row in rows}):
+        lines.append((run, "loss", *(f"{float(by[run, R]['loss']):.4f}" for R in tested)))
+        if E > 1:
+            lines.append((run, "Psi", *(f"{float(by[run, R]['psi']):.3f}" for R in tested)))
+    return markdown(("model", "", *(f"R = {R}" for R in tested)), lines)
+
+
 def fits(data: Observations, resamples: int = 200) -> dict[str, Fit]:
     """Return the fit of every mapping."""
     return {name: fit(data, outer="joint-moe", mapping=name, resamples=resamples) for name in MAPPINGS}
@@ -383,6 +397,7 @@ def tables() -> Iterable[tuple[str, str]]:
     data = load_micro("micro-2")
     yield from (("gains", gains_table()), ("deciding", deciding()), ("over-cells", over_cells()))
     yield "equal-flops", equal_flops_table()
+    yield "passes", passes()
     yield "coefficients", coefficients(fits(data))
     yield "held-out", held_out(data)
     yield "backtest", backtests(data)
