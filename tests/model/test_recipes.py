@@ -34,6 +34,10 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "low-rank attention": {"pass_attention": "low-rank", "pass_attention_rank": 3},
     "full attention": {"pass_attention": "full", "own_passes": 2},
     "router": {"pass_router": True},
+    "add": {"injection": "add"},
+    "concat": {"injection": "concat"},
+    "gated": {"injection": "gated"},
+    "diagonal": {"injection": "diagonal"},
     "router and bias": {"pass_router": True, "balance": "pass"},
 }
 
@@ -189,3 +193,17 @@ def test_what_later_passes_have_for_themselves_is_in_the_costs() -> None:
     assert config(pass_router=True).to_architecture().router == plain.router + 2 * 2 * 6 * 24
     assert config(pass_norms=True).to_architecture().norms == plain.norms + 2 * 2 * 2 * 24
     assert type(own).from_dict(own.to_dict()) == own
+
+
+def test_the_gated_injection_is_a_mean_and_the_diagonal_one_forgets_the_state() -> None:
+    state, entry = torch.randn(2, 1, 9, 24, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    gated = model(injection="gated").model
+    joined = gated.inject(state, entry)
+    gate = (torch.cat((state, entry), -1) @ gated.injection.weight.T + gated.injection.bias).sigmoid()
+    same(joined, gate * state + (1 - gate) * entry)
+    diagonal = model(injection="diagonal").model
+    same(diagonal.inject(state, entry), (state + entry) / 2)
+    with torch.no_grad():
+        diagonal.injection.rate.normal_(std=3.0)
+    decay = diagonal.inject(torch.ones_like(state), torch.zeros_like(entry))
+    assert 0 <= decay.min() < decay.max() < 1

@@ -14,6 +14,8 @@ from loopscale.train.trainer import Trainer
 SWITCHES: list[dict[str, Any]] = [
     {"residual_scale": "1/R"},
     {"pass_norms": True, "pass_attention": "low-rank", "pass_router": True, "random_recurrence": "uniform"},
+    {"injection": "gated"},
+    {"injection": "diagonal", "backprop_passes": 1},
     {"pass_attention": "full", "pass_router": True, "balance": "pass"},
 ]
 

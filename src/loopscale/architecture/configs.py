@@ -360,6 +360,7 @@ def looped_moe(c: ConfigFields) -> Architecture:
     heads, kv_heads = c.size("num_attention_heads"), c.size("num_key_value_heads")
     divides(c, "num_attention_heads", heads, "num_key_value_heads", kv_heads)
     layer = Layer(Attention(heads, kv_heads, c.size("head_dim")), block)
+    injections = {"none": 0, "add": 0, "concat": 2 * width**2, "gated": 2 * width**2 + width, "diagonal": 2 * width}
     depths = (c.size(f"{part}_layers", least=0, most=MOST_LAYERS) for part in ("prelude", "loop", "coda"))
     prelude, loop, coda = (stack_of(layer, depth) for depth in depths)
     return Architecture(
@@ -370,7 +371,7 @@ def looped_moe(c: ConfigFields) -> Architecture:
         loop_block=loop,
         coda=coda,
         recurrence=c.size("recurrence"),
-        injection=2 * width**2 if c.word("injection", "none", "add", "concat") == "concat" else 0,
+        injection=injections[c.word("injection", *injections)],
         other=width,
         pass_parts=own_parts(c),
     )

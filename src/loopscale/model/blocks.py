@@ -5,6 +5,7 @@ Shapes: B batch, T tokens, D width, N heads, h head size, r half of it.
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar
 
 import torch
@@ -131,6 +132,48 @@ class LowRank(nn.Module):
     def forward(self, x_BTD: Tensor) -> Tensor:
         """Return what is added to the output of the layer that it adapts."""
         return functional.linear(functional.linear(x_BTD, self.down), self.up)
+
+
+class GatedInjection(nn.Module):
+    """A mean of state and input, weighted by a gate for each token and channel; it starts near the state."""
+
+    CONSTANTS: ClassVar[dict[str, float]] = {"bias": 2.0}
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(width, 2 * width))
+        self.bias = nn.Parameter(torch.empty(width))
+
+    def forward(self, state_BTD: Tensor, input_BTD: Tensor) -> Tensor:
+        """Return gate * state + (1 - gate) * input."""
+        gate_BTD = functional.linear(torch.cat((state_BTD, input_BTD), dim=-1), self.weight, self.bias).sigmoid()
+        return torch.lerp(input_BTD, state_BTD, gate_BTD)
+
+
+class DiagonalInjection(nn.Module):
+    """A stable linear system of one state for each channel: decay * state + gain * input, with the decay below 1.
+
+    The decay is exp(-exp(rate)), as in Parcae; it starts at the mean of state and input.
+    """
+
+    CONSTANTS: ClassVar[dict[str, float]] = {"rate": math.log(math.log(2.0)), "gain": 0.5}
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.rate = nn.Parameter(torch.empty(width))
+        self.gain = nn.Parameter(torch.empty(width))
+
+    def forward(self, state_BTD: Tensor, input_BTD: Tensor) -> Tensor:
+        """Return the state that a pass starts from."""
+        return torch.exp(-torch.exp(self.rate)) * state_BTD + self.gain * input_BTD
+
+
+def build_injection(config: LoopedMoEConfig) -> nn.Module | None:
+    """Return the module that joins state and input before a pass, if the config's injection has weights."""
+    width = config.hidden_size
+    if config.injection == "concat":
+        return nn.Linear(2 * width, width, bias=False)
+    return {"gated": GatedInjection, "diagonal": DiagonalInjection}.get(config.injection, lambda _: None)(width)
 
 
 class PassParts(nn.Module):

@@ -25,7 +25,7 @@ MOST_LAYERS = 4_096
 """Most layers of a part and most passes; more would fill the memory before any weight is read (loopscale.files)."""
 
 DISPATCHES = ("dropless", "drop-and-pad")
-INJECTIONS = ("none", "add", "concat")
+INJECTIONS = ("none", "add", "concat", "gated", "diagonal")
 RESIDUAL_SCALES = {"none": 0.0, "1/sqrt(R)": -0.5, "1/R": -1.0}
 """Powers of R that scale what a looped layer adds to its state."""
 ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "llama3")
@@ -105,7 +105,8 @@ class LoopedMoEConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
     """Passes with parts of their own, when the switches above give them any; the recurrence at first. Later passes use
     the parts of the last."""
     injection: str = "none"
-    """How the loop's input returns at each pass: "none", "add", or "concat" through a linear layer."""
+    """How the loop's input returns at each pass: "none", "add", "concat" through a linear layer, "gated" (a learned mean
+    of state and input for each token and channel) or "diagonal" (each channel decays by a learned factor below 1)."""
     backprop_passes: int | None = None
     """Backpropagate through the last passes only; None for all."""
     random_recurrence: str | None = None
@@ -210,7 +211,7 @@ class LoopedMoEConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
             **dict(zip(("prelude_layers", "loop_layers", "coda_layers"), map(_depth, parts), strict=True)),
             "recurrence": architecture.recurrence if recurrence is None else recurrence,
             "tie_word_embeddings": architecture.tied,
-            "injection": "concat" if architecture.injection else "none",
+            "injection": _injection_of(architecture),
             **_layer_fields(layers[0]),
         }
         config = cls(**{**fields, **options})
@@ -249,6 +250,12 @@ def _expert_plan(config: LoopedMoEConfig) -> dict[str, str] | None:
 def _blocks(config: LoopedMoEConfig) -> list[str]:
     depths = {"prelude": config.prelude_layers, "loop": config.loop_layers, "coda": config.coda_layers}
     return [f"{name}.*" for name, depth in depths.items() if depth]
+
+
+def _injection_of(architecture: Any) -> str:
+    """Return the injection that has so many weights."""
+    weights = {2 * architecture.width**2 + architecture.width: "gated", 2 * architecture.width: "diagonal", 0: "none"}
+    return weights.get(architecture.injection, "concat")
 
 
 def _depth(stacks: Any) -> int:
@@ -360,7 +367,7 @@ def _check_loop(config: LoopedMoEConfig) -> None:
     if config.backprop_passes is not None and config.injection == "none":
         raise InputError(
             f"config: backprop_passes is {config.backprop_passes} with injection 'none': the prelude would get no "
-            "gradient, as the first passes are its only way to the loss; choose injection 'add' or 'concat'"
+            "gradient, as the first passes are its only way to the loss; choose an injection"
         )
     weights = config.loop_loss_weights
     if weights is not None and (not weights or min(weights) < 0 or not sum(weights) > 0):

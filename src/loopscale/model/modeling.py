@@ -20,7 +20,7 @@ from transformers.cache_utils import Cache, DynamicCache
 from transformers.generation.utils import GenerateDecoderOnlyOutput, GenerationMixin
 from transformers.modeling_utils import PreTrainedModel
 
-from .blocks import Attention, Block, LowRank, RMSNorm
+from .blocks import Attention, Block, GatedInjection, LowRank, RMSNorm, build_injection
 from .config import InputError, LoopedMoEConfig
 from .early_exit import Exit, ExitTracker
 from .forward import (
@@ -65,6 +65,8 @@ class LoopedMoEPreTrainedModel(PreTrainedModel):  # type: ignore[no-untyped-call
             init.zeros_(module.bias_rows)
         elif isinstance(module, LowRank):
             init.normal_(module.down, mean=0.0, std=std)
+        elif isinstance(module, GatedInjection):
+            init.normal_(module.weight, mean=0.0, std=std)
         for name, value in getattr(module, "CONSTANTS", {}).items():
             init.constant_(module.get_parameter(name), value)
 
@@ -113,7 +115,7 @@ class LoopedMoEModel(LoopedMoEPreTrainedModel):  # type: ignore[no-untyped-call]
         self.loop = nn.ModuleList(Block(config, looped=True) for _ in range(config.loop_layers))
         self.coda = nn.ModuleList(Block(config) for _ in range(config.coda_layers))
         width = config.hidden_size
-        self.injection = nn.Linear(2 * width, width, bias=False) if config.injection == "concat" else None
+        self.injection = build_injection(config)
         self.norm = RMSNorm(width, config.rms_norm_eps)
         self.attentions = nn.ModuleList(Attention(config, slot) for slot in range(config.num_hidden_layers))
         self.gradient_checkpointing = False
@@ -179,11 +181,11 @@ class LoopedMoEModel(LoopedMoEPreTrainedModel):  # type: ignore[no-untyped-call]
 
     def inject(self, state_BTD: Tensor, input_BTD: Tensor) -> Tensor:
         """Return what a pass starts from: the state, with the loop's input if the config says so."""
-        if self.config.injection == "none":
-            return state_BTD
+        kind = self.config.injection
         if self.injection is None:
-            return state_BTD + input_BTD
-        joined: Tensor = self.injection(torch.cat((state_BTD, input_BTD), dim=-1))
+            return state_BTD if kind == "none" else state_BTD + input_BTD
+        both = (torch.cat((state_BTD, input_BTD), dim=-1),) if kind == "concat" else (state_BTD, input_BTD)
+        joined: Tensor = self.injection(*both)
         return joined
 
 
