@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +18,16 @@ from loopscale.architecture import read_config, rung
 from loopscale.errors import InputError
 from loopscale.model import LoopedMoEConfig, LoopedMoEForCausalLM, LoopedMoEModel
 
+OPTIONS: dict[str, Any] = {
+    "balance": "pass",
+    "injection": "concat",
+    "shared_expert_intermediate_size": 8,
+    "residual_scale": "1/sqrt(R)",
+    "pass_norms": True,
+    "pass_attention": "low-rank",
+    "pass_router": True,
+    "exit_gate": True,
+}
 WITHOUT_LOOPSCALE = """
 import sys, torch
 
@@ -36,7 +47,7 @@ print(model.generate(ids, max_new_tokens=6, do_sample=False)[0].tolist(), model(
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
-    model(balance="pass", injection="concat", shared_expert_intermediate_size=8).save_pretrained(tmp_path / "saved")
+    model(**OPTIONS).save_pretrained(tmp_path / "saved")
     return tmp_path / "saved"
 
 
@@ -52,7 +63,7 @@ def edit_tensors(checkpoint: Path, drop: str | None = None, **extra: torch.Tenso
 
 
 def test_a_checkpoint_gives_back_the_model_through_every_door(checkpoint: Path) -> None:
-    made = model(balance="pass", injection="concat", shared_expert_intermediate_size=8)
+    made = model(**OPTIONS)
     expected = made(tokens(2, 9)).logits
     for door in (LoopedMoEForCausalLM, AutoModelForCausalLM):
         same(door.from_pretrained(checkpoint).eval()(tokens(2, 9)).logits, expected)

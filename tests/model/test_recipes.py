@@ -12,9 +12,11 @@ import pytest
 import torch
 from looped_models import config, model, same, tokens
 from torch import Tensor
+from torch.nn import functional
 
 from loopscale.architecture import read_config
-from loopscale.model import LoopedMoEForCausalLM
+from loopscale.errors import InputError
+from loopscale.model import Exit, LoopedMoEForCausalLM
 from loopscale.model.blocks import Block, rotary
 from loopscale.model.kernels import rotary_heads
 from loopscale.model.moe import MoELayer
@@ -24,6 +26,8 @@ OFF: dict[str, Any] = {
     "pass_norms": False,
     "pass_attention": "shared",
     "pass_router": False,
+    "loop_order": "cycle",
+    "exit_gate": False,
     "injection": "none",
     "backprop_passes": None,
 }
@@ -38,6 +42,9 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "concat": {"injection": "concat"},
     "gated": {"injection": "gated"},
     "diagonal": {"injection": "diagonal"},
+    "truncated": {"injection": "diagonal", "backprop_passes": 1},
+    "sequence": {"loop_order": "sequence", "pass_norms": True},
+    "exit gate": {"exit_gate": True},
     "router and bias": {"pass_router": True, "balance": "pass"},
 }
 
@@ -77,11 +84,21 @@ def losses(made: LoopedMoEForCausalLM, plain: bool, steps: int) -> list[float]:
     return curve
 
 
-@pytest.mark.parametrize("experts", [6, 1])
-def test_with_every_switch_off_fifty_steps_are_those_of_the_plain_loop_bit_for_bit(experts: int) -> None:
-    options = {"num_experts": experts, "router_z_loss_coef": 0.0, "recurrence": 2, "dtype": torch.float32}
-    expected = losses(model(**options), plain=True, steps=50)
-    assert losses(model(**options, **OFF), plain=False, steps=50) == expected
+@pytest.mark.parametrize(
+    ("experts", "recurrence", "steps"),
+    [
+        (6, 2, 50),
+        pytest.param(1, 3, 50, marks=pytest.mark.slow),
+        pytest.param(6, 4, 400, marks=pytest.mark.slow),
+        pytest.param(6, 1, 400, marks=pytest.mark.slow),
+    ],
+)
+def test_with_every_switch_off_the_steps_are_those_of_the_plain_loop_bit_for_bit(
+    experts: int, recurrence: int, steps: int
+) -> None:
+    options = {"num_experts": experts, "recurrence": recurrence, "router_z_loss_coef": 0.0, "dtype": torch.float32}
+    expected = losses(model(**options), plain=True, steps=steps)
+    assert losses(model(**options, **OFF), plain=False, steps=steps) == expected
     assert expected[-1] < expected[0]
 
 
@@ -93,10 +110,12 @@ def test_a_switch_is_counted_trained_saved_and_decoded(name: str, tmp_path: Path
             if key.endswith(".up"):  # an adapter starts at zero
                 weight.normal_(std=0.3)
     assert sum(weight.numel() for weight in made.parameters()) == made.config.to_architecture().parameters
-    out = made(ids)
+    out = made(ids, labels=ids)
     plain = model(balance=made.config.balance)
     plain.load_state_dict(made.state_dict(), strict=False)
-    assert not torch.allclose(out.logits, plain(ids).logits, atol=1e-4), "the switch changes nothing"
+    trained = [which.train()(ids, labels=ids).loss for which in (made, plain)]
+    assert abs(float(trained[0] - trained[1])) > 1e-6, "the switch changes nothing"
+    made.eval()
     same(
         made.generate(ids, max_new_tokens=5, do_sample=False),
         made.generate(ids, max_new_tokens=5, do_sample=False, use_cache=False),
@@ -127,6 +146,7 @@ for folder in sys.argv[1:]:
 """
 
 
+@pytest.mark.slow  # test_checkpoints has a quick one
 def test_a_model_with_switches_loads_where_loopscale_is_not_installed(tmp_path: Path) -> None:
     expected = []
     for number, options in enumerate(SWITCHES.values()):
@@ -202,8 +222,69 @@ def test_the_gated_injection_is_a_mean_and_the_diagonal_one_forgets_the_state() 
     gate = (torch.cat((state, entry), -1) @ gated.injection.weight.T + gated.injection.bias).sigmoid()
     same(joined, gate * state + (1 - gate) * entry)
     diagonal = model(injection="diagonal").model
-    same(diagonal.inject(state, entry), (state + entry) / 2)
+    torch.testing.assert_close(diagonal.inject(state, entry), (state + entry) / 2, atol=1e-6, rtol=1e-6)
     with torch.no_grad():
         diagonal.injection.rate.normal_(std=3.0)
     decay = diagonal.inject(torch.ones_like(state), torch.zeros_like(entry))
     assert 0 <= decay.min() < decay.max() < 1
+
+
+def test_in_sequence_each_layer_runs_all_its_passes_before_the_next() -> None:
+    made = model(loop_order="sequence", recurrence=3)
+    seen: list[int] = []
+    for number, block in enumerate(made.model.loop):
+        block.register_forward_hook(lambda *_, number=number: seen.append(number))
+    made(tokens(1, 5), recurrence=4)
+    assert seen == [0, 0, 0, 0, 1, 1, 1, 1]
+    routed = made(tokens(1, 5), output_routing=True).routing
+    assert routed.loop.shape[:2] == (3, 2)
+    for call in ({"output_passes": True}, {"exit": Exit("kl", 0.1)}):
+        with pytest.raises(InputError, match="no state between passes"):
+            made(tokens(1, 5), **call)
+    with pytest.raises(InputError, match="no state between passes"):
+        model(loop_order="sequence", injection="add")
+
+
+def test_the_exit_gate_weighs_the_losses_of_passes_and_keeps_them_all_in_use() -> None:
+    made, ids = model(exit_gate=True, exit_entropy_coef=0.5, router_z_loss_coef=0.0), tokens(2, 9)
+    with torch.no_grad():
+        made.model.exit_gate.weight.normal_()
+        made.model.exit_gate.bias.fill_(-0.5)
+    out = made(ids, output_passes=True)
+    leave = [made.model.exit_gate(state).sigmoid() for state in out.pass_states]
+    chance = torch.stack([leave[0], (1 - leave[0]) * leave[1], (1 - leave[0]) * (1 - leave[1])])[:, :, :-1]
+    same(chance.sum(0), torch.ones(2, 8, dtype=torch.float64))
+    each = torch.stack(
+        [functional.cross_entropy(x[:, :-1].transpose(1, 2), ids[:, 1:], reduction="none") for x in out.pass_logits]
+    )
+    expected = (chance * each).sum(0).mean()
+    entropy = -(chance * chance.log()).sum(0).mean()
+    trained = made.train()(ids, labels=ids)
+    torch.testing.assert_close(trained.cross_entropy.double(), expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(trained.loss.double(), expected - 0.5 * entropy, atol=1e-5, rtol=1e-5)
+    trained.loss.backward()
+    gradient = torch.autograd.grad(expected - 0.5 * entropy, made.model.exit_gate.weight)[0]
+    torch.testing.assert_close(made.model.exit_gate.weight.grad, gradient, atol=1e-5, rtol=1e-4)
+
+
+def test_the_exit_gate_stops_each_token_when_going_on_is_improbable() -> None:
+    made, ids = model(exit_gate=True, recurrence=6), tokens(2, 9)
+    with torch.no_grad():
+        made.model.exit_gate.weight.normal_()
+    out = made(ids, output_passes=True)
+    stay = torch.stack([1 - made.model.exit_gate(state).sigmoid() for state in out.pass_states]).cumprod(0)
+    passes = made(ids, recurrence="auto", exit=Exit("gate", 0.2)).passes
+    first = torch.where((stay < 0.2).any(0), (stay < 0.2).int().argmax(0) + 1, 6)
+    assert torch.equal(passes[:, 0], first[:, 0])  # later tokens attend to tokens that have left
+    assert passes.min() < passes.max()
+    assert (made(ids, recurrence="auto", exit=Exit("gate", 0.0)).passes == 6).all()
+    with pytest.raises(InputError, match="trained with exit_gate"):
+        model()(ids, recurrence="auto", exit=Exit("gate", 0.2))
+
+
+def test_training_flops_leave_out_the_backward_of_passes_that_have_none() -> None:
+    plain = config(injection="concat").to_architecture()
+    whole, cut = (plain.real_train_flops_per_token(4, context=9, backprop_passes=kept) for kept in (None, 3))
+    one_pass = plain.real_inference_flops_per_token(2, context=5) - plain.real_inference_flops_per_token(1, context=5)
+    assert whole - cut == 2 * one_pass
+    assert plain.real_train_flops_per_token(4, context=9, backprop_passes=9) == whole

@@ -290,6 +290,8 @@ class Architecture:
     name: str = "model"
     pass_parts: PassParts | None = None
     """Parts that each pass has for itself; None where all passes share everything."""
+    gate: Size = 0
+    """Weights of a gate that reads the state after each pass, for early exit."""
 
     def __post_init__(self) -> None:
         if self.recurrence < 1:
@@ -347,7 +349,7 @@ class Architecture:
     @property
     def parameters(self) -> Size:
         """Every weight of the built model."""
-        return self.total + self.embedding + self.router + self.other
+        return self.total + self.embedding + self.router + self.other + self.gate
 
     @property
     def experts(self) -> Size:
@@ -370,16 +372,25 @@ class Architecture:
         return costs.inference_flops(self.unrolled(recurrence))
 
     def real_train_flops_per_token(
-        self, recurrence: ArrayLike | None = None, *, context: int, per_loop_supervision: bool = False
+        self,
+        recurrence: ArrayLike | None = None,
+        *,
+        context: int,
+        per_loop_supervision: bool = False,
+        backprop_passes: int | None = None,
     ) -> Size:
         """Return the real training cost of one token in a causal sequence of ``context``: three forwards.
 
-        Per-loop supervision runs the coda and the output head after every pass.
+        Per-loop supervision runs the coda and the output head after every pass. Passes before the last
+        ``backprop_passes`` have no backward, which is two of the three forwards.
         """
         passes = self._passes(recurrence)
         exits = passes if per_loop_supervision else 1
         cost = self._forward(lambda layer: layer.mean_seen(context))
-        return 3 * (cost(self.prelude) + self._loop_cost(cost, passes) + exits * self._exit_cost(cost))
+        whole = 3 * (cost(self.prelude) + self._loop_cost(cost, passes) + exits * self._exit_cost(cost))
+        if backprop_passes is None:
+            return whole
+        return whole - 2 * self._loop_cost(cost, np.maximum(passes - backprop_passes, 0))
 
     def real_inference_flops_per_token(self, recurrence: ArrayLike | None = None, *, context: int) -> Size:
         """Return the real cost of one generated token that attends to ``context`` positions."""
@@ -495,7 +506,10 @@ class Architecture:
         return cost
 
     def _loop_cost(self, cost: Callable[[tuple[Stack, ...]], Size], passes: Size) -> Size:
-        return passes * (cost(self.loop_block) + 2 * self.injection) + 2 * (passes - 1) * self._adapters()
+        return (
+            passes * (cost(self.loop_block) + 2 * (self.injection + self.gate))
+            + 2 * np.maximum(passes - 1, 0) * self._adapters()
+        )
 
     def _adapters(self) -> Size:
         """Return the weights that a pass after the first uses beyond those of the first."""

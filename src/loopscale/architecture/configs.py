@@ -374,6 +374,7 @@ def looped_moe(c: ConfigFields) -> Architecture:
         injection=injections[c.word("injection", *injections)],
         other=width,
         pass_parts=own_parts(c),
+        gate=(width + 1) * c.flag("exit_gate"),
     )
 
 
@@ -411,6 +412,7 @@ _LOOPED = {
     "pass_attention": "shared",
     "pass_attention_rank": 8,
     "pass_router": False,
+    "exit_gate": False,
 }
 
 FAMILIES: Mapping[str, Family] = {

@@ -131,6 +131,8 @@ class ArchitectureFile(File):
     name: str = "model"
     pass_parts: PassPartsRecord | None = None
     """Parts that each pass has for itself; null where all passes share everything."""
+    gate: Natural = 0
+    """Weights of a gate that reads the state after each pass, for early exit."""
 
     def build(self) -> Architecture:
         """Return the architecture."""

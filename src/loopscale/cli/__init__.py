@@ -163,7 +163,7 @@ EXPERTS = Quantity("E,…", _experts)
 RUNG_LIST = Quantity("RUNG,…", _rungs)
 LAW = Quantity("NAME|FILE", find_law)
 WHOLE = click.IntRange(1, 10_000_000)
-EXITS = click.Choice(["kl", "entropy", "argmax", "state"])
+EXITS = click.Choice(("kl", "entropy", "argmax", "state", "gate"))
 ACTIVE = click.IntRange(1, 1024)
 WIDTH = click.IntRange(1, 1_000_000)
 

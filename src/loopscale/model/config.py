@@ -35,7 +35,11 @@ DRAWS = ("uniform", "poisson")
 
 
 PASS_ATTENTIONS = ("shared", "low-rank", "full")
-RECIPE = ("residual_scale", "pass_norms", "pass_attention", "pass_attention_rank", "pass_router", "own_passes")
+ORDERS = ("cycle", "sequence")
+RECIPE = (
+    *("residual_scale", "pass_norms", "pass_attention", "pass_attention_rank", "pass_router", "own_passes"),
+    *("loop_order", "exit_gate", "exit_entropy_coef"),
+)
 """Recipe switches that version 0.1 did not have."""
 
 
@@ -104,13 +108,22 @@ class LoopedMoEConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
     own_passes: int | None = None
     """Passes with parts of their own, when the switches above give them any; the recurrence at first. Later passes use
     the parts of the last."""
+    loop_order: str = "cycle"
+    """Order of the looped layers: "cycle" repeats the block (1 2 1 2), "sequence" each layer in turn (1 1 2 2), so that
+    there is no state to read out or to exit from before the last pass."""
     injection: str = "none"
-    """How the loop's input returns at each pass: "none", "add", "concat" through a linear layer, "gated" (a learned mean
-    of state and input for each token and channel) or "diagonal" (each channel decays by a learned factor below 1)."""
+    """How the loop's input returns at each pass: "none", "add", "concat" through a linear layer, "gated" (a learned
+    mean of state and input for each token and channel) or "diagonal" (each channel decays by a learned factor below
+    1)."""
     backprop_passes: int | None = None
     """Backpropagate through the last passes only; None for all."""
     random_recurrence: str | None = None
     """In training, draw R at each step: "uniform" from 1 to ``recurrence``, or "poisson" with that mean."""
+    exit_gate: bool = False
+    """Learn when to leave the loop: a gate on the state gives the probability of exit after each pass, and training
+    minimises the expected loss. ``Exit("gate", threshold)`` then stops by it."""
+    exit_entropy_coef: float = 0.05
+    """With ``exit_gate``: weight of the entropy of the exit distribution, which keeps all passes in use."""
     loop_loss_weights: list[float] | None = None
     """Weight of each pass in the training loss, which reads the model out after every pass; None: the last only."""
     kept_passes: int | None = None
@@ -164,6 +177,11 @@ class LoopedMoEConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
     def has_own_parts(self) -> bool:
         """Whether passes have parts of their own."""
         return self.pass_norms or self.pass_attention != "shared" or self.pass_router
+
+    @property
+    def reads_every_pass(self) -> bool:
+        """Whether training reads the model out after every pass."""
+        return self.loop_loss_weights is not None or self.exit_gate
 
     @property
     def differs_by_pass(self) -> bool:
@@ -356,6 +374,12 @@ def _check_loop(config: LoopedMoEConfig) -> None:
     _one_of(config, "injection", INJECTIONS)
     _one_of(config, "residual_scale", tuple(RESIDUAL_SCALES))
     _one_of(config, "pass_attention", PASS_ATTENTIONS)
+    _one_of(config, "loop_order", ORDERS)
+    if config.loop_order == "sequence" and (config.injection != "none" or config.reads_every_pass):
+        raise InputError(
+            "config: loop_order is 'sequence', which has no state between passes: leave out injection, "
+            "loop_loss_weights and exit_gate"
+        )
     if config.pass_router and not config.is_moe:
         raise InputError("config: pass_router is true, but num_experts is 1: there is no router")
     if config.random_recurrence is not None:
@@ -370,6 +394,12 @@ def _check_loop(config: LoopedMoEConfig) -> None:
             "gradient, as the first passes are its only way to the loss; choose an injection"
         )
     weights = config.loop_loss_weights
+    if config.exit_gate and (weights is not None or not config.loop_layers):
+        raise InputError(
+            "config: exit_gate needs a loop block, and weighs the losses of passes itself: leave out loop_loss_weights"
+        )
+    if not config.exit_entropy_coef >= 0:
+        raise InputError(f"config: exit_entropy_coef is {config.exit_entropy_coef}; it should be zero or more")
     if weights is not None and (not weights or min(weights) < 0 or not sum(weights) > 0):
         raise InputError(
             f"config: loop_loss_weights is {weights}; it should hold weights of zero or more, not all zero"

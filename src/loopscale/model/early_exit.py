@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
 from .config import InputError
 
-CRITERIA = ("kl", "entropy", "argmax", "state")
+CRITERIA = ("kl", "entropy", "argmax", "state", "gate")
 
 
 @dataclass(frozen=True)
@@ -22,8 +24,9 @@ class Exit:
 
     ``kl``: KL divergence of the next-token distributions, in nats; ``entropy``: change of their entropy; ``argmax``:
     0 while the likeliest token stays the same, else 1; ``state``: relative change of the loop's state. The first three
-    need the logits of every pass, which costs coda and head each time; ``state`` does not. No change is below a
-    threshold of zero, so zero means the full recurrence, exactly.
+    need the logits of every pass, which costs coda and head each time; ``state`` does not, nor does ``gate``: the
+    probability to go on after this pass, by the gate that a model with ``exit_gate`` has learned. No change is below
+    a threshold of zero, so zero means the full recurrence, exactly.
     """
 
     criterion: str
@@ -43,7 +46,32 @@ class Exit:
     @property
     def needs_logits(self) -> bool:
         """Whether the criterion needs the logits of every pass."""
-        return self.criterion != "state"
+        return self.criterion not in ("state", "gate")
+
+
+class ExitGate(nn.Module):
+    """The probability to exit after a pass, from the direction of the loop's state; it starts at one half."""
+
+    CONSTANTS: ClassVar[dict[str, float]] = {"weight": 0.0, "bias": 0.0}
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(1, width))
+        self.bias = nn.Parameter(torch.empty(1))
+        self.eps = eps
+
+    def forward(self, state_BTD: Tensor) -> Tensor:
+        """Return the logit of the probability (B, T)."""
+        unit_BTD = functional.rms_norm(state_BTD, state_BTD.shape[-1:], None, self.eps)
+        return functional.linear(unit_BTD, self.weight, self.bias).squeeze(-1)
+
+    def distribution(self, states: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+        """Return the probability (R, B, T) to exit after each pass, and its logarithm; the last pass takes the rest."""
+        logits_RBT = torch.stack([self(state_BTD) for state_BTD in states]).float()
+        stay_RBT = functional.logsigmoid(-logits_RBT[:-1]).cumsum(0)
+        before_RBT = functional.pad(stay_RBT, (0, 0, 0, 0, 1, 0))
+        log_RBT = torch.cat((functional.logsigmoid(logits_RBT[:-1]) + before_RBT[:-1], before_RBT[-1:]))
+        return log_RBT.exp(), log_RBT
 
 
 class ExitTracker:
@@ -52,8 +80,13 @@ class ExitTracker:
     Positions whose logits are needed exit on their own; the other positions of a sequence exit when all of those have.
     """
 
-    def __init__(self, exit_: Exit, head: Callable[[Tensor], Tensor], keep: slice | Tensor) -> None:
+    def __init__(
+        self, exit_: Exit, head: Callable[[Tensor], Tensor], keep: slice | Tensor, gate: ExitGate | None = None
+    ) -> None:
+        if exit_.criterion == "gate" and gate is None:
+            raise InputError("exit: criterion 'gate' needs a model that was trained with exit_gate; choose another")
         self.exit = exit_
+        self._gate = gate
         self._head = head
         self._keep = keep
         self._before: Tensor | None = None
@@ -68,10 +101,15 @@ class ExitTracker:
         if self._calm_BP is None or self.passes_BP is None:
             self._calm_BP = torch.zeros(now.shape[:2], dtype=torch.long, device=now.device)
             self.passes_BP = torch.zeros_like(self._calm_BP)
-        if self._before is not None:
-            calm_BP = _change(self.exit.criterion, self._before, now) < self.exit.threshold
-            self._calm_BP = torch.where(calm_BP, self._calm_BP + 1, 0)
-        self._before = now
+        if self._gate is not None and self.exit.criterion == "gate":
+            stay_BP = (-self._gate(now)).sigmoid()
+            self._before = stay_BP if self._before is None else self._before * stay_BP
+            self._calm_BP = torch.where(self._before < self.exit.threshold, self._calm_BP + 1, 0)
+        else:
+            if self._before is not None:
+                calm_BP = _change(self.exit.criterion, self._before, now) < self.exit.threshold
+                self._calm_BP = torch.where(calm_BP, self._calm_BP + 1, 0)
+            self._before = now
         leaving_BP = (self._calm_BP >= self.exit.patience) & (self.passes_BP == 0) & (self.done >= self.exit.least)
         self.passes_BP = torch.where(leaving_BP, self.done, self.passes_BP)
         left_BP = self.passes_BP > 0

@@ -83,6 +83,8 @@ class LoopedMoECausalOutput(ModelOutput):
     expert_counts: Trace | None = None
     """In training: for the balancing bias, and to be summed over processes first."""
     z_loss: Tensor | None = None
+    exit_loss: Tensor | None = None
+    """In training with ``exit_gate``: minus the weighted entropy of the exit distribution, a mean over targets."""
     dropped: Tensor | None = None
     passes: Tensor | None = None
     cross_entropy: Tensor | None = None
@@ -109,6 +111,12 @@ class Tally:
 
     def __bool__(self) -> bool:
         return bool(self.prelude or any(self.loop) or any(self.coda))
+
+    def of_pass(self, pass_index: int) -> list[Routing]:
+        """Return the routings of the looped layers at a pass."""
+        while len(self.loop) <= pass_index:
+            self.loop.append([])
+        return self.loop[pass_index]
 
     def trace(self, batch: int) -> Trace:
         """Return the chosen experts."""
@@ -162,9 +170,12 @@ def resolve_recurrence(recurrence: object, exit_: object, config: LoopedMoEConfi
     return recurrence
 
 
-def draw_recurrence(config: LoopedMoEConfig, generator: torch.Generator | None = None) -> int:
-    """Draw R for a training step. Processes that train together must draw alike: seed ``generator`` the same."""
-    mean = config.recurrence
+def draw_recurrence(config: LoopedMoEConfig, generator: torch.Generator | None = None, mean: int | None = None) -> int:
+    """Draw R for a training step. Processes that train together must draw alike: seed ``generator`` the same.
+
+    ``mean`` stands for the config's recurrence: the most of "uniform", the mean of "poisson".
+    """
+    mean = config.recurrence if mean is None else mean
     if config.random_recurrence == "poisson":
         return 1 + int(torch.poisson(torch.tensor(float(mean - 1)), generator=generator))
     return int(torch.randint(1, mean + 1, (), generator=generator))
@@ -350,15 +361,22 @@ class ForwardPass:
         """
         kept = self.config.backprop_passes
         cut = kept is not None and self.model.training and pass_index < self.recurrence - kept
-        row = pass_index if self.config.differs_by_pass else 0  # a compiled block has one graph for each index
-        routings: list[Routing] = []
-        self.tally.loop.append(routings)
         x_BTD = self.model.inject(state_BTD, input_BTD)
         with torch.set_grad_enabled(torch.is_grad_enabled() and not cut):
-            for layer, block in enumerate(self.model.loop):
-                slot, again = self.slots.loop(pass_index, layer), pass_index >= self.slots.kept
+            for layer, index in self._layers_of(pass_index):
+                block, slot = self.model.loop[layer], self.slots.loop(index, layer)
+                row = index if self.config.differs_by_pass else 0  # a compiled block has one graph for each index
+                routings, again = self.tally.of_pass(index), index >= self.slots.kept
                 x_BTD = self._block(block, slot, x_BTD, routings, row, self.scale, replace=again)
         return x_BTD
+
+    def _layers_of(self, pass_index: int) -> list[tuple[int, int]]:
+        """Return the layers that a pass runs, each with how often it has run before."""
+        layers = len(self.model.loop)
+        if self.config.loop_order == "cycle":
+            return [(layer, pass_index) for layer in range(layers)]
+        first = pass_index * layers
+        return [divmod(call, self.recurrence) for call in range(first, first + layers)]
 
     def read_out(self, x_BTD: Tensor, again: bool = False) -> Tensor:
         """Run coda and final norm; ``again`` overwrites the cache slots of an earlier read-out."""

@@ -232,12 +232,14 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         total = torch.zeros((), device=hidden_XD.device)
         grad_hidden_XD = torch.empty_like(hidden_XD)
         grad_weight_VD = torch.zeros_like(weight_VD, dtype=torch.float32)
+        loss_X = torch.empty_like(scale_X)
         for start in range(0, len(hidden_XD), rows):
             chunk = slice(start, start + rows)
             hidden_CD, label_C, scale_C = hidden_XD[chunk], labels_X[chunk], scale_X[chunk]
             logits_CV = functional.linear(hidden_CD, weight_VD).float()
             label_logit_C, norm_C = _picked(logits_CV, label_C), logits_CV.logsumexp(-1)
-            total += ((norm_C - label_logit_C) * scale_C).sum()
+            loss_X[chunk] = norm_C - label_logit_C
+            total += (loss_X[chunk] * scale_C).sum()
             # The gradient of the logits is scale * (softmax - one-hot).
             grad_CV = logits_CV.sub_(norm_C.unsqueeze(1)).exp_()
             minus_one_C = (label_logit_C - norm_C).exp() - 1
@@ -248,11 +250,12 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                 grad_weight_VD.addmm_(grad_CV.t(), hidden_CD)
             else:
                 grad_weight_VD += grad_CV.t() @ hidden_CD
-        ctx.save_for_backward(grad_hidden_XD, grad_weight_VD.to(weight_VD.dtype))
+        ctx.save_for_backward(grad_hidden_XD, grad_weight_VD.to(weight_VD.dtype), loss_X)
         return total
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        grad_hidden_XD, grad_weight_VD = ctx.saved_tensors
-        return grad_hidden_XD * grad, grad_weight_VD * grad, None, None, None
+        grad_hidden_XD, grad_weight_VD, loss_X = ctx.saved_tensors
+        grad_scale_X = loss_X * grad if ctx.needs_input_grad[3] else None
+        return grad_hidden_XD * grad, grad_weight_VD * grad, None, grad_scale_X, None

@@ -22,7 +22,7 @@ from transformers.modeling_utils import PreTrainedModel
 
 from .blocks import Attention, Block, GatedInjection, LowRank, RMSNorm, build_injection
 from .config import InputError, LoopedMoEConfig
-from .early_exit import Exit, ExitTracker
+from .early_exit import Exit, ExitGate, ExitTracker
 from .forward import (
     ForwardPass,
     LoopedGenerateOutput,
@@ -116,6 +116,7 @@ class LoopedMoEModel(LoopedMoEPreTrainedModel):  # type: ignore[no-untyped-call]
         self.coda = nn.ModuleList(Block(config) for _ in range(config.coda_layers))
         width = config.hidden_size
         self.injection = build_injection(config)
+        self.exit_gate = ExitGate(width, config.rms_norm_eps) if config.exit_gate else None
         self.norm = RMSNorm(width, config.rms_norm_eps)
         self.attentions = nn.ModuleList(Attention(config, slot) for slot in range(config.num_hidden_layers))
         self.gradient_checkpointing = False
@@ -154,6 +155,8 @@ class LoopedMoEModel(LoopedMoEPreTrainedModel):  # type: ignore[no-untyped-call]
             self._wants("output_attentions", output_attentions),
             self._wants("output_router_logits", output_router_logits),
         )
+        if self.config.loop_order == "sequence" and (exit is not None or output_passes):
+            raise InputError("loop_order is 'sequence', which has no state between passes: no exit, no output_passes")
         run = ForwardPass(self, R, past_key_values, wanted, kwargs)
         run.prepare(x_BTD, attention_mask, position_ids)
         every = output_passes or (criterion is not None and criterion.needs_logits)
@@ -229,7 +232,7 @@ class LoopedMoEForCausalLM(LoopedMoEPreTrainedModel, GenerationMixin):  # type: 
         """
         R = resolve_recurrence(recurrence, exit, self.config, self.training)
         keep = logits_to_keep if isinstance(logits_to_keep, Tensor) else slice(-logits_to_keep or None, None)
-        supervised = self.training and labels is not None and self.config.loop_loss_weights is not None
+        supervised = self.training and labels is not None and self.config.reads_every_pass
         out: LoopedMoEOutput = self.model(
             input_ids,
             attention_mask,
@@ -238,7 +241,7 @@ class LoopedMoEForCausalLM(LoopedMoEPreTrainedModel, GenerationMixin):  # type: 
             inputs_embeds,
             use_cache,
             R,
-            None if exit is None else ExitTracker(exit, self.lm_head, keep),
+            None if exit is None else ExitTracker(exit, self.lm_head, keep, self.model.exit_gate),
             output_passes or supervised,
             output_routing,
             output_hidden_states,
@@ -254,12 +257,15 @@ class LoopedMoEForCausalLM(LoopedMoEPreTrainedModel, GenerationMixin):  # type: 
             pass_logits = tuple(self.lm_head(hidden_BTD[:, keep]) for hidden_BTD in hiddens)
             fields |= {"logits": pass_logits[-1], "pass_logits": pass_logits if output_passes else None}
         if labels is not None:
-            cross_entropy = (
-                self._cross_entropy(pass_logits, labels, kwargs)
-                if output_logits
-                else self._chunked_cross_entropy(hiddens, labels)
-            )
             z_loss = self.config.router_z_loss_coef * out.z_loss if self.training and out.z_loss is not None else 0.0
+            if supervised and self.model.exit_gate is not None:
+                assert out.pass_states is not None
+                cross_entropy, exit_loss = self._expected_loss(hiddens, out.pass_states, labels)
+                z_loss, fields["exit_loss"] = z_loss + exit_loss, exit_loss
+            elif output_logits:
+                cross_entropy = self._cross_entropy(pass_logits, labels, kwargs)
+            else:
+                cross_entropy = self._chunked_cross_entropy(hiddens, labels)
             fields |= {"loss": cross_entropy + z_loss, "cross_entropy": cross_entropy}
         result = LoopedMoECausalOutput(**fields)
         return result if self._wants("return_dict", return_dict) else result.to_tuple()
@@ -294,6 +300,24 @@ class LoopedMoEForCausalLM(LoopedMoEPreTrainedModel, GenerationMixin):  # type: 
             next_X.repeat(len(rows)),
             torch.cat([scale_X * weight for _, weight in weighted]),
         )
+
+    def _expected_loss(
+        self, hiddens: tuple[Tensor, ...], states: tuple[Tensor, ...], labels_BT: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the loss expected over the exit distribution of each token, and minus its weighted entropy."""
+        assert self.model.exit_gate is not None
+        next_X = functional.pad(labels_BT[:, 1:], (0, 1), value=-100).flatten()
+        is_target_X = next_X != -100
+        scale_X = is_target_X / is_target_X.sum().clamp(min=1)
+        chance_RBT, log_RBT = self.model.exit_gate.distribution(states)
+        expected = chunked_cross_entropy(
+            torch.cat([hidden_BTD.flatten(0, 1) for hidden_BTD in hiddens]),
+            self.lm_head.weight,
+            next_X.repeat(len(hiddens)),
+            (chance_RBT.flatten(1) * scale_X).flatten(),
+        )
+        negative_entropy_X = (chance_RBT * log_RBT).sum(0).flatten()
+        return expected, self.config.exit_entropy_coef * (negative_entropy_X * scale_X).sum()
 
     def generate(
         self,

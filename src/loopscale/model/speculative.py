@@ -36,6 +36,8 @@ class SelfSpeculation:
             )
         if length < 1:
             raise InputError(f"draft_tokens is {length}; it should be 1 or more")
+        if model.config.loop_order == "sequence":
+            raise InputError("draft_recurrence reads out the first passes, which loop_order 'sequence' does not have")
         if model.config.kept_passes is not None:
             raise InputError("draft_recurrence needs the keys of every pass: kept_passes should be None")
         self.model, self.recurrence, self.draft, self.length = model, recurrence, draft, length

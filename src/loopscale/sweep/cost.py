@@ -242,7 +242,7 @@ def _memory(run: Run, model: LoopedMoEConfig, parameters: float) -> float:
         activations = number * tokens * width * unrolled + layer * model.loop_layers
     else:
         activations = layer * unrolled
-    exits = model.recurrence if model.loop_loss_weights is not None else 1
+    exits = model.recurrence if model.reads_every_pass else 1
     logits = tokens * model.vocab_size * (number + 4) * exits
     return _PER_WEIGHT * parameters / processes + gathered + activations + logits
 

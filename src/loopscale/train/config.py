@@ -43,6 +43,8 @@ class ModelSection(Record):
     """Stored layers: prelude, loop block and coda together."""
     edge_layers: FromZero = 1
     """Layers of the prelude, and as many of the coda."""
+    placement: Literal["edges", "middle-half", "all"] = "edges"
+    """Layers that loop: all but ``edge_layers`` at both ends, the middle half, or all of them."""
     head_size: Whole = 16
     kv_heads: Whole | None = None
     """Key-value heads; by default the largest of 4, 2 and 1 that divides the heads."""
@@ -85,8 +87,9 @@ class ModelSection(Record):
         try:
             if self.rung is not None:
                 built = replace(rung(self.rung, self.experts, self.active_experts), vocabulary=vocabulary)
+                placed = {} if self.placement == "edges" else self._placed(int(built.layers))
                 return LoopedMoEConfig.from_architecture(
-                    built, recurrence=self.recurrence, **{**common, **self.options}
+                    built, recurrence=self.recurrence, **{**placed, **common, **self.options}
                 )
             return LoopedMoEConfig(**{**self._sizes(), **common, **self.options})
         except InputError as error:
@@ -95,12 +98,7 @@ class ModelSection(Record):
     def _sizes(self) -> dict[str, Any]:
         if self.width % self.head_size:
             raise InputError(f"field 'width' is {self.width}, no multiple of head_size {self.head_size}")
-        loop = self.layers - 2 * self.edge_layers
-        if self.edge_layers < 0 or loop < 1:
-            raise InputError(
-                f"field 'layers' is {self.layers}, which leaves no loop block between prelude and coda of "
-                f"{self.edge_layers} each; give {2 * self.edge_layers + 1} or more"
-            )
+        placed = self._placed(self.layers)
         if 4 * self.width % self.active_experts:
             raise InputError(
                 f"field 'active_experts' is {self.active_experts}, which does not divide the feed-forward width "
@@ -109,9 +107,7 @@ class ModelSection(Record):
         heads = self.width // self.head_size
         return {
             "hidden_size": self.width,
-            "prelude_layers": self.edge_layers,
-            "loop_layers": loop,
-            "coda_layers": self.edge_layers,
+            **placed,
             "recurrence": self.recurrence,
             "num_attention_heads": heads,
             "num_key_value_heads": self.kv_heads or next(n for n in (4, 2, 1) if heads % n == 0 and n <= heads),
@@ -123,6 +119,18 @@ class ModelSection(Record):
             # 0.02 is for widths near a thousand; narrower layers need larger weights for outputs of the same size.
             "initializer_range": 0.02 * max(1.0, math.sqrt(768 / self.width)),
         }
+
+    def _placed(self, layers: int) -> dict[str, int]:
+        """Return the layers of prelude, loop and coda."""
+        if self.placement == "middle-half" and layers % 4:
+            raise InputError(f"field 'layers' is {layers}; a middle half needs a multiple of 4")
+        edge = {"edges": self.edge_layers, "middle-half": layers // 4, "all": 0}[self.placement]
+        if layers - 2 * edge < 1:
+            raise InputError(
+                f"field 'layers' is {layers}, which leaves no loop block between prelude and coda of {edge} each; give "
+                f"{2 * edge + 1} or more"
+            )
+        return {"prelude_layers": edge, "loop_layers": layers - 2 * edge, "coda_layers": edge}
 
 
 class SourceSection(Record):
@@ -226,6 +234,19 @@ class ScheduleSection(Record):
     """Fraction of a "wsd" run in which the rate falls linearly to ``final``."""
     final: Share = 0.0
     """The last rate, as a fraction of the peak."""
+    recurrence: tuple[tuple[Share, Whole], ...] = ()
+    """R over the run: pairs of a fraction of the steps and the R from there on, like [[0, 1], [0.7, 4]]. Empty: the
+    model's R throughout. With ``random_recurrence`` R is drawn around it."""
+
+    @model_validator(mode="after")
+    def _recurrence_begins_at_zero(self) -> ScheduleSection:
+        starts = [start for start, _ in self.recurrence]
+        if starts and (starts[0] != 0 or starts != sorted(set(starts)) or starts[-1] >= 1):
+            raise ValueError(
+                f"'recurrence' has the fractions {starts}; they should begin at 0, rise, and stay below 1, like "
+                "[[0, 1], [0.7, 4]]"
+            )
+        return self
 
 
 def rate_factor(schedule: ScheduleSection, step: int, steps: int) -> float:
@@ -241,11 +262,18 @@ def rate_factor(schedule: ScheduleSection, step: int, steps: int) -> float:
     return warm * (schedule.final + (1 - schedule.final) * shape)
 
 
+def scheduled_recurrence(schedule: ScheduleSection, step: int, steps: int) -> int | None:
+    """Return R at ``step`` (from 0) of a run of ``steps``; None where the schedule leaves it to the model."""
+    reached = [passes for start, passes in schedule.recurrence if step >= round(start * steps)]
+    return reached[-1] if reached else None
+
+
 def shared_steps(schedule: ScheduleSection, steps: int) -> int:
     """Return how many of its first steps a run of ``steps`` shares with any longer run of the same schedule."""
+    changes = [steps, *(round(start * steps) for start, _ in schedule.recurrence[1:])]
     if schedule.kind == "constant":
-        return steps
-    return cooldown_start(schedule, steps) if schedule.kind == "wsd" else 0
+        return min(steps, *changes)
+    return min(cooldown_start(schedule, steps), *changes) if schedule.kind == "wsd" else 0
 
 
 def cooldown_start(schedule: ScheduleSection, steps: int) -> int:
@@ -383,6 +411,16 @@ class TrainConfig(Record):
     schedule: ScheduleSection = Field(default_factory=ScheduleSection)
     run: RunSection = Field(default_factory=RunSection)
     parallel: ParallelSection = Field(default_factory=ParallelSection)
+
+    @model_validator(mode="after")
+    def _recurrence_within_the_models(self) -> TrainConfig:
+        most = max((passes for _, passes in self.schedule.recurrence), default=0)
+        if most > self.model.recurrence:
+            raise ValueError(
+                f"[schedule]: 'recurrence' goes up to {most}, and the model's 'recurrence' is {self.model.recurrence}; "
+                "raise the model's"
+            )
+        return self
 
     @property
     def step_tokens(self) -> int:

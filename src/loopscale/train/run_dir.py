@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -254,10 +255,48 @@ def summary(config: TrainConfig, model: LoopedMoEConfig, step: int, loss: float)
 
 
 def real_flops_per_token(config: TrainConfig, model: LoopedMoEConfig) -> float:
-    """Return the training FLOPs of a token with attention, output head and per-pass supervision."""
-    supervised = model.loop_loss_weights is not None
+    """Return the training FLOPs of a token with attention, output head and the passes that run, on average.
+
+    Read-outs of every pass are in it, and passes without backward and steps with fewer passes cost less.
+    """
     architecture = model.to_architecture()
-    return float(architecture.real_train_flops_per_token(context=config.data.context, per_loop_supervision=supervised))
+    return sum(
+        share
+        * float(
+            architecture.real_train_flops_per_token(
+                passes,
+                context=config.data.context,
+                per_loop_supervision=model.reads_every_pass,
+                backprop_passes=model.backprop_passes,
+            )
+        )
+        for passes, share in recurrence_shares(config, model).items()
+    )
+
+
+def recurrence_shares(config: TrainConfig, model: LoopedMoEConfig) -> dict[int, float]:
+    """Return the fraction of a run's steps at each R: scheduled, expected of the draws, or the model's own."""
+    stages = config.schedule.recurrence or ((0.0, model.recurrence),)
+    starts = [round(start * config.steps) for start, _ in stages] + [config.steps]
+    shares: dict[int, float] = {}
+    for (_, mean), first, last in zip(stages, starts, starts[1:], strict=False):
+        for passes, chance in _draws(model.random_recurrence, mean).items():
+            shares[passes] = shares.get(passes, 0.0) + chance * (last - first) / config.steps
+    return shares
+
+
+def _draws(kind: str | None, mean: int) -> dict[int, float]:
+    """Return the probability of each R, as the training step draws it."""
+    if kind is None:
+        return {mean: 1.0}
+    if kind == "uniform":
+        return dict.fromkeys(range(1, mean + 1), 1 / mean)
+    rate = mean - 1
+    return (
+        {1 + n: math.exp(n * math.log(rate) - rate - math.lgamma(n + 1)) for n in range(8 * mean + 8)}
+        if rate
+        else {1: 1.0}
+    )
 
 
 def provenance(config: TrainConfig, store: TokenStore, resumes: int) -> dict[str, Any]:

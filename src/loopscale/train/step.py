@@ -120,13 +120,21 @@ def seed_step(seed: int, step: int) -> None:
     torch.manual_seed(seed * 1_000_003 + step)
 
 
-def gradients(model: LoopedMoEForCausalLM, parts: list[Batch], process: Process, document_mask: bool) -> Gradients:
-    """Accumulate the gradients of a batch's parts, each weighted by its number of targets."""
+def gradients(
+    model: LoopedMoEForCausalLM,
+    parts: list[Batch],
+    process: Process,
+    document_mask: bool,
+    recurrence: int | None = None,
+) -> Gradients:
+    """Accumulate the gradients of a batch's parts, each weighted by its number of targets.
+
+    ``recurrence`` is R of this step, or what it is drawn around; None for the model's.
+    """
     config = model.config
-    options: dict[str, Any] = {"use_cache": False, "output_logits": False}
     if config.random_recurrence is not None:
-        # Drawn once for all parts of the batch.
-        options["recurrence"] = draw_recurrence(config)
+        recurrence = draw_recurrence(config, mean=recurrence)  # once for all parts of the batch
+    options: dict[str, Any] = {"use_cache": False, "output_logits": False, "recurrence": recurrence}
     targets = process.total(torch.tensor(float(sum(part.targets for part in parts)), device=process.device))
     total = torch.zeros(2, device=process.device)
     counts: Trace | None = None
@@ -142,7 +150,8 @@ def gradients(model: LoopedMoEForCausalLM, parts: list[Batch], process: Process,
         z_loss = torch.zeros_like(total[0]) if out.z_loss is None else config.router_z_loss_coef * out.z_loss
         dropped = torch.zeros_like(total[1]) if out.dropped is None else out.dropped
         # Processes average their gradients, so the share of each is scaled up by their number.
-        ((out.cross_entropy * share + z_loss * even) * process.ranks).backward()
+        main = out.cross_entropy if out.exit_loss is None else out.cross_entropy + out.exit_loss
+        ((main * share + z_loss * even) * process.ranks).backward()
         total += torch.stack([out.cross_entropy * share, dropped * even]).detach()
         counts = out.expert_counts if counts is None else Trace(*map(torch.add, counts, out.expert_counts))
     total = process.total(total)
@@ -186,7 +195,7 @@ def stored_blocks(config: LoopedMoEConfig, sequences: int, context: int, dtype: 
 
 def block_calls(config: LoopedMoEConfig) -> int:
     """Return how many times a block runs in one training forward."""
-    readouts = 1 if config.loop_loss_weights is None else config.recurrence
+    readouts = config.recurrence if config.reads_every_pass else 1
     return config.prelude_layers + config.recurrence * config.loop_layers + readouts * config.coda_layers
 
 

@@ -31,7 +31,7 @@ from loopscale.model.forward import Trace
 from loopscale.model.loading import quiet
 from loopscale.train import run_dir
 from loopscale.train.checkpoints import Checkpoints, Manifest, on_disk
-from loopscale.train.config import TrainConfig, cooldown_start, rate_factor, shared_steps
+from loopscale.train.config import TrainConfig, cooldown_start, rate_factor, scheduled_recurrence, shared_steps
 from loopscale.train.data.batches import Batch, Batches, MixedBatches
 from loopscale.train.data.token_store import Mixture, TokenStore
 from loopscale.train.forecast import Forecast
@@ -239,7 +239,8 @@ class Trainer:
         set_rate(self.optimizer, factor)
         seed_step(run.seed, step)
         parts = self.parts(step) if self.process.device.type == "cpu" else self.prefetched(step)
-        result = gradients(self.model, parts, self.process, self.config.data.document_mask)
+        passes = scheduled_recurrence(self.config.schedule, step, self.config.steps)
+        result = gradients(self.model, parts, self.process, self.config.data.document_mask, passes)
         self._unread.append((step, result.loss))
         due = (step + 1) % run.log_every == 0 or step + 1 == self.config.steps
         if due or self._reads_every_step:
