@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from looped_models import model, tokens
 
 from loopscale.errors import InputError
-from loopscale.model.psi import Moments, diversity, path_diversity
+from loopscale.model.psi import LIMIT, Moments, diversity, overlap, pass_diagnostics, path_diversity
 
 
 @settings(max_examples=20)
@@ -77,3 +77,57 @@ def test_a_model_without_a_loop_and_data_without_tokens_are_refused() -> None:
         path_diversity(model(loop_layers=0, recurrence=1), [])
     with pytest.raises(InputError, match="the data is empty"):
         path_diversity(model(), []).table()
+
+
+def whole(rows: int = 3) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    return [(tokens(rows, 8), torch.ones(rows, 8, dtype=torch.long))]
+
+
+def test_the_overlap_is_the_jaccard_index_of_two_passes() -> None:
+    ids = torch.tensor([[[[0, 1]], [[2, 3]]], [[[1, 2]], [[2, 3]]]]).squeeze(2)  # two passes, two layers, one token
+    assert overlap(ids[:, :, None], 4).tolist() == pytest.approx([[2, 1 / 3 + 1], [1 / 3 + 1, 2]])
+
+
+@pytest.mark.parametrize("options", [{}, {"residual_scale": "1/R"}, {"injection": "diagonal", "pass_norms": True}])
+def test_diagnostics_by_pass_are_those_of_the_models_own_outputs(options: dict[str, object]) -> None:
+    made, ((ids, mask),) = model(**options), whole()
+    found = pass_diagnostics(made, [(ids, mask)], recurrence=4)
+    columns = found.table().columns
+    for R in (1, 2, 3, 4):
+        assert columns["loss"][R - 1] == pytest.approx(made(ids, labels=ids, recurrence=R).loss.item(), rel=1e-5)
+    out = made(ids, recurrence=4, output_passes=True, output_routing=True)
+    chosen = out.routing.loop
+    assert columns["distinct"][3] == pytest.approx(2 * diversity(chosen, 6)[3].mean().item())
+    pairs = [
+        len(set(one.tolist()) & set(other.tolist())) / len(set(one.tolist()) | set(other.tolist()))
+        for one, other in zip(chosen[1].flatten(0, 2), chosen[2].flatten(0, 2), strict=True)
+    ]
+    assert columns["overlap_previous"][2] == pytest.approx(sum(pairs) / len(pairs))
+    assert columns["overlap_first"][0] == 1.0
+    second, third = out.pass_states[1:3]
+    change = ((third - second).norm(dim=-1) / third.norm(dim=-1)).mean()
+    assert columns["change"][2] == pytest.approx(change.item())
+    assert columns["variance"][2] == pytest.approx(third.flatten(0, 1).var(0, unbiased=False).mean().item())
+
+
+def test_the_distance_to_the_fixed_point_is_that_to_a_much_later_pass() -> None:
+    made, ((ids, mask),) = model(), whole()
+    columns = pass_diagnostics(made, [(ids, mask)], recurrence=3).table().columns
+    states = made(ids, recurrence=3 * LIMIT, output_passes=True).pass_states
+    for index in range(3):
+        apart = ((states[index] - states[-1]).norm(dim=-1) / states[-1].norm(dim=-1)).mean()
+        assert columns["distance"][index] == pytest.approx(apart.item())
+
+
+def test_diagnostics_stream_and_leave_out_padding_and_what_a_model_lacks() -> None:
+    ids, mask = tokens(4, 8), torch.ones(4, 8, dtype=torch.long)
+    at_once = pass_diagnostics(model(), [(ids, mask)], 3).table().columns
+    wider = torch.cat((torch.zeros(4, 2, dtype=torch.long), ids), 1), torch.cat((torch.zeros(4, 2).long(), mask), 1)
+    streamed = pass_diagnostics(model(), [(ids[:1], mask[:1]), (wider[0][1:], wider[1][1:])], 3).table().columns
+    for name, column in at_once.items():
+        if name != "loss":  # rotary positions of padded rows are shifted, which rounds differently
+            assert streamed[name] == pytest.approx(column, rel=1e-6, nan_ok=True), name
+    dense = pass_diagnostics(model(num_experts=1), [(ids, mask)], 3)
+    assert "overlap_first" not in dense.table().columns
+    assert dense.overlap_RR is None
+    assert "change" not in pass_diagnostics(model(loop_order="sequence"), [(ids, mask)]).table().columns

@@ -188,6 +188,27 @@ def draw_psi(table: Table, axes: Any | None = None) -> Any:
     return finish(axes, "Expert-path diversity (bars: ± 1 std)", RECURRENCE, "Ψ (distinct experts per active one)")
 
 
+PASS_PANELS: tuple[tuple[str, str, dict[str, str]], ...] = (
+    ("Loss by test-time R", LOSS, {"loss": "loss"}),
+    ("Overlap of experts", "Jaccard index", {"overlap_previous": "previous pass", "overlap_first": "first pass"}),
+    ("State", "relative", {"change": "change in this pass", "distance": "distance to the fixed point"}),
+)
+"""Title, label and curves of each panel."""
+
+
+def draw_passes(table: Table, panels: list[Any]) -> list[Any]:
+    """Draw loss, overlap of experts and change of the state by pass; columns that the table lacks are left out."""
+    R = table.columns["recurrence"]
+    for axes, (title, label, curves) in zip(panels, PASS_PANELS, strict=True):
+        for index, (name, text) in enumerate(curves.items()):
+            if name in table.columns:
+                axes.plot(R, table.columns[name], color=colour(index), marker=marker(index), markersize=3.5, label=text)
+        if len(curves) > 1 and axes.lines:
+            legend(axes, 1)
+        finish(axes, title, RECURRENCE, label)
+    return panels
+
+
 def draw_training(table: Table, axes: Any | None = None) -> Any:
     """Draw training loss against tokens, a curve for each ``run``; columns ``step, tokens, loss``."""
     axes = or_new(axes)
