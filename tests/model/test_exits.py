@@ -61,6 +61,35 @@ def test_tokens_of_a_batch_leave_on_their_own_and_as_they_would_alone(criterion:
         assert torch.equal(alone.passes[0], together.passes[row])
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"kept_passes": 1}, {"kept_passes": 2}, {"injection": "gated", "pass_norms": True}]
+)
+@pytest.mark.parametrize("criterion", ["kl", "state"])
+def test_rows_that_have_left_are_not_computed_and_cost_no_token(criterion: str, options: dict[str, object]) -> None:
+    made = model(recurrence=8, **options)
+    exit_ = Exit(criterion, {"kl": 0.02, "state": 0.25}[criterion])
+    found = made.generate(tokens(6, 5), recurrence="auto", exit=exit_, **GREEDY)
+    assert torch.equal(found.executed, found.passes.sum(0))  # no pass beyond those that the tokens used
+    assert found.executed.sum() < 6 * found.passes.amax(0).sum()
+    # Asking for every layer's states turns the saving off, and nothing else.
+    whole = made.generate(tokens(6, 5), recurrence="auto", exit=exit_, output_hidden_states=True, **GREEDY)
+    assert torch.equal(whole.sequences, found.sequences)
+    assert torch.equal(whole.passes, found.passes)
+    assert (whole.executed == 6 * whole.passes.amax(0)).all()
+
+
+def test_padded_rows_leave_a_batch_as_they_would_alone() -> None:
+    made, exit_ = model(recurrence=8), Exit("state", 0.25)
+    ids, mask = tokens(4, 6), torch.ones(4, 6, dtype=torch.long)
+    for row in range(4):
+        mask[row, :row] = 0
+    found = made.generate(ids, attention_mask=mask, recurrence="auto", exit=exit_, **GREEDY)
+    for row in range(4):
+        alone = made.generate(ids[row : row + 1, row:], recurrence="auto", exit=exit_, **GREEDY)
+        assert torch.equal(alone.sequences[0, 6 - row :], found.sequences[row, 6:])
+        assert torch.equal(alone.passes[0], found.passes[row])
+
+
 def test_the_cache_policy_is_apart_from_the_criterion() -> None:
     for kept in (None, 1, 2):
         made = model(recurrence=6, kept_passes=kept)

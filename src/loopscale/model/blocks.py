@@ -6,7 +6,7 @@ Shapes: B batch, T tokens, D width, N heads, h head size, r half of it.
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -61,6 +61,21 @@ def rotary_frequencies(position_BT: Tensor, config: LoopedMoEConfig) -> tuple[Te
     return base ** (half * (-2.0 / config.head_dim)), 1.0
 
 
+class Rows(NamedTuple):
+    """Rows of a batch that a layer computes, while the others keep their last keys and values."""
+
+    index_b: Tensor
+    source: int
+    """The cache slot that holds the last keys and values of the other rows."""
+
+    def among_all(self, cache: Cache, key_bNTh: Tensor, value_bNTh: Tensor) -> tuple[Tensor, Tensor]:
+        """Return keys and values of the whole batch for the new positions."""
+        slot: Any = cache.layers[self.source]
+        new = key_bNTh.shape[2]
+        keys, values = slot.keys[..., -new:, :], slot.values[..., -new:, :]
+        return keys.index_copy(0, self.index_b, key_bNTh), values.index_copy(0, self.index_b, value_bNTh)
+
+
 class Attention(nn.Module):
     """Attention over one cache slot, without weights: a looped block uses a different one at each pass.
 
@@ -83,17 +98,23 @@ class Attention(nn.Module):
         attention_mask: Tensor | None,
         cache: Cache | None = None,
         replace: bool = False,
+        rows: Rows | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """Return (B, T, N h), and the weights (B, N, T, keys) if the implementation has them.
 
-        ``replace`` overwrites the keys that this forward wrote to the slot before.
+        ``replace`` overwrites the keys that this forward wrote to the slot before. With ``rows`` the tensors are those
+        of some rows of the batch, and the cache takes the other rows' keys from another slot.
         """
         if cache is not None:
+            if rows is not None:
+                key_BNTh, value_BNTh = rows.among_all(cache, key_BNTh, value_BNTh)
             if replace:
                 slot: Any = cache.layers[self.layer_idx]
                 slot.crop(-key_BNTh.shape[2])
             key_BNTh, value_BNTh = cache.update(key_BNTh, value_BNTh, self.layer_idx)
+            if rows is not None:
+                key_BNTh, value_BNTh = key_BNTh[rows.index_b], value_BNTh[rows.index_b]
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, plain_attention)
         out, weights = attend(self, query_BNTh, key_BNTh, value_BNTh, attention_mask, scaling=self.scaling, **kwargs)
         return out.reshape(query_BNTh.shape[0], query_BNTh.shape[2], -1), weights
@@ -225,6 +246,7 @@ class Block(GradientCheckpointingLayer):
         past_key_values: Cache | None = None,
         replace: bool = False,
         token_mask: Tensor | None = None,
+        rows: Rows | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Routing | None, Tensor | None]:
         """Return the new states, the routing and the attention weights; ``attention`` is the slot of this pass.
@@ -235,7 +257,7 @@ class Block(GradientCheckpointingLayer):
         normed_BTD = self._part("input_layernorm", pass_index)(x_BTD)
         qkv_BTNh = self._projected("qkv_proj", normed_BTD, pass_index).unflatten(-1, (-1, self.head_dim))
         heads = rotary_heads(qkv_BTNh, *angles, self.heads, self.kv_heads)
-        mixed_BTD, weights = attention(*heads, attention_mask, past_key_values, replace, **kwargs)
+        mixed_BTD, weights = attention(*heads, attention_mask, past_key_values, replace, rows, **kwargs)
         x_BTD = torch.add(x_BTD, self._projected("o_proj", mixed_BTD, pass_index), alpha=scale)
         normed_BTD = self._part("post_attention_layernorm", pass_index)(x_BTD)
         if isinstance(self.mlp, MoELayer):

@@ -5,6 +5,8 @@ Shapes: B batch, T tokens, D width.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,7 +18,7 @@ from transformers.masking_utils import create_causal_mask
 from transformers.utils import logging
 from transformers.utils.generic import ModelOutput
 
-from .blocks import rotary
+from .blocks import Rows, rotary
 from .config import InputError, LoopedMoEConfig
 from .early_exit import Exit, ExitTracker
 from .moe import Routing, capacity
@@ -62,6 +64,8 @@ class LoopedMoEOutput(ModelOutput):
     """In training with drop-and-pad: the share of routed rows that no expert took."""
     passes: Tensor | None = None
     """With early exit: passes used (B, P)."""
+    executed: Tensor | None = None
+    """With early exit: passes of sequences that this call computed, a whole number."""
 
 
 @dataclass
@@ -87,6 +91,7 @@ class LoopedMoECausalOutput(ModelOutput):
     """In training with ``exit_gate``: minus the weighted entropy of the exit distribution, a mean over targets."""
     dropped: Tensor | None = None
     passes: Tensor | None = None
+    executed: Tensor | None = None
     cross_entropy: Tensor | None = None
     """The next-token loss, without the z-loss."""
 
@@ -97,6 +102,8 @@ class LoopedGenerateOutput(GenerateDecoderOnlyOutput):
 
     passes: Tensor | None = None
     """With early exit: passes used for each generated token (B, tokens)."""
+    executed: Tensor | None = None
+    """With early exit: passes of sequences that each forward computed (tokens,)."""
     accepted: Tensor | None = None
     """With ``draft_recurrence``: drafted tokens that each verification confirmed."""
 
@@ -271,6 +278,10 @@ class ForwardPass:
         self.attention_weights: list[Tensor] = []
         self.token_mask: Tensor | None = None
         self._calls = 0
+        self.rows_b: Tensor | None = None
+        """The rows of the batch that are computed now; None for all."""
+        self.executed = 0
+        """Passes computed so far, each counted once for each of its rows."""
         if cache is not None:
             self.slots.check(cache)
 
@@ -317,15 +328,17 @@ class ForwardPass:
         states: list[Tensor] = []
         hiddens: list[Tensor] = []
         for pass_index in range(self.recurrence):
-            new_BTD = self.run_pass(state_BTD, input_BTD, pass_index)
-            if left_BT is not None and left_BT.any():
-                new_BTD = torch.where(left_BT.unsqueeze(-1), state_BTD, new_BTD)
-                if self.cache is not None:
-                    self.slots.hold(self.cache, pass_index, left_BT)
-            state_BTD = new_BTD
-            states.append(state_BTD)
-            if every:
-                hiddens.append(self.read_out(state_BTD, again=pass_index > 0))
+            with self._without_finished(left_BT, len(state_BTD)):
+                new_BTD = self._put(state_BTD, self.run_pass(self._own(state_BTD), self._own(input_BTD), pass_index))
+                if left_BT is not None and left_BT.any():
+                    new_BTD = torch.where(left_BT.unsqueeze(-1), state_BTD, new_BTD)
+                    if self.cache is not None:
+                        self.slots.hold(self.cache, pass_index, left_BT)
+                state_BTD = new_BTD
+                states.append(state_BTD)
+                if every:
+                    read_BTD = self.read_out(self._own(state_BTD), again=pass_index > 0)
+                    hiddens.append(self._put(hiddens[-1], read_BTD) if hiddens else read_BTD)
             if exit_ is not None:
                 left_BT = exit_.update(state_BTD, hiddens[-1] if exit_.exit.needs_logits else None)
                 if left_BT.all():
@@ -334,6 +347,37 @@ class ForwardPass:
             self.slots.carry(self.cache, pass_index, self.recurrence, state_BTD.shape[1])
         last_BTD = hiddens[-1] if every else self.read_out(state_BTD, again=False)
         return last_BTD, states, hiddens
+
+    @contextmanager
+    def _without_finished(self, left_BT: Tensor | None, batch: int) -> Iterator[None]:
+        """Compute only the rows of the batch that have a position left in the loop, within the block.
+
+        Outputs of every layer need all rows; so do masks that are no tensors.
+        """
+        whole = self.tallies or self.wanted.hidden_states or self.wanted.attentions
+        if left_BT is None or whole or not isinstance(self.mask, Tensor | None) or not left_BT.all(1).any():
+            self.executed += batch
+            yield
+            return
+        shared = self.angles, self.mask
+        self.rows_b = (~left_BT.all(1)).nonzero().squeeze(1)
+        self.executed += len(self.rows_b)
+        cos, sin = self.angles
+        self.angles = self._own(cos), self._own(sin)
+        self.mask = None if self.mask is None else self._own(self.mask)
+        try:
+            yield
+        finally:
+            self.rows_b = None
+            self.angles, self.mask = shared
+
+    def _own(self, x: Tensor) -> Tensor:
+        """Return the rows that are computed now; a tensor of one row serves all."""
+        return x if self.rows_b is None or len(x) == 1 else x[self.rows_b]
+
+    def _put(self, before_BTD: Tensor, now_BTD: Tensor) -> Tensor:
+        """Return the whole batch, with the rows that were computed now."""
+        return now_BTD if self.rows_b is None else before_BTD.index_copy(0, self.rows_b, now_BTD)
 
     def report(self, out: LoopedMoEOutput) -> None:
         """Put routing, hidden states and attention weights into the output."""
@@ -367,7 +411,8 @@ class ForwardPass:
                 block, slot = self.model.loop[layer], self.slots.loop(index, layer)
                 row = index if self.config.differs_by_pass else 0  # a compiled block has one graph for each index
                 routings, again = self.tally.of_pass(index), index >= self.slots.kept
-                x_BTD = self._block(block, slot, x_BTD, routings, row, self.scale, replace=again)
+                source = self.slots.loop(max(index - 1, 0), layer)
+                x_BTD = self._block(block, slot, x_BTD, routings, row, self.scale, replace=again, source=source)
         return x_BTD
 
     def _layers_of(self, pass_index: int) -> list[tuple[int, int]]:
@@ -398,7 +443,9 @@ class ForwardPass:
         pass_index: int = 0,
         scale: float = 1.0,
         replace: bool = False,
+        source: int | None = None,
     ) -> Tensor:
+        rows = None if self.rows_b is None else Rows(self.rows_b, slot if source is None else source)
         if self.wanted.hidden_states:
             self.hidden_states.append(x_BTD)
         if self.model.stored_calls is not None:
@@ -415,6 +462,7 @@ class ForwardPass:
             past_key_values=self.cache,
             replace=replace,
             token_mask=self.token_mask,
+            rows=rows,
             **self.kwargs,
         )
         if self.wanted.attentions and weights is not None:

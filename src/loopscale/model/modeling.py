@@ -166,6 +166,7 @@ class LoopedMoEModel(LoopedMoEPreTrainedModel):  # type: ignore[no-untyped-call]
             out.pass_states, out.pass_hidden_states = tuple(states), tuple(hiddens)
         if exit is not None:
             out.passes = exit.finish(len(states))
+            out.executed = torch.tensor(run.executed)
         run.report(out)
         return out if self._wants("return_dict", return_dict) else out.to_tuple()
 
@@ -342,7 +343,7 @@ class LoopedMoEForCausalLM(LoopedMoEPreTrainedModel, GenerationMixin):  # type: 
         self._check_length(inputs if inputs is not None else kwargs.get("input_ids"), kwargs.get("max_new_tokens"))
         if draft_recurrence is not None:
             return self._speculate(inputs, R, draft_recurrence, draft_tokens, exit, kwargs)
-        log: list[Tensor] = []
+        log: list[tuple[Tensor, Tensor]] = []
         own = self.config
         with _listening(self, log if exit is not None else None):
             # Caches are built for the depth that the config states.
@@ -352,7 +353,8 @@ class LoopedMoEForCausalLM(LoopedMoEPreTrainedModel, GenerationMixin):  # type: 
             finally:
                 self.config = own
         if log and type(result) is GenerateDecoderOnlyOutput:
-            return LoopedGenerateOutput(**result, passes=torch.cat(log, dim=1))
+            passes, executed = zip(*log, strict=True)
+            return LoopedGenerateOutput(**result, passes=torch.cat(passes, dim=1), executed=torch.stack(executed))
         return result
 
     def _speculate(
@@ -403,6 +405,7 @@ PASSED_ON = (
     "z_loss",
     "dropped",
     "passes",
+    "executed",
 )
 OF_PASSES = ("pass_states", "pass_hidden_states")
 
@@ -425,15 +428,15 @@ def _with_recurrence(config: LoopedMoEConfig, recurrence: int) -> LoopedMoEConfi
 
 
 @contextmanager
-def _listening(model: nn.Module, log: list[Tensor] | None) -> Iterator[None]:
-    """Append the passes that each forward used at its last position to ``log``."""
+def _listening(model: nn.Module, log: list[tuple[Tensor, Tensor]] | None) -> Iterator[None]:
+    """Append to ``log`` the passes that each forward used at its last position, and how many it computed."""
     if log is None:
         yield
         return
 
     def note(module: nn.Module, inputs: Any, out: LoopedMoECausalOutput) -> None:
-        if out.passes is not None:
-            log.append(out.passes[:, -1:])
+        if out.passes is not None and out.executed is not None:
+            log.append((out.passes[:, -1:], out.executed))
 
     handle = model.register_forward_hook(note)
     try:
