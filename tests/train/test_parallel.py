@@ -41,6 +41,24 @@ WAYS: dict[str, Sections] = {
     "parts-pass": {"run": {"accumulate": 2}, "parallel": {"reduce": "pass"}},
 }
 COMPILED: Sections = {"run": {"compile": True}}
+SWITCHED: dict[str, dict[str, Any]] = {
+    "own parts, gated injection, exit gate": {
+        "pass_norms": True,
+        "pass_attention": "low-rank",
+        "pass_router": True,
+        "injection": "gated",
+        "exit_gate": True,
+        "random_recurrence": "uniform",
+    },
+    "own attention, diagonal injection, truncated": {
+        "pass_attention": "full",
+        "injection": "diagonal",
+        "residual_scale": "1/R",
+        "backprop_passes": 1,
+    },
+    "sequence": {"loop_order": "sequence"},
+}
+"""Recipe switches, by a name without a slash."""
 HALF = STEPS // 2
 
 
@@ -158,6 +176,17 @@ def test_the_whole_loss_at_once_gives_the_same_losses(
 
 def test_per_loop_supervision_is_the_same_on_two_processes(two: Path, alone: Reference) -> None:
     assert furthest(two / "supervised", alone(SUPERVISED)) < 1e-4
+
+
+@pytest.mark.slow
+def test_recipe_switches_are_the_same_on_two_processes(folder: Path, text: Path, alone: Reference) -> None:
+    short = {"tokens": 20 * BATCH * CONTEXT}
+    runs: dict[str, Sections] = {name: {"model": model, "run": short} for name, model in SWITCHED.items()}
+    shared = {f"shared {name}": {**sections, **SHARED} for name, sections in runs.items()}
+    launch(2, [each("switched", name, sections, text, folder) for name, sections in (runs | shared).items()], folder)
+    for name, sections in runs.items():
+        for found in (name, f"shared {name}"):
+            assert furthest(folder / "switched" / found, alone(sections)) < 1e-4, found
 
 
 def test_activation_checkpointing_changes_no_loss_and_counts_no_expert_twice(
