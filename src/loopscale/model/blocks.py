@@ -6,6 +6,7 @@ Shapes: B batch, T tokens, D width, N heads, h head size, r half of it.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -194,7 +195,8 @@ def build_injection(config: LoopedMoEConfig) -> nn.Module | None:
     width = config.hidden_size
     if config.injection == "concat":
         return nn.Linear(2 * width, width, bias=False)
-    return {"gated": GatedInjection, "diagonal": DiagonalInjection}.get(config.injection, lambda _: None)(width)
+    kinds: dict[str, Callable[[int], nn.Module]] = {"gated": GatedInjection, "diagonal": DiagonalInjection}
+    return kinds[config.injection](width) if config.injection in kinds else None
 
 
 class PassParts(nn.Module):

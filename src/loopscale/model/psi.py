@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -176,7 +177,7 @@ class PassDiagnostics:
         """Return one row for each pass; columns that the model has no meaning for are left out."""
         if not self.targets:
             raise InputError("no tokens were read: the data is empty")
-        columns = {
+        columns: dict[str, list[Any]] = {
             "recurrence": list(range(1, self.recurrence + 1)),
             "loss": (self.sums["loss"] / self.targets).tolist(),
         }
