@@ -137,3 +137,42 @@ def test_generating_past_the_maximum_is_refused_before_any_work() -> None:
     with pytest.raises(InputError, match="60 tokens and 6 new ones are more than max_position_embeddings"):
         made.generate(tokens(1, 60), max_new_tokens=6)
     assert made.generate(tokens(1, 60), max_new_tokens=5, do_sample=False).shape == (1, 65)
+
+
+def test_a_window_of_the_cache_keeps_later_passes_of_recent_tokens_only() -> None:
+    ids = tokens(2, 12)
+    whole, wide = model(), model(kept_window=12)
+    same(stepwise(wide, ids), stepwise(whole, ids))
+    narrow = model(kept_window=3)
+    logits = stepwise(narrow, ids)
+    same(logits[:, :3], stepwise(whole, ids)[:, :3])
+    assert not torch.allclose(logits[:, -1], stepwise(whole, ids)[:, -1])
+    cache = narrow(ids, use_cache=True).past_key_values
+    lengths = [layer.get_seq_length() for layer in cache.layers]
+    assert lengths == [12, 12, 12, 3, 3, 3, 3, 12]  # prelude, first pass, later passes, coda
+    held = sum(layer.keys.numel() + layer.values.numel() for layer in cache.layers)
+    assert narrow.config.to_architecture().kv_bytes(3, 12, batch=2, bits=8, kept_window=3) == held
+
+
+def test_beyond_the_window_later_passes_attend_to_the_keys_of_the_first() -> None:
+    made, ids = model(kept_window=1, prelude_layers=0, loop_layers=1, coda_layers=0, recurrence=2), tokens(1, 5)
+    cache = made(ids[:, :4], use_cache=True).past_key_values
+    first = cache.layers[0].keys.clone()
+    second = cache.layers[1].keys.clone()
+    out = made(ids[:, 4:], past_key_values=cache).logits
+    # The same by hand: a cache whose second pass holds the first pass's keys for all positions but the last.
+    by_hand = model(prelude_layers=0, loop_layers=1, coda_layers=0, recurrence=2)
+    filled = by_hand(ids[:, :4], use_cache=True).past_key_values
+    same(filled.layers[1].keys[..., -1:, :], second)
+    for name in ("keys", "values"):
+        getattr(filled.layers[1], name)[..., :3, :] = getattr(filled.layers[0], name)[..., :3, :]
+    same(filled.layers[0].keys, first)
+    same(out, by_hand(ids[:, 4:], past_key_values=filled).logits)
+
+
+def stepwise(made: LoopedMoEForCausalLM, ids: torch.Tensor) -> torch.Tensor:
+    """Return the logits of decoding one token at a time."""
+    cache, logits = DynamicCache(), []
+    for position in range(ids.shape[1]):
+        logits.append(made(ids[:, position : position + 1], past_key_values=cache, use_cache=True).logits)
+    return torch.cat(logits, 1)

@@ -412,18 +412,22 @@ class Architecture:
         batch: int = 1,
         bits: float = 16,
         kept_passes: int | None = None,
+        kept_window: int | None = None,
     ) -> Size:
         """Return the memory of the KV cache at ``recurrence`` (None: the model's own).
 
         Each pass through a looped layer has its own keys and values; ``kept_passes`` keeps at most that
-        many of them (1: all passes share one slot). A windowed layer keeps its window (transformers: one
+        many of them (1: all passes share one slot), ``kept_window`` those of passes after the first for so many
+        tokens only. A windowed layer keeps its window (transformers: one
         position less between steps); latent attention keeps its compressed state.
         """
         if context is None or context < 0:
             raise InputError(f"{self.name}: the KV cache needs a context of zero or more tokens; found {context}")
         passes = self._passes(recurrence)
         slots = passes if kept_passes is None else np.minimum(passes, kept_passes)
-        cached = self._cached(self.prelude, context) + slots * self._cached(self.loop_block, context)
+        recent = context if kept_window is None else min(context, kept_window)
+        loop = self._cached(self.loop_block, context) + (slots - 1) * self._cached(self.loop_block, recent)
+        cached = self._cached(self.prelude, context) + loop
         return (cached + self._cached(self.coda, context)) * batch * bits / 8
 
     def points(

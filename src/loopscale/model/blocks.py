@@ -100,12 +100,14 @@ class Attention(nn.Module):
         cache: Cache | None = None,
         replace: bool = False,
         rows: Rows | None = None,
+        first: int | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """Return (B, T, N h), and the weights (B, N, T, keys) if the implementation has them.
 
         ``replace`` overwrites the keys that this forward wrote to the slot before. With ``rows`` the tensors are those
-        of some rows of the batch, and the cache takes the other rows' keys from another slot.
+        of some rows of the batch, and the cache takes the other rows' keys from another slot. Positions that this slot
+        no longer holds are read in the slot ``first``.
         """
         if cache is not None:
             if rows is not None:
@@ -114,11 +116,24 @@ class Attention(nn.Module):
                 slot: Any = cache.layers[self.layer_idx]
                 slot.crop(-key_BNTh.shape[2])
             key_BNTh, value_BNTh = cache.update(key_BNTh, value_BNTh, self.layer_idx)
+            if first is not None:
+                key_BNTh, value_BNTh = _with_first_pass(cache.layers[first], key_BNTh, value_BNTh)
             if rows is not None:
                 key_BNTh, value_BNTh = key_BNTh[rows.index_b], value_BNTh[rows.index_b]
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, plain_attention)
         out, weights = attend(self, query_BNTh, key_BNTh, value_BNTh, attention_mask, scaling=self.scaling, **kwargs)
         return out.reshape(query_BNTh.shape[0], query_BNTh.shape[2], -1), weights
+
+
+def _with_first_pass(first: Any, key_BNTh: Tensor, value_BNTh: Tensor) -> tuple[Tensor, Tensor]:
+    """Return keys and values with those of the first pass for older positions."""
+    missing = first.keys.shape[-2] - key_BNTh.shape[-2]
+    if not missing:
+        return key_BNTh, value_BNTh
+    return (
+        torch.cat((first.keys[..., :missing, :], key_BNTh), dim=-2),
+        torch.cat((first.values[..., :missing, :], value_BNTh), dim=-2),
+    )
 
 
 def plain_attention(
@@ -249,6 +264,7 @@ class Block(GradientCheckpointingLayer):
         replace: bool = False,
         token_mask: Tensor | None = None,
         rows: Rows | None = None,
+        first: int | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Routing | None, Tensor | None]:
         """Return the new states, the routing and the attention weights; ``attention`` is the slot of this pass.
@@ -259,7 +275,7 @@ class Block(GradientCheckpointingLayer):
         normed_BTD = self._part("input_layernorm", pass_index)(x_BTD)
         qkv_BTNh = self._projected("qkv_proj", normed_BTD, pass_index).unflatten(-1, (-1, self.head_dim))
         heads = rotary_heads(qkv_BTNh, *angles, self.heads, self.kv_heads)
-        mixed_BTD, weights = attention(*heads, attention_mask, past_key_values, replace, rows, **kwargs)
+        mixed_BTD, weights = attention(*heads, attention_mask, past_key_values, replace, rows, first, **kwargs)
         x_BTD = torch.add(x_BTD, self._projected("o_proj", mixed_BTD, pass_index), alpha=scale)
         normed_BTD = self._part("post_attention_layernorm", pass_index)(x_BTD)
         if isinstance(self.mlp, MoELayer):

@@ -127,7 +127,11 @@ class LoopedMoEConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
     loop_loss_weights: list[float] | None = None
     """Weight of each pass in the training loss, which reads the model out after every pass; None: the last only."""
     kept_passes: int | None = None
-    """Passes that keep their own keys and values, as a ring (1: all passes share one slot); None for all."""
+    """Passes that keep their own keys and values, as a ring (1: all passes share one slot, which holds those of the
+    last); None for all."""
+    kept_window: int | None = None
+    """Tokens whose keys and values of every pass stay in the cache; of older tokens those of the first pass only, which
+    later passes then attend to. None for all tokens."""
 
     max_position_embeddings: int = 2048
     rms_norm_eps: float = 1e-6
@@ -384,7 +388,9 @@ def _check_loop(config: LoopedMoEConfig) -> None:
         raise InputError("config: pass_router is true, but num_experts is 1: there is no router")
     if config.random_recurrence is not None:
         _one_of(config, "random_recurrence", DRAWS)
-    for name in ("backprop_passes", "kept_passes", "bias_passes", "own_passes"):
+    if config.kept_passes is not None and config.kept_window is not None:
+        raise InputError("config: kept_passes and kept_window are both set; choose one")
+    for name in ("backprop_passes", "kept_passes", "kept_window", "bias_passes", "own_passes"):
         value = getattr(config, name)
         if value is not None and (not isinstance(value, int) or value < 1):
             raise InputError(f"config: {name} is {value!r}; it should be a whole number, 1 or more, or None")

@@ -197,6 +197,7 @@ class Slots:
         self.kept = config.kept(recurrence)
         self.count = config.slots(recurrence)
         self.rewrites = self.kept < recurrence
+        self.window = config.kept_window
 
     def loop(self, pass_index: int, layer: int) -> int:
         """Return the slot of a looped layer at a pass."""
@@ -208,8 +209,10 @@ class Slots:
 
     def check(self, cache: Cache) -> None:
         """Refuse a cache filled at another recurrence, or one without the operations that the slots need."""
-        if self.rewrites and not cache.is_croppable:
-            raise InputError("kept_passes rewrites cache slots, which a static cache cannot: use a dynamic one")
+        if (self.rewrites or self.window is not None) and not cache.is_croppable:
+            raise InputError(
+                "kept_passes and kept_window rewrite cache slots, which a static cache cannot: use a dynamic one"
+            )
         if cache.is_compileable:  # a fixed number of slots, with lengths in tensors
             if len(cache.layers) < self.count:
                 raise InputError(
@@ -224,6 +227,14 @@ class Slots:
                 f"the cache holds {filled} slots, and this recurrence fills {self.count}: continue with the recurrence "
                 "that filled it, or start from an empty cache"
             )
+
+    def trim(self, cache: Cache) -> None:
+        """Drop the keys and values of later passes for positions before the window."""
+        if self.window is None:
+            return
+        for slot in range(self._prelude + self._loop, self.count - self._coda):
+            layer: Any = cache.layers[slot]
+            layer.keys, layer.values = (x[..., -self.window :, :].contiguous() for x in (layer.keys, layer.values))
 
     def carry(self, cache: Cache, last: int, recurrence: int, new: int) -> None:
         """Fill the slots of passes that did not run with the keys and values of the last one that ran."""
@@ -345,6 +356,7 @@ class ForwardPass:
                     break
         if self.cache is not None:
             self.slots.carry(self.cache, pass_index, self.recurrence, state_BTD.shape[1])
+            self.slots.trim(self.cache)
         last_BTD = hiddens[-1] if every else self.read_out(state_BTD, again=False)
         return last_BTD, states, hiddens
 
@@ -412,7 +424,8 @@ class ForwardPass:
                 row = index if self.config.differs_by_pass else 0  # a compiled block has one graph for each index
                 routings, again = self.tally.of_pass(index), index >= self.slots.kept
                 source = self.slots.loop(max(index - 1, 0), layer)
-                x_BTD = self._block(block, slot, x_BTD, routings, row, self.scale, replace=again, source=source)
+                first = self.slots.loop(0, layer) if self.slots.window is not None and index else None
+                x_BTD = self._block(block, slot, x_BTD, routings, row, self.scale, again, source, first)
         return x_BTD
 
     def _layers_of(self, pass_index: int) -> list[tuple[int, int]]:
@@ -444,6 +457,7 @@ class ForwardPass:
         scale: float = 1.0,
         replace: bool = False,
         source: int | None = None,
+        first: int | None = None,
     ) -> Tensor:
         rows = None if self.rows_b is None else Rows(self.rows_b, slot if source is None else source)
         if self.wanted.hidden_states:
@@ -463,6 +477,7 @@ class ForwardPass:
             replace=replace,
             token_mask=self.token_mask,
             rows=rows,
+            first=first,
             **self.kwargs,
         )
         if self.wanted.attentions and weights is not None:

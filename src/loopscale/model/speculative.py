@@ -38,8 +38,10 @@ class SelfSpeculation:
             raise InputError(f"draft_tokens is {length}; it should be 1 or more")
         if model.config.loop_order == "sequence":
             raise InputError("draft_recurrence reads out the first passes, which loop_order 'sequence' does not have")
-        if model.config.kept_passes is not None:
-            raise InputError("draft_recurrence needs the keys of every pass: kept_passes should be None")
+        if model.config.kept_passes is not None or model.config.kept_window is not None:
+            raise InputError(
+                "draft_recurrence needs the keys of every pass: kept_passes and kept_window should be None"
+            )
         self.model, self.recurrence, self.draft, self.length = model, recurrence, draft, length
         self.cache = DynamicCache()
         self.accepted: list[int] = []
