@@ -5,8 +5,6 @@ Shapes: B batch, T tokens, D width.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -278,7 +276,9 @@ class ForwardPass:
         self.model, self.config = model, model.config
         self.recurrence = recurrence
         self.slots = Slots(model.config, recurrence)
+        # Read once: attribute access on a config is slow.
         self.scale = model.config.branch_scale(recurrence)
+        self.by_pass, self.cycles = model.config.differs_by_pass, model.config.loop_order == "cycle"
         self.cache = cache
         self.kwargs = kwargs
         self.wanted = wanted
@@ -339,17 +339,18 @@ class ForwardPass:
         states: list[Tensor] = []
         hiddens: list[Tensor] = []
         for pass_index in range(self.recurrence):
-            with self._without_finished(left_BT, len(state_BTD)):
-                new_BTD = self._put(state_BTD, self.run_pass(self._own(state_BTD), self._own(input_BTD), pass_index))
-                if left_BT is not None and left_BT.any():
-                    new_BTD = torch.where(left_BT.unsqueeze(-1), state_BTD, new_BTD)
-                    if self.cache is not None:
-                        self.slots.hold(self.cache, pass_index, left_BT)
-                state_BTD = new_BTD
-                states.append(state_BTD)
-                if every:
-                    read_BTD = self.read_out(self._own(state_BTD), again=pass_index > 0)
-                    hiddens.append(self._put(hiddens[-1], read_BTD) if hiddens else read_BTD)
+            self._leave_out_finished(left_BT, len(state_BTD))
+            new_BTD = self._put(state_BTD, self.run_pass(self._own(state_BTD), self._own(input_BTD), pass_index))
+            if left_BT is not None and self._own(left_BT).any():
+                new_BTD = torch.where(left_BT.unsqueeze(-1), state_BTD, new_BTD)
+                if self.cache is not None:
+                    self.slots.hold(self.cache, pass_index, left_BT)
+            state_BTD = new_BTD
+            states.append(state_BTD)
+            if every:
+                read_BTD = self.read_out(self._own(state_BTD), again=pass_index > 0)
+                hiddens.append(self._put(hiddens[-1], read_BTD) if hiddens else read_BTD)
+            self._take_all_rows()
             if exit_ is not None:
                 left_BT = exit_.update(state_BTD, hiddens[-1] if exit_.exit.needs_logits else None)
                 if left_BT.all():
@@ -360,28 +361,26 @@ class ForwardPass:
         last_BTD = hiddens[-1] if every else self.read_out(state_BTD, again=False)
         return last_BTD, states, hiddens
 
-    @contextmanager
-    def _without_finished(self, left_BT: Tensor | None, batch: int) -> Iterator[None]:
-        """Compute only the rows of the batch that have a position left in the loop, within the block.
+    def _leave_out_finished(self, left_BT: Tensor | None, batch: int) -> None:
+        """From here on compute only the rows of the batch that have a position left in the loop.
 
         Outputs of every layer need all rows; so do masks that are no tensors.
         """
         whole = self.tallies or self.wanted.hidden_states or self.wanted.attentions
         if left_BT is None or whole or not isinstance(self.mask, Tensor | None) or not left_BT.all(1).any():
             self.executed += batch
-            yield
             return
-        shared = self.angles, self.mask
+        self._of_all_rows = self.angles, self.mask
         self.rows_b = (~left_BT.all(1)).nonzero().squeeze(1)
         self.executed += len(self.rows_b)
-        cos, sin = self.angles
-        self.angles = self._own(cos), self._own(sin)
+        self.angles = self._own(self.angles[0]), self._own(self.angles[1])
         self.mask = None if self.mask is None else self._own(self.mask)
-        try:
-            yield
-        finally:
+
+    def _take_all_rows(self) -> None:
+        """From here on compute all rows of the batch."""
+        if self.rows_b is not None:
             self.rows_b = None
-            self.angles, self.mask = shared
+            self.angles, self.mask = self._of_all_rows
 
     def _own(self, x: Tensor) -> Tensor:
         """Return the rows that are computed now; a tensor of one row serves all."""
@@ -421,9 +420,9 @@ class ForwardPass:
         with torch.set_grad_enabled(torch.is_grad_enabled() and not cut):
             for layer, index in self._layers_of(pass_index):
                 block, slot = self.model.loop[layer], self.slots.loop(index, layer)
-                row = index if self.config.differs_by_pass else 0  # a compiled block has one graph for each index
+                row = index if self.by_pass else 0  # a compiled block has one graph for each index
                 routings, again = self.tally.of_pass(index), index >= self.slots.kept
-                source = self.slots.loop(max(index - 1, 0), layer)
+                source = self.slots.loop(index - 1, layer) if self.rows_b is not None else None
                 first = self.slots.loop(0, layer) if self.slots.window is not None and index else None
                 x_BTD = self._block(block, slot, x_BTD, routings, row, self.scale, again, source, first)
         return x_BTD
@@ -431,7 +430,7 @@ class ForwardPass:
     def _layers_of(self, pass_index: int) -> list[tuple[int, int]]:
         """Return the layers that a pass runs, each with how often it has run before."""
         layers = len(self.model.loop)
-        if self.config.loop_order == "cycle":
+        if self.cycles:
             return [(layer, pass_index) for layer in range(layers)]
         first = pass_index * layers
         return [divmod(call, self.recurrence) for call in range(first, first + layers)]
