@@ -71,7 +71,15 @@ def test_rows_that_have_left_are_not_computed_and_cost_no_token(criterion: str, 
     found = made.generate(tokens(6, 5), recurrence="auto", exit=exit_, **GREEDY)
     assert torch.equal(found.executed, found.passes.sum(0))  # no pass beyond those that the tokens used
     assert found.executed.sum() < 6 * found.passes.amax(0).sum()
-    # Asking for every layer's states turns the saving off, and nothing else.
+    for row in range(6):
+        alone = made.generate(tokens(6, 5)[row : row + 1], recurrence="auto", exit=exit_, **GREEDY)
+        assert torch.equal(alone.sequences[0], found.sequences[row])
+        assert torch.equal(alone.passes[0], found.passes[row])
+
+
+def test_asking_for_every_layers_states_computes_all_rows_and_changes_no_token() -> None:
+    made, exit_ = model(recurrence=8), Exit("state", 0.25)
+    found = made.generate(tokens(6, 5), recurrence="auto", exit=exit_, **GREEDY)
     whole = made.generate(tokens(6, 5), recurrence="auto", exit=exit_, output_hidden_states=True, **GREEDY)
     assert torch.equal(whole.sequences, found.sequences)
     assert torch.equal(whole.passes, found.passes)
