@@ -113,8 +113,8 @@ def test_a_switch_is_counted_trained_saved_and_decoded(name: str, tmp_path: Path
     out = made(ids, labels=ids)
     plain = model(balance=made.config.balance)
     plain.load_state_dict(made.state_dict(), strict=False)
-    trained = [which.train()(ids, labels=ids).loss for which in (made, plain)]
-    assert abs(float(trained[0] - trained[1])) > 1e-6, "the switch changes nothing"
+    trained = [which.train()(ids, labels=ids).loss.item() for which in (made, plain)]
+    assert abs(trained[0] - trained[1]) > 1e-6, "the switch changes nothing"
     made.eval()
     same(
         made.generate(ids, max_new_tokens=5, do_sample=False),
