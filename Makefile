@@ -11,7 +11,7 @@ export LOOPSCALE_DATA ?= $(realpath $(wildcard ../shared/data))
 # Fits work on small matrices, where more threads are slower.
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: run test test-all test-vllm bench docs pages attack lock sbom lint chromium clean reproduce-micro
+.PHONY: run test test-all test-vllm bench bench-vllm docs pages attack lock sbom lint chromium clean reproduce-micro
 
 run: $(VENV)/train.stamp
 	@$(BIN)/loopscale demo --out out
@@ -30,6 +30,9 @@ test-all: lint chromium
 test-vllm: .venv-vllm/stamp
 	.venv-vllm/bin/python tests/model/vllm_parity.py
 	.venv-vllm/bin/python tests/evaluate/vllm_agreement.py
+
+bench-vllm: .venv-vllm/stamp
+	.venv-vllm/bin/python benchmarks/vllm_speed.py
 
 # The long form of tests/attack: hours. Prints trials and failures by kind; run again, it continues where it stopped.
 attack: $(VENV)/dev.stamp
