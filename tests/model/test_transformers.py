@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 from looped_models import config, model, same, tokens
-from transformers import StaticCache
+from transformers import GenerationConfig, StaticCache
+from transformers.integrations.executorch import TorchExportableModuleForDecoderOnlyLM
 from transformers.modeling_utils import PreTrainedModel
 
 from loopscale.model import LoopedMoEConfig, LoopedMoEForCausalLM, LoopedMoEModel
@@ -151,6 +152,49 @@ def test_a_static_cache_decodes_in_one_compiled_graph() -> None:
         outputs.append(torch.cat(steps, dim=1))
     same(outputs[1], outputs[0])
     same(outputs[0], made(ids).logits[:, 6:])
+
+
+@torch.no_grad()
+def test_decoding_with_a_static_cache_exports() -> None:
+    made = model()
+    made.generation_config = GenerationConfig(
+        use_cache=True,
+        cache_implementation="static",
+        max_length=16,
+        cache_config={"batch_size": 1, "max_cache_len": 16},
+    )
+    ids = tokens(1, 6)
+    program = TorchExportableModuleForDecoderOnlyLM(made, batch_size=1, max_cache_len=16).export(
+        input_ids=ids[:, :1], cache_position=torch.tensor([0]), strict=False
+    )
+    exported = program.module()
+    steps = [exported(input_ids=ids[:, at : at + 1], cache_position=torch.tensor([at])) for at in range(6)]
+    same(torch.cat(steps, dim=1), made(ids).logits)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("implementation", ["eager", pytest.param("flex_attention", marks=pytest.mark.slow)])
+def test_every_attention_implementation_gives_the_logits_of_sdpa(implementation: str) -> None:
+    made, ids = model(dtype=torch.float32), tokens(2, 9)
+    mask = torch.ones_like(ids)
+    mask[0, :3] = 0  # left padding
+    expected = made(ids, attention_mask=mask).logits
+    made.set_attn_implementation(implementation)
+    real = mask.bool()
+    same(made(ids, attention_mask=mask).logits[real], expected[real], 1e-3)
+
+
+@torch.no_grad()
+def test_a_device_map_places_whole_blocks_and_offloads_some(tmp_path: Path) -> None:
+    made, ids = model(dtype=torch.float32), tokens(1, 7)
+    made.save_pretrained(tmp_path / "model")
+    parts = dict.fromkeys(("model.embed_tokens", "model.prelude", "model.coda", "model.norm", "lm_head"), "cpu")
+    places = {**parts, "model.attentions": "cpu", "model.loop.0": "cpu", "model.loop.1": "disk"}
+    loaded = LoopedMoEForCausalLM.from_pretrained(
+        tmp_path / "model", dtype=torch.float32, device_map=places, offload_folder=str(tmp_path / "offload")
+    )
+    assert next(loaded.model.loop[1].parameters()).is_meta  # it is read from disk at each pass
+    same(loaded(ids, recurrence=4).logits, made(ids, recurrence=4).logits, 1e-4)
 
 
 def test_embeddings_and_head_are_resized_together() -> None:
