@@ -112,11 +112,13 @@ export function heldOutErrors(scores, title) {
   const lowest = (d) => scores.find((other) => other.slice === d.slice && other.best)?.rmse ?? d.rmse;
   const spans = scores.filter((d) => d.low != null && !d.best);
   const ends = (d) => [lowest(d) + Math.max(0, d.low), lowest(d) + d.high];
+  const wide = innerWidth > 600; // a phone has no room beside the plot; its readers tap the points
+  const domain = extent([...scores.map((d) => d.rmse), ...spans.flatMap(ends), 0]);
   return {
     title,
     hint: "★ lowest; lines: the interval of the difference to the lowest, over resampled held-out runs. A form whose line starts at the lowest is statistically tied with it.",
-    margin: { right: 96, left: 118 },
-    x: { scale: "linear", domain: extent([...scores.map((d) => d.rmse), ...spans.flatMap(ends), 0]), label: "held-out RMSE (nats)" },
+    margin: { right: wide ? 152 : 16, left: 118 },
+    x: { scale: "linear", domain, label: "held-out RMSE (nats)" },
     y: {
       scale: "linear",
       domain: [-0.6, parts.length - 0.4],
@@ -124,9 +126,14 @@ export function heldOutErrors(scores, title) {
       label: "held out",
       format: (k) => parts[row(k)],
     },
-    lines: spans.map((d) => ({ colour: colour(d), width: 1.4, points: ends(d).map((v) => ({ x: v, y: at(d) })) })),
+    lines: [
+      ...spans.map((d) => ({ colour: colour(d), width: 1.4, points: ends(d).map((v) => ({ x: v, y: at(d) })) })),
+      // Names of the forms beside the first row, in their colours.
+      ...scores
+        .filter((d) => wide && d.slice === parts[0])
+        .map((d) => ({ label: d.mapping, colour: colour(d), points: [{ x: domain[1], y: at(d) }] })),
+    ],
     dots: scores.map((d) => ({ x: d.rmse, y: at(d), colour: colour(d), star: d.best, r: d.best ? 5 : 3.6 })),
-    notes: scores.filter((d) => d.best).map((d) => ({ x: d.rmse, y: at(d), text: d.mapping })),
     points: scores.map((d) => ({
       x: d.rmse,
       y: at(d),
