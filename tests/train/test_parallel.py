@@ -105,7 +105,6 @@ def four(folder: Path, text: Path, two: Path) -> Path:
         shutil.copytree(two / name, folder / "four" / name)
     runs = {"dropless": SHARED, "padded": {**PADDED, **SHARED}, "half": {}, "half-shared": {"parallel": {"experts": 4}}}
     runs |= {"split": {}, "block": WAYS["block"], "compiled": COMPILED, "compiled-shared": {**COMPILED, **SHARED}}
-    runs |= {"compiled-block": {**COMPILED, **WAYS["block"]}}
     listed = [each("four", name, sections, text, folder) for name, sections in runs.items()]
     launch(4, [*listed, each("four", "quarter", SHARED, text, folder, HALF)], folder)
     return folder / "four"
@@ -154,7 +153,7 @@ def test_four_processes_in_two_groups_of_two_have_the_losses_of_one(four: Path, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["split", "block", "compiled", "compiled-shared", "compiled-block"])
+@pytest.mark.parametrize("name", ["split", "block", "compiled", "compiled-shared"])
 def test_four_processes_compiled_or_not_have_the_losses_of_one(four: Path, alone: Reference, name: str) -> None:
     assert furthest(four / name, alone({})) < 1e-5
 

@@ -55,7 +55,9 @@ class SharedExperts(nn.Module):
     def _mean(self, grad: Tensor) -> Tensor:
         return grad / self.size
 
+    @torch._dynamo.disable  # type: ignore[untyped-decorator]
     def _dropless(self, x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
+        # Not compiled: the number of rows differs at every step, and each would be compiled anew.
         (T, K), e = ids_TK.shape, len(down)
         flat_S = ids_TK.flatten()
         order_S = flat_S.argsort(stable=True)
