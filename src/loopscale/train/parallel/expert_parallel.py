@@ -41,7 +41,8 @@ class SharedExperts(nn.Module):
         matrices = self._local(self.gate_up_proj), self._local(self.down_proj)
         if self.training and self.config.dispatch == "drop-and-pad":
             return self._drop_and_pad(x_TD, ids_TK, weights_TK, *matrices, token_mask_T)
-        return self._dropless(x_TD, ids_TK, weights_TK, *matrices)
+        y_TD: Tensor = self._dropless(x_TD, ids_TK, weights_TK, *matrices)
+        return y_TD
 
     def _local(self, weight: Tensor) -> Tensor:
         assert isinstance(weight, DTensor)
