@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlencode
 
+from artefacts import CONFIG
 from mutants import ODD, ODD_VALUES, mutate_bytes, mutate_table, mutated
 
 from loopscale.app.security import Limits
@@ -22,7 +23,8 @@ PLAN: dict[str, Any] = {
     "flops": "5e21", "memory": "3GB", "bits": "int4", "context": 8192, "batch": 2, "serve_tokens": "1T",
     "rungs": ["0.3B", "1.0B"], "experts": [1, 8], "recurrences": [1, 2, 4], "eps": 0.001, "rule": "loss",
     "extrapolate": True, "top": 5, "charts": ["recurrence", "designs"], "law": "looped-moe-2026",
-    "max_tokens": "10T", "inference_flops": "4e9", "kv_bits": 8, "kept_passes": 2,
+    "max_tokens": "10T", "inference_flops": "4e9", "kv_bits": 8, "kept_passes": 2, "draft": True, "where": "phone",
+    "centre": "5e21", "config": json.loads(CONFIG),
 }  # fmt: skip
 PREDICT = {"rung": "1.0B", "experts": 8, "recurrence": 2, "tokens": "500B", "extrapolate": True}
 
@@ -108,7 +110,7 @@ class Requests:
         if self.draw.random() < 0.3:
             data["law"] = self.any_law()
         if self.draw.random() < 0.1:
-            data["design"] = self.draw.choice(["0.3B:8:2", "1.0B:1:1", "x:y:z", "0.3B:8"])
+            data["design"] = self.draw.choice(["0.3B:8:2", "1.0B:1:1", "x:y:z", "0.3B:8", "config"])
         path = self.draw.choices(["/api/plan", "/api/plan.csv", "/api/plan.html"], [30, 10, 1])[0]
         return "POST", path, "", self.body(data)
 
@@ -158,7 +160,7 @@ class Requests:
         """POST to a fit that may not be there."""
         identity = self.draw.choice([*self.jobs, "x"])
         data = {"budget": "1e20", "plan": {"flops": "5e21"}, "goal": "choice", "most": 2}
-        return "POST", f"/api/fits/{identity}/{self.draw.choice(['next', 'compare'])}", "", self.body(data)
+        return "POST", f"/api/fits/{identity}/{self.draw.choice(['next', 'compare', 'backtest'])}", "", self.body(data)
 
 
 WEIGHTS = {"plan": 30, "predict": 20, "add_law": 10, "read": 15, "compute": 10, "upload": 12, "job": 3}
