@@ -171,7 +171,7 @@ def _given(request: PlanRequest, law: ScalingLaw, limits: Limits) -> tuple[Plan,
 
 
 def _own(request: PlanRequest, law: ScalingLaw) -> tuple[Plan, PlanRequest, str]:
-    """Return the best form of one's own model, within the limits if it has one, and which limit it misses."""
+    """Return the best form of the user's model, within the limits if it has one, and which limit it misses."""
     budget, space, choose = request.budget(), request.own_space(), _planner(request, law)
     try:
         return choose(budget, space), request, MEETS

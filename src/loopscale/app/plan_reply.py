@@ -80,7 +80,7 @@ MEETS = "meets all limits"
 
 
 def own_model(planned: Plan, one: Plan, request: PlanRequest, verdict: str) -> dict[str, Any]:
-    """Return one's own model beside the choice: its row of the table, its trust, and how its loss compares."""
+    """Return the user's model beside the choice: its row of the table, its trust, and how its loss compares."""
     trust, more = page_trust(one), one.choice.loss - planned.choice.loss
     row = {**one.choice.to_dict(), "verdict": verdict, "ruled_out_by": None, "trust": trust}
     if trust["level"] == "beyond" and not request.extrapolate:
@@ -326,7 +326,7 @@ def _space(
     space = planned.grid.space
     experts = experts or sorted(set(space.experts.ravel().tolist()))
     passes = recurrences or space.recurrences.tolist()
-    if space.kind == "models":  # one's own model, as it is
+    if space.kind == "models":  # the user's model, as it is
         return replace(space, recurrences=np.array(passes if space.loop.any() else [1]))
     if space.kind == "ladder":
         return ladder_space(sizes or _near(space.names, planned.choice.rung), experts, passes)

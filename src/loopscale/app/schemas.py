@@ -109,7 +109,7 @@ class PlanRequest(SpaceFields):
     draft: bool = Field(False, description="A lighter reply, for a control that is being dragged: see DraftReply.")
     where: Name = Field("phone", description="Where it will run, a preset's name: for the tokens per second.")
     config: dict[str, Any] | None = Field(
-        None, description="The content of a config.json: a model of one's own, to judge beside the designs."
+        None, description="The content of a config.json: your own model, to judge beside the designs."
     )
     design: Annotated[str, Field(max_length=80)] | None = Field(
         None,
@@ -334,7 +334,7 @@ class PlanReply(BaseModel):
     memory: dict[str, float | None] = Field(description="Bytes of weights, embeddings and KV cache, and the limit.")
     copied: dict[str, str] = Field(alias="copy", description="The plan as a command, as Python, as a training file.")
     speed: dict[str, Any] = Field(description="The most tokens per second that the choice can generate, a roofline.")
-    own: dict[str, Any] | None = Field(description="The model of one's own config.json under the same budget.")
+    own: dict[str, Any] | None = Field(description="Your own model (config.json) under the same budget.")
     verdict: str = Field(description="What the search says of the design: chosen, or why not.")
     charts: dict[str, Columns]
 

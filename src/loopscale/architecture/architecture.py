@@ -238,10 +238,10 @@ class PassParts:
     """Parts of the looped layers that each pass has for itself, where the plain loop shares them."""
 
     passes: int
-    """Passes with parts of their own; the parts of the first are those of the layers."""
+    """Passes with their own parts; the parts of the first are those of the layers."""
     norms: bool = False
     attention: bool = False
-    """Projections of its own."""
+    """Its own projections."""
     rank: int = 0
     """Rank of the adapters that a pass adds to shared projections; 0 for none."""
     router: bool = False

@@ -95,7 +95,7 @@ class PassPartsRecord(Record):
     """Parts of the looped layers that each pass has for itself."""
 
     passes: Positive
-    """Passes with parts of their own."""
+    """Passes with their own parts."""
     norms: bool = False
     attention: bool = False
     rank: Natural = 0

@@ -145,7 +145,7 @@ def _measure(
 
 
 class _Silent:
-    """Progress that nobody sees."""
+    """Progress that is not shown."""
 
     def now(self, what: str, done: int = 0) -> None:
         """Ignore the current task."""

@@ -97,16 +97,16 @@ class LoopedMoEConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
     residual_scale: str = "none"
     """Scale what looped layers add to the state: "none", "1/sqrt(R)" or "1/R", where R is that of the call."""
     pass_norms: bool = False
-    """Give each pass norms of its own."""
+    """Give each pass its own norms."""
     pass_attention: str = "shared"
     """Attention projections of a pass: "shared" by all, "low-rank" (shared plus an adapter that starts at zero), or
     "full" (its own)."""
     pass_attention_rank: int = 8
     """Rank of the adapters."""
     pass_router: bool = False
-    """Give each pass routers of its own; their balancing bias follows ``balance``."""
+    """Give each pass its own routers; their balancing bias follows ``balance``."""
     own_passes: int | None = None
-    """Passes with parts of their own, when the switches above give them any; the recurrence at first. Later passes use
+    """Passes with their own parts, when the switches above give them any; the recurrence at first. Later passes use
     the parts of the last."""
     loop_order: str = "cycle"
     """Order of the looped layers: "cycle" repeats the block (1 2 1 2), "sequence" each layer in turn (1 1 2 2), so that
@@ -179,7 +179,7 @@ class LoopedMoEConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
 
     @property
     def has_own_parts(self) -> bool:
-        """Whether passes have parts of their own."""
+        """Whether passes have their own parts."""
         return self.pass_norms or self.pass_attention != "shared" or self.pass_router
 
     @property

@@ -201,7 +201,7 @@ def pass_diagnostics(
     """Return loss by test-time R, experts and states by pass, over batches of (input_ids, attention_mask).
 
     ``recurrence`` is the largest R, by default twice the model's. Experts and states are those of one forward at that
-    R, which goes on to ``LIMIT`` times as many passes for the fixed point; each loss is that of a forward at its R.
+    R, which continues to ``LIMIT`` times as many passes for the fixed point; each loss is that of a forward at its R.
     """
     config = model.config
     if not config.loop_layers:

@@ -195,7 +195,7 @@ def _remote(objects: str) -> Iterator[tuple[Any, str]]:
     try:
         system, base = core.url_to_fs(objects)
         yield system, base.rstrip("/")
-    except Exception as error:  # every file system has errors of its own
+    except Exception as error:  # every file system has its own errors
         reason = " ".join(str(error).split()) or type(error).__name__
         raise StorageError(f"{objects}: cannot be used for the objects of the sweep: {reason[:300]}") from None
 

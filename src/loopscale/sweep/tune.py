@@ -215,7 +215,7 @@ class Search:
                 return [trial for run in short.runs for trial in _trials(run, losses.get(run.key, {}))]
 
     def short_sweep(self) -> Sweep:
-        """Return the sweep of the short runs so far, in a folder of its own inside the sweep's."""
+        """Return the sweep of the short runs so far, in a separate folder inside the sweep's."""
         runs = tuple(self._short(run, rate) for run in self.cells for rate in self.rates[run.cell])
         folder = f"{self.sweep.folder}/{FOLDER}"
         return replace(
