@@ -80,8 +80,11 @@ class Chart {
     this.y = scale(spec.y.scale, next.y, [this.height - this.margin.bottom, this.margin.top]);
     if (moved) this.drawAxes();
     this.drawMarks();
-    this.host.setAttribute("aria-label", `${spec.title}. ${spec.hint || ""} Arrow keys read the values.`);
-    this.svg.attr("aria-label", spec.title);
+    const about = `${spec.title}. ${spec.hint || ""} Arrow keys read the values.`;
+    if (this.host.getAttribute("aria-label") !== about) {
+      this.host.setAttribute("aria-label", about);
+      this.svg.attr("aria-label", spec.title);
+    }
     this.read(null);
   }
 

@@ -13,6 +13,11 @@ export function make(name, attributes = {}, ...children) {
   return element;
 }
 
+// Texts that stay the same are left alone: writing them again would lay out the page again.
+export function write(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}
+
 export const button = (text, onclick, attributes = {}) =>
   make("button", { type: "button", onclick, ...attributes }, text);
 

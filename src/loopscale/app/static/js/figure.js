@@ -1,6 +1,6 @@
 // A chart in its card: drawn to the card's width, described as text, and downloadable.
 import { chartOf, drawChart, newTheme, palette } from "./chart.js";
-import { $, button, make } from "./dom.js";
+import { $, button, make, write } from "./dom.js";
 import { download } from "./download.js";
 
 const drawn = new Map();
@@ -19,7 +19,7 @@ export function figure(id, paint, data, about = "") {
   if (!dragging.on && !host.clientWidth) return; // hidden: drawn when it is shown
   const spec = paint(title(card));
   drawChart(host, spec, dragging.on);
-  $(".hint", card).textContent = spec.hint;
+  write($(".hint", card), spec.hint);
   if (!$(".downloads", card)) card.append(downloads(card));
 }
 

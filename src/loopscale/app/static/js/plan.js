@@ -2,7 +2,7 @@
 import { call, latest } from "./api.js";
 import { bestExperts, bestRecurrence, isoflop, pareto } from "./charts.js";
 import { blame, planRequest, plausible, settle, showControls, typing } from "./controls.js";
-import { $, $$, announce, button, copy, make, problem, segmented, sentence, table, toast } from "./dom.js";
+import { $, $$, announce, button, copy, make, problem, segmented, sentence, table, toast, write } from "./dom.js";
 import { download } from "./download.js";
 import { figure, moveRule } from "./figure.js";
 import { bytes, count, label, loss, percent, power, rows, size } from "./format.js";
@@ -99,8 +99,10 @@ function showTrust({ level, title, reasons }) {
   const banner = $("#trust");
   banner.hidden = false;
   banner.dataset.level = level;
-  $("#trust-title").textContent = title;
-  $("#trust-reasons").replaceChildren(...reasons.map((reason) => make("li", {}, sentence(reason))));
+  write($("#trust-title"), title);
+  const list = reasons.map(sentence);
+  if ($$("#trust-reasons li").map((item) => item.textContent).join("\n") !== list.join("\n"))
+    $("#trust-reasons").replaceChildren(...list.map((reason) => make("li", {}, reason)));
   $("#glance").dataset.level = level;
 }
 
@@ -108,15 +110,15 @@ export function drawPlan(light = false) {
   if (!answer) return;
   const { plan, sentences, trust } = answer;
   showTrust(trust);
-  $("#given").textContent = sentences.budget;
-  $("#sentence").textContent = sentences.answer;
-  $("#interval").textContent = sentences.interval;
-  $("#edge").textContent = sentences.edge && sentence(sentences.edge);
-  $("#glance").textContent = `${label(plan.choice)} · loss ${loss(plan.choice.loss)} · trust: ${trust.level}`;
+  write($("#given"), sentences.budget);
+  write($("#sentence"), sentences.answer);
+  write($("#interval"), sentences.interval);
+  write($("#edge"), sentences.edge && sentence(sentences.edge));
+  write($("#glance"), `${label(plan.choice)} · loss ${loss(plan.choice.loss)} · trust: ${trust.level}`);
   showFacts(facts(plan, answer.speed));
-  $("#certainty").textContent = sentence(sentences.confidence);
-  $("#legend").textContent = sentences.legend;
-  document.title = `${label(plan.choice)} · loopscale`;
+  write($("#certainty"), sentence(sentences.confidence));
+  write($("#legend"), sentences.legend);
+  if (!light) document.title = `${label(plan.choice)} · loopscale`;
   announce(`${sentences.answer}. ${trust.title}.`);
   drawCharts(light);
   drawMemory();
@@ -178,8 +180,8 @@ function showFacts(list) {
     return;
   }
   list.forEach(({ name, value, note, share }, k) => {
-    $(".value", shown[k]).textContent = value;
-    $(".note", shown[k]).textContent = note;
+    write($(".value", shown[k]), value);
+    write($(".note", shown[k]), note);
     const meter = $("meter", shown[k]);
     if (meter) Object.assign(meter, { value: share ?? 0, ariaLabel: `${name}: ${percent(share ?? 0)}` });
   });
@@ -240,6 +242,9 @@ function drawLimits() {
 
 function drawMemory() {
   const { memory } = answer;
+  const key = JSON.stringify(memory);
+  if ($("#memory-bar").dataset.shown === key) return;
+  $("#memory-bar").dataset.shown = key;
   const parts = [
     ["weights", "Weights", memory.weights],
     ["embeddings", "Embeddings", memory.embeddings],
