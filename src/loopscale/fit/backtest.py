@@ -22,7 +22,7 @@ from loopscale.tables import Table
 DECADES = 1.0
 ORIGINS = (0.5, 1.0, 1.5)
 """Decades of compute that rolling origins hide."""
-ORIGIN_RESAMPLES = 25
+ORIGIN_RESAMPLES = 20
 """Refits of each rolling origin: enough for a width, fewer than for the main result."""
 
 
@@ -143,7 +143,8 @@ def backtest(
     if not rolling:
         return result
     known = {decades: result.score} if hold_out is None else {}
-    return replace(result, origins=tuple(_origins(observations, level, options, known)))
+    near = {"warm": dict(fitted.law.coefficients), "starts": 2}  # other parts of the same sweep end nearby
+    return replace(result, origins=tuple(_origins(observations, level, {**near, **options}, known)))
 
 
 def _hidden(data: Observations, decades: float, hold_out: str | None) -> tuple[BoolArray, str]:
