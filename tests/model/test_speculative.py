@@ -60,5 +60,5 @@ def test_what_speculation_cannot_do_is_refused(arguments: dict[str, object], mes
         model(recurrence=4).generate(tokens(1, 5), max_new_tokens=4, **arguments)
     with pytest.raises(InputError, match="one sequence without padding"):
         model(recurrence=4).generate(tokens(2, 5), max_new_tokens=4, draft_recurrence=1)
-    with pytest.raises(InputError, match="kept_passes should be None"):
+    with pytest.raises(InputError, match="kept_passes and kept_window should be None"):
         model(recurrence=4, kept_passes=1).generate(tokens(1, 5), max_new_tokens=4, draft_recurrence=1)
