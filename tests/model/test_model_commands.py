@@ -60,6 +60,20 @@ def test_routing_gives_json_and_csv_and_draws(checkpoint: Path, prompts: Path, t
     assert len(table) == 4
 
 
+def test_routing_by_pass_prints_a_table_json_csv_and_draws(checkpoint: Path, prompts: Path, tmp_path: Path) -> None:
+    picture = tmp_path / "passes.png"
+    done = run(routing, checkpoint, "--data", prompts, "--by-pass", "--json", "--plot", picture)
+    measured = json.loads(done.stdout)
+    assert [row["recurrence"] for row in measured["rows"]] == [1, 2, 3, 4, 5, 6]  # twice the model's
+    assert measured["rows"][0]["overlap_previous"] is None
+    assert [len(row) for row in measured["overlap"]] == [6] * 6
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    shown = run(routing, checkpoint, "--data", prompts, "--by-pass", "--recurrence", 2)
+    assert "By pass, over 4 prompts" in shown.output
+    table = run(routing, checkpoint, "--data", prompts, "--by-pass", "--recurrence", 2, "--csv").stdout.splitlines()
+    assert table[0] == "recurrence,loss,distinct,overlap_previous,overlap_first,variance,change,distance"
+
+
 def test_generate_shows_recurrences_side_by_side(checkpoint: Path) -> None:
     done = run(generate, checkpoint, "--prompt", "the cat [sat]", "--recurrence", "1..3", "--tokens", 5, "--exit", "kl")
     assert done.exit_code == 0, done.output
