@@ -422,7 +422,8 @@ class ForwardPass:
                 block, slot = self.model.loop[layer], self.slots.loop(index, layer)
                 row = index if self.by_pass else 0  # a compiled block has one graph for each index
                 routings, again = self.tally.of_pass(index), index >= self.slots.kept
-                source = self.slots.loop(index - 1, layer) if self.rows_b is not None else None
+                # A slot of the ring that has keys of this forward keeps them for rows that have left.
+                source = self.slots.loop(index - 1, layer) if self.rows_b is not None and not again else None
                 first = self.slots.loop(0, layer) if self.slots.window is not None and index else None
                 x_BTD = self._block(block, slot, x_BTD, routings, row, self.scale, again, source, first)
         return x_BTD
