@@ -154,8 +154,8 @@ def routing_command(
 BY_PASS = {
     "loss": "loss",
     "distinct": "experts",
-    "overlap_previous": "overlap before",
-    "overlap_first": "overlap first",
+    "overlap_previous": "overlap",
+    "overlap_first": "with first",
     "variance": "variance",
     "change": "change",
     "distance": "distance",
@@ -182,7 +182,7 @@ def _by_pass(measured: Any, prompts: int, plot: str | None, as_json: bool, as_cs
     else:
         names = [name for name in BY_PASS if name in table.columns]
         lines = [
-            (row["recurrence"], *("" if row[name] != row[name] else f"{row[name]:.4f}" for name in names))
+            (str(row["recurrence"]), *("" if row[name] != row[name] else f"{row[name]:.4f}" for name in names))
             for row in table.records()
         ]
         title = f"By pass, over {prompts} prompts ({measured.tokens:,} tokens)"
