@@ -116,7 +116,7 @@ def test_parts_of_a_batch_add_up_to_the_batch(text: Path, tmp_path: Path) -> Non
     split = Trainer(small(text, run={"accumulate": 4}), tmp_path / "split")
     for trainer in (whole, split):
         trainer.model.train()
-        trainer.result = gradients(trainer.model, trainer._parts(0), trainer.process, False)  # type: ignore[attr-defined]
+        trainer.result = gradients(trainer.model, trainer.parts(0), trainer.process, False)  # type: ignore[attr-defined]
     assert float(whole.result.loss) == pytest.approx(float(split.result.loss), abs=1e-6)  # type: ignore[attr-defined]
     assert torch.equal(whole.result.counts.loop, split.result.counts.loop)  # type: ignore[attr-defined]
     for one, other in zip(whole.model.parameters(), split.model.parameters(), strict=True):
