@@ -1,6 +1,8 @@
 """Property tests draw the same examples in every run, unless LOOPSCALE_RANDOM is set; no example has a time limit."""
 
+import getpass
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,11 @@ settings.load_profile("random" if os.environ.get("LOOPSCALE_RANDOM") else "repea
 for _name in ("COLUMNS", "LINES"):
     os.environ.pop(_name, None)
     os.unsetenv(_name)
+
+# Compiled code is cached by what it computes, not by ATEN_CPU_CAPABILITY, and code for other kernels does not compile.
+if _kernels := os.environ.get("ATEN_CPU_CAPABILITY"):
+    _cache = Path(tempfile.gettempdir()) / f"torchinductor_{getpass.getuser()}_{_kernels}"
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(_cache))
 
 
 @pytest.fixture(scope="session")
