@@ -21,9 +21,9 @@ from loopscale.laws import Counting, Points, published
 NOISE = 0.003
 BENT_NOISES = (0.002, 0.003)
 BEND = 0.02
-TRIALS = range(100, 300)
-"""Seeds. The shares of the trends were chosen on seeds 0 to 99."""
-RUNS = (6, 8, 12, 24)
+TRIALS = range(300, 500)
+"""Seeds. The shares of the trends were chosen on seeds 0 to 99, the levels after seeing seeds 100 to 299."""
+RUNS = (6, 8, 12, 24, 60)
 BENT_RUNS = 60
 
 
