@@ -31,8 +31,11 @@ def torchs(hidden: Tensor, weight: Tensor, labels: Tensor, scale: Tensor) -> Ten
 FORMS = {"chunked": chunked_cross_entropy, "torch": torchs, "whole": cross_entropy_reference}
 
 
-def run(form: str, passes: int) -> dict[str, float]:
-    """Compute one loss with its gradients; return the bytes and the CPU seconds that it took."""
+def run(form: str, passes: int, gradients: str | None = None) -> dict[str, float]:
+    """Compute one loss with its gradients; return the bytes and the CPU seconds that it took.
+
+    ``gradients`` is a file to save them in.
+    """
     torch.set_num_threads(1)
     torch.manual_seed(0)
     rows = TOKENS * passes
@@ -42,14 +45,22 @@ def run(form: str, passes: int) -> dict[str, float]:
     before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
     FORMS[form](hidden, weight, labels, scale).backward()
     seconds = time.process_time() - start
-    return {"bytes": 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before), "seconds": seconds}
+    needed = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+    if gradients is not None:
+        torch.save((hidden.grad, weight.grad), gradients)
+    return {"bytes": needed, "seconds": seconds}
+
+
+def in_a_process(form: str, passes: int, *more: str) -> dict[str, float]:
+    """Do the same in a new process."""
+    command = [sys.executable, __file__, form, str(passes), *more]
+    result: dict[str, float] = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    return result
 
 
 def apart(form: str, passes: int) -> dict[str, float]:
-    """Do the same in a new process; the median of some rounds."""
-    command = [sys.executable, __file__, form, str(passes)]
-    runs = [json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-            for _ in range(ROUNDS)]  # fmt: skip
+    """Return the medians of some processes."""
+    runs = [in_a_process(form, passes) for _ in range(ROUNDS)]
     return {key: sorted(run[key] for run in runs)[ROUNDS // 2] for key in runs[0]}
 
 
@@ -74,8 +85,9 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("form", nargs="?", choices=FORMS)
     parser.add_argument("passes", nargs="?", type=int, default=1)
+    parser.add_argument("gradients", nargs="?")
     given = parser.parse_args()
     if given.form is None:
         main()
     else:
-        print(json.dumps(run(given.form, given.passes)))
+        print(json.dumps(run(given.form, given.passes, given.gradients)))

@@ -18,6 +18,7 @@ from loopscale.figures.results import paper_psi, paper_results
 from loopscale.laws import PUBLISHED, published
 from loopscale.plan import PEAK_FLOPS, Budget, flops_of, joint_optimum, ladder_space, plan
 from loopscale.quantities import format_bytes, format_count
+from loopscale.tables import markdown
 
 _MARK = re.compile(r"<!-- generated: ([a-z-]+) -->\n.*?<!-- end -->", flags=re.DOTALL)
 
@@ -35,9 +36,9 @@ def on_pre_build(config: Any) -> None:
         raise ValueError(f"figures that a page shows could not be drawn: {left_out}")
 
 
-def with_tables(markdown: str) -> str:
+def with_tables(page: str) -> str:
     """Return the page with every generated table computed again."""
-    return _MARK.sub(lambda match: f"<!-- generated: {match[1]} -->\n{TABLES[match[1]]()}\n<!-- end -->", markdown)
+    return _MARK.sub(lambda match: f"<!-- generated: {match[1]} -->\n{TABLES[match[1]]()}\n<!-- end -->", page)
 
 
 def renew_pages() -> None:
@@ -50,8 +51,7 @@ def renew_pages() -> None:
 
 
 def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head), *(f"| {' | '.join(row)} |" for row in rows)]
-    return "\n".join(lines)
+    return markdown(head, rows).rstrip()
 
 
 def _joint() -> str:

@@ -7,6 +7,7 @@ rate is that of the geometric mean of E.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 from results import trials
@@ -26,54 +27,21 @@ name = "micro-2"
 keep_models = true
 
 """
-GRIDS = """
-# The cells that decide theta come first, seed by seed.
-[[grid]]
-size = "d16"
-experts = [1, 8]
-recurrence = [1, 4]
-seed = 0
-tokens = ["60k", "200k", "600k"]
 
-[[grid]]
-size = "d16"
-experts = [1, 8]
-recurrence = [1, 4]
-seed = 1
-tokens = ["60k", "200k", "600k"]
 
-[[grid]]
-size = "d16"
-experts = [1, 8]
-recurrence = [1, 4]
-seed = 2
-tokens = ["60k", "200k", "600k"]
+def grid(size: str, experts: Sequence[int], recurrence: Sequence[int], seed: int | list[int] | None = None) -> str:
+    """Return one grid of the sweep."""
+    lines = ["[[grid]]", f'size = "{size}"', f"experts = {list(experts)}", f"recurrence = {list(recurrence)}"]
+    lines += [] if seed is None else [f"seed = {seed}"]
+    return "\n".join([*lines, 'tokens = ["60k", "200k", "600k"]', ""])
 
-[[grid]]
-size = "d16"
-experts = [1, 2, 4, 8]
-recurrence = [1, 2, 3, 4]
-tokens = ["60k", "200k", "600k"]
 
-[[grid]]
-size = "d16"
-experts = [1, 8]
-recurrence = [1, 4]
-seed = [3, 4, 5]
-tokens = ["60k", "200k", "600k"]
-
-[[grid]]
-size = "d24"
-experts = [1, 2, 4, 8]
-recurrence = [1, 2, 3, 4]
-tokens = ["60k", "200k", "600k"]
-
-[[grid]]
-size = "d32"
-experts = [1, 2, 4, 8]
-recurrence = [1, 2, 3, 4]
-tokens = ["60k", "200k", "600k"]
-"""
+def grids() -> str:
+    """Return the grids in the order of their runs."""
+    deciding = [grid("d16", (1, 8), (1, 4), seed) for seed in (0, 1, 2, [3, 4, 5])]
+    whole = [grid(f"d{width}", EXPERTS, PASSES) for width in WIDTHS]
+    ordered = [*deciding[:3], whole[0], deciding[3], *whole[1:]]
+    return "\n# The cells that decide theta come first, seed by seed.\n" + "\n".join(ordered)
 
 
 def main() -> None:
@@ -90,7 +58,7 @@ def main() -> None:
         for R in PASSES
         for rate in [law.at(width=width, recurrence=R, experts=middle, tokens=LONGEST)]
     ]
-    write_text(SHIPPED, HEAD + base + sizes + "\n" + "".join(overrides) + GRIDS)
+    write_text(SHIPPED, HEAD + base + sizes + "\n" + "".join(overrides) + grids())
     print(law)
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import math
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from loopscale.fit.backtest import backtest
 from loopscale.fit.compare import compare
 from loopscale.fit.data.public import load_micro
 from loopscale.sweep.tune import RateLaw, Trial, fit_rates
-from loopscale.tables import markdown
+from loopscale.tables import markdown, replace_tables
 
 HERE = Path(__file__).parent
 DOCS = HERE.parents[1] / "docs"
@@ -407,12 +406,7 @@ def tables() -> Iterable[tuple[str, str]]:
 def main() -> None:
     """Write the page's tables."""
     page = DOCS / "results.md"
-    text = page.read_text(encoding="utf-8")
-    for name, table in tables():
-        mark = re.compile(rf"(<!-- begin {name} -->\n).*?(<!-- end {name} -->)", re.DOTALL)
-        assert mark.search(text), name
-        text = mark.sub(lambda match, table=table: f"{match[1]}{table.rstrip()}\n{match[2]}", text)
-    write_text(page, text)
+    write_text(page, replace_tables(page.read_text(encoding="utf-8"), dict(tables())))
 
 
 if __name__ == "__main__":

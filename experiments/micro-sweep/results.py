@@ -6,7 +6,6 @@ Text between ``<!-- begin NAME -->`` and ``<!-- end NAME -->`` is written anew; 
 from __future__ import annotations
 
 import csv
-import re
 from collections import defaultdict
 from pathlib import Path
 from statistics import fmean, stdev
@@ -22,7 +21,7 @@ from loopscale.fit import Fit, Observations, fit
 from loopscale.fit.compare import compare
 from loopscale.fit.data.public import load_micro
 from loopscale.quantities import format_count
-from loopscale.tables import markdown
+from loopscale.tables import markdown, replace_tables
 
 HERE = Path(__file__).parent
 DOCS = HERE.parents[1] / "docs"
@@ -208,12 +207,7 @@ def tables() -> dict[str, str]:
 def main() -> None:
     """Write the page's tables."""
     page = DOCS / "micro-sweep.md"
-    text = page.read_text(encoding="utf-8")
-    for name, table in tables().items():
-        mark = re.compile(rf"(<!-- begin {name} -->\n).*?(<!-- end {name} -->)", re.DOTALL)
-        assert mark.search(text), name
-        text = mark.sub(lambda match, table=table: f"{match[1]}{table.rstrip()}\n{match[2]}", text)
-    write_text(page, text)
+    write_text(page, replace_tables(page.read_text(encoding="utf-8"), tables()))
 
 
 if __name__ == "__main__":

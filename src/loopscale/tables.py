@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -129,6 +130,15 @@ def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
     lines += [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows]
     return "\n".join(lines) + "\n"
+
+
+def replace_tables(text: str, tables: Mapping[str, str]) -> str:
+    """Return a page with what stands between ``<!-- begin NAME -->`` and ``<!-- end NAME -->`` replaced, by name."""
+    for name, table in tables.items():
+        mark = re.compile(rf"(<!-- begin {name} -->\n).*?(<!-- end {name} -->)", re.DOTALL)
+        assert mark.search(text), name
+        text = mark.sub(lambda match, table=table: f"{match[1]}{table.rstrip()}\n{match[2]}", text)  # type: ignore[misc]
+    return text
 
 
 _LATEX = {

@@ -30,13 +30,19 @@ def judge(path: Path, read: Read, expected: Any, draw: random.Random) -> str:
     original = path.read_bytes()
     flip(path, draw)
     try:
+        return verdict(path, read, expected)
+    finally:
+        path.write_bytes(original)
+
+
+def verdict(path: Path, read: Read, expected: Any) -> str:
+    """Read a damaged file or folder; return found, harmless, SILENT or TRACEBACK."""
+    try:
         return "harmless" if read(path) == expected else "SILENT"
     except LoopscaleError:
         return "found"
     except Exception as error:
-        return f"TRACEBACK {type(error).__name__}"
-    finally:
-        path.write_bytes(original)
+        return f"TRACEBACK {type(error).__name__}: {error}"
 
 
 def saved(path: Path) -> Any:
@@ -97,12 +103,7 @@ def judge_sweep(folder: Path, scratch: Path, draw: random.Random) -> str:
     shutil.rmtree(scratch, ignore_errors=True)
     shutil.copytree(folder, scratch)
     flip(scratch / "sweep.sqlite", draw)
-    try:
-        return "harmless" if sweep_rows(scratch) == expected else "SILENT"
-    except LoopscaleError:
-        return "found"
-    except Exception as error:
-        return f"TRACEBACK {type(error).__name__}: {error}"
+    return verdict(scratch, sweep_rows, expected)
 
 
 def attack(files: list[tuple[str, Path, Read]], trials: int, seed: int = 0) -> Counter[tuple[str, str]]:

@@ -27,6 +27,19 @@ SMALL: dict[str, Any] = {
 }
 """Weights large enough for passes, experts and tokens to differ."""
 
+WITHOUT_LOOPSCALE = """
+import sys, torch
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "loopscale":
+            raise ImportError(name)
+
+sys.meta_path.insert(0, Absent())
+from transformers import AutoModelForCausalLM
+"""
+"""How a script begins that loads a checkpoint as if loopscale were not installed."""
+
 
 def config(**changes: Any) -> LoopedMoEConfig:
     """Return the small config with some fields changed."""

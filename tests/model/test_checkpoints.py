@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from looped_models import model, same, tokens
+from looped_models import WITHOUT_LOOPSCALE, model, same, tokens
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
@@ -28,16 +28,7 @@ OPTIONS: dict[str, Any] = {
     "pass_router": True,
     "exit_gate": True,
 }
-WITHOUT_LOOPSCALE = """
-import sys, torch
-
-class Absent:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == "loopscale":
-            raise ImportError(name)
-
-sys.meta_path.insert(0, Absent())
-from transformers import AutoModelForCausalLM
+LOADED = """
 model = AutoModelForCausalLM.from_pretrained(sys.argv[1], trust_remote_code=True, recurrence=4).eval()
 assert "loopscale" not in sys.modules
 ids = torch.tensor(eval(sys.argv[2]))
@@ -78,7 +69,7 @@ def test_a_checkpoint_loads_where_loopscale_is_not_installed(checkpoint: Path, t
     made = LoopedMoEForCausalLM.from_pretrained(checkpoint, recurrence=4).eval()
     ids = tokens(1, 5)
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_LOOPSCALE, str(checkpoint), repr(ids.tolist())],
+        [sys.executable, "-c", WITHOUT_LOOPSCALE + LOADED, str(checkpoint), repr(ids.tolist())],
         capture_output=True,
         text=True,
         check=False,

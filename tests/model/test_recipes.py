@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from looped_models import config, model, same, tokens
+from looped_models import WITHOUT_LOOPSCALE, config, model, same, tokens
 from torch import Tensor
 from torch.nn import functional
 
@@ -129,16 +129,7 @@ def test_a_switch_is_counted_trained_saved_and_decoded(name: str, tmp_path: Path
     assert [key for key, weight in made.named_parameters() if weight.grad is None] == []
 
 
-WITHOUT_LOOPSCALE = """
-import sys, torch
-
-class Absent:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == "loopscale":
-            raise ImportError(name)
-
-sys.meta_path.insert(0, Absent())
-from transformers import AutoModelForCausalLM
+LOADED = """
 for folder in sys.argv[1:]:
     model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True).eval()
     assert "loopscale" not in sys.modules
@@ -155,7 +146,7 @@ def test_a_model_with_switches_loads_where_loopscale_is_not_installed(tmp_path: 
         expected.append(made(torch.arange(9)[None]).logits.double().square().sum().item())
     folders = [str(tmp_path / str(number)) for number in range(len(SWITCHES))]
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_LOOPSCALE, *folders],
+        [sys.executable, "-c", WITHOUT_LOOPSCALE + LOADED, *folders],
         capture_output=True,
         text=True,
         check=False,

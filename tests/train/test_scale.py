@@ -24,6 +24,7 @@ from loopscale.train.estimate import estimate
 from loopscale.train.metrics import read_metrics
 from loopscale.train.step import block_bytes, block_calls, stored_blocks
 from loopscale.train.trainer import Trainer, train
+from loss_speed import in_a_process
 
 
 @pytest.fixture(scope="module")
@@ -238,34 +239,13 @@ def test_presets_are_listed() -> None:
     assert json.loads(CliRunner().invoke(cli, ["presets", "paper", "--json"]).output) == RECIPES["paper"]
 
 
-PEAK = """
-import resource, sys, torch
-from torch.nn import functional
-from loopscale.model.kernels import chunked_cross_entropy
-torch.set_num_threads(1)
-torch.manual_seed(0)
-V, T, D, R = 202_048, 2_048, 64, int(sys.argv[2])
-weight = (torch.randn(V, D) * 0.02).requires_grad_()
-hidden = torch.randn(5 * T, D)[: R * T].requires_grad_()
-labels = torch.randint(0, V, (5 * T,))[: R * T]
-scale = torch.full((R * T,), 1 / (R * T))
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-if sys.argv[1] == "chunked":
-    chunked_cross_entropy(hidden, weight, labels, scale).backward()
-else:
-    functional.cross_entropy(functional.linear(hidden, weight), labels).backward()
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
-torch.save((hidden.grad, weight.grad), sys.argv[3])
-"""
-
-
 @pytest.mark.slow
 def test_the_loss_of_a_large_vocabulary_needs_little_memory(tmp_path: Path) -> None:
     """Five supervised passes in chunks take less than an eighth of the whole logits of a single pass."""
-    peaks = {}
-    for kind, passes in (("chunked", 5), ("chunked", 1), ("whole", 1)):
-        command = [sys.executable, "-c", PEAK, kind, str(passes), str(tmp_path / f"{kind}-{passes}")]
-        peaks[kind, passes] = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    peaks = {
+        (form, passes): in_a_process(form, passes, str(tmp_path / f"{form}-{passes}"))["bytes"]
+        for form, passes in (("chunked", 5), ("chunked", 1), ("whole", 1))
+    }
     assert peaks["chunked", 5] <= peaks["whole", 1] / 8, peaks
     for one, other in zip(torch.load(tmp_path / "chunked-1"), torch.load(tmp_path / "whole-1"), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)

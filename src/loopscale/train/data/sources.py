@@ -226,7 +226,7 @@ class DataSource:
                 yield _encodable(text)
 
     def held_out(self, text: str) -> bool:
-        """Tell whether a document belongs to validation: by a hash of its own text alone."""
+        """Return whether a document belongs to validation, decided by a hash of its text."""
         mark = blake2b(text.strip().encode(), digest_size=8).digest()
         return int.from_bytes(mark, "big") < self.validation * 2**64
 
