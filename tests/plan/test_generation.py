@@ -5,6 +5,7 @@ import pytest
 from loopscale.architecture import rung
 from loopscale.errors import InputError
 from loopscale.plan import DEVICES, PLACES, PRESETS, generation_rate, ladder_space, plan
+from loopscale.plan.devices import device_called
 
 
 def one(recurrence: int, **limits):
@@ -33,3 +34,18 @@ def test_every_preset_has_a_speed_and_an_unknown_place_is_named():
     assert all(device.bandwidth > 0 for device in DEVICES.values())
     with pytest.raises(InputError, match="where 'fone' is not known"):
         generation_rate(one(1), "fone")
+
+
+@pytest.mark.parametrize(
+    ("called", "name"),
+    [
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("NVIDIA H100 PCIe", "h100-pcie"),
+        ("NVIDIA A100-SXM4-80GB", "a100"),
+        ("NVIDIA GeForce RTX 4090", "rtx4090"),
+        ("NVIDIA H200", "h200"),
+        ("Tesla T4", None),
+    ],
+)
+def test_a_device_is_found_by_what_its_driver_calls_it(called, name):
+    assert device_called(called) == (DEVICES[name] if name else None)

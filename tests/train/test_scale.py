@@ -169,6 +169,9 @@ def test_the_command_prints_an_estimate(tmp_path: Path) -> None:
     assert {"peak_bytes", "parts", "communication_bytes", "host_syncs", "step_seconds"} <= json.loads(
         said.output
     ).keys()
+    cost = json.loads(said.output)["cost"]
+    said = CliRunner().invoke(cli, ["train", str(toml), "--estimate", "--gpus", "2", "--price", "5", "--json"])
+    assert json.loads(said.output)["cost"] == pytest.approx(2 * cost)
     said = CliRunner().invoke(cli, ["train", str(toml), "--estimate", "--gpus", "2"])
     assert "simulated on fake tensors: no GPU was used" in said.output
 

@@ -304,13 +304,10 @@ def plan(
 
 
 def _device(name: str, utilisation: float, price: float) -> Device:
-    from loopscale.errors import nearest
-    from loopscale.plan.devices import DEVICES
+    from loopscale.plan.devices import find_device
 
-    known = name.lower().replace("_", "-")
-    if known not in DEVICES:
-        raise InputError(f"--device: {name!r} is not known{nearest(known, DEVICES)}; choose from {', '.join(DEVICES)}")
-    return Device(known, DEVICES[known].flops, DEVICES[known].memory, utilisation, price)
+    found = find_device(name)
+    return Device(name.lower(), found.flops, found.memory, utilisation, price)
 
 
 @sweep_command.command("run")

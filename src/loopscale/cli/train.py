@@ -27,6 +27,7 @@ from loopscale.quantities import format_count
 @click.option("--estimate", is_flag=True, help="Simulate a step on --gpus x --device: memory, communication, time.")
 @click.option("--gpus", type=click.IntRange(min=1), default=8, show_default=True, help="GPUs of --estimate.")
 @click.option("--device", default="h100", show_default=True, help="Device of --estimate: a100, h100, gh200, h200, …")
+@click.option("--price", type=click.FloatRange(min=0), default=2.5, show_default=True, help="Dollars per GPU-hour.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary, or the estimate, as JSON.")
 def train_command(
@@ -38,6 +39,7 @@ def train_command(
     estimate: bool,
     gpus: int,
     device: str,
+    price: float,
     quiet: bool,
     as_json: bool,
 ) -> None:
@@ -58,7 +60,7 @@ def train_command(
     where = config or "config"
     run = TrainConfig.from_dict(data, where)
     if estimate:
-        _estimate(run, gpus, device, as_json)
+        _estimate(run, gpus, device, price, as_json)
         return
     folder = Path(out or Path("runs") / (Path(config).stem if config else "tiny"))
     from loopscale.train import trainer
@@ -154,10 +156,10 @@ def _print(summary: dict[str, Any], folder: Path) -> None:
         )
 
 
-def _estimate(run: Any, gpus: int, device: str, as_json: bool) -> None:
+def _estimate(run: Any, gpus: int, device: str, price: float, as_json: bool) -> None:
     from loopscale.train.estimate import estimate
 
-    result = estimate(run, gpus, device)
+    result = estimate(run, gpus, device, price=price)
     if as_json:
         print_json(result.to_dict())
         return
@@ -173,7 +175,7 @@ def _estimate(run: Any, gpus: int, device: str, as_json: bool) -> None:
         f"host syncs per step, outside logging: {result.host_syncs}\n"
         f"step: at least {result.step_seconds:.3g} s (arithmetic {result.compute_seconds:.3g} s at the peak, "
         f"communication {result.communication_seconds:.3g} s), at most {result.tokens_per_second:,.0f} tokens/s\n"
-        f"whole run: at least {result.days:.3g} days and ${result.cost:,.0f}, at list peaks and round prices\n"
+        f"whole run: at least {result.days:.3g} days and ${result.cost:,.0f}, at list peaks and ${price:g} an hour\n"
         "simulated on fake tensors: no GPU was used"
     )
     for line in result.advice:

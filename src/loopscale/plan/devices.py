@@ -29,19 +29,25 @@ class Device:
     """Board power, for the energy."""
     bandwidth: float
     """Bytes a second from its memory."""
+    link: float | None = None
+    """Bytes a second to another device of the node, each way; None where no training step is simulated on it."""
+    network: float = 50e9
+    """Bytes a second to other nodes, for each device: one port of 400 Gb/s."""
 
 
 DEVICES: Mapping[str, Device] = MappingProxyType(
     {
-        "a100": Device(312e12, 80e9, 400, 2.04e12),
-        "h100": Device(989e12, 80e9, 700, 3.35e12),
-        "h100-pcie": Device(756e12, 80e9, 350, 2.0e12),
-        "h200": Device(989e12, 141e9, 700, 4.8e12),
-        "b200": Device(2250e12, 192e9, 1000, 8.0e12),
-        "l40s": Device(362e12, 48e9, 350, 864e9),
-        "rtx4090": Device(165e12, 24e9, 450, 1008e9),
+        "a100": Device(312e12, 80e9, 400, 2.04e12, 300e9, 25e9),
+        "h100": Device(989e12, 80e9, 700, 3.35e12, 450e9),
+        "h100-pcie": Device(756e12, 80e9, 350, 2.0e12, 64e9),
+        "gh200": Device(989e12, 96e9, 700, 4.0e12, 450e9),
+        "h20": Device(148e12, 96e9, 400, 4.0e12, 450e9),
+        "h200": Device(989e12, 141e9, 700, 4.8e12, 450e9),
+        "b200": Device(2250e12, 180e9, 1000, 8.0e12, 900e9),
+        "l40s": Device(362e12, 48e9, 350, 864e9, 32e9, 25e9),
+        "rtx4090": Device(165e12, 24e9, 450, 1008e9, 32e9, 12.5e9),
         "mi250x": Device(383e12, 128e9, 560, 3.28e12),
-        "mi300x": Device(1307e12, 192e9, 750, 5.3e12),
+        "mi300x": Device(1307e12, 192e9, 750, 5.3e12, 448e9),
         "tpu-v4": Device(275e12, 32e9, 192, 1.23e12),
         "tpu-v5e": Device(197e12, 16e9, 200, 819e9),
         "tpu-v5p": Device(459e12, 95e9, 350, 2.77e12),
@@ -124,6 +130,13 @@ def find_device(name: str) -> Device:
     if key not in DEVICES:
         raise InputError(f"device {shown(name)} is not known{nearest(key, DEVICES)}; choose from {', '.join(DEVICES)}")
     return DEVICES[key]
+
+
+def device_called(name: str) -> Device | None:
+    """Return the device that a driver calls ``name``, like "NVIDIA H100 80GB HBM3"; None if it is not in the table."""
+    words = name.lower().replace("rtx ", "rtx").replace("-", " ").split()
+    found = [key for key in DEVICES if set(key.split("-")) <= set(words)]
+    return DEVICES[max(found, key=len)] if found else None
 
 
 def preset(name: str) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from torch.utils._pytree import tree_leaves
 from loopscale.errors import InputError, nearest, shown
 from loopscale.model import LoopedMoEConfig
 from loopscale.model.experts import device_kernels
+from loopscale.plan import devices
 from loopscale.train.config import TrainConfig
 from loopscale.train.data.batches import Batch
 from loopscale.train.data.tokenizer import vocabulary_of
@@ -42,30 +43,12 @@ USABLE = 0.94
 """Fraction of a device's memory that tensors can use; the rest is for the driver, libraries and fragmentation."""
 
 
-@dataclass(frozen=True)
-class Device:
-    """Peak numbers of a GPU, from its data sheet."""
-
-    flops: float
-    """Dense bf16 FLOP/s."""
-    memory: float
-    link: float
-    """Bytes per second between GPUs of a node, each way."""
-    network: float = 50e9
-    """Bytes per second between nodes, for each GPU."""
-    hourly_cost: float = 2.5
-    """US dollars per hour: a round number, to be replaced by your own."""
-
-
-DEVICES = {
-    "a100": Device(312e12, 80e9, 300e9, 25e9, 1.5),
-    "h100": Device(989e12, 80e9, 450e9),
-    "gh200": Device(989e12, 96e9, 450e9),
-    "h20": Device(148e12, 96e9, 450e9, 50e9, 1.5),
-    "h200": Device(989e12, 141e9, 450e9, 50e9, 3.5),
-    "b200": Device(2250e12, 180e9, 900e9, 50e9, 5.0),
-    "cpu": Device(0.15e12, 24e9, 1e9, 1e9, 0.05),
+DEVICES = {name: device for name, device in devices.DEVICES.items() if device.link is not None} | {
+    "cpu": devices.Device(0.15e12, 24e9, 100, 40e9, 1e9, 1e9)
 }
+"""Devices whose links are known, and a core of a CPU, on which the simulation is checked."""
+PRICE = 2.5
+"""US dollars per device-hour: a round number, to be replaced by your own."""
 
 
 @dataclass(frozen=True)
@@ -206,8 +189,8 @@ class _Simulated(ParallelProcess):
         super().defer_reduction(model, last)
 
 
-def estimate(config: TrainConfig, gpus: int, device: str, *, precision: str = "bf16") -> Estimate:
-    """Simulate a training step of ``config`` on ``gpus`` devices."""
+def estimate(config: TrainConfig, gpus: int, device: str, *, precision: str = "bf16", price: float = PRICE) -> Estimate:
+    """Simulate a training step of ``config`` on ``gpus`` devices, which cost ``price`` dollars an hour each."""
     if device not in DEVICES:
         raise InputError(
             f"--device {shown(device)} is not known{nearest(device, DEVICES)}; choose from {', '.join(DEVICES)}"
@@ -231,7 +214,7 @@ def estimate(config: TrainConfig, gpus: int, device: str, *, precision: str = "b
         ) from None
     finally:
         dist.destroy_process_group()
-    return _result(config, model_config, process, meter, gpus, device)
+    return _result(config, model_config, process, meter, gpus, device, price)
 
 
 def _simulate(config: TrainConfig, model_config: LoopedMoEConfig, process: _Simulated, meter: Meter) -> None:
@@ -262,12 +245,12 @@ def _simulate(config: TrainConfig, model_config: LoopedMoEConfig, process: _Simu
 
 
 def _result(
-    config: TrainConfig, model: LoopedMoEConfig, process: _Simulated, meter: Meter, gpus: int, name: str
+    config: TrainConfig, model: LoopedMoEConfig, process: _Simulated, meter: Meter, gpus: int, name: str, price: float
 ) -> Estimate:
     device = DEVICES[name]
     communication = _communication(process.marks, config.run.accumulate)
     flops = step_flops(config, model) / gpus
-    link = device.link if gpus // config.parallel.replicas <= NODE else device.network
+    link = (gpus // config.parallel.replicas <= NODE and device.link) or device.network
     compute, moved = flops / device.flops, sum(communication.values()) / link
     seconds = max(compute, moved)
     days = seconds * config.steps / 86400
@@ -285,7 +268,7 @@ def _result(
         step_seconds=seconds,
         tokens_per_second=config.step_tokens / seconds,
         days=days,
-        cost=days * 24 * gpus * device.hourly_cost,
+        cost=days * 24 * gpus * price,
     )
     return replace(found, advice=_advice(found, config))
 

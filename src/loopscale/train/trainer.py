@@ -78,8 +78,17 @@ def validation_loss(
 
 
 @cache
-def matmul_peak(device: torch.device, dtype: torch.dtype, size: int = 768) -> float:
-    """Return the measured peak of this device: FLOP/s of a large matrix product, the best of a few."""
+def peak_flops(device: torch.device, dtype: torch.dtype, size: int = 768) -> float:
+    """Return the FLOP/s that utilisation is a share of: the maker's for a known GPU in bf16, else as measured.
+
+    The measurement is a large matrix product, the best of a few: less than the maker's number.
+    """
+    if device.type == "cuda" and dtype == torch.bfloat16:
+        from loopscale.plan.devices import device_called
+
+        listed = device_called(torch.cuda.get_device_name(device))
+        if listed is not None:
+            return listed.flops
     a, b = torch.randn(2, size, size, device=device).to(dtype)
     best = float("inf")
     for _ in range(8):
@@ -217,7 +226,7 @@ class Trainer:
         self.model.train()
         locked = run_dir.locked(self.out, self.process.rank)
         with repeatable(self._deterministic), locked, self._open_sinks() as sinks:
-            throughput = Throughput(self._flops_per_token(), matmul_peak(self.process.device, self.process.dtype))
+            throughput = Throughput(self._flops_per_token(), peak_flops(self.process.device, self.process.dtype))
             title = self.out.name or "training"
             with ProgressLine(self.config.steps, self.step, self.shown and self.process.rank == 0, title) as line:
                 while self.step < last and not self.process.any(stop()):
