@@ -37,6 +37,8 @@ WAYS: dict[str, Sections] = {
     "pass": {"parallel": {"reduce": "pass"}},
     "block": {"parallel": {"reduce": "block"}},
     "replicas": {"parallel": {"replicas": 2}},
+    "offload": {"parallel": {"offload": True}},
+    "offload-pass": {"parallel": {"offload": True, "reduce": "pass"}},
     "parts": {"run": {"accumulate": 2}},
     "parts-pass": {"run": {"accumulate": 2}, "parallel": {"reduce": "pass"}},
 }

@@ -150,6 +150,13 @@ def test_keeping_loop_gradients_sharded_trades_communication_for_memory() -> Non
     assert reduced["pass"] == reduced["block"] == pytest.approx(reduced["step"] * 2 * 10 / 6, rel=0.1)
 
 
+def test_offloaded_weights_and_optimiser_are_counted_on_the_host() -> None:
+    here, there = (estimate(scaled(parallel={"offload": offload}), 4, "h100") for offload in (False, True))
+    assert there.host_bytes == here.parts["weights"] + here.parts["optimizer"] == here.peak_bytes - there.peak_bytes
+    assert here.host_bytes == 0
+    assert not {"weights", "optimizer"} & there.parts.keys()
+
+
 def test_expert_parallelism_and_replicas_are_simulated_too() -> None:
     config = scaled(model={"dispatch": "drop-and-pad"}, parallel={"experts": 2, "replicas": 2})
     assert any("alltoall" in kind for kind in estimate(config, 8, "h100").communication_bytes)

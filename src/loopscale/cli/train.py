@@ -167,6 +167,9 @@ def _estimate(run: Any, gpus: int, device: str, price: float, as_json: bool) -> 
     rows = [(kind, f"{size / gigabyte:.2f}") for kind, size in result.parts.items()]
     rows.append(("peak", f"{result.peak_bytes / gigabyte:.2f}"))
     print_table(f"memory of one {device} of {gpus}, GB (simulated)", ("part", "GB"), rows, left=("part",))
+    if result.host_bytes:
+        host = f"and {result.host_bytes / gigabyte:.2f} GB in the memory of the host"
+        click.echo(f"{host}; the time of copying is not in the step below")
     verdict = "fits in" if result.fits else "does not fit in"
     moved = ", ".join(f"{kind} {size / gigabyte:.3g} GB" for kind, size in result.communication_bytes.items())
     click.echo(

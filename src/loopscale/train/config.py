@@ -354,6 +354,9 @@ class ParallelSection(Record):
     reduce: Literal["step", "pass", "block"] = "step"
     """When the gradients of the loop are reduced: once per "step" (least communication), after each "pass" (they stay
     sharded), or for each "block" by itself (least memory)."""
+    offload: bool = False
+    """Keep the shards of weights, gradients and optimiser in the memory of the host; a GPU holds only what it works
+    on. AdamW then runs on the CPU, and every step moves all weights over the bus."""
 
 
 RECIPES: dict[str, dict[str, dict[str, Any]]] = {

@@ -47,6 +47,8 @@ DEVICES = {name: device for name, device in devices.DEVICES.items() if device.li
     "cpu": devices.Device(0.15e12, 24e9, 100, 40e9, 1e9, 1e9)
 }
 """Devices whose links are known, and a core of a CPU, on which the simulation is checked."""
+OFFLOADED = ("optimizer", "weights")
+"""Kinds of memory that ``[parallel] offload`` moves to the host; gradients are counted on the device."""
 PRICE = 2.5
 """US dollars per device-hour: a round number, to be replaced by your own."""
 
@@ -61,6 +63,9 @@ class Estimate:
     """Highest memory of tensors on one GPU."""
     parts: dict[str, int]
     """What the memory holds at the peak."""
+    host_bytes: int
+    """Weights and optimiser in the memory of the host, for one GPU, with ``[parallel] offload``; the time of copying
+    them is not in ``step_seconds``."""
     memory_bytes: float
     """Memory of the device."""
     communication_bytes: dict[str, float]
@@ -203,7 +208,7 @@ def estimate(config: TrainConfig, gpus: int, device: str, *, precision: str = "b
         meter = Meter(model_config.vocab_size)
         parallel = config.parallel
         process = _Simulated(
-            torch.device("cpu"), 0, gpus, dtype, parallel.experts, parallel.replicas, parallel.reduce, meter
+            torch.device("cpu"), 0, gpus, dtype, parallel.experts, parallel.replicas, parallel.reduce, meter=meter
         )
         process.check_experts(model_config.num_experts)
         _simulate(config, model_config, process, meter)
@@ -254,11 +259,15 @@ def _result(
     compute, moved = flops / device.flops, sum(communication.values()) / link
     seconds = max(compute, moved)
     days = seconds * config.steps / 86400
+    # Weights and optimiser are there throughout, so that the peak is at the same moment without them.
+    on_host = sum(meter.at_peak[kind] for kind in OFFLOADED) if config.parallel.offload else 0
+    kinds = [kind for kind in sorted(meter.at_peak) if not (config.parallel.offload and kind in OFFLOADED)]
     found = Estimate(
         gpus=gpus,
         device=name,
-        peak_bytes=meter.peak,
-        parts={kind: size for kind, size in sorted(meter.at_peak.items()) if size},
+        peak_bytes=meter.peak - on_host,
+        parts={kind: meter.at_peak[kind] for kind in kinds if meter.at_peak[kind]},
+        host_bytes=on_host,
         memory_bytes=device.memory,
         communication_bytes=communication,
         host_syncs=0,
@@ -302,6 +311,8 @@ def _advice(found: Estimate, config: TrainConfig) -> list[str]:
         advice.append('set [run] activation_memory, like "20GB": some blocks are recomputed')
     if config.parallel.reduce != "block":
         advice.append(f'set [parallel] reduce = "{"pass" if config.parallel.reduce == "step" else "block"}"')
+    if not config.parallel.offload:
+        advice.append("set [parallel] offload = true: weights and optimiser in the memory of the host, slower steps")
     if config.parallel.replicas > 1:
         advice.append("lower [parallel] replicas: each copy is then sharded over more GPUs")
     return [*advice, "use more GPUs, or GPUs with more memory"]

@@ -30,9 +30,15 @@ def meta_model(config: LoopedMoEConfig) -> LoopedMoEForCausalLM:
         return LoopedMoEForCausalLM(config)
 
 
-def materialise(model: LoopedMoEForCausalLM, device: torch.device) -> LoopedMoEForCausalLM:
-    """Give a meta model, sharded or not, memory for its own weights on a device; the values are undefined."""
-    model.to_empty(device=device)
+def materialise(model: LoopedMoEForCausalLM, device: torch.device, offload: bool = False) -> LoopedMoEForCausalLM:
+    """Give a meta model, sharded or not, memory for its own weights on a device; the values are undefined.
+
+    With ``offload`` the weights are in the memory of the host, and the buffers on the device.
+    """
+    model.to_empty(device=torch.device("cpu") if offload else device)
+    for module in model.modules() if offload else ():
+        for name, buffer in module._buffers.items():
+            module._buffers[name] = None if buffer is None else buffer.to(device)
     model.tie_weights()
     return model
 

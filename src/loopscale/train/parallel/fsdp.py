@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
 
 # Documented with fully_shard, which has no public way to name them.
 from torch.distributed.fsdp._fully_shard._fsdp_common import FSDPMeshInfo, HSDPMeshInfo, ShardPlacementResult
@@ -29,15 +29,20 @@ from loopscale.model.moe import Router
 REPLICAS, DATA, EXPERTS = "replicas", "data", "experts"
 
 
-def shard(model: LoopedMoEForCausalLM, mesh: DeviceMesh, dtype: torch.dtype, reduce: str) -> None:
+def shard(
+    model: LoopedMoEForCausalLM, mesh: DeviceMesh, dtype: torch.dtype, reduce: str, offload: bool = False
+) -> None:
     """Shard the weights in place; experts that are divided already are sharded over ``data`` alone.
 
     Weights are stored and gradients summed in fp32; ``dtype`` is the type that weights are gathered and multiplied in.
-    Routers are gathered in fp32, because a rounding there changes which expert is chosen.
+    Routers are gathered in fp32, because a rounding there changes which expert is chosen. With ``offload`` the shards
+    and their gradients are in the memory of the host.
     """
     whole, experts = _meshes(mesh)
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
     options: dict[str, Any] = {"mesh": whole, "shard_placement_fn": partial(_placement, experts)}
+    if offload:
+        options["offload_policy"] = CPUOffloadPolicy(pin_memory=torch.cuda.is_available())
     if dtype != torch.float32:
         for module in list(model.modules()):
             if isinstance(module, Router):

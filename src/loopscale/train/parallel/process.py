@@ -86,11 +86,13 @@ class ParallelProcess(Process):
     """Number of copies of the sharded model."""
     reduce: str = "step"
     """When gradients of the loop are reduced, as in ``[parallel] reduce``."""
+    offload: bool = False
+    """Whether shards are kept in the memory of the host, as in ``[parallel] offload``."""
 
     def prepare(self, model: LoopedMoEForCausalLM) -> LoopedMoEForCausalLM:
         """Return a meta model with its weights sharded, and memory for this rank's shards."""
         self.check_experts(model.config.num_experts)
-        return materialise(self.sharded(model, self.mesh()), self.device)
+        return materialise(self.sharded(model, self.mesh()), self.device, self.offload)
 
     def check_experts(self, experts: int) -> None:
         """Refuse a number of experts that the group cannot divide equally."""
@@ -107,7 +109,7 @@ class ParallelProcess(Process):
 
         if self.group > 1:
             share_experts(model, mesh[EXPERTS])
-        shard(model, mesh, self.dtype, self.reduce)
+        shard(model, mesh, self.dtype, self.reduce, self.offload)
         return model
 
     def mesh(self) -> DeviceMesh:
@@ -168,7 +170,8 @@ def this_process(config: TrainConfig) -> Process:
     """Return the process that runs now: one of many if torchrun started it."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dtype = precision(config.run.precision, device)
-    if not launched() and dtype == torch.float32 and config.parallel.experts == 1:
+    alone = config.parallel.experts == 1 and not config.parallel.offload
+    if not launched() and dtype == torch.float32 and alone:
         return Process(device)
     return join(config, device, dtype)
 
@@ -200,7 +203,9 @@ def join(config: TrainConfig, device: torch.device, dtype: torch.dtype) -> Paral
         device = _own_gpu()
     dist.init_process_group(backend, store=rendezvous_store(rank, ranks), rank=rank, world_size=ranks)
     parallel = config.parallel
-    return ParallelProcess(device, rank, ranks, dtype, parallel.experts, parallel.replicas, parallel.reduce)
+    return ParallelProcess(
+        device, rank, ranks, dtype, parallel.experts, parallel.replicas, parallel.reduce, parallel.offload
+    )
 
 
 def rendezvous_store(rank: int, ranks: int) -> Store:
