@@ -165,6 +165,8 @@ def test_device_hours_and_reference_models_become_compute():
         device_flops(1, "h10", 0.4)
     with pytest.raises(InputError, match="is not above 0 and at most 1"):
         device_flops(1, "h100", 40)
+    with pytest.raises(InputError, match="are too many to compute with; check hours, dollars and price"):
+        device_flops(5000 / 1e-300, "a100")
 
 
 def test_the_continuous_ladder_is_never_worse_than_its_rungs():
