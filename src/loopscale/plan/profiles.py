@@ -215,7 +215,8 @@ def _curves(grid: Grid, best_axis: int) -> Table:
         "extrapolated": outside,
     }
     if len(grid.loss_ZFSKP) > 1:
-        columns["loss_low"], columns["loss_high"] = np.percentile(grid.loss_ZFSKP[1:], [5, 95], axis=0)
+        with np.errstate(invalid="ignore"):  # a cell that no law can fill has an infinite loss, and no interval
+            columns["loss_low"], columns["loss_high"] = np.percentile(grid.loss_ZFSKP[1:], [5, 95], axis=0)
     return Table.from_arrays(marks.shape, **columns)
 
 
