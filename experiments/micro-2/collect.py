@@ -16,7 +16,7 @@ from loopscale.tables import Table
 
 HERE = Path(__file__).parent
 DATA = HERE.parents[1] / "src" / "loopscale" / "fit" / "data" / "micro-2.csv"
-STAGES = {"rates": "A", "recipes": "B", "confirm": "C", "micro-2": "D"}
+STAGES = {"rates": "A", "recipes": "B", "confirm": "C", "micro-2": "D", "followup": "E"}
 """The stage of docs/protocol.md that each sweep file belongs to."""
 
 

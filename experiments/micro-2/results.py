@@ -68,7 +68,7 @@ def _row(row: dict[str, str]) -> Row:
     )  # fmt: skip
 
 
-PLANNED = {"A": 37, "B": 24, "C": 16, "D": 92}
+PLANNED = {"A": 37, "B": 27, "C": 16, "D": 92, "E": 28}
 """Runs of the protocol with its amendments and the extensions of the searches."""
 
 
@@ -173,6 +173,34 @@ def confirmation() -> str:
                  for d, other in zip(differences, (("plain", 4), ("plain", 1)), strict=True)]  # fmt: skip
         lines.append((recipe, str(R), f"{fmean(own.values()):.4f}", *shown))
     return markdown(("recipe", "R", "mean loss", "less plain R = 4", "less R = 1"), lines)
+
+
+def exploration() -> str:
+    """The plain loop of stage C at half its rate: paired differences to the rate that the screening chose, and to R = 1."""
+    halved = {row.seed: row.loss for row in shipped() if row.stage == "E" and row.recipe == "plain"}
+    first = {(row.recipe, row.R, row.seed): row.loss for row in shipped() if row.stage == "C"}
+    others = {"plain, R = 4, rate 0.032": ("plain", 4), "router per pass, R = 4, rate 0.016": ("pass_router=True", 4),
+              "plain, R = 1": ("plain", 1)}  # fmt: skip
+    rows = [
+        (name, interval([loss - first[recipe, R, seed] for seed, loss in sorted(halved.items())]))
+        for name, (recipe, R) in others.items()
+    ]
+    return markdown((f"plain, R = 4, rate 0.016 (mean {fmean(halved.values()):.4f}) less", "difference"), rows)
+
+
+def chosen() -> str:
+    """The recipe of stage C in the cells that decide theta: gains over R = 1 and over the plain loop, by seed."""
+    plain = {(row.E, row.D, row.seed, row.R): row.loss for row in shipped() if row.stage == "D" and row.size == "d16"}
+    pairs: dict[tuple[int, int], list[tuple[float, float]]] = defaultdict(list)
+    for row in shipped():
+        if row.stage == "E" and row.recipe != "plain":
+            one, four = (plain[row.E, row.D, row.seed, R] for R in (1, 4))
+            pairs[row.E, row.D].append((one - row.loss, four - row.loss))
+    rows = [
+        (str(E), f"{D / 1e3:.0f}K", *(interval(values) for values in zip(*found, strict=True)))
+        for (E, D), found in sorted(pairs.items())
+    ]
+    return markdown(("E", "D", "gain over R = 1", "gain over the plain loop, R = 4"), rows)
 
 
 # Stage D
@@ -393,6 +421,8 @@ def tables() -> Iterable[tuple[str, str]]:
         yield "confirmation", confirmation()
     if "D" not in stages:
         return
+    if "E" in stages:
+        yield from (("exploration", exploration()), ("chosen", chosen()))
     data = load_micro("micro-2")
     yield from (("gains", gains_table()), ("deciding", deciding()), ("over-cells", over_cells()))
     yield "equal-flops", equal_flops_table()
