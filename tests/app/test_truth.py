@@ -1,5 +1,7 @@
 """The page never shows a number without saying how far it can be trusted."""
 
+import csv
+import json
 import re
 from dataclasses import replace
 from urllib.parse import quote
@@ -10,6 +12,7 @@ from browser import enter, open_page, sentence, settled, trust
 from loopscale.fit import fit, simulate_sweep
 from loopscale.fit.data.public import load_micro
 from loopscale.laws import PUBLISHED
+from loopscale.plan.text import TRUST_TEXT
 
 CONFIG = {"model_type": "llama", "hidden_size": 1024, "num_hidden_layers": 16, "num_attention_heads": 16,
           "intermediate_size": 4096, "vocab_size": 32000}  # fmt: skip
@@ -47,20 +50,73 @@ def test_every_published_law_comes_with_a_banner(opened, address, name):
     levels_beside_numbers(opened)
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_the_api_gives_a_level_with_every_answer_or_withholds_it(client, name):
-    rule = "paper" if PUBLISHED[name].rmse is not None else "loss"
-    asked = {"flops": "5e21", "memory": "3GB", "bits": 4, "law": name, "rule": rule, "config": CONFIG}
-    for more in ({}, {"draft": True}, {"extrapolate": True}, {"design": "config"}):
-        reply = client.send("/api/plan", asked | more).json
-        if "error" in reply:
-            assert reply["field"] == "extrapolate"
-            continue
-        assert reply["trust"]["level"] in LEVELS
-        assert reply["trust"]["title"]
-        if reply.get("own"):
-            assert reply["own"]["trust"]["level"] in LEVELS
-            assert (reply["own"]["loss"] is None) <= (reply["own"]["trust"]["level"] == "beyond")
+CHARTS = ["recurrence", "size", "experts", "best-recurrence", "best-experts", "compute", "designs"]
+DENSE = "flops=1e21&memory=&iso=size"  # less than 10x beyond the dense sweep below
+OWN = ("micro", "micro-2", "on-a-bound", "dense")
+
+
+def fitted(name: str):
+    """A law of a sweep that ships, of one that leaves a coefficient on its bound, or of a dense one."""
+    if name.startswith("micro"):
+        return fit(load_micro(name), resamples=20).law
+    dense = simulate_sweep(experts=(1,), recurrences=(1,), tokens=(1e11, 2e11, 3e11, 5e11))
+    sweep = dense if name == "dense" else replace(dense, loss=dense.loss - 1.5)  # all of the irreducible loss, and more
+    return fit(sweep, resamples=20).law
+
+
+def own_law(client, law) -> str:
+    return client.send("/api/laws", law.to_dict()).json["id"]
+
+
+@pytest.fixture(scope="module")
+def own(client) -> dict[str, str]:
+    """The ids of the laws that were fitted here."""
+    return {name: own_law(client, fitted(name)) for name in OWN}
+
+
+def losses_have_levels(reply) -> None:
+    """Every loss of a plan's reply comes with its level of trust."""
+    plan, trusted = reply["plan"], reply["trust"]
+    assert trusted["level"] in LEVELS
+    assert trusted["title"]
+    assert {row["label"] for row in (plan["choice"], *plan["rivals"], *plan["candidates"])} <= set(reply["levels"])
+    assert set(reply["levels"].values()) <= set(LEVELS)
+    for row in (*plan["sensitivities"], *plan["pareto"]["memory"], *plan["pareto"]["inference"]):
+        assert row["trust"] in LEVELS
+    assert all("trust: " in row["text"] for row in reply["limits"] if row["binding"])
+    assert plan["next_best"] is None or plan["next_best"]["trust"] in LEVELS
+    assert set(reply["charts"]) == set(CHARTS)
+    for chart in reply["charts"].values():
+        known = [level for loss, level in zip(chart["loss"], chart["trust"], strict=True) if loss is not None]
+        assert set(known) <= set(LEVELS)
+
+
+@pytest.mark.parametrize("name", [*PUBLISHED, *OWN])
+def test_every_answer_of_the_api_has_levels_or_is_withheld(client, own, name):
+    law = own.get(name, name)
+    rule = "paper" if name in own or PUBLISHED[name].rmse is not None else "loss"
+    asked = {"flops": "5e21", "memory": "3GB", "bits": 4, "law": law, "rule": rule, "config": CONFIG}
+    first = client.send("/api/plan", asked).json
+    if "error" in first:
+        assert first["field"] == "extrapolate"
+    else:
+        assert first["trust"]["level"] in ("inside", "near", "far")
+        assert (first["own"]["loss"] is None) <= (first["own"]["trust"]["level"] == "beyond")
+    reply = client.send("/api/plan", asked | {"extrapolate": True, "charts": CHARTS}).json
+    losses_have_levels(reply)
+    assert reply["own"]["trust"]["level"] in LEVELS
+    model = {"rung": "1.0B", "tokens": "200B", "extrapolate": True, "allow_degenerate": True, "law": law}
+    assert client.send("/api/predict", model).json["trust"]["level"] in LEVELS
+
+
+def test_downloads_of_a_poor_plan_say_how_poor_it_is(client, own):
+    asked = {"flops": "5e21", "memory": "3GB", "bits": 4, "law": own["on-a-bound"], "extrapolate": True}
+    level = client.send("/api/plan", asked).json["trust"]["level"]
+    table = client.send("/api/plan.csv", asked).body.decode()
+    assert {row["trust"] for row in csv.DictReader(table.splitlines())} <= {"far", "beyond"}
+    report = client.send("/api/plan.html", asked).body.decode()
+    assert TRUST_TEXT[level] in report
+    assert "degenerate" in report
 
 
 def test_a_draft_says_what_the_whole_answer_says(client):
@@ -72,13 +128,34 @@ def test_a_draft_says_what_the_whole_answer_says(client):
         assert all(whole[part][name] == value for name, value in draft[part].items())
 
 
-def own_law(client, law) -> str:
-    return client.send("/api/laws", law.to_dict()).json["id"]
+def panels_have_levels(page) -> None:
+    """Banner, table, charts and exports of the Plan view carry a level; so do all scenarios of the Compare view."""
+    levels_beside_numbers(page)
+    rows = page.locator("#table tbody tr")
+    assert rows.count() == page.locator("#table tbody tr [data-level]").count() > 0
+    for chart in ("isoflop", "pareto", "best-recurrence", "best-experts"):
+        page.focus(f"#chart-{chart} .plot")
+        page.keyboard.press("ArrowRight")
+        assert re.search(rf"trust: ({'|'.join(LEVELS)})", page.inner_text(f"#chart-{chart} .tip"))
+    page.click("#views button[data-view=compare]")
+    settled(page)
+    scenarios = page.locator("#sides li").count()
+    assert scenarios == page.locator("#sides li [data-level]").count() > 0
+    assert page.locator("#compare-table tr", has_text="trust").locator("[data-side]").count() == scenarios
 
 
-def test_the_micro_sweeps_law_is_withheld_at_large_scale_until_one_asks(opened, address, client):
-    law = fit(load_micro(), outer="joint-moe", mapping="bounded", resamples=0).law
-    visit(opened, address, f"law={own_law(client, law)}")
+def plan_with(page, address, folder, name, link="") -> None:
+    """Open a state by its link, then the file of a law, as people do."""
+    visit(page, address, link)
+    path = folder / f"{name}.json"
+    path.write_text(json.dumps(fitted(name).to_dict()))
+    page.set_input_files("#law-file", path)
+    page.wait_for_function("() => location.hash.includes('law=own-')")
+    settled(page)
+
+
+def test_the_micro_sweeps_law_is_withheld_at_large_scale_until_one_asks(opened, address, tmp_path):
+    plan_with(opened, address, tmp_path, "micro")
     assert trust(opened) == "beyond"
     assert opened.is_hidden("#sentence")
     assert "10x beyond the data" in opened.inner_text("#withheld")
@@ -88,23 +165,60 @@ def test_the_micro_sweeps_law_is_withheld_at_large_scale_until_one_asks(opened, 
     settled(opened)
     assert trust(opened) == "beyond"
     assert "beyond" in opened.inner_text("#trust")
+    panels_have_levels(opened)
 
 
-def test_a_degenerate_law_is_withheld_and_called_degenerate(opened, address, client):
-    law = replace(PUBLISHED["looped-moe-2026"], name="poor", note="degenerate: only two sizes")
-    visit(opened, address, f"law={own_law(client, law)}")
+@pytest.mark.parametrize("name", ["micro-2", "on-a-bound"])
+def test_a_degenerate_law_is_withheld_and_called_degenerate(opened, address, tmp_path, name):
+    plan_with(opened, address, tmp_path, name, "memory=")
     assert opened.is_hidden("#sentence")
-    assert "degenerate" in opened.inner_text("#withheld")
+    assert "degenerate: c ended on its bound" in opened.inner_text("#withheld")
     opened.click("#show-anyway")
     opened.wait_for_selector("#sentence", state="visible")
     settled(opened)
+    assert trust(opened) in ("far", "beyond")
     assert "degenerate" in opened.inner_text("#trust")
+    panels_have_levels(opened)
 
 
-def test_a_dense_law_has_a_banner_too(opened, address, client):
-    dense = fit(simulate_sweep(experts=(1,), recurrences=(1,), tokens=(1e11, 2e11, 3e11, 5e11)), resamples=0)
-    visit(opened, address, f"law={own_law(client, dense.law)}&memory=")
-    levels_beside_numbers(opened)
+def test_a_dense_law_has_a_banner_too(opened, address, tmp_path):
+    plan_with(opened, address, tmp_path, "dense", DENSE)
+    assert opened.is_visible("#sentence")
+    panels_have_levels(opened)
+
+
+def test_the_pareto_line_has_the_band_of_the_plan(client, own):
+    asked = {"flops": "5e21", "bits": 4, "charts": ["designs"], "extrapolate": True}
+    for law, kind in (("looped-moe-2026", "law"), (own["micro"], "predictive")):
+        reply = client.send("/api/plan", asked | {"law": law}).json
+        drawn = reply["charts"]["designs"]
+        assert set(drawn["interval"]) == {kind}
+        for cost, rows in reply["plan"]["pareto"].items():
+            ends = zip(drawn["loss_low"], drawn["loss_high"], strict=True)
+            on_line = [pair for pair, flag in zip(ends, drawn[f"on_{cost}_front"], strict=True) if flag]
+            assert sorted(on_line) == sorted((row["loss_low"], row["loss_high"]) for row in rows)
+
+
+@pytest.mark.parametrize(("law", "says"), [("looped-moe-2026", "of the law alone"), ("dense", "for one new run")])
+def test_bands_are_drawn_and_named_for_what_they_are(opened, address, tmp_path, law, says):
+    plan_with(opened, address, tmp_path, law, DENSE) if law in OWN else visit(opened, address, "")
+    for chart in ("isoflop", "pareto"):
+        assert opened.locator(f"#chart-{chart} .bands path").count() == 1
+        assert f"Bands: 90%, {says}" in opened.inner_text(f"#chart-{chart} .hint")
+    opened.focus("#chart-pareto .plot")
+    opened.keyboard.press("ArrowRight")
+    assert f"90% {says}: " in opened.inner_text("#chart-pareto .tip")
+    assert f"90% {says}: " in opened.inner_text("#facts [data-name='Predicted loss']")
+    opened.click("#views button[data-view=compare]")
+    settled(opened)
+    assert f"90% {says}: " in opened.inner_text("#compare-table")
+
+
+def test_a_law_without_resamples_draws_no_band_and_says_why(opened, address):
+    visit(opened, address, "law=kaplan-2020&memory=&rule=loss&extrapolate=1")
+    assert opened.locator("#chart-pareto .bands path").count() == 0
+    assert "Bands: none" in opened.inner_text("#chart-pareto .hint")
+    assert "not published" in opened.inner_text("#chart-pareto .hint")
 
 
 def test_absurd_compute_is_withheld(opened, address):

@@ -28,6 +28,7 @@ from loopscale.app.schemas import (
 )
 from loopscale.app.security import Limits
 from loopscale.architecture import RUNG_EXPERTS, RUNG_RECURRENCES, RUNGS
+from loopscale.architecture.ladder import size_space
 from loopscale.errors import InputError
 from loopscale.files import finite
 from loopscale.laws import DEFAULT, MAPPINGS, OUTER_LAWS, PUBLISHED, ScalingLaw
@@ -163,11 +164,19 @@ def _given(request: PlanRequest, law: ScalingLaw, limits: Limits) -> tuple[Plan,
     """Return the plan of one given design, even if a limit rules it out, and its verdict among all designs."""
     if request.config is not None and request.design in (None, "config"):
         return _own(request, law)
-    rung, experts, recurrence = request.given_design()
-    one = _planner(request, law)(_lifted(request.budget()), ladder_space([rung], [experts], [recurrence]))
     everything = make_plan(request.model_copy(update={"design": None, "extrapolate": True}), law, limits)
+    one = _planner(request, law)(_lifted(request.budget()), _one_design(request, everything.grid.space))
     verdicts = {row.label: row.verdict for row in everything.candidates()}
     return one, request, verdicts.get(one.choice.label, "not in the search space")
+
+
+def _one_design(request: PlanRequest, searched: Space) -> Space:
+    """Return the given design alone: a rung of the ladder, or a size that was searched for a dense law."""
+    size = (request.design or "").partition(":")[0]
+    if searched.kind == "sizes" and size in searched.names:
+        return size_space([searched.active[searched.names.index(size), 0]])
+    rung, experts, recurrence = request.given_design()
+    return ladder_space([rung], [experts], [recurrence])
 
 
 def _own(request: PlanRequest, law: ScalingLaw) -> tuple[Plan, PlanRequest, str]:

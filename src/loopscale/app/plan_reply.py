@@ -12,6 +12,7 @@ import numpy as np
 
 from loopscale.app.schemas import PlanRequest
 from loopscale.architecture import RUNG_RECURRENCES, RUNGS
+from loopscale.architecture.ladder import size_space
 from loopscale.arrays import FloatArray
 from loopscale.plan import (
     Budget,
@@ -26,14 +27,26 @@ from loopscale.plan import (
     ladder_space,
     recurrence_map,
 )
+from loopscale.plan.grid import interval_kind
 from loopscale.plan.profiles import outside_text
-from loopscale.plan.text import LIMITS, TRUST_TEXT, answer, budget_text, confidence, edge_text, interval_text
+from loopscale.plan.text import (
+    LIMITS,
+    TRUST_TEXT,
+    answer,
+    budget_text,
+    confidence,
+    edge_text,
+    front_band_text,
+    interval_text,
+)
 from loopscale.quantities import format_bytes, format_count
 from loopscale.tables import Table
 
 WIDTHS = np.geomspace(512, 4096, 41)
 MOST_DESIGNS = 2_000
 """Points that a scatter of designs may have."""
+SIZES_AROUND = (0.25, 0.5, 1.0, 2.0, 4.0)
+"""Sizes that a chart of a dense law shows, as multiples of the choice."""
 MOST_LINES = 6
 """Sizes that a chart shows a line for: those around the choice."""
 
@@ -47,6 +60,7 @@ def plan_reply(
         "plan": document,
         "sentences": page_sentences(planned, document["sentences"]),
         "trust": page_trust(planned),
+        "levels": trust_levels(planned, request.top),
         "limits": limits_used(planned),
         "memory": memory_parts(planned),
         "speed": asdict(generation_rate(planned, request.where)),
@@ -65,6 +79,7 @@ def draft_reply(planned: Plan, request: PlanRequest) -> dict[str, Any]:
             "law": planned.law.name,
             "budget": planned.budget.to_dict(),
             "choice": planned.choice.to_dict(),
+            "interval": planned.interval,
             "lead": planned.lead,
             "agreement": planned.agreement,
         },
@@ -98,6 +113,7 @@ def page_sentences(planned: Plan, sentences: Mapping[str, str]) -> dict[str, str
         **sentences,
         "budget": f"{budget[:1].upper()}{budget[1:]}.",
         "interval": f"{written[:1].upper()}{written[1:]}",
+        "bands": f"{front_band_text(interval_kind(planned.law), planned.uncertainty)}.",
     }
 
 
@@ -114,6 +130,12 @@ def page_trust(planned: Plan) -> dict[str, Any]:
     }
 
 
+def trust_levels(planned: Plan, top: int) -> dict[str, str]:
+    """Return the level of trust in the loss of every design that the page's tables list, by its label."""
+    rows = [planned.choice, *planned.rivals(), *planned.candidates(top)]
+    return {row.label: level for row, level in zip(rows, planned.trust_levels(rows), strict=True)}
+
+
 def limits_used(planned: Plan) -> list[dict[str, Any]]:
     """Return each limit that can bind: how much of it is used, and what twice as much would buy."""
     choice, budget = planned.choice, planned.budget
@@ -127,7 +149,7 @@ def limits_used(planned: Plan) -> list[dict[str, Any]]:
     for row in planned.sensitivities:
         name, saved = row["limit"], row["saved"]
         cap, binding = getattr(budget, name), name in planned.binding
-        text = f"loss {saved:.4f} lower, with {row['design']}" if binding else "no lower loss"
+        text = f"loss {saved:.4f} lower, with {row['design']}; trust: {row['trust']}" if binding else "no lower loss"
         rows.append(
             {
                 "name": name,
@@ -269,13 +291,22 @@ def _over_compute(planned: Plan, centre: float) -> Table:
 
 
 def _designs(planned: Plan, _: float) -> Table:
-    table = planned.designs()
-    outside = outside_text(planned.grid)[0].ravel()[np.isfinite(planned.grid.loss_ZFSKP[0, 0]).ravel()]
-    table = Table({**table.columns, "extrapolated": outside.tolist()})
+    grid, designs = planned.grid, planned.designs().columns
+    flat = np.flatnonzero(np.isfinite(grid.loss_ZFSKP[0, 0]).ravel())
+    shown = np.logical_or.reduce([designs["on_memory_front"], designs["on_inference_front"], designs["chosen"]])
+    ends = {end: np.full(len(flat), None) for end in ("loss_low", "loss_high")}
+    for column, values in zip(ends.values(), planned.bands(flat[shown]), strict=True):
+        column[shown] = values  # the band is drawn along the line alone
+    table = Table({
+        **designs,
+        "extrapolated": outside_text(grid)[0].ravel()[flat].tolist(),
+        "trust": grid.trust_FSKP[0].ravel()[flat].tolist(),
+        **{name: column.tolist() for name, column in ends.items()},
+        "interval": [interval_kind(planned.law)] * len(flat),
+    })  # fmt: skip
     if len(table) <= MOST_DESIGNS:
         return table
-    fronts = zip(*(table.columns[f"on_{cost}_front"] for cost in ("memory", "inference")), strict=True)
-    kept = [k for k, flags in enumerate(fronts) if any(flags) or table.columns["chosen"][k]]
+    kept = np.flatnonzero(shown).tolist()
     return Table({name: [column[k] for k in kept] for name, column in table.columns.items()})
 
 
@@ -328,6 +359,8 @@ def _space(
     passes = recurrences or space.recurrences.tolist()
     if space.kind == "models":  # the user's model, as it is
         return replace(space, recurrences=np.array(passes if space.loop.any() else [1]))
+    if space.kind == "sizes":  # of a dense law
+        return size_space(planned.choice.active * np.array([1.0] if sizes else SIZES_AROUND))
     if space.kind == "ladder":
         return ladder_space(sizes or _near(space.names, planned.choice.rung), experts, passes)
     if sizes is not None and planned.choice.width:

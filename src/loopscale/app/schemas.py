@@ -330,6 +330,7 @@ class PlanReply(BaseModel):
     plan: PlanDocument
     sentences: dict[str, str] = Field(description="The plan in sentences, by subject.")
     trust: dict[str, Any] = Field(description="The level of trust, a description of it, and the reasons.")
+    levels: dict[str, str] = Field(description="The level of trust in the loss of each listed design, by its label.")
     limits: list[dict[str, Any]] = Field(description="What binds, and what twice as much would buy.")
     memory: dict[str, float | None] = Field(description="Bytes of weights, embeddings and KV cache, and the limit.")
     copied: dict[str, str] = Field(alias="copy", description="The plan as a command, as Python, as a training file.")

@@ -449,4 +449,4 @@ def _print_front(planned: Plan, cost: str) -> None:
         rows = [(*row[:5], span, *row[5:]) for row, span in zip(rows, spans, strict=True)]
     title = f"No other design beats these in both loss and {cost}"
     print_table(title, columns, rows, left=("size",), optional=("tokens",))
-    console().print(front_band_text(bands, planned.uncertainty), highlight=False)
+    console().print(front_band_text(bands[0].get("interval") if bands else None, planned.uncertainty), highlight=False)

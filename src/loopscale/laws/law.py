@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from loopscale.arrays import BoolArray, FloatArray
 from loopscale.errors import InputError, choice, nearest, shown
@@ -507,11 +507,20 @@ class ScalingLaw:
                 reasons.append(_outside_reason(axis, worst, factors[axis], span))
             elif None in span:
                 reasons.append(f"the law's source does not state the whole fitted range of {axis}")
-        most = max(factors.values())
-        level = next(name for name, limit in TRUST_LEVELS.items() if most <= limit)
-        trust = Trust(level, tuple(reasons), factors).noting(at_least="near" if reasons else "inside")
-        degenerate = [f"the law is degenerate: {warning}" for warning in self.degenerate]
-        return trust.noting(*degenerate, at_least="far" if degenerate else "inside")
+        reasons += [f"the law is degenerate: {warning}" for warning in self.degenerate]
+        level = max(self.trust_levels(points).ravel().tolist(), key=list(TRUST_LEVELS).index)
+        return Trust(level, tuple(reasons), factors)
+
+    def trust_levels(self, points: Points) -> NDArray[np.str_]:
+        """Return the level of trust in the loss at each point: by its worst axis, lower for a poorly known law."""
+        at = zip(AXES, (points.active, points.tokens, points.experts, points.recurrence), strict=True)
+        most = np.ones(points.shape)
+        for axis, value in at:
+            most = np.maximum(most, self.fitted_range.factor(axis, value))
+        stated = all(None not in getattr(self.fitted_range, axis) for axis in AXES)
+        names = list(TRUST_LEVELS)
+        least = names.index("far" if self.degenerate else "inside" if stated else "near")
+        return np.array(names)[np.maximum(np.searchsorted(list(TRUST_LEVELS.values()), most), least)]
 
     @property
     def degenerate(self) -> tuple[str, ...]:

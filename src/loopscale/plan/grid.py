@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from loopscale.architecture import Space
 from loopscale.architecture.ladder import check_size
@@ -228,6 +229,22 @@ class Grid:
         return {axis: np.broadcast_to(flags, shape) for axis, flags in self.law.extrapolated(self.points).items()}
 
     @cached_property
+    def trust_FSKP(self) -> NDArray[np.str_]:
+        """The level of trust in each loss."""
+        return np.broadcast_to(self.law.trust_levels(self.points), self.tokens_FSKP.shape)
+
+    @cached_property
+    def band_FSKP(self) -> tuple[FloatArray, FloatArray]:
+        """The 90% band of each loss, of the kind that :func:`interval_kind` says; infinite where the loss is."""
+        if self.law.spread is None:
+            with np.errstate(invalid="ignore"):  # a cell that no law can fill has an infinite loss, and no interval
+                low, high = np.percentile(self.loss_ZFSKP[1:], [5, 95], axis=0)
+            return low, high
+        low, high = (np.broadcast_to(end, self.tokens_FSKP.shape) for end in self.law.predictive_interval(self.points))
+        trained = np.isfinite(self.loss_ZFSKP[0])
+        return np.where(trained, low, np.inf), np.where(trained, high, np.inf)
+
+    @cached_property
     def limits(self) -> tuple[Limit, ...]:
         """Every limit that the budget sets, the hardest first: all that rules a candidate out, rule apart."""
         budget, cap_F = self.budget, self.flops[:, None, None, None]
@@ -312,16 +329,24 @@ def design_label(size: str, experts: float, recurrence: int) -> str:
     return f"{size} E={plain(experts):g} R={recurrence}"
 
 
-def loss_interval(law: ScalingLaw, points: Points) -> dict[str, Any] | None:
-    """Return the 90% interval of the loss at one point; None where the law has no resamples.
-
-    Predictive where the law knows the noise of a run; else of the law alone, which is narrower.
-    """
+def interval_kind(law: ScalingLaw) -> str | None:
+    """Return which interval the law can give: "predictive" for one new run, else "law", which is narrower, or None."""
     if law.resamples is None:
         return None
-    predictive = law.spread is not None
-    low, high = law.predictive_interval(points) if predictive else law.interval(points)
-    kind, basis = "predictive" if predictive else "law", law.resampled_by or "resampled laws"
+    return "law" if law.spread is None else "predictive"
+
+
+def loss_band(law: ScalingLaw, points: Points) -> tuple[FloatArray, FloatArray]:
+    """Return the 90% interval of the loss at each point, of the kind that :func:`interval_kind` says."""
+    return law.interval(points) if law.spread is None else law.predictive_interval(points)
+
+
+def loss_interval(law: ScalingLaw, points: Points) -> dict[str, Any] | None:
+    """Return the 90% interval of the loss at one point with its kind and basis; None where the law has no resamples."""
+    if law.resamples is None:
+        return None
+    low, high = loss_band(law, points)
+    kind, basis = interval_kind(law), law.resampled_by or "resampled laws"
     return {"low": float(low), "high": float(high), "level": 0.9, "kind": kind, "basis": basis}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,18 @@ from loopscale.arrays import BoolArray, IntArray
 from loopscale.errors import InputError, nearest, shown
 from loopscale.files import finite, write_json
 from loopscale.laws import Counting, Points, ScalingLaw, Trust, find_law, with_repetition
-from loopscale.plan.grid import Budget, Grid, Rule, design_label, evaluate, loss_interval, near_agreement, rule_of
+from loopscale.plan.grid import (
+    Budget,
+    Grid,
+    Rule,
+    design_label,
+    evaluate,
+    interval_kind,
+    loss_band,
+    loss_interval,
+    near_agreement,
+    rule_of,
+)
 from loopscale.plan.text import sentences, short, table_html, uncertainty_text
 from loopscale.quantities import plain
 from loopscale.tables import Table
@@ -218,7 +229,7 @@ class Plan:
         if self.stored is not None:
             stored = self.stored.get("trust")
             return None if stored is None else Trust(stored["level"], tuple(stored["reasons"]), stored["factors"])
-        trust = self.law.trust(_point(self.grid, self.chosen))
+        trust = self.law.trust(_points(self.grid, self.chosen))
         reasons = [f"the best {edge['axis']} is at the edge of the search" for edge in self.edge]
         if self.budget.unique_tokens is not None and self.choice.tokens > self.budget.unique_tokens:
             times_seen = self.choice.tokens / self.budget.unique_tokens
@@ -308,14 +319,40 @@ class Plan:
         return [self._judged(int(flat)) for flat in self._front(cost)]
 
     def pareto_table(self, cost: str) -> Table:
-        """Return the front by rising ``cost``: design, cost, loss, and the 90% band of the loss.
+        """Return the front by rising ``cost``: design, cost, loss with its 90% band, and the level of trust in it.
 
         The band is that of one new run where the law knows it (``interval`` is then "predictive"), else that of the
         law alone; None where the law has no resamples.
         """
         if self.stored is not None and cost in COSTS:
             return Table.from_records(self.stored["pareto"][cost])
-        return Table.from_records([self._front_row(row, cost) for row in self.pareto(cost)])
+        if not (front := self.pareto(cost)):
+            return Table({})
+        low, high = self.bands(self._front(cost))
+        return Table({
+            "design": [row.label for row in front],
+            cost: [row.inference_flops if cost == "inference" else row.weight_bytes + row.kv_bytes for row in front],
+            "loss": [row.loss for row in front],
+            "loss_low": low,
+            "loss_high": high,
+            "interval": [interval_kind(self.law)] * len(front),
+            "trust": self.trust_levels(front),
+        })  # fmt: skip
+
+    def bands(self, flat: IntArray) -> tuple[list[float | None], list[float | None]]:
+        """Return the ends of the 90% bands of the designs at flat indices; None where the law has no resamples."""
+        if self.law.resamples is None or not len(flat):
+            return [None] * len(flat), [None] * len(flat)
+        low, high = loss_band(self.law, _points(self.grid, flat))
+        return low.tolist(), high.tolist()
+
+    def trust_levels(self, rows: Sequence[Candidate]) -> list[str]:
+        """Return the level of trust in the loss of each candidate."""
+        counted = self.law.counts is Counting.WITH_EMBEDDINGS
+        sizes = [row.active + row.embedding * counted for row in rows]
+        tokens = [max(row.tokens, 1.0) for row in rows]
+        points = Points(sizes, tokens, [row.recurrence for row in rows], [row.experts for row in rows])
+        return [str(level) for level in self.law.trust_levels(points)]
 
     def votes(self) -> list[tuple[str, float]]:
         """Return each design that some resampled law chooses, with the share that does, largest first."""
@@ -340,7 +377,7 @@ class Plan:
             )
             loss = float(grid.loss_ZFSKP[0, 0].ravel()[pick])
             rows.append({"limit": name, "factor": 2.0, "design": grid.label(pick), "loss": loss,
-                         "saved": self.choice.loss - loss})  # fmt: skip
+                         "saved": self.choice.loss - loss, "trust": str(grid.trust_FSKP[0].ravel()[pick])})  # fmt: skip
         return sorted(rows, key=lambda row: -row["saved"])
 
     @property
@@ -363,7 +400,8 @@ class Plan:
             return None
         flat = int(np.argmin(np.where(better, ratio, np.inf)))
         found = self._judged(flat)
-        return {"design": found.label, "loss": found.loss, "needs": found.verdict, "factor": float(ratio[flat])}
+        return {"design": found.label, "loss": found.loss, "needs": found.verdict, "factor": float(ratio[flat]),
+                "trust": self.trust_levels([found])[0]}  # fmt: skip
 
     @cached_property
     def kv_policies(self) -> list[dict[str, Any]]:
@@ -424,11 +462,16 @@ class Plan:
         """The 90% interval of the choice's loss, with what it rests on; None where the law has no resamples."""
         if self.stored is not None:
             return self.stored.get("interval")
-        return loss_interval(self.law, _point(self.grid, self.chosen))
+        return loss_interval(self.law, _points(self.grid, self.chosen))
 
     def table(self, limit: int | None = None) -> Table:
-        """Return the ranked candidates as a table."""
-        return Table.from_records([row.to_dict() for row in self.candidates(limit)])
+        """Return the ranked candidates as a table, each with the level of trust in its loss.
+
+        A plan that was read from a file has no law to tell the levels.
+        """
+        rows = self.candidates(limit)
+        table = Table.from_records([row.to_dict() for row in rows])
+        return table if self.stored is not None else Table({**table.columns, "trust": self.trust_levels(rows)})
 
     def designs(self) -> Table:
         """Return every candidate that can be trained, with costs and loss, and whether it is usable or on a front."""
@@ -507,18 +550,6 @@ class Plan:
 
     def _repr_html_(self) -> str:
         return table_html(self)
-
-    def _front_row(self, row: Candidate, cost: str) -> dict[str, Any]:
-        price = row.inference_flops if cost == "inference" else row.weight_bytes + row.kv_bytes
-        sizes = Points(row.active + self._counted(row), row.tokens, row.recurrence, row.experts, row.loop,
-                       row.total + self._counted(row), self.budget.unique_tokens)  # fmt: skip
-        band = loss_interval(self.law, sizes) or {"low": None, "high": None, "kind": None}
-        return {"design": row.label, cost: price, "loss": row.loss, "loss_low": band["low"],
-                "loss_high": band["high"], "interval": band["kind"]}  # fmt: skip
-
-    def _counted(self, row: Candidate) -> float:
-        """Return the embeddings where the law's sizes include them."""
-        return row.embedding if self.law.counts is Counting.WITH_EMBEDDINGS else 0.0
 
     def _front(self, cost: str) -> IntArray:
         """Return the flat indices of the designs on a Pareto front, by rising cost."""
@@ -659,12 +690,9 @@ def degenerate_law(law: ScalingLaw) -> str:
     )
 
 
-def _point(grid: Grid, flat: int) -> Points:
-    """Return one candidate as the law sees it."""
-    at, p = np.unravel_index(flat, grid.space.shape), grid.points
-    values = [p.active, p.tokens, p.recurrence, p.experts, p.loop_block, p.active / p.m]
-    shape = grid.tokens_FSKP.shape
-    return Points(*(float(np.broadcast_to(value, shape)[(0, *at)]) for value in values))
+def _points(grid: Grid, flat: int | IntArray) -> Points:
+    """Return candidates as the law sees them."""
+    return grid.points.rows((0, *np.unravel_index(flat, grid.space.shape)))
 
 
 def _agreement(grid: Grid) -> float | None:

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from loopscale.architecture import Space, continuous_space, ladder_space
 from loopscale.arrays import FloatArray, IntArray
 from loopscale.laws import ScalingLaw
-from loopscale.plan.grid import Budget, Grid, Rule, agreement, best_within, evaluate, near_agreement
+from loopscale.plan.grid import Budget, Grid, Rule, agreement, best_within, evaluate, interval_kind, near_agreement
 from loopscale.tables import Table
 
 
@@ -81,6 +81,7 @@ def recurrence_map(
         loss=np.take_along_axis(grid.loss_ZFSKP[0], best_ZFSK[0][..., None], axis=-1)[..., 0],
         agreement=agreement(best_ZFSK),
         extrapolated=np.take_along_axis(outside_text(grid), best_ZFSK[0][..., None], axis=-1)[..., 0],
+        trust=np.take_along_axis(grid.trust_FSKP, best_ZFSK[0][..., None], axis=-1)[..., 0],
     )
 
 
@@ -117,6 +118,7 @@ def experts_map(
         loss=np.where(found, loss, np.nan),
         agreement=agreement(best_ZBP),
         extrapolated=np.where(found, outside_text(grid)[0][s, k, np.arange(space.shape[2])], ""),
+        trust=np.where(found, grid.trust_FSKP[0][s, k, np.arange(space.shape[2])], ""),
     )
 
 
@@ -213,10 +215,11 @@ def _curves(grid: Grid, best_axis: int) -> Table:
         "loss": grid.loss_ZFSKP[0],
         "best": marks,
         "extrapolated": outside,
+        "trust": grid.trust_FSKP,
     }
     if len(grid.loss_ZFSKP) > 1:
-        with np.errstate(invalid="ignore"):  # a cell that no law can fill has an infinite loss, and no interval
-            columns["loss_low"], columns["loss_high"] = np.percentile(grid.loss_ZFSKP[1:], [5, 95], axis=0)
+        columns["loss_low"], columns["loss_high"] = grid.band_FSKP
+        columns["interval"] = interval_kind(grid.law)
     return Table.from_arrays(marks.shape, **columns)
 
 

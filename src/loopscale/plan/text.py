@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -169,9 +169,8 @@ def interval_text(interval: Mapping[str, Any] | None, uncertainty: str = "not pu
     return f"{interval['level']:.0%} interval {span} of the law alone, from {interval['basis']}"
 
 
-def front_band_text(bands: Sequence[Mapping[str, Any]], uncertainty: str) -> str:
-    """Say what the bands of a Pareto front are: of one new run, or of the law alone."""
-    kind = bands[0].get("interval") if bands else None
+def front_band_text(kind: str | None, uncertainty: str) -> str:
+    """Say what bands of the loss are: of one new run ("predictive"), or of the law alone."""
     if kind is None:
         return f"Bands: none; {uncertainty_text(uncertainty)}"
     return f"Bands: 90%, {'for one new run' if kind == 'predictive' else 'of the law alone'}; {uncertainty}"
@@ -200,18 +199,24 @@ def prices(plan: Plan) -> str:
     parts = []
     gains = [row for row in plan.sensitivities if row["saved"] > 1e-6]
     if gains:
-        bought = [f"{LIMITS[row['limit']][0]} {row['saved']:.4f} ({row['design']})" for row in gains]
+        bought = [f"{LIMITS[row['limit']][0]} {row['saved']:.4f} ({row['design']}{_level(row)})" for row in gains]
         parts.append(f"Doubling a limit would save, in nats: {', '.join(bought)}")
     slack = [LIMITS[row["limit"]][0] for row in plan.sensitivities if row["saved"] <= 1e-6]
     if slack:
         parts.append(f"Not binding: {', '.join(slack)}")
     if (better := plan.next_best) is not None:
-        parts.append(f"The nearest better design, {better['design']} (loss {better['loss']:.4f}), {better['needs']}")
+        loss = f"loss {better['loss']:.4f}{_level(better)}"
+        parts.append(f"The nearest better design, {better['design']} ({loss}), {better['needs']}")
     if plan.unspent_flops:
         assert plan.budget.flops is not None
         share = plan.unspent_flops / plan.budget.flops
         parts.append(f"{_power(plan.unspent_flops)} FLOPs ({share:.0%} of the compute) stay unspent")
     return ". ".join(parts)
+
+
+def _level(row: Mapping[str, Any]) -> str:
+    """Write the level of trust in a design's loss; nothing for a plan file that does not store it."""
+    return f", trust: {row['trust']}" if "trust" in row else ""
 
 
 def kv_text(plan: Plan) -> str:

@@ -149,13 +149,17 @@ class Chart {
       .attr("y", y.range()[1])
       .attr("height", y.range()[0] - y.range()[1])
       .attr("fill", colours.shade);
-    const area = d3.area(
-      (d) => x(d.x),
-      (d) => y(d.low),
-      (d) => y(d.high),
-    );
+    const curve = (d) => (d.step ? d3.curveStepAfter : d3.curveLinear);
+    const area = (d) =>
+      d3
+        .area(
+          (p) => x(p.x),
+          (p) => y(p.low),
+          (p) => y(p.high),
+        )
+        .curve(curve(d))(d.points);
     rows(this.bands, "path", spec.bands || [])
-      .attr("d", (d) => area(d.points))
+      .attr("d", area)
       .attr("fill", (d) => d.colour)
       .attr("fill-opacity", 0.17);
     const line = (d) =>
@@ -164,7 +168,7 @@ class Chart {
           (p) => x(p.x),
           (p) => y(p.y),
         )
-        .curve(d.step ? d3.curveStepAfter : d3.curveLinear)(d.points);
+        .curve(curve(d))(d.points);
     rows(this.lines, "path", spec.lines || [])
       .attr("d", line)
       .attr("fill", "none")

@@ -1,12 +1,11 @@
 // What each chart shows, from the tables that the server returns.
 import { palette } from "./chart.js";
-import { bytes, count, label, loss, percent, power, size } from "./format.js";
+import { bytes, count, interval, label, loss, percent, power, size } from "./format.js";
 
 const LOSS = "predicted loss (nats/token)";
-const OUTSIDE = "\n† outside the range the law was fitted on: ";
-
-const band = (d) => (d.loss_low == null ? "" : ` (90%: ${loss(d.loss_low)}–${loss(d.loss_high)})`);
-const beyond = (d) => (d.extrapolated ? OUTSIDE + d.extrapolated : "");
+const band = (d) => (d.loss_low == null ? "" : `\n${interval({ low: d.loss_low, high: d.loss_high, kind: d.interval })}`);
+const beyond = (d) =>
+  `\ntrust: ${d.trust}${d.extrapolated ? `, † outside the range the law was fitted on: ${d.extrapolated}` : ""}`;
 const agreed = (d) => (d.agreement == null ? "" : `\n${percent(d.agreement)} of resampled laws agree`);
 const describe = (d) => `${label(d)}\nloss ${loss(d.loss)}${band(d)}\n${count(d.tokens)} tokens`;
 
@@ -87,7 +86,7 @@ const STARS = {
   size: "★ lowest loss of its line",
 };
 
-export function isoflop(data, axis, choice, title) {
+export function isoflop(data, axis, choice, title, bandText) {
   const { series: colours, text } = palette();
   const kept = inSight(data);
   const x = axis === "size" ? "active" : axis;
@@ -109,7 +108,7 @@ export function isoflop(data, axis, choice, title) {
   );
   return {
     title,
-    hint: `${STARS[axis]}; hollow points and shaded ranges lie outside the range the law was fitted on; the ring is the choice${bands.length ? "; the band covers 90% of resampled laws" : ""}.`,
+    hint: `${STARS[axis]}; hollow points and shaded ranges lie outside the range the law was fitted on; the ring is the choice. ${bandText}`,
     x:
       axis === "size"
         ? logAxis(
@@ -218,11 +217,12 @@ export function bestExperts(data, memory, title, hint) {
   });
 }
 
-export function pareto(data, cost, limit, title, own) {
+export function pareto(data, cost, limit, title, own, bandText) {
   const { series, muted, text: dark } = palette();
   const front = data.filter((d) => d[`on_${cost}_front`]).sort((a, b) => a[cost] - b[cost]);
   const [top, low] = [Math.max(...front.map((d) => d.loss)), Math.min(...front.map((d) => d.loss))];
   const near = data.filter((d) => d.loss <= top + 0.25 * (top - low || 0.1));
+  const banded = front.filter((d) => d.loss_low != null);
   const chosen = near.filter((d) => d.chosen);
   const at = (d) => ({ x: d[cost], y: d.loss });
   const yours = (own ? [own] : []).map((d) => ({
@@ -230,10 +230,10 @@ export function pareto(data, cost, limit, title, own) {
     y: d.loss,
   }));
   const text = (d) =>
-    `${label(d)}${d.chosen ? " ★ chosen" : ""}\nloss ${loss(d.loss)}\n${bytes(d.memory)}, ${count(d.inference)} FLOPs/token${d[`on_${cost}_front`] ? "\non the line" : d.usable ? "" : "\nmisses a limit or the rule"}${beyond(d)}`;
+    `${label(d)}${d.chosen ? " ★ chosen" : ""}\nloss ${loss(d.loss)}${band(d)}\n${bytes(d.memory)}, ${count(d.inference)} FLOPs/token${d[`on_${cost}_front`] ? "\non the line" : d.usable ? "" : "\nmisses a limit or the rule"}${beyond(d)}`;
   return {
     title,
-    hint: `Line: the lowest loss for each ${cost === "memory" ? "amount of memory" : "cost per token"} among designs that meet all other limits and the rule. Pale dots miss another limit or the rule, so they can lie below the line. ★ the choice${own ? "; the ring: your model" : ""}. Hollow points of the line lie outside the range the law was fitted on.`,
+    hint: `Line: the lowest loss for each ${cost === "memory" ? "amount of memory" : "cost per token"} among designs that meet all other limits and the rule. Pale dots miss another limit or the rule, so they can lie below the line. ★ the choice${own ? "; the ring: your model" : ""}. Hollow points of the line lie outside the range the law was fitted on. ${bandText}`,
     margin: { right: 24 },
     x:
       cost === "memory"
@@ -250,11 +250,14 @@ export function pareto(data, cost, limit, title, own) {
     y: {
       scale: "linear",
       domain: extent(
-        [...near.map((d) => d.loss), ...yours.map((d) => d.y)],
+        [...near.map((d) => d.loss), ...yours.map((d) => d.y), ...banded.flatMap((d) => [d.loss_low, d.loss_high])],
         0.07,
       ),
       label: LOSS,
     },
+    bands: banded.length
+      ? [{ colour: series[0], step: true, points: banded.map((d) => ({ x: d[cost], low: d.loss_low, high: d.loss_high })) }]
+      : [],
     lines: [{ colour: series[0], width: 2, step: true, points: front.map(at) }],
     dots: [
       ...near.map((d) => ({ ...at(d), colour: muted, r: 2.2, opacity: d.usable ? 0.75 : 0.28 })),

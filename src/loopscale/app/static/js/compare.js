@@ -4,7 +4,7 @@ import { scenarios } from "./charts.js";
 import { planRequest } from "./controls.js";
 import { $, button, make, problem, table } from "./dom.js";
 import { figure } from "./figure.js";
-import { bytes, count, label, loss, power, rows, size } from "./format.js";
+import { bytes, count, interval, label, loss, power, rows, size } from "./format.js";
 import { lawOf } from "./laws.js";
 import { askPlan, runnerUp } from "./plan.js";
 import { rename, scenarioOf, unpin } from "./pins.js";
@@ -100,8 +100,7 @@ const METRICS = [
   { name: "predicted loss (nats/token)", value: (c) => c.loss, write: loss, digits: 4 },
   {
     name: "90% interval",
-    of: ({ plan: { choice } }) =>
-      choice.loss_low == null ? "not known" : `${loss(choice.loss_low)} – ${loss(choice.loss_high)}`,
+    of: ({ plan }) => (plan.interval ? interval(plan.interval) : "not known"),
   },
   { name: "trust", of: ({ trust }) => trust.title },
   { name: "training tokens", value: (c) => c.tokens, write: count },
@@ -149,6 +148,9 @@ function drawCharts(sides) {
     .map((side, k) => `${LETTERS[k]}: ${side.sentences.budget} ${label(side.plan.choice)}, law ${side.law.name}, trust: ${side.trust.level}.`)
     .join(" ");
   const flops = sides[0].plan.budget.flops;
+  const kinds = [...new Set(sides.map((side) => side.sentences.bands))];
+  const bands =
+    kinds.length === 1 ? kinds[0] : sides.map((side, k) => `${LETTERS[k]}: ${side.sentences.bands}`).join(" ");
   const over = all("compute");
   if (over.length)
     figure(
@@ -160,7 +162,7 @@ function drawCharts(sides) {
           flops,
           names,
           title,
-          "Each design as its training compute changes; the dashed line is the first budget.",
+          `Each design as its training compute changes; the dashed line is the first budget. ${bands}`,
         ),
       over,
       about,
@@ -176,7 +178,7 @@ function drawCharts(sides) {
           null,
           names,
           title,
-          "Each size and its experts at its compute, looped more or less often.",
+          `Each size and its experts at its compute, looped more or less often. ${bands}`,
         ),
       passes,
       about,

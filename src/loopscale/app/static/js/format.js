@@ -40,6 +40,9 @@ export function size(value) {
 }
 
 export const loss = (value) => (value == null ? "–" : value.toFixed(4));
+// The 90% interval of a loss, and of what it is.
+const KINDS = { predictive: "for one new run", law: "of the law alone" };
+export const interval = ({ low, high, kind }) => `90% ${KINDS[kind]}: ${loss(low)}–${loss(high)}`;
 export const percent = (value) => `${Math.round(100 * value)}%`;
 export const label = (d) => `${d.rung} E=${d.experts} R=${d.recurrence}`;
 

@@ -5,7 +5,7 @@ import { blame, planRequest, plausible, settle, showControls, typing } from "./c
 import { $, $$, announce, button, copy, make, problem, segmented, sentence, table, toast, write } from "./dom.js";
 import { download } from "./download.js";
 import { figure, moveRule } from "./figure.js";
-import { bytes, count, label, loss, percent, power, rows, size } from "./format.js";
+import { bytes, count, interval, label, loss, percent, power, rows, size } from "./format.js";
 import { explainTerms } from "./glossary.js";
 import { resendLaws } from "./laws.js";
 import { pin } from "./pins.js";
@@ -127,11 +127,14 @@ export function drawPlan(light = false) {
   drawTable();
 }
 
-function facts({ choice, agreement, lead }, speed) {
-  const interval =
-    choice.loss_low == null ? "nats per token" : `90%: ${loss(choice.loss_low)} – ${loss(choice.loss_high)}`;
+function facts({ choice, interval: span, agreement, lead }, speed) {
   return [
-    { name: "Predicted loss", term: "loss", value: loss(choice.loss), note: interval },
+    {
+      name: "Predicted loss",
+      term: "loss",
+      value: loss(choice.loss),
+      note: span ? interval(span) : "nats per token",
+    },
     { name: "Total parameters", term: "total", value: size(choice.total), note: "stored, without embeddings" },
     {
       name: "Active parameters",
@@ -279,11 +282,11 @@ function drawCharts(light) {
   const fixed = { recurrence: `E=${choice.experts}`, size: `E=${choice.experts}`, experts: `R=${choice.recurrence}` }[
     state.iso
   ];
-  if (iso.length) figure("chart-isoflop", (title) => isoflop(iso, state.iso, choice, title), iso, `${about} ${fixed}.`);
+  if (iso.length) figure("chart-isoflop", (title) => isoflop(iso, state.iso, choice, title, sentences.bands), iso, `${about} ${fixed}.`);
   const designs = rows(charts.designs);
   const limit = state.cost === "memory" ? budget.memory : budget.inference_flops;
   const own = answer.own?.loss == null ? null : answer.own;
-  figure("chart-pareto", (title) => pareto(designs, state.cost, limit, title, own), designs, about);
+  figure("chart-pareto", (title) => pareto(designs, state.cost, limit, title, own, sentences.bands), designs, about);
   if (light) {
     moveRule("chart-best-recurrence", flops);
     moveRule("chart-best-experts", budget.memory);
@@ -299,6 +302,11 @@ function drawCharts(light) {
 
 const marked = (text, d, axis) => `${text}${d.extrapolated.includes(axis) ? "†" : ""}`;
 const code = (d) => (d.trust ? "config" : `${d.rung}:${d.experts}:${d.recurrence}`);
+// A design that is beyond the data is named so beside its loss, whatever the level of the choice is.
+function levelOf(d) {
+  const level = d.trust?.level ?? answer.levels[d.label] ?? "unknown";
+  return make("span", { class: "level", "data-level": level }, level);
+}
 const COLUMNS = [
   {
     name: "size",
@@ -311,9 +319,10 @@ const COLUMNS = [
   { name: "active", wide: true, cell: (d) => size(d.active) },
   { name: "tokens", wide: true, cell: (d) => marked(count(d.tokens), d, "tokens") },
   { name: "loss", cell: (d) => loss(d.loss) + (d.extrapolated.length ? "†" : "") },
+  { name: "trust", title: "how far the loss can be trusted", cell: levelOf },
   { name: "memory", wide: true, cell: (d) => bytes(d.weight_bytes + d.kv_bytes) },
   { name: "FLOPs/token", wide: true, cell: (d) => count(d.inference_flops) },
-  { name: "verdict", left: true, cell: (d) => (d.trust ? `your model: ${d.verdict}; trust: ${d.trust.level}` : d.verdict) },
+  { name: "verdict", left: true, cell: (d) => (d.trust ? `your model: ${d.verdict}` : d.verdict) },
   {
     name: "",
     class: "narrow",
