@@ -5,10 +5,12 @@ import re
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
+import numpy as np
 import pytest
 from browser import enter, open_in, open_page, sentence, serious_findings, settled, trust
 
 from loopscale.architecture import from_config
+from loopscale.cli import demo
 from loopscale.fit.data import public
 from loopscale.fit.data.public import load_micro
 from loopscale.laws import PUBLISHED
@@ -75,7 +77,10 @@ def fit_file(page, path: Path) -> None:
 
 def test_the_first_view_is_an_answer_with_its_trust(page):
     assert sentence(page) == FIRST
+    assert "1.0B-active, 5.4B-total MoE" in FIRST
+    assert "without embeddings" in page.inner_text("#facts [data-name='Total parameters']")
     assert trust(page) == "near"
+    assert page.locator("#answer[aria-live], #answer [aria-live], #answer [role=status]:not(.tip)").count() == 0
     assert "3 GB" in page.inner_text("#given")
     assert "90% interval" in page.inner_text("#interval")
     assert page.locator("#chart-isoflop .bands path").count() == 1
@@ -267,7 +272,7 @@ def test_ones_own_config_is_judged_beside_the_designs_pinned_and_shared(page, br
     row = page.inner_text("#table tr.own")
     own = plan(flops=5e21, memory=3e9, bits=4, space=architecture_space([from_config(CONFIG)], [1]))
     assert f"{own.choice.loss:.4f}" in row
-    assert f"trust: {own.trust.level}" in row
+    assert page.inner_text("#table tr.own [data-level]") == own.trust.level
     page.click("#table tr.own button")
     page.click("#views button[data-view=compare]")
     settled(page)
@@ -546,6 +551,12 @@ def test_no_verdict_and_no_tick_is_clipped_at_any_width(browser, address, width)
         return mine.right > frame.right + 1 || mine.left < frame.left - 1;
     }).map((text) => text.textContent)"""
     assert page.evaluate(outside) == []
+    collided = """() => [...document.querySelectorAll('.plot svg')].flatMap((svg) => {
+        const ticks = [...svg.querySelectorAll('.axes text[text-anchor=middle]')].map((t) => t.getBoundingClientRect())
+            .sort((a, b) => a.left - b.left);
+        return ticks.slice(1).filter((box, k) => box.left < ticks[k].right).length;
+    })"""
+    assert sum(page.evaluate(collided)) == 0
     page.context.close()
 
 
@@ -643,3 +654,29 @@ def test_controls_stay_in_sight_while_one_scrolls(page):
     page.evaluate("() => scrollTo(0, 900)")
     box = page.locator("#controls").bounding_box()
     assert 0 <= box["y"] < 200
+
+
+def test_the_demo_report_answers_whether_looping_pays_and_fits_a_phone_in_both_themes(browser, tmp_path):
+    micro = load_micro("micro-all")
+    p, first = micro.points, np.array([run.endswith("-s0") for run in micro.run])
+    like_demo = first & (p.active == p.active.min()) & (p.experts <= 2) & np.isin(p.recurrence, (1, 2, 4))
+    seen = micro.where(like_demo & (np.abs(p.tokens / 8e5 - 1) < 0.01))
+    law = demo._fit()
+    best, panels = demo._plan(tmp_path)
+    demo._report(tmp_path, best, panels, seen, law, demo._compare(seen, law), demo._equal_compute(seen, law))
+    grounds = set()
+    for scheme in ("light", "dark"):
+        page = browser.new_context(viewport={"width": 390, "height": 844}, color_scheme=scheme).new_page()
+        page.goto((tmp_path / "report.html").as_uri())
+        said = page.inner_text("body")
+        assert re.search(r"Does looping pay at equal compute\? .* 90% interval [+−-]\d\.\d{4} to [+−-]\d\.\d{4}", said)
+        assert "Trust: near" in said or "near:" in said
+        assert not re.search(r"\bTrue\b|\bFalse\b|\bNone\b|\d{3}e\+|\d\.\d{7}", said)
+        assert page.evaluate("() => document.documentElement.scrollWidth") <= 390
+        assert page.locator("img").count() == 0
+        assert page.locator("figure svg").count() >= 2
+        ink = "() => getComputedStyle(document.querySelector('figure svg text')).fill"
+        grounds.add((page.evaluate("() => getComputedStyle(document.body).backgroundColor"), page.evaluate(ink)))
+        page.screenshot(path=f"/tmp/shots/demo-{scheme}.png", full_page=True)
+        page.context.close()
+    assert len({ground for ground, _ in grounds}) == len({ink for _, ink in grounds}) == 2
