@@ -13,7 +13,7 @@ from loopscale.architecture import from_config
 from loopscale.cli import demo
 from loopscale.fit.data import public
 from loopscale.fit.data.public import load_micro
-from loopscale.laws import PUBLISHED
+from loopscale.laws import PUBLISHED, published
 from loopscale.plan import architecture_space, generation_rate, plan
 from loopscale.plan.text import answer
 from loopscale.quantities import parse_count
@@ -661,8 +661,9 @@ def test_the_demo_report_answers_whether_looping_pays_and_fits_a_phone_in_both_t
     p, first = micro.points, np.array([run.endswith("-s0") for run in micro.run])
     like_demo = first & (p.active == p.active.min()) & (p.experts <= 2) & np.isin(p.recurrence, (1, 2, 4))
     seen = micro.where(like_demo & (np.abs(p.tokens / 8e5 - 1) < 0.01))
-    law = demo._fit()
-    best, panels = demo._plan(tmp_path)
+    law, curves = demo._fit(), demo.isoflop_over_recurrence(published(), [5e21], demo.ladder_space(["1.0B"], [8]))
+    panels = [demo.Panel(curves, demo.draw_isoflop_over_recurrence)]
+    best = plan(flops=5e21, memory=3e9, bits=4)
     demo._report(tmp_path, best, panels, seen, law, demo._compare(seen, law), demo._equal_compute(seen, law))
     grounds = set()
     for scheme in ("light", "dark"):
@@ -677,6 +678,5 @@ def test_the_demo_report_answers_whether_looping_pays_and_fits_a_phone_in_both_t
         assert page.locator("figure svg").count() >= 2
         ink = "() => getComputedStyle(document.querySelector('figure svg text')).fill"
         grounds.add((page.evaluate("() => getComputedStyle(document.body).backgroundColor"), page.evaluate(ink)))
-        page.screenshot(path=f"/tmp/shots/demo-{scheme}.png", full_page=True)
         page.context.close()
     assert len({ground for ground, _ in grounds}) == len({ink for _, ink in grounds}) == 2
