@@ -68,7 +68,7 @@ def _row(row: dict[str, str]) -> Row:
     )  # fmt: skip
 
 
-PLANNED = {"A": 37, "B": 27, "C": 16, "D": 92, "E": 28}
+PLANNED = {"A": 37, "B": 27, "C": 16, "D": 92, "E": 16}
 """Runs of the protocol with its amendments and the extensions of the searches."""
 
 
@@ -176,7 +176,7 @@ def confirmation() -> str:
 
 
 def exploration() -> str:
-    """The plain loop of stage C at half its rate: paired differences to the screened rate and to R = 1."""
+    """The plain loop of stage C at half its rate: paired differences to the other recipes of the stage."""
     halved = {row.seed: row.loss for row in shipped() if row.stage == "E" and row.recipe == "plain"}
     first = {(row.recipe, row.R, row.seed): row.loss for row in shipped() if row.stage == "C"}
     others = {"plain, R = 4, rate 0.032": ("plain", 4), "router per pass, R = 4, rate 0.016": ("pass_router=True", 4),
