@@ -218,7 +218,9 @@ class LoopedMoEConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as plain values, the unrolled depth among them for tools that only read."""
-        return {**super().to_dict(), "num_hidden_layers": self.num_hidden_layers}
+        fields = {**super().to_dict(), "num_hidden_layers": self.num_hidden_layers}
+        fields.pop("base_model_ep_plan", None)  # follows from the other fields; Transformers drops the tensor plan only
+        return fields
 
     @classmethod
     def from_architecture(cls, architecture: Any, recurrence: int | None = None, **options: Any) -> LoopedMoEConfig:
@@ -247,13 +249,14 @@ class LoopedMoEConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
 
 
 def _tensor_plan(config: LoopedMoEConfig) -> dict[str, str]:
-    """Return how Transformers' tensor parallelism shards the feed-forward blocks; attention stays whole."""
+    """Return how Transformers' tensor parallelism shards embeddings and feed-forward blocks; attention stays whole."""
     styles = {"gate_up_proj": "packed_colwise", "down_proj": "rowwise"}
     if config.is_moe:
         shared = {f"shared_expert.{name}": style for name, style in styles.items()}
         styles = {**{f"experts.{name}": style for name, style in styles.items()}, "experts": "moe_tp_experts"}
         styles |= shared if config.shared_expert_intermediate_size else {}
-    return {f"{block}.mlp.{name}": style for block in _blocks(config) for name, style in styles.items()}
+    blocks = {f"{block}.mlp.{name}": style for block in _blocks(config) for name, style in styles.items()}
+    return {"embed_tokens": "embedding_rowwise", **blocks}
 
 
 def _expert_plan(config: LoopedMoEConfig) -> dict[str, str] | None:

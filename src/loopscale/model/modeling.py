@@ -197,6 +197,7 @@ class LoopedMoEForCausalLM(LoopedMoEPreTrainedModel, GenerationMixin):  # type: 
     """The model with its output head, tied to the embeddings unless the config says otherwise."""
 
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}  # noqa: RUF012
+    _tp_plan = {"lm_head": "colwise_gather_output"}  # noqa: RUF012  (the embeddings that it may be tied to are sharded)
 
     def __init__(self, config: LoopedMoEConfig) -> None:
         super().__init__(config)
