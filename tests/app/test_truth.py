@@ -216,6 +216,9 @@ def test_bands_are_drawn_and_named_for_what_they_are(opened, address, tmp_path, 
 
 def test_a_law_without_resamples_draws_no_band_and_says_why(opened, address):
     visit(opened, address, "law=kaplan-2020&memory=&rule=loss&extrapolate=1")
+    outside = """() => [...document.querySelectorAll('#chart-pareto svg text')].filter((text) =>
+        text.getBoundingClientRect().right > text.closest('svg').getBoundingClientRect().right + 1).length"""
+    assert opened.evaluate(outside) == 0
     assert opened.locator("#chart-pareto .bands path").count() == 0
     assert "Bands: none" in opened.inner_text("#chart-pareto .hint")
     assert "not published" in opened.inner_text("#chart-pareto .hint")
@@ -225,6 +228,8 @@ def test_absurd_compute_is_withheld(opened, address):
     visit(opened, address, "flops=1e26&memory=")
     assert trust(opened) == "beyond"
     assert opened.is_hidden("#sentence")
+    highest = "() => { const s = document.querySelector('#in-flops-slider'); return Number(s.value) / Number(s.max); }"
+    opened.wait_for_function(f"() => ({highest})() > 0.9")  # the slider stands where the link says
 
 
 def test_equal_whole_numbers_are_drawn_at_the_same_height(opened, address):

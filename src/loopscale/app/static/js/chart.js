@@ -239,9 +239,9 @@ class Chart {
         text: d.label,
       })),
       ...(spec.notes || []).map((d) => ({
-        x: x(d.x) + 9,
+        x: x(d.x) + (x(d.x) > this.width * 0.7 ? -9 : 9),
         y: y(d.y) - 9,
-        anchor: "start",
+        anchor: x(d.x) > this.width * 0.7 ? "end" : "start",
         fill: colours.text,
         text: d.text,
         weight: 600,

@@ -122,7 +122,7 @@ function outliers(result) {
     { name: "N", cell: (d) => count(d.size) },
     { name: "E", cell: (d) => String(d.experts) },
     { name: "R", cell: (d) => String(d.recurrence) },
-    { name: "tokens", cell: (d) => count(d.tokens) },
+    { name: "tokens", wide: true, cell: (d) => count(d.tokens) },
     { name: "observed", cell: (d) => loss(d.observed) },
     { name: "predicted", cell: (d) => loss(d.predicted) },
   ];
@@ -158,7 +158,7 @@ function coefficients(result) {
       name: "identified",
       cell: (d) => (d.known ? (d.known.on_bound ? "on a bound" : d.known.identified ? "yes" : "no") : "held"),
     },
-    { name: "meaning (N and D in billions)", left: true, cell: (d) => result.meanings[d.name] },
+    { name: "meaning (N and D in billions)", left: true, wide: true, cell: (d) => result.meanings[d.name] },
   ];
   return make(
     "section",

@@ -67,7 +67,7 @@ export const updatePlan = latest(
     drawPlan(light);
   },
   (error) => {
-    if (error.field === "extrapolate") return withhold(error);
+    if (error.field === "extrapolate") return withhold(error, planRequest([]));
     if (blame(error) && typing.spec) return undefined; // said beside the field; the last answer stays
     fresh(false);
     return problem($("#problem"), error);
@@ -85,8 +85,10 @@ function fresh(is) {
 }
 
 // An answer far beyond the data is not shown until it is asked for.
-function withhold(error) {
+function withhold(error, body) {
   fresh(false);
+  // The budget that was read moves the sliders; nothing else of this answer is shown.
+  askPlan({ ...body, extrapolate: true, draft: true }).then(({ plan }) => settle(plan.budget), () => {});
   problem($("#problem"), null);
   $("#withheld").hidden = false;
   $("#withheld-reason").textContent = sentence(error.message);
