@@ -57,7 +57,7 @@ def test_lists_of_whole_numbers_take_ranges(text, value):
 
 @pytest.mark.parametrize("parse", [parse_count, parse_bytes, parse_bits, parse_integers])
 @pytest.mark.parametrize(
-    "text", ["", "-3", "0", "nan", "inf", "1e999", "three", "3 apples", "--", "1..", "..", "1e", "٣x"]
+    "text", ["", "-3", "0", "nan", "inf", "1e999", "1e91", "three", "3 apples", "--", "1..", "..", "1e", "٣x"]
 )
 def test_nonsense_is_refused_in_one_sentence(parse, text):
     with pytest.raises(InputError) as error:

@@ -17,6 +17,8 @@ _BITS = re.compile(r"(?:int|uint|fp|float|bf|nf|mxfp|nvfp|q)?([0-9]+(?:\.[0-9]+)
 _FRACTION = re.compile(rf"{_NUMBER}\s*(%?)", re.IGNORECASE)
 
 _SCALE = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12, "p": 1e15}
+LARGEST = 1e90
+"""Of a quantity that people give: the product of three is still a number."""
 _POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
 
 
@@ -169,4 +171,6 @@ def _number(text: str) -> float:
 def _positive(value: float, text: str, what: str) -> float:
     if not (math.isfinite(value) and value > 0):
         raise InputError(f"{what}: {shown(text)} must be finite and above zero")
+    if value > LARGEST:
+        raise InputError(f"{what}: {shown(text)} is too large to compute with; give at most {LARGEST:g}")
     return value

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from loopscale.errors import InputError
 from loopscale.fit import Observations, simulate_sweep
-from loopscale.fit.data.read import SYNONYMS, detect_units, find_columns
+from loopscale.fit.data.read import SYNONYMS, _number, detect_units, find_columns
 from loopscale.laws import Counting, Points
 
 GOOD = {
@@ -277,3 +277,8 @@ def test_observations_of_different_lengths_are_refused():
         Observations(points, np.ones(3), np.array(["a", "b", "c"]), "here", Counting.WITHOUT_EMBEDDINGS)
     with pytest.raises(InputError, match="row 2: loss is nan"):
         Observations(points, np.array([1.0, np.nan]), np.array(["a", "b"]), "here", Counting.WITHOUT_EMBEDDINGS)
+
+
+def test_a_whole_number_that_no_float_can_hold_is_no_number():
+    assert _number(10**400) is None
+    assert _number(10**40) == (1e40, False)

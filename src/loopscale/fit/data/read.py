@@ -389,6 +389,8 @@ def _number(cell: Any) -> tuple[float, bool] | None:
         return math.nan, False
     try:
         return float(cell.replace(",", "") if isinstance(cell, str) else cell), False
+    except OverflowError:  # a whole number that no float can hold
+        return None
     except (TypeError, ValueError):
         match = _SUFFIXED.fullmatch(str(cell).strip())
     try:
