@@ -38,11 +38,13 @@ def grid(size: str, experts: Sequence[int], recurrence: Sequence[int], seed: int
 
 def grids() -> str:
     """Return the grids in the order of their runs."""
-    deciding = [grid("d16", (1, 8), (1, 4), seed) for seed in (0, 1, 2, [3, 4, 5], [6, 7, 8, 9, 10, 11])]
+    deciding = [
+        grid("d16", (1, 8), (1, 4), seed) for seed in (0, 1, 2, [3, 4, 5], list(range(6, 12)), list(range(12, 20)))
+    ]
     whole = [grid(f"d{width}", EXPERTS, PASSES) for width in WIDTHS]
-    ordered = [*deciding[:3], whole[0], deciding[3], *whole[1:], deciding[4]]
+    ordered = [*deciding[:3], whole[0], deciding[3], *whole[1:], *deciding[4:]]
     return (
-        "\n# The cells that decide theta come first, seed by seed; the seeds of the third amendment come last.\n"
+        "\n# The cells that decide theta come first, seed by seed; the seeds of later amendments come last.\n"
         + "\n".join(ordered)
     )
 

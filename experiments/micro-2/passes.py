@@ -1,7 +1,7 @@
 """Loss and expert-path diversity by test-time recurrence of the sweep's models: ``python passes.py RESULTS``.
 
-RESULTS is the folder of the sweep's results. Takes the kept models of the longest D that were trained with R = 4, and
-writes passes.csv beside this file.
+RESULTS is the folder of the sweep's results. Takes the kept models of the longest D that were trained with R = 4 and
+seed 0, and writes passes.csv beside this file.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ def measured(folder: Path) -> list[dict[str, float | str]]:
 
 
 def main(results: Path) -> None:
-    """Measure every model that is there."""
+    """Measure the models of one seed."""
     torch.set_num_threads(1)
-    folders = sorted(results.glob("runs/*-R4-*/D600064"))
+    folders = sorted(results.glob("runs/*-R4-s0/D600064"))
     rows = [row for folder in folders if (folder / "model").is_dir() for row in measured(folder)]
     Table.from_records(rows).save(HERE / "passes.csv")
 

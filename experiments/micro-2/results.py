@@ -68,7 +68,7 @@ def _row(row: dict[str, str]) -> Row:
     )  # fmt: skip
 
 
-PLANNED = {"A": 37, "B": 27, "C": 16, "D": 92, "E": 16}
+PLANNED = {"A": 37, "B": 27, "C": 16, "D": 124, "E": 16}
 """Runs of the protocol with its amendments and the extensions of the searches."""
 
 
