@@ -253,8 +253,9 @@ def _observation(run: Path, tokens: int, loss: float, facts: dict[str, Any]) -> 
         return False
     summary = read_json(path)
     for name, value in summary.items() if isinstance(summary, dict) else ():
-        if name in facts and facts[name] != value:
-            raise InputError(f"{path}: {name} is {value!r} here and {facts[name]!r} in the database")
+        if name != "checksum" and (name not in facts or facts[name] != value):
+            found = repr(facts[name]) if name in facts else "missing"
+            raise InputError(f"{path}: {name} is {value!r} here and {found} in the database")
     return True
 
 

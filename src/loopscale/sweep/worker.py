@@ -83,14 +83,13 @@ class Trunk:
 
     def _branch(self, tokens: int, stop: Callable[[], bool]) -> dict[str, Any] | None:
         """Train the cooldown of a point; return its summary, or None when stopped before the end."""
-        start = time.perf_counter()
         with self.trainer.branch(tokens, self._folder(tokens)):
             self.trainer.resume()
             self.trainer.train(stop=stop)
             if self.trainer.step < self._end(tokens):
                 self.trainer.save()
                 return None
-            return self._summary() | {"cooldown_seconds": time.perf_counter() - start}
+            return self._summary()
 
     def _summary(self) -> dict[str, Any]:
         """Write the summary of the point that was just trained, and return it."""
