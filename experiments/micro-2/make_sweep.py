@@ -38,9 +38,9 @@ def grid(size: str, experts: Sequence[int], recurrence: Sequence[int], seed: int
 
 def grids() -> str:
     """Return the grids in the order of their runs."""
-    deciding = [
-        grid("d16", (1, 8), (1, 4), seed) for seed in (0, 1, 2, [3, 4, 5], list(range(6, 12)), list(range(12, 20)))
-    ]
+    seeds: tuple[int | list[int], ...] = (0, 1, 2, [3, 4, 5], list(range(6, 12)), list(range(12, 20)))
+    deciding = [grid("d16", (1, 8), (1, 4), each) for each in seeds]
+    deciding.append(grid("d16", (8,), (1, 4), list(range(20, 28))))
     whole = [grid(f"d{width}", EXPERTS, PASSES) for width in WIDTHS]
     ordered = [*deciding[:3], whole[0], deciding[3], *whole[1:], *deciding[4:]]
     return (

@@ -68,7 +68,7 @@ def _row(row: dict[str, str]) -> Row:
     )  # fmt: skip
 
 
-PLANNED = {"A": 37, "B": 27, "C": 16, "D": 124, "E": 16}
+PLANNED = {"A": 37, "B": 27, "C": 16, "D": 140, "E": 16}
 """Runs of the protocol with its amendments and the extensions of the searches."""
 
 
@@ -380,18 +380,21 @@ def picture() -> None:
     colours = {E: f"C{index}" for index, E in enumerate(sorted({E for _, E, _ in curves}))}
     for axis, size in zip(axes[0], sizes, strict=True):
         for (_, E, _), points in ((key, points) for key, points in curves.items() if key[0] == size):
-            axis.plot(*zip(*points, strict=True), color=colours[E], marker="o", ms=3, lw=0.8, label=f"E = {E}")
+            axis.plot(
+                *zip(*points, strict=True), color=colours[E], marker="o", ms=3, lw=0.8, alpha=0.4, label=f"E = {E}"
+            )
         for (_, E, D), values in ((key, values) for key, values in gains().items() if key[0] == size):
             if len(values) > 1:
                 axis.errorbar(
-                    1.08 * D, fmean(values), yerr=_half(values), color=colours[E], marker="s", ms=4, capsize=2
+                    1.08 * D, fmean(values), yerr=_half(values), color=colours[E], marker="s", ms=4, capsize=3, zorder=3
                 )
         axis.axhline(0, color="grey", lw=0.8)
         axis.set(xscale="log", xlabel="D (tokens)", title=f"width {size[1:]}")
         axis.set_xticks(lengths, [f"{D / 1e3:.0f}K" for D in lengths], fontsize=7)
         axis.minorticks_off()
         named = dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
-        axis.legend(named.values(), named.keys(), fontsize=7)
+        for handle in axis.legend(named.values(), named.keys(), fontsize=7).legend_handles:
+            handle.set_alpha(1)
     axes[0][0].set_ylabel("loss at R = 1 less R = 4 (nats)")
     figure.tight_layout()
     figure.savefig(DOCS / "images" / "micro-2.png", dpi=150)
