@@ -16,13 +16,18 @@ from loopscale.sweep.spec import SHIPPED, read_sweep
 
 HERE = Path(__file__).parent
 DATA = HERE.parents[1] / "src" / "loopscale" / "fit" / "data" / "micro-2.csv"
-TOLERANCE = 0.03
-"""Nats, for one run: two seeds of one cell differ by about as much."""
-MEAN_TOLERANCE = 0.01
+TOLERANCE = 0.09
+"""Nats, for one loss: another rounding may change a run as much as another seed, and the losses of two seeds of a cell
+differ by 0.03 (standard deviation)."""
+MEAN_TOLERANCE = 0.015
 """Nats, for the mean difference over all runs."""
 PICKED = {
     "A": [("d16", 1, 1, 10), ("d16", 1, 4, 10)],
-    "D": [("d16", 1, 1, 0), ("d16", 1, 4, 0)],
+    "D": [
+        *(("d16", E, R, seed) for seed in range(3) for E in (1, 8) for R in (1, 4)),
+        *(("d24", 1, R, 0) for R in (1, 4)),
+        ("d32", 1, 1, 0),
+    ],
 }
 """Stage and size, E, R and seed of the cells that are trained again."""
 Key = tuple[str, int, int, int, float, int]
