@@ -163,7 +163,7 @@ def confirmation() -> str:
     losses = {(row.recipe, row.R, row.seed): row.loss for row in rows}
     seeds = sorted({row.seed for row in rows})
     lines = []
-    for recipe, R in sorted({(row.recipe, row.R) for row in rows}, key=lambda item: (item[1], item[0] != "plain")):
+    for R, _, recipe in sorted({(row.R, row.recipe != "plain", row.recipe) for row in rows}):
         own = {seed: losses[recipe, R, seed] for seed in seeds if (recipe, R, seed) in losses}
         differences = [
             [own[seed] - losses[other, r, seed] for seed in own if (other, r, seed) in losses]

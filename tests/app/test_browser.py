@@ -285,8 +285,9 @@ def test_ones_own_config_is_judged_beside_the_designs_pinned_and_shared(page, br
     page.click("#views button[data-view=plan]")
     (tmp_path / "config.json").write_text('{"model_type": "abacus"}')
     page.set_input_files("#config-file", tmp_path / "config.json")
-    page.wait_for_selector("#problem:not([hidden])")
-    assert "'abacus'" in page.inner_text("#problem")
+    page.wait_for_selector("#file-problem:not([hidden])")
+    settled(page)
+    assert "'abacus'" in page.inner_text("#file-problem")
     page.click("#drop-config")
     page.wait_for_selector("#table tr.own", state="detached")
 
@@ -380,14 +381,33 @@ def test_ones_own_law_is_planned_with_and_what_is_wrong_is_told_in_place(browser
     page.set_input_files("#law-file", tmp_path / "mine.json")
     page.wait_for_function("() => document.querySelector('#certainty').textContent.includes('mine')")
     page.set_input_files("#law-file", tmp_path / "bad.json")
-    page.wait_for_selector("#problem:not([hidden])")
-    assert "'colour'" in page.inner_text("#problem")
+    page.wait_for_selector("#file-problem:not([hidden])")
+    assert "'colour'" in page.inner_text("#file-problem")
     enter(page, "memory", "a lot")
     page.wait_for_selector("#in-memory[aria-invalid=true]")
     assert "'a lot' is not an amount of memory; write it like 3GB" in page.inner_text("#in-memory-said")
     enter(page, "memory", "10GB")
-    assert page.is_hidden("#problem")
+    assert page.is_hidden("#problem") and page.is_hidden("#file-problem")
     assert "10 GB" in page.inner_text("#given")
+    page.context.close()
+
+
+def test_an_answer_that_arrives_late_does_not_hide_what_is_wrong_with_a_file(browser, address, tmp_path):
+    page = open_page(browser, address)
+    settled(page)
+    held = []
+    page.route("**/api/plan", lambda route: held.append(route))
+    page.fill("#in-memory", "10GB")
+    page.press("#in-memory", "Enter")
+    (tmp_path / "bad.json").write_text("{}")
+    page.set_input_files("#law-file", tmp_path / "bad.json")
+    page.wait_for_selector("#file-problem:not([hidden])")
+    page.route("**/api/plan", lambda route: route.continue_())
+    for route in held:
+        route.continue_()
+    page.wait_for_function("() => document.querySelector('#given').textContent.includes('10 GB')")
+    settled(page)
+    assert page.is_visible("#file-problem") and page.inner_text("#file-problem")
     page.context.close()
 
 

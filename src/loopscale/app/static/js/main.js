@@ -78,7 +78,7 @@ async function openLaw(file) {
     chooseLaw(law.id);
     toast(`Planning with ${law.name}.`);
   } catch (error) {
-    problem($("#problem"), error);
+    problem($("#file-problem"), error);
   }
   $("#law-file").value = "";
 }
@@ -94,7 +94,7 @@ async function openConfig(file) {
     await askPlan({ ...planRequest([]), config }); // a model that cannot be read is refused before it is kept
     set({ config: JSON.stringify(config) });
   } catch (error) {
-    problem($("#problem"), error);
+    problem($("#file-problem"), error);
   }
 }
 
@@ -125,6 +125,7 @@ async function start() {
   buildFit(choices);
   buildSweep(choices);
   explainTerms();
+  onChange(() => problem($("#file-problem"), null)); // an answer that arrives late says nothing of the file
   onChange(refresh);
   refresh();
   addEventListener("popstate", async () => {
