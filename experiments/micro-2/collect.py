@@ -10,14 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from results import DATA, STAGES
+
 from loopscale.sweep.spec import Run, read_sweep
 from loopscale.sweep.store import Store
 from loopscale.tables import Table
-
-HERE = Path(__file__).parent
-DATA = HERE.parents[1] / "src" / "loopscale" / "fit" / "data" / "micro-2.csv"
-STAGES = {"rates": "A", "recipes": "B", "confirm": "C", "micro-2": "D", "followup": "E"}
-"""The stage of docs/protocol.md that each sweep file belongs to."""
 
 
 def recipe(run: Run) -> str:
@@ -69,7 +66,7 @@ def _row(run: Run, stage: str, state: str, error: str, facts: dict[str, Any]) ->
 def main(folder: Path) -> None:
     """Write the table and say how many runs are missing."""
     listed: list[dict[str, Any]] = []
-    for name, stage in STAGES.items():
+    for stage, name in STAGES.items():
         file = folder / f"{name}.toml"
         if not file.is_file():
             continue

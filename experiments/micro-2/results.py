@@ -22,6 +22,7 @@ from loopscale.fit import Fit, Observations, fit
 from loopscale.fit.backtest import backtest
 from loopscale.fit.compare import compare
 from loopscale.fit.data.public import load_micro
+from loopscale.sweep.spec import read_sweep
 from loopscale.sweep.tune import RateLaw, Trial, fit_rates
 from loopscale.tables import markdown, replace_tables
 
@@ -31,6 +32,8 @@ DATA = HERE.parents[1] / "src" / "loopscale" / "fit" / "data" / "micro-2.csv"
 MAPPINGS = ("none", "linear", "power", "bounded", "sparsity-conditional")
 SLICES = ("R=4", "E=8", "N>60k", "D>500k")
 LEAST_ROWS = 10
+STAGES = {"A": "rates", "B": "recipes", "C": "confirm", "D": "micro-2", "E": "followup"}
+"""The sweep file of each stage of docs/protocol.md."""
 DECIDING = ("d16", (1, 8))
 
 
@@ -68,8 +71,10 @@ def _row(row: dict[str, str]) -> Row:
     )  # fmt: skip
 
 
-PLANNED = {"A": 37, "B": 27, "C": 16, "D": 140, "E": 16}
-"""Runs of the protocol with its amendments and the extensions of the searches."""
+def sweep_files() -> dict[str, str]:
+    """Return what ``read_sweep`` takes for each stage: a file beside this one, or the name of a sweep that ships."""
+    files = {stage: HERE / f"{name}.toml" for stage, name in STAGES.items()}
+    return {stage: str(file) if file.is_file() else STAGES[stage] for stage, file in files.items()}
 
 
 def counts() -> str:
@@ -77,12 +82,12 @@ def counts() -> str:
     with DATA.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     lines = []
-    for stage, planned in PLANNED.items():
+    for stage, file in sweep_files().items():
         here = [row for row in rows if row["stage"] == stage]
         runs = {row["run"] for row in here}
         failed = {row["run"] for row in here if row["state"] == "failed"}
         losses = sum(row["state"] == "done" for row in here)
-        lines.append((stage, str(planned), str(len(runs)), str(losses), str(len(failed))))
+        lines.append((stage, str(len(read_sweep(file).runs)), str(len(runs)), str(losses), str(len(failed))))
     return markdown(("stage", "runs planned", "runs with results", "losses", "failed runs"), lines)
 
 

@@ -53,10 +53,9 @@ def test_the_tables_are_those_of_the_shipped_data(results, name):
     assert f"<!-- begin {name} -->\n{table.rstrip()}\n<!-- end {name} -->" in page
 
 
-def test_every_shipped_run_is_one_of_the_sweep_files(rows):
-    stages = {"A": "rates", "B": "recipes", "C": "confirm", "E": "followup"}
-    files = {stage: EXPERIMENT / f"{name}.toml" for stage, name in stages.items()} | {"D": "micro-2"}
-    planned = {f"{stage}-{run.key}": run.config for stage, file in files.items() for run in read_sweep(file).runs}
+def test_every_shipped_run_is_one_of_the_sweep_files(results, rows):
+    files = results.sweep_files().items()
+    planned = {f"{stage}-{run.key}": run.config for stage, file in files for run in read_sweep(file).runs}
     for row in rows:
         config = planned[row["run"]]
         assert float(row["learning_rate"]) == config.optimizer.learning_rate

@@ -185,6 +185,13 @@ def trust_options(function: F) -> F:
     )(function)
 
 
+def price_option(function: F) -> F:
+    """Add ``--price``; the default is a round number for want of the user's own."""
+    return click.option(
+        "--price", type=click.FloatRange(min=0), default=2.5, show_default=True, help="Dollars per device-hour."
+    )(function)
+
+
 def output_options(function: F) -> F:
     """Add ``--json`` and ``--csv``."""
     function = click.option("--csv", "as_csv", is_flag=True, help="Print the table as CSV.")(function)

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsed
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from loopscale.cli import COUNT, WHOLE, Quantity, console, output_options, print_json, print_table
+from loopscale.cli import COUNT, WHOLE, Quantity, console, output_options, price_option, print_json, print_table
 from loopscale.errors import InputError, LoopscaleError
 from loopscale.progress import bars, occasional_lines
 from loopscale.quantities import format_bytes, format_count, format_duration, fraction_of
@@ -265,7 +265,7 @@ def sweep_command() -> None:
 @click.option("--speed", type=COUNT, help="FLOP/s of one worker, instead of timing a few steps here.")
 @click.option("--device", help="Plan for GPUs of this kind, like h100, without timing anything.")
 @click.option("--utilisation", type=FRACTION, default="0.4", show_default=True, help="Share of the device's peak.")
-@click.option("--price", type=click.FloatRange(min=0), default=2.5, show_default=True, help="Dollars per device-hour.")
+@price_option
 @output_options
 def plan(
     file: str, workers: int | None, speed: float | None, device: str | None, as_json: bool, as_csv: bool, **assumed: Any

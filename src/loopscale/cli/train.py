@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from loopscale.cli import console, print_json, print_table
+from loopscale.cli import console, price_option, print_json, print_table
 from loopscale.errors import InputError, nearest, shown
 from loopscale.quantities import format_count
 
@@ -27,7 +27,7 @@ from loopscale.quantities import format_count
 @click.option("--estimate", is_flag=True, help="Simulate a step on --gpus x --device: memory, communication, time.")
 @click.option("--gpus", type=click.IntRange(min=1), default=8, show_default=True, help="GPUs of --estimate.")
 @click.option("--device", default="h100", show_default=True, help="Device of --estimate: a100, h100, gh200, h200, …")
-@click.option("--price", type=click.FloatRange(min=0), default=2.5, show_default=True, help="Dollars per GPU-hour.")
+@price_option
 @click.option("--quiet", is_flag=True, help="No progress bar.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary, or the estimate, as JSON.")
 def train_command(

@@ -170,7 +170,7 @@ class ExpertWeights(nn.Module):
 
     @property
     def is_quantized(self) -> bool:
-        """Whether torchao holds the weights: in one tensor of its own, or in one for each expert."""
+        """Whether the weights are quantised by torchao: as one tensor, or as a list with one for each expert."""
         return not isinstance(self.down_proj, Tensor) or hasattr(self.down_proj, "qdata")
 
     def forward(self, x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor) -> Tensor:

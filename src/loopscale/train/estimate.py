@@ -49,8 +49,6 @@ DEVICES = {name: device for name, device in devices.DEVICES.items() if device.li
 """Devices whose links are known, and a core of a CPU, on which the simulation is checked."""
 OFFLOADED = ("optimizer", "weights")
 """Kinds of memory that ``[parallel] offload`` moves to the host; gradients are counted on the device."""
-PRICE = 2.5
-"""US dollars per device-hour: a round number, to be replaced by your own."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +77,8 @@ class Estimate:
     step_seconds: float
     tokens_per_second: float
     days: float
-    cost: float
+    cost: float | None
+    """Dollars; None where no price was given."""
     advice: list[str] = field(default_factory=list)
 
     @property
@@ -194,8 +193,10 @@ class _Simulated(ParallelProcess):
         super().defer_reduction(model, last)
 
 
-def estimate(config: TrainConfig, gpus: int, device: str, *, precision: str = "bf16", price: float = PRICE) -> Estimate:
-    """Simulate a training step of ``config`` on ``gpus`` devices, which cost ``price`` dollars an hour each."""
+def estimate(
+    config: TrainConfig, gpus: int, device: str, *, precision: str = "bf16", price: float | None = None
+) -> Estimate:
+    """Simulate a training step of ``config`` on ``gpus`` devices; ``price`` is in dollars per device-hour."""
     if device not in DEVICES:
         raise InputError(
             f"--device {shown(device)} is not known{nearest(device, DEVICES)}; choose from {', '.join(DEVICES)}"
@@ -250,23 +251,29 @@ def _simulate(config: TrainConfig, model_config: LoopedMoEConfig, process: _Simu
 
 
 def _result(
-    config: TrainConfig, model: LoopedMoEConfig, process: _Simulated, meter: Meter, gpus: int, name: str, price: float
+    config: TrainConfig,
+    model: LoopedMoEConfig,
+    process: _Simulated,
+    meter: Meter,
+    gpus: int,
+    name: str,
+    price: float | None,
 ) -> Estimate:
     device = DEVICES[name]
     communication = _communication(process.marks, config.run.accumulate)
     flops = step_flops(config, model) / gpus
-    link = (gpus // config.parallel.replicas <= NODE and device.link) or device.network
+    link = device.link if device.link and gpus // config.parallel.replicas <= NODE else device.network
     compute, moved = flops / device.flops, sum(communication.values()) / link
     seconds = max(compute, moved)
     days = seconds * config.steps / 86400
     # Weights and optimiser are there throughout, so that the peak is at the same moment without them.
-    on_host = sum(meter.at_peak[kind] for kind in OFFLOADED) if config.parallel.offload else 0
-    kinds = [kind for kind in sorted(meter.at_peak) if not (config.parallel.offload and kind in OFFLOADED)]
+    host = OFFLOADED if config.parallel.offload else ()
+    on_host = sum(meter.at_peak[kind] for kind in host)
     found = Estimate(
         gpus=gpus,
         device=name,
         peak_bytes=meter.peak - on_host,
-        parts={kind: meter.at_peak[kind] for kind in kinds if meter.at_peak[kind]},
+        parts={kind: size for kind, size in sorted(meter.at_peak.items()) if size and kind not in host},
         host_bytes=on_host,
         memory_bytes=device.memory,
         communication_bytes=communication,
@@ -277,7 +284,7 @@ def _result(
         step_seconds=seconds,
         tokens_per_second=config.step_tokens / seconds,
         days=days,
-        cost=days * 24 * gpus * price,
+        cost=None if price is None else days * 24 * gpus * price,
     )
     return replace(found, advice=_advice(found, config))
 

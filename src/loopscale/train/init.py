@@ -36,9 +36,10 @@ def materialise(model: LoopedMoEForCausalLM, device: torch.device, offload: bool
     With ``offload`` the weights are in the memory of the host, and the buffers on the device.
     """
     model.to_empty(device=torch.device("cpu") if offload else device)
-    for module in model.modules() if offload else ():
-        for name, buffer in module._buffers.items():
-            module._buffers[name] = None if buffer is None else buffer.to(device)
+    if offload:
+        for module in model.modules():
+            for name, buffer in module._buffers.items():
+                module._buffers[name] = None if buffer is None else buffer.to(device)
     model.tie_weights()
     return model
 

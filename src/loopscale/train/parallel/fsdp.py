@@ -25,8 +25,7 @@ from torch.distributed.tensor import DTensor, Shard
 
 from loopscale.model import LoopedMoEForCausalLM
 from loopscale.model.moe import Router
-
-REPLICAS, DATA, EXPERTS = "replicas", "data", "experts"
+from loopscale.train.parallel.process import DATA, EXPERTS, REPLICAS
 
 
 def shard(

@@ -304,7 +304,7 @@ function drawCharts(light) {
 
 const marked = (text, d, axis) => `${text}${d.extrapolated.includes(axis) ? "†" : ""}`;
 const code = (d) => (d.trust ? "config" : `${d.rung}:${d.experts}:${d.recurrence}`);
-// A design that is beyond the data is named so beside its loss, whatever the level of the choice is.
+// Each design has its own level of trust, which can differ from that of the choice.
 function levelOf(d) {
   const level = d.trust?.level ?? answer.levels[d.label] ?? "unknown";
   return make("span", { class: "level", "data-level": level }, level);
