@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from results import PLANNED, shipped, trials
+from results import shipped, trials
 
 from loopscale.files import write_text
+from loopscale.sweep.spec import read_sweep
 from loopscale.sweep.tune import fit_rates
 
 HERE = Path(__file__).parent
@@ -35,8 +36,9 @@ def grid(recurrence: int, rate: float, recipe: str = "plain") -> str:
 def main() -> None:
     """Choose and write."""
     rows = [row for row in shipped() if row.stage == "B"]
-    if len(rows) < PLANNED["B"]:
-        raise SystemExit(f"{len(rows)} of {PLANNED['B']} runs of stage B are in the table; collect them all first")
+    planned = len(read_sweep(HERE / "recipes.toml").runs)
+    if len(rows) < planned:
+        raise SystemExit(f"{len(rows)} of {planned} runs of stage B are in the table; collect them all first")
     best: dict[str, tuple[float, float]] = {}
     for row in rows:
         best[row.recipe] = min(best.get(row.recipe, (row.loss, row.rate)), (row.loss, row.rate))

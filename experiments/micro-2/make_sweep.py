@@ -1,4 +1,4 @@
-"""Writes the sweep of stage D with the rates of stage A's law: ``python make_sweep.py``.
+"""Writes the sweeps of stages D and F with the rates of stage A's law: ``python make_sweep.py``.
 
 One trunk has one rate for all its D: that of the longest. The law's exponent of E is too small to matter here, so the
 rate is that of the geometric mean of E.
@@ -27,30 +27,51 @@ name = "micro-2"
 keep_models = true
 
 """
+CHOSEN_HEAD = """# Stage F of docs/protocol.md: stage D with the recipe that stage C chose, a router for each pass.
+#   loopscale sweep run chosen.toml --workers 2
+# With one pass there is one router and at E = 1 there is none: those cells, and the seeds of stage E, are trained there.
+[sweep]
+name = "chosen"
+keep_models = true
+
+"""
 
 
-def grid(size: str, experts: Sequence[int], recurrence: Sequence[int], seed: int | list[int] | None = None) -> str:
-    """Return one grid of the sweep."""
+def grid(
+    size: str, experts: Sequence[int], recurrence: Sequence[int], seed: int | list[int] | None = None, more: str = ""
+) -> str:
+    """Return one grid of the sweep; ``more`` are further lines of it."""
     lines = ["[[grid]]", f'size = "{size}"', f"experts = {list(experts)}", f"recurrence = {list(recurrence)}"]
     lines += [] if seed is None else [f"seed = {seed}"]
-    return "\n".join([*lines, 'tokens = ["60k", "200k", "600k"]', ""])
+    return "\n".join([*lines, 'tokens = ["60k", "200k", "600k"]', more])
 
 
 def grids() -> str:
     """Return the grids in the order of their runs."""
     seeds: tuple[int | list[int], ...] = (0, 1, 2, [3, 4, 5], list(range(6, 12)), list(range(12, 20)))
     deciding = [grid("d16", (1, 8), (1, 4), each) for each in seeds]
-    deciding.append(grid("d16", (8,), (1, 4), list(range(20, 28))))
+    deciding += [grid("d16", (8,), (1, 4), list(more)) for more in (range(20, 28), range(28, 36))]
     whole = [grid(f"d{width}", EXPERTS, PASSES) for width in WIDTHS]
-    ordered = [*deciding[:3], whole[0], deciding[3], *whole[1:], *deciding[4:]]
+    beside_chosen = [
+        grid(f"d{width}", *cells, 1) for width in WIDTHS for cells in ((EXPERTS, PASSES[:1]), (EXPERTS[:1], PASSES[1:]))
+    ]
+    ordered = [*deciding[:3], whole[0], deciding[3], *whole[1:], *deciding[4:], *beside_chosen]
     return (
         "\n# The cells that decide theta come first, seed by seed; the seeds of later amendments come last.\n"
         + "\n".join(ordered)
     )
 
 
+def chosen_grids() -> str:
+    """Return the grids of the chosen recipe, two seeds, without the cells that other stages have."""
+    switch = '"model.pass_router" = true\n'
+    cells = [("d16", EXPERTS[1:], PASSES[1:3]), ("d16", EXPERTS[1:3], PASSES[3:])]
+    cells += [(f"d{width}", EXPERTS[1:], PASSES[1:]) for width in WIDTHS[1:]]
+    return "\n" + "\n".join(grid(*each, [0, 1], switch) for each in cells)
+
+
 def main() -> None:
-    """Write the file."""
+    """Write the files."""
     law = fit_rates(trials())
     stage_a = (HERE / "rates.toml").read_text(encoding="utf-8")
     base = stage_a[stage_a.index("[base.model]") : stage_a.index("[sizes.")]
@@ -63,7 +84,9 @@ def main() -> None:
         for R in PASSES
         for rate in [law.at(width=width, recurrence=R, experts=middle, tokens=LONGEST)]
     ]
-    write_text(SHIPPED, HEAD + base + sizes + "\n" + "".join(overrides) + grids())
+    settings = base + sizes + "\n" + "".join(overrides)
+    write_text(SHIPPED, HEAD + settings + grids())
+    write_text(HERE / "chosen.toml", CHOSEN_HEAD + settings + chosen_grids())
     print(law)
 
 

@@ -32,7 +32,7 @@ DATA = HERE.parents[1] / "src" / "loopscale" / "fit" / "data" / "micro-2.csv"
 MAPPINGS = ("none", "linear", "power", "bounded", "sparsity-conditional")
 SLICES = ("R=4", "E=8", "N>60k", "D>500k")
 LEAST_ROWS = 10
-STAGES = {"A": "rates", "B": "recipes", "C": "confirm", "D": "micro-2", "E": "followup"}
+STAGES = {"A": "rates", "B": "recipes", "C": "confirm", "D": "micro-2", "E": "followup", "F": "chosen"}
 """The sweep file of each stage of docs/protocol.md."""
 DECIDING = ("d16", (1, 8))
 
