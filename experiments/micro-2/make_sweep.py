@@ -29,7 +29,7 @@ keep_models = true
 """
 CHOSEN_HEAD = """# Stage F of docs/protocol.md: stage D with the recipe that stage C chose, a router for each pass.
 #   loopscale sweep run chosen.toml --workers 2
-# With one pass there is one router and at E = 1 there is none: those cells, and the seeds of stage E, are trained there.
+# Cells with one pass or without experts are those of stage D; width 16, E = 8, R = 4 is in stage E.
 [sweep]
 name = "chosen"
 keep_models = true
