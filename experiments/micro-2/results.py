@@ -34,6 +34,8 @@ SLICES = ("R=4", "E=8", "N>60k", "D>500k")
 LEAST_ROWS = 10
 STAGES = {"A": "rates", "B": "recipes", "C": "confirm", "D": "micro-2", "E": "followup", "F": "chosen"}
 """The sweep file of each stage of docs/protocol.md."""
+ROUTER = "pass_router=True"
+"""The recipe that stage C chose."""
 DECIDING = ("d16", (1, 8))
 
 
@@ -198,7 +200,7 @@ def chosen() -> str:
     plain = {(row.E, row.D, row.seed, row.R): row.loss for row in shipped() if row.stage == "D" and row.size == "d16"}
     pairs: dict[tuple[int, int], list[tuple[float, float]]] = defaultdict(list)
     for row in shipped():
-        if row.stage == "E" and row.recipe != "plain":
+        if row.stage == "E" and row.recipe == ROUTER:
             one, four = (plain[row.E, row.D, row.seed, R] for R in (1, 4))
             pairs[row.E, row.D].append((one - row.loss, four - row.loss))
     rows = [
@@ -208,10 +210,10 @@ def chosen() -> str:
     return markdown(("E", "D", "gain over R = 1", "gain over the plain loop, R = 4"), rows)
 
 
-# Stage D
+# Stages D and F
 
 
-def sweep_rows() -> list[Row]:
+def plain_rows() -> list[Row]:
     """Return the rows of the plain loop: the sweep, and of each search the lowest loss at each D."""
     best: dict[tuple[str, int, int, int, int], Row] = {}
     for row in shipped():
@@ -221,9 +223,15 @@ def sweep_rows() -> list[Row]:
     return [*best.values(), *(row for row in shipped() if row.stage == "D")]
 
 
-def gains() -> dict[tuple[str, int, int], list[float]]:
+def router_rows() -> list[Row]:
+    """Return the cells with several passes and experts, with a router for each pass, and their R = 1."""
+    routed = [row for row in shipped() if row.stage in "EF" and row.recipe == ROUTER]
+    return [*routed, *(row for row in plain_rows() if row.R == 1 and row.E > 1)]
+
+
+def gains(rows: Iterable[Row]) -> dict[tuple[str, int, int], list[float]]:
     """Return what R = 4 gains over R = 1 at equal tokens, by size, E and D, a value for each seed."""
-    losses = {(r.size, r.E, r.D, r.seed, r.R): r.loss for r in sweep_rows()}
+    losses = {(r.size, r.E, r.D, r.seed, r.R): r.loss for r in rows}
     found: dict[tuple[str, int, int], list[float]] = defaultdict(list)
     for (size, E, D, seed, R), loss in sorted(losses.items()):
         if R == 4 and (size, E, D, seed, 1) in losses:
@@ -231,15 +239,15 @@ def gains() -> dict[tuple[str, int, int], list[float]]:
     return found
 
 
-def equal_flops(real: bool) -> dict[tuple[str, int], list[float]]:
+def equal_flops(rows: list[Row], real: bool) -> dict[tuple[str, int], list[float]]:
     """Return what R = 4 gains over R = 1 at equal FLOPs, by size and E, a value for each seed.
 
     The loss of R = 1, trained to its longest D, is interpolated in ln FLOPs between its own points.
     """
-    longest = max(row.D for row in sweep_rows())
-    whole = {(row.size, row.E, row.seed) for row in sweep_rows() if row.R == 1 and longest == row.D}
+    longest = max(row.D for row in rows)
+    whole = {(row.size, row.E, row.seed) for row in rows if row.R == 1 and longest == row.D}
     curves: dict[tuple[str, int, int, int], list[tuple[float, float]]] = defaultdict(list)
-    for row in sweep_rows():
+    for row in rows:
         curves[row.size, row.E, row.seed, row.R].append((row.real_flops if real else row.flops, row.loss))
     found: dict[tuple[str, int], list[float]] = defaultdict(list)
     for (size, E, seed, R), points in sorted(curves.items()):
@@ -254,29 +262,29 @@ def equal_flops(real: bool) -> dict[tuple[str, int], list[float]]:
     return found
 
 
-def gains_table() -> str:
+def gains_table(rows: Iterable[Row]) -> str:
     """Gains of R = 4 at equal tokens."""
-    found = gains()
+    found = gains(rows)
     lengths = sorted({D for *_, D in found})
     cells = sorted({(size, E) for size, E, _ in found})
-    rows = [(size, str(E), *(_gain(found.get((size, E, D), [])) for D in lengths)) for size, E in cells]
-    return markdown(("size", "E", *(f"D = {D / 1e3:.0f}K" for D in lengths)), rows)
+    lines = [(size, str(E), *(_gain(found.get((size, E, D), [])) for D in lengths)) for size, E in cells]
+    return markdown(("size", "E", *(f"D = {D / 1e3:.0f}K" for D in lengths)), lines)
 
 
 def _gain(values: Sequence[float]) -> str:
     return interval(values) if len(values) > 1 else "".join(f"{value:+.4f}" for value in values)
 
 
-def equal_flops_table() -> str:
+def equal_flops_table(rows: list[Row]) -> str:
     """Gains of R = 4 at equal FLOPs, by both counts."""
-    paper, real = equal_flops(False), equal_flops(True)
-    rows = [(size, str(E), _gain(paper[size, E]), _gain(real.get((size, E), []))) for size, E in sorted(paper)]
-    return markdown(("size", "E", "gain at equal 6 N_unroll D", "gain at equal real FLOPs"), rows)
+    paper, real = equal_flops(rows, False), equal_flops(rows, True)
+    lines = [(size, str(E), _gain(paper[size, E]), _gain(real.get((size, E), []))) for size, E in sorted(paper)]
+    return markdown(("size", "E", "gain at equal 6 N_unroll D", "gain at equal real FLOPs"), lines)
 
 
 def deciding() -> str:
     """The cells that decide theta: gain at the largest D over all seeds, and its standard error."""
-    found = gains()
+    found = gains(plain_rows())
     longest = max(D for *_, D in found)
     rows = []
     for E in DECIDING[1]:
@@ -287,15 +295,33 @@ def deciding() -> str:
     return markdown(("E", "gain of R = 4 at equal tokens", "std over seeds", "standard error"), rows)
 
 
-def over_cells() -> str:
+def over_cells(rows: Iterable[Row]) -> str:
     """The mean gain over all (size, E) pairs at each D, seeds averaged within a pair."""
-    found = gains()
-    rows = []
+    found = gains(rows)
+    lines = []
     for D in sorted({D for *_, D in found}):
-        values = [fmean(each) for (_, _, length), each in found.items() if length == D]
-        lower = sum(value > 0 for value in values)
-        rows.append((f"{D / 1e3:.0f}K", interval(values).replace("pairs", "cells"), f"{lower} of {len(values)}"))
-    return markdown(("D", "mean gain of R = 4 over cells", "cells with a gain"), rows)
+        lines.append((f"{D / 1e3:.0f}K", *_mean_of_cells(each for (*_, length), each in found.items() if length == D)))
+    return markdown(("D", "mean gain of R = 4 over cells", "cells with a gain"), lines)
+
+
+def _mean_of_cells(cells: Iterable[Sequence[float]]) -> tuple[str, str]:
+    """Return the mean over cells, each with the values of its seeds, and in how many it is above zero."""
+    values = [fmean(seeds) for seeds in cells]
+    return interval(values).replace("pairs", "cells"), f"{sum(value > 0 for value in values)} of {len(values)}"
+
+
+def router_table() -> str:
+    """What a router for each pass gains over the plain loop at equal size, E, R, D and seed, over all such pairs."""
+    plain = {(row.size, row.E, row.R, row.D, row.seed): row.loss for row in shipped() if row.stage == "D"}
+    pairs: dict[tuple[int, int], dict[tuple[str, int], list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in router_rows():
+        key = (row.size, row.E, row.R, row.D, row.seed)
+        if row.R > 1 and key in plain:
+            pairs[row.R, row.D][row.size, row.E].append(plain[key] - row.loss)
+    lines = []
+    for (R, D), cells in sorted(pairs.items()):
+        lines.append((str(R), f"{D / 1e3:.0f}K", *_mean_of_cells(cells.values())))
+    return markdown(("R", "D", "mean gain over the plain loop, over cells", "cells with a gain"), lines)
 
 
 def passes() -> str:
@@ -370,11 +396,11 @@ def backtests(data: Observations) -> str:
     )
 
 
-def picture() -> None:
+def picture(rows: list[Row], name: str) -> None:
     """Paired gains of R = 4 by D: a line for each seed, the colour is E, and 90% intervals where there are several."""
     import matplotlib.pyplot as plt
 
-    losses = {(r.size, r.E, r.seed, r.R, r.D): r.loss for r in sweep_rows()}
+    losses = {(r.size, r.E, r.seed, r.R, r.D): r.loss for r in rows}
     curves: dict[tuple[str, int, int], list[tuple[int, float]]] = defaultdict(list)
     for (size, E, seed, R, D), loss in sorted(losses.items()):
         if R == 4 and (size, E, seed, 1, D) in losses:
@@ -388,7 +414,7 @@ def picture() -> None:
             axis.plot(
                 *zip(*points, strict=True), color=colours[E], marker="o", ms=3, lw=0.8, alpha=0.4, label=f"E = {E}"
             )
-        for (_, E, D), values in ((key, values) for key, values in gains().items() if key[0] == size):
+        for (_, E, D), values in ((key, values) for key, values in gains(rows).items() if key[0] == size):
             if len(values) > 1:
                 axis.errorbar(
                     1.08 * D, fmean(values), yerr=_half(values), color=colours[E], marker="s", ms=4, capsize=3, zorder=3
@@ -402,7 +428,7 @@ def picture() -> None:
             handle.set_alpha(1)
     axes[0][0].set_ylabel("loss at R = 1 less R = 4 (nats)")
     figure.tight_layout()
-    figure.savefig(DOCS / "images" / "micro-2.png", dpi=150)
+    figure.savefig(DOCS / "images" / f"{name}.png", dpi=150)
     plt.close(figure)
 
 
@@ -413,38 +439,34 @@ def _half(values: Sequence[float]) -> float:
 
 
 def tables() -> Iterable[tuple[str, str]]:
-    """Yield every table of the page whose data are there."""
-    stages = {row.stage for row in shipped()}
-    yield "counts", counts()
-    yield "searches", searches()
+    """Yield every table of the page that needs no fit of a law."""
+    yield from (("counts", counts()), ("searches", searches()))
+    yield from (("screening", screening()), ("confirmation", confirmation()), ("exploration", exploration()))
+    yield from (("chosen", chosen()), ("deciding", deciding()), ("passes", passes()), ("router", router_table()))
+    for suffix, rows in (("", plain_rows()), ("-router", router_rows())):
+        yield f"gains{suffix}", gains_table(rows)
+        yield f"over-cells{suffix}", over_cells(rows)
+        yield f"equal-flops{suffix}", equal_flops_table(rows)
+
+
+def laws() -> Iterable[tuple[str, str]]:
+    """Yield the tables that are made from fits."""
     law = fit_rates(trials())
-    yield "rate-law", rate_law(law)
-    yield (
-        "rate-law-text",
-        f"{law}; centre: " + ", ".join(f"{name} {value:.3g}" for name, value in law.centre.items()) + ".",
-    )
-    if "B" in stages:
-        yield "screening", screening()
-    if "C" in stages:
-        yield "confirmation", confirmation()
-    if "D" not in stages:
-        return
-    if "E" in stages:
-        yield from (("exploration", exploration()), ("chosen", chosen()))
-    data = load_micro("micro-2")
-    yield from (("gains", gains_table()), ("deciding", deciding()), ("over-cells", over_cells()))
-    yield "equal-flops", equal_flops_table()
-    yield "passes", passes()
-    yield "coefficients", coefficients(fits(data))
-    yield "held-out", held_out(data)
-    yield "backtest", backtests(data)
-    picture()
+    centre = ", ".join(f"{name} {value:.3g}" for name, value in law.centre.items())
+    yield from (("rate-law", rate_law(law)), ("rate-law-text", f"{law}; centre: {centre}."))
+    for suffix in ("", "-router"):
+        data = load_micro(f"micro-2{suffix}")
+        yield f"coefficients{suffix}", coefficients(fits(data))
+        yield f"held-out{suffix}", held_out(data)
+        yield f"backtest{suffix}", backtests(data)
 
 
 def main() -> None:
-    """Write the page's tables."""
+    """Write the page's tables and pictures."""
     page = DOCS / "results.md"
-    write_text(page, replace_tables(page.read_text(encoding="utf-8"), dict(tables())))
+    write_text(page, replace_tables(page.read_text(encoding="utf-8"), {**dict(tables()), **dict(laws())}))
+    picture(plain_rows(), "micro-2")
+    picture(router_rows(), "micro-2-router")
 
 
 if __name__ == "__main__":

@@ -120,8 +120,16 @@ def test_a_rate_that_is_an_axis_cannot_be_tuned_too(tmp_path: Path) -> None:
         read_sweep(write_sweep(tmp_path, GRID + '"optimizer.learning_rate" = [1e-3, 2e-3]\n'))
 
 
+@pytest.mark.parametrize(
+    "backend",
+    [
+        pytest.param((), id="local"),
+        pytest.param(("--on", "ray"), id="ray", marks=pytest.mark.slow),
+        pytest.param(("--on", "slurm", "--slurm", "cluster=local"), id="submitit", marks=pytest.mark.slow),
+    ],
+)
 def test_sweep_run_searches_first_and_trains_at_the_rates_found(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], backend: tuple[str, ...]
 ) -> None:
     grid = """
 [tune]
@@ -134,7 +142,7 @@ tokens = [960]
 """
     path = write_sweep(tmp_path, grid)
     with pytest.raises(SystemExit, match="0"):
-        main(["sweep", "run", str(path), "--workers", "2", "--quiet"])
+        main(["sweep", "run", str(path), "--workers", "2", "--quiet", *backend])
     law = RateLaw.read(tmp_path / "tiny" / "tune" / "rates.json")
     capsys.readouterr()
     with pytest.raises(SystemExit, match="0"):

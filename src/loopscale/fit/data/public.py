@@ -287,7 +287,7 @@ _LOADERS: dict[str, Callable[..., Observations]] = {
 
 __all__ = ["MICRO", "PUBLIC_FILES", "load_micro", "load_public", "simulate_sweep", "stacked"]
 
-MICRO = ("micro", "micro-all", "micro-2")
+MICRO = ("micro", "micro-all", "micro-2", "micro-2-router")
 
 SWEEP_RUNGS = ("0.3B", "0.6B", "1.0B")
 SWEEP_EXPERTS = (1, 2, 4, 8, 16)
@@ -302,26 +302,31 @@ def load_micro(name: str = "micro") -> Observations:
     "micro" has one looped layer (docs/micro-sweep.md) and leaves out runs of fewer than 1.5M tokens, where more passes
     may still raise the loss; "micro-all" has them. "micro-2" has a prelude and a coda (docs/results.md): the runs of
     its sweep and the best of each search for a learning rate; its file holds the other searches and recipes too.
+    In "micro-2-router" the runs with several passes and experts are those with a router for each pass.
     """
-    if name == "micro-2":
+    if name.startswith("micro-2"):
         text = Path(__file__).with_name("micro-2.csv").read_text(encoding="utf-8")
-        rows = _of_the_plain_loop(csv.DictReader(io.StringIO(text)))
-        return Observations.from_csv(Table.from_records(rows).csv(), source="micro-2")
+        finished = [row for row in csv.DictReader(io.StringIO(text)) if row["state"] == "done"]
+        rows = _of_the_plain_loop(finished)
+        if name == "micro-2-router":
+            rows = [row for row in rows if row["R"] == "1" or row["E"] == "1"]
+            rows += [row for row in finished if row["stage"] in "EF" and row["recipe"] == "pass_router=True"]
+        return Observations.from_csv(Table.from_records(rows).csv(), source=name)
     observed = Observations.read(Path(__file__).with_name("micro-sweep.csv"))
     return observed if name == "micro-all" else observed.where(observed.points.tokens >= 1.5e6)
 
 
-def _of_the_plain_loop(rows: Iterable[dict[str, str]]) -> list[dict[str, str]]:
+def _of_the_plain_loop(finished: Iterable[dict[str, str]]) -> list[dict[str, str]]:
     """Return the rows of the sweep, and of each search for a learning rate the one of lowest loss at each D."""
-    finished = [row for row in rows if row["state"] == "done" and row["recipe"] == "plain"]
+    plain = [row for row in finished if row["recipe"] == "plain"]
     best: dict[tuple[str, ...], dict[str, str]] = {}
-    for row in finished:
+    for row in plain:
         cell = tuple(row[name] for name in ("size", "E", "R", "seed", "D (raw)"))
         if row["stage"] == "A" and (cell not in best or float(row["loss"]) < float(best[cell]["loss"])):
             best[cell] = row
     # The two D of a cell may be best at two rates, and are one run all the same: they share seed and data.
     searched = [row | {"run": f"A-{row['size']}-E{row['E']}-R{row['R']}-s{row['seed']}"} for row in best.values()]
-    return searched + [row for row in finished if row["stage"] == "D"]
+    return searched + [row for row in plain if row["stage"] == "D"]
 
 
 def named_sweep(name: str) -> Observations:
