@@ -32,6 +32,11 @@ SETS = [
     ("isodepth", {}, "chinchilla", "power", 1e-3),
     ("isodepth", {}, "chinchilla", "bounded", 1e-3),
     ("isodepth", {"variant": "hyperconn"}, "chinchilla", "bounded", 1e-3),
+    ("gemstones-hot", {}, "chinchilla", "none", 1e-3),
+    ("marin-comma-isoflop", {}, "chinchilla", "none", 1e-3),
+    ("misfitting-isoflop", {}, "chinchilla", "none", 1e-3),
+    ("olmo-ladder", {}, "chinchilla", "none", 1e-3),
+    ("porian-chinchilla-decay", {}, "chinchilla", "none", 1e-3),
 ]
 
 
@@ -122,6 +127,30 @@ def test_iso_depths_bounded_gain_comes_out_and_fits_slightly_better():
     assert bounded.law.coefficients["kappa1"] == pytest.approx(1.86, abs=0.005)
     assert bounded.law.coefficients["kappa2"] == pytest.approx(4.53, abs=0.005)
     assert 0.9 < bounded.objective / power.objective < 1
+
+
+def test_the_published_fit_of_the_gemstones_comes_out():
+    """Approach 3 of mcleish7/gemstone-scaling-laws on 220 points; with delta = 1e-4 theirs stopped a little early."""
+    data = load_public("gemstones-hot")
+    fitted = fit(data, outer="chinchilla", mapping="none", delta=1e-3)
+    raw = fitted.law.in_units(RAW).coefficients
+    assert len(data) == 220
+    assert fitted.objective == pytest.approx(0.0019816129, rel=1e-6)
+    assert raw["alpha"] == pytest.approx(-0.2928686863, abs=1e-4)
+    assert raw["beta"] == pytest.approx(-0.712872206, abs=2e-4)
+    assert np.log(raw["A"]) == pytest.approx(5.3613398367, abs=1e-3)
+    assert np.log(raw["B"]) == pytest.approx(15.415994531, abs=5e-3)
+    assert np.log(raw["c"]) == pytest.approx(0.7622636901, abs=1e-4)
+    assert fit(data, outer="chinchilla", mapping="none", delta=1e-4).objective <= 0.0002076018
+
+
+def test_the_olmo_ladder_predicts_the_7b_and_13b_models():
+    """Fitted on runs of up to 3B parameters; both models end with the learning rate annealed, as the ladder's do."""
+    data = load_public("olmo-ladder")
+    law = fit(data.where(data.points.active < 4e9), outer="chinchilla", mapping="none").law
+    large = data.where(np.isin(data.run, ["peteish7_eval_anneal", "peteish13_eval_final"]))
+    assert len(large) == 2
+    assert np.abs(law(large.points) / large.loss - 1).mean() == pytest.approx(0.0024, abs=3e-4)
 
 
 @pytest.mark.parametrize(("name", "options", "outer", "mapping", "delta"), SETS)

@@ -14,7 +14,7 @@ import pytest
 from loopscale.architecture import rung
 from loopscale.errors import InputError
 from loopscale.files import cache_folder
-from loopscale.fit.data.public import PUBLIC_FILES, PublicFile, fetch, load_public, simulate_sweep
+from loopscale.fit.data.public import PUBLIC_FILES, PublicFile, fetch, load_public, rows_checksum, simulate_sweep
 from loopscale.laws import Counting, published
 
 FOLDER = os.environ.get("LOOPSCALE_DATA", "")
@@ -137,6 +137,7 @@ def test_the_repository_holds_none_of_the_public_files():
     sums = {each.sha256 for each in PUBLIC_FILES.values()}
     found = [path for folder in ("src", "tests", "docs", "benchmarks") for path in (root / folder).rglob("*.csv*")]
     assert not [path for path in found if hashlib.sha256(path.read_bytes()).hexdigest() in sums]
+    assert not [path for path in found if rows_checksum(path.read_bytes()) in sums]
 
 
 def test_an_unknown_set_or_option_is_named():
@@ -184,7 +185,7 @@ def test_a_router_or_variant_that_is_not_there_is_named():
         load_public("isodepth", variant="main")
 
 
-@pytest.mark.parametrize("name", [name for name, source in PUBLIC_FILES.items() if source.url is None])
+@pytest.mark.parametrize("name", [name for name, source in PUBLIC_FILES.items() if source.otherwise])
 def test_a_sweep_without_an_address_says_where_its_data_come_from(name, monkeypatch, tmp_path):
     monkeypatch.delenv("LOOPSCALE_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

@@ -15,15 +15,19 @@ from functools import partial
 from importlib import import_module
 from itertools import product
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from urllib.parse import unquote
 
 import numpy as np
 
 from loopscale.architecture import rung, rung_name
 from loopscale.arrays import FloatArray
 from loopscale.errors import InputError, nearest, shown
-from loopscale.files import cache_folder
+from loopscale.files import cache_folder, make_folder, read_toml, write_bytes
 from loopscale.fit.data.read import Observations
+from loopscale.fit.data.select import CONVERTERS, Rows, csv_rows
 from loopscale.laws import Counting, Points, ScalingLaw, costs, published
+from loopscale.progress import progress_bar
 from loopscale.tables import Table
 
 FOLDER_VARIABLE = "LOOPSCALE_DATA"
@@ -32,31 +36,41 @@ _PATIENCE = 60.0
 
 @dataclass(frozen=True)
 class PublicFile:
-    """One file of somebody else's: where it lives, under what terms, and which bytes it must be."""
+    """One sweep of somebody else's: where it is published, under what terms, and which checksum it must have."""
 
     file: str
-    """Its name in the data folder."""
+    """Its name in the data folder and in the cache."""
     origin: str
     """Repository and path, or what it was made from."""
     licence: str
     sha256: str
-    url: str | None
-    """Where to download it; None when the file was never published as such."""
+    """Of its bytes; of its rows (:func:`rows_checksum`) if it is converted."""
+    url: str | None = None
+    """Where the file itself is published."""
+    parts: tuple[str, ...] = ()
+    """Where the files are that ``convert`` makes it from, each at a fixed commit."""
+    convert: Callable[[dict[str, str]], Rows] | None = None
+    """Makes the rows from the text of the parts by file name, in the order of ``parts``."""
     otherwise: str = ""
     """How to get it where there is nothing to download."""
 
 
 def fetch(source: PublicFile) -> bytes:
-    """Return the file's bytes, checked: from ``LOOPSCALE_DATA`` when that is set, else from the cache or its URL."""
+    """Return the file's bytes, checked: from ``LOOPSCALE_DATA`` when that is set, or the cache, or the network."""
     folder = os.environ.get(FOLDER_VARIABLE)
     if folder:
         return _given(source, Path(folder) / source.file)
     cached = cache_folder() / source.file
     if cached.is_file():
         return _checked(source, cached.read_bytes(), str(cached))
+    if source.parts:
+        content = _converted(source)
+        make_folder(cached.parent)
+        write_bytes(cached, content)
+        return content
     if source.url is None:
         raise InputError(f"{source.file}: {source.otherwise}; put it in a folder and name that in {FOLDER_VARIABLE}")
-    return _download(source, source.url, cached.parent)
+    return _download(source, source.url, cached.parent, f"sha256:{source.sha256}")
 
 
 def _given(source: PublicFile, path: Path) -> bytes:
@@ -64,13 +78,14 @@ def _given(source: PublicFile, path: Path) -> bytes:
         return _checked(source, path.read_bytes(), str(path))
     except FileNotFoundError:
         remedy = f"get it from {source.url}" if source.url else source.otherwise
+        remedy = remedy or f"unset {FOLDER_VARIABLE} to download and convert it from {source.origin}"
         raise InputError(f"{path}: no such file in the folder that {FOLDER_VARIABLE} names; {remedy}") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
 
 
 def _checked(source: PublicFile, content: bytes, where: str) -> bytes:
-    found = hashlib.sha256(content).hexdigest()
+    found = rows_checksum(content) if source.convert else hashlib.sha256(content).hexdigest()
     if found != source.sha256:
         raise InputError(
             f"{where}: SHA-256 is {found[:12]}…, but {source.file} from {source.origin} has {source.sha256[:12]}…; "
@@ -79,86 +94,82 @@ def _checked(source: PublicFile, content: bytes, where: str) -> bytes:
     return content
 
 
-def _download(source: PublicFile, url: str, folder: Path) -> bytes:
-    """Download the file into ``folder``, where it is kept only if its checksum is right."""
+def rows_checksum(content: bytes) -> str:
+    """Return the SHA-256 of a table's cells, numbers to twelve digits: line ends and the last bits do not count."""
+    text = content.decode("utf-8", errors="replace")
+    lines = [",".join(map(_twelve_digits, line.split(","))) for line in text.splitlines()]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def _twelve_digits(cell: str) -> str:
+    try:
+        return f"{float(cell):.12g}"
+    except ValueError:
+        return cell
+
+
+def _converted(source: PublicFile) -> bytes:
+    """Return the table that the parts convert to, once its rows are those they should be."""
+    assert source.convert is not None
+    texts = {}
+    with TemporaryDirectory() as folder, progress_bar(f"download {source.file}", len(source.parts)) as update:
+        for done, url in enumerate(source.parts, start=1):
+            content = _download(source, url, Path(folder), None)
+            texts[unquote(url.rsplit("/", 1)[-1])] = content.decode("utf-8", errors="replace")
+            update(done, len(source.parts))
+    changed = f"{source.file}: what was downloaded from {source.origin} is not what it was"
+    try:
+        content = Table.from_records(source.convert(texts)).csv().encode()
+    except (LookupError, AttributeError, SyntaxError, TypeError, ValueError, StopIteration, csv.Error) as error:
+        raise InputError(f"{changed}: no rows can be read from it ({type(error).__name__}); nothing was kept") from None
+    found = rows_checksum(content)
+    if found != source.sha256:
+        sums = f"SHA-256 {found[:12]}… and not {source.sha256[:12]}…"
+        raise InputError(f"{changed}: it converts to rows with {sums}; nothing was kept")
+    return content
+
+
+def _download(source: PublicFile, url: str, folder: Path, checksum: str | None) -> bytes:
+    """Download a file into ``folder``, where it is kept only if its checksum is right."""
     pooch = import_module("pooch")  # imports requests, which only a download should cost
 
     pooch.get_logger().setLevel("ERROR")
     try:
         path = pooch.retrieve(
-            url, f"sha256:{source.sha256}", fname=source.file, path=folder,
+            url, checksum, fname=source.file if checksum else None, path=folder,
             downloader=None if not url.startswith("http") else pooch.HTTPDownloader(timeout=_PATIENCE),
         )  # fmt: skip
         return Path(path).read_bytes()
     except ValueError as error:  # pooch's error for another checksum, or for an address it cannot read
         if "hash" not in str(error):
-            raise _failed(url, error) from None
+            raise _failed(source, url, error) from None
         raise InputError(
             f"{url}: SHA-256 differs from that of {source.file} from {source.origin}; the file has changed there"
         ) from None
     except OSError as error:  # errors of requests are OSErrors
-        raise _failed(url, error) from None
+        raise _failed(source, url, error) from None
 
 
-def _failed(url: str, error: Exception) -> InputError:
-    reason = shown(str(error))
-    return InputError(
-        f"{url}: download failed: {reason}; fetch it by hand into a folder and name that in {FOLDER_VARIABLE}"
-    )
+def _failed(source: PublicFile, url: str, error: Exception) -> InputError:
+    remedy = f"try again, or name a folder that has {source.file} in {FOLDER_VARIABLE}"
+    if not source.parts:
+        remedy = f"fetch it by hand into a folder and name that in {FOLDER_VARIABLE}"
+    return InputError(f"{url}: download failed: {shown(str(error))}; {remedy}")
 
 
+def _public_files() -> dict[str, PublicFile]:
+    """Return the sweeps of public.toml by name."""
+    sources = {}
+    for name, entry in read_toml(Path(__file__).with_name("public.toml")).items():
+        folders = entry.pop("from", {})
+        parts = tuple(f"{folder}/{file}" for folder, files in folders.items() for file in files)
+        sources[name] = PublicFile(**entry, parts=parts, convert=CONVERTERS.get(name))
+    return sources
+
+
+PUBLIC_FILES = _public_files()
 TOKENS_PER_STEP = 524_288
 """Clark's batch: 256 sequences of 2,048 tokens."""
-
-_TIDY = "run, params, tokens, loss"
-_GITHUB = "https://raw.githubusercontent.com"
-PUBLIC_FILES: dict[str, PublicFile] = {
-    "epoch-chinchilla": PublicFile(
-        file="epoch-chinchilla.csv",
-        origin="epoch-research/analyzing-chinchilla, data/svg_extracted_data.csv",
-        licence="none stated; points read from figure 4 of Hoffmann et al. 2022 by Epoch AI",
-        sha256="193478df4e90f040016431996c45682659306840ecdadf83cfb9cd5ca0aa1b30",
-        url=f"{_GITHUB}/epoch-research/analyzing-chinchilla/92258837425e1b5f2851d624287f0120583a3d0e"
-        "/data/svg_extracted_data.csv",
-    ),
-    "clark-routing": PublicFile(
-        file="clark-routing.csv.gz",
-        origin="google-deepmind/scaling_laws_for_routing, data/curves.csv.gz",
-        licence="CC-BY 4.0",
-        sha256="c03e7531add85e594f368d33bac4a0220280be858a7ed12d147cf73af6a3819f",
-        url=f"{_GITHUB}/google-deepmind/scaling_laws_for_routing/7b1cc8fef4ec707c8a0a82daa7e42b8d60573ed6"
-        "/data/curves.csv.gz",
-    ),
-    "isodepth": PublicFile(
-        file="isodepth.csv",
-        origin="kschwethelm/looped_nanochat and the paper How Much Is One Recurrence Worth",
-        licence="code MIT, paper CC-BY",
-        sha256="2fe7d5f5af41cd0f8f0fd42e119e9500b5dc8ec7c3e8a5302330da752bf0e5f3",
-        url=None,
-        otherwise="it is published nowhere as a file: sizes and tokens come from the scaling-law scripts of "
-        "kschwethelm/looped_nanochat and losses were read off its paper's figure",
-    ),
-    **{
-        name: PublicFile(
-            file=f"real/{name}.csv",
-            origin=origin,
-            licence="as its repository states",
-            sha256=sha256,
-            url=None,
-            otherwise=f"no address holds this table: it was made from the results in {origin}, "
-            f"https://github.com/{repository}; from there write one row per loss with the columns {columns}",
-        )
-        for name, origin, repository, columns, sha256 in (
-            ("datablations", "huggingface/datablations", "huggingface/datablations", "run, params, tokens, loss, unique_tokens", "47585fac0c0347ff368427746840863f46e44730cda05d06aadeb82d8c56b7c2"),  # noqa: E501
-            ("gemstones-hot", "mcleish7/gemstone-scaling-laws", "mcleish7/gemstone-scaling-laws", "run, params, tokens, loss, width, depth", "687600fdd43bbdb887bad64c5f0519c79e8ee1e757b41a80b452330095557384"),  # noqa: E501
-            ("marin-comma-isoflop", "marin, via Open-Athena/vpnls", "Open-Athena/vpnls", _TIDY, "d831dde711a920753b158506746f61e8d3453d8fb1a9ff2d86a1d588e81a3c9e"),  # noqa: E501
-            ("misfitting-isoflop", "the misfitting survey, via Open-Athena/vpnls", "Open-Athena/vpnls", _TIDY, "6de22fda3807de2d98a6cf8b902b9bfd2006712aca940d123ad99d2e29c6539a"),  # noqa: E501
-            ("mlf-redpajama-c4val", "mlfoundations/scaling", "mlfoundations/scaling", _TIDY, "290fd32303d63e4f548f8624bf09027e1cb40572b842913cbf52e6fd7e6ce03d"),  # noqa: E501
-            ("olmo-ladder", "allenai/OLMo-ladder", "allenai/OLMo-ladder", _TIDY, "b2dea2579f41dae7cc9ebe36970f7bc96f07318b8bb50042fb94e53526a9d877"),  # noqa: E501
-            ("porian-chinchilla-decay", "formll/resolving-scaling-law-discrepancies", "formll/resolving-scaling-law-discrepancies", _TIDY, "f99f3338205a70c8ad579046a2608e8eec2ddfabc1bdf62a58975694a0c3c92e"),  # noqa: E501
-        )
-    },
-}  # fmt: skip
 
 
 def load_public(name: str, **options: object) -> Observations:
@@ -260,7 +271,7 @@ def _dense(N: FloatArray, D: FloatArray) -> Points:
 def _table(name: str) -> list[dict[str, str]]:
     content = fetch(PUBLIC_FILES[name])
     text = gzip.decompress(content) if PUBLIC_FILES[name].file.endswith(".gz") else content
-    return list(csv.DictReader(io.StringIO(text.decode("utf-8"))))
+    return csv_rows(text.decode("utf-8"))
 
 
 def _numbers(rows: list[dict[str, str]], column: str) -> FloatArray:
