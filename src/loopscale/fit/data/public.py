@@ -32,6 +32,10 @@ from loopscale.tables import Table
 
 FOLDER_VARIABLE = "LOOPSCALE_DATA"
 _PATIENCE = 60.0
+_UNREADABLE = (
+    AttributeError, LookupError, RecursionError, StopIteration, SyntaxError, TypeError, ValueError, csv.Error,
+)  # fmt: skip
+"""What a conversion raises on text of another form than the published files have."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +124,7 @@ def _converted(source: PublicFile) -> bytes:
     changed = f"{source.file}: what was downloaded from {source.origin} is not what it was"
     try:
         content = Table.from_records(source.convert(texts)).csv().encode()
-    except (LookupError, AttributeError, SyntaxError, TypeError, ValueError, StopIteration, csv.Error) as error:
+    except _UNREADABLE as error:
         raise InputError(f"{changed}: no rows can be read from it ({type(error).__name__}); nothing was kept") from None
     found = rows_checksum(content)
     if found != source.sha256:
