@@ -115,15 +115,26 @@ def parse_integers(text: str, what: str = "list") -> tuple[int, ...]:
 
 
 def format_count(value: float, digits: int = 3) -> str:
-    """Write a count as ``0.755B``, ``588B`` or ``6T``; from 1e15 up as ``5e+21``."""
+    """Write a count as ``0.755B``, ``588B`` or ``6T``; from 1e15 up as ``5e21``."""
     if not math.isfinite(value):
         return "∞" if value > 0 else str(value)
     if abs(value) >= 1e15:
-        return f"{value:.{digits}g}"
+        return format_power(value, digits)
     for scale, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K")):
         if abs(value) >= scale:
             return f"{_significant(value / scale, digits)}{letter}"
     return _significant(value, digits)
+
+
+def format_power(value: float, digits: int = 3) -> str:
+    """Write a large number as people write compute: ``5e21``, ``2.83e9``."""
+    mantissa, power, exponent = f"{value:.{digits}g}".partition("e")
+    return f"{mantissa}e{int(exponent)}" if power else mantissa
+
+
+def counted(number: int, noun: str) -> str:
+    """Write how many there are: ``1 run``, ``2,400 runs``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def format_size(value: float) -> str:

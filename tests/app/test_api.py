@@ -7,8 +7,10 @@ import subprocess
 import pytest
 
 from loopscale.app.schemas import Mapping, Outer
+from loopscale.architecture import rung
 from loopscale.cli import main
 from loopscale.laws import MAPPINGS, OUTER_LAWS, PUBLISHED
+from loopscale.train.config import TrainConfig
 from pages import ROOT, all_steps
 
 BUDGET = {"flops": "5e21", "memory": "3GB", "bits": "int4"}
@@ -27,6 +29,43 @@ def test_the_plan_is_the_command_lines(client, capsys):
     assert answer["sentences"]["answer"].startswith(
         "Train a 1.0B-active, 5.4B-total MoE (1 of 8 experts active), looped twice"
     )
+
+
+MINE = PUBLISHED["looped-moe-2026"].to_dict() | {"name": "my law"}
+POOR = MINE | {"name": "poor", "note": "degenerate: only two sizes"}
+COPIED = [
+    BUDGET,
+    {"flops": "5.123456e21", "memory": "3.14159 GB", "bits": 4.5, "context": 8192, "serve_tokens": "1.2345678T"},
+    {"flops": "5e21", "context": 4096, "max_tokens": "400B", "inference_flops": "2.345678B"},
+    BUDGET | {"rungs": ["0.3B", "0.6B"], "experts": [1, 4], "recurrences": [1, 2, 3], "eps": 0.0123},
+    {"flops": "1e21", "experts": [1, 2], "rule": "loss"},
+    BUDGET | {"continuous": True, "experts": [4], "recurrences": [1, 2]},
+    {"flops": "1e21", "law": "chinchilla-2022", "rule": "loss"},
+    {"flops": "1e26", "extrapolate": True},
+    BUDGET | {"law": MINE},
+    BUDGET | {"law": POOR, "allow_degenerate": True},
+]
+
+
+@pytest.mark.parametrize("asked", COPIED, ids=lambda asked: ",".join(asked))
+def test_what_is_copied_runs_and_gives_the_plan_of_the_page(client, capsys, monkeypatch, tmp_path, asked):
+    monkeypatch.chdir(tmp_path)
+    for law in (MINE, POOR):
+        (tmp_path / f"{law['name']}.json").write_text(json.dumps(law))
+    answer = client.send("/api/plan", asked).json
+    choice, copied = answer["plan"]["choice"], answer["copy"]
+    told = printed(capsys, *shlex.split(copied["command"])[1:], "--json")
+    names: dict = {}
+    exec(copied["python"], names)
+    for other in (told["choice"], names["best"].to_dict()["choice"]):
+        assert other["label"] == choice["label"]
+        assert other["loss"] == pytest.approx(choice["loss"], abs=1e-12)
+        assert other["tokens"] == pytest.approx(choice["tokens"], rel=1e-12)
+    (tmp_path / "run.toml").write_text(copied["config"])
+    trained = TrainConfig.read(tmp_path / "run.toml").model
+    active = rung(trained.rung, trained.experts).active
+    assert active == pytest.approx(choice["active"], rel=0.3 if "nearest size" in copied["config"] else 1e-12)
+    assert (trained.experts, trained.recurrence) == (choice["experts"], choice["recurrence"])
 
 
 def test_numbers_and_text_mean_the_same(client):

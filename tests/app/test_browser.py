@@ -3,7 +3,7 @@
 import json
 import re
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, quote, urlsplit
 
 import numpy as np
 import pytest
@@ -349,20 +349,23 @@ def test_a_file_that_is_not_csv_is_refused_in_a_sentence(browser, address, tmp_p
         page.wait_for_function(
             "says => document.querySelector('#fit-problem').textContent.toLowerCase().includes(says)", arg=says.lower()
         )
-        assert page.inner_text("#fit-problem").startswith("Wrong: ")  # the file's name
+        assert page.inner_text("#fit-problem").startswith("wrong.csv: ")
         assert page.is_hidden("#fit-result")
     page.context.close()
 
 
 def test_columns_are_previewed_and_mapped_by_drop_down(page, tmp_path, sweep_csv):
-    renamed = sweep_csv.replace(b"loss", b"quality", 1)
-    (tmp_path / "odd.csv").write_bytes(renamed)
+    lines = sweep_csv.decode().replace("loss", "quality", 1).splitlines()
+    quality = lines[0].split(",").index("quality")
+    cells = lines[20].split(",")
+    cells[quality] = str(1.2 * float(cells[quality]))  # an outlier
+    (tmp_path / "odd.csv").write_text("\n".join([*lines[:20], ",".join(cells), *lines[21:]]))
     page.click("#views button[data-view=fit]")
     page.set_input_files("#csv-file", tmp_path / "odd.csv")
     page.wait_for_selector("#preview .problem")
     said = page.inner_text("#preview .problem")
-    assert "no column for loss" in said
-    assert "choose the column above" in said
+    assert said.startswith("No column for loss")
+    assert "choose the column below" in said
     assert "columns=" not in said
     assert page.locator("#preview-table tbody tr").count() == 5
     assert page.is_disabled("#start-fit")
@@ -371,6 +374,8 @@ def test_columns_are_previewed_and_mapped_by_drop_down(page, tmp_path, sweep_csv
     page.click("#start-fit")
     page.wait_for_selector("#chart-residuals svg")
     assert "144 losses of 36 runs" in page.inner_text("#fit-result")
+    assert "1 outlier beyond" in page.inner_text("#fit-result .warnings")
+    assert page.locator("#outliers tbody tr").count() == 1
 
 
 def test_ones_own_law_is_planned_with_and_what_is_wrong_is_told_in_place(browser, address, tmp_path):
@@ -382,7 +387,12 @@ def test_ones_own_law_is_planned_with_and_what_is_wrong_is_told_in_place(browser
     page.wait_for_function("() => document.querySelector('#certainty').textContent.includes('mine')")
     page.set_input_files("#law-file", tmp_path / "bad.json")
     page.wait_for_selector("#file-problem:not([hidden])")
+    assert page.inner_text("#file-problem").startswith("bad.json: ")
     assert "'colour'" in page.inner_text("#file-problem")
+    enter(page, "tokens", "ten")
+    page.wait_for_selector("#in-tokens[aria-invalid=true]")
+    assert page.inner_text("#problem").startswith("Training tokens available: 'ten' is not a positive number")
+    enter(page, "tokens", "")
     enter(page, "memory", "a lot")
     page.wait_for_selector("#in-memory[aria-invalid=true]")
     assert "'a lot' is not an amount of memory; write it like 3GB" in page.inner_text("#in-memory-said")
@@ -485,6 +495,18 @@ def test_scenarios_are_pinned_kept_and_compared_side_by_side(page, browser):
     page.wait_for_function("() => document.querySelectorAll('#sides li').length === 3")
     page.go_back()
     page.wait_for_function("() => document.querySelectorAll('#sides li').length === 4")
+
+
+def test_a_scenario_that_has_no_answer_leaves_the_letters_of_the_others(browser, address):
+    pins = [{"name": "poor", "query": "memory=1MB"}, *({"name": str(k), "query": f"flops={k}e21"} for k in range(2, 28))]
+    page = open_page(browser, f"{address}/#view=compare&pins={quote(json.dumps(pins))}")
+    settled(page)
+    assert page.inner_text("#compare-problem").startswith("B (poor): Memory at inference: nothing fits in 1 MB")
+    listed = page.locator("#sides li b").all_inner_texts()
+    assert listed == [*"ABCDEFGHIJKLMNOPQRSTUVWXYZ", "AA", "AB"]
+    shown = page.locator("#compare-table thead th").all_inner_texts()[1:]
+    assert shown == [letter for letter in listed if letter != "B"]
+    page.context.close()
 
 
 def test_without_pins_the_choice_stands_beside_the_runner_up(page):

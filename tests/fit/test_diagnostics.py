@@ -83,7 +83,9 @@ def test_outliers_are_named_by_row_and_run(fitted):
     assert len(outliers(fitted)) == 0
     loss = SWEEP.loss.copy()
     loss[100] *= 1.05
-    found = outliers(fit(replace(SWEEP, loss=loss)))
+    odd = fit(replace(SWEEP, loss=loss))
+    assert any(said.startswith("1 outlier beyond") and said.endswith("in row 101") for said in odd.warnings)
+    found = outliers(odd)
     assert found.columns["row"] == [101]
     assert found.columns["run"] == [SWEEP.run[100]]
     assert found.columns["residual"][0] == pytest.approx(-np.log(1.05), abs=0.01)

@@ -178,7 +178,8 @@ def preview(text: str, options: PreviewOptions) -> dict[str, Any]:
         matched = find_columns(table, chosen, options.name)
         notes = read_rows(table, chosen, {}, options.name).notes
     except InputError as error:
-        matched, notes, problem = find_columns(table, {}, options.name), (), _in_page_terms(str(error))
+        matched, notes = find_columns(table, {}, options.name), ()
+        problem = _in_page_terms(str(error)).removeprefix(f"{options.name}: ")
     fields = [
         {
             "name": name,
@@ -205,8 +206,7 @@ def preview(text: str, options: PreviewOptions) -> dict[str, Any]:
 
 def _in_page_terms(sentence: str) -> str:
     """Return a sentence about columns as the page says it: a drop-down names them, not an argument."""
-    text = re.sub(r"; name it with columns=.*", "; choose the column above", sentence)
-    return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
+    return re.sub(r"; name it with columns=.*", "; choose the column below", sentence)
 
 
 def _sweep(jobs: Jobs, identity: str) -> dict[str, Any]:

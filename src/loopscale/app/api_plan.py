@@ -150,11 +150,12 @@ def make_plan(request: PlanRequest, law: ScalingLaw, limits: Limits) -> Plan:
         request.budget(), space, law, eps=request.eps, rule=request.rule, extrapolate=True, allow_degenerate=True
     )
     if planned.trust is not None and planned.trust.level == "beyond" and not request.extrapolate:
+        outside = [reason for reason in planned.trust.reasons if reason.partition(" ")[0] in planned.trust.factors]
         raise RefusalError(
             422,
             f"the best design, {planned.choice.label}, lies more than 10x beyond the data that law {law.name} was "
-            f"fitted on ({'; '.join(planned.trust.reasons)}). Measure runs nearer to it first: the Fit view, or "
-            "`loopscale next`, chooses them",
+            f"fitted on: {'; '.join(outside)}. Measure runs nearer to it first: the Fit view, or `loopscale next`, "
+            "chooses them",
             "extrapolate",
         )
     return planned

@@ -21,6 +21,7 @@ from loopscale.app.problems import RefusalError
 from loopscale.app.security import Limits
 from loopscale.errors import InputError, nearest, shown
 from loopscale.laws import PUBLISHED, ScalingLaw, find_law
+from loopscale.plan.text import capital
 
 SUMMARY = ("name", "source", "note", "outer", "mapping", "coefficients", "units", "counts", "rmse", "range")
 
@@ -81,14 +82,14 @@ def summary(identity: str, law: ScalingLaw) -> dict[str, Any]:
 
 
 def _about(law: ScalingLaw) -> str:
-    source = f"{law.source}. " if law.source else ""
+    source = f"{capital(law.source)}. " if law.source else ""
     error = "States no RMSE" if law.rmse is None else f"RMSE {law.rmse:.3g} nats"
     uncertainty = f"uncertainty: {law.uncertainty}"
     if law.resamples is not None:
         origin = f", {law.uncertainty}" if law.resampled_by else ""
         uncertainty = f"{len(law.resamples)} resampled laws{origin}"
     form = str(law.form)
-    return f"{source}{form[:1].upper()}{form[1:]}. {error}; {uncertainty}."
+    return f"{source}{capital(form)}. {error}; {uncertainty}."
 
 
 LINE = 64_000_000

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import shlex
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -11,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from loopscale.app.schemas import PlanRequest
-from loopscale.architecture import RUNG_RECURRENCES, RUNGS
-from loopscale.architecture.ladder import size_space
+from loopscale.architecture import RUNG_RECURRENCES, RUNGS, rung
+from loopscale.architecture.ladder import extended_rungs, size_space
 from loopscale.arrays import FloatArray
 from loopscale.plan import (
     Budget,
@@ -34,12 +36,13 @@ from loopscale.plan.text import (
     TRUST_TEXT,
     answer,
     budget_text,
+    capital,
     confidence,
     edge_text,
     front_band_text,
     interval_text,
 )
-from loopscale.quantities import format_bytes, format_count
+from loopscale.quantities import format_bytes, format_count, format_power, parse_bytes, parse_count, plain
 from loopscale.tables import Table
 
 WIDTHS = np.geomspace(512, 4096, 41)
@@ -107,12 +110,10 @@ def own_model(planned: Plan, one: Plan, request: PlanRequest, verdict: str) -> d
 
 def page_sentences(planned: Plan, sentences: Mapping[str, str]) -> dict[str, str]:
     """Return the plan in sentences, as the command line prints them, with its budget and interval."""
-    written = f"{interval_text(planned.interval, planned.uncertainty)}."
-    budget = budget_text(planned.budget)
     return {
         **sentences,
-        "budget": f"{budget[:1].upper()}{budget[1:]}.",
-        "interval": f"{written[:1].upper()}{written[1:]}",
+        "budget": f"{capital(budget_text(planned.budget))}.",
+        "interval": f"{capital(interval_text(planned.interval, planned.uncertainty))}.",
         "bands": f"{front_band_text(interval_kind(planned.law), planned.uncertainty)}.",
     }
 
@@ -122,10 +123,9 @@ def page_trust(planned: Plan) -> dict[str, Any]:
     trust = planned.trust
     if trust is None:
         return {"level": "unknown", "title": "Unknown: the law states no range that it was fitted on", "reasons": []}
-    title = TRUST_TEXT[trust.level]
     return {
         "level": trust.level,
-        "title": f"{title[:1].upper()}{title[1:]}",
+        "title": capital(TRUST_TEXT[trust.level]),
         "reasons": list(trust.reasons),
     }
 
@@ -178,55 +178,97 @@ def memory_parts(planned: Plan) -> dict[str, float | None]:
     }
 
 
+def _exact(write: Callable[[float], str], read: Callable[[str], float]) -> Callable[[float], str]:
+    """Return how a value is written in a command: as people write it where that is the same number, else in full."""
+
+    def written(value: float) -> str:
+        text = write(value).replace(" ", "")
+        return text if read(text) == value else f"{value:.17g}"
+
+    return written
+
+
+_COUNT = _exact(format_count, lambda text: parse_count(text, "count"))
 OPTIONS = {
-    "flops": ("--flops", "{:g}".format),
-    "tokens": ("--tokens", format_count),
-    "max_tokens": ("--max-tokens", format_count),
-    "memory": ("--memory", lambda value: format_bytes(value).replace(" ", "")),
-    "bits": ("--bits", "{:g}".format),
+    "flops": ("--flops", _exact(format_power, float)),
+    "tokens": ("--tokens", _COUNT),
+    "max_tokens": ("--max-tokens", _COUNT),
+    "memory": ("--memory", _exact(format_bytes, lambda text: parse_bytes(text, "memory"))),
+    "bits": ("--bits", _exact("{:g}".format, float)),
     "context": ("--context", "{:.0f}".format),
     "batch": ("--batch", "{:.0f}".format),
-    "kv_bits": ("--kv-bits", "{:g}".format),
+    "kv_bits": ("--kv-bits", _exact("{:g}".format, float)),
     "kept_passes": ("--kept-passes", "{:.0f}".format),
-    "inference_flops": ("--inference-flops", format_count),
-    "serve_tokens": ("--serve-tokens", format_count),
+    "inference_flops": ("--inference-flops", _COUNT),
+    "serve_tokens": ("--serve-tokens", _COUNT),
 }
 """The option of `loopscale plan` for each limit, and how its value is written."""
 DEFAULTS = {"batch": 1, "kv_bits": 16, "serve_tokens": 0}
+CACHE = ("context", "batch", "kv_bits", "kept_passes")
+"""Limits that only count against a limit on memory."""
 
 
 def copied_texts(planned: Plan, request: PlanRequest) -> dict[str, str]:
     """Return the plan as a command, as Python, and its choice as a training file."""
     limits = planned.budget.to_dict()
-    given = [(name, value) for name, value in limits.items() if value and DEFAULTS.get(name) != value]
-    law = (
-        request.law
-        if isinstance(request.law, str) and not request.law.startswith("own-")
-        else f"{planned.law_name}.json"
-    )
-    words = [f"{OPTIONS[name][0]} {OPTIONS[name][1](value)}" for name, value in given]
+    given = {name: value for name, value in limits.items() if value and DEFAULTS.get(name) != value}
+    if "memory" not in given:
+        given = {name: value for name, value in given.items() if name not in CACHE}
+    published = isinstance(request.law, str) and not request.law.startswith("own-")
+    law = str(request.law) if published else f"{planned.law_name}.json"
+    return {
+        "command": _command(planned, request, given, law),
+        "python": _python(planned, request, given, law),
+        "config": _training_file(planned),
+        "law_file": "" if published else law,
+    }
+
+
+def _command(planned: Plan, request: PlanRequest, given: Mapping[str, float], law: str) -> str:
+    words = [f"{OPTIONS[name][0]} {OPTIONS[name][1](value)}" for name, value in given.items()]
     words += [f"--rung {','.join(request.rungs)}"] if request.rungs else []
     words += ["--continuous"] if request.continuous else []
     chosen = request.model_fields_set
     words += [f"--experts {','.join(f'{E:g}' for E in request.experts)}"] if "experts" in chosen else []
     words += [f"--recurrence {','.join(map(str, request.recurrences))}"] if "recurrences" in chosen else []
-    words += [f"--eps {request.eps:g}"] if request.eps is not None else []
+    words += [f"--eps {request.eps!r}"] if request.eps is not None else []
     words += ["--rule loss"] if request.rule == "loss" else []
-    words += [f"--law {law}"] + (["--extrapolate"] if request.extrapolate else [])
-    arguments = ", ".join(f"{name}={value!r}" for name, value in given)
-    options = f"law={law!r}" + (", extrapolate=True" if request.extrapolate else "")
-    return {
-        "command": f"loopscale plan {' '.join(words)}",
-        "python": f"import loopscale as ls\n\nbest = ls.plan({arguments}, {options})\nprint(best)\n",
-        "config": _training_file(planned),
-    }
+    words += [f"--law {shlex.quote(law)}"]
+    words += ["--extrapolate"] if request.extrapolate else []
+    words += ["--allow-degenerate"] if planned.law.degenerate else []
+    return f"loopscale plan {' '.join(words)}"
+
+
+def _python(planned: Plan, request: PlanRequest, given: Mapping[str, float], law: str) -> str:
+    options: dict[str, Any] = {name: plain(value) for name, value in given.items()}
+    options |= {} if request.eps is None else {"eps": request.eps}
+    options |= {"rule": "loss"} if request.rule == "loss" else {}
+    options |= {"law": law}
+    options |= {"extrapolate": True} if request.extrapolate else {}
+    options |= {"allow_degenerate": True} if planned.law.degenerate else {}
+    arguments = [f"{name}={value!r}" for name, value in options.items()]
+    imported = ""
+    if (space := request.space()) is not None:
+        kind = "continuous_space" if request.continuous else "ladder_space"
+        parts = {} if request.rungs is None else {"rungs": request.rungs}
+        parts |= {name: getattr(request, name) for name in ("experts", "recurrences") if name in request.model_fields_set}
+        parts |= {"free": sorted(space.free)} if space.free else {}
+        imported = f"from loopscale.plan import {kind}\n"
+        arguments.insert(0, f"space={kind}({', '.join(f'{name}={value!r}' for name, value in parts.items())})")
+    lines = "".join(f"    {argument},\n" for argument in arguments)
+    return f"import loopscale as ls\n{imported}\nbest = ls.plan(\n{lines})\nprint(best)\n"
 
 
 def _training_file(planned: Plan) -> str:
-    choice = planned.choice
-    size = f'rung = "{choice.rung}"' if choice.rung in RUNGS else f"width = {choice.width or 0:.0f}"
+    """Return the choice as a training file; a size that cannot be built gives way to the nearest rung."""
+    choice, ladder = planned.choice, extended_rungs()
+    size, note = choice.rung, ""
+    if size not in ladder:
+        size = min(ladder, key=lambda name: abs(math.log(rung(name).active / choice.active)))
+        built, wanted = format_count(float(rung(size).active)), format_count(choice.active)
+        note = f"# the nearest size that can be built: {built} active parameters, not the {wanted} of the plan\n"
     return (
-        f"[model]\n{size}\nexperts = {choice.experts:g}\nrecurrence = {choice.recurrence}\n\n"
+        f'[model]\n{note}rung = "{size}"\nexperts = {choice.experts:g}\nrecurrence = {choice.recurrence}\n\n'
         '[data]\nfiles = ["texts/"]        # your text: .txt, .jsonl or .parquet\ntokenizer = "train:32768"\n'
         f'context = 2048\n\n[run]\ntokens = "{format_count(choice.tokens)}"\n'
     )

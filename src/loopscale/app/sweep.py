@@ -17,7 +17,7 @@ from loopscale.app.schemas import SweepReply
 from loopscale.errors import InputError
 from loopscale.files import finite
 from loopscale.laws import Points, ScalingLaw, costs
-from loopscale.quantities import format_duration
+from loopscale.quantities import counted, format_duration
 from loopscale.tables import Table
 
 MOST_LAWS = 60
@@ -50,7 +50,7 @@ class LiveSweep:
         table = self._table(rows)
         return {
             "progress": asdict(now),
-            "text": f"{count}; {now.done} runs done, {now.running} running, {now.waiting} waiting{failed}{left}.",
+            "text": f"{count}; {counted(now.done, 'run')} done, {now.running} running, {now.waiting} waiting{failed}{left}.",
             "runs": [
                 {
                     "key": run.key,

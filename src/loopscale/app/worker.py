@@ -16,7 +16,7 @@ import numpy as np
 from loopscale.app.schemas import BacktestRequest, CompareRequest, FitOptions, NextRequest, chosen_columns
 from loopscale.errors import InputError
 from loopscale.files import finite
-from loopscale.fit import Fit, Observations, fit, identification, residuals_by_axis
+from loopscale.fit import Fit, Observations, fit, identification, outliers, residuals_by_axis
 from loopscale.fit.backtest import backtest
 from loopscale.fit.compare import compare, suggest_slices
 from loopscale.laws import Counting, costs
@@ -24,14 +24,12 @@ from loopscale.next.candidates import Goal, Target, ladder_candidates
 from loopscale.next.choose import next_runs
 from loopscale.plan import plan, training_cost
 from loopscale.plan.devices import UTILISATION
-from loopscale.quantities import format_duration, fraction_of
+from loopscale.quantities import format_duration, format_power, fraction_of
 
 Report = Callable[[str, int, int], None]
 """Called with the current stage, how much of it is done, and the total."""
 SHOWN = 2_000
 """Rows of a sweep that a chart shows."""
-OUTLIER = 4.0 / 0.6745
-"""Residuals above four standard deviations, as the median tells them, are outliers."""
 BACKTEST_RESAMPLES = 60
 """Refits behind the intervals of a backtest."""
 AVERAGED = 16
@@ -61,7 +59,7 @@ def fit_work(text: str, options: FitOptions, report: Report) -> dict[str, Any]:
         "runs": len(data.runs),
         "notes": list(data.notes),
         "slices": list(suggest_slices(data)),
-        "next_budget": f"{_next_budget(data):.0e}".replace("e+", "e"),
+        "next_budget": format_power(_next_budget(data), 1),
         "points": _points(fitted),
         "residuals": dict(residuals_by_axis(fitted).columns),
         "identification": dict(identification(fitted).columns),
@@ -142,8 +140,8 @@ def _fitted(text: str, options: FitOptions, resamples: int, report: Report) -> F
 def _points(fitted: Fit) -> dict[str, list[Any]]:
     """Return the rows as charts show them, evenly thinned where there are many; outliers are marked."""
     data, points = fitted.observations, fitted.observations.points
-    kept = np.unique(np.linspace(0, len(data) - 1, min(len(data), SHOWN)).round().astype(int))
-    typical = float(np.sqrt(np.median(np.square(fitted.residuals)))) or np.inf
+    odd = np.array(outliers(fitted).columns["row"], dtype=int) - 1
+    kept = np.union1d(np.linspace(0, len(data) - 1, min(len(data), SHOWN)).round().astype(int), odd)
     columns = {
         "observed": data.loss,
         "predicted": fitted.law(points),
@@ -153,7 +151,7 @@ def _points(fitted: Fit) -> dict[str, list[Any]]:
         "experts": points.experts,
         "recurrence": points.recurrence,
         "run": data.run,
-        "outlier": np.abs(fitted.residuals) > OUTLIER * typical,
+        "outlier": np.isin(np.arange(len(data)), odd),
     }
     return {name: column[kept].tolist() for name, column in columns.items()}
 

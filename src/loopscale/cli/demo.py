@@ -24,6 +24,7 @@ from loopscale.fit.data.public import load_micro
 from loopscale.laws import Points, costs, published
 from loopscale.plan import Budget, Plan, flops_of, isoflop_over_recurrence, joint_optimum, ladder_space, plan
 from loopscale.plan.text import legend, mark, sentences
+from loopscale.quantities import format_power
 from loopscale.report import Report
 from loopscale.tables import Table
 
@@ -222,7 +223,7 @@ def _equal_answer(rows: list[Looped]) -> str:
         for row in rows
         if row.recurrence == most
     ]
-    flops = f"{rows[0].flops:.2g}".replace("e+", "e")
+    flops = format_power(rows[0].flops, 2)
     return (
         f"Does looping pay at equal compute? With {flops} FLOPs and R = {most:g} in place of R = 1 on more tokens, "
         f"{'; '.join(parts)}. These are one-layer models on one small corpus, and the law's interval covers the noise "

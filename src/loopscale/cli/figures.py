@@ -15,6 +15,7 @@ from loopscale.errors import nearest, shown
 from loopscale.files import make_folder, read_json
 from loopscale.laws import DEFAULT, PUBLISHED, ScalingLaw
 from loopscale.progress import progress_bar
+from loopscale.quantities import counted
 from loopscale.report import check_report_path
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ def figures_command(
     with progress_bar("Drawing", len(names)) as bar:
         left_out = draw_all(Task(sources, folder, kinds), names, _progress(names, bar))
     drawn = len(names) - len(left_out)
-    many = f"{drawn} figure{'s' if drawn != 1 else ''}"
+    many = counted(drawn, "figure")
     click.echo(f"Drew {many} in {folder}, each as {', '.join(kinds)} with its numbers as CSV.")
     for name, reason in left_out.items():
         click.echo(f"not drawn: {name}: {reason}")

@@ -17,7 +17,7 @@ from rich.text import Text
 from loopscale.cli import COUNT, WHOLE, Quantity, console, output_options, price_option, print_json, print_table
 from loopscale.errors import InputError, LoopscaleError
 from loopscale.progress import bars, occasional_lines
-from loopscale.quantities import format_bytes, format_count, format_duration, fraction_of
+from loopscale.quantities import counted, format_bytes, format_count, format_duration, fraction_of
 from loopscale.sweep.store import progress, share_done
 from loopscale.tables import Table
 
@@ -76,7 +76,7 @@ def print_plan(name: str, rows: list[dict[str, Any]], workers: int, device: Devi
         groups.setdefault((row["size"], row["experts"]), []).append(row)
     time = "core time" if device is None else f"{device.name} time"
     print_table(
-        f"{name}: {len(rows)} runs, {sum(row['observations'] for row in rows)} observations",
+        f"{name}: {counted(len(rows), 'run')}, {sum(row['observations'] for row in rows)} observations",
         (
             "size",
             "E",
@@ -113,7 +113,7 @@ def _totals(rows: list[dict[str, Any]], workers: int, device: Device | None) -> 
     if device is None:
         wall = max(added("seconds") / workers, longest)
         alone = format_duration(added("process_seconds"))
-        yield f"{alone} of one core, about {format_duration(wall)} with {workers} workers"
+        yield f"{alone} of one core, about {format_duration(wall)} with {counted(workers, 'worker')}"
         return
     hours = added("process_seconds") / 3600
     together = max(added("seconds") / workers, longest)
@@ -502,7 +502,7 @@ def _watch_line(read: Callable[[], Observations], target: Points | None, resampl
         predicted = law.predict_points(target)
         low, high = float(predicted.low.item()), float(predicted.high.item())
         line += f"; largest run {float(predicted.value.item()):.4f} [{low:.4f}, {high:.4f}], width {high - low:.4f}"
-    return line + (f"; {len(law.warnings)} warnings (see `loopscale fit`)" if law.warnings else "")
+    return line + (f"; {counted(len(law.warnings), 'warning')} (see `loopscale fit`)" if law.warnings else "")
 
 
 @sweep_command.command("extend")

@@ -18,6 +18,7 @@ from loopscale.fit.solver import SearchResult, finish, refit, run_weights, varie
 from loopscale.laws import AXES, Spread, effective_experts
 from loopscale.laws.forms import Role, Term
 from loopscale.laws.law import tails
+from loopscale.quantities import counted
 from loopscale.tables import Table
 
 if TYPE_CHECKING:
@@ -94,14 +95,20 @@ def _experts(problem: Problem, c: dict[str, float], data: Observations) -> Itera
 
 
 def _flat(problem: Problem, u: FloatArray, delta: float) -> Iterator[str]:
-    """Find directions that the data leave open, those on a bound held."""
+    """Say which coefficients the data leave open, those on a bound held."""
+    for moving in undetermined(problem, u, delta):
+        how = "they can move together" if len(moving) > 1 else "it can move"
+        yield f"the data do not determine {' and '.join(moving)}: {how} across the whole range at no cost"
+
+
+def undetermined(problem: Problem, u: FloatArray, delta: float) -> Iterator[list[str]]:
+    """Yield groups of coefficients that can move together at no cost."""
     spread, directions, names = open_directions(problem, u, delta)
     for error, direction in zip(spread, directions, strict=True):
         moving = [name for name, part in zip(names, np.abs(direction), strict=True) if part > 0.3]
         # E_max alone is a limit far beyond the data; the rest of the law does not depend on it.
         if error > FLAT and moving != ["E_max"]:
-            how = "they can move together" if len(moving) > 1 else "it can move"
-            yield f"the data do not determine {' and '.join(moving)}: {how} across the whole range at no cost"
+            yield moving
 
 
 def open_directions(problem: Problem, u: FloatArray, delta: float) -> tuple[FloatArray, FloatArray, tuple[str, ...]]:
@@ -264,7 +271,8 @@ def _other_warnings(fit: Fit) -> Iterator[str]:
         )
     if rows := _outlying(fit):
         limit = outlier_limit(len(data), len(fit.free))
-        yield f"{len(rows)} outliers beyond {limit:.2g} deviations, the worst in row {rows[0] + 1}"
+        worst = f"{'the worst ' if len(rows) > 1 else ''}in row {rows[0] + 1}"
+        yield f"{counted(len(rows), 'outlier')} beyond {limit:.2g} deviations, {worst}"
     if not fit.law.outer.uses_experts and np.ptp(data.points.experts) > 0:
         yield "E varies in the data, but the law does not know experts"
     if not fit.law.mapping.loops and data.points.recurrence.max() > 1:

@@ -11,7 +11,7 @@ import numpy as np
 
 from loopscale.arrays import FloatArray
 from loopscale.errors import InputError, nearest, shown
-from loopscale.fit.diagnose import UNIDENTIFIED, fit_covariance
+from loopscale.fit.diagnose import UNIDENTIFIED, fit_covariance, undetermined
 from loopscale.fit.problem import Problem
 from loopscale.fit.solver import descend, side_by_side, typical
 from loopscale.tables import Table
@@ -41,13 +41,14 @@ def identification(fit: Fit) -> Table:
     """
     problem, errors = fit.problem, fit_covariance(fit).errors
     best, records = problem.point(fit.law.coefficients), []
+    together = {name for group in undetermined(problem, best, fit.delta) for name in group}
     for k, name in enumerate(fit.free):
         share = errors.get(name, np.nan) / problem.width[k]
         held_at, objective, moved = _held(problem, fit, best, k)
         ratio = objective / fit.objective if fit.objective > 0 else np.nan
         records.append(
             {"coefficient": name, "value": fit.law.coefficients[name], "share": float(share),
-             "on_bound": name in fit.at_bound, "identified": bool(share <= UNIDENTIFIED),
+             "on_bound": name in fit.at_bound, "identified": bool(share <= UNIDENTIFIED) and name not in together,
              "held_at": held_at, "objective": ratio, "moved": moved}
         )  # fmt: skip
     return Table.from_records(records)

@@ -26,7 +26,7 @@ from loopscale.fit.diagnose import Noise
 from loopscale.fit.fitting import Fit
 from loopscale.laws import ScalingLaw
 from loopscale.next.candidates import Goal, RunCandidates, Target, ladder_candidates
-from loopscale.quantities import format_count
+from loopscale.quantities import counted, format_count
 from loopscale.schemas import File, Record, parse
 from loopscale.tables import Table
 
@@ -161,7 +161,7 @@ class NextRuns:
 
     def __repr__(self) -> str:
         return (
-            f"<NextRuns: {len(self.runs)} runs for {format_count(self.flops)} FLOPs, standard error "
+            f"<NextRuns: {counted(len(self.runs), 'run')} for {format_count(self.flops)} FLOPs, standard error "
             f"{self.before:.4f} to {self.after:.4f}>"
         )
 
@@ -181,7 +181,7 @@ class NextRuns:
         what = "loss differences to the rivals" if self.goal is Goal.CHOICE else "predictions at the target"
         return (
             f"{out.getvalue().rstrip()}\nStandard error of the {what}: {self.before:.5f} now, {self.after:.5f} after "
-            f"{len(self.runs)} runs for {format_count(self.flops)} of {format_count(self.budget)} FLOPs "
+            f"{counted(len(self.runs), 'run')} for {format_count(self.flops)} of {format_count(self.budget)} FLOPs "
             f"({format_count(self.unspent)} unspent)."
             + (
                 f"\nThe expected gain is below the noise of one run ({np.sqrt(self.noise.new_run):.4f} in ln loss): "

@@ -162,6 +162,7 @@ KV_WINDOW = 512
 """Positions of the windowed KV policy."""
 TRAINING_CONTEXT = 2048
 """Context that real training costs are counted at: the paper's."""
+AXIS_TEXT = {"size": "size", "experts": "number of experts", "recurrence": "number of passes"}
 RELAXED = ("flops", "memory", "inference_flops", "max_tokens")
 """Limits whose price is worked out: what twice as much of each would buy."""
 
@@ -230,7 +231,7 @@ class Plan:
             stored = self.stored.get("trust")
             return None if stored is None else Trust(stored["level"], tuple(stored["reasons"]), stored["factors"])
         trust = self.law.trust(_points(self.grid, self.chosen))
-        reasons = [f"the best {edge['axis']} is at the edge of the search" for edge in self.edge]
+        reasons = [f"the best {AXIS_TEXT[edge['axis']]} is at the edge of the search" for edge in self.edge]
         if self.budget.unique_tokens is not None and self.choice.tokens > self.budget.unique_tokens:
             times_seen = self.choice.tokens / self.budget.unique_tokens
             reasons.append(

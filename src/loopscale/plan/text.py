@@ -7,7 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from loopscale.laws import ScalingLaw, Trust
-from loopscale.quantities import format_bytes, format_count, format_size
+from loopscale.quantities import format_bytes, format_count, format_power, format_size
 
 if TYPE_CHECKING:
     from loopscale.plan.grid import Budget
@@ -30,13 +30,13 @@ def legend(axes: Iterable[str]) -> str:
     return f"{EXTRAPOLATED} extrapolated: outside the range the law was fitted on ({', '.join(outside)})"
 
 
-def _power(value: float) -> str:
-    """Write a large number as people write compute: 5e21."""
-    return f"{value:.3g}".replace("e+", "e")
+def capital(text: str) -> str:
+    """Return ``text`` as the start of a sentence."""
+    return text[:1].upper() + text[1:]
 
 
 def _flops(value: float) -> str:
-    return f"{_power(value)} FLOPs"
+    return f"{format_power(value)} FLOPs"
 
 
 LIMITS: dict[str, tuple[str, Callable[[float], str]]] = {
@@ -102,8 +102,8 @@ def costs(plan: Plan) -> str:
     cache = f" + {format_bytes(choice.kv_bytes)} of KV cache" if choice.kv_bytes else ""
     limit = "" if budget.memory is None else f" (of {format_bytes(budget.memory)})"
     return (
-        f"{rung_text(choice)}; {weights}{cache}{limit}; {_power(choice.train_flops)} FLOPs of training{_real(plan)}, "
-        f"{_power(choice.inference_flops)} per generated token"
+        f"{rung_text(choice)}; {weights}{cache}{limit}; {format_power(choice.train_flops)} FLOPs of training{_real(plan)}, "
+        f"{format_power(choice.inference_flops)} per generated token"
     )
 
 
@@ -112,8 +112,8 @@ def _real(plan: Plan) -> str:
     real = plan.real_train_flops
     if real is None:
         return ""
-    supervised = f", {_power(real['supervised'])} with per-loop supervision" if plan.choice.recurrence > 1 else ""
-    return f" by 6ND ({_power(real['flops'])} with output head and attention{supervised})"
+    supervised = f", {format_power(real['supervised'])} with per-loop supervision" if plan.choice.recurrence > 1 else ""
+    return f" by 6ND ({format_power(real['flops'])} with output head and attention{supervised})"
 
 
 def rung_text(choice: Candidate) -> str:
@@ -150,8 +150,9 @@ def confidence(plan: Plan) -> str:
         votes = [(design, share) for design, share in plan.votes()[:4] if share >= 0.05]
         own = ", ".join(f"{design} {share:.0%}" for design, share in votes)
         choices = f" (their choices: {own})" if own and votes[0][1] >= 0.2 else ""
-        said += f". Within {eps} of the best under {plan.agreement:.0%} of the resampled laws{choices}"
-    return f"{said}. {interval_text(plan.interval, plan.uncertainty)}. Law: {law}"
+        tie = plan.eps or (0.0 if plan.evaluated is None else plan.law.eps) or 0.0  # the rule "loss" has no eps
+        said += f". Within {tie:.3g} of the best under {plan.agreement:.0%} of the resampled laws{choices}"
+    return f"{said}. {capital(interval_text(plan.interval, plan.uncertainty))}. Law: {law}"
 
 
 def uncertainty_text(uncertainty: str) -> str:
@@ -177,15 +178,17 @@ def front_band_text(kind: str | None, uncertainty: str) -> str:
 
 
 def _lead(plan: Plan, eps: str) -> str:
+    own = plan.evaluated is not None and plan.eps != plan.law.eps
+    step = f"the minimum gain that you set ({eps})" if own else f"the law's fit error ({eps})"
     if (sizes := plan.tied_sizes) is not None:
         low, high = map(format_count, sizes)
-        return f"Any size from {low} to {high} is within the law's fit error ({eps}) of the best"
+        return f"Any size from {low} to {high} is within {step} of the best"
     lead = plan.lead
     if lead is None:
         return "No other design is admissible"
     if lead < plan.eps:
-        return f"The top two differ by {lead:.4f} nats, less than the law's fit error ({eps}); treat them as tied"
-    return f"Beats the runner-up by {lead:.4f} nats, above the law's fit error ({eps})"
+        return f"The top two differ by {lead:.4f} nats, less than {step}; treat them as tied"
+    return f"Beats the runner-up by {lead:.4f} nats, above {step}"
 
 
 def law_text(law: ScalingLaw) -> str:
@@ -210,7 +213,7 @@ def prices(plan: Plan) -> str:
     if plan.unspent_flops:
         assert plan.budget.flops is not None
         share = plan.unspent_flops / plan.budget.flops
-        parts.append(f"{_power(plan.unspent_flops)} FLOPs ({share:.0%} of the compute) stay unspent")
+        parts.append(f"{format_power(plan.unspent_flops)} FLOPs ({share:.0%} of the compute) stay unspent")
     return ". ".join(parts)
 
 

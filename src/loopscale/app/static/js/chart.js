@@ -367,7 +367,7 @@ function apart(ends, [bottom, top]) {
     if (same) same.names.push(end.label);
     else joined.push({ ...end, names: [end.label] });
   }
-  for (const end of joined) end.label = end.names.length < 3 ? end.names.join(", ") : `${end.names.length} lines`;
+  for (const end of joined) end.label = together(end.names);
   for (let k = 1; k < joined.length; k++) joined[k].y = Math.max(joined[k].y, joined[k - 1].y + LABEL_HEIGHT);
   let limit = bottom;
   for (const end of joined.toReversed()) {
@@ -375,6 +375,14 @@ function apart(ends, [bottom, top]) {
     limit = end.y - LABEL_HEIGHT;
   }
   return joined;
+}
+
+// The names of several lines, as far as there is room beside the plot: "R=1, 2, 4".
+function together(names) {
+  const start = names[0].slice(0, names[0].indexOf("=") + 1);
+  const rest = names.map((name) => (name.startsWith(start) ? name.slice(start.length) : name));
+  const text = start + rest.join(", ");
+  return names.length < 3 || text.length < 13 ? text : `${names.length} lines`;
 }
 
 function nearest(points, distance) {

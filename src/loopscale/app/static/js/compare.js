@@ -1,7 +1,7 @@
 // Scenarios side by side: the current answer, and what is pinned; without pins, the runner-up.
 import { latest } from "./api.js";
 import { scenarios } from "./charts.js";
-import { planRequest } from "./controls.js";
+import { inPageTerms, planRequest } from "./controls.js";
 import { $, button, make, problem, table } from "./dom.js";
 import { figure } from "./figure.js";
 import { bytes, count, interval, label, loss, power, rows, size } from "./format.js";
@@ -10,7 +10,8 @@ import { askPlan, runnerUp } from "./plan.js";
 import { rename, scenarioOf, unpin } from "./pins.js";
 import { pins, set, state } from "./state.js";
 
-const LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ";
+// A to Z, then AA, AB, ...
+const letter = (k) => (k < 26 ? "" : letter(Math.floor(k / 26) - 1)) + String.fromCharCode(65 + (k % 26));
 
 function listed(current) {
   const first = { name: "current answer", values: { ...state, design: "" } };
@@ -41,14 +42,14 @@ export const updateCompare = latest(
       const near = plan.candidates.find((d) => d.verdict !== "chosen" && !d.ruled_out_by) ?? plan.rivals[0];
       current = near && { design: `${near.rung}:${near.experts}:${near.recurrence}`, name: label(near) };
     }
-    return Promise.all(listed(current).map(ask));
+    return Promise.all(listed(current).map((scenario, place) => ask({ ...scenario, place, letter: letter(place) })));
   },
   (answers) => {
     const usable = answers.filter((side) => !side.error);
     const failed = answers.filter((side) => side.error);
     problem(
       $("#compare-problem"),
-      failed.length ? new Error(failed.map((side) => `${side.name}: ${side.error.message}`).join("; ")) : null,
+      failed.length ? new Error(failed.map((side) => `${side.letter} (${side.name}): ${inPageTerms(side.error).message}`).join("; ")) : null,
     );
     drawSides(answers);
     if (!usable.length) return $("#compare-table").replaceChildren();
@@ -63,30 +64,30 @@ function drawSides(answers) {
   const laws = new Set(answers.filter((side) => side.law).map((side) => side.law.id));
   $("#compare-note").hidden = laws.size < 2;
   $("#sides").replaceChildren(
-    ...answers.map((side, k) =>
+    ...answers.map((side) =>
       make(
         "li",
-        { class: "side", style: `--side: var(--c${k % 7})` },
-        make("b", {}, LETTERS[k]),
+        { class: "side", style: `--side: var(--c${side.place % 7})` },
+        make("b", {}, side.letter),
         side.index === undefined
           ? make("span", { class: "side-name" }, side.name)
           : make("input", {
               type: "text",
               class: "side-name",
               value: side.name,
-              "aria-label": `Name of scenario ${LETTERS[k]}`,
+              "aria-label": `Name of scenario ${side.letter}`,
               onchange: (event) => rename(side.index, event.target.value.trim() || side.name),
             }),
         side.trust ? make("span", { class: "level", "data-level": side.trust.level }, side.trust.level) : null,
         button("open", () => set({ ...side.values, view: "plan", design: "" }), {
           class: "quiet",
-          "aria-label": `Open scenario ${LETTERS[k]} in the Plan view`,
+          "aria-label": `Open scenario ${side.letter} in the Plan view`,
         }),
         side.index === undefined
           ? null
           : button("remove", () => unpin(side.index), {
               class: "quiet",
-              "aria-label": `Remove scenario ${LETTERS[k]}`,
+              "aria-label": `Remove scenario ${side.letter}`,
             }),
       ),
     ),
@@ -117,11 +118,11 @@ const METRICS = [
 const columns = (sides) => [
   { name: "", left: true, class: "metric", cell: (metric) => metric.name },
   ...sides.map((side, k) => ({
-    name: LETTERS[k],
+    name: side.letter,
     cell: (metric) => {
       const shown = metric.of ? metric.of(side) : metric.write(metric.value(side.plan.choice));
       const change = k && metric.value ? difference(metric, sides[0], side) : "";
-      return [make("span", { "data-side": LETTERS[k] }, shown), change && make("small", {}, change)].filter(Boolean);
+      return [make("span", { "data-side": side.letter }, shown), change && make("small", {}, change)].filter(Boolean);
     },
   })),
 ];
@@ -137,20 +138,20 @@ function difference(metric, first, side) {
 }
 
 function drawCharts(sides) {
-  const names = sides.map((_, k) => LETTERS[k]);
+  const names = Object.fromEntries(sides.map((side) => [side.place, side.letter]));
   const all = (kind) =>
-    sides.flatMap(({ plan, charts }, scenario) =>
+    sides.flatMap(({ plan, charts, place: scenario }) =>
       rows(charts[kind] ?? {})
         .filter((d) => kind !== "recurrence" || d.rung === plan.choice.rung)
         .map((d) => ({ ...d, scenario })),
     );
   const about = sides
-    .map((side, k) => `${LETTERS[k]}: ${side.sentences.budget} ${label(side.plan.choice)}, law ${side.law.name}, trust: ${side.trust.level}.`)
+    .map((side) => `${side.letter}: ${side.sentences.budget} ${label(side.plan.choice)}, law ${side.law.name}, trust: ${side.trust.level}.`)
     .join(" ");
   const flops = sides[0].plan.budget.flops;
   const kinds = [...new Set(sides.map((side) => side.sentences.bands))];
   const bands =
-    kinds.length === 1 ? kinds[0] : sides.map((side, k) => `${LETTERS[k]}: ${side.sentences.bands}`).join(" ");
+    kinds.length === 1 ? kinds[0] : sides.map((side) => `${side.letter}: ${side.sentences.bands}`).join(" ");
   const over = all("compute");
   if (over.length)
     figure(

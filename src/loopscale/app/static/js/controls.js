@@ -233,14 +233,32 @@ export function settle(budget) {
   }
 }
 
+const FIELDS = {
+  ...Object.fromEntries(SLIDERS.map(({ field, label }) => [field, label])),
+  "inference FLOPs": "Max inference FLOPs per token",
+  rungs: "Sizes",
+  experts: "Experts",
+  recurrences: "Max passes",
+  eps: "Minimum gain per step",
+};
+
+// What is wrong with a plan in the terms of the page: its controls, where the API names fields.
+export function inPageTerms(error) {
+  if (error.status === 404) error.message = "this law is not in this browser; choose another, or open its file";
+  error.message = error.message
+    .replace(/^([a-z_]+(?: FLOPs)?)(?:\.\d+)?: /, (whole, field) => (FIELDS[field] ? `${FIELDS[field]}: ` : whole))
+    .replace(/^budget: /, "");
+  return error;
+}
+
 // Puts what is wrong beside the field that it is about; returns whether there is one.
 export function blame(error) {
   let placed = false;
   for (const spec of SLIDERS) {
     const row = $(`.control[data-name=${spec.name}]`);
-    const mine = Boolean(error) && (error.field === spec.field || error.message.startsWith(`${spec.field}:`));
+    const mine = Boolean(error) && (error.field === spec.field || error.message.startsWith(`${spec.label}:`));
     $("input[type=text]", row).setAttribute("aria-invalid", String(mine));
-    $(".said", row).textContent = mine ? error.message.replace(/^[a-z_ ]+: /i, "") : "";
+    $(".said", row).textContent = mine ? error.message.replace(`${spec.label}: `, "") : "";
     placed ||= mine;
   }
   return placed;

@@ -42,10 +42,10 @@ export function announce(text) {
   }, 700);
 }
 
-export async function copy(text, what) {
+export async function copy(text, what, note = "") {
   try {
     await navigator.clipboard.writeText(text);
-    toast(`${what} copied.`);
+    toast(`${what} copied. ${note}`.trim());
   } catch {
     prompt(`Copy the ${what.toLowerCase()}:`, text);
   }
@@ -76,4 +76,12 @@ export function table(columns, records, extra = () => ({})) {
   return [make("thead", {}, head), make("tbody", {}, body)];
 }
 
-export const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".");
+// A table that scrolls sideways where it is too wide, with a caption that does not.
+export const captioned = (caption, attributes, parts) => [
+  make("p", { class: "hint caption" }, caption),
+  make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption }, make("table", attributes, parts)),
+];
+
+// A text as a sentence; the name of a file keeps its case.
+export const sentence = (text) =>
+  (/^\S+\.\w+:/.test(text) ? text : text.charAt(0).toUpperCase() + text.slice(1)) + (/[.!?]$/.test(text) ? "" : ".");

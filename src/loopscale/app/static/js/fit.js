@@ -1,6 +1,6 @@
 // One's own sweep: chosen or dropped, its columns shown and mapped, then fitted with progress.
 import { call } from "./api.js";
-import { $, button, make, problem, table, toast } from "./dom.js";
+import { $, button, make, problem, sentence, table, toast } from "./dom.js";
 import { download } from "./download.js";
 import { showFit } from "./fit_result.js";
 import { runJob } from "./job.js";
@@ -73,8 +73,14 @@ async function preview() {
     if (!found.problem) $("#start-fit").focus();
   } catch (error) {
     $("#preview").hidden = true;
-    problem($("#fit-problem"), error);
+    problem($("#fit-problem"), ofFile(error, name, file));
   }
+}
+
+// The server knows a file by the name of its law.
+function ofFile(error, name, { name: file }) {
+  if (file) error.message = error.message.replace(`${name}: `, `${file}: `);
+  return error;
 }
 
 function previewParts({ columns, rows, fields, count, notes, problem: wrong }) {
@@ -104,8 +110,8 @@ function previewParts({ columns, rows, fields, count, notes, problem: wrong }) {
     cell: (row) => row[k],
   }));
   return [
-    make("h3", {}, `${chosen.name}: ${count} rows`),
-    wrong ? make("p", { class: "problem", role: "alert" }, wrong) : null,
+    make("h3", {}, `${chosen.file.name}: ${count} ${count === 1 ? "row" : "rows"}`),
+    wrong ? make("p", { class: "problem", role: "alert" }, sentence(wrong)) : null,
     make("div", { class: "fields" }, fields.map(pick)),
     notes.length
       ? make(
@@ -163,7 +169,7 @@ export async function fit(content, name, columns) {
     set({ fit: law.id });
     return showFit(job);
   } catch (error) {
-    return problem($("#fit-problem"), error);
+    return problem($("#fit-problem"), ofFile(error, name, content));
   }
 }
 

@@ -178,7 +178,7 @@ export function losses(points, title) {
     x: logAxis(
       points.map((d) => d.flops),
       "training compute (FLOPs)",
-      (v) => count(v, 2),
+      power,
     ),
     y: { scale: "linear", domain: extent(points.map((d) => d.loss)), label: "validation loss (nats/token)" },
     dots: points.map((d) => ({ x: d.flops, y: d.loss, colour: colour(d), r: 3.2 })),

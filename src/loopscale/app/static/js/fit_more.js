@@ -1,6 +1,6 @@
 // What to ask of a fitted sweep next: which mapping predicts held-out rows, and which runs to add.
 import { chosenDevice, planRequest } from "./controls.js";
-import { make, table } from "./dom.js";
+import { captioned, make, table } from "./dom.js";
 import { figure } from "./figure.js";
 import { backtest, heldOutErrors } from "./fit_charts.js";
 import { count, percent, power, rows } from "./format.js";
@@ -22,7 +22,7 @@ export const heldOut = (id, slices) =>
         .filter(Boolean),
     }),
     show: (result) =>
-      make("div", {}, scores(result), chartCard("chart-held-out", "Held-out error of each form", "")),
+      make("div", {}, ...scores(result), chartCard("chart-held-out", "Held-out error of each form", "")),
     draw: (result) => figure("chart-held-out", (title) => heldOutErrors(result.scores, title), result.scores),
   });
 
@@ -84,12 +84,8 @@ function scores(result) {
       },
     })),
   ];
-  return make(
-    "table",
-    { id: "scores" },
-    make("caption", {}, "Held-out RMSE in nats. ★ lowest, ~ statistically tied with the best."),
-    table(columns, slices),
-  );
+  const caption = "Held-out RMSE in nats. ★ lowest, ~ statistically tied with the best.";
+  return captioned(caption, { id: "scores" }, table(columns, slices));
 }
 
 function runsTable(result) {
@@ -104,6 +100,6 @@ function runsTable(result) {
     ...(result.runs.some((d) => d.dollars != null) ? [{ name: "dollars", cell: (d) => count(d.dollars, 2) }] : []),
     { name: "standard error after", cell: (d) => d.standard_error.toFixed(5) },
   ];
-  const caption = `Standard error of the loss differences to the alternatives: ${result.before.toFixed(5)} now, ${result.after.toFixed(5)} after ${result.runs.length} runs. Times at ${percent(result.utilisation)} of the device's peak.`;
-  return make("table", { id: "runs" }, make("caption", {}, caption), table(columns, result.runs));
+  const caption = `Standard error of the loss differences to the alternatives: ${result.before.toFixed(5)} now, ${result.after.toFixed(5)} after ${result.runs.length} ${result.runs.length === 1 ? "run" : "runs"}. Times at ${percent(result.utilisation)} of the device's peak.`;
+  return make("div", {}, ...captioned(caption, { id: "runs" }, table(columns, result.runs)));
 }

@@ -1,6 +1,6 @@
 // What a fit found: its numbers, its charts, and what to do with it.
 import { chooseLaw } from "./controls.js";
-import { $, make, segmented, table } from "./dom.js";
+import { $, make, segmented, sentence, table } from "./dom.js";
 import { download } from "./download.js";
 import { figure } from "./figure.js";
 import { observed, residuals } from "./fit_charts.js";
@@ -46,7 +46,7 @@ function overview(result) {
       ? make(
           "ul",
           { class: "warnings" },
-          result.warnings.map((each) => make("li", {}, each)),
+          result.warnings.map((each) => make("li", {}, sentence(each))),
         )
       : null,
     result.notes.length ? make("p", { class: "hint" }, `Read as: ${result.notes.join("; ")}.`) : null,
@@ -133,7 +133,7 @@ function outliers(result) {
     make(
       "p",
       { class: "hint" },
-      "Rows whose residual is more than four times the typical one. Check them before you trust the law.",
+      "Rows that the law misses by far more than the others. Check them before you trust the law.",
     ),
     make("div", { class: "scroll", tabindex: 0 }, make("table", { id: "outliers" }, table(columns, odd.slice(0, 12)))),
   );
@@ -152,7 +152,7 @@ function coefficients(result) {
     { name: "estimate", cell: (d) => significant(d.value, 5) },
     {
       name: "90% interval",
-      cell: (d) => (d.span ? `${significant(d.span[0], 4)} – ${significant(d.span[1], 4)}` : "–"),
+      cell: (d) => (d.span ? `${significant(d.span[0], 4)} to ${significant(d.span[1], 4)}` : "–"),
     },
     {
       name: "identified",

@@ -78,6 +78,7 @@ async function openLaw(file) {
     chooseLaw(law.id);
     toast(`Planning with ${law.name}.`);
   } catch (error) {
+    error.message = error.message.replace(/^law: /, `${file.name}: `);
     problem($("#file-problem"), error);
   }
   $("#law-file").value = "";
@@ -94,6 +95,7 @@ async function openConfig(file) {
     await askPlan({ ...planRequest([]), config }); // a model that cannot be read is refused before it is kept
     set({ config: JSON.stringify(config) });
   } catch (error) {
+    error.message = error.message.replace(/^config\.json: /, `${file.name}: `);
     problem($("#file-problem"), error);
   }
 }

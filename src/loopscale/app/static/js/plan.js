@@ -1,13 +1,13 @@
 // The plan: one request for each state, and everything on the page drawn from its answer.
 import { call, latest } from "./api.js";
 import { bestExperts, bestRecurrence, isoflop, pareto } from "./charts.js";
-import { blame, planRequest, plausible, settle, showControls, typing } from "./controls.js";
+import { blame, inPageTerms, planRequest, plausible, settle, showControls, typing } from "./controls.js";
 import { $, $$, announce, button, copy, make, problem, segmented, sentence, table, toast, write } from "./dom.js";
 import { download } from "./download.js";
 import { figure, moveRule } from "./figure.js";
 import { bytes, count, interval, label, loss, percent, power, rows, size } from "./format.js";
 import { explainTerms } from "./glossary.js";
-import { resendLaws } from "./laws.js";
+import { lawOf, resendLaws } from "./laws.js";
 import { pin } from "./pins.js";
 import { set, state } from "./state.js";
 
@@ -68,7 +68,7 @@ export const updatePlan = latest(
   },
   (error) => {
     if (error.field === "extrapolate") return withhold(error, planRequest([]));
-    if (blame(error) && typing.spec) return undefined; // said beside the field; the last answer stays
+    if (blame(inPageTerms(error)) && typing.spec) return undefined; // said beside the field; the last answer stays
     fresh(false);
     return problem($("#problem"), error);
   },
@@ -93,7 +93,7 @@ function withhold(error, body) {
   $("#withheld").hidden = false;
   $("#withheld-reason").textContent = sentence(error.message);
   showTrust({ level: "beyond", title: "Answer withheld", reasons: [] });
-  $("#glance").textContent = "Answer withheld: far beyond the law's data";
+  $("#glance").textContent = "Answer withheld";
   announce(`Answer withheld. ${error.message}`);
 }
 
@@ -358,16 +358,29 @@ export function runnerUp() {
 export function buildPlan() {
   const actions = {
     "#pin": () => answer && pin(state, state.design, label(answer.plan.choice)),
-    "#copy-command": () => answer && copy(answer.copy.command, "Command"),
-    "#copy-python": () => answer && copy(answer.copy.python, "Python"),
+    "#copy-command": () => answer && copy(answer.copy.command, "Command", lawNeeded()),
+    "#copy-python": () => answer && copy(answer.copy.python, "Python", lawNeeded()),
     "#copy-config": () => answer && copy(answer.copy.config, "Training config"),
     "#plan-json": () =>
       answer && download("plan.json", JSON.stringify(answer.plan, null, 1) + "\n", "application/json"),
+    "#law-json": saveLaw,
     "#plan-csv": () => fetched("plan.csv", "designs.csv", "text/csv", { top: 500 }),
     "#plan-report": () => fetched("plan.html", "plan.html", "text/html"),
     "#show-anyway": () => set({ extrapolate: "1" }),
   };
   for (const [selector, work] of Object.entries(actions)) $(selector).onclick = work;
+}
+
+// A command names a law of one's own by its file.
+const lawNeeded = () => (answer.copy.law_file ? `It reads ${answer.copy.law_file}; Law (JSON) saves it.` : "");
+
+async function saveLaw() {
+  try {
+    const law = await call(`laws/${encodeURIComponent(lawOf(state.law).id)}`);
+    download(`${law.name}.json`, JSON.stringify(law, null, 1) + "\n", "application/json");
+  } catch (error) {
+    toast(sentence(error.message));
+  }
 }
 
 async function fetched(path, name, type, more = {}) {
