@@ -368,6 +368,8 @@ def test_columns_are_previewed_and_mapped_by_drop_down(page, tmp_path, sweep_csv
     assert "choose the column below" in said
     assert "columns=" not in said
     assert page.locator("#preview-table tbody tr").count() == 5
+    heads = page.locator("#preview-table thead th").all_inner_texts()
+    assert [head for head in heads if "(not used)" in head] == ["quality (not used)"]
     assert page.is_disabled("#start-fit")
     page.select_option("#column-loss", "quality")
     page.wait_for_selector("#start-fit:not([disabled])")

@@ -38,8 +38,8 @@ def test_a_reading_has_progress_runs_and_losses(folder):
     assert shown["points"]["flops"][0] == 6 * 1e6 * 64
     assert len(shown["runs"]) == 3
     header, first, *_ = live.csv().splitlines()
-    assert header == "run,size,N_loop,N_total,experts,recurrence,tokens,loss"
-    assert first.endswith(",64,3.0")
+    assert header == "run,size,N_loop,N_total,experts,recurrence,tokens,loss,finished"
+    assert first.endswith(",64,3.0,True")
 
 
 def test_a_folder_without_a_sweep_is_refused(tmp_path):
@@ -83,6 +83,7 @@ def test_the_law_is_refitted_as_points_arrive_and_its_uncertainty_is_drawn(brows
         page.wait_for_selector("#chart-uncertainty svg")
         assert "Law of 18 losses" in page.inner_text("#sweep-fitted")
         assert "90% interval" in page.inner_text("#sweep-fitted")
+        assert "mid-schedule" not in page.inner_text("#sweep-view")  # every D of a sweep ends with its own schedule
         add(range(6, 9))
         page.wait_for_function("() => document.querySelector('#sweep-fitted').textContent.includes('Law of 27 losses')")
         assert page.locator("#chart-uncertainty .dots path").count() >= 1

@@ -64,7 +64,23 @@ def test_the_saved_table_is_what_the_planner_says(capsys, tmp_path):
     again = joint_optimum(published(), memory, Budget(flops=5e21, bits=4))
     assert [float(row["loss"]) for row in rows] == again.columns["loss"]
     assert [row["rung"] for row in rows] == again.columns["rung"]
-    assert (tmp_path / "joint-optimum.svg").read_text().startswith("<?xml")
+    drawn = (tmp_path / "joint-optimum.svg").read_text()
+    assert drawn.startswith("<?xml")
+    said = " ".join(re.findall(r"<!-- (.*?) -->", drawn))  # matplotlib draws texts as paths and names them
+    assert "at 5e21 FLOPs. Law: looped-moe-2026." in said
+
+
+@pytest.mark.parametrize("name", ["best-recurrence", "best-experts"])
+def test_whole_numbers_are_drawn_where_they_are_by_the_command(capsys, tmp_path, name):
+    run(capsys, "figures", "--only", name, "--format", "svg", "--out", str(tmp_path))
+    panels = (tmp_path / f"{name}.svg").read_text().split('<g id="axes_')[1:]
+    for panel in panels:
+        ticks = [float(y) for y in re.findall(r'<g id="ytick_\d+">.*?<use [^>]*?y="([\d.]+)"', panel, re.DOTALL)]
+        paths = re.findall(r'<g id="line2d_\d+">\s*<path d="([^"]+)"', panel)
+        curves = [[float(y) for y in re.findall(r"[ML] [\d.]+ ([\d.]+)", path)] for path in paths]
+        heights = {y for curve in curves if len(curve) > 10 for y in curve}
+        assert 1 < len(heights) <= len(ticks)
+        assert max(min(abs(y - tick) for tick in ticks) for y in heights) < 0.1
 
 
 def test_the_same_input_gives_the_same_files(capsys, tmp_path):

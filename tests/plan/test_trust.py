@@ -320,7 +320,7 @@ def test_a_published_law_without_resamples_says_so_on_every_surface(capsys):
     assert "(uncertainty: not published)" in out
     planned = plan(flops=1e20, law="kaplan-2020", rule="loss")
     assert planned.to_dict()["uncertainty"] == "not published"
-    assert "uncertainty: not published" in planned.to_dict()["sentences"]["confidence"]
+    assert "alone. Uncertainty: not published. Law" in planned.to_dict()["sentences"]["confidence"]
     assert "uncertainty: not published" in planned.trust.reasons
     assert "uncertainty: not published" in run(capsys, "laws", "kaplan-2020")[1]
 

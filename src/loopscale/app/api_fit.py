@@ -198,6 +198,7 @@ def preview(text: str, options: PreviewOptions) -> dict[str, Any]:
         "columns": list(table),
         "rows": [[str(cell) for cell in row] for row in cells[:PREVIEWED]],
         "fields": fields,
+        "used": {column.name: SYMBOLS[name] for name, column in matched.items()},
         "count": len(cells),
         "notes": [note[:1].upper() + note[1:] for note in notes],
         "problem": problem,

@@ -241,6 +241,7 @@ class Preview(BaseModel):
     columns: list[str]
     rows: list[list[str]]
     fields: list[FieldPreview]
+    used: dict[str, str] = Field(description="Columns that a fit reads, each with the symbol of what it holds.")
     count: int
     notes: list[str]
     problem: str | None = Field(description="Why the sweep cannot be fitted as it is read, in one sentence.")

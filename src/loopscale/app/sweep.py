@@ -45,7 +45,7 @@ class LiveSweep:
         now = progress(runs)
         latest = {key: loss for key, _, loss, _ in rows}
         count = f"{now.observations} of {now.wanted} losses"
-        left = "" if now.seconds_left is None else f"; about {format_duration(now.seconds_left)} left"
+        left = "" if not now.seconds_left else f"; about {format_duration(now.seconds_left)} left"
         failed = f", {now.failed} failed" if now.failed else ""
         table = self._table(rows)
         return {
@@ -74,7 +74,8 @@ class LiveSweep:
             table = self._table(list(store.observations()))
         if not len(table):
             raise InputError(f"sweep {self.name}: no point is finished yet")
-        return Table({name: column for name, column in table.columns.items() if name != "flops"}).csv()
+        kept = {name: column for name, column in table.columns.items() if name != "flops"}
+        return Table({**kept, "finished": [True] * len(table)}).csv()  # every D ends with its own schedule
 
     def _table(self, rows: list[tuple[str, int, float, dict[str, Any]]]) -> Table:
         names = {"active": "size", "loop": "N_loop", "total": "N_total", "experts": "experts"}

@@ -120,7 +120,8 @@ class Task:
     def draw(self, name: str) -> str | None:
         """Draw one picture; return why not, where its source is missing."""
         try:
-            GALLERY[name](self.sources).save(self.folder, self.formats)
+            note = "" if name in MEASURED else f"Law: {self.sources.law.name}."
+            GALLERY[name](self.sources).save(self.folder, self.formats, note)
         except InputError as error:
             return str(error)
         return None
@@ -353,6 +354,10 @@ GALLERY: dict[str, Callable[[Sources], Picture]] = {
     "test-time": test_time,
 }
 """Every picture by name, in the paper's order."""
+
+
+MEASURED = ("downstream", "scores-by-recurrence", "psi", "training", "test-time")
+"""Pictures of measurements, without a law."""
 
 
 def _one(name: str, caption: str, table: Table, draw: Callable[..., object], height: float = 2.6) -> Picture:

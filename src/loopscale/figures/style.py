@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -294,9 +295,16 @@ class Picture:
             unused.remove()
         return figure
 
-    def save(self, folder: str | Path, formats: Sequence[str] = FORMATS) -> list[Path]:
-        """Write the picture in each format, and each panel's table as CSV; return what was written."""
+    def save(self, folder: str | Path, formats: Sequence[str] = FORMATS, note: str = "") -> list[Path]:
+        """Write the picture in each format, and each panel's table as CSV; return what was written.
+
+        The caption, which states the budget, and ``note`` stand below the panels: a file is passed on without its page.
+        """
         figure, where = self.figure(), Path(folder)
+        lines = textwrap.wrap(f"{self.caption} {note}", 80, break_on_hyphens=False)
+        width, height = figure.get_size_inches()
+        figure.set_size_inches(width, height + 0.11 * len(lines))
+        figure.supxlabel("\n".join(lines), fontsize=5.5, x=0.01, ha="left", color="0.35")
         figure.draw_without_rendering()
         figure.set_layout_engine("none")  # laid out once, not again for each format
         written = []

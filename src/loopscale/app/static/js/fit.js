@@ -83,7 +83,7 @@ function ofFile(error, name, { name: file }) {
   return error;
 }
 
-function previewParts({ columns, rows, fields, count, notes, problem: wrong }) {
+function previewParts({ columns, rows, fields, used, count, notes, problem: wrong }) {
   const pick = (field) =>
     make(
       "label",
@@ -103,10 +103,9 @@ function previewParts({ columns, rows, fields, count, notes, problem: wrong }) {
       ),
       make("small", {}, field.unit || ""),
     );
-  const used = new Map(fields.filter((field) => field.column).map((field) => [field.column, field.symbol]));
   const shown = columns.map((column, k) => ({
     name: column,
-    head: [column, make("small", { class: "is" }, used.has(column) ? ` = ${used.get(column)}` : " (not used)")],
+    head: [column, make("small", { class: "is" }, used[column] ? ` = ${used[column]}` : " (not used)")],
     cell: (row) => row[k],
   }));
   return [

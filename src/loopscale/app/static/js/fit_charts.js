@@ -173,8 +173,13 @@ export function losses(points, title) {
   const colour = (d) => series[experts.indexOf(d.experts) % series.length];
   return {
     title,
-    hint: `A point for each loss; colours show E = ${experts.join(", ")}.`,
-    margin: { right: 20 },
+    hint: "A point for each loss; colours show the experts E.",
+    margin: { right: 56 },
+    // Names of the colours beside the largest run of each.
+    lines: experts.map((E) => {
+      const last = points.filter((d) => d.experts === E).reduce((a, b) => (b.flops >= a.flops ? b : a));
+      return { label: `E=${E}`, colour: colour(last), points: [{ x: last.flops, y: last.loss }] };
+    }),
     x: logAxis(
       points.map((d) => d.flops),
       "training compute (FLOPs)",

@@ -1,10 +1,10 @@
 // A sweep while it runs: its progress, its losses, and the law that is fitted again as points arrive.
 import { call, finish } from "./api.js";
-import { $, make, problem, table } from "./dom.js";
+import { $, make, problem, sentence, table } from "./dom.js";
 import { figure } from "./figure.js";
 import { fit } from "./fit.js";
 import { losses, uncertainty } from "./fit_charts.js";
-import { percent, rows } from "./format.js";
+import { percent, rows, significant } from "./format.js";
 import { set, state } from "./state.js";
 
 const EVERY = 2000;
@@ -71,9 +71,10 @@ function showUncertainty(widths) {
   $("#chart-uncertainty").hidden = !fits.length;
   if (!fits.length) return;
   const { count, law, result } = fits.at(-1);
-  const warned = result.warnings.length ? ` Warnings: ${result.warnings.join("; ")}.` : "";
   $("#sweep-fitted").textContent =
-    `Law of ${count} losses: ${result.form}; RMSE ${result.law.rmse.toFixed(4)} nats; 90% interval ${(100 * widths[law]).toFixed(2)}% wide at the median point.${warned}`;
+    `Law of ${count} losses: ${result.form}; RMSE ${result.law.rmse.toFixed(4)} nats; 90% interval ${significant(100 * widths[law])}% wide at the median point.`;
+  $("#sweep-warnings").hidden = !result.warnings.length;
+  $("#sweep-warnings").replaceChildren(...result.warnings.map((warning) => make("li", {}, sentence(warning))));
   const seen = fits.map((item) => ({ count: item.count, width: widths[item.law] }));
   figure("chart-uncertainty", (title) => uncertainty(seen, title), seen, $("#sweep-fitted").textContent);
 }
@@ -86,7 +87,7 @@ function show({ progress, text, runs, points, law }) {
   const columns = [
     { name: "run", left: true, cell: (d) => d.key },
     { name: "state", left: true, cell: (d) => d.state },
-    { name: "done", cell: (d) => percent(d.share) },
+    { name: "done", wide: true, cell: (d) => percent(d.share) },
     { name: "points", cell: (d) => d.points },
     { name: "latest loss", cell: (d) => (d.loss == null ? "–" : d.loss.toFixed(4)) },
     { name: "", left: true, cell: (d) => d.error || "" },
