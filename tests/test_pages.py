@@ -117,6 +117,35 @@ def test_the_readme_shows_the_plan_that_the_command_prints(folder, capsys):
             assert " ".join(part.split()) in printed
 
 
+TUTORIAL = ROOT / "docs" / "tutorial.md"
+
+
+def test_every_part_of_the_tutorial_shows_what_comes_out():
+    parts = re.split(r"^## ", TUTORIAL.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+    assert len(parts) == 5
+    for part in parts:
+        assert "\n    loopscale " in part
+        assert "```text\n" in part or "![" in part
+    assert sum("![" in part for part in parts) >= 2
+
+
+def test_the_tutorial_shows_what_its_commands_print(folder, capsys):
+    text = TUTORIAL.read_text(encoding="utf-8")
+    capsys.readouterr()
+    compared = 0
+    for commands, shown in re.findall(
+        r"((?:^    loopscale [^\n]*\n)+)\n```text\n(.*?)```", text, re.MULTILINE | re.DOTALL
+    ):
+        if not all(shlex.split(line)[1] in ("plan", "profile", "predict", "count") for line in commands.splitlines()):
+            continue  # training and what follows it differ from machine to machine
+        assert all(run_command(line.strip()) == 0 for line in commands.splitlines())
+        printed = " ".join(capsys.readouterr().out.split())
+        for part in (part for line in shown.splitlines() for part in line.split("…")):
+            assert " ".join(part.split()) in printed
+        compared += 1
+    assert compared == 3
+
+
 @pytest.mark.parametrize("name", sorted(hooks.TABLES))
 def test_tables_in_the_docs_are_what_the_package_computes(name):
     pages = [page for page in PAGES if f"<!-- generated: {name} -->" in page.read_text(encoding="utf-8")]

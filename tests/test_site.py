@@ -60,6 +60,8 @@ def test_no_link_of_the_site_is_dead(site):
     assert not dead
 
 
+PICTURES = {"tutorial.html": 2, "gallery.html": 10}
+"""The least number of pictures that pages show."""
 FIRST = ("start/transformers.html", "start/eight-gpus.html", "start/fit-csv.html", "tutorial.html", "gallery.html")
 
 
@@ -89,6 +91,7 @@ def test_in_a_browser_pages_are_dark_on_request_show_their_pictures_and_are_all_
         for name in FIRST:
             page.goto((site / name).as_uri(), wait_until="load")
             assert page.evaluate(broken) == []
+            assert page.locator("article img").count() >= PICTURES.get(name, 0)
             assert page.locator("pre code").count() > 0 or name == "gallery.html"
 
 

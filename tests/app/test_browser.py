@@ -500,7 +500,10 @@ def test_scenarios_are_pinned_kept_and_compared_side_by_side(page, browser):
 
 
 def test_a_scenario_that_has_no_answer_leaves_the_letters_of_the_others(browser, address):
-    pins = [{"name": "poor", "query": "memory=1MB"}, *({"name": str(k), "query": f"flops={k}e21"} for k in range(2, 28))]
+    pins = [
+        {"name": "poor", "query": "memory=1MB"},
+        *({"name": str(k), "query": f"flops={k}e21"} for k in range(2, 28)),
+    ]
     page = open_page(browser, f"{address}/#view=compare&pins={quote(json.dumps(pins))}")
     settled(page)
     assert page.inner_text("#compare-problem").startswith("B (poor): Memory at inference: nothing fits in 1 MB")

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -81,6 +82,14 @@ def test_every_profile_comes_as_table_json_and_csv(capsys, kind):
     lines = list(csv.DictReader(io.StringIO(run(capsys, "profile", kind, "--csv"))))
     assert len(rows) == len(lines) > 5
     assert list(lines[0]) == list(rows[0])
+
+
+def test_the_star_of_a_profile_says_what_it_marks(capsys):
+    shown = run(capsys, "profile", "recurrence", "--flops", "5e21", "--rung", "0.3B", "--experts", "8")
+    losses = {int(R): (float(loss), star) for R, loss, star in re.findall(r"^ *(\d+) +(\d\.\d+)†?(\*?)", shown, re.M)}
+    assert [R for R, (_, star) in losses.items() if star] == [4]
+    assert losses[6][0] < losses[4][0]  # so it is not the lowest, and must not be called so
+    assert "* R*: the last pass that gains at least eps" in shown
 
 
 def test_a_profile_over_recurrence_marks_the_papers_best(capsys):

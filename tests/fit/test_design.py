@@ -218,9 +218,7 @@ def test_a_budget_that_is_none_is_refused(small, at_the_optimum, budget):
 
 
 def test_a_budget_too_small_names_the_cheapest_run(small, at_the_optimum):
-    with pytest.raises(
-        InputError, match=r"affords no run; the cheapest candidate, 0.3B E=1 R=1 D=50B, costs 5.19e19"
-    ):
+    with pytest.raises(InputError, match=r"affords no run; the cheapest candidate, 0.3B E=1 R=1 D=50B, costs 5.19e19"):
         next_runs(small, 1e18, at_the_optimum)
 
 

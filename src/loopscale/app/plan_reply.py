@@ -251,7 +251,9 @@ def _python(planned: Plan, request: PlanRequest, given: Mapping[str, float], law
     if (space := request.space()) is not None:
         kind = "continuous_space" if request.continuous else "ladder_space"
         parts = {} if request.rungs is None else {"rungs": request.rungs}
-        parts |= {name: getattr(request, name) for name in ("experts", "recurrences") if name in request.model_fields_set}
+        parts |= {
+            name: getattr(request, name) for name in ("experts", "recurrences") if name in request.model_fields_set
+        }
         parts |= {"free": sorted(space.free)} if space.free else {}
         imported = f"from loopscale.plan import {kind}\n"
         arguments.insert(0, f"space={kind}({', '.join(f'{name}={value!r}' for name, value in parts.items())})")

@@ -23,7 +23,7 @@ from loopscale.cli import (
 from loopscale.laws import AXES, BILLIONS, PUBLISHED, RAW, ScalingLaw
 from loopscale.laws.costs import Design, allocations
 from loopscale.plan.text import uncertainty_text
-from loopscale.quantities import format_bytes, format_count, plain
+from loopscale.quantities import format_bytes, format_count, format_power, plain
 from loopscale.tables import Table
 
 
@@ -109,7 +109,7 @@ def _optimum(law: ScalingLaw, flops: tuple[float, ...], experts: float, as_json:
     columns = ("FLOPs", "N*", "D*", "D*/N*", "loss", "N* ~ C^a", "extrapolated")
     rows = [
         (
-            f"{row['flops']:.3g}",
+            format_power(row["flops"]),
             format_count(row["size"]),
             format_count(row["tokens"]),
             f"{row['tokens'] / row['size']:.3g}",

@@ -28,7 +28,7 @@ from loopscale.fit.data.public import SWEEP_RECURRENCES, simulate_sweep
 from loopscale.fit.isoflop import IsoFlop, isoflop
 from loopscale.laws import MAPPINGS, OUTER_LAWS, Counting, outer_law
 from loopscale.progress import progress_bar
-from loopscale.quantities import format_count, parse_count
+from loopscale.quantities import format_count, format_power, parse_count
 from loopscale.report import check_report_path
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -457,7 +457,7 @@ def isoflop_command(runs: str, level: float, as_json: bool, **reading: Any) -> N
 def _print_isoflop(result: IsoFlop) -> None:
     rows = [
         (
-            f"{row['flops']:.3g}",
+            format_power(row["flops"]),
             str(row["rows"]),
             *(("", "", "", "") if row["left_out"] else _found(row)),
             row["left_out"],

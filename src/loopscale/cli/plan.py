@@ -59,7 +59,7 @@ from loopscale.plan.text import (
     table_row,
     trust_text,
 )
-from loopscale.quantities import format_count, format_size
+from loopscale.quantities import format_count, format_power, format_size
 from loopscale.report import check_report_path
 from loopscale.tables import Table
 
@@ -442,7 +442,7 @@ def _print_front(planned: Plan, cost: str) -> None:
     """Print the front with the 90% band of each loss."""
     bands = list(planned.pareto_table(cost).records())
     columns = [*COLUMNS[:-1], "FLOPs/token"]
-    rows = [(*table_row(row)[:-1], f"{row.inference_flops:.3g}") for row in planned.pareto(cost)]
+    rows = [(*table_row(row)[:-1], format_power(row.inference_flops)) for row in planned.pareto(cost)]
     if bands and bands[0]["interval"] is not None:
         columns.insert(5, "90% band")
         spans = [f"{band['loss_low']:.4f}–{band['loss_high']:.4f}" for band in bands]

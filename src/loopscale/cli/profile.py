@@ -41,7 +41,7 @@ from loopscale.plan import (
     recurrence_map,
 )
 from loopscale.plan.text import law_text, legend, mark, trust_text
-from loopscale.quantities import format_bytes, format_count, format_size
+from loopscale.quantities import format_bytes, format_count, format_power, format_size
 from loopscale.tables import Table
 
 KINDS = {
@@ -148,8 +148,16 @@ def _print(kind: str, table: Table, law: ScalingLaw) -> None:
         _print_curves(title, kind, rows)
 
 
+STARS = {
+    "recurrence": "R*: the last pass that gains at least eps",
+    "experts": "E*: the last step in experts that gains at least eps",
+    "size": "lowest loss of its curve",
+}
+"""What the star of a curve marks; a later pass can have a lower loss, by less than eps a pass."""
+
+
 def _print_curves(title: str, axis: str, rows: list[dict[str, Any]]) -> None:
-    """Print one column per curve; the best of each stands in bold with a star."""
+    """Print one column per curve; what the rule takes of each stands in bold with a star."""
     across = {"size": "active"}.get(axis, axis)
     keys = [
         name
@@ -168,14 +176,14 @@ def _print_curves(title: str, axis: str, rows: list[dict[str, Any]]) -> None:
         part = [[line[0], *line[1 + start : 11 + start]] for line in lines]
         print_table(title if start == 0 else "", [label, *names[start : start + 10]], part)
     note = legend(axis for row in rows for axis in row["extrapolated"].split())
-    console().print(f"* best of its curve. {note}", highlight=False)
+    console().print(f"* {STARS[axis]}. {note}", highlight=False)
 
 
 def _curve_name(keys: list[str], curve: tuple[Any, ...]) -> str:
     letters = {"experts": "E", "recurrence": "R"}
     parts = zip(keys, curve, strict=True)
     return "\n".join(
-        f"{value:.0e}" if name == "flops" else str(value) if name == "rung" else f"{letters[name]}={value:g}"
+        format_power(value) if name == "flops" else str(value) if name == "rung" else f"{letters[name]}={value:g}"
         for name, value in parts
     )
 
@@ -287,7 +295,7 @@ def _print_matched(found: Matched) -> None:
         )
         for row in found.rows
     ]
-    title = f"Active size and loss after {found.flops:.3g} FLOPs, equal in"
+    title = f"Active size and loss after {format_power(found.flops)} FLOPs, equal in"
     print_table(title, ("", found.first, found.second, "difference", "90% interval"), rows, left=("",))
     out = console()
     if found.compute is None:

@@ -10,7 +10,7 @@ import click
 
 from loopscale.cli import console, price_option, print_json, print_table
 from loopscale.errors import InputError, nearest, shown
-from loopscale.quantities import format_count
+from loopscale.quantities import format_count, format_power
 
 
 @click.command("train")
@@ -135,7 +135,7 @@ def _describe(run: Any, folder: Path) -> None:
     console().print(
         f"{folder}: {format_count(counted['total'])} weights without embeddings, {format_count(counted['active'])} "
         f"active, {format_count(counted['loop'])} of them looped {model.recurrence} times; {run.steps:,} steps of "
-        f"{run.step_tokens:,} tokens, {counted['training_flops']:.3g} FLOPs; "
+        f"{run.step_tokens:,} tokens, {format_power(counted['training_flops'])} FLOPs; "
         f"{store.tokens['train']:,} tokens to train on",
         highlight=False,
     )
@@ -144,7 +144,7 @@ def _describe(run: Any, folder: Path) -> None:
 def _print(summary: dict[str, Any], folder: Path) -> None:
     console().print(
         f"validation loss {summary['validation_loss']:.4f} after {format_count(summary['tokens'])} tokens "
-        f"({summary['training_flops']:.3g} FLOPs)\nthe model is in {folder / 'model'}",
+        f"({format_power(summary['training_flops'])} FLOPs)\nthe model is in {folder / 'model'}",
         highlight=False,
     )
     forecast = summary.get("forecast")
