@@ -44,13 +44,13 @@ class LiveSweep:
             runs, rows = store.runs(), list(store.observations())
         now = progress(runs)
         latest = {key: loss for key, _, loss, _ in rows}
-        count = f"{now.observations} of {now.wanted} losses"
+        count = f"{now.observations} of {now.wanted} losses; {counted(now.done, 'run')} done"
         left = "" if not now.seconds_left else f"; about {format_duration(now.seconds_left)} left"
         failed = f", {now.failed} failed" if now.failed else ""
         table = self._table(rows)
         return {
             "progress": asdict(now),
-            "text": f"{count}; {counted(now.done, 'run')} done, {now.running} running, {now.waiting} waiting{failed}{left}.",
+            "text": f"{count}, {now.running} running, {now.waiting} waiting{failed}{left}.",
             "runs": [
                 {
                     "key": run.key,

@@ -101,10 +101,9 @@ def costs(plan: Plan) -> str:
     weights = f"{format_bytes(choice.weight_bytes)} of weights at {budget.bits:g} bits"
     cache = f" + {format_bytes(choice.kv_bytes)} of KV cache" if choice.kv_bytes else ""
     limit = "" if budget.memory is None else f" (of {format_bytes(budget.memory)})"
-    return (
-        f"{rung_text(choice)}; {weights}{cache}{limit}; {format_power(choice.train_flops)} FLOPs of training{_real(plan)}, "
-        f"{format_power(choice.inference_flops)} per generated token"
-    )
+    training = f"{format_power(choice.train_flops)} FLOPs of training{_real(plan)}"
+    generated = f"{format_power(choice.inference_flops)} per generated token"
+    return f"{rung_text(choice)}; {weights}{cache}{limit}; {training}, {generated}"
 
 
 def _real(plan: Plan) -> str:
