@@ -101,10 +101,10 @@ class Report:
         self.parts.append(Part("figure", caption, drawings=drawings))
 
     def provenance(self, **facts: str) -> None:
-        """Add what made the report: data, command and versions."""
+        """Add what made the report: data, command (by default the one that runs) and versions."""
         known = {
             **facts,
-            "command": " ".join(["loopscale", *sys.argv[1:]]),
+            "command": facts.get("command", " ".join(["loopscale", *sys.argv[1:]])),
             "loopscale": __version__,
             "python": platform.python_version(),
             **{name: version(name) for name in ("numpy", "scipy", "matplotlib")},

@@ -678,6 +678,7 @@ def test_a_downloaded_report_fits_a_phone_and_follows_its_dark_mode(browser, cli
         grounds.add(page.evaluate("() => getComputedStyle(document.body).backgroundColor"))
         said = page.inner_text("body")
         assert "Trust" in said
+        assert "loopscale plan --flops 5e21 --memory 3GB --bits 4 --law looped-moe-2026" in said
         assert not re.search(r"\bTrue\b|\bFalse\b|\d{3}e\+", said)
         page.context.close()
     assert len(grounds) == 2

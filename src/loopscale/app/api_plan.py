@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 
 from loopscale import __version__
 from loopscale.app.jobs import LawStore, summary
-from loopscale.app.plan_reply import MEETS, draft_reply, own_model, plan_reply
+from loopscale.app.plan_reply import MEETS, copied_texts, draft_reply, own_model, plan_reply
 from loopscale.app.problems import RefusalError, documented
 from loopscale.app.schemas import (
     Choices,
@@ -125,7 +125,8 @@ def plan_routes(laws: LawStore, limits: Limits, sweep: str | None = None) -> API
         from loopscale.figures.reports import plan_report  # imports matplotlib, which the first page does not need
 
         law = laws.find(request.law)
-        report = plan_report(make_plan(request, law, limits).to_dict(), law)
+        planned = make_plan(request, law, limits)
+        report = plan_report(planned.to_dict(), law, command=copied_texts(planned, request)["command"])
         # Shown by this server, it might load nothing but its own styles; it is meant to be saved.
         return Response(
             report.html(), media_type="text/html", headers={"content-disposition": "attachment; filename=plan.html"}

@@ -64,14 +64,17 @@ def draw_front(table: Table, axes: Any | None = None) -> Any:
 COLUMNS = ("design", "active", "tokens", "loss", "weights", "verdict")
 
 
-def plan_report(plan: Any, law: ScalingLaw | None = None, source: str | Path | None = None) -> Report:
+def plan_report(
+    plan: Any, law: ScalingLaw | None = None, source: str | Path | None = None, command: str | None = None
+) -> Report:
     """Return the report of a plan, given as :meth:`loopscale.plan.Plan.to_dict` writes it.
 
     ``law`` is the law that the plan trusts; with it, the report shows how loss changes with recurrence.
-    ``source`` is the file that the plan was read from.
+    ``source`` is the file that the plan was read from; ``command`` gives the same plan, by default the one that runs.
     """
     where = "plan" if source is None else str(source)
-    return _report(Plan.from_dict(plan, where), law, file_facts(source))
+    facts = {**file_facts(source), **({} if command is None else {"command": command})}
+    return _report(Plan.from_dict(plan, where), law, facts)
 
 
 def _report(plan: Plan, law: ScalingLaw | None, provenance: Mapping[str, str]) -> Report:
