@@ -1,6 +1,6 @@
-"""Loss and expert-path diversity by test-time recurrence of the sweep's models: ``python passes.py RESULTS``.
+"""Loss and expert-path diversity by test-time recurrence of the sweeps' models: ``python passes.py RESULTS...``.
 
-RESULTS is the folder of the sweep's results. Takes the kept models of the longest D that were trained with R = 4 and
+RESULTS are the folders of the sweeps' results. Takes the kept models of the longest D that were trained with R = 4 and
 seed 0, and writes passes.csv beside this file.
 """
 
@@ -44,13 +44,13 @@ def measured(folder: Path) -> list[dict[str, float | str]]:
     ]
 
 
-def main(results: Path) -> None:
+def main(results: list[Path]) -> None:
     """Measure the models of one seed."""
     torch.set_num_threads(1)
-    folders = sorted(results.glob("runs/*-R4-s0/D600064"))
+    folders = [folder for each in results for folder in sorted(each.glob("runs/*-R4-s0*/D600064"))]
     rows = [row for folder in folders if (folder / "model").is_dir() for row in measured(folder)]
     Table.from_records(rows).save(HERE / "passes.csv")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main([Path(folder) for folder in sys.argv[1:]])

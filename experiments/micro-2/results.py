@@ -397,7 +397,7 @@ def backtests(data: Observations) -> str:
 
 
 def picture(rows: list[Row], name: str) -> None:
-    """Paired gains of R = 4 by D: a line for each seed, the colour is E, and 90% intervals where there are several."""
+    """Paired gains of R = 4 by D: a line for each seed, the colour is E, and 90% intervals of three seeds and more."""
     import matplotlib.pyplot as plt
 
     losses = {(r.size, r.E, r.seed, r.R, r.D): r.loss for r in rows}
@@ -415,7 +415,7 @@ def picture(rows: list[Row], name: str) -> None:
                 *zip(*points, strict=True), color=colours[E], marker="o", ms=3, lw=0.8, alpha=0.4, label=f"E = {E}"
             )
         for (_, E, D), values in ((key, values) for key, values in gains(rows).items() if key[0] == size):
-            if len(values) > 1:
+            if len(values) > 2:
                 axis.errorbar(
                     1.08 * D, fmean(values), yerr=_half(values), color=colours[E], marker="s", ms=4, capsize=3, zorder=3
                 )
