@@ -26,7 +26,7 @@ HEAD = """# Coverage of the intervals
 How often nominal 90% intervals contain the truth, over {trials} simulated sweeps of the paper's 90 runs with 12 points
 each, {count} refits for each interval. Predictions are eight designs inside the sweep, its corners included. `runs`
 resamples whole runs and is the default; `observations` resamples rows; `paper` refits on 90% of the rows without
-replacement, which is too narrow. In brackets: the median width.
+replacement, which is too narrow; `noise` refits to losses with new noise on each row. In brackets: the median width.
 
 A measured share of 0.90 over {trials} trials has a standard error of {error:.3f} (less for the predictions, which are
 eight a trial). Made by `python benchmarks/coverage.py --trials {trials} --table docs/coverage.md`.
