@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from results import DATA, STAGES
+from results import STAGES
 
+from loopscale.fit.data.public import MICRO_2
 from loopscale.sweep.spec import Run, read_sweep
 from loopscale.sweep.store import Store
 from loopscale.tables import Table
@@ -74,8 +75,8 @@ def main(folder: Path) -> None:
         planned = len(read_sweep(file).runs)
         print(f"{name}: {len({row['run'] for row in found})} of {planned} runs have results")
         listed += found
-    Table.from_records(listed).save(DATA)
-    print(f"{len(listed)} rows of {len({row['run'] for row in listed})} runs are in {DATA.name}")
+    Table.from_records(listed).save(MICRO_2)
+    print(f"{len(listed)} rows of {len({row['run'] for row in listed})} runs are in {MICRO_2.name}")
 
 
 if __name__ == "__main__":

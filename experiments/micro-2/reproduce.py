@@ -12,10 +12,9 @@ import sys
 from pathlib import Path
 
 from loopscale.files import write_text
+from loopscale.fit.data.public import MICRO_2
 from loopscale.sweep.spec import SHIPPED, read_sweep
 
-HERE = Path(__file__).parent
-DATA = HERE.parents[1] / "src" / "loopscale" / "fit" / "data" / "micro-2.csv"
 TOLERANCE = 0.09
 """Nats, for one loss: another rounding may change a run as much as another seed, and the losses of two seeds of a cell
 differ by 0.03 (standard deviation)."""
@@ -35,7 +34,7 @@ Key = tuple[str, int, int, int, float, int]
 
 def shipped() -> dict[Key, float]:
     """Return the losses that ship, of the cells that were picked."""
-    with DATA.open(encoding="utf-8", newline="") as file:
+    with MICRO_2.open(encoding="utf-8", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["state"] == "done" and row["recipe"] == "plain"]
     return {_key(row): float(row["loss"]) for row in rows if _key(row)[:4] in PICKED.get(row["stage"], [])}
 

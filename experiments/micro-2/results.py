@@ -21,14 +21,13 @@ from loopscale.files import write_text
 from loopscale.fit import Fit, Observations, fit
 from loopscale.fit.backtest import backtest
 from loopscale.fit.compare import compare
-from loopscale.fit.data.public import load_micro
+from loopscale.fit.data.public import MICRO_2, load_micro, micro_2_rows
 from loopscale.sweep.spec import read_sweep
 from loopscale.sweep.tune import RateLaw, Trial, fit_rates
 from loopscale.tables import markdown, replace_tables
 
 HERE = Path(__file__).parent
 DOCS = HERE.parents[1] / "docs"
-DATA = HERE.parents[1] / "src" / "loopscale" / "fit" / "data" / "micro-2.csv"
 MAPPINGS = ("none", "linear", "power", "bounded", "sparsity-conditional")
 SLICES = ("R=4", "E=8", "N>60k", "D>500k")
 LEAST_ROWS = 10
@@ -61,7 +60,7 @@ class Row:
 
 def shipped() -> list[Row]:
     """Return the finished points that ship."""
-    with DATA.open(encoding="utf-8", newline="") as file:
+    with MICRO_2.open(encoding="utf-8", newline="") as file:
         return [_row(row) for row in csv.DictReader(file) if row["state"] == "done"]
 
 
@@ -81,7 +80,7 @@ def sweep_files() -> dict[str, str]:
 
 def counts() -> str:
     """Runs by stage: planned, with results, failed."""
-    with DATA.open(encoding="utf-8", newline="") as file:
+    with MICRO_2.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     lines = []
     for stage, file in sweep_files().items():
@@ -215,18 +214,12 @@ def chosen() -> str:
 
 def plain_rows() -> list[Row]:
     """Return the rows of the plain loop: the sweep, and of each search the lowest loss at each D."""
-    best: dict[tuple[str, int, int, int, int], Row] = {}
-    for row in shipped():
-        cell = (row.size, row.E, row.R, row.seed, row.D)
-        if row.stage == "A" and (cell not in best or row.loss < best[cell].loss):
-            best[cell] = row
-    return [*best.values(), *(row for row in shipped() if row.stage == "D")]
+    return [_row(row) for row in micro_2_rows()]
 
 
 def router_rows() -> list[Row]:
-    """Return the cells with several passes and experts, with a router for each pass, and their R = 1."""
-    routed = [row for row in shipped() if row.stage in "EF" and row.recipe == ROUTER]
-    return [*routed, *(row for row in plain_rows() if row.R == 1 and row.E > 1)]
+    """Return the cells with several experts: a router for each pass, and R = 1."""
+    return [row for row in map(_row, micro_2_rows(router=True)) if row.E > 1]
 
 
 def gains(rows: Iterable[Row]) -> dict[tuple[str, int, int], list[float]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from loopscale.fit.data.public import load_micro, named_sweep
+from loopscale.fit.data.public import MICRO_2, load_micro, named_sweep
 from loopscale.sweep.spec import read_sweep
 from loopscale.sweep.tune import fit_rates
 
@@ -26,8 +26,8 @@ def results():
 
 
 @pytest.fixture(scope="module")
-def rows(results):
-    with results.DATA.open(encoding="utf-8", newline="") as file:
+def rows():
+    with MICRO_2.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 

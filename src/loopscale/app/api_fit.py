@@ -23,6 +23,7 @@ from loopscale.app.schemas import (
 )
 from loopscale.app.security import Limits
 from loopscale.errors import InputError
+from loopscale.plan.text import capital
 
 ARCHIVES = {
     b"\x1f\x8b": "a gzip archive",
@@ -200,7 +201,7 @@ def preview(text: str, options: PreviewOptions) -> dict[str, Any]:
         "fields": fields,
         "used": {column.name: SYMBOLS[name] for name, column in matched.items()},
         "count": len(cells),
-        "notes": [note[:1].upper() + note[1:] for note in notes],
+        "notes": [capital(note) for note in notes],
         "problem": problem,
     }
 

@@ -6,7 +6,6 @@ import csv
 import gzip
 import hashlib
 import inspect
-import io
 import os
 import zlib
 from collections.abc import Callable, Iterable, Sequence
@@ -302,6 +301,7 @@ _LOADERS: dict[str, Callable[..., Observations]] = {
 
 __all__ = ["MICRO", "PUBLIC_FILES", "load_micro", "load_public", "simulate_sweep", "stacked"]
 
+MICRO_2 = Path(__file__).with_name("micro-2.csv")
 MICRO = ("micro", "micro-all", "micro-2", "micro-2-router")
 
 SWEEP_RUNGS = ("0.3B", "0.6B", "1.0B")
@@ -320,15 +320,20 @@ def load_micro(name: str = "micro") -> Observations:
     In "micro-2-router" the runs with several passes and experts are those with a router for each pass.
     """
     if name.startswith("micro-2"):
-        text = Path(__file__).with_name("micro-2.csv").read_text(encoding="utf-8")
-        finished = [row for row in csv.DictReader(io.StringIO(text)) if row["state"] == "done"]
-        rows = _of_the_plain_loop(finished)
-        if name == "micro-2-router":
-            rows = [row for row in rows if row["R"] == "1" or row["E"] == "1"]
-            rows += [row for row in finished if row["stage"] in "EF" and row["recipe"] == "pass_router=True"]
+        rows = micro_2_rows(router=name == "micro-2-router")
         return Observations.from_csv(Table.from_records(rows).csv(), source=name)
     observed = Observations.read(Path(__file__).with_name("micro-sweep.csv"))
     return observed if name == "micro-all" else observed.where(observed.points.tokens >= 1.5e6)
+
+
+def micro_2_rows(*, router: bool = False) -> list[dict[str, str]]:
+    """Return the rows of the second micro-sweep: of the plain loop, or with a router for each of several passes."""
+    finished = [row for row in csv_rows(MICRO_2.read_text(encoding="utf-8")) if row["state"] == "done"]
+    rows = _of_the_plain_loop(finished)
+    if router:
+        rows = [row for row in rows if row["R"] == "1" or row["E"] == "1"]
+        rows += [row for row in finished if row["stage"] in "EF" and row["recipe"] == "pass_router=True"]
+    return rows
 
 
 def _of_the_plain_loop(finished: Iterable[dict[str, str]]) -> list[dict[str, str]]:
