@@ -63,7 +63,8 @@ def start(folder: Path, source: Path, *command: str) -> subprocess.Popen[bytes]:
     """Start ``loopscale COMMAND`` of the version in ``source``."""
     for old in ("out", "speed"):
         shutil.rmtree(folder / old, ignore_errors=True)
-    variables = {"PYTHONPATH": str(source), "OMP_NUM_THREADS": "1", "TORCHINDUCTOR_CACHE_DIR": str(folder / "cache")}
+    caches = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "compiled"), "XDG_CACHE_HOME": str(folder / "cache")}
+    variables = {"PYTHONPATH": str(source), "OMP_NUM_THREADS": "1", **caches}
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     return subprocess.Popen(command, cwd=folder, env={**os.environ, **variables}, **quiet)
 

@@ -117,7 +117,12 @@ def repeatable(wanted: bool = True) -> Iterator[None]:
 
 def seed_step(seed: int, step: int) -> None:
     """Make everything random in a step a function of the run's seed and the step: nothing random needs saving."""
-    torch.manual_seed(seed * 1_000_003 + step)
+    # torch.manual_seed also queues a seed, with a formatted stack trace, for every kind of device that has not started.
+    value = seed * 1_000_003 + step
+    if torch.accelerator.is_available():
+        torch.manual_seed(value)
+    else:
+        torch.default_generator.manual_seed(value)
 
 
 def gradients(

@@ -40,6 +40,9 @@ class Launcher(Protocol):
     def start(self, job: Job) -> Worker | None:
         """Start a worker; return None while there is no room for what its runs need."""
 
+    def wait(self, seconds: float) -> None:
+        """Wait so long, or less where the backend learns at once that a worker has ended."""
+
     def close(self) -> None:
         """Release what the backend holds."""
 
@@ -86,7 +89,7 @@ class Supervisor:
             pause = POLL
             while self._round():
                 show(self.store.runs())
-                time.sleep(pause)
+                self.launcher.wait(pause)
                 pause = min(LONGEST, 1.1 * pause)
         except BaseException:
             self.stop()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from multiprocessing import forkserver
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from typing import Any, TypeVar, cast
 
@@ -108,6 +108,11 @@ class LocalWorker:
     def __init__(self, process: ForkServerProcess, messages: Connection, devices: tuple[int, ...]) -> None:
         self._process, self._messages, self.devices = process, messages, devices
 
+    @property
+    def sentinel(self) -> int:
+        """A handle that becomes readable when the process ends."""
+        return self._process.sentinel
+
     def alive(self) -> bool:
         """Tell whether it runs."""
         return self._process.is_alive()
@@ -172,6 +177,11 @@ class Local:
         ordered = sorted(self.devices, key=lambda device: (used.count(device), self.devices.index(device)))
         free = [device for device in ordered if device not in used or self._share]
         return tuple(free[:count]) if len(free) >= count else None
+
+    def wait(self, seconds: float) -> None:
+        """Wait until a worker ends, but no longer than this."""
+        ended = wait([worker.sentinel for worker in self._started], timeout=seconds)
+        self._started = [worker for worker in self._started if worker.sentinel not in ended]
 
     def close(self) -> None:
         """Do nothing: the process that workers are forked from ends with this one."""

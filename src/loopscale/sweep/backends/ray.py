@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
@@ -103,6 +104,10 @@ class Ray:
         gpus = {"num_gpus": processes} if self._kind == "GPU" else {}
         # Ray does not repeat a task that crashes: the next worker takes its run over through the store.
         return self._ray.remote(num_cpus=processes, max_retries=0, **gpus, **options)(work)
+
+    def wait(self, seconds: float) -> None:
+        """Wait so long."""
+        time.sleep(seconds)
 
     def close(self) -> None:
         """Leave the cluster; one that was started here ends."""

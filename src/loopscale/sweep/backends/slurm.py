@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -94,6 +95,10 @@ class Slurm:
             need["slurm_srun_args"] = ["--kill-on-bad-exit=1"]
         self._executor.update_parameters(**need)
         return SlurmWorker(self._executor.submit(Task(job)))
+
+    def wait(self, seconds: float) -> None:
+        """Wait so long."""
+        time.sleep(seconds)
 
     def close(self) -> None:
         """Do nothing: jobs live on by themselves."""
