@@ -116,8 +116,8 @@ if not hasattr(torch.ops.loopscale, "expert_products"):  # a checkpoint's own co
 
 FEW_ROWS = 512
 """Up to this many rows, reading the experts' weights bounds a forward without gradients."""
-SMALL = 1 << 19
-"""Tokens times gate and up weights of all experts, up to which computing every expert is faster than selecting."""
+SMALL, SEVERAL = 1 << 18, 16
+"""Gate and up weights of all experts, and tokens, up to which computing every expert is faster than selecting."""
 
 
 def expert_ffn(x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, gate_up_E2HD: Tensor, down_EDH: Tensor) -> Tensor:
@@ -131,7 +131,7 @@ def expert_ffn(x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, gate_up_E2HD: T
         return _ExpertFFN.apply(x_TD, ids_TK, weights_TK, gate_up_E2HD, down_EDH)  # type: ignore[no-any-return, no-untyped-call]
     if len(x_TD) == 1:
         return _one_token(x_TD, ids_TK, weights_TK, gate_up_E2HD, down_EDH)
-    if len(x_TD) * gate_up_E2HD.numel() <= SMALL:
+    if len(x_TD) <= SEVERAL and gate_up_E2HD.numel() <= SMALL:
         return _all_experts(x_TD, ids_TK, weights_TK, gate_up_E2HD, down_EDH)
     if ids_TK.numel() <= FEW_ROWS:
         return _few_tokens(x_TD, ids_TK, weights_TK, gate_up_E2HD, down_EDH)
