@@ -23,6 +23,7 @@ NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 NOT_RUN = {
     "from_architecture(rung(": "a model of a billion weights",
     "LLM(": "vLLM has a separate environment; tests/model/vllm_parity.py runs there",
+    "model.vllm import": "vLLM has a separate environment; tests/model/vllm_parity.py runs there",
     "BalanceCallback(": "a trainer and data of the reader; tests/model/test_trainer_callback.py runs the callback",
     "loopscale app": "a server, which does not end by itself; another test starts one and sends it the requests",
     "curl ": "a server must run; another test starts one and sends it the requests",

@@ -19,7 +19,7 @@ import torch
 from vllm import LLM, SamplingParams
 
 from loopscale.model import LoopedMoEConfig, LoopedMoEForCausalLM
-from loopscale.model.vllm import register
+from loopscale.model.vllm import engines, register
 
 COMMON = list(range(100, 140))
 PROMPTS = [list(range(5, 25)), [3, 1, 4, 1, 5], [400] * 9, [7]]
@@ -51,6 +51,19 @@ COMPILED = {"routed": (1, 3, 5, 8), "shared expert, concat": (3,), "dense": (3,)
 """Recurrences to compare. A compiled engine takes a minute or more to start."""
 
 
+ENGINE = {
+    "skip_tokenizer_init": True,
+    "dtype": "float32",
+    "max_model_len": 128,
+    "max_num_seqs": 4,
+    "max_num_batched_tokens": 32,
+    "block_size": 32,
+    "enable_prefix_caching": True,
+}
+SHARING = (3, 1, 5)
+"""Recurrences of the engines that use one copy of the weights."""
+
+
 def from_transformers(model: LoopedMoEForCausalLM, recurrence: int) -> list[list[int]]:
     """Return the greedy continuation of each prompt, one prompt at a time."""
     continuations = []
@@ -60,20 +73,8 @@ def from_transformers(model: LoopedMoEForCausalLM, recurrence: int) -> list[list
     return continuations
 
 
-def from_vllm(checkpoint: str, recurrence: int, eager: bool) -> tuple[list[list[int]], list[list[int]], int]:
+def from_vllm(engine: LLM, eager: bool) -> tuple[list[list[int]], list[list[int]], int]:
     """Return the same from an engine, twice, and how many tokens the second time found in the prefix cache."""
-    engine = LLM(
-        checkpoint,
-        skip_tokenizer_init=True,
-        dtype="float32",
-        max_model_len=128,
-        max_num_seqs=4,
-        max_num_batched_tokens=32,
-        block_size=32,
-        enable_prefix_caching=True,
-        enforce_eager=eager,
-        hf_overrides={"recurrence": recurrence},
-    )
     compiled = engine.llm_engine.vllm_config.compilation_config.mode
     assert bool(compiled) is not eager, f"enforce_eager is {eager}, and the engine's compilation mode is {compiled}"
     greedy = SamplingParams(temperature=0, max_tokens=NEW, detokenize=False, ignore_eos=True)
@@ -81,6 +82,27 @@ def from_vllm(checkpoint: str, recurrence: int, eager: bool) -> tuple[list[list[
     outputs = [engine.generate(prompts, greedy, use_tqdm=False) for _ in range(2)]
     first, second = ([list(reply.outputs[0].token_ids) for reply in replies] for replies in outputs)
     return first, second, sum(reply.num_cached_tokens or 0 for reply in outputs[1])
+
+
+def is_right(title: str, engine: LLM, ours: list[list[int]], eager: bool) -> bool:
+    """Print how an engine compares with Hugging Face; tell whether all tokens are the same."""
+    first, second, cached = from_vllm(engine, eager)
+    agree = sum(one == other == again for one, other, again in zip(ours, first, second, strict=True))
+    same = agree == len(PROMPTS) and cached > 0
+    how = f"{'✓' if same else '✗'} {'eager' if eager else 'compiled'}: {title}"
+    print(f"{how}: {agree} of {len(PROMPTS)} prompts identical, {cached} tokens from the prefix cache", flush=True)
+    return same
+
+
+def share_weights(made: dict[int, LLM]) -> bool:
+    """Tell whether all engines hold the very same parameters."""
+    held = [
+        dict(engine.llm_engine.model_executor.driver_worker.model_runner.model.named_parameters())
+        for engine in made.values()
+    ]
+    same = all(one.keys() == held[0].keys() and all(one[name] is held[0][name] for name in one) for one in held)
+    print(f"{'✓' if same else '✗'} {len(held)} engines share {len(held[0])} parameters", flush=True)
+    return same
 
 
 def expected(options: dict[str, object], checkpoint: str, recurrences: set[int]) -> dict[int, list[list[int]]]:
@@ -104,18 +126,15 @@ def main(arguments: list[str]) -> int:
         wanted = {name: set().union(*(halves[half][name] for half in chosen)) for name in MODELS}
         runs = {name: expected(options, f"{folder}/{name}", wanted[name]) for name, options in MODELS.items()}
         for half in chosen:
+            eager = half == "eager"
             for name, recurrence in ((name, R) for name, passes in halves[half].items() for R in passes):
-                first, second, cached = from_vllm(f"{folder}/{name}", recurrence, half == "eager")
-                ours = runs[name][recurrence]
-                agree = sum(one == other == again for one, other, again in zip(ours, first, second, strict=True))
-                same = agree == len(PROMPTS) and cached > 0
-                wrong += not same
-                mark = "✓" if same else "✗"
-                print(
-                    f"{mark} {half}: {name}, R = {recurrence}: {agree} of {len(PROMPTS)} prompts identical, "
-                    f"{cached} tokens from the prefix cache",
-                    flush=True,
-                )
+                engine = LLM(f"{folder}/{name}", hf_overrides={"recurrence": recurrence}, enforce_eager=eager, **ENGINE)
+                wrong += not is_right(f"{name}, R = {recurrence}", engine, runs[name][recurrence], eager)
+            made = engines(f"{folder}/routed", SHARING, enforce_eager=eager, **ENGINE)
+            wrong += not share_weights(made)
+            for recurrence, engine in made.items():
+                title = f"routed, one copy of the weights, R = {recurrence}"
+                wrong += not is_right(title, engine, runs["routed"][recurrence], eager)
     return wrong
 
 
