@@ -43,6 +43,8 @@ WAYS: dict[str, Sections] = {
     "parts-pass": {"run": {"accumulate": 2}, "parallel": {"reduce": "pass"}},
 }
 COMPILED: Sections = {"run": {"compile": True}}
+ODD: Sections = {"model": {"width": 24, "head_size": 8, "experts": 3, "active_experts": 3}}
+"""Nine experts, which two processes shard along their matrices."""
 SWITCHED: dict[str, dict[str, Any]] = {
     "own parts, gated injection, exit gate": {
         "pass_norms": True,
@@ -95,6 +97,7 @@ def two(folder: Path, text: Path) -> Path:
     runs += [each("two", f"{kind}-shared", {**sections, **SHARED}, text, folder) for kind, sections in KINDS.items()]
     runs += [each("two", f"way-{way}", sections, text, folder) for way, sections in WAYS.items()]
     runs += [each("two", "supervised", SUPERVISED, text, folder), each("two", "from-one", {}, text, folder)]
+    runs += [each("two", "odd", ODD, text, folder)]
     runs += [each("two", "half", {}, text, folder, HALF), each("two", "half-shared", SHARED, text, folder, HALF)]
     launch(2, [*runs, {"counted": settings(text), "out": str(folder / "two" / "collectives.json")}], folder)
     return folder / "two"
@@ -138,6 +141,10 @@ def test_two_processes_have_the_losses_of_one(two: Path, alone: Reference, how: 
 @pytest.mark.parametrize("way", WAYS)
 def test_every_way_to_reduce_gradients_gives_the_same_losses(two: Path, alone: Reference, way: str) -> None:
     assert furthest(two / f"way-{way}", alone({})) < 1e-5
+
+
+def test_experts_that_processes_cannot_share_equally_give_the_same_losses(two: Path, alone: Reference) -> None:
+    assert furthest(two / "odd", alone(ODD)) < 1e-5
 
 
 @pytest.mark.parametrize("how", ["split", "shared"])

@@ -150,6 +150,12 @@ def test_keeping_loop_gradients_sharded_trades_communication_for_memory() -> Non
     assert reduced["pass"] == reduced["block"] == pytest.approx(reduced["step"] * 2 * 10 / 6, rel=0.1)
 
 
+def test_more_processes_than_experts_hold_no_padding() -> None:
+    few = scaled(model={"experts": 2})  # four experts for eight processes
+    parameters = LoopedMoEForCausalLM(few.model.config(4096, 64)).num_parameters()
+    assert estimate(few, 8, "h100").parts["weights"] == pytest.approx(4 * parameters / 8, rel=0.05)
+
+
 def test_offloaded_weights_and_optimiser_are_counted_on_the_host() -> None:
     here, there = (estimate(scaled(parallel={"offload": offload}), 4, "h100") for offload in (False, True))
     assert there.host_bytes == here.parts["weights"] + here.parts["optimizer"] == here.peak_bytes - there.peak_bytes

@@ -39,7 +39,7 @@ def shard(
     """
     whole, experts = _meshes(mesh)
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
-    options: dict[str, Any] = {"mesh": whole, "shard_placement_fn": partial(_placement, experts)}
+    options: dict[str, Any] = {"mesh": whole, "shard_placement_fn": partial(_placement, whole.size(-1), experts)}
     if offload:
         options["offload_policy"] = CPUOffloadPolicy(pin_memory=torch.cuda.is_available())
     if dtype != torch.float32:
@@ -77,10 +77,15 @@ def _meshes(mesh: DeviceMesh) -> tuple[DeviceMesh, FSDPMeshInfo]:
     return mesh[REPLICAS, "shards"], experts
 
 
-def _placement(data: FSDPMeshInfo, weight: nn.Parameter) -> ShardPlacementResult | None:
-    """Return how a weight is sharded: divided experts are sharded again along a dimension of their matrices."""
+def _placement(shards: int, data: FSDPMeshInfo, weight: nn.Parameter) -> ShardPlacementResult | Shard | None:
+    """Return how a weight is sharded: by default along its first dimension.
+
+    Experts that the processes cannot share equally are sharded along a dimension of their matrices: along the first,
+    they would be padded to a multiple of the processes. Divided experts are sharded again along that dimension.
+    """
     if not isinstance(weight, DTensor):
-        return None
+        padded = weight.dim() == 3 and weight.shape[0] % shards != 0
+        return Shard(1) if padded and weight.shape[1] % shards == 0 else None
     even = weight.shape[1] % data.shard_mesh_size == 0
     return ShardPlacementResult(Shard(1) if even else Shard(0), data)
 
