@@ -9,10 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from loopscale.errors import InputError
 from loopscale.evaluate import fit_accuracy
 from loopscale.figures import gallery, outcomes
 from loopscale.figures.results import RESULTS, checked_table
 from loopscale.laws import DEFAULT, find_law
+from loopscale.tables import Table
 from sweeps import BASE, write_sweep
 
 GRID = "keep_models = true\n[grid]\nexperts = [1, 2]\nrecurrence = [1, 2]\ntokens = [512, 1024]"
@@ -65,6 +67,36 @@ def test_the_downstream_figure_has_a_panel_for_each_experts_and_each_recurrence(
         assert axes.get_xlabel() in ("training compute (FLOPs)", "validation loss (nats per token)")
     scores = outcomes.sweep_scores(table)
     assert len(scores) == 8
+
+
+MEASURED = Path(__file__).parents[2] / "experiments" / "downstream" / "downstream.csv"
+
+
+def measured(**renamed: str) -> Table:
+    """Return the table of the thirteen measured models, with columns renamed."""
+    with MEASURED.open(encoding="utf-8", newline="") as file:
+        listed = list(csv.DictReader(file))
+    return checked_table({renamed.get(name, name): [row[name] for row in listed] for name in listed[0]}, RESULTS, "us")
+
+
+def test_the_downstream_figure_says_what_its_bars_are_and_that_the_differences_are_not_significant():
+    picture = gallery.downstream(gallery.Sources(find_law(DEFAULT), results=measured()))
+    assert "Measured scores of 13 models" in picture.caption
+    assert "one standard error" in picture.caption
+    assert "the differences between the models are not significant" in picture.caption
+    ranges = {panel.draw(panel.table).get_ylim() for panel in picture.panels[:-1]}
+    assert len(ranges) == 1
+
+
+def test_scores_that_differ_by_more_than_their_errors_are_called_significant():
+    table = Table({"score": [40.0, 41.0, 60.0], "stderr": [1.0, 1.0, 1.0]})
+    assert "are significant" in outcomes.significance(table)
+    assert outcomes.significance(Table({"score": [40.0, 41.0], "stderr": [0.0, 1.0]})) == ""
+
+
+def test_a_table_that_lacks_a_column_of_a_sweeps_models_is_refused():
+    with pytest.raises(InputError, match="has no 'experts'"):
+        outcomes.sweep_scores(measured(experts="experst"))
 
 
 def test_accuracy_against_loss_is_fitted_where_there_is_something_to_fit():

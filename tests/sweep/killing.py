@@ -18,10 +18,10 @@ from loopscale.sweep.store import Store, run_folder
 from loopscale.sweep.worker import Trunk
 
 
-def start(path: Path, *options: str) -> subprocess.Popen:
-    """Start ``loopscale sweep run`` as a person does."""
+def start(path: Path, *options: str, group: bool = False) -> subprocess.Popen:
+    """Start ``loopscale sweep run`` as a person does; with ``group``, in a process group of its own."""
     command = [sys.executable, "-m", "loopscale", "sweep", "run", str(path), "--quiet", *options]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=group)
 
 
 def workers(folder: Path) -> list[int]:

@@ -66,12 +66,12 @@ def test_runs_that_next_recommends_are_added_to_the_file(tmp_path, capsys):
     before = read_sweep(path)
     recommended = tmp_path / "next.csv"
     recommended.write_text("model,experts,recurrence,tokens\nsmall,4,2,256\nlarge,1,1,128\n")
-    assert "1 points added" in call("extend", path, "--next", recommended)[1]
+    assert "1 point added" in call("extend", path, "--next", recommended)[1]
     after = read_sweep(path)
     assert {run.key for run in after.runs} - {run.key for run in before.runs} == {"small-E4-R2-s0"}
     text = path.read_text()
     recommended.write_text("model,experts,recurrence,tokens\nhuge,4,2,256\n")
     assert call("extend", path, "--next", recommended)[0] == 2
-    assert "size 'huge' is neither" in capsys.readouterr().err
+    assert f"{recommended}: size 'huge' is neither" in capsys.readouterr().err
     assert path.read_text() == text
     assert call("extend", "paper", "--next", recommended)[0] == 2

@@ -3,6 +3,8 @@
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from collections import Counter
 from contextlib import suppress
@@ -13,10 +15,11 @@ import pytest
 from killing import start, until, workers
 
 from loopscale.errors import InputError, StorageError
-from loopscale.sweep.backends.local import call
+from loopscale.sweep.backends import Worker
+from loopscale.sweep.backends.local import Local, call
 from loopscale.sweep.spec import read_sweep
-from loopscale.sweep.store import Resources, Store
-from sweeps import BASE, write_sweep
+from loopscale.sweep.store import Job, Resources, Store
+from sweeps import BASE, open_sweep, write_sweep
 
 GRID = "[grid]\nrecurrence = [1, 2]\nseed = [{seeds}]\ntokens = [320, 640]\n[resources]\ngpus = 2\n"
 MOST_FRUITLESS = 4
@@ -124,6 +127,56 @@ def test_a_run_comes_back_with_another_number_of_processes(tmp_path):
     assert (main.returncode, "2/2 runs, 4/4 observations" in out) == (0, True), err
 
 
+def test_an_interrupt_of_the_terminal_stops_the_processes_of_a_run_at_a_checkpoint(tmp_path):
+    """Ctrl-C reaches every process of the terminal: supervisor, worker and ranks."""
+    path = write_sweep(tmp_path, GRID.format(seeds="0").replace("640", "64000"))
+    folder = read_sweep(path).results
+    main = start(path, *LOCAL, group=True)
+    until(lambda: list(folder.glob("runs/*/checkpoints/step-*")) or main.poll() is not None)
+    os.killpg(main.pid, signal.SIGINT)
+    _, err = main.communicate()
+    assert "Traceback" not in err
+    with Store(folder) as store:
+        events = Counter(what for _, _, what, _ in store.events())
+        assert {run.state for run in store.runs()} == {"waiting"}
+    assert (events["released"], events["crashed"]) == (1, 0)
+
+
+def _ended(tmp_path) -> tuple[Local, Worker]:
+    """Return a backend and a worker that finds no run to claim, so that it ends."""
+    path = write_sweep(tmp_path, "[grid]\ntokens = 64\n")
+    sweep, store = open_sweep(path)
+    with store:
+        local = Local(None, 1, {Resources()})
+        worker = local.start(Job(str(sweep.root), sweep.folder, "session", False, only=()))
+    assert worker is not None
+    return local, worker
+
+
+def test_the_end_of_a_worker_wakes_the_supervisor(tmp_path):
+    local, worker = _ended(tmp_path)
+    local.wait(86400)
+    assert (worker.alive(), worker.succeeded()) == (False, True)
+
+
+def test_an_ended_worker_does_not_wake_the_supervisor_again(tmp_path, monkeypatch):
+    local, _ = _ended(tmp_path)
+    local.wait(86400)
+    watched = []
+    monkeypatch.setattr("loopscale.sweep.backends.local.wait", lambda handles, timeout: watched.append(handles) or [])
+    local.wait(1)
+    assert watched == [[]]
+
+
+def test_loading_a_worker_leaves_garbage_collection_as_it_was():
+    code = "import gc; gc.disable(); import loopscale.sweep.worker; print(gc.isenabled())"
+    for text, left in ((code, "False"), (code.replace("gc.disable(); ", ""), "True")):
+        assert (
+            subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True).stdout.strip()
+            == left
+        )
+
+
 @pytest.mark.slow
 def test_a_run_on_two_nodes_of_a_ray_cluster(tmp_path):
     """Two bundles of a placement group stand for two nodes, each with one process of the run."""
@@ -141,6 +194,8 @@ def test_resources_are_read_per_size_and_checked(tmp_path):
     for body, said in (
         (needs.replace("nodes = 1", "nods = 1"), "[resources.large]: unknown field 'nods'"),
         (needs.replace("gpus = 2", "gpus = 0"), "should be 1 or more"),
+        (needs.replace(".large", ".lrage"), "[resources.lrage] names the size 'lrage'"),
+        (needs + '[[overrides]]\nwhen = { size = "smal" }\nset = { "run.batch" = 4 }\n', "(did you mean 'small'?)"),
         (needs.replace("gpus = 2", "gpus = 3"), "3 processes ([resources]) cannot share a batch of 2 equally"),
     ):
         with pytest.raises(InputError) as error:

@@ -65,6 +65,25 @@ def test_a_lost_database_is_one_sentence_and_rebuild_gives_the_same_export(finis
     assert call("run", path, "--workers", "1", "--quiet") == (0, "tiny: 2/2 runs, 4/4 observations\n")
 
 
+def test_an_observation_that_lacks_a_field_is_one_sentence_with_the_remedy(finished, capsys):
+    path, export = finished
+    database = sqlite3.connect(read_sweep(path).results / FILE)
+    database.execute("UPDATE observations SET facts = replace(facts, '\"active\"', '\"actjve\"') WHERE tokens = 128")
+    database.commit()
+    database.close()
+    error = refused(capsys, "export", path)
+    assert "base-E1-R1-s0 at 128 tokens has no 'active'" in error
+    assert "`loopscale sweep rebuild" in error
+    assert call("rebuild", path)[0] == 0
+    assert call("export", path)[1] == export
+
+
+def test_rebuild_without_results_is_refused_and_writes_nothing(tmp_path, capsys):
+    path = write_sweep(tmp_path, GRID)
+    assert "there are no results of the sweep 'tiny'" in refused(capsys, "rebuild", path)
+    assert not (tmp_path / "tiny").exists()
+
+
 def test_rebuild_leaves_out_results_of_other_settings_and_damaged_summaries(finished):
     path, _ = finished
     sweep = read_sweep(path)

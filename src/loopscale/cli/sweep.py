@@ -64,6 +64,8 @@ class Device:
     name: str
     flops: float
     memory: float
+    usable: float
+    """Bytes of the memory that tensors can use."""
     utilisation: float
     price: float
     """Dollars per hour."""
@@ -117,21 +119,25 @@ def _totals(rows: list[dict[str, Any]], workers: int, device: Device | None) -> 
         return
     hours = added("process_seconds") / 3600
     together = max(added("seconds") / workers, longest)
+    days, dollars = hours / 24, hours * device.price
     yield (
-        f"{hours / 24:,.0f} {device.name}-days at {device.utilisation:.0%} of its peak (an assumption: nothing was "
-        f"measured on one), {hours * device.price:,.0f} dollars at {device.price:g} an hour; "
-        f"about {format_duration(together)} with {workers} {'run' if workers == 1 else 'runs'} at once"
+        f"{days:,.{0 if days >= 100 else 2}f} {device.name}-days at {device.utilisation:.0%} of its peak (an "
+        f"assumption: nothing was measured on one), {dollars:,.{0 if dollars >= 100 else 2}f} dollars at "
+        f"{device.price:g} an hour; about {format_duration(together)} with {counted(workers, 'run')} at once"
     )
     most = max(rows, key=lambda row: row["memory"])
+    processes = "1 process" if most["processes"] == 1 else f"{most['processes']} processes"
     yield (
         f"memory of one process by a closed-form estimate, not measured: at most {format_bytes(most['memory'])} "
-        f"({most['run']}, {most['processes']} processes); a {device.name} has {format_bytes(device.memory)}"
+        f"({most['run']}, {processes}); {device.name}: "
+        f"{format_bytes(device.memory)}, of which tensors can use {format_bytes(device.usable)}"
     )
-    over = [row["run"] for row in rows if row["memory"] > device.memory]
+    over = [row["run"] for row in rows if row["memory"] > device.usable]
     if over:
         yield (
-            f"Warning: {len(over)} of {len(rows)} runs do not fit a {device.name}, the first is {over[0]}; raise "
-            "[run] accumulate, set activation_checkpointing, or give their size more gpus in [resources]"
+            f"Warning: {len(over)} of {counted(len(rows), 'run')} {'does' if len(over) == 1 else 'do'} not fit on "
+            f"{device.name}, the first is {over[0]}; raise [run] accumulate, set [run] activation_checkpointing or "
+            '[parallel] reduce = "pass", or give their size more gpus in [resources]'
         )
 
 
@@ -259,7 +265,7 @@ def sweep_command() -> None:
     """
 
 
-@sweep_command.command("plan")
+@sweep_command.command("plan", short_help="Print runs, FLOPs, time, cost and memory beforehand.")
 @FILE
 @click.option("--workers", type=WHOLE, help="Runs at once.  [default: one for each core; with --device, one]")
 @click.option("--speed", type=COUNT, help="FLOP/s of one worker, instead of timing a few steps here.")
@@ -305,12 +311,13 @@ def plan(
 
 def _device(name: str, utilisation: float, price: float) -> Device:
     from loopscale.plan.devices import find_device
+    from loopscale.train.estimate import USABLE
 
     found = find_device(name)
-    return Device(name.lower(), found.flops, found.memory, utilisation, price)
+    return Device(name.lower(), found.flops, found.memory, USABLE * found.memory, utilisation, price)
 
 
-@sweep_command.command("run")
+@sweep_command.command("run", short_help="Train what is not trained yet, or resume.")
 @FILE
 @click.option(
     "--on",
@@ -344,7 +351,7 @@ def run(
     loopscale sweep run sweep.toml --workers 2
     loopscale sweep run sweep.toml --cores 0 --max-minutes 60
     loopscale sweep run sweep.toml --on ray --ray-address auto
-    loopscale sweep run sweep.toml --on slurm --workers 16 --slurm partition=cpu --slurm timeout_min=600
+    loopscale sweep run sweep.toml --on slurm --workers 16 --slurm partition=gpu
     """
     from loopscale.sweep.backends import Backend, Limits, Supervisor
     from loopscale.sweep.backends.local import call, open_forkserver
@@ -403,11 +410,12 @@ def _tune(sweep: Sweep, backend: Backend, max_minutes: float | None, quiet: bool
 
     law = fit_rates(Search(sweep).run(train))
     law.save(law_path(sweep))
-    console().print(f"{sweep.name}: {law}", highlight=False)
+    centre = ", ".join(f"{name} {format_count(value)}" for name, value in law.centre.items())
+    console().print(f"{sweep.name}: {law}" + (f"; centre: {centre}" if centre else ""), highlight=False)
     return read_sweep(sweep.path)
 
 
-@sweep_command.command("status")
+@sweep_command.command("status", short_help="Show progress, failures, time left and cost.")
 @FILE
 @click.option("--all", "every", is_flag=True, help="Show every run, not only active and failed ones.")
 @click.option("--live", is_flag=True, help="Keep the table up to date until the sweep is done.")
@@ -450,7 +458,7 @@ def _live(lines: Callable[[], Group], over: Callable[[], bool], every: float = 2
             display.update(lines(), refresh=True)
 
 
-@sweep_command.command("watch")
+@sweep_command.command("watch", short_help="Fit the law again whenever points arrive.")
 @FILE
 @click.option(
     "--every",
@@ -505,7 +513,7 @@ def _watch_line(read: Callable[[], Observations], target: Points | None, resampl
     return line + (f"; {counted(len(law.warnings), 'warning')} (see `loopscale fit`)" if law.warnings else "")
 
 
-@sweep_command.command("extend")
+@sweep_command.command("extend", short_help="Add the runs that `loopscale next` recommends.")
 @FILE
 @click.option("--next", "next_runs", required=True, type=click.Path(), help="What `loopscale next` wrote (CSV, JSON).")
 def extend(file: str, next_runs: str) -> None:
@@ -529,13 +537,15 @@ def extend(file: str, next_runs: str) -> None:
     write_text(trial, text)
     try:
         sweep = read_sweep(trial)  # what cannot be trained is refused before the file changes
+    except InputError as error:
+        raise InputError(str(error).replace(str(trial), next_runs)) from None
     finally:
         trial.unlink()
     write_text(path, text)
-    console().print(f"{path}: {count} points added, {sweep.observations} in all", highlight=False)
+    console().print(f"{path}: {counted(count, 'point')} added, {sweep.observations} in all", highlight=False)
 
 
-@sweep_command.command("export")
+@sweep_command.command("export", short_help="Write the observations so far as a CSV file.")
 @FILE
 @click.option("--out", type=click.Path(), help="A CSV file.  [default: print it]")
 @click.option("--best", is_flag=True, help="Of runs that differ only in training fields, keep the lowest loss.")
@@ -562,7 +572,7 @@ def export(file: str, out: str | None, best: bool) -> None:
     console().print(f"{len(observations)} of {sweep.observations} observations are in {out}", highlight=False)
 
 
-@sweep_command.command("rebuild")
+@sweep_command.command("rebuild", short_help="Restore a damaged or lost database.")
 @FILE
 def rebuild(file: str) -> None:
     """Restore the sweep's database from the results in the runs' folders, after it was damaged or lost.

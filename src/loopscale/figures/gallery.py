@@ -298,13 +298,16 @@ def downstream(sources: Sources) -> Picture:
     scores = outcomes.sweep_scores(_given(sources.results, "--results"))
     if scores is None:
         return _scores(sources, "downstream", "Scores against training compute.", outcomes.draw_downstream)
-    panels = []
+    panels, limits = [], outcomes.score_range(scores)
     for axis, by in (("experts", "recurrence"), ("recurrence", "experts")):
         for (value,), rows in sorted(groups(scores, axis).items()):
-            draw = partial(outcomes.draw_sweep_downstream, by=by)
+            draw = partial(outcomes.draw_sweep_downstream, by=by, limits=limits)
             panels.append(Panel(Table.from_records(rows), draw, f"{axis}-{value:g}"))
     panels.append(Panel(scores, outcomes.draw_loss_to_accuracy, "loss"))
-    caption = "Scores of a sweep's models against training compute, for each E and each R, and against validation loss."
+    caption = (
+        f"Measured scores of {len(scores)} models of a sweep against training compute, for each E and each R, and "
+        f"against validation loss. Error bars are one standard error.{outcomes.significance(scores)}"
+    )
     return Picture("downstream", caption + sources.origin("results"), tuple(panels), 1.9)
 
 

@@ -16,6 +16,8 @@ from loopscale.figures.style import LOSS, RECURRENCE, colour, finish, groups, le
 from loopscale.tables import Table
 
 OVERALL = "overall"
+_OF_SWEEP = ("size", "experts", "tokens", "validation_loss")
+"""Columns of a sweep's models that the figure needs."""
 
 
 @lru_cache
@@ -109,18 +111,50 @@ def sweep_scores(results: Table) -> Table | None:
     ]
     if not records:
         return None
+    for row in records:
+        missing = [name for name in _OF_SWEEP if row[name] is None or row[name] != row[name]]
+        if missing:
+            raise InputError(
+                f"results: {row['model']} of run {row['run']} has no {missing[0]!r}; models of a sweep have "
+                f"{', '.join(_OF_SWEEP)}, as `loopscale eval SWEEP.toml --tidy` writes them"
+            )
     known = {row["model"]: row for row in records}
     rows = [
-        {**scores, **{name: known[scores["model"]][name] for name in ("size", "experts", "tokens", "validation_loss")}}
+        {**scores, **{name: known[scores["model"]][name] for name in _OF_SWEEP}}
         for scores in mean_scores(Table.from_records(records)).records()
     ]
     return Table.from_records(sorted(rows, key=lambda row: (row["experts"], row["recurrence"], row["training_flops"])))
 
 
-def draw_sweep_downstream(table: Table, axes: Any | None = None, *, by: str = "recurrence") -> Any:
+def score_range(scores: Table) -> tuple[float, float]:
+    """Return an axis range for all scores with their error bars, so that panels can be compared by eye."""
+    score, error = (np.array(scores.columns[name], float) for name in ("score", "stderr"))
+    low, high = float(np.min(score - error)), float(np.max(score + error))
+    margin = 0.05 * (high - low) or 1.0
+    return low - margin, high + margin
+
+
+def significance(scores: Table) -> str:
+    """Return a sentence on whether the scores differ by more than their standard errors; none without errors."""
+    from scipy.stats import chi2
+
+    score, error = (np.array(scores.columns[name], float) for name in ("score", "stderr"))
+    if len(score) < 2 or not np.all(error > 0):
+        return ""
+    mean = np.average(score, weights=error**-2)
+    squares, free = float(np.sum(((score - mean) / error) ** 2)), len(score) - 1
+    chance = float(chi2.sf(squares, free))
+    verdict = "are not significant" if chance >= 0.05 else "are significant"
+    test = f"chi-squared {squares:.1f} for {free} degrees of freedom, p = {chance:.2g}"
+    return f" Taken together, the differences between the models {verdict} ({test})."
+
+
+def draw_sweep_downstream(
+    table: Table, axes: Any | None = None, *, by: str = "recurrence", limits: tuple[float, float] | None = None
+) -> Any:
     """Draw the scores of :func:`sweep_scores` against training compute, a curve for each value of ``by``.
 
-    Marks tell sizes apart; a curve joins the models of one size, which differ in D.
+    Marks tell sizes apart; a curve joins the models of one size, which differ in D. ``limits`` is the range of scores.
     """
     axes = or_new(axes)
     axes.set_xscale("log")
@@ -133,6 +167,8 @@ def draw_sweep_downstream(table: Table, axes: Any | None = None, *, by: str = "r
                 _points(axes, curve, "training_flops", index, shape, f"{symbol} = {value:g}, {size}")
     _compute_ticks(axes, sorted(set(table.columns["training_flops"])))
     legend(axes, 2)
+    if limits is not None:
+        axes.set_ylim(*limits)
     title = f"{_group_title(table)}, {fixed_symbol} = {next(table.records())[fixed]:g}"
     return finish(axes, title, "training compute (FLOPs)", _score_label(table))
 

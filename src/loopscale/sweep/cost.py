@@ -19,11 +19,13 @@ import torch
 from loopscale.errors import InputError
 from loopscale.files import cache_folder, is_file, read_json, write_json
 from loopscale.model import LoopedMoEConfig
+from loopscale.model.kernels import CHUNK
 from loopscale.sweep.spec import Run, Sweep, executed_steps
 from loopscale.train import run_dir
 from loopscale.train.config import TrainConfig
 from loopscale.train.data.batches import Batches
 from loopscale.train.data.token_store import TokenStore
+from loopscale.train.step import block_calls
 from loopscale.train.trainer import Trainer
 
 MOST = 6
@@ -105,8 +107,8 @@ _STATES = 3
 """Tensors that a checkpoint holds for each weight: itself and the two moments of AdamW."""
 _ROW = 220
 """Bytes of a line of metrics, about."""
-_PER_WEIGHT = 16
-"""Bytes of a weight in training, sharded over processes: weight, gradient and two moments of AdamW in fp32."""
+_OPTIMIZER, _GRADIENT = 12, 4
+"""Bytes of a weight in training, in fp32: the weight with two moments of AdamW, and its gradient."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,7 @@ class Cost:
     disk: float
     """Bytes that stay on disk."""
     memory: float
-    """Bytes of one process, by a closed-form estimate: states, gathered weights, activations and logits."""
+    """Bytes of one process, by a closed-form estimate: states, gathered weights, gradients, activations and logits."""
 
 
 def checked(sweep: Sweep, *, progress: bool) -> list[Cost]:
@@ -214,7 +216,7 @@ def _cost(run: Run, model: LoopedMoEConfig, validation: int, keep_models: bool) 
         shared=paper * steps * config.step_tokens,
         real=real * (steps * config.step_tokens + len(run.points) * seen / 3),
         disk=_disk(run, float(architecture.parameters), steps, keep_models),
-        memory=_memory(run, model, float(architecture.parameters)),
+        memory=_memory(run, model),
     )
 
 
@@ -224,27 +226,44 @@ def _disk(run: Run, parameters: float, steps: int, keep_models: bool) -> float:
     return 4 * parameters * (_STATES * config.keep + models) + _ROW * steps / config.log_every
 
 
-def _memory(run: Run, model: LoopedMoEConfig, parameters: float) -> float:
-    """Return the bytes of one process, in closed form: no allocator, kernels' workspaces or fragmentation."""
-    config, processes = run.config.run, run.resources.processes
+def _memory(run: Run, model: LoopedMoEConfig) -> float:
+    """Return the bytes of one process at the peak of a step, in closed form, as ``loopscale train --estimate`` has it.
+
+    The peak is where backward starts, with all activations, or where it ends, with the loop's whole gradients.
+    """
+    config, parallel, processes = run.config.run, run.config.parallel, run.resources.processes
     number = 4 if config.precision == "fp32" else 2
-    width, layers = model.hidden_size, model.prelude_layers + model.loop_layers + model.coda_layers
-    unrolled = layers + (model.recurrence - 1) * model.loop_layers
+    architecture = model.to_architecture()
+    parameters, shards = float(architecture.parameters), processes / parallel.replicas
+    layers = model.prelude_layers + model.loop_layers + model.coda_layers
+    loop = float(architecture.total) * model.loop_layers / layers
     tokens = config.batch / processes / config.accumulate * run.config.data.context
-    # The loop's weights stay gathered through all passes, with their gradients; other blocks are gathered in turn.
-    gathered = 0.0 if processes == 1 else (number + 4) * parameters * model.loop_layers / layers
-    spread = model.capacity_factor if model.num_experts > 1 and model.dispatch == "drop-and-pad" else 1.0
-    hidden = (
-        model.num_experts_per_tok * model.moe_intermediate_size if model.num_experts > 1 else model.intermediate_size
-    )
-    layer = number * tokens * (10 * width + 3 * spread * hidden)
-    if config.activation_checkpointing:
-        activations = number * tokens * width * unrolled + layer * model.loop_layers
+    states, sharded = _OPTIMIZER * parameters / shards, _GRADIENT * parameters / shards
+    logits = min(tokens * model.vocab_size, CHUNK) * (number + 4)
+    stored = _activations(model, number * tokens, recomputed=config.activation_checkpointing) + logits
+    if processes == 1 and number == 4:
+        return states + sharded + stored
+    whole = loop / parallel.experts if parallel.reduce != "block" else 2 * loop / model.loop_layers
+    forward = number * (whole + model.vocab_size * model.hidden_size) + stored
+    if parallel.reduce != "step":
+        return states + sharded + forward
+    if config.accumulate == 1:
+        return states + max(forward, sharded + (_GRADIENT + number) * whole)
+    # Until the last part of a batch, the gradients of all weights are whole in every process.
+    return states + _GRADIENT * parameters + max(forward, forward - stored + _GRADIENT * whole)
+
+
+def _activations(model: LoopedMoEConfig, token_bytes: float, *, recomputed: bool) -> float:
+    """Return the bytes that backward needs of all block calls; a token's numbers were counted in the simulation."""
+    width = model.hidden_size
+    if model.num_experts > 1:
+        spread = model.capacity_factor if model.dispatch == "drop-and-pad" else 1.0
+        chosen = spread * model.num_experts_per_tok
+        block = 14 * width + chosen * (2 * width + 4 * model.moe_intermediate_size)
     else:
-        activations = layer * unrolled
-    exits = model.recurrence if model.reads_every_pass else 1
-    logits = tokens * model.vocab_size * (number + 4) * exits
-    return _PER_WEIGHT * parameters / processes + gathered + activations + logits
+        block = 14 * width + 4 * model.intermediate_size
+    calls = block_calls(model)
+    return token_bytes * (calls * width + block if recomputed else calls * block)
 
 
 def _model(run: Run, build: Any, sweep: Sweep) -> LoopedMoEConfig:

@@ -87,7 +87,8 @@ class Database:
             folder.mkdir(parents=True, exist_ok=True)
             self._connection = sqlite3.connect(self.path, timeout=60, isolation_level=None)
         except (OSError, sqlite3.Error) as error:
-            raise StorageError(f"{self.path}: cannot be opened: {error}") from None
+            reason = getattr(error, "strerror", None) or error
+            raise StorageError(f"{self.path}: cannot be opened: {reason}") from None
         self._connection.row_factory = sqlite3.Row
         try:
             self._prepare()

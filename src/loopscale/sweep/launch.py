@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from loopscale.errors import InputError, LoopscaleError
+from loopscale.errors import InputError, LoopscaleError, StorageError
 from loopscale.sweep.database import FILE, set_aside
 from loopscale.sweep.spec import Run, Sweep, executed_steps
 from loopscale.sweep.store import RunState, Store, fetch_points, parsed, run_folder
@@ -144,9 +144,13 @@ class Rebuilt:
 def rebuild(sweep: Sweep, costs: Mapping[str, float]) -> Rebuilt:
     """Make the database anew from the summaries in the runs' folders; the old one is kept under another name."""
     _refuse_active(sweep)
-    old = set_aside(sweep.results) if sweep.results.is_dir() else None
     if sweep.objects is not None:
         fetch_points(sweep.results, sweep.objects)
+    if not (sweep.results / "runs").is_dir():
+        raise InputError(
+            f"{sweep.results}: there are no results of the sweep {sweep.name!r} to restore a database from"
+        )
+    old = set_aside(sweep.results)
     results, skipped = _summaries(sweep)
     with Store(sweep.results, make=True, rebuild=True) as store:
         update(store, sweep, costs)
@@ -191,6 +195,7 @@ def _summaries(sweep: Sweep) -> tuple[list[tuple[str, int, dict[str, Any]]], lis
     return results, skipped
 
 
+_COUNTS = ("active", "tokens", "recurrence", "experts", "loop", "total")
 _BESIDE = ("seed", "width", "layers", "learning_rate", "training_flops", "real_training_flops")
 
 
@@ -210,10 +215,15 @@ def observations(sweep: Sweep, store: Store) -> tuple[Observations, dict[str, li
     ]
     if not rows:
         raise InputError(f"{sweep.path}: no point of the sweep {sweep.name!r} is finished yet")
-    facts = {name: [values[name] for _, _, values in rows] for name in rows[0][2] if name in rows[-1][2]}
-    counts = {
-        name: np.array(facts[name], float) for name in ("active", "tokens", "recurrence", "experts", "loop", "total")
-    }
+    for run, tokens, values in rows:
+        missing = [name for name in (*_COUNTS, *_BESIDE, "validation_loss") if name not in values]
+        if missing:
+            raise StorageError(
+                f"{sweep.results / FILE}: the observation of {run.key} at {tokens} tokens has no {missing[0]!r}; "
+                "`loopscale sweep rebuild SWEEP.toml` restores it from the results of the runs"
+            )
+    facts = {name: [values[name] for _, _, values in rows] for name in (*_COUNTS, *_BESIDE, "validation_loss")}
+    counts = {name: np.array(facts[name], float) for name in _COUNTS}
     observed = Observations(
         points=Points(**counts),
         loss=np.array(facts["validation_loss"]),

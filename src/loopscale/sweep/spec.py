@@ -102,6 +102,11 @@ class When:
         values = {**vars(cell), "tokens": tokens}
         return all(values[name] in allowed for name, allowed in self.axes.items())
 
+    @property
+    def sizes(self) -> tuple[str, ...]:
+        """The sizes that it names."""
+        return self.axes.get("size", ())
+
     def __str__(self) -> str:
         parts = [f"{name} {' or '.join(map(_shown_value, values))}" for name, values in self.axes.items()]
         return ", ".join(parts) or "every run"
@@ -181,7 +186,7 @@ def _csv(path: Path) -> list[dict[str, Any]]:
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{path}: cannot be read: {error}") from None
+        raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
 
 def _number(value: object, name: str, where: str) -> float:
@@ -385,9 +390,22 @@ def read_sweep(path: str | Path) -> Sweep:
         read_next_runs(path.resolve().parent / next_runs, defaults, points)
     if not points:
         raise InputError(f"{where}: it has no run; give a [grid], [[runs]] or the 'next_runs' of `loopscale next`")
-    build = _Builder(data.base, sizes, _overrides(data.overrides, where), _resources(data.resources, where), where)
-    runs = tuple(build.run(cell, tokens) for cell, tokens in points.items())
+    overrides, resources = _overrides(data.overrides, where), _resources(data.resources, where)
     labels = _labels(data.labels, where)
+    build = _Builder(data.base, sizes, overrides, resources, where)
+    runs = tuple(build.run(cell, tokens) for cell, tokens in points.items())
+    known = dict.fromkeys([*(cell.size for cell in points), *sizes, *RUNGS])
+    named: dict[str, tuple[str, ...]] = {f"[resources.{size}]": (size,) for size in resources if size}
+    named |= {f"[[overrides]] {number}": when.sizes for number, (when, _) in enumerate(overrides, start=1)}
+    named |= {f"[[labels]] {number}": when.sizes for number, (when, _) in enumerate(labels, start=1)}
+    named |= {"[tune]": tuple(data.tune.size) if data.tune is not None else ()}
+    for title, listed in named.items():
+        for size in listed:
+            if size not in known:
+                raise InputError(
+                    f"{where}: {title} names the size {shown(size)}, which the sweep does not have"
+                    f"{nearest(size, list(known))}; known are {', '.join(known)}"
+                )
     sweep = Sweep(path, name, folder, data.sweep.keep_models, runs, labels, data.tune, data.sweep.objects)
     return sweep if sweep.tune is None else _tuned(sweep)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 
+_COLLECTING = gc.isenabled()
 gc.disable()  # collecting garbage takes a fifth of the time in which torch and Transformers load
 
 # ruff: noqa: E402
@@ -31,7 +32,8 @@ from loopscale.sweep.store import Claim, ClaimLost, Job, Store, copy_point, run_
 from loopscale.train.config import TrainConfig, shared_steps
 from loopscale.train.trainer import Trainer
 
-gc.enable()
+if _COLLECTING:
+    gc.enable()
 gc.freeze()  # modules stay loaded: no collection looks at them, and forked workers share their memory
 
 Record = Callable[[int, float, dict[str, Any]], None]
@@ -41,6 +43,11 @@ HEARTBEAT = 2.0
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)
 POLL = 0.2
 """Seconds between two looks for work of a node that follows another."""
+_ENDING = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
+"""Signals on which torchrun's agent ends the processes of a run, unless this process ignores them.
+
+Local workers ignore Ctrl-C: the supervisor asks them to stop, after a checkpoint.
+"""
 
 
 class Trunk:
@@ -304,6 +311,9 @@ def _torchrun(claim: Claim, job: Job, endpoint: str) -> str | None:
         max_restarts=0,
         monitor_interval=0.1,
         start_method="fork" if fork else "spawn",
+        signals_to_handle=",".join(
+            name for name in _ENDING if signal.getsignal(signal.Signals[name]) != signal.SIG_IGN
+        ),
     )
     try:
         elastic_launch(config, train_rank)(claim, job, os.getpid())

@@ -19,6 +19,7 @@ from multiprocessing.context import ForkServerContext, ForkServerProcess
 from typing import Any, TypeVar, cast
 
 from loopscale.errors import InputError, LoopscaleError, StorageError
+from loopscale.quantities import counted
 from loopscale.sweep.store import Job, Resources
 
 T = TypeVar("T")
@@ -148,10 +149,10 @@ class Local:
         self._started: list[LocalWorker] = []
 
     def _check(self, needs: Collection[Resources], largest: int) -> None:
-        kind = "GPU" if self.gpus else "core"
+        usable = counted(len(self.devices), "GPU" if self.gpus else "core")
         if largest > len(self.devices):
             raise InputError(
-                f"--on local: a run needs {largest} processes, and there are {len(self.devices)} {kind}s here; "
+                f"--on local: a run needs {largest} processes, and {usable} can be used here; "
                 "give a smaller number with --processes, or use --on ray or --on slurm"
             )
         if any(need.nodes > 1 for need in needs):
