@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from looped_models import WITHOUT_LOOPSCALE, model, same, tokens
+from looped_models import WITHOUT_LOOPSCALE, config, model, same, tokens
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
@@ -127,3 +127,26 @@ def test_a_checkpoints_config_counts_as_the_model_does(tmp_path: Path) -> None:
     read = read_config(tmp_path / "made")
     assert read.parameters == sum(weight.numel() for weight in made.parameters())
     assert (read.recurrence, read.loop) == (made.config.recurrence, made.config.to_architecture().loop)
+
+
+@pytest.mark.parametrize("kind", [LoopedMoEForCausalLM, LoopedMoEModel])
+@pytest.mark.parametrize("changes", [{}, OPTIONS, {"injection": "gated"}, {"injection": "diagonal", "num_experts": 1}])
+def test_an_empty_state_dict_gives_new_weights_as_construction_does(kind: Any, changes: dict[str, Any]) -> None:
+    # A model is then built on the meta device and every weight initialised after it.
+    settings = config(**changes)
+    loaded = kind.from_pretrained(None, config=settings, state_dict={}).state_dict()
+    built = kind(settings).state_dict()
+    assert loaded.keys() == built.keys()
+    for name, weight in built.items():
+        assert not loaded[name].is_meta
+        constant = bool((weight == weight.flatten()[0]).all())
+        if constant:
+            assert torch.equal(loaded[name], weight), name
+        else:
+            assert 0.5 < loaded[name].std() / weight.std() < 2.0, name
+
+
+def test_a_state_dict_with_some_of_the_tensors_is_refused() -> None:
+    some = {"model.norm.weight": torch.ones(24)}
+    with pytest.raises(InputError, match="lacks tensor"):
+        LoopedMoEForCausalLM.from_pretrained(None, config=config(), state_dict=some)

@@ -82,6 +82,16 @@ def test_generate_shows_recurrences_side_by_side(checkpoint: Path) -> None:
     assert len({row["text"] for row in rows}) > 1
 
 
+def test_generate_drafts_the_same_text(checkpoint: Path) -> None:
+    asked = (checkpoint, "--prompt", "the cat", "--recurrence", "1..3", "--tokens", 12)
+    plain, drafted = (
+        json.loads(run(generate, *asked, *more, "--json").stdout)["rows"] for more in ((), ("--draft-recurrence", 1))
+    )
+    assert [row["text"] for row in drafted] == [row["text"] for row in plain]
+    assert ["drafted" in row for row in drafted] == [False, True, True]
+    assert "confirmed in" in run(generate, *asked, "--draft-recurrence", 1).stdout
+
+
 def test_generate_samples_the_same_text_from_the_same_seed(checkpoint: Path) -> None:
     asked = (checkpoint, "--prompt", "the cat", "--temperature", 1.0, "--json")
     assert run(generate, *asked).stdout == run(generate, *asked).stdout != run(generate, *asked, "--seed", 1).stdout

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from click.testing import CliRunner
 from looped_models import model, tokens
 
+from loopscale.cli.model import generate_command
 from loopscale.errors import InputError, MissingExtraError
 from loopscale.model import LoopedMoEForCausalLM
 from loopscale.model.loading import quantize
@@ -68,6 +70,24 @@ def test_8_bits_through_from_pretrained_equal_those_in_place_and_survive_saving(
             torch.testing.assert_close(each(ids).logits, in_place(ids).logits, atol=1e-5, rtol=1e-5)
     sizes = [(tmp_path / name / "model.safetensors").stat().st_size for name in ("whole", "quantised")]
     assert sizes[1] < 0.5 * sizes[0]
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_weights_packed_in_place_are_neither_saved_nor_packed_again(bits: int, tmp_path: Path) -> None:
+    pytest.importorskip("torchao")
+    made = quantize(model(**FITS), bits)
+    with pytest.raises(InputError, match=f"packed into {bits} bits in place cannot be saved"):
+        made.save_pretrained(tmp_path / "packed")
+    assert not (tmp_path / "packed").exists()
+    with pytest.raises(InputError, match=f"in {bits} bits already"):
+        quantize(made, 8)
+
+
+@pytest.mark.parametrize("bits", ["8", "4"])
+def test_the_demo_model_generates_in_few_bits(bits: str) -> None:
+    pytest.importorskip("torchao")
+    done = CliRunner().invoke(generate_command, ["demo", "--prompt", "The state of", "--tokens", "8", "--bits", bits])
+    assert done.exit_code == 0, done.output
 
 
 def test_4_bits_refuse_sizes_that_the_kernel_lacks() -> None:

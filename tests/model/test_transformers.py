@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 import torch
 from looped_models import config, model, same, tokens
-from transformers import GenerationConfig, StaticCache
+from transformers import GenerationConfig, LlamaConfig, StaticCache
 from transformers.integrations.executorch import TorchExportableModuleForDecoderOnlyLM
 from transformers.modeling_utils import PreTrainedModel
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from loopscale.model import LoopedMoEConfig, LoopedMoEForCausalLM, LoopedMoEModel
-from loopscale.model.blocks import rotary_frequencies
+from loopscale.model.blocks import RotaryEmbedding, rotary_frequencies
 
 GREEDY = {"max_new_tokens": 6, "do_sample": False}
 
@@ -134,6 +135,39 @@ def test_rope_scaling_changes_the_frequencies_as_transformers_defines_them(kind:
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("kind", ["default", *SCALINGS])
+def test_the_rotary_module_gives_the_cosines_and_sines_of_llama(kind: str) -> None:
+    parameters = {"rope_type": kind, "rope_theta": 1e4, **SCALINGS.get(kind, {})}
+    made = model(rope_parameters=parameters)
+    theirs = LlamaRotaryEmbedding(
+        LlamaConfig(
+            hidden_size=made.config.hidden_size,
+            num_attention_heads=made.config.num_attention_heads,
+            head_dim=made.config.head_dim,
+            max_position_embeddings=made.config.max_position_embeddings,
+            rope_parameters=parameters,
+        )
+    )
+    position_ids, x = torch.arange(100)[None], torch.zeros(1)
+    for ours_BT1r, theirs_BTh in zip(
+        made.model.rotary_emb(x, position_ids), theirs(x, position_ids=position_ids), strict=True
+    ):
+        torch.testing.assert_close(ours_BT1r.squeeze(2), theirs_BTh.chunk(2, dim=-1)[0], atol=1e-5, rtol=1e-5)
+    if kind != "dynamic":  # Llama's module keeps the frequencies of its last call
+        torch.testing.assert_close(made.model.rotary_emb.inv_freq, theirs.inv_freq)
+    assert not made.model.rotary_emb.state_dict()
+
+
+def test_the_rotary_module_needs_no_weights_in_a_model_built_on_the_meta_device() -> None:
+    with torch.device("meta"):
+        made = LoopedMoEModel(config())
+    position_ids, x = torch.arange(9)[None], torch.zeros(1)
+    expected = RotaryEmbedding(config())(x, position_ids)
+    for ours, theirs in zip(made.rotary_emb(x, position_ids), expected, strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@torch.no_grad()
 @pytest.mark.parametrize("implementation", ["grouped_mm", "batched_mm"])
 def test_transformers_implementations_of_experts_equal_ours(implementation: str) -> None:
     made = model(dtype=torch.float32, hidden_size=32, moe_intermediate_size=16)
@@ -174,6 +208,16 @@ def test_decoding_with_a_static_cache_exports() -> None:
     exported = program.module()
     steps = [exported(input_ids=ids[:, at : at + 1], cache_position=torch.tensor([at])) for at in range(6)]
     same(torch.cat(steps, dim=1), made(ids).logits)
+
+
+@torch.no_grad()
+def test_an_exported_program_has_no_operation_of_loopscale() -> None:
+    made = model(dtype=torch.float32, hidden_size=32, moe_intermediate_size=16)
+    ids = tokens(2, 9)
+    program = torch.export.export(made, (ids,), {"use_cache": False}, strict=False)
+    operations = {str(node.target) for node in program.graph.nodes if node.op == "call_function"}
+    assert not [name for name in operations if name.startswith("loopscale")]
+    same(program.module()(ids, use_cache=False).logits, made(ids, use_cache=False).logits, 1e-4)
 
 
 @torch.no_grad()

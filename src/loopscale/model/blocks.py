@@ -1,3 +1,4 @@
+# Copyright 2026 the loopscale authors. Licensed under the Apache License, Version 2.0.
 """The layers of the model: norm, attention without weights, and the block that owns the weights.
 
 Shapes: B batch, T tokens, D width, N heads, h head size, r half of it.
@@ -50,16 +51,34 @@ def rotary(position_BT: Tensor, config: LoopedMoEConfig, dtype: torch.dtype) -> 
 
 def rotary_frequencies(position_BT: Tensor, config: LoopedMoEConfig) -> tuple[Tensor, float]:
     """Return the rotary frequencies (r,) and the factor on cosines and sines that the config's scaling asks for."""
-    assert config.rope_parameters is not None
-    kind = config.rope_parameters["rope_type"]
+    parameters, head_dim = config.rope_parameters, config.head_dim  # once: attribute access on a config is slow
+    assert parameters is not None
+    kind = parameters["rope_type"]
     if kind != "default":
         # Only "dynamic" depends on the length; it reads the positions, which a compiled graph cannot.
         length = int(position_BT.max()) + 1 if kind == "dynamic" else None
         frequency_r, scale = ROPE_INIT_FUNCTIONS[kind](config, position_BT.device, seq_len=length)
         return frequency_r, float(scale)
-    half = torch.arange(config.head_dim // 2, device=position_BT.device, dtype=torch.float32)
-    base = float(config.rope_parameters["rope_theta"])
-    return base ** (half * (-2.0 / config.head_dim)), 1.0
+    half = torch.arange(head_dim // 2, device=position_BT.device, dtype=torch.float32)
+    base = float(parameters["rope_theta"])
+    return base ** (half * (-2.0 / head_dim)), 1.0
+
+
+class RotaryEmbedding(nn.Module):
+    """Rotary positions as a module without weights or buffers, with the signatures of Hugging Face's."""
+
+    def __init__(self, config: LoopedMoEConfig, device: torch.device | str | None = None) -> None:
+        super().__init__()
+        self.config, self.device = config, device
+
+    def forward(self, x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Return cosines and sines (B, T, 1, r) in the format of ``x``."""
+        return rotary(position_ids, self.config, x.dtype)
+
+    @property
+    def inv_freq(self) -> Tensor:
+        """The frequencies (r,) up to the trained length."""
+        return rotary_frequencies(torch.zeros(1, 1, device=self.device), self.config)[0]
 
 
 class Rows(NamedTuple):

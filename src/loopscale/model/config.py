@@ -1,3 +1,4 @@
+# Copyright 2026 the loopscale authors. Licensed under the Apache License, Version 2.0.
 """The configuration of a looped MoE, in Hugging Face form.
 
 This file and those it imports are copied into every checkpoint, so that ``trust_remote_code`` loads one where loopscale

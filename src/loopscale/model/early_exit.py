@@ -1,3 +1,4 @@
+# Copyright 2026 the loopscale authors. Licensed under the Apache License, Version 2.0.
 """Early exit: criteria that end the loop before its last pass. What the KV cache then holds is decided elsewhere.
 
 Shapes: B batch, T tokens, P positions whose logits are wanted (the last ones), D width, V vocabulary.

@@ -1,3 +1,4 @@
+# Copyright 2026 the loopscale authors. Licensed under the Apache License, Version 2.0.
 """One forward through the unrolled model: slots, passes, read-outs, early exit.
 
 Shapes: B batch, T tokens, D width.
@@ -16,7 +17,7 @@ from transformers.masking_utils import create_causal_mask
 from transformers.utils import logging
 from transformers.utils.generic import ModelOutput
 
-from .blocks import Rows, rotary
+from .blocks import Rows
 from .config import InputError, LoopedMoEConfig
 from .early_exit import Exit, ExitTracker
 from .moe import Routing, capacity
@@ -104,6 +105,8 @@ class LoopedGenerateOutput(GenerateDecoderOnlyOutput):
     """With early exit: passes of sequences that each forward computed (tokens,)."""
     accepted: Tensor | None = None
     """With ``draft_recurrence``: drafted tokens that each verification confirmed."""
+    drafted: Tensor | None = None
+    """With ``draft_recurrence``: drafted tokens that each verification read."""
 
 
 class Tally:
@@ -304,7 +307,7 @@ class ForwardPass:
             position_BT = (torch.arange(x_BTD.shape[1], device=x_BTD.device) + past).unsqueeze(0)
         if self.tallies and isinstance(attention_mask, Tensor) and attention_mask.dim() == 2:
             self.token_mask = attention_mask[:, -x_BTD.shape[1] :].bool()
-        self.angles = rotary(position_BT, self.config, x_BTD.dtype)
+        self.angles = self.model.rotary_emb(x_BTD, position_BT)
         self.mask = create_causal_mask(
             config=self.config,
             inputs_embeds=x_BTD,

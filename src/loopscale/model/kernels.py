@@ -171,10 +171,9 @@ below which that depends on the CPU."""
 
 @cache
 def narrow_columns_are_faster() -> bool:
-    """Tell whether BLAS multiplies weights by narrow columns faster than narrow rows by weights: on Intel's CPUs.
+    """Tell whether narrow rows are multiplied as columns: on Intel's CPUs; on AMD's it takes up to three times as long.
 
-    On AMD's it takes up to three times as long. The CPU's maker decides, not a measurement, so that a machine always
-    computes the same bits.
+    The CPU's maker decides, not a measurement, so that a machine always computes the same bits.
     """
     try:
         return "GenuineIntel" in Path("/proc/cpuinfo").read_text(encoding="utf-8")

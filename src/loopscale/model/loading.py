@@ -58,10 +58,12 @@ def quantize(model: LoopedMoEForCausalLM, bits: int = 8) -> LoopedMoEForCausalLM
     """Quantise the weights of attention and experts in place with torchao, to 8 or 4 bits; return the model.
 
     Embeddings, output head, routers and norms keep their format. 8 bits have a scale for each row of a matrix. 4 bits
-    have one for each 32 weights of a row, need a CPU, and cannot be saved.
+    have one for each 32 weights of a row and need a CPU. The packed model cannot be saved.
     """
     if bits not in (8, 4):
         raise InputError(f"bits is {bits!r}; torchao quantises to 8 or 4 bits here")
+    if model.packed_bits is not None:
+        raise InputError(f"the weights are in {model.packed_bits} bits already; load the model again")
     torchao = require("torchao.quantization", "quant", "quantisation")
 
     # All of them before any is replaced, so that a refusal leaves the model as it was.
@@ -82,6 +84,7 @@ def quantize(model: LoopedMoEForCausalLM, bits: int = 8) -> LoopedMoEForCausalLM
     for module, attribute, weight in replaced:
         delattr(module, attribute)
         setattr(module, attribute, weight)
+    model.packed_bits = bits
     return model
 
 

@@ -1,3 +1,4 @@
+# Copyright 2026 the loopscale authors. Licensed under the Apache License, Version 2.0.
 """The looped MoE: prelude, loop block run R times, coda. One file for generate, lm-eval and vLLM.
 
 Shapes: B batch, T tokens, D width, V vocabulary.
@@ -20,7 +21,7 @@ from transformers.cache_utils import Cache, DynamicCache
 from transformers.generation.utils import GenerateDecoderOnlyOutput, GenerationMixin
 from transformers.modeling_utils import PreTrainedModel
 
-from .blocks import Attention, Block, GatedInjection, LowRank, RMSNorm, build_injection
+from .blocks import Attention, Block, GatedInjection, LowRank, RMSNorm, RotaryEmbedding, build_injection
 from .config import InputError, LoopedMoEConfig
 from .early_exit import Exit, ExitGate, ExitTracker
 from .forward import (
@@ -82,12 +83,25 @@ class LoopedMoEPreTrainedModel(PreTrainedModel):  # type: ignore[no-untyped-call
         """Return our own experts unless another implementation is asked for by name."""
         return super().get_correct_experts_implementation(requested_experts or "eager")
 
+    packed_bits: int | None = None
+    """Bits of weights that ``loopscale.model.loading.quantize`` has packed in place."""
+
+    def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
+        """Save the model with its code; weights that were packed in place are refused."""
+        if self.packed_bits is not None:
+            raise InputError(
+                f"weights packed into {self.packed_bits} bits in place cannot be saved: save the model before, and "
+                "quantise it after loading"
+            )
+        super().save_pretrained(*args, **kwargs)
+
     @classmethod
     def from_pretrained(cls, *args: Any, output_loading_info: bool = False, **kwargs: Any) -> Any:
         """Load a checkpoint; missing or extra tensors are refused, where Transformers would fill in or drop them.
 
         A checkpoint of the model without its head may lack the head, and the model without a head ignores one. A call
-        with ``output_loading_info=True`` gets the list of differences instead of an error.
+        with ``output_loading_info=True`` gets the list of differences instead of an error, and one with an empty
+        ``state_dict`` new weights.
         """
         model, info = cast(
             "tuple[Any, dict[str, Any]]", super().from_pretrained(*args, output_loading_info=True, **kwargs)
@@ -96,6 +110,8 @@ class LoopedMoEPreTrainedModel(PreTrainedModel):  # type: ignore[no-untyped-call
         _restore_recurrence(model, where)
         if output_loading_info:
             return model, info
+        if kwargs.get("state_dict") == {}:
+            return model
         for kind, verb in (("missing_keys", "lacks"), ("unexpected_keys", "holds")):
             if names := sorted(set(info[kind]) - {"lm_head.weight"}):
                 more = f" and {len(names) - 1} more" if len(names) > 1 else ""
@@ -118,6 +134,7 @@ class LoopedMoEModel(LoopedMoEPreTrainedModel):  # type: ignore[no-untyped-call]
         self.injection = build_injection(config)
         self.exit_gate = ExitGate(width, config.rms_norm_eps) if config.exit_gate else None
         self.norm = RMSNorm(width, config.rms_norm_eps)
+        self.rotary_emb = RotaryEmbedding(config)
         self.attentions = nn.ModuleList(Attention(config, slot) for slot in range(config.num_hidden_layers))
         self.gradient_checkpointing = False
         self.stored_calls: int | None = None
@@ -328,14 +345,16 @@ class LoopedMoEForCausalLM(LoopedMoEPreTrainedModel, GenerationMixin):  # type: 
         recurrence: int | str | None = None,
         exit: Exit | None = None,  # noqa: A002
         draft_recurrence: int | None = None,
-        draft_tokens: int = 4,
+        draft_tokens: int = 5,
+        draft_margin: float = 0.5,
         **kwargs: Any,
     ) -> Any:
         """Generate as every Hugging Face model does, at any recurrence.
 
         ``exit`` ends a token's loop early; with ``return_dict_in_generate=True`` the result has ``passes``, the number
         that each new token used. ``draft_recurrence`` decodes the same greedy tokens faster: so many passes draft up
-        to ``draft_tokens``, the others verify them together; the result has ``accepted``.
+        to ``draft_tokens``, as long as the best logit leads the second by ``draft_margin``, and the other passes verify
+        them together; the result has ``drafted`` and ``accepted``.
         """
         if recurrence is None:
             settings = kwargs.get("generation_config") or self.generation_config
@@ -343,7 +362,11 @@ class LoopedMoEForCausalLM(LoopedMoEPreTrainedModel, GenerationMixin):  # type: 
         R = resolve_recurrence(recurrence, exit, self.config, training=False)
         self._check_length(inputs if inputs is not None else kwargs.get("input_ids"), kwargs.get("max_new_tokens"))
         if draft_recurrence is not None:
-            return self._speculate(inputs, R, draft_recurrence, draft_tokens, exit, kwargs)
+            input_ids = inputs if inputs is not None else kwargs.pop("input_ids", None)
+            new, ends, full = self._plain_greedy(input_ids, exit, kwargs)
+            decoder = SelfSpeculation(self, R, draft_recurrence, draft_tokens, draft_margin)
+            sequences = decoder.generate(input_ids, new, ends)
+            return decoder.report(sequences) if full else sequences
         log: list[tuple[Tensor, Tensor]] = []
         own = self.config
         with _listening(self, log if exit is not None else None):
@@ -358,33 +381,34 @@ class LoopedMoEForCausalLM(LoopedMoEPreTrainedModel, GenerationMixin):  # type: 
             return LoopedGenerateOutput(**result, passes=torch.cat(passes, dim=1), executed=torch.stack(executed))
         return result
 
-    def _speculate(
-        self,
-        inputs: Tensor | None,
-        recurrence: int,
-        draft: int,
-        length: int,
-        exit_: Exit | None,
-        kwargs: dict[str, Any],
-    ) -> Any:
-        """Decode one sequence greedily, with drafts of ``draft`` passes."""
-        input_ids = inputs if inputs is not None else kwargs.get("input_ids")
-        mask = kwargs.get("attention_mask")
-        chosen = kwargs.pop("generation_config", None)
-        settings, _ = self._prepare_generation_config(chosen, **kwargs)  # type: ignore[misc]
+    def _plain_greedy(
+        self, input_ids: Tensor | None, exit_: Exit | None, kwargs: dict[str, Any]
+    ) -> tuple[int, frozenset[int], bool]:
+        """Read the arguments of speculative decoding: new tokens, end tokens, and whether a full output is wanted.
+
+        What it would not follow is refused, so that its tokens are always those of plain decoding.
+        """
+        mask = kwargs.pop("attention_mask", None)
         if input_ids is None or len(input_ids) != 1 or (mask is not None and not bool(mask.all())):
             raise InputError("draft_recurrence decodes one sequence without padding; call it once for each prompt")
+        chosen = kwargs.pop("generation_config", None)
+        settings, others = self._prepare_generation_config(chosen, **kwargs)  # type: ignore[misc]
         if settings.do_sample or (settings.num_beams or 1) > 1 or exit_ is not None:
             raise InputError("draft_recurrence decodes greedily: leave out do_sample, num_beams and exit")
-        new = settings.max_new_tokens or (settings.max_length or 20) - input_ids.shape[1]
-        end = settings.eos_token_id
-        ends = frozenset(end if isinstance(end, list) else [] if end is None else [end])
-        decoder = SelfSpeculation(self, recurrence, draft, length)
-        sequences = decoder.generate(input_ids, new, ends)
-        if not settings.return_dict_in_generate:
-            return sequences
-        return LoopedGenerateOutput(
-            sequences=cast(torch.LongTensor, sequences), accepted=torch.tensor(decoder.accepted)
+        size, end = input_ids.shape[1], settings.eos_token_id
+        changes = self._get_logits_processor(settings, size, device=str(input_ids.device))  # type: ignore[misc]
+        if unknown := [name for name, value in others.items() if value is not None and name != "use_cache"]:
+            raise InputError(f"draft_recurrence does not take the argument {unknown[0]!r}")
+        if changes:
+            raise InputError(
+                f"draft_recurrence decodes greedily from the model's own logits, which {type(changes[0]).__name__} "
+                "would change: leave out its setting"
+            )
+        new = settings.max_new_tokens or (settings.max_length or 20) - size
+        return (
+            new,
+            frozenset(end if isinstance(end, list) else [] if end is None else [end]),
+            bool(settings.return_dict_in_generate),
         )
 
     def _check_length(self, input_ids: Tensor | None, new: int | None) -> None:

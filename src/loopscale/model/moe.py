@@ -1,3 +1,4 @@
+# Copyright 2026 the loopscale authors. Licensed under the Apache License, Version 2.0.
 """The mixture of experts: router, dispatchers, experts, and the layer that combines them.
 
 Shapes: B batch, T tokens (of all sequences where B is absent), D width, E experts, K experts of a token, C rows that
@@ -177,9 +178,10 @@ class ExpertWeights(nn.Module):
         """Return each token's weighted sum over its experts."""
         if self.is_quantized:
             return quantized_ffn(x_TD, ids_TK, weights_TK, self.gate_up_proj, self.down_proj)
-        if len(self.down_proj) < self.config.num_experts:  # under expert parallelism some ids belong elsewhere
-            elsewhere = ALL_EXPERTS_FUNCTIONS["grouped_mm"]
-            return elsewhere(self, x_TD, ids_TK, weights_TK)  # type: ignore[no-any-return]
+        # Under expert parallelism some ids belong elsewhere, and an exported program should use no operation of ours.
+        if len(self.down_proj) < self.config.num_experts or torch.compiler.is_exporting():
+            theirs = ALL_EXPERTS_FUNCTIONS["grouped_mm"]
+            return theirs(self, x_TD, ids_TK, weights_TK)  # type: ignore[no-any-return]
         return expert_ffn(x_TD, ids_TK, weights_TK, self.gate_up_proj, self.down_proj)
 
 

@@ -9,7 +9,7 @@ Shapes: D width, V vocabulary, n drafted tokens.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from transformers.cache_utils import DynamicCache
 
 from .blocks import rotary
 from .config import InputError
-from .forward import ForwardPass, Wanted
+from .forward import ForwardPass, LoopedGenerateOutput, Wanted
 
 if TYPE_CHECKING:
     from .modeling import LoopedMoEForCausalLM
@@ -26,9 +26,13 @@ NOTHING = Wanted(routing=False, hidden_states=False, attentions=False, router_lo
 
 
 class SelfSpeculation:
-    """Decodes one sequence at ``recurrence`` passes, drafting with the first ``draft`` of them."""
+    """Decodes one sequence at ``recurrence`` passes, drafting up to ``length`` tokens with the first ``draft`` of them.
 
-    def __init__(self, model: LoopedMoEForCausalLM, recurrence: int, draft: int, length: int) -> None:
+    The draft ends before a token whose logit leads the second best by less than ``margin``: more passes would often
+    choose another one, and nothing drafted after it would count then.
+    """
+
+    def __init__(self, model: LoopedMoEForCausalLM, recurrence: int, draft: int, length: int, margin: float) -> None:
         if not isinstance(draft, int) or isinstance(draft, bool) or not 1 <= draft < recurrence:
             raise InputError(
                 f"draft_recurrence is {draft!r}; it should be a whole number from 1 to {recurrence - 1}, below the "
@@ -36,14 +40,19 @@ class SelfSpeculation:
             )
         if length < 1:
             raise InputError(f"draft_tokens is {length}; it should be 1 or more")
+        if not margin >= 0:
+            raise InputError(f"draft_margin is {margin}; it should be 0 or more")
         if model.config.loop_order == "sequence":
             raise InputError("draft_recurrence reads out the first passes, which loop_order 'sequence' does not have")
         if model.config.kept_passes is not None or model.config.kept_window is not None:
             raise InputError(
                 "draft_recurrence needs the keys of every pass: kept_passes and kept_window should be None"
             )
-        self.model, self.recurrence, self.draft, self.length = model, recurrence, draft, length
+        self.model, self.recurrence, self.draft = model, recurrence, draft
+        self.length, self.margin = length, margin
         self.cache = DynamicCache()
+        self.drafted: list[int] = []
+        """For each verification: the tokens that were drafted."""
         self.accepted: list[int] = []
         """For each verification: the drafted tokens that the full recurrence confirmed."""
 
@@ -55,39 +64,68 @@ class SelfSpeculation:
         out = self.model(prompt_1T, past_key_values=self.cache, recurrence=self.recurrence, logits_to_keep=1)
         tokens.append(int(out.logits[0, -1].argmax()))
         while len(tokens) - size < new and tokens[-1] not in end:
-            for token in self._round(tokens[-1], min(self.length, new - (len(tokens) - size)), prompt_1T.device):
+            for token in self._round(tokens[-1], new - (len(tokens) - size), prompt_1T.device):
                 tokens.append(token)
                 if token in end:
                     break
-        return torch.tensor([tokens[: size + new]], device=prompt_1T.device)
+        return torch.tensor([tokens], device=prompt_1T.device)
 
-    def _round(self, token: int, length: int, device: torch.device) -> list[int]:
-        """Draft and verify; return the tokens that plain decoding would give after ``token``, one or more."""
+    def report(self, sequences: Tensor) -> LoopedGenerateOutput:
+        """Return the sequences with what was drafted and confirmed."""
+        return LoopedGenerateOutput(
+            sequences=cast(torch.LongTensor, sequences),
+            drafted=torch.tensor(self.drafted),
+            accepted=torch.tensor(self.accepted),
+        )
+
+    def _round(self, token: int, most: int, device: torch.device) -> list[int]:
+        """Draft and verify; return the tokens that plain decoding would give after ``token``, from one to ``most``.
+
+        Verification reads ``token`` and the drafted tokens, and gives one token after each of them: the drafted ones
+        that it confirms, and one more.
+        """
         past = self.cache.get_seq_length()
-        body = self.model.model
-        run = ForwardPass(body, self.recurrence, self.cache, NOTHING, {})
-        run.mask = None
-        cos_1n1r, sin_1n1r = self._angles(past, length, device)
-        drafted, states, entries = [token], [], []
-        for step in range(length):
-            run.angles = cos_1n1r[:, step : step + 1], sin_1n1r[:, step : step + 1]
-            entry_11D = run.prelude(body.embed_tokens(torch.tensor([[drafted[-1]]], device=device)))
-            state_11D = self._passes(run, entry_11D, entry_11D, range(self.draft))
-            drafted += self._argmax(run.read_out(state_11D))
-            states.append(state_11D)
-            entries.append(entry_11D)
-        for layer in range(len(body.coda)):  # verification writes the keys of the full recurrence instead
-            self.cache.layers[run.slots.coda(layer)].crop(-length)  # type: ignore[union-attr]
-        run.mask, run.angles = self._mask(length, past, device), (cos_1n1r, sin_1n1r)
-        state_1nD = self._passes(run, torch.cat(states, 1), torch.cat(entries, 1), range(self.draft, self.recurrence))
-        verified = self._argmax(run.read_out(state_1nD))
+        run = ForwardPass(self.model.model, self.recurrence, self.cache, NOTHING, {})
+        cos_1n1r, sin_1n1r = self._angles(past, min(self.length + 1, most), device)
+        read, state_1nD, entry_1nD = self._draft(run, token, cos_1n1r, sin_1n1r)
+        length = len(read)
+        run.mask, run.angles = self._mask(length, past, device), (cos_1n1r[:, :length], sin_1n1r[:, :length])
+        state_1nD = self._passes(run, state_1nD, entry_1nD, range(self.draft, self.recurrence))
+        verified = self.model.lm_head(run.read_out(state_1nD))[0].argmax(-1).tolist()
         agreed = 0
-        while agreed < length and drafted[agreed + 1] == verified[agreed]:
+        while agreed + 1 < length and read[agreed + 1] == verified[agreed]:
             agreed += 1
+        self.drafted.append(length - 1)
         self.accepted.append(agreed)
-        kept = min(agreed + 1, length)
-        self.cache.crop(kept - length)
-        return verified[:kept]
+        self.cache.crop(agreed + 1 - length)
+        return verified[: agreed + 1]  # type: ignore[no-any-return]
+
+    def _draft(
+        self, run: ForwardPass, token: int, cos_1n1r: Tensor, sin_1n1r: Tensor
+    ) -> tuple[list[int], Tensor, Tensor]:
+        """Return ``token`` and up to n - 1 drafted ones, and their states after and before the first passes."""
+        body, device = self.model.model, cos_1n1r.device
+        run.mask = None
+        read = [token]
+        states: list[Tensor] = []
+        entries: list[Tensor] = []
+        read_outs = 0
+        while True:
+            step = slice(len(states), len(states) + 1)
+            run.angles = cos_1n1r[:, step], sin_1n1r[:, step]
+            entries.append(run.prelude(body.embed_tokens(torch.tensor([[read[-1]]], device=device))))
+            states.append(self._passes(run, entries[-1], entries[-1], range(self.draft)))
+            if len(read) == cos_1n1r.shape[1]:
+                break
+            logits_V = self.model.lm_head(run.read_out(states[-1]))[0, 0]
+            read_outs += 1
+            (best, second), (drafted, _) = (top.tolist() for top in logits_V.topk(2))
+            if best - second < self.margin:
+                break
+            read.append(drafted)
+        for layer in range(len(body.coda)):  # verification writes the keys of the full recurrence instead
+            self.cache.layers[run.slots.coda(layer)].crop(-read_outs)  # type: ignore[union-attr]
+        return read, torch.cat(states, 1), torch.cat(entries, 1)
 
     def _angles(self, first: int, count: int, device: torch.device) -> tuple[Tensor, Tensor]:
         position_1T = torch.arange(first, first + count, device=device).unsqueeze(0)
@@ -97,9 +135,6 @@ class SelfSpeculation:
         for index in indices:
             state_1TD = run.run_pass(state_1TD, entry_1TD, index)
         return state_1TD
-
-    def _argmax(self, hidden_1TD: Tensor) -> list[int]:
-        return self.model.lm_head(hidden_1TD)[0].argmax(-1).tolist()  # type: ignore[no-any-return]
 
     def _mask(self, length: int, past: int, device: torch.device) -> Tensor | None:
         """Return the causal mask (1, 1, n, past + n) of the drafted tokens."""
