@@ -1,3 +1,4 @@
+# Copyright 2026 the loopscale authors. Licensed under the Apache License, Version 2.0.
 """The experts' feed-forward without padding and without dropping, as one operation with its own gradient.
 
 ``expert_ffn_reference`` defines the result in ten lines; the tests compare every other path with it. ``expert_ffn``

@@ -1,3 +1,4 @@
+# Copyright 2026 the loopscale authors. Licensed under the Apache License, Version 2.0.
 """RMSNorm, SwiGLU and rotary positions with hand-written gradients that read and write memory few times.
 
 Element-wise work between matrix products takes a third of a small MoE's training step in eager PyTorch. These

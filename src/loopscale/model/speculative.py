@@ -1,3 +1,4 @@
+# Copyright 2026 the loopscale authors. Licensed under the Apache License, Version 2.0.
 """Self-speculative greedy decoding: few passes draft tokens, the remaining passes verify them together.
 
 The first passes of a draft are the first passes of the full model on the same tokens, because a pass attends only to
