@@ -114,6 +114,7 @@ def test_dragging_a_slider_changes_answer_charts_and_link(page):
     page.mouse.up()
     changed(page, before)
     page.wait_for_function("() => location.hash.includes('flops=')")
+    settled(page)
     assert all(drawing(page, chart) != old for chart, old in zip(CHARTS, drawings, strict=True))
     assert axes != ""
 
