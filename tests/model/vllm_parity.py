@@ -94,6 +94,20 @@ def is_right(title: str, engine: LLM, ours: list[list[int]], eager: bool) -> boo
     return same
 
 
+def one_engine(checkpoint: str, name: str, recurrence: int, ours: list[list[int]], eager: bool) -> bool:
+    """Compare an engine; it ends with this function, before the next one starts."""
+    engine = LLM(checkpoint, hf_overrides={"recurrence": recurrence}, enforce_eager=eager, **ENGINE)
+    return is_right(f"{name}, R = {recurrence}", engine, ours, eager)
+
+
+def several_engines(checkpoint: str, ours: dict[int, list[list[int]]], eager: bool) -> int:
+    """Compare engines that share their weights; return how many comparisons fail."""
+    made = engines(checkpoint, SHARING, enforce_eager=eager, **ENGINE)
+    title = "routed, one copy of the weights, R = "
+    right = [is_right(f"{title}{recurrence}", engine, ours[recurrence], eager) for recurrence, engine in made.items()]
+    return [*right, share_weights(made)].count(False)
+
+
 def share_weights(made: dict[int, LLM]) -> bool:
     """Tell whether all engines hold the very same parameters."""
     held = [
@@ -128,13 +142,8 @@ def main(arguments: list[str]) -> int:
         for half in chosen:
             eager = half == "eager"
             for name, recurrence in ((name, R) for name, passes in halves[half].items() for R in passes):
-                engine = LLM(f"{folder}/{name}", hf_overrides={"recurrence": recurrence}, enforce_eager=eager, **ENGINE)
-                wrong += not is_right(f"{name}, R = {recurrence}", engine, runs[name][recurrence], eager)
-            made = engines(f"{folder}/routed", SHARING, enforce_eager=eager, **ENGINE)
-            wrong += not share_weights(made)
-            for recurrence, engine in made.items():
-                title = f"routed, one copy of the weights, R = {recurrence}"
-                wrong += not is_right(title, engine, runs["routed"][recurrence], eager)
+                wrong += not one_engine(f"{folder}/{name}", name, recurrence, runs[name][recurrence], eager)
+            wrong += several_engines(f"{folder}/routed", runs["routed"], eager)
     return wrong
 
 
