@@ -50,7 +50,8 @@ def register() -> None:
 def engines(checkpoint: str, recurrences: Iterable[int], **options: Any) -> dict[int, Any]:
     """Return an ``LLM`` for each recurrence, all with the weights of the first.
 
-    Each has its own KV cache, and runs when it is called. ``options`` are those of ``LLM``.
+    Each has its own KV cache, and runs when it is called. ``options`` are those of ``LLM``. Keep all of them until the
+    last is done: vLLM closes the process groups of all with the first engine that is deleted.
     """
     wanted = list(dict.fromkeys(recurrences))
     if not wanted:
