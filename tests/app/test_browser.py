@@ -107,16 +107,27 @@ def drag(page, name: str, first: int, last: int) -> set[str]:
 
 def test_dragging_a_slider_changes_answer_charts_and_link(page):
     before, drawings = sentence(page), [drawing(page, chart) for chart in CHARTS]
-    seen = drag(page, "flops", 46, 66)
-    axes = page.inner_html("#chart-isoflop svg .axes")
+    seen = drag(page, "flops", 34, 58)
     assert len(seen) > 2, "the answer follows while the mouse is still down"
     assert page.evaluate("() => location.hash") == ""
     page.mouse.up()
     changed(page, before)
     page.wait_for_function("() => location.hash.includes('flops=')")
     settled(page)
-    assert all(drawing(page, chart) != old for chart, old in zip(CHARTS, drawings, strict=True))
-    assert axes != ""
+    assert page.is_hidden("#withheld")
+    assert [chart for chart, old in zip(CHARTS, drawings, strict=True) if drawing(page, chart) == old] == []
+
+
+def test_an_answer_is_withheld_while_a_slider_is_dragged_too_far(page):
+    drag(page, "flops", 46, 66)
+    assert page.is_visible("#withheld")
+    assert page.is_hidden("#sentence")
+    assert all(page.is_hidden(f"#chart-{chart}") for chart in CHARTS)
+    page.mouse.up()
+    page.wait_for_function("() => location.hash.includes('flops=')")
+    settled(page)
+    assert page.is_visible("#withheld")
+    assert all(page.is_hidden(f"#chart-{chart}") for chart in CHARTS)
 
 
 def test_axes_stay_while_a_slider_is_dragged(page):
