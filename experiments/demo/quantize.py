@@ -1,15 +1,15 @@
 """Loss of the demo model in float32, 8 bits and 4 bits at every recurrence: ``python experiments/demo/quantize.py``.
 
-The text is the latest three addresses of the built-in corpus, in part seen in training: only differences matter here.
+The text is held out; differences are paired by sequence.
 """
 
 from __future__ import annotations
 
 import torch
+from held_out import sequences
 
 from loopscale.model import LoopedMoEForCausalLM
 from loopscale.model.loading import DEMO, load, quantize
-from loopscale.train.data.sources import documents
 
 RECURRENCES = (1, 2, 3, 4)
 
@@ -31,8 +31,7 @@ def main() -> None:
     """Print bytes of weights, losses, and differences from float32 paired by sequence, with standard errors."""
     torch.set_num_threads(1)
     plain, tokenizer = load(DEMO, dtype=torch.float32)
-    text = "\n".join(text for _, text in list(documents())[-3:])
-    ids = torch.tensor(tokenizer(text)["input_ids"])[: 64 * 128].view(64, 128)
+    ids = sequences(tokenizer, 64)
     reference = {R: losses(plain, ids, R) for R in RECURRENCES}
     for bits in (32, 8, 4):
         model = plain if bits == 32 else quantize(load(DEMO, dtype=torch.float32)[0], bits)

@@ -100,7 +100,7 @@ def test_the_tidy_export_has_training_compute_from_the_store(measured: dict[int,
     table = list(csv.DictReader((tmp_path / "tidy.csv").open()))
     assert list(table[0]) == [
         "model", "recurrence", "task", "metric", "value", "stderr", "training_flops",
-        "size", "run", "experts", "trained_recurrence", "tokens", "validation_loss",
+        "size", "run", "experts", "trained_recurrence", "tokens", "validation_loss", "kv",
     ]  # fmt: skip
     assert {line["task"] for line in table} == {"spelling", "grammar", "completion", "passages", "Choice", "Overall"}
     config = json.loads((next(results.glob("*/model.json"))).read_text())
@@ -128,6 +128,29 @@ def test_early_exit_trades_accuracy_for_passes(checkpoint: Path, tmp_path: Path)
     losses = [found[name]["scores"]["valid.txt loss"]["value"] for name in ("kl 0", "kl 0.1", "kl 100")]
     assert losses == sorted(losses)
     assert found["kl 100"]["compute"] < found["kl 0"]["compute"]
+
+
+def test_smaller_kv_caches_are_measured_on_a_text_and_no_task(checkpoint: Path, tmp_path: Path):
+    valid = tmp_path / "valid.txt"
+    valid.write_text(trained.text(8, seed=8))
+    asked = (checkpoint, "--tasks", "local", "--text", valid, "--context", 40, "--limit", 4, "--dtype", "float32")
+    asked += ("--recurrence", "1,3", "--results", tmp_path / "r", "--json")
+    plain = {row["recurrence"]: row["scores"] for row in json.loads(run(*asked).stdout)["rows"]}
+    done = run(*asked, "--kv", "passes:3,passes:1,window:4")
+    assert done.exit_code == 0, done.output
+    found = {(row["recurrence"], row["kv"]): row["scores"] for row in json.loads(done.stdout)["rows"]}
+    assert set(found) == {(1, ""), (3, ""), (3, "passes:3"), (3, "passes:1"), (3, "window:4")}
+    assert found[1, ""] == plain[1]  # what was stored without --kv is found again
+    costs = {kv: found[3, kv]["valid.txt KV cost"] for kv in ("passes:3", "passes:1", "window:4")}
+    assert costs["passes:3"]["value"] == pytest.approx(0, abs=1e-4)
+    for kv, cost in costs.items():
+        assert "grammar" not in found[3, kv]
+        loss = found[3, kv]["valid.txt loss"]["value"]
+        assert loss == pytest.approx(plain[3]["valid.txt loss"]["value"] + cost["value"], abs=1e-4)
+        assert kv == "passes:3" or abs(cost["value"]) > cost["stderr"] / 10 > 0
+    shown = run(*asked[:-1], "--kv", "passes:1").stdout
+    assert "3 passes:1" in shown
+    assert "KV cost" in shown
 
 
 def test_a_folder_of_task_yaml_is_evaluated_by_its_path(checkpoint: Path, tmp_path: Path):
@@ -175,6 +198,8 @@ def test_killed_it_resumes_without_repeating_finished_pairs(untrained: Path, tmp
         (["{c}", "--tasks", "local", "--context", "999"], "more than the model's max_position_embeddings (512)"),
         (["{c}", "--tasks", "local", "--exit", "kl", "--threshold", "soon"], "write it like 0.001,0.01,0.1"),
         (["{c}", "--tasks", "local", "--exit", "kl", "--backend", "vllm"], "--exit goes with --backend hf"),
+        (["{c}", "--tasks", "local", "--kv", "passes:1"], "--kv measures the loss on a text; give --text FILE"),
+        (["{c}", "--text", "absent.txt", "--kv", "last"], "'last' is no KV cache; write passes:1, window:64"),
         (["{c}", "--tasks", "local", "--tokens", "1B,2B"], "2 numbers for 1 checkpoints"),
         (["{c}", "--text", "absent.txt"], "'absent.txt': no such file"),
         (["--tasks", "local", "--results", "absent"], "no results for these tasks and settings"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import trained
 
 from loopscale.errors import InputError
 from loopscale.evaluate import fit_saturation
-from loopscale.evaluate.losses import exit_losses, pass_losses
+from loopscale.evaluate.losses import cache_losses, exit_losses, pass_losses
 from loopscale.evaluate.tasks import Text, cut, read_text
 from loopscale.model import Exit, loading
 
@@ -61,6 +62,30 @@ def test_a_threshold_of_zero_is_the_full_recurrence_and_a_large_one_saves_passes
     assert never.mean_passes == 4
     assert never.sums.total == pytest.approx(full.sums.total, rel=1e-5)
     assert soon.mean_passes == 2  # a change takes two passes to see
+
+
+@pytest.mark.parametrize("batch", [1, 5])
+def test_a_cache_of_the_last_pass_costs_what_decoding_with_it_shows(untrained: Path, batch: int):
+    model, words = loading.load_model(untrained), loading.load_tokenizer(untrained, None)
+    model.double()
+    windows = cut(VALID, words, 24)
+    whole = cache_losses(model, windows.batches(batch), 4, "passes:4", quietly)
+    assert whole.cost.total == pytest.approx(0, abs=1e-5)
+    shared = cache_losses(model, windows.batches(batch), 4, "passes:1", quietly)
+    total = tokens = 0
+    for part in windows.parts:  # each window alone, through generate's own cache
+        cache = None
+        for now, following in pairwise(part):
+            with torch.no_grad():
+                out = model(torch.tensor([[now]]), past_key_values=cache, use_cache=True, recurrence=4)
+            cache = out.past_key_values
+            total -= float(torch.log_softmax(out.logits[0, -1], dim=-1)[following])
+            tokens += 1
+        assert len(cache.layers) == model.config.slots(4)
+    assert shared.sums.tokens == tokens
+    assert shared.sums.total == pytest.approx(total, rel=1e-6)
+    assert abs(shared.cost.total) > 1e-4
+    assert shared.cost.total == pytest.approx(shared.sums.total - whole.sums.total, rel=1e-4, abs=1e-4)
 
 
 def test_the_saturating_curve_is_recovered():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
@@ -100,9 +101,10 @@ def _notes(suite: Suite, rows: Sequence[Row]) -> Iterator[str]:
 
 def _curves(suite: Suite, rows: Sequence[Row]) -> Iterator[str]:
     """Yield a line on the saturating curve of each model's loss."""
+    plain = [row for row in rows if not row.exit and not row.kv]
     for label in (benchmark.label for benchmark in suite.benchmarks if benchmark.metric == "loss"):
-        for model in dict.fromkeys(row.model for row in rows if not row.exit and label in row.scores):
-            found = [row for row in rows if row.model == model and not row.exit and label in row.scores]
+        for model in dict.fromkeys(row.model for row in plain if label in row.scores):
+            found = [row for row in plain if row.model == model and label in row.scores]
             passes, losses = [row.recurrence for row in found], [row.scores[label].value for row in found]
             if len(found) < LEAST:
                 continue
@@ -118,7 +120,7 @@ def _curves(suite: Suite, rows: Sequence[Row]) -> Iterator[str]:
             )
 
 
-TEXT_METRICS = {"loss": "loss", "perplexity": "perplexity", "bits/byte": "bits_per_byte"}
+TEXT_METRICS = {"loss": "loss", "perplexity": "perplexity", "bits/byte": "bits_per_byte", "KV cost": "kv_cost"}
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,7 @@ class Work:
     suite: Suite
     text: Text | None
     settings: tuple[EvalSettings, ...]
-    """The plain one first, then one for each threshold of early exit."""
+    """The plain one first, then one for each threshold of early exit and for each smaller KV cache."""
     store: Store
     trust_code: bool
     """Whether tasks may run their own Python code."""
@@ -144,6 +146,14 @@ def _thresholds(ctx: click.Context, param: click.Parameter, value: str) -> tuple
     return found
 
 
+def _caches(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
+    found = tuple(value.split(",")) if value is not None else ()
+    for cache_ in found:
+        if not re.fullmatch(r"(passes|window):[1-9][0-9]{0,6}", cache_):
+            raise click.BadParameter(f"{cache_!r} is no KV cache; write passes:1, window:64, or both with a comma")
+    return found
+
+
 @click.command("eval")
 @click.argument("paths", metavar="[CHECKPOINT|SWEEP]...", nargs=-1, type=click.Path())
 @click.option(
@@ -155,6 +165,9 @@ def _thresholds(ctx: click.Context, param: click.Parameter, value: str) -> tuple
 @click.option("--exit", "criterion", type=EXITS, help="Also with early exit, at the largest recurrence.")
 @click.option("--threshold", "thresholds", callback=_thresholds, default="0.001,0.01,0.1", show_default=True,
               help="Thresholds for --exit.")  # fmt: skip
+@click.option("--kv", "caches", callback=_caches, metavar="passes:N,window:N",
+              help="Also the loss on --text through smaller KV caches, at the largest recurrence: the last N passes, "
+              "or the first pass and all passes of the last N tokens.")  # fmt: skip
 @click.option("--backend", type=click.Choice(["hf", "vllm"]), default="hf", show_default=True, help="The engine.")
 @click.option("--dtype", type=click.Choice(["auto", "bfloat16", "float32"]), default="auto", show_default=True,
               help="auto: bfloat16 where the machine has it.")  # fmt: skip
@@ -185,6 +198,7 @@ def eval_command(paths: tuple[str, ...], tasks: str | None, text_source: str | N
     loopscale eval runs/tiny --tasks local --recurrence 1..4
     loopscale eval runs/big runs/small --tasks paper --recurrence 1..5 --baseline big --latex
     loopscale eval runs/tiny --text valid.txt --recurrence 1..8
+    loopscale eval runs/tiny --text valid.txt --kv passes:1,window:64
     loopscale eval runs/tiny --tasks local --exit kl --threshold 0.001,0.01,0.1
     loopscale eval sweep.toml --tasks local --tidy downstream.csv
     loopscale eval --tasks paper --tidy downstream.csv
@@ -252,6 +266,8 @@ def _plan(tasks: str | None, text_source: str | None, column: str, given: dict[s
 
     if given["criterion"] is not None and given["backend"] != "hf":
         raise click.UsageError("--exit goes with --backend hf; vLLM runs every token through all passes")
+    if given["caches"] and text_source is None:
+        raise click.UsageError("--kv measures the loss on a text; give --text FILE")
     suite = Suite("text", ()) if tasks is None else _suite(tasks, given["trust_task_code"])
     text = None
     if text_source is not None:
@@ -264,7 +280,8 @@ def _plan(tasks: str | None, text_source: str | None, column: str, given: dict[s
     dtype = native_dtype() if given["dtype"] == "auto" else given["dtype"]
     plain = EvalSettings(given["backend"], dtype, given["batch"], given["context"], given["limit"])
     exits = [EarlyExit(given["criterion"], limit) for limit in given["thresholds"]] if given["criterion"] else []
-    settings = (plain, *(replace(plain, exit=exit_rule) for exit_rule in exits))
+    caches = [replace(plain, kv=cache_) for cache_ in given["caches"]]
+    settings = (plain, *(replace(plain, exit=exit_rule) for exit_rule in exits), *caches)
     return Work(suite, text, settings, Store(given["results"]), given["trust_task_code"])
 
 
@@ -279,8 +296,8 @@ def _evaluate(checkpoints: Sequence[Checkpoint], work: Work, recurrences: tuple[
         for checkpoint in checkpoints
         for settings in work.settings
     ]
-    columns = len(benchmarks) + (work.text is not None)
-    with ResultBar(columns * sum(len(passes) for _, _, passes in jobs)) as bar:
+    texts = int(work.text is not None)
+    with ResultBar(sum((len(_tasks_of(benchmarks, s)) + texts) * len(passes) for _, s, passes in jobs)) as bar:
         return [
             result
             for checkpoint, settings, passes in jobs
@@ -288,8 +305,13 @@ def _evaluate(checkpoints: Sequence[Checkpoint], work: Work, recurrences: tuple[
         ]
 
 
+def _tasks_of(benchmarks: tuple[Benchmark, ...], settings: EvalSettings) -> tuple[Benchmark, ...]:
+    """Return the tasks that these settings concern: likelihoods are read at once, whatever a cache would keep."""
+    return benchmarks if settings.kv is None else ()
+
+
 def _passes(checkpoint: Checkpoint, recurrences: tuple[int, ...] | None, settings: EvalSettings) -> tuple[int, ...]:
-    """Return the recurrences to evaluate at; early exit goes up to the largest."""
+    """Return the recurrences to evaluate at; early exit and smaller caches take the largest."""
     architecture = checkpoint.model.architecture
     if architecture.recurrence > RECURRENCE:
         raise InputError(
@@ -299,7 +321,7 @@ def _passes(checkpoint: Checkpoint, recurrences: tuple[int, ...] | None, setting
     first = architecture.recurrence if checkpoint.as_trained else 1
     wanted = recurrences or tuple(range(first, architecture.recurrence + 1))
     check_recurrence(architecture, max(wanted))
-    return wanted if settings.exit is None else (max(wanted),)
+    return (max(wanted),) if settings.at_one_recurrence else wanted
 
 
 def _one(
@@ -313,7 +335,7 @@ def _one(
 ) -> list[Result]:
     from loopscale.evaluate.runner import evaluate, plan_pairs
 
-    pairs = plan_pairs(checkpoint.model, benchmarks, passes, settings)
+    pairs = plan_pairs(checkpoint.model, _tasks_of(benchmarks, settings), passes, settings)
     found = evaluate(checkpoint, pairs, settings, work.store, tasks, progress)
     if work.text is not None:
         from loopscale.evaluate.losses import evaluate_text
@@ -334,7 +356,7 @@ def _task_loader(benchmarks: tuple[Benchmark, ...], trust_code: bool) -> Any:
 
 def _stored(work: Work, benchmarks: tuple[Benchmark, ...]) -> list[Result]:
     """Return what the store holds for these tasks, with these settings, from any backend and precision."""
-    free = ("backend", "dtype", "exit")
+    free = ("backend", "dtype", "exit", "kv")
     expected = {benchmark.task: work.settings[0].of(benchmark) for benchmark in benchmarks}
     if work.text is not None:
         from loopscale.evaluate.losses import text_settings

@@ -1,4 +1,5 @@
-"""Validation loss after each pass, from one forward over the text; with early exit, from one for each threshold.
+"""Validation loss after each pass, from one forward over the text; with early exit, from one for each threshold; with a
+smaller KV cache, token by token.
 
 Shapes: B batch, T tokens, V vocabulary.
 """
@@ -9,6 +10,8 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -53,14 +56,19 @@ class LossSum:
         self.cross += sum(total * count for total, count in zip(sums, counts, strict=True))
         self.lengths += sum(count * count for count in counts)
 
+    def mean(self) -> Score:
+        """Return the mean over tokens."""
+        mean = self.total / self.tokens
+        return Score(mean, self._stderr(mean), False)
+
     def scores(self, tokens_per_byte: float) -> dict[str, Score]:
         """Return loss in nats a token, perplexity, and bits a byte of the text."""
-        mean = self.total / self.tokens
-        error = self._stderr(mean)
+        loss = self.mean()
+        mean, error = loss.value, loss.stderr
         bits = mean / math.log(2) * tokens_per_byte
         perplexity = math.exp(mean) if mean < LARGEST_EXPONENT else math.inf
         return {
-            "loss": Score(mean, error, False),
+            "loss": loss,
             "perplexity": Score(perplexity, None if error is None else error * perplexity, False),
             "bits_per_byte": Score(bits, None if error is None else error * bits / mean, False),
         }
@@ -75,11 +83,13 @@ class LossSum:
 
 @dataclass(frozen=True)
 class PassLosses:
-    """What :func:`pass_losses` and :func:`exit_losses` return for one recurrence or threshold."""
+    """What is measured for one recurrence, threshold or KV cache."""
 
     recurrence: int
     sums: LossSum
     mean_passes: float | None = None
+    cost: LossSum | None = None
+    """What a smaller KV cache adds to the loss, window by window."""
 
 
 @torch.no_grad()
@@ -113,6 +123,35 @@ def exit_losses(
     return PassLosses(most, total, passes / count)
 
 
+@torch.no_grad()
+def cache_losses(
+    model: LoopedMoEForCausalLM, batches: Batches, recurrence: int, kv: str, tell: Callable[[int], None]
+) -> PassLosses:
+    """Return the loss of text that is read token by token, as decoding does, through a smaller KV cache.
+
+    ``kv`` is "passes:N" or "window:N": the model's ``kept_passes`` or ``kept_window``. Its cost is measured on the
+    same windows, against the keys and values of every pass.
+    """
+    kind, _, count = kv.partition(":")
+    kept = {"passes": None, "window": None, kind: int(count)}
+    model.config.kept_passes, model.config.kept_window = kept["passes"], kept["window"]
+    total, cost = LossSum(), LossSum()
+    for done, (ids_BT, lengths_B) in enumerate(batches, 1):
+        ids_BT, counted_BT = _placed(model, ids_BT, lengths_B)
+        # A text that is read at once attends to the keys of every pass, whatever a cache would keep.
+        whole_BT = token_losses(model(ids_BT, recurrence=recurrence, use_cache=False).logits, ids_BT)
+        cache, steps = None, []
+        for now_B, next_B in pairwise(ids_BT.unbind(dim=1)):
+            out = model(now_B[:, None], past_key_values=cache, use_cache=True, recurrence=recurrence)
+            cache = out.past_key_values
+            steps.append(cross_entropy(out.logits[:, -1].float(), next_B, reduction="none"))
+        losses_BT = torch.stack(steps, dim=1)
+        total.add(losses_BT, counted_BT)
+        cost.add(losses_BT - whole_BT, counted_BT)
+        tell(done)
+    return PassLosses(recurrence, total, cost=cost)
+
+
 def token_losses(logits_BTV: Tensor, ids_BT: Tensor) -> Tensor:
     """Return the loss of predicting each token from those before it (B, T - 1)."""
     flat = cross_entropy(logits_BTV[:, :-1].float().flatten(0, 1), ids_BT[:, 1:].flatten(), reduction="none")
@@ -133,10 +172,10 @@ def evaluate_text(
     store: Store,
     progress: Progress,
 ) -> list[Result]:
-    """Return the loss at each recurrence, or with early exit at the largest; measure what the store lacks."""
+    """Return the loss at each recurrence, or at the largest with early exit or a smaller cache, measured or stored."""
     if settings.backend != "hf":
         raise InputError(f"backend {settings.backend!r} gives no loss for each pass; use hf for texts")
-    wanted = recurrences if settings.exit is None else (max(recurrences),)
+    wanted = (max(recurrences),) if settings.at_one_recurrence else recurrences
     keys = [_key(checkpoint, text, recurrence, settings) for recurrence in wanted]
     if any(store.find(key) is None for key in keys):
         results = _measure(checkpoint, text, keys, settings, progress)
@@ -165,11 +204,14 @@ def _measure(
     windows = cut(text, tokenizer, lm.context_of(model.config, settings.context))
     most, name = keys[-1].recurrence, f"loss on {text.name}"
     batches = windows.batches(settings.batch)
-    if settings.exit is None:
-        losses = pass_losses(model, batches, most, lambda done: progress.now(name, done))
+    tell = partial(progress.now, name)
+    if settings.kv is not None:
+        losses = [cache_losses(model, batches, most, settings.kv, tell)]
+    elif settings.exit is None:
+        losses = pass_losses(model, batches, most, tell)
     else:
         exit_ = Exit(settings.exit.criterion, settings.exit.threshold)
-        losses = [exit_losses(model, batches, most, exit_, lambda done: progress.now(name, done))]
+        losses = [exit_losses(model, batches, most, exit_, tell)]
     seconds = round(time.monotonic() - start, 3)
     by_passes = {one.recurrence: one for one in losses}
     return [_result(key, by_passes[key.recurrence], windows, seconds) for key in keys]
@@ -177,4 +219,6 @@ def _measure(
 
 def _result(key: Key, losses: PassLosses, windows: Windows, seconds: float) -> Result:
     scores = losses.sums.scores(windows.tokens_per_byte)
+    if losses.cost is not None:
+        scores["kv_cost"] = losses.cost.mean()
     return Result(key, scores, losses.sums.windows, seconds, losses.mean_passes)

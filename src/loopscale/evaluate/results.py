@@ -202,6 +202,8 @@ class Row:
     recurrence: int
     passes: float
     exit: str = ""
+    kv: str = ""
+    """The smaller KV cache that the text was read through."""
     compute: float | None = None
     """Inference FLOPs of a token over the baseline's."""
     scores: Mapping[str, Score] = field(default_factory=dict)
@@ -227,28 +229,31 @@ class Row:
     @property
     def at(self) -> str:
         """The recurrence as a table shows it."""
-        return f"≤{self.recurrence} {self.exit} ({self.passes:.2f})" if self.exit else str(self.recurrence)
+        if self.exit:
+            return f"≤{self.recurrence} {self.exit} ({self.passes:.2f})"
+        return f"{self.recurrence} {self.kv}".rstrip()
 
 
 def make_rows(suite: Suite, models: Sequence[Model], results: Sequence[Result], baseline: str | None) -> list[Row]:
-    """Return a row for each model and recurrence, and for each early exit, in the order of the models.
+    """Return a row for each model and recurrence, for each early exit and KV cache, in the order of the models.
 
     Results of several backends or precisions have separate rows.
     """
     models = _distinct(models)
     known = {model.checkpoint: model for model in models}
-    groups: dict[tuple[int, str, int, str], list[Result]] = {}
+    groups: dict[tuple[int, str, int, str, str], list[Result]] = {}
     order = {model.checkpoint: index for index, model in enumerate(models)}
     for result in results:
         key = result.key
         if key.checkpoint in known:
             how = f"{key.settings['backend']} {key.settings['dtype']}"
-            groups.setdefault((order[key.checkpoint], how, key.recurrence, _exit(result)), []).append(result)
+            group = (order[key.checkpoint], how, key.recurrence, _exit(result), _kv(result))
+            groups.setdefault(group, []).append(result)
     flops = baseline_flops(models, baseline)
-    several = len({how for _, how, _, _ in groups}) > 1
+    several = len({how for _, how, *_ in groups}) > 1
     rows = [
         _row(suite, models[index], f"{models[index].name} ({how})" if several else models[index].name, group, flops)
-        for (index, how, _, _), group in sorted(groups.items())
+        for (index, how, *_), group in sorted(groups.items())
     ]
     return _with_gains(rows)
 
@@ -268,7 +273,7 @@ def published_rows(suite: Suite, table: PublishedTable) -> list[Row]:
 def tidy(rows: Sequence[Row]) -> Table:
     """Return one line for each score: what other tools plot, downstream results against training compute among it."""
     names = ("model", "recurrence", "task", "metric", "value", "stderr", "training_flops", "size", "run", "experts",
-             "trained_recurrence", "tokens", "validation_loss")  # fmt: skip
+             "trained_recurrence", "tokens", "validation_loss", "kv")  # fmt: skip
     lines = [
         (
             row.title,
@@ -284,6 +289,7 @@ def tidy(rows: Sequence[Row]) -> Table:
             row.trained_recurrence,
             row.tokens,
             row.validation_loss,
+            row.kv,
         )
         for row in rows
         for label, score in row.scores.items()
@@ -297,6 +303,7 @@ def wide(suite: Suite, rows: Sequence[Row]) -> Table:
         "model": [row.title for row in rows],
         "recurrence": [row.recurrence for row in rows],
         "exit": [row.exit for row in rows],
+        "kv": [row.kv for row in rows],
         "passes": [row.passes for row in rows],
         "relative_compute": [row.compute for row in rows],
     }
@@ -347,6 +354,7 @@ def _row(suite: Suite, model: Model, name: str, results: Sequence[Result], flops
         recurrence=results[0].key.recurrence,
         passes=passes,
         exit=_exit(results[0]),
+        kv=_kv(results[0]),
         compute=None if flops is None else model.inference_flops(passes) / flops,
         scores={**scores, **_means(_of_proportions(suite, metrics), scores)},
         training_flops=model.training_flops,
@@ -394,7 +402,7 @@ def _means(suite: Suite, scores: Mapping[str, Score]) -> dict[str, Score]:
 
 
 def _with_gains(rows: Sequence[Row]) -> list[Row]:
-    once = {(row.model, row.published): row for row in rows if row.recurrence == 1 and not row.exit}
+    once = {(row.model, row.published): row for row in rows if row.recurrence == 1 and not row.exit and not row.kv}
     return [replace(row, gain=_gain(row, once.get((row.model, row.published)))) for row in rows]
 
 
@@ -417,6 +425,10 @@ def _cell(row: Row, label: str) -> str:
 def _exit(result: Result) -> str:
     exit_ = result.key.settings.get("exit")
     return f"{exit_['criterion']} {exit_['threshold']:g}" if exit_ else ""
+
+
+def _kv(result: Result) -> str:
+    return result.key.settings.get("kv") or ""
 
 
 def baseline_flops(models: Sequence[Model], baseline: str | None) -> float | None:

@@ -56,10 +56,18 @@ class EvalSettings:
     context: int | None = None
     limit: int | None = None
     exit: EarlyExit | None = None
+    kv: str | None = None
+    """A smaller KV cache, for the loss on a text: "passes:1" or "window:64", after the model's options."""
+
+    @property
+    def at_one_recurrence(self) -> bool:
+        """Whether these settings are evaluated at the largest recurrence only."""
+        return self.exit is not None or self.kv is not None
 
     def plain(self) -> dict[str, Any]:
         """Return all but the batch size as plain values."""
-        return {key: value for key, value in asdict(self).items() if key != "batch"}
+        values = {key: value for key, value in asdict(self).items() if key != "batch"}
+        return values if self.kv is not None else {key: value for key, value in values.items() if key != "kv"}
 
     def of(self, benchmark: Benchmark) -> dict[str, Any]:
         """Return everything that the result of a benchmark depends on, as plain values."""
