@@ -24,11 +24,18 @@ GRID = "[grid]\nrecurrence = [1, 2]\ntokens = [64, 128]\n"
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
+def original(tmp_path_factory):
     """A finished sweep of four points, and its export."""
     path = write_sweep(tmp_path_factory.mktemp("finished"), GRID)
     assert call("run", path, "--workers", "1", "--quiet")[0] == 0
     return path, call("export", path)[1]
+
+
+@pytest.fixture
+def finished(original, tmp_path):
+    """A copy of it to damage."""
+    path, export = original
+    return shutil.copytree(path.parent, tmp_path / "finished") / path.name, export
 
 
 def damage(path: Path) -> None:
@@ -90,16 +97,14 @@ def test_rebuild_leaves_out_results_of_other_settings_and_damaged_summaries(fini
     folder = run_folder(sweep.results, sweep.runs[0].key)
     summary = (folder / "D64" / "summary.json").read_text()
     config = (folder / "D128" / "run.json").read_text()
-    try:
-        (folder / "D64" / "summary.json").write_text(summary[:40])
-        changed = json.loads(config)
-        changed.pop("checksum", None)  # as a file that was written by hand
-        changed["config"]["optimizer"]["learning_rate"] = 1.0
-        (folder / "D128" / "run.json").write_text(json.dumps(changed))
-        _, text = call("rebuild", path)
-    finally:
-        (folder / "D64" / "summary.json").write_text(summary)
-        (folder / "D128" / "run.json").write_text(config)
+    (folder / "D64" / "summary.json").write_text(summary[:40])
+    changed = json.loads(config)
+    changed.pop("checksum", None)  # as a file that was written by hand
+    changed["config"]["optimizer"]["learning_rate"] = 1.0
+    (folder / "D128" / "run.json").write_text(json.dumps(changed))
+    _, text = call("rebuild", path)
+    (folder / "D64" / "summary.json").write_text(summary)
+    (folder / "D128" / "run.json").write_text(config)
     text = " ".join(text.split())  # where lines wrap depends on the length of the folder's path
     assert "2 of 4 observations restored" in text
     assert "not JSON" in text
