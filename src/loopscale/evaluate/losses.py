@@ -135,8 +135,8 @@ def cache_losses(
     kind, _, count = kv.partition(":")
     kept = {"passes": None, "window": None, kind: int(count)}
     model.config.kept_passes, model.config.kept_window = kept["passes"], kept["window"]
-    total, cost = LossSum(), LossSum()
-    for done, (ids_BT, lengths_B) in enumerate(batches, 1):
+    total, cost, done = LossSum(), LossSum(), 0
+    for ids_BT, lengths_B in batches:
         ids_BT, counted_BT = _placed(model, ids_BT, lengths_B)
         # A text that is read at once attends to the keys of every pass, whatever a cache would keep.
         whole_BT = token_losses(model(ids_BT, recurrence=recurrence, use_cache=False).logits, ids_BT)
@@ -145,10 +145,11 @@ def cache_losses(
             out = model(now_B[:, None], past_key_values=cache, use_cache=True, recurrence=recurrence)
             cache = out.past_key_values
             steps.append(cross_entropy(out.logits[:, -1].float(), next_B, reduction="none"))
+            done += 1
+            tell(done)
         losses_BT = torch.stack(steps, dim=1)
         total.add(losses_BT, counted_BT)
         cost.add(losses_BT - whole_BT, counted_BT)
-        tell(done)
     return PassLosses(recurrence, total, cost=cost)
 
 
@@ -202,7 +203,7 @@ def _measure(
     start = time.monotonic()
     model, tokenizer = lm.load(checkpoint.path, checkpoint.tokenizer, settings.dtype)
     windows = cut(text, tokenizer, lm.context_of(model.config, settings.context))
-    most, name = keys[-1].recurrence, f"loss on {text.name}"
+    most, name = keys[-1].recurrence, f"loss on {text.name}{f' with {settings.kv}' if settings.kv else ''}"
     batches = windows.batches(settings.batch)
     tell = partial(progress.now, name)
     if settings.kv is not None:
