@@ -23,18 +23,18 @@ PROMPTS, NEW = 24, 32
 EXITS = (("kl", 0.002), ("kl", 0.01), ("kl", 0.05), ("argmax", 0.5), ("state", 0.1), ("state", 0.3))
 
 
-def policies(ids: torch.Tensor) -> None:
+def policies(model: LoopedMoEForCausalLM, ids: torch.Tensor) -> None:
     """Print the loss of every policy, with its cost and its memory, and of every recurrence."""
     batch = [(ids, torch.full((len(ids),), CONTEXT))]
+    shape = model.config.to_architecture()
     for kv in POLICIES:
-        model, _ = load(DEMO, dtype=torch.float32)
         found = cache_losses(model, batch, RECURRENCE, kv, lambda done: None)
-        shape = model.config.to_architecture()
-        kept = {"kept_passes": model.config.kept_passes, "kept_window": model.config.kept_window}
-        memory = shape.kv_bytes(RECURRENCE, CONTEXT, **kept) / shape.kv_bytes(RECURRENCE, CONTEXT)
+        kind, _, count = kv.partition(":")
+        kept = shape.kv_bytes(RECURRENCE, CONTEXT, **{f"kept_{kind}": int(count)})
+        memory = kept / shape.kv_bytes(RECURRENCE, CONTEXT)
         loss, cost = found.sums.mean(), found.cost.mean()
         print(f"{kv}: {loss.value:.4f}, {cost.value:+.4f} ± {cost.stderr:.4f}, memory {memory:.2f}", flush=True)
-    for one in pass_losses(load(DEMO, dtype=torch.float32)[0], batch, RECURRENCE, lambda done: None):
+    for one in pass_losses(model, batch, RECURRENCE, lambda done: None):
         print(f"every pass, R = {one.recurrence}: {one.sums.mean().value:.4f}", flush=True)
 
 
@@ -66,7 +66,7 @@ def main() -> None:
     """Measure both."""
     torch.set_num_threads(1)
     model, tokenizer = load(DEMO, dtype=torch.float32)
-    policies(sequences(tokenizer, SEQUENCES))
+    policies(model, sequences(tokenizer, SEQUENCES))
     exits(model, tokenizer)
 
 

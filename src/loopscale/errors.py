@@ -44,6 +44,11 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f" (did you mean {match[0]!r}?)" if match else ""
 
 
+def reason(error: Exception) -> object:
+    """Return why a file could not be used: the system's words without its error number and path, where it has any."""
+    return getattr(error, "strerror", None) or error
+
+
 def shown(value: object, limit: int = 60) -> str:
     """Return ``value`` as an error may quote it: on one line, and not too long, however large or deep it is."""
     if isinstance(value, int) and abs(value) > 10**30:

@@ -18,7 +18,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
 
-from loopscale.errors import InputError, nearest, shown
+from loopscale.errors import InputError, nearest, reason, shown
 
 CHECKSUM, SEAL = "checksum", "checksums.json"
 """The field of a JSON file with the checksum of its other fields, and the file with the checksums of a folder."""
@@ -109,7 +109,7 @@ def _read_text(path: str | Path, kind: str) -> str:
     except UnicodeDecodeError:
         raise InputError(f"{path}: not {kind}: the file is not UTF-8 text") from None
     except (OSError, ValueError) as error:  # a path with a zero byte is a ValueError
-        raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        raise InputError(f"{path}: cannot be read: {reason(error)}") from None
 
 
 def kind_of(data: object, where: str) -> str:

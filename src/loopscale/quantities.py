@@ -133,8 +133,9 @@ def format_power(value: float, digits: int = 3) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """Write how many there are: ``1 run``, ``2,400 runs``."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    """Write how many there are: ``1 run``, ``2,400 runs``, ``2 processes``."""
+    plural = "es" if noun.endswith("s") else "s"
+    return f"{number:,} {noun}{'' if number == 1 else plural}"
 
 
 def format_size(value: float) -> str:

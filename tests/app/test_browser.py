@@ -108,6 +108,7 @@ def drag(page, name: str, first: int, last: int) -> set[str]:
 def test_dragging_a_slider_changes_answer_charts_and_link(page):
     before, drawings = sentence(page), [drawing(page, chart) for chart in CHARTS]
     seen = drag(page, "flops", 34, 58)
+    axes = page.inner_html("#chart-isoflop svg .axes")
     assert len(seen) > 2, "the answer follows while the mouse is still down"
     assert page.evaluate("() => location.hash") == ""
     page.mouse.up()
@@ -116,6 +117,7 @@ def test_dragging_a_slider_changes_answer_charts_and_link(page):
     settled(page)
     assert page.is_hidden("#withheld")
     assert [chart for chart, old in zip(CHARTS, drawings, strict=True) if drawing(page, chart) == old] == []
+    assert axes != ""
 
 
 def test_an_answer_is_withheld_while_a_slider_is_dragged_too_far(page):

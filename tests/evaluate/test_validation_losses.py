@@ -72,6 +72,8 @@ def test_a_cache_of_the_last_pass_costs_what_decoding_with_it_shows(untrained: P
     whole = cache_losses(model, windows.batches(batch), 4, "passes:4", quietly)
     assert whole.cost.total == pytest.approx(0, abs=1e-5)
     shared = cache_losses(model, windows.batches(batch), 4, "passes:1", quietly)
+    assert model.config.kept_passes is None  # the model is as it was
+    model.config.kept_passes = 1
     total = tokens = 0
     for part in windows.parts:  # each window alone, through generate's own cache
         cache = None

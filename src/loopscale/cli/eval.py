@@ -101,7 +101,7 @@ def _notes(suite: Suite, rows: Sequence[Row]) -> Iterator[str]:
 
 def _curves(suite: Suite, rows: Sequence[Row]) -> Iterator[str]:
     """Yield a line on the saturating curve of each model's loss."""
-    plain = [row for row in rows if not row.exit and not row.kv]
+    plain = [row for row in rows if row.is_plain]
     for label in (benchmark.label for benchmark in suite.benchmarks if benchmark.metric == "loss"):
         for model in dict.fromkeys(row.model for row in plain if label in row.scores):
             found = [row for row in plain if row.model == model and label in row.scores]

@@ -119,17 +119,17 @@ def _totals(rows: list[dict[str, Any]], workers: int, device: Device | None) -> 
         return
     hours = added("process_seconds") / 3600
     together = max(added("seconds") / workers, longest)
-    days, dollars = hours / 24, hours * device.price
+    amounts = hours / 24, hours * device.price
+    days, dollars = (f"{amount:,.{0 if amount >= 100 else 2}f}" for amount in amounts)
     yield (
-        f"{days:,.{0 if days >= 100 else 2}f} {device.name}-days at {device.utilisation:.0%} of its peak (an "
-        f"assumption: nothing was measured on one), {dollars:,.{0 if dollars >= 100 else 2}f} dollars at "
-        f"{device.price:g} an hour; about {format_duration(together)} with {counted(workers, 'run')} at once"
+        f"{days} {device.name}-days at {device.utilisation:.0%} of its peak (an assumption: nothing was measured on "
+        f"one), {dollars} dollars at {device.price:g} an hour; about {format_duration(together)} with "
+        f"{counted(workers, 'run')} at once"
     )
     most = max(rows, key=lambda row: row["memory"])
-    processes = "1 process" if most["processes"] == 1 else f"{most['processes']} processes"
     yield (
         f"memory of one process by a closed-form estimate, not measured: at most {format_bytes(most['memory'])} "
-        f"({most['run']}, {processes}); {device.name}: "
+        f"({most['run']}, {counted(most['processes'], 'process')}); {device.name}: "
         f"{format_bytes(device.memory)}, of which tensors can use {format_bytes(device.usable)}"
     )
     over = [row["run"] for row in rows if row["memory"] > device.usable]

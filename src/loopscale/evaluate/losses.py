@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -132,25 +133,44 @@ def cache_losses(
     ``kv`` is "passes:N" or "window:N": the model's ``kept_passes`` or ``kept_window``. Its cost is measured on the
     same windows, against the keys and values of every pass.
     """
-    kind, _, count = kv.partition(":")
-    kept = {"passes": None, "window": None, kind: int(count)}
-    model.config.kept_passes, model.config.kept_window = kept["passes"], kept["window"]
     total, cost, done = LossSum(), LossSum(), 0
-    for ids_BT, lengths_B in batches:
-        ids_BT, counted_BT = _placed(model, ids_BT, lengths_B)
-        # A text that is read at once attends to the keys of every pass, whatever a cache would keep.
-        whole_BT = token_losses(model(ids_BT, recurrence=recurrence, use_cache=False).logits, ids_BT)
-        cache, steps = None, []
-        for now_B, next_B in pairwise(ids_BT.unbind(dim=1)):
-            out = model(now_B[:, None], past_key_values=cache, use_cache=True, recurrence=recurrence)
-            cache = out.past_key_values
-            steps.append(cross_entropy(out.logits[:, -1].float(), next_B, reduction="none"))
-            done += 1
-            tell(done)
-        losses_BT = torch.stack(steps, dim=1)
-        total.add(losses_BT, counted_BT)
-        cost.add(losses_BT - whole_BT, counted_BT)
+    with _keeping(model, kv):
+        for ids_BT, lengths_B in batches:
+            ids_BT, counted_BT = _placed(model, ids_BT, lengths_B)
+            # A text that is read at once attends to the keys of every pass, whatever a cache would keep.
+            whole_BT = token_losses(model(ids_BT, recurrence=recurrence, use_cache=False).logits, ids_BT)
+            steps = []
+            for losses_B in _decoded(model, ids_BT, recurrence):
+                steps.append(losses_B)
+                done += 1
+                tell(done)
+            losses_BT = torch.stack(steps, dim=1)
+            total.add(losses_BT, counted_BT)
+            cost.add(losses_BT - whole_BT, counted_BT)
     return PassLosses(recurrence, total, cost=cost)
+
+
+@contextmanager
+def _keeping(model: LoopedMoEForCausalLM, kv: str) -> Iterator[None]:
+    """Let the model keep a smaller KV cache for a while."""
+    config = model.config
+    own = config.kept_passes, config.kept_window
+    kind, _, count = kv.partition(":")
+    kept = {kind: int(count)}
+    config.kept_passes, config.kept_window = kept.get("passes"), kept.get("window")
+    try:
+        yield
+    finally:
+        config.kept_passes, config.kept_window = own
+
+
+def _decoded(model: LoopedMoEForCausalLM, ids_BT: Tensor, recurrence: int) -> Iterator[Tensor]:
+    """Yield the loss (B,) of each next token, reading one token at a time."""
+    cache = None
+    for now_B, next_B in pairwise(ids_BT.unbind(dim=1)):
+        out = model(now_B[:, None], past_key_values=cache, use_cache=True, recurrence=recurrence)
+        cache = out.past_key_values
+        yield cross_entropy(out.logits[:, -1].float(), next_B, reduction="none")
 
 
 def token_losses(logits_BTV: Tensor, ids_BT: Tensor) -> Tensor:

@@ -227,6 +227,11 @@ class Row:
         return f"{self.model} {PAPER}" if self.published else self.model
 
     @property
+    def is_plain(self) -> bool:
+        """Whether every token ran all passes, with the keys and values of each."""
+        return not self.exit and not self.kv
+
+    @property
     def at(self) -> str:
         """The recurrence as a table shows it."""
         if self.exit:
@@ -402,7 +407,7 @@ def _means(suite: Suite, scores: Mapping[str, Score]) -> dict[str, Score]:
 
 
 def _with_gains(rows: Sequence[Row]) -> list[Row]:
-    once = {(row.model, row.published): row for row in rows if row.recurrence == 1 and not row.exit and not row.kv}
+    once = {(row.model, row.published): row for row in rows if row.recurrence == 1 and row.is_plain}
     return [replace(row, gain=_gain(row, once.get((row.model, row.published)))) for row in rows]
 
 

@@ -57,7 +57,8 @@ class EvalSettings:
     limit: int | None = None
     exit: EarlyExit | None = None
     kv: str | None = None
-    """A smaller KV cache, for the loss on a text: "passes:1" or "window:64", after the model's options."""
+    """A smaller KV cache for the loss on a text: "passes:1" sets the model's ``kept_passes``, "window:64" its
+    ``kept_window``."""
 
     @property
     def at_one_recurrence(self) -> bool:
@@ -66,8 +67,9 @@ class EvalSettings:
 
     def plain(self) -> dict[str, Any]:
         """Return all but the batch size as plain values."""
-        values = {key: value for key, value in asdict(self).items() if key != "batch"}
-        return values if self.kv is not None else {key: value for key, value in values.items() if key != "kv"}
+        # Results that were stored before caches could be chosen are found as those of the whole cache.
+        left_out = ("batch",) if self.kv is not None else ("batch", "kv")
+        return {key: value for key, value in asdict(self).items() if key not in left_out}
 
     def of(self, benchmark: Benchmark) -> dict[str, Any]:
         """Return everything that the result of a benchmark depends on, as plain values."""

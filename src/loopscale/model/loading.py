@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import AutoTokenizer
 from transformers.utils import logging
 
-from loopscale.errors import InputError, require, shown
+from loopscale.errors import InputError, reason, require, shown
 from loopscale.files import check_seal, read_json
 from loopscale.model.config import LoopedMoEConfig
 from loopscale.model.modeling import LoopedMoEForCausalLM
@@ -172,7 +172,7 @@ def read_prompts(path: str | Path) -> list[str]:
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read as UTF-8 text: {getattr(error, 'strerror', None) or error}") from None
+        raise InputError(f"{path}: cannot be read as UTF-8 text: {reason(error)}") from None
     prompts = [line for line in lines if line.strip()]
     if not prompts:
         raise InputError(f"{path}: it holds no text; give one prompt a line")

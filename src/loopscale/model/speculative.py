@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicCache
 
-from .blocks import rotary
 from .config import InputError
 from .forward import ForwardPass, LoopedGenerateOutput, Wanted
 
@@ -130,7 +129,8 @@ class SelfSpeculation:
 
     def _angles(self, first: int, count: int, device: torch.device) -> tuple[Tensor, Tensor]:
         position_1T = torch.arange(first, first + count, device=device).unsqueeze(0)
-        return rotary(position_1T, self.model.config, self.model.dtype)
+        body = self.model.model
+        return body.rotary_emb(body.embed_tokens.weight, position_1T)  # type: ignore[no-any-return]
 
     def _passes(self, run: ForwardPass, state_1TD: Tensor, entry_1TD: Tensor, indices: range) -> Tensor:
         for index in indices:

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import psutil
 
-from loopscale.errors import InputError, StorageError
+from loopscale.errors import InputError, StorageError, reason
 
 FILE = "sweep.sqlite"
 SCHEMA = 2
@@ -87,8 +87,7 @@ class Database:
             folder.mkdir(parents=True, exist_ok=True)
             self._connection = sqlite3.connect(self.path, timeout=60, isolation_level=None)
         except (OSError, sqlite3.Error) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise StorageError(f"{self.path}: cannot be opened: {reason}") from None
+            raise StorageError(f"{self.path}: cannot be opened: {reason(error)}") from None
         self._connection.row_factory = sqlite3.Row
         try:
             self._prepare()

@@ -197,6 +197,8 @@ def _summaries(sweep: Sweep) -> tuple[list[tuple[str, int, dict[str, Any]]], lis
 
 _COUNTS = ("active", "tokens", "recurrence", "experts", "loop", "total")
 _BESIDE = ("seed", "width", "layers", "learning_rate", "training_flops", "real_training_flops")
+_FACTS = (*_COUNTS, *_BESIDE, "validation_loss")
+"""What the database holds of every observation."""
 
 
 def observations(sweep: Sweep, store: Store) -> tuple[Observations, dict[str, list[Any]]]:
@@ -216,13 +218,13 @@ def observations(sweep: Sweep, store: Store) -> tuple[Observations, dict[str, li
     if not rows:
         raise InputError(f"{sweep.path}: no point of the sweep {sweep.name!r} is finished yet")
     for run, tokens, values in rows:
-        missing = [name for name in (*_COUNTS, *_BESIDE, "validation_loss") if name not in values]
+        missing = [name for name in _FACTS if name not in values]
         if missing:
             raise StorageError(
                 f"{sweep.results / FILE}: the observation of {run.key} at {tokens} tokens has no {missing[0]!r}; "
                 "`loopscale sweep rebuild SWEEP.toml` restores it from the results of the runs"
             )
-    facts = {name: [values[name] for _, _, values in rows] for name in (*_COUNTS, *_BESIDE, "validation_loss")}
+    facts = {name: [values[name] for _, _, values in rows] for name in _FACTS}
     counts = {name: np.array(facts[name], float) for name in _COUNTS}
     observed = Observations(
         points=Points(**counts),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import csv
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from loopscale.architecture import RUNGS, rung_name
-from loopscale.errors import InputError, nearest, shown
+from loopscale.errors import InputError, nearest, reason, shown
 from loopscale.files import read_json, read_toml
 from loopscale.quantities import count_of, format_count
 from loopscale.schemas import Count, Record, parse
@@ -186,7 +186,7 @@ def _csv(path: Path) -> list[dict[str, Any]]:
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        raise InputError(f"{path}: cannot be read: {reason(error)}") from None
 
 
 def _number(value: object, name: str, where: str) -> float:
@@ -369,6 +369,17 @@ def extended(path: Path, next_runs: Path) -> tuple[str, int]:
     return path.read_text(encoding="utf-8").rstrip("\n") + "\n" + "".join(tables), len(added)
 
 
+def _check_sizes(named: Mapping[str, Iterable[str]], known: Collection[str], where: str) -> None:
+    """Refuse a part of the file that names a size which the sweep does not have."""
+    for title, sizes in named.items():
+        for size in sizes:
+            if size not in known:
+                raise InputError(
+                    f"{where}: {title} names the size {shown(size)}, which the sweep does not have"
+                    f"{nearest(size, known)}; known are {', '.join(known)}"
+                )
+
+
 def read_sweep(path: str | Path) -> Sweep:
     """Read a sweep's file, or the one that a name stands for; refuse what it cannot mean before anything is done."""
     path = sweep_path(path)
@@ -394,18 +405,11 @@ def read_sweep(path: str | Path) -> Sweep:
     labels = _labels(data.labels, where)
     build = _Builder(data.base, sizes, overrides, resources, where)
     runs = tuple(build.run(cell, tokens) for cell, tokens in points.items())
-    known = dict.fromkeys([*(cell.size for cell in points), *sizes, *RUNGS])
     named: dict[str, tuple[str, ...]] = {f"[resources.{size}]": (size,) for size in resources if size}
     named |= {f"[[overrides]] {number}": when.sizes for number, (when, _) in enumerate(overrides, start=1)}
     named |= {f"[[labels]] {number}": when.sizes for number, (when, _) in enumerate(labels, start=1)}
     named |= {"[tune]": tuple(data.tune.size) if data.tune is not None else ()}
-    for title, listed in named.items():
-        for size in listed:
-            if size not in known:
-                raise InputError(
-                    f"{where}: {title} names the size {shown(size)}, which the sweep does not have"
-                    f"{nearest(size, list(known))}; known are {', '.join(known)}"
-                )
+    _check_sizes(named, dict.fromkeys([*(cell.size for cell in points), *sizes, *RUNGS]), where)
     sweep = Sweep(path, name, folder, data.sweep.keep_models, runs, labels, data.tune, data.sweep.objects)
     return sweep if sweep.tune is None else _tuned(sweep)
 

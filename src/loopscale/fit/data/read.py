@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loopscale.arrays import BoolArray, FloatArray, IntArray
-from loopscale.errors import InputError, choice, nearest, shown
+from loopscale.errors import InputError, choice, nearest, reason, shown
 from loopscale.files import TABLE_ROWS, TEXT_BYTES, check_rows, check_size, gunzip, is_file
 from loopscale.laws import Counting, Points, costs
 from loopscale.tables import Table
@@ -102,7 +102,7 @@ def _text(path: str | Path) -> str:
     except UnicodeDecodeError:
         raise InputError(f"{path}: not UTF-8 text") from None
     except (OSError, EOFError) as error:
-        raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        raise InputError(f"{path}: cannot be read: {reason(error)}") from None
 
 
 def _parquet(path: str | Path) -> Columns:

@@ -24,6 +24,7 @@ from torch.distributed.tensor import DTensor
 
 from loopscale.errors import InputError, RendezvousError
 from loopscale.model import LoopedMoEForCausalLM
+from loopscale.quantities import counted
 from loopscale.train.config import TrainConfig
 from loopscale.train.init import materialise
 
@@ -256,10 +257,9 @@ def _check(config: TrainConfig, ranks: int) -> None:
             f"many equal copies; start a multiple of {group * replicas} with torchrun"
         )
     if ranks % group:
-        processes = "1 process" if ranks == 1 else f"{ranks} processes"
         raise InputError(
-            f"[parallel]: field 'experts' is {group}, but {processes} cannot form groups of {group}; start a "
-            f"multiple of {group} with torchrun, or set experts = 1"
+            f"[parallel]: field 'experts' is {group}, but {counted(ranks, 'process')} cannot form groups of {group}; "
+            f"start a multiple of {group} with torchrun, or set experts = 1"
         )
 
 
