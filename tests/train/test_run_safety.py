@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -182,6 +183,23 @@ def test_two_processes_never_train_in_one_folder(text: Path, tmp_path: Path) -> 
         done.touch()
         child.join()
     assert train(config, tmp_path / "run") is not None
+
+
+def test_a_lock_is_waited_for_while_the_killed_process_that_held_it_ends(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process of several threads is a zombie before its files are closed; here its lock stays for a second."""
+    monkeypatch.setattr(run_dir, "LINGER", 600.0)
+    ready, done = tmp_path / "ready", tmp_path / "done"
+    child = multiprocessing.get_context("fork").Process(target=_hold, args=(tmp_path / "run", str(ready), str(done)))
+    child.start()
+    while not ready.exists() and child.is_alive():
+        time.sleep(0.01)
+    release = threading.Timer(1.0, done.touch)
+    release.start()
+    assert train(of_length(text, 3), tmp_path / "run") is not None
+    assert done.exists()
+    child.join()
 
 
 def test_sigterm_writes_a_checkpoint_and_the_command_resumes(text: Path, tmp_path: Path) -> None:

@@ -150,6 +150,10 @@ def identity(config: TrainConfig, model: LoopedMoEConfig, store: TokenStore) -> 
     return plain
 
 
+LINGER = 5.0
+"""Seconds to wait for a lock: a killed process counts as dead some time before the last of its threads gives it up."""
+
+
 @contextmanager
 def locked(out: Path, rank: int = 0) -> Iterator[None]:
     """Hold the lock of a run folder, so that two processes never train in it; re-entrant within a process."""
@@ -159,7 +163,7 @@ def locked(out: Path, rank: int = 0) -> Iterator[None]:
     make_folder(out)
     lock = FileLock(out / ".lock", is_singleton=True)
     try:
-        lock.acquire(timeout=0)
+        lock.acquire(timeout=LINGER)
     except Timeout:
         raise InputError(
             f"{out}: another process is training in this folder; wait for it, stop it, or choose another folder (--out)"
