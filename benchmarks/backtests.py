@@ -22,10 +22,10 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the matrices are small: th
 
 import numpy as np
 
-from loopscale.arrays import BoolArray, FloatArray
-from loopscale.fit import Observations, diagnose, fit
-from loopscale.fit.fitting import Fit
-from loopscale.laws.law import student_quantile
+from loopscale.core.arrays import BoolArray, FloatArray
+from loopscale.fitting import Observations, diagnose, fit
+from loopscale.fitting.fitting import Fit
+from loopscale.scaling.law import student_quantile
 
 KEEP = {"mlf-redpajama-c4val": "D/N >= 20"}
 LEVEL = 0.9

@@ -14,7 +14,7 @@ from pathlib import Path
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the matrices are small: threads only cost
 
 from coverage_trials import COEFFICIENTS, Interval, Setting, coverage_table, run_coverage
-from loopscale.files import write_text
+from loopscale.core.files import write_text
 
 SETTINGS = {
     "Half of the variance is the run's": Setting(),

@@ -15,13 +15,13 @@ from pathlib import Path
 import numpy as np
 
 from loopscale.architecture import rung
-from loopscale.errors import InputError
-from loopscale.fit.data.public import simulate_sweep, stacked
-from loopscale.fit.diagnose import coefficient_intervals
-from loopscale.fit.fitting import fit
-from loopscale.fit.solver import Scheme
-from loopscale.laws import Points, published
-from loopscale.tables import Table
+from loopscale.core.errors import InputError
+from loopscale.core.tables import Table
+from loopscale.fitting.data.public import simulate_sweep, stacked
+from loopscale.fitting.diagnose import coefficient_intervals
+from loopscale.fitting.fitting import fit
+from loopscale.fitting.solver import Scheme
+from loopscale.scaling import Points, published
 
 COEFFICIENTS = ("kappa1", "kappa2", "theta")
 PLACES = (

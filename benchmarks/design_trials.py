@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from loopscale.architecture import rung
-from loopscale.fit.data.public import stacked
-from loopscale.fit.data.read import Observations
-from loopscale.fit.fitting import Fit, fit
-from loopscale.laws import Points, ScalingLaw, published
-from loopscale.next.candidates import Goal, RunCandidates, Target, run_candidates
-from loopscale.next.choose import next_runs
+from loopscale.choosing.candidates import Goal, RunCandidates, Target, run_candidates
+from loopscale.choosing.choose import next_runs
+from loopscale.fitting.data.public import stacked
+from loopscale.fitting.data.read import Observations
+from loopscale.fitting.fitting import Fit, fit
+from loopscale.scaling import Points, ScalingLaw, published
 
 TARGET_FLOPS = 5e21
 TARGET_DESIGNS = (("1.0B", 8, 2), ("1.0B", 8, 3), ("1.0B", 8, 1), ("1.6B", 4, 1), ("0.6B", 16, 3), ("1.0B", 4, 2))

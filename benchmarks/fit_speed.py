@@ -20,9 +20,9 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the matrices are small: th
 
 import numpy as np
 
-from loopscale.errors import InputError
-from loopscale.fit import Fit, Observations, fit, load_public, simulate_sweep
-from loopscale.fit.backtest import backtest
+from loopscale.core.errors import InputError
+from loopscale.fitting import Fit, Observations, fit, load_public, simulate_sweep
+from loopscale.fitting.backtest import backtest
 from timing import Ratio
 
 SEEDS = range(15)

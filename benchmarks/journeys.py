@@ -30,7 +30,8 @@ def write():
         json.dump(sorted(entered), file)
 """
 COMMAND = f"""{TRACER}
-from loopscale.cli import cli, main
+from loopscale.cli import main
+from loopscale.cli.verbs import cli
 cli.get_command(None, sys.argv[1])
 atexit.register(write)
 sys.setprofile(enter); threading.setprofile(enter)
@@ -93,7 +94,7 @@ def plan_files(folder: Path) -> list[str]:
 
 def fit_files(folder: Path) -> list[str]:
     """Return the files that ``loopscale fit runs.csv`` enters."""
-    from loopscale.fit import simulate_sweep
+    from loopscale.fitting import simulate_sweep
 
     simulate_sweep(tokens=(1e11, 3e11)).to_csv(folder / "runs.csv")
     return journey(COMMAND, "fit", "runs.csv", cwd=folder)

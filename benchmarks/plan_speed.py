@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from loopscale.architecture import RUNG_EXPERTS, RUNGS, rung
-from loopscale.laws import ScalingLaw, find_law, published
-from loopscale.plan import Budget, evaluate, ladder_space
+from loopscale.planning import Budget, evaluate, ladder_space
+from loopscale.scaling import ScalingLaw, find_law, published
 from timing import compare
 
 LAWS, BUDGETS, FLOPS, BITS = 100, 50, 5e21, 4

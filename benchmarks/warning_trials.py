@@ -14,9 +14,9 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the matrices are small: th
 
 import numpy as np
 
-from loopscale.arrays import FloatArray
-from loopscale.fit import Observations, fit
-from loopscale.laws import Counting, Points, published
+from loopscale.core.arrays import FloatArray
+from loopscale.fitting import Observations, fit
+from loopscale.scaling import Counting, Points, published
 
 NOISE = 0.003
 BENT_NOISES = (0.002, 0.003)

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "tests" / "app"), str(ROOT / "tests")]
 from browser import chromium, enter, open_page, settled  # noqa: E402
 
-from loopscale.laws import Points, published  # noqa: E402
+from loopscale.scaling import Points, published  # noqa: E402
 from loopscale.sweep.store import Store  # noqa: E402
 from sweeps import open_sweep, write_sweep  # noqa: E402
 

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from loopscale.architecture import rung
+from loopscale.core.quantities import format_bytes, format_count
+from loopscale.core.tables import markdown
 from loopscale.figures.gallery import Sources, Task, draw_all
 from loopscale.figures.outcomes import mean_scores, present_groups
 from loopscale.figures.results import paper_psi, paper_results
-from loopscale.laws import PUBLISHED, published
-from loopscale.plan import PEAK_FLOPS, Budget, flops_of, joint_optimum, ladder_space, plan
-from loopscale.quantities import format_bytes, format_count
-from loopscale.tables import markdown
+from loopscale.planning import PEAK_FLOPS, Budget, flops_of, joint_optimum, ladder_space, plan
+from loopscale.scaling import PUBLISHED, published
 
 _MARK = re.compile(r"<!-- generated: ([a-z-]+) -->\n.*?<!-- end -->", flags=re.DOTALL)
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from loopscale.cli import VERBS
-from loopscale.errors import EXTRAS
-from loopscale.laws import published
+from loopscale.cli.verbs import VERBS
+from loopscale.core.errors import EXTRAS
+from loopscale.scaling import published
 from wheels import build_wheel
 
 PACKAGES = sorted({package for packages in EXTRAS.values() for package in packages})

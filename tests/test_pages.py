@@ -13,7 +13,7 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 
-from loopscale.fit.data.public import simulate_sweep
+from loopscale.fitting.data.public import simulate_sweep
 from pages import NOT_RUN, NOTEBOOKS, PAGES, ROOT, all_steps, cells, run_command, run_from, steps
 from sweeps import BASE, write_sweep
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loopscale.errors import InputError
-from loopscale.quantities import (
+from loopscale.core.errors import InputError
+from loopscale.core.quantities import (
     bits_of,
     bytes_of,
     count_of,

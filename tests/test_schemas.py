@@ -13,8 +13,9 @@ from pydantic import Field
 
 import loopscale
 from loopscale.cli import main
-from loopscale.errors import InputError
-from loopscale.schemas import SCHEMAS, Between, Bits, Bytes, Count, File, Fraction, Record, Whole, json_schema, parse
+from loopscale.core.errors import InputError
+from loopscale.core.schemas import Between, Bits, Bytes, Count, File, Fraction, Record, Whole, parse
+from loopscale.saved import MODELS, json_schema
 
 FOLDER = Path(__file__).parents[1] / "docs" / "schemas"
 
@@ -99,7 +100,7 @@ def test_a_missing_field_is_named():
         parse(Sample, {"kind": "sample", "schema": 1}, "s")
 
 
-@pytest.mark.parametrize("name", SCHEMAS)
+@pytest.mark.parametrize("name", MODELS)
 def test_the_schemas_in_the_documentation_are_current(name):
     written = json.loads((FOLDER / f"{name}.json").read_text())
     assert written == json.loads(json.dumps(json_schema(name))), "run python docs/schemas/write.py"
@@ -108,7 +109,7 @@ def test_the_schemas_in_the_documentation_are_current(name):
 def test_every_kind_of_file_has_a_schema():
     sources = {path: path.read_text(encoding="utf-8") for path in Path(loopscale.__file__).parent.rglob("*.py")}
     models = {name for text in sources.values() for name in re.findall(r"^class (\w+)\(File\):", text, flags=re.M)}
-    assert models <= {home.partition(":")[2] for home in SCHEMAS.values()}
+    assert models <= {home.partition(":")[2] for home in MODELS.values()}
 
 
 def test_the_command_prints_a_schema_and_refuses_other_names(capsys):
@@ -126,7 +127,7 @@ def test_the_command_prints_a_schema_and_refuses_other_names(capsys):
 
 def test_planning_from_a_published_law_does_not_import_pydantic():
     code = (
-        "import sys; import loopscale as ls; from loopscale.plan import Budget\n"
+        "import sys; import loopscale as ls; from loopscale.planning import Budget\n"
         "ls.plan(Budget(flops=5e21)); assert 'pydantic' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

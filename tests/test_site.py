@@ -105,7 +105,7 @@ def test_the_site_fetches_nothing_from_elsewhere(site):
 def test_the_api_pages_list_what_the_packages_offer(site):
     plan = (site / "api" / "plan.html").read_text(encoding="utf-8")
     for name in ("joint_optimum", "Budget", "isoflop_over_recurrence"):
-        assert f'id="loopscale.plan.{name}"' in plan
+        assert f'id="loopscale.planning.{name}"' in plan
 
 
 def test_generated_tables_are_the_papers(site):

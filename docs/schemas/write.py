@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from loopscale.files import write_text
-from loopscale.schemas import SCHEMAS, json_schema
+from loopscale.core.files import write_text
+from loopscale.saved import MODELS, json_schema
 
 
 def text_of(name: str) -> str:
@@ -15,5 +15,5 @@ def text_of(name: str) -> str:
 
 
 if __name__ == "__main__":
-    for name in SCHEMAS:
+    for name in MODELS:
         write_text(Path(__file__).with_name(f"{name}.json"), text_of(name))

@@ -12,10 +12,10 @@ from typing import Any
 
 from results import STAGES
 
-from loopscale.fit.data.public import MICRO_2
+from loopscale.core.tables import Table
+from loopscale.fitting.data.public import MICRO_2
 from loopscale.sweep.spec import Run, read_sweep
 from loopscale.sweep.store import Store
-from loopscale.tables import Table
 
 
 def recipe(run: Run) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from results import shipped, trials
 
-from loopscale.files import write_text
+from loopscale.core.files import write_text
 from loopscale.sweep.spec import read_sweep
 from loopscale.sweep.tune import fit_rates
 

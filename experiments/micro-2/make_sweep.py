@@ -12,7 +12,7 @@ from pathlib import Path
 
 from results import trials
 
-from loopscale.files import write_text
+from loopscale.core.files import write_text
 from loopscale.sweep.tune import fit_rates
 
 HERE = Path(__file__).parent

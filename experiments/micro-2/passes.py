@@ -12,9 +12,9 @@ from pathlib import Path
 
 import torch
 
+from loopscale.core.tables import Table
 from loopscale.model.loading import load_model
 from loopscale.model.psi import path_diversity
-from loopscale.tables import Table
 from loopscale.train import run_dir
 from loopscale.train.config import TrainConfig
 from loopscale.train.data.batches import Batches

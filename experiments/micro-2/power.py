@@ -14,10 +14,10 @@ from math import sqrt
 import numpy as np
 
 from loopscale.architecture import Architecture
-from loopscale.fit import Observations, fit
-from loopscale.fit.data.public import load_micro, stacked
-from loopscale.laws import ScalingLaw
-from loopscale.next import pairs_needed
+from loopscale.choosing import pairs_needed
+from loopscale.fitting import Observations, fit
+from loopscale.fitting.data.public import load_micro, stacked
+from loopscale.scaling import ScalingLaw
 
 EXPERTS, PASSES = (1, 2, 4, 8), (1, 2, 3, 4)
 DESIGNS = {"planned": ((24, 32, 48), (150e3, 500e3, 1.5e6)), "amended": ((16, 24, 32), (60e3, 200e3, 600e3))}

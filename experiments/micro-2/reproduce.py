@@ -11,8 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from loopscale.files import write_text
-from loopscale.fit.data.public import MICRO_2
+from loopscale.core.files import write_text
+from loopscale.fitting.data.public import MICRO_2
 from loopscale.sweep.spec import SHIPPED, read_sweep
 
 TOLERANCE = 0.09

@@ -16,15 +16,15 @@ from statistics import fmean, stdev
 import numpy as np
 from scipy import stats
 
-from loopscale.errors import LoopscaleError
-from loopscale.files import write_text
-from loopscale.fit import Fit, Observations, fit
-from loopscale.fit.backtest import backtest
-from loopscale.fit.compare import compare
-from loopscale.fit.data.public import MICRO_2, load_micro, micro_2_rows
+from loopscale.core.errors import LoopscaleError
+from loopscale.core.files import write_text
+from loopscale.core.tables import markdown, replace_tables
+from loopscale.fitting import Fit, Observations, fit
+from loopscale.fitting.backtest import backtest
+from loopscale.fitting.compare import compare
+from loopscale.fitting.data.public import MICRO_2, load_micro, micro_2_rows
 from loopscale.sweep.spec import read_sweep
 from loopscale.sweep.tune import RateLaw, Trial, fit_rates
-from loopscale.tables import markdown, replace_tables
 
 HERE = Path(__file__).parent
 DOCS = HERE.parents[1] / "docs"

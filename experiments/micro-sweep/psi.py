@@ -10,10 +10,10 @@ from pathlib import Path
 
 import torch
 
+from loopscale.core.tables import Table
 from loopscale.model.loading import load_model
 from loopscale.model.psi import path_diversity
 from loopscale.sweep.spec import read_sweep
-from loopscale.tables import Table
 from loopscale.train import run_dir
 from loopscale.train.data.batches import Batches
 from loopscale.train.trainer import train

@@ -12,16 +12,16 @@ from statistics import fmean, stdev
 
 import numpy as np
 
+from loopscale.core.files import write_text
+from loopscale.core.quantities import format_count
+from loopscale.core.tables import markdown, replace_tables
 from loopscale.figures.capacity import draw_loss_over_recurrence, loss_over_recurrence
 from loopscale.figures.outcomes import draw_psi
 from loopscale.figures.results import PSI, read_table
 from loopscale.figures.style import Panel, Picture, save
-from loopscale.files import write_text
-from loopscale.fit import Fit, Observations, fit
-from loopscale.fit.compare import compare
-from loopscale.fit.data.public import load_micro
-from loopscale.quantities import format_count
-from loopscale.tables import markdown, replace_tables
+from loopscale.fitting import Fit, Observations, fit
+from loopscale.fitting.compare import compare
+from loopscale.fitting.data.public import load_micro
 
 HERE = Path(__file__).parent
 DOCS = HERE.parents[1] / "docs"

@@ -4,7 +4,8 @@ For each law below: take the design of its sweep, draw losses from the published
 refit, and repeat. The spread of the refits is what a sweep of that design and noise can know. It is centred on the
 published coefficients because the truth of every simulated sweep is the published law.
 
-Run from the root of the repository; it writes src/loopscale/laws/resamples.json. The Epoch law needs that public sweep:
+Run from the root of the repository; it writes src/loopscale/scaling/resamples.json. The Epoch law needs its
+public sweep:
 
     LOOPSCALE_DATA=folder python experiments/published-uncertainty/simulate.py
 """
@@ -18,8 +19,8 @@ from pathlib import Path
 
 import numpy as np
 
-from loopscale.fit import Observations, fit, load_public, simulate_sweep
-from loopscale.laws import BILLIONS, PUBLISHED, ScalingLaw
+from loopscale.fitting import Observations, fit, load_public, simulate_sweep
+from loopscale.scaling import BILLIONS, PUBLISHED, ScalingLaw
 
 COUNT = 100
 SHARED = 0.5
@@ -76,7 +77,7 @@ def main() -> None:
         for k, coefficient in enumerate(law.names):
             print(f"{name} {coefficient} {law.coefficients[coefficient]:g}: {low[k]:.4g} to {high[k]:.4g}")
     lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(entry)}" for name, entry in content.items())
-    Path("src/loopscale/laws/resamples.json").write_text(f"{{{lines}}}\n")
+    Path("src/loopscale/scaling/resamples.json").write_text(f"{{{lines}}}\n")
 
 
 if __name__ == "__main__":

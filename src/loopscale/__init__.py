@@ -11,76 +11,58 @@ Names load when they are first used: importing the package imports neither numpy
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.2.0"
+__version__ = "0.3.0.dev0"
 
 _HOMES = {
-    "Architecture": "loopscale.architecture",
-    "Budget": "loopscale.plan",
-    "Fit": "loopscale.fit",
-    "Law": "loopscale.laws",
-    "LoopscaleError": "loopscale.errors",
-    "NextRuns": "loopscale.next",
-    "Observations": "loopscale.fit",
-    "Plan": "loopscale.plan",
-    "ScalingLaw": "loopscale.laws",
-    "load": "loopscale.files",
-    "predict": "loopscale.plan",
-    "rung": "loopscale.architecture",
+    "Architecture": "loopscale.architecture:Architecture",
+    "Budget": "loopscale.planning:Budget",
+    "Fit": "loopscale.fitting:Fit",
+    "Law": "loopscale.scaling:Law",
+    "LoopscaleError": "loopscale.core.errors:LoopscaleError",
+    "NextRuns": "loopscale.choosing:NextRuns",
+    "Observations": "loopscale.fitting:Observations",
+    "Plan": "loopscale.planning:Plan",
+    "ScalingLaw": "loopscale.scaling:ScalingLaw",
+    "fit": "loopscale.fitting:fit",
+    "laws": "loopscale.scaling:laws",
+    "load": "loopscale.saved:load",
+    "next": "loopscale.choosing:next_runs",
+    "plan": "loopscale.planning:plan",
+    "predict": "loopscale.planning:predict",
+    "rung": "loopscale.architecture:rung",
 }
-"""Where each name of the front door lives. ``fit``, ``laws``, ``next`` and ``plan`` are packages that can be called."""
+"""Where each name of the front door lives."""
 
-_CALLABLE = ("fit", "laws", "next", "plan")
-
-__all__ = ["__version__", *sorted(_HOMES), *_CALLABLE]
+__all__ = ["__version__", *sorted(_HOMES)]
 
 if TYPE_CHECKING:
     from loopscale.architecture import Architecture as Architecture
     from loopscale.architecture import rung as rung
-    from loopscale.errors import LoopscaleError as LoopscaleError
-    from loopscale.files import load as load
-    from loopscale.fit import Fit as Fit
-    from loopscale.fit import Observations as Observations
-    from loopscale.fit import fit as fit
-    from loopscale.laws import Law as Law
-    from loopscale.laws import ScalingLaw as ScalingLaw
-    from loopscale.laws import laws as laws
-    from loopscale.next import NextRuns as NextRuns
-    from loopscale.next import next_runs as next  # noqa: A004, F401
-    from loopscale.plan import Budget as Budget
-    from loopscale.plan import Plan as Plan
-    from loopscale.plan import plan as plan  # type: ignore[no-redef]
-    from loopscale.plan import predict as predict  # type: ignore[no-redef]
+    from loopscale.choosing import NextRuns as NextRuns
+    from loopscale.choosing import next_runs as next  # noqa: A004, F401
+    from loopscale.core.errors import LoopscaleError as LoopscaleError
+    from loopscale.fitting import Fit as Fit
+    from loopscale.fitting import Observations as Observations
+    from loopscale.fitting import fit as fit
+    from loopscale.planning import Budget as Budget
+    from loopscale.planning import Plan as Plan
+    from loopscale.planning import plan as plan
+    from loopscale.planning import predict as predict
+    from loopscale.saved import load as load
+    from loopscale.scaling import Law as Law
+    from loopscale.scaling import ScalingLaw as ScalingLaw
+    from loopscale.scaling import laws as laws
 
 
 def __getattr__(name: str) -> Any:
-    if name in _CALLABLE:
-        return import_module(f"loopscale.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'loopscale' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    module, _, attribute = _HOMES[name].partition(":")
+    return getattr(import_module(module), attribute)
 
 
 def __dir__() -> list[str]:
     return sorted(__all__)
-
-
-class CallableModule(ModuleType):
-    """A package that is also a function, so that ``ls.fit(...)`` and ``loopscale.fit.Observations`` both work."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.__dict__["__main_function__"](*args, **kwargs)
-
-
-def make_callable(package: str, function: Any) -> None:
-    """Let ``package``, called, run ``function``; its signature is the function's."""
-    from inspect import signature
-
-    module = sys.modules[package]
-    module.__class__ = CallableModule
-    module.__dict__["__main_function__"] = function
-    module.__dict__["__signature__"] = signature(function)

@@ -14,10 +14,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from loopscale.errors import InputError, LoopscaleError, StorageError, shown
-from loopscale.files import CHECKSUM, SEAL, check_seal, read_json
-
-METRICS_FIELDS = ("loss", "step", "tokens")
+from loopscale.core.errors import InputError, LoopscaleError, StorageError, shown
+from loopscale.core.files import CHECKSUM, SEAL, check_seal, read_json
 
 
 class Outcome(Enum):
@@ -112,7 +110,7 @@ def _json(path: Path, read: Callable[[Path], Any]) -> Check:
 
 
 def _load(path: Path) -> Any:
-    from loopscale.files import load
+    from loopscale.saved import load
 
     return load(path)
 
@@ -127,7 +125,7 @@ def _refuse_nonfinite(value: Any, path: Path) -> None:
 
 
 def _table(path: Path) -> Check:
-    from loopscale.fit import Observations
+    from loopscale.fitting import Observations
 
     def check() -> str:
         observations = Observations.read(path)
@@ -137,7 +135,7 @@ def _table(path: Path) -> Check:
 
 
 def _run(folder: Path) -> Iterator[Check]:
-    from loopscale.errors import check_extra
+    from loopscale.core.errors import check_extra
 
     check_extra("train", "checking a run")
     from loopscale.train.run_dir import read_summary, stored_config
@@ -202,7 +200,7 @@ def _model(folder: Path) -> Iterator[Check]:
 
 def _finite_weights(folder: Path) -> str:
     """Read every tensor and refuse values that are not finite."""
-    from loopscale.errors import check_extra
+    from loopscale.core.errors import check_extra
 
     check_extra("train", "checking weights")
     from loopscale.model.loading import check_finite_files
@@ -211,7 +209,7 @@ def _finite_weights(folder: Path) -> str:
 
 
 def _tokens(folder: Path) -> Iterator[Check]:
-    from loopscale.errors import check_extra
+    from loopscale.core.errors import check_extra
 
     check_extra("train", "checking tokens")
     from loopscale.train.data.token_store import TokenStore
@@ -225,7 +223,7 @@ def _tokens(folder: Path) -> Iterator[Check]:
 
 
 def _sweep(folder: Path) -> Iterator[Check]:
-    from loopscale.errors import check_extra
+    from loopscale.core.errors import check_extra
 
     check_extra("train", "checking a sweep")
     from loopscale.sweep.store import Store, run_folder

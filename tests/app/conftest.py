@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loopscale.fit.data.public import simulate_sweep
+from loopscale.fitting.data.public import simulate_sweep
 
 
 @dataclass

@@ -9,7 +9,7 @@ import pytest
 from loopscale.app.schemas import Mapping, Outer
 from loopscale.architecture import rung
 from loopscale.cli import main
-from loopscale.laws import MAPPINGS, OUTER_LAWS, PUBLISHED
+from loopscale.scaling import MAPPINGS, OUTER_LAWS, PUBLISHED
 from loopscale.train.config import TrainConfig
 from pages import ROOT, all_steps
 

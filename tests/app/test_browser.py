@@ -10,13 +10,13 @@ import pytest
 from browser import enter, open_in, open_page, sentence, serious_findings, settled, trust
 
 from loopscale.architecture import from_config
-from loopscale.cli import demo
-from loopscale.fit.data import public
-from loopscale.fit.data.public import load_micro
-from loopscale.laws import PUBLISHED, published
-from loopscale.plan import architecture_space, generation_rate, plan
-from loopscale.plan.text import answer
-from loopscale.quantities import parse_count
+from loopscale.cli.verbs import demo
+from loopscale.core.quantities import parse_count
+from loopscale.fitting.data import public
+from loopscale.fitting.data.public import load_micro
+from loopscale.planning import architecture_space, generation_rate, plan
+from loopscale.planning.text import answer
+from loopscale.scaling import PUBLISHED, published
 
 CHARTS = ("isoflop", "pareto", "best-recurrence", "best-experts")
 FIRST = answer(plan(flops=5e21, memory=3e9, bits=4))

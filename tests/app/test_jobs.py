@@ -6,8 +6,8 @@ import zipfile
 
 import pytest
 
-from loopscale.fit import fit
-from loopscale.fit.data.read import Observations
+from loopscale.fitting import fit
+from loopscale.fitting.data.read import Observations
 
 
 def zipped(content: bytes) -> bytes:

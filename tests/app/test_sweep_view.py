@@ -8,8 +8,8 @@ from browser import open_page
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "sweep"))
 from loopscale.app.sweep import LiveSweep
-from loopscale.errors import LoopscaleError
-from loopscale.laws import PUBLISHED, Points
+from loopscale.core.errors import LoopscaleError
+from loopscale.scaling import PUBLISHED, Points
 from sweeps import open_sweep, write_sweep
 
 GRID = "[grid]\nrecurrence = [1, 2, 3]\ntokens = [64, 128]\n"

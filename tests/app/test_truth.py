@@ -9,10 +9,10 @@ from urllib.parse import quote
 import pytest
 from browser import enter, open_page, sentence, settled, trust
 
-from loopscale.fit import fit, simulate_sweep
-from loopscale.fit.data.public import load_micro
-from loopscale.laws import PUBLISHED
-from loopscale.plan.text import TRUST_TEXT
+from loopscale.fitting import fit, simulate_sweep
+from loopscale.fitting.data.public import load_micro
+from loopscale.planning.text import TRUST_TEXT
+from loopscale.scaling import PUBLISHED
 
 CONFIG = {"model_type": "llama", "hidden_size": 1024, "num_hidden_layers": 16, "num_attention_heads": 16,
           "intermediate_size": 4096, "vocab_size": 32000}  # fmt: skip

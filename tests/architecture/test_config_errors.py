@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from published_configs import CONFIGS
 
 from loopscale.architecture import Architecture, from_config, read_config
-from loopscale.errors import InputError
+from loopscale.core.errors import InputError
 
 LLAMA = CONFIGS["Llama-3-8B"]
 

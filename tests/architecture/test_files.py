@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from published_configs import CONFIGS
 
 from loopscale.architecture import RUNG_EXPERTS, RUNGS, Architecture, at_width, continuous, from_config, rung
-from loopscale.errors import InputError
+from loopscale.core.errors import InputError
 
 
 @pytest.mark.parametrize("experts", RUNG_EXPERTS)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loopscale.architecture import RUNGS, at_width, continuous, rung, rung_name, width_for_active
-from loopscale.errors import InputError
+from loopscale.core.errors import InputError
 
 
 @pytest.mark.parametrize("name", RUNGS)

@@ -10,12 +10,12 @@ import numpy as np
 
 import loopscale as ls
 from loopscale.architecture import rung
+from loopscale.choosing import Goal, Target, next_runs
 from loopscale.cli import main
+from loopscale.core.files import write_json
 from loopscale.evaluate.store import Key, Result, Score
-from loopscale.files import write_json
-from loopscale.fit.data.public import simulate_sweep
-from loopscale.laws import published
-from loopscale.next import Goal, Target, next_runs
+from loopscale.fitting.data.public import simulate_sweep
+from loopscale.scaling import published
 from sweeps import BASE
 
 RUN = """

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fuzz import call
 
-from loopscale.errors import LoopscaleError
+from loopscale.core.errors import LoopscaleError
 from loopscale.verify import Outcome, verify
 
 KILOBYTES = (4, 12, 40, 120, 400, 1200)

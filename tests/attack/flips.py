@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import loopscale as ls
-from loopscale.errors import LoopscaleError
+from loopscale.core.errors import LoopscaleError
 from loopscale.verify import Outcome, verify
 
 Read = Callable[[Path], Any]

@@ -35,7 +35,7 @@ def config_of(folder: Path) -> Any:
 
 def outcome(run: Path) -> dict[str, Any]:
     """Return what must be equal: the losses of every step, the final loss and a checksum of the weights."""
-    from loopscale.files import checksum
+    from loopscale.core.files import checksum
 
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return {

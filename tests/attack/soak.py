@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from loopscale.fit.data.public import simulate_sweep
+from loopscale.fitting.data.public import simulate_sweep
 
 JSON = "application/json"
 PLAN = {"flops": "5e21", "memory": "3GB", "bits": "int4", "extrapolate": True, "top": 10}

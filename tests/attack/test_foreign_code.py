@@ -9,7 +9,7 @@ import pytest
 
 from loopscale.architecture import at_width
 from loopscale.cli import main
-from loopscale.errors import InputError
+from loopscale.core.errors import InputError
 
 pytest.importorskip("torch")
 pytest.importorskip("lm_eval")

@@ -9,7 +9,7 @@ import pytest
 import loopscale as ls
 from loopscale.architecture import ladder_space
 from loopscale.cli import main
-from loopscale.errors import InputError
+from loopscale.core.errors import InputError
 
 
 def refusal(capsys, *argv: str) -> str:

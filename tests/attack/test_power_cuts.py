@@ -10,8 +10,8 @@ import pytest
 from power import Recorder, survey
 
 import loopscale as ls
-from loopscale.files import write_bytes
-from loopscale.laws import published
+from loopscale.core.files import write_bytes
+from loopscale.scaling import published
 
 
 def none_failed(outcome: tuple[int, list[str]], least: int) -> None:

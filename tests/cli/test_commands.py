@@ -13,8 +13,9 @@ import click
 import numpy as np
 import pytest
 
-from loopscale.cli import VERBS, cli, main
-from loopscale.laws import PUBLISHED, find_law, published
+from loopscale.cli import main
+from loopscale.cli.verbs import VERBS, cli
+from loopscale.scaling import PUBLISHED, find_law, published
 
 
 def run(capsys, *argv: str) -> str:
@@ -273,9 +274,11 @@ def test_importing_the_package_imports_nothing_heavy():
 
 def test_the_core_never_imports_torch_nor_waits_for_scipy():
     code = (
-        "import sys, loopscale.laws, loopscale.architecture, loopscale.plan, loopscale.figures, loopscale.cli.plan;"
+        "import sys, loopscale.scaling, loopscale.architecture, loopscale.planning, loopscale.figures;"
+        "import loopscale.cli.plan;"
         "assert 'torch' not in sys.modules, 'torch'; assert 'scipy' not in sys.modules, 'scipy';"
-        "assert 'matplotlib' not in sys.modules, 'matplotlib'; import loopscale.fit; assert 'torch' not in sys.modules"
+        "assert 'matplotlib' not in sys.modules, 'matplotlib';"
+        "import loopscale.fitting; assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from test_commands import refused, run
 
-from loopscale.fit.data.public import simulate_sweep
-from loopscale.laws import ScalingLaw, published
+from loopscale.fitting.data.public import simulate_sweep
+from loopscale.scaling import ScalingLaw, published
 
 
 @pytest.fixture(scope="module")

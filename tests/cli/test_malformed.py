@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from loopscale.cli import main
-from loopscale.laws import published
+from loopscale.scaling import published
 
 SIZES = ("--rung", "--width", "--experts", "--active-experts", "--recurrence")
 OPTIONS = {

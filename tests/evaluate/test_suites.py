@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from loopscale.architecture import rung
-from loopscale.errors import InputError
+from loopscale.core.errors import InputError
 from loopscale.evaluate import builtin_suites, case_study, load_suite
 from loopscale.evaluate.suites import select
 from loopscale.evaluate.tasks import Tasks, folder_tasks

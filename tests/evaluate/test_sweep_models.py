@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from loopscale.errors import InputError
+from loopscale.core.errors import InputError
+from loopscale.core.tables import Table
 from loopscale.evaluate import fit_accuracy
 from loopscale.figures import gallery, outcomes
 from loopscale.figures.results import RESULTS, checked_table
-from loopscale.laws import DEFAULT, find_law
-from loopscale.tables import Table
+from loopscale.scaling import DEFAULT, find_law
 from sweeps import BASE, write_sweep
 
 GRID = "keep_models = true\n[grid]\nexperts = [1, 2]\nrecurrence = [1, 2]\ntokens = [512, 1024]"

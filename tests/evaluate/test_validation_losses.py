@@ -11,7 +11,7 @@ import pytest
 import torch
 import trained
 
-from loopscale.errors import InputError
+from loopscale.core.errors import InputError
 from loopscale.evaluate import fit_saturation
 from loopscale.evaluate.losses import cache_losses, exit_losses, pass_losses
 from loopscale.evaluate.tasks import Text, cut, read_text

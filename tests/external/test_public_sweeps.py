@@ -6,11 +6,11 @@ from functools import partial
 import numpy as np
 import pytest
 
-from loopscale.fit import fit as resampled_fit
-from loopscale.fit import load_public
-from loopscale.fit.diagnose import coefficient_intervals
-from loopscale.fit.solver import random_starts, search
-from loopscale.laws import RAW
+from loopscale.fitting import fit as resampled_fit
+from loopscale.fitting import load_public
+from loopscale.fitting.diagnose import coefficient_intervals
+from loopscale.fitting.solver import random_starts, search
+from loopscale.scaling import RAW
 
 pytestmark = pytest.mark.skipif(
     not os.environ.get("LOOPSCALE_DATA"), reason="LOOPSCALE_DATA names no folder with the public sweeps"

@@ -15,8 +15,8 @@ from loopscale.figures import (
     gain_by_sparsity,
     multiplier_by_sparsity,
 )
-from loopscale.fit import fit, simulate_sweep
-from loopscale.laws import published
+from loopscale.fitting import fit, simulate_sweep
+from loopscale.scaling import published
 
 LAW = published()
 C = LAW.coefficients

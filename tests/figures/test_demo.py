@@ -3,7 +3,7 @@
 import pytest
 
 from loopscale.cli.demo import Looped, _equal_answer, _measured_pairs
-from loopscale.fit.data.public import load_micro
+from loopscale.fitting.data.public import load_micro
 
 
 @pytest.mark.parametrize(

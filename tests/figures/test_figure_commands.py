@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from loopscale.cli import main
-from loopscale.errors import InputError
+from loopscale.core.errors import InputError
 from loopscale.figures import GALLERY, Sources
 from loopscale.figures.results import paper_results
-from loopscale.fit import simulate_sweep
-from loopscale.laws import PUBLISHED, published
-from loopscale.plan import Budget, joint_optimum
+from loopscale.fitting import simulate_sweep
+from loopscale.planning import Budget, joint_optimum
+from loopscale.scaling import PUBLISHED, published
 
 NEEDS_FILES = {"training", "test-time"}
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from artists import band, line, points
 
-from loopscale.errors import InputError
+from loopscale.core.errors import InputError
 from loopscale.figures import (
     draw_intervals,
     draw_loss_over_recurrence,
@@ -15,9 +15,9 @@ from loopscale.figures import (
     loss_over_recurrence,
     residuals,
 )
-from loopscale.fit import fit, simulate_sweep
-from loopscale.fit.diagnose import coefficient_intervals
-from loopscale.laws import published
+from loopscale.fitting import fit, simulate_sweep
+from loopscale.fitting.diagnose import coefficient_intervals
+from loopscale.scaling import published
 
 
 @pytest.fixture(scope="module")

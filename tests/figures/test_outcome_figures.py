@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from artists import line, lines
 
-from loopscale.errors import InputError
+from loopscale.core.errors import InputError
 from loopscale.figures import (
     METRICS,
     TEST_TIME,

@@ -14,8 +14,7 @@ from loopscale.figures import (
     draw_joint_optimum,
     draw_recurrence_map,
 )
-from loopscale.laws import published
-from loopscale.plan import (
+from loopscale.planning import (
     Budget,
     continuous_space,
     experts_map,
@@ -26,6 +25,7 @@ from loopscale.plan import (
     plan,
     recurrence_map,
 )
+from loopscale.scaling import published
 
 LAW = published()
 EPS = 0.0037

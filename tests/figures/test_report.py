@@ -4,8 +4,8 @@ import re
 
 import pytest
 
+from loopscale.core.report import Report
 from loopscale.figures import new_figure
-from loopscale.report import Report
 
 HOSTILE = '<script>alert("x")</script> [link](http://evil.example) `code` *bold*'
 

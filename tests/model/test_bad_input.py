@@ -8,7 +8,7 @@ import sys
 import pytest
 from looped_models import config, model, tokens
 
-from loopscale.errors import InputError
+from loopscale.core.errors import InputError
 
 
 @pytest.mark.parametrize(
@@ -69,8 +69,8 @@ def test_a_model_without_a_loop_block_cannot_repeat() -> None:
 def test_the_core_and_the_command_line_never_import_torch() -> None:
     code = """
 import sys
-import loopscale.architecture, loopscale.laws, loopscale.plan, loopscale.cli
-from loopscale.cli import VERBS, cli
+import loopscale.architecture, loopscale.scaling, loopscale.planning, loopscale.cli
+from loopscale.cli.verbs import VERBS, cli
 for verb in VERBS:
     assert cli.get_command(None, verb) is not None
 assert "torch" not in sys.modules and "transformers" not in sys.modules

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
 from loopscale.architecture import read_config, rung
-from loopscale.errors import InputError
+from loopscale.core.errors import InputError
 from loopscale.model import LoopedMoEConfig, LoopedMoEForCausalLM, LoopedMoEModel
 
 OPTIONS: dict[str, Any] = {

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from looped_models import config
 
 from loopscale.architecture import RUNG_EXPERTS, RUNGS, Architecture, Attention, FeedForward, Layer, Stack, rung
-from loopscale.errors import InputError
+from loopscale.core.errors import InputError
 from loopscale.model import LoopedMoEConfig, LoopedMoEForCausalLM
 
 

@@ -8,7 +8,7 @@ from looped_models import model, same, tokens
 from torch import Tensor
 from transformers import DynamicCache, StaticCache
 
-from loopscale.errors import InputError
+from loopscale.core.errors import InputError
 from loopscale.model import LoopedMoEForCausalLM
 
 

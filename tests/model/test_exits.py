@@ -6,8 +6,8 @@ import pytest
 import torch
 from looped_models import model, same, tokens
 
-from loopscale.cli import EXITS
-from loopscale.errors import InputError
+from loopscale.cli.params import EXITS
+from loopscale.core.errors import InputError
 from loopscale.model import Exit
 from loopscale.model.early_exit import CRITERIA
 

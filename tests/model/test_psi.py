@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from looped_models import model, tokens
 
-from loopscale.errors import InputError
+from loopscale.core.errors import InputError
 from loopscale.model.psi import LIMIT, Moments, diversity, overlap, pass_diagnostics, path_diversity
 
 

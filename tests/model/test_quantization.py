@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from looped_models import model, tokens
 
 from loopscale.cli.model import generate_command
-from loopscale.errors import InputError, MissingExtraError
+from loopscale.core.errors import InputError, MissingExtraError
 from loopscale.model import LoopedMoEForCausalLM
 from loopscale.model.loading import quantize
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from loopscale.architecture import read_config
-from loopscale.errors import InputError
+from loopscale.core.errors import InputError
 from loopscale.model import Exit, LoopedMoEForCausalLM
 from loopscale.model.blocks import Block, rotary
 from loopscale.model.kernels import rotary_heads

@@ -6,7 +6,7 @@ import pytest
 import torch
 from looped_models import model, tokens
 
-from loopscale.errors import InputError
+from loopscale.core.errors import InputError
 
 FULL = {"return_dict_in_generate": True}
 

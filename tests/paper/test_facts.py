@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from loopscale.architecture import RUNG_EXPERTS, RUNG_RECURRENCES, RUNGS, rung
-from loopscale.laws import PAPER, published
-from loopscale.plan import Budget, Rule, evaluate, flops_of, joint_optimum, ladder_space, plan
+from loopscale.planning import Budget, Rule, evaluate, flops_of, joint_optimum, ladder_space, plan
+from loopscale.scaling import PAPER, published
 
 LADDER = {  # rung: loop, total with embeddings at E = 1, 2, 4, 8, 16, in billions
     "0.3B": (0.1384, 0.3282, 0.4698, 0.7529, 1.3191, 2.4516),

@@ -9,7 +9,7 @@ import pytest
 import loopscale
 from loopscale.cli import main
 from loopscale.cli.reproduce import DIFFERS, MEANINGS, MISSING, reproduction, summary
-from loopscale.laws import PAPER
+from loopscale.scaling import PAPER
 
 SOURCE = Path(loopscale.__file__).parent
 

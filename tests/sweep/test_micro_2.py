@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from loopscale.fit.data.public import MICRO_2, load_micro, named_sweep
+from loopscale.fitting.data.public import MICRO_2, load_micro, named_sweep
 from loopscale.sweep.spec import read_sweep
 from loopscale.sweep.tune import fit_rates
 

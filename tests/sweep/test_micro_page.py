@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from loopscale.fit import fit
-from loopscale.fit.data.public import load_micro
+from loopscale.fitting import fit
+from loopscale.fitting.data.public import load_micro
 from loopscale.sweep.spec import read_sweep
 
 ROOT = Path(__file__).parents[2]

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from killing import start, until, workers
 
-from loopscale.errors import InputError, StorageError
+from loopscale.core.errors import InputError, StorageError
 from loopscale.sweep.backends import Worker
 from loopscale.sweep.backends.local import Local, call
 from loopscale.sweep.spec import read_sweep

@@ -13,7 +13,7 @@ import pytest
 from test_sweep_commands import call
 
 from loopscale.cli.fit import read_sweep_runs
-from loopscale.errors import InputError, StorageError
+from loopscale.core.errors import InputError, StorageError
 from loopscale.sweep.database import FILE, Database
 from loopscale.sweep.spec import read_sweep
 from loopscale.sweep.store import Job, Store, run_folder

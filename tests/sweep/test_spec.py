@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from loopscale.errors import InputError
+from loopscale.core.errors import InputError
 from loopscale.sweep.cost import checked
 from loopscale.sweep.spec import read_sweep
 from sweeps import BASE, open_sweep, write_sweep

@@ -10,7 +10,7 @@ from multiprocessing import get_context
 
 import pytest
 
-from loopscale.errors import StorageError
+from loopscale.core.errors import StorageError
 from loopscale.sweep import store as store_module
 from loopscale.sweep.database import FILE, journal
 from loopscale.sweep.store import LEASE, MOST_CRASHES, ClaimLost, Store

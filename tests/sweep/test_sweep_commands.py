@@ -10,7 +10,7 @@ import pytest
 from killing import assert_nothing_lost_or_doubled
 
 from loopscale.cli import main
-from loopscale.fit import Observations
+from loopscale.fitting import Observations
 from loopscale.sweep.spec import read_sweep
 from sweeps import BASE, write_sweep
 

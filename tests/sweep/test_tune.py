@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from loopscale.cli import main
-from loopscale.errors import InputError
+from loopscale.core.errors import InputError
 from loopscale.sweep.spec import Sweep, read_sweep
 from loopscale.sweep.tune import RateLaw, Search, Trial, fit_rates, law_path
 from sweeps import write_sweep

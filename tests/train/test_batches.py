@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from token_stores import store_of, stream
 
-from loopscale.errors import InputError
+from loopscale.core.errors import InputError
 from loopscale.model import LoopedMoEConfig, LoopedMoEForCausalLM
 from loopscale.train.config import TrainConfig
 from loopscale.train.data import token_store

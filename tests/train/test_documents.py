@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from token_stores import write_rows
 
-from loopscale.errors import InputError
+from loopscale.core.errors import InputError
 from loopscale.train.data.sources import LONG, SECTION
 from loopscale.train.data.token_store import DataSource
 

@@ -10,10 +10,10 @@ from training import corpus, small
 
 import loopscale as ls
 from loopscale.architecture import Architecture
-from loopscale.errors import InputError
+from loopscale.core.errors import InputError
 from loopscale.evaluate.runner import while_training
-from loopscale.fit import Observations
-from loopscale.laws import Counting, Points
+from loopscale.fitting import Observations
+from loopscale.scaling import Counting, Points
 from loopscale.train.forecast import Forecast
 from loopscale.train.metrics import read_metrics
 from loopscale.train.trainer import Trainer, train

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from parallel_runs import BATCH, CONTEXT, STEPS, TORCHRUN, finish, launch, losses, run, settings, start, write_text
 
-from loopscale.errors import InputError
+from loopscale.core.errors import InputError
 from loopscale.model.loading import load_model
 from loopscale.train.config import TrainConfig
 from loopscale.train.metrics import read_metrics

@@ -10,7 +10,7 @@ import pytest
 import torch
 from training import corpus, small
 
-from loopscale.errors import InputError
+from loopscale.core.errors import InputError
 from loopscale.train.config import shared_steps
 from loopscale.train.run_dir import real_flops_per_token, recurrence_shares
 from loopscale.train.trainer import Trainer

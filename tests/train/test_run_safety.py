@@ -16,9 +16,9 @@ import pytest
 from click.testing import CliRunner
 from training import corpus, small
 
-from loopscale.cli import cli
-from loopscale.errors import InputError, LoopscaleError, MissingExtraError
-from loopscale.files import checksum, read_json, write_json
+from loopscale.cli.verbs import cli
+from loopscale.core.errors import InputError, LoopscaleError, MissingExtraError
+from loopscale.core.files import checksum, read_json, write_json
 from loopscale.train import run_dir
 from loopscale.train.config import TrainConfig
 from loopscale.train.data import sources

@@ -13,8 +13,8 @@ import torch
 from click.testing import CliRunner
 from training import corpus, small
 
-from loopscale.cli import cli
-from loopscale.errors import DivergenceError, InputError
+from loopscale.cli.verbs import cli
+from loopscale.core.errors import DivergenceError, InputError
 from loopscale.model import LoopedMoEConfig, LoopedMoEForCausalLM
 from loopscale.model.experts import expert_ffn_reference, grouped_ffn
 from loopscale.model.kernels import chunked_cross_entropy, cross_entropy_reference

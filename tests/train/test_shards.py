@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from token_stores import store_of, stream, write_rows
 
-from loopscale.errors import InputError, StorageError
-from loopscale.files import read_json, write_json
+from loopscale.core.errors import InputError, StorageError
+from loopscale.core.files import read_json, write_json
 from loopscale.train.data import token_store
 from loopscale.train.data.token_store import DataSource, TokenStore, prepare
 from loopscale.train.data.tokenizer import ByteTokens
@@ -23,7 +23,7 @@ from loopscale.train.data.tokenizer import ByteTokens
 TEXTS = [f"document {place}: " + "some words " * (place % 13) for place in range(200)]
 PREPARE = """
 import sys
-from loopscale.errors import LoopscaleError
+from loopscale.core.errors import LoopscaleError
 from loopscale.train.data.token_store import DataSource, prepare
 try:
     print(prepare(DataSource((sys.argv[1],), validation=0.1), sys.argv[2], progress=False).digest)

@@ -15,7 +15,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import PreTrainedTokenizerFast
 
-from loopscale.errors import InputError
+from loopscale.core.errors import InputError
 from loopscale.train.data.tokenizer import END, ByteTokens, FastTokens, find_tokens, train_bpe
 
 TEXTS = [

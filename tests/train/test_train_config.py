@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loopscale.errors import InputError
-from loopscale.schemas import json_schema
+from loopscale.core.errors import InputError
+from loopscale.core.schemas import json_schema
 from loopscale.train.config import TrainConfig
 
 

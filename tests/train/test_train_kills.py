@@ -16,7 +16,7 @@ import pytest
 from test_trainer import losses, same, weights
 from training import corpus, small
 
-from loopscale.errors import InputError, StorageError
+from loopscale.core.errors import InputError, StorageError
 from loopscale.train.checkpoints import verify
 from loopscale.train.trainer import Trainer, train
 

@@ -10,8 +10,8 @@ import torch
 from click.testing import CliRunner
 from training import corpus, small
 
-from loopscale.cli import cli
-from loopscale.errors import DivergenceError, InputError, MissingExtraError
+from loopscale.cli.verbs import cli
+from loopscale.core.errors import DivergenceError, InputError, MissingExtraError
 from loopscale.evaluate import read_checkpoint
 from loopscale.model import LoopedMoEForCausalLM
 from loopscale.model.loading import load_model, load_tokenizer

@@ -22,8 +22,8 @@ from loopscale.app.schemas import (
     chosen_columns,
 )
 from loopscale.app.security import Limits
-from loopscale.errors import InputError
-from loopscale.plan.text import capital
+from loopscale.core.errors import InputError
+from loopscale.planning.text import capital
 
 ARCHIVES = {
     b"\x1f\x8b": "a gzip archive",
@@ -119,7 +119,7 @@ def fit_routes(jobs: Jobs, limits: Limits) -> APIRouter:
     @api.get("/example.csv", response_class=Response, responses={**documented(), 200: {"content": {"text/csv": {}}}})
     def example_csv() -> Response:
         """Return a simulated sweep to try a fit on."""
-        from loopscale.fit.data.public import simulate_sweep
+        from loopscale.fitting.data.public import simulate_sweep
 
         sweep = simulate_sweep(tokens=[1e11, 2e11, 3e11, 4e11, 5e11])
         return Response(sweep.csv(), media_type="text/csv")
@@ -127,7 +127,7 @@ def fit_routes(jobs: Jobs, limits: Limits) -> APIRouter:
     @api.get("/micro.csv", response_class=Response, responses={**documented(), 200: {"content": {"text/csv": {}}}})
     def micro_csv() -> Response:
         """Return the measured micro-sweep that ships with loopscale."""
-        from loopscale.fit.data.public import load_micro
+        from loopscale.fitting.data.public import load_micro
 
         return Response(load_micro().csv(), media_type="text/csv")
 
@@ -168,7 +168,7 @@ PREVIEWED = 5
 
 def preview(text: str, options: PreviewOptions) -> dict[str, Any]:
     """Return how a sweep is read; what prevents a fit is a sentence in it, not an error."""
-    from loopscale.fit.data.read import NAMES, SYMBOLS, csv_columns, find_columns, read_rows
+    from loopscale.fitting.data.read import NAMES, SYMBOLS, csv_columns, find_columns, read_rows
 
     chosen = chosen_columns(options.columns)
     table = csv_columns(text, options.name)

@@ -29,10 +29,10 @@ from loopscale.app.schemas import (
 from loopscale.app.security import Limits
 from loopscale.architecture import RUNG_EXPERTS, RUNG_RECURRENCES, RUNGS
 from loopscale.architecture.ladder import size_space
-from loopscale.errors import InputError
-from loopscale.files import finite
-from loopscale.laws import DEFAULT, MAPPINGS, OUTER_LAWS, PUBLISHED, ScalingLaw
-from loopscale.plan import (
+from loopscale.core.errors import InputError
+from loopscale.core.files import finite
+from loopscale.core.quantities import format_bytes, format_count, fraction_of
+from loopscale.planning import (
     DEVICES,
     PRESETS,
     Budget,
@@ -46,9 +46,9 @@ from loopscale.plan import (
     predict,
     training_cost,
 )
-from loopscale.plan.devices import UTILISATION
-from loopscale.plan.plan import candidate
-from loopscale.quantities import format_bytes, format_count, fraction_of
+from loopscale.planning.devices import UTILISATION
+from loopscale.planning.plan import candidate
+from loopscale.scaling import DEFAULT, MAPPINGS, OUTER_LAWS, PUBLISHED, ScalingLaw
 
 LawName = Annotated[str, PathParameter(max_length=80)]
 

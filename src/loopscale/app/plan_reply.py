@@ -15,8 +15,10 @@ import numpy as np
 from loopscale.app.schemas import PlanRequest
 from loopscale.architecture import RUNG_RECURRENCES, RUNGS, rung
 from loopscale.architecture.ladder import extended_rungs, size_space
-from loopscale.arrays import FloatArray
-from loopscale.plan import (
+from loopscale.core.arrays import FloatArray
+from loopscale.core.quantities import format_bytes, format_count, format_power, parse_bytes, parse_count, plain
+from loopscale.core.tables import Table
+from loopscale.planning import (
     Budget,
     Plan,
     Space,
@@ -29,9 +31,9 @@ from loopscale.plan import (
     ladder_space,
     recurrence_map,
 )
-from loopscale.plan.grid import interval_kind
-from loopscale.plan.profiles import outside_text
-from loopscale.plan.text import (
+from loopscale.planning.grid import interval_kind
+from loopscale.planning.profiles import outside_text
+from loopscale.planning.text import (
     LIMITS,
     TRUST_TEXT,
     answer,
@@ -42,8 +44,6 @@ from loopscale.plan.text import (
     front_band_text,
     interval_text,
 )
-from loopscale.quantities import format_bytes, format_count, format_power, parse_bytes, parse_count, plain
-from loopscale.tables import Table
 
 WIDTHS = np.geomspace(512, 4096, 41)
 MOST_DESIGNS = 2_000
@@ -255,7 +255,7 @@ def _python(planned: Plan, request: PlanRequest, given: Mapping[str, float], law
             name: getattr(request, name) for name in ("experts", "recurrences") if name in request.model_fields_set
         }
         parts |= {"free": sorted(space.free)} if space.free else {}
-        imported = f"from loopscale.plan import {kind}\n"
+        imported = f"from loopscale.planning import {kind}\n"
         arguments.insert(0, f"space={kind}({', '.join(f'{name}={value!r}' for name, value in parts.items())})")
     lines = "".join(f"    {argument},\n" for argument in arguments)
     return f"import loopscale as ls\n{imported}\nbest = ls.plan(\n{lines})\nprint(best)\n"

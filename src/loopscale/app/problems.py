@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.routing import compile_path
 
-from loopscale.errors import LoopscaleError, shown
+from loopscale.core.errors import LoopscaleError, shown
 
 
 class Problem(BaseModel):

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from loopscale import schemas
 from loopscale.architecture import (
     RUNG_EXPERTS,
     RUNG_RECURRENCES,
@@ -20,11 +19,12 @@ from loopscale.architecture import (
     rung,
     rung_name,
 )
-from loopscale.errors import InputError
-from loopscale.laws import DEFAULT, MAPPINGS, OUTER_LAWS
-from loopscale.plan import Budget
-from loopscale.plan.files import PlanFile
-from loopscale.schemas import Record
+from loopscale.core import schemas
+from loopscale.core.errors import InputError
+from loopscale.core.schemas import Record
+from loopscale.planning import Budget
+from loopscale.planning.files import PlanFile
+from loopscale.scaling import DEFAULT, MAPPINGS, OUTER_LAWS
 
 Count = Annotated[schemas.Count, Field(lt=1e40)]
 Bytes = Annotated[schemas.Bytes, Field(lt=1e40)]
@@ -127,7 +127,7 @@ class PlanRequest(SpaceFields):
 
     def given_design(self) -> tuple[str, float, int]:
         """Return the design that is described instead of the best one."""
-        from loopscale.plan.devices import parse_reference
+        from loopscale.planning.devices import parse_reference
 
         architecture, recurrence = parse_reference(self.design or "")
         return architecture.name, architecture.experts, recurrence

@@ -18,7 +18,7 @@ from loopscale.app.jobs import Job, Jobs, LawStore
 from loopscale.app.problems import handle_problems
 from loopscale.app.security import LOOPBACK, Guard, Limits
 from loopscale.app.sweep import LiveSweep, sweep_routes
-from loopscale.laws import ScalingLaw
+from loopscale.scaling import ScalingLaw
 
 STATIC = Path(__file__).parent / "static"
 

@@ -14,11 +14,11 @@ from starlette.responses import JSONResponse, Response
 from loopscale.app.jobs import LawStore
 from loopscale.app.problems import RefusalError, documented
 from loopscale.app.schemas import SweepReply
-from loopscale.errors import InputError
-from loopscale.files import finite
-from loopscale.laws import Points, ScalingLaw, costs
-from loopscale.quantities import counted, format_duration
-from loopscale.tables import Table
+from loopscale.core.errors import InputError
+from loopscale.core.files import finite
+from loopscale.core.quantities import counted, format_duration
+from loopscale.core.tables import Table
+from loopscale.scaling import Points, ScalingLaw, costs
 
 MOST_LAWS = 60
 """Laws whose uncertainty one reading compares."""

@@ -14,17 +14,17 @@ from typing import Any
 import numpy as np
 
 from loopscale.app.schemas import BacktestRequest, CompareRequest, FitOptions, NextRequest, chosen_columns
-from loopscale.errors import InputError
-from loopscale.files import finite
-from loopscale.fit import Fit, Observations, fit, identification, outliers, residuals_by_axis
-from loopscale.fit.backtest import backtest
-from loopscale.fit.compare import compare, suggest_slices
-from loopscale.laws import Counting, costs
-from loopscale.next.candidates import Goal, Target, ladder_candidates
-from loopscale.next.choose import next_runs
-from loopscale.plan import plan, training_cost
-from loopscale.plan.devices import UTILISATION
-from loopscale.quantities import format_duration, format_power, fraction_of
+from loopscale.choosing.candidates import Goal, Target, ladder_candidates
+from loopscale.choosing.choose import next_runs
+from loopscale.core.errors import InputError
+from loopscale.core.files import finite
+from loopscale.core.quantities import format_duration, format_power, fraction_of
+from loopscale.fitting import Fit, Observations, fit, identification, outliers, residuals_by_axis
+from loopscale.fitting.backtest import backtest
+from loopscale.fitting.compare import compare, suggest_slices
+from loopscale.planning import plan, training_cost
+from loopscale.planning.devices import UTILISATION
+from loopscale.scaling import Counting, costs
 
 Report = Callable[[str, int, int], None]
 """Called with the current stage, how much of it is done, and the total."""

@@ -13,11 +13,11 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
-from loopscale.errors import InputError, choice, shown
-from loopscale.files import read_json, write_json
-from loopscale.laws import Counting, Points, costs
-from loopscale.quantities import format_size
-from loopscale.tables import Table
+from loopscale.core.errors import InputError, choice, shown
+from loopscale.core.files import read_json, write_json
+from loopscale.core.quantities import format_size
+from loopscale.core.tables import Table
+from loopscale.scaling import Counting, Points, costs
 
 Size: TypeAlias = Any
 """A whole number, or an array of real numbers on the continuous ladder."""
@@ -456,7 +456,7 @@ class Architecture:
     def from_dict(cls, data: object, where: str = "architecture") -> Architecture:
         """Read an architecture from plain values; ``where`` names their origin in errors."""
         from loopscale.architecture.schema import ArchitectureFile  # pydantic is slow to import
-        from loopscale.schemas import parse
+        from loopscale.core.schemas import parse
 
         architecture = parse(ArchitectureFile, data, where).build()
         if not architecture.layers:

@@ -20,8 +20,8 @@ from loopscale.architecture.architecture import (
     QKNorm,
     Stack,
 )
-from loopscale.errors import InputError, nearest, shown
-from loopscale.files import read_json
+from loopscale.core.errors import InputError, nearest, shown
+from loopscale.core.files import read_json
 
 Block: TypeAlias = FeedForward | MixtureOfExperts
 Windows: TypeAlias = Sequence[int | None]

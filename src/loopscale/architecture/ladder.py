@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from loopscale.architecture.architecture import Architecture, Attention, FeedForward, Layer, MixtureOfExperts, Stack
-from loopscale.arrays import FloatArray, IntArray
-from loopscale.errors import InputError, nearest, shown
-from loopscale.laws import costs
-from loopscale.quantities import format_count
+from loopscale.core.arrays import FloatArray, IntArray
+from loopscale.core.errors import InputError, nearest, shown
+from loopscale.core.quantities import format_count
+from loopscale.scaling import costs
 
 VOCABULARY = 202_048
 HEAD_SIZE = 64

@@ -19,7 +19,7 @@ from loopscale.architecture.architecture import (
     QKNorm,
     Stack,
 )
-from loopscale.schemas import Between, File, Record
+from loopscale.core.schemas import Between, File, Record
 
 LARGEST = 10**12
 """The largest dimension that is accepted."""

@@ -9,12 +9,13 @@ import webbrowser
 
 import click
 
-from loopscale.errors import InputError, require
+from loopscale.cli.verbs import verb
+from loopscale.core.errors import InputError, require
 
 PORT = 8642
 
 
-@click.command("app")
+@verb("app")
 @click.option("--port", type=click.IntRange(0, 65535), help=f"Port; 0 takes any.  [default: {PORT}, or any if taken]")
 @click.option(
     "--host",

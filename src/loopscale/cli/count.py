@@ -7,27 +7,17 @@ from typing import Any
 import click
 
 from loopscale.architecture import Architecture
-from loopscale.cli import (
-    BITS,
-    COUNTS,
-    LAW,
-    WHOLE,
-    check_recurrence,
-    console,
-    model_options,
-    one_model,
-    output_options,
-    print_json,
-    print_table,
-)
-from loopscale.laws import AXES, BILLIONS, PUBLISHED, RAW, ScalingLaw
-from loopscale.laws.costs import Design, allocations
-from loopscale.plan.text import uncertainty_text
-from loopscale.quantities import format_bytes, format_count, format_power, plain
-from loopscale.tables import Table
+from loopscale.cli.output import console, print_json, print_table
+from loopscale.cli.params import BITS, COUNTS, LAW, WHOLE, check_recurrence, model_options, one_model, output_options
+from loopscale.cli.verbs import verb
+from loopscale.core.quantities import format_bytes, format_count, format_power, plain
+from loopscale.core.tables import Table
+from loopscale.planning.text import uncertainty_text
+from loopscale.scaling import AXES, BILLIONS, PUBLISHED, RAW, ScalingLaw
+from loopscale.scaling.costs import Design, allocations
 
 
-@click.command("laws")
+@verb("laws")
 @click.argument("law", type=LAW, required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: a law file for LAW, or all of them by name.")
 @click.option("--flops", type=COUNTS, help="Show the law's compute-optimal size and tokens at these budgets.")
@@ -136,7 +126,7 @@ def _span(law: ScalingLaw, axis: str) -> str:
     return ends[0] if ends[0] == ends[1] else "–".join(ends)
 
 
-@click.command("schema")
+@verb("schema")
 @click.argument("name", required=False)
 def schema_command(name: str | None) -> None:
     """Print the JSON Schema of a kind of file, for editors and other programs; without NAME, list the kinds.
@@ -145,15 +135,15 @@ def schema_command(name: str | None) -> None:
     loopscale schema
     loopscale schema law > law.schema.json
     """
-    from loopscale.schemas import SCHEMAS, json_schema
+    from loopscale.saved import MODELS, json_schema
 
     if name is None:
-        click.echo("\n".join(SCHEMAS))
+        click.echo("\n".join(MODELS))
     else:
         print_json(json_schema(name))
 
 
-@click.command("verify")
+@verb("verify")
 @click.argument("path", type=click.Path())
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for other programs.")
 @click.pass_context
@@ -179,7 +169,7 @@ def verify_command(ctx: click.Context, path: str, as_json: bool) -> None:
         ctx.exit(1)
 
 
-@click.command("count")
+@verb("count")
 @click.argument("config_path", metavar="[CONFIG]", required=False, type=click.Path())
 @model_options
 @click.option("--recurrence", type=WHOLE, help="R for the costs.  [default: the model's own]")

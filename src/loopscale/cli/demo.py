@@ -10,23 +10,24 @@ import click
 import numpy as np
 
 from loopscale.architecture import rung
-from loopscale.cli import console, print_table
+from loopscale.cli.output import console, print_table
 from loopscale.cli.plan import print_plan
 from loopscale.cli.profile import print_joint
-from loopscale.errors import check_extra
+from loopscale.cli.verbs import verb
+from loopscale.core.errors import check_extra
+from loopscale.core.files import make_folder, write_text
+from loopscale.core.quantities import format_power
+from loopscale.core.report import Report
+from loopscale.core.tables import Table
 from loopscale.figures import draw_isoflop_over_recurrence, draw_joint_optimum
 from loopscale.figures.capacity import draw_loss_over_recurrence, loss_over_recurrence
 from loopscale.figures.reports.results import add_picture
 from loopscale.figures.style import Panel, Picture, save
-from loopscale.files import make_folder, write_text
-from loopscale.fit import Fit, Observations, fit
-from loopscale.fit.data.public import load_micro
-from loopscale.laws import Points, costs, published
-from loopscale.plan import Budget, Plan, flops_of, isoflop_over_recurrence, joint_optimum, ladder_space, plan
-from loopscale.plan.text import legend, mark, sentences
-from loopscale.quantities import format_power
-from loopscale.report import Report
-from loopscale.tables import Table
+from loopscale.fitting import Fit, Observations, fit
+from loopscale.fitting.data.public import load_micro
+from loopscale.planning import Budget, Plan, flops_of, isoflop_over_recurrence, joint_optimum, ladder_space, plan
+from loopscale.planning.text import legend, mark, sentences
+from loopscale.scaling import Points, costs, published
 
 COLUMNS = ("E", "R", "tokens", "loss", "shipped", "law", "gain over R=1")
 EQUAL_COLUMNS = ("E", "R", "tokens", "predicted loss", "difference to R=1", "90% interval")
@@ -34,7 +35,7 @@ RESAMPLES = 60
 """Refits for the intervals of the comparison at equal compute."""
 
 
-@click.command("demo")
+@verb("demo")
 @click.option("--out", type=click.Path(), default="out", show_default=True, help="Folder for everything it makes.")
 @click.option("--plan-only", is_flag=True, help="Plan with the paper's law only; train nothing.")
 @click.pass_context

@@ -11,18 +11,13 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.markup import escape
 
-from loopscale.cli import (
-    COUNTS,
-    EXITS,
-    INTEGERS,
-    WHOLE,
-    check_recurrence,
-    console,
-    output_options,
-    print_json,
-    print_table,
-)
-from loopscale.errors import InputError
+from loopscale.cli.output import console, print_json, print_table
+from loopscale.cli.params import COUNTS, EXITS, INTEGERS, WHOLE, check_recurrence, output_options
+from loopscale.cli.verbs import verb
+from loopscale.core.errors import InputError
+from loopscale.core.files import RECURRENCE
+from loopscale.core.progress import ResultBar
+from loopscale.core.quantities import format_count
 from loopscale.evaluate import (
     Benchmark,
     Result,
@@ -40,9 +35,6 @@ from loopscale.evaluate import (
     wide,
 )
 from loopscale.evaluate.results import LEAST, PAPER, baseline_flops, labels
-from loopscale.files import RECURRENCE
-from loopscale.progress import ResultBar
-from loopscale.quantities import format_count
 from loopscale.train.run_dir import model_of
 
 if TYPE_CHECKING:
@@ -154,7 +146,7 @@ def _caches(ctx: click.Context, param: click.Parameter, value: str | None) -> tu
     return found
 
 
-@click.command("eval")
+@verb("eval")
 @click.argument("paths", metavar="[CHECKPOINT|SWEEP]...", nargs=-1, type=click.Path())
 @click.option(
     "--tasks", help="paper, local, lm-eval task names, a suite file or a folder of task YAML; commas join them."

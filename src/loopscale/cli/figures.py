@@ -9,26 +9,27 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loopscale.cli import COUNT, LAW, law_option
 from loopscale.cli.fit import read_runs, reading_options
-from loopscale.errors import nearest, shown
-from loopscale.files import make_folder, read_json
-from loopscale.laws import DEFAULT, PUBLISHED, ScalingLaw
-from loopscale.progress import progress_bar
-from loopscale.quantities import counted
-from loopscale.report import check_report_path
+from loopscale.cli.params import COUNT, LAW, law_option
+from loopscale.cli.verbs import verb
+from loopscale.core.errors import nearest, shown
+from loopscale.core.files import make_folder, read_json
+from loopscale.core.progress import progress_bar
+from loopscale.core.quantities import counted
+from loopscale.core.report import check_report_path
+from loopscale.scaling import DEFAULT, PUBLISHED, ScalingLaw
 
 if TYPE_CHECKING:
+    from loopscale.core.report import Report
+    from loopscale.core.tables import Table
     from loopscale.figures import Sources
     from loopscale.figures.results import Kind
-    from loopscale.fit import Observations
-    from loopscale.report import Report
-    from loopscale.tables import Table
+    from loopscale.fitting import Observations
 
 KINDS = ("fit", "plan", "sweep", "evaluation")
 
 
-@click.command("report")
+@verb("report")
 @click.argument("kind", type=click.Choice(KINDS))
 @click.argument("file", type=click.Path())
 @reading_options
@@ -66,7 +67,7 @@ def report_command(kind: str, file: str, law: ScalingLaw | None, out: str, **rea
 
 def _runs(kind: str, file: str, reading: dict[str, Any]) -> Report:
     from loopscale.figures.reports import fit_report, sweep_report
-    from loopscale.fit import fit
+    from loopscale.fitting import fit
 
     observations = read_runs(file, **reading)
     if kind == "sweep":
@@ -92,7 +93,7 @@ def _evaluation(file: str) -> Report:
 FORMATS = ("png", "svg", "pdf")
 
 
-@click.command("figures")
+@verb("figures")
 @law_option
 @click.option("--data", type=click.Path(), help="The sweep that the law was fitted to, as for `fit`.")
 @reading_options

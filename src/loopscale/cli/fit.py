@@ -11,25 +11,20 @@ from typing import Any, TypeVar, cast
 
 import click
 
-from loopscale.cli import (
-    INTEGERS,
-    Quantity,
-    console,
-    output_options,
-    print_json,
-    print_table,
-)
-from loopscale.errors import InputError, shown
-from loopscale.files import is_file
-from loopscale.fit import Observations, Recipe, Scheme, fit
-from loopscale.fit.backtest import DECADES, backtest, rich_table
-from loopscale.fit.compare import compare, differences, table
-from loopscale.fit.data.public import SWEEP_RECURRENCES, simulate_sweep
-from loopscale.fit.isoflop import IsoFlop, isoflop
-from loopscale.laws import MAPPINGS, OUTER_LAWS, Counting, outer_law
-from loopscale.progress import progress_bar
-from loopscale.quantities import format_count, format_power, parse_count
-from loopscale.report import check_report_path
+from loopscale.cli.output import console, print_json, print_table
+from loopscale.cli.params import INTEGERS, Quantity, output_options
+from loopscale.cli.verbs import verb
+from loopscale.core.errors import InputError, shown
+from loopscale.core.files import is_file
+from loopscale.core.progress import progress_bar
+from loopscale.core.quantities import format_count, format_power, parse_count
+from loopscale.core.report import check_report_path
+from loopscale.fitting import Observations, Recipe, Scheme, fit
+from loopscale.fitting.backtest import DECADES, backtest, rich_table
+from loopscale.fitting.compare import compare, differences, table
+from loopscale.fitting.data.public import SWEEP_RECURRENCES, simulate_sweep
+from loopscale.fitting.isoflop import IsoFlop, isoflop
+from loopscale.scaling import MAPPINGS, OUTER_LAWS, Counting, outer_law
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -237,7 +232,7 @@ def _delta(text: str) -> float | None:
     return value
 
 
-@click.command("compare")
+@verb("compare")
 @data_options
 @click.option(
     "--hold-out", "slices", multiple=True, metavar="SLICE", help="Rows to predict unseen, like R=16 or D>400B."
@@ -291,7 +286,7 @@ def compare_command(
         out.print(table(result), differences(result), sep="\n")
 
 
-@click.command("backtest")
+@verb("backtest")
 @data_options
 @click.option(
     "--decades",
@@ -360,7 +355,7 @@ def save_figure(figure: Any, path: str) -> None:
         raise InputError(f"{path}: the figure cannot be written: {error}") from None
 
 
-@click.command("fit")
+@verb("fit")
 @data_options
 @click.option(
     "--mapping", type=click.Choice(list(MAPPINGS)), help="Recurrence mapping.  [default: chosen from the data]"
@@ -435,7 +430,7 @@ def fit_command(
         click.echo(result.summary())
 
 
-@click.command("isoflop")
+@verb("isoflop")
 @data_options
 @click.option("--level", type=click.FloatRange(0.01, 0.999), default=0.9, show_default=True, help="Of the intervals.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for other programs.")

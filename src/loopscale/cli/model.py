@@ -8,13 +8,15 @@ from typing import Any
 import click
 from rich.markup import escape
 
-from loopscale.cli import EXITS, INTEGERS, WHOLE, console, output_options, print_json, print_table
-from loopscale.quantities import counted
-from loopscale.tables import Table
+from loopscale.cli.output import console, print_json, print_table
+from loopscale.cli.params import EXITS, INTEGERS, WHOLE, output_options
+from loopscale.cli.verbs import verb
+from loopscale.core.quantities import counted
+from loopscale.core.tables import Table
 from loopscale.train.run_dir import model_of
 
 
-@click.command("generate")
+@verb("generate")
 @click.argument("checkpoint", type=click.Path())
 @click.option("--prompt", required=True, help="The text to continue.")
 @click.option("--recurrence", "recurrences", type=INTEGERS, help="Recurrences, like 1..5.  [default: the model's own]")
@@ -149,7 +151,7 @@ def _continue(
     }
 
 
-@click.command("routing")
+@verb("routing")
 @click.argument("checkpoint", type=click.Path())
 @click.option("--data", required=True, type=click.Path(), help="A text file with one prompt on each line.")
 @click.option("--recurrence", type=WHOLE, help="The largest R.  [default: the model's own; twice that by pass]")

@@ -6,25 +6,17 @@ from typing import Any
 
 import click
 
-from loopscale.cli import (
-    COUNT,
-    COUNTS,
-    EXPERTS,
-    INTEGERS,
-    RUNG_LIST,
-    WHOLE,
-    console,
-    output_options,
-    print_json,
-)
+from loopscale.choosing.candidates import Goal, Target, ladder_candidates, read_candidates
+from loopscale.choosing.choose import MOST_RUNS, next_runs, pairs_needed
 from loopscale.cli.fit import command_terms, data_options, form_options, read_runs, take_procedure
-from loopscale.fit import fit
-from loopscale.laws import MAPPINGS
-from loopscale.next.candidates import Goal, Target, ladder_candidates, read_candidates
-from loopscale.next.choose import MOST_RUNS, next_runs, pairs_needed
+from loopscale.cli.output import console, print_json
+from loopscale.cli.params import COUNT, COUNTS, EXPERTS, INTEGERS, RUNG_LIST, WHOLE, output_options
+from loopscale.cli.verbs import verb
+from loopscale.fitting import fit
+from loopscale.scaling import MAPPINGS
 
 
-@click.command("next")
+@verb("next")
 @data_options
 @click.option("--budget", type=COUNT, required=True, help="FLOPs for new runs, like 1e20.")
 @click.option(
@@ -109,7 +101,7 @@ def next_command(
         console().print(chosen.summary(), highlight=False)
 
 
-@click.command("seeds")
+@verb("seeds")
 @click.option("--difference", type=float, required=True, help="Difference in the loss to find, like 0.01 nats.")
 @click.option("--spread", type=float, required=True, help="Standard deviation of the paired difference over seeds.")
 @click.option("--power", type=float, default=0.8, show_default=True, help="Chance to find it.")

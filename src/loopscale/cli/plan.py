@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from loopscale.architecture import RUNG_EXPERTS, RUNG_RECURRENCES, RUNGS, Architecture, read_config
-from loopscale.cli import (
+from loopscale.cli.output import console, print_json, print_table
+from loopscale.cli.params import (
     ACTIVE,
     BITS,
     BYTES,
@@ -19,19 +20,19 @@ from loopscale.cli import (
     RUNG_LIST,
     WHOLE,
     check_recurrence,
-    console,
     law_option,
     model_options,
     one_model,
     output_options,
-    print_json,
-    print_table,
     trust_options,
 )
-from loopscale.errors import InputError
-from loopscale.files import is_file, read_json
-from loopscale.laws import ScalingLaw
-from loopscale.plan import (
+from loopscale.cli.verbs import verb
+from loopscale.core.errors import InputError
+from loopscale.core.files import is_file, read_json
+from loopscale.core.quantities import format_count, format_power, format_size
+from loopscale.core.report import check_report_path
+from loopscale.core.tables import Table
+from loopscale.planning import (
     DEVICES,
     PRESETS,
     Budget,
@@ -47,8 +48,8 @@ from loopscale.plan import (
     predict,
     width_space,
 )
-from loopscale.plan.predict import check, register
-from loopscale.plan.text import (
+from loopscale.planning.predict import check, register
+from loopscale.planning.text import (
     COLUMNS,
     front_band_text,
     interval_text,
@@ -59,12 +60,10 @@ from loopscale.plan.text import (
     table_row,
     trust_text,
 )
-from loopscale.quantities import format_count, format_power, format_size
-from loopscale.report import check_report_path
-from loopscale.tables import Table
+from loopscale.scaling import ScalingLaw
 
 
-@click.command("predict")
+@verb("predict")
 @model_options
 @click.option("--params", type=COUNT, help="A parameter count instead, for laws that need no architecture, like 7e9.")
 @click.option("--recurrence", type=WHOLE, help="R: passes through the loop.  [default: the model's own]")
@@ -172,7 +171,7 @@ def _facts(prediction: Prediction, outside: set[str]) -> list[tuple[str, str]]:
     ]
 
 
-@click.command("plan")
+@verb("plan")
 @click.option("--flops", type=COUNT, help="Training compute, like 5e21.")
 @click.option("--like", "like_model", help="Compute of a reference model RUNG:EXPERTS:RECURRENCE, with --like-tokens.")
 @click.option("--like-tokens", type=COUNT, help="Tokens that the reference is trained on, like 6T.")
@@ -340,7 +339,7 @@ class _Compute:
         if self.way in (None, "flops"):
             flops: float | None = self.options["flops"]
             return flops
-        from loopscale.plan.devices import device_flops, flops_of
+        from loopscale.planning.devices import device_flops, flops_of
 
         if self.way == "like_model":
             try:
@@ -356,7 +355,7 @@ class _Compute:
 
     @property
     def _utilisation(self) -> float:
-        from loopscale.plan.devices import UTILISATION
+        from loopscale.planning.devices import UTILISATION
 
         return self.options["utilisation"] or UTILISATION
 
@@ -364,7 +363,7 @@ class _Compute:
         """Say what training takes on the device; nothing where none was named."""
         if self.options["device"] is None:
             return ""
-        from loopscale.plan.devices import training_cost
+        from loopscale.planning.devices import training_cost
 
         gpus = self.options["gpus"] or 1
         cost = training_cost(

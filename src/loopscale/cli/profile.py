@@ -10,7 +10,8 @@ import click
 import numpy as np
 
 from loopscale.architecture import RUNG_EXPERTS, RUNG_RECURRENCES, RUNGS
-from loopscale.cli import (
+from loopscale.cli.output import console, print_json, print_table
+from loopscale.cli.params import (
     BITS,
     COUNT,
     COUNTS,
@@ -18,15 +19,14 @@ from loopscale.cli import (
     INTEGERS,
     MEMORIES,
     RUNG_LIST,
-    console,
     law_option,
     output_options,
-    print_json,
-    print_table,
     trust_options,
 )
-from loopscale.laws import ScalingLaw
-from loopscale.plan import (
+from loopscale.cli.verbs import verb
+from loopscale.core.quantities import format_bytes, format_count, format_power, format_size
+from loopscale.core.tables import Table
+from loopscale.planning import (
     Budget,
     Matched,
     Space,
@@ -40,9 +40,8 @@ from loopscale.plan import (
     matched,
     recurrence_map,
 )
-from loopscale.plan.text import law_text, legend, mark, trust_text
-from loopscale.quantities import format_bytes, format_count, format_power, format_size
-from loopscale.tables import Table
+from loopscale.planning.text import law_text, legend, mark, trust_text
+from loopscale.scaling import ScalingLaw
 
 KINDS = {
     "size": "loss against N_act at fixed compute, with each curve's minimum",
@@ -56,7 +55,7 @@ KINDS = {
 JOINT_COLUMNS = ("memory", "size", "E", "R", "tokens", "loss", "agreement")
 
 
-@click.command("profile")
+@verb("profile")
 @click.argument("kind", type=click.Choice(list(KINDS)))
 @click.option("--flops", type=COUNTS, help="Compute budgets, like 5e20,1e21.  [default: 5e21; for maps a range]")
 @click.option("--memory", type=MEMORIES, help="Memory budgets, like 1GB,3GB,10GB.  [default: 0.25 GB to 32 GB]")
@@ -245,7 +244,7 @@ def _print_legend(rows: list[dict[str, Any]]) -> None:
         console().print(note, highlight=False)
 
 
-@click.command("matched")
+@verb("matched")
 @click.argument("first")
 @click.argument("second")
 @click.option("--flops", type=COUNT, required=True, help="Training compute of both, like 5e21.")

@@ -11,9 +11,12 @@ import click
 import numpy as np
 
 from loopscale.architecture import RUNG_EXPERTS, RUNGS, ladder_space, rung
-from loopscale.cli import console, output_options, print_json, print_table
-from loopscale.laws import PAPER, published, with_uncertainty
-from loopscale.plan import (
+from loopscale.cli.output import console, print_json, print_table
+from loopscale.cli.params import output_options
+from loopscale.cli.verbs import verb
+from loopscale.core.report import Report, check_report_path
+from loopscale.core.tables import Table
+from loopscale.planning import (
     Budget,
     evaluate,
     experts_map,
@@ -22,8 +25,7 @@ from loopscale.plan import (
     plan,
     recurrence_map,
 )
-from loopscale.report import Report, check_report_path
-from loopscale.tables import Table
+from loopscale.scaling import PAPER, published, with_uncertainty
 
 EXACT, ROUNDED, SIMULATED, DIFFERS, MISSING = "exact", "within rounding", "simulated", "different", "not recomputable"
 MEANINGS = {
@@ -96,7 +98,7 @@ def _setup() -> Iterator[Line]:
 
 
 def _coefficients() -> Iterator[Line]:
-    from loopscale.fit import fit, simulate_sweep
+    from loopscale.fitting import fit, simulate_sweep
 
     table, law = PAPER["coefficients"], with_uncertainty("looped-moe-2026")
     assert law.resamples is not None
@@ -113,7 +115,7 @@ def _coefficients() -> Iterator[Line]:
 
 
 def _intervals() -> Iterator[Line]:
-    from loopscale.fit import fit, simulate_sweep
+    from loopscale.fitting import fit, simulate_sweep
 
     table = PAPER["intervals"]
     refits = fit(
@@ -167,8 +169,8 @@ def _case_study() -> Iterator[Line]:
 
 
 def _held_out() -> Iterator[Line]:
-    from loopscale.fit import simulate_sweep
-    from loopscale.fit.compare import compare
+    from loopscale.fitting import simulate_sweep
+    from loopscale.fitting.compare import compare
 
     sweeps: dict[str, dict[str, Any]] = {"held_out_moe": {}, "held_out_dense": {"experts": (1,)}}
     for key, design in sweeps.items():
@@ -276,7 +278,7 @@ def _path_diversity() -> Iterator[Line]:
 COLUMNS = ("number", "paper", "ours", "status")
 
 
-@click.command("reproduce")
+@verb("reproduce")
 @click.option("--status", type=click.Choice(list(MEANINGS)), help="Show only the numbers of this status.")
 @click.option("--report", type=click.Path(), help="Also save a page with every number, as .html or .md.")
 @output_options

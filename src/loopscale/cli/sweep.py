@@ -14,16 +14,18 @@ from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsed
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from loopscale.cli import COUNT, WHOLE, Quantity, console, output_options, price_option, print_json, print_table
-from loopscale.errors import InputError, LoopscaleError
-from loopscale.progress import bars, occasional_lines
-from loopscale.quantities import counted, format_bytes, format_count, format_duration, fraction_of
+from loopscale.cli.output import console, print_json, print_table
+from loopscale.cli.params import COUNT, WHOLE, Quantity, output_options, price_option
+from loopscale.cli.verbs import VerbGroup
+from loopscale.core.errors import InputError, LoopscaleError
+from loopscale.core.progress import bars, occasional_lines
+from loopscale.core.quantities import counted, format_bytes, format_count, format_duration, fraction_of
+from loopscale.core.tables import Table
 from loopscale.sweep.store import progress, share_done
-from loopscale.tables import Table
 
 if TYPE_CHECKING:
-    from loopscale.fit import Observations
-    from loopscale.laws import Points
+    from loopscale.fitting import Observations
+    from loopscale.scaling import Points
     from loopscale.sweep.backends import Backend
     from loopscale.sweep.cost import Cost
     from loopscale.sweep.spec import Sweep
@@ -250,7 +252,7 @@ CORES = Quantity("CORE,…", _cores)
 FRACTION = Quantity("SHARE", lambda text: fraction_of(text, "share"))
 
 
-@click.group("sweep")
+@click.group("sweep", cls=VerbGroup)
 def sweep_command() -> None:
     """Train a grid of runs as a file says; every finished point becomes an observation for `loopscale fit`.
 
@@ -310,7 +312,7 @@ def plan(
 
 
 def _device(name: str, utilisation: float, price: float) -> Device:
-    from loopscale.plan.devices import find_device
+    from loopscale.planning.devices import find_device
     from loopscale.train.estimate import USABLE
 
     found = find_device(name)
@@ -498,7 +500,7 @@ def watch(file: str, every: float, once: bool, resamples: int) -> None:
 
 def _watch_line(read: Callable[[], Observations], target: Points | None, resamples: int) -> str:
     """Return a line about the law that the observations so far give, or why they give none."""
-    from loopscale.fit import fit
+    from loopscale.fitting import fit
 
     try:
         data = read()
@@ -526,7 +528,7 @@ def extend(file: str, next_runs: str) -> None:
     """
     from pathlib import Path
 
-    from loopscale.files import write_text
+    from loopscale.core.files import write_text
     from loopscale.sweep.spec import extended, read_sweep, shipped_sweeps
 
     if file in shipped_sweeps():

@@ -8,12 +8,14 @@ from typing import Any
 
 import click
 
-from loopscale.cli import console, price_option, print_json, print_table
-from loopscale.errors import InputError, nearest, shown
-from loopscale.quantities import format_count, format_power
+from loopscale.cli.output import console, print_json, print_table
+from loopscale.cli.params import price_option
+from loopscale.cli.verbs import verb
+from loopscale.core.errors import InputError, nearest, shown
+from loopscale.core.quantities import format_count, format_power
 
 
-@click.command("train")
+@verb("train")
 @click.argument("config", type=click.Path(), required=False)
 @click.option("--out", type=click.Path(), help="The run's folder.  [default: runs/<name of the file>]")
 @click.option("--set", "changes", multiple=True, metavar="SECTION.FIELD=VALUE", help="Change a value; may be repeated.")
@@ -86,7 +88,7 @@ def _evaluator(run: Any) -> Any:
     """Return what evaluates the model during training, or None when the settings name no tasks."""
     if run.run.eval_tasks is None:
         return None
-    from loopscale.errors import require
+    from loopscale.core.errors import require
 
     require("lm_eval", extra="eval")
     from loopscale.evaluate.runner import while_training
@@ -95,7 +97,7 @@ def _evaluator(run: Any) -> Any:
 
 
 def _read(path: str | None) -> dict[str, Any]:
-    from loopscale.files import read_toml
+    from loopscale.core.files import read_toml
     from loopscale.train.config import DEMO
 
     return read_toml(path) if path is not None else DEMO
@@ -185,7 +187,7 @@ def _estimate(run: Any, gpus: int, device: str, price: float, as_json: bool) -> 
         click.echo(f"to make it fit: {line}")
 
 
-@click.command("presets")
+@verb("presets")
 @click.argument("name", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print the values as JSON.")
 def presets_command(name: str | None, as_json: bool) -> None:

@@ -14,7 +14,7 @@ from lm_eval.api.registry import register_model
 from lm_eval.models.huggingface import HFLM
 from torch import Tensor
 
-from loopscale.errors import InputError
+from loopscale.core.errors import InputError
 from loopscale.model import Exit, LoopedMoEForCausalLM
 
 

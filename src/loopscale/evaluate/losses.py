@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from loopscale.errors import InputError
+from loopscale.core.errors import InputError
 from loopscale.evaluate import lm
 from loopscale.evaluate.runner import Checkpoint, EvalSettings, Progress
 from loopscale.evaluate.store import Key, Result, Score, Store

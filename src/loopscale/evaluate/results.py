@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import Field
 
-from loopscale.errors import InputError, nearest
+from loopscale.core.errors import InputError, nearest
+from loopscale.core.files import read_toml
+from loopscale.core.schemas import File, parse
+from loopscale.core.tables import Table
 from loopscale.evaluate.store import PREFERRED, Model, Result, Score
 from loopscale.evaluate.suites import DATA, OVERALL, SCHEMA, Benchmark, Suite
-from loopscale.files import read_toml
-from loopscale.laws import mapping
-from loopscale.schemas import File, parse
-from loopscale.tables import Table
+from loopscale.scaling import mapping
 
 
 @dataclass(frozen=True)

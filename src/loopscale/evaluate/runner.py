@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from loopscale.errors import InputError
+from loopscale.core.errors import InputError
 from loopscale.evaluate.store import Key, Model, Result, Score, Store, contents_hash
 from loopscale.evaluate.suites import Benchmark, select
 from loopscale.evaluate.tasks import Tasks, folder_tasks, harness_version, quiet

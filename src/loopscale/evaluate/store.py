@@ -17,10 +17,10 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from loopscale.architecture import Architecture, read_config
-from loopscale.errors import InputError
-from loopscale.files import checksum, make_folder, read_json, write_json
-from loopscale.quantities import format_count
-from loopscale.schemas import File, parse
+from loopscale.core.errors import InputError
+from loopscale.core.files import checksum, make_folder, read_json, write_json
+from loopscale.core.quantities import format_count
+from loopscale.core.schemas import File, parse
 
 SCHEMA = 1
 WEIGHTS = ("*.safetensors", "*.bin")

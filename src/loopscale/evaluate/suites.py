@@ -8,9 +8,9 @@ from pathlib import Path
 
 from pydantic import Field
 
-from loopscale.errors import InputError, nearest, shown
-from loopscale.files import read_toml
-from loopscale.schemas import File, Record, parse
+from loopscale.core.errors import InputError, nearest, shown
+from loopscale.core.files import read_toml
+from loopscale.core.schemas import File, Record, parse
 
 DATA = Path(__file__).parent / "data"
 SCHEMA = 1

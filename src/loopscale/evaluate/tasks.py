@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from loopscale.errors import InputError, nearest, shown
+from loopscale.core.errors import InputError, nearest, shown
+from loopscale.core.files import check_size, is_file
 from loopscale.evaluate.suites import Benchmark
-from loopscale.files import check_size, is_file
 
 OWN_TASKS = Path(__file__).parent / "local"
 

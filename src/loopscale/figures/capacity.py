@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from loopscale.architecture import Architecture, rung
-from loopscale.arrays import BoolArray, FloatArray
-from loopscale.errors import InputError
+from loopscale.core.arrays import BoolArray, FloatArray
+from loopscale.core.errors import InputError
+from loopscale.core.quantities import format_count
+from loopscale.core.tables import Table
 from loopscale.figures.style import (
     LOSS,
     RECURRENCE,
@@ -24,11 +26,9 @@ from loopscale.figures.style import (
     shade_extrapolated,
     stacked,
 )
-from loopscale.fit import Fit, Observations, fit
-from loopscale.fit.compare import Slice, applicable
-from loopscale.laws import Points, ScalingLaw
-from loopscale.quantities import format_count
-from loopscale.tables import Table
+from loopscale.fitting import Fit, Observations, fit
+from loopscale.fitting.compare import Slice, applicable
+from loopscale.scaling import Points, ScalingLaw
 
 PASSES = np.linspace(1.0, 16.0, 61)
 EXPERTS = (1, 2, 4, 8, 16)

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from loopscale.errors import InputError
+from loopscale.core.errors import InputError
+from loopscale.core.tables import Table
 from loopscale.figures.style import COLOURS, count_ticks, finish, legend, or_new
-from loopscale.fit import Observations
-from loopscale.laws import ScalingLaw
-from loopscale.tables import Table
+from loopscale.fitting import Observations
+from loopscale.scaling import ScalingLaw
 
 AXES = {
     "active": ("active parameters N_act", "log"),

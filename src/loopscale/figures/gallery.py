@@ -14,14 +14,14 @@ from pathlib import Path
 import numpy as np
 
 from loopscale.architecture import rung, width_for_active
-from loopscale.errors import InputError
+from loopscale.core.errors import InputError
+from loopscale.core.tables import Table
 from loopscale.figures import capacity, fitting, optima, outcomes
 from loopscale.figures.capacity import fit_mappings
 from loopscale.figures.style import Panel, Picture, groups, scientific
-from loopscale.fit import Observations, simulate_sweep
-from loopscale.fit.data.public import SWEEP_EXPERTS, SWEEP_RECURRENCES
-from loopscale.laws import ScalingLaw
-from loopscale.plan import (
+from loopscale.fitting import Observations, simulate_sweep
+from loopscale.fitting.data.public import SWEEP_EXPERTS, SWEEP_RECURRENCES
+from loopscale.planning import (
     Budget,
     continuous_space,
     experts_map,
@@ -31,7 +31,7 @@ from loopscale.plan import (
     ladder_space,
     recurrence_map,
 )
-from loopscale.tables import Table
+from loopscale.scaling import ScalingLaw
 
 RESAMPLES = 100
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from loopscale.core.tables import Table
 from loopscale.figures.style import (
     LOSS,
     RECURRENCE,
@@ -24,7 +25,6 @@ from loopscale.figures.style import (
     scientific,
     shade_extrapolated,
 )
-from loopscale.tables import Table
 
 GIGABYTE = 1e9
 MEMORIES = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200)
@@ -34,7 +34,7 @@ MEMORY = "weight memory (GB)"
 
 
 def draw_best_recurrence(table: Table, axes: Any | None = None) -> Any:
-    """Draw R* against compute for each (size, E) of :func:`loopscale.plan.recurrence_map`.
+    """Draw R* against compute for each (size, E) of :func:`loopscale.planning.recurrence_map`.
 
     Values are drawn where they are. Later curves are thinner, so that one shows where it lies on another.
     """
@@ -91,7 +91,7 @@ def draw_best_experts(table: Table, axes: Any | None = None) -> Any:
 
 
 def draw_experts_map(table: Table, axes: Any | None = None) -> Any:
-    """Draw E* over (memory, R) of :func:`loopscale.plan.experts_map`; white where nothing fits."""
+    """Draw E* over (memory, R) of :func:`loopscale.planning.experts_map`; white where nothing fits."""
     axes = or_new(axes)
     axes.set_xscale("log")
     levels = sorted({E for E in table.columns["best_experts"] if E == E})
@@ -105,7 +105,7 @@ def draw_experts_map(table: Table, axes: Any | None = None) -> Any:
 
 
 def draw_joint_optimum(table: Table, axes: Any | None = None) -> Any:
-    """Draw the best design's loss against memory of :func:`loopscale.plan.joint_optimum`.
+    """Draw the best design's loss against memory of :func:`loopscale.planning.joint_optimum`.
 
     Colours show R; steps are labelled (size, E) where the labels do not overlap.
     """
@@ -165,7 +165,7 @@ WIDE_SIZES = (0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20)
 
 
 def draw_isoflop_over_size(table: Table, axes: Any | None = None) -> Any:
-    """Draw loss against N_act for each (R, compute) of :func:`loopscale.plan.isoflop_over_size`, minima marked.
+    """Draw loss against N_act for each (R, compute) of :func:`loopscale.planning.isoflop_over_size`, minima marked.
 
     The table holds one expert count. Colours show R; thinner lines show smaller compute.
     """
@@ -187,7 +187,7 @@ def draw_isoflop_over_size(table: Table, axes: Any | None = None) -> Any:
 
 
 def draw_isoflop_over_recurrence(table: Table, axes: Any | None = None) -> Any:
-    """Draw loss against R for each curve of :func:`loopscale.plan.isoflop_over_recurrence`.
+    """Draw loss against R for each curve of :func:`loopscale.planning.isoflop_over_recurrence`.
 
     A star marks R*, the last pass that gains at least eps; hollow points are extrapolated.
     """

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from loopscale.errors import InputError
+from loopscale.core.errors import InputError
+from loopscale.core.tables import Table
 from loopscale.evaluate.results import PROPORTIONS, fit_accuracy
 from loopscale.evaluate.suites import builtin_suites, load_suite
 from loopscale.figures.style import LOSS, RECURRENCE, colour, finish, groups, legend, marker, or_new, powers, scientific
-from loopscale.tables import Table
 
 OVERALL = "overall"
 _OF_SWEEP = ("size", "experts", "tokens", "validation_loss")

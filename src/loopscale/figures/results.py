@@ -14,9 +14,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from loopscale.errors import InputError, nearest, shown
-from loopscale.fit.data.read import read_columns
-from loopscale.tables import Table
+from loopscale.core.errors import InputError, nearest, shown
+from loopscale.core.tables import Table
+from loopscale.fitting.data.read import read_columns
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from loopscale.arrays import FloatArray
-from loopscale.errors import InputError
-from loopscale.files import write_bytes
-from loopscale.quantities import format_count
-from loopscale.tables import Table
+from loopscale.core.arrays import FloatArray
+from loopscale.core.errors import InputError
+from loopscale.core.files import write_bytes
+from loopscale.core.quantities import format_count
+from loopscale.core.tables import Table
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe and Ito's palette, which stays apart for colour-blind readers."""

@@ -4,7 +4,7 @@ Importing this registers the model with the Auto classes. A saved checkpoint car
 ``trust_remote_code=True`` where loopscale is not installed.
 """
 
-from loopscale.errors import check_extra
+from loopscale.core.errors import check_extra
 
 check_extra("train", "the model")
 

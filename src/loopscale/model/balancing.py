@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import TrainerCallback
 
-from loopscale.errors import InputError
+from loopscale.core.errors import InputError
 from loopscale.model.blocks import Block
 from loopscale.model.forward import Trace
 from loopscale.model.modeling import LoopedMoEForCausalLM, LoopedMoEModel

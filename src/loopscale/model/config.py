@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from transformers import PreTrainedConfig
 
 try:
-    from loopscale.errors import InputError as InputError
+    from loopscale.core.errors import InputError as InputError
 except ImportError:  # a checkpoint's own copy of this file
     InputError = ValueError  # type: ignore[misc, assignment]
 
@@ -23,7 +23,7 @@ FORMAT = 1
 """Version of the checkpoint format; a later one is refused."""
 
 MOST_LAYERS = 4_096
-"""Most layers of a part and most passes; more would fill the memory before any weight is read (loopscale.files)."""
+"""Most layers of a part and most passes; more would fill the memory before any weight is read (core.files)."""
 
 DISPATCHES = ("dropless", "drop-and-pad")
 INJECTIONS = ("none", "add", "concat", "gated", "diagonal")

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from transformers import AutoTokenizer
 from transformers.utils import logging
 
-from loopscale.errors import InputError, reason, require, shown
-from loopscale.files import check_seal, read_json
+from loopscale.core.errors import InputError, reason, require, shown
+from loopscale.core.files import check_seal, read_json
 from loopscale.model.config import LoopedMoEConfig
 from loopscale.model.modeling import LoopedMoEForCausalLM
 from loopscale.model.moe import Experts

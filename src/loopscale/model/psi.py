@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from loopscale.errors import InputError
+from loopscale.core.errors import InputError
+from loopscale.core.tables import Table
 from loopscale.model.forward import ForwardPass, Wanted
 from loopscale.model.modeling import LoopedMoEForCausalLM
-from loopscale.tables import Table
 
 
 def diversity(ids_RLBTK: Tensor, experts: int) -> Tensor:

@@ -15,7 +15,7 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
-from loopscale.errors import InputError
+from loopscale.core.errors import InputError
 
 ARCHITECTURE = "LoopedMoEForCausalLM"
 BACKEND = "vllm.model_executor.models.transformers:TransformersMoEForCausalLM"

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from loopscale.errors import InputError
-from loopscale.files import cache_folder, is_file, read_json, write_json
+from loopscale.core.errors import InputError
+from loopscale.core.files import cache_folder, is_file, read_json, write_json
 from loopscale.model import LoopedMoEConfig
 from loopscale.model.kernels import CHUNK
 from loopscale.sweep.spec import Run, Sweep, executed_steps

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import psutil
 
-from loopscale.errors import InputError, StorageError, reason
+from loopscale.core.errors import InputError, StorageError, reason
 
 FILE = "sweep.sqlite"
 SCHEMA = 2

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from loopscale.errors import InputError, LoopscaleError, StorageError
+from loopscale.core.errors import InputError, LoopscaleError, StorageError
 from loopscale.sweep.database import FILE, set_aside
 from loopscale.sweep.spec import Run, Sweep, executed_steps
 from loopscale.sweep.store import RunState, Store, fetch_points, parsed, run_folder
@@ -20,9 +20,9 @@ from loopscale.train.config import TrainConfig
 from loopscale.train.run_dir import RESUMABLE, read_summary, stored_config
 
 if TYPE_CHECKING:
-    from loopscale.fit import Observations
-    from loopscale.laws import Points
-    from loopscale.tables import Table
+    from loopscale.core.tables import Table
+    from loopscale.fitting import Observations
+    from loopscale.scaling import Points
 
 _RESUMABLE = RESUMABLE - {"validation_sequences"}
 """Settings that may change between two calls: how long a run is and what it reports, but not what is measured."""
@@ -205,8 +205,8 @@ def observations(sweep: Sweep, store: Store) -> tuple[Observations, dict[str, li
     """Return the observations so far, and other columns that are known of each."""
     import numpy as np
 
-    from loopscale.fit import Observations
-    from loopscale.laws import Counting, Points
+    from loopscale.fitting import Observations
+    from loopscale.scaling import Counting, Points
 
     recorded = {(key, tokens): facts for key, tokens, _, facts in store.observations()}
     rows = [
@@ -243,7 +243,7 @@ def largest_point(sweep: Sweep, store: Store) -> Points | None:
     """Return the sweep's most expensive point, finished or not, as a law takes it; None while nothing is finished."""
     import numpy as np
 
-    from loopscale.laws import Points
+    from loopscale.scaling import Points
     from loopscale.sweep.cost import count_without_tokens
 
     if not any(True for _ in store.observations()):
@@ -265,7 +265,7 @@ def table(sweep: Sweep, store: Store, *, best: bool = False) -> Table:
     ``best`` keeps, of runs that differ only in training fields that are axes of the grid, the one of lowest loss at
     each D.
     """
-    from loopscale.tables import Table
+    from loopscale.core.tables import Table
 
     observed, beside = observations(sweep, store)
     cells = {run.key: run.cell for run in sweep.runs}

@@ -14,10 +14,10 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from loopscale.architecture import RUNGS, rung_name
-from loopscale.errors import InputError, nearest, reason, shown
-from loopscale.files import read_json, read_toml
-from loopscale.quantities import count_of, format_count
-from loopscale.schemas import Count, Record, parse
+from loopscale.core.errors import InputError, nearest, reason, shown
+from loopscale.core.files import read_json, read_toml
+from loopscale.core.quantities import count_of, format_count
+from loopscale.core.schemas import Count, Record, parse
 from loopscale.sweep.store import ONE, Resources
 from loopscale.train.config import TrainConfig, shared_steps
 

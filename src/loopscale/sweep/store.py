@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 
-from loopscale.errors import StorageError, require, shown
+from loopscale.core.errors import StorageError, require, shown
 from loopscale.sweep.database import FILE, Database
 
 LEASE = 60.0

@@ -19,10 +19,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from loopscale.architecture import rung
-from loopscale.arrays import FloatArray
-from loopscale.errors import InputError
-from loopscale.files import read_json, write_json
-from loopscale.schemas import File, parse
+from loopscale.core.arrays import FloatArray
+from loopscale.core.errors import InputError
+from loopscale.core.files import read_json, write_json
+from loopscale.core.schemas import File, parse
 from loopscale.sweep.spec import RATE, Run, Sweep
 from loopscale.train.config import TrainConfig
 

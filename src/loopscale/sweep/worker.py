@@ -27,7 +27,7 @@ from typing import Any
 
 import torch
 
-from loopscale.errors import LoopscaleError, StorageError
+from loopscale.core.errors import LoopscaleError, StorageError
 from loopscale.sweep.store import Claim, ClaimLost, Job, Store, copy_point, run_folder
 from loopscale.train.config import TrainConfig, shared_steps
 from loopscale.train.trainer import Trainer

@@ -1,5 +1,5 @@
 """Training: data, optimiser, schedule, checkpoints; one process, or many under torchrun."""
 
-from loopscale.errors import check_extra
+from loopscale.core.errors import check_extra
 
 check_extra("train", "training")

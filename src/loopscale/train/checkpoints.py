@@ -27,10 +27,10 @@ from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, Hu
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from loopscale.errors import InputError, LoopscaleError, StorageError
-from loopscale.files import checksum, make_folder, read_json, remove_folder, replace_folder, write_json
+from loopscale.core.errors import InputError, LoopscaleError, StorageError
+from loopscale.core.files import checksum, make_folder, read_json, remove_folder, replace_folder, write_json
+from loopscale.core.schemas import File, parse
 from loopscale.model.config import RECIPE
-from loopscale.schemas import File, parse
 
 KIND, SCHEMA = "training checkpoint", 1
 T = TypeVar("T")

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from loopscale.architecture.ladder import rung
-from loopscale.errors import InputError, nearest, shown
-from loopscale.files import read_toml
-from loopscale.schemas import Between, Bytes, Count, Record, Whole, parse
+from loopscale.core.errors import InputError, nearest, shown
+from loopscale.core.files import read_toml
+from loopscale.core.schemas import Between, Bytes, Count, Record, Whole, parse
 
 if TYPE_CHECKING:
     from loopscale.model import LoopedMoEConfig

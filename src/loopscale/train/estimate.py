@@ -25,10 +25,10 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from loopscale.errors import InputError, nearest, shown
+from loopscale.core.errors import InputError, nearest, shown
 from loopscale.model import LoopedMoEConfig
 from loopscale.model.experts import device_kernels
-from loopscale.plan import devices
+from loopscale.planning import devices
 from loopscale.train.config import TrainConfig
 from loopscale.train.data.batches import Batch
 from loopscale.train.data.tokenizer import vocabulary_of

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from loopscale.architecture import Architecture
-from loopscale.errors import InputError
-from loopscale.plan.plan import law_of
-from loopscale.plan.predict import Prediction, predict
+from loopscale.core.errors import InputError
+from loopscale.planning.plan import law_of
+from loopscale.planning.predict import Prediction, predict
 from loopscale.train.config import TrainConfig
 
 START = 0.2

@@ -12,9 +12,9 @@ from typing import Any, Protocol
 
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from loopscale.errors import InputError, MissingExtraError, StorageError, shown
-from loopscale.files import flush_file, write_text
-from loopscale.progress import bars, occasional_lines
+from loopscale.core.errors import InputError, MissingExtraError, StorageError, shown
+from loopscale.core.files import flush_file, write_text
+from loopscale.core.progress import bars, occasional_lines
 
 
 class Sink(Protocol):

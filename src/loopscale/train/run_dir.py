@@ -22,9 +22,9 @@ from filelock import FileLock, Timeout
 from pydantic import ConfigDict, Field
 
 from loopscale import __version__
-from loopscale.errors import InputError, StorageError
-from loopscale.files import cache_folder, make_folder, read_json, write_json
-from loopscale.schemas import File, parse
+from loopscale.core.errors import InputError, StorageError
+from loopscale.core.files import cache_folder, make_folder, read_json, write_json
+from loopscale.core.schemas import File, parse
 from loopscale.train.config import ScheduleSection, TrainConfig, shared_steps
 from loopscale.train.data.token_store import DataSource, Mixture, TokenStore, prepare
 

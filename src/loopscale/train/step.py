@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from loopscale.errors import InputError
+from loopscale.core.errors import InputError
 from loopscale.model import LoopedMoEConfig, LoopedMoEForCausalLM
 from loopscale.model.balancing import update_biases
 from loopscale.model.blocks import Attention, Block, rotary

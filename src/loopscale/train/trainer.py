@@ -23,8 +23,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from loopscale.errors import DivergenceError, InputError
-from loopscale.files import replace_folder, seal_folder, write_json
+from loopscale.core.errors import DivergenceError, InputError
+from loopscale.core.files import replace_folder, seal_folder, write_json
 from loopscale.model import LoopedMoEConfig, LoopedMoEForCausalLM
 from loopscale.model.balancing import load_ratio
 from loopscale.model.forward import Trace
@@ -84,7 +84,7 @@ def peak_flops(device: torch.device, dtype: torch.dtype, size: int = 768) -> flo
     The measurement is a large matrix product, the best of a few: less than the maker's number.
     """
     if device.type == "cuda" and dtype == torch.bfloat16:
-        from loopscale.plan.devices import device_called
+        from loopscale.planning.devices import device_called
 
         listed = device_called(torch.cuda.get_device_name(device))
         if listed is not None:

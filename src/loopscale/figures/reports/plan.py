@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from loopscale.architecture import RUNGS
+from loopscale.core.quantities import format_bytes, format_count, format_size
+from loopscale.core.report import Report
+from loopscale.core.tables import Table
 from loopscale.figures.optima import MEMORIES, draw_isoflop_over_recurrence
 from loopscale.figures.reports.results import add_picture, file_facts
 from loopscale.figures.style import COLOURS, LOSS, Panel, finish, legend, log_ticks, or_new, powers
-from loopscale.laws import ScalingLaw
-from loopscale.plan import Candidate, Plan, design_label, isoflop_over_recurrence, ladder_space
-from loopscale.plan.text import budget_text, mark, sentences
-from loopscale.quantities import format_bytes, format_count, format_size
-from loopscale.report import Report
-from loopscale.tables import Table
+from loopscale.planning import Candidate, Plan, design_label, isoflop_over_recurrence, ladder_space
+from loopscale.planning.text import budget_text, mark, sentences
+from loopscale.scaling import ScalingLaw
 
 _COSTS = {"memory": ("memory (GB)", 1e9), "inference": ("FLOPs for a generated token", 1.0)}
 
@@ -67,7 +67,7 @@ COLUMNS = ("design", "active", "tokens", "loss", "weights", "verdict")
 def plan_report(
     plan: Any, law: ScalingLaw | None = None, source: str | Path | None = None, command: str | None = None
 ) -> Report:
-    """Return the report of a plan, given as :meth:`loopscale.plan.Plan.to_dict` writes it.
+    """Return the report of a plan, given as :meth:`loopscale.planning.Plan.to_dict` writes it.
 
     ``law`` is the law that the plan trusts; with it, the report shows how loss changes with recurrence.
     ``source`` is the file that the plan was read from; ``command`` gives the same plan, by default the one that runs.

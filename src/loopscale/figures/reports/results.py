@@ -10,7 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from loopscale.errors import InputError
+from loopscale.core.errors import InputError
+from loopscale.core.files import checksum
+from loopscale.core.quantities import format_bytes, format_count, format_size
+from loopscale.core.report import Report
+from loopscale.core.tables import Table
 from loopscale.figures.capacity import draw_loss_over_recurrence, loss_over_recurrence
 from loopscale.figures.fitting import draw_intervals, draw_observed, draw_residuals, intervals, residuals, varied_axes
 from loopscale.figures.outcomes import (
@@ -22,13 +26,9 @@ from loopscale.figures.outcomes import (
     present_groups,
 )
 from loopscale.figures.style import LOSS, Panel, Picture, colour, finish, groups, legend, or_new, powers, scientific
-from loopscale.files import checksum
-from loopscale.fit import Fit, Observations, correlations, identification
-from loopscale.laws import Counting
-from loopscale.plan import Budget, choice_span, joint_optimum
-from loopscale.quantities import format_bytes, format_count, format_size
-from loopscale.report import Report
-from loopscale.tables import Table
+from loopscale.fitting import Fit, Observations, correlations, identification
+from loopscale.planning import Budget, choice_span, joint_optimum
+from loopscale.scaling import Counting
 
 
 def digest(observations: Observations) -> str:

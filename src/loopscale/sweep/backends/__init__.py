@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 from uuid import uuid4
 
-from loopscale.errors import InputError, StorageError
+from loopscale.core.errors import InputError, StorageError
 from loopscale.sweep.spec import Sweep
 from loopscale.sweep.store import Job, Resources, RunState, Store
 

@@ -18,8 +18,8 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from typing import Any, TypeVar, cast
 
-from loopscale.errors import InputError, LoopscaleError, StorageError
-from loopscale.quantities import counted
+from loopscale.core.errors import InputError, LoopscaleError, StorageError
+from loopscale.core.quantities import counted
 from loopscale.sweep.store import Job, Resources
 
 T = TypeVar("T")

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
-from loopscale.errors import InputError, require
+from loopscale.core.errors import InputError, require
 from loopscale.sweep.store import Job, Resources
 from loopscale.sweep.worker import work
 

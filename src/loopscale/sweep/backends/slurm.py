@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from loopscale.errors import InputError, nearest, require
+from loopscale.core.errors import InputError, nearest, require
 from loopscale.sweep.store import Job
 from loopscale.sweep.worker import work
 

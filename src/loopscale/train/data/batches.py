@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from loopscale.errors import InputError
+from loopscale.core.errors import InputError
 from loopscale.train.data.token_store import Mixture, TokenStore
 
 ROUNDS = 6

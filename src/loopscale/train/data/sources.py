@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any, cast
 
-from loopscale.errors import InputError, MissingExtraError, missing_extra, nearest, shown
+from loopscale.core.errors import InputError, MissingExtraError, missing_extra, nearest, shown
 
 HUB_TIMEOUT = 10.0
 

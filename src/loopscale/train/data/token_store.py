@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, model_validator
 from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedColumn
 
-from loopscale.errors import InputError, LoopscaleError, StorageError, shown
-from loopscale.files import checksum, make_lasting_folder, read_json, replace_folder, write_json
-from loopscale.progress import bars
-from loopscale.schemas import File, Record, parse
+from loopscale.core.errors import InputError, LoopscaleError, StorageError, shown
+from loopscale.core.files import checksum, make_lasting_folder, read_json, replace_folder, write_json
+from loopscale.core.progress import bars
+from loopscale.core.schemas import File, Record, parse
 from loopscale.train.data.sources import DataSource
 from loopscale.train.data.tokenizer import Ids, Tokens, check_name, find_tokens, id_type
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from loopscale.errors import InputError, shown
+from loopscale.core.errors import InputError, shown
 from loopscale.train.data.sources import hub_answers
 
 END = "<|endoftext|>"

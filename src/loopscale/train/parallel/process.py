@@ -22,9 +22,9 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.rendezvous import rendezvous
 from torch.distributed.tensor import DTensor
 
-from loopscale.errors import InputError, RendezvousError
+from loopscale.core.errors import InputError, RendezvousError
+from loopscale.core.quantities import counted
 from loopscale.model import LoopedMoEForCausalLM
-from loopscale.quantities import counted
 from loopscale.train.config import TrainConfig
 from loopscale.train.init import materialise
 

@@ -1,4 +1,4 @@
-// Quantities as people write them, like loopscale.quantities does on the command line.
+// Quantities as people write them, like loopscale.core.quantities does on the command line.
 const SCALES = [
   [1e12, "T"],
   [1e9, "B"],

@@ -1,0 +1,167 @@
+"""The types and groups of options that commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from loopscale.architecture import RUNGS, Architecture, at_width, read_config, rung, rung_name
+from loopscale.core import quantities
+from loopscale.core.errors import InputError, shown
+from loopscale.scaling import DEFAULT, find_law
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Quantity(click.ParamType[Any]):
+    """An option that one of our parsers reads; its error becomes the option's error."""
+
+    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
+        self.name = name
+        self.parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return self.parse(value)
+        except InputError as error:
+            self.fail(str(error), param, ctx)
+
+
+def _unnamed(parse: Callable[[str, str], Any]) -> Callable[[str], Any]:
+    """Return the parser without a name for the value: click names the option."""
+    return lambda text: parse(text, "")
+
+
+def _counts(text: str) -> tuple[float, ...]:
+    return tuple(quantities.parse_count(part, "") for part in text.split(","))
+
+
+def _memories(text: str) -> tuple[float, ...]:
+    return tuple(quantities.parse_bytes(part, "") for part in text.split(","))
+
+
+def _whole(text: str) -> int:
+    """Read a whole number that may be written like 32k."""
+    value = quantities.parse_count(text, "")
+    if value != round(value) or value > 1e9:
+        raise InputError(f"{shown(text)} is not a whole number up to a billion; write it like 8192 or 32k")
+    return int(value)
+
+
+def _experts(text: str) -> tuple[float, ...]:
+    """Read expert counts: whole numbers and ranges, or any number from 1 up that routing can reach."""
+    found: set[float] = set()
+    for part in text.split(","):
+        try:
+            value = float(part)
+        except ValueError:
+            found.update(quantities.parse_integers(part, ""))
+            continue
+        if not 1 <= value <= 1e6:
+            raise InputError(f"{shown(part.strip())} is not an expert count; it should be from 1 to 1,000,000")
+        found.add(value)
+    return tuple(sorted(found))
+
+
+def _rungs(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(rung_name(part) for part in text.split(",")))
+
+
+COUNT = Quantity("COUNT", _unnamed(quantities.parse_count))
+COUNTS = Quantity("COUNT,…", _counts)
+BYTES = Quantity("BYTES", _unnamed(quantities.parse_bytes))
+MEMORIES = Quantity("BYTES,…", _memories)
+BITS = Quantity("BITS", _unnamed(quantities.parse_bits))
+FRACTION = Quantity("SHARE", _unnamed(quantities.parse_fraction))
+CONTEXT = Quantity("COUNT", _whole)
+INTEGERS = Quantity("N,…", _unnamed(quantities.parse_integers))
+EXPERTS = Quantity("E,…", _experts)
+RUNG_LIST = Quantity("RUNG,…", _rungs)
+LAW = Quantity("NAME|FILE", find_law)
+WHOLE = click.IntRange(1, 10_000_000)
+EXITS = click.Choice(("kl", "entropy", "argmax", "state", "gate"))
+ACTIVE = click.IntRange(1, 1024)
+WIDTH = click.IntRange(1, 1_000_000)
+
+
+def law_option(function: F) -> F:
+    """Add ``--law``."""
+    return click.option(
+        "--law", type=LAW, default=DEFAULT, show_default=True, help="A published law by name, or a law file (JSON)."
+    )(function)
+
+
+def trust_options(function: F) -> F:
+    """Add ``--extrapolate`` and ``--allow-degenerate``."""
+    function = click.option("--allow-degenerate", is_flag=True, help="Use a law even if its fit was degenerate.")(
+        function
+    )
+    return click.option(
+        "--extrapolate", is_flag=True, help="Answer even more than 10x beyond what the law was fitted on."
+    )(function)
+
+
+def price_option(function: F) -> F:
+    """Add ``--price``; the default is a round number for want of the user's own."""
+    return click.option(
+        "--price", type=click.FloatRange(min=0), default=2.5, show_default=True, help="Dollars per device-hour."
+    )(function)
+
+
+def output_options(function: F) -> F:
+    """Add ``--json`` and ``--csv``."""
+    function = click.option("--csv", "as_csv", is_flag=True, help="Print the table as CSV.")(function)
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON for other programs.")(function)
+
+
+def model_options(function: F) -> F:
+    """Add the options that name one model: a rung, a width, or a config file."""
+    options = (
+        click.option("--rung", help=f"A rung of the ladder: {', '.join(RUNGS)}."),
+        click.option("--width", type=WIDTH, help="Any other width by the ladder's rules."),
+        click.option("--layers", type=WHOLE, help="Depth for --width; follows the width unless given."),
+        click.option("--experts", type=EXPERTS, help="E: routed experts for each active one.  [default: 1]"),
+        click.option("--active-experts", type=ACTIVE, default=2, show_default=True, help="k: experts a token uses."),
+        click.option("--config", type=click.Path(), help="A Hugging Face config.json, or the folder that holds one."),
+    )  # fmt: skip
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def one_model(
+    rung_text: str | None,
+    width: int | None,
+    layers: int | None,
+    experts: tuple[float, ...] | None,
+    active_experts: int,
+    config: str | None,
+) -> Architecture:
+    """Return the model that the options name; exactly one of rung, width and config."""
+    named = [text for text, value in (("--rung", rung_text), ("--width", width), ("--config", config)) if value]
+    if len(named) != 1:
+        found = f"found {' and '.join(named)}" if named else "found none"
+        raise click.UsageError(f"give one of --rung, --width or --config ({found})")
+    if config is not None:
+        if experts is not None or layers is not None:
+            raise click.UsageError("--experts and --layers do not go with --config, which states them itself")
+        return read_config(config)
+    if experts is not None and len(experts) != 1:
+        raise click.UsageError("--experts takes one number here")
+    E = experts[0] if experts else 1
+    if rung_text is not None:
+        if layers is not None:
+            raise click.UsageError("--layers goes with --width; a rung has its own depth")
+        return rung(rung_text, E, active_experts)
+    assert width is not None
+    return at_width(width, layers, experts=E, active_experts=active_experts)
+
+
+def check_recurrence(model: Architecture, recurrence: int | None) -> None:
+    """Refuse to loop a model that has nothing to loop."""
+    if recurrence is not None and recurrence > 1 and model.loop == 0:
+        raise click.UsageError(f"--recurrence {recurrence}: {model.name} has no loop block; leave it at 1")

@@ -1,0 +1,1 @@
+"""What every package stands on: errors, files, quantities, tables, schemas, progress and reports."""

@@ -1,0 +1,301 @@
+"""Files from outside and our own: limits of what is read, JSON and TOML, and writing completely or not at all.
+
+Limits are checked before memory is allocated.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import math
+import os
+import shutil
+import tempfile
+import tomllib
+import zlib
+from pathlib import Path
+from typing import IO, Any
+
+from loopscale.core.errors import InputError, reason, shown
+
+CHECKSUM, SEAL = "checksum", "checksums.json"
+"""The field of a JSON file with the checksum of its other fields, and the file with the checksums of a folder."""
+TEXT_BYTES = 512 * 2**20
+"""Size of a JSON, TOML or CSV file, unpacked."""
+TABLE_ROWS = 2_000_000
+"""Rows of a table of observations or results. The largest public sweep has a few thousand."""
+RECURRENCE = 4_096
+"""Passes through the loop block."""
+
+
+def check_size(path: str | Path, most: int = TEXT_BYTES) -> None:
+    """Refuse a file that is larger than ``most`` bytes; a missing file is left to the reader."""
+    try:
+        size = Path(path).stat().st_size
+    except (OSError, ValueError):
+        return
+    if size > most:
+        raise InputError(f"{path}: it has {size:,} bytes, more than the {most:,} that are read")
+
+
+def check_rows(rows: int, source: str) -> None:
+    """Refuse a table with more rows than are read."""
+    if rows > TABLE_ROWS:
+        raise InputError(f"{source}: it has {rows:,} rows, more than the {TABLE_ROWS:,} that are read")
+
+
+def gunzip(content: bytes, source: str, most: int = TEXT_BYTES) -> bytes:
+    """Return the unpacked content; what unpacks to more than ``most`` bytes is refused before it is all in memory."""
+    unpack = zlib.decompressobj(wbits=31)
+    parts, size = [], 0
+    try:
+        while content:
+            part = unpack.decompress(content, 2**20)
+            parts.append(part)
+            size += len(part)
+            if size > most:
+                raise InputError(f"{source}: it unpacks to more than the {most:,} bytes that are read")
+            content = unpack.unconsumed_tail
+            if unpack.eof and unpack.unused_data:  # several members, as `cat a.gz b.gz` makes
+                content, unpack = unpack.unused_data, zlib.decompressobj(wbits=31)
+    except zlib.error as error:
+        raise gzip.BadGzipFile(str(error)) from None
+    if not unpack.eof:
+        raise EOFError("the compressed file ends early")
+    return b"".join(parts)
+
+
+def is_file(path: str | Path) -> bool:
+    """Tell whether ``path`` names a file; text that cannot be a path names none."""
+    try:
+        return Path(path).is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def read_json(path: str | Path) -> object:
+    """Read a JSON file; anything that is not one gives a sentence that names the file."""
+    text = _read_text(path, "JSON")
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InputError(f"{path}: not JSON: {error.msg} at line {error.lineno}") from None
+    except RecursionError:
+        raise InputError(f"{path}: not usable: its brackets are nested too deeply") from None
+    except ValueError as error:  # a number of thousands of digits
+        raise InputError(f"{path}: cannot be read: {error}") from None
+    return without_checksum(data, str(path))
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """Read a TOML file; anything that is not one gives a sentence that names the file."""
+    text = _read_text(path, "TOML")
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise InputError(f"{path}: not usable: its brackets are nested too deeply") from None
+    except ValueError as error:
+        raise InputError(f"{path}: not TOML: {error}") from None
+
+
+def _read_text(path: str | Path, kind: str) -> str:
+    check_size(path)
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: not {kind}: the file is not UTF-8 text") from None
+    except (OSError, ValueError) as error:  # a path with a zero byte is a ValueError
+        raise InputError(f"{path}: cannot be read: {reason(error)}") from None
+
+
+def kind_of(data: object, where: str) -> str:
+    """Return the kind that the content of a file of ours states."""
+    if not isinstance(data, dict):
+        raise InputError(f"{where}: found {shown(data)} where an object with named fields was expected")
+    if "kind" not in data:
+        raise InputError(f"{where}: field 'kind' is missing; it should be text")
+    if not isinstance(data["kind"], str):
+        raise InputError(f"{where}: field 'kind' is {shown(data['kind'])}; it should be text")
+    return data["kind"]
+
+
+def check_version(data: object, where: str, kind: str, version: int) -> dict[str, Any]:
+    """Return the other fields of a file of ours, once its kind and schema version are known to be readable."""
+    content = without_checksum(data, where)
+    stated = kind_of(content, where)
+    assert isinstance(content, dict)
+    if stated != kind:
+        raise InputError(f"{where}: this is a {shown(stated)} file; a {kind!r} file is needed here")
+    schema = content.get("schema")
+    if not isinstance(schema, int) or isinstance(schema, bool):
+        found = f"is {shown(schema)}" if "schema" in content else "is missing"
+        raise InputError(f"{where}: field 'schema' {found}; it should be a whole number")
+    if schema > version:
+        raise InputError(f"{where}: schema {schema} is newer than this loopscale reads ({version}); upgrade loopscale")
+    if schema < 1:
+        raise InputError(f"{where}: schema {schema} does not exist; it should be from 1 to {version}")
+    return {name: value for name, value in content.items() if name not in ("kind", "schema")}
+
+
+def checksum(path: Path) -> str:
+    """Return the SHA-256 of a file's contents."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def cache_folder() -> Path:
+    """Return the user's cache for loopscale."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "loopscale"
+
+
+def make_folder(path: str | Path) -> Path:
+    """Return the folder ``path``, made where it is missing."""
+    try:
+        make_lasting_folder(Path(path))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be made a folder: {getattr(error, 'strerror', error)}") from None
+    return Path(path)
+
+
+def make_lasting_folder(folder: Path) -> None:
+    """Make a folder and its parents where they are missing; a power cut cannot take them with all that follows."""
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for made in missing:
+        flush_folder(made.parent)
+
+
+def flush_file(file: IO[Any]) -> None:
+    """Wait until a file's content is on the disk; without it, a power cut may leave a complete name with no content."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def flush_folder(folder: str | Path) -> None:
+    """Wait until the names in a folder are on the disk, after a file in it was made or renamed."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError:  # a folder that may be written but not read
+        return
+    try:
+        os.fsync(handle)
+    except OSError:  # some network file systems cannot
+        pass
+    finally:
+        os.close(handle)
+
+
+def flush_tree(folder: str | Path) -> None:
+    """Wait until everything in a folder is on the disk: the files, also those that a library wrote, and their names."""
+    for here, _, names in os.walk(folder, topdown=False):
+        for name in names:
+            with Path(here, name).open("rb") as file:
+                os.fsync(file.fileno())
+        flush_folder(here)
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder whose name means complete: it loses the name first, so that no moment shows a part of it."""
+    if not folder.exists():
+        return
+    removed = folder.with_name(f".{folder.name}.removed")
+    shutil.rmtree(removed, ignore_errors=True)
+    folder.rename(removed)
+    flush_folder(folder.parent)
+    shutil.rmtree(removed)
+
+
+def replace_folder(complete: Path, target: Path) -> None:
+    """Give a finished folder its final name, in place of what has it now; after a power cut the name means complete."""
+    flush_tree(complete)
+    remove_folder(target)
+    complete.rename(target)
+    flush_folder(target.parent)
+
+
+def write_bytes(path: str | Path, content: bytes) -> None:
+    """Write a file completely or not at all, also across a power cut: to a temporary name, flushed, then renamed."""
+    target = Path(path)
+    temporary: Path | None = None
+    try:
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:50]}.")
+        temporary = Path(name)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            flush_file(file)
+        temporary.chmod(0o644)
+        temporary.replace(target)
+        flush_folder(target.parent)
+    except (OSError, ValueError) as error:  # a path that holds a NUL is a ValueError
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+        raise InputError(f"{path}: cannot be written: {getattr(error, 'strerror', error)}") from None
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write a text file whole or not at all."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def finite(data: Any) -> Any:
+    """Return plain values that strict JSON can hold: NaN and infinities become null."""
+    if isinstance(data, dict):
+        return {key: finite(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [finite(value) for value in data]
+    if isinstance(data, float) and not math.isfinite(data):
+        return None
+    return data
+
+
+def write_json(path: str | Path, data: object) -> None:
+    """Write ``data`` as indented JSON, completely or not at all; an object gets a checksum of its content."""
+    if isinstance(data, dict):
+        data = {**data, CHECKSUM: content_checksum(data)}
+    write_text(path, json.dumps(data, indent=1, allow_nan=False) + "\n")
+
+
+def content_checksum(data: dict[str, Any]) -> str:
+    """Return the SHA-256 of an object's fields and values; their order and layout in a file do not matter."""
+    content = {key: value for key, value in data.items() if key != CHECKSUM}
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), default=str)
+    return "sha256:" + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def without_checksum(data: object, where: str) -> object:
+    """Return an object without its checksum; one whose content is not what was written is refused."""
+    if not isinstance(data, dict) or CHECKSUM not in data:
+        return data
+    if data[CHECKSUM] != content_checksum(data):
+        raise InputError(
+            f"{where}: its content is not what was written (the checksum differs): the file is damaged or edited; "
+            f"if you edited it, remove its field {CHECKSUM!r}"
+        )
+    return {key: value for key, value in data.items() if key != CHECKSUM}
+
+
+def seal_folder(folder: Path) -> None:
+    """Write the checksums of all files of a folder into it, so that later damage is found."""
+    sums = {file.name: checksum(file) for file in sorted(folder.iterdir()) if file.is_file() and file.name != SEAL}
+    write_json(folder / SEAL, {"kind": "checksums", "schema": 1, "files": sums})
+
+
+def check_seal(folder: Path) -> bool:
+    """Compare a folder with the checksums in it; False where it has none. A changed or missing file is refused."""
+    if not (folder / SEAL).is_file():
+        return False
+    from loopscale.core.schemas import ChecksumsFile, parse
+
+    for name, expected in parse(ChecksumsFile, read_json(folder / SEAL), str(folder / SEAL)).files.items():
+        file = folder / name
+        if Path(name).name != name or not file.is_file():
+            raise InputError(f"{file}: the file is missing")
+        if checksum(file) != expected:
+            raise InputError(
+                f"{file}: its content is not what was written: it is damaged or edited; if you edited it, remove {SEAL}"
+            )
+    return True

@@ -1,0 +1,194 @@
+"""Quantities as people write them: ``0.3B``, ``6T``, ``5e21``, ``3GB``, ``int4``."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import SupportsFloat
+
+from loopscale.core.errors import InputError, shown
+
+_NUMBER = r"([0-9][0-9_,]*\.?[0-9]*(?:e[+-]?[0-9]+)?|\.[0-9]+(?:e[+-]?[0-9]+)?)"
+_COUNT = re.compile(rf"{_NUMBER}\s*([kmbgtp]?)", re.IGNORECASE)
+_BYTES = re.compile(rf"{_NUMBER}\s*([kmgtp]?)(i?)b?", re.IGNORECASE)
+_BITS = re.compile(r"(?:int|uint|fp|float|bf|nf|mxfp|nvfp|q)?([0-9]+(?:\.[0-9]+)?)(?:\s*-?bits?)?", re.IGNORECASE)
+
+_FRACTION = re.compile(rf"{_NUMBER}\s*(%?)", re.IGNORECASE)
+
+_SCALE = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12, "p": 1e15}
+LARGEST = 1e90
+"""Of a quantity that people give: the product of three is still a number."""
+_POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
+
+
+def parse_count(text: str, what: str = "number") -> float:
+    """Read a positive count: ``0.3B`` parameters, ``6T`` tokens, ``5e21`` FLOPs."""
+    match = _COUNT.fullmatch(text.strip())
+    if match is None:
+        raise InputError(f"{shown(text)} is not a positive number", field=what, remedy="write it like 5e21, 0.3B or 6T")
+    return _positive(_number(match[1]) * _SCALE[match[2].lower()], text, what)
+
+
+def parse_bytes(text: str, what: str = "memory") -> float:
+    """Read an amount of memory: ``3GB`` is 3e9 bytes, ``3GiB`` is 3 * 2**30."""
+    match = _BYTES.fullmatch(text.strip())
+    if match is None:
+        raise InputError(
+            f"{shown(text)} is not an amount of memory", field=what, remedy="write it like 3GB, 512MB or 8GiB"
+        )
+    base = 1024.0 if match[3] else 1000.0
+    return _positive(_number(match[1]) * base ** _POWER[match[2].lower()], text, what)
+
+
+def parse_fraction(text: str, what: str = "fraction") -> float:
+    """Read a part of a whole, above 0 and at most 1: ``0.4`` or ``40%``."""
+    match = _FRACTION.fullmatch(text.strip())
+    value = _number(match[1]) / (100 if match[2] else 1) if match else math.nan
+    if not 0 < value <= 1:
+        raise InputError(f"{shown(text)} is not above 0 and at most 1", field=what, remedy="write it like 0.4 or 40%")
+    return value
+
+
+def parse_bits(text: str, what: str = "bits") -> float:
+    """Read a bit width: ``4``, ``int4``, ``bf16``, ``fp8``, ``4.5bit``."""
+    match = _BITS.fullmatch(text.strip())
+    bits = float(match[1]) if match else math.nan
+    if not 1 <= bits <= 64:
+        raise InputError(
+            f"{shown(text)} is not a width between 1 and 64 bits",
+            field=what,
+            remedy="write it like 4, int4, fp8 or bf16",
+        )
+    return bits
+
+
+def number_of(value: object, what: str = "number") -> float:
+    """Return a finite number as a float; anything else, NaN and numbers too large for a float are refused."""
+    if isinstance(value, bool) or not isinstance(value, SupportsFloat) or isinstance(value, str):
+        raise InputError(f"{shown(value)} is not a number", field=what)
+    try:
+        number = float(value)
+    except (OverflowError, TypeError, ValueError):
+        raise InputError(f"{shown(value)} is not a number that can be computed with", field=what) from None
+    if not math.isfinite(number):
+        raise InputError(f"{shown(value)} is not finite", field=what)
+    return number
+
+
+def count_of(value: object, what: str = "number") -> float:
+    """Return a positive count given as a number or as text, like ``"6T"``."""
+    return _of(value, what, parse_count)
+
+
+def bytes_of(value: object, what: str = "memory") -> float:
+    """Return an amount of memory given in bytes or as text, like ``"3GB"``."""
+    return _of(value, what, parse_bytes)
+
+
+def bits_of(value: object, what: str = "bits") -> float:
+    """Return a bit width given as a number or as text, like ``"int4"``."""
+    return _of(value, what, parse_bits)
+
+
+def fraction_of(value: object, what: str = "fraction") -> float:
+    """Return a part of a whole given as a number or as text, like ``"40%"``."""
+    return _of(value, what, parse_fraction)
+
+
+def _of(value: object, what: str, parse: Callable[[str, str], float]) -> float:
+    """Apply the limits of ``parse`` to a number too: a float is read as its shortest text."""
+    return parse(value if isinstance(value, str) else repr(number_of(value, what)), what)
+
+
+def parse_integers(text: str, what: str = "list") -> tuple[int, ...]:
+    """Read whole numbers of one or more, as a list or ranges: ``1,2,4``, ``1..10``, ``1-4,8``."""
+    numbers: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*([0-9]{1,6})\s*(?:(?:\.\.|-|:)\s*([0-9]{1,6})\s*)?", part)
+        first = int(match[1]) if match else 0
+        last = int(match[2]) if match and match[2] else first
+        if first < 1 or last < first:
+            raise InputError(
+                f"{shown(text)} is not a list of whole numbers from 1 up",
+                field=what,
+                remedy="write it like 4, 1,2,4 or 1..10",
+            )
+        if last - first > 10_000:
+            raise InputError(f"{shown(text)} spans more than 10,000 numbers", field=what, remedy="narrow the range")
+        numbers.extend(range(first, last + 1))
+    return tuple(sorted(set(numbers)))
+
+
+def format_count(value: float, digits: int = 3) -> str:
+    """Write a count as ``0.755B``, ``588B`` or ``6T``; from 1e15 up as ``5e21``."""
+    if not math.isfinite(value):
+        return "∞" if value > 0 else str(value)
+    if abs(value) >= 1e15:
+        return format_power(value, digits)
+    for scale, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K")):
+        if abs(value) >= scale:
+            return f"{_significant(value / scale, digits)}{letter}"
+    return _significant(value, digits)
+
+
+def format_power(value: float, digits: int = 3) -> str:
+    """Write a large number as people write compute: ``5e21``, ``2.83e9``."""
+    mantissa, power, exponent = f"{value:.{digits}g}".partition("e")
+    return f"{mantissa}e{int(exponent)}" if power else mantissa
+
+
+def counted(number: int, noun: str) -> str:
+    """Write how many there are: ``1 run``, ``2,400 runs``, ``2 processes``."""
+    plural = "es" if noun.endswith("s") else "s"
+    return f"{number:,} {noun}{'' if number == 1 else plural}"
+
+
+def format_size(value: float) -> str:
+    """Write a parameter count in billions, as the paper's tables do, or in millions below 0.1 B."""
+    return f"{value / 1e9:.3f}B" if value >= 1e8 else format_count(value)
+
+
+def format_bytes(value: float) -> str:
+    """Write decimal bytes: ``2.71 GB``."""
+    for scale, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if abs(value) >= scale:
+            return f"{_significant(value / scale, 3)} {unit}"
+    return f"{value:.0f} B"
+
+
+def format_duration(seconds: float | None) -> str:
+    """Write a duration as ``42 s``, ``8 min``, ``3.5 h`` or ``12.0 days``; an unknown one as a dash."""
+    if seconds is None:
+        return "–"
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.1f} days"
+
+
+def plain(value: float) -> float:
+    """Return a whole number as an int, so that JSON shows 8 and not 8.0."""
+    number = float(value)
+    return int(number) if number.is_integer() else number
+
+
+def _significant(value: float, digits: int) -> str:
+    text = f"{value:.{digits}g}"
+    return f"{value:.0f}" if "e" in text and 1 <= abs(value) < 1e4 else text
+
+
+def _number(text: str) -> float:
+    try:
+        return float(re.sub(r"[_,]", "", text))
+    except ValueError:
+        return math.nan
+
+
+def _positive(value: float, text: str, what: str) -> float:
+    if not (math.isfinite(value) and value > 0):
+        raise InputError(f"{shown(text)} must be finite and above zero", field=what)
+    if value > LARGEST:
+        raise InputError(f"{shown(text)} is too large to compute with", field=what, remedy=f"give at most {LARGEST:g}")
+    return value

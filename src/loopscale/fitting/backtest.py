@@ -1,0 +1,225 @@
+"""Backtests: hide the largest runs, fit the rest, and see how far off and how well covered the predictions are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from rich import box
+from rich.table import Table as RichTable
+
+from loopscale.core.arrays import BoolArray, FloatArray
+from loopscale.core.errors import InputError
+from loopscale.core.quantities import format_count
+from loopscale.core.tables import Table
+from loopscale.fitting.compare import Slice
+from loopscale.fitting.data.read import Observations
+from loopscale.fitting.fitting import RESAMPLES, Fit, fit
+from loopscale.fitting.solver import Progress
+
+DECADES = 1.0
+ORIGINS = (0.5, 1.0, 1.5)
+"""Decades of compute that rolling origins hide."""
+ORIGIN_RESAMPLES = 20
+"""Refits of each rolling origin: enough for a width, fewer than for the main result."""
+
+
+@dataclass(frozen=True)
+class BacktestScore:
+    """How well one fit predicts the rows that were hidden from it."""
+
+    hidden: str
+    train_rows: int
+    held_out: int
+    """Rows that were hidden."""
+    level: float
+    coverage: float
+    """Share of hidden losses inside the predictive interval."""
+    law_coverage: float
+    """Share of hidden losses inside the interval of the law alone."""
+    mean_abs_relative_error: float
+    median_width: float
+    """Median width of the predictive interval in ln loss."""
+    interval_score: float
+    """Mean of width + 2 / (1 - level) x miss, in ln loss; lower is better."""
+    bias: float
+    """Mean of ln predicted - ln observed."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Backtest:
+    """A backtest with its rolling origins and its hidden rows."""
+
+    source: str
+    score: BacktestScore
+    origins: tuple[BacktestScore, ...]
+    """The same with other parts hidden, where the data allow it."""
+    fit: Fit
+    """The fit to the rows that were not hidden."""
+    hidden: Observations
+    predicted: FloatArray
+    low: FloatArray
+    high: FloatArray
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the numbers of the main split for JSON."""
+        names = ("train_rows", "held_out", "level", "coverage", "mean_abs_relative_error", "median_width",
+                 "interval_score")  # fmt: skip
+        return {name: getattr(self.score, name) for name in names}
+
+    def table(self) -> Table:
+        """Return one row for each hidden loss."""
+        p = self.hidden.points
+        return Table.from_arrays(
+            (len(self.hidden),), run=self.hidden.run, N=p.active, D=p.tokens, E=p.experts, R=p.recurrence,
+            C=p.train_flops, observed=self.hidden.loss, predicted=self.predicted, low=self.low, high=self.high,
+            relative_error=self.predicted / self.hidden.loss - 1,
+            inside=(self.low <= self.hidden.loss) & (self.hidden.loss <= self.high),
+        )  # fmt: skip
+
+    def summary(self) -> str:
+        """Return the result in a few sentences."""
+        s = self.score
+        lines = [
+            f"{self.source}: fitted to {s.train_rows} rows, {s.held_out} hidden ({s.hidden}).",
+            f"{s.level:.0%} predictive intervals cover {s.coverage:.0%} of the hidden losses "
+            f"(the law's own interval {s.law_coverage:.0%}); "
+            f"mean error {s.mean_abs_relative_error:.2%}, bias {s.bias:+.2%}, "
+            f"median width {s.median_width:.2%}, interval score {s.interval_score:.4f}.",
+        ]
+        return "\n".join([*lines, *(f"Warning: {sentence}." for sentence in self.fit.warnings)])
+
+    def __str__(self) -> str:
+        return self.summary()
+
+    def __repr__(self) -> str:
+        s = self.score
+        return f"<Backtest of {self.source}: {s.coverage:.0%} of {s.held_out} hidden losses covered>"
+
+    def _repr_html_(self) -> str:
+        return scores_table([self.score, *self.origins])._repr_html_()
+
+    def plot(self) -> Any:
+        """Return a matplotlib figure: relative errors and intervals of the hidden runs along compute."""
+        from matplotlib.figure import Figure  # half a second, which only figures should cost
+
+        figure = Figure(figsize=(6.4, 3.6), layout="constrained")
+        axes = figure.subplots()
+        train, hidden = self.fit.observations, self.hidden
+        axes.axhline(0.0, color="0.6", linewidth=0.8)
+        axes.scatter(train.points.train_flops, 100 * self.fit.residuals, s=8, color="0.6", label="fitted")
+        errors = 100 * np.log(self.predicted / hidden.loss)
+        spans = [100 * np.log(self.predicted / self.low), 100 * np.log(self.high / self.predicted)]
+        axes.errorbar(hidden.points.train_flops, errors, yerr=spans, fmt="o", ms=3, lw=0.8, label="hidden")
+        axes.set(xscale="log", xlabel="training compute C (FLOPs)", ylabel="ln predicted − ln observed (%)")
+        axes.set_title(f"{self.score.level:.0%} intervals cover {self.score.coverage:.0%}")
+        axes.legend(frameon=False)
+        return figure
+
+
+def backtest(
+    data: Any,
+    *,
+    decades: float = DECADES,
+    hold_out: str | None = None,
+    level: float = 0.9,
+    rolling: bool = True,
+    resamples: int = RESAMPLES,
+    progress: Progress | None = None,
+    **options: Any,
+) -> Backtest:
+    """Hide the top ``decades`` of training compute, or the rows of ``hold_out`` like ``C>1e21``, and predict them.
+
+    ``options`` are those of :func:`loopscale.fitting.fit`. Rolling origins repeat the backtest with other parts of the
+    compute hidden, where enough rows remain.
+    """
+    reading = {name: options.pop(name) for name in ("columns", "units", "counts", "keep", "best_of") if name in options}
+    observations = Observations.of(data, **reading)
+    mask, label = _hidden(observations, decades, hold_out)
+    fitted = fit(observations.where(~mask), resamples=resamples, progress=progress, **options)
+    result = _scored(fitted, observations.where(mask), label, level)
+    if not rolling:
+        return result
+    known = {decades: result.score} if hold_out is None else {}
+    near = {"warm": dict(fitted.law.coefficients), "starts": 2}  # other parts of the same sweep end nearby
+    return replace(result, origins=tuple(_origins(observations, level, {**near, **options}, known)))
+
+
+def _hidden(data: Observations, decades: float, hold_out: str | None) -> tuple[BoolArray, str]:
+    if hold_out is not None:
+        part = Slice.parse(hold_out)
+        mask, _ = part.rows(data)
+        if not part.splits_runs:
+            mask = np.isin(data.run, np.unique(data.run[mask]))
+        return mask, part.text
+    if not (np.isfinite(decades) and decades > 0):
+        raise InputError(f"decades is {decades}; it should be above zero")
+    flops = data.points.train_flops
+    limit = flops.max() / 10**decades
+    mask = flops > limit * (1 + 1e-9)
+    if mask.all():
+        raise InputError(
+            f"{data.source}: all runs lie within {decades:g} decades of compute "
+            f"({format_count(flops.min())} to {format_count(flops.max())} FLOPs); hide fewer decades"
+        )
+    return mask, f"C > {format_count(limit)}"
+
+
+def _origins(
+    data: Observations, level: float, options: dict[str, Any], known: dict[float, BacktestScore]
+) -> Sequence[BacktestScore]:
+    """Return a score for each origin that leaves enough rows; those that are known already are not fitted again."""
+    scores = []
+    for decades in ORIGINS:
+        if decades in known:
+            scores.append(replace(known[decades], hidden=f"top {decades:g} decades, {known[decades].hidden}"))
+            continue
+        try:
+            mask, label = _hidden(data, decades, None)
+            fitted = fit(data.where(~mask), resamples=ORIGIN_RESAMPLES, **options)
+        except InputError:  # too few rows are left
+            continue
+        scores.append(_scored(fitted, data.where(mask), f"top {decades:g} decades, {label}", level).score)
+    return scores
+
+
+def _scored(fitted: Fit, hidden: Observations, label: str, level: float) -> Backtest:
+    prediction = fitted.predict_points(hidden.points, level)
+    loss, value = np.log(hidden.loss), np.log(prediction.value)
+    low, high = np.log(prediction.low), np.log(prediction.high)
+    miss = np.maximum(low - loss, 0) + np.maximum(loss - high, 0)
+    inside = (prediction.law_low <= hidden.loss) & (hidden.loss <= prediction.law_high)
+    score = BacktestScore(
+        hidden=label,
+        train_rows=len(fitted.observations),
+        held_out=len(hidden),
+        level=level,
+        coverage=float(np.mean(miss == 0)),
+        law_coverage=float(np.mean(inside)),
+        mean_abs_relative_error=float(np.mean(np.abs(np.expm1(value - loss)))),
+        median_width=float(np.median(high - low)),
+        interval_score=float(np.mean(high - low + 2 / (1 - level) * miss)),
+        bias=float(np.mean(value - loss)),
+    )
+    source = fitted.observations.source
+    return Backtest(source, score, (), fitted, hidden, prediction.value, prediction.low, prediction.high)
+
+
+def scores_table(scores: Sequence[BacktestScore]) -> Table:
+    """Return one row for each backtest."""
+    return Table.from_records([vars(score) for score in scores])
+
+
+def rich_table(scores: Sequence[BacktestScore]) -> RichTable:
+    """Return the backtests as a table for the terminal."""
+    table = RichTable("hidden", box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in ("fitted", "hidden rows", "covered", "law only", "mean error", "bias", "width", "score"):
+        table.add_column(heading, justify="right")
+    for s in scores:
+        table.add_row(
+            s.hidden, str(s.train_rows), str(s.held_out), f"{s.coverage:.0%}", f"{s.law_coverage:.0%}",
+            f"{s.mean_abs_relative_error:.2%}", f"{s.bias:+.2%}", f"{s.median_width:.3f}", f"{s.interval_score:.3f}",
+        )  # fmt: skip
+    return table

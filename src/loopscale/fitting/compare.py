@@ -1,0 +1,407 @@
+"""Scores of recurrence mappings or outer laws on held-out rows, and the tables that show them."""
+
+from __future__ import annotations
+
+import io
+import operator
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from loopscale.architecture import RUNGS, rung
+from loopscale.core.arrays import BoolArray, FloatArray, IntArray
+from loopscale.core.errors import InputError, nearest, shown
+from loopscale.core.quantities import format_count, parse_count
+from loopscale.core.tables import Table
+from loopscale.fitting.data.read import Observations
+from loopscale.fitting.fitting import choose_form, fit
+from loopscale.fitting.solver import Progress
+from loopscale.scaling import MAPPINGS, OUTER_LAWS, Counting, mapping, outer_law
+
+NEAR = 0.01
+"""``N=`` and ``D=`` take what lies within 1%: people write three digits of a count."""
+
+_AXES = {"R": "recurrence", "E": "experts", "N": "active", "D": "tokens", "C": "train_flops"}
+_COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    ">": operator.gt,
+    "<": operator.lt,
+    "=": operator.eq,
+}
+_SLICE = re.compile(r"\s*([A-Za-z_]+)\s*(>=|<=|==|=|>|<)\s*(.+?)\s*")
+
+
+@dataclass(frozen=True)
+class Slice:
+    """The rows of a sweep on one side of a value of R, E, N, D or C (training FLOPs).
+
+    N is the active size as the data count it. Where that selects nothing and the runs are rungs of the ladder
+    counted without embeddings, N is read as the rungs' names, which count them: ``N=1.0B`` finds the rung of that
+    name, whose active size is 0.755B without embeddings.
+    """
+
+    axis: str
+    """R, E, N, D or C."""
+    comparison: str
+    value: float
+    text: str
+
+    @classmethod
+    def parse(cls, text: str) -> Slice:
+        """Read ``R=16``, ``N>0.9B`` or ``D>400B``."""
+        match = _SLICE.fullmatch(text)
+        if match is None or match[1] not in _AXES:
+            raise InputError(
+                f"slice {shown(text)} is not understood; write it like R=16, E=16, N>0.9B, D>400B or C>1e21"
+            )
+        comparison = match[2].replace("==", "=")
+        return cls(match[1], comparison, parse_count(match[3], f"slice {shown(text)}"), "".join(text.split()))
+
+    def rows(self, observations: Observations) -> tuple[BoolArray, str]:
+        """Return the mask of the selected rows, and a note where the slice had to be interpreted.
+
+        A slice of nothing or of everything is refused: neither can be held out.
+        """
+        values = np.asarray(getattr(observations.points, _AXES[self.axis]))
+        mask, note = self._holds(values), ""
+        if not mask.any() and self.axis == "N" and (named := _rung_sizes(observations)) is not None:
+            mask = self._holds(named)
+            note = f"{self.text}: N read with embeddings, as the ladder names its rungs; {self._present(observations)}"
+        if not mask.any() or mask.all():
+            found = "every row" if mask.any() else "no row"
+            raise InputError(f"slice {self.text!r} selects {found}; {self._present(observations)}")
+        return mask, note
+
+    @property
+    def splits_runs(self) -> bool:
+        """Whether a run may have rows on both sides: along D and C only."""
+        return self.axis in "DC"
+
+    def _holds(self, values: FloatArray) -> BoolArray:
+        if self.comparison == "=" and self.axis in "NDC":
+            return np.abs(values - self.value) <= NEAR * self.value
+        return np.asarray(_COMPARISONS[self.comparison](values, self.value))
+
+    def _present(self, observations: Observations) -> str:
+        values = np.unique(getattr(observations.points, _AXES[self.axis]))
+        write = format_count if self.axis in "NDC" else "{:g}".format
+        listed = ", ".join(map(write, values)) if len(values) <= 12 else f"{write(values[0])} to {write(values[-1])}"
+        counted = f" ({observations.counts.value.replace('-', ' ')})" if self.axis == "N" else ""
+        return f"{self.axis} in the data{counted}: {listed}"
+
+
+def suggest_slices(observations: Observations) -> tuple[str, ...]:
+    """Return slices worth holding out: the far end of every axis on which the data keep two other values."""
+    found = []
+    for axis, name in _AXES.items():
+        if axis == "C":
+            continue
+        levels = np.unique(getattr(observations.points, name))
+        if len(levels) < 3:
+            continue
+        between = format_count(float(np.sqrt(levels[-2] * levels[-1])))
+        found.append(f"{axis}={levels[-1]:g}" if axis in "RE" else f"{axis}>{between}")
+    return tuple(found)
+
+
+def _rung_sizes(observations: Observations) -> FloatArray | None:
+    """Return each row's size as its rung is named, or None unless every row is a rung without embeddings."""
+    if observations.counts is not Counting.WITHOUT_EMBEDDINGS:
+        return None
+    sizes = np.full(len(observations), np.nan)
+    for name in RUNGS:
+        sizes[np.isclose(observations.points.active, float(rung(name).active), rtol=1e-3)] = parse_count(name)
+    return None if np.isnan(sizes).any() else sizes
+
+
+__all__ = ["CROSS_VALIDATION", "Comparison", "Score", "applicable", "compare", "differences", "table"]
+
+CROSS_VALIDATION = "cross-validation"
+
+
+def compare(
+    observations: Observations,
+    slices: Sequence[Slice | str],
+    *,
+    outer: str | None = None,
+    mappings: Sequence[str] | None = None,
+    folds: int = 5,
+    count: int = 1000,
+    level: float = 0.9,
+    seed: int = 0,
+    progress: Progress | None = None,
+    **procedure: Any,
+) -> Comparison:
+    """Fit every form on the rows outside each slice and score it on the rows inside.
+
+    Forms are recurrence mappings where the data have loops, and outer laws where they have none.
+
+    A run with a row in a slice of R, E or N is held out whole; a slice of D holds out rows. Cross-validation over
+    ``folds`` of whole runs comes last; 0 leaves it out. ``procedure`` goes to every fit alike; coefficients that it
+    holds or bounds concern the mappings that have them. ``progress`` is called with the number of scores done and the
+    total.
+    """
+    forms = _forms(observations, outer, mappings)
+    names = tuple(forms)
+    parts = [Slice.parse(part) if isinstance(part, str) else part for part in slices]
+    tasks, notes = _tasks(observations, parts, folds, seed)
+    settings = _settings(forms, procedure)
+    scores: list[Score] = []
+    for order, (part, masks) in enumerate(tasks.items()):
+        results = []
+        for name in names:
+            results.append(_errors(observations, masks, forms[name], part, settings[name]))
+            if progress is not None:
+                progress(len(scores) + len(results), len(tasks) * len(names))
+        errors = np.stack([errors for errors, _ in results])
+        squares, rows = _by_run(observations, errors)
+        paired = _paired(squares, rows, count, level, np.random.default_rng([seed, order]))
+        relative = np.nanmean(np.abs(errors / observations.loss), axis=1).tolist()
+        for k, name in enumerate(names):
+            size = len(_coefficients(forms[name]) - {*settings[name].get("fixed", ()), *settings[name].get("tie", ())})
+            scores.append(
+                Score(part, name, size, int(rows.sum()), len(rows), *paired[k], relative[k], results[k][1])
+            )  # fmt: skip
+    return Comparison(observations.source, _title(forms), tuple(scores), level, count, notes)
+
+
+def _forms(observations: Observations, outer: str | None, mappings: Sequence[str] | None) -> dict[str, tuple[str, str]]:
+    """Return the forms to compare by name: recurrence mappings on looped data, outer laws on data without loops."""
+    if mappings or np.any(observations.points.recurrence > 1):
+        chosen = outer or choose_form(observations)[0].name
+        return {name: (chosen, name) for name in (tuple(mappings) if mappings else applicable(observations))}
+    default = choose_form(observations)[0]
+    if outer is not None:
+        return {name: (name, "none") for name in dict.fromkeys((default.name, outer))}
+    experts = bool(np.any(observations.points.experts > 1))
+    alike = [law.name for law in OUTER_LAWS.values() if law.uses_tokens and law.uses_experts == experts
+             and (not law.uses_unique or observations.points.unique_tokens is not None)]  # fmt: skip
+    return {name: (name, "none") for name in dict.fromkeys((default.name, *alike))}
+
+
+SEVERAL = "several"
+"""The outer law of a comparison that compares outer laws."""
+
+
+def _title(forms: dict[str, tuple[str, str]]) -> str:
+    """Return what the forms have in common: their outer law, or that they have no recurrence."""
+    outers = {outer for outer, _ in forms.values()}
+    return outers.pop() if len(outers) == 1 else SEVERAL
+
+
+def applicable(observations: Observations) -> tuple[str, ...]:
+    """Return the mappings that the data can tell apart: those of m need runs of several m."""
+    points = observations.points
+    if not np.any(points.recurrence > 1):
+        raise InputError(f"{observations.source}: every run has R = 1, so all mappings predict the same")
+    sparse = points.total is not None and np.any(points.m < 1)
+    return tuple(name for name, form in MAPPINGS.items() if name != "none" and (sparse or not form.needs_ratio))
+
+
+def _tasks(
+    observations: Observations, slices: Sequence[Slice], folds: int, seed: int
+) -> tuple[dict[str, list[BoolArray]], tuple[str, ...]]:
+    """Return, by name, the masks of rows to hold out in turn."""
+    tasks, notes = {}, []
+    for part in slices:
+        mask, note = part.rows(observations)
+        if not part.splits_runs:
+            mask = np.isin(observations.run, np.unique(observations.run[mask]))
+        tasks[part.text] = [mask]
+        notes += [note] if note else []
+    if folds:
+        tasks[CROSS_VALIDATION] = _folds(observations, folds, seed)
+    if not tasks:
+        raise InputError("nothing to hold out; give a slice like R=16, or folds for cross-validation")
+    return tasks, tuple(notes)
+
+
+def _folds(observations: Observations, folds: int, seed: int) -> list[BoolArray]:
+    runs = observations.runs
+    if not 2 <= folds <= len(runs):
+        raise InputError(f"folds is {folds}; with {len(runs)} runs it should be from 2 to {len(runs)}, or 0 for none")
+    order = np.random.default_rng(seed).permutation(len(runs))
+    return [np.isin(observations.run, runs[order[first::folds]]) for first in range(folds)]
+
+
+COVERAGE_RESAMPLES = 40
+"""Refits behind the coverage of a comparison; only forms with few coefficients are refitted."""
+FEW_COEFFICIENTS = 9
+
+
+def _errors(
+    observations: Observations, masks: Sequence[BoolArray], form: tuple[str, str], part: str, procedure: dict[str, Any]
+) -> tuple[FloatArray, float | None]:
+    """Return predicted minus observed loss on the held-out rows (NaN on the others), and the share that is covered."""
+    errors, inside = np.full(len(observations), np.nan), list[BoolArray]()
+    resamples = COVERAGE_RESAMPLES if len(_coefficients(form)) <= FEW_COEFFICIENTS else 0
+    for mask in masks:
+        try:
+            result = fit(
+                observations.where(~mask), outer=form[0], mapping=form[1], resamples=resamples, **procedure
+            )  # fmt: skip
+        except InputError as error:
+            raise InputError(f"without {part}, {form[0] if form[1] == 'none' else form[1]}: {error}") from None
+        held_out = observations.where(mask)
+        errors[mask] = result.law(held_out.points) - held_out.loss
+        if resamples:
+            low, high = result.law.predictive_interval(held_out.points)
+            inside.append((low <= held_out.loss) & (held_out.loss <= high))
+    return errors, float(np.mean(np.concatenate(inside))) if inside else None
+
+
+def _by_run(observations: Observations, errors: FloatArray) -> tuple[FloatArray, IntArray]:
+    """Return each held-out run's sum of squares under each mapping, and its number of rows."""
+    kept = ~np.isnan(errors[0])
+    _, run = np.unique(observations.run[kept], return_inverse=True)
+    squares = np.array([np.bincount(run, error[kept] ** 2) for error in errors], dtype=np.float64)
+    return squares, np.bincount(run).astype(np.int64)
+
+
+def _paired(
+    squares: FloatArray, rows: IntArray, count: int, level: float, random: np.random.Generator
+) -> list[tuple[float, bool, float, float | None, float | None, float]]:
+    """Return for each mapping: RMSE, best or not, and its difference from the best with interval and share above."""
+    rmse = np.sqrt(squares.sum(axis=1) / rows.sum())
+    best = int(np.argmin(rmse))
+    drawn = random.integers(len(rows), size=(count, len(rows)))
+    again = np.sqrt(squares[:, drawn].sum(axis=-1) / rows[drawn].sum(axis=-1))
+    above = again - again[best]
+    tails = [50 * (1 - level), 50 * (1 + level)]
+    low, high = np.percentile(above, tails, axis=1).tolist() if len(rows) > 1 else [[None] * len(rmse)] * 2
+    numbers = (rmse, np.arange(len(rmse)) == best, rmse - rmse[best], (above > 0).mean(axis=1))
+    score, is_best, difference, worse = (column.tolist() for column in numbers)
+    return list(zip(score, is_best, difference, low, high, worse, strict=True))
+
+
+def _coefficients(form: tuple[str, str]) -> set[str]:
+    return {term.name for term in outer_law(form[0]).coefficients + mapping(form[1]).coefficients}
+
+
+def _settings(forms: dict[str, tuple[str, str]], procedure: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return each form's fit options: a held, tied or bounded coefficient concerns the forms that have it."""
+    known = set().union(*(_coefficients(form) for form in forms.values()))
+    given = {option: dict(procedure[option]) for option in ("fixed", "bounds", "tie") if option in procedure}
+    for option, values in given.items():
+        for coefficient in values:
+            if coefficient not in known:
+                raise InputError(f"{option}: coefficient {shown(coefficient)} is unknown{nearest(coefficient, known)}")
+    return {
+        name: procedure
+        | {option: {key: values[key] for key in values if key in _coefficients(form)}
+           for option, values in given.items()}
+        for name, form in forms.items()
+    }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Score:
+    """How well one form predicts one held-out slice."""
+
+    slice: str
+    mapping: str
+    coefficients: int
+    """How many were fitted."""
+    rows: int
+    runs: int
+    rmse: float
+    """Nats."""
+    best: bool
+    difference: float
+    """RMSE above the best mapping's."""
+    low: float | None
+    high: float | None
+    """The difference's interval over resampled held-out runs, both mappings on the same runs; None for a single run."""
+    worse: float
+    """Share of those resamples in which it is worse than the best."""
+    relative_error: float
+    """Mean absolute error relative to the loss."""
+    coverage: float | None
+    """Share of held-out losses inside 90% predictive intervals; None where they were not computed."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Held-out errors of several mappings, all fitted by the same procedure to the same rows."""
+
+    source: str
+    outer: str
+    scores: tuple[Score, ...]
+    level: float
+    count: int
+    notes: tuple[str, ...]
+
+    @property
+    def slices(self) -> tuple[str, ...]:
+        """The slices, in the order given."""
+        return tuple(dict.fromkeys(score.slice for score in self.scores))
+
+    @property
+    def mappings(self) -> tuple[str, ...]:
+        """The mappings, from the simplest."""
+        return tuple(dict.fromkeys(score.mapping for score in self.scores))
+
+    def score(self, part: str, mapping: str) -> Score:
+        """Return the score of one mapping on one slice."""
+        for score in self.scores:
+            if (score.slice, score.mapping) == (part, mapping):
+                return score
+        raise InputError(f"no score for {part!r} and {mapping!r}; slices: {', '.join(self.slices)}")
+
+    def table(self) -> Table:
+        """Return one row per slice and mapping."""
+        return Table.from_records([asdict(score) for score in self.scores])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        out = io.StringIO()
+        console = Console(file=out, width=160)
+        console.print(table(self), differences(self), sep="\n")
+        lines = [line.rstrip() for line in out.getvalue().splitlines()]  # rich pads titles with spaces
+        return "\n".join([*lines, *self.notes])
+
+
+def table(comparison: Comparison) -> RichTable:
+    """Return the paper's table: a row for each slice, a column for each mapping, the best marked."""
+    shared = "outer laws without recurrence" if comparison.outer == SEVERAL else f"{comparison.outer} law"
+    title, legend = f"Held-out RMSE in nats, {shared}", "* lowest   ~ not told apart from it"
+    grid = RichTable("held out", title=title, caption=legend, title_justify="left", caption_justify="left")
+    grid.add_column("rows (runs)", justify="right")
+    for name in comparison.mappings:
+        size = comparison.score(comparison.slices[0], name).coefficients
+        grid.add_column(f"{name} ({size})", justify="right")
+    for part in comparison.slices:
+        scores = [comparison.score(part, name) for name in comparison.mappings]
+        grid.add_row(
+            part, f"{scores[0].rows} ({scores[0].runs})", *(f"{score.rmse:.4f} {_mark(score)}" for score in scores)
+        )
+    return grid
+
+
+def differences(comparison: Comparison) -> RichTable:
+    """Return how much worse than the best each mapping is, with its interval."""
+    title = f"RMSE above the lowest, over {comparison.count} resamples of the held-out runs"
+    grid = RichTable("held out", "form", title=title, title_justify="left")
+    for heading in ("above", f"{comparison.level:.0%} interval", "worse in", "relative error", "covered"):
+        grid.add_column(heading, justify="right")
+    for score in comparison.scores:
+        interval = "one run" if score.low is None else f"{score.low:+.4f} to {score.high:+.4f}"
+        versus = ("lowest", "", "") if score.best else (f"{score.difference:+.4f}", interval, f"{score.worse:.0%}")
+        covered = "" if score.coverage is None else f"{score.coverage:.0%}"
+        grid.add_row(score.slice, score.mapping, *versus, f"{score.relative_error:.2%}", covered)
+    return grid
+
+
+def _mark(score: Score) -> str:
+    if score.best:
+        return "*"
+    return "~" if score.low is None or score.low <= 0 else " "

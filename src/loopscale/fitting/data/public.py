@@ -1,0 +1,415 @@
+"""Sweeps to try a fit on: the paper's, simulated from its coefficients, and the public ones by name."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import hashlib
+import inspect
+import os
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from itertools import product
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from urllib.parse import unquote
+
+import numpy as np
+
+from loopscale.architecture import rung, rung_name
+from loopscale.core.arrays import FloatArray
+from loopscale.core.errors import InputError, nearest, shown
+from loopscale.core.files import cache_folder, make_folder, read_toml, write_bytes
+from loopscale.core.progress import progress_bar
+from loopscale.core.tables import Table
+from loopscale.fitting.data.read import Observations
+from loopscale.fitting.data.select import CONVERTERS, Rows, csv_rows
+from loopscale.scaling import Counting, Points, ScalingLaw, costs, published
+
+FOLDER_VARIABLE = "LOOPSCALE_DATA"
+_PATIENCE = 60.0
+_UNREADABLE = (
+    AttributeError, LookupError, RecursionError, StopIteration, SyntaxError, TypeError, ValueError, csv.Error,
+)  # fmt: skip
+"""What a conversion raises on text of another form than the published files have."""
+
+
+@dataclass(frozen=True)
+class PublicFile:
+    """One sweep of somebody else's: where it is published, under what terms, and which checksum it must have."""
+
+    file: str
+    """Its name in the data folder and in the cache."""
+    origin: str
+    """Repository and path, or what it was made from."""
+    licence: str
+    sha256: str
+    """Of its bytes; of its rows (:func:`rows_checksum`) if it is converted."""
+    url: str | None = None
+    """Where the file itself is published."""
+    parts: tuple[str, ...] = ()
+    """Where the files are that ``convert`` makes it from, each at a fixed commit."""
+    convert: Callable[[dict[str, str]], Rows] | None = None
+    """Makes the rows from the text of the parts by file name, in the order of ``parts``."""
+    otherwise: str = ""
+    """How to get it where there is nothing to download."""
+
+
+def fetch(source: PublicFile) -> bytes:
+    """Return the file's bytes, checked: from ``LOOPSCALE_DATA`` when that is set, or the cache, or the network."""
+    folder = os.environ.get(FOLDER_VARIABLE)
+    if folder:
+        return _given(source, Path(folder) / source.file)
+    cached = cache_folder() / source.file
+    if cached.is_file():
+        return _checked(source, cached.read_bytes(), str(cached))
+    if source.parts:
+        content = _converted(source)
+        make_folder(cached.parent)
+        write_bytes(cached, content)
+        return content
+    if source.url is None:
+        raise InputError(f"{source.file}: {source.otherwise}; put it in a folder and name that in {FOLDER_VARIABLE}")
+    return _download(source, source.url, cached.parent, f"sha256:{source.sha256}")
+
+
+def _given(source: PublicFile, path: Path) -> bytes:
+    try:
+        return _checked(source, path.read_bytes(), str(path))
+    except FileNotFoundError:
+        remedy = f"get it from {source.url}" if source.url else source.otherwise
+        remedy = remedy or f"unset {FOLDER_VARIABLE} to download and convert it from {source.origin}"
+        raise InputError(f"{path}: no such file in the folder that {FOLDER_VARIABLE} names; {remedy}") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def _checked(source: PublicFile, content: bytes, where: str) -> bytes:
+    found = rows_checksum(content) if source.convert else hashlib.sha256(content).hexdigest()
+    if found != source.sha256:
+        raise InputError(
+            f"{where}: SHA-256 is {found[:12]}…, but {source.file} from {source.origin} has {source.sha256[:12]}…; "
+            "remove the file to download it again, or read your own file with Observations.read"
+        )
+    return content
+
+
+def rows_checksum(content: bytes) -> str:
+    """Return the SHA-256 of a table's cells, numbers to twelve digits: line ends and the last bits do not count."""
+    text = content.decode("utf-8", errors="replace")
+    lines = [",".join(map(_twelve_digits, line.split(","))) for line in text.splitlines()]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def _twelve_digits(cell: str) -> str:
+    try:
+        return f"{float(cell):.12g}"
+    except ValueError:
+        return cell
+
+
+def _converted(source: PublicFile) -> bytes:
+    """Return the table that the parts convert to, once its rows are those they should be."""
+    assert source.convert is not None
+    texts = {}
+    with TemporaryDirectory() as folder, progress_bar(f"download {source.file}", len(source.parts)) as update:
+        for done, url in enumerate(source.parts, start=1):
+            content = _download(source, url, Path(folder), None)
+            texts[unquote(url.rsplit("/", 1)[-1])] = content.decode("utf-8", errors="replace")
+            update(done, len(source.parts))
+    changed = f"{source.file}: what was downloaded from {source.origin} is not what it was"
+    try:
+        content = Table.from_records(source.convert(texts)).csv().encode()
+    except _UNREADABLE as error:
+        raise InputError(f"{changed}: no rows can be read from it ({type(error).__name__}); nothing was kept") from None
+    found = rows_checksum(content)
+    if found != source.sha256:
+        sums = f"SHA-256 {found[:12]}… and not {source.sha256[:12]}…"
+        raise InputError(f"{changed}: it converts to rows with {sums}; nothing was kept")
+    return content
+
+
+def _download(source: PublicFile, url: str, folder: Path, checksum: str | None) -> bytes:
+    """Download a file into ``folder``, where it is kept only if its checksum is right."""
+    pooch = import_module("pooch")  # imports requests, which only a download should cost
+
+    pooch.get_logger().setLevel("ERROR")
+    try:
+        path = pooch.retrieve(
+            url, checksum, fname=source.file if checksum else None, path=folder,
+            downloader=None if not url.startswith("http") else pooch.HTTPDownloader(timeout=_PATIENCE),
+        )  # fmt: skip
+        return Path(path).read_bytes()
+    except ValueError as error:  # pooch's error for another checksum, or for an address it cannot read
+        if "hash" not in str(error):
+            raise _failed(source, url, error) from None
+        raise InputError(
+            f"{url}: SHA-256 differs from that of {source.file} from {source.origin}; the file has changed there"
+        ) from None
+    except OSError as error:  # errors of requests are OSErrors
+        raise _failed(source, url, error) from None
+
+
+def _failed(source: PublicFile, url: str, error: Exception) -> InputError:
+    remedy = f"try again, or name a folder that has {source.file} in {FOLDER_VARIABLE}"
+    if not source.parts:
+        remedy = f"fetch it by hand into a folder and name that in {FOLDER_VARIABLE}"
+    return InputError(f"{url}: download failed: {shown(str(error))}; {remedy}")
+
+
+def _public_files() -> dict[str, PublicFile]:
+    """Return the sweeps of public.toml by name."""
+    sources = {}
+    for name, entry in read_toml(Path(__file__).with_name("public.toml")).items():
+        folders = entry.pop("from", {})
+        parts = tuple(f"{folder}/{file}" for folder, files in folders.items() for file in files)
+        sources[name] = PublicFile(**entry, parts=parts, convert=CONVERTERS.get(name))
+    return sources
+
+
+PUBLIC_FILES = _public_files()
+TOKENS_PER_STEP = 524_288
+"""Clark's batch: 256 sequences of 2,048 tokens."""
+
+
+def load_public(name: str, **options: object) -> Observations:
+    """Return a public sweep by name: one of ``PUBLIC_FILES``.
+
+    Options are those of :func:`epoch_chinchilla`, :func:`clark_routing` and :func:`isodepth`; the others take none.
+    """
+    if name not in _LOADERS:
+        raise InputError(
+            f"public sweep {shown(name)} is not known{nearest(name, _LOADERS)}; choose from {', '.join(_LOADERS)}"
+        )
+    loader = _LOADERS[name]
+    known = list(inspect.signature(loader).parameters)
+    for option in options:
+        if option not in known:
+            raise InputError(f"{name}: option {shown(option)} is unknown; it takes {', '.join(known) or 'none'}")
+    return loader(**options)
+
+
+def epoch_chinchilla(*, drop_highest: int = 5) -> Observations:
+    """Return Chinchilla's points as Epoch AI read them, without the ``drop_highest`` largest losses.
+
+    The five highest lie far from any fit: they move c from 1.82 to 1.89. D = FLOP / 6N.
+    """
+    table = _table("epoch-chinchilla")
+    loss, N = _numbers(table, "loss"), _numbers(table, "Model Size")
+    kept = np.sort(np.argsort(loss, kind="stable")[: len(loss) - drop_highest])
+    return Observations(
+        points=_dense(N, costs.tokens_for(_numbers(table, "Training FLOP"), N)),
+        loss=loss,
+        run=np.array([f"point-{row}" for row in range(1, len(loss) + 1)]),
+        source=_source("epoch-chinchilla"),
+        counts=Counting.WITH_EMBEDDINGS,
+        notes=(f"dropped the {drop_highest} highest losses of {len(loss)}",) if drop_highest else (),
+    ).where(kept)
+
+
+def clark_routing(*, router: str = "S-Base", every_step: bool = False) -> Observations:
+    """Return Clark's runs of one router with the dense runs: routing frequency .5, k = 1, seed 42.
+
+    Only the last step of each run, or ``every_step``: those are points in mid-schedule, marked unfinished.
+    """
+    rows = [row for row in _table("clark-routing") if _is_main_run(row)]
+    routers = sorted({row["router_type"] for row in rows} - {"Dense"})
+    if router not in routers:
+        raise InputError(f"router {shown(router)} is not in clark-routing; choose from {', '.join(routers)}")
+    rows = [row for row in rows if row["router_type"] in (router, "Dense") and _is_usable(row)]
+    step = _numbers(rows, "step")
+    run = np.array([f"{row['router_type']}-{row['hyper_id']}" for row in rows])
+    finished = np.array([at == step[run == name].max() for at, name in zip(step, run, strict=True)])
+    N, total = _numbers(rows, "dense_parameter_count"), _numbers(rows, "total_parameter_count")
+    observations = Observations(
+        points=Points(N, TOKENS_PER_STEP * step, np.ones(len(N)), _numbers(rows, "num_experts"), None, total),
+        loss=_numbers(rows, "loss_validation"),
+        run=run,
+        source=_source("clark-routing"),
+        counts=Counting.WITH_EMBEDDINGS,
+        finished=finished,
+    )
+    return observations if every_step else observations.where(finished)
+
+
+def isodepth(*, variant: str = "baseline") -> Observations:
+    """Return the looped runs of one variant: ``baseline``, ``hyperconn`` or ``trunc_bptt``.
+
+    The adapter that injects the input belongs to the loop. Losses were read off a figure, to about .001 nats.
+    """
+    table = _table("isodepth")
+    variants = sorted({row["variant"] for row in table})
+    if variant not in variants:
+        raise InputError(f"variant {shown(variant)} is not in isodepth; choose from {', '.join(variants)}")
+    rows = [row for row in table if row["variant"] == variant]
+    once, loop = _numbers(rows, "N_once"), _numbers(rows, "N_rec")
+    R = _numbers(rows, "r")
+    return Observations(
+        points=Points(once + loop, _numbers(rows, "D"), R, np.ones(len(R)), loop, once + loop),
+        loss=_numbers(rows, "loss"),
+        run=np.array([f"{variant}-C{row['C']}-r{row['r']}-s{row['s']}" for row in rows]),
+        source=_source("isodepth"),
+        counts=Counting.WITHOUT_EMBEDDINGS,
+        finished=np.ones(len(rows), dtype=bool),
+    )
+
+
+def _is_main_run(row: dict[str, str]) -> bool:
+    return float(row["routing_frequency"]) == 0.5 and row["k"] == "1" and row["seed"] == "42"
+
+
+def _is_usable(row: dict[str, str]) -> bool:
+    """Tell whether the row was trained at all and has a loss; four evaluations are empty."""
+    return int(row["step"]) > 0 and row["loss_validation"] != ""
+
+
+def _dense(N: FloatArray, D: FloatArray) -> Points:
+    one = np.ones(len(N))
+    return Points(N, D, one, one, None, N)
+
+
+def _table(name: str) -> list[dict[str, str]]:
+    content = fetch(PUBLIC_FILES[name])
+    text = gzip.decompress(content) if PUBLIC_FILES[name].file.endswith(".gz") else content
+    return csv_rows(text.decode("utf-8"))
+
+
+def _numbers(rows: list[dict[str, str]], column: str) -> FloatArray:
+    return np.array([float(row[column]) for row in rows])
+
+
+def _source(name: str) -> str:
+    source = PUBLIC_FILES[name]
+    return f"{name}: {source.origin} ({source.licence})"
+
+
+def _tidy(name: str, /) -> Observations:
+    """Return a sweep whose file is tidy already."""
+    return Observations.from_csv(fetch(PUBLIC_FILES[name]).decode("utf-8"), source=_source(name))
+
+
+_LOADERS: dict[str, Callable[..., Observations]] = {
+    "epoch-chinchilla": epoch_chinchilla,
+    "clark-routing": clark_routing,
+    "isodepth": isodepth,
+    **{name: partial(_tidy, name) for name, source in PUBLIC_FILES.items() if source.file.startswith("real/")},
+}
+
+
+__all__ = ["MICRO", "PUBLIC_FILES", "load_micro", "load_public", "simulate_sweep", "stacked"]
+
+MICRO_2 = Path(__file__).with_name("micro-2.csv")
+MICRO = ("micro", "micro-all", "micro-2", "micro-2-router")
+
+SWEEP_RUNGS = ("0.3B", "0.6B", "1.0B")
+SWEEP_EXPERTS = (1, 2, 4, 8, 16)
+SWEEP_RECURRENCES = (1, 2, 3, 4, 6, 8)
+SWEEP_TOKENS = tuple(np.linspace(1e11, 5e11, 12).tolist())
+"""The paper's grid: 90 runs, and twelve points along each for its "more than 1,000 observations"."""
+
+
+def load_micro(name: str = "micro") -> Observations:
+    """Return a micro-sweep that ships with loopscale; all of them are measured.
+
+    "micro" has one looped layer (docs/micro-sweep.md) and leaves out runs of fewer than 1.5M tokens, where more passes
+    may still raise the loss; "micro-all" has them. "micro-2" has a prelude and a coda (docs/results.md): the runs of
+    its sweep and the best of each search for a learning rate; its file holds the other searches and recipes too.
+    In "micro-2-router" the runs with several passes and experts are those with a router for each pass.
+    """
+    if name.startswith("micro-2"):
+        rows = micro_2_rows(router=name == "micro-2-router")
+        return Observations.from_csv(Table.from_records(rows).csv(), source=name)
+    observed = Observations.read(Path(__file__).with_name("micro-sweep.csv"))
+    return observed if name == "micro-all" else observed.where(observed.points.tokens >= 1.5e6)
+
+
+def micro_2_rows(*, router: bool = False) -> list[dict[str, str]]:
+    """Return the rows of the second micro-sweep: of the plain loop, or with a router for each of several passes."""
+    finished = [row for row in csv_rows(MICRO_2.read_text(encoding="utf-8")) if row["state"] == "done"]
+    rows = _of_the_plain_loop(finished)
+    if router:
+        rows = [row for row in rows if row["R"] == "1" or row["E"] == "1"]
+        rows += [row for row in finished if row["stage"] in "EF" and row["recipe"] == "pass_router=True"]
+    return rows
+
+
+def _of_the_plain_loop(finished: Iterable[dict[str, str]]) -> list[dict[str, str]]:
+    """Return the rows of the sweep, and of each search for a learning rate the one of lowest loss at each D."""
+    plain = [row for row in finished if row["recipe"] == "plain"]
+    best: dict[tuple[str, ...], dict[str, str]] = {}
+    for row in plain:
+        cell = tuple(row[name] for name in ("size", "E", "R", "seed", "D (raw)"))
+        if row["stage"] == "A" and (cell not in best or float(row["loss"]) < float(best[cell]["loss"])):
+            best[cell] = row
+    # The two D of a cell may be best at two rates, and are one run all the same: they share seed and data.
+    searched = [row | {"run": f"A-{row['size']}-E{row['E']}-R{row['R']}-s{row['seed']}"} for row in best.values()]
+    return searched + [row for row in plain if row["stage"] == "D"]
+
+
+def named_sweep(name: str) -> Observations:
+    """Return the sweep called ``name``: `simulated`, the shipped `micro`, or a public one."""
+    if name == "simulated":
+        return simulate_sweep()
+    if name in MICRO:
+        return load_micro(name)
+    if name in _LOADERS:
+        return load_public(name)
+    known = ["simulated", *MICRO, *_LOADERS]
+    raise InputError(f"{name}: no such file or sweep{nearest(name, known)}; sweeps by name are {', '.join(known)}")
+
+
+def simulate_sweep(
+    law: ScalingLaw | None = None,
+    *,
+    rungs: Sequence[str] = SWEEP_RUNGS,
+    experts: Sequence[float] = SWEEP_EXPERTS,
+    recurrences: Sequence[int] = SWEEP_RECURRENCES,
+    tokens: Sequence[float] = SWEEP_TOKENS,
+    noise: float = 0.0037,
+    run_noise: float = 0.0,
+    seed: int = 0,
+) -> Observations:
+    """Simulate the paper's sweep from ``law``: its published coefficients, unless another is given.
+
+    Every combination of rung, experts and recurrence is one run, seen at each of ``tokens``. ``noise`` is the
+    standard deviation of each observation and ``run_noise`` that of one shift per run, both normal and added to
+    the loss in nats. A run's draws depend on ``seed`` and the run alone, so a further slice
+    (``recurrences=(1, 2, 3, 4, 6, 8, 16)``) leaves the other runs as they were.
+    """
+    truth = published() if law is None else law
+    if not (noise >= 0 and run_noise >= 0):
+        raise InputError(f"noise is {noise} and run_noise {run_noise}; both should be zero or more")
+    D = np.asarray(tokens, dtype=np.float64)
+    grid = [(rung_name(size), E, R) for size, E, R in product(rungs, experts, recurrences)]
+    if not grid or not D.size:
+        raise InputError("a simulated sweep needs at least one rung, expert count, recurrence and token count")
+    points = stacked(rung(size, experts=E).points(D, R, truth.counts) for size, E, R in grid)
+    names = [f"{size}-E{E:g}-R{R}" for size, E, R in grid]
+    drawn = np.concatenate([_noise(name, D, noise, run_noise, seed) for name in names])
+    return Observations(
+        points=points,
+        loss=truth(points) + drawn,
+        run=np.repeat(np.array(names), D.size),
+        source=f"simulated from {truth.name} (noise {noise:g}, run noise {run_noise:g} nats, seed {seed})",
+        counts=truth.counts,
+        finished=np.ones(len(grid) * D.size, dtype=bool),
+    )
+
+
+def stacked(parts: Iterable[Points]) -> Points:
+    """Join points end to end, each broadcast to one dimension; every part must know its loop and total."""
+    rows = [
+        [np.broadcast_to(np.asarray(value, dtype=np.float64), (p.active + p.tokens + p.recurrence).shape or (1,))
+         for value in (p.active, p.tokens, p.recurrence, p.experts, p.loop_block, p.active / p.m)]
+        for p in parts
+    ]  # fmt: skip
+    return Points(*(np.concatenate(column) for column in zip(*rows, strict=True)))
+
+
+def _noise(name: str, D: FloatArray, noise: float, run_noise: float, seed: int) -> FloatArray:
+    random = np.random.default_rng([seed, zlib.crc32(name.encode())])
+    shift = run_noise * random.standard_normal()
+    return shift + noise * random.standard_normal(D.size)

@@ -1,0 +1,200 @@
+"""IsoFLOP parabolas (Chinchilla's approach 2): the best size at each training budget, and how it grows.
+
+Runs of one budget are fitted by a parabola of the loss in ln N; its lowest point is N*(C). No law is assumed along N,
+but the parabola is: where the curve is lopsided, wide ranges of N shift its lowest point.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from loopscale.core.arrays import FloatArray, IntArray
+from loopscale.core.errors import InputError
+from loopscale.core.quantities import format_count
+from loopscale.core.tables import Table
+from loopscale.fitting.data.read import Observations
+from loopscale.scaling import costs
+
+SAME_BUDGET = 0.12
+"""Runs whose ln C differs by less from the next lower one share its budget."""
+FEWEST = 4
+"""Sizes that a budget needs: one more than a parabola has coefficients."""
+WINDOW = 30.0
+"""Sizes further than this factor from the best run say little about the lowest point."""
+DRAWS = 1000
+
+
+@dataclass(frozen=True)
+class Budget:
+    """One training budget: its parabola and what it found."""
+
+    flops: float
+    rows: int
+    size: float
+    """N* in parameters; NaN where the parabola has no lowest point."""
+    size_low: float
+    size_high: float
+    loss: float
+    """The loss at N*."""
+    reason: str
+    """Why the budget is left out of the exponents; empty where it is used."""
+
+
+@dataclass(frozen=True)
+class IsoFlop:
+    """The best sizes of all budgets, and N* ~ C^a, D* ~ C^b through them."""
+
+    budgets: tuple[Budget, ...]
+    size_exponent: float
+    """a"""
+    size_exponent_interval: tuple[float, float]
+    token_exponent: float
+    """b = 1 - a"""
+    token_exponent_interval: tuple[float, float]
+    size_at_one: float
+    """N* at C = 1 FLOP, which makes N*(C) = size_at_one C^a."""
+    level: float
+    source: str
+
+    def optimal_size(self, flops: Any) -> FloatArray:
+        """Return N*(C) on the fitted power of C."""
+        return np.asarray(self.size_at_one * np.asarray(flops, float) ** self.size_exponent)
+
+    def optimal_tokens(self, flops: Any) -> FloatArray:
+        """Return D*(C) = C / (6 N*)."""
+        return np.asarray(costs.tokens_for(np.asarray(flops, float), self.optimal_size(flops)))
+
+    def table(self) -> Table:
+        """Return one row for each budget: flops, rows, size, its interval, tokens, loss and why it is left out."""
+        return Table.from_records(
+            [
+                {
+                    "flops": budget.flops,
+                    "rows": budget.rows,
+                    "size": budget.size,
+                    "size_low": budget.size_low,
+                    "size_high": budget.size_high,
+                    "tokens": float(costs.tokens_for(budget.flops, budget.size)),
+                    "loss": budget.loss,
+                    "left_out": budget.reason,
+                }
+                for budget in self.budgets
+            ]
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            "source": self.source,
+            "level": self.level,
+            "size_exponent": self.size_exponent,
+            "size_exponent_interval": list(self.size_exponent_interval),
+            "token_exponent": self.token_exponent,
+            "token_exponent_interval": list(self.token_exponent_interval),
+            "budgets": list(self.table().records()),
+        }
+
+    def __repr__(self) -> str:
+        used = sum(not budget.reason for budget in self.budgets)
+        low, high = self.size_exponent_interval
+        return f"<IsoFlop of {used} budgets: N* ~ C^{self.size_exponent:.3f} ({low:.3f} to {high:.3f})>"
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        return f"<p>{escape(repr(self)[1:-1])}</p>{self.table()._repr_html_()}"
+
+
+def isoflop(data: Any, *, level: float = 0.9, seed: int = 0, **reading: Any) -> IsoFlop:
+    """Fit a parabola to each training budget of ``data`` (a path, a frame or Observations), and N* ~ C^a to all.
+
+    Intervals come from resampled residuals of the parabolas. Budgets are left out, with the reason, where they have
+    fewer than four sizes or their lowest point is not between the smallest and the largest size.
+    """
+    observations = Observations.of(data, **reading)
+    points = observations.points
+    if np.ptp(points.experts) > 0 or np.ptp(points.recurrence) > 0:
+        raise InputError(
+            f"{observations.source}: rows differ in experts (E) or recurrence (R); an isoFLOP curve compares sizes "
+            "of one design, so keep one E and one R"
+        )
+    if not 0 < level < 1:
+        raise InputError(f"level is {level}; it should lie between 0 and 1, as 0.9")
+    random = np.random.default_rng(seed)
+    results = [_budget(points.active, points.train_flops, observations.loss, rows, level, random)
+               for rows in _budgets(points.train_flops)]  # fmt: skip
+    used = [(budget, draws) for budget, draws in results if not budget.reason]
+    if len(used) < 2:
+        found = "; ".join(f"{budget.flops:.3g} FLOPs: {budget.reason}" for budget, _ in results if budget.reason)
+        raise InputError(
+            f"{observations.source}: {len(used)} training budgets have a lowest point between their sizes, and two are "
+            f"needed ({found[:300] or 'there is one budget'}); give several sizes at each of several budgets"
+        )
+    log_C = np.log([budget.flops for budget, _ in used])
+    slope, offset = _line(log_C, np.log([[budget.size for budget, _ in used]]))
+    slopes, _ = _line(log_C, np.stack([draws for _, draws in used], axis=1))
+    low, high = (float(end) for end in np.quantile(slopes, [(1 - level) / 2, (1 + level) / 2]))
+    a = float(slope[0])
+    return IsoFlop(
+        budgets=tuple(budget for budget, _ in results),
+        size_exponent=a,
+        size_exponent_interval=(low, high),
+        token_exponent=1 - a,
+        token_exponent_interval=(1 - high, 1 - low),
+        size_at_one=float(np.exp(offset[0])),
+        level=level,
+        source=observations.source,
+    )
+
+
+def _budgets(flops: FloatArray) -> list[IntArray]:
+    """Return the rows of each budget, from the smallest budget up."""
+    order = np.argsort(flops, kind="stable")
+    cuts = np.flatnonzero(np.diff(np.log(flops[order])) > SAME_BUDGET) + 1
+    return [np.asarray(rows) for rows in np.split(order, cuts)]
+
+
+def _budget(
+    N: FloatArray, C: FloatArray, loss: FloatArray, rows: IntArray, level: float, random: np.random.Generator
+) -> tuple[Budget, FloatArray]:
+    """Return one budget and draws of ln N* from its resampled residuals."""
+    flops = float(np.exp(np.log(C[rows]).mean()))
+    best = N[rows][np.argmin(loss[rows])]
+    near = rows[np.abs(np.log(N[rows] / best)) <= np.log(WINDOW)]
+    if len(np.unique(N[near])) < FEWEST:
+        reason = f"{len(np.unique(N[near]))} sizes; it should have {FEWEST} or more"
+        return _left_out(flops, len(near), reason), np.empty(0)
+    x = np.log(N[near])
+    middle = float(x.mean())
+    design = np.vander(x - middle, 3)
+    fitted, *_ = np.linalg.lstsq(design, loss[near], rcond=None)
+    residuals = (loss[near] - design @ fitted) * np.sqrt(len(near) / (len(near) - 3))
+    drawn = design @ fitted + random.choice(residuals, (DRAWS, len(near)))
+    coefficients = np.linalg.lstsq(design, drawn.T, rcond=None)[0]
+    vertex = float(-fitted[1] / (2 * fitted[0]) + middle)
+    if fitted[0] <= 0:
+        return _left_out(flops, len(near), "its parabola has no lowest point"), np.empty(0)
+    if not x.min() < vertex < x.max():
+        side, edge = ("smallest", x.min()) if vertex <= x.min() else ("largest", x.max())
+        reason = f"the loss is lowest beyond its {side} size, {format_count(float(np.exp(edge)))}"
+        return _left_out(flops, len(near), reason), np.empty(0)
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # a resampled parabola may be a line
+        draws = np.where(coefficients[0] > 0, -coefficients[1] / (2 * np.abs(coefficients[0])), 0.0) + middle
+    draws = np.clip(draws, x.min(), x.max())
+    low, high = np.exp(np.quantile(draws, [(1 - level) / 2, (1 + level) / 2]))
+    lowest = float(np.polyval(fitted, vertex - middle))
+    return Budget(flops, len(near), float(np.exp(vertex)), float(low), float(high), lowest, ""), draws
+
+
+def _left_out(flops: float, rows: int, reason: str) -> Budget:
+    return Budget(flops, rows, float("nan"), float("nan"), float("nan"), float("nan"), reason)
+
+
+def _line(x: FloatArray, y_SB: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return slope and offset of each row of ``y_SB`` on ``x``."""
+    centred = x - x.mean()
+    slope = y_SB @ centred / (centred @ centred)
+    return slope, y_SB.mean(axis=1) - slope * x.mean()

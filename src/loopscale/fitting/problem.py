@@ -1,0 +1,422 @@
+"""What a fit minimises: residuals of ln loss and their exact derivatives, in coordinates that suit a search.
+
+Coefficients whose range is above zero are searched in logarithm, the others as they are; counts are in billions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from types import MappingProxyType
+
+import numpy as np
+
+from loopscale.core.arrays import BoolArray, FloatArray, IntArray, Values
+from loopscale.core.errors import InputError, nearest, shown
+from loopscale.core.quantities import format_count
+from loopscale.fitting.data.read import Observations
+from loopscale.scaling import BILLIONS, Coefficient, Form, Inputs, OuterLaw, Points, RecurrenceMapping, inputs
+from loopscale.scaling.forms import Role, Term
+
+NO_TIES: Mapping[str, str] = MappingProxyType({})
+APART = 1.001
+"""E_max stays above E_start by this factor: where they meet, experts have no effect and Ê divides by zero."""
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Data, form and box. A point of the box, ``u``, holds the free coefficients in search coordinates."""
+
+    form: Form
+    names: tuple[str, ...]
+    """All coefficients, fixed ones too, in the law's order."""
+    values: FloatArray
+    """A value for each of them; the fixed ones keep theirs."""
+    free: IntArray
+    """Which of them vary."""
+    logarithmic: BoolArray
+    """Which of the free ones are searched in logarithm."""
+    lower: FloatArray
+    upper: FloatArray
+    x: Inputs
+    """One row for each observation."""
+    log_loss: FloatArray
+    weight: FloatArray | None = None
+    """How often each row counts; None where each counts once."""
+    tied: tuple[tuple[int, int], ...] = ()
+    """Pairs of coefficients, by position: the first takes the value of the second."""
+
+    def __len__(self) -> int:
+        return len(self.log_loss)
+
+    @property
+    def outer(self) -> OuterLaw:
+        """The form's outer law."""
+        return self.form.outer
+
+    @property
+    def mapping(self) -> RecurrenceMapping:
+        """The form's recurrence mapping."""
+        return self.form.mapping
+
+    @property
+    def N(self) -> FloatArray:
+        """N_act in billions."""
+        return np.asarray(self.x.N)
+
+    @property
+    def D(self) -> FloatArray:
+        """Tokens in billions."""
+        return np.asarray(self.x.D)
+
+    @property
+    def E(self) -> FloatArray:
+        """Experts."""
+        return np.asarray(self.x.E)
+
+    @property
+    def R(self) -> FloatArray:
+        """Recurrence."""
+        return np.asarray(self.x.R)
+
+    @cached_property
+    def free_names(self) -> tuple[str, ...]:
+        """The free coefficients, in the order of ``u``."""
+        return tuple(self.names[k] for k in self.free)
+
+    @cached_property
+    def width(self) -> FloatArray:
+        """The box's width along each free coefficient."""
+        return self.upper - self.lower
+
+    @cached_property
+    def base(self) -> BoolArray:
+        """Which of the free coefficients belong to the outer law, not to the recurrence."""
+        names = {term.name for term in self.outer.coefficients}
+        return np.array([name in names for name in self.free_names], dtype=bool)
+
+    @cached_property
+    def terms(self) -> dict[str, Coefficient]:
+        """The free coefficients by name, each with its own description."""
+        return {term.name: term for term in self.form.coefficients if term.name in self.free_names}
+
+    def vectors(self, u: FloatArray) -> FloatArray:
+        """Return all coefficients at ``u`` (or at several points, stacked), in the law's order."""
+        values = np.empty((*u.shape[:-1], len(self.names)))
+        values[...] = self.values
+        values[..., self.free] = np.where(self.logarithmic, np.exp(np.where(self.logarithmic, u, 0.0)), u)
+        for follower, leader in self.tied:
+            values[..., follower] = values[..., leader]
+        return values
+
+    def coefficients(self, u: FloatArray) -> dict[str, float]:
+        """Return all coefficients at ``u``, by name."""
+        return dict(zip(self.names, self.vectors(u).tolist(), strict=True))
+
+    def point(self, coefficients: Mapping[str, float]) -> FloatArray:
+        """Return the point of the box nearest to ``coefficients``."""
+        values = np.array([coefficients[name] for name in self.free_names], dtype=float)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            u = np.where(self.logarithmic, np.log(np.maximum(values, 0.0)), values)
+        return np.clip(u, self.lower, self.upper)
+
+    def residuals(self, u: FloatArray) -> FloatArray:
+        """Return predicted minus observed ln loss, at one point or at several."""
+        return np.asarray(np.log(self.form.loss(self._columns(u), self.x)) - self.log_loss)
+
+    def linearised(self, u: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return the residuals and their derivatives (one row for each free coefficient), at one point or several."""
+        c = self._columns(u)
+        loss, by = self.form.gradient(c, self.x)
+        inverse = 1.0 / loss
+        for follower, leader in self.tied:
+            by[self.names[leader]] = by[self.names[leader]] + by[self.names[follower]]
+        jacobian = np.empty((*u.shape[:-1], len(self.free), len(self)))
+        for k, (name, logarithmic) in enumerate(zip(self.free_names, self.logarithmic, strict=True)):
+            np.multiply(by[name], inverse * c[name] if logarithmic else inverse, out=jacobian[..., k, :])
+        return np.log(loss) - self.log_loss, jacobian
+
+    def at_bound(self, u: FloatArray) -> tuple[str, ...]:
+        """Return the free coefficients that are on a bound at ``u``."""
+        near = 1e-6 * self.width
+        on = (u <= self.lower + near) | (u >= self.upper - near)
+        return tuple(name for name, yes in zip(self.free_names, on, strict=True) if yes)
+
+    def rows(self, chosen: BoolArray | IntArray) -> Problem:
+        """Return the same problem on some of the rows."""
+        weight = None if self.weight is None else self.weight[..., chosen]
+        return replace(self, x=self.x.rows(chosen), log_loss=self.log_loss[chosen], weight=weight)
+
+    def weighted(self, weight: FloatArray | None) -> Problem:
+        """Return the same problem with other weights: one for each row, or a row of them for each descent."""
+        return replace(self, weight=weight)
+
+    def part(self, group: slice) -> Problem:
+        """Return the problem for some of the descents, where each has its own weights."""
+        return self if self.weight is None or self.weight.ndim == 1 else self.weighted(self.weight[group])
+
+    def with_fixed(self, held: BoolArray, u: FloatArray) -> Problem:
+        """Return the problem with some of its free coefficients held at ``u``."""
+        keep = ~held
+        return replace(
+            self, values=self.vectors(u), free=self.free[keep], logarithmic=self.logarithmic[keep],
+            lower=self.lower[keep], upper=self.upper[keep],
+        )  # fmt: skip
+
+    def _columns(self, u: FloatArray) -> Values:
+        """Return the coefficients by name, shaped to broadcast against the rows."""
+        values = self.vectors(u)
+        return {name: values[..., k : k + 1] for k, name in enumerate(self.names)}
+
+
+def build_problem(
+    data: Observations,
+    outer: OuterLaw,
+    mapping: RecurrenceMapping,
+    fixed: Mapping[str, float],
+    bounds: Mapping[str, tuple[float, float]],
+    tie: Mapping[str, str] = NO_TIES,
+) -> Problem:
+    """Return the problem of fitting this form to these observations."""
+    form = Form(outer, mapping)
+    terms, names = form.coefficients, form.names
+    _check_names(names, fixed, "fixed")
+    _check_names(names, bounds, "bounds")
+    _check_fixed(fixed, bounds)
+    _check_signs(terms, fixed)
+    _check_ties(names, tie, fixed, bounds)
+    bounds = {**_for_small_runs(data, terms), **bounds}
+    box = {term.name: _limits(term, bounds) for term in terms if term.name not in fixed and term.name not in tie}
+    _keep_apart(box, fixed)
+    values = np.array([fixed.get(name, 0.0 if name in tie else np.nan) for name in names], dtype=float)
+    limits = np.array(list(box.values()), dtype=float).reshape(-1, 2)
+    logarithmic = limits[:, 0] > 0
+    limits[logarithmic] = np.log(limits[logarithmic])
+    return Problem(
+        form, names, values, np.flatnonzero(np.isnan(values)), logarithmic, limits[:, 0], limits[:, 1],
+        x=inputs(form, data.points, BILLIONS),
+        log_loss=np.log(data.loss),
+        weight=data.weight,
+        tied=tuple((names.index(follower), names.index(leader)) for follower, leader in tie.items()),
+    )  # fmt: skip
+
+
+def _check_names(names: tuple[str, ...], given: Mapping[str, object], what: str) -> None:
+    for name in given:
+        if name not in names:
+            raise InputError(
+                f"{what}: coefficient {shown(name)} is unknown{nearest(name, names)}; the form has {', '.join(names)}"
+            )
+
+
+def _check_fixed(fixed: Mapping[str, float], bounds: Mapping[str, object]) -> None:
+    for name, value in fixed.items():
+        if not np.isfinite(value):
+            raise InputError(f"fixed: {name} is {value}; it should be a finite number")
+        if name in bounds:
+            raise InputError(f"fixed and bounds both name {name}; hold it or bound it")
+    if {"E_start", "E_max"} <= set(fixed) and not 0 < fixed["E_start"] < fixed["E_max"]:
+        raise InputError(f"fixed: E_start is {fixed['E_start']:g} and E_max {fixed['E_max']:g}; E_start is the smaller")
+
+
+def _check_signs(terms: tuple[Coefficient, ...], fixed: Mapping[str, float]) -> None:
+    """Refuse an exponent with the sign that papers print, which would let the loss rise with size."""
+    for term in terms:
+        value = fixed.get(term.name, 0.0)
+        if term.published_sign < 0 and value > 0 >= term.upper:
+            raise InputError(
+                f"fixed: {term.name} is {value:g}; exponents are negative here (N^{term.name}, not 1 / N^{term.name}): "
+                f"write {-value:g}"
+            )
+
+
+def _check_ties(
+    names: tuple[str, ...], tie: Mapping[str, str], fixed: Mapping[str, float], bounds: Mapping[str, object]
+) -> None:
+    _check_names(names, tie, "tie")
+    _check_names(names, dict.fromkeys(tie.values()), "tie")
+    for follower, leader in tie.items():
+        if follower == leader or leader in tie:
+            raise InputError(f"tie: {follower}={leader} refers back to a tied coefficient; tie it to a free one")
+        if follower in fixed or follower in bounds:
+            raise InputError(f"tie: {follower} is also fixed or bounded; fix or bound {leader} instead")
+
+
+SMALL = 1e-3
+"""In billions. Runs below it have terms A N^-alpha and B D^-beta with smaller A and B than any published law."""
+
+
+def _for_small_runs(data: Observations, terms: tuple[Coefficient, ...]) -> dict[str, tuple[float, float]]:
+    """Return wider bounds of A and B for runs of less than a million parameters or tokens; others keep theirs."""
+    least = {
+        Term.SIZE: float(data.points.active.min()) / BILLIONS.parameters,
+        Term.DATA: float(data.points.tokens.min()) / BILLIONS.tokens,
+    }
+    return {
+        term.name: (term.lower * (least[term.term] / SMALL) ** 1.5, term.upper)
+        for term in terms
+        if term.role is Role.SCALE and least.get(term.term, SMALL) < SMALL
+    }
+
+
+def _limits(term: Coefficient, bounds: Mapping[str, tuple[float, float]]) -> tuple[float, float]:
+    low, high = bounds.get(term.name, (term.lower, term.upper))
+    if not (np.isfinite(low) and np.isfinite(high) and low < high):
+        raise InputError(
+            f"bounds: {term.name} has {shown((low, high))}; give a finite lower and a larger upper bound, "
+            f"or hold it with fixed={{{term.name!r}: value}}"
+        )
+    if term.positive and low <= 0:
+        raise InputError(f"bounds: {term.name} has {shown((low, high))}; it should stay above zero")
+    return float(low), float(high)
+
+
+def _keep_apart(box: dict[str, tuple[float, float]], fixed: Mapping[str, float]) -> None:
+    """Shrink the box where E_start could meet E_max."""
+    if "E_start" in box:
+        low, high = box["E_start"]
+        ceiling = fixed.get("E_max", box.get("E_max", (np.inf, np.inf))[0]) / APART
+        if low >= ceiling:
+            raise InputError(
+                f"bounds: E_start from {low:g} leaves no room below E_max; E_start is the smaller of the two"
+            )
+        box["E_start"] = (low, min(high, ceiling))
+    elif "E_max" in box and "E_start" in fixed:
+        low, high = box["E_max"]
+        floor = fixed["E_start"] * APART
+        if high <= floor:
+            raise InputError(f"bounds: E_max up to {high:g} leaves no room above E_start = {fixed['E_start']:g}")
+        box["E_max"] = (max(low, floor), high)
+
+
+def check_data(
+    data: Observations,
+    outer: OuterLaw,
+    mapping: RecurrenceMapping,
+    fixed: Mapping[str, float],
+    tie: Mapping[str, str] = NO_TIES,
+) -> None:
+    """Refuse data that cannot determine the form's free coefficients."""
+    held = {*fixed, *tie}
+    free = [term for term in outer.coefficients + mapping.coefficients if term.name not in held]
+    if not free:
+        raise InputError("fixed: every coefficient is held, so nothing is left to fit; leave some of them out of fixed")
+    if not len(data):
+        raise InputError(f"{data.source}: there are no rows to fit")
+    _check_columns(data, outer, mapping)
+    _check_runs(data, free)
+    _check_size(data, free)
+    if outer.uses_tokens:
+        _check_tokens(data, outer, free)
+    if outer.uses_experts:
+        _check_experts(data, mapping, free)
+    if mapping.loops:
+        _check_recurrence(data, outer, mapping)
+    if outer.uses_unique:
+        _check_repetition(data, free)
+    _check_count(data, outer, mapping, free)
+
+
+def _check_columns(data: Observations, outer: OuterLaw, mapping: RecurrenceMapping) -> None:
+    """Say which optional column the mapping needs."""
+    if not mapping.loops:
+        return
+    instead = f"fit mapping='none' or give the column (outer={outer.name!r})"
+    if data.points.loop is None and (data.points.recurrence > 1).any():
+        raise InputError(
+            f"{data.source}: {mapping.name!r} recurrence needs N_loop, the active parameters of the loop block, "
+            f"where R > 1; {instead}"
+        )
+    if mapping.needs_ratio and data.points.total is None and (data.points.experts > 1).any():
+        raise InputError(
+            f"{data.source}: {mapping.name!r} recurrence needs N_total where E > 1, to know m = N_act / N_total "
+            "(E and k alone do not say how much is routed); give the column or fit mapping='bounded'"
+        )
+
+
+def _belonging(free: list[Coefficient], *terms: Term) -> list[Coefficient]:
+    return [coefficient for coefficient in free if coefficient.term in terms]
+
+
+def _listed(coefficients: Sequence[Coefficient]) -> str:
+    return " and ".join(coefficient.name for coefficient in coefficients)
+
+
+def _check_runs(data: Observations, free: list[Coefficient]) -> None:
+    if len(data.runs) == 1 and len(_belonging(free, Term.DATA, Term.IRREDUCIBLE)) < len(free):
+        raise InputError(
+            f"{data.source}: all {len(data)} rows are of one run ({str(data.runs[0])!r}), which cannot tell size from "
+            "anything else; add runs, or fit its tokens alone: outer='chinchilla', mapping='none', A and alpha fixed"
+        )
+
+
+def _check_size(data: Observations, free: list[Coefficient]) -> None:
+    size = _belonging(free, Term.SIZE)
+    if any(term.role is Role.EXPONENT for term in size) and _constant(data.points, "active"):
+        raise InputError(
+            f"{data.source}: every row has N_act = {format_count(data.points.active[0])}, so the exponent of the "
+            f"parameters cannot be found; add another size, or hold {_listed(size)} with fixed"
+        )
+
+
+def _check_tokens(data: Observations, outer: OuterLaw, free: list[Coefficient]) -> None:
+    token = _belonging(free, Term.DATA)
+    if token and _constant(data.points, "tokens"):
+        other = "outer='routed', which has no token term, or " if outer.uses_experts else ""
+        raise InputError(
+            f"{data.source}: every row has D = {format_count(data.points.tokens[0])}, so the data term cannot be told "
+            f"from c; add another D, or fit {other}outer={outer.name!r} with {_listed(token)} fixed"
+        )
+
+
+def _check_experts(data: Observations, mapping: RecurrenceMapping, free: list[Coefficient]) -> None:
+    if _belonging(free, Term.EXPERTS) and _constant(data.points, "experts"):
+        gain = "bounded" if mapping.needs_ratio else mapping.name
+        raise InputError(
+            f"{data.source}: every row has E = {data.points.experts[0]:g}, so how experts change the loss cannot be "
+            f"found; fit outer='chinchilla', mapping={gain!r}"
+        )
+
+
+def _check_recurrence(data: Observations, outer: OuterLaw, mapping: RecurrenceMapping) -> None:
+    R = data.points.recurrence
+    if R.max() == 1:
+        raise InputError(
+            f"{data.source}: no row has R > 1, so {mapping.name!r} recurrence cannot be found; "
+            f"fit outer={outer.name!r}, mapping='none'"
+        )
+    if mapping.coefficients and _constant(data.points, "recurrence"):
+        raise InputError(
+            f"{data.source}: every row has R = {R[0]:g}, so the gain from looping cannot be told from size; "
+            f"add rows with R = 1, or fit outer={outer.name!r}, mapping='none'"
+        )
+
+
+def _check_repetition(data: Observations, free: list[Coefficient]) -> None:
+    own = _belonging(free, Term.REPETITION)
+    if own and not np.any(data.points.tokens > data.points.unique):
+        missing = "has no column of unique tokens (U)" if data.points.unique_tokens is None else "repeats no token"
+        raise InputError(
+            f"{data.source}: it {missing}, so {_listed(own)} cannot be found; fit a law without repetition, or hold "
+            f"{_listed(own)} fixed"
+        )
+
+
+def _check_count(data: Observations, outer: OuterLaw, mapping: RecurrenceMapping, free: list[Coefficient]) -> None:
+    if len(data) > len(free):
+        return
+    simpler = "" if (outer.name, mapping.name) == ("chinchilla", "none") else (
+        ", or fit outer='chinchilla', mapping='none', which has 5"
+    )  # fmt: skip
+    names = ", ".join(term.name for term in free)
+    simpler += ", or tie the exponents (alpha=beta)" if {"alpha", "beta"} <= {term.name for term in free} else ""
+    raise InputError(
+        f"{data.source}: {len(data)} rows cannot determine {len(free)} coefficients ({names}); "
+        f"add rows, hold some with fixed{simpler}"
+    )
+
+
+def _constant(points: Points, axis: str) -> bool:
+    values = getattr(points, axis)
+    return bool(np.ptp(values) <= 1e-9 * np.max(values))

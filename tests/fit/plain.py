@@ -1,7 +1,0 @@
-"""Fits without resampling: most tests look at the estimate alone."""
-
-from functools import partial
-
-from loopscale.fit import fit as resampled_fit
-
-fit = partial(resampled_fit, resamples=0)

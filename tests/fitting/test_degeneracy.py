@@ -1,0 +1,70 @@
+"""A degenerate fit is called degenerate; a sound one is not."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from plain import fit
+
+from loopscale.fitting import simulate_sweep, unidentified
+from loopscale.scaling import published
+
+
+def reasons(sweep, **options):
+    """Return all reasons as one text."""
+    return " | ".join(fit(sweep, **options).degenerate)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_sound_sweep_is_not_called_degenerate(seed):
+    assert reasons(simulate_sweep(seed=seed, run_noise=0.003)) == ""
+
+
+def test_no_irreducible_loss_is_called_degenerate():
+    """Losses that keep falling as a slow power of D, as checkpoints in mid-schedule do."""
+    sweep = simulate_sweep(experts=(1,), recurrences=(1,))
+    tokens, N = sweep.points.tokens / 1e9, sweep.points.active / 1e9
+    loss = 0.5 * N**-0.2 + 2.4 * tokens**-0.06 - 0.3
+    said = reasons(replace(sweep, loss=loss), outer="chinchilla", mapping="none")
+    assert "c ended on its bound 0" in said
+
+
+def test_two_recurrences_cannot_tell_height_from_speed():
+    assert "do not determine kappa2" in reasons(simulate_sweep(recurrences=(1, 2)))
+
+
+def test_two_expert_counts_cannot_tell_how_experts_set_in():
+    assert "do not determine E_start" in reasons(simulate_sweep(experts=(1, 2)))
+
+
+def test_a_limit_far_beyond_the_data_is_open_but_not_a_reason():
+    linear = fit(simulate_sweep(), mapping="linear")
+    assert "E_max" in unidentified(linear)
+    assert linear.degenerate == ()
+
+
+def test_losses_that_do_not_depend_on_size_are_called_degenerate():
+    sweep = simulate_sweep(experts=(1,), recurrences=(1,))
+    tokens = sweep.points.tokens / 1e9
+    noise = 1e-3 * np.random.default_rng(0).standard_normal(len(sweep))
+    said = reasons(replace(sweep, loss=1.8 + 3 * tokens**-0.5 + noise), outer="chinchilla", mapping="none")
+    assert said
+
+
+def test_rows_at_several_tokens_do_not_suit_a_law_without_them():
+    sweep = simulate_sweep(recurrences=(1,))
+    assert "no token term" in reasons(sweep, outer="routed", mapping="none")
+    last = sweep.where(sweep.points.tokens == 5e11)
+    assert "no token term" not in reasons(last, outer="routed", mapping="none")
+
+
+def test_bounds_of_the_users_own_are_not_a_reason():
+    sweep = simulate_sweep()
+    narrow = fit(sweep, bounds={"c": (1.0, 1.2), "alpha": (-0.3, 0.0)})
+    assert "c" in narrow.at_bound
+    assert narrow.degenerate == ()
+
+
+def test_looping_that_is_worth_nothing_leaves_its_speed_open():
+    fitted = fit(simulate_sweep(published().at_one_pass()))
+    assert "kappa2" in unidentified(fitted)

@@ -1,0 +1,115 @@
+"""The few calls that a notebook needs: fit, read the result, predict, save and load."""
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+
+import loopscale as ls
+from loopscale.choosing import NextRuns, PlannedRun
+from loopscale.choosing.candidates import Goal
+from loopscale.core.errors import InputError
+from loopscale.fitting import Fit, simulate_sweep
+
+mpl.use("Agg")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A dense sweep in a file."""
+    random = np.random.default_rng(0)
+    lines = ["run,params,tokens,loss"]
+    for k, (N, D) in enumerate((N, D) for N in (1e8, 3e8, 1e9, 3e9) for D in (2e9, 1e10, 4e10, 1.5e11)):
+        loss = 1.8 + 480 / N**0.35 + 2100 / D**0.37
+        lines.append(f"r{k},{N},{D},{loss * np.exp(0.002 * random.standard_normal())}")
+    path = tmp_path_factory.mktemp("dense") / "runs.csv"
+    path.write_text("\n".join(lines))
+    return path
+
+
+@pytest.fixture(scope="module")
+def fitted(runs):
+    return ls.fit(runs, resamples=20)
+
+
+def test_one_call_fits_a_file_and_chooses_the_form(fitted):
+    assert fitted.law.outer.name == "chinchilla"
+    assert not fitted.law.mapping.loops
+    assert fitted.law.name == "runs"
+    assert len(fitted.law.resamples) == 20
+
+
+def test_paths_frames_and_observations_give_the_same_fit(runs, fitted):
+    pandas = pytest.importorskip("pandas")
+    polars = pytest.importorskip("polars")
+    for data in (str(runs), pandas.read_csv(runs), polars.read_csv(runs), ls.Observations.read(runs)):
+        assert ls.fit(data, resamples=0).objective == pytest.approx(fitted.objective)
+
+
+def test_a_fit_shows_itself(fitted):
+    assert len(fitted.summary().splitlines()) < 25
+    assert list(fitted.conf_int().columns) == ["coefficient", "estimate", "low", "high"]
+    assert isinstance(fitted.warnings, tuple)
+    assert repr(fitted).startswith("<Fit 'runs'")
+    assert "<table>" in fitted._repr_html_()
+    assert len(fitted.plot().axes) == 3
+
+
+def test_predictions_broadcast_and_carry_both_intervals(fitted):
+    one = fitted.predict(N="7B", D=2e12)
+    assert one.low <= one.law_low < one.value < one.law_high <= one.high
+    assert "for a new run" in repr(one)
+    many = fitted.predict(N=[[1e9], [7e9]], D=[1e11, 1e12, 1e13])
+    assert many.value.shape == (2, 3)
+    assert (many.low < many.value).all()
+    pytest.importorskip("pandas")
+    assert len(many.to_pandas()) == 6
+
+
+def test_a_saved_fit_loads_and_predicts_the_same(fitted, tmp_path):
+    fitted.save(tmp_path / "fit.json")
+    again = Fit.load(tmp_path / "fit.json")
+    assert again.summary() == fitted.summary()
+    assert again.predict(7e9, 2e12).high == pytest.approx(fitted.predict(7e9, 2e12).high)
+
+
+def test_a_looped_fit_with_its_data_loads_too(tmp_path):
+    looped = ls.fit(simulate_sweep(tokens=(1e11, 2e11, 4e11)), resamples=3)
+    looped.save(tmp_path / "fit.json")
+    again = Fit.load(tmp_path / "fit.json")
+    assert again.objective == looped.objective
+    np.testing.assert_allclose(again.residuals, looped.residuals)
+
+
+def test_a_law_file_is_no_fit(fitted, tmp_path):
+    fitted.law.save(tmp_path / "law.json")
+    with pytest.raises(InputError, match="law"):
+        Fit.load(tmp_path / "law.json")
+
+
+def test_planned_runs_load_as_saved(tmp_path):
+    from loopscale.fitting.diagnose import Noise
+
+    run = PlannedRun("0.3B", 1.7e8, 1.0, 2, 1e11, 1e20, 1e20, 0.01)
+    chosen = NextRuns((run,), Goal.CHOICE, 1e21, 0.02, 0.01, Noise(0.001, 0.0), 5, 1)
+    chosen.save(tmp_path / "next.json")
+    again = ls.NextRuns.load(tmp_path / "next.json")
+    assert again == chosen
+    assert "0.3B" in again.summary()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"recipe": "papr"}, "did you mean 'paper'"),
+        ({"counts": "with"}, "with-embeddings"),
+        ({"resamples": -1}, "resamples is -1"),
+    ],
+)
+def test_what_is_not_an_option_is_refused(runs, options, said):
+    with pytest.raises(InputError, match=said):
+        ls.fit(runs, **options)
+
+
+def test_the_name_of_a_sweep_that_is_not_there_is_refused_with_the_nearest():
+    with pytest.raises(InputError, match="did you mean 'isodepth'"):
+        ls.fit("isodept")
