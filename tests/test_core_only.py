@@ -58,6 +58,7 @@ WORKS = {
     "laws": ["laws"],
     "schema": ["schema"],
     "verify": ["verify", "law.json"],
+    "help": ["help", "--all"],
 }
 """A call of each command that needs the core alone."""
 

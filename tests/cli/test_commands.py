@@ -7,14 +7,16 @@ import re
 import shlex
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import numpy as np
 import pytest
 
-from loopscale.cli import main
-from loopscale.cli.verbs import VERBS, cli
+from loopscale.cli import main, verbs
+from loopscale.cli.verbs import MODULES, VERBS, cli
 from loopscale.scaling import PUBLISHED, find_law, published
 
 
@@ -199,9 +201,53 @@ def test_every_verb_explains_itself_with_an_example(capsys, verb):
     assert f"loopscale {verb}" in text
 
 
-def test_the_bare_command_shows_its_verbs(capsys):
-    text = run(capsys)
-    assert all(verb in text for verb in VERBS)
+@pytest.mark.parametrize("argv", [(), ("--help",), ("help",)])
+def test_the_first_screen_names_every_verb_in_24_lines_of_80_columns(capsys, argv):
+    lines = run(capsys, *argv).splitlines()
+    assert len(lines) < 24
+    assert max(map(len, lines)) <= 80
+    assert set(VERBS) <= set(re.findall(r"\w+", "\n".join(lines[4:])))
+    assert [line.split()[0] for line in lines if line[:1].isupper()][2:] == ["Plan", "Fit", "Train", "Look", "More:"]
+
+
+def test_the_list_of_all_verbs_says_of_each_what_it_does(capsys):
+    lines = run(capsys, "help", "--all").splitlines()
+    assert [line[7:].split()[0] for line in lines] == list(VERBS)
+    assert max(map(len, lines)) <= 80
+    assert not [line for line in lines if "…" in line or len(line) < 30]
+
+
+def test_help_shows_the_help_of_a_verb_or_the_nearest_one(capsys):
+    assert run(capsys, "help", "count") == run(capsys, "count", "--help")
+    assert "did you mean 'plan'" in refused(capsys, "help", "plam")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_lives_in_the_file_of_its_name(verb):
+    module = verb if Path(verbs.__file__).with_name(f"{verb}.py").exists() else MODULES[verb]
+    assert cli.get_command(click.Context(cli), verb).callback.__module__ == f"loopscale.cli.{module}"
+
+
+def test_an_unexpected_exception_is_one_line_that_says_how_to_report_it(capsys, tmp_path, monkeypatch):
+    def broken(*argv: object, **options: object) -> None:
+        raise ZeroDivisionError("no\nmemory")
+
+    monkeypatch.setattr(cli.get_command(click.Context(cli), "count"), "callback", broken)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.delenv("LOOPSCALE_DEBUG")
+    with pytest.raises(SystemExit) as stop:
+        main(["count", "--rung", "0.3B"])
+    out, err = capsys.readouterr()
+    (saved,) = tmp_path.iterdir()
+    assert (stop.value.code, out) == (1, "")
+    assert err == (
+        "loopscale: a bug in loopscale stopped this command (ZeroDivisionError: no memory); "
+        f"please report it with the traceback in {saved}\n"
+    )
+    assert "in broken" in saved.read_text()
+    monkeypatch.setenv("LOOPSCALE_DEBUG", "1")
+    with pytest.raises(ZeroDivisionError):
+        main(["count", "--rung", "0.3B"])
 
 
 REFUSED = [

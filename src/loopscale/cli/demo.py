@@ -40,7 +40,7 @@ RESAMPLES = 60
 @click.option("--plan-only", is_flag=True, help="Plan with the paper's law only; train nothing.")
 @click.pass_context
 def demo_command(ctx: click.Context, out: str, plan_only: bool) -> None:
-    """Plan with the paper's law, train six tiny looped MoEs, fit a law to measured runs, and report.
+    """Plan, train six tiny models, fit and report: the paper's law, then measured runs.
 
     Takes two or three minutes on two cores. A demo that was stopped resumes where it was.
 

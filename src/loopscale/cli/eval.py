@@ -180,7 +180,7 @@ def _caches(ctx: click.Context, param: click.Parameter, value: str | None) -> tu
 @click.option("--download", is_flag=True, help="Only fetch the tasks' data, to use them where there is no network.")
 @output_options
 def eval_command(paths: tuple[str, ...], tasks: str | None, text_source: str | None, column: str, **given: Any) -> None:
-    """Evaluate checkpoints at several recurrences with lm-eval, and print the paper's results table.
+    """Evaluate checkpoints at several recurrences: lm-eval tasks and validation loss, in the paper's table.
 
     A sweep's file stands for the models that the sweep has kept, each at the recurrence that it was trained with.
     Each finished (task, recurrence) is stored: a command that was stopped resumes, a finished one only prints.

@@ -263,7 +263,7 @@ def compare_command(
     as_csv: bool,
     **given: Any,
 ) -> None:  # fmt: skip
-    """Compare recurrence mappings on rows that they were not fitted to.
+    """Compare recurrence mappings on rows held out from the fit.
 
     \b
     loopscale compare runs.csv --hold-out R=16 --hold-out E=16 --hold-out "N>0.9B" --hold-out "D>400B"
@@ -321,7 +321,7 @@ def backtest_command(
     as_csv: bool,
     **given: Any,
 ) -> None:
-    """Hide the largest runs, fit the rest, and say how far off and how well covered the predictions are.
+    """Hide the largest runs, fit the rest, and score the predictions: how far off, and how well covered.
 
     \b
     loopscale backtest runs.csv
@@ -435,7 +435,7 @@ def fit_command(
 @click.option("--level", type=click.FloatRange(0.01, 0.999), default=0.9, show_default=True, help="Of the intervals.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for other programs.")
 def isoflop_command(runs: str, level: float, as_json: bool, **reading: Any) -> None:
-    """Find the best size at each training budget by parabolas of the loss, and how it grows with compute.
+    """Find the best size at each training budget from isoFLOP curves: parabolas of the loss, and how it grows.
 
     RUNS is a table of runs with several sizes at each of several budgets (Chinchilla's approach 2).
 

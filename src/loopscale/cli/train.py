@@ -191,7 +191,7 @@ def _estimate(run: Any, gpus: int, device: str, price: float, as_json: bool) -> 
 @click.argument("name", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print the values as JSON.")
 def presets_command(name: str | None, as_json: bool) -> None:
-    """List the training recipes, or print the values of one as TOML sections.
+    """List the training recipes, or print one as TOML sections.
 
     A file names one with ``[recipe] name = "paper"``; values in the file override those of the recipe.
     """
