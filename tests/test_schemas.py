@@ -14,7 +14,8 @@ from pydantic import Field
 import loopscale
 from loopscale.cli import main
 from loopscale.core.errors import InputError
-from loopscale.core.schemas import Between, Bits, Bytes, Count, File, Fraction, Record, Whole, parse
+from loopscale.core.quantities import fraction_of
+from loopscale.core.schemas import Between, Bits, Bytes, Count, File, Quantity, Record, Whole, parse
 from loopscale.saved import MODELS, json_schema
 
 FOLDER = Path(__file__).parents[1] / "docs" / "schemas"
@@ -36,7 +37,7 @@ class Sample(File):
     tokens: Count
     memory: Bytes | None = None
     bits: Bits = 16
-    share: Fraction = 1.0
+    share: Annotated[float, Quantity(fraction_of, 0, 1)] = 1.0
     steps: Whole = 1
     colour: Colour = Colour.RED
     parts: tuple[Inner, ...] = ()
