@@ -1,7 +1,7 @@
 """Figures and tables of the documentation, computed from the package.
 
-The pages hold them, so that they read well in the repository too. ``make pages`` renews the tables, ``make docs`` draws
-missing figures, and tests compare them with what the package computes.
+The pages hold the tables, so that they read well in the repository too: ``make pages`` renews them, and tests compare
+them with what the package computes. The figures are drawn when the site is built and are not committed.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import pytest
 from browser import enter, open_in, open_page, sentence, serious_findings, settled, trust
 
 from loopscale.architecture import from_config
-from loopscale.cli.verbs import demo
+from loopscale.cli import demo
 from loopscale.core.quantities import parse_count
 from loopscale.fitting.data import public
 from loopscale.fitting.data.public import load_micro
