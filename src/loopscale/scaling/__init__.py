@@ -15,19 +15,8 @@ from loopscale.scaling.forms import (
     mapping,
     outer_law,
 )
-from loopscale.scaling.law import (
-    AXES,
-    BILLIONS,
-    RAW,
-    Counting,
-    FittedRange,
-    Points,
-    ScalingLaw,
-    Spread,
-    Trust,
-    Units,
-    inputs,
-)
+from loopscale.scaling.law import AXES, FittedRange, ScalingLaw, Spread, Trust, inputs
+from loopscale.scaling.points import BILLIONS, RAW, Counting, Points, Units
 from loopscale.scaling.published import (
     DEFAULT,
     PAPER,

@@ -18,7 +18,8 @@ from loopscale.core.errors import InputError
 from loopscale.core.tables import Table
 
 if TYPE_CHECKING:
-    from loopscale.scaling.law import Points, ScalingLaw
+    from loopscale.scaling.law import ScalingLaw
+    from loopscale.scaling.points import Points
 
 TRAIN = 6
 """FLOPs of training for each unrolled parameter and token: two forward, four backward."""
@@ -70,7 +71,7 @@ class Design:
 
     def points(self, N: FloatArray, D: FloatArray) -> Points:
         """Return models of these proportions as a law takes them."""
-        from loopscale.scaling.law import Points
+        from loopscale.scaling.points import Points
 
         return Points(N, D, self.recurrence, self.experts, self.loop_share * N, N / self.m)
 

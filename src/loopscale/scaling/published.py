@@ -16,7 +16,8 @@ from loopscale.core.files import is_file, read_json
 from loopscale.core.tables import Table
 from loopscale.scaling.extensions import Kaplan, Repeated
 from loopscale.scaling.forms import Chinchilla, JointMoE, NoRecurrence, PowerLaw, Routed, SparsityConditional
-from loopscale.scaling.law import AXES, BILLIONS, RAW, Counting, FittedRange, ScalingLaw
+from loopscale.scaling.law import AXES, FittedRange, ScalingLaw
+from loopscale.scaling.points import BILLIONS, RAW, Counting
 
 DEFAULT = "looped-moe-2026"
 

@@ -8,7 +8,8 @@ from pydantic import AfterValidator, Field
 
 from loopscale.core.errors import shown
 from loopscale.core.schemas import File, Record
-from loopscale.scaling.law import SCHEMA, Counting
+from loopscale.scaling.law import SCHEMA
+from loopscale.scaling.points import Counting
 
 
 def _ordered(span: tuple[float | None, float | None]) -> tuple[float | None, float | None]:
