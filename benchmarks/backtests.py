@@ -23,9 +23,10 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the matrices are small: th
 import numpy as np
 
 from loopscale.core.arrays import BoolArray, FloatArray
+from loopscale.core.numerics import student_quantile
 from loopscale.fitting import Observations, diagnose, fit
 from loopscale.fitting.fitting import Fit
-from loopscale.scaling.law import student_quantile
+from loopscale.scaling.trust import DEGREES
 
 KEEP = {"mlf-redpajama-c4val": "D/N >= 20"}
 LEVEL = 0.9
@@ -118,7 +119,7 @@ class Parts:
     def scored(self, growth: float, weight: float) -> tuple[float, float]:
         """Return coverage and the ratio of scores with these constants."""
         mean = diagnose.mean_growth(self.excesses, growth, weight)
-        half = student_quantile(LEVEL) * np.sqrt(self.variance + mean**2 * self.decades)
+        half = student_quantile(LEVEL, DEGREES) * np.sqrt(self.variance + mean**2 * self.decades)
         covered, _, value = score(-half, half, self.error)
         return covered, value / self.reference
 

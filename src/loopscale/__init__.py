@@ -19,8 +19,8 @@ __version__ = "0.3.0.dev0"
 _HOMES = {
     "Architecture": "loopscale.architecture:Architecture",
     "Budget": "loopscale.planning:Budget",
+    "Expression": "loopscale.scaling:Expression",
     "Fit": "loopscale.fitting:Fit",
-    "Law": "loopscale.scaling:Law",
     "LoopscaleError": "loopscale.core.errors:LoopscaleError",
     "NextRuns": "loopscale.choosing:NextRuns",
     "Observations": "loopscale.fitting:Observations",
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from loopscale.planning import plan as plan
     from loopscale.planning import predict as predict
     from loopscale.saved import load as load
-    from loopscale.scaling import Law as Law
+    from loopscale.scaling import Expression as Expression
     from loopscale.scaling import ScalingLaw as ScalingLaw
     from loopscale.scaling import laws as laws
 

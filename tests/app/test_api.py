@@ -32,7 +32,7 @@ def test_the_plan_is_the_command_lines(client, capsys):
 
 
 MINE = PUBLISHED["looped-moe-2026"].to_dict() | {"name": "my law"}
-POOR = MINE | {"name": "poor", "note": "degenerate: only two sizes"}
+POOR = MINE | {"name": "poor", "degenerate": ["only two sizes"]}
 COPIED = [
     BUDGET,
     {"flops": "5.123456e21", "memory": "3.14159 GB", "bits": 4.5, "context": 8192, "serve_tokens": "1.2345678T"},
@@ -184,7 +184,7 @@ def test_the_requests_that_the_page_shows_are_answered(address, sweep_csv, tmp_p
 
 
 def test_a_degenerate_law_predicts_and_plans_only_where_that_is_asked_for(client):
-    law = PUBLISHED["looped-moe-2026"].to_dict() | {"note": "degenerate: only two sizes"}
+    law = PUBLISHED["looped-moe-2026"].to_dict() | {"degenerate": ["only two sizes"]}
     asked = {"rung": "1.0B", "experts": 8, "recurrence": 2, "tokens": "500B", "law": law}
     for route, request in (("/api/predict", asked), ("/api/plan", BUDGET | {"law": law})):
         refused = client.send(route, request)

@@ -9,7 +9,7 @@ from loopscale.core.errors import InputError
 from loopscale.fitting import Observations
 from loopscale.fitting.isoflop import isoflop
 from loopscale.scaling import Points, costs, published
-from loopscale.scaling.costs import compute_optimal
+from loopscale.scaling.optimum import compute_optimal
 
 LAW = published("chinchilla-epoch-2024")
 

@@ -10,7 +10,7 @@ import pytest
 from loopscale.core.errors import InputError
 from loopscale.fitting import Observations
 from loopscale.fitting import fit as resampled_fit
-from loopscale.scaling import BILLIONS, Law, Points, ScalingLaw, mapping, outer_law
+from loopscale.scaling import BILLIONS, Expression, Points, ScalingLaw, mapping, outer_law
 
 fit = partial(resampled_fit, resamples=0)
 CHINCHILLA = {"A": 0.4, "alpha": -0.34, "B": 1.2, "beta": -0.3, "c": 1.8}
@@ -78,7 +78,7 @@ def test_a_prediction_on_repeated_data_is_higher_than_on_new_data():
 
 def test_an_expression_fits_to_the_same_optimum_as_the_built_in_form():
     data = simulated("chinchilla", CHINCHILLA, noise=0.01)
-    built_in, written = fit(data), fit(data, outer=Law.from_expression(EXPRESSION))
+    built_in, written = fit(data), fit(data, outer=Expression(EXPRESSION))
     assert written.objective == pytest.approx(built_in.objective, rel=1e-6)
     assert written.law.coefficients["alpha"] == pytest.approx(-built_in.law.coefficients["alpha"], rel=1e-4)
     point = Points(7e9, 2e12)

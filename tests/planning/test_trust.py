@@ -25,7 +25,7 @@ from loopscale.scaling import (
     outer_law,
     published,
 )
-from loopscale.scaling.law import TRUST_LEVELS
+from loopscale.scaling.trust import TRUST_LEVELS
 
 LEVELS = list(TRUST_LEVELS)
 LAW = published()
@@ -109,7 +109,7 @@ def test_a_plan_far_beyond_the_micro_sweep_is_withheld(capsys, micro_law):
 
 
 def test_a_degenerate_law_is_refused_until_it_is_asked_for(capsys, tmp_path):
-    law = replace(find_law(), note="degenerate: kappa1 ended on its bound; fitted to 24 rows")
+    law = replace(find_law(), degenerate=("kappa1 ended on its bound",), note="fitted to 24 rows")
     law.save(tmp_path / "law.json")
     argv = ("--flops", "5e21", "--memory", "3GB", "--bits", "4", "--law", str(tmp_path / "law.json"))
     code, out, err = run(capsys, "plan", *argv)

@@ -5,7 +5,7 @@ import pytest
 
 from loopscale.architecture import rung
 from loopscale.scaling import MAPPINGS, OUTER_LAWS, Points, Role, Term, costs
-from loopscale.scaling.forms import effective
+from loopscale.scaling.form import effective
 
 
 def test_a_loop_is_paid_for_once_per_pass():

@@ -8,8 +8,8 @@ import pytest
 from loopscale.core.errors import InputError
 from loopscale.scaling import (
     BILLIONS,
+    Expression,
     Inputs,
-    Law,
     Points,
     Role,
     ScalingLaw,
@@ -26,7 +26,7 @@ N, D, E = np.array([0.05, 0.3, 1.0, 7.0]), np.array([3.0, 100.0, 500.0, 2000.0])
 
 
 def test_an_expression_is_the_law_it_writes():
-    law, built_in = Law.from_expression(CHINCHILLA), outer_law("chinchilla")
+    law, built_in = Expression(CHINCHILLA), outer_law("chinchilla")
     signed = C | {"alpha": -0.2, "beta": -0.7}
     np.testing.assert_allclose(law.loss(C, N, D, E), built_in.loss(signed, N, D, E), rtol=1e-14)
     loss, by, by_N = law.gradient(C, N, D, E)
@@ -51,7 +51,7 @@ def test_an_expression_is_the_law_it_writes():
     ],
 )  # fmt: skip
 def test_derivatives_of_any_expression_equal_the_complex_step(expression, values):
-    law, x = Law.from_expression(expression), Inputs(N, D, E, np.array([1.0, 2.0, 3.0, 4.0]), 1.0, 0.0, D / 3)
+    law, x = Expression(expression), Inputs(N, D, E, np.array([1.0, 2.0, 3.0, 4.0]), 1.0, 0.0, D / 3)
     assert {term.name for term in law.coefficients} == set(values)
     loss, by, by_N = law.gradient_at(values, N, x)
     np.testing.assert_allclose(loss, law.loss_at(values, N, x), rtol=1e-14)
@@ -62,7 +62,7 @@ def test_derivatives_of_any_expression_equal_the_complex_step(expression, values
 
 
 def test_coefficients_are_described_by_where_they_stand():
-    law = Law.from_expression("c + A*N**alpha + B/D**beta * E**w", bounds={"w": (-1, 0.5)})
+    law = Expression("c + A*N**alpha + B/D**beta * E**w", bounds={"w": (-1, 0.5)})
     found = {term.name: (term.term, term.role, term.lower, term.upper) for term in law.coefficients}
     assert found == {
         "c": (Term.IRREDUCIBLE, Role.SHAPE, 0.0, 10.0),
@@ -77,7 +77,7 @@ def test_coefficients_are_described_by_where_they_stand():
 
 
 def test_a_search_starts_near_the_observed_losses():
-    law, loss = Law.from_expression(CHINCHILLA), np.array([4.3, 2.5, 2.2, 1.9])
+    law, loss = Expression(CHINCHILLA), np.array([4.3, 2.5, 2.2, 1.9])
     start = law.typical(loss, N, D, E)
     assert np.log(law.loss(start, N, D, E) / loss) == pytest.approx(0, abs=0.6)
 
@@ -110,7 +110,7 @@ def test_a_search_starts_near_the_observed_losses():
 )
 def test_anything_but_arithmetic_is_refused_in_a_sentence(expression, sentence):
     with pytest.raises(InputError, match=sentence):
-        Law.from_expression(expression)
+        Expression(expression)
 
 
 @pytest.mark.parametrize(
@@ -118,11 +118,11 @@ def test_anything_but_arithmetic_is_refused_in_a_sentence(expression, sentence):
 )
 def test_bounds_are_checked(bounds, sentence):
     with pytest.raises(InputError, match=sentence):
-        Law.from_expression(CHINCHILLA, bounds)
+        Expression(CHINCHILLA, bounds)
 
 
 def test_a_written_law_is_a_law_like_any_other(tmp_path):
-    outer = Law.from_expression(CHINCHILLA, bounds={"A": (1e-3, 10)})
+    outer = Expression(CHINCHILLA, bounds={"A": (1e-3, 10)})
     law = ScalingLaw(
         outer, mapping("bounded"), C | {"kappa1": 0.4, "kappa2": 1.5}, BILLIONS, "without-embeddings", "mine"
     )
@@ -140,7 +140,7 @@ def test_a_written_law_is_a_law_like_any_other(tmp_path):
 
 
 def test_an_expression_serves_wherever_the_name_of_a_law_does():
-    assert outer_law(CHINCHILLA) == Law.from_expression(CHINCHILLA)
+    assert outer_law(CHINCHILLA) == Expression(CHINCHILLA)
     assert outer_law(published().outer) is published().outer
     with pytest.raises(InputError, match="did you mean 'chinchilla\\+repetition'"):
         outer_law("chinchila+repetition")

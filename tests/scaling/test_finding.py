@@ -1,6 +1,7 @@
 """A law is found by name, in a file or in a fit; what is saved can be loaded; tables go to data frames."""
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -114,3 +115,13 @@ def test_a_count_or_a_rule_given_by_name_is_the_one_that_is_applied():
     with pytest.raises(InputError, match=r"rule 'los' is not known .did you mean 'loss'"):
         ls.plan(flops=5e21, rule="los")
     assert model.points(1e9, counts=Counting.WITH_EMBEDDINGS).active > model.points(1e9).active
+
+
+def test_a_law_adds_embeddings_to_the_sizes_only_if_it_counts_them():
+    model, law = rung("0.3B", experts=8), published("joint-moe-2025")
+    sizes = {name: getattr(model, name) for name in ("active", "loop", "total", "embedding", "experts")}
+    for counting, extra in ((Counting.WITH_EMBEDDINGS, model.embedding), (Counting.WITHOUT_EMBEDDINGS, 0)):
+        points = replace(law, counts=counting).points(tokens=[1e9, 2e9], unique_tokens=1e9, **sizes)
+        assert (points.active, points.total) == (model.active + extra, model.total + extra)
+        assert (points.loop, points.shape, points.unique.tolist()) == (model.loop, (2,), [1e9, 1e9])
+        assert model.points(1e9, counts=counting).total == points.total

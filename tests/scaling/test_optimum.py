@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 
 from loopscale.core.errors import InputError
-from loopscale.scaling import BILLIONS, RAW, Law, ScalingLaw, costs, mapping, outer_law, published
-from loopscale.scaling.costs import Design, allocations, compute_optimal, leverage
+from loopscale.scaling import BILLIONS, RAW, Expression, ScalingLaw, costs, mapping, optimum, outer_law, published
+from loopscale.scaling.optimum import Proportions, allocations, compute_optimal, leverage
 
 
 def written(law):
     """The same Chinchilla law as an expression, which has no closed form here."""
     c = law.in_units(BILLIONS).coefficients
     values = {**c, "alpha": -c["alpha"], "beta": -c["beta"]}
-    return ScalingLaw(Law.from_expression("c + A/N**alpha + B/D**beta"), mapping("none"), values, BILLIONS, law.counts)
+    return ScalingLaw(Expression("c + A/N**alpha + B/D**beta"), mapping("none"), values, BILLIONS, law.counts)
 
 
 def test_the_search_finds_the_closed_form():
@@ -36,7 +36,7 @@ def test_exponents_are_those_of_the_published_law():
 
 
 def test_the_optimum_is_a_minimum_along_the_budget():
-    law, design = published(), Design(experts=8, recurrence=3, loop_share=0.8, m=0.15)
+    law, design = published(), Proportions(experts=8, recurrence=3, loop_share=0.8, m=0.15)
     best = compute_optimal(law, 1e21, design)
     for factor in (0.8, 1.25):
         N = np.array(best.size * factor)
@@ -47,19 +47,19 @@ def test_the_optimum_is_a_minimum_along_the_budget():
 
 def test_recurrence_enters_the_closed_form():
     law = published("iso-depth-2026")
-    design = Design(recurrence=4, loop_share=0.7)
+    design = Proportions(recurrence=4, loop_share=0.7)
     best = compute_optimal(law, 1e19, design)
-    slow = costs._searched(law, 1e19, design)
+    slow = optimum._searched(law, 1e19, design)
     assert best.size == pytest.approx(slow, rel=1e-6)
 
 
 def test_leverage_of_experts_is_the_budget_that_a_dense_model_would_need():
-    law, experts = published("joint-moe-2025"), Design(experts=16)
+    law, experts = published("joint-moe-2025"), Proportions(experts=16)
     factor = leverage(law, 1e21, experts)
     assert factor > 1
     dense = compute_optimal(law, 1e21 * factor).loss
     assert dense == pytest.approx(compute_optimal(law, 1e21, experts).loss, rel=1e-9)
-    assert leverage(law, 1e21, Design()) == pytest.approx(1, rel=1e-9)
+    assert leverage(law, 1e21, Proportions()) == pytest.approx(1, rel=1e-9)
 
 
 def test_resampled_laws_give_intervals():

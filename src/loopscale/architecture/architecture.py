@@ -438,14 +438,14 @@ class Architecture:
     ) -> Points:
         """Return this model as a law sees it, with embeddings counted or not as the law wants."""
         kind = counts if isinstance(counts, Counting) else choice(Counting, counts, "counts")
-        extra = self.embedding if kind is Counting.WITH_EMBEDDINGS else 0
-        return Points(
-            active=self.active + extra,
+        return kind.points(
+            active=self.active,
             tokens=tokens,
             recurrence=self._passes(recurrence),
             experts=self.experts,
             loop=self.loop,
-            total=self.total + extra,
+            total=self.total,
+            embedding=self.embedding,
         )
 
     def to_dict(self) -> dict[str, Any]:

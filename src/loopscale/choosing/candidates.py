@@ -178,8 +178,10 @@ class Target:
         near.sort(key=lambda design: abs(design.loss - choice.loss))
         if goal is Goal.CHOICE and not near:
             raise InputError("plan: it lists no rival of its choice; aim at its predictions instead")
-        columns = zip(*(_counted(design, counts) for design in (choice, *near[:rivals])), strict=True)
-        return cls(Points(*(np.array(column) for column in columns)), goal)
+        chosen = (choice, *near[:rivals])
+        names = ("active", "tokens", "recurrence", "experts", "loop", "total", "embedding")
+        columns = {name: np.array([getattr(design, name) for design in chosen]) for name in names}
+        return cls(counts.points(**columns), goal)
 
     @classmethod
     def of_file(cls, path: str | Path, counts: Counting, goal: Goal = Goal.CHOICE) -> Target:
@@ -197,11 +199,3 @@ class Target:
 
 def _key(design: Candidate) -> tuple[float, ...]:
     return (design.active, design.total, design.experts, design.recurrence)
-
-
-def _counted(design: Candidate, counts: Counting) -> tuple[float, ...]:
-    """Return the fields of a point, with embeddings counted or not; a plan's own counts leave them out."""
-    extra = design.embedding if counts is Counting.WITH_EMBEDDINGS else 0.0
-    return (
-        design.active + extra, design.tokens, design.recurrence, design.experts, design.loop, design.total + extra
-    )  # fmt: skip

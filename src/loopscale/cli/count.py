@@ -14,7 +14,7 @@ from loopscale.core.quantities import format_bytes, format_count, format_power, 
 from loopscale.core.tables import Table
 from loopscale.planning.text import uncertainty_text
 from loopscale.scaling import AXES, BILLIONS, PUBLISHED, RAW, ScalingLaw
-from loopscale.scaling.costs import Design, allocations
+from loopscale.scaling.optimum import Proportions, allocations
 
 
 @verb("laws")
@@ -76,6 +76,8 @@ def _one(law: ScalingLaw) -> None:
     out.print(f"source  {law.source or 'not stated'}", highlight=False)
     if law.note:
         out.print(f"note    {law.note}", highlight=False)
+    for reason in law.degenerate:
+        out.print(f"degenerate: {reason}", highlight=False)
     scale = "billions" if law.units == BILLIONS else f"{law.units.parameters:g} and {law.units.tokens:g}"
     out.print(f"units   N and D in {scale}; parameters {law.counts.value.replace('-', ' ')}", highlight=False)
     out.print("range   " + "; ".join(f"{axis} {_span(law, axis)}" for axis in AXES), highlight=False)
@@ -92,7 +94,7 @@ def _one(law: ScalingLaw) -> None:
 
 def _optimum(law: ScalingLaw, flops: tuple[float, ...], experts: float, as_json: bool) -> None:
     """Print N*(C) and D*(C); with resampled laws, the span of 90% of them."""
-    table = allocations(law, flops, Design(experts=experts))
+    table = allocations(law, flops, Proportions(experts=experts))
     if as_json:
         print_json(list(table.records()))
         return

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,14 +11,13 @@ from numpy.typing import NDArray
 
 from loopscale.core.arrays import BoolArray, FloatArray
 from loopscale.core.errors import InputError
+from loopscale.core.numerics import student_quantile
 from loopscale.core.quantities import counted
 from loopscale.core.tables import Table
 from loopscale.fitting.data.read import Observations
 from loopscale.fitting.problem import Problem
 from loopscale.fitting.solver import SearchResult, finish, refit, run_weights, varies
-from loopscale.scaling import AXES, Spread, effective_experts
-from loopscale.scaling.forms import Role, Term
-from loopscale.scaling.law import tails
+from loopscale.scaling import AXES, Role, Spread, Term, effective_experts, tails
 
 if TYPE_CHECKING:
     from loopscale.fitting.fitting import Fit
@@ -231,8 +229,7 @@ def outlier_limit(rows: int, free: int) -> float:
     degrees = MAD_EFFICIENCY * (rows - free)
     if degrees < 3:
         return np.inf
-    z = NormalDist().inv_cdf(1 - FALSE_ALARMS / (2 * rows))
-    return max(OUTLYING, float(np.sqrt(degrees * np.expm1(z**2 * (degrees - 1.5) / (degrees - 1) ** 2))))
+    return max(OUTLYING, student_quantile(1 - FALSE_ALARMS / rows, degrees))
 
 
 def mid_schedule(data: Observations) -> int:
@@ -243,6 +240,11 @@ def mid_schedule(data: Observations) -> int:
 def warnings_of(fit: Fit) -> tuple[str, ...]:
     """Return what a reader of the fit must know, each in a sentence."""
     return (*_misfits(fit), *(f"degenerate: {reason}" for reason in fit.degenerate), *_other_warnings(fit))
+
+
+def law_note(fit: Fit) -> str:
+    """Return the warnings that a law carries as its note; its degeneracy has a field of its own."""
+    return "; ".join((*_misfits(fit), *_other_warnings(fit)))
 
 
 def _misfits(fit: Fit) -> Iterator[str]:

@@ -22,6 +22,7 @@ from loopscale.fitting.diagnose import (
     Noise,
     coefficient_intervals,
     fit_covariance,
+    law_note,
     noise_components,
     predictive_spread,
     r_squared,
@@ -57,7 +58,6 @@ from loopscale.scaling import (
     outer_law,
 )
 from loopscale.scaling import mapping as find_mapping
-from loopscale.scaling.law import FITTED
 
 SCHEMA = 1
 LEVEL = 0.9
@@ -359,7 +359,7 @@ def fit(
         drawn = f"{resamples} {SCHEMES[result.scheme]}" if result.scheme else ""
         law = replace(result.law, spread=predictive_spread(result, seed), resampled_by=drawn)
         result = replace(result, law=law)
-    return replace(result, law=replace(result.law, note="; ".join(result.warnings)))
+    return replace(result, law=replace(result.law, note=law_note(result)))
 
 
 def choose_form(
@@ -426,7 +426,9 @@ def _result(
         BILLIONS,
         data.counts,
         name=name,
-        source=f"{FITTED}{data.source}",
+        source=f"fitted to {data.source}",
+        fitted=True,
+        degenerate=why_degenerate(problem, best, delta, data, set(bounds)),
         rmse=float(np.sqrt(np.mean((predicted - data.loss) ** 2))),
         noise=robust_scale(predicted - data.loss, len(problem.free)),
         fitted_range=fitted_range(data),
@@ -441,7 +443,7 @@ def _result(
         agreeing=int(best.agreeing.sum()),
         free=problem.free_names,
         at_bound=problem.at_bound(best.u),
-        degenerate=why_degenerate(problem, best, delta, data, set(bounds)),
+        degenerate=law.degenerate,
         fixed=MappingProxyType(dict(fixed)),
         bounds=MappingProxyType(dict(bounds)),
         tie=MappingProxyType(dict(tie)),

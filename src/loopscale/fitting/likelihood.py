@@ -11,6 +11,7 @@ import numpy as np
 
 from loopscale.core.arrays import FloatArray
 from loopscale.core.errors import InputError, nearest, shown
+from loopscale.core.numerics import student_quantile
 from loopscale.core.tables import Table
 from loopscale.fitting.diagnose import UNIDENTIFIED, fit_covariance, undetermined
 from loopscale.fitting.problem import Problem
@@ -100,8 +101,6 @@ def likelihood_profile(fit: Fit, coefficient: str, *, level: float = 0.9) -> Pro
     Unlike resampling this sees a lopsided or open-ended range. The scale of the likelihood comes from the scatter
     between runs (Chandler & Bate 2007), so points along one run do not count as independent.
     """
-    from scipy.special import stdtrit  # Student's t; slow to import, and only profiles use it
-
     problem = fit.problem
     if coefficient not in fit.free:
         raise InputError(
@@ -113,7 +112,7 @@ def likelihood_profile(fit: Fit, coefficient: str, *, level: float = 0.9) -> Pro
     which, best = fit.free.index(coefficient), problem.point(fit.law.coefficients)
     errors = fit_covariance(fit)
     scale, step = _scale(errors.names, errors.inverse, errors.robust, coefficient, problem.width[which])
-    limit = float(stdtrit(max(errors.runs - 1, 1), (1 + level) / 2) ** 2)
+    limit = student_quantile(level, max(errors.runs - 1, 1)) ** 2
     sides = [list(_side(problem, fit, best, which, sign * step, scale, limit)) for sign in (-1.0, 1.0)]
     places = [*reversed(sides[0]), (float(best[which]), fit.objective, 0.0), *sides[1]]
     u, objective, statistic = (np.array(column) for column in zip(*places, strict=True))

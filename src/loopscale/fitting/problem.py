@@ -16,8 +16,18 @@ from loopscale.core.arrays import BoolArray, FloatArray, IntArray, Values
 from loopscale.core.errors import InputError, nearest, shown
 from loopscale.core.quantities import format_count
 from loopscale.fitting.data.read import Observations
-from loopscale.scaling import BILLIONS, Coefficient, Form, Inputs, OuterLaw, Points, RecurrenceMapping, inputs
-from loopscale.scaling.forms import Role, Term
+from loopscale.scaling import (
+    BILLIONS,
+    Coefficient,
+    Form,
+    Inputs,
+    OuterLaw,
+    Points,
+    RecurrenceMapping,
+    Role,
+    Term,
+    inputs,
+)
 
 NO_TIES: Mapping[str, str] = MappingProxyType({})
 APART = 1.001

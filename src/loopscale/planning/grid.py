@@ -19,7 +19,7 @@ from loopscale.architecture.ladder import check_size
 from loopscale.core.arrays import BoolArray, FloatArray, IntArray
 from loopscale.core.errors import InputError, choice
 from loopscale.core.quantities import bits_of, bytes_of, count_of, format_bytes, format_count, plain
-from loopscale.scaling import Counting, Points, ScalingLaw, costs
+from loopscale.scaling import Points, ScalingLaw, costs
 
 
 class Rule(Enum):
@@ -431,14 +431,14 @@ def law_points(
     law: ScalingLaw, space: Space, recurrences: IntArray, tokens: FloatArray, unique: float | None = None
 ) -> Points:
     """Return the grid's candidates with their counts as ``law`` counts them."""
-    extra = space.embedding if law.counts is Counting.WITH_EMBEDDINGS else 0.0
-    return Points(
-        active=(space.active + extra)[..., None],
+    return law.points(
+        active=space.active[..., None],
         tokens=tokens,
         recurrence=recurrences.astype(float),
         experts=space.experts[..., None],
         loop=space.loop[..., None],
-        total=(space.total + extra)[..., None],
+        total=space.total[..., None],
+        embedding=space.embedding[..., None],
         unique_tokens=unique,
     )
 

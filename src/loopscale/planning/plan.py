@@ -30,7 +30,7 @@ from loopscale.planning.grid import (
     rule_of,
 )
 from loopscale.planning.text import sentences, short, table_html, uncertainty_text
-from loopscale.scaling import Counting, Points, ScalingLaw, Trust, find_law, with_repetition
+from loopscale.scaling import Points, ScalingLaw, Trust, find_law, with_repetition
 
 
 @dataclass(frozen=True)
@@ -349,10 +349,13 @@ class Plan:
 
     def trust_levels(self, rows: Sequence[Candidate]) -> list[str]:
         """Return the level of trust in the loss of each candidate."""
-        counted = self.law.counts is Counting.WITH_EMBEDDINGS
-        sizes = [row.active + row.embedding * counted for row in rows]
-        tokens = [max(row.tokens, 1.0) for row in rows]
-        points = Points(sizes, tokens, [row.recurrence for row in rows], [row.experts for row in rows])
+        points = self.law.points(
+            active=[row.active for row in rows],
+            tokens=[max(row.tokens, 1.0) for row in rows],
+            recurrence=[row.recurrence for row in rows],
+            experts=[row.experts for row in rows],
+            embedding=[row.embedding for row in rows],
+        )
         return [str(level) for level in self.law.trust_levels(points)]
 
     def votes(self) -> list[tuple[str, float]]:

@@ -119,8 +119,7 @@ class _Subject:
 
     def points(self, tokens: float, law: ScalingLaw) -> Points:
         """Return the model as ``law`` sees it."""
-        extra = self.embedding if law.counts.value == "with-embeddings" else 0.0
-        return Points(self.active + extra, tokens, self.recurrence, self.experts, self.loop, self.total + extra)
+        return law.points(self.active, tokens, self.recurrence, self.experts, self.loop, self.total, self.embedding)
 
 
 def _subject(

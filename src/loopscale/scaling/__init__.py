@@ -1,33 +1,12 @@
 """Scaling laws in closed form: recurrence mappings, outer laws, published coefficient sets, and costs."""
 
-from loopscale.scaling.expressions import Law
-from loopscale.scaling.forms import (
-    MAPPINGS,
-    OUTER_LAWS,
-    Coefficient,
-    Form,
-    Inputs,
-    OuterLaw,
-    RecurrenceMapping,
-    Role,
-    Term,
-    effective_experts,
-    mapping,
-    outer_law,
-)
-from loopscale.scaling.law import (
-    AXES,
-    BILLIONS,
-    RAW,
-    Counting,
-    FittedRange,
-    Points,
-    ScalingLaw,
-    Spread,
-    Trust,
-    Units,
-    inputs,
-)
+from loopscale.scaling.coefficients import Coefficient, Role, Term
+from loopscale.scaling.expressions import Expression
+from loopscale.scaling.form import Form, inputs, outer_law
+from loopscale.scaling.law import ScalingLaw
+from loopscale.scaling.mappings import MAPPINGS, RecurrenceMapping, mapping
+from loopscale.scaling.outer import OUTER_LAWS, Inputs, OuterLaw, effective_experts
+from loopscale.scaling.points import BILLIONS, RAW, Counting, Points, Units
 from loopscale.scaling.published import (
     DEFAULT,
     PAPER,
@@ -38,6 +17,7 @@ from loopscale.scaling.published import (
     with_repetition,
     with_uncertainty,
 )
+from loopscale.scaling.trust import AXES, TRUST_LEVELS, FittedRange, Spread, Trust, tails
 
 __all__ = [
     "AXES",
@@ -48,12 +28,13 @@ __all__ = [
     "PAPER",
     "PUBLISHED",
     "RAW",
+    "TRUST_LEVELS",
     "Coefficient",
     "Counting",
+    "Expression",
     "FittedRange",
     "Form",
     "Inputs",
-    "Law",
     "OuterLaw",
     "Points",
     "RecurrenceMapping",
@@ -70,6 +51,7 @@ __all__ = [
     "mapping",
     "outer_law",
     "published",
+    "tails",
     "with_repetition",
     "with_uncertainty",
 ]

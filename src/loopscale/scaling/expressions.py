@@ -18,7 +18,8 @@ import numpy as np
 
 from loopscale.core.arrays import Values
 from loopscale.core.errors import InputError, nearest, require, shown
-from loopscale.scaling.forms import Coefficient, Gradient, Inputs, OuterLaw, Role, Term
+from loopscale.scaling.coefficients import Coefficient, Role, Term
+from loopscale.scaling.outer import Gradient, Inputs, OuterLaw
 
 VARIABLES = ("N", "D", "E", "R", "U")
 """Effective parameters, tokens, experts, recurrence and unique tokens; N, D and U in the units of the law."""
@@ -30,32 +31,28 @@ _BOUNDS = {Role.EXPONENT: (0.0, 2.0), Role.SCALE: (1e-6, 1e4), Role.SHAPE: (0.0,
 _IRREDUCIBLE = (0.0, 10.0)
 
 
-class Law(OuterLaw):
-    """An outer law from an expression: ``Law.from_expression("c + A/N**alpha + B/D**beta")``."""
+class Expression(OuterLaw):
+    """An outer law that is written out: ``Expression("c + A/N**alpha + B/D**beta")``.
+
+    Every name that is not a variable is a coefficient. Variables are N (effective parameters), D (tokens), E (experts),
+    R (recurrence) and U (unique tokens); a fit takes N, D and U in billions. ``bounds`` holds the range that a fit
+    searches for a coefficient. Without it an exponent is searched over 2 on the side where loss falls, a scale from
+    1e-6 to 1e4, and others from 0 to 10.
+    """
 
     rescales = False
 
-    def __init__(self, expression: str, bounds: tuple[tuple[str, float, float], ...] = ()) -> None:
+    def __init__(self, expression: str, bounds: Mapping[str, tuple[float, float]] | None = None) -> None:
         self.expression = self.name = " ".join(expression.split())
         self.title = f"law {self.name}"
-        self.bounds = bounds
+        self.bounds = {name: (float(low), float(high)) for name, (low, high) in (bounds or {}).items()}
         tree = _tree(self.name)
-        self.coefficients = _coefficients(tree, {name: (low, high) for name, low, high in bounds})
+        self.coefficients = _coefficients(tree, self.bounds)
         used = tree.variables
         self.uses_experts, self.uses_tokens, self.uses_unique = "E" in used, "D" in used, "U" in used
 
-    @classmethod
-    def from_expression(cls, expression: str, bounds: Mapping[str, tuple[float, float]] | None = None) -> Law:
-        """Return the law that ``expression`` writes; every name that is not a variable is a coefficient.
-
-        Variables are N (effective parameters), D (tokens), E (experts), R (recurrence) and U (unique tokens); a fit
-        takes N, D and U in billions. ``bounds`` holds the range that a fit searches for a coefficient. Without it an
-        exponent is searched over 2 on the side where loss falls, a scale from 1e-6 to 1e4, and others from 0 to 10.
-        """
-        return cls(expression, tuple((name, float(low), float(high)) for name, (low, high) in (bounds or {}).items()))
-
     def __reduce__(self) -> Any:
-        return Law, (self.expression, self.bounds)  # compiled functions cannot be pickled; a copy compiles its own
+        return Expression, (self.expression, self.bounds)  # compiled functions cannot be pickled; a copy compiles them
 
     def loss(self, c: Values, N: Any, D: Any, E: Any) -> Any:
         return self.loss_at(c, N, Inputs(N, D, E, 1.0, 1.0, 0.0, D))
@@ -89,7 +86,7 @@ class Law(OuterLaw):
         return _tree(self.name).typical(self.coefficients, loss, Inputs(N, D, E, np.ones(np.shape(N)), 1.0, 0.0, D))
 
     def saved(self) -> dict[str, Any]:
-        return {"expression": self.expression, "bounds": {name: [low, high] for name, low, high in self.bounds}}
+        return {"expression": self.expression, "bounds": {name: list(span) for name, span in self.bounds.items()}}
 
     def _arguments(self, c: Values, N: Any, x: Inputs) -> tuple[Any, ...]:
         unique = x.D if x.U is None else x.U

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
-from enum import Enum
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -20,316 +18,17 @@ from numpy.typing import ArrayLike, NDArray
 from loopscale.core.arrays import BoolArray, FloatArray
 from loopscale.core.errors import InputError, choice, nearest, shown
 from loopscale.core.files import read_json, write_json
-from loopscale.core.quantities import format_count
+from loopscale.core.numerics import student_quantile
 from loopscale.core.tables import Table
-from loopscale.scaling import costs
-from loopscale.scaling.expressions import Law
-from loopscale.scaling.forms import (
-    Coefficient,
-    Form,
-    Inputs,
-    NoRecurrence,
-    OuterLaw,
-    RecurrenceMapping,
-    effective,
-    mapping,
-    outer_law,
-)
+from loopscale.scaling.coefficients import Coefficient
+from loopscale.scaling.form import Form, active_ratio, effective, inputs
+from loopscale.scaling.mappings import NoRecurrence, RecurrenceMapping
+from loopscale.scaling.outer import OuterLaw
+from loopscale.scaling.points import RAW, Counting, Points, Units
+from loopscale.scaling.trust import AXES, DEGREES, MOST_DECADES, TRUST_LEVELS, FittedRange, Spread, Trust, tails
 
-_WANTED = {
-    "active": ("N_act", "above zero"),
-    "tokens": ("D", "above zero"),
-    "recurrence": ("R", "1 or more"),
-    "experts": ("E", "1 or more"),
-    "loop": ("N_loop", "zero or more"),
-    "total": ("N_total", "above zero"),
-    "unique_tokens": ("U", "above zero"),
-}
-
-
-@dataclass(frozen=True, eq=False, init=False)
-class Points:
-    """Models and their training tokens, as arrays that broadcast against one another.
-
-    Counts are raw numbers (not billions), with or without embeddings as the law wants them:
-    ``law.counts`` says which. Numbers and lists are taken too.
-    """
-
-    active: FloatArray
-    """N_act: parameters that one token passes through once."""
-    tokens: FloatArray
-    """D: training tokens."""
-    recurrence: FloatArray
-    """R: passes through the loop."""
-    experts: FloatArray
-    """E: routed experts for each active one."""
-    loop: FloatArray | None
-    """N_loop: active parameters of the loop block. Needed where R > 1 and the law has a mapping."""
-    total: FloatArray | None
-    """N_total: stored parameters. Needed where E > 1 and the mapping depends on m."""
-    unique_tokens: FloatArray | None
-    """U: different tokens among D; None where none is repeated."""
-
-    def __init__(
-        self,
-        active: ArrayLike,
-        tokens: ArrayLike,
-        recurrence: ArrayLike = 1.0,
-        experts: ArrayLike = 1.0,
-        loop: ArrayLike | None = None,
-        total: ArrayLike | None = None,
-        unique_tokens: ArrayLike | None = None,
-    ) -> None:
-        arguments = {
-            "active": active,
-            "tokens": tokens,
-            "recurrence": recurrence,
-            "experts": experts,
-            "loop": loop,
-            "total": total,
-            "unique_tokens": unique_tokens,
-        }
-        for name, value in arguments.items():
-            object.__setattr__(self, name, None if value is None else _checked(name, value))
-        try:
-            self.shape  # noqa: B018
-        except ValueError:
-            shapes = ", ".join(f"{name} {np.shape(value)}" for name, value in arguments.items() if value is not None)
-            raise InputError(f"points: the arrays do not broadcast together: {shapes}") from None
-        if self.loop is not None and np.any(self.loop > self.active * (1 + 1e-12)):
-            raise InputError("points: loop (N_loop) exceeds active (N_act) somewhere; it is a part of it")
-        if self.total is not None and np.any(self.total < self.active * (1 - 1e-12)):
-            raise InputError("points: total (N_total) is below active (N_act) somewhere; it contains it")
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape that all fields broadcast to."""
-        values = [getattr(self, field.name) for field in fields(self)]
-        return np.broadcast_shapes(*(np.shape(value) for value in values if value is not None))
-
-    @property
-    def m(self) -> FloatArray:
-        """The active ratio N_act / N_total; 1 for a dense model."""
-        if self.total is not None:
-            return self.active / self.total
-        if np.all(self.experts == 1):
-            return np.ones(np.shape(self.active))
-        raise InputError("points: total (N_total) is needed where experts (E) are above 1, to know m = N_act / N_total")
-
-    def rows(self, chosen: Any) -> Points:
-        """Return some of the points, where every field has one value for each."""
-        values: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
-        given = {
-            name: np.broadcast_to(value, self.shape)[chosen] for name, value in values.items() if value is not None
-        }
-        return Points(**given)
-
-    @property
-    def unique(self) -> FloatArray:
-        """U: unique tokens, at most D; D where no token is repeated."""
-        return self.tokens if self.unique_tokens is None else np.minimum(self.unique_tokens, self.tokens)
-
-    @property
-    def unrolled(self) -> FloatArray:
-        """N_unroll = N_act + (R - 1) N_loop."""
-        return np.asarray(costs.unrolled(self.active, self.loop_block, self.recurrence))
-
-    @property
-    def train_flops(self) -> FloatArray:
-        """Training compute, 6 N_unroll D."""
-        return np.asarray(costs.train_flops(self.unrolled, self.tokens))
-
-    @property
-    def loop_block(self) -> FloatArray:
-        """N_loop, which may be left out only where nothing loops."""
-        if self.loop is not None:
-            return self.loop
-        if np.all(self.recurrence == 1):
-            return np.zeros(np.shape(self.active))
-        raise InputError("points: loop (N_loop) is needed where recurrence (R) is above 1")
-
-
-def _checked(name: str, value: ArrayLike) -> FloatArray:
-    symbol, wanted = _WANTED[name]
-    try:
-        array = np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise InputError(f"points: {name} ({symbol}) holds something that is not a number") from None
-    least = 1.0 if wanted.startswith("1") else 0.0
-    ok = np.isfinite(array) & ((array >= least) if wanted.endswith("or more") else (array > 0))
-    if not ok.all():
-        bad = array[~ok].flat[0] if array.ndim else array
-        raise InputError(f"points: {name} ({symbol}) is {bad}; it should be finite and {wanted}")
-    return array
-
-
-SCHEMA = 1
-FITTED = "fitted to "
-"""How the source of a law starts that was fitted here."""
-AXES = ("size", "tokens", "experts", "recurrence")
-
-
-class Counting(Enum):
-    """What a law's parameter counts include."""
-
-    WITHOUT_EMBEDDINGS = "without-embeddings"
-    WITH_EMBEDDINGS = "with-embeddings"
-
-
-@dataclass(frozen=True)
-class Units:
-    """How many parameters and tokens make one unit of N and D in the coefficients."""
-
-    parameters: float
-    tokens: float
-
-    def __post_init__(self) -> None:
-        for name in ("parameters", "tokens"):
-            if not 1 <= getattr(self, name) <= 1e15:
-                raise InputError(f"units: {name} is {getattr(self, name)}; it should be from 1 (raw counts) to 1e15")
-
-
-BILLIONS = Units(1e9, 1e9)
-RAW = Units(1.0, 1.0)
-
-
-@dataclass(frozen=True)
-class FittedRange:
-    """The span of each axis that a law was fitted on; None where the source does not say."""
-
-    size: tuple[float | None, float | None] = (None, None)
-    """N_act, counted as the law counts."""
-    tokens: tuple[float | None, float | None] = (None, None)
-    experts: tuple[float | None, float | None] = (None, None)
-    recurrence: tuple[float | None, float | None] = (None, None)
-    epochs: tuple[float | None, float | None] = (None, None)
-    """D / U, for laws of repeated data."""
-
-    def outside(self, axis: str, value: FloatArray) -> BoolArray:
-        """Tell where ``value`` lies outside the span of ``axis``; rounding is forgiven."""
-        low, high = getattr(self, axis)
-        outside = np.zeros(np.shape(value), dtype=bool)
-        if low is not None:
-            outside |= value < low * (1 - 1e-9)
-        if high is not None:
-            outside |= value > high * (1 + 1e-9)
-        return outside
-
-    def factor(self, axis: str, value: FloatArray) -> FloatArray:
-        """Return how many times beyond the span of ``axis`` each value lies, above or below it; 1 inside."""
-        low, high = getattr(self, axis)
-        factor = np.ones(np.shape(value))
-        if low is not None:
-            with np.errstate(over="ignore"):  # a value near zero is infinitely far below the range
-                factor = np.maximum(factor, low / value)
-        if high is not None:
-            factor = np.maximum(factor, value / high)
-        return np.where(self.outside(axis, value), factor, 1.0)
-
-
-TRUST_LEVELS: dict[str, float] = {"inside": 1.0, "near": 3.0, "far": 10.0, "beyond": math.inf}
-"""Levels of trust, by how many times beyond the fitted range a point may lie along its worst axis."""
-
-
-@dataclass(frozen=True)
-class Trust:
-    """How far a prediction can be trusted: a level, the reasons for it, and how far beyond the data each axis is.
-
-    ``inside``: within the fitted range. ``near``: up to 3x beyond it. ``far``: up to 10x. ``beyond``: farther.
-    """
-
-    level: str
-    reasons: tuple[str, ...]
-    factors: Mapping[str, float]
-    """By axis: how many times beyond the fitted range, 1 inside it."""
-
-    def noting(self, *reasons: str, at_least: str = "inside") -> Trust:
-        """Return this with further reasons, at ``at_least`` that level."""
-        order = list(TRUST_LEVELS)
-        level = order[max(order.index(self.level), order.index(at_least))]
-        return Trust(level, (*self.reasons, *reasons), self.factors)
-
-    def worse(self, other: Trust) -> Trust:
-        """Return the trust of two predictions together: the worse of each axis, and every reason once."""
-        factors = {axis: max(factor, other.factors[axis]) for axis, factor in self.factors.items()}
-        reasons = tuple(dict.fromkeys((*self.reasons, *other.reasons)))
-        return Trust(self.level, reasons, factors).noting(at_least=other.level)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return {"level": self.level, "reasons": list(self.reasons), "factors": dict(self.factors)}
-
-    @property
-    def axes(self) -> str:
-        """The axes that lie outside, as text: "tokens 1.2x beyond, size inside"."""
-        outside = [f"{axis} {times(factor)} beyond" for axis, factor in self.factors.items() if factor > 1]
-        return ", ".join(outside) or "inside the fitted range"
-
-
-def times(factor: float) -> str:
-    """Write a ratio: ``1.2x``, ``30,000x``."""
-    return f"{factor:,.0f}x" if factor >= 10 else f"{factor:.2g}x" if factor >= 1.05 else f"{factor:.3g}x"
-
-
-@dataclass(frozen=True)
-class Spread:
-    """How far the loss of a new run may lie from the law, beyond the uncertainty of its coefficients.
-
-    Standard deviations of ln loss. The variance of the law's own error grows in proportion to the decades of training
-    compute beyond the data, as a random walk does. docs/prediction.md explains how a fit estimates it.
-    """
-
-    noise: float
-    """Of a run about the law, within the range of the data."""
-    growth: float
-    """Of the law's error one decade of compute beyond the data."""
-    frontier: float
-    """Largest training compute in the data, in FLOPs."""
-    backtests: int = 0
-    """Backtests inside the sweep that ``growth`` rests on; it rests on other sweeps alone where this is zero."""
-    within: float | None = None
-    """The part of ``noise`` that rows of one run have apart; the rest is between runs, and a new run has both. None
-    where the data have one row a run, which cannot tell them apart."""
-
-    def __post_init__(self) -> None:
-        if not (np.isfinite([self.noise, self.growth, self.frontier]).all() and min(self.noise, self.growth) >= 0):
-            raise InputError(f"spread: noise is {self.noise} and growth {self.growth}; both should be zero or more")
-        if not self.frontier > 0:
-            raise InputError(f"spread: frontier is {self.frontier}; it should be above zero, in FLOPs")
-
-    @property
-    def between(self) -> float | None:
-        """The part of ``noise`` between runs."""
-        return None if self.within is None else math.sqrt(max(self.noise**2 - self.within**2, 0.0))
-
-    def decades(self, points: Points) -> FloatArray:
-        """Return the decades of compute by which points lie beyond the data; zero within."""
-        return np.asarray(np.maximum(np.log10(points.train_flops / self.frontier), 0.0))
-
-    def variance(self, decades: FloatArray) -> FloatArray:
-        """Return the variance of ln loss so many decades beyond the data, without that of the coefficients."""
-        return self.noise**2 + self.growth**2 * decades
-
-
-MOST_DECADES = 20.0
-"""Decades beyond the data that widen an interval: more says nothing."""
-DEGREES = 8
-"""Degrees of freedom of Student's t in predictive intervals: tails a little heavier than normal."""
-
-
-def student_quantile(level: float) -> float:
-    """Return the two-sided quantile of Student's t, by its expansion about the normal quantile."""
-    z, n = NormalDist().inv_cdf((1 + level) / 2), DEGREES
-    first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
-    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
-    return z + first / n + second / n**2 + third / n**3
-
-
-def tails(level: float) -> tuple[float, float]:
-    """Return the two quantiles between which a share ``level`` lies."""
-    if not 0 < level < 1:
-        raise InputError(f"level is {level}; it should lie between 0 and 1, as 0.9")
-    return (1 - level) / 2, (1 + level) / 2
+SCHEMA = 2
+"""Version of the law file. Files of version 1 told ``fitted`` and ``degenerate`` in prose."""
 
 
 @dataclass(frozen=True)
@@ -347,14 +46,20 @@ class ScalingLaw:
     counts: Counting
     name: str = "law"
     source: str = ""
+    """Where the coefficients come from, for a reader: a publication, or the data."""
     note: str = ""
+    """What a reader should know about the law."""
+    fitted: bool = False
+    """Whether loopscale fitted it; otherwise it is published or written by hand."""
+    degenerate: tuple[str, ...] = ()
+    """Why the data do not determine the coefficients; empty for a sound law."""
     rmse: float | None = None
     """The fit's root-mean-square error in nats."""
     noise: float | None = None
     """Robust standard deviation of the losses about the law, in nats: one diverged run does not move it."""
     spread: Spread | None = None
     """What predictive intervals add to the uncertainty of the coefficients; None where it was not estimated."""
-    fitted_range: FittedRange = FittedRange()
+    fitted_range: FittedRange = field(default_factory=FittedRange)
     resamples: FloatArray | None = field(default=None, compare=False, repr=False)
     """Coefficients of refits on resampled data, one row each, columns as in ``names``."""
     resampled_by: str = field(default="", compare=False)
@@ -370,8 +75,8 @@ class ScalingLaw:
                 raise InputError(
                     f"{self.name}: coefficient {name!r} is missing; {self.form} needs {', '.join(expected)}"
                 )
-        if not isinstance(self.counts, Counting):
-            object.__setattr__(self, "counts", choice(Counting, self.counts, f"{self.name}: counts"))
+        object.__setattr__(self, "counts", choice(Counting, self.counts, f"{self.name}: counts"))
+        object.__setattr__(self, "degenerate", tuple(self.degenerate))
         values = {name: float(self.coefficients[name]) for name in expected}
         _check_values(self, values)
         object.__setattr__(self, "coefficients", MappingProxyType(values))
@@ -398,6 +103,20 @@ class ScalingLaw:
         """The coefficients' names, in the order of gradients and resamples."""
         return self.form.names
 
+    def points(
+        self,
+        active: ArrayLike,
+        tokens: ArrayLike,
+        recurrence: ArrayLike = 1.0,
+        experts: ArrayLike = 1.0,
+        loop: ArrayLike | None = None,
+        total: ArrayLike | None = None,
+        embedding: ArrayLike = 0.0,
+        unique_tokens: ArrayLike | None = None,
+    ) -> Points:
+        """Return models, given without embeddings, as this law counts them: ``embedding`` is added if it does."""
+        return self.counts.points(active, tokens, recurrence, experts, loop, total, embedding, unique_tokens)
+
     def __call__(self, points: Points) -> FloatArray:
         """Return the predicted loss, in nats per token."""
         return self._loss(self.coefficients, points)
@@ -418,8 +137,7 @@ class ScalingLaw:
         """What the resampled laws are, or why there are none: "not published" for a law taken from a paper."""
         if self.resamples is not None:
             return f"from {self.resampled_by or f'{len(self.resamples)} resampled laws'}"
-        fitted = self.source.startswith(FITTED)
-        return "not estimated: the law was fitted without resampling" if fitted else "not published"
+        return "not estimated: the law was fitted without resampling" if self.fitted else "not published"
 
     @property
     def eps(self) -> float | None:
@@ -438,7 +156,7 @@ class ScalingLaw:
         low, high = np.quantile(np.log(self.resampled(points)), tails(0.9), axis=0)
         law_deviation = (high - low) / (2 * NormalDist().inv_cdf(0.95))
         distance = np.maximum(self.spread.decades(points), self.decades_outside(points))
-        half = student_quantile(level) * np.sqrt(law_deviation**2 + self.spread.variance(distance))
+        half = student_quantile(level, DEGREES) * np.sqrt(law_deviation**2 + self.spread.variance(distance))
         loss = self(points)
         return loss * np.exp(-half), loss * np.exp(half)
 
@@ -466,7 +184,7 @@ class ScalingLaw:
     def gain(self, points: Points) -> FloatArray:
         """Return g_eff = (N_eff - N_act) / N_loop: what looping adds, in loop blocks."""
         with np.errstate(all="ignore"):
-            gain = self.mapping.gain(self.coefficients, points.recurrence, _ratio(self.mapping, points))
+            gain = self.mapping.gain(self.coefficients, points.recurrence, active_ratio(self.mapping, points))
             return self._finite(gain, "gain")
 
     def effective_parameters(self, points: Points) -> FloatArray:
@@ -482,7 +200,7 @@ class ScalingLaw:
         if points.loop is None:
             raise InputError("points: loop (N_loop) is needed to know what looping can reach")
         with np.errstate(all="ignore"):  # an unbounded gain of an empty loop is still nothing
-            asymptote = self.mapping.asymptote(self.coefficients, _ratio(self.mapping, points))
+            asymptote = self.mapping.asymptote(self.coefficients, active_ratio(self.mapping, points))
             return 1.0 + np.where(points.loop > 0, asymptote * points.loop / points.active, 0.0)
 
     def extrapolated(self, points: Points) -> dict[str, BoolArray]:
@@ -496,37 +214,30 @@ class ScalingLaw:
 
     def trust(self, points: Points) -> Trust:
         """Return how far the law's loss at one point can be trusted; of several points, at the farthest."""
-        at = (points.active, points.tokens, points.experts, points.recurrence)
         factors, reasons = {}, []
-        for axis, value in zip(AXES, at, strict=True):
-            span = getattr(self.fitted_range, axis)
+        along = self._along(points)
+        for axis in AXES:
+            value = along[axis]
             factor = self.fitted_range.factor(axis, value)
             factors[axis] = float(np.max(factor))
             if factors[axis] > 1:
                 worst = float(np.ravel(value)[int(np.argmax(factor))])
-                reasons.append(_outside_reason(axis, worst, factors[axis], span))
-            elif None in span:
+                reasons.append(self.fitted_range.reason(axis, worst))
+            elif None in getattr(self.fitted_range, axis):
                 reasons.append(f"the law's source does not state the whole fitted range of {axis}")
-        reasons += [f"the law is degenerate: {warning}" for warning in self.degenerate]
+        reasons += [f"the law is degenerate: {reason}" for reason in self.degenerate]
         level = max(self.trust_levels(points).ravel().tolist(), key=list(TRUST_LEVELS).index)
         return Trust(level, tuple(reasons), factors)
 
     def trust_levels(self, points: Points) -> NDArray[np.str_]:
         """Return the level of trust in the loss at each point: by its worst axis, lower for a poorly known law."""
-        at = zip(AXES, (points.active, points.tokens, points.experts, points.recurrence), strict=True)
-        most = np.ones(points.shape)
-        for axis, value in at:
-            most = np.maximum(most, self.fitted_range.factor(axis, value))
+        along, worst = self._along(points), np.ones(points.shape)
+        for axis in AXES:
+            worst = np.maximum(worst, self.fitted_range.factor(axis, along[axis]))
         stated = all(None not in getattr(self.fitted_range, axis) for axis in AXES)
         names = list(TRUST_LEVELS)
         least = names.index("far" if self.degenerate else "inside" if stated else "near")
-        return np.array(names)[np.maximum(np.searchsorted(list(TRUST_LEVELS.values()), most), least)]
-
-    @property
-    def degenerate(self) -> tuple[str, ...]:
-        """Why the coefficients mean nothing, as the fit's warnings in ``note`` say; empty for a sound law."""
-        sign = "degenerate: "
-        return tuple(part.removeprefix(sign) for part in self.note.split("; ") if part.startswith(sign))
+        return np.array(names)[np.maximum(np.searchsorted(list(TRUST_LEVELS.values()), worst), least)]
 
     def at_one_expert(self) -> ScalingLaw:
         """Return the dense law that this one is at E = 1 (proposition moe-loop-equivalence)."""
@@ -555,15 +266,17 @@ class ScalingLaw:
             "name": self.name,
             "source": self.source,
             "note": self.note,
+            "fitted": self.fitted,
+            "degenerate": list(self.degenerate),
             "outer": self.outer.saved(),
             "mapping": self.mapping.name,
             "coefficients": dict(self.coefficients),
-            "units": {"parameters": self.units.parameters, "tokens": self.units.tokens},
+            "units": asdict(self.units),
             "counts": self.counts.value,
             "rmse": self.rmse,
             "noise": self.noise,
             "spread": None if self.spread is None else asdict(self.spread),
-            "range": {axis: list(getattr(self.fitted_range, axis)) for axis in self._axes},
+            "range": self.fitted_range.to_dict(),
         }
         if self.resamples is not None:
             data["resamples"] = self.resamples.tolist()
@@ -574,31 +287,13 @@ class ScalingLaw:
     @classmethod
     def from_dict(cls, data: object, where: str = "law") -> ScalingLaw:
         """Read a law from plain values; ``where`` names their origin in errors."""
-        from loopscale.core.schemas import parse
-        from loopscale.scaling.schema import LawFile  # pydantic is slow to import
+        from loopscale.scaling.schema import read_law  # pydantic is slow to import
 
-        file = parse(LawFile, data, where)
+        values = read_law(data, where)
         try:
-            return cls(
-                outer=_outer(file.outer),
-                mapping=mapping(file.mapping),
-                coefficients=file.coefficients,
-                units=Units(file.units.parameters, file.units.tokens),
-                counts=file.counts,
-                name=file.name,
-                source=file.source,
-                note=file.note,
-                rmse=file.rmse,
-                noise=file.noise,
-                spread=None if file.spread is None else Spread(**file.spread.model_dump()),
-                fitted_range=FittedRange(
-                    **{axis: getattr(file.range, axis) or (None, None) for axis in (*AXES, "epochs")}
-                ),
-                resamples=None if file.resamples is None else _matrix(file.resamples),
-                resampled_by=file.resampled_by,
-            )
+            return cls(**values)
         except InputError as error:
-            raise InputError(f"{where}: {error}") from None
+            raise error.within(where) from None
 
     def save(self, path: str | Path) -> None:
         """Write the law as JSON."""
@@ -643,10 +338,6 @@ class ScalingLaw:
         title = f"<p><b>{escape(self.name)}</b>: {escape(str(self.form))}. {escape(self.source)}</p>"
         return title + self.table()._repr_html_()
 
-    @property
-    def _axes(self) -> tuple[str, ...]:
-        return AXES if self.fitted_range.epochs == (None, None) else (*AXES, "epochs")
-
     def _loss(self, c: Mapping[str, Any], points: Points) -> FloatArray:
         with np.errstate(all="ignore"):  # a value that is not finite is reported below
             return self._finite(self.form.loss(c, inputs(self.form, points, self.units)), "loss")
@@ -666,30 +357,6 @@ class ScalingLaw:
         )  # fmt: skip
 
 
-def inputs(form: Form, points: Points, units: Units) -> Inputs:
-    """Return what ``form`` is evaluated on at ``points``, in the units of its coefficients."""
-    return Inputs(
-        N=points.active / units.parameters,
-        D=points.tokens / units.tokens,
-        E=points.experts,
-        R=points.recurrence,
-        m=_ratio(form.mapping, points),
-        loop=points.loop_block / units.parameters if form.mapping.loops else 0.0,
-        U=points.unique / units.tokens if form.outer.uses_unique else None,
-    )
-
-
-def _ratio(recurrence: RecurrenceMapping, points: Points) -> FloatArray:
-    return points.m if recurrence.needs_ratio else np.float64(1.0)  # type: ignore[return-value]
-
-
-def _outside_reason(axis: str, value: float, factor: float, span: tuple[float | None, float | None]) -> str:
-    low, high = (None if end is None else format_count(end) for end in span)
-    fitted = f"up to {high}" if low is None else f"from {low}" if high is None else f"{low} to {high}"
-    side = "below" if span[0] is not None and value < span[0] else "beyond"
-    return f"{axis} {format_count(value)} is {times(factor)} {side} the fitted range ({fitted})"
-
-
 def _check_values(law: ScalingLaw, values: Mapping[str, float]) -> None:
     for name, value in values.items():
         if not np.isfinite(value):
@@ -704,7 +371,10 @@ def _check_values(law: ScalingLaw, values: Mapping[str, float]) -> None:
 
 
 def _checked_resamples(law: ScalingLaw) -> FloatArray:
-    array = np.asarray(law.resamples, dtype=np.float64)
+    try:
+        array = np.asarray(law.resamples, dtype=np.float64)
+    except ValueError:
+        raise InputError("resamples should be rows of numbers, all of one length", where=law.name) from None
     if array.ndim != 2 or array.shape[1] != len(law.names) or not len(array) or not np.isfinite(array).all():
         raise InputError(
             f"{law.name}: resamples should be rows of {len(law.names)} finite numbers, in the order "
@@ -713,17 +383,3 @@ def _checked_resamples(law: ScalingLaw) -> FloatArray:
     for row in array:
         _check_values(law, dict(zip(law.names, row.tolist(), strict=True)))
     return array
-
-
-def _outer(stored: Any) -> OuterLaw:
-    """Return the outer law that a file names or writes out."""
-    if isinstance(stored, str):
-        return outer_law(stored)
-    return Law.from_expression(stored.expression, stored.bounds)
-
-
-def _matrix(rows: list[list[float]]) -> FloatArray:
-    try:
-        return np.asarray(rows, dtype=np.float64)
-    except ValueError:
-        raise InputError("field 'resamples' should be rows of numbers, all of one length") from None

@@ -7,16 +7,19 @@ import math
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from loopscale.core.errors import InputError, nearest, shown
-from loopscale.core.files import is_file, read_json
+from loopscale.core.files import is_file, kind_of, read_json
 from loopscale.core.tables import Table
-from loopscale.scaling.extensions import Kaplan, Repeated
-from loopscale.scaling.forms import Chinchilla, JointMoE, NoRecurrence, PowerLaw, Routed, SparsityConditional
-from loopscale.scaling.law import AXES, BILLIONS, RAW, Counting, FittedRange, ScalingLaw
+from loopscale.scaling.extensions import Repeated
+from loopscale.scaling.law import ScalingLaw
+from loopscale.scaling.mappings import NoRecurrence, PowerLawRecurrence, SparsityConditional
+from loopscale.scaling.outer import Chinchilla, JointMoE, Kaplan, Routed
+from loopscale.scaling.points import BILLIONS, RAW, Counting
+from loopscale.scaling.trust import AXES, FittedRange
 
 DEFAULT = "looped-moe-2026"
 
@@ -99,7 +102,7 @@ _SETS = (
     _routed("hash routing", "routed-hash-2022", -0.087, -0.136, 0.012, 1.157, 4.175, 477.741),
     ScalingLaw(
         outer=Chinchilla(),
-        mapping=PowerLaw(),
+        mapping=PowerLawRecurrence(),
         coefficients={
             "A": 0.454595, "alpha": -0.199285, "B": 0.437970, "beta": -0.370413, "c": 1.566949, "phi": 0.459,
         },
@@ -158,14 +161,21 @@ def published(name: str = DEFAULT) -> ScalingLaw:
     return PUBLISHED[name]
 
 
+@runtime_checkable
+class HasLaw(Protocol):
+    """An object that carries a law as ``law``: a ``Fit``, whose package builds on this one."""
+
+    law: ScalingLaw
+
+
 def find_law(law: Any = None) -> ScalingLaw:
     """Return the law that is meant: a law, a fit, a published name or a file; the paper's law for None."""
     if law is None:
         return with_uncertainty(DEFAULT)
     if isinstance(law, ScalingLaw):
         return with_uncertainty(law.name) if law is PUBLISHED.get(law.name) else law
-    if isinstance(getattr(law, "law", None), ScalingLaw):  # a Fit, which this package may not import
-        return _sound(law.law, getattr(law, "degenerate", ()))
+    if isinstance(law, HasLaw) and isinstance(law.law, ScalingLaw):
+        return find_law(law.law)
     if isinstance(law, str) and law in PUBLISHED:
         return with_uncertainty(law)
     if isinstance(law, Path) or (isinstance(law, str) and (law.endswith(".json") or is_file(law))):
@@ -203,17 +213,11 @@ def with_repetition(law: ScalingLaw) -> ScalingLaw:
 
 
 def _from_file(path: str | Path) -> ScalingLaw:
-    """Read a law file, or the law of a fit file."""
-    data = read_json(path)
-    if isinstance(data, dict) and data.get("kind") == "fit":
-        return _sound(ScalingLaw.from_dict(data.get("law"), f"{path}: law"), data.get("degenerate", ()))
+    """Read a law file, or the law inside a fit file."""
+    data: Any = read_json(path)
+    if kind_of(data, str(path)) == "fit":
+        return ScalingLaw.from_dict(data.get("law"), f"{path}: law")
     return ScalingLaw.from_dict(data, str(path))
-
-
-def _sound(law: ScalingLaw, degenerate: Any) -> ScalingLaw:
-    """Return the law of a fit, with the reasons why the fit was degenerate, if it was."""
-    reasons = [f"degenerate: {reason}" for reason in degenerate]
-    return replace(law, note="; ".join([*reasons, law.note])) if reasons else find_law(law)
 
 
 def laws() -> Table:

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import Field, model_validator
 
-from loopscale.core.errors import shown
-from loopscale.core.schemas import File, Record
-from loopscale.scaling.law import SCHEMA, Counting
+from loopscale.core.errors import InputError
+from loopscale.core.schemas import File, Record, parse
+from loopscale.scaling.form import outer_law
+from loopscale.scaling.law import SCHEMA
+from loopscale.scaling.mappings import mapping
+from loopscale.scaling.points import Counting, Units
+from loopscale.scaling.trust import FittedRange, Spread
 
-
-def _ordered(span: tuple[float | None, float | None]) -> tuple[float | None, float | None]:
-    low, high = span
-    if low is not None and high is not None and low > high:
-        raise ValueError(f"found {shown([low, high])}; the lowest comes first")
-    return span
-
-
-Span = Annotated[tuple[float | None, float | None], AfterValidator(_ordered)]
+Span = tuple[float | None, float | None]
 
 
 class UnitsRecord(Record):
@@ -39,6 +35,15 @@ class RangeRecord(Record):
     epochs: Span | None = None
     """Tokens per unique token, for laws of repeated data."""
 
+    @model_validator(mode="after")
+    def _ordered(self) -> RangeRecord:
+        self.build()
+        return self
+
+    def build(self) -> FittedRange:
+        """Return the range, which checks itself."""
+        return FittedRange(**{axis: span for axis, span in self if span is not None})
+
 
 class ExpressionRecord(Record):
     """An outer law that is written out instead of named."""
@@ -47,6 +52,8 @@ class ExpressionRecord(Record):
     """Like "c + A/N**alpha + B/D**beta"."""
     bounds: dict[str, tuple[float, float]] = Field(default_factory=dict)
     """The range that a fit searches for each coefficient."""
+    extension: Literal["repetition", "excess", "overfit"] | None = None
+    """Further coefficients for tokens that are seen several times."""
 
 
 class SpreadRecord(Record):
@@ -73,6 +80,11 @@ class LawFile(File):
     source: str = ""
     """Where the coefficients come from."""
     note: str = ""
+    """What a reader should know about the law."""
+    fitted: bool = False
+    """Whether loopscale fitted it; otherwise it is published or written by hand."""
+    degenerate: tuple[str, ...] = ()
+    """Why the data do not determine the coefficients; empty for a sound law."""
     outer: str | ExpressionRecord
     """The outer law, loss from N, D and E: a name, or an expression."""
     mapping: str
@@ -92,3 +104,33 @@ class LawFile(File):
     """Coefficients of refits on resampled data, one row each."""
     resampled_by: str = ""
     """How the resamples were made, where that matters to a reader: "a simulated sweep"."""
+
+
+def read_law(data: object, where: str) -> dict[str, Any]:
+    """Return the arguments of ``ScalingLaw`` that a file gives; ``where`` names the file in errors."""
+    if isinstance(data, dict) and data.get("schema") == 1:
+        data = _from_version_1(data)
+    file = parse(LawFile, data, where)
+    values: dict[str, Any] = dict(file)
+    values["fitted_range"] = values.pop("range").build()
+    try:
+        values["outer"] = outer_law(file.outer if isinstance(file.outer, str) else file.outer.model_dump())
+        values["mapping"] = mapping(file.mapping)
+        values["units"] = Units(**file.units.model_dump())
+        values["spread"] = None if file.spread is None else Spread(**file.spread.model_dump())
+    except InputError as error:
+        raise error.within(where) from None
+    return values
+
+
+def _from_version_1(data: dict[str, Any]) -> dict[str, Any]:
+    """Return a law file of version 1, which told by fixed words in ``source`` and ``note`` what has fields now."""
+    source, note = data.get("source", ""), data.get("note", "")
+    if not (isinstance(source, str) and isinstance(note, str)):
+        return data  # refused as any other wrong field
+    parts, word = note.split("; "), "degenerate: "
+    return data | {
+        "fitted": source.startswith("fitted to "),
+        "degenerate": [part.removeprefix(word) for part in parts if part.startswith(word)],
+        "note": "; ".join(part for part in parts if not part.startswith(word)),
+    }
