@@ -1,6 +1,6 @@
 """A recurrence mapping that contains the others: one coefficient says whether the gain saturates, and how.
 
-The value of one more pass falls as g'(R) = (kappa1 / kappa2) (1 + p (R - 1) / kappa2)^(-1/p), with p = tail / (1 - tail).
+The value of one more pass falls as g'(R) = (kappa1 / kappa2) (1 + p (R - 1) / kappa2)^(-1/p), p = tail / (1 - tail).
 Integrated, with lambda = 2 - 1/tail and k = kappa2 / p, this is the Box-Cox form
 
     g(R) = (kappa1 / kappa2) k ((1 + (R - 1) / k)^lambda - 1) / lambda.
@@ -12,37 +12,41 @@ never has to reach infinity.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from loopscale.core.arrays import Values
-from loopscale.scaling.forms import KAPPA1, KAPPA2, THETA, Bounded, Coefficient, RecurrenceMapping, Role, Term
+from loopscale.scaling.coefficients import Coefficient, Prior, Term
+from loopscale.scaling.mappings import KAPPA1, KAPPA2, THETA, RecurrenceMapping
 
+CURVE = replace(KAPPA2, prior=Prior(1.4, 0.7, "the paper's dense kappa2, within a factor of two"))
+"""kappa2, with what other sweeps say about it: it is 1.4 in the paper and from 1.3 to 1.9 in the Q Labs sweeps."""
 TAIL = Coefficient(
     "tail",
     0.0,
     1.0,
     "how slowly the value of a pass falls: 0 exponential, 1/2 logarithmic gain, 1 linear",
     Term.RECURRENCE,
-    Role.SHAPE,
     typical=0.25,
     neutral=0.0,
+    prior=Prior(0.0, 0.15, "the exponential bound, as far as the Q Labs runs allow others"),
 )
 
 
 def exponent(tail: Any) -> Any:
     """Return lambda, the exponent of the gain: below zero it has a bound, -infinity is the exponential bound."""
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", over="ignore"):
         return 2.0 - 1.0 / np.asarray(tail, dtype=np.float64)
 
 
-class General(RecurrenceMapping):
+class GeneralRecurrence(RecurrenceMapping):
     """The gain of one more pass falls exponentially, as a power, or not at all: ``tail`` decides."""
 
     name = "general"
     title = "general recurrence"
-    coefficients = (KAPPA1, KAPPA2, TAIL)
+    coefficients = (KAPPA1, CURVE, TAIL)
 
     def gain(self, c: Values, R: Any, m: Any) -> Any:
         curve, _, _ = _curve((R - 1.0) / c["kappa2"], c["tail"])
@@ -66,7 +70,7 @@ class GeneralConditional(RecurrenceMapping):
 
     name = "general-conditional"
     title = "general sparsity-conditional recurrence"
-    coefficients = (KAPPA1, KAPPA2, THETA, TAIL)
+    coefficients = (KAPPA1, CURVE, THETA, TAIL)
     needs_ratio = True
 
     def gain(self, c: Values, R: Any, m: Any) -> Any:
@@ -94,13 +98,8 @@ class GeneralConditional(RecurrenceMapping):
     def asymptote(self, c: Values, m: Any) -> Any:
         return _asymptote(c["kappa1"] * np.exp(-c["theta"] * np.log(m)), c["tail"])
 
-    def sparse_limit(self, c: Values, R: Any) -> Any:
-        """Return (kappa1 / kappa2)(R - 1) for theta > 0: the start of the curve, whatever its tail."""
-        passes = np.asarray(R, dtype=float) - 1.0
-        return np.where(np.asarray(c["theta"]) > 0, c["kappa1"] / c["kappa2"] * passes, self.gain(c, R, 1.0))
-
     def dense(self, c: Values) -> tuple[RecurrenceMapping, dict[str, Any]]:
-        return General(), {name: c[name] for name in ("kappa1", "kappa2", "tail")}
+        return GeneralRecurrence(), {name: c[name] for name in ("kappa1", "kappa2", "tail")}
 
 
 def _curve(x: Any, tail: Any) -> tuple[Any, Any, Any]:
@@ -156,9 +155,6 @@ def _joined(small: Any, y: Any, value: Any, slope: Any, series: Any) -> tuple[An
 
 def _asymptote(height: Any, tail: Any) -> Any:
     """Return ∫ (1 + p u)^(-1/p) du from 0 to infinity times the height: finite where tail < 1/2."""
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", over="ignore"):
         bounded = np.asarray(tail) < 0.5
         return np.where(bounded, height * (1.0 - tail) / np.where(bounded, 1.0 - 2.0 * np.asarray(tail), 1.0), np.inf)
-
-
-__all__ = ["TAIL", "Bounded", "General", "GeneralConditional", "exponent"]

@@ -18,8 +18,9 @@ import numpy as np
 from loopscale.core.arrays import FloatArray
 from loopscale.core.errors import InputError, shown
 from loopscale.scaling import costs
-from loopscale.scaling.forms import effective
-from loopscale.scaling.law import Points, ScalingLaw, inputs
+from loopscale.scaling.form import effective, inputs
+from loopscale.scaling.law import ScalingLaw
+from loopscale.scaling.points import Points
 
 DELAY = 0.144
 """Share of the tokens after which 63% of a change of passes has come through: 0.125 to 0.166 at 90% on 162 runs that
@@ -38,7 +39,7 @@ class PassSchedule:
         starts = [start for start, _ in self.stages]
         if not starts or starts[0] != 0 or any(b <= a for a, b in pairwise([*starts, 1.0])):
             raise InputError(
-                f"`schedule` has stages at {shown(starts)}; the first starts at 0 and the others follow in order below 1"
+                f"`schedule` has stages at {shown(starts)}; the first starts at 0, the others later and before 1"
             )
         if any(passes < 1 for _, passes in self.stages):
             raise InputError(f"`schedule` has {shown([p for _, p in self.stages])} passes; each stage needs 1 or more")
@@ -129,6 +130,4 @@ def best_growth(
 
 
 def _with_passes(points: Points, passes: float) -> Points:
-    return Points(
-        points.active, points.tokens, passes, points.experts, points.loop, points.total, points.unique_tokens
-    )
+    return Points(points.active, points.tokens, passes, points.experts, points.loop, points.total, points.unique_tokens)

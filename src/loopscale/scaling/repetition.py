@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from loopscale.core.arrays import Values
-from loopscale.scaling.extensions import Overfit
-from loopscale.scaling.forms import OUTER_LAWS, Chinchilla, Gradient, Inputs, JointMoE, OuterLaw
+from loopscale.scaling.extensions import EXTENSIONS, NU, Extension, O, Overfit
+from loopscale.scaling.outer import OUTER_LAWS, Chinchilla, Gradient, Inputs, JointMoE, OuterLaw
 
 
 class StoredOverfit(Overfit):
@@ -21,9 +21,7 @@ class StoredOverfit(Overfit):
     """
 
     def __init__(self, inner: OuterLaw) -> None:
-        super().__init__(inner)
-        self.name = f"{inner.name}+stored-overfit"
-        self.title = f"{inner.title} with overfitting of stored weights"
+        Extension.__init__(self, inner, "stored-overfit", "with overfitting of stored weights", (O, NU))
 
     def loss_at(self, c: Values, N: Any, x: Inputs) -> Any:
         return self.inner.loss(c, N, x.D, x.E) + c["O"] * self._power(c, x.N, x)[0]
@@ -33,12 +31,9 @@ class StoredOverfit(Overfit):
         power, log = self._power(c, x.N, x)
         return Gradient(loss + c["O"] * power, by | {"O": power, "nu": c["O"] * power * log}, by_N)
 
-    def at_one_expert(self, c: Values) -> tuple[OuterLaw, dict[str, Any]]:
-        inner, values = self.inner.at_one_expert(c)
-        return StoredOverfit(inner), values | {"O": c["O"], "nu": c["nu"]}
-
     def equation(self, c: Values) -> str:
         return f"{self.inner.equation(c)} + {c['O']:.4g} (N_act/U (D/U - 1))^{c['nu']:.4g}"
 
 
+EXTENSIONS["stored-overfit"] = StoredOverfit
 OUTER_LAWS.update({law.name: law for law in (StoredOverfit(Chinchilla()), StoredOverfit(JointMoE()))})

@@ -1,7 +1,7 @@
 """Public runs of looped models: what each table holds, how its derived columns are made, and how to read it.
 
 Training runs become :class:`Observations`. Curves over the passes at test time have no training tokens of their own
-and stay tables: :func:`test_time_curves` gives them one form.
+and stay tables: :func:`curves_at_test_time` gives them one form.
 """
 
 from __future__ import annotations
@@ -120,13 +120,16 @@ def marin_experts(rows: Rows, source: str) -> Observations:
 def _observations(rows: Rows, source: str) -> Observations:
     unique = _numbers(rows, "unique_tokens") if "unique_tokens" in rows[0] else None
     return Observations(
-        points=Points(*(_numbers(rows, name) for name in ("N_act", "D", "R", "E", "N_loop", "N_total")), unique),
+        points=Points(
+            _numbers(rows, "N_act"), _numbers(rows, "D"), _numbers(rows, "R"), _numbers(rows, "E"),
+            _numbers(rows, "N_loop"), _numbers(rows, "N_total"), unique,
+        ),
         loss=_numbers(rows, "loss"),
         run=np.array([row["run"] for row in rows]),
         source=source,
         counts=Counting.WITHOUT_EMBEDDINGS,
         finished=np.ones(len(rows), dtype=bool),
-    )
+    )  # fmt: skip
 
 
 def _numbers(rows: Rows, column: str) -> FloatArray:
@@ -138,7 +141,7 @@ def _choice(option: str, value: str, known: tuple[str, ...], name: str) -> None:
         raise InputError(f"{name}: `{option}` is {shown(value)}; choose from {', '.join(known)}")
 
 
-def test_time_curves(name: str, rows: Rows) -> Table:
+def curves_at_test_time(name: str, rows: Rows) -> Table:
     """Return losses of trained models over the passes at test time, in one form for every source.
 
     Columns: ``run``, ``trained`` (how the passes were chosen in training: fixed, grown or random), ``R_train`` (the
