@@ -1,6 +1,6 @@
 """Observations in, a fitted law with calibrated uncertainty out."""
 
-from loopscale.fitting.data.public import load_public, simulate_sweep
+from loopscale.fitting.data.public import load_public, load_table, simulate_sweep
 from loopscale.fitting.data.read import Observations
 from loopscale.fitting.diagnose import intraclass_correlation, outliers, residuals_by_axis, unidentified
 from loopscale.fitting.fitting import Fit, Prediction, Recipe, fit
@@ -20,6 +20,7 @@ __all__ = [
     "intraclass_correlation",
     "likelihood_profile",
     "load_public",
+    "load_table",
     "outliers",
     "residuals_by_axis",
     "simulate_sweep",

@@ -141,6 +141,12 @@ def _choice(option: str, value: str, known: tuple[str, ...], name: str) -> None:
         raise InputError(f"{name}: `{option}` is {shown(value)}; choose from {', '.join(known)}")
 
 
+def growth_table(rows: Rows) -> Table:
+    """Return the runs that grow their passes: counts, first and last passes, the share of the tokens with the last."""
+    names = ("N_act", "N_loop", "R_start", "R_end", "grown", "D", "loss")
+    return Table({"run": [row["run"] for row in rows]} | {name: _numbers(rows, name).tolist() for name in names})
+
+
 def curves_at_test_time(name: str, rows: Rows) -> Table:
     """Return losses of trained models over the passes at test time, in one form for every source.
 
@@ -184,12 +190,6 @@ _CURVES: dict[str, Callable[[dict[str, str]], dict[str, Any] | None]] = {
     "looped-nanochat": _nanochat_curve,
     "marin-reentrant": _marin_curve,
 }
-SWEEPS: dict[str, Callable[..., Observations]] = {
-    "qlabs-loops": qlabs_loops,
-    "qlabs-regimes": qlabs_regimes,
-    "marin-experts": marin_experts,
-}
-"""Sweeps of training runs, by name; each takes the rows of its file and their source."""
 TABLES = ("qlabs-test-time", "looped-nanochat", "marin-reentrant", "qlabs-growth")
 """Tables that are not sweeps of one loss for each training run."""
 CONVERTERS = {"qlabs-loops": qlabs_loops_rows, "qlabs-growth": qlabs_growth_rows}
