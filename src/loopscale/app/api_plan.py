@@ -27,8 +27,7 @@ from loopscale.app.schemas import (
     PredictRequest,
 )
 from loopscale.app.security import Limits
-from loopscale.architecture import RUNG_EXPERTS, RUNG_RECURRENCES, RUNGS
-from loopscale.architecture.ladder import size_space
+from loopscale.architecture import RUNG_EXPERTS, RUNG_RECURRENCES, RUNGS, size_space
 from loopscale.core.errors import InputError
 from loopscale.core.files import finite
 from loopscale.core.quantities import format_bytes, format_count, fraction_of

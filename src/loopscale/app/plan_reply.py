@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from loopscale.app.schemas import PlanRequest
-from loopscale.architecture import RUNG_RECURRENCES, RUNGS, rung
-from loopscale.architecture.ladder import extended_rungs, size_space
+from loopscale.architecture import RUNG_RECURRENCES, RUNGS, extended_rungs, rung, size_space
 from loopscale.core.arrays import FloatArray
 from loopscale.core.quantities import format_bytes, format_count, format_power, parse_bytes, parse_count, plain
 from loopscale.core.tables import Table

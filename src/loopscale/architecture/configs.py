@@ -9,16 +9,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from loopscale.architecture.architecture import (
-    Architecture,
+from loopscale.architecture.architecture import Architecture, PassParts, Stack
+from loopscale.architecture.layers import (
     Attention,
     FeedForward,
     LatentAttention,
     Layer,
     MixtureOfExperts,
-    PassParts,
     QKNorm,
-    Stack,
 )
 from loopscale.core.errors import InputError, nearest, shown
 from loopscale.core.files import read_json

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loopscale.architecture import Space
-from loopscale.architecture.ladder import check_size
+from loopscale.architecture import Space, check_candidates
 from loopscale.core.arrays import BoolArray, FloatArray, IntArray
 from loopscale.core.errors import InputError, choice
 from loopscale.core.quantities import bits_of, bytes_of, count_of, format_bytes, format_count, plain
@@ -193,7 +192,7 @@ class Grid:
             batch=self.budget.batch,
             bits=self.budget.kv_bits,
             kept_passes=self.budget.kept_passes,
-            window=self.budget.kv_window,
+            kept_window=self.budget.kv_window,
         )
 
     @cached_property
@@ -403,7 +402,7 @@ def evaluate(
     if flops is None:
         flops = np.array([np.inf if budget.flops is None else budget.flops])
     laws = 1 + (len(law.resamples) if resamples and law.resamples is not None else 0)
-    check_size(int(np.prod(space.shape)) * len(flops), laws)
+    check_candidates(int(np.prod(space.shape)) * len(flops), laws)
     # The rule compares R with R - 1, which may not be asked for: evaluate both, then pick.
     passes = np.unique(np.concatenate([space.recurrences, np.maximum(space.recurrences - 1, 1)]))
     tokens = _matched_tokens(space, passes, budget, flops)

@@ -10,8 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from loopscale.architecture import RUNG_EXPERTS, RUNG_RECURRENCES, RUNGS, Space, ladder_space
-from loopscale.architecture.ladder import size_space
+from loopscale.architecture import RUNG_EXPERTS, RUNG_RECURRENCES, RUNGS, Space, ladder_space, size_space
 from loopscale.core.arrays import BoolArray, IntArray
 from loopscale.core.errors import InputError, nearest, shown
 from loopscale.core.files import finite, write_json

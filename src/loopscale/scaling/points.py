@@ -183,7 +183,8 @@ class Units:
     def __post_init__(self) -> None:
         for name in ("parameters", "tokens"):
             if not 1 <= getattr(self, name) <= 1e15:
-                raise InputError(f"units: {name} is {getattr(self, name)}; it should be from 1 (raw counts) to 1e15")
+                problem = f"{name} is {getattr(self, name)}; it should be from 1 (raw counts) to 1e15"
+                raise InputError(problem, where="units")
 
 
 BILLIONS = Units(1e9, 1e9)

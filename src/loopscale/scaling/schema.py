@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from loopscale.core.errors import InputError
+from loopscale.core.records import built, record_of
 from loopscale.core.schemas import File, Record, parse
 from loopscale.scaling.form import outer_law
 from loopscale.scaling.law import SCHEMA
@@ -14,35 +15,21 @@ from loopscale.scaling.mappings import mapping
 from loopscale.scaling.points import Counting, Units
 from loopscale.scaling.trust import FittedRange, Spread
 
-Span = tuple[float | None, float | None]
-
-
-class UnitsRecord(Record):
-    """How many parameters and tokens make one unit of N and D in the coefficients."""
-
-    parameters: float
-    tokens: float
-
-
-class RangeRecord(Record):
-    """The span of each axis that the law was fitted on: [lowest, highest], null where unknown."""
-
-    size: Span | None = None
-    """Active parameters, counted as ``counts`` says."""
-    tokens: Span | None = None
-    experts: Span | None = None
-    recurrence: Span | None = None
-    epochs: Span | None = None
-    """Tokens per unique token, for laws of repeated data."""
-
-    @model_validator(mode="after")
-    def _ordered(self) -> RangeRecord:
-        self.build()
-        return self
-
-    def build(self) -> FittedRange:
-        """Return the range, which checks itself."""
-        return FittedRange(**{axis: span for axis, span in self if span is not None})
+Span: TypeAlias = tuple[float | None, float | None]
+NotNegative = Annotated[float, Field(ge=0)]
+_TYPES = {"float": float, "float | None": float | None, "int": Annotated[int, Field(ge=0)], "Span": Span | None}
+UnitsRecord = record_of(Units, _TYPES)
+RangeRecord = record_of(FittedRange, _TYPES)
+SpreadRecord = record_of(
+    Spread,
+    _TYPES,
+    overrides={
+        "noise": NotNegative,
+        "growth": NotNegative,
+        "frontier": Annotated[float, Field(gt=0)],
+        "within": NotNegative | None,
+    },
+)
 
 
 class ExpressionRecord(Record):
@@ -54,21 +41,6 @@ class ExpressionRecord(Record):
     """The range that a fit searches for each coefficient."""
     extension: Literal["repetition", "excess", "overfit"] | None = None
     """Further coefficients for tokens that are seen several times."""
-
-
-class SpreadRecord(Record):
-    """What predictive intervals add to the uncertainty of the coefficients: standard deviations of ln loss."""
-
-    noise: float = Field(ge=0)
-    """Of a run about the law, within the range of the data."""
-    growth: float = Field(ge=0)
-    """Of the law's error one decade of training compute beyond the data."""
-    frontier: float = Field(gt=0)
-    """Largest training compute in the data, in FLOPs."""
-    backtests: int = Field(default=0, ge=0)
-    """Backtests inside the sweep that growth rests on."""
-    within: float | None = Field(default=None, ge=0)
-    """The part of the noise within a run; the rest is between runs. None where the data have one row a run."""
 
 
 class LawFile(File):
@@ -91,15 +63,15 @@ class LawFile(File):
     """The recurrence mapping: what R passes are worth."""
     coefficients: dict[str, float]
     """Every coefficient of the two, by name. Exponents are negative: L = A N^alpha + B D^beta + c."""
-    units: UnitsRecord
+    units: UnitsRecord  # type: ignore[valid-type]
     counts: Counting
     """Whether parameter counts include embeddings."""
     rmse: float | None = Field(default=None, ge=0)
     """Root-mean-square error of the fit, in nats."""
     noise: float | None = Field(default=None, ge=0)
     """Robust standard deviation of the losses about the law, in nats."""
-    spread: SpreadRecord | None = None
-    range: RangeRecord = RangeRecord()
+    spread: SpreadRecord | None = None  # type: ignore[valid-type]
+    range: RangeRecord = RangeRecord()  # type: ignore[valid-type]
     resamples: list[list[float]] | None = None
     """Coefficients of refits on resampled data, one row each."""
     resampled_by: str = ""
@@ -111,13 +83,11 @@ def read_law(data: object, where: str) -> dict[str, Any]:
     if isinstance(data, dict) and data.get("schema") == 1:
         data = _from_version_1(data)
     file = parse(LawFile, data, where)
-    values: dict[str, Any] = dict(file)
-    values["fitted_range"] = values.pop("range").build()
+    values: dict[str, Any] = {name: built(value) for name, value in file}
+    values["fitted_range"] = values.pop("range")
     try:
         values["outer"] = outer_law(file.outer if isinstance(file.outer, str) else file.outer.model_dump())
         values["mapping"] = mapping(file.mapping)
-        values["units"] = Units(**file.units.model_dump())
-        values["spread"] = None if file.spread is None else Spread(**file.spread.model_dump())
     except InputError as error:
         raise error.within(where) from None
     return values

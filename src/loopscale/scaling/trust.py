@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -18,20 +18,26 @@ AXES = ("size", "tokens", "experts", "recurrence")
 """The axes of a law's fitted range that every law has."""
 
 
+Span: TypeAlias = tuple[float | None, float | None]
+"""Lowest and highest value; None where an end is not known."""
+
+
 @dataclass(frozen=True)
 class FittedRange:
-    """The span of each axis that a law was fitted on; None where the source does not say."""
+    """The span of each axis that a law was fitted on: [lowest, highest], None where the source does not say."""
 
-    size: tuple[float | None, float | None] = (None, None)
-    """N_act, counted as the law counts."""
-    tokens: tuple[float | None, float | None] = (None, None)
-    experts: tuple[float | None, float | None] = (None, None)
-    recurrence: tuple[float | None, float | None] = (None, None)
-    epochs: tuple[float | None, float | None] = (None, None)
-    """D / U, for laws of repeated data."""
+    size: Span = (None, None)
+    """Active parameters (N_act), counted as the law counts them."""
+    tokens: Span = (None, None)
+    experts: Span = (None, None)
+    recurrence: Span = (None, None)
+    epochs: Span = (None, None)
+    """Tokens per unique token (D / U), for laws of repeated data."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
+            if getattr(self, field.name) is None:  # as a file may write a span that is not known
+                object.__setattr__(self, field.name, (None, None))
             low, high = getattr(self, field.name)
             if low is not None and high is not None and low > high:
                 raise InputError(f"{field.name} is from {low:g} to {high:g}; the lowest comes first", where="range")
@@ -138,9 +144,10 @@ class Spread:
 
     def __post_init__(self) -> None:
         if not (np.isfinite([self.noise, self.growth, self.frontier]).all() and min(self.noise, self.growth) >= 0):
-            raise InputError(f"spread: noise is {self.noise} and growth {self.growth}; both should be zero or more")
+            problem = f"noise is {self.noise} and growth {self.growth}; both should be zero or more"
+            raise InputError(problem, where="spread")
         if not self.frontier > 0:
-            raise InputError(f"spread: frontier is {self.frontier}; it should be above zero, in FLOPs")
+            raise InputError(f"frontier is {self.frontier}; it should be above zero, in FLOPs", where="spread")
 
     @property
     def between(self) -> float | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from loopscale.architecture.ladder import rung
+from loopscale.architecture import rung
 from loopscale.core.errors import InputError, nearest, shown
 from loopscale.core.files import read_toml
 from loopscale.core.schemas import Between, Bytes, Count, Record, Whole, parse

@@ -1,0 +1,72 @@
+"""Records of files that are made from dataclasses: a field is declared, described and checked in one place.
+
+Import this module inside functions or in modules that read files: it brings pydantic, which is slow to start.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from itertools import pairwise
+from typing import Any, Literal, cast
+
+from pydantic import Field, create_model, model_validator
+
+from loopscale.core.errors import InputError
+from loopscale.core.schemas import Record
+
+_CLASSES: dict[type[Record], type[Any]] = {}
+"""The dataclass that each record was made from."""
+
+
+def record_of(
+    part: type[Any],
+    types: Mapping[str, Any],
+    *,
+    kind: str | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> Any:
+    """Return the record of a dataclass: its fields, the docstrings below them, and the checks that it makes itself.
+
+    ``types`` holds the type in a file by the annotation of a field, ``overrides`` by the name of a field where a file
+    is stricter. A record that is one of several alternatives states its ``kind``.
+    """
+    described: dict[str, Any] = {} if kind is None else {"kind": (Literal[kind], ...)}
+    texts = _docstrings(part)
+    for field in fields(part):
+        annotation = (overrides or {}).get(field.name) or types[str(field.type)]
+        default = ... if field.default is MISSING else field.default
+        described[field.name] = (annotation, Field(default, description=texts.get(field.name)))
+    checks: dict[str, Any] = {"checked": model_validator(mode="after")(_checked)}
+    record = create_model(part.__name__, __base__=Record, __doc__=part.__doc__, __validators__=checks, **described)
+    _CLASSES[record] = part
+    return record
+
+
+def built(value: Any) -> Any:
+    """Return the object of the dataclass that a record was made from; other values as they are."""
+    if isinstance(value, tuple):
+        return tuple(built(item) for item in value)
+    part = next((_CLASSES[record] for record in type(value).__mro__ if record in _CLASSES), None)
+    return value if part is None else part(**{name: built(item) for name, item in value if name != "kind"})
+
+
+def _checked(record: Record) -> Record:
+    try:
+        built(record)
+    except InputError as error:  # the file says where it is
+        raise InputError(error.problem, field=error.field, remedy=error.remedy) from None
+    return record
+
+
+def _docstrings(part: type[Any]) -> dict[str, str]:
+    """Return the docstrings below the fields of a class."""
+    (definition,) = ast.parse(inspect.getsource(part)).body
+    return {
+        field.target.id: inspect.cleandoc(text.value.value)
+        for field, text in pairwise(cast("ast.ClassDef", definition).body)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant) and isinstance(text.value.value, str)
+    }  # fmt: skip
