@@ -420,14 +420,14 @@ def fit_command(
         )  # fmt: skip
     if out is not None:
         result.law.save(out)
-    if report is not None:
-        from loopscale.figures.reports import fit_report
-
-        fit_report(result).save(report)
     if as_json:
         print_json(result.to_dict())
     else:
         click.echo(result.summary())
+    if report is not None:  # last: the summary is printed even where a figure cannot be drawn
+        from loopscale.figures.reports import fit_report
+
+        fit_report(result).save(report)
 
 
 @verb("isoflop")

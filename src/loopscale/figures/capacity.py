@@ -185,6 +185,9 @@ def loss_over_recurrence(
     Columns ``kind`` (law, observed or held out), ``mapping`` (the law's name here), ``active``, ``tokens``,
     ``experts``, ``recurrence``, ``loss``, and the band of a law's resamples.
     """
+    for name, law in laws.items():
+        if not law.mapping.loops:
+            raise InputError(f"law {name} has no recurrence term, so its loss does not depend on R")
     points, here = observations.points, _slice(observations.points)
     outside = np.zeros(len(observations), bool) if held_out is None else Slice.parse(held_out).rows(observations)[0]
     parts: list[tuple[str, Any, dict[str, Any]]] = []

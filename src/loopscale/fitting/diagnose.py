@@ -434,9 +434,10 @@ class Covariance:
 
     @property
     def correlation(self) -> FloatArray:
-        """How the coefficients' errors go together."""
-        deviation = np.sqrt(np.diag(self.inverse))
-        return np.asarray(self.inverse / np.outer(deviation, deviation))
+        """How the coefficients' errors go together; zero for one that has no effect on any row."""
+        deviation = np.sqrt(np.maximum(np.diag(self.inverse), 0.0))
+        scale = np.outer(deviation, deviation)
+        return np.divide(self.inverse, scale, out=np.zeros_like(self.inverse), where=scale > 0)
 
 
 def covariance(
