@@ -152,7 +152,7 @@ BROKEN_FILES = {
     "text.csv": ("N_act,D,loss\n1e9,1e10,2.5\n1e9,many,2.5\n", "many"),
     "negative.csv": ("N_act,D,loss\n1e9,1e10,-2.5\n1e9,2e10,2.5\n", "-2.5"),
     "nan.csv": ("N_act,D,loss\n1e9,1e10,nan\n1e9,2e10,2.5\n", "nan"),
-    "short.csv": ("N_act,D,loss\n1e9,1e10,2.5\n2e9,1e10,2.4\n", "chinchilla"),
+    "short.csv": ("N_act,D,loss\n1e9,1e10,2.5\n2e9,1e10,2.4\n", "hold B and beta with --fix"),
     "columns.csv": ("a,b,c\n1,2,3\n", "loss"),
     "binary.csv": (bytes(range(256)).decode("latin-1"), "binary.csv"),
 }

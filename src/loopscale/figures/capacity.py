@@ -27,7 +27,8 @@ from loopscale.figures.style import (
     stacked,
 )
 from loopscale.fitting import Fit, Observations, fit
-from loopscale.fitting.compare import Slice, applicable
+from loopscale.fitting.compare import applicable
+from loopscale.fitting.slices import Slice
 from loopscale.scaling import Points, ScalingLaw
 
 PASSES = np.linspace(1.0, 16.0, 61)
