@@ -9,7 +9,6 @@ be had keeps its table, and the command says so.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,19 +19,19 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import figures
 import growth
 import moe
 import repetition
 import saturation
 import test_time
-from sweeps import R_D, Sweep, data_term, looped_sweeps
 
+import figures
 from loopscale.core.errors import InputError
 from loopscale.core.files import write_json, write_text
 from loopscale.core.tables import markdown, replace_tables
-from loopscale.fitting import Fit, fit, load_public
+from loopscale.fitting import Fit, load_public
 from loopscale.scaling import Counting, ScalingLaw, published
+from sweeps import R_D, Sweep, looped_sweeps
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE, IMAGES = ROOT / "docs" / "evidence.md", ROOT / "docs" / "images"

@@ -34,7 +34,7 @@ def gain_curves(fits: dict[str, Fit], measured: dict[str, list[dict[str, float]]
         gains = _gains(fitted.law)
         low, high = np.percentile(gains, [5, 95], axis=0)
         middle = fitted.law.mapping.gain(fitted.law.coefficients, PASSES, 1.0)
-        seen = PASSES <= fitted.observations.points.recurrence.max()
+        seen = fitted.observations.points.recurrence.max() >= PASSES
         axes.fill_between(PASSES, low, high, color=colour(k), alpha=0.15, linewidth=0)
         axes.plot(PASSES[seen], middle[seen], color=colour(k), linewidth=1.2, label=label)
         axes.plot(PASSES[~seen], middle[~seen], color=colour(k), linewidth=1.0, linestyle=":")

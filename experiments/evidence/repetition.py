@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from sweeps import R_D, data_term, repeated
 
 from loopscale.fitting import Observations, fit, load_public
 from loopscale.fitting.compare import compare
 from loopscale.scaling import Points, ScalingLaw, costs
+from sweeps import R_D, data_term, repeated
 
 FORMS = (
     ("no repetition", "chinchilla", {}),
@@ -99,8 +99,8 @@ def measured_best(data: Observations, flops: np.ndarray) -> list[float]:
     for budget in flops:
         passes, losses = [], []
         for value in np.unique(R):
-            at = np.argsort(compute[R == value])
-            x, y = np.log(compute[R == value])[at], data.loss[R == value][at]
+            at = np.argsort(compute[value == R])
+            x, y = np.log(compute[value == R])[at], data.loss[value == R][at]
             if len(x) > 1 and x[0] <= np.log(budget) <= x[-1]:
                 passes.append(float(value))
                 losses.append(float(np.interp(np.log(budget), x, y)))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from sweeps import Sweep
 
 from loopscale.core.arrays import FloatArray
 from loopscale.fitting import Fit, likelihood_profile, load_public
 from loopscale.fitting.compare import CROSS_VALIDATION, compare
 from loopscale.scaling import Points, exponent
+from sweeps import Sweep
 
 LEVEL = 0.9
 MAPPINGS = ("linear", "power", "bounded", "general")

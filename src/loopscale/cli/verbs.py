@@ -45,10 +45,6 @@ VERBS = {
 MODULES = {
     "predict": "plan",
     "matched": "profile",
-    "backtest": "fit",
-    "compare": "fit",
-    "isoflop": "fit",
-    "seeds": "next",
     "report": "figures",
     "laws": "count",
     "schema": "count",

@@ -16,7 +16,7 @@ import numpy as np
 from loopscale.core.arrays import FloatArray
 from loopscale.core.errors import InputError, shown
 from loopscale.core.tables import Table
-from loopscale.fitting.data.read import Observations
+from loopscale.fitting.data.observations import Observations
 from loopscale.scaling import Counting, Points
 
 Rows = list[dict[str, str]]

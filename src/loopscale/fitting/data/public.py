@@ -26,8 +26,8 @@ from loopscale.core.files import cache_folder, make_folder, read_toml, write_byt
 from loopscale.core.progress import progress_bar
 from loopscale.core.tables import Table
 from loopscale.fitting.data import looped
-from loopscale.fitting.data.read import Observations
-from loopscale.fitting.data.select import CONVERTERS, Rows, csv_rows
+from loopscale.fitting.data.converters import CONVERTERS, Rows, csv_rows
+from loopscale.fitting.data.observations import Observations
 from loopscale.scaling import Counting, Points, ScalingLaw, costs, published
 
 FOLDER_VARIABLE = "LOOPSCALE_DATA"
@@ -95,7 +95,7 @@ def _checked(source: PublicFile, content: bytes, where: str) -> bytes:
     if found != source.sha256:
         raise InputError(
             f"{where}: SHA-256 is {found[:12]}…, but {source.file} from {source.origin} has {source.sha256[:12]}…; "
-            "remove the file to download it again, or read your own file with Observations.read"
+            "remove the file to download it again, or read your own file with Observations.of"
         )
     return content
 
@@ -355,7 +355,7 @@ def load_micro(name: str = "micro") -> Observations:
     if name.startswith("micro-2"):
         rows = micro_2_rows(router=name == "micro-2-router")
         return Observations.from_csv(Table.from_records(rows).csv(), source=name)
-    observed = Observations.read(Path(__file__).with_name("micro-sweep.csv"))
+    observed = Observations.of(Path(__file__).with_name("micro-sweep.csv"))
     return observed if name == "micro-all" else observed.where(observed.points.tokens >= 1.5e6)
 
 
