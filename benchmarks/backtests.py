@@ -24,8 +24,8 @@ import numpy as np
 
 from loopscale.core.arrays import BoolArray, FloatArray
 from loopscale.core.numerics import student_quantile
-from loopscale.fitting import Observations, diagnose, fit
-from loopscale.fitting.fitting import Fit
+from loopscale.fitting import Fit, Observations, fit
+from loopscale.fitting.predictive import HIDDEN_DECADES, excess, mean_growth
 from loopscale.scaling.trust import DEGREES
 
 KEEP = {"mlf-redpajama-c4val": "D/N >= 20"}
@@ -103,13 +103,16 @@ class Parts:
         flops = data.points.train_flops
         mask: BoolArray = flops > flops.max() / 10 * (1 + 1e-9)
         fitted, hidden = fit(data.where(~mask)), data.where(mask)
-        law, at, shown = fitted.law, hidden.points, fitted.observations.points.train_flops
+        law, at = fitted.law, hidden.points
         assert law.spread is not None
         low, high = np.quantile(np.log(law.resampled(at)), [0.05, 0.95], axis=0)
         deviation = (high - low) / (2 * NormalDist().inv_cdf(0.95))
-        found = (diagnose.excess(fitted, shown, decades, 0) for decades in diagnose.HIDDEN_DECADES)
+        excesses = (
+            excess(fitted.observations, fitted.problem, fitted.optimum, fitted.delta, decades, 0)
+            for decades in HIDDEN_DECADES
+        )
         return cls(
-            [value for value in found if value is not None],
+            [value for value in excesses if value is not None],
             deviation**2 + law.spread.noise**2,
             np.maximum(law.spread.decades(at), law.decades_outside(at)),
             np.log(law(at) / hidden.loss),
@@ -118,7 +121,7 @@ class Parts:
 
     def scored(self, growth: float, weight: float) -> tuple[float, float]:
         """Return coverage and the ratio of scores with these constants."""
-        mean = diagnose.mean_growth(self.excesses, growth, weight)
+        mean = mean_growth(self.excesses, growth, weight)
         half = student_quantile(LEVEL, DEGREES) * np.sqrt(self.variance + mean**2 * self.decades)
         covered, _, value = score(-half, half, self.error)
         return covered, value / self.reference

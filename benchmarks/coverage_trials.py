@@ -17,10 +17,9 @@ import numpy as np
 from loopscale.architecture import rung
 from loopscale.core.errors import InputError
 from loopscale.core.tables import Table
+from loopscale.fitting import Scheme, fit
+from loopscale.fitting.covariance import coefficient_intervals
 from loopscale.fitting.data.public import simulate_sweep, stacked
-from loopscale.fitting.diagnose import coefficient_intervals
-from loopscale.fitting.fitting import fit
-from loopscale.fitting.solver import Scheme
 from loopscale.scaling import Points, published
 
 COEFFICIENTS = ("kappa1", "kappa2", "theta")

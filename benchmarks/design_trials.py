@@ -8,11 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from loopscale.architecture import rung
-from loopscale.choosing.candidates import Goal, RunCandidates, Target, run_candidates
-from loopscale.choosing.choose import next_runs
+from loopscale.choosing import Goal, RunCandidates, Target, next_runs, run_candidates
+from loopscale.fitting import Fit, Observations, fit
 from loopscale.fitting.data.public import stacked
-from loopscale.fitting.data.read import Observations
-from loopscale.fitting.fitting import Fit, fit
 from loopscale.scaling import Points, ScalingLaw, published
 
 TARGET_FLOPS = 5e21

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from design_trials import DesignTrial, simulate_design
-from loopscale.choosing.candidates import Goal
+from loopscale.choosing import Goal
 
 
 def trials(goal: Goal, share: float, seeds: int, workers: int) -> list[DesignTrial]:

@@ -20,7 +20,7 @@ MODELS = {
     "architecture": "loopscale.architecture.schema:ArchitectureFile",
     "fit": "loopscale.fitting.schema:FitFile",
     "plan": "loopscale.planning.files:PlanFile",
-    "next-runs": "loopscale.choosing.choose:NextRunsFile",
+    "next-runs": "loopscale.choosing.schema:NextRunsFile",
     "train": "loopscale.train.config:TrainConfig",
     "training-run": "loopscale.train.run_dir:RunFile",
     "training-summary": "loopscale.train.run_dir:SummaryFile",

@@ -128,7 +128,7 @@ def _table(path: Path) -> Check:
     from loopscale.fitting import Observations
 
     def check() -> str:
-        observations = Observations.read(path)
+        observations = Observations.of(path, strict=True)
         return f"{len(observations)} losses of {len(observations.runs)} runs, all finite"
 
     return _tried(path.name, check)

@@ -6,8 +6,7 @@ import zipfile
 
 import pytest
 
-from loopscale.fitting import fit
-from loopscale.fitting.data.read import Observations
+from loopscale.fitting import Observations, fit
 
 
 def zipped(content: bytes) -> bytes:

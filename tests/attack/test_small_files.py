@@ -6,7 +6,7 @@ import pytest
 
 from loopscale.core import files
 from loopscale.core.errors import InputError
-from loopscale.fitting.data.read import read_columns
+from loopscale.fitting.data.readers import read_columns
 
 
 def test_a_parquet_file_of_equal_rows_is_counted_before_it_is_read(tmp_path):

@@ -4,12 +4,14 @@ import csv
 import io
 import json
 import os
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 from test_commands import refused, run
 
+from loopscale.cli import main
 from loopscale.fitting.data.public import simulate_sweep
 from loopscale.scaling import ScalingLaw, published
 
@@ -150,7 +152,7 @@ BROKEN_FILES = {
     "text.csv": ("N_act,D,loss\n1e9,1e10,2.5\n1e9,many,2.5\n", "many"),
     "negative.csv": ("N_act,D,loss\n1e9,1e10,-2.5\n1e9,2e10,2.5\n", "-2.5"),
     "nan.csv": ("N_act,D,loss\n1e9,1e10,nan\n1e9,2e10,2.5\n", "nan"),
-    "short.csv": ("N_act,D,loss\n1e9,1e10,2.5\n2e9,1e10,2.4\n", "chinchilla"),
+    "short.csv": ("N_act,D,loss\n1e9,1e10,2.5\n2e9,1e10,2.4\n", "hold B and beta with --fix"),
     "columns.csv": ("a,b,c\n1,2,3\n", "loss"),
     "binary.csv": (bytes(range(256)).decode("latin-1"), "binary.csv"),
 }
@@ -241,3 +243,38 @@ def test_a_prediction_is_registered_once_and_checked(capsys, tmp_path):
     del data["checksum"]
     path.write_text(json.dumps(data))
     assert "does not match its hash" in refused(capsys, "predict", "--check", str(path), "--loss", "2")
+
+
+def kinds_of_sweeps() -> dict[str, str]:
+    """Return small tables of each kind of sweep by name: dense, MoE, looped and both."""
+    sizes, ratios = (1e8, 2e8, 4e8, 8e8), (20, 60, 200)
+    grids = {"dense": ([1], [1]), "moe": ([1, 4, 16], [1]), "looped": ([1], [1, 2, 4]), "looped-moe": ([1, 4], [1, 2])}
+    random, tables = np.random.default_rng(0), {}
+    for name, (experts, recurrences) in grids.items():
+        lines = ["run,N_act,N_loop,N_total,E,R,tokens,loss"]
+        for k, (N, ratio, E, R) in enumerate(product(sizes, ratios, experts, recurrences)):
+            size = N * (1 + 0.5 * (1 - 1 / R)) * E**0.2
+            loss = 1.7 + 480 / size**0.34 + 2100 / (ratio * N) ** 0.37 + 0.002 * random.standard_normal()
+            lines.append(f"r{k},{N},{0.6 * N},{N * (1 + 0.5 * (E - 1))},{E},{R},{ratio * N},{loss}")
+        tables[name] = "\n".join(lines)
+    return tables
+
+
+@pytest.mark.parametrize("kind", kinds_of_sweeps())
+def test_every_kind_of_sweep_gets_its_report(capsys, tmp_path, kind):
+    runs, report = tmp_path / f"{kind}.csv", tmp_path / "fit.html"
+    runs.write_text(kinds_of_sweeps()[kind])
+    text = run(
+        capsys, "fit", str(runs), "--resamples", "5", "--out", str(tmp_path / "law.json"), "--report", str(report)
+    )
+    assert text.startswith(f"{kind}: ")
+    assert ("loss against recurrence" in report.read_text()) == ("looped" in kind)
+    assert run(capsys, "report", "fit", str(runs), "--out", str(tmp_path / "report.md")).startswith("Saved")
+
+
+def test_the_summary_is_printed_before_the_report_is_drawn(capsys, sweep, tmp_path):
+    folder = tmp_path / "fit.html"
+    folder.mkdir()  # so that the report cannot be written
+    with pytest.raises(SystemExit):
+        main(["fit", str(sweep), "--resample", "none", "--report", str(folder)])
+    assert "coefficient" in capsys.readouterr().out

@@ -8,8 +8,9 @@ import pytest
 
 from loopscale.fitting import fit as resampled_fit
 from loopscale.fitting import load_public
-from loopscale.fitting.diagnose import coefficient_intervals
-from loopscale.fitting.solver import random_starts, search
+from loopscale.fitting.covariance import coefficient_intervals
+from loopscale.fitting.search import search
+from loopscale.fitting.starts import random_starts
 from loopscale.scaling import RAW
 
 pytestmark = pytest.mark.skipif(

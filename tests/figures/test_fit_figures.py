@@ -16,7 +16,7 @@ from loopscale.figures import (
     residuals,
 )
 from loopscale.fitting import fit, simulate_sweep
-from loopscale.fitting.diagnose import coefficient_intervals
+from loopscale.fitting.covariance import coefficient_intervals
 from loopscale.scaling import published
 
 

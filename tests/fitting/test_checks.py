@@ -43,7 +43,7 @@ def refused(data, **options):
 def test_a_loop_law_needs_looped_rows():
     said = refused(rows(recurrence=1))
     assert "no row has R > 1" in said
-    assert "fit outer='joint-moe', mapping='none'" in said
+    assert "choose `mapping` none" in said
     assert moe(rows(recurrence=1), mapping="none").degenerate == ()
 
 
@@ -54,15 +54,15 @@ def test_a_loop_law_needs_rows_of_two_recurrences():
 def test_an_expert_law_needs_two_expert_counts():
     said = refused(rows(experts=1))
     assert "every row has E = 1" in said
-    assert "fit outer='chinchilla', mapping='bounded'" in said
+    assert "choose `outer` chinchilla with `mapping` bounded" in said
     assert fit(rows(experts=1), outer="chinchilla", mapping="bounded").degenerate == ()
 
 
 def test_a_data_term_needs_two_token_counts():
     said = refused(rows(tokens=SWEEP.points.tokens[0]))
     assert "every row has D = 100B" in said
-    assert "outer='routed'" in said
-    assert "B and beta fixed" in said
+    assert "`outer` routed" in said
+    assert "hold B and beta with `fixed`" in said
 
 
 def test_a_size_term_needs_two_sizes():
@@ -83,7 +83,7 @@ def test_fewer_rows_than_coefficients_are_refused():
     few = SWEEP.where(np.linspace(0, len(SWEEP) - 1, 12).astype(int))
     said = refused(few)
     assert "12 rows cannot determine 14 coefficients (A, alpha" in said
-    assert "outer='chinchilla', mapping='none', which has 5" in said
+    assert "`outer` chinchilla with `mapping` none, which has 5" in said
 
 
 def test_what_is_held_need_not_be_in_the_data():
@@ -95,7 +95,7 @@ def test_the_column_that_a_mapping_needs_is_named():
     assert "needs N_loop" in refused(without("loop"))
     said = refused(without("total"))
     assert "needs N_total" in said
-    assert "mapping='bounded'" in said
+    assert "`mapping` bounded" in said
     assert fit(without("total"), mapping="bounded").law.mapping.name == "bounded"
 
 

@@ -9,11 +9,10 @@ from plain import fit
 
 from design_trials import simulate_design
 from loopscale.architecture import RUNGS, at_width, rung
-from loopscale.choosing.candidates import Goal, Target, ladder_candidates, run_candidates
-from loopscale.choosing.choose import next_runs, pairs_needed
+from loopscale.choosing import Goal, Target, ladder_candidates, next_runs, pairs_needed, run_candidates
 from loopscale.core.errors import InputError
+from loopscale.fitting import Noise
 from loopscale.fitting.data.public import simulate_sweep
-from loopscale.fitting.diagnose import Noise
 from loopscale.planning import Budget, Plan, plan
 from loopscale.scaling import Counting, Points, published
 
@@ -157,7 +156,7 @@ def test_without_run_effects_none_are_found():
 
 def test_resampled_laws_are_averaged_over(small, at_the_optimum):
     drawn = np.array([[value * (1 + 0.01 * z) for value in small.law.coefficients.values()] for z in (-1, 1)])
-    doubted = replace(small, law=replace(small.law, resamples=drawn))
+    doubted = replace(small, resamples=drawn)
     assert next_runs(small, 1e21, at_the_optimum, most=1).laws == 1
     assert next_runs(doubted, 1e21, at_the_optimum, most=1).laws == 3
 
@@ -213,7 +212,7 @@ def test_a_choice_without_rivals_is_refused(at_the_optimum):
 
 @pytest.mark.parametrize("budget", [0.0, -1.0, float("nan"), float("inf")])
 def test_a_budget_that_is_none_is_refused(small, at_the_optimum, budget):
-    with pytest.raises(InputError, match="budget is"):
+    with pytest.raises(InputError, match="`budget` is"):
         next_runs(small, budget, at_the_optimum)
 
 
@@ -272,9 +271,9 @@ def test_pairs_of_seeds_reach_the_power_that_was_asked_for():
 
 
 def test_impossible_differences_of_recipes_are_refused():
-    with pytest.raises(InputError, match="difference is 0"):
+    with pytest.raises(InputError, match="`difference` is 0"):
         pairs_needed(0.0, 0.01)
-    with pytest.raises(InputError, match="power is 1"):
+    with pytest.raises(InputError, match="`power` is 1"):
         pairs_needed(0.01, 0.01, power=1.0)
     with pytest.raises(InputError, match="needs over"):
         pairs_needed(1e-9, 1.0)

@@ -16,7 +16,8 @@ from loopscale.fitting import (
     simulate_sweep,
     unidentified,
 )
-from loopscale.fitting.diagnose import fit_covariance, mid_schedule
+from loopscale.fitting.covariance import fit_covariance
+from loopscale.fitting.warnings import mid_schedule
 from loopscale.scaling import Counting, find_law, published
 from warning_trials import simulated
 

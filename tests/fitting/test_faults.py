@@ -11,7 +11,7 @@ from plain import fit
 import loopscale as ls
 from loopscale.core.errors import InputError
 from loopscale.fitting import Observations, simulate_sweep
-from loopscale.fitting.data.select import matching_rows
+from loopscale.fitting.data.keep import matching_rows
 from loopscale.planning import Budget, plan
 from warning_trials import simulated
 
@@ -24,7 +24,7 @@ def dense(rows=24, seed=0, noise=0.003, **columns):
 
 
 def notes(table, **options):
-    return " | ".join(Observations.from_frame(table, **options).notes)
+    return " | ".join(Observations.of(table, **options).notes)
 
 
 def test_one_diverged_run_does_not_move_eps():
@@ -57,13 +57,13 @@ def test_clean_small_sweeps_rarely_warn(runs):
 
 def test_a_default_count_is_called_an_assumption():
     assert "taken as without embeddings" in fit(dense()).summary()
-    assert "(without embeddings)" in fit(dense(), counts="without-embeddings").summary()
+    assert "(without embeddings)" in fit(Observations.of(dense(), counts="without-embeddings")).summary()
 
 
 def test_the_column_that_leaves_out_embeddings_wins_and_says_so():
     table = dense()
     table["non_embedding_params"] = 0.9 * table["params"]
-    read = Observations.from_frame(table)
+    read = Observations.of(table)
     np.testing.assert_allclose(read.points.active, 0.9 * table["params"])
     assert not read.counts_assumed
 
@@ -72,7 +72,7 @@ def test_active_and_total_parameters_are_told_apart():
     table = dense(tokens=None, params=None)
     Na = np.geomspace(1e8, 1e9, 24)
     table = table.assign(N=4 * Na, Na=Na, D=40 * Na, nume=16, topk=2)
-    read = Observations.from_frame(table)
+    read = Observations.of(table)
     np.testing.assert_allclose(read.points.active, Na)
     np.testing.assert_allclose(read.points.total, 4 * Na)
     assert set(read.points.experts) == {8.0}
@@ -80,20 +80,20 @@ def test_active_and_total_parameters_are_told_apart():
 
 @pytest.mark.parametrize("column", ["experiment", "model"])
 def test_a_group_of_runs_is_not_a_run(column):
-    read = Observations.from_frame(dense(**{column: ["a", "b"] * 12}))
+    read = Observations.of(dense(**{column: ["a", "b"] * 12}))
     assert len(read.runs) == 24
     assert any("groups several runs" in note for note in read.notes)
 
 
 def test_a_model_column_with_one_row_each_names_runs():
-    read = Observations.from_frame(dense(model=[f"m{k}" for k in range(24)]))
+    read = Observations.of(dense(model=[f"m{k}" for k in range(24)]))
     assert read.run[3] == "m3"
 
 
 def test_twenty_independent_rows_without_names_are_twenty_runs():
     sizes = np.repeat([1e8, 2e8, 4e8, 8e8, 1.6e9], 4)
     table = pd.DataFrame({"N": sizes, "D": sizes * np.tile([10, 20, 40, 80], 5), "loss": np.linspace(4, 3, 20)})
-    assert len(Observations.from_frame(table).runs) == 20
+    assert len(Observations.of(table).runs) == 20
 
 
 def test_the_best_over_learning_rates_is_kept():
@@ -127,7 +127,7 @@ def test_too_few_rows_say_what_helps():
 def test_a_row_repeated_ten_times_counts_once():
     table = dense()
     repeated = pd.concat([table, *[table.tail(1)] * 10])
-    read = Observations.from_frame(repeated)
+    read = Observations.of(repeated)
     assert len(read) == 24
     assert "10 rows repeat another row exactly; each row counts once" in read.notes
 
@@ -137,7 +137,7 @@ def test_a_row_in_another_unit_is_refused_by_row(column, value):
     table = dense()
     table.loc[6, column] = value
     with pytest.raises(InputError, match=rf"row 7, column '{column}'.* not plausible"):
-        Observations.from_frame(table)
+        Observations.of(table)
 
 
 def test_the_sign_that_papers_print_is_refused_with_the_right_one():
@@ -171,7 +171,7 @@ def test_weights_and_known_noise_count():
     known = fit(table.assign(loss_std=[10.0 if k == 2 else 0.01 for k in range(24)]), delta=1e3)
     clean = fit(table.drop(index=2), delta=1e3)
     kept = np.arange(24) != 2
-    points = Observations.from_frame(table).points.rows(kept)
+    points = Observations.of(table).points.rows(kept)
     expected = clean.law(points)
     for close in (weighted, known):
         np.testing.assert_allclose(close.law(points), expected, rtol=1e-4)

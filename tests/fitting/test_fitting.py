@@ -8,7 +8,7 @@ from plain import fit
 
 from loopscale.core.errors import InputError
 from loopscale.fitting import Recipe, simulate_sweep
-from loopscale.fitting.fitting import estimated_delta
+from loopscale.fitting.estimate import estimated_delta
 from loopscale.planning import Budget, plan
 from loopscale.scaling import BILLIONS, FittedRange, published
 
@@ -140,8 +140,8 @@ def test_rows_in_any_order_give_the_same_fit(fitted):
         ({"outer": "chincilla"}, "did you mean 'chinchilla'"),
         ({"mapping": "bound"}, "did you mean 'bounded'"),
         ({"recipe": "papers"}, "did you mean 'paper'"),
-        ({"delta": 0.0}, "delta is 0.0"),
-        ({"starts": 0}, "starts is 0"),
+        ({"delta": 0.0}, "`delta` is 0.0"),
+        ({"starts": 0}, "`starts` is 0"),
     ],
 )
 def test_unknown_options_are_named(options, said):

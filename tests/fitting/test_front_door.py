@@ -1,12 +1,13 @@
 """The few calls that a notebook needs: fit, read the result, predict, save and load."""
 
+import inspect
+
 import matplotlib as mpl
 import numpy as np
 import pytest
 
 import loopscale as ls
-from loopscale.choosing import NextRuns, PlannedRun
-from loopscale.choosing.candidates import Goal
+from loopscale.choosing import Goal, NextRuns, PlannedRun
 from loopscale.core.errors import InputError
 from loopscale.fitting import Fit, simulate_sweep
 
@@ -41,7 +42,7 @@ def test_one_call_fits_a_file_and_chooses_the_form(fitted):
 def test_paths_frames_and_observations_give_the_same_fit(runs, fitted):
     pandas = pytest.importorskip("pandas")
     polars = pytest.importorskip("polars")
-    for data in (str(runs), pandas.read_csv(runs), polars.read_csv(runs), ls.Observations.read(runs)):
+    for data in (str(runs), pandas.read_csv(runs), polars.read_csv(runs), ls.Observations.of(runs)):
         assert ls.fit(data, resamples=0).objective == pytest.approx(fitted.objective)
 
 
@@ -87,7 +88,7 @@ def test_a_law_file_is_no_fit(fitted, tmp_path):
 
 
 def test_planned_runs_load_as_saved(tmp_path):
-    from loopscale.fitting.diagnose import Noise
+    from loopscale.fitting.noise import Noise
 
     run = PlannedRun("0.3B", 1.7e8, 1.0, 2, 1e11, 1e20, 1e20, 0.01)
     chosen = NextRuns((run,), Goal.CHOICE, 1e21, 0.02, 0.01, Noise(0.001, 0.0), 5, 1)
@@ -101,13 +102,23 @@ def test_planned_runs_load_as_saved(tmp_path):
     ("options", "said"),
     [
         ({"recipe": "papr"}, "did you mean 'paper'"),
-        ({"counts": "with"}, "with-embeddings"),
-        ({"resamples": -1}, "resamples is -1"),
+        ({"resamples": -1}, "`resamples` is -1"),
     ],
 )
 def test_what_is_not_an_option_is_refused(runs, options, said):
     with pytest.raises(InputError, match=said):
         ls.fit(runs, **options)
+
+
+def test_what_is_not_an_option_of_reading_is_refused(runs):
+    with pytest.raises(InputError, match="with-embeddings"):
+        ls.Observations.of(runs, counts="with")
+    with pytest.raises(InputError, match="are for files and frames"):
+        ls.Observations.of(ls.Observations.of(runs), units={"N": 1e9})
+
+
+def test_a_fit_has_at_most_a_dozen_arguments():
+    assert len(inspect.signature(ls.fit).parameters) <= 12
 
 
 def test_the_name_of_a_sweep_that_is_not_there_is_refused_with_the_nearest():

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from loopscale.core.errors import InputError
-from loopscale.fitting.compare import CROSS_VALIDATION, Slice, applicable, compare, differences, table
+from loopscale.fitting import Observations
+from loopscale.fitting.compare import CROSS_VALIDATION, applicable, compare, differences, table
 from loopscale.fitting.data.public import simulate_sweep
-from loopscale.fitting.data.read import Observations
-from loopscale.fitting.fitting import choose_form
+from loopscale.fitting.estimate import choose_form
+from loopscale.fitting.slices import Slice
 from loopscale.scaling import Counting, Points, published
 
 MOE_ORDER = ("linear", "power", "bounded", "sparsity-conditional")
@@ -213,7 +214,7 @@ def test_what_is_not_a_slice_is_refused(text):
 
 
 def test_bad_folds_are_refused():
-    with pytest.raises(InputError, match="folds is 13; with 12 runs"):
+    with pytest.raises(InputError, match="`folds` is 13; with 12 runs"):
         compare(small_sweep(), ["R=4"], folds=13)
     with pytest.raises(InputError, match="nothing to hold out"):
         compare(small_sweep(), [], folds=0)

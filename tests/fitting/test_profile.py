@@ -6,7 +6,7 @@ from plain import fit
 
 from loopscale.core.errors import InputError
 from loopscale.fitting import likelihood_profile, simulate_sweep
-from loopscale.fitting.diagnose import coefficient_intervals
+from loopscale.fitting.covariance import coefficient_intervals
 
 SWEEP = simulate_sweep(noise=0.0026, run_noise=0.0026)
 

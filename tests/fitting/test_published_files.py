@@ -237,7 +237,7 @@ def test_the_whole_sweep_comes_out_of_files_in_the_published_form(name):
     """Names of the files, order of the rows and every number, against the checksum that a download must have."""
     source = PUBLIC_FILES[name]
     table = (Path(FOLDER) / source.file).read_text(encoding="utf-8")
-    rows = [[_number(cell) for cell in row] for row in csv.reader(table.splitlines()[1:])]
+    rows = [[number_of(cell) for cell in row] for row in csv.reader(table.splitlines()[1:])]
     files = as_published(name, rows)
     assert sorted(files) == sorted(url.rsplit("/", 1)[-1] for url in source.parts)
     in_order = {file: files[file] for file in (url.rsplit("/", 1)[-1] for url in source.parts)}
@@ -245,7 +245,7 @@ def test_the_whole_sweep_comes_out_of_files_in_the_published_form(name):
     assert rows_checksum(converted.encode()) == rows_checksum(table.encode()) == source.sha256
 
 
-def _number(cell):
+def number_of(cell):
     try:
         return float(cell) if "." in cell or "e" in cell else int(cell)
     except ValueError:

@@ -7,8 +7,10 @@ from hypothesis import strategies as st
 from plain import fit
 
 from loopscale.fitting import simulate_sweep
+from loopscale.fitting.descent import box_step, descend, huber
 from loopscale.fitting.problem import build_problem
-from loopscale.fitting.solver import box_step, descend, huber, random_starts, search, spread_rows, staged_start, typical
+from loopscale.fitting.search import search
+from loopscale.fitting.starts import random_starts, spread_rows, staged_start, typical
 from loopscale.scaling import mapping as find_mapping
 from loopscale.scaling import outer_law, published
 

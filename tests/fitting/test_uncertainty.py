@@ -11,8 +11,9 @@ from plain import fit
 
 from loopscale.core.errors import InputError
 from loopscale.fitting import Scheme, simulate_sweep
-from loopscale.fitting.diagnose import coefficient_intervals
-from loopscale.fitting.solver import search, staged_start
+from loopscale.fitting.covariance import coefficient_intervals
+from loopscale.fitting.search import search
+from loopscale.fitting.starts import staged_start
 from loopscale.scaling import ScalingLaw, published
 
 SWEEP = simulate_sweep(noise=0.0026, run_noise=0.0026)

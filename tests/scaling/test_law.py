@@ -22,7 +22,7 @@ from loopscale.scaling import (
     published,
 )
 
-EXTRA = {"phi": 0.46, "theta1": 0.3, "theta2": 0.35}
+EXTRA = {"phi": 0.46, "theta1": 0.3, "theta2": 0.35, "tail": 0.3}
 
 
 def with_mapping(name: str) -> ScalingLaw:

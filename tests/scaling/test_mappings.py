@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from loopscale.core.errors import InputError
 from loopscale.scaling import MAPPINGS, mapping
 
-COEFFICIENTS = {"phi": 0.46, "kappa1": 0.37, "kappa2": 1.4, "theta": 0.33, "theta1": 0.33, "theta2": 0.21}
+COEFFICIENTS = {"phi": 0.46, "kappa1": 0.37, "kappa2": 1.4, "theta": 0.33, "theta1": 0.33, "theta2": 0.21, "tail": 0.4}
 R = np.array([1.0, 2.0, 3.0, 5.0, 8.0, 16.0])
 
 kappas = st.floats(0.05, 5.0)
@@ -32,6 +32,12 @@ def test_gradients_equal_the_complex_step(name, m):
         np.testing.assert_allclose(exact[each], form.gain(nudged, R, m).imag / 1e-30, rtol=1e-12, atol=1e-15)
 
 
+def box_cox(k1, k2, tail):
+    """Write the general gain as its source does: kappa k ((1 + (R - 1) / k)^lambda - 1) / lambda."""
+    exponent, k = 2 - 1 / tail, k2 * (1 - tail) / tail
+    return k1 / k2 * k * ((1 + (R - 1) / k) ** exponent - 1) / exponent
+
+
 def test_the_gains_are_the_papers_formulas():
     m = 0.25
     k1, k2, theta = COEFFICIENTS["kappa1"], COEFFICIENTS["kappa2"], COEFFICIENTS["theta"]
@@ -42,6 +48,8 @@ def test_the_gains_are_the_papers_formulas():
         "bounded": k1 * (1 - np.exp(-(R - 1) / k2)),
         "sparsity-conditional": k1 * m**-theta * (1 - np.exp(-(R - 1) / (k2 * m**-theta))),
         "two-exponents": k1 * m**-0.33 * (1 - np.exp(-(R - 1) / (k2 * m**-0.21))),
+        "general": box_cox(k1, k2, 0.4),
+        "general-conditional": box_cox(k1 * m**-theta, k2 * m**-theta, 0.4),
     }
     assert set(expected) == set(MAPPINGS)
     for name, gain in expected.items():

@@ -31,6 +31,8 @@ REPEATED = {
     "joint-moe+repetition": CASES["joint-moe"] | {"R_D": 9.0},
     "joint-moe+overfit": CASES["joint-moe"] | {"O": 0.02, "nu": 0.7},
     "chinchilla+overfit": CASES["chinchilla"] | {"O": 0.02, "nu": 0.7},
+    "joint-moe+stored-overfit": CASES["joint-moe"] | {"R_D": 9.0, "O": 0.02, "nu": 0.7},
+    "chinchilla+stored-overfit": CASES["chinchilla"] | {"R_D": 9.0, "O": 0.02, "nu": 0.7},
 }
 CASES |= REPEATED
 N, D, E = np.array([0.05, 0.3, 1.0, 7.0]), np.array([3.0, 100.0, 500.0, 2000.0]), np.array([1.0, 2.0, 8.0, 64.0])

@@ -12,7 +12,7 @@ import fsspec
 import pytest
 from test_sweep_commands import call
 
-from loopscale.cli.fit import read_sweep_runs
+from loopscale.cli.reading import read_sweep_runs
 from loopscale.core.errors import InputError, StorageError
 from loopscale.sweep.database import FILE, Database
 from loopscale.sweep.spec import read_sweep

@@ -62,7 +62,7 @@ def test_a_sweep_is_planned_run_moved_and_finished(tmp_path, monkeypatch):
 
     code, text = call("export", moved, "--out", tmp_path / "runs.csv")
     assert "8 of 8 observations" in text
-    seen = Observations.read(tmp_path / "runs.csv")
+    seen = Observations.of(tmp_path / "runs.csv")
     assert (len(seen), len(seen.runs)) == (8, 4)
     rows = list(csv.DictReader((tmp_path / "runs.csv").open()))
     assert {(row["R"], row["label"]) for row in rows} == {("1.0", ""), ("2.0", "held-out")}

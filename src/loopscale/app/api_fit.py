@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
@@ -45,13 +44,15 @@ def csv_text(content: bytes, name: str, content_type: str) -> str:
         if content.startswith(start):
             raise RefusalError(415, f"{name}: this is {kind}; send it unpacked, as CSV text")
     if not content.strip():
-        raise InputError(f"{name}: the file is empty; its first line should name the columns")
+        raise InputError("the file is empty", where=name, remedy="its first line should name the columns")
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(f"{name}: byte {error.start + 1} is not UTF-8 text; save the file as UTF-8") from None
+        raise InputError(
+            f"byte {error.start + 1} is not UTF-8 text", where=name, remedy="save the file as UTF-8"
+        ) from None
     if "\0" in text:
-        raise InputError(f"{name}: it holds NUL bytes; it should be CSV text")
+        raise InputError("it holds NUL bytes", where=name, remedy="it should be CSV text")
     return text
 
 
@@ -143,7 +144,7 @@ def _check(text: str, options: FitOptions, limits: Limits) -> None:
     try:
         read_sweep(text, options)
     except InputError as error:
-        raise InputError(_in_page_terms(str(error))) from None
+        raise _of_the_page(error, error.where) from None
 
 
 TEMPLATE = """run,N_act,N_loop,N_total,E,R,tokens,loss
@@ -168,19 +169,23 @@ PREVIEWED = 5
 
 def preview(text: str, options: PreviewOptions) -> dict[str, Any]:
     """Return how a sweep is read; what prevents a fit is a sentence in it, not an error."""
-    from loopscale.fitting.data.read import NAMES, SYMBOLS, csv_columns, find_columns, read_rows
+    from loopscale.fitting.data.columns import SYMBOLS, find_columns
+    from loopscale.fitting.data.readers import csv_table
+    from loopscale.fitting.data.rows import read_rows
+    from loopscale.fitting.data.units import UNIT_NAMES
 
     chosen = chosen_columns(options.columns)
-    table = csv_columns(text, options.name)
-    if not any(table.values()):
-        raise InputError(f"{options.name}: there are no rows below the header")
+    raw = csv_table(text, options.name)
+    table = raw.columns
+    if not len(raw):
+        raise InputError("there are no rows below the header", where=options.name)
     problem: str | None = None
     try:
         matched = find_columns(table, chosen, options.name)
-        notes = read_rows(table, chosen, {}, options.name).notes
+        notes = read_rows(raw, chosen, {}).notes
     except InputError as error:
         matched, notes = find_columns(table, {}, options.name), ()
-        problem = _in_page_terms(str(error)).removeprefix(f"{options.name}: ")
+        problem = str(_of_the_page(error))
     fields = [
         {
             "name": name,
@@ -190,7 +195,7 @@ def preview(text: str, options: PreviewOptions) -> dict[str, Any]:
             "column": matched[name].name if name in matched else None,
             "unit": None
             if name not in matched or matched[name].unit is None
-            else f"in {NAMES[matched[name].unit or 1.0]}",
+            else f"in {UNIT_NAMES[matched[name].unit or 1.0]}",
         }
         for name, (label, required) in FIELDS.items()
     ]
@@ -206,16 +211,23 @@ def preview(text: str, options: PreviewOptions) -> dict[str, Any]:
     }
 
 
-def _in_page_terms(sentence: str) -> str:
-    """Return a sentence about columns as the page says it: a drop-down names them, not an argument."""
-    return re.sub(r"; name it with columns=.*", "; choose the column below", sentence)
+def _of_the_page(error: InputError, where: str = "") -> RefusalError:
+    """Return a refusal in the terms of the page, where a drop-down names the columns, not an argument."""
+    from loopscale.app.worker import PAGE_TERMS
+    from loopscale.fitting.data.columns import MissingColumnError
+
+    field, remedy = error.field, error.remedy
+    if isinstance(error, MissingColumnError):
+        field, remedy = error.needed, "choose the column below"
+    sentence = InputError(error.problem, where=where, field=error.field, remedy=remedy).told(PAGE_TERMS.get)
+    return RefusalError(422, sentence, field or None)
 
 
 def _sweep(jobs: Jobs, identity: str) -> dict[str, Any]:
     """Return the data and options of a fit."""
     job = jobs.find(identity)
     if job.kind != "fit":
-        raise InputError(f"job {identity!r} is a {job.kind}; give the id of a fit")
+        raise InputError(f"job {identity!r} is a {job.kind}", remedy="give the id of a fit")
     if "csv" not in job.task:
         raise RefusalError(404, "the data of this fit are no longer kept; send them again")
     return {name: job.task[name] for name in ("csv", "options")}

@@ -50,7 +50,7 @@ def handle_problems(app: FastAPI) -> None:
 
 
 async def _input_error(_: Request, error: Exception) -> JSONResponse:
-    return refused(422, str(error))
+    return refused(422, str(error), getattr(error, "field", None) or None)
 
 
 async def _refusal(_: Request, error: Exception) -> JSONResponse:

@@ -14,14 +14,15 @@ from typing import Any
 import numpy as np
 
 from loopscale.app.schemas import BacktestRequest, CompareRequest, FitOptions, NextRequest, chosen_columns
-from loopscale.choosing.candidates import Goal, Target, ladder_candidates
-from loopscale.choosing.choose import next_runs
+from loopscale.choosing import Goal, Target, ladder_candidates, next_runs
 from loopscale.core.errors import InputError
 from loopscale.core.files import finite
 from loopscale.core.quantities import format_duration, format_power, fraction_of
-from loopscale.fitting import Fit, Observations, fit, identification, outliers, residuals_by_axis
+from loopscale.fitting import Fit, Observations, fit, identification, residuals_by_axis
 from loopscale.fitting.backtest import backtest
-from loopscale.fitting.compare import compare, suggest_slices
+from loopscale.fitting.compare import compare
+from loopscale.fitting.residuals import outlying_rows
+from loopscale.fitting.slices import suggest_slices
 from loopscale.planning import plan, training_cost
 from loopscale.planning.devices import UTILISATION
 from loopscale.scaling import Counting, costs
@@ -34,12 +35,31 @@ BACKTEST_RESAMPLES = 60
 """Refits behind the intervals of a backtest."""
 AVERAGED = 16
 """Refits that a choice of runs is averaged over, as in `loopscale next`."""
+NICENESS = 5
+"""Jobs have a lower priority than answers that somebody waits for."""
+PAGE_TERMS = {
+    "mapping": "“Recurrence mapping”",
+    "outer": "“Outer law”",
+    "counts": "“Parameter counts”",
+    "resamples": "“Refits for intervals”",
+    "columns": "the columns below",
+    "goal": "the goal",
+    **{name: f"“loopscale fit {option}”" for name, option in (
+        ("fixed", "--fix"), ("bounds", "--bound"), ("tie", "--tie"), ("units", "--units"), ("keep", "--keep"),
+        ("strict", "--strict"), ("starts", "--starts"),
+    )},
+}  # fmt: skip
+"""How the page calls the arguments of the library: its controls, or the command where it has none."""
 
 
 def read_sweep(text: str, options: FitOptions) -> Observations:
     """Read a sweep that a client sent."""
     return Observations.from_csv(
-        text, source=options.name, counts=Counting(options.counts), columns=chosen_columns(options.columns)
+        text,
+        source=options.name,
+        name=options.name,
+        counts=Counting(options.counts),
+        columns=chosen_columns(options.columns),
     )
 
 
@@ -47,10 +67,10 @@ def fit_work(text: str, options: FitOptions, report: Report) -> dict[str, Any]:
     """Fit a sweep, resample it, and return the law with its diagnostics."""
     fitted = _fitted(text, options, options.resamples, report)
     report("Computing diagnostics", 0, 0)
-    data = fitted.observations
+    data, content = fitted.observations, fitted.to_dict()
+    del content["data"]  # the page has the file, and keeps results in the browser
     return {
-        **fitted.to_dict(),
-        "law": fitted.law.to_dict(),
+        **content,
         "form": str(fitted.law.form),
         "meanings": {term.name: term.meaning for term in fitted.law.terms},
         "fixed": list(fitted.fixed),
@@ -131,16 +151,14 @@ def _fitted(text: str, options: FitOptions, resamples: int, report: Report) -> F
     def progress(done: int, total: int) -> None:
         report("Refitting resampled runs", done, total)
 
-    return fit(
-        data, outer=options.outer, mapping=options.mapping, seed=options.seed, name=options.name,
-        resamples=resamples, workers=1, progress=progress,
-    )  # fmt: skip
+    fitted = fit(data, outer=options.outer, mapping=options.mapping, seed=options.seed, resamples=0)
+    return fitted.resample(resamples, seed=options.seed, workers=1, progress=progress)
 
 
 def _points(fitted: Fit) -> dict[str, list[Any]]:
     """Return the rows as charts show them, evenly thinned where there are many; outliers are marked."""
     data, points = fitted.observations, fitted.observations.points
-    odd = np.array(outliers(fitted).columns["row"], dtype=int) - 1
+    odd = np.array(outlying_rows(fitted), dtype=int)
     kept = np.union1d(np.linspace(0, len(data) - 1, min(len(data), SHOWN)).round().astype(int), odd)
     columns = {
         "observed": data.loss,
@@ -164,10 +182,6 @@ def _next_budget(data: Observations) -> float:
     return float(sum(flops[data.run == run].max() for run in data.runs))
 
 
-NICENESS = 5
-"""Jobs have a lower priority than answers that somebody waits for."""
-
-
 def main() -> None:
     """Do the task on standard input; write progress, then the result or one sentence, to standard output."""
     if hasattr(os, "nice"):
@@ -176,7 +190,7 @@ def main() -> None:
     try:
         _write({"result": finite(_result(task))})
     except InputError as error:
-        _write({"error": " ".join(str(error).split())})
+        _write({"error": " ".join(error.told(PAGE_TERMS.get).split())})
 
 
 def _result(task: dict[str, Any]) -> dict[str, Any]:

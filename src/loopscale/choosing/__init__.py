@@ -1,7 +1,16 @@
 """Which runs to train next, so that a plan becomes more certain."""
 
-from loopscale.choosing.candidates import Goal, RunCandidates, Target, ladder_candidates, run_candidates
-from loopscale.choosing.choose import NextRuns, PlannedRun, next_runs, pairs_needed
+from loopscale.choosing.candidates import (
+    Goal,
+    RunCandidates,
+    Target,
+    ladder_candidates,
+    read_candidates,
+    run_candidates,
+)
+from loopscale.choosing.choose import next_runs
+from loopscale.choosing.runs import NextRuns, PlannedRun
+from loopscale.choosing.seeds import pairs_needed
 
 __all__ = [
     "Goal",
@@ -12,5 +21,6 @@ __all__ = [
     "ladder_candidates",
     "next_runs",
     "pairs_needed",
+    "read_candidates",
     "run_candidates",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import product
 from pathlib import Path
@@ -14,9 +14,10 @@ from loopscale.architecture import RUNG_EXPERTS, RUNGS, Architecture, rung
 from loopscale.core.arrays import FloatArray, IntArray
 from loopscale.core.errors import InputError
 from loopscale.core.quantities import count_of, format_count
+from loopscale.fitting import Fit, Observations
 from loopscale.fitting.data.public import stacked
-from loopscale.fitting.data.read import Observations, read_columns
-from loopscale.fitting.fitting import Fit
+from loopscale.fitting.data.readers import read_table
+from loopscale.fitting.data.rows import read_rows
 from loopscale.planning import Candidate, Plan
 from loopscale.scaling import Counting, Points
 
@@ -56,7 +57,7 @@ def run_candidates(
     """Return every run of ``models`` x ``recurrences`` x ``tokens``."""
     runs = list(product(models, recurrences, tokens))
     if not runs:
-        raise InputError("no run to choose from; give at least one model, one recurrence and one token count")
+        raise InputError("no run to choose from", remedy="give at least one model, one recurrence and one token count")
     return RunCandidates(
         models=tuple(model.name for model, _, _ in runs),
         points=stacked(model.points(np.array([D]), R, counts) for model, R, D in runs),
@@ -126,14 +127,16 @@ def _joined(pools: Sequence[RunCandidates]) -> RunCandidates:
 
 def read_candidates(path: str | Path) -> RunCandidates:
     """Read runs to choose from: a table with N, D, where they matter E, R, N_loop, N_total, and ``cost`` in FLOPs."""
-    table = read_columns(path)
-    count = len(next(iter(table.values())))
+    table = read_table(path)
+    costs = {name: cells for name, cells in table.columns.items() if name.strip().lower() in ("cost", "flops")}
     # Losses are what these runs would tell; every other column is read as in a sweep.
-    known = {name: cells for name, cells in table.items() if name.strip().lower() not in ("cost", "flops", "loss")}
-    rows = Observations.from_columns({**known, "loss": [1.0] * count}, str(path), Counting.WITHOUT_EMBEDDINGS)
-    if len(rows) != count:
-        raise InputError(f"{path}: some rows repeat another; list each candidate once")
-    cost = next((cells for name, cells in table.items() if name.strip().lower() in ("cost", "flops")), None)
+    known = {
+        name: cells for name, cells in table.columns.items() if name.strip().lower() not in ("cost", "flops", "loss")
+    }
+    rows = read_rows(replace(table, columns={**known, "loss": [1.0] * len(table)}), {}, {}, strict=True)
+    if len(rows.loss) != len(table):
+        raise InputError("some rows repeat another", where=str(path), remedy="list each candidate once")
+    cost = next(iter(costs.values()), None)
     flops = rows.points.train_flops if cost is None else np.array([count_of(cell, f"{path}: cost") for cell in cost])
     names = rows.extra.get("model", rows.extra.get("run", np.array([format_count(N) for N in rows.points.active])))
     return RunCandidates(tuple(str(name) for name in names), rows.points, flops)
@@ -177,7 +180,7 @@ class Target:
         near = [design for design in designs.values() if design.ruled_out_by not in _LIMITS]
         near.sort(key=lambda design: abs(design.loss - choice.loss))
         if goal is Goal.CHOICE and not near:
-            raise InputError("plan: it lists no rival of its choice; aim at its predictions instead")
+            raise InputError("the plan lists no rival of its choice", remedy="aim at `goal` predictions instead")
         chosen = (choice, *near[:rivals])
         names = ("active", "tokens", "recurrence", "experts", "loop", "total", "embedding")
         columns = {name: np.array([getattr(design, name) for design in chosen]) for name in names}
@@ -190,7 +193,7 @@ class Target:
         try:
             return cls.of_plan(plan, counts, goal)
         except InputError as error:
-            raise InputError(f"{path}: {error}") from None
+            raise error.within(str(path)) from None
 
     def rows(self, gradient: FloatArray) -> FloatArray:
         """Return the linear forms in the coefficients whose variance is to shrink."""

@@ -8,188 +8,22 @@ Shapes: Z laws, n candidates, p free coefficients, q targets.
 
 from __future__ import annotations
 
-import io
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
 
 import numpy as np
-from pydantic import Field
-from rich.console import Console
-from rich.table import Table as RichTable
 
-from loopscale.choosing.candidates import Goal, RunCandidates, Target, ladder_candidates
+from loopscale.choosing.candidates import RunCandidates, Target, ladder_candidates
+from loopscale.choosing.runs import NextRuns, PlannedRun
 from loopscale.core.arrays import FloatArray
 from loopscale.core.errors import InputError
-from loopscale.core.files import read_json, write_json
-from loopscale.core.quantities import counted, format_count
-from loopscale.core.schemas import File, Record, parse
-from loopscale.core.tables import Table
-from loopscale.fitting.data.read import Observations
-from loopscale.fitting.diagnose import Noise
-from loopscale.fitting.fitting import Fit
+from loopscale.core.quantities import format_count
+from loopscale.fitting import Fit, Noise, Observations
 from loopscale.scaling import ScalingLaw
 
 LAWS = 8
 """Resampled laws that the choice is averaged over: one estimate alone misplaces runs when it is poor."""
-SCHEMA = 1
 MOST_RUNS = 200
 """Runs after which the choice ends, even if some of the budget is left."""
-
-
-@dataclass(frozen=True)
-class PlannedRun:
-    """A run to train, in the order of choice."""
-
-    model: str
-    active: float
-    experts: float
-    recurrence: int
-    tokens: float
-    flops: float
-    cumulative_flops: float
-    standard_error: float
-    """Expected at the target once this run and those before it are trained, in nats."""
-    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
-
-
-class NoiseRecord(Record):
-    """Standard deviations of ln loss."""
-
-    observation: float = Field(ge=0)
-    run: float = Field(ge=0)
-    """Of the shift that all observations of a run share."""
-
-
-class NextRunsFile(File):
-    """Runs to train next, as ``loopscale next --json`` prints them and ``NextRuns.save`` writes them."""
-
-    KIND, VERSION = "next-runs", SCHEMA
-
-    runs: list[PlannedRun]
-    goal: Goal
-    """What the runs should make certain."""
-    budget: float = Field(gt=0)
-    """FLOPs."""
-    flops: float | None = None
-    """Of all runs together."""
-    unspent: float | None = None
-    """FLOPs of the budget that no run uses."""
-    below_noise: bool | None = None
-    """Whether the expected gain is below the noise of a single run."""
-    before: float = Field(ge=0)
-    """Standard error at the target now, in nats."""
-    after: float = Field(ge=0)
-    """The same once all runs are trained."""
-    noise: NoiseRecord
-    candidates: int = Field(ge=0)
-    """How many runs were weighed."""
-    laws: int = Field(ge=1)
-    """How many laws the choice was averaged over."""
-
-
-@dataclass(frozen=True, repr=False)
-class NextRuns:
-    """Runs to train next and what they should bring."""
-
-    runs: tuple[PlannedRun, ...]
-    goal: Goal
-    budget: float
-    before: float
-    """Standard error at the target now, in nats: the root of the mean variance."""
-    after: float
-    noise: Noise
-    candidates: int
-    laws: int
-    """How many laws the choice was averaged over."""
-
-    @property
-    def flops(self) -> float:
-        """What all runs cost together."""
-        return sum(run.flops for run in self.runs)
-
-    @property
-    def unspent(self) -> float:
-        """FLOPs of the budget that no chosen run uses."""
-        return self.budget - self.flops
-
-    @property
-    def below_noise(self) -> bool:
-        """Whether the runs should reduce the standard error by less than the noise of a single run."""
-        return bool(self.before - self.after < np.sqrt(self.noise.new_run))
-
-    def table(self) -> Table:
-        """Return one row for each run."""
-        return Table.from_records([asdict(run) for run in self.runs])
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return {
-            "kind": "next-runs",
-            "schema": SCHEMA,
-            "goal": self.goal.value,
-            "budget": self.budget,
-            "flops": self.flops,
-            "unspent": self.unspent,
-            "below_noise": self.below_noise,
-            "before": self.before,
-            "after": self.after,
-            "noise": asdict(self.noise),
-            "candidates": self.candidates,
-            "laws": self.laws,
-            "runs": [asdict(run) for run in self.runs],
-        }
-
-    def save(self, path: str | Path) -> None:
-        """Write the choice as JSON, for :meth:`load` and for a sweep file's ``next_runs``."""
-        write_json(path, self.to_dict())
-
-    @classmethod
-    def load(cls, path: str | Path) -> NextRuns:
-        """Read a choice that :meth:`save` wrote."""
-        return cls.from_dict(read_json(path), str(path))
-
-    @classmethod
-    def from_dict(cls, data: object, where: str = "next runs") -> NextRuns:
-        """Read a choice from the content of its file; ``where`` names its origin in errors."""
-        file = parse(NextRunsFile, data, where)
-        noise = Noise(file.noise.observation, file.noise.run)
-        return cls(tuple(file.runs), file.goal, file.budget, file.before, file.after, noise, file.candidates, file.laws)
-
-    def __str__(self) -> str:
-        return self.summary()
-
-    def __repr__(self) -> str:
-        return (
-            f"<NextRuns: {counted(len(self.runs), 'run')} for {format_count(self.flops)} FLOPs, standard error "
-            f"{self.before:.4f} to {self.after:.4f}>"
-        )
-
-    def _repr_html_(self) -> str:
-        return self.table()._repr_html_()
-
-    def summary(self) -> str:
-        """Return the runs as a table, and what they should bring, as plain text."""
-        grid = RichTable("run", "model", "E", "R", "tokens", "FLOPs", "FLOPs so far", "standard error")
-        for order, run in enumerate(self.runs, 1):
-            counts = (format_count(count) for count in (run.tokens, run.flops, run.cumulative_flops))
-            grid.add_row(
-                str(order), run.model, f"{run.experts:g}", str(run.recurrence), *counts, f"{run.standard_error:.5f}"
-            )
-        out = io.StringIO()
-        Console(file=out, width=120).print(grid)
-        what = "loss differences to the rivals" if self.goal is Goal.CHOICE else "predictions at the target"
-        return (
-            f"{out.getvalue().rstrip()}\nStandard error of the {what}: {self.before:.5f} now, {self.after:.5f} after "
-            f"{counted(len(self.runs), 'run')} for {format_count(self.flops)} of {format_count(self.budget)} FLOPs "
-            f"({format_count(self.unspent)} unspent)."
-            + (
-                f"\nThe expected gain is below the noise of one run ({np.sqrt(self.noise.new_run):.4f} in ln loss): "
-                "these runs may not change the plan."
-                if self.below_noise
-                else ""
-            )
-        )
 
 
 def next_runs(
@@ -321,48 +155,10 @@ def _planned(runs: RunCandidates, errors: list[float]) -> tuple[PlannedRun, ...]
 
 def _check(budget: float, pool: RunCandidates) -> None:
     if not (np.isfinite(budget) and budget > 0):
-        raise InputError(f"budget is {budget}; it should be finite and above zero, in FLOPs")
+        raise InputError(f"`budget` is {budget}", remedy="it should be finite and above zero, in FLOPs")
     if budget < pool.flops.min():
         cheapest = int(np.argmin(pool.flops))
         raise InputError(
-            f"budget {format_count(budget)} FLOPs affords no run; the cheapest candidate, {pool.label(cheapest)}, "
+            f"`budget` {format_count(budget)} FLOPs affords no run; the cheapest candidate, {pool.label(cheapest)}, "
             f"costs {format_count(pool.flops[cheapest])}"
         )
-
-
-MOST_PAIRS = 10_000
-
-
-def pairs_needed(difference: float, spread: float, *, power: float = 0.8, level: float = 0.05) -> int:
-    """Return how many pairs of seeds a two-sided paired t-test needs to find ``difference`` with that ``power``.
-
-    ``spread`` is the standard deviation of the paired difference between two recipes over seeds, in the same unit.
-    """
-    _check_pairs(difference, spread, power, level)
-    low, high = 1, 2
-    while _paired_power(high, difference / spread, level) < power:
-        low, high = high, 2 * high
-        if high > MOST_PAIRS:
-            raise InputError(
-                f"a difference of {difference:g} at a spread of {spread:g} needs over {MOST_PAIRS:,} pairs"
-            )
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if _paired_power(middle, difference / spread, level) >= power else (middle, high)
-    return high
-
-
-def _paired_power(pairs: int, effect: float, level: float) -> float:
-    from scipy import stats
-
-    shift, limit = effect * np.sqrt(pairs), stats.t.ppf(1 - level / 2, pairs - 1)
-    return float(stats.nct.sf(limit, pairs - 1, shift) + stats.nct.cdf(-limit, pairs - 1, shift))
-
-
-def _check_pairs(difference: float, spread: float, power: float, level: float) -> None:
-    for name, value in (("difference", difference), ("spread", spread)):
-        if not (np.isfinite(value) and value > 0):
-            raise InputError(f"{name} is {value:g}; it should be above zero")
-    for name, value in (("power", power), ("level", level)):
-        if not 0 < value < 1:
-            raise InputError(f"{name} is {value:g}; it should be between 0 and 1")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loopscale.cli.fit import read_runs, reading_options
 from loopscale.cli.params import COUNT, law_option
+from loopscale.cli.reading import read_runs, reading_options
 from loopscale.cli.verbs import verb
 from loopscale.core.errors import nearest, shown
 from loopscale.core.files import make_folder

@@ -1,4 +1,4 @@
-"""``loopscale next`` and ``loopscale seeds``."""
+"""``loopscale next``."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import Any
 
 import click
 
-from loopscale.choosing.candidates import Goal, Target, ladder_candidates, read_candidates
-from loopscale.choosing.choose import MOST_RUNS, next_runs, pairs_needed
-from loopscale.cli.fit import command_terms, data_options, form_options, read_runs, take_procedure
+from loopscale.choosing import Goal, Target, ladder_candidates, next_runs, read_candidates
+from loopscale.choosing.choose import MOST_RUNS
+from loopscale.cli.form import form_options, mapping_option
 from loopscale.cli.output import console, print_json
 from loopscale.cli.params import COUNT, COUNTS, EXPERTS, INTEGERS, RUNG_LIST, WHOLE, output_options
+from loopscale.cli.reading import data_options, take_runs
 from loopscale.cli.verbs import verb
 from loopscale.fitting import fit
-from loopscale.scaling import MAPPINGS
 
 
 @verb("next")
@@ -43,9 +43,7 @@ from loopscale.scaling import MAPPINGS
 @click.option("--max-ratio", type=COUNT, help="Most tokens per parameter.  [default: the most in the data]")
 @click.option("--candidates", type=click.Path(), help="A table of runs to choose from instead, with N, D and cost.")
 @click.option("--most", type=WHOLE, default=MOST_RUNS, show_default=True, help="The most runs to choose.")
-@click.option(
-    "--mapping", type=click.Choice(list(MAPPINGS)), help="Recurrence mapping.  [default: chosen from the data]"
-)
+@mapping_option
 @click.option(
     "--resamples",
     type=click.IntRange(0, 1000),
@@ -55,7 +53,6 @@ from loopscale.scaling import MAPPINGS
 )
 @form_options
 @output_options
-@command_terms
 def next_command(
     budget: float,
     plan_path: str,
@@ -68,23 +65,19 @@ def next_command(
     max_ratio: float | None,
     candidates: str | None,
     most: int,
-    mapping: str | None,
-    resamples: int,
-    outer: str | None,
     as_json: bool,
     as_csv: bool,
-    **given: Any,
-) -> None:  # fmt: skip
+    **options: Any,
+) -> None:
     """Choose the runs to train next: those that reduce the uncertainty of a plan most per FLOP.
 
     \b
     loopscale plan --flops 5e21 --memory 3GB --bits int4 --law law.json --out plan.json
     loopscale next runs.csv --budget 1e21 --for plan.json
     """
-    settings = take_procedure(given)
-    observations = read_runs(**given)
+    observations = take_runs(options)
     target = Target.of_file(plan_path, observations.counts, Goal(goal))
-    result = fit(observations, outer=outer, mapping=mapping, resamples=resamples, **settings)
+    result = fit(observations, **options)
     pool = (
         ladder_candidates(
             result, rungs=rungs, experts=experts, recurrences=recurrences, tokens=tokens, ratio=(min_ratio, max_ratio)
@@ -99,29 +92,3 @@ def next_command(
         click.echo(chosen.table().csv(), nl=False)
     else:
         console().print(chosen.summary(), highlight=False)
-
-
-@verb("seeds")
-@click.option("--difference", type=float, required=True, help="Difference in the loss to find, like 0.01 nats.")
-@click.option("--spread", type=float, required=True, help="Standard deviation of the paired difference over seeds.")
-@click.option("--power", type=float, default=0.8, show_default=True, help="Chance to find it.")
-@click.option("--level", type=float, default=0.05, show_default=True, help="Chance to find one that is not there.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for other programs.")
-def seeds_command(difference: float, spread: float, power: float, level: float, as_json: bool) -> None:
-    """Work out how many seeds show a difference: pairs of runs of two recipes, trained on the same data.
-
-    A pair is two runs with the same seed, which sets initial weights and order of the data, one of each recipe. The
-    spread is that of their difference, from earlier pairs: two pairs tell little about it.
-
-    \b
-    loopscale seeds --difference 0.01 --spread 0.0144
-    """
-    pairs = pairs_needed(difference, spread, power=power, level=level)
-    error = spread / pairs**0.5
-    if as_json:
-        print_json({"kind": "seeds", "pairs": pairs, "runs": 2 * pairs, "standard_error": error})
-        return
-    console().print(
-        f"{pairs} pairs of seeds ({2 * pairs} runs); the mean difference then has a standard error of {error:.2g}.",
-        highlight=False,
-    )

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loopscale.cli.fit import read_runs, reading_options
 from loopscale.cli.params import LAW
+from loopscale.cli.reading import read_runs, reading_options
 from loopscale.cli.verbs import verb
 from loopscale.core.files import read_json
 from loopscale.core.report import check_report_path

@@ -118,9 +118,8 @@ def _intervals() -> Iterator[Line]:
     from loopscale.fitting import fit, simulate_sweep
 
     table = PAPER["intervals"]
-    refits = fit(
-        simulate_sweep(), outer="joint-moe", mapping="sparsity-conditional", scheme="paper", resamples=table["refits"]
-    ).law
+    fitted = fit(simulate_sweep(), outer="joint-moe", mapping="sparsity-conditional", resamples=0)
+    refits = fitted.resample(table["refits"], scheme="paper").law
     assert refits.resamples is not None
     for name, ends in table["values"].items():
         column = refits.resamples[:, refits.names.index(name)]

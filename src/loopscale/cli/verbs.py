@@ -42,10 +42,6 @@ VERBS = tuple(name for names in GROUPS.values() for name in names)
 MODULES = {
     "predict": "plan",
     "matched": "profile",
-    "backtest": "fit",
-    "compare": "fit",
-    "isoflop": "fit",
-    "seeds": "next",
     "presets": "train",
     "generate": "model",
     "routing": "model",

@@ -27,7 +27,8 @@ from loopscale.figures.style import (
     stacked,
 )
 from loopscale.fitting import Fit, Observations, fit
-from loopscale.fitting.compare import Slice, applicable
+from loopscale.fitting.compare import applicable
+from loopscale.fitting.slices import Slice
 from loopscale.scaling import Points, ScalingLaw
 
 PASSES = np.linspace(1.0, 16.0, 61)
@@ -185,6 +186,9 @@ def loss_over_recurrence(
     Columns ``kind`` (law, observed or held out), ``mapping`` (the law's name here), ``active``, ``tokens``,
     ``experts``, ``recurrence``, ``loss``, and the band of a law's resamples.
     """
+    for name, law in laws.items():
+        if not law.mapping.loops:
+            raise InputError(f"law {name} has no recurrence term, so its loss does not depend on R")
     points, here = observations.points, _slice(observations.points)
     outside = np.zeros(len(observations), bool) if held_out is None else Slice.parse(held_out).rows(observations)[0]
     parts: list[tuple[str, Any, dict[str, Any]]] = []

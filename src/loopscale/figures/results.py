@@ -16,7 +16,7 @@ from typing import Any
 
 from loopscale.core.errors import InputError, nearest, shown
 from loopscale.core.tables import Table
-from loopscale.fitting.data.read import read_columns
+from loopscale.fitting.data.readers import read_columns
 
 
 @dataclass(frozen=True)

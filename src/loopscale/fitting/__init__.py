@@ -1,25 +1,32 @@
 """Observations in, a fitted law with calibrated uncertainty out."""
 
-from loopscale.fitting.data.public import load_public, simulate_sweep
-from loopscale.fitting.data.read import Observations
-from loopscale.fitting.diagnose import intraclass_correlation, outliers, residuals_by_axis, unidentified
-from loopscale.fitting.fitting import Fit, Prediction, Recipe, fit
+from loopscale.fitting.data.observations import Observations
+from loopscale.fitting.data.public import load_public, load_table, simulate_sweep
+from loopscale.fitting.estimate import choose_form, fit
 from loopscale.fitting.likelihood import Profile, correlations, identification, likelihood_profile
-from loopscale.fitting.solver import Scheme
+from loopscale.fitting.noise import Noise, intraclass_correlation
+from loopscale.fitting.resample import Scheme
+from loopscale.fitting.residuals import outliers, residuals_by_axis
+from loopscale.fitting.result import Fit, LossPrediction
+from loopscale.fitting.search import Recipe
+from loopscale.fitting.warnings import unidentified
 
 __all__ = [
     "Fit",
+    "LossPrediction",
+    "Noise",
     "Observations",
-    "Prediction",
     "Profile",
     "Recipe",
     "Scheme",
+    "choose_form",
     "correlations",
     "fit",
     "identification",
     "intraclass_correlation",
     "likelihood_profile",
     "load_public",
+    "load_table",
     "outliers",
     "residuals_by_axis",
     "simulate_sweep",

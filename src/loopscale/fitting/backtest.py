@@ -14,10 +14,11 @@ from loopscale.core.arrays import BoolArray, FloatArray
 from loopscale.core.errors import InputError
 from loopscale.core.quantities import format_count
 from loopscale.core.tables import Table
-from loopscale.fitting.compare import Slice
-from loopscale.fitting.data.read import Observations
-from loopscale.fitting.fitting import RESAMPLES, Fit, fit
-from loopscale.fitting.solver import Progress
+from loopscale.fitting.data.observations import Observations
+from loopscale.fitting.estimate import fit
+from loopscale.fitting.resample import Progress
+from loopscale.fitting.result import RESAMPLES, Fit
+from loopscale.fitting.slices import Slice
 
 DECADES = 1.0
 ORIGINS = (0.5, 1.0, 1.5)
@@ -127,23 +128,26 @@ def backtest(
     level: float = 0.9,
     rolling: bool = True,
     resamples: int = RESAMPLES,
+    seed: int = 0,
+    workers: int | None = None,
     progress: Progress | None = None,
     **options: Any,
 ) -> Backtest:
     """Hide the top ``decades`` of training compute, or the rows of ``hold_out`` like ``C>1e21``, and predict them.
 
-    ``options`` are those of :func:`loopscale.fitting.fit`. Rolling origins repeat the backtest with other parts of the
-    compute hidden, where enough rows remain.
+    ``options`` are those of :func:`loopscale.fitting.fit`; ``workers`` and ``progress`` those of
+    :meth:`loopscale.fitting.Fit.resample`. Rolling origins repeat the backtest with other parts of the compute hidden,
+    where enough rows remain.
     """
-    reading = {name: options.pop(name) for name in ("columns", "units", "counts", "keep", "best_of") if name in options}
-    observations = Observations.of(data, **reading)
+    observations = Observations.of(data)
     mask, label = _hidden(observations, decades, hold_out)
-    fitted = fit(observations.where(~mask), resamples=resamples, progress=progress, **options)
+    fitted = fit(observations.where(~mask), resamples=0, seed=seed, **options)
+    fitted = fitted.resample(resamples, seed=seed, workers=workers, progress=progress)
     result = _scored(fitted, observations.where(mask), label, level)
     if not rolling:
         return result
     known = {decades: result.score} if hold_out is None else {}
-    near = {"warm": dict(fitted.law.coefficients), "starts": 2}  # other parts of the same sweep end nearby
+    near = {"warm": dict(fitted.coefficients), "starts": 2, "seed": seed}  # other parts of the same sweep end nearby
     return replace(result, origins=tuple(_origins(observations, level, {**near, **options}, known)))
 
 
@@ -155,15 +159,16 @@ def _hidden(data: Observations, decades: float, hold_out: str | None) -> tuple[B
             mask = np.isin(data.run, np.unique(data.run[mask]))
         return mask, part.text
     if not (np.isfinite(decades) and decades > 0):
-        raise InputError(f"decades is {decades}; it should be above zero")
+        raise InputError(f"`decades` is {decades}", remedy="it should be above zero")
     flops = data.points.train_flops
     limit = flops.max() / 10**decades
     mask = flops > limit * (1 + 1e-9)
     if mask.all():
         raise InputError(
-            f"{data.source}: all runs lie within {decades:g} decades of compute "
-            f"({format_count(flops.min())} to {format_count(flops.max())} FLOPs); hide fewer decades"
-        )
+            f"all runs lie within {decades:g} decades of compute "
+            f"({format_count(flops.min())} to {format_count(flops.max())} FLOPs)",
+            where=data.source, remedy="hide fewer `decades`",
+        )  # fmt: skip
     return mask, f"C > {format_count(limit)}"
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import io
-import operator
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,116 +11,21 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from loopscale.architecture import RUNGS, rung
 from loopscale.core.arrays import BoolArray, FloatArray, IntArray
 from loopscale.core.errors import InputError, nearest, shown
-from loopscale.core.quantities import format_count, parse_count
 from loopscale.core.tables import Table
-from loopscale.fitting.data.read import Observations
-from loopscale.fitting.fitting import choose_form, fit
-from loopscale.fitting.solver import Progress
-from loopscale.scaling import MAPPINGS, OUTER_LAWS, Counting, mapping, outer_law
-
-NEAR = 0.01
-"""``N=`` and ``D=`` take what lies within 1%: people write three digits of a count."""
-
-_AXES = {"R": "recurrence", "E": "experts", "N": "active", "D": "tokens", "C": "train_flops"}
-_COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
-    ">=": operator.ge,
-    "<=": operator.le,
-    ">": operator.gt,
-    "<": operator.lt,
-    "=": operator.eq,
-}
-_SLICE = re.compile(r"\s*([A-Za-z_]+)\s*(>=|<=|==|=|>|<)\s*(.+?)\s*")
-
-
-@dataclass(frozen=True)
-class Slice:
-    """The rows of a sweep on one side of a value of R, E, N, D or C (training FLOPs).
-
-    N is the active size as the data count it. Where that selects nothing and the runs are rungs of the ladder
-    counted without embeddings, N is read as the rungs' names, which count them: ``N=1.0B`` finds the rung of that
-    name, whose active size is 0.755B without embeddings.
-    """
-
-    axis: str
-    """R, E, N, D or C."""
-    comparison: str
-    value: float
-    text: str
-
-    @classmethod
-    def parse(cls, text: str) -> Slice:
-        """Read ``R=16``, ``N>0.9B`` or ``D>400B``."""
-        match = _SLICE.fullmatch(text)
-        if match is None or match[1] not in _AXES:
-            raise InputError(
-                f"slice {shown(text)} is not understood; write it like R=16, E=16, N>0.9B, D>400B or C>1e21"
-            )
-        comparison = match[2].replace("==", "=")
-        return cls(match[1], comparison, parse_count(match[3], f"slice {shown(text)}"), "".join(text.split()))
-
-    def rows(self, observations: Observations) -> tuple[BoolArray, str]:
-        """Return the mask of the selected rows, and a note where the slice had to be interpreted.
-
-        A slice of nothing or of everything is refused: neither can be held out.
-        """
-        values = np.asarray(getattr(observations.points, _AXES[self.axis]))
-        mask, note = self._holds(values), ""
-        if not mask.any() and self.axis == "N" and (named := _rung_sizes(observations)) is not None:
-            mask = self._holds(named)
-            note = f"{self.text}: N read with embeddings, as the ladder names its rungs; {self._present(observations)}"
-        if not mask.any() or mask.all():
-            found = "every row" if mask.any() else "no row"
-            raise InputError(f"slice {self.text!r} selects {found}; {self._present(observations)}")
-        return mask, note
-
-    @property
-    def splits_runs(self) -> bool:
-        """Whether a run may have rows on both sides: along D and C only."""
-        return self.axis in "DC"
-
-    def _holds(self, values: FloatArray) -> BoolArray:
-        if self.comparison == "=" and self.axis in "NDC":
-            return np.abs(values - self.value) <= NEAR * self.value
-        return np.asarray(_COMPARISONS[self.comparison](values, self.value))
-
-    def _present(self, observations: Observations) -> str:
-        values = np.unique(getattr(observations.points, _AXES[self.axis]))
-        write = format_count if self.axis in "NDC" else "{:g}".format
-        listed = ", ".join(map(write, values)) if len(values) <= 12 else f"{write(values[0])} to {write(values[-1])}"
-        counted = f" ({observations.counts.value.replace('-', ' ')})" if self.axis == "N" else ""
-        return f"{self.axis} in the data{counted}: {listed}"
-
-
-def suggest_slices(observations: Observations) -> tuple[str, ...]:
-    """Return slices worth holding out: the far end of every axis on which the data keep two other values."""
-    found = []
-    for axis, name in _AXES.items():
-        if axis == "C":
-            continue
-        levels = np.unique(getattr(observations.points, name))
-        if len(levels) < 3:
-            continue
-        between = format_count(float(np.sqrt(levels[-2] * levels[-1])))
-        found.append(f"{axis}={levels[-1]:g}" if axis in "RE" else f"{axis}>{between}")
-    return tuple(found)
-
-
-def _rung_sizes(observations: Observations) -> FloatArray | None:
-    """Return each row's size as its rung is named, or None unless every row is a rung without embeddings."""
-    if observations.counts is not Counting.WITHOUT_EMBEDDINGS:
-        return None
-    sizes = np.full(len(observations), np.nan)
-    for name in RUNGS:
-        sizes[np.isclose(observations.points.active, float(rung(name).active), rtol=1e-3)] = parse_count(name)
-    return None if np.isnan(sizes).any() else sizes
-
-
-__all__ = ["CROSS_VALIDATION", "Comparison", "Score", "applicable", "compare", "differences", "table"]
+from loopscale.fitting.data.observations import Observations
+from loopscale.fitting.estimate import choose_form, fit
+from loopscale.fitting.resample import Progress
+from loopscale.fitting.slices import Slice
+from loopscale.scaling import MAPPINGS, OUTER_LAWS, mapping, outer_law
 
 CROSS_VALIDATION = "cross-validation"
+SEVERAL = "several"
+"""The outer law of a comparison that compares outer laws."""
+COVERAGE_RESAMPLES = 40
+"""Refits behind the coverage of a comparison; only forms with few coefficients are refitted."""
+FEW_COEFFICIENTS = 9
 
 
 def compare(
@@ -185,10 +88,6 @@ def _forms(observations: Observations, outer: str | None, mappings: Sequence[str
     return {name: (name, "none") for name in dict.fromkeys((default.name, *alike))}
 
 
-SEVERAL = "several"
-"""The outer law of a comparison that compares outer laws."""
-
-
 def _title(forms: dict[str, tuple[str, str]]) -> str:
     """Return what the forms have in common: their outer law, or that they have no recurrence."""
     outers = {outer for outer, _ in forms.values()}
@@ -199,7 +98,7 @@ def applicable(observations: Observations) -> tuple[str, ...]:
     """Return the mappings that the data can tell apart: those of m need runs of several m."""
     points = observations.points
     if not np.any(points.recurrence > 1):
-        raise InputError(f"{observations.source}: every run has R = 1, so all mappings predict the same")
+        raise InputError("every run has R = 1, so all mappings predict the same", where=observations.source)
     sparse = points.total is not None and np.any(points.m < 1)
     return tuple(name for name, form in MAPPINGS.items() if name != "none" and (sparse or not form.needs_ratio))
 
@@ -218,21 +117,18 @@ def _tasks(
     if folds:
         tasks[CROSS_VALIDATION] = _folds(observations, folds, seed)
     if not tasks:
-        raise InputError("nothing to hold out; give a slice like R=16, or folds for cross-validation")
+        raise InputError("nothing to hold out", remedy="give a slice like R=16, or `folds` for cross-validation")
     return tasks, tuple(notes)
 
 
 def _folds(observations: Observations, folds: int, seed: int) -> list[BoolArray]:
     runs = observations.runs
     if not 2 <= folds <= len(runs):
-        raise InputError(f"folds is {folds}; with {len(runs)} runs it should be from 2 to {len(runs)}, or 0 for none")
+        raise InputError(
+            f"`folds` is {folds}", remedy=f"with {len(runs)} runs it should be from 2 to {len(runs)}, or 0"
+        )
     order = np.random.default_rng(seed).permutation(len(runs))
     return [np.isin(observations.run, runs[order[first::folds]]) for first in range(folds)]
-
-
-COVERAGE_RESAMPLES = 40
-"""Refits behind the coverage of a comparison; only forms with few coefficients are refitted."""
-FEW_COEFFICIENTS = 9
 
 
 def _errors(
@@ -247,7 +143,7 @@ def _errors(
                 observations.where(~mask), outer=form[0], mapping=form[1], resamples=resamples, **procedure
             )  # fmt: skip
         except InputError as error:
-            raise InputError(f"without {part}, {form[0] if form[1] == 'none' else form[1]}: {error}") from None
+            raise error.within(f"without {part}, {form[0] if form[1] == 'none' else form[1]}") from None
         held_out = observations.where(mask)
         errors[mask] = result.law(held_out.points) - held_out.loss
         if resamples:
@@ -291,7 +187,9 @@ def _settings(forms: dict[str, tuple[str, str]], procedure: dict[str, Any]) -> d
     for option, values in given.items():
         for coefficient in values:
             if coefficient not in known:
-                raise InputError(f"{option}: coefficient {shown(coefficient)} is unknown{nearest(coefficient, known)}")
+                raise InputError(
+                    f"coefficient {shown(coefficient)} is unknown{nearest(coefficient, known)}", field=option
+                )
     return {
         name: procedure
         | {option: {key: values[key] for key in values if key in _coefficients(form)}

@@ -15,7 +15,7 @@ from loopscale.core.arrays import FloatArray, IntArray
 from loopscale.core.errors import InputError
 from loopscale.core.quantities import format_count
 from loopscale.core.tables import Table
-from loopscale.fitting.data.read import Observations
+from loopscale.fitting.data.observations import Observations
 from loopscale.scaling import costs
 
 SAME_BUDGET = 0.12
@@ -28,7 +28,7 @@ DRAWS = 1000
 
 
 @dataclass(frozen=True)
-class Budget:
+class IsoFlopBudget:
     """One training budget: its parabola and what it found."""
 
     flops: float
@@ -47,7 +47,7 @@ class Budget:
 class IsoFlop:
     """The best sizes of all budgets, and N* ~ C^a, D* ~ C^b through them."""
 
-    budgets: tuple[Budget, ...]
+    budgets: tuple[IsoFlopBudget, ...]
     size_exponent: float
     """a"""
     size_exponent_interval: tuple[float, float]
@@ -62,10 +62,6 @@ class IsoFlop:
     def optimal_size(self, flops: Any) -> FloatArray:
         """Return N*(C) on the fitted power of C."""
         return np.asarray(self.size_at_one * np.asarray(flops, float) ** self.size_exponent)
-
-    def optimal_tokens(self, flops: Any) -> FloatArray:
-        """Return D*(C) = C / (6 N*)."""
-        return np.asarray(costs.tokens_for(np.asarray(flops, float), self.optimal_size(flops)))
 
     def table(self) -> Table:
         """Return one row for each budget: flops, rows, size, its interval, tokens, loss and why it is left out."""
@@ -108,31 +104,32 @@ class IsoFlop:
         return f"<p>{escape(repr(self)[1:-1])}</p>{self.table()._repr_html_()}"
 
 
-def isoflop(data: Any, *, level: float = 0.9, seed: int = 0, **reading: Any) -> IsoFlop:
+def isoflop(data: Any, *, level: float = 0.9, seed: int = 0) -> IsoFlop:
     """Fit a parabola to each training budget of ``data`` (a path, a frame or Observations), and N* ~ C^a to all.
 
     Intervals come from resampled residuals of the parabolas. Budgets are left out, with the reason, where they have
     fewer than four sizes or their lowest point is not between the smallest and the largest size.
     """
-    observations = Observations.of(data, **reading)
+    observations = Observations.of(data)
     points = observations.points
     if np.ptp(points.experts) > 0 or np.ptp(points.recurrence) > 0:
         raise InputError(
-            f"{observations.source}: rows differ in experts (E) or recurrence (R); an isoFLOP curve compares sizes "
-            "of one design, so keep one E and one R"
-        )
+            "rows differ in experts (E) or recurrence (R); an isoFLOP curve compares sizes of one design",
+            where=observations.source, remedy="keep one E and one R, as with `keep` \"E == 1 and R == 1\"",
+        )  # fmt: skip
     if not 0 < level < 1:
-        raise InputError(f"level is {level}; it should lie between 0 and 1, as 0.9")
+        raise InputError(f"`level` is {level}", remedy="it should lie between 0 and 1, as 0.9")
     random = np.random.default_rng(seed)
     results = [_budget(points.active, points.train_flops, observations.loss, rows, level, random)
                for rows in _budgets(points.train_flops)]  # fmt: skip
     used = [(budget, draws) for budget, draws in results if not budget.reason]
     if len(used) < 2:
-        found = "; ".join(f"{budget.flops:.3g} FLOPs: {budget.reason}" for budget, _ in results if budget.reason)
+        left_out = "; ".join(f"{budget.flops:.3g} FLOPs: {budget.reason}" for budget, _ in results if budget.reason)
         raise InputError(
-            f"{observations.source}: {len(used)} training budgets have a lowest point between their sizes, and two are "
-            f"needed ({found[:300] or 'there is one budget'}); give several sizes at each of several budgets"
-        )
+            f"{len(used)} training budgets have a lowest point between their sizes, and two are needed "
+            f"({left_out[:300] or 'there is one budget'})",
+            where=observations.source, remedy="give several sizes at each of several budgets",
+        )  # fmt: skip
     log_C = np.log([budget.flops for budget, _ in used])
     slope, offset = _line(log_C, np.log([[budget.size for budget, _ in used]]))
     slopes, _ = _line(log_C, np.stack([draws for _, draws in used], axis=1))
@@ -159,7 +156,7 @@ def _budgets(flops: FloatArray) -> list[IntArray]:
 
 def _budget(
     N: FloatArray, C: FloatArray, loss: FloatArray, rows: IntArray, level: float, random: np.random.Generator
-) -> tuple[Budget, FloatArray]:
+) -> tuple[IsoFlopBudget, FloatArray]:
     """Return one budget and draws of ln N* from its resampled residuals."""
     flops = float(np.exp(np.log(C[rows]).mean()))
     best = N[rows][np.argmin(loss[rows])]
@@ -186,11 +183,11 @@ def _budget(
     draws = np.clip(draws, x.min(), x.max())
     low, high = np.exp(np.quantile(draws, [(1 - level) / 2, (1 + level) / 2]))
     lowest = float(np.polyval(fitted, vertex - middle))
-    return Budget(flops, len(near), float(np.exp(vertex)), float(low), float(high), lowest, ""), draws
+    return IsoFlopBudget(flops, len(near), float(np.exp(vertex)), float(low), float(high), lowest, ""), draws
 
 
-def _left_out(flops: float, rows: int, reason: str) -> Budget:
-    return Budget(flops, rows, float("nan"), float("nan"), float("nan"), float("nan"), reason)
+def _left_out(flops: float, rows: int, reason: str) -> IsoFlopBudget:
+    return IsoFlopBudget(flops, rows, float("nan"), float("nan"), float("nan"), float("nan"), reason)
 
 
 def _line(x: FloatArray, y_SB: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -13,12 +13,15 @@ from loopscale.core.arrays import FloatArray
 from loopscale.core.errors import InputError, nearest, shown
 from loopscale.core.numerics import student_quantile
 from loopscale.core.tables import Table
-from loopscale.fitting.diagnose import UNIDENTIFIED, fit_covariance, undetermined
+from loopscale.fitting.covariance import fit_covariance
+from loopscale.fitting.degeneracy import undetermined
+from loopscale.fitting.descent import descend, side_by_side
 from loopscale.fitting.problem import Problem
-from loopscale.fitting.solver import descend, side_by_side, typical
+from loopscale.fitting.starts import typical
+from loopscale.fitting.warnings import UNIDENTIFIED
 
 if TYPE_CHECKING:
-    from loopscale.fitting.fitting import Fit
+    from loopscale.fitting.result import Fit
 
 
 def correlations(fit: Fit) -> Table:
@@ -41,14 +44,14 @@ def identification(fit: Fit) -> Table:
     more than ``moved`` nats.
     """
     problem, errors = fit.problem, fit_covariance(fit).errors
-    best, records = problem.point(fit.law.coefficients), []
+    best, records = fit.optimum, []
     together = {name for group in undetermined(problem, best, fit.delta) for name in group}
     for k, name in enumerate(fit.free):
         share = errors.get(name, np.nan) / problem.width[k]
         held_at, objective, moved = _held(problem, fit, best, k)
         ratio = objective / fit.objective if fit.objective > 0 else np.nan
         records.append(
-            {"coefficient": name, "value": fit.law.coefficients[name], "share": float(share),
+            {"coefficient": name, "value": fit.coefficients[name], "share": float(share),
              "on_bound": name in fit.at_bound, "identified": bool(share <= UNIDENTIFIED) and name not in together,
              "held_at": held_at, "objective": ratio, "moved": moved}
         )  # fmt: skip
@@ -60,7 +63,7 @@ def _held(problem: Problem, fit: Fit, best: FloatArray, k: int) -> tuple[float, 
     name, held = fit.free[k], np.arange(len(best)) == k
     neutral = problem.terms[name].neutral
     value = typical(problem)[name] if neutral is None else neutral
-    u = np.where(held, problem.point({**fit.law.coefficients, name: value}), best)
+    u = np.where(held, problem.point({**fit.coefficients, name: value}), best)
     smaller = problem.with_fixed(held, u)
     optima = side_by_side(smaller, u[~held][None, :], delta=fit.delta, tolerance=1e-9)
     residuals = smaller.residuals(optima.u_SP[0])
@@ -104,12 +107,12 @@ def likelihood_profile(fit: Fit, coefficient: str, *, level: float = 0.9) -> Pro
     problem = fit.problem
     if coefficient not in fit.free:
         raise InputError(
-            f"coefficient {shown(coefficient)} was not varied{nearest(coefficient, fit.free)}; "
-            f"choose from {', '.join(fit.free)}"
+            f"coefficient {shown(coefficient)} was not varied{nearest(coefficient, fit.free)}",
+            remedy=f"choose from {', '.join(fit.free)}",
         )
     if not 0 < level < 1:
-        raise InputError(f"level is {level}; it should lie between 0 and 1, as 0.9")
-    which, best = fit.free.index(coefficient), problem.point(fit.law.coefficients)
+        raise InputError(f"`level` is {level}", remedy="it should lie between 0 and 1, as 0.9")
+    which, best = fit.free.index(coefficient), fit.optimum
     errors = fit_covariance(fit)
     scale, step = _scale(errors.names, errors.inverse, errors.robust, coefficient, problem.width[which])
     limit = student_quantile(level, max(errors.runs - 1, 1)) ** 2
@@ -138,7 +141,7 @@ def _scale(
 def _side(
     problem: Problem, fit: Fit, best: FloatArray, which: int, step: float, scale: float, limit: float
 ) -> Iterator[tuple[float, float, float]]:
-    """Walk away from the optimum until the statistic is well above its limit or the range optima."""
+    """Walk away from the optimum until the statistic is well above its limit or the range ends."""
     held = np.arange(len(best)) == which
     u = best.copy()
     for k in range(MOST_STEPS):

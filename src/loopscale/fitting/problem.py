@@ -5,7 +5,7 @@ Coefficients whose range is above zero are searched in logarithm, the others as 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -14,24 +14,14 @@ import numpy as np
 
 from loopscale.core.arrays import BoolArray, FloatArray, IntArray, Values
 from loopscale.core.errors import InputError, nearest, shown
-from loopscale.core.quantities import format_count
-from loopscale.fitting.data.read import Observations
-from loopscale.scaling import (
-    BILLIONS,
-    Coefficient,
-    Form,
-    Inputs,
-    OuterLaw,
-    Points,
-    RecurrenceMapping,
-    Role,
-    Term,
-    inputs,
-)
+from loopscale.fitting.data.observations import Observations
+from loopscale.scaling import BILLIONS, Coefficient, Form, Inputs, OuterLaw, RecurrenceMapping, Role, Term, inputs
 
 NO_TIES: Mapping[str, str] = MappingProxyType({})
 APART = 1.001
 """E_max stays above E_start by this factor: where they meet, experts have no effect and Ê divides by zero."""
+SMALL = 1e-3
+"""In billions. Runs below it have terms A N^-alpha and B D^-beta with smaller A and B than any published law."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,8 +183,7 @@ def build_problem(
     terms, names = form.coefficients, form.names
     _check_names(names, fixed, "fixed")
     _check_names(names, bounds, "bounds")
-    _check_fixed(fixed, bounds)
-    _check_signs(terms, fixed)
+    _check_fixed(terms, fixed, bounds)
     _check_ties(names, tie, fixed, bounds)
     bounds = {**_for_small_runs(data, terms), **bounds}
     box = {term.name: _limits(term, bounds) for term in terms if term.name not in fixed and term.name not in tie}
@@ -212,49 +201,53 @@ def build_problem(
     )  # fmt: skip
 
 
-def _check_names(names: tuple[str, ...], given: Mapping[str, object], what: str) -> None:
-    for name in given:
+def _check_names(names: tuple[str, ...], stated: Iterable[str], field: str) -> None:
+    for name in stated:
         if name not in names:
             raise InputError(
-                f"{what}: coefficient {shown(name)} is unknown{nearest(name, names)}; the form has {', '.join(names)}"
-            )
+                f"coefficient {shown(name)} is unknown{nearest(name, names)}",
+                field=field, remedy=f"the form has {', '.join(names)}",
+            )  # fmt: skip
 
 
-def _check_fixed(fixed: Mapping[str, float], bounds: Mapping[str, object]) -> None:
+def _check_fixed(
+    terms: tuple[Coefficient, ...], fixed: Mapping[str, float], bounds: Mapping[str, tuple[float, float]]
+) -> None:
     for name, value in fixed.items():
         if not np.isfinite(value):
-            raise InputError(f"fixed: {name} is {value}; it should be a finite number")
+            raise InputError(f"{name} is {value}", field="fixed", remedy="it should be a finite number")
         if name in bounds:
-            raise InputError(f"fixed and bounds both name {name}; hold it or bound it")
+            raise InputError(f"`fixed` and `bounds` both name {name}", remedy="hold it or bound it")
     if {"E_start", "E_max"} <= set(fixed) and not 0 < fixed["E_start"] < fixed["E_max"]:
-        raise InputError(f"fixed: E_start is {fixed['E_start']:g} and E_max {fixed['E_max']:g}; E_start is the smaller")
-
-
-def _check_signs(terms: tuple[Coefficient, ...], fixed: Mapping[str, float]) -> None:
-    """Refuse an exponent with the sign that papers print, which would let the loss rise with size."""
-    for term in terms:
+        raise InputError(
+            f"E_start is {fixed['E_start']:g} and E_max {fixed['E_max']:g}",
+            field="fixed", remedy="E_start is the smaller",
+        )  # fmt: skip
+    for term in terms:  # papers print exponents with the other sign, which would let the loss rise with size
         value = fixed.get(term.name, 0.0)
         if term.published_sign < 0 and value > 0 >= term.upper:
             raise InputError(
-                f"fixed: {term.name} is {value:g}; exponents are negative here (N^{term.name}, not 1 / N^{term.name}): "
-                f"write {-value:g}"
-            )
+                f"{term.name} is {value:g}; exponents are negative here (N^{term.name}, not 1 / N^{term.name})",
+                field="fixed", remedy=f"write {-value:g}",
+            )  # fmt: skip
 
 
 def _check_ties(
-    names: tuple[str, ...], tie: Mapping[str, str], fixed: Mapping[str, float], bounds: Mapping[str, object]
+    names: tuple[str, ...],
+    tie: Mapping[str, str],
+    fixed: Mapping[str, float],
+    bounds: Mapping[str, tuple[float, float]],
 ) -> None:
-    _check_names(names, tie, "tie")
-    _check_names(names, dict.fromkeys(tie.values()), "tie")
+    _check_names(names, (*tie, *tie.values()), "tie")
     for follower, leader in tie.items():
         if follower == leader or leader in tie:
-            raise InputError(f"tie: {follower}={leader} refers back to a tied coefficient; tie it to a free one")
+            raise InputError(
+                f"{follower}={leader} refers back to a tied coefficient", field="tie", remedy="tie it to a free one"
+            )
         if follower in fixed or follower in bounds:
-            raise InputError(f"tie: {follower} is also fixed or bounded; fix or bound {leader} instead")
-
-
-SMALL = 1e-3
-"""In billions. Runs below it have terms A N^-alpha and B D^-beta with smaller A and B than any published law."""
+            raise InputError(
+                f"{follower} is also fixed or bounded", field="tie", remedy=f"fix or bound {leader} instead"
+            )
 
 
 def _for_small_runs(data: Observations, terms: tuple[Coefficient, ...]) -> dict[str, tuple[float, float]]:
@@ -274,11 +267,12 @@ def _limits(term: Coefficient, bounds: Mapping[str, tuple[float, float]]) -> tup
     low, high = bounds.get(term.name, (term.lower, term.upper))
     if not (np.isfinite(low) and np.isfinite(high) and low < high):
         raise InputError(
-            f"bounds: {term.name} has {shown((low, high))}; give a finite lower and a larger upper bound, "
-            f"or hold it with fixed={{{term.name!r}: value}}"
+            f"{term.name} has {shown((low, high))}",
+            field="bounds",
+            remedy=f"give a finite lower and a larger upper bound, or hold it with `fixed` {term.name}=VALUE",
         )
     if term.positive and low <= 0:
-        raise InputError(f"bounds: {term.name} has {shown((low, high))}; it should stay above zero")
+        raise InputError(f"{term.name} has {shown((low, high))}", field="bounds", remedy="it should stay above zero")
     return float(low), float(high)
 
 
@@ -289,144 +283,15 @@ def _keep_apart(box: dict[str, tuple[float, float]], fixed: Mapping[str, float])
         ceiling = fixed.get("E_max", box.get("E_max", (np.inf, np.inf))[0]) / APART
         if low >= ceiling:
             raise InputError(
-                f"bounds: E_start from {low:g} leaves no room below E_max; E_start is the smaller of the two"
-            )
+                f"E_start from {low:g} leaves no room below E_max",
+                field="bounds", remedy="E_start is the smaller of the two",
+            )  # fmt: skip
         box["E_start"] = (low, min(high, ceiling))
     elif "E_max" in box and "E_start" in fixed:
         low, high = box["E_max"]
         floor = fixed["E_start"] * APART
         if high <= floor:
-            raise InputError(f"bounds: E_max up to {high:g} leaves no room above E_start = {fixed['E_start']:g}")
+            raise InputError(
+                f"E_max up to {high:g} leaves no room above E_start = {fixed['E_start']:g}", field="bounds"
+            )
         box["E_max"] = (max(low, floor), high)
-
-
-def check_data(
-    data: Observations,
-    outer: OuterLaw,
-    mapping: RecurrenceMapping,
-    fixed: Mapping[str, float],
-    tie: Mapping[str, str] = NO_TIES,
-) -> None:
-    """Refuse data that cannot determine the form's free coefficients."""
-    held = {*fixed, *tie}
-    free = [term for term in outer.coefficients + mapping.coefficients if term.name not in held]
-    if not free:
-        raise InputError("fixed: every coefficient is held, so nothing is left to fit; leave some of them out of fixed")
-    if not len(data):
-        raise InputError(f"{data.source}: there are no rows to fit")
-    _check_columns(data, outer, mapping)
-    _check_runs(data, free)
-    _check_size(data, free)
-    if outer.uses_tokens:
-        _check_tokens(data, outer, free)
-    if outer.uses_experts:
-        _check_experts(data, mapping, free)
-    if mapping.loops:
-        _check_recurrence(data, outer, mapping)
-    if outer.uses_unique:
-        _check_repetition(data, free)
-    _check_count(data, outer, mapping, free)
-
-
-def _check_columns(data: Observations, outer: OuterLaw, mapping: RecurrenceMapping) -> None:
-    """Say which optional column the mapping needs."""
-    if not mapping.loops:
-        return
-    instead = f"fit mapping='none' or give the column (outer={outer.name!r})"
-    if data.points.loop is None and (data.points.recurrence > 1).any():
-        raise InputError(
-            f"{data.source}: {mapping.name!r} recurrence needs N_loop, the active parameters of the loop block, "
-            f"where R > 1; {instead}"
-        )
-    if mapping.needs_ratio and data.points.total is None and (data.points.experts > 1).any():
-        raise InputError(
-            f"{data.source}: {mapping.name!r} recurrence needs N_total where E > 1, to know m = N_act / N_total "
-            "(E and k alone do not say how much is routed); give the column or fit mapping='bounded'"
-        )
-
-
-def _belonging(free: list[Coefficient], *terms: Term) -> list[Coefficient]:
-    return [coefficient for coefficient in free if coefficient.term in terms]
-
-
-def _listed(coefficients: Sequence[Coefficient]) -> str:
-    return " and ".join(coefficient.name for coefficient in coefficients)
-
-
-def _check_runs(data: Observations, free: list[Coefficient]) -> None:
-    if len(data.runs) == 1 and len(_belonging(free, Term.DATA, Term.IRREDUCIBLE)) < len(free):
-        raise InputError(
-            f"{data.source}: all {len(data)} rows are of one run ({str(data.runs[0])!r}), which cannot tell size from "
-            "anything else; add runs, or fit its tokens alone: outer='chinchilla', mapping='none', A and alpha fixed"
-        )
-
-
-def _check_size(data: Observations, free: list[Coefficient]) -> None:
-    size = _belonging(free, Term.SIZE)
-    if any(term.role is Role.EXPONENT for term in size) and _constant(data.points, "active"):
-        raise InputError(
-            f"{data.source}: every row has N_act = {format_count(data.points.active[0])}, so the exponent of the "
-            f"parameters cannot be found; add another size, or hold {_listed(size)} with fixed"
-        )
-
-
-def _check_tokens(data: Observations, outer: OuterLaw, free: list[Coefficient]) -> None:
-    token = _belonging(free, Term.DATA)
-    if token and _constant(data.points, "tokens"):
-        other = "outer='routed', which has no token term, or " if outer.uses_experts else ""
-        raise InputError(
-            f"{data.source}: every row has D = {format_count(data.points.tokens[0])}, so the data term cannot be told "
-            f"from c; add another D, or fit {other}outer={outer.name!r} with {_listed(token)} fixed"
-        )
-
-
-def _check_experts(data: Observations, mapping: RecurrenceMapping, free: list[Coefficient]) -> None:
-    if _belonging(free, Term.EXPERTS) and _constant(data.points, "experts"):
-        gain = "bounded" if mapping.needs_ratio else mapping.name
-        raise InputError(
-            f"{data.source}: every row has E = {data.points.experts[0]:g}, so how experts change the loss cannot be "
-            f"found; fit outer='chinchilla', mapping={gain!r}"
-        )
-
-
-def _check_recurrence(data: Observations, outer: OuterLaw, mapping: RecurrenceMapping) -> None:
-    R = data.points.recurrence
-    if R.max() == 1:
-        raise InputError(
-            f"{data.source}: no row has R > 1, so {mapping.name!r} recurrence cannot be found; "
-            f"fit outer={outer.name!r}, mapping='none'"
-        )
-    if mapping.coefficients and _constant(data.points, "recurrence"):
-        raise InputError(
-            f"{data.source}: every row has R = {R[0]:g}, so the gain from looping cannot be told from size; "
-            f"add rows with R = 1, or fit outer={outer.name!r}, mapping='none'"
-        )
-
-
-def _check_repetition(data: Observations, free: list[Coefficient]) -> None:
-    own = _belonging(free, Term.REPETITION)
-    if own and not np.any(data.points.tokens > data.points.unique):
-        missing = "has no column of unique tokens (U)" if data.points.unique_tokens is None else "repeats no token"
-        raise InputError(
-            f"{data.source}: it {missing}, so {_listed(own)} cannot be found; fit a law without repetition, or hold "
-            f"{_listed(own)} fixed"
-        )
-
-
-def _check_count(data: Observations, outer: OuterLaw, mapping: RecurrenceMapping, free: list[Coefficient]) -> None:
-    if len(data) > len(free):
-        return
-    simpler = "" if (outer.name, mapping.name) == ("chinchilla", "none") else (
-        ", or fit outer='chinchilla', mapping='none', which has 5"
-    )  # fmt: skip
-    names = ", ".join(term.name for term in free)
-    simpler += ", or tie the exponents (alpha=beta)" if {"alpha", "beta"} <= {term.name for term in free} else ""
-    raise InputError(
-        f"{data.source}: {len(data)} rows cannot determine {len(free)} coefficients ({names}); "
-        f"add rows, hold some with fixed{simpler}"
-    )
-
-
-def _constant(points: Points, axis: str) -> bool:
-    values = getattr(points, axis)
-    return bool(np.ptp(values) <= 1e-9 * np.max(values))

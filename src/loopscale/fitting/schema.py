@@ -7,8 +7,9 @@ from typing import Any
 from pydantic import Field
 
 from loopscale.core.schemas import File, Record
-from loopscale.fitting.fitting import SCHEMA, Recipe
-from loopscale.fitting.solver import Scheme
+from loopscale.fitting.resample import Scheme
+from loopscale.fitting.result import KIND, SCHEMA
+from loopscale.fitting.search import Recipe
 from loopscale.scaling import Counting
 
 
@@ -23,12 +24,26 @@ class DataRecord(Record):
     notes: list[str]
     counts_assumed: bool = False
     """Whether the counting was assumed, as the table did not state it."""
+    name: str = ""
+    """What the sweep is called."""
+    numbers: list[int] | None = None
+    """The line or row of the source that each row comes from."""
+    number_unit: str = "row"
+    """What ``numbers`` count: line or row."""
+
+
+class NoiseRecord(Record):
+    """Standard deviations of ln loss about the law; null where the data cannot tell the parts apart."""
+
+    new_run: float
+    between_runs: float | None
+    within_run: float | None
 
 
 class FitFile(File):
     """A fitted law with its data, its resamples and how it was found."""
 
-    KIND, VERSION = "fit", SCHEMA
+    KIND, VERSION = KIND, SCHEMA
 
     law: dict[str, Any]
     """As in a law file."""
@@ -51,3 +66,14 @@ class FitFile(File):
     """Coefficients that were held equal to another."""
     scheme: Scheme | None = None
     """How the data were resampled."""
+    coefficients: dict[str, float] | None = None
+    """Those of the law, for readers of the file; so are the fields below."""
+    intervals: dict[str, tuple[float, float]] | None = None
+    """The 90% interval of each coefficient over the resampled laws."""
+    rmse: float | None = None
+    """In nats."""
+    r_squared: float | None = None
+    """The share of the losses' variance that the law explains."""
+    noise: NoiseRecord | None = None
+    warnings: list[str] = Field(default_factory=list)
+    """What a reader of the fit must know, each in a sentence."""

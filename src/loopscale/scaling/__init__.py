@@ -1,8 +1,18 @@
 """Scaling laws in closed form: recurrence mappings, outer laws, published coefficient sets, and costs."""
 
+from loopscale.scaling.at_test_time import FIXED, RANDOM, AtTestTime, at_test_time
 from loopscale.scaling.coefficients import Coefficient, Role, Term
 from loopscale.scaling.expressions import Expression
 from loopscale.scaling.form import Form, inputs, outer_law
+from loopscale.scaling.general import GeneralConditional, GeneralRecurrence, exponent
+from loopscale.scaling.growth import (
+    GrowthChoice,
+    PassSchedule,
+    best_growth,
+    scheduled_flops,
+    scheduled_gain,
+    scheduled_loss,
+)
 from loopscale.scaling.law import ScalingLaw
 from loopscale.scaling.mappings import MAPPINGS, RecurrenceMapping, mapping
 from loopscale.scaling.outer import OUTER_LAWS, Inputs, OuterLaw, effective_experts
@@ -17,40 +27,55 @@ from loopscale.scaling.published import (
     with_repetition,
     with_uncertainty,
 )
+from loopscale.scaling.repetition import StoredOverfit
 from loopscale.scaling.trust import AXES, TRUST_LEVELS, FittedRange, Spread, Trust, tails
 
 __all__ = [
     "AXES",
     "BILLIONS",
     "DEFAULT",
+    "FIXED",
     "MAPPINGS",
     "OUTER_LAWS",
     "PAPER",
     "PUBLISHED",
+    "RANDOM",
     "RAW",
     "TRUST_LEVELS",
+    "AtTestTime",
     "Coefficient",
     "Counting",
     "Expression",
     "FittedRange",
     "Form",
+    "GeneralConditional",
+    "GeneralRecurrence",
+    "GrowthChoice",
     "Inputs",
     "OuterLaw",
+    "PassSchedule",
     "Points",
     "RecurrenceMapping",
     "Role",
     "ScalingLaw",
     "Spread",
+    "StoredOverfit",
     "Term",
     "Trust",
     "Units",
+    "at_test_time",
+    "best_growth",
     "effective_experts",
+    "exponent",
     "find_law",
     "inputs",
     "laws",
     "mapping",
     "outer_law",
     "published",
+    "scheduled_flops",
+    "scheduled_gain",
+    "scheduled_loss",
     "tails",
     "with_repetition",
     "with_uncertainty",

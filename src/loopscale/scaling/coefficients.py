@@ -27,6 +27,17 @@ class Role(Enum):
 
 
 @dataclass(frozen=True)
+class Prior:
+    """What other sweeps say about a coefficient, for data that determine it poorly."""
+
+    centre: float
+    width: float
+    """Standard deviation, of the logarithm for a coefficient that is searched in logarithm."""
+    source: str
+    """Where it comes from, as texts say it."""
+
+
+@dataclass(frozen=True)
 class Coefficient:
     """One coefficient of a form, described well enough that nothing else has to know its name.
 
@@ -48,3 +59,5 @@ class Coefficient:
     """-1 where the literature prints the value with the other sign: A / N^0.34 is alpha = -0.34 here."""
     positive: bool = False
     """Whether the form needs it above zero."""
+    prior: Prior | None = None
+    """Pulls a fit towards a value, unless the fit is told to go without."""

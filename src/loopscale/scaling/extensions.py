@@ -128,11 +128,11 @@ class Overfit(Extension):
         super().__init__(inner, "overfit", "with overfitting", (O, NU))
 
     def loss_at(self, c: Values, N: Any, x: Inputs) -> Any:
-        return self.inner.loss(c, N, x.D, x.E) + c["O"] * self._power(c, N, x)[0]
+        return self.inner.loss(c, N, x.D, x.E) + c["O"] * self.power(c, N, x)[0]
 
     def gradient_at(self, c: Values, N: Any, x: Inputs) -> Gradient:
         loss, by, by_N = self.inner.gradient(c, N, x.D, x.E)
-        power, log = self._power(c, N, x)
+        power, log = self.power(c, N, x)
         by |= {"O": power, "nu": c["O"] * power * log}
         return Gradient(loss + c["O"] * power, by, by_N + c["O"] * c["nu"] * power / N)
 
@@ -143,7 +143,7 @@ class Overfit(Extension):
         return f"{self.inner.equation(c)} + {c['O']:.4g} (N/U (D/U - 1))^{c['nu']:.4g}"
 
     @staticmethod
-    def _power(c: Values, N: Any, x: Inputs) -> tuple[Any, Any]:
+    def power(c: Values, N: Any, x: Inputs) -> tuple[Any, Any]:
         """Return ((N / U) (D / U - 1))^nu and the logarithm of its base; both zero where no token is repeated."""
         repeated = np.real(x.D) > np.real(x.U)
         log = np.where(repeated, np.log(N / x.U) + np.log(np.where(repeated, x.D / x.U - 1.0, 1.0)), 0.0)

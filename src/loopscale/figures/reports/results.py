@@ -96,12 +96,15 @@ def fit_report(fit: Fit) -> Report:
 
 def _add_figures(report: Report, fit: Fit) -> None:
     table = residuals(fit.law, fit.observations)
-    panels = [
-        Panel(table, draw_observed),
-        Panel(loss_over_recurrence(fit.observations, {fit.law.name: fit.law}), draw_loss_over_recurrence),
-    ]
-    add_picture(report, panels, "Predicted against observed loss; loss against recurrence (points: observed, line: the "
-                "law, band: 90% of resampled laws).")  # fmt: skip
+    panels, caption = [Panel(table, draw_observed)], "Predicted against observed loss."
+    if fit.law.mapping.loops:
+        over_recurrence = loss_over_recurrence(fit.observations, {fit.law.name: fit.law})
+        panels.append(Panel(over_recurrence, draw_loss_over_recurrence))
+        caption = (
+            "Predicted against observed loss; loss against recurrence (points: observed, line: the law, band: 90% of "
+            "resampled laws)."
+        )
+    add_picture(report, panels, caption)
     along = [Panel(table, partial(draw_residuals, axis=axis)) for axis in varied_axes(fit.observations)]
     add_picture(report, along, "Residuals along each axis of the data: a trend means that the form does not fit.", 2.0)
     if fit.law.resamples is not None:

@@ -25,8 +25,9 @@ from loopscale.core.errors import InputError, nearest, shown
 from loopscale.core.files import cache_folder, make_folder, read_toml, write_bytes
 from loopscale.core.progress import progress_bar
 from loopscale.core.tables import Table
-from loopscale.fitting.data.read import Observations
-from loopscale.fitting.data.select import CONVERTERS, Rows, csv_rows
+from loopscale.fitting.data import looped
+from loopscale.fitting.data.converters import CONVERTERS, Rows, csv_rows
+from loopscale.fitting.data.observations import Observations
 from loopscale.scaling import Counting, Points, ScalingLaw, costs, published
 
 FOLDER_VARIABLE = "LOOPSCALE_DATA"
@@ -56,6 +57,8 @@ class PublicFile:
     """Makes the rows from the text of the parts by file name, in the order of ``parts``."""
     otherwise: str = ""
     """How to get it where there is nothing to download."""
+    note: str = ""
+    """Derived columns and caveats."""
 
 
 def fetch(source: PublicFile) -> bytes:
@@ -92,7 +95,7 @@ def _checked(source: PublicFile, content: bytes, where: str) -> bytes:
     if found != source.sha256:
         raise InputError(
             f"{where}: SHA-256 is {found[:12]}…, but {source.file} from {source.origin} has {source.sha256[:12]}…; "
-            "remove the file to download it again, or read your own file with Observations.read"
+            "remove the file to download it again, or read your own file with Observations.of"
         )
     return content
 
@@ -162,11 +165,11 @@ def _failed(source: PublicFile, url: str, error: Exception) -> InputError:
 
 def _public_files() -> dict[str, PublicFile]:
     """Return the sweeps of public.toml by name."""
-    sources = {}
+    sources, converters = {}, {**CONVERTERS, **looped.CONVERTERS}
     for name, entry in read_toml(Path(__file__).with_name("public.toml")).items():
         folders = entry.pop("from", {})
         parts = tuple(f"{folder}/{file}" for folder, files in folders.items() for file in files)
-        sources[name] = PublicFile(**entry, parts=parts, convert=CONVERTERS.get(name))
+        sources[name] = PublicFile(**entry, parts=parts, convert=converters.get(name))
     return sources
 
 
@@ -178,8 +181,11 @@ TOKENS_PER_STEP = 524_288
 def load_public(name: str, **options: object) -> Observations:
     """Return a public sweep by name: one of ``PUBLIC_FILES``.
 
-    Options are those of :func:`epoch_chinchilla`, :func:`clark_routing` and :func:`isodepth`; the others take none.
+    Options are those of :func:`epoch_chinchilla`, :func:`clark_routing`, :func:`isodepth`, :func:`qlabs_loops` and
+    :func:`qlabs_regimes`; the others take none.
     """
+    if name in looped.TABLES:
+        raise InputError(f"{name} is not a sweep of training runs; read it with load_table({name!r})")
     if name not in _LOADERS:
         raise InputError(
             f"public sweep {shown(name)} is not known{nearest(name, _LOADERS)}; choose from {', '.join(_LOADERS)}"
@@ -257,6 +263,30 @@ def isodepth(*, variant: str = "baseline") -> Observations:
     )
 
 
+def qlabs_loops(*, recipe: str = "fixed") -> Observations:
+    """Return looped runs at equal compute: ``recipe="fixed"`` the 99 under one recipe, "all" 75 others too."""
+    return looped.qlabs_loops(_table("qlabs-loops"), _source("qlabs-loops"), recipe=recipe)
+
+
+def qlabs_regimes(*, weight_decay: float | str = 0.8) -> Observations:
+    """Return looped runs on fresh and repeated data at one weight decay, or at ``"all"`` of them."""
+    return looped.qlabs_regimes(_table("qlabs-regimes"), _source("qlabs-regimes"), weight_decay=weight_decay)
+
+
+def marin_experts() -> Observations:
+    """Return runs with 64, 128 and 256 experts, without loops."""
+    return looped.marin_experts(_table("marin-experts"), _source("marin-experts"))
+
+
+def load_table(name: str) -> Table:
+    """Return a public table that is not a sweep of training runs: growing passes, or passes at test time."""
+    if name not in looped.TABLES:
+        known = ", ".join(looped.TABLES)
+        raise InputError(f"public table {shown(name)} is not known{nearest(name, looped.TABLES)}; choose from {known}")
+    rows = _table(name)
+    return looped.growth_table(rows) if name == "qlabs-growth" else looped.curves_at_test_time(name, rows)
+
+
 def _is_main_run(row: dict[str, str]) -> bool:
     return float(row["routing_frequency"]) == 0.5 and row["k"] == "1" and row["seed"] == "42"
 
@@ -295,11 +325,14 @@ _LOADERS: dict[str, Callable[..., Observations]] = {
     "epoch-chinchilla": epoch_chinchilla,
     "clark-routing": clark_routing,
     "isodepth": isodepth,
+    "qlabs-loops": qlabs_loops,
+    "qlabs-regimes": qlabs_regimes,
+    "marin-experts": marin_experts,
     **{name: partial(_tidy, name) for name, source in PUBLIC_FILES.items() if source.file.startswith("real/")},
 }
 
 
-__all__ = ["MICRO", "PUBLIC_FILES", "load_micro", "load_public", "simulate_sweep", "stacked"]
+__all__ = ["MICRO", "PUBLIC_FILES", "load_micro", "load_public", "load_table", "simulate_sweep", "stacked"]
 
 MICRO_2 = Path(__file__).with_name("micro-2.csv")
 MICRO = ("micro", "micro-all", "micro-2", "micro-2-router")
@@ -322,7 +355,7 @@ def load_micro(name: str = "micro") -> Observations:
     if name.startswith("micro-2"):
         rows = micro_2_rows(router=name == "micro-2-router")
         return Observations.from_csv(Table.from_records(rows).csv(), source=name)
-    observed = Observations.read(Path(__file__).with_name("micro-sweep.csv"))
+    observed = Observations.of(Path(__file__).with_name("micro-sweep.csv"))
     return observed if name == "micro-all" else observed.where(observed.points.tokens >= 1.5e6)
 
 
@@ -357,6 +390,8 @@ def named_sweep(name: str) -> Observations:
         return load_micro(name)
     if name in _LOADERS:
         return load_public(name)
+    if name in looped.TABLES:
+        return load_public(name)  # which says how to read it
     known = ["simulated", *MICRO, *_LOADERS]
     raise InputError(f"{name}: no such file or sweep{nearest(name, known)}; sweeps by name are {', '.join(known)}")
 

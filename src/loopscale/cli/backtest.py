@@ -1,0 +1,63 @@
+"""``loopscale backtest``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from loopscale.cli.form import form_options, mapping_option
+from loopscale.cli.output import console, print_json
+from loopscale.cli.params import output_options
+from loopscale.cli.reading import data_options, take_runs
+from loopscale.cli.verbs import verb
+from loopscale.core.errors import InputError
+from loopscale.core.progress import progress_bar
+from loopscale.fitting.backtest import DECADES, backtest, rich_table
+
+
+@verb("backtest")
+@data_options
+@click.option(
+    "--decades",
+    type=click.FloatRange(0, min_open=True),
+    default=DECADES,
+    show_default=True,
+    help="Hide this many decades of the largest training compute.",
+)
+@click.option("--hold-out", metavar="SLICE", help='Hide these rows instead, like "C>1e21", N>1B, D>400B, R=16 or E=16.')
+@click.option(
+    "--level",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    default=0.9,
+    show_default=True,
+    help="Share that intervals should cover.",
+)
+@mapping_option
+@click.option("--resamples", type=click.IntRange(2, 100_000), default=100, show_default=True, help="How many refits.")
+@click.option("--figure", type=click.Path(), help="Save a figure of errors and intervals, as .png, .svg or .pdf.")
+@form_options
+@output_options
+def backtest_command(figure: str | None, as_json: bool, as_csv: bool, **options: Any) -> None:
+    """Hide the largest runs, fit the rest, and score the predictions: how far off, and how well covered.
+
+    \b
+    loopscale backtest runs.csv
+    loopscale backtest runs.csv --hold-out "C>1e21" --keep "D/N >= 20" --figure backtest.png
+    """
+    observations = take_runs(options)
+    with progress_bar("Refitting resampled data", options["resamples"]) as progress:
+        result = backtest(observations, rolling=not (as_json or as_csv), progress=progress, **options)
+    if figure is not None:
+        try:
+            result.plot().savefig(figure, dpi=150)
+        except (OSError, ValueError) as error:
+            raise InputError(f"the figure cannot be written: {error}", where=figure) from None
+    if as_json:
+        print_json(result.to_dict())
+    elif as_csv:
+        click.echo(result.table().csv(), nl=False)
+    else:
+        click.echo(result.summary())
+        if result.origins:
+            console().print(rich_table(result.origins))

@@ -1,0 +1,53 @@
+"""``loopscale isoflop``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from loopscale.cli.output import console, print_json, print_table
+from loopscale.cli.reading import data_options, take_runs
+from loopscale.cli.verbs import verb
+from loopscale.core.quantities import format_count, format_power
+from loopscale.fitting.isoflop import IsoFlop, isoflop
+
+
+@verb("isoflop")
+@data_options
+@click.option("--level", type=click.FloatRange(0.01, 0.999), default=0.9, show_default=True, help="Of the intervals.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for other programs.")
+def isoflop_command(level: float, as_json: bool, **options: Any) -> None:
+    """Find the best size at each training budget from isoFLOP curves: parabolas of the loss, and how it grows.
+
+    RUNS is a table of runs with several sizes at each of several budgets (Chinchilla's approach 2).
+
+    \b
+    loopscale isoflop runs.csv
+    """
+    result = isoflop(take_runs(options), level=level)
+    if as_json:
+        print_json(result.to_dict())
+    else:
+        _print(result)
+
+
+def _print(result: IsoFlop) -> None:
+    columns = ("FLOPs", "runs", "N*", f"{result.level:.0%} interval", "D*", "loss", "left out")
+    rows = [_cells(row) for row in result.table().records()]
+    print_table(f"Lowest points of parabolas: {result.source}", columns, rows, left=("left out",))
+    (low, high), (fewest, most) = result.size_exponent_interval, result.token_exponent_interval
+    console().print(
+        f"N* ~ C^{result.size_exponent:.3f} ({low:.3f} to {high:.3f}), "
+        f"D* ~ C^{result.token_exponent:.3f} ({fewest:.3f} to {most:.3f}); intervals of {result.level:.0%} from "
+        "resampled residuals. A parabola is an approximation: wide ranges of N shift its lowest point.",
+        highlight=False,
+    )
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    start = (format_power(row["flops"]), str(row["rows"]))
+    if row["left_out"]:
+        return (*start, "", "", "", "", row["left_out"])
+    span = f"{format_count(row['size_low'])}–{format_count(row['size_high'])}"
+    return (*start, format_count(row["size"]), span, format_count(row["tokens"]), f"{row['loss']:.4f}", "")

@@ -1,0 +1,76 @@
+"""Cells of a table as numbers and text: what people and trackers write, and what each field accepts."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loopscale.core.arrays import BoolArray, FloatArray
+
+WANTED = {
+    "active": "above zero", "tokens": "above zero", "flops": "above zero", "loss": "above zero", "total": "above zero",
+    "unique_tokens": "above zero", "weight": "above zero", "noise": "above zero",
+    "top_k": "1 or more", "recurrence": "1 or more", "experts": "1 or more",
+    "loop": "zero or more", "once": "zero or more", "step": "zero or more",
+}  # fmt: skip
+"""What the number in each field should be."""
+_SUFFIXED = re.compile(r"([0-9.eE+-]+)\s*([kKmMbBgGtT])")
+_SCALE = {"k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
+_FINISHED = {"1", "true", "yes", "y", "finished", "done", "complete", "completed", "success", "succeeded", "final"}
+
+
+def number_of(cell: Any) -> tuple[float, bool] | None:
+    """Return a cell's number and whether it wrote its unit, as in ``0.3B``; NaN if empty, None if not a number."""
+    if cell is None or (isinstance(cell, str) and not cell.strip()):
+        return math.nan, False
+    try:
+        return float(cell.replace(",", "") if isinstance(cell, str) else cell), False
+    except OverflowError:  # a whole number that no float can hold
+        return None
+    except (TypeError, ValueError):
+        match = _SUFFIXED.fullmatch(str(cell).strip())
+    try:
+        return None if match is None else (float(match[1]) * _SCALE[match[2].lower()], True)
+    except ValueError:
+        return None
+
+
+def numbers(cells: Sequence[Any]) -> tuple[FloatArray, BoolArray, bool]:
+    """Return a column as numbers, which cells are not numbers (NaN there too), and whether cells wrote their unit."""
+    values, unreadable, suffixed = np.empty(len(cells)), np.zeros(len(cells), dtype=bool), False
+    for k, cell in enumerate(cells):
+        number = number_of(cell)
+        unreadable[k] = number is None
+        values[k], with_unit = (math.nan, False) if number is None else number
+        suffixed |= with_unit
+    return values, unreadable, suffixed
+
+
+def acceptable(values: FloatArray, field: str) -> BoolArray:
+    """Tell which values are what the field wants; an empty cell is not."""
+    wanted = WANTED[field]
+    least = 1.0 if wanted.startswith("1") else 0.0
+    return np.asarray(np.isfinite(values) & ((values >= least) if wanted.endswith("or more") else (values > 0)))
+
+
+def finished_flags(cells: Sequence[Any]) -> BoolArray:
+    """Read yes and no, true and false, and the words that trackers use for a run's state."""
+    return np.array([str(cell).strip().lower() in _FINISHED or cell is True for cell in cells], dtype=bool)
+
+
+def texts(cells: Sequence[Any]) -> NDArray[np.str_]:
+    """Return a column as text; a whole number loses the ``.0`` that a frame gave it."""
+    return np.array(
+        [f"{cell:g}" if isinstance(cell, float) and cell.is_integer() else str(cell) for cell in cells], dtype=np.str_
+    )
+
+
+def cells_of(column: Sequence[Any]) -> NDArray[Any]:
+    """Return a column for expressions: numbers where every cell is one or empty, else text."""
+    values, unreadable, _ = numbers(column)
+    return texts(column) if unreadable.any() else values

@@ -1,0 +1,375 @@
+"""The result of a fit: the law with its uncertainty, predictions, and the file that holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from loopscale.core.arrays import FloatArray
+from loopscale.core.errors import choice
+from loopscale.core.files import finite, read_json, write_json
+from loopscale.core.quantities import count_of
+from loopscale.core.tables import Table
+from loopscale.fitting.covariance import coefficient_intervals
+from loopscale.fitting.data.observations import Observations
+from loopscale.fitting.noise import Noise, noise_components, robust_scale, run_effects, run_noise
+from loopscale.fitting.predictive import predictive_spread
+from loopscale.fitting.problem import Problem, build_problem
+from loopscale.fitting.resample import Progress, Scheme, resample
+from loopscale.fitting.search import Recipe
+from loopscale.fitting.summary import LEVEL, SCHEMES, estimates, summary
+from loopscale.fitting.warnings import law_note, warnings_of
+from loopscale.scaling import BILLIONS, FittedRange, OuterLaw, Points, RecurrenceMapping, ScalingLaw, Spread
+
+KIND, SCHEMA = "fit", 2
+RESAMPLES = 100
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LossPrediction:
+    """Predicted losses with two intervals: for a new run, and for the law alone. Arrays, or numbers for one point."""
+
+    points: Points
+    value: FloatArray
+    """The law's loss, in nats per token."""
+    low: FloatArray
+    high: FloatArray
+    """The predictive interval: where the loss of a new run should lie."""
+    law_low: FloatArray
+    law_high: FloatArray
+    """The interval of the law alone: where resampled laws put their loss."""
+    level: float
+
+    def table(self) -> Table:
+        """Return one row for each point."""
+        p, shape = self.points, np.shape(self.value) or (1,)
+        return Table.from_arrays(
+            shape, N=p.active, D=p.tokens, E=p.experts, R=p.recurrence, loss=self.value, low=self.low,
+            high=self.high, law_low=self.law_low, law_high=self.law_high,
+        )  # fmt: skip
+
+    def to_pandas(self) -> Any:
+        """Return the table as a pandas data frame."""
+        return self.table().to_pandas()
+
+    def __repr__(self) -> str:
+        if np.ndim(self.value):
+            return f"<LossPrediction of {np.size(self.value)} losses with {self.level:.0%} intervals>"
+        return (
+            f"<LossPrediction {float(self.value):.4f} nats; {self.level:.0%} for a new run "
+            f"{float(self.low):.4f} to {float(self.high):.4f}, for the law {float(self.law_low):.4f} to "
+            f"{float(self.law_high):.4f}>"
+        )
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Fit:
+    """A fitted law, the data it was fitted to, and how well they determine it."""
+
+    observations: Observations
+    outer: OuterLaw
+    mapping: RecurrenceMapping
+    coefficients: Mapping[str, float]
+    """At the optimum, with counts in billions."""
+    objective: float
+    """Sum of Huber(delta) over the residuals of ln loss."""
+    delta: float
+    recipe: Recipe
+    starts: int
+    agreeing: int
+    """Starts that ended within 0.1% of the best objective."""
+    degenerate: tuple[str, ...]
+    """Reasons why the coefficients mean nothing; empty for a sound fit."""
+    fixed: Mapping[str, float] = field(default_factory=dict)
+    bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """The user's own bounds; other coefficients keep those of their form."""
+    tie: Mapping[str, str] = field(default_factory=dict)
+    """Coefficients that take the value of another one."""
+    resamples: FloatArray | None = None
+    """Coefficients of refits on resampled data, one row each, in the order of the law's names."""
+    scheme: Scheme | None = None
+    """How the resampled data were drawn; None where there are none."""
+    spread: Spread | None = None
+    """What predictive intervals add to the uncertainty of the coefficients; None without resamples."""
+
+    @property
+    def name(self) -> str:
+        """What the sweep, and so the law, is called."""
+        return self.observations.name
+
+    @cached_property
+    def problem(self) -> Problem:
+        """What was minimised: the form, the bounds and the rows."""
+        return build_problem(self.observations, self.outer, self.mapping, self.fixed, self.bounds, self.tie)
+
+    @property
+    def free(self) -> tuple[str, ...]:
+        """The coefficients that were varied."""
+        return self.problem.free_names
+
+    @cached_property
+    def optimum(self) -> FloatArray:
+        """The free coefficients in search coordinates."""
+        return self.problem.point(self.coefficients)
+
+    @property
+    def at_bound(self) -> tuple[str, ...]:
+        """The free coefficients that ended on a bound."""
+        return self.problem.at_bound(self.optimum)
+
+    @cached_property
+    def linearised(self) -> tuple[FloatArray, FloatArray]:
+        """Residuals at the optimum and their derivatives by each free coefficient, in search coordinates."""
+        return self.problem.linearised(self.optimum)
+
+    @cached_property
+    def residuals(self) -> FloatArray:
+        """Predicted minus observed ln loss, row by row."""
+        return self.problem.residuals(self.optimum)
+
+    @cached_property
+    def law(self) -> ScalingLaw:
+        """The fitted law, with its resamples, its range and the fit's warnings."""
+        data = self.observations
+        errors = np.expm1(self.residuals) * data.loss
+        drawn = "" if self.resamples is None or self.scheme is None else f"{len(self.resamples)} {SCHEMES[self.scheme]}"
+        return ScalingLaw(
+            self.outer,
+            self.mapping,
+            self.coefficients,
+            BILLIONS,
+            data.counts,
+            name=self.name,
+            source=f"fitted to {data.source}",
+            note=law_note(self),
+            fitted=True,
+            degenerate=self.degenerate,
+            rmse=float(np.sqrt(np.mean(errors**2))),
+            noise=robust_scale(errors, len(self.free)),
+            spread=self.spread,
+            fitted_range=fitted_range(data),
+            resamples=self.resamples,
+            resampled_by=drawn,
+        )
+
+    @cached_property
+    def warnings(self) -> tuple[str, ...]:
+        """What a reader of the fit must know, each in a sentence."""
+        return warnings_of(self)
+
+    @cached_property
+    def run_noise(self) -> float:
+        """Standard deviation of ln loss of a new run about the law, within the range of the data."""
+        return run_noise(self.residuals, self.observations.run, len(self.free))
+
+    @cached_property
+    def noise_components(self) -> Noise | None:
+        """The run noise as two parts, within a run and between runs; None where the data cannot tell them apart."""
+        return noise_components(self.residuals, self.observations.run, len(self.free))
+
+    def run_effects(self) -> Table:
+        """Return how far each run lies above the law in ln loss, as a random effect: run, rows, effect, error."""
+        return run_effects(self)
+
+    @property
+    def r_squared(self) -> float:
+        """The share of the losses' variance that the law explains; NaN where all losses are equal."""
+        loss = self.observations.loss
+        errors = np.expm1(self.residuals) * loss
+        spread = float(np.sum((loss - loss.mean()) ** 2))
+        return 1 - float(errors @ errors) / spread if spread > 0 else float("nan")
+
+    def resample(
+        self,
+        count: int = RESAMPLES,
+        *,
+        scheme: Scheme | str = Scheme.RUNS,
+        seed: int = 0,
+        workers: int | None = None,
+        progress: Progress | None = None,
+    ) -> Fit:
+        """Return the fit with its law refitted on ``count`` resampled data sets.
+
+        ``scheme`` says what a data set is made of: whole runs drawn with replacement ("runs"), single rows
+        ("observations"), 90% of the rows as in the paper ("paper"), or the same rows with new noise ("noise").
+        ``workers`` processes share the refits; None means several only where the work takes long. ``progress`` is
+        called with the number of refits done and the total.
+        """
+        data = self.observations
+        drawn = resample(
+            self.problem, self.optimum, self.delta, data.run, self.run_noise, scheme=choice(Scheme, scheme, "scheme"),
+            count=count, seed=seed, workers=workers, progress=progress,
+        )  # fmt: skip
+        spread = self.spread or predictive_spread(data, self.problem, self.optimum, self.delta, seed)
+        return replace(self, resamples=drawn.rows, scheme=drawn.scheme, spread=spread)
+
+    def conf_int(self, level: float = LEVEL) -> Table:
+        """Return each coefficient with its interval over the resampled laws: coefficient, estimate, low, high."""
+        spans = coefficient_intervals(self, level)
+        rows = [(name, self.coefficients[name], *spans[name]) for name in self.law.names]
+        return Table(
+            dict(zip(("coefficient", "estimate", "low", "high"), map(list, zip(*rows, strict=True)), strict=True))
+        )
+
+    def predict(
+        self,
+        N: Any,
+        D: Any,
+        *,
+        E: Any = 1.0,
+        R: Any = 1.0,
+        loop: Any = None,
+        total: Any = None,
+        unique: Any = None,
+        level: float = LEVEL,
+    ) -> LossPrediction:
+        """Predict the loss of new runs, with a predictive interval and the interval of the law alone.
+
+        N and D are counts of parameters and tokens, numbers or text like ``"7B"``; arrays broadcast. N is counted as
+        the data count it. ``loop`` (N_loop) is needed where R > 1 and the law has a recurrence mapping, ``total``
+        (N_total) where E > 1 and the mapping depends on sparsity. ``unique`` (U) are the different tokens among D,
+        all of them unless given.
+        """
+        sizes = {"loop": loop, "total": total, "unique": unique}
+        points = Points(
+            _counts(N, "N"), _counts(D, "D"), R, E, *(None if v is None else _counts(v, k) for k, v in sizes.items())
+        )
+        return self.predict_points(points, level)
+
+    def predict_points(self, points: Points, level: float = LEVEL) -> LossPrediction:
+        """Predict the loss at ``points``, as :meth:`predict` does."""
+        value = self.law(points)
+        law_low, law_high = self.law.interval(points, level)
+        low, high = self.law.predictive_interval(points, level)
+        return LossPrediction(points, value, low, high, law_low, law_high, level)
+
+    def summary(self) -> str:
+        """Return the fit as plain text: data, form, procedure, coefficients, quality and warnings."""
+        return summary(self)
+
+    def plot(self) -> Any:
+        """Return a matplotlib figure: predicted against observed loss, and residuals along each axis that varies."""
+        from loopscale.fitting.plot import plot_fit  # matplotlib takes half a second
+
+        return plot_fit(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fit as plain values: the content of its file, for :meth:`from_dict`.
+
+        Beside what the fit is made of (law, data, procedure) it states what follows: coefficients, intervals, quality.
+        """
+        parts = self.noise_components
+        between, within = (None, None) if parts is None else (parts.run, parts.observation)
+        content = {
+            "kind": KIND,
+            "schema": SCHEMA,
+            "law": self.law.to_dict(),
+            "coefficients": dict(self.coefficients),
+            "intervals": None if self.resamples is None else coefficient_intervals(self),
+            "rmse": self.law.rmse,
+            "r_squared": self.r_squared,
+            "noise": {"new_run": self.run_noise, "between_runs": between, "within_run": within},
+            "warnings": list(self.warnings),
+            "degenerate": list(self.degenerate),
+            "at_bound": list(self.at_bound),
+            "free": list(self.free),
+            "fixed": dict(self.fixed),
+            "bounds": dict(self.bounds),
+            "tie": dict(self.tie),
+            "objective": self.objective,
+            "delta": self.delta,
+            "recipe": self.recipe.value,
+            "starts": self.starts,
+            "agreeing": self.agreeing,
+            "scheme": None if self.scheme is None else self.scheme.value,
+            "data": self.observations.to_dict(),
+        }
+        plain: dict[str, Any] = finite(content)  # an infinite delta is null
+        return plain
+
+    @classmethod
+    def from_dict(cls, data: object, where: str = "fit") -> Fit:
+        """Read a fit from the content of its file; ``where`` names its origin in errors."""
+        from loopscale.core.schemas import parse
+        from loopscale.fitting.schema import FitFile  # pydantic takes a moment to import
+
+        file = parse(FitFile, data, where)
+        law = ScalingLaw.from_dict(file.law, f"{where}: law")
+        record = file.data if file.data.name else file.data.model_copy(update={"name": law.name})
+        return cls(
+            observations=Observations.from_record(record, where),
+            outer=law.outer,
+            mapping=law.mapping,
+            coefficients=law.coefficients,
+            objective=file.objective,
+            delta=np.inf if file.delta is None else file.delta,
+            recipe=file.recipe,
+            starts=file.starts,
+            agreeing=file.agreeing,
+            degenerate=tuple(file.degenerate),
+            fixed=MappingProxyType(file.fixed),
+            bounds=MappingProxyType(file.bounds),
+            tie=MappingProxyType(file.tie),
+            resamples=law.resamples,
+            scheme=file.scheme,
+            spread=law.spread,
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write the fit with its data and resampled laws as JSON, for :meth:`load`."""
+        write_json(path, self.to_dict())
+
+    @classmethod
+    def load(cls, path: str | Path) -> Fit:
+        """Read a fit that :meth:`save` wrote."""
+        return cls.from_dict(read_json(path), str(path))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Fit) and self.to_dict() == other.to_dict()
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.objective, tuple(self.coefficients.items())))
+
+    def __str__(self) -> str:
+        return self.summary()
+
+    def __repr__(self) -> str:
+        state = ", degenerate" if self.degenerate else ""
+        return (
+            f"<Fit {self.name!r}: {self.law.form}; {len(self.observations)} losses of "
+            f"{len(self.observations.runs)} runs, RMSE {self.law.rmse:.4f} nats{state}>"
+        )
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        table = self.conf_int() if self.resamples is not None else estimates(self)
+        notes = "".join(f"<li>{escape(sentence)}</li>" for sentence in self.warnings)
+        return f"<p>{escape(repr(self))}</p>{table._repr_html_()}" + (f"<ul>{notes}</ul>" if notes else "")
+
+
+def fitted_range(data: Observations) -> FittedRange:
+    """Return the span of the data along each axis."""
+    p = data.points
+    axes = [p.active, p.tokens, p.experts, p.recurrence]
+    axes += [] if p.unique_tokens is None else [p.tokens / p.unique]
+    spans = [(float(axis.min()), float(axis.max())) for axis in axes]
+    return FittedRange(*spans)
+
+
+def _counts(value: Any, what: str) -> Any:
+    """Return counts as numbers; text like ``"7B"`` is read."""
+    if isinstance(value, str):
+        return count_of(value, what)
+    if isinstance(value, list | tuple):
+        return [_counts(entry, what) for entry in value]
+    return value

@@ -1,0 +1,100 @@
+"""The search for the best optimum: descents from many starts, the hopeful ones finished on all rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+from loopscale.core.arrays import BoolArray, FloatArray, IntArray
+from loopscale.fitting.descent import Optima, huber, side_by_side
+from loopscale.fitting.problem import Problem
+from loopscale.fitting.starts import spread_rows, typical
+
+AGREE = 1e-3
+"""Starts agree when their objectives are within this of the best."""
+EXACT = 1e-15
+"""Objectives below this are zero: residuals of 1e-9, as data without noise leave."""
+ROUGH_ROWS = 120
+HOPELESS = 30.0
+"""A start whose squared error on some of the rows is this far above the best is not finished on all of them."""
+
+
+class Recipe(Enum):
+    """How the optimum is searched for; the objective is the same."""
+
+    DEFAULT = "default"
+    """Exact gradients, bounds, many starts."""
+    PAPER = "paper"
+    """The paper's own two stages with finite differences."""
+
+
+@dataclass(frozen=True, eq=False)
+class SearchResult:
+    """The best point, and where every start ended."""
+
+    u: FloatArray
+    value: float
+    optima: Optima
+
+    @property
+    def agreeing(self) -> BoolArray:
+        """The starts that ended at the best objective."""
+        return np.asarray(self.optima.value_S <= self.value * (1 + AGREE) + EXACT)
+
+
+def search(problem: Problem, starts_SP: FloatArray, delta: float) -> SearchResult:
+    """Descend from every start, by least squares on some rows first, then by the objective on all of them."""
+    some = spread_rows(problem, max(ROUGH_ROWS, 8 * len(problem.free)))
+    rough = _revived(some, side_by_side(some, starts_SP, tolerance=1e-4))
+    basin_S, first_B = _basins(some, rough)
+    hopeful_B = rough.value_S[first_B] <= HOPELESS * rough.value_S.min()
+    u_BP = rough.u_SP[first_B]
+    value_B = huber(problem.residuals(u_BP), delta, problem.weight)
+    finished = finish(problem, u_BP[hopeful_B], delta)
+    u_BP[hopeful_B], value_B[hopeful_B] = finished.u_SP, finished.value_S
+    best = int(np.argmin(value_B))
+    return SearchResult(u_BP[best], float(value_B[best]), Optima(u_BP[basin_S], value_B[basin_S]))
+
+
+def finish(problem: Problem, u_SP: FloatArray, delta: float) -> Optima:
+    """Descend to the last digit from points near an optimum: least squares first, which forgives a worse start."""
+    near = side_by_side(problem, u_SP, tolerance=1e-3, patience=4, damping=1e-5)
+    return side_by_side(problem, near.u_SP, delta=delta, damping=1e-6)
+
+
+def _revived(problem: Problem, optima: Optima) -> Optima:
+    """Give starts that ended above the best a second life, idle coefficients reset to typical values."""
+    idle_SP = _idle(problem, optima)
+    again = np.flatnonzero(idle_SP.any(axis=1) & (optima.value_S > 1.01 * optima.value_S.min()))
+    if not len(again):
+        return optima
+    reset_SP = np.where(idle_SP, problem.point(typical(problem)), optima.u_SP)[again]
+    second = side_by_side(problem, reset_SP, tolerance=1e-4)
+    lower = second.value_S < optima.value_S[again]
+    optima.u_SP[again[lower]] = second.u_SP[lower]
+    optima.value_S[again[lower]] = second.value_S[lower]
+    return optima
+
+
+def _idle(problem: Problem, optima: Optima) -> BoolArray:
+    """Tell which coefficients are on a bound, or where moving them does nothing: on a plateau no descent moves them."""
+    with np.errstate(all="ignore"):
+        _, jacobian_SPR = problem.linearised(optima.u_SP)
+        effect_SP = np.linalg.norm(jacobian_SPR, axis=2) * problem.width
+    flat_SP = ~(effect_SP > 0.1 * np.sqrt(2 * optima.value_S)[:, None])
+    return np.asarray(flat_SP | (optima.u_SP <= problem.lower) | (optima.u_SP >= problem.upper))
+
+
+def _basins(problem: Problem, optima: Optima) -> tuple[IntArray, IntArray]:
+    """Tell which optima predict the same, to 3% of the error: their index among the first of each kind."""
+    residual_SR = problem.residuals(optima.u_SP)
+    basin_S, first = np.empty(len(optima.u_SP), dtype=np.int64), list[int]()
+    for k in np.argsort(optima.value_S, kind="stable").tolist():
+        apart_B = ((residual_SR[first] - residual_SR[k]) ** 2).sum(axis=1)
+        same_B = np.flatnonzero(apart_B <= 0.03**2 * 2 * optima.value_S[k] + EXACT)
+        if not len(same_B):
+            first.append(k)
+        basin_S[k] = same_B[0] if len(same_B) else len(first) - 1
+    return basin_S, np.array(first, dtype=np.int64)
