@@ -73,6 +73,7 @@ def read_rows(
     a note; ``strict`` refuses them.
     """
     reader = _Reader(table, find_columns(table.columns, columns, table.source))
+    reader.check_columns()
     reader.read_numbers()
     reader.scale(_stated(units, table.source))
     reader.derive()
@@ -122,10 +123,16 @@ class _Reader:
     suffixed: set[str] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
 
-    def read_numbers(self) -> None:
-        """Turn every numeric column into numbers, and every column into what expressions use."""
+    def check_columns(self) -> None:
+        """Refuse a table without a loss, a size or tokens, or without rows."""
+        for name, instead in (("loss", set[str]()), ("active", {"once", "loop"}), ("tokens", {"flops"})):
+            if name not in self.columns and not (instead and instead <= set(self.columns)):
+                raise MissingColumnError(name, self.table.columns, self.table.source)
         if not len(self.table):
             raise InputError("there are no rows below the header", where=self.table.source)
+
+    def read_numbers(self) -> None:
+        """Turn every numeric column into numbers, and every column into what expressions use."""
         for name, column in self.columns.items():
             if name in ("run", "finished"):
                 continue
@@ -157,16 +164,12 @@ class _Reader:
 
     def derive(self) -> None:
         """Compute sizes, experts, recurrence and tokens of every row; an empty cell leaves NaN."""
-        if "loss" not in self.columns:
-            raise self._missing("loss")
         values, count = self.values, len(self.table)
-        if "active" not in self.columns and {"once", "loop"} <= set(self.columns):
-            self.notes.append("N_act = N_once + N_loop")
-            active = values["once"] + values["loop"]
-        elif "active" in self.columns:
+        if "active" in self.columns:
             active = values["active"]
         else:
-            raise self._missing("active")
+            self.notes.append("N_act = N_once + N_loop")
+            active = values["once"] + values["loop"]
         E, R = self._experts(), values.get("recurrence", np.ones(count))
         for name in ("experts", "recurrence"):
             if name not in self.columns:
@@ -324,8 +327,6 @@ class _Reader:
     def _tokens(self) -> FloatArray:
         if "tokens" in self.columns:
             return self.values["tokens"]
-        if "flops" not in self.columns:
-            raise self._missing("tokens")
         self.notes.append("D = FLOPs / (6 N_unroll)")
         with np.errstate(all="ignore"):
             return np.asarray(costs.tokens_for(self.values["flops"], self._unrolled()))
@@ -345,9 +346,6 @@ class _Reader:
         head, more = listed[:LISTED], len(listed) - LISTED
         last = f"{more} more" if more > 0 else head.pop()
         return f"{self.table.unit}s {', '.join(head)} and {last}"
-
-    def _missing(self, name: str) -> MissingColumnError:
-        return MissingColumnError(name, self.table.columns, self.table.source)
 
     def _check(self, name: str, values: FloatArray | None = None) -> None:
         """Refuse the first cell of a field that is not what the field wants."""
