@@ -110,10 +110,8 @@ class Trunk:
         """Write the summary of the point that was just trained, and return it."""
         trainer = self.trainer
         config, model = trainer.config, trainer.model_config
-        real = model.to_architecture().real_train_flops_per_token(context=config.data.context)
         return trainer.finish(
             model=self.keep_models,
-            real_training_flops=float(real) * (trainer.step * config.step_tokens),
             width=model.hidden_size,
             layers=model.prelude_layers + model.loop_layers + model.coda_layers,
             learning_rate=config.optimizer.learning_rate,
