@@ -17,15 +17,12 @@ from loopscale.sweep.database import FILE, set_aside
 from loopscale.sweep.spec import Run, Sweep, executed_steps
 from loopscale.sweep.store import RunState, Store, fetch_points, parsed, run_folder
 from loopscale.train.config import TrainConfig
-from loopscale.train.run_dir import RESUMABLE, read_summary, stored_config
+from loopscale.train.run_dir import differences, read_summary, stored_config
 
 if TYPE_CHECKING:
     from loopscale.core.tables import Table
     from loopscale.fitting import Observations
     from loopscale.scaling import Points
-
-_RESUMABLE = RESUMABLE - {"validation_sequences"}
-"""Settings that may change between two calls: how long a run is and what it reports, but not what is measured."""
 
 
 def update(store: Store, sweep: Sweep, costs: Mapping[str, float]) -> None:
@@ -104,15 +101,8 @@ def _replace_config(store: Store, sweep: Sweep, run: Run, before: RunState | Non
 
 def _difference(stored: dict[str, Any], current: dict[str, Any]) -> str | None:
     """Return a phrase about the first setting in which two runs differ."""
-    for section, values in current.items():
-        before = stored.get(section)
-        if section == "parallel" or not isinstance(values, dict) or not isinstance(before, dict):
-            continue
-        for name in {**before, **values}:
-            if section == "run" and name in _RESUMABLE:
-                continue
-            if before.get(name) != values.get(name):
-                return f"its [{section}] {name} was {before.get(name)!r} and is {values.get(name)!r} now"
+    for first in differences(stored, current, measured_alike=True)[:1]:
+        return f"its [{first.section}] {first.name} was {first.stored!r} and is {first.wanted!r} now"
     return None
 
 

@@ -15,6 +15,7 @@ import json
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -314,17 +315,40 @@ def provenance(config: TrainConfig, store: TokenStore, resumes: int) -> dict[str
     }
 
 
+@dataclass(frozen=True)
+class Difference:
+    """A setting that two runs do not share."""
+
+    section: str
+    name: str
+    stored: Any
+    wanted: Any
+
+
+def differences(stored: dict[str, Any], wanted: dict[str, Any], *, measured_alike: bool = False) -> list[Difference]:
+    """Return the settings that make ``wanted`` another run than ``stored``, both as ``TrainConfig.to_dict`` gives them.
+
+    What may change when a run resumes is left out: ``RESUMABLE``, and how processes share the work. With
+    ``measured_alike`` the losses of both must also be measured in the same way, as those of a sweep are.
+    """
+    ignored = {("data", "processes"), *(("run", name) for name in RESUMABLE)}
+    if measured_alike:
+        ignored.discard(("run", "validation_sequences"))
+    return [
+        Difference(section, name, before.get(name), values.get(name))
+        for section, values in wanted.items()
+        if section != "parallel" and isinstance(values, dict) and isinstance(before := stored.get(section), dict)
+        for name in {**before, **values}
+        if (section, name) not in ignored and before.get(name) != values.get(name)
+    ]
+
+
 def _check_same(out: Path, stored: dict[str, Any], wanted: dict[str, Any]) -> None:
-    """Refuse to continue one run as another; the fields in RESUMABLE may change."""
-    for section, values in wanted.items():
-        before = stored.get(section)
-        if not isinstance(values, dict) or not isinstance(before, dict):
-            continue
-        for name in {**before, **values}:
-            if section == "parallel" or (section == "run" and name in RESUMABLE) or name == "processes":
-                continue
-            if before.get(name) != values.get(name):
-                raise InputError(
-                    f"{out}: this folder holds another run: its [{section}] {name} is {before.get(name)!r}, and this "
-                    f"run's is {values.get(name)!r}; choose another folder"
-                )
+    """Refuse to continue one run as another."""
+    for first in differences(stored, wanted)[:1]:
+        raise InputError(
+            f"this folder holds another run: its [{first.section}] {first.name} is {first.stored!r}, and this run's "
+            f"is {first.wanted!r}",
+            where=str(out),
+            remedy="choose another folder",
+        )
