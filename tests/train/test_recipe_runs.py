@@ -11,8 +11,8 @@ import torch
 from training import corpus, small
 
 from loopscale.core.errors import InputError
-from loopscale.train.config import shared_steps
-from loopscale.train.run_dir import real_flops_per_token, recurrence_shares
+from loopscale.train.run_dir import real_flops_per_token
+from loopscale.train.schedule import recurrence_shares, shared_steps
 from loopscale.train.trainer import Trainer
 
 GROWN: tuple[Any, ...] = ((0.0, 1), (0.5, 2))

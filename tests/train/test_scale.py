@@ -21,8 +21,8 @@ from loopscale.model.kernels import chunked_cross_entropy, cross_entropy_referen
 from loopscale.train import init
 from loopscale.train.config import RECIPES, TrainConfig
 from loopscale.train.estimate import estimate
+from loopscale.train.memory import block_bytes, block_calls, stored_blocks
 from loopscale.train.metrics import read_metrics
-from loopscale.train.step import block_bytes, block_calls, stored_blocks
 from loopscale.train.trainer import Trainer, train
 from loss_speed import in_a_process
 

@@ -53,7 +53,6 @@ MODULES = {
     "laws": "count",
     "schema": "count",
     "verify": "count",
-    "presets": "train",
     "generate": "model",
     "routing": "model",
 }

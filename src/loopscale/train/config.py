@@ -161,7 +161,7 @@ class DataSection(Record):
     a Hugging Face tokenizer."""
     validation: float = Field(default=0.01, ge=0, lt=1)
     """Fraction of documents held out. It depends on the text of a document only, so equal documents are in the same
-    split."""
+    split. Of a text so small that none would be, some documents or the end of each are held out; 0 holds out none."""
     context: Annotated[int, Between(2, 10**9)] = 2048
     """Tokens of a packed sequence."""
     document_mask: bool = False
@@ -247,41 +247,6 @@ class ScheduleSection(Record):
                 "[[0, 1], [0.7, 4]]"
             )
         return self
-
-
-def rate_factor(schedule: ScheduleSection, step: int, steps: int) -> float:
-    """Return the learning rate at ``step`` (from 0) of a run of ``steps``, as a fraction of the peak rate."""
-    warm = min(1.0, (step + 1) / (schedule.warmup_steps + 1)) if schedule.warmup_steps else 1.0
-    if schedule.kind == "constant":
-        return warm
-    if schedule.kind == "cosine":
-        shape = 0.5 * (1 + math.cos(math.pi * step / steps))
-    else:
-        left = steps - step
-        shape = min(1.0, left / max(1, steps - cooldown_start(schedule, steps)))
-    return warm * (schedule.final + (1 - schedule.final) * shape)
-
-
-def scheduled_recurrence(schedule: ScheduleSection, step: int, steps: int) -> int | None:
-    """Return R at ``step`` (from 0) of a run of ``steps``; None where the schedule leaves it to the model."""
-    reached = [passes for start, passes in schedule.recurrence if step >= round(start * steps)]
-    return reached[-1] if reached else None
-
-
-def shared_steps(schedule: ScheduleSection, steps: int) -> int:
-    """Return how many of its first steps a run of ``steps`` shares with any longer run of the same schedule."""
-    changes = [steps, *(round(start * steps) for start, _ in schedule.recurrence[1:])]
-    if schedule.kind == "constant":
-        return min(steps, *changes)
-    return min(cooldown_start(schedule, steps), *changes) if schedule.kind == "wsd" else 0
-
-
-def cooldown_start(schedule: ScheduleSection, steps: int) -> int:
-    """Return the step at which the cooldown of a "wsd" run of ``steps`` starts.
-
-    Up to this step it is the same run as any longer one, which is why many D can share a trunk.
-    """
-    return steps - math.ceil(schedule.cooldown * steps)
 
 
 class RunSection(Record):
@@ -404,6 +369,29 @@ class RecipeSection(Record):
     name: Literal["none", "paper", "paper-supervised"] = "none"
 
 
+class CallbackSection(Record):
+    """A callback that the run has beside those that its other settings ask for."""
+
+    use: str = Field(pattern=r"^([A-Za-z_]\w*(\.[A-Za-z_]\w*)*:)?[A-Za-z_]\w*$")
+    """One of loopscale's by name, like "LossWatch", or your own, like "my_module:MyCallback". Code from outside
+    loopscale runs only where it is asked for: ``loopscale train --allow-code``, ``train(…, allow_code=True)``."""
+    options: dict[str, Any] = Field(default_factory=dict, json_schema_extra={"additionalProperties": True})
+    """Arguments of the callback; in a file they stand in the table itself."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gather_options(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        own = {key: value for key, value in data.items() if key in cls.model_fields}
+        return own | {"options": {**own.get("options", {}), **{k: v for k, v in data.items() if k not in own}}}
+
+    @property
+    def is_code(self) -> bool:
+        """Whether it names a module instead of one of loopscale's callbacks."""
+        return ":" in self.use
+
+
 class TrainConfig(Record):
     """A training run."""
 
@@ -414,6 +402,7 @@ class TrainConfig(Record):
     schedule: ScheduleSection = Field(default_factory=ScheduleSection)
     run: RunSection = Field(default_factory=RunSection)
     parallel: ParallelSection = Field(default_factory=ParallelSection)
+    callbacks: tuple[CallbackSection, ...] = ()
 
     @model_validator(mode="after")
     def _recurrence_within_the_models(self) -> TrainConfig:
@@ -444,6 +433,9 @@ class TrainConfig(Record):
         """Return what ``from_dict`` reads; plain values, for JSON."""
         values = self.model_dump(mode="json")
         values["model"] |= values["model"].pop("options")
+        values["callbacks"] = [{"use": listed["use"], **listed["options"]} for listed in values["callbacks"]]
+        if not values["callbacks"]:
+            del values["callbacks"]
         return {"schema": SCHEMA, **values}
 
     @classmethod

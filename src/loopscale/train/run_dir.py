@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,8 +25,9 @@ from loopscale import __version__
 from loopscale.core.errors import InputError, StorageError
 from loopscale.core.files import cache_folder, make_folder, read_json, write_json
 from loopscale.core.schemas import File, parse
-from loopscale.train.config import ScheduleSection, TrainConfig, shared_steps
+from loopscale.train.config import ScheduleSection, TrainConfig
 from loopscale.train.data.token_store import DataSource, Mixture, TokenStore, prepare
+from loopscale.train.schedule import recurrence_shares, shared_steps
 
 if TYPE_CHECKING:  # commands import this file, and not all of them need torch
     from loopscale.model import LoopedMoEConfig
@@ -155,6 +155,10 @@ LINGER = 5.0
 """Seconds to wait for a lock: a killed process counts as dead some time before the last of its threads gives it up."""
 
 
+class FolderInUse(InputError):  # noqa: N818 - it says what is the case
+    """Another process is training in the folder of a run."""
+
+
 @contextmanager
 def locked(out: Path, rank: int = 0) -> Iterator[None]:
     """Hold the lock of a run folder, so that two processes never train in it; re-entrant within a process."""
@@ -166,8 +170,10 @@ def locked(out: Path, rank: int = 0) -> Iterator[None]:
     try:
         lock.acquire(timeout=LINGER)
     except Timeout:
-        raise InputError(
-            f"{out}: another process is training in this folder; wait for it, stop it, or choose another folder (--out)"
+        raise FolderInUse(
+            "another process is training in this folder",
+            where=str(out),
+            remedy="wait for it, stop it, or choose another folder (--out)",
         ) from None
     except OSError as error:
         raise StorageError(f"{out}: cannot be written: {error.strerror}") from None
@@ -276,31 +282,6 @@ def real_flops_per_token(config: TrainConfig, model: LoopedMoEConfig) -> float:
             )
         )
         for passes, share in recurrence_shares(config, model).items()
-    )
-
-
-def recurrence_shares(config: TrainConfig, model: LoopedMoEConfig) -> dict[int, float]:
-    """Return the fraction of a run's steps at each R: scheduled, expected of the draws, or the model's own."""
-    stages = config.schedule.recurrence or ((0.0, model.recurrence),)
-    starts = [round(start * config.steps) for start, _ in stages] + [config.steps]
-    shares: dict[int, float] = {}
-    for (_, mean), first, last in zip(stages, starts, starts[1:], strict=False):
-        for passes, chance in _draws(model.random_recurrence, mean).items():
-            shares[passes] = shares.get(passes, 0.0) + chance * (last - first) / config.steps
-    return shares
-
-
-def _draws(kind: str | None, mean: int) -> dict[int, float]:
-    """Return the probability of each R, as the training step draws it."""
-    if kind is None:
-        return {mean: 1.0}
-    if kind == "uniform":
-        return dict.fromkeys(range(1, mean + 1), 1 / mean)
-    rate = mean - 1
-    return (
-        {1 + n: math.exp(n * math.log(rate) - rate - math.lgamma(n + 1)) for n in range(8 * mean + 8)}
-        if rate
-        else {1: 1.0}
     )
 
 
