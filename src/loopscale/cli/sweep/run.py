@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def _backend_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add an option for every setting of a backend."""
     for name, backend in reversed(backends().items()):
-        for setting_name, setting in reversed(backend.settings.items()):
+        for setting_name, setting in reversed(list(backend.settings.items())):
             kind = Quantity(setting.metavar, setting.read)
             text = f"{setting.help}  (--on {name})"
             option = f"--{setting_name.replace('_', '-')}"
