@@ -42,7 +42,6 @@ VERBS = tuple(name for names in GROUPS.values() for name in names)
 MODULES = {
     "predict": "plan",
     "matched": "profile",
-    "presets": "train",
     "generate": "model",
     "routing": "model",
 }

@@ -25,7 +25,7 @@ from loopscale.train import run_dir
 from loopscale.train.config import TrainConfig
 from loopscale.train.data.batches import Batches
 from loopscale.train.data.token_store import TokenStore
-from loopscale.train.step import block_calls
+from loopscale.train.memory import block_calls
 from loopscale.train.trainer import Trainer
 
 MOST = 6
