@@ -42,7 +42,7 @@ def test_the_largest_rung_with_32_experts_builds_on_the_meta_device() -> None:
     hidden=st.integers(1, 9),
     shared=st.integers(0, 3),
     tied=st.booleans(),
-    injection=st.sampled_from(["none", "add", "concat", "gated", "diagonal"]),
+    injection=st.sampled_from(["none", "add", "concat", "gated", "diagonal", "normed"]),
 )
 def test_any_small_shape_has_the_parameters_that_architecture_counts(
     depths: tuple[int, int, int],

@@ -42,6 +42,7 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "concat": {"injection": "concat"},
     "gated": {"injection": "gated"},
     "diagonal": {"injection": "diagonal"},
+    "normed": {"injection": "normed"},
     "truncated": {"injection": "diagonal", "backprop_passes": 1},
     "sequence": {"loop_order": "sequence", "pass_norms": True},
     "exit gate": {"exit_gate": True},
@@ -218,6 +219,17 @@ def test_the_gated_injection_is_a_mean_and_the_diagonal_one_forgets_the_state() 
         diagonal.injection.rate.normal_(std=3.0)
     decay = diagonal.inject(torch.ones_like(state), torch.zeros_like(entry))
     assert 0 <= decay.min() < decay.max() < 1
+
+
+def test_the_normed_injection_adds_the_projected_input_to_the_normalised_state() -> None:
+    state, entry = torch.randn(2, 1, 9, 24, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    normed = model(injection="normed").model
+    unit = state / (state.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+    joined = normed.inject(state, entry)
+    same(joined, unit * normed.injection.norm.weight + entry @ normed.injection.proj.weight.T)
+    same(normed.inject(1e3 * state, entry), joined, tolerance=1e-5)
+    plain, counted = (config(injection=kind).to_architecture() for kind in ("none", "normed"))
+    assert counted.parameters - plain.parameters == counted.loop - plain.loop == 24 * 24 + 24
 
 
 def test_in_sequence_each_layer_runs_all_its_passes_before_the_next() -> None:

@@ -97,6 +97,19 @@ def test_initial_weights_have_the_sizes_that_the_model_asks_for(text: Path, tmp_
     assert all(not buffer.any() for buffer in trainer.model.buffers())
 
 
+def test_output_projections_may_start_at_zero_beside_an_untied_head(text: Path, tmp_path: Path) -> None:
+    switches = {"residual_init": "zero", "tie_word_embeddings": False, "injection": "normed", "experts": 2}
+    model = Trainer(small(text, model=switches), tmp_path / "run").model
+    for name, weight in model.named_parameters():
+        is_output = name.endswith(("o_proj.weight", "down_proj.weight", "down_proj"))
+        assert bool(weight.any()) is not is_output, name
+    assert not torch.equal(model.lm_head.weight, model.model.embed_tokens.weight)
+    embedded, entry = model(torch.arange(5)[None], recurrence=1, output_hidden_states=True).hidden_states[:2]
+    # The prelude adds nothing yet.
+    torch.testing.assert_close(entry, model.model.inject(embedded, embedded))
+    assert (model.model.injection.norm.weight == 1).all()
+
+
 def test_grouped_products_equal_the_reference() -> None:
     torch.manual_seed(0)
     x, weights = torch.randn(12, 16, requires_grad=True), torch.rand(12, 2, requires_grad=True)

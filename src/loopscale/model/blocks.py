@@ -224,11 +224,27 @@ class DiagonalInjection(nn.Module):
         return torch.exp(-torch.exp(self.rate)) * state_BTD + self.gain * input_BTD
 
 
+class NormedInjection(nn.Module):
+    """The normalised state plus the input through a matrix: the state keeps its size over any number of passes."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.norm = RMSNorm(width, eps)
+        self.proj = nn.Linear(width, width, bias=False)
+
+    def forward(self, state_BTD: Tensor, input_BTD: Tensor) -> Tensor:
+        """Return RMSNorm(state) + W input."""
+        joined_BTD: Tensor = self.norm(state_BTD) + self.proj(input_BTD)
+        return joined_BTD
+
+
 def build_injection(config: LoopedMoEConfig) -> nn.Module | None:
     """Return the module that joins state and input before a pass, if the config's injection has weights."""
     width = config.hidden_size
     if config.injection == "concat":
         return nn.Linear(2 * width, width, bias=False)
+    if config.injection == "normed":
+        return NormedInjection(width, config.rms_norm_eps)
     kinds: dict[str, Callable[[int], nn.Module]] = {"gated": GatedInjection, "diagonal": DiagonalInjection}
     return kinds[config.injection](width) if config.injection in kinds else None
 

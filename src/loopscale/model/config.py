@@ -26,7 +26,7 @@ MOST_LAYERS = 4_096
 """Most layers of a part and most passes; more would fill the memory before any weight is read (core.files)."""
 
 DISPATCHES = ("dropless", "drop-and-pad")
-INJECTIONS = ("none", "add", "concat", "gated", "diagonal")
+INJECTIONS = ("none", "add", "concat", "gated", "diagonal", "normed")
 RESIDUAL_SCALES = {"none": 0.0, "1/sqrt(R)": -0.5, "1/R": -1.0}
 """Powers of R that scale what a looped layer adds to its state."""
 ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "llama3")
@@ -114,8 +114,8 @@ class LoopedMoEConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
     there is no state to read out or to exit from before the last pass."""
     injection: str = "none"
     """How the loop's input returns at each pass: "none", "add", "concat" through a linear layer, "gated" (a learned
-    mean of state and input for each token and channel) or "diagonal" (each channel decays by a learned factor below
-    1)."""
+    mean of state and input for each token and channel), "diagonal" (each channel decays by a learned factor below 1)
+    or "normed" (the state through an RMSNorm, plus the input through a matrix)."""
     backprop_passes: int | None = None
     """Backpropagate through the last passes only; None for all."""
     random_recurrence: str | None = None
@@ -280,7 +280,8 @@ def _blocks(config: LoopedMoEConfig) -> list[str]:
 
 def _injection_of(architecture: Any) -> str:
     """Return the injection that has so many weights."""
-    weights = {2 * architecture.width**2 + architecture.width: "gated", 2 * architecture.width: "diagonal", 0: "none"}
+    width = architecture.width
+    weights = {width**2 + width: "normed", 2 * width**2 + width: "gated", 2 * width: "diagonal", 0: "none"}
     return weights.get(architecture.injection, "concat")
 
 

@@ -54,9 +54,10 @@ class ModelSection(Record):
     """k: experts that a token uses, each 1/k of the feed-forward width."""
     recurrence: Whole = 1
     """R: passes through the loop block."""
-    residual_init: Literal["unrolled", "stored", "none"] = "unrolled"
+    residual_init: Literal["unrolled", "stored", "none", "zero"] = "unrolled"
     """Scale the initial output of each layer by 1/sqrt(2 * depth), where depth is the "unrolled" depth, which counts
-    every pass, or the "stored" one; "none" does not scale."""
+    every pass, or the "stored" one; "none" does not scale. "zero" starts the output projections at zero, so that every
+    layer first returns its input."""
     options: dict[str, Any] = Field(default_factory=dict, json_schema_extra={"additionalProperties": True})
     """Further fields of ``LoopedMoEConfig``; in a file they stand in the table itself."""
 

@@ -50,7 +50,7 @@ def initialise(model: LoopedMoEForCausalLM, seed: int, residual_init: str) -> Lo
     config = model.config
     passes = config.recurrence if residual_init == "unrolled" else 1
     depth = config.prelude_layers + passes * config.loop_layers + config.coda_layers
-    factor = 1.0 if residual_init == "none" else 1 / math.sqrt(2 * depth)
+    factor = {"none": 1.0, "zero": 0.0}.get(residual_init, 1 / math.sqrt(2 * depth))
     constants = _constants(model)
     for name, weight in model.named_parameters():
         local, offset = _shard(weight)
