@@ -7,7 +7,7 @@ Shapes: B batch, T tokens, P positions whose logits are wanted (the last ones), 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
@@ -48,6 +48,14 @@ class Exit:
     def needs_logits(self) -> bool:
         """Whether the criterion needs the logits of every pass."""
         return self.criterion not in ("state", "gate")
+
+
+@dataclass(frozen=True)
+class RecordedExit(Exit):
+    """An exit that records the forwards of one call of ``generate``."""
+
+    forwards: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    """For each forward: the passes that the last position of each sequence used (B, 1), and how many it computed."""
 
 
 class ExitGate(nn.Module):

@@ -161,13 +161,16 @@ def _stack(tensors: list[Tensor]) -> Tensor:
     return torch.stack(tensors) if tensors else torch.empty(0, dtype=torch.long)
 
 
-def resolve_recurrence(recurrence: object, exit_: object, config: LoopedMoEConfig, training: bool) -> int:
-    """Return the largest number of passes to run, from the arguments of a call."""
+def resolve_recurrence(recurrence: object, exit_: object, config: LoopedMoEConfig, draw: bool = False) -> int:
+    """Return the largest number of passes to run, from the arguments of a call.
+
+    With ``draw`` and the config's ``random_recurrence`` it is random where the call does not give it.
+    """
     if exit_ is not None and not isinstance(exit_, Exit):
         raise InputError(f"exit is {exit_!r}; it should be an Exit, like Exit('kl', 0.01)")
     if recurrence == "auto" and exit_ is None:
         raise InputError("recurrence 'auto' needs a criterion: exit=Exit('kl', 0.01), or another")
-    if recurrence is None and training and config.random_recurrence is not None:
+    if recurrence is None and draw and config.random_recurrence is not None:
         return draw_recurrence(config)
     if recurrence is None or recurrence == "auto":
         return config.recurrence

@@ -7,11 +7,9 @@ Shapes: B batch, T tokens, D width, V vocabulary.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +21,7 @@ from transformers.modeling_utils import PreTrainedModel
 
 from .blocks import Attention, Block, GatedInjection, LowRank, RMSNorm, RotaryEmbedding, build_injection
 from .config import InputError, LoopedMoEConfig
-from .early_exit import Exit, ExitGate, ExitTracker
+from .early_exit import Exit, ExitGate, ExitTracker, RecordedExit
 from .forward import (
     ForwardPass,
     LoopedGenerateOutput,
@@ -161,7 +159,7 @@ class LoopedMoEModel(LoopedMoEPreTrainedModel):  # type: ignore[no-untyped-call]
     ) -> LoopedMoEOutput | tuple[Any, ...]:
         """Run the model; ``recurrence`` is the number of times that the loop block runs in this call."""
         criterion = None if exit is None else exit.exit
-        R = resolve_recurrence(recurrence, criterion, self.config, self.training)  # drawn here if called directly
+        R = resolve_recurrence(recurrence, criterion, self.config)
         x_BTD = self._embedded(input_ids, inputs_embeds)
         use_cache = (self.config.use_cache and not self.training) if use_cache is None else use_cache
         if use_cache and past_key_values is None:
@@ -210,6 +208,26 @@ class LoopedMoEModel(LoopedMoEPreTrainedModel):  # type: ignore[no-untyped-call]
         return joined
 
 
+class Targets(NamedTuple):
+    """The next tokens that a call is trained on; X counts all positions of a batch."""
+
+    next_X: Tensor
+    """The next token, or -100 where there is none to predict."""
+    scale_X: Tensor
+    """Weight of each position in the loss: one over the number of targets, or zero."""
+    share: Tensor
+    """The call's part of the targets of the whole batch."""
+
+    @classmethod
+    def of(cls, labels_BT: Tensor, items: int | Tensor | None) -> Targets:
+        """Return the targets of a call; ``items`` is the number of targets of the whole batch, if that is larger."""
+        next_X = functional.pad(labels_BT[:, 1:], (0, 1), value=-100).flatten()
+        is_target_X = next_X != -100
+        count = is_target_X.sum()
+        total = count.clamp(min=1) if items is None else items
+        return cls(next_X, is_target_X / total, count / total)
+
+
 class LoopedMoEForCausalLM(LoopedMoEPreTrainedModel, GenerationMixin):  # type: ignore[no-untyped-call]
     """The model with its output head, tied to the embeddings unless the config says otherwise."""
 
@@ -241,6 +259,7 @@ class LoopedMoEForCausalLM(LoopedMoEPreTrainedModel, GenerationMixin):  # type: 
         output_router_logits: bool | None = None,
         return_dict: bool | None = None,
         output_logits: bool = True,
+        num_items_in_batch: int | Tensor | None = None,
         **kwargs: Any,
     ) -> LoopedMoECausalOutput | tuple[Any, ...]:
         """Return logits, and the loss when there are ``labels``.
@@ -248,8 +267,11 @@ class LoopedMoEForCausalLM(LoopedMoEPreTrainedModel, GenerationMixin):  # type: 
         ``output_logits=False`` with labels computes the loss in chunks, without storing logits.
         ``recurrence`` is the number of passes, or "auto" with an ``exit`` criterion and the config's as the most;
         ``output_passes`` adds logits and states of every pass, ``output_routing`` the experts that each token chose.
+        ``num_items_in_batch`` is the number of targets of a whole batch of which this call is a part: every term of the
+        loss is then its share of the batch's, so that the losses of the parts add up.
         """
-        R = resolve_recurrence(recurrence, exit, self.config, self.training)
+        # Only a training loss has a random R: two forwards without labels are compared by preference training and RL.
+        R = resolve_recurrence(recurrence, exit, self.config, draw=self.training and labels is not None)
         keep = logits_to_keep if isinstance(logits_to_keep, Tensor) else slice(-logits_to_keep or None, None)
         supervised = self.training and labels is not None and self.config.reads_every_pass
         out: LoopedMoEOutput = self.model(
@@ -275,16 +297,22 @@ class LoopedMoEForCausalLM(LoopedMoEPreTrainedModel, GenerationMixin):  # type: 
         if output_logits or labels is None:
             pass_logits = tuple(self.lm_head(hidden_BTD[:, keep]) for hidden_BTD in hiddens)
             fields |= {"logits": pass_logits[-1], "pass_logits": pass_logits if output_passes else None}
+        if isinstance(exit, RecordedExit):
+            assert out.passes is not None
+            assert out.executed is not None
+            exit.forwards.append((out.passes[:, -1:], out.executed))
         if labels is not None:
+            targets = Targets.of(labels, num_items_in_batch)
             z_loss = self.config.router_z_loss_coef * out.z_loss if self.training and out.z_loss is not None else 0.0
+            z_loss = z_loss if num_items_in_batch is None else z_loss * targets.share
             if supervised and self.model.exit_gate is not None:
                 assert out.pass_states is not None
-                cross_entropy, exit_loss = self._expected_loss(hiddens, out.pass_states, labels)
+                cross_entropy, exit_loss = self._expected_loss(hiddens, out.pass_states, targets)
                 z_loss, fields["exit_loss"] = z_loss + exit_loss, exit_loss
             elif output_logits:
-                cross_entropy = self._cross_entropy(pass_logits, labels, kwargs)
+                cross_entropy = self._cross_entropy(pass_logits, labels, num_items_in_batch, kwargs)
             else:
-                cross_entropy = self._chunked_cross_entropy(hiddens, labels)
+                cross_entropy = self._chunked_cross_entropy(hiddens, targets)
             fields |= {"loss": cross_entropy + z_loss, "cross_entropy": cross_entropy}
         result = LoopedMoECausalOutput(**fields)
         return result if self._wants("return_dict", return_dict) else result.to_tuple()
@@ -297,46 +325,43 @@ class LoopedMoEForCausalLM(LoopedMoEPreTrainedModel, GenerationMixin):  # type: 
             weights = [chosen[min(index, len(chosen) - 1)] for index in range(passes)]
         return [weight / sum(weights) for weight in weights]
 
-    def _cross_entropy(self, pass_logits: tuple[Tensor, ...], labels: Tensor, kwargs: dict[str, Any]) -> Tensor:
+    def _cross_entropy(
+        self, pass_logits: tuple[Tensor, ...], labels: Tensor, items: int | Tensor | None, kwargs: dict[str, Any]
+    ) -> Tensor:
         """Return the next-token loss of the last pass, or in training the weighted mean over all passes."""
+        options = {**kwargs, "vocab_size": self.config.vocab_size, "num_items_in_batch": items}
         total = torch.zeros((), device=labels.device)
         for logits_BTV, weight in zip(pass_logits, self._pass_weights(len(pass_logits)), strict=True):
             if weight:
-                loss = self.loss_function(logits=logits_BTV, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
+                loss = self.loss_function(logits=logits_BTV, labels=labels, **options)
                 total = total + loss * weight
         return total
 
-    def _chunked_cross_entropy(self, hiddens: tuple[Tensor, ...], labels_BT: Tensor) -> Tensor:
+    def _chunked_cross_entropy(self, hiddens: tuple[Tensor, ...], targets: Targets) -> Tensor:
         """Return the same from hidden states, without storing the logits of all tokens; zero without targets."""
-        next_X = functional.pad(labels_BT[:, 1:], (0, 1), value=-100).flatten()
-        is_target_X = next_X != -100
-        scale_X = is_target_X / is_target_X.sum().clamp(min=1)
         weighted = [(h, w) for h, w in zip(hiddens, self._pass_weights(len(hiddens)), strict=True) if w]
         rows = [hidden_BTD.flatten(0, 1) for hidden_BTD, _ in weighted]
         return chunked_cross_entropy(
             torch.cat(rows) if len(rows) > 1 else rows[0],
             self.lm_head.weight,
-            next_X.repeat(len(rows)),
-            torch.cat([scale_X * weight for _, weight in weighted]),
+            targets.next_X.repeat(len(rows)),
+            torch.cat([targets.scale_X * weight for _, weight in weighted]),
         )
 
     def _expected_loss(
-        self, hiddens: tuple[Tensor, ...], states: tuple[Tensor, ...], labels_BT: Tensor
+        self, hiddens: tuple[Tensor, ...], states: tuple[Tensor, ...], targets: Targets
     ) -> tuple[Tensor, Tensor]:
         """Return the loss expected over the exit distribution of each token, and minus its weighted entropy."""
         assert self.model.exit_gate is not None
-        next_X = functional.pad(labels_BT[:, 1:], (0, 1), value=-100).flatten()
-        is_target_X = next_X != -100
-        scale_X = is_target_X / is_target_X.sum().clamp(min=1)
         chance_RBT, log_RBT = self.model.exit_gate.distribution(states)
         expected = chunked_cross_entropy(
             torch.cat([hidden_BTD.flatten(0, 1) for hidden_BTD in hiddens]),
             self.lm_head.weight,
-            next_X.repeat(len(hiddens)),
-            (chance_RBT.flatten(1) * scale_X).flatten(),
+            targets.next_X.repeat(len(hiddens)),
+            (chance_RBT.flatten(1) * targets.scale_X).flatten(),
         )
         negative_entropy_X = (chance_RBT * log_RBT).sum(0).flatten()
-        return expected, self.config.exit_entropy_coef * (negative_entropy_X * scale_X).sum()
+        return expected, self.config.exit_entropy_coef * (negative_entropy_X * targets.scale_X).sum()
 
     def generate(
         self,
@@ -359,7 +384,7 @@ class LoopedMoEForCausalLM(LoopedMoEPreTrainedModel, GenerationMixin):  # type: 
         if recurrence is None:
             settings = kwargs.get("generation_config") or self.generation_config
             recurrence = getattr(settings, "recurrence", None)
-        R = resolve_recurrence(recurrence, exit, self.config, training=False)
+        R = resolve_recurrence(recurrence, exit, self.config)
         self._check_length(inputs if inputs is not None else kwargs.get("input_ids"), kwargs.get("max_new_tokens"))
         if draft_recurrence is not None:
             input_ids = inputs if inputs is not None else kwargs.pop("input_ids", None)
@@ -367,19 +392,28 @@ class LoopedMoEForCausalLM(LoopedMoEPreTrainedModel, GenerationMixin):  # type: 
             decoder = SelfSpeculation(self, R, draft_recurrence, draft_tokens, draft_margin)
             sequences = decoder.generate(input_ids, new, ends)
             return decoder.report(sequences) if full else sequences
-        log: list[tuple[Tensor, Tensor]] = []
-        own = self.config
-        with _listening(self, log if exit is not None else None):
-            # Caches are built for the depth that the config states.
-            self.config = _with_recurrence(own, R)
-            try:
-                result = super().generate(inputs, *args, recurrence=R, exit=exit, **kwargs)  # type: ignore[misc]
-            finally:
-                self.config = own
-        if log and type(result) is GenerateDecoderOnlyOutput:
-            passes, executed = zip(*log, strict=True)
+        recorded = None if exit is None else RecordedExit(**vars(exit))
+        result = super().generate(inputs, *args, recurrence=R, exit=recorded, **kwargs)  # type: ignore[misc]
+        if recorded is not None and type(result) is GenerateDecoderOnlyOutput:
+            passes, executed = zip(*recorded.forwards, strict=True)
             return LoopedGenerateOutput(**result, passes=torch.cat(passes, dim=1), executed=torch.stack(executed))
         return result
+
+    def _prepare_cache_for_generation(
+        self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> None:
+        """Build the cache for the recurrence of this call.
+
+        Transformers reads the depth from ``self.config``, which other threads use: it gets a copy of the model object,
+        with the same weights and a config of its own.
+        """
+        view = copy(self)
+        view.config = _with_recurrence(self.config, model_kwargs.get("recurrence") or self.config.recurrence)
+        prepare = GenerationMixin._prepare_cache_for_generation
+        prepare(view, generation_config, model_kwargs, *args, **kwargs)
+        # The length of static caches: a later call with a shorter one then needs no other graph.
+        if (longest := getattr(view, "_previous_max_cache_length", None)) is not None:
+            self._previous_max_cache_length = longest
 
     def _plain_greedy(
         self, input_ids: Tensor | None, exit_: Exit | None, kwargs: dict[str, Any]
@@ -450,21 +484,3 @@ def _with_recurrence(config: LoopedMoEConfig, recurrence: int) -> LoopedMoEConfi
     changed = copy(config)
     changed.recurrence = recurrence
     return changed
-
-
-@contextmanager
-def _listening(model: nn.Module, log: list[tuple[Tensor, Tensor]] | None) -> Iterator[None]:
-    """Append to ``log`` the passes that each forward used at its last position, and how many it computed."""
-    if log is None:
-        yield
-        return
-
-    def note(module: nn.Module, inputs: Any, out: LoopedMoECausalOutput) -> None:
-        if out.passes is not None and out.executed is not None:
-            log.append((out.passes[:, -1:], out.executed))
-
-    handle = model.register_forward_hook(note)
-    try:
-        yield
-    finally:
-        handle.remove()
