@@ -10,8 +10,8 @@ import torch
 from looped_models import model, same, tokens
 from transformers import Trainer, TrainingArguments
 
+from loopscale.model import Trace
 from loopscale.model.balancing import BalanceCallback, update_biases
-from loopscale.model.forward import Trace
 
 
 def biases(made: torch.nn.Module) -> list[torch.Tensor]:

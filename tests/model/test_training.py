@@ -8,9 +8,8 @@ from looped_models import config, model, tokens
 from torch import Tensor
 from torch.nn import functional
 
-from loopscale.model import LoopedMoEForCausalLM
+from loopscale.model import LoopedMoEForCausalLM, Trace, draw_recurrence
 from loopscale.model.balancing import load_ratio, update_biases
-from loopscale.model.forward import Trace, draw_recurrence
 
 
 def next_token_loss(logits: Tensor, ids: Tensor) -> Tensor:

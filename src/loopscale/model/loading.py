@@ -16,7 +16,7 @@ from transformers.utils import logging
 from loopscale.core.errors import InputError, reason, require, shown
 from loopscale.core.files import check_seal, read_json
 from loopscale.model.config import LoopedMoEConfig
-from loopscale.model.modeling import LoopedMoEForCausalLM
+from loopscale.model.model import LoopedMoEForCausalLM
 from loopscale.model.moe import Experts
 
 ATTENTION = (None, "eager", "sdpa")

@@ -12,11 +12,10 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from loopscale.core.errors import InputError
-from loopscale.model import LoopedMoEConfig, LoopedMoEForCausalLM
+from loopscale.model import LoopedMoEConfig, LoopedMoEForCausalLM, Trace, draw_recurrence
 from loopscale.model.balancing import update_biases
 from loopscale.model.blocks import Attention, Block, rotary
 from loopscale.model.experts import device_kernels
-from loopscale.model.forward import Trace, draw_recurrence
 from loopscale.train.config import OptimizerSection
 from loopscale.train.data.batches import Batch
 from loopscale.train.parallel.process import Process

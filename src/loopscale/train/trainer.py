@@ -25,9 +25,8 @@ from torch import Tensor
 
 from loopscale.core.errors import DivergenceError, InputError
 from loopscale.core.files import replace_folder, seal_folder, write_json
-from loopscale.model import LoopedMoEConfig, LoopedMoEForCausalLM
+from loopscale.model import LoopedMoEConfig, LoopedMoEForCausalLM, Trace
 from loopscale.model.balancing import load_ratio
-from loopscale.model.forward import Trace
 from loopscale.model.loading import quiet
 from loopscale.train import run_dir
 from loopscale.train.checkpoints import Checkpoints, Manifest, on_disk

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .config import InputError
+from .errors import InputError
 
 CRITERIA = ("kl", "entropy", "argmax", "state", "gate")
 
@@ -56,6 +56,12 @@ class RecordedExit(Exit):
 
     forwards: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     """For each forward: the passes that the last position of each sequence used (B, 1), and how many it computed."""
+
+    def record(self, passes_BP: Tensor | None, executed: Tensor | None) -> None:
+        """Take the report of a forward."""
+        assert passes_BP is not None
+        assert executed is not None
+        self.forwards.append((passes_BP[:, -1:], executed))
 
 
 class ExitGate(nn.Module):
