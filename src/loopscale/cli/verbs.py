@@ -54,8 +54,6 @@ MODULES = {
     "schema": "count",
     "verify": "count",
     "presets": "train",
-    "generate": "model",
-    "routing": "model",
 }
 """Verbs that share a module with another one; every other verb has the module of its name."""
 
