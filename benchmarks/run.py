@@ -18,6 +18,7 @@ BENCHMARKS = {
     "backtests": "backtests",
     "warnings": "warning_trials",
     "model": "model_speed",
+    "decoding": "decoding_paths",
     "loss": "loss_speed",
     "data": "data_speed",
     "train": "train_speed",
@@ -26,8 +27,8 @@ BENCHMARKS = {
     "journeys": "journeys",
 }
 
-OTHER_KERNELS = "train"
-"""Benchmark that runs a second time with the kernels of a machine without AVX-512."""
+OTHER_KERNELS = ("decoding", "train")
+"""Benchmarks that run a second time with the kernels of a machine without AVX-512."""
 
 
 def run(name: str, **environment: str) -> bool:
@@ -44,7 +45,7 @@ if __name__ == "__main__":
     failed = []
     for name in sys.argv[1:] or BENCHMARKS:
         ended_well = run(name)
-        if name == OTHER_KERNELS:
+        if name in OTHER_KERNELS:
             ended_well &= run(name, ATEN_CPU_CAPABILITY="avx2")
         if not ended_well:
             failed.append(name)

@@ -58,7 +58,11 @@ def looped_sweeps() -> list[Sweep]:
             pooled=True,
         ),
     ]  # fmt: skip
-    titles = {"baseline": "Iso-Depth", "hyperconn": "Iso-Depth, hyper-connections", "trunc_bptt": "Iso-Depth, truncated"}
+    titles = {
+        "baseline": "Iso-Depth",
+        "hyperconn": "Iso-Depth, hyper-connections",
+        "trunc_bptt": "Iso-Depth, truncated",
+    }
     sweeps += [
         Sweep(title, load_public("isodepth", variant=variant), pooled=variant == "baseline")
         for variant, title in titles.items()

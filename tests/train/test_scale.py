@@ -16,8 +16,8 @@ from training import corpus, small
 from loopscale.cli.verbs import cli
 from loopscale.core.errors import DivergenceError, InputError
 from loopscale.model import LoopedMoEConfig, LoopedMoEForCausalLM
-from loopscale.model.experts import expert_ffn_reference, grouped_ffn
-from loopscale.model.kernels import chunked_cross_entropy, cross_entropy_reference
+from loopscale.model.experts import grouped_ffn
+from loopscale.model.kernels import chunked_cross_entropy
 from loopscale.train import init
 from loopscale.train.config import RECIPES, TrainConfig
 from loopscale.train.estimate import estimate
@@ -25,6 +25,7 @@ from loopscale.train.memory import block_bytes, block_calls, stored_blocks
 from loopscale.train.metrics import read_metrics
 from loopscale.train.trainer import Trainer, train
 from loss_speed import in_a_process
+from model_references import cross_entropy_reference, expert_ffn_reference
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +98,19 @@ def test_initial_weights_have_the_sizes_that_the_model_asks_for(text: Path, tmp_
         assert float(ours.std(correction=0)) == expected, name
     assert trainer.model.lm_head.weight is trainer.model.model.embed_tokens.weight
     assert all(not buffer.any() for buffer in trainer.model.buffers())
+
+
+def test_output_projections_may_start_at_zero_beside_an_untied_head(text: Path, tmp_path: Path) -> None:
+    switches = {"residual_init": "zero", "tie_word_embeddings": False, "injection": "normed", "experts": 2}
+    model = Trainer(small(text, model=switches), tmp_path / "run").model
+    for name, weight in model.named_parameters():
+        is_output = name.endswith(("o_proj.weight", "down_proj.weight", "down_proj"))
+        assert bool(weight.any()) is not is_output, name
+    assert not torch.equal(model.lm_head.weight, model.model.embed_tokens.weight)
+    embedded, entry = model(torch.arange(5)[None], recurrence=1, output_hidden_states=True).hidden_states[:2]
+    # The prelude adds nothing yet.
+    torch.testing.assert_close(entry, model.model.inject(embedded, embedded))
+    assert (model.model.injection.norm.weight == 1).all()
 
 
 def test_grouped_products_equal_the_reference() -> None:

@@ -358,7 +358,14 @@ def looped_moe(c: ConfigFields) -> Architecture:
     heads, kv_heads = c.size("num_attention_heads"), c.size("num_key_value_heads")
     divides(c, "num_attention_heads", heads, "num_key_value_heads", kv_heads)
     layer = Layer(Attention(heads, kv_heads, c.size("head_dim")), block)
-    injections = {"none": 0, "add": 0, "concat": 2 * width**2, "gated": 2 * width**2 + width, "diagonal": 2 * width}
+    injections = {
+        "none": 0,
+        "add": 0,
+        "concat": 2 * width**2,
+        "gated": 2 * width**2 + width,
+        "diagonal": 2 * width,
+        "normed": width**2 + width,
+    }
     depths = (c.size(f"{part}_layers", least=0, most=MOST_LAYERS) for part in ("prelude", "loop", "coda"))
     prelude, loop, coda = (stack_of(layer, depth) for depth in depths)
     return Architecture(

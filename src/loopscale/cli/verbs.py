@@ -42,8 +42,6 @@ VERBS = tuple(name for names in GROUPS.values() for name in names)
 MODULES = {
     "predict": "plan",
     "matched": "profile",
-    "generate": "model",
-    "routing": "model",
 }
 """Verbs that still share a module with another one."""
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from loopscale.model import LoopedMoEConfig
 
 SCHEMA = 1
-FIXED = {("model", "residual_init"): "unrolled", ("model", "placement"): "edges"}
+FIXED = {("model", "placement"): "edges"}
 """Settings of version 0.2, with the only value that they have now: runs saved with it can be read."""
 DEMO: dict[str, Any] = {
     "model": {"width": 64, "experts": 4, "recurrence": 2},
@@ -52,6 +52,9 @@ class ModelSection(Record):
     """k: experts that a token uses, each 1/k of the feed-forward width."""
     recurrence: Whole = 1
     """R: passes through the loop block."""
+    residual_init: Literal["unrolled", "zero"] = "unrolled"
+    """Scale the initial output of each layer by 1/sqrt(2 * depth), where the "unrolled" depth counts every pass. "zero"
+    starts the output projections at zero, so that every layer first returns its input."""
     options: dict[str, Any] = Field(default_factory=dict, json_schema_extra={"additionalProperties": True})
     """Further fields of ``LoopedMoEConfig``; in a file they stand in the table itself."""
 

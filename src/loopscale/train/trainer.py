@@ -86,7 +86,7 @@ class Trainer:
         with run_dir.locked(self.out, self.process.rank):
             run_dir.open_run(self.out, config, self.process.rank)
         self.model = self.process.prepare(meta_model(self.model_config))
-        initialise(self.model, config.run.seed)
+        initialise(self.model, config.run.seed, config.model.residual_init)
         self._set_activation_memory()
         if config.run.compile:
             for block in (*self.model.model.prelude, *self.model.model.loop, *self.model.model.coda):
