@@ -33,6 +33,7 @@ from loopscale.train import run_dir
 from loopscale.train.checkpoints import Checkpoints, Manifest, on_disk
 from loopscale.train.config import TrainConfig, cooldown_start, rate_factor, scheduled_recurrence, shared_steps
 from loopscale.train.data.batches import Batch, Batches, MixedBatches
+from loopscale.train.data.labels import LabelledBatches, LabelledStore
 from loopscale.train.data.token_store import Mixture, TokenStore
 from loopscale.train.forecast import Forecast
 from loopscale.train.init import initialise, meta_model
@@ -51,11 +52,13 @@ from loopscale.train.step import (
     stored_blocks,
 )
 
+AnyBatches = Batches | MixedBatches | LabelledBatches
+
 
 @torch.no_grad()
 def validation_loss(
     model: LoopedMoEForCausalLM,
-    batches: Batches | MixedBatches,
+    batches: AnyBatches,
     sequences: int,
     process: Process,
     recurrence: int | None = None,
@@ -490,9 +493,11 @@ class Trainer:
         )
 
 
-def open_batches(config: TrainConfig, store: TokenStore) -> tuple[Batches | MixedBatches, Batches | MixedBatches]:
+def open_batches(config: TrainConfig, store: TokenStore) -> tuple[AnyBatches, AnyBatches]:
     """Return the batches of the training and of the validation split."""
     options: dict[str, Any] = {"batch": config.run.batch, "context": config.data.context, "seed": config.run.seed}
+    if isinstance(store, LabelledStore):
+        return store.batches(split="train", **options), store.batches(split="validation", shuffle=False, **options)
     if isinstance(store, Mixture):
         mixed = MixedBatches(store, split="train", **options)
         return mixed, MixedBatches(store, split="validation", shuffle=False, **options)
