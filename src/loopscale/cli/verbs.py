@@ -39,6 +39,7 @@ VERBS = {
     "app": "Start the explorer: plan and fit in the browser.",
     "generate": "Continue a prompt with a looped model at several recurrences, side by side.",
     "routing": "Measure the expert-path diversity Psi of a checkpoint over a text file.",
+    "lab": "Train tiny looped models on tasks with exact answers, and watch each pass.",
     "eval": "Measure benchmarks and validation loss of checkpoints at each recurrence.",
     "demo": "Plan with the paper's law, train six tiny models, fit, compare and report.",
 }

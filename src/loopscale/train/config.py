@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -232,7 +233,7 @@ class DataSection(Record):
         return self
 
 
-def _task_of(data: dict[str, Any]) -> Task | None:
+def _task_of(data: Mapping[Any, Any]) -> Task | None:
     """Return the task that the fields of [data] name, if they name one; mistakes are told by their fields."""
     from loopscale.train.data.puzzles import task_called
 
