@@ -57,6 +57,35 @@ def tasks_command(as_json: bool) -> None:
         click.echo("".join(f"    {line}\n" for line in task.show(ids_BT[0]).splitlines()))
 
 
+@lab_command.command("score")
+@click.argument("model", type=click.Path(exists=True))
+@click.option("--task", help="The task.  [default: that of the run that trained the model]")
+@click.option("--difficulty", type=click.IntRange(min=1), help="Size of a problem.  [default: as in training]")
+@click.option("--most", type=click.IntRange(min=1), default=24, show_default=True, help="The most passes.")
+@click.option("--problems", type=click.IntRange(min=1), default=1024, show_default=True, help="New problems.")
+@click.option("--longer", is_flag=True, help="Longer problems than in training.")
+@click.option("--json", "as_json", is_flag=True, help="Print the scores as JSON.")
+def score_command(
+    model: str, task: str | None, difficulty: int | None, most: int, problems: int, longer: bool, as_json: bool
+) -> None:
+    """Score MODEL, the folder of a run or of a model, on a task at R = 1, 2, … passes.
+
+    \b
+    loopscale train s3.toml --out runs/s3
+    loopscale lab score runs/s3
+    """
+    from loopscale.lab.scores import score
+    from loopscale.lab.training import load, task_of
+
+    chosen = task_of(model, task, difficulty)
+    loaded = load(model)
+    scores = score(loaded, chosen, most, count=problems, split="longer" if longer else "validation")
+    if as_json:
+        print_json(scores.to_dict())
+    else:
+        _print_scores(scores, int(loaded.config.recurrence))
+
+
 def _task_command(name: str) -> click.Command:
     """Return the command that trains one task."""
     from loopscale.lab.recipes import Recipe
@@ -129,7 +158,7 @@ def _watching(shown: bool) -> Iterator[Watch]:
     with Live(Text("training …"), console=out, transient=True) if shown and out.is_terminal else _nothing() as live:
 
         def watch(step: int, steps: int, scores: Scores) -> None:
-            accuracy = ", ".join(f"R = {R}: {scores.at(R):.2f}" for R in (1, 4, 8, 12) if R <= scores.most)
+            accuracy = ", ".join(f"R = {R}: {scores.at(R):.2f}" for R in (1, 4, 8, 12) if scores.most >= R)
             line(f"step {step:,} of {steps:,}: {accuracy}")
             if live is not None:
                 title = f"step {step:,} of {steps:,}, {scores.count} new problems, chance {scores.task.chance:.2f}"

@@ -20,7 +20,7 @@ def bar(share: float, width: int = WIDTH) -> str:
 
 def by_recurrence(scores: Scores, shown: Sequence[int] = SHOWN) -> list[str]:
     """Return a line for each test-time R: the share of problems that are right, as a bar and as a number."""
-    return [f"  R = {R:<3d}{bar(scores.at(R))} {scores.at(R):.2f}" for R in shown if R <= scores.most]
+    return [f"  R = {R:<3d}{bar(scores.at(R))} {scores.at(R):.2f}" for R in shown if scores.most >= R]
 
 
 def by_position(scores: Scores, recurrences: Sequence[int]) -> list[str]:
@@ -29,7 +29,7 @@ def by_position(scores: Scores, recurrences: Sequence[int]) -> list[str]:
     places = range(count) if count <= 16 else [round(index * (count - 1) / 15) for index in range(16)]
     lines = ["  position " + " ".join(f"{place + 1:>3d}" for place in places)]
     for R in recurrences:
-        if R <= scores.most:
+        if scores.most >= R:
             lines.append(f"  R = {R:<5d}" + " ".join(f"{scores.right_RA[R - 1, place]:>3.0%}" for place in places))
     return lines
 

@@ -29,7 +29,7 @@ class Recipe:
     layers: int = 1
     """More than one: so many separate layers instead of a loop."""
     width: int = 64
-    steps: int = 1500
+    steps: int = 2000
     batch: int = 64
     """Problems of a step."""
     learning_rate: float = 1.5e-3

@@ -11,11 +11,14 @@ from typing import Any, cast
 
 import torch
 
+from loopscale.core.errors import InputError
 from loopscale.core.files import read_json, write_json
 from loopscale.lab.recipes import Recipe
 from loopscale.lab.scores import Scores, score
 from loopscale.model import LoopedMoEForCausalLM
 from loopscale.train import run_dir
+from loopscale.train.data.puzzles import task_called
+from loopscale.train.data.tasks import Task
 from loopscale.train.trainer import Trainer
 
 REPORT = "lab.json"
@@ -113,6 +116,18 @@ def load(folder: str | Path) -> LoopedMoEForCausalLM:
     from transformers import AutoModelForCausalLM
 
     return cast("LoopedMoEForCausalLM", AutoModelForCausalLM.from_pretrained(str(run_dir.model_of(folder))))
+
+
+def task_of(folder: str | Path, name: str | None = None, difficulty: int | None = None) -> Task:
+    """Return the task that the run in a folder was trained on, or the one that is named."""
+    run = run_dir.run_of(run_dir.model_of(folder))
+    stored = None if run is None else run_dir.stored_config(run)
+    data = {} if stored is None else stored["data"]
+    if name is None and data.get("task") is None:
+        raise InputError(f"{folder}: no run on a task left this model; name its `task`, like s3")
+    same = name is None or name == data.get("task")
+    own = data if same else {}
+    return task_called(name or data["task"], difficulty or own.get("difficulty"), own.get("task_seed", 0))
 
 
 @contextmanager

@@ -471,6 +471,12 @@ class TrainConfig(Record):
             )
         return self
 
+    @model_validator(mode="after")
+    def _benchmarks_read_text(self) -> TrainConfig:
+        if self.run.eval_tasks is not None and self.data.task is not None:
+            raise ValueError(f"[run]: 'eval_tasks' asks questions in text, and the task {self.data.task!r} has none")
+        return self
+
     @property
     def task(self) -> Task | None:
         """The task of [data], if it names one."""
