@@ -120,6 +120,8 @@ def load(folder: str | Path) -> LoopedMoEForCausalLM:
 
 def task_of(folder: str | Path, name: str | None = None, difficulty: int | None = None) -> Task:
     """Return the task that the run in a folder was trained on, or the one that is named."""
+    if not Path(folder).is_dir():
+        raise InputError(f"{folder}: no such folder; give that of a run or of a model")
     run = run_dir.run_of(run_dir.model_of(folder))
     stored = None if run is None else run_dir.stored_config(run)
     data = {} if stored is None else stored["data"]
