@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -226,3 +229,20 @@ def test_a_sweep_trains_a_task_at_each_recurrence(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     exported = CliRunner().invoke(cli, ["sweep", "export", str(tmp_path / "sweep.toml")])
     assert exported.exit_code == 0, exported.output
+
+
+def test_two_processes_train_a_task_as_one(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text(json.dumps(settings(TASK).to_dict()))
+    text = (
+        "import json, sys; from loopscale.train.config import TrainConfig; from loopscale.train.trainer import train; "
+    )
+    text += "train(TrainConfig.from_dict(json.load(open('run.json'))), sys.argv[1])"
+    (tmp_path / "run.py").write_text(text)
+    many = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "run.py", "two"]
+    for arguments in (["run.py", "one"], many):
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(
+            [sys.executable, *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr[-4000:]
+    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), abs=1e-4)
