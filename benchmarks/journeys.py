@@ -39,12 +39,11 @@ main(sys.argv[1:])
 """
 STEP = f"""{TRACER}
 from loopscale.train.config import TrainConfig
-from loopscale.train.trainer import Throughput, Trainer
+from loopscale.train.trainer import Trainer
 trainer = Trainer(TrainConfig.read(sys.argv[1]), sys.argv[2])
 trainer.train(until=1)
-throughput = Throughput(1.0, 1.0)
 sys.setprofile(enter)
-trainer.one_step(throughput)
+trainer.one_step()
 sys.setprofile(None)
 write()
 """

@@ -30,7 +30,7 @@ TASK: dict[str, Any] = {"task": "s3", "difficulty": 6}
 def settings(data: dict[str, Any], **sections: dict[str, Any]) -> TrainConfig:
     """Return a run of twelve quick steps."""
     values: dict[str, Any] = {
-        "model": {"width": 16, "layers": 1, "placement": "all", "head_size": 8, "experts": 2, "recurrence": 2},
+        "model": {"width": 16, "layers": 1, "edge_layers": 0, "head_size": 8, "experts": 2, "recurrence": 2},
         "data": data,
         "optimizer": {"learning_rate": 0.01, "eps": 1e-8},
         "run": {"tokens": 12 * 8 * 7, "batch": 8, "log_every": 1, "checkpoint_every": 3, "validation_sequences": 64},
@@ -222,7 +222,7 @@ def test_a_sweep_trains_a_task_at_each_recurrence(tmp_path: Path) -> None:
         "[sweep]\nname = 'words'\n"
         "[base.data]\ntask = 's3'\ndifficulty = 6\n"
         "[base.run]\nbatch = 8\n"
-        "[sizes.tiny]\nwidth = 16\nlayers = 1\nplacement = 'all'\nhead_size = 8\n"
+        "[sizes.tiny]\nwidth = 16\nlayers = 1\nedge_layers = 0\nhead_size = 8\n"
         "[grid]\nsize = ['tiny']\nexperts = [1]\nrecurrence = [1, 2]\ntokens = [560]\nseed = [0]\n"
     )
     result = CliRunner().invoke(cli, ["sweep", "run", str(tmp_path / "sweep.toml"), "--workers", "1"])

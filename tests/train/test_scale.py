@@ -21,8 +21,8 @@ from loopscale.model.kernels import chunked_cross_entropy, cross_entropy_referen
 from loopscale.train import init
 from loopscale.train.config import RECIPES, TrainConfig
 from loopscale.train.estimate import estimate
+from loopscale.train.memory import block_bytes, block_calls, stored_blocks
 from loopscale.train.metrics import read_metrics
-from loopscale.train.step import block_bytes, block_calls, stored_blocks
 from loopscale.train.trainer import Trainer, train
 from loss_speed import in_a_process
 
@@ -86,12 +86,14 @@ def test_a_shard_is_drawn_like_the_whole(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_initial_weights_have_the_sizes_that_the_model_asks_for(text: Path, tmp_path: Path) -> None:
-    trainer = Trainer(small(text, model={"residual_init": "none"}), tmp_path / "run")
+    trainer = Trainer(small(text), tmp_path / "run")
     reference = LoopedMoEForCausalLM(trainer.model_config)
     for (name, ours), theirs in zip(trainer.model.named_parameters(), reference.parameters(), strict=True):
         assert ours.shape == theirs.shape, name
         few = ours.numel() < 500
-        expected = pytest.approx(float(theirs.std(correction=0)), rel=0.5 if few else 0.15, abs=1e-6)
+        depth = 1 + 2 * 1 + 1  # prelude, two passes of the loop's layer, coda
+        factor = (2 * depth) ** -0.5 if name.endswith(init.RESIDUAL) else 1.0
+        expected = pytest.approx(factor * float(theirs.std(correction=0)), rel=0.5 if few else 0.15, abs=1e-6)
         assert float(ours.std(correction=0)) == expected, name
     assert trainer.model.lm_head.weight is trainer.model.model.embed_tokens.weight
     assert all(not buffer.any() for buffer in trainer.model.buffers())

@@ -87,7 +87,7 @@ def _plan(folder: Path) -> tuple[Plan, list[Panel]]:
 def _train(ctx: click.Context, folder: Path) -> Observations:
     """Train the demo's runs, or resume them, and return their losses."""
     from loopscale.cli.sweep import run as run_sweep
-    from loopscale.sweep.launch import observations
+    from loopscale.sweep.export import observations
     from loopscale.sweep.spec import read_sweep
     from loopscale.sweep.store import Store
 

@@ -147,7 +147,7 @@ def read_sweep_runs(file: str) -> Observations:
     """Return the observations of a sweep file, once its results are verified; damaged results are refused."""
     if is_sweep_folder(file):
         raise InputError(f"{file}: this folder holds a sweep's results; give the sweep file, like {file}.toml")
-    from loopscale.sweep.launch import observations
+    from loopscale.sweep.export import observations
     from loopscale.sweep.spec import read_sweep
     from loopscale.sweep.store import Store
     from loopscale.verify import verified

@@ -54,7 +54,6 @@ MODULES = {
     "laws": "count",
     "schema": "count",
     "verify": "count",
-    "presets": "train",
     "generate": "model",
     "routing": "model",
 }

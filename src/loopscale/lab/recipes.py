@@ -61,7 +61,7 @@ class Recipe:
         model: dict[str, Any] = {
             "width": self.width,
             "layers": self.layers,
-            "placement": "all",
+            "edge_layers": 0,
             "kv_heads": self.width // 16,
             "experts": self.experts,
             "recurrence": self.recurrence,

@@ -24,7 +24,7 @@ from loopscale.sweep.spec import Run, Sweep, executed_steps
 from loopscale.train import run_dir
 from loopscale.train.config import TrainConfig
 from loopscale.train.data.token_store import TokenStore
-from loopscale.train.step import block_calls
+from loopscale.train.memory import block_calls
 from loopscale.train.trainer import Trainer, open_batches
 
 MOST = 6

@@ -230,15 +230,20 @@ class Store:
         """Tell whether the workers of a session were asked to stop."""
         return self.fact(f"stop {session}") is not None
 
-    def claim(self, only: Collection[str] | None = None, resources: Resources | None = None) -> Claim | None:
+    def claim(
+        self,
+        only: Collection[str] | None = None,
+        resources: Resources | None = None,
+        but: Collection[str] = (),
+    ) -> Claim | None:
         """Take the first run that has no living worker; None when there is none.
 
-        ``only`` names the runs to choose from, and ``resources`` what they must need.
+        ``only`` names the runs to choose from, ``but`` those to leave, and ``resources`` what they must need.
         """
         me = Owner.this()
         with self._db.transaction():
             for row in self._open_runs(only, resources):
-                if row["state"] == "running" and self._has_worker(row):
+                if row["key"] in but or (row["state"] == "running" and self._has_worker(row)):
                     continue
                 crashes = row["crashes"] + (row["state"] == "running")
                 if crashes >= MOST_CRASHES:

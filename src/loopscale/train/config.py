@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from loopscale.train.data.tasks import Task
 
 SCHEMA = 1
-OLD_NAMES = {"separate": "document_mask"}
-"""Fields of version 0.1 that have another name now."""
+FIXED = {("model", "placement"): "edges"}
+"""Settings of version 0.2, with the only value that they have now: runs saved with it can be read."""
 DEMO: dict[str, Any] = {
     "model": {"width": 64, "experts": 4, "recurrence": 2},
     "data": {"context": 128},
@@ -45,8 +45,6 @@ class ModelSection(Record):
     """Stored layers: prelude, loop block and coda together."""
     edge_layers: FromZero = 1
     """Layers of the prelude, and as many of the coda."""
-    placement: Literal["edges", "middle-half", "all"] = "edges"
-    """Layers that loop: all but ``edge_layers`` at both ends, the middle half, or all of them."""
     head_size: Whole = 16
     kv_heads: Whole | None = None
     """Key-value heads; by default the largest of 4, 2 and 1 that divides the heads."""
@@ -56,10 +54,9 @@ class ModelSection(Record):
     """k: experts that a token uses, each 1/k of the feed-forward width."""
     recurrence: Whole = 1
     """R: passes through the loop block."""
-    residual_init: Literal["unrolled", "stored", "none", "zero"] = "unrolled"
-    """Scale the initial output of each layer by 1/sqrt(2 * depth), where depth is the "unrolled" depth, which counts
-    every pass, or the "stored" one; "none" does not scale. "zero" starts the output projections at zero, so that every
-    layer first returns its input."""
+    residual_init: Literal["unrolled", "zero"] = "unrolled"
+    """The initial output of each layer: scaled by 1/sqrt(2 * depth), where the depth counts every pass, or "zero", so
+    that every layer first returns its input."""
     options: dict[str, Any] = Field(default_factory=dict, json_schema_extra={"additionalProperties": True})
     """Further fields of ``LoopedMoEConfig``; in a file they stand in the table itself."""
 
@@ -90,18 +87,22 @@ class ModelSection(Record):
         try:
             if self.rung is not None:
                 built = replace(rung(self.rung, self.experts, self.active_experts), vocabulary=vocabulary)
-                placed = {} if self.placement == "edges" else self._placed(int(built.layers))
                 return LoopedMoEConfig.from_architecture(
-                    built, recurrence=self.recurrence, **{**placed, **common, **self.options}
+                    built, recurrence=self.recurrence, **{**common, **self.options}
                 )
             return LoopedMoEConfig(**{**self._sizes(), **common, **self.options})
         except InputError as error:
-            raise InputError(f"[model]: {error}") from None
+            raise error.within("[model]") from None
 
     def _sizes(self) -> dict[str, Any]:
         if self.width % self.head_size:
             raise InputError(f"field 'width' is {self.width}, no multiple of head_size {self.head_size}")
-        placed = self._placed(self.layers)
+        loop_layers = self.layers - 2 * self.edge_layers
+        if loop_layers < 1:
+            raise InputError(
+                f"field 'layers' is {self.layers}, which leaves no loop block between prelude and coda of "
+                f"{self.edge_layers} each; give {2 * self.edge_layers + 1} or more"
+            )
         if 4 * self.width % self.active_experts:
             raise InputError(
                 f"field 'active_experts' is {self.active_experts}, which does not divide the feed-forward width "
@@ -110,7 +111,9 @@ class ModelSection(Record):
         heads = self.width // self.head_size
         return {
             "hidden_size": self.width,
-            **placed,
+            "prelude_layers": self.edge_layers,
+            "loop_layers": loop_layers,
+            "coda_layers": self.edge_layers,
             "recurrence": self.recurrence,
             "num_attention_heads": heads,
             "num_key_value_heads": self.kv_heads or next(n for n in (4, 2, 1) if heads % n == 0 and n <= heads),
@@ -122,18 +125,6 @@ class ModelSection(Record):
             # 0.02 is for widths near a thousand; narrower layers need larger weights for outputs of the same size.
             "initializer_range": 0.02 * max(1.0, math.sqrt(768 / self.width)),
         }
-
-    def _placed(self, layers: int) -> dict[str, int]:
-        """Return the layers of prelude, loop and coda."""
-        if self.placement == "middle-half" and layers % 4:
-            raise InputError(f"field 'layers' is {layers}; a middle half needs a multiple of 4")
-        edge = {"edges": self.edge_layers, "middle-half": layers // 4, "all": 0}[self.placement]
-        if layers - 2 * edge < 1:
-            raise InputError(
-                f"field 'layers' is {layers}, which leaves no loop block between prelude and coda of {edge} each; give "
-                f"{2 * edge + 1} or more"
-            )
-        return {"prelude_layers": edge, "loop_layers": layers - 2 * edge, "coda_layers": edge}
 
 
 class SourceSection(Record):
@@ -175,7 +166,7 @@ class DataSection(Record):
     a Hugging Face tokenizer."""
     validation: float = Field(default=0.01, ge=0, lt=1)
     """Fraction of documents held out. It depends on the text of a document only, so equal documents are in the same
-    split."""
+    split. Of a text so small that none would be, some documents or the end of each are held out; 0 holds out none."""
     context: Annotated[int, Between(2, 10**9)] = 2048
     """Tokens of a packed sequence."""
     document_mask: bool = False
@@ -187,17 +178,16 @@ class DataSection(Record):
 
     @model_validator(mode="before")
     @classmethod
-    def _old_forms(cls, data: Any) -> Any:
+    def _read_forms(cls, data: Any) -> Any:
+        """Take one file for a list, and the context that a task has."""
         if not isinstance(data, dict):
             return data
-        renamed = {OLD_NAMES.get(key, key): value for key, value in data.items()}
-        task = _task_of(renamed)
-        if task is not None:
-            renamed.setdefault("context", task.length + 1)
-        sources = renamed.get("sources", {})
+        task = _task_of(data)
+        data = data if task is None else {"context": task.length + 1, **data}
+        sources = data.get("sources")
         if isinstance(sources, dict):
-            renamed["sources"] = {name: _with_tuple(source) for name, source in sources.items()}
-        return _with_tuple(renamed)
+            data = data | {"sources": {name: _with_tuple(source) for name, source in sources.items()}}
+        return _with_tuple(data)
 
     @model_validator(mode="after")
     def _targets_have_a_source(self) -> DataSection:
@@ -293,41 +283,6 @@ class ScheduleSection(Record):
                 "[[0, 1], [0.7, 4]]"
             )
         return self
-
-
-def rate_factor(schedule: ScheduleSection, step: int, steps: int) -> float:
-    """Return the learning rate at ``step`` (from 0) of a run of ``steps``, as a fraction of the peak rate."""
-    warm = min(1.0, (step + 1) / (schedule.warmup_steps + 1)) if schedule.warmup_steps else 1.0
-    if schedule.kind == "constant":
-        return warm
-    if schedule.kind == "cosine":
-        shape = 0.5 * (1 + math.cos(math.pi * step / steps))
-    else:
-        left = steps - step
-        shape = min(1.0, left / max(1, steps - cooldown_start(schedule, steps)))
-    return warm * (schedule.final + (1 - schedule.final) * shape)
-
-
-def scheduled_recurrence(schedule: ScheduleSection, step: int, steps: int) -> int | None:
-    """Return R at ``step`` (from 0) of a run of ``steps``; None where the schedule leaves it to the model."""
-    reached = [passes for start, passes in schedule.recurrence if step >= round(start * steps)]
-    return reached[-1] if reached else None
-
-
-def shared_steps(schedule: ScheduleSection, steps: int) -> int:
-    """Return how many of its first steps a run of ``steps`` shares with any longer run of the same schedule."""
-    changes = [steps, *(round(start * steps) for start, _ in schedule.recurrence[1:])]
-    if schedule.kind == "constant":
-        return min(steps, *changes)
-    return min(cooldown_start(schedule, steps), *changes) if schedule.kind == "wsd" else 0
-
-
-def cooldown_start(schedule: ScheduleSection, steps: int) -> int:
-    """Return the step at which the cooldown of a "wsd" run of ``steps`` starts.
-
-    Up to this step it is the same run as any longer one, which is why many D can share a trunk.
-    """
-    return steps - math.ceil(schedule.cooldown * steps)
 
 
 class RunSection(Record):
@@ -450,6 +405,29 @@ class RecipeSection(Record):
     name: Literal["none", "paper", "paper-supervised"] = "none"
 
 
+class CallbackSection(Record):
+    """A callback that the run has beside those that its other settings ask for."""
+
+    use: str = Field(pattern=r"^([A-Za-z_]\w*(\.[A-Za-z_]\w*)*:)?[A-Za-z_]\w*$")
+    """One of loopscale's by name, like "LossWatch", or your own, like "my_module:MyCallback". Code from outside
+    loopscale runs only where it is asked for: ``loopscale train --allow-code``, ``train(…, allow_code=True)``."""
+    options: dict[str, Any] = Field(default_factory=dict, json_schema_extra={"additionalProperties": True})
+    """Arguments of the callback; in a file they stand in the table itself."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gather_options(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        own = {key: value for key, value in data.items() if key in cls.model_fields}
+        return own | {"options": {**own.get("options", {}), **{k: v for k, v in data.items() if k not in own}}}
+
+    @property
+    def is_code(self) -> bool:
+        """Whether it names a module instead of one of loopscale's callbacks."""
+        return ":" in self.use
+
+
 class TrainConfig(Record):
     """A training run."""
 
@@ -460,6 +438,7 @@ class TrainConfig(Record):
     schedule: ScheduleSection = Field(default_factory=ScheduleSection)
     run: RunSection = Field(default_factory=RunSection)
     parallel: ParallelSection = Field(default_factory=ParallelSection)
+    callbacks: tuple[CallbackSection, ...] = ()
 
     @model_validator(mode="after")
     def _recurrence_within_the_models(self) -> TrainConfig:
@@ -501,6 +480,9 @@ class TrainConfig(Record):
         """Return what ``from_dict`` reads; plain values, for JSON."""
         values = self.model_dump(mode="json")
         values["model"] |= values["model"].pop("options")
+        values["callbacks"] = [{"use": listed["use"], **listed["options"]} for listed in values["callbacks"]]
+        if not values["callbacks"]:
+            del values["callbacks"]
         return {"schema": SCHEMA, **values}
 
     @classmethod
@@ -512,13 +494,27 @@ class TrainConfig(Record):
                 raise InputError(
                     f"{where}: schema is {shown(schema)}; this loopscale reads up to {SCHEMA}; upgrade loopscale"
                 )
-            data = {key: value for key, value in data.items() if key != "schema"}
+            data = {key: _without_fixed(key, value, where) for key, value in data.items() if key != "schema"}
         return parse(cls, _with_recipe(data), where)
 
     @classmethod
     def read(cls, path: str | Path) -> TrainConfig:
         """Read a TOML file."""
         return cls.from_dict(read_toml(path), str(path))
+
+
+def _without_fixed(section: str, values: Any, where: str) -> Any:
+    """Return the values of a saved section without settings that cannot be changed any more."""
+    if not isinstance(values, dict):
+        return values
+    for (owner, name), value in FIXED.items():
+        if owner == section and values.get(name, value) != value:
+            raise InputError(
+                f"[{section}] {name} is {shown(values[name])}, and this version knows only {value!r}",
+                where=where,
+                remedy="use the version of loopscale that wrote it",
+            )
+    return {name: value for name, value in values.items() if (section, name) not in FIXED}
 
 
 def _with_recipe(data: object) -> object:

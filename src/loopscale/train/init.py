@@ -45,12 +45,15 @@ def materialise(model: LoopedMoEForCausalLM, device: torch.device, offload: bool
 
 
 @torch.no_grad()
-def initialise(model: LoopedMoEForCausalLM, seed: int, residual_init: str) -> LoopedMoEForCausalLM:
-    """Draw all weights; models of equal shape get the same draws from a seed at every recurrence."""
+def initialise(model: LoopedMoEForCausalLM, seed: int, residual_init: str = "unrolled") -> LoopedMoEForCausalLM:
+    """Draw all weights; models of equal shape get the same draws from a seed at every recurrence.
+
+    What a layer adds to the residual stream is scaled by 1/sqrt(2 * depth), where the depth counts every pass, or
+    starts at zero.
+    """
     config = model.config
-    passes = config.recurrence if residual_init == "unrolled" else 1
-    depth = config.prelude_layers + passes * config.loop_layers + config.coda_layers
-    factor = {"none": 1.0, "zero": 0.0}.get(residual_init, 1 / math.sqrt(2 * depth))
+    depth = config.prelude_layers + config.recurrence * config.loop_layers + config.coda_layers
+    factor = 0.0 if residual_init == "zero" else 1 / math.sqrt(2 * depth)
     constants = _constants(model)
     for name, weight in model.named_parameters():
         local, offset = _shard(weight)

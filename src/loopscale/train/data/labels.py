@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from loopscale.core.errors import InputError, shown
 from loopscale.core.files import read_json, write_json
-from loopscale.train.data.batches import IGNORED, Batch, Permutation
+from loopscale.train.data.batches import IGNORED, Batch, Batches, MixedBatches, Permutation
 from loopscale.train.data.puzzles import Facts
 from loopscale.train.data.sources import DataSource
 from loopscale.train.data.tasks import Rows, Split, Task
@@ -90,6 +90,10 @@ class LabelledBatches:
             chosen = epochs == epoch
             indices[chosen] = Permutation(count, self.seed, int(epoch))(places[chosen])
         return self.store.read(self.split, indices, self.context)
+
+
+AnyBatches = Batches | MixedBatches | LabelledBatches
+"""The batches of a run."""
 
 
 def padded(ids_BT: Rows, answers_BT: Rows, context: int, end: int) -> tuple[Rows, Rows]:

@@ -7,6 +7,7 @@ import csv
 import glob
 import gzip
 import json
+import math
 import urllib.error
 import urllib.request
 import zlib
@@ -229,6 +230,37 @@ def _one_sentence(path: Path) -> Iterator[None]:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
 
 
+LEAST_HELD_OUT = 1 << 14
+"""Characters to hold out of a text so small that no document is held out by itself: a few sequences."""
+
+
+def _mark(text: str) -> int:
+    """Return a number from 0 to 2**64 that depends on the text alone: equal documents have equal marks."""
+    return int.from_bytes(blake2b(text.strip().encode(), digest_size=8).digest(), "big")
+
+
+@dataclass(frozen=True)
+class HoldOut:
+    """How documents are divided into training and validation; it depends on nothing but their text."""
+
+    below: float
+    """Documents with a lower mark are held out."""
+    tail: float = 0.0
+    """Share of every other document that is held out, from its end."""
+
+    def divide(self, text: str) -> tuple[str, str]:
+        """Return the part of a document that is trained on and the part that is held out; one of them may be empty."""
+        if _mark(text) < self.below:
+            return "", text
+        if not self.tail:
+            return text, ""
+        cut = len(text) - math.ceil(self.tail * len(text))
+        space = text.find(" ", cut) + 1  # between two words
+        if not text[space:].strip() or not space:
+            space = cut
+        return text[:space], text[space:]
+
+
 @dataclass(frozen=True)
 class DataSource:
     """The text to train on, and how it becomes tokens: the fields of [data] in a training file, with its meanings."""
@@ -261,8 +293,31 @@ class DataSource:
 
     def held_out(self, text: str) -> bool:
         """Return whether a document belongs to validation, decided by a hash of its text."""
-        mark = blake2b(text.strip().encode(), digest_size=8).digest()
-        return int.from_bytes(mark, "big") < self.validation * 2**64
+        return _mark(text) < self.hold_out().below
+
+    def hold_out(self) -> HoldOut:
+        """Return how documents are divided, where there are enough of them."""
+        return HoldOut(below=self.validation * 2**64)
+
+    def hold_out_of_few(self) -> HoldOut:
+        """Return how documents are divided where ``hold_out`` takes none: a small text reads all of them twice.
+
+        The documents with the lowest marks are held out, or the end of every document where those few would be more
+        than a fifth of the text.
+        """
+        lengths: dict[int, int] = {}
+        for text in self.documents():
+            lengths[_mark(text)] = lengths.get(_mark(text), 0) + len(text)
+        total = sum(lengths.values())
+        wanted = max(self.validation * total, min(LEAST_HELD_OUT, total / 10))
+        held = 0
+        for mark in sorted(lengths)[:-1]:
+            held += lengths[mark]
+            if held >= wanted:
+                break
+        if held and wanted <= held <= total / 5:
+            return HoldOut(below=mark + 1)
+        return HoldOut(below=0, tail=wanted / total if total else 0.0)
 
     def identity(self) -> dict[str, Any]:
         """Return what the tokens depend on: these settings, and the name, size and time of every file."""

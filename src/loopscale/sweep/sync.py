@@ -1,4 +1,4 @@
-"""A sweep's file and its store: make the store's runs those of the file, rebuild the store, read its observations.
+"""Bring a sweep's store in line with its file: add and update runs, and rebuild a lost database.
 
 The command that supervises a sweep imports this, so what loads torch or fits laws is imported inside functions.
 """
@@ -8,24 +8,16 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from loopscale.core.errors import InputError, LoopscaleError, StorageError
+from loopscale.core.errors import InputError, LoopscaleError
 from loopscale.sweep.database import FILE, set_aside
 from loopscale.sweep.spec import Run, Sweep, executed_steps
 from loopscale.sweep.store import RunState, Store, fetch_points, parsed, run_folder
 from loopscale.train.config import TrainConfig
-from loopscale.train.run_dir import RESUMABLE, read_summary, stored_config
-
-if TYPE_CHECKING:
-    from loopscale.core.tables import Table
-    from loopscale.fitting import Observations
-    from loopscale.scaling import Points
-
-_RESUMABLE = RESUMABLE - {"validation_sequences"}
-"""Settings that may change between two calls: how long a run is and what it reports, but not what is measured."""
+from loopscale.train.run_dir import differences, read_summary, stored_config
 
 
 def update(store: Store, sweep: Sweep, costs: Mapping[str, float]) -> None:
@@ -104,15 +96,8 @@ def _replace_config(store: Store, sweep: Sweep, run: Run, before: RunState | Non
 
 def _difference(stored: dict[str, Any], current: dict[str, Any]) -> str | None:
     """Return a phrase about the first setting in which two runs differ."""
-    for section, values in current.items():
-        before = stored.get(section)
-        if section == "parallel" or not isinstance(values, dict) or not isinstance(before, dict):
-            continue
-        for name in {**before, **values}:
-            if section == "run" and name in _RESUMABLE:
-                continue
-            if before.get(name) != values.get(name):
-                return f"its [{section}] {name} was {before.get(name)!r} and is {values.get(name)!r} now"
+    for first in differences(stored, current, measured_alike=True)[:1]:
+        return f"its [{first.section}] {first.name} was {first.stored!r} and is {first.wanted!r} now"
     return None
 
 
@@ -193,96 +178,3 @@ def _summaries(sweep: Sweep) -> tuple[list[tuple[str, int, dict[str, Any]]], lis
             else:
                 results.append((run.key, tokens, summary))
     return results, skipped
-
-
-_COUNTS = ("active", "tokens", "recurrence", "experts", "loop", "total")
-_BESIDE = ("seed", "width", "layers", "learning_rate", "training_flops", "real_training_flops")
-_FACTS = (*_COUNTS, *_BESIDE, "validation_loss")
-"""What the database holds of every observation."""
-
-
-def observations(sweep: Sweep, store: Store) -> tuple[Observations, dict[str, list[Any]]]:
-    """Return the observations so far, and other columns that are known of each."""
-    import numpy as np
-
-    from loopscale.fitting import Observations
-    from loopscale.scaling import Counting, Points
-
-    recorded = {(key, tokens): facts for key, tokens, _, facts in store.observations()}
-    rows = [
-        (run, tokens, recorded[run.key, tokens])
-        for run in sweep.runs
-        for tokens in run.points
-        if (run.key, tokens) in recorded
-    ]
-    if not rows:
-        raise InputError(f"{sweep.path}: no point of the sweep {sweep.name!r} is finished yet")
-    for run, tokens, values in rows:
-        missing = [name for name in _FACTS if name not in values]
-        if missing:
-            raise StorageError(
-                f"{sweep.results / FILE}: the observation of {run.key} at {tokens} tokens has no {missing[0]!r}; "
-                "`loopscale sweep rebuild SWEEP.toml` restores it from the results of the runs"
-            )
-    facts = {name: [values[name] for _, _, values in rows] for name in _FACTS}
-    counts = {name: np.array(facts[name], float) for name in _COUNTS}
-    observed = Observations(
-        points=Points(**counts),
-        loss=np.array(facts["validation_loss"]),
-        run=np.array([run.key for run, _, _ in rows]),
-        source=f"sweep {sweep.name}",
-        counts=Counting.WITHOUT_EMBEDDINGS,
-        finished=np.ones(len(rows), bool),
-    )
-    beside = {"size": [run.cell.size for run, _, _ in rows], **{name: facts[name] for name in _BESIDE}}
-    beside["label"] = [sweep.label(run, run.points[tokens]) for run, tokens, _ in rows]
-    return observed, beside
-
-
-def largest_point(sweep: Sweep, store: Store) -> Points | None:
-    """Return the sweep's most expensive point, finished or not, as a law takes it; None while nothing is finished."""
-    import numpy as np
-
-    from loopscale.scaling import Points
-    from loopscale.sweep.cost import count_without_tokens
-
-    if not any(True for _ in store.observations()):
-        return None
-
-    costs = count_without_tokens(sweep, vocabulary=264)
-    assert costs is not None
-    most = max(costs, key=lambda cost: cost.alone / sum(cost.run.points) * max(cost.run.points))
-    shape, cell = most.model.to_architecture(), most.run.cell
-    return Points(
-        *(np.array([float(value)]) for value in (shape.active, max(most.run.points), cell.recurrence, cell.experts)),
-        *(np.array([float(value)]) for value in (shape.loop, shape.total)),
-    )
-
-
-def table(sweep: Sweep, store: Store, *, best: bool = False) -> Table:
-    """Return the observations under names that ``loopscale fit`` reads, with the other columns beside them.
-
-    ``best`` keeps, of runs that differ only in training fields that are axes of the grid, the one of lowest loss at
-    each D.
-    """
-    from loopscale.core.tables import Table
-
-    observed, beside = observations(sweep, store)
-    cells = {run.key: run.cell for run in sweep.runs}
-    names = dict.fromkeys(name for cell in cells.values() for name, _ in cell.settings)
-    rows = [cells[str(key)] for key in observed.run]
-    beside |= {name: [dict(cell.settings).get(name, "") for cell in rows] for name in names if name not in _SHOWN}
-    whole = Table({**observed.columns(), **beside})
-    if not best:
-        return whole
-    lowest: dict[Any, tuple[float, int]] = {}
-    for index, (cell, tokens, loss) in enumerate(zip(rows, observed.points.tokens, observed.loss, strict=True)):
-        key = (replace(cell, settings=()), float(tokens))
-        lowest[key] = min(lowest.get(key, (float("inf"), -1)), (float(loss), index))
-    kept = sorted(index for _, index in lowest.values())
-    records = list(whole.records())
-    return Table.from_records([records[index] for index in kept])
-
-
-_SHOWN = {"optimizer.learning_rate"}
-"""Fields that already have a column."""

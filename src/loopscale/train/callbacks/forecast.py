@@ -2,50 +2,74 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from loopscale.architecture import Architecture
 from loopscale.core.errors import InputError
 from loopscale.planning.plan import law_of
 from loopscale.planning.predict import Prediction, predict
-from loopscale.train.config import TrainConfig
+from loopscale.train.callbacks.callback import Callback
+
+if TYPE_CHECKING:
+    from loopscale.model import LoopedMoEConfig
+    from loopscale.train.config import TrainConfig
+    from loopscale.train.step import Gradients
 
 START = 0.2
 """Fraction of a run before which it is not judged: a law says nothing of warm-up."""
 
 
-class Forecast:
-    """The 90% interval of a run's final loss.
+class Forecast(Callback):
+    """The 90% interval of a run's final loss: ``[run] law``.
 
     A law describes runs whose schedule is finished. Before its end a run is judged by the loss that it would end with
     if it gained, from here on, what the law says that the remaining tokens give. The decay of the learning rate gives
     more than that, so the run may be ``slack`` above the interval until its last step.
     """
 
+    priority = 60  # after the validation loss
+
     def __init__(self, law: str, architecture: Architecture, recurrence: int, tokens: float, slack: float) -> None:
         self._law, self._architecture, self._recurrence = law_of(law), architecture, recurrence
-        self._tokens, self._slack = tokens, slack
-        remove = "remove the field to train without a forecast"
+        self._slack = slack
         if self._law.degenerate:
-            raise InputError(f"[run]: field 'law': {self._law.name} is degenerate and forecasts nothing; {remove}")
-        self.prediction = self._predict(tokens)
-        if self.prediction.trust.level == "beyond":
-            reasons = "; ".join(self.prediction.trust.reasons)
-            raise InputError(
-                f"[run]: field 'law': this run lies more than 10x beyond what {self._law.name} was fitted on "
-                f"({reasons}), so its forecast is withheld; {remove}"
-            )
-        if self.prediction.interval is None:
-            raise InputError(f"[run]: field 'law': {self._law.name} has no resampled laws, so no interval; {remove}")
+            self._refuse(f"{self._law.name} is degenerate and forecasts nothing")
+        self._set_length(tokens)
 
     @classmethod
-    def of(cls, config: TrainConfig, architecture: Architecture) -> Forecast | None:
-        """Return the forecast of a run, or None when its settings name no law."""
-        if config.run.law is None:
+    def for_run(cls, config: TrainConfig, model: LoopedMoEConfig) -> Forecast | None:
+        run = config.run
+        if run.law is None:
             return None
-        recurrence = config.model.recurrence
-        tokens = config.steps * config.step_tokens
-        return cls(config.run.law, architecture, recurrence, tokens, config.run.law_slack)
+        architecture, tokens = model.to_architecture(), config.steps * config.step_tokens
+        return cls(run.law, architecture, config.model.recurrence, tokens, run.law_slack)
+
+    def _set_length(self, tokens: float) -> None:
+        """Forecast the loss of a run of so many tokens."""
+        self._tokens, self.prediction = tokens, self._predict(tokens)
+        if self.prediction.trust.level == "beyond":
+            reasons = "; ".join(self.prediction.trust.reasons)
+            self._refuse(
+                f"this run lies more than 10x beyond what {self._law.name} was fitted on ({reasons}), so its forecast "
+                "is withheld"
+            )
+        if self.prediction.interval is None:
+            self._refuse(f"{self._law.name} has no resampled laws, so no interval")
+
+    def _refuse(self, problem: str) -> NoReturn:
+        raise InputError(f"[run]: field 'law': {problem}", remedy="remove the field to train without a forecast")
+
+    def start(self) -> None:
+        tokens = self.trainer.config.steps * self.trainer.config.step_tokens
+        if tokens != self._tokens:  # a branch of a sweep's trunk is shorter
+            self._set_length(tokens)
+
+    def measure(self, row: dict[str, Any], gradients: Gradients) -> None:
+        if "validation_loss" in row:
+            row |= self.row(row["tokens"], row["validation_loss"])
+
+    def summarise(self, summary: dict[str, Any]) -> None:
+        summary["forecast"] = self.summary(summary["validation_loss"])
 
     def row(self, tokens: float, loss: float) -> dict[str, Any]:
         """Return what a row of metrics says of the forecast, given a validation loss after ``tokens``."""
