@@ -157,7 +157,7 @@ def _describe(run: TrainConfig, folder: Path) -> None:
         f"{folder}: {format_count(counted['total'])} weights without embeddings, {format_count(counted['active'])} "
         f"active, {format_count(counted['loop'])} of them looped {model.recurrence} times; {run.steps:,} steps of "
         f"{run.step_tokens:,} tokens, {format_power(counted['training_flops'])} FLOPs; "
-        f"{store.tokens['train']:,} tokens to train on",
+        f"{store.about}",
         highlight=False,
     )
 

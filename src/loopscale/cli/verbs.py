@@ -28,13 +28,13 @@ DEBUG = "LOOPSCALE_DEBUG"
 GROUPS = {
     "Plan": ("plan", "predict", "matched", "count", "profile", "laws"),
     "Fit": ("fit", "backtest", "compare", "next", "isoflop", "seeds"),
-    "Train": ("train", "sweep", "eval", "generate", "presets", "routing"),
+    "Train": ("train", "sweep", "eval", "generate", "lab", "presets", "routing"),
     "Look": ("app", "figures", "report", "demo", "reproduce", "verify", "schema", "help"),
 }
 """Every verb, in groups. Verb ``x`` is the command ``x_command`` in ``cli/x.py``."""
 
 FIRST_SCREEN = ("plan", "predict", "matched", "count", "fit", "backtest", "compare", "next",
-                "train", "sweep", "eval", "generate", "app", "figures", "report")  # fmt: skip
+                "train", "sweep", "eval", "generate", "lab", "app", "figures", "report")  # fmt: skip
 """The verbs that ``loopscale --help`` explains; it names the others."""
 
 VERBS = tuple(name for names in GROUPS.values() for name in names)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -16,6 +17,7 @@ from loopscale.core.schemas import Between, Bytes, Count, Record, Whole, parse
 
 if TYPE_CHECKING:
     from loopscale.model import LoopedMoEConfig
+    from loopscale.train.data.tasks import Task
 
 SCHEMA = 1
 FIXED = {("model", "placement"): "edges"}
@@ -134,8 +136,19 @@ class SourceSection(Record):
 
 
 class DataSection(Record):
-    """The text, how it becomes tokens, and how the tokens are divided into sequences."""
+    """The text or task, how it becomes tokens, and how the tokens are divided into sequences."""
 
+    task: str | None = None
+    """A task with exact answers instead of text, like "s3" (`loopscale lab tasks` lists them). Its problems are drawn
+    anew at every step, only their answers are targets, and the context follows from the task."""
+    difficulty: Whole | None = None
+    """How hard its problems are: elements of a word, hops, digits, facts; by default the task's usual difficulty."""
+    task_seed: FromZero = 0
+    """Selects the facts of the task "facts"."""
+    format: Literal["text", "labels", "completion"] = "text"
+    """What the rows of files hold: "text"; "labels", lists of ids in ``input_ids`` and ``labels`` as Hugging Face has
+    them; or "completion", a ``prompt`` and a ``completion``, of which only the second is a target. Rows with targets of
+    their own are not packed: each is one sequence, padded to the context."""
     mix: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
     """Weights of a mixture by the name of the source: ``[data.mix] web = 0.6, code = 0.4``. Of every 1,000 sequences
     each source has its share at any size; a small one is repeated."""
@@ -165,11 +178,34 @@ class DataSection(Record):
 
     @model_validator(mode="before")
     @classmethod
-    def _name_or_list_of_files(cls, data: Any) -> Any:
-        sources = data.get("sources") if isinstance(data, dict) else None
+    def _read_forms(cls, data: Any) -> Any:
+        """Take one file for a list, and the context that a task has."""
+        if not isinstance(data, dict):
+            return data
+        task = _task_of(data)
+        data = data if task is None else {"context": task.length + 1, **data}
+        sources = data.get("sources")
         if isinstance(sources, dict):
             data = data | {"sources": {name: _with_tuple(source) for name, source in sources.items()}}
         return _with_tuple(data)
+
+    @model_validator(mode="after")
+    def _targets_have_a_source(self) -> DataSection:
+        reads = self.files or self.dataset or self.mix
+        if self.task is None and (self.difficulty is not None or self.task_seed):
+            raise ValueError("'difficulty' and 'task_seed' belong to a 'task', and there is none")
+        if self.task is not None:
+            if reads or self.format != "text" or self.tokenizer != "bytes":
+                raise ValueError(f"the task {self.task!r} has its own tokens: leave out files, tokenizer and format")
+            if (task := _task_of(self.model_dump())) is not None and self.context != task.length + 1:
+                raise ValueError(f"a problem of {self.task!r} has {task.length + 1} tokens: leave 'context' out")
+        elif self.format != "text" and (not self.files or self.mix):
+            raise ValueError(f"format {self.format!r} is for 'files' of rows (JSONL or Parquet)")
+        if self.document_mask and (self.task is not None or self.format != "text"):
+            raise ValueError("'document_mask' is for packed text; each of these rows is a sequence of its own")
+        if self.format == "labels" and self.tokenizer.startswith("train"):
+            raise ValueError("rows of ids hold no text to train a tokenizer on: name the tokenizer of the ids")
+        return self
 
     @model_validator(mode="after")
     def _mixture_is_complete(self) -> DataSection:
@@ -185,6 +221,17 @@ class DataSection(Record):
                 "a mixture needs a tokenizer that does not depend on its sources: 'bytes', or the folder or name of one"
             )
         return self
+
+
+def _task_of(data: Mapping[Any, Any]) -> Task | None:
+    """Return the task that the fields of [data] name, if they name one; mistakes are told by their fields."""
+    from loopscale.train.data.puzzles import task_called
+
+    name, difficulty = data.get("task"), data.get("difficulty")
+    if not isinstance(name, str) or not isinstance(difficulty, int | None):
+        return None
+    seed = data.get("task_seed", 0)
+    return task_called(name, difficulty, seed if isinstance(seed, int) else 0)
 
 
 def _with_tuple(table: Any) -> Any:
@@ -402,6 +449,17 @@ class TrainConfig(Record):
                 "raise the model's"
             )
         return self
+
+    @model_validator(mode="after")
+    def _benchmarks_read_text(self) -> TrainConfig:
+        if self.run.eval_tasks is not None and self.data.task is not None:
+            raise ValueError(f"[run]: 'eval_tasks' asks questions in text, and the task {self.data.task!r} has none")
+        return self
+
+    @property
+    def task(self) -> Task | None:
+        """The task of [data], if it names one."""
+        return _task_of(self.data.model_dump())
 
     @property
     def step_tokens(self) -> int:

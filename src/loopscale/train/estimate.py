@@ -203,7 +203,8 @@ def estimate(
             f"--device {shown(device)} is not known{nearest(device, DEVICES)}; choose from {', '.join(DEVICES)}"
         )
     _check(config, gpus)
-    model_config = config.model.config(vocabulary_of(config.data.tokenizer), config.data.context)
+    vocabulary = vocabulary_of(config.data.tokenizer) if config.task is None else config.task.vocabulary
+    model_config = config.model.config(vocabulary, config.data.context)
     dtype = torch.float32 if precision == "fp32" else torch.bfloat16
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=gpus)
     try:

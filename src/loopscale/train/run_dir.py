@@ -26,6 +26,7 @@ from loopscale.core.errors import InputError, StorageError
 from loopscale.core.files import cache_folder, make_folder, read_json, write_json
 from loopscale.core.schemas import File, parse
 from loopscale.train.config import ScheduleSection, TrainConfig
+from loopscale.train.data.labels import TaskStore, prepare_rows
 from loopscale.train.data.token_store import DataSource, Mixture, TokenStore, prepare
 from loopscale.train.schedule import recurrence_shares, shared_steps
 
@@ -113,6 +114,12 @@ def open_tokens(config: TrainConfig, progress: bool) -> TokenStore:
     """Return the tokens of a run; they are made now if no run on this text has made them before."""
     data = config.data
     fields = DataSource.__dataclass_fields__
+    if config.task is not None:
+        return TaskStore.of(config.task)
+    if data.format != "text":
+        columns = ("input_ids", "labels") if data.format == "labels" else ("prompt", "completion")
+        rows = DataSource(**{name: getattr(data, name) for name in fields})
+        return prepare_rows(rows, columns, _folder_of(rows, data.folder, data.format))
     if not data.mix:
         return _open_source(DataSource(**{name: getattr(data, name) for name in fields}), data.folder, config, progress)
     parts = {}
@@ -124,11 +131,16 @@ def open_tokens(config: TrainConfig, progress: bool) -> TokenStore:
 
 
 def _open_source(source: DataSource, given: str | None, config: TrainConfig, progress: bool) -> TokenStore:
+    return prepare(source, _folder_of(source, given), progress=progress, processes=config.data.processes)
+
+
+def _folder_of(source: DataSource, given: str | None, kind: str = "text") -> Path:
+    """Return the folder of the tokens of a source: the one that the settings name, or one in the user's cache."""
     if given is not None:
-        return prepare(source, Path(given), progress=progress, processes=config.data.processes)
-    name = hashlib.sha256(json.dumps(source.identity(), sort_keys=True).encode()).hexdigest()[:20]
-    folder = cache_folder() / "tokens" / name
-    return prepare(source, folder, progress=progress, processes=config.data.processes)
+        return Path(given)
+    identity = source.identity() if kind == "text" else source.identity() | {"format": kind}
+    name = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:20]
+    return cache_folder() / "tokens" / name
 
 
 def model_config(config: TrainConfig, store: TokenStore) -> LoopedMoEConfig:

@@ -28,6 +28,7 @@ from loopscale.train.callbacks.validation import validation_loss
 from loopscale.train.checkpoints import Checkpoints, Manifest, on_disk
 from loopscale.train.config import TrainConfig
 from loopscale.train.data.batches import Batch, Batches, MixedBatches
+from loopscale.train.data.labels import AnyBatches, LabelledStore
 from loopscale.train.data.token_store import Mixture, TokenStore
 from loopscale.train.init import initialise, meta_model
 from loopscale.train.memory import stored_blocks
@@ -316,9 +317,11 @@ class Trainer:
         self.model.model.stored_calls = stored
 
 
-def open_batches(config: TrainConfig, store: TokenStore) -> tuple[Batches | MixedBatches, Batches | MixedBatches]:
+def open_batches(config: TrainConfig, store: TokenStore) -> tuple[AnyBatches, AnyBatches]:
     """Return the batches of the training and of the validation split."""
     options: dict[str, Any] = {"batch": config.run.batch, "context": config.data.context, "seed": config.run.seed}
+    if isinstance(store, LabelledStore):
+        return store.batches(split="train", **options), store.batches(split="validation", shuffle=False, **options)
     if isinstance(store, Mixture):
         mixed = MixedBatches(store, split="train", **options)
         return mixed, MixedBatches(store, split="validation", shuffle=False, **options)

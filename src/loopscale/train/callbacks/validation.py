@@ -11,7 +11,7 @@ from loopscale.train.callbacks.callback import Callback
 if TYPE_CHECKING:
     from loopscale.model import LoopedMoEConfig, LoopedMoEForCausalLM
     from loopscale.train.config import TrainConfig
-    from loopscale.train.data.batches import Batches, MixedBatches
+    from loopscale.train.data.labels import AnyBatches
     from loopscale.train.parallel.process import Process
     from loopscale.train.step import Gradients
 
@@ -34,7 +34,7 @@ class Validation(Callback):
 @torch.no_grad()
 def validation_loss(
     model: LoopedMoEForCausalLM,
-    batches: Batches | MixedBatches,
+    batches: AnyBatches,
     sequences: int,
     process: Process,
     recurrence: int | None = None,

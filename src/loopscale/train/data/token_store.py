@@ -65,6 +65,11 @@ class TokenStore:
         return {split: sum(shard.tokens for shard in shards) for split, shards in self.shards.items()}
 
     @property
+    def about(self) -> str:
+        """What a run trains on, in a few words."""
+        return f"{self.tokens['train']:,} tokens to train on"
+
+    @property
     def dtype(self) -> np.dtype[Any]:
         """The type of an id on disk."""
         return id_type(self.vocabulary)
