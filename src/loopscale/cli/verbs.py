@@ -135,7 +135,10 @@ def _short_help(name: str) -> str:
 
     It is read from the source: importing every command takes half a second, and some need packages of an extra.
     """
-    source = Path(__file__).with_name(f"{_module(name)}.py").read_text(encoding="utf-8")
+    spec = find_spec(f"loopscale.cli.{_module(name)}")
+    assert spec is not None
+    assert spec.origin is not None
+    source = Path(spec.origin).read_text(encoding="utf-8")
     functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
     docstring = next(ast.get_docstring(node) for node in functions if node.name == f"{name}_command") or ""
     sentence = docstring.partition("\n\n")[0].removesuffix(".")
