@@ -13,8 +13,7 @@ from loopscale.cli.verbs import verb
 from loopscale.core.quantities import format_bytes, format_count, format_power, plain
 from loopscale.core.tables import Table
 from loopscale.planning.text import uncertainty_text
-from loopscale.scaling import AXES, BILLIONS, PUBLISHED, RAW, ScalingLaw
-from loopscale.scaling.optimum import Proportions, allocations
+from loopscale.scaling import AXES, BILLIONS, PUBLISHED, RAW, Proportions, ScalingLaw, allocations
 
 
 @verb("laws")

@@ -5,6 +5,7 @@ from loopscale.scaling.expressions import Expression
 from loopscale.scaling.form import Form, inputs, outer_law
 from loopscale.scaling.law import ScalingLaw
 from loopscale.scaling.mappings import MAPPINGS, RecurrenceMapping, mapping
+from loopscale.scaling.optimum import Allocation, Proportions, allocations, compute_optimal, leverage
 from loopscale.scaling.outer import OUTER_LAWS, Inputs, OuterLaw, effective_experts
 from loopscale.scaling.points import BILLIONS, RAW, Counting, Points, Units
 from loopscale.scaling.published import (
@@ -29,6 +30,7 @@ __all__ = [
     "PUBLISHED",
     "RAW",
     "TRUST_LEVELS",
+    "Allocation",
     "Coefficient",
     "Counting",
     "Expression",
@@ -37,6 +39,7 @@ __all__ = [
     "Inputs",
     "OuterLaw",
     "Points",
+    "Proportions",
     "RecurrenceMapping",
     "Role",
     "ScalingLaw",
@@ -44,10 +47,13 @@ __all__ = [
     "Term",
     "Trust",
     "Units",
+    "allocations",
+    "compute_optimal",
     "effective_experts",
     "find_law",
     "inputs",
     "laws",
+    "leverage",
     "mapping",
     "outer_law",
     "published",
