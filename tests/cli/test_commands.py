@@ -9,13 +9,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path
+from importlib.util import find_spec
 
 import click
 import numpy as np
 import pytest
 
-from loopscale.cli import main, verbs
+from loopscale.cli import main
 from loopscale.cli.verbs import MODULES, VERBS, cli
 from loopscale.scaling import PUBLISHED, find_law, published
 
@@ -224,7 +224,7 @@ def test_help_shows_the_help_of_a_verb_or_the_nearest_one(capsys):
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_verb_lives_in_the_file_of_its_name(verb):
-    module = verb if Path(verbs.__file__).with_name(f"{verb}.py").exists() else MODULES[verb]
+    module = verb if find_spec(f"loopscale.cli.{verb}") else MODULES[verb]
     assert cli.get_command(click.Context(cli), verb).callback.__module__ == f"loopscale.cli.{module}"
 
 

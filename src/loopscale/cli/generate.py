@@ -45,7 +45,7 @@ def generate_command(
     as_json: bool,
     **how: Any,
 ) -> None:
-    """Continue a prompt at several recurrences and show the outputs side by side.
+    """Continue a prompt at several recurrences, side by side.
 
     CHECKPOINT is a run folder, a model folder, or "demo": a small model that comes with the package.
 

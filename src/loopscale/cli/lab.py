@@ -23,7 +23,7 @@ NAMES = ("s3", "z2", "s5", "hops", "addition", "tree", "reach", "recall", "facts
 
 @click.group("lab", cls=VerbGroup)
 def lab_command() -> None:
-    """Train a small looped model on a task with exact answers, and watch what each pass adds.
+    """Train a small looped model on a task with exact answers: watch what each pass adds.
 
     \b
     loopscale lab s3             # three minutes: from chance at R = 1 to right at R = 12

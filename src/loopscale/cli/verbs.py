@@ -34,7 +34,7 @@ GROUPS = {
 """Every verb, in groups. Verb ``x`` is the command ``x_command`` in ``cli/x.py``."""
 
 FIRST_SCREEN = ("plan", "predict", "matched", "count", "fit", "backtest", "compare", "next",
-                "train", "sweep", "eval", "generate", "lab", "app", "figures", "report")  # fmt: skip
+                "train", "sweep", "eval", "generate", "lab", "app", "figures")  # fmt: skip
 """The verbs that ``loopscale --help`` explains; it names the others."""
 
 VERBS = tuple(name for names in GROUPS.values() for name in names)
