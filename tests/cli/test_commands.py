@@ -104,7 +104,7 @@ def test_plans_are_written_as_people_write_budgets(capsys):
     text = run(capsys, *argv, "--bits", "int4", "--context", "8192", "--kv-bits", "fp8", "--serve-tokens", "1T")
     assert text.startswith("Train ")
     assert "KV cache" in text
-    assert "Alternatives considered" in text
+    assert "Nearest designs" in text
 
 
 def test_extrapolated_numbers_are_marked_where_they_are_shown(capsys):
@@ -210,7 +210,7 @@ REFUSED = [
     (("plan", "--flops", "-5"), "--flops"),
     (("plan", "--flops", "nan"), "not a positive number"),
     (("plan", "--flops", "1e21", "--rung", "0.4B"), "not on the ladder"),
-    (("plan", "--flops", "1e21", "--memory", "1MB"), "smallest candidate, 0.1B E=1 R=1, needs 120 MB"),
+    (("plan", "--flops", "1e21", "--memory", "1MB"), "smallest candidate, 0.1B dense R=1, needs 120 MB"),
     (("plan", "--flops", "1e21", "--bits", "400"), "between 1 and 64 bits"),
     (("plan", "--flops", "1e21", "--recurrence", "0"), "from 1 up"),
     (("plan", "--flops", "1e21", "--experts", "1.3"), "whole number of routed experts"),

@@ -216,26 +216,19 @@ class Space:
         return np.asarray(costs.unrolled(self.active[..., None], self.loop[..., None], passes))
 
     def kv_bytes(
-        self, *, context: int, batch: int, bits: float, kept_passes: int | None, window: int | None = None
+        self, *, context: int, batch: int, bits: float, kept_passes: int | None, kept_window: int | None = None
     ) -> FloatArray:
-        """Return the KV cache of every candidate, (S, K, P).
-
-        ``kept_passes`` keep the whole context; the passes after them keep the last ``window`` positions, or nothing.
-        """
-        if window is not None and kept_passes is not None:
-            recent = min(window, context)
-            kept, recent_kept = (
-                self.kv_bytes(context=positions, batch=batch, bits=bits, kept_passes=kept_passes)
-                for positions in (context, recent)
-            )
-            return kept + self.kv_bytes(context=recent, batch=batch, bits=bits, kept_passes=None) - recent_kept
+        """Return the KV cache of every candidate, (S, K, P), kept as :meth:`Architecture.kv_bytes` describes."""
         if not self.models:
             raise InputError(
-                "context: a model known by its size alone has no KV cache; plan over rungs, widths or a config instead"
-            )
+                "a model known by its size alone has no KV cache", field="context",
+                remedy="plan over rungs, widths or a config instead",
+            )  # fmt: skip
         sizes = [
             [
-                model.kv_bytes(int(R), context=context, batch=batch, bits=bits, kept_passes=kept_passes)
+                model.kv_bytes(
+                    int(R), context=context, batch=batch, bits=bits, kept_passes=kept_passes, kept_window=kept_window
+                )
                 for R in self.recurrences
             ]
             for model in self.models
@@ -313,7 +306,8 @@ def width_space(
     rows = _rising("experts", experts)
     check_size(len(widths) * len(rows) * len(recurrences))
     models = [at_width(d, layers, experts=count, active_experts=active_experts) for d in widths for count in rows]
-    return Space.of([model.name for model in models[:: len(rows)]], models, recurrences, "widths")
+    space = Space.of([model.name for model in models[:: len(rows)]], models, recurrences, "widths")
+    return replace(space, active_experts=active_experts)
 
 
 def continuous_space(

@@ -13,7 +13,7 @@ from loopscale.cli.fit import read_runs, reading_options
 from loopscale.cli.params import COUNT, LAW, law_option
 from loopscale.cli.verbs import verb
 from loopscale.core.errors import nearest, shown
-from loopscale.core.files import make_folder, read_json
+from loopscale.core.files import make_folder
 from loopscale.core.progress import progress_bar
 from loopscale.core.quantities import counted
 from loopscale.core.report import check_report_path
@@ -77,10 +77,10 @@ def _runs(kind: str, file: str, reading: dict[str, Any]) -> Report:
 
 def _plan(file: str, law: ScalingLaw | None) -> Report:
     from loopscale.figures.reports import plan_report
+    from loopscale.planning import Plan
 
-    plan = read_json(file)
-    named = plan.get("law") if isinstance(plan, dict) else None
-    return plan_report(plan, law or PUBLISHED.get(str(named)), file)
+    plan = Plan.load(file)
+    return plan_report(plan, law or PUBLISHED.get(plan.law), file)
 
 
 def _evaluation(file: str) -> Report:

@@ -43,8 +43,6 @@ VERBS = {
     "demo": "Plan with the paper's law, train six tiny models, fit, compare and report.",
 }
 MODULES = {
-    "predict": "plan",
-    "matched": "profile",
     "backtest": "fit",
     "compare": "fit",
     "isoflop": "fit",

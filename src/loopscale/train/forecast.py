@@ -6,8 +6,7 @@ from typing import Any
 
 from loopscale.architecture import Architecture
 from loopscale.core.errors import InputError
-from loopscale.planning.plan import law_of
-from loopscale.planning.predict import Prediction, predict
+from loopscale.planning import Prediction, law_of, predict
 from loopscale.train.config import TrainConfig
 
 START = 0.2
