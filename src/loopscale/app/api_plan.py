@@ -236,6 +236,6 @@ def _choices(limits: Limits, sweep: str | None) -> dict[str, Any]:
 
 
 def _preset(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    limits = {field: FIELDS[field].amount.write(value) for field, value in values.items()}
+    limits = {field: FIELDS[field].amount.exact(value) for field, value in values.items()}
     about = ", ".join(FIELDS[field].write(values[field]) for field in limits if field != "bits")
     return {"name": name, "label": f"{name} ({about}, {limits['bits']} bits)", "limits": limits}

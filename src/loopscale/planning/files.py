@@ -25,19 +25,15 @@ def _default(field: Any) -> Any:
 _HINTS = get_type_hints(Plan)
 _FIELDS: dict[str, Any] = {field.name: (_HINTS[field.name], _default(field)) for field in fields(Plan)}
 
-
-class _PlanHeader(File):
-    KIND, VERSION = "plan", SCHEMA
-
-
 PlanFile: Any = create_model(
     "PlanFile",
-    __base__=_PlanHeader,
+    __base__=File,
     __doc__="A plan, as ``loopscale plan --json`` prints it and ``Plan.save`` writes it.",
     **_FIELDS,
     binding=(list[str], Field([], description="Limits that would lower the loss if they were looser.")),
     sentences=(dict[str, str], Field({}, description="The plan in sentences, by subject.")),
 )
+PlanFile.KIND, PlanFile.VERSION = "plan", SCHEMA
 
 
 def read_plan(data: object, where: str) -> dict[str, Any]:
