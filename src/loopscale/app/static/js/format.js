@@ -48,7 +48,7 @@ const KINDS = { predictive: "for one new run", law: "of the law alone" };
 export const interval = ({ low, high, kind }) => `90% ${KINDS[kind]}: ${loss(low)}–${loss(high)}`;
 export const percent = (value) => `${Math.round(100 * value)}%`;
 // A design in a few characters, with its experts as it is built.
-const mixture = (d) => (d.experts_total === 1 ? "dense" : `${d.experts_active}/${d.experts_total}`);
+export const mixture = (d) => (d.experts_total === 1 ? "dense" : `${d.experts_active}/${d.experts_total}`);
 export const label = (d) => d.label ?? `${d.rung} ${mixture(d)} R=${d.recurrence}`;
 export const experts = (d) => (d.experts_total === 1 ? "dense" : `${d.experts_active} of ${d.experts_total}`);
 

@@ -5,7 +5,7 @@ import { blame, inPageTerms, planRequest, plausible, settle, showControls, toldW
 import { $, $$, announce, button, copy, make, problem, segmented, sentence, table, toast, write } from "./dom.js";
 import { download } from "./download.js";
 import { figure, moveRule } from "./figure.js";
-import { bytes, cardSize, count, experts, interval, label, loss, percent, power, rows, size } from "./format.js";
+import { bytes, cardSize, count, experts, interval, label, loss, mixture, percent, power, rows, size } from "./format.js";
 import { explainTerms } from "./glossary.js";
 import { lawOf, resendLaws } from "./laws.js";
 import { pin } from "./pins.js";
@@ -250,7 +250,7 @@ function drawLimits() {
             }),
     },
     { name: "binding", cell: (d) => (d.binding ? make("b", {}, "binds") : "no") },
-    { name: "a looser limit", left: true, cell: (d) => `${d.looser}: ${d.text}` },
+    { name: "if loosened", left: true, cell: (d) => d.text },
   ];
   const { limits, sentences } = answer;
   $("#limits").replaceChildren(
@@ -329,7 +329,12 @@ const COLUMNS = [
     title: "a rung of the ladder, by its active parameters with embeddings",
     cell: (d) => marked(d.rung, d, "size"),
   },
-  { name: "experts", title: "experts that a token uses, of those in a layer", cell: (d) => marked(experts(d), d, "experts") },
+  {
+    name: "experts",
+    head: "MoE",
+    title: "experts that a token uses / experts of a layer",
+    cell: (d) => marked(mixture(d), d, "experts"),
+  },
   { name: "R", title: "passes through the loop", cell: (d) => marked(d.recurrence, d, "recurrence") },
   { name: "active", title: "parameters that a token uses, with embeddings", wide: true, cell: (d) => cardSize(d.active_parameters) },
   { name: "tokens", wide: true, cell: (d) => marked(count(d.tokens), d, "tokens") },
