@@ -30,12 +30,12 @@ from loopscale.core.errors import InputError
 from loopscale.core.files import write_json, write_text
 from loopscale.core.tables import markdown, replace_tables
 from loopscale.fitting import Fit, load_public
-from loopscale.scaling import Counting, ScalingLaw, published
+from loopscale.scaling import ScalingLaw, published
 from sweeps import R_D, Sweep, looped_sweeps
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE, IMAGES = ROOT / "docs" / "evidence.md", ROOT / "docs" / "images"
-LAWS = ROOT / "src" / "loopscale" / "scaling" / "refits"
+LAWS = ROOT / "src" / "loopscale" / "scaling"
 DIGITS = 6
 BUDGETS = np.geomspace(6e17, 6e18, 9)
 EPOCHS = (1, 2, 3, 4, 6, 8, 10, 14, 20, 30)
@@ -61,15 +61,14 @@ def main() -> None:
 
 def publish(loops: Sweep, repeated: Fit) -> None:
     """Write the refits that ship: coefficients, ranges, resampled laws and where they come from."""
-    LAWS.mkdir(exist_ok=True)
     general = loops.fitted("general", resamples=100)
     source = "refitted to the public runs of Q Labs 2026 (arXiv 2609.19107, MIT)"
     notes = {
         "qlabs-loops-2026": (
             general.law,
             f"{source}, 99 looped dense models at equal compute",
-            "Fitted without a prior: the gain is that of the exponential bound in every resample. Losses are of its own "
-            "tokenizer and data.",
+            "Fitted without a prior; in every resample the gain is that of the exponential bound. Losses are of its "
+            "own tokenizer and data.",
         ),
         "qlabs-repetition-2026": (
             repeated.law,
@@ -79,7 +78,7 @@ def publish(loops: Sweep, repeated: Fit) -> None:
         ),
     }
     for name, (law, origin, note) in notes.items():
-        content = replace(law, name=name, source=origin, note=note, counts=Counting.WITHOUT_EMBEDDINGS).to_dict()
+        content = replace(law, name=name, source=origin, note=note, degenerate=()).to_dict()
         write_json(LAWS / f"{name}.json", _rounded(content))
 
 

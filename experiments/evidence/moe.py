@@ -58,7 +58,8 @@ def settling(law: ScalingLaw, noise: float = 0.0037, tokens_per_parameter: float
     The error is that of the linearised law with all of its coefficients free, one loss a run.
     """
     records = []
-    for title, sizes in (("three sizes, 30M to 120M", (3e7, 6e7, 1.2e8)), ("three sizes, 100M to 400M", (1e8, 2e8, 4e8))):
+    sets = (("three sizes, 30M to 120M", (3e7, 6e7, 1.2e8)), ("three sizes, 100M to 400M", (1e8, 2e8, 4e8)))
+    for title, sizes in sets:
         for passes in ((1, 2, 4), (1, 2, 4, 8)):
             grid = [
                 (N, D * N * tokens_per_parameter, R, E)

@@ -30,7 +30,6 @@ class Sweep:
         """Return a fit, without prior knowledge of the curve unless it is asked for."""
         return fit(
             self.observations, outer=self.outer, mapping=mapping, fixed=self.fixed, resamples=resamples, prior=prior,
-            name=self.label,
         )  # fmt: skip
 
 
@@ -58,7 +57,7 @@ def looped_sweeps() -> list[Sweep]:
             pooled=True,
         ),
     ]  # fmt: skip
-    titles = {"baseline": "Iso-Depth", "hyperconn": "Iso-Depth, hyper-connections", "trunc_bptt": "Iso-Depth, truncated"}
+    titles = {"baseline": "Iso-Depth", "hyperconn": "Iso-Depth, hyper-connections", "trunc_bptt": "Iso-Depth, BPTT cut"}
     sweeps += [
         Sweep(title, load_public("isodepth", variant=variant), pooled=variant == "baseline")
         for variant, title in titles.items()

@@ -31,6 +31,7 @@ VERBS = {
     "reproduce": "Recompute the paper's numbers and show them beside the printed ones.",
     "count": "Count parameters, FLOPs and memory of a model or a config.json.",
     "laws": "List the published scaling laws and what they were fitted on.",
+    "data": "List the public sweeps: source, licence, columns and caveats.",
     "schema": "Print the JSON Schema of a file that loopscale reads.",
     "train": "Train a looped MoE from a TOML file, on a laptop or under torchrun; stopped runs resume.",
     "presets": "The training recipes that a file can name, with their values.",
