@@ -40,7 +40,7 @@ DIGITS = 6
 BUDGETS = np.geomspace(6e17, 6e18, 9)
 GPU_HOUR = 4e14 * 3600
 """FLOPs of an hour at 4e14 a second."""
-EPOCHS = (1, 2, 3, 4, 6, 8, 10, 14, 20, 30)
+EPOCHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 14)
 
 
 def main() -> None:
@@ -57,7 +57,7 @@ def main() -> None:
         tables |= growth_tables(loops.law)
     except InputError as error:
         print(f"growth: not recomputed: {error}", file=sys.stderr)
-    draw(sweeps, joint["fit"].law)
+    draw(sweeps)
     write_text(PAGE, replace_tables(PAGE.read_text(encoding="utf-8"), tables))
 
 
@@ -275,7 +275,7 @@ def moe_tables() -> dict[str, str]:
     }
 
 
-def draw(sweeps: list[Sweep], repeated: ScalingLaw) -> None:
+def draw(sweeps: list[Sweep]) -> None:
     """Draw the pictures that no table has drawn."""
     fits = {sweep.label: sweep.fitted("general", resamples=100) for sweep in sweeps[:4]}
     measured = {label: saturation.measured_gain(fitted) for label, fitted in fits.items()}
