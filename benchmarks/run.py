@@ -15,6 +15,7 @@ BENCHMARKS = {
     "backtests": "backtests",
     "warnings": "warning_trials",
     "model": "model_speed",
+    "decoding": "decoding_paths",
     "loss": "loss_speed",
     "data": "data_speed",
     "train": "train_speed",
@@ -23,8 +24,8 @@ BENCHMARKS = {
     "journeys": "journeys",
 }
 
-OTHER_KERNELS = "train"
-"""Benchmark that runs a second time with the kernels of a machine without AVX-512."""
+OTHER_KERNELS = ("decoding", "train")
+"""Benchmarks that run a second time with the kernels of a machine without AVX-512."""
 
 if __name__ == "__main__":
     unknown = [name for name in sys.argv[1:] if name not in BENCHMARKS]
@@ -33,7 +34,7 @@ if __name__ == "__main__":
     for name in sys.argv[1:] or BENCHMARKS:
         print(f"== {name} ==", flush=True)
         import_module(BENCHMARKS[name]).main()
-        if name == OTHER_KERNELS:
+        if name in OTHER_KERNELS:
             print(f"== {name}, ATEN_CPU_CAPABILITY=avx2 ==", flush=True)
             script = Path(__file__).with_name(f"{BENCHMARKS[name]}.py")
             subprocess.run([sys.executable, str(script)], env={**os.environ, "ATEN_CPU_CAPABILITY": "avx2"}, check=True)

@@ -79,6 +79,19 @@ def test_the_config_states_the_unrolled_depth_and_follows_the_recurrence() -> No
     assert made.num_hidden_layers == made.to_dict()["num_hidden_layers"] == 20
 
 
+def test_an_unrolled_depth_sets_the_recurrence_that_has_it() -> None:
+    made = config()  # 1 + 2 R + 1 layers
+    made.num_hidden_layers = 10
+    assert (made.recurrence, made.num_hidden_layers) == (4, 10)
+    for wrong in (0, 2, 5):
+        with pytest.raises(InputError, match=f"num_hidden_layers is {wrong}; it follows from the other fields"):
+            made.num_hidden_layers = wrong
+    assert made.recurrence == 4
+    flat = config(loop_layers=0, recurrence=1)
+    flat.num_hidden_layers = 2
+    assert flat.num_hidden_layers == 2
+
+
 def test_an_architecture_with_parts_that_the_model_lacks_is_refused() -> None:
     layer = Layer(Attention(2, 1, 8, qkv_bias=True), FeedForward(12))
     biased = Architecture(16, 50, True, (Stack(layer, 2),), other=16, name="biased")

@@ -26,7 +26,6 @@ OFF: dict[str, Any] = {
     "pass_norms": False,
     "pass_attention": "shared",
     "pass_router": False,
-    "loop_order": "cycle",
     "exit_gate": False,
     "injection": "none",
     "backprop_passes": None,
@@ -44,7 +43,6 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "diagonal": {"injection": "diagonal"},
     "normed": {"injection": "normed"},
     "truncated": {"injection": "diagonal", "backprop_passes": 1},
-    "sequence": {"loop_order": "sequence", "pass_norms": True},
     "exit gate": {"exit_gate": True},
     "router and bias": {"pass_router": True, "balance": "pass"},
 }
@@ -232,20 +230,10 @@ def test_the_normed_injection_adds_the_projected_input_to_the_normalised_state()
     assert counted.parameters - plain.parameters == counted.loop - plain.loop == 24 * 24 + 24
 
 
-def test_in_sequence_each_layer_runs_all_its_passes_before_the_next() -> None:
-    made = model(loop_order="sequence", recurrence=3)
-    seen: list[int] = []
-    for number, block in enumerate(made.model.loop):
-        block.register_forward_hook(lambda *_, number=number: seen.append(number))
-    made(tokens(1, 5), recurrence=4)
-    assert seen == [0, 0, 0, 0, 1, 1, 1, 1]
-    routed = made(tokens(1, 5), output_routing=True).routing
-    assert routed.loop.shape[:2] == (3, 2)
-    for call in ({"output_passes": True}, {"exit": Exit("kl", 0.1)}):
-        with pytest.raises(InputError, match="no state between passes"):
-            made(tokens(1, 5), **call)
-    with pytest.raises(InputError, match="no state between passes"):
-        model(loop_order="sequence", injection="add")
+def test_a_config_of_an_earlier_version_may_say_that_the_block_repeats_as_a_whole() -> None:
+    assert not hasattr(config(loop_order="cycle"), "loop_order")
+    with pytest.raises(InputError, match="loop_order is no longer a field"):
+        config(loop_order="sequence")
 
 
 def test_the_exit_gate_weighs_the_losses_of_passes_and_keeps_them_all_in_use() -> None:

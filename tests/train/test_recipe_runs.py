@@ -22,7 +22,7 @@ SWITCHES: list[dict[str, Any]] = [
     {"model": {"pass_attention": "full", "pass_router": True, "balance": "pass"}},
     {"model": {"injection": "gated"}, "schedule": {"recurrence": GROWN}},
     {"model": {"injection": "diagonal", "backprop_passes": 1}},
-    {"model": {"loop_order": "sequence", "layers": 4}},
+    {"model": {"injection": "normed", "residual_init": "zero"}},
     {"model": {"exit_gate": True}},
 ]
 

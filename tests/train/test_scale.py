@@ -16,8 +16,8 @@ from training import corpus, small
 from loopscale.cli.verbs import cli
 from loopscale.core.errors import DivergenceError, InputError
 from loopscale.model import LoopedMoEConfig, LoopedMoEForCausalLM
-from loopscale.model.experts import expert_ffn_reference, grouped_ffn
-from loopscale.model.kernels import chunked_cross_entropy, cross_entropy_reference
+from loopscale.model.experts import grouped_ffn
+from loopscale.model.kernels import chunked_cross_entropy
 from loopscale.train import init
 from loopscale.train.config import RECIPES, TrainConfig
 from loopscale.train.estimate import estimate
@@ -25,6 +25,7 @@ from loopscale.train.memory import block_bytes, block_calls, stored_blocks
 from loopscale.train.metrics import read_metrics
 from loopscale.train.trainer import Trainer, train
 from loss_speed import in_a_process
+from model_references import cross_entropy_reference, expert_ffn_reference
 
 
 @pytest.fixture(scope="module")

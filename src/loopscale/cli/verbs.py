@@ -54,8 +54,6 @@ MODULES = {
     "laws": "count",
     "schema": "count",
     "verify": "count",
-    "generate": "model",
-    "routing": "model",
 }
 """Verbs that share a module with another one; every other verb has the module of its name."""
 

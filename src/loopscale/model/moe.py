@@ -17,7 +17,7 @@ from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS, use_experts_imp
 
 from .config import LoopedMoEConfig
 from .experts import expert_ffn, quantized_ffn, tokens_of_experts
-from .kernels import Linear, swiglu
+from .kernels import swiglu
 
 
 class Routing(NamedTuple):
@@ -202,8 +202,8 @@ class FeedForward(nn.Module):
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
-        self.gate_up_proj = Linear(width, 2 * hidden)
-        self.down_proj = Linear(hidden, width)
+        self.gate_up_proj = nn.Linear(width, 2 * hidden, bias=False)
+        self.down_proj = nn.Linear(hidden, width, bias=False)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         """Return down(silu(gate) * up)."""

@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from loopscale.model import LoopedMoEForCausalLM
-from loopscale.model.forward import Trace, draw_recurrence
+from loopscale.model import LoopedMoEForCausalLM, Trace, draw_recurrence
 from loopscale.train.config import OptimizerSection
 from loopscale.train.data.batches import Batch
 from loopscale.train.parallel.process import Process

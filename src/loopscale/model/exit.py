@@ -7,14 +7,14 @@ Shapes: B batch, T tokens, P positions whose logits are wanted (the last ones), 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .config import InputError
+from .errors import InputError
 
 CRITERIA = ("kl", "entropy", "argmax", "state", "gate")
 
@@ -48,6 +48,20 @@ class Exit:
     def needs_logits(self) -> bool:
         """Whether the criterion needs the logits of every pass."""
         return self.criterion not in ("state", "gate")
+
+
+@dataclass(frozen=True)
+class RecordedExit(Exit):
+    """An exit that records the forwards of one call of ``generate``."""
+
+    forwards: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    """For each forward: the passes that the last position of each sequence used (B, 1), and how many it computed."""
+
+    def record(self, passes_BP: Tensor | None, executed: Tensor | None) -> None:
+        """Take the report of a forward."""
+        assert passes_BP is not None
+        assert executed is not None
+        self.forwards.append((passes_BP[:, -1:], executed))
 
 
 class ExitGate(nn.Module):
