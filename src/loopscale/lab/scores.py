@@ -134,8 +134,7 @@ def _answers(
 
 def _pass_logits(model: LoopedMoEForCausalLM, ids: torch.Tensor, most: int) -> tuple[torch.Tensor, ...]:
     """Return the logits after each pass: from one forward, unless a pass depends on how many there will be."""
-    config = model.config
-    if config.residual_scale == "none" and config.loop_order == "cycle":
+    if model.config.residual_scale == "none":
         passes: tuple[torch.Tensor, ...] = model(ids, recurrence=most, output_passes=True, use_cache=False).pass_logits
         return passes
     return tuple(model(ids, recurrence=R, use_cache=False).logits for R in range(1, most + 1))
