@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from loopscale.cli.verbs import cli
 from loopscale.core.errors import InputError
-from loopscale.lab import Recipe, score
+from loopscale.lab import Recipe, score, show_shipped
 from loopscale.lab.charts import bar
 from loopscale.lab.scores import AT_CHANCE, LEARNT, PARTLY, interval, status
 from loopscale.lab.training import load, task_of
@@ -71,6 +71,30 @@ def test_a_finished_run_is_scored_again_without_training(trained: tuple[Path, di
     result = CliRunner().invoke(cli, ["lab", "score", str(out), "--json"])
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["accuracy"] == report["accuracy"]
+
+
+def test_positions_that_are_done_leave_the_loop(trained: tuple[Path, dict[str, object]]) -> None:
+    out, _ = trained
+    arguments = ["lab", "score", str(out), "--problems", "64", "--most", "6", "--exit", "argmax", "--threshold", "0.5"]
+    result = CliRunner().invoke(cli, [*arguments, "--json"])
+    assert result.exit_code == 0, result.output
+    left = json.loads(result.stdout)["exit"]
+    assert len(left["passes_by_position"]) == 5
+    assert all(2 <= passes <= 6 for passes in left["passes_by_position"])
+    assert "passes on average" in CliRunner().invoke(cli, arguments).stdout
+
+
+def test_the_shipped_model_goes_from_chance_to_right() -> None:
+    scores = show_shipped(count=256)
+    assert scores.status(1) == AT_CHANCE
+    assert scores.at(1) < 0.3
+    assert scores.at(12) > 0.85
+    assert scores.status(12) == LEARNT
+
+
+def test_a_task_without_a_shipped_model_says_so() -> None:
+    result = CliRunner().invoke(cli, ["lab", "z2", "--shipped"])
+    assert "no trained model of 'z2'" in str(result.exception)
 
 
 def test_the_chart_fits_a_screen(trained: tuple[Path, dict[str, object]]) -> None:
