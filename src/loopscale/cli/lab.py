@@ -244,7 +244,7 @@ def _save_figure(run: LabRun) -> None:
 
 @lab_command.command("two-axes")
 @click.option("--seeds", type=click.IntRange(min=1), default=1, show_default=True, help="Seeds of each cell.")
-@click.option("--equal-flops", is_flag=True, help="Also train the models without a loop for 8x the steps.")
+@click.option("--equal-flops", is_flag=True, help="Also train the models without a loop for as many FLOPs.")
 @click.option("--shipped", is_flag=True, help="Show the runs that come with loopscale; train nothing.")
 @click.option("--out", type=click.Path(), default="runs/lab/two-axes", show_default=True, help="Folder of the results.")
 @click.option("--json", "as_json", is_flag=True, help="Print means and differences as JSON.")
