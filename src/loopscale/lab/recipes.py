@@ -22,7 +22,7 @@ class Recipe:
 
     task: str = "s3"
     difficulty: int | None = None
-    recurrence: int = 12
+    recurrence: int = 10
     """R: passes in training, or their mean."""
     experts: int = 1
     """E: experts for each active one."""
