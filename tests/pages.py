@@ -25,6 +25,7 @@ NOT_RUN = {
     "LLM(": "vLLM has a separate environment; tests/model/vllm_parity.py runs there",
     "model.vllm import": "vLLM has a separate environment; tests/model/vllm_parity.py runs there",
     "BalanceCallback(": "a trainer and data of the reader; tests/model/test_trainer_callback.py runs the callback",
+    "lab s3 --seed": "minutes of training; tests/lab trains a smaller one",
     "loopscale app": "a server, which does not end by itself; another test starts one and sends it the requests",
     "curl ": "a server must run; another test starts one and sends it the requests",
     "--tasks paper": "its data are on the hub",

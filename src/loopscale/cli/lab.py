@@ -86,6 +86,7 @@ def score_command(
     loopscale lab score runs/s3
     loopscale lab score runs/s3 --difficulty 18 --exit kl
     """
+    from loopscale.lab.recipes import reported_recurrence
     from loopscale.lab.scores import score, score_exit
     from loopscale.lab.training import load, task_of
     from loopscale.model import Exit
@@ -99,7 +100,7 @@ def score_command(
     if as_json:
         print_json(scores.to_dict() | ({} if left is None else {"exit": left.to_dict()}))
         return
-    _print_scores(scores, int(loaded.config.recurrence))
+    _print_scores(scores, reported_recurrence(loaded.config.recurrence, bool(loaded.config.random_recurrence)))
     if left is not None:
         passes = " ".join(f"{used:.1f}" for used in left.passes_A)
         click.echo(
@@ -196,7 +197,7 @@ def _nothing() -> Iterator[None]:
 
 def _print(run: LabRun) -> None:
     facts, scores = run.facts, run.scores
-    _print_scores(scores, run.recipe.recurrence)
+    _print_scores(scores, run.recipe.reported)
     if run.longer is not None:
         best = max(range(1, run.longer.most + 1), key=run.longer.at)
         click.echo(
@@ -211,15 +212,15 @@ def _print(run: LabRun) -> None:
     )
 
 
-def _print_scores(scores: Scores, trained: int) -> None:
+def _print_scores(scores: Scores, reported: int) -> None:
     from loopscale.lab.charts import by_position, by_recurrence, measured
 
     most = scores.most
     console().print(f"[bold]{measured(scores)}[/] (chance {scores.task.chance:.2f})", highlight=False)
     click.echo("\n".join(by_recurrence(scores)))
     if scores.right_RA.shape[1] > 1:
-        click.echo("\n".join(by_position(scores, sorted({1, min(trained, most)}))))
-    click.echo(f"{scores.status(min(trained, most))} at R = {min(trained, most)}, from {scores.count:,} new problems")
+        click.echo("\n".join(by_position(scores, sorted({1, min(reported, most)}))))
+    click.echo(f"{scores.status(min(reported, most))} at R = {min(reported, most)}, from {scores.count:,} new problems")
 
 
 def _shipped(name: str, as_json: bool) -> None:

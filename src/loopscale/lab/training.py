@@ -53,7 +53,8 @@ class LabRun:
             "seed": self.recipe.seed,
             **self.facts,
             **self.scores.to_dict(),
-            "status": self.scores.status(min(self.recipe.recurrence, self.scores.most)),
+            "reported_recurrence": min(self.recipe.reported, self.scores.most),
+            "status": self.scores.status(min(self.recipe.reported, self.scores.most)),
             "longer": None if self.longer is None else self.longer.to_dict(),
             "recipe": asdict(self.recipe),
         }

@@ -1,9 +1,8 @@
 """Two axes, two tasks: what recurrence and experts each do for reasoning and for knowledge.
 
-Reasoning is the word problem of S3, knowledge a set of random facts. Each is trained at E = 1 and 8, with one pass and
-with several (R = 8 for reasoning, 4 for knowledge), in a model of one layer. The control has as many separate layers as
-the loop has passes, and so its compute. These cells have equal steps. Two more give the models without a loop as many
-times the steps: the training FLOPs of the loop.
+Reasoning is the word problem of S3, knowledge a set of random facts. Each is trained at E = 1 and 8, with R = 1 and
+8, in a model of one layer. The control has eight separate layers and no loop: the compute of R = 8. These cells have
+equal steps. Two more give the models without a loop eight times the steps: the training FLOPs of R = 8.
 
 Every seed has the same problems, order and initial weights in all cells, so that differences are taken seed by seed.
 """
@@ -26,9 +25,7 @@ from loopscale.lab.recipes import Recipe
 from loopscale.lab.scores import AT_CHANCE, status
 from loopscale.lab.training import LabRun, train_task
 
-EXPERTS = 8
-PASSES = {"reasoning": 8, "knowledge": 4}
-"""R of the cells that loop."""
+EXPERTS = PASSES = 8
 RESULTS = "two-axes.csv"
 NUMBERS = ("experts", "recurrence", "layers", "steps", "seed", "weights", "problems")
 REALS = ("training_flops", "real_training_flops", "accuracy", "chance", "loss", "bits", "seconds", "cpu_seconds")
@@ -45,17 +42,17 @@ class Cell:
     spent_on: Literal["nothing", "recurrence", "layers", "steps"] = "nothing"
     """What has ``PASSES`` times as much as in the plain model."""
 
-    def sizes(self, subject: str) -> dict[str, int]:
-        """Return recurrence and layers, and the steps as a multiple of the plain model's."""
-        return {"recurrence": 1, "layers": 1, "steps": 1} | {self.spent_on: PASSES[subject]}
+    def times(self, what: str) -> int:
+        """Return how much more recurrence, layers or steps it has than the plain model."""
+        return PASSES if self.spent_on == what else 1
 
-    def about(self, subject: str) -> str:
-        """Return the model in a few words."""
-        count = PASSES[subject]
+    @property
+    def about(self) -> str:
+        """The model in a few words."""
         if self.spent_on == "layers":
-            return f"{count} separate layers"
-        model = f"E = {self.experts}, R = {self.sizes(subject)['recurrence']}"
-        return f"{model}, {count}x the steps" if self.spent_on == "steps" else model
+            return f"{PASSES} separate layers"
+        model = f"E = {self.experts}, R = {self.times('recurrence')}"
+        return f"{model}, {PASSES}x the steps" if self.spent_on == "steps" else model
 
 
 CELLS = (
@@ -76,13 +73,13 @@ TASKS = {
 
 def recipe_of(subject: str, cell: Cell, seed: int) -> Recipe:
     """Return how a cell is trained on reasoning or on knowledge."""
-    base, sizes = TASKS[subject], cell.sizes(subject)
+    base = TASKS[subject]
     return replace(
         base,
         experts=cell.experts,
-        recurrence=sizes["recurrence"],
-        layers=sizes["layers"],
-        steps=base.steps * sizes["steps"],
+        recurrence=cell.times("recurrence"),
+        layers=cell.times("layers"),
+        steps=base.steps * cell.times("steps"),
         seed=seed,
     )
 
@@ -106,14 +103,14 @@ def run(
             for cell in cells:
                 if (subject, cell.name, seed) in done:
                     continue
-                tell(subject, cell.about(subject), seed, None)
+                tell(subject, cell.about, seed, None)
                 folder = out / "runs" / f"{subject}-{cell.name}-seed{seed}"
                 recipe = recipe_of(subject, cell, seed)
                 trained = train_task(recipe, folder, most=recipe.recurrence, model=False)
                 rows.append(_row(subject, cell, trained))
                 write_rows(path, rows)
                 shutil.rmtree(folder)
-                tell(subject, cell.about(subject), seed, rows[-1])
+                tell(subject, cell.about, seed, rows[-1])
     return rows
 
 
@@ -226,7 +223,7 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
                 {
                     "task": subject,
                     "cell": cell.name,
-                    "model": cell.about(subject),
+                    "model": cell.about,
                     **{name: first[name] for name in ("weights", "training_flops", "chance")},
                     "accuracy": mean.value,
                     "interval": None if mean.low is None else [mean.low, mean.high],
