@@ -100,7 +100,7 @@ def score_command(
     if as_json:
         print_json(scores.to_dict() | ({} if left is None else {"exit": left.to_dict()}))
         return
-    _print_scores(scores, reported_recurrence(loaded.config.recurrence, bool(loaded.config.random_recurrence)))
+    print_scores(scores, reported_recurrence(loaded.config.recurrence, bool(loaded.config.random_recurrence)))
     if left is not None:
         passes = " ".join(f"{used:.1f}" for used in left.passes_A)
         click.echo(
@@ -197,7 +197,7 @@ def _nothing() -> Iterator[None]:
 
 def _print(run: LabRun) -> None:
     facts, scores = run.facts, run.scores
-    _print_scores(scores, run.recipe.reported)
+    print_scores(scores, run.recipe.reported)
     if run.longer is not None:
         best = max(range(1, run.longer.most + 1), key=run.longer.at)
         click.echo(
@@ -212,7 +212,7 @@ def _print(run: LabRun) -> None:
     )
 
 
-def _print_scores(scores: Scores, reported: int) -> None:
+def print_scores(scores: Scores, reported: int) -> None:
     from loopscale.lab.charts import by_position, by_recurrence, measured
 
     most = scores.most
@@ -233,7 +233,7 @@ def _shipped(name: str, as_json: bool) -> None:
     if as_json:
         print_json(scores.to_dict())
     else:
-        _print_scores(scores, 12)
+        print_scores(scores, 12)
 
 
 def _save_figure(run: LabRun) -> None:
