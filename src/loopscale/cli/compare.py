@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from loopscale.cli.form import form_options
+from loopscale.cli.form import form_options, recipe_option
 from loopscale.cli.output import console, print_json
 from loopscale.cli.params import output_options
 from loopscale.cli.reading import data_options, take_runs
@@ -32,6 +32,7 @@ from loopscale.scaling import MAPPINGS
     help="For the differences' intervals.",
 )
 @form_options
+@recipe_option
 @output_options
 def compare_command(
     slices: tuple[str, ...], mapping: tuple[str, ...], resamples: int, as_json: bool, as_csv: bool, **options: Any

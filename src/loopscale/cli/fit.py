@@ -6,26 +6,20 @@ from typing import Any
 
 import click
 
-from loopscale.cli.form import form_options, mapping_option
+from loopscale.cli.form import form_options, mapping_option, recipe_option
 from loopscale.cli.output import print_json
 from loopscale.cli.reading import data_options, take_runs
 from loopscale.cli.verbs import verb
 from loopscale.core.progress import progress_bar
 from loopscale.core.report import check_report_path
-from loopscale.fitting import Recipe, Scheme, fit
+from loopscale.fitting import Scheme, fit
 
 
 @verb("fit")
 @data_options
 @mapping_option
 @form_options
-@click.option(
-    "--recipe",
-    type=click.Choice([recipe.value for recipe in Recipe]),
-    default="default",
-    show_default=True,
-    help="default: exact gradients and many starts. paper: the paper's procedure.",
-)
+@recipe_option
 @click.option("--starts", type=click.IntRange(1, 10_000), default=8, show_default=True, help="Starts of the search.")
 @click.option(
     "--resample",

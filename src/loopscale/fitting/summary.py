@@ -61,7 +61,7 @@ def _prior(fit: Fit) -> dict[str, str]:
     if not priors:
         return {}
     pulled = ", ".join(f"{name} towards {prior.centre:g} ({prior.source})" for name, prior in priors)
-    return {"prior": f"{pulled}; --no-prior, or prior=False, fits without"}
+    return {"prior": f"{pulled}; recipe no-prior fits without"}
 
 
 def _noise(fit: Fit) -> str:
