@@ -25,7 +25,7 @@ from loopscale.fitting.data.public import load_micro
 
 HERE = Path(__file__).parent
 DOCS = HERE.parents[1] / "docs"
-DATA = HERE.parents[1] / "src" / "loopscale" / "fit" / "data" / "micro-sweep.csv"
+DATA = HERE.parents[1] / "src" / "loopscale" / "fitting" / "data" / "micro-sweep.csv"
 SLICES = ("R=8", "E=16", "N>60k")
 MAPPINGS = ("none", "linear", "power", "bounded", "sparsity-conditional")
 Row = dict[str, str]
