@@ -8,7 +8,6 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from loopscale.core.errors import InputError
 from loopscale.model.retrofit import retrofit
 
 SIZES: dict[str, Any] = {

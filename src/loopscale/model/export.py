@@ -23,7 +23,6 @@ from loopscale.model.model import LoopedMoEForCausalLM
 from loopscale.model.moe import MoELayer
 
 
-
 @torch.no_grad()
 def unroll(model: LoopedMoEForCausalLM, recurrence: int | None = None) -> PreTrainedModel:
     """Return a model of a standard architecture that computes what this one does with ``recurrence`` passes.

@@ -102,7 +102,9 @@ class Family:
                 "routed_scaling_factor": config.routed_scaling_factor,
             }
             switches.append((self.norm_topk_prob, config.norm_topk_prob))
-            if self.router == "softmax" and (config.routed_scaling_factor != 1 or config.shared_expert_intermediate_size):
+            if self.router == "softmax" and (
+                config.routed_scaling_factor != 1 or config.shared_expert_intermediate_size
+            ):
                 return None
         if self.norm_switch is not None and config.qk_norm in ("none", self.qk_norm):
             fields[self.norm_switch] = config.qk_norm != "none"
@@ -168,13 +170,14 @@ def find_family(config: Any, where: str) -> Family:
     if kind not in FAMILIES:
         missing = f" ({UNLIKE[kind]})" if kind in UNLIKE else ""
         raise InputError(
-            f"{where}: a {kind!r} model has layers of another form than ours{missing}; "
-            f"known are {', '.join(FAMILIES)}"
+            f"{where}: a {kind!r} model has layers of another form than ours{missing}; known are {', '.join(FAMILIES)}"
         )
     family = FAMILIES[kind]
     problems = list(_problems(family, config))
     if problems:
-        raise InputError(f"{where}: this {kind!r} model has {', and '.join(problems)}, which our layers have no form for")
+        raise InputError(
+            f"{where}: this {kind!r} model has {', and '.join(problems)}, which our layers have no form for"
+        )
     return family
 
 

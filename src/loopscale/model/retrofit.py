@@ -60,7 +60,9 @@ def retrofit(
     layers = int(model.config.num_hidden_layers)
     if prelude < 0 or coda < 0 or prelude + coda >= layers:
         raise InputError(
-            f"`prelude` {prelude} and `coda` {coda} leave no layer to loop", where=where, remedy=f"it has {layers} layers"
+            f"`prelude` {prelude} and `coda` {coda} leave no layer to loop",
+            where=where,
+            remedy=f"it has {layers} layers",
         )
     fields = family.read(model.config)
     if experts > 1:
