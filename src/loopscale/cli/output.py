@@ -63,7 +63,7 @@ def print_table(
 def _table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], shown: Sequence[str], left: Sequence[str]
 ) -> RichTable:
-    table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     for name in shown:
         table.add_column(name, justify="left" if name in left else "right", no_wrap=name not in left, overflow="fold")
     indices = [list(columns).index(name) for name in shown]
