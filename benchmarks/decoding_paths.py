@@ -17,7 +17,7 @@ from loopscale.model import experts, moe
 from model_speed import VOCABULARY, ours
 from timing import compare
 
-WIDTHS, PROMPT, NEW, ROUNDS = (256, 512), 16, 32, 7
+WIDTHS, PROMPT, NEW, ROUNDS = (256, 512), 16, 32, 5
 
 
 def generation(model: Any, ids: torch.Tensor, path: Callable[..., torch.Tensor]) -> Callable[[], None]:

@@ -101,9 +101,9 @@ def test_the_readmes_python_says_what_it_says(folder):
     names: dict[str, object] = {}
     exec(block, names)
     choice = names["best"].choice
-    assert choice.label == "1.0B E=8 R=2"
+    assert choice.label == "1.0B 2/16 R=2"
     assert choice.loss == pytest.approx(1.9757, abs=5e-5)
-    assert "'1.0B E=8 R=2', 1.9757" in block
+    assert "'1.0B 2/16 R=2', 1.9757" in block
 
 
 def test_the_readme_shows_the_plan_that_the_command_prints(folder, capsys):

@@ -9,14 +9,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from importlib.util import find_spec
 
 import click
 import numpy as np
 import pytest
 
 from loopscale.cli import main
-from loopscale.cli.verbs import MODULES, VERBS, cli
+from loopscale.cli.verbs import VERBS, cli
 from loopscale.scaling import PUBLISHED, find_law, published
 
 
@@ -106,7 +105,7 @@ def test_plans_are_written_as_people_write_budgets(capsys):
     text = run(capsys, *argv, "--bits", "int4", "--context", "8192", "--kv-bits", "fp8", "--serve-tokens", "1T")
     assert text.startswith("Train ")
     assert "KV cache" in text
-    assert "Alternatives considered" in text
+    assert "Nearest designs" in text
 
 
 def test_extrapolated_numbers_are_marked_where_they_are_shown(capsys):
@@ -224,8 +223,7 @@ def test_help_shows_the_help_of_a_verb_or_the_nearest_one(capsys):
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_verb_lives_in_the_file_of_its_name(verb):
-    module = verb if find_spec(f"loopscale.cli.{verb}") else MODULES[verb]
-    assert cli.get_command(click.Context(cli), verb).callback.__module__ == f"loopscale.cli.{module}"
+    assert cli.get_command(click.Context(cli), verb).callback.__module__ == f"loopscale.cli.{verb}"
 
 
 def test_an_unexpected_exception_is_one_line_that_says_how_to_report_it(capsys, tmp_path, monkeypatch):
@@ -256,7 +254,7 @@ REFUSED = [
     (("plan", "--flops", "-5"), "--flops"),
     (("plan", "--flops", "nan"), "not a positive number"),
     (("plan", "--flops", "1e21", "--rung", "0.4B"), "not on the ladder"),
-    (("plan", "--flops", "1e21", "--memory", "1MB"), "smallest candidate, 0.1B E=1 R=1, needs 120 MB"),
+    (("plan", "--flops", "1e21", "--memory", "1MB"), "smallest candidate, 0.1B dense R=1, needs 120 MB"),
     (("plan", "--flops", "1e21", "--bits", "400"), "between 1 and 64 bits"),
     (("plan", "--flops", "1e21", "--recurrence", "0"), "from 1 up"),
     (("plan", "--flops", "1e21", "--experts", "1.3"), "whole number of routed experts"),

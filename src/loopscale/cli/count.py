@@ -12,6 +12,7 @@ from loopscale.cli.params import BITS, WHOLE, check_recurrence, model_options, o
 from loopscale.cli.verbs import verb
 from loopscale.core.quantities import format_bytes, format_count, plain
 from loopscale.core.tables import Table
+from loopscale.planning.design import card_size, experts_text
 
 
 @verb("count")
@@ -57,7 +58,10 @@ def count_command(
         "layers": architecture.layers,
         "experts": plain(architecture.experts),
         "recurrence": R,
+        "experts_active": plain(architecture.active_experts),
+        "experts_total": plain(architecture.routed_experts),
         "parameters": architecture.parameters,
+        "active_parameters": architecture.parameters - (architecture.total - architecture.active),
         "active": architecture.active,
         "loop": architecture.loop,
         "total": architecture.total,
@@ -90,9 +94,10 @@ def count_command(
 def _print(model: Architecture, counts: dict[str, Any], bits: float, context: int) -> None:
     notes = {
         "parameters": "all weights of the built model",
-        "active": "N_act: used by a token in one pass",
+        "active_parameters": "used by a token, embeddings included",
+        "active": "N_act: used by a token in one pass, as the law counts",
         "loop": "N_loop: its looped part",
-        "total": "N_total: all weights of the layers",
+        "total": "N_total: all weights of the layers, as the law counts",
         "embedding": ("tied" if model.tied else "input and output") + "; not in N_act or N_total",
         "router": "not in N_act or N_total",
         "norms": "inside the layers",
@@ -102,7 +107,9 @@ def _print(model: Architecture, counts: dict[str, Any], bits: float, context: in
     if model.pass_parts is None:
         del notes["pass_weights"]
     rows = [(name, format_count(counts[name], 4), f"{counts[name]:,}", note) for name, note in notes.items()]
-    title = f"{counts['model']}: width {counts['width']}, {counts['layers']} layers, E = {counts['experts']:g}"
+    sizes = f"{card_size(counts['active_parameters'])} active, {card_size(counts['parameters'])} total"
+    mixture = experts_text(counts["experts_active"], counts["experts_total"])
+    title = f"{counts['model']}: {sizes}, {mixture}, width {counts['width']}, {counts['layers']} layers"
     print_table(title, ("", "count", "exactly", "what"), rows, left=("", "what"))
     costs = [
         ("training", f"{counts['train_flops_per_token']:.4g}", f"{counts['real_train_flops_per_token']:.4g}"),

@@ -25,7 +25,7 @@ from loopscale.figures.reports.results import add_picture
 from loopscale.figures.style import Panel, Picture, save
 from loopscale.fitting import Fit, Observations, fit
 from loopscale.fitting.data.public import load_micro
-from loopscale.planning import Budget, Plan, flops_of, isoflop_over_recurrence, joint_optimum, ladder_space, plan
+from loopscale.planning import Budget, Plan, flops_of, isoflop_over_recurrence, joint_optimum, ladder_space, search
 from loopscale.planning.text import legend, mark, sentences
 from loopscale.scaling import Points, costs, published
 
@@ -67,8 +67,9 @@ def _plan(folder: Path) -> tuple[Plan, list[Panel]]:
     say = console()
     law, budget = published(), Budget(flops=5e21, memory=3e9, bits=4)
     say.rule("Which model fits a phone: 5e21 FLOPs of training, 3 GB of int4 weights")
-    best = plan(budget, law=law)
-    print_plan(best, 4)
+    found = search(budget, law=law)
+    best = Plan.of(found)
+    print_plan(found, best, 4)
     best.save(folder / "plan.json")
     say.rule("The best design as memory grows, at 5e21 FLOPs")
     print_joint("", joint_optimum(law, [1e9, 3e9, 1e10], budget))
@@ -76,7 +77,8 @@ def _plan(folder: Path) -> tuple[Plan, list[Panel]]:
     steps.save(folder / "joint.csv")
     say.rule("How often should a 0.3B model loop, to match a 0.6B one trained on 6T tokens")
     matched = flops_of(rung("0.6B", experts=8), 6e12)
-    print_plan(plan(Budget(flops=matched), ladder_space(["0.3B"], [8]), law), 2)
+    looped = search(Budget(flops=matched), ladder_space(["0.3B"], [8]), law)
+    print_plan(looped, Plan.of(looped), 2)
     curves = isoflop_over_recurrence(law, [5e21], ladder_space(["0.3B", "1.0B"], [1, 8]))
     panels = [Panel(curves, draw_isoflop_over_recurrence), Panel(steps, draw_joint_optimum)]
     save(Picture("plan", "", tuple(panels), 2.8).figure(columns=2), folder / "plan.png")

@@ -9,7 +9,6 @@ import click
 from loopscale.cli.params import LAW
 from loopscale.cli.reading import read_runs, reading_options
 from loopscale.cli.verbs import verb
-from loopscale.core.files import read_json
 from loopscale.core.report import check_report_path
 from loopscale.scaling import PUBLISHED, ScalingLaw
 
@@ -67,10 +66,10 @@ def _runs(kind: str, file: str, reading: dict[str, Any]) -> Report:
 
 def _plan(file: str, law: ScalingLaw | None) -> Report:
     from loopscale.figures.reports import plan_report
+    from loopscale.planning import Plan
 
-    plan = read_json(file)
-    named = plan.get("law") if isinstance(plan, dict) else None
-    return plan_report(plan, law or PUBLISHED.get(str(named)), file)
+    plan = Plan.load(file)
+    return plan_report(plan, law or PUBLISHED.get(plan.law), file)
 
 
 def _evaluation(file: str) -> Report:

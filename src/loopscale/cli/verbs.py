@@ -39,12 +39,6 @@ FIRST_SCREEN = ("plan", "predict", "matched", "count", "fit", "backtest", "compa
 
 VERBS = tuple(name for names in GROUPS.values() for name in names)
 
-MODULES = {
-    "predict": "plan",
-    "matched": "profile",
-}
-"""Verbs that still share a module with another one."""
-
 
 class Verb(click.Command):
     """A command whose errors speak of its options where the library speaks of arguments."""
@@ -87,7 +81,7 @@ class Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
-        module = import_module(f"loopscale.cli.{_module(cmd_name)}")
+        module = import_module(f"loopscale.cli.{cmd_name}")
         command = getattr(module, f"{cmd_name}_command")
         assert isinstance(command, click.Command)
         return command
@@ -135,7 +129,7 @@ def _short_help(name: str) -> str:
 
     It is read from the source: importing every command takes half a second, and some need packages of an extra.
     """
-    spec = find_spec(f"loopscale.cli.{_module(name)}")
+    spec = find_spec(f"loopscale.cli.{name}")
     assert spec is not None
     assert spec.origin is not None
     source = Path(spec.origin).read_text(encoding="utf-8")
@@ -143,11 +137,6 @@ def _short_help(name: str) -> str:
     docstring = next(ast.get_docstring(node) for node in functions if node.name == f"{name}_command") or ""
     sentence = docstring.partition("\n\n")[0].removesuffix(".")
     return shorten(re.split(r"[:;] ", sentence, maxsplit=1)[0], 63, placeholder=" …")
-
-
-def _module(name: str) -> str:
-    """Return the module that holds a verb's command."""
-    return name if find_spec(f"loopscale.cli.{name}") else MODULES[name]
 
 
 @click.group(cls=Verbs, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})

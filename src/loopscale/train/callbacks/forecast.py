@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from loopscale.architecture import Architecture
 from loopscale.core.errors import InputError
-from loopscale.planning.plan import law_of
-from loopscale.planning.predict import Prediction, predict
+from loopscale.planning import Prediction, law_of, predict
 from loopscale.train.callbacks.callback import Callback
 
 if TYPE_CHECKING:
