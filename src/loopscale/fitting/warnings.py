@@ -67,8 +67,8 @@ def _data(fit: Fit) -> Iterator[FitWarning]:
         )
     elif data.finished is None and (earlier := len(data) - len(data.runs)):
         yield FitWarning(
-            f"{earlier} of {len(data)} rows come before the last row of their run; unless the learning rate was annealed "
-            "for each, their losses are in mid-schedule",
+            f"{earlier} of {len(data)} rows come before the last row of their run; unless the learning rate was "
+            "annealed for each, their losses are in mid-schedule",
             "a column `finished` or `annealed` says which losses are final",
         )
 
