@@ -28,7 +28,7 @@ VALUES = {
     "inference_flops": "1B",
     "serve_tokens": "1T",
 }
-"""A value that changes the answer or its costs; a field that is not listed takes the value that its control starts at."""
+"""A value that changes the answer or its costs; a field that is not listed takes what its control starts at."""
 
 
 def printed(capsys, *arguments: str) -> str:
