@@ -23,24 +23,13 @@ import hooks
 SHOWING = [page for page in PAGES if steps(page)]
 LONG = ("docs/evaluate.md", "docs/sweeps.md")
 """Pages that train and evaluate for minutes."""
-CONFIG = {
-    "model_type": "llama", "hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8, "vocab_size": 1000,
-    "num_key_value_heads": 8, "intermediate_size": 1024, "tie_word_embeddings": True,
-}  # fmt: skip
-GRID = "keep_models = true\n[grid]\nrecurrence = [1, 2]\ntokens = [512, 1024]"
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Path:
-    """A folder with the files that pages take as the reader's own: a sweep, a plan, and those in path/to."""
+    """A folder with the files that pages take as the reader's own."""
     monkeypatch.chdir(tmp_path)
-    simulate_sweep(recurrences=(1, 2, 4, 8, 16), tokens=np.linspace(1e11, 5e11, 5).tolist()).to_csv("runs.csv")
-    run_command("loopscale plan --flops 5e21 --memory 3GB --bits int4 --out plan.json")
-    write_sweep(tmp_path / "path" / "to", GRID, base=BASE.replace("context = 16", "context = 64"))
-    Path("path/to/config.json").write_text(json.dumps(CONFIG))
-    Path("path/to/run.toml").write_text('[model]\nwidth = 64\n[run]\nbatch = 64\ntokens = "10M"\n')
-    Path("valid.txt").write_text("It was a long way, and then it was not.\n" * 40)
-    Path("next.csv").write_text("model,experts,recurrence,tokens\nbase,1,1,2048\n")
+    write_reader_files(tmp_path)
     return tmp_path
 
 
