@@ -23,7 +23,7 @@ from loopscale.core.tables import markdown
 from loopscale.figures.gallery import Sources, Task, draw_all
 from loopscale.figures.outcomes import mean_scores, present_groups
 from loopscale.figures.results import paper_psi, paper_results
-from loopscale.planning import PEAK_FLOPS, Budget, flops_of, joint_optimum, ladder_space, plan
+from loopscale.planning import PEAK_FLOPS, Budget, flops_of, joint_optimum, ladder_space, search
 from loopscale.scaling import PUBLISHED, published
 
 _EQUATION = re.compile(r"^\$\$\n(.*?)\n\$\$$", flags=re.DOTALL | re.MULTILINE)
@@ -104,7 +104,7 @@ def _joint() -> str:
 
 
 def _case_study() -> str:
-    case = plan(Budget(flops=flops_of(rung("0.6B", experts=8), 6e12)), ladder_space(["0.3B"], [8]), published())
+    case = search(Budget(flops=flops_of(rung("0.6B", experts=8), 6e12)), ladder_space(["0.3B"], [8]), published())
     gains = case.grid.pass_gain_ZFSKP[0, 0, 0, 0]
     rows = [
         (f"{R} → {R + 1}", f"{gain:.4f}", "yes" if gain >= case.grid.eps else "no")

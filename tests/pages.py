@@ -33,6 +33,7 @@ NOT_RUN = {
     "--tasks paper": "its data are on the hub",
     "examples/demo.toml": "an hour of training",
     "experiments/": "minutes or hours of fits and training",
+    "loopscale lab s3": "minutes of training; tests/lab/test_lab_command.py runs the command",
     "torchrun ": "several GPUs or nodes; tests/train/test_parallel.py runs torchrun on this machine",
     "pip ": "an installation from the network; tests/test_core_only.py installs the wheel in an empty environment",
 }
@@ -68,15 +69,11 @@ def steps(page: Path) -> list[Step]:
 
 def all_steps(page: Path) -> list[Step]:
     """Return everything that a page has its reader do, in order."""
-    return _all_steps(page.read_text(encoding="utf-8"))
+    return all_steps_of(page.read_text(encoding="utf-8"))
 
 
-def steps_of(text: str) -> list[Step]:
-    """Return what a part of a page shows and a test can do, in order."""
-    return [step for step in _all_steps(text) if step.runs]
-
-
-def _all_steps(text: str) -> list[Step]:
+def all_steps_of(text: str) -> list[Step]:
+    """Return everything that a part of a page has its reader do, in order."""
     shown = []
     for match in _STEP.finditer(text):
         if match["command"]:

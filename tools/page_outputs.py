@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
-from pages import PAGES, Step, steps_of, write_reader_files  # noqa: E402
+from pages import PAGES, Step, all_steps_of, write_reader_files  # noqa: E402
 
 _BLOCK = re.compile(r"(?P<mark><!-- output(?:: (?P<option>[\w ]+))? -->\n)```text\n(?P<body>.*?)^```$", re.DOTALL | re.M)
 _TRAINING = ("train", "generate", "routing", "eval", "sweep", "lab")
@@ -33,14 +33,17 @@ def with_outputs(text: str, *, measured: bool = False) -> str:
     shown = [block for block in _BLOCK.finditer(text) if measured or block["option"] != "measured"]
     if not shown:
         return text
+    trained = any(block["option"] == "measured" for block in shown)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_reader_files(folder)
         parts, done = [], 0
         for block in shown:
-            printed = ""
-            for step in steps_of(text[done : block.start()]):
-                if measured or not _trains(step):
+            printed = block["body"]
+            for step in all_steps_of(text[done : block.start()]):
+                if not step.runs:
+                    printed = block["body"]  # what no test can run is left as it is
+                elif trained or not _trains(step):
                     printed = _run(step, folder) or printed
             parts += [text[done : block.start()], block["mark"], f"```text\n{_shortened(printed, block['option'])}```"]
             done = block.end()
@@ -65,7 +68,7 @@ def _run(step: Step, folder: Path) -> str:
     done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"{step.text}\n{done.stderr[-2000:]}")
-    lines = [line.rstrip() for line in done.stdout.splitlines()]
+    lines = [line.rstrip() for line in done.stdout.replace(f"{ROOT}/", "").splitlines()]
     return "\n".join(lines).strip("\n") + "\n" if step.kind == "command" else ""
 
 
