@@ -1,8 +1,8 @@
 """Renew the outputs that README and documentation show below their commands: ``python tools/page_outputs.py [PAGE …]``.
 
-A block of text below ``<!-- output -->`` is what the last command above it prints, at 80 columns. ``<!-- output: 12 lines
--->`` shows the first twelve lines of it. ``<!-- output: measured -->`` marks what differs between machines (losses of
-training, times): it is renewed with ``--measured`` only, and no test compares it.
+A block of text below ``<!-- output -->`` is what the last command above it prints, at 80 columns.
+``<!-- output: 12 lines -->`` shows the first twelve lines of it. ``<!-- output: measured -->`` marks what differs
+between machines (losses of training, times): it is renewed with ``--measured`` only, and no test compares it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 from pages import PAGES, Step, all_steps_of, write_reader_files  # noqa: E402
 
-_BLOCK = re.compile(r"(?P<mark><!-- output(?:: (?P<option>[\w ]+))? -->\n)```text\n(?P<body>.*?)^```$", re.DOTALL | re.M)
+_BLOCK = re.compile(
+    r"(?P<mark><!-- output(?:: (?P<option>[\w ]+))? -->\n)```text\n(?P<body>.*?)^```$", re.DOTALL | re.M
+)
 _TRAINING = ("train", "generate", "routing", "eval", "sweep", "lab")
 """Commands that take long or print what differs between machines."""
 
