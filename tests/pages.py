@@ -28,12 +28,12 @@ NOT_RUN = {
     "LLM(": "vLLM has a separate environment; tests/model/vllm_parity.py runs there",
     "model.vllm import": "vLLM has a separate environment; tests/model/vllm_parity.py runs there",
     "BalanceCallback(": "a trainer and data of the reader; tests/model/test_trainer_callback.py runs the callback",
+    "lab s3 --seed": "minutes of training; tests/lab trains a smaller one",
     "loopscale app": "a server, which does not end by itself; another test starts one and sends it the requests",
     "curl ": "a server must run; another test starts one and sends it the requests",
     "--tasks paper": "its data are on the hub",
     "examples/demo.toml": "an hour of training",
     "experiments/": "minutes or hours of fits and training",
-    "loopscale lab s3": "minutes of training; tests/lab/test_lab_command.py runs the command",
     "torchrun ": "several GPUs or nodes; tests/train/test_parallel.py runs torchrun on this machine",
     "pip ": "an installation from the network; tests/test_core_only.py installs the wheel in an empty environment",
 }

@@ -56,6 +56,7 @@ WORKS = {
     "report": ["report", "sweep", "simulated", "--out", "sweep.html"],
     "count": ["count", "--rung", "0.3B"],
     "laws": ["laws"],
+    "data": ["data"],
     "schema": ["schema"],
     "verify": ["verify", "law.json"],
     "help": ["help", "--all"],
@@ -71,6 +72,7 @@ NEEDS = {
     "eval": ["eval", "model", "--tasks", "local"],
     "app": ["app", "--no-open"],
     "demo": ["demo", "--out", "out"],
+    "lab": ["lab", "s3"],
 }
 """A call of each command that needs an extra."""
 

@@ -30,15 +30,17 @@ from loopscale.core.errors import InputError
 from loopscale.core.files import write_json, write_text
 from loopscale.core.tables import markdown, replace_tables
 from loopscale.fitting import Fit, load_public
-from loopscale.scaling import Counting, ScalingLaw, published
+from loopscale.scaling import ScalingLaw, published
 from sweeps import R_D, Sweep, looped_sweeps
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE, IMAGES = ROOT / "docs" / "evidence.md", ROOT / "docs" / "images"
-LAWS = ROOT / "src" / "loopscale" / "scaling" / "refits"
+LAWS = ROOT / "src" / "loopscale" / "scaling"
 DIGITS = 6
 BUDGETS = np.geomspace(6e17, 6e18, 9)
-EPOCHS = (1, 2, 3, 4, 6, 8, 10, 14, 20, 30)
+GPU_HOUR = 4e14 * 3600
+"""FLOPs of an hour at 4e14 a second."""
+EPOCHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 14)
 
 
 def main() -> None:
@@ -55,21 +57,20 @@ def main() -> None:
         tables |= growth_tables(loops.law)
     except InputError as error:
         print(f"growth: not recomputed: {error}", file=sys.stderr)
-    draw(sweeps, joint["fit"].law)
+    draw(sweeps)
     write_text(PAGE, replace_tables(PAGE.read_text(encoding="utf-8"), tables))
 
 
 def publish(loops: Sweep, repeated: Fit) -> None:
     """Write the refits that ship: coefficients, ranges, resampled laws and where they come from."""
-    LAWS.mkdir(exist_ok=True)
     general = loops.fitted("general", resamples=100)
     source = "refitted to the public runs of Q Labs 2026 (arXiv 2609.19107, MIT)"
     notes = {
         "qlabs-loops-2026": (
             general.law,
             f"{source}, 99 looped dense models at equal compute",
-            "Fitted without a prior: the gain is that of the exponential bound in every resample. Losses are of its own "
-            "tokenizer and data.",
+            "Fitted without a prior; in every resample the gain is that of the exponential bound. Losses are of its "
+            "own tokenizer and data.",
         ),
         "qlabs-repetition-2026": (
             repeated.law,
@@ -79,7 +80,7 @@ def publish(loops: Sweep, repeated: Fit) -> None:
         ),
     }
     for name, (law, origin, note) in notes.items():
-        content = replace(law, name=name, source=origin, note=note, counts=Counting.WITHOUT_EMBEDDINGS).to_dict()
+        content = replace(law, name=name, source=origin, note=note, degenerate=()).to_dict()
         write_json(LAWS / f"{name}.json", _rounded(content))
 
 
@@ -112,12 +113,17 @@ def saturation_tables(sweeps: list[Sweep]) -> dict[str, str]:
     apart = {sweep.label: saturation.deciding(sweep) for sweep in (sweeps[0], sweeps[3])}
     passes = [row["R"] for row in apart[sweeps[0].label]]
     deciding = [[label, *(f"{1e3 * row['difference']:.1f}" for row in rows)] for label, rows in apart.items()]
+    cases: dict[str, list[str]] = {}
+    for row in saturation.sensitivity([sweeps[0], sweeps[3], sweeps[4]]):
+        interval = f"{saturation.lambda_text(row['low'])} to {saturation.lambda_text(row['high'])} ({row['rmse']:.4f})"
+        cases.setdefault(row["case"], [row["case"]]).append(interval)
     save(figures.exponents(records, pooled), "evidence-exponents")
     return {
         "held-out": markdown(["sweep", "held out", "rows", *columns], rows),
         "exponents": markdown(
             ["sweep", "runs", "R", "lambda", "90% interval", "kappa1", "kappa2", "RMSE"], exponents
         ),
+        "sensitivity": markdown(["fit", *(sweeps[k].label for k in (0, 3, 4))], list(cases.values())),
         "deciding": markdown(["millinats between the two at R =", *(str(R) for R in passes)], deciding),
     }  # fmt: skip
 
@@ -179,7 +185,8 @@ def growth_tables(law: ScalingLaw) -> dict[str, str]:
     delay = f"delay {result['delay']:.3f} ({result['low']:.3f} to {result['high']:.3f}) of the tokens\n"
     schedules = [
         [
-            f"{row['N'] / 1e6:.0f}M", f"{row['flops']:.1e}", str(row["schedule"]), f"{row['tokens'] / 1e9:.2f}B",
+            f"{row['N'] / 1e6:.0f}M", f"{row['flops']:.1e}", ", ".join(map(str, row["passes"])),
+            _stages(row["schedule"]), f"{row['tokens'] / 1e9:.2f}B",
             f"{row['fixed R']:g}", f"{1e3 * row['saved']:.1f}",
         ]
         for row in growth.schedules(law)
@@ -187,10 +194,27 @@ def growth_tables(law: ScalingLaw) -> dict[str, str]:
     return {
         "growth": markdown(["credit for the last passes", "coefficients", "RMSE", "RMSE, series left out"], rows),
         "delay": delay,
+        "shares": shares_text(growth.best_shares(law)),
         "schedules": markdown(
-            ["N", "FLOPs", "best schedule", "D", "best fixed R", "millinats below it"], schedules
+            ["N", "FLOPs", "passes allowed", "best schedule", "D", "best fixed R", "millinats below it"], schedules
         ),
     }  # fmt: skip
+
+
+def shares_text(records: list[dict[str, Any]]) -> str:
+    """Compare the best shares of the tokens with four passes, measured and by the law."""
+    columns = {name: np.array([row[name] for row in records]) for name in ("measured", "law", "saved", "expected")}
+    means = {name: float(values.mean()) for name, values in columns.items()}
+    return (
+        f"{len(records)} of 18 series have a minimum inside: at a share of {means['measured']:.2f} on average "
+        f"({columns['measured'].min():.2f} to {columns['measured'].max():.2f}), where the law expects "
+        f"{means['law']:.2f}; growth saves {1e3 * means['saved']:.1f} millinats there, the law expects "
+        f"{1e3 * means['expected']:.1f}.\n"
+    )
+
+
+def _stages(stages: list[list[float]]) -> str:
+    return "[" + ", ".join(f"[{start:g}, {passes:g}]" for start, passes in stages) + "]"
 
 
 def test_time_tables() -> dict[str, str]:
@@ -227,20 +251,31 @@ def moe_tables() -> dict[str, str]:
         "fitted sizes.\n"
     )
     thetas = [
-        [row["sweep"], f"{row['theta']:.3f}", f"{row['low']:.3f} to {row['high']:.3f}", row["note"]]
+        [row["sweep"], "not identified", "", row["note"]]
+        if row["theta"] is None
+        else [row["sweep"], f"{row['theta']:.3f}", f"{row['low']:.3f} to {row['high']:.3f}", row["note"]]
         for row in moe.thetas()
     ]
     settling = [
-        [row["grid"], str(row["runs"]), f"{row['error']:.3f}", f"{row['flops']:.1e}"] for row in moe.settling(law)
+        [
+            row["grid"],
+            str(row["runs"]),
+            f"{row['error']:.3f}",
+            f"{row['flops']:.1e}",
+            f"{row['flops'] / 4e14 / 3600:,.0f}",
+        ]
+        for row in moe.settling(law)
     ]
     return {
         "marin": markdown(["variant", "nats above the model without a loop"], above) + "\n" + text,
         "thetas": markdown(["sweep", "theta", "90% interval", "note"], thetas),
-        "settling": markdown(["grid of runs", "runs", "standard error of theta", "FLOPs"], settling),
+        "settling": markdown(
+            ["grid of runs", "runs", "standard error of theta", "FLOPs", "GPU-hours at 4e14 FLOP/s"], settling
+        ),
     }
 
 
-def draw(sweeps: list[Sweep], repeated: ScalingLaw) -> None:
+def draw(sweeps: list[Sweep]) -> None:
     """Draw the pictures that no table has drawn."""
     fits = {sweep.label: sweep.fitted("general", resamples=100) for sweep in sweeps[:4]}
     measured = {label: saturation.measured_gain(fitted) for label, fitted in fits.items()}

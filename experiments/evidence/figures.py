@@ -15,6 +15,8 @@ from loopscale.scaling import Points, ScalingLaw
 
 WIDTH, HEIGHT = 4.2, 2.9
 PASSES = np.linspace(1.0, 12.0, 111)
+MOST_EPOCHS = 10
+"""Epochs that were measured; the law beyond is dotted."""
 INFINITE = -12.0
 """Where lambda = -infinity is drawn."""
 
@@ -68,7 +70,7 @@ def exponents(records: list[dict[str, Any]], pooled: dict[str, Any]) -> Any:
     axes.set_yticks(range(len(rows)), [row["sweep"] for row in reversed(rows)], fontsize=6)
     axes.set_xticks([INFINITE, -8, -4, -2, 0, 1], ["−∞", "−8", "−4", "−2", "0", "1"])
     axes.set_xlim(INFINITE - 0.5, 1.5)
-    finish(axes, "Exponent of the gain, 90% intervals", "lambda (below 0: bounded)", "")
+    finish(axes, "90% intervals", "lambda (below 0: bounded)", "")
     return figure
 
 
@@ -83,7 +85,7 @@ def equal_compute(fitted: Fit, size: float) -> Any:
     p = data.points
     assert p.loop is not None
     rows = p.active == size
-    loop, compute = p.loop[rows][0], p.train_flops
+    loop = p.loop[rows][0]
     head = 50_304 * 1280  # of the model drawn, whose compute in the source includes it
     source = 6 * (p.unrolled + head) * p.tokens
     budgets = np.unique(np.round(np.log10(source[rows]), 1))
@@ -99,7 +101,6 @@ def equal_compute(fitted: Fit, size: float) -> Any:
             p.recurrence[chosen], data.loss[chosen], marker(k), color=colour(k), markersize=3.5,
             label=f"{format_power(flops)} FLOPs",
         )  # fmt: skip
-    assert len(compute)
     axes.legend(fontsize=6, frameon=False)
     finish(axes, f"Equal compute, N = {size / 1e6:.0f}M: measured and law", "passes R", "loss (nats/token)")
     return figure
@@ -117,16 +118,27 @@ def best_passes(records: list[dict[str, Any]], epochs: list[dict[str, Any]]) -> 
             label=f"{group}, measured",
         )  # fmt: skip
     left.set_xscale("log")
+    _plain_ticks(left, [6e17, 1e18, 2e18, 4e18])
     left.legend(fontsize=6, frameon=False)
     finish(left, "Best R at 996M tokens", "training compute (FLOPs)", "passes R")
     for k, budget in enumerate(dict.fromkeys(row["flops"] for row in epochs)):
         rows = [row for row in epochs if row["flops"] == budget]
         label = f"{format_power(budget)} FLOPs"
-        right.plot([row["epochs"] for row in rows], [row["best"] for row in rows], color=colour(k), label=label)
+        count, best = (np.array([row[name] for row in rows]) for name in ("epochs", "best"))
+        seen = count <= MOST_EPOCHS
+        right.plot(count[seen], best[seen], color=colour(k), label=label)
+        right.plot(count[count >= MOST_EPOCHS], best[count >= MOST_EPOCHS], color=colour(k), linestyle=":")
     right.set_xscale("log")
+    _plain_ticks(right, [1, 2, 5, 10, 14])
     right.legend(fontsize=6, frameon=False)
     finish(right, "Best R against epochs (law)", "epochs D / U", "passes R")
     return figure
+
+
+def _plain_ticks(axes: Any, ticks: list[float]) -> None:
+    """Label a logarithmic axis at these values alone."""
+    axes.set_xticks(ticks, [f"{tick:g}".replace("e+", "e") for tick in ticks])
+    axes.minorticks_off()
 
 
 def test_time(curves: dict[tuple[str, str, int], tuple[FloatArray, FloatArray]]) -> Any:

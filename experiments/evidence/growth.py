@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,8 @@ from scipy.optimize import least_squares
 
 from loopscale.core.arrays import FloatArray
 from loopscale.fitting import load_table
-from loopscale.scaling import ScalingLaw, best_growth
+from loopscale.fitting.data.looped import qlabs_geometry
+from loopscale.scaling import PassSchedule, Points, ScalingLaw, best_growth, scheduled_loss
 
 RESAMPLES = 200
 SEED = 0
@@ -76,6 +78,42 @@ def growth(law: ScalingLaw) -> dict[str, Any]:
     return {"credits": records, "delay": float(np.exp(runs.fitted(rows, credit, start)[-1])), "low": low, "high": high}
 
 
+def best_shares(law: ScalingLaw) -> list[dict[str, Any]]:
+    """Return the share of tokens with four passes that was best, by a parabola through each series, and by the law.
+
+    Series in which the parabola has no minimum within the shares that were run are left out.
+    """
+    runs, records = Growth(law), []
+    for series in np.unique(runs.series):
+        rows = np.flatnonzero(runs.series == series)
+        a, b, _ = np.polyfit(runs.share[rows], runs.loss[rows], 2)
+        if a <= 0 or not 0 < -b / (2 * a) < runs.share.max():
+            continue
+        N, loop = runs.N[rows][0] * 1e9, runs.loop[rows][0] * 1e9
+        # The source's compute includes the output head, as wide as the model.
+        budget = 6 * (N + loop + _head(N)) * runs.D[rows][0] * 1e9
+        shares = np.linspace(0.0, 0.4, 81)
+        losses = []
+        for share in shares:
+            schedule = PassSchedule([[0, 2], [1 - share, 4]] if share else [[0, 2]])
+            tokens = budget / (6 * (N + (schedule.mean - 1) * loop + _head(N)))
+            losses.append(float(scheduled_loss(law, Points(N, tokens, loop=loop), schedule)))
+        saved = runs.loss[rows][runs.share[rows] == 0][0] - np.polyval([a, b, _], -b / (2 * a))
+        records.append(
+            {
+                "series": str(series), "measured": -b / (2 * a), "law": float(shares[int(np.argmin(losses))]),
+                "saved": float(saved), "expected": losses[0] - min(losses),
+            }
+        )  # fmt: skip
+    return records
+
+
+def _head(N: float) -> float:
+    """Return the parameters of the output head of the Q Labs model with N others."""
+    widths = {qlabs_geometry(depth)["N_act"]: qlabs_geometry(depth)["N_embedding"] / 2 for depth in range(4, 20)}
+    return widths[round(N)]
+
+
 def _rms(errors: FloatArray) -> float:
     return float(np.sqrt(np.mean(errors**2)))
 
@@ -83,11 +121,13 @@ def _rms(errors: FloatArray) -> float:
 def schedules(law: ScalingLaw) -> list[dict[str, Any]]:
     """Return the best schedule of one growth step at several budgets for a model of compute-optimal size."""
     records = []
-    for active, flops in ((1e8, 1.3e18), (2e8, 3.7e18), (3.4e8, 8.7e18), (5.5e8, 1.9e19)):
-        choice = best_growth(law, active, 0.36 * active, flops)
+    budgets = ((1e8, 1.3e18), (2e8, 3.7e18), (3.4e8, 8.7e18), (5.5e8, 1.9e19))
+    for (active, flops), passes in product(budgets, ((2, 4), (1, 2, 3, 4, 6))):
+        choice = best_growth(law, active, 0.36 * active, flops, passes)
         records.append(
             {
-                "N": active, "flops": flops, "schedule": [list(stage) for stage in choice.schedule.stages],
+                "N": active, "flops": flops, "passes": passes,
+                "schedule": [list(stage) for stage in choice.schedule.stages],
                 "tokens": choice.tokens, "loss": choice.loss, "fixed R": choice.fixed_passes,
                 "saved": choice.fixed_loss - choice.loss,
             }

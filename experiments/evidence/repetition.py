@@ -58,9 +58,7 @@ def _rmse(law: ScalingLaw, data: Observations) -> float:
 def joint() -> dict[str, Any]:
     """Return the joint law at weight decay 0.8, and R_D where it is fitted and not held."""
     data, term = load_public("qlabs-regimes"), data_term()
-    fitted = fit(
-        data, outer="chinchilla+stored-overfit", mapping="bounded", fixed={**term, "R_D": R_D}, name="qlabs-repetition"
-    )
+    fitted = fit(data, outer="chinchilla+stored-overfit", mapping="bounded", fixed={**term, "R_D": R_D})
     free = fit(data, outer="chinchilla+stored-overfit", mapping="bounded", fixed=term)
     spans = {row["coefficient"]: row for row in fitted.conf_int().records()}
     return {

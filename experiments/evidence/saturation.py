@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from loopscale.core.arrays import FloatArray
-from loopscale.fitting import Fit, likelihood_profile, load_public
+from loopscale.fitting import Fit, fit, likelihood_profile, load_public
 from loopscale.fitting.compare import CROSS_VALIDATION, compare
 from loopscale.scaling import Points, exponent
 from sweeps import Sweep
@@ -40,7 +40,7 @@ def exponents(sweeps: list[Sweep]) -> tuple[list[dict[str, Any]], dict[str, Any]
     """Return the exponent lambda of each sweep with its profile interval, and of those that are pooled."""
     records, pooled = [], np.zeros(len(TAILS))
     for sweep in sweeps:
-        fitted = sweep.fitted("general", resamples=100)
+        fitted = sweep.fitted(sweep.general, resamples=100)
         profile = likelihood_profile(fitted, "tail", level=LEVEL)
         drawn = np.asarray(fitted.law.resamples)[:, fitted.law.names.index("tail")]
         c = fitted.law.coefficients
@@ -56,6 +56,27 @@ def exponents(sweeps: list[Sweep]) -> tuple[list[dict[str, Any]], dict[str, Any]
     pooled -= pooled.min()
     inside = TAILS[pooled <= _limit()]
     return records, {"low": float(inside.min()), "high": float(inside.max()), "tail": float(TAILS[pooled.argmin()])}
+
+
+def sensitivity(sweeps: list[Sweep]) -> list[dict[str, Any]]:
+    """Return the interval of the exponent under other assumptions: least squares, another law, fewer passes."""
+    records = []
+    for sweep in sweeps:
+        data = sweep.observations
+        R = data.points.recurrence
+        cases = {
+            "as above": (data, sweep.outer, 1e-3),
+            "least squares": (data, sweep.outer, 1.0),
+            "N-D interaction": (data, "interaction", 1e-3),
+            "without the largest R": (data.where(R.max() > R), sweep.outer, 1e-3),
+        }
+        for case, (rows, outer, delta) in cases.items():
+            fitted = fit(rows, outer=outer, mapping="general", prior=False, resamples=0, delta=delta)
+            profile = likelihood_profile(fitted, "tail", level=LEVEL)
+            records.append(
+                {"sweep": sweep.label, "case": case, "low": profile.low, "high": profile.high, "rmse": fitted.law.rmse}
+            )
+    return records
 
 
 def _limit() -> float:
@@ -86,8 +107,6 @@ def deciding(sweep: Sweep, most: int = 32) -> list[dict[str, Any]]:
 
     The difference is in the loss of the sweep's largest model on its largest number of tokens.
     """
-    from loopscale.fitting import fit
-
     laws = [
         fit(
             sweep.observations, outer=sweep.outer, mapping="general", fixed={**sweep.fixed, "tail": tail}, resamples=0,

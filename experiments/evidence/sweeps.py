@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from loopscale.fitting import Fit, Observations, fit, load_public
+from loopscale.fitting.data.public import load_micro
 
 R_D = 15.387756
 """Repetitions after which repeated tokens stop helping, as Muennighoff et al. 2023 print it."""
@@ -25,12 +26,13 @@ class Sweep:
     fixed: Mapping[str, float] = field(default_factory=dict)
     pooled: bool = False
     """Whether it counts in the pooled interval: one baseline sweep for each laboratory and regime."""
+    general: str = "general"
+    """The general mapping that suits it."""
 
     def fitted(self, mapping: str, *, resamples: int = 0, prior: bool = False) -> Fit:
         """Return a fit, without prior knowledge of the curve unless it is asked for."""
         return fit(
             self.observations, outer=self.outer, mapping=mapping, fixed=self.fixed, resamples=resamples, prior=prior,
-            name=self.label,
         )  # fmt: skip
 
 
@@ -47,7 +49,7 @@ def repeated(observations: Observations) -> np.ndarray:
 
 
 def looped_sweeps() -> list[Sweep]:
-    """Return every public sweep of looped dense models."""
+    """Return every public sweep of looped dense models, and our own of sparse ones."""
     data, regimes = data_term(), load_public("qlabs-regimes")
     fresh = load_public("qlabs-regimes", weight_decay=0.05)
     sweeps = [
@@ -58,13 +60,9 @@ def looped_sweeps() -> list[Sweep]:
             pooled=True,
         ),
     ]  # fmt: skip
-    titles = {
-        "baseline": "Iso-Depth",
-        "hyperconn": "Iso-Depth, hyper-connections",
-        "trunc_bptt": "Iso-Depth, truncated",
-    }
+    titles = {"baseline": "Iso-Depth", "hyperconn": "Iso-Depth, hyper-connections", "trunc_bptt": "Iso-Depth, BPTT cut"}
     sweeps += [
         Sweep(title, load_public("isodepth", variant=variant), pooled=variant == "baseline")
         for variant, title in titles.items()
     ]
-    return sweeps
+    return [*sweeps, Sweep("our micro-sweep, E 1 to 16", load_micro(), "joint-moe", general="general-conditional")]

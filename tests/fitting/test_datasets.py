@@ -14,7 +14,16 @@ import pytest
 from loopscale.architecture import rung
 from loopscale.core.errors import InputError
 from loopscale.core.files import cache_folder
-from loopscale.fitting.data.public import PUBLIC_FILES, PublicFile, fetch, load_public, rows_checksum, simulate_sweep
+from loopscale.fitting.data.looped import TABLES
+from loopscale.fitting.data.public import (
+    PUBLIC_FILES,
+    PublicFile,
+    fetch,
+    load_public,
+    load_table,
+    rows_checksum,
+    simulate_sweep,
+)
 from loopscale.scaling import Counting, published
 
 FOLDER = os.environ.get("LOOPSCALE_DATA", "")
@@ -190,4 +199,4 @@ def test_a_sweep_without_an_address_says_where_its_data_come_from(name, monkeypa
     monkeypatch.delenv("LOOPSCALE_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with pytest.raises(InputError, match=r"(https://github\.com/|kschwethelm/looped_nanochat).*LOOPSCALE_DATA"):
-        load_public(name)
+        load_table(name) if name in TABLES else (load_table if name in TABLES else load_public)(name)

@@ -34,7 +34,7 @@ def test_one_diverged_run_does_not_move_eps():
     sound, diverged = fit(data).law, fit(replace(data, loss=loss)).law
     assert diverged.rmse > 10 * sound.rmse
     assert diverged.eps == pytest.approx(sound.eps, rel=0.5)
-    assert plan(Budget(flops=5e21), law=replace(diverged, counts="without-embeddings")).grid.eps < 0.05
+    assert plan(Budget(flops=5e21), law=replace(diverged, counts="without-embeddings")).eps < 0.05
 
 
 def test_a_law_that_misses_its_data_says_so_first():
@@ -208,7 +208,7 @@ def test_a_column_of_the_file_can_be_named():
 
 def test_a_prediction_takes_a_size_and_tokens():
     told = ls.predict(N="7B", D="140B", law="chinchilla-epoch-2024")
-    assert (told.active, told.tokens) == (7e9, 140e9)
+    assert (told.design.active, told.design.tokens) == (7e9, 140e9)
     assert 1.8 < told.loss < 2.5
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from loopscale.cli.verbs import cli
 from loopscale.core.errors import InputError
-from loopscale.lab import Recipe, score
+from loopscale.lab import Recipe, score, show_shipped
 from loopscale.lab.charts import bar
 from loopscale.lab.scores import AT_CHANCE, LEARNT, PARTLY, interval, status
 from loopscale.lab.training import load, task_of
@@ -60,9 +60,10 @@ def test_scores_of_one_forward_are_those_of_each_recurrence(trained: tuple[Path,
     out, _ = trained
     model, task = load(out), task_of(out)
     together = score(model, task, 4, count=128)
-    model.config.loop_order = "other"  # anything but a cycle is run once for each R
-    alone = score(model, task, 4, count=128)
-    np.testing.assert_allclose(together.right_RA, alone.right_RA, atol=0.02)
+    ids, _ = fixed_problems(task, 128, "validation")
+    for R in range(1, 5):
+        said = model(torch.from_numpy(ids), recurrence=R, use_cache=False).logits.argmax(-1).numpy()
+        assert task.check(ids, said).mean() == pytest.approx(together.at(R), abs=0.02)
 
 
 def test_a_finished_run_is_scored_again_without_training(trained: tuple[Path, dict[str, object]]) -> None:
@@ -70,6 +71,30 @@ def test_a_finished_run_is_scored_again_without_training(trained: tuple[Path, di
     result = CliRunner().invoke(cli, ["lab", "score", str(out), "--json"])
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["accuracy"] == report["accuracy"]
+
+
+def test_positions_that_are_done_leave_the_loop(trained: tuple[Path, dict[str, object]]) -> None:
+    out, _ = trained
+    arguments = ["lab", "score", str(out), "--problems", "64", "--most", "6", "--exit", "argmax", "--threshold", "0.5"]
+    result = CliRunner().invoke(cli, [*arguments, "--json"])
+    assert result.exit_code == 0, result.output
+    left = json.loads(result.stdout)["exit"]
+    assert len(left["passes_by_position"]) == 5
+    assert all(2 <= passes <= 6 for passes in left["passes_by_position"])
+    assert "passes on average" in CliRunner().invoke(cli, arguments).stdout
+
+
+def test_the_shipped_model_goes_from_chance_to_right() -> None:
+    scores = show_shipped(count=256)
+    assert scores.status(1) == AT_CHANCE
+    assert scores.at(1) < 0.3
+    assert scores.at(12) > 0.85
+    assert scores.status(12) == LEARNT
+
+
+def test_a_task_without_a_shipped_model_says_so() -> None:
+    result = CliRunner().invoke(cli, ["lab", "z2", "--shipped"])
+    assert "no trained model of 'z2'" in str(result.exception)
 
 
 def test_the_chart_fits_a_screen(trained: tuple[Path, dict[str, object]]) -> None:

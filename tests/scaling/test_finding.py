@@ -56,7 +56,7 @@ def test_the_published_laws_are_a_table_for_any_data_frame():
     assert table.to_pandas().set_index("name").loc["chinchilla-2022", "size_min"] == 7e7
     assert pl.DataFrame(table.columns, strict=False)["rmse"].to_list()[0] == 0.0037
     assert "<td>looped-moe-2026</td>" in table._repr_html_()
-    assert repr(table).startswith("<Table of 10 rows: name, outer")
+    assert repr(table).startswith("<Table of 12 rows: name, outer")
 
 
 def test_names_stand_for_enums_and_other_words_are_refused():

@@ -29,7 +29,7 @@ from loopscale.planning import Budget, Plan, flops_of, isoflop_over_recurrence, 
 from loopscale.planning.text import legend, mark, sentences
 from loopscale.scaling import Points, costs, published
 
-COLUMNS = ("E", "R", "tokens", "loss", "shipped", "law", "gain over R=1")
+COLUMNS = ("E", "R", "tokens", "loss", "shipped", "law", "minus R=1")
 EQUAL_COLUMNS = ("E", "R", "tokens", "predicted loss", "difference to R=1", "90% interval")
 RESAMPLES = 60
 """Refits for the intervals of the comparison at equal compute."""
@@ -40,7 +40,7 @@ RESAMPLES = 60
 @click.option("--plan-only", is_flag=True, help="Plan with the paper's law only; train nothing.")
 @click.pass_context
 def demo_command(ctx: click.Context, out: str, plan_only: bool) -> None:
-    """Plan, train six tiny models, fit and report: the paper's law, then measured runs.
+    """Plan, watch a loop solve a task, train six tiny models, fit and report.
 
     Takes two or three minutes on two cores. A demo that was stopped resumes where it was.
 
@@ -55,6 +55,7 @@ def demo_command(ctx: click.Context, out: str, plan_only: bool) -> None:
     chosen, panels = _plan(folder)
     if plan_only:
         return
+    _loop_at_work()
     seen = _train(ctx, folder)
     law = _fit()
     rows = _compare(seen, law)
@@ -84,6 +85,22 @@ def _plan(folder: Path) -> tuple[Plan, list[Panel]]:
     save(Picture("plan", "", tuple(panels), 2.8).figure(columns=2), folder / "plan.png")
     say.print(f"Saved {folder / 'plan.png'}, {folder / 'plan.json'} and {folder / 'joint.csv'}.", highlight=False)
     return best, panels
+
+
+def _loop_at_work() -> None:
+    """Score the shipped model of a task that needs many passes, at each test-time R."""
+    from loopscale.cli.lab import print_scores
+    from loopscale.lab import shipped_model, show_shipped
+
+    weights = sum(weight.numel() for weight in shipped_model().parameters())
+    console().rule("Looping at work: a task that one pass cannot solve, and more passes can")
+    console().print(
+        f"The task: the product of 12 elements of the group S3. The model: one layer, {weights:,} weights, trained with "
+        "about ten passes, another number at each step, and now scored with fewer and more.",
+        highlight=False,
+    )
+    print_scores(show_shipped(), 12)
+    console().print("`loopscale lab s3` trains it again while you watch, in about three minutes.", highlight=False)
 
 
 def _train(ctx: click.Context, folder: Path) -> Observations:
@@ -130,7 +147,7 @@ def _compare(seen: Observations, law: Fit) -> list[tuple[str, ...]]:
             (f"{p.experts[i]:g}", f"{p.recurrence[i]:g}", f"{p.tokens[i]:,.0f}", f"{seen.loss[i]:.4f}",
              "" if before is None else f"{before:.4f}",
              mark(f"{predicted[i]:.4f}", any(flags[i] for flags in outside.values())),
-             f"{base[p.experts[i]] - seen.loss[i]:+.4f}")
+             f"{seen.loss[i] - base[p.experts[i]]:+.4f}")
         )  # fmt: skip
     title = "Validation loss at equal tokens, nats per byte: trained now, as shipped, and predicted by the law"
     print_table(title, COLUMNS, rows)
@@ -260,7 +277,7 @@ def _report(
     report.text(f"The plan: {sentences(chosen)['trust']}. {sentences(chosen)['confidence']}.")
     gains = " and ".join(f"{row[-1]} nats at E = {row[0]}" for row in rows if row[1] == "4")
     report.text(
-        f"At equal tokens, four passes of one layer change the loss by {gains} (a plus is a lower loss), but cost four "
+        f"At equal tokens, four passes of one layer change the loss by {gains} (a minus is a lower loss), but cost four "
         "times the compute of one. The comparison at equal compute gives the model without looping four times the "
         "tokens instead."
     )

@@ -75,6 +75,11 @@ def form_options(function: F) -> F:
             "--bound", "bounds", **pairs("NAME=LOW:HIGH", _bounds), help="Search a coefficient in this range."
         ),
         click.option(
+            "--prior/--no-prior",
+            default=True,
+            help="Pull coefficients that have a prior (mapping general) towards it.  [default: prior]",
+        ),
+        click.option(
             "--delta",
             type=Quantity("NUMBER|auto|inf", _delta),
             default="1e-3",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loopscale.cli.output import console, print_json, print_table
+from loopscale.cli.params import EXITS
 from loopscale.cli.verbs import Verb, VerbGroup
 from loopscale.core.errors import check_extra
 from loopscale.core.quantities import format_count, format_power
@@ -64,26 +65,48 @@ def tasks_command(as_json: bool) -> None:
 @click.option("--most", type=click.IntRange(min=1), default=24, show_default=True, help="The most passes.")
 @click.option("--problems", type=click.IntRange(min=1), default=1024, show_default=True, help="New problems.")
 @click.option("--longer", is_flag=True, help="Longer problems than in training.")
+@click.option("--exit", "criterion", type=EXITS, help="Also let each position stop its loop, by this criterion.")
+@click.option("--threshold", type=click.FloatRange(0), default=0.001, show_default=True, help="Stop below this change.")
 @click.option("--json", "as_json", is_flag=True, help="Print the scores as JSON.")
 def score_command(
-    model: str, task: str | None, difficulty: int | None, most: int, problems: int, longer: bool, as_json: bool
+    model: str,
+    task: str | None,
+    difficulty: int | None,
+    most: int,
+    problems: int,
+    longer: bool,
+    criterion: str | None,
+    threshold: float,
+    as_json: bool,
 ) -> None:
     """Score MODEL, the folder of a run or of a model, on a task at R = 1, 2, … passes.
 
     \b
     loopscale train s3.toml --out runs/s3
     loopscale lab score runs/s3
+    loopscale lab score runs/s3 --difficulty 18 --exit kl
     """
-    from loopscale.lab.scores import score
+    from loopscale.lab.recipes import reported_recurrence
+    from loopscale.lab.scores import score, score_exit
     from loopscale.lab.training import load, task_of
+    from loopscale.model import Exit
 
     chosen = task_of(model, task, difficulty)
     loaded = load(model)
     scores = score(loaded, chosen, most, count=problems, split="longer" if longer else "validation")
+    left = None
+    if criterion is not None:
+        left = score_exit(loaded, scores.task, Exit(criterion, threshold), most, count=problems)
     if as_json:
-        print_json(scores.to_dict())
-    else:
-        _print_scores(scores, int(loaded.config.recurrence))
+        print_json(scores.to_dict() | ({} if left is None else {"exit": left.to_dict()}))
+        return
+    print_scores(scores, reported_recurrence(loaded.config.recurrence, bool(loaded.config.random_recurrence)))
+    if left is not None:
+        passes = " ".join(f"{used:.1f}" for used in left.passes_A)
+        click.echo(
+            f"with exit by {criterion} below {threshold:g}: {left.solved:.2f} right with {left.passes_A.mean():.1f} "
+            f"passes on average; by position {passes}"
+        )
 
 
 def _task_command(name: str) -> click.Command:
@@ -174,7 +197,7 @@ def _nothing() -> Iterator[None]:
 
 def _print(run: LabRun) -> None:
     facts, scores = run.facts, run.scores
-    _print_scores(scores, run.recipe.recurrence)
+    print_scores(scores, run.recipe.reported)
     if run.longer is not None:
         best = max(range(1, run.longer.most + 1), key=run.longer.at)
         click.echo(
@@ -189,15 +212,15 @@ def _print(run: LabRun) -> None:
     )
 
 
-def _print_scores(scores: Scores, trained: int) -> None:
+def print_scores(scores: Scores, reported: int) -> None:
     from loopscale.lab.charts import by_position, by_recurrence, measured
 
     most = scores.most
     console().print(f"[bold]{measured(scores)}[/] (chance {scores.task.chance:.2f})", highlight=False)
     click.echo("\n".join(by_recurrence(scores)))
     if scores.right_RA.shape[1] > 1:
-        click.echo("\n".join(by_position(scores, sorted({1, min(trained, most)}))))
-    click.echo(f"{scores.status(min(trained, most))} at R = {min(trained, most)}, from {scores.count:,} new problems")
+        click.echo("\n".join(by_position(scores, sorted({1, min(reported, most)}))))
+    click.echo(f"{scores.status(min(reported, most))} at R = {min(reported, most)}, from {scores.count:,} new problems")
 
 
 def _shipped(name: str, as_json: bool) -> None:
@@ -210,7 +233,7 @@ def _shipped(name: str, as_json: bool) -> None:
     if as_json:
         print_json(scores.to_dict())
     else:
-        _print_scores(scores, 12)
+        print_scores(scores, 12)
 
 
 def _save_figure(run: LabRun) -> None:
@@ -222,7 +245,7 @@ def _save_figure(run: LabRun) -> None:
 
 @lab_command.command("two-axes")
 @click.option("--seeds", type=click.IntRange(min=1), default=1, show_default=True, help="Seeds of each cell.")
-@click.option("--equal-flops", is_flag=True, help="Also train the models without a loop for 8x the steps.")
+@click.option("--equal-flops", is_flag=True, help="Also train the models without a loop for as many FLOPs.")
 @click.option("--shipped", is_flag=True, help="Show the runs that come with loopscale; train nothing.")
 @click.option("--out", type=click.Path(), default="runs/lab/two-axes", show_default=True, help="Folder of the results.")
 @click.option("--json", "as_json", is_flag=True, help="Print means and differences as JSON.")

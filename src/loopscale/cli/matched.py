@@ -32,7 +32,7 @@ def matched_command(
     as_json: bool,
     as_csv: bool,
 ) -> None:
-    """Compare two designs, written RUNG:EXPERTS:RECURRENCE, on equal terms.
+    """Compare two designs on equal terms; each is written RUNG:EXPERTS:RECURRENCE.
 
     Looped against not, or sparse against dense: at equal training FLOPs, then also at equal total parameters, at equal
     KV memory, and at all of them; and how much more compute the second needs to reach the loss of the first.

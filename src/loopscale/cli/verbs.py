@@ -27,7 +27,7 @@ DEBUG = "LOOPSCALE_DEBUG"
 
 GROUPS = {
     "Plan": ("plan", "predict", "matched", "count", "profile", "laws"),
-    "Fit": ("fit", "backtest", "compare", "next", "isoflop", "seeds"),
+    "Fit": ("fit", "backtest", "compare", "next", "isoflop", "seeds", "data"),
     "Train": ("train", "sweep", "eval", "generate", "lab", "presets", "routing"),
     "Look": ("app", "figures", "report", "demo", "reproduce", "verify", "schema", "help"),
 }

@@ -51,6 +51,11 @@ def huber(residual: FloatArray, delta: float, weight: FloatArray | None = None) 
     return np.asarray((terms if weight is None else weight * terms).sum(axis=-1))
 
 
+def objective(problem: Problem, u_SP: FloatArray, residual_SR: FloatArray, delta: float) -> FloatArray:
+    """Return what a fit minimises: the sum of Huber's loss, and what the priors add."""
+    return huber(residual_SR, delta, problem.weight) + problem.penalty(u_SP)
+
+
 def descend(
     problem: Problem,
     starts_SP: FloatArray,
@@ -122,7 +127,7 @@ class _Group:
         residual_SR, jacobian_SPR = problem.linearised(u_SP)
         count = len(u_SP)
         return cls(
-            problem, delta, u_SP.copy(), huber(residual_SR, delta, problem.weight), residual_SR, jacobian_SPR,
+            problem, delta, u_SP.copy(), objective(problem, u_SP, residual_SR, delta), residual_SR, jacobian_SPR,
             np.full(count, damping), np.full(count, 2.0), np.full(count, FIRST_REACH), np.zeros(u_SP.shape),
             np.zeros(count, dtype=np.int64),
         )  # fmt: skip
@@ -149,7 +154,7 @@ class _Group:
         over_S = ~worth_S & ((promised_S >= 0) | (self.damping_S > 1e6)) | (self.damping_S > MOST_DAMPING)
         u_SP = np.minimum(np.maximum(self.u_SP + step_SP, self.problem.lower), self.problem.upper)
         residual_SR, jacobian_SPR = self.problem.linearised(u_SP)
-        value_S = huber(residual_SR, self.delta, self.problem.weight)
+        value_S = objective(self.problem, u_SP, residual_SR, self.delta)
         gained_S = self.value_S - value_S
         kept_S = np.where(worth_S, gained_S / promised_S, 0.0)
         better_S = kept_S > 1e-4  # false for a value that is not a number, too
@@ -189,7 +194,11 @@ class _Group:
         jacobian_SPR = self.jacobian_SPR
         weighted_SPR = jacobian_SPR if curvature_SR is None else jacobian_SPR * curvature_SR[..., None, :]
         gradient_SP = np.matmul(jacobian_SPR, pull_SR[:, :, None])[:, :, 0]
-        return gradient_SP, np.matmul(weighted_SPR, jacobian_SPR.transpose(0, 2, 1))
+        hessian_SPP = np.matmul(weighted_SPR, jacobian_SPR.transpose(0, 2, 1))
+        if self.problem.centre is not None and self.problem.pull is not None:
+            gradient_SP = gradient_SP + self.problem.pull**2 * (self.u_SP - self.problem.centre)
+            _diagonal(hessian_SPP)[...] += self.problem.pull**2
+        return gradient_SP, hessian_SPP
 
     def _tune(self, worth_S: BoolArray, better_S: BoolArray, kept_S: FloatArray, length_S: FloatArray) -> None:
         """Set damping and reach for the next trial."""

@@ -46,6 +46,10 @@ class Problem:
     """How often each row counts; None where each counts once."""
     tied: tuple[tuple[int, int], ...] = ()
     """Pairs of coefficients, by position: the first takes the value of the second."""
+    centre: FloatArray | None = None
+    """Where the priors have their centre, for each free coefficient; None where the fit has no prior."""
+    pull: FloatArray | None = None
+    """How strongly the priors pull each free coefficient there; zero for one without."""
 
     def __len__(self) -> int:
         return len(self.log_loss)
@@ -137,6 +141,12 @@ class Problem:
             np.multiply(by[name], inverse * c[name] if logarithmic else inverse, out=jacobian[..., k, :])
         return np.log(loss) - self.log_loss, jacobian
 
+    def penalty(self, u: FloatArray) -> FloatArray:
+        """Return what the priors add to the objective, at one point or at several."""
+        if self.centre is None or self.pull is None:
+            return np.zeros(u.shape[:-1])
+        return np.asarray(0.5 * ((self.pull * (u - self.centre)) ** 2).sum(axis=-1))
+
     def at_bound(self, u: FloatArray) -> tuple[str, ...]:
         """Return the free coefficients that are on a bound at ``u``."""
         near = 1e-6 * self.width
@@ -162,6 +172,8 @@ class Problem:
         return replace(
             self, values=self.vectors(u), free=self.free[keep], logarithmic=self.logarithmic[keep],
             lower=self.lower[keep], upper=self.upper[keep],
+            centre=None if self.centre is None else self.centre[keep],
+            pull=None if self.pull is None else self.pull[keep],
         )  # fmt: skip
 
     def _columns(self, u: FloatArray) -> Values:
@@ -177,8 +189,9 @@ def build_problem(
     fixed: Mapping[str, float],
     bounds: Mapping[str, tuple[float, float]],
     tie: Mapping[str, str] = NO_TIES,
+    prior: bool = False,
 ) -> Problem:
-    """Return the problem of fitting this form to these observations."""
+    """Return the problem of fitting this form to these observations, with the priors of its coefficients or without."""
     form = Form(outer, mapping)
     terms, names = form.coefficients, form.names
     _check_names(names, fixed, "fixed")
@@ -192,13 +205,29 @@ def build_problem(
     limits = np.array(list(box.values()), dtype=float).reshape(-1, 2)
     logarithmic = limits[:, 0] > 0
     limits[logarithmic] = np.log(limits[logarithmic])
-    return Problem(
+    problem = Problem(
         form, names, values, np.flatnonzero(np.isnan(values)), logarithmic, limits[:, 0], limits[:, 1],
         x=inputs(form, data.points, BILLIONS),
         log_loss=np.log(data.loss),
         weight=data.weight,
         tied=tuple((names.index(follower), names.index(leader)) for follower, leader in tie.items()),
     )  # fmt: skip
+    return with_prior(problem) if prior else problem
+
+
+PRIOR_COST = 1.5e-3
+"""A coefficient one width from its prior costs as much as this error in one ln loss, about the noise of one run."""
+
+
+def with_prior(problem: Problem) -> Problem:
+    """Return the problem with the priors that its coefficients have; the same one where none has any."""
+    priors = [problem.terms[name].prior for name in problem.free_names]
+    if not any(priors):
+        return problem
+    centre = np.array([0.0 if prior is None else prior.centre for prior in priors])
+    pull = np.array([0.0 if prior is None else PRIOR_COST / prior.width for prior in priors])
+    searched = np.where(problem.logarithmic & (pull > 0), np.log(np.where(centre > 0, centre, 1.0)), centre)
+    return replace(problem, centre=searched, pull=pull)
 
 
 def _check_names(names: tuple[str, ...], stated: Iterable[str], field: str) -> None:

@@ -94,6 +94,8 @@ class Fit:
     """The user's own bounds; other coefficients keep those of their form."""
     tie: Mapping[str, str] = field(default_factory=dict)
     """Coefficients that take the value of another one."""
+    prior: bool = False
+    """Whether coefficients with a prior were pulled towards it."""
     resamples: FloatArray | None = None
     """Coefficients of refits on resampled data, one row each, in the order of the law's names."""
     scheme: Scheme | None = None
@@ -109,7 +111,7 @@ class Fit:
     @cached_property
     def problem(self) -> Problem:
         """What was minimised: the form, the bounds and the rows."""
-        return build_problem(self.observations, self.outer, self.mapping, self.fixed, self.bounds, self.tie)
+        return build_problem(self.observations, self.outer, self.mapping, self.fixed, self.bounds, self.tie, self.prior)
 
     @property
     def free(self) -> tuple[str, ...]:
@@ -285,6 +287,7 @@ class Fit:
             "fixed": dict(self.fixed),
             "bounds": dict(self.bounds),
             "tie": dict(self.tie),
+            "prior": self.prior,
             "objective": self.objective,
             "delta": self.delta,
             "recipe": self.recipe.value,
@@ -319,6 +322,7 @@ class Fit:
             fixed=MappingProxyType(file.fixed),
             bounds=MappingProxyType(file.bounds),
             tie=MappingProxyType(file.tie),
+            prior=file.prior,
             resamples=law.resamples,
             scheme=file.scheme,
             spread=law.spread,

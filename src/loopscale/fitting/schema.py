@@ -64,6 +64,8 @@ class FitFile(File):
     bounds: dict[str, tuple[float, float]]
     tie: dict[str, str]
     """Coefficients that were held equal to another."""
+    prior: bool = False
+    """Whether coefficients with a prior were pulled towards it."""
     scheme: Scheme | None = None
     """How the data were resampled."""
     coefficients: dict[str, float] | None = None

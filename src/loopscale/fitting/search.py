@@ -8,7 +8,7 @@ from enum import Enum
 import numpy as np
 
 from loopscale.core.arrays import BoolArray, FloatArray, IntArray
-from loopscale.fitting.descent import Optima, huber, side_by_side
+from loopscale.fitting.descent import Optima, objective, side_by_side
 from loopscale.fitting.problem import Problem
 from loopscale.fitting.starts import spread_rows, typical
 
@@ -51,7 +51,7 @@ def search(problem: Problem, starts_SP: FloatArray, delta: float) -> SearchResul
     basin_S, first_B = _basins(some, rough)
     hopeful_B = rough.value_S[first_B] <= HOPELESS * rough.value_S.min()
     u_BP = rough.u_SP[first_B]
-    value_B = huber(problem.residuals(u_BP), delta, problem.weight)
+    value_B = objective(problem, u_BP, problem.residuals(u_BP), delta)
     finished = finish(problem, u_BP[hopeful_B], delta)
     u_BP[hopeful_B], value_B[hopeful_B] = finished.u_SP, finished.value_S
     best = int(np.argmin(value_B))

@@ -46,12 +46,22 @@ def _head(fit: Fit) -> list[str]:
         f"E {_span(span.experts)}, R {_span(span.recurrence)}",
         "objective": f"{fit.objective:.6g} = sum of Huber({fit.delta:.4g}) on ln loss; {len(fit.free)} coefficients",
         "procedure": _procedure(fit),
+        **_prior(fit),
         "quality": f"RMSE {fit.law.rmse:.4f} {data.loss_unit}, R2 {fit.r_squared:.5f}; {_noise(fit)}",
         "prediction": _spread(fit),
         "intervals": _intervals(fit),
     }
     notes = {"notes": "; ".join(data.notes)} if data.notes else {}
     return [f"{name:<10} {text}" for name, text in (rows | notes).items()]
+
+
+def _prior(fit: Fit) -> dict[str, str]:
+    """Say which coefficients were pulled where, and how to fit without."""
+    priors = [(name, term.prior) for name, term in fit.problem.terms.items() if fit.prior and term.prior is not None]
+    if not priors:
+        return {}
+    pulled = ", ".join(f"{name} towards {prior.centre:g} ({prior.source})" for name, prior in priors)
+    return {"prior": f"{pulled}; --no-prior, or prior=False, fits without"}
 
 
 def _noise(fit: Fit) -> str:

@@ -24,13 +24,14 @@ def by_recurrence(scores: Scores, shown: Sequence[int] = SHOWN) -> list[str]:
 
 
 def by_position(scores: Scores, recurrences: Sequence[int]) -> list[str]:
-    """Return a line for each of some test-time R: the share that is right at every position, of at most 16."""
+    """Return a line for each of some test-time R: the percentage that is right at every position, of at most 16."""
     count = scores.right_RA.shape[1]
     places = range(count) if count <= 16 else [round(index * (count - 1) / 15) for index in range(16)]
-    lines = ["  position " + " ".join(f"{place + 1:>3d}" for place in places)]
+    lines = ["  position  " + " ".join(f"{place + 1:>3d}" for place in places)]
     for R in recurrences:
         if scores.most >= R:
-            lines.append(f"  R = {R:<5d}" + " ".join(f"{scores.right_RA[R - 1, place]:>3.0%}" for place in places))
+            shares = " ".join(f"{100 * scores.right_RA[R - 1, place]:>3.0f}" for place in places)
+            lines.append(f"  R = {R:<4d}% {shares}")
     return lines
 
 

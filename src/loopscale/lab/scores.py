@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from loopscale.model import LoopedMoEForCausalLM
+from loopscale.model import Exit, LoopedMoEForCausalLM
 from loopscale.train.data.batches import IGNORED
 from loopscale.train.data.labels import fixed_problems
 from loopscale.train.data.puzzles import Facts
@@ -109,6 +109,38 @@ def score(
     return Scores(of_split, split, len(ids_BT), solved_RB.mean(axis=1), right_RBA.mean(axis=1), loss_R)
 
 
+@dataclass(frozen=True)
+class ExitScores:
+    """Scores of a model whose tokens leave the loop when they are done."""
+
+    solved: float
+    right_A: NDArray[np.float64]
+    """The share that is right, by position."""
+    passes_A: NDArray[np.float64]
+    """Mean passes used, by position."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {
+            "accuracy": round(self.solved, 4),
+            "by_position": [round(float(share), 4) for share in self.right_A],
+            "passes_by_position": [round(float(passes), 2) for passes in self.passes_A],
+            "mean_passes": round(float(self.passes_A.mean()), 2),
+        }
+
+
+@torch.no_grad()
+def score_exit(model: LoopedMoEForCausalLM, task: Task, exit_: Exit, most: int, *, count: int = 1024) -> ExitScores:
+    """Score a model with early exit, on the problems of ``score``: harder positions may take more passes."""
+    model.eval()  # type: ignore[no-untyped-call]
+    ids_BT, answers_BT = fixed_problems(task, count, "validation")
+    out = model(torch.from_numpy(ids_BT).to(model.device), recurrence=most, exit=exit_, use_cache=False)
+    said_BT = out.logits.argmax(-1).cpu().numpy()
+    right_A = (said_BT == answers_BT)[:, task.asked].mean(axis=0)
+    passes_A = out.passes.double().mean(dim=0).cpu().numpy()[task.asked]
+    return ExitScores(float(task.check(ids_BT, said_BT).mean()), right_A, passes_A)
+
+
 @torch.no_grad()
 def _answers(
     model: LoopedMoEForCausalLM, ids_BT: Rows, answers_BT: Rows, most: int, batch: int = 4096
@@ -134,8 +166,7 @@ def _answers(
 
 def _pass_logits(model: LoopedMoEForCausalLM, ids: torch.Tensor, most: int) -> tuple[torch.Tensor, ...]:
     """Return the logits after each pass: from one forward, unless a pass depends on how many there will be."""
-    config = model.config
-    if config.residual_scale == "none" and config.loop_order == "cycle":
+    if model.config.residual_scale == "none":
         passes: tuple[torch.Tensor, ...] = model(ids, recurrence=most, output_passes=True, use_cache=False).pass_logits
         return passes
     return tuple(model(ids, recurrence=R, use_cache=False).logits for R in range(1, most + 1))

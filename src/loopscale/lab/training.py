@@ -16,6 +16,7 @@ from loopscale.core.files import read_json, write_json
 from loopscale.lab.recipes import Recipe
 from loopscale.lab.scores import Scores, score
 from loopscale.model import LoopedMoEForCausalLM
+from loopscale.model.loading import quiet
 from loopscale.train import run_dir
 from loopscale.train.data.puzzles import task_called
 from loopscale.train.data.tasks import Task
@@ -52,7 +53,8 @@ class LabRun:
             "seed": self.recipe.seed,
             **self.facts,
             **self.scores.to_dict(),
-            "status": self.scores.status(min(self.recipe.recurrence, self.scores.most)),
+            "reported_recurrence": min(self.recipe.reported, self.scores.most),
+            "status": self.scores.status(min(self.recipe.reported, self.scores.most)),
             "longer": None if self.longer is None else self.longer.to_dict(),
             "recipe": asdict(self.recipe),
         }
@@ -115,7 +117,8 @@ def load(folder: str | Path) -> LoopedMoEForCausalLM:
     """Return the model of a run as Transformers loads it."""
     from transformers import AutoModelForCausalLM
 
-    return cast("LoopedMoEForCausalLM", AutoModelForCausalLM.from_pretrained(str(run_dir.model_of(folder))))
+    with quiet():
+        return cast("LoopedMoEForCausalLM", AutoModelForCausalLM.from_pretrained(str(run_dir.model_of(folder))))
 
 
 def task_of(folder: str | Path, name: str | None = None, difficulty: int | None = None) -> Task:

@@ -1,8 +1,8 @@
 """Two axes, two tasks: what recurrence and experts each do for reasoning and for knowledge.
 
-Reasoning is the word problem of S3, knowledge a set of random facts. Each is trained at E = 1 and 8 with R = 1 and 8,
-in a model of one layer; the control has eight separate layers and no loop, the compute of R = 8. These cells have equal
-steps. Two more give the models without a loop eight times the steps: the training FLOPs of R = 8.
+Reasoning is the word problem of S3, knowledge a set of random facts. Each is trained at E = 1 and 8, with R = 1 and
+8, in a model of one layer. The control has eight separate layers and no loop: the compute of R = 8. These cells have
+equal steps. Two more give the models without a loop eight times the steps: the training FLOPs of R = 8.
 
 Every seed has the same problems, order and initial weights in all cells, so that differences are taken seed by seed.
 """
@@ -13,11 +13,11 @@ import csv
 import math
 import shutil
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, Literal
 
 from loopscale.core.errors import InputError
 from loopscale.core.files import write_text
@@ -25,7 +25,7 @@ from loopscale.lab.recipes import Recipe
 from loopscale.lab.scores import AT_CHANCE, status
 from loopscale.lab.training import LabRun, train_task
 
-PASSES = EXPERTS = 8
+EXPERTS = PASSES = 8
 RESULTS = "two-axes.csv"
 NUMBERS = ("experts", "recurrence", "layers", "steps", "seed", "weights", "problems")
 REALS = ("training_flops", "real_training_flops", "accuracy", "chance", "loss", "bits", "seconds", "cpu_seconds")
@@ -38,25 +38,31 @@ class Cell:
     """A model of the comparison."""
 
     name: str
-    about: str
     experts: int = 1
-    recurrence: int = 1
-    layers: int = 1
-    longer: int = 1
-    """Steps, as a multiple of the others'."""
+    spent_on: Literal["nothing", "recurrence", "layers", "steps"] = "nothing"
+    """What has ``PASSES`` times as much as in the plain model."""
+
+    def times(self, what: str) -> int:
+        """Return how much more recurrence, layers or steps it has than the plain model."""
+        return PASSES if self.spent_on == what else 1
+
+    @property
+    def about(self) -> str:
+        """The model in a few words."""
+        if self.spent_on == "layers":
+            return f"{PASSES} separate layers"
+        model = f"E = {self.experts}, R = {self.times('recurrence')}"
+        return f"{model}, {PASSES}x the steps" if self.spent_on == "steps" else model
 
 
 CELLS = (
-    Cell("plain", "E = 1, R = 1"),
-    Cell("experts", f"E = {EXPERTS}, R = 1", experts=EXPERTS),
-    Cell("loop", f"E = 1, R = {PASSES}", recurrence=PASSES),
-    Cell("both", f"E = {EXPERTS}, R = {PASSES}", experts=EXPERTS, recurrence=PASSES),
-    Cell("layers", f"{PASSES} separate layers", layers=PASSES),
+    Cell("plain"),
+    Cell("experts", EXPERTS),
+    Cell("loop", spent_on="recurrence"),
+    Cell("both", EXPERTS, "recurrence"),
+    Cell("layers", spent_on="layers"),
 )
-EQUAL_FLOPS = (
-    Cell("plain-longer", f"E = 1, R = 1, {PASSES}x the steps", longer=PASSES),
-    Cell("experts-longer", f"E = {EXPERTS}, R = 1, {PASSES}x the steps", experts=EXPERTS, longer=PASSES),
-)
+EQUAL_FLOPS = (Cell("plain-longer", spent_on="steps"), Cell("experts-longer", EXPERTS, "steps"))
 TASKS = {
     "reasoning": Recipe(task="s3", difficulty=8, width=64, steps=1500, batch=64, learning_rate=1.5e-3),
     "knowledge": Recipe(
@@ -68,8 +74,14 @@ TASKS = {
 def recipe_of(subject: str, cell: Cell, seed: int) -> Recipe:
     """Return how a cell is trained on reasoning or on knowledge."""
     base = TASKS[subject]
-    changes = {"experts": cell.experts, "recurrence": cell.recurrence, "layers": cell.layers, "seed": seed}
-    return Recipe(**{**base.__dict__, **changes, "steps": base.steps * cell.longer})
+    return replace(
+        base,
+        experts=cell.experts,
+        recurrence=cell.times("recurrence"),
+        layers=cell.times("layers"),
+        steps=base.steps * cell.times("steps"),
+        seed=seed,
+    )
 
 
 def run(
@@ -93,7 +105,8 @@ def run(
                     continue
                 tell(subject, cell.about, seed, None)
                 folder = out / "runs" / f"{subject}-{cell.name}-seed{seed}"
-                trained = train_task(recipe_of(subject, cell, seed), folder, most=cell.recurrence, model=False)
+                recipe = recipe_of(subject, cell, seed)
+                trained = train_task(recipe, folder, most=recipe.recurrence, model=False)
                 rows.append(_row(subject, cell, trained))
                 write_rows(path, rows)
                 shutil.rmtree(folder)
@@ -102,14 +115,14 @@ def run(
 
 
 def _row(subject: str, cell: Cell, trained: LabRun) -> Row:
-    scores, R = trained.scores, cell.recurrence
+    scores, R = trained.scores, trained.recipe.recurrence
     facts = {name: trained.facts[name] for name in COLUMNS if name in trained.facts}
     return {
         "task": subject,
         "cell": cell.name,
         "experts": cell.experts,
         "recurrence": R,
-        "layers": cell.layers,
+        "layers": trained.recipe.layers,
         "seed": trained.recipe.seed,
         "problems": scores.count,
         **facts,

@@ -1,8 +1,8 @@
 """Budgets: every limit and setting of a plan, each described once.
 
 The fields of :class:`Budget` carry their label, unit, parser, command-line option, help text and slider. The options of
-``loopscale plan``, the texts, the API's request, the page's controls and the plan file are made from them, so a new
-limit is one field here and one formula in ``limits.py``.
+``loopscale plan``, the texts, the API's request, the page's controls and the plan file are made from them. A new limit
+is one field here that says what a candidate ``need``s; limits that depend on several fields stand in ``limits.py``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from enum import Enum
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from loopscale.core.errors import InputError, nearest, shown
 from loopscale.core.quantities import (
@@ -23,6 +23,10 @@ from loopscale.core.quantities import (
     format_count,
     format_power,
 )
+
+if TYPE_CHECKING:
+    from loopscale.core.arrays import FloatArray
+    from loopscale.planning.grid import Grid
 
 LEAST_MEMORY = 1e6
 """Bytes below which an amount of memory is taken for a missing unit."""
@@ -119,6 +123,10 @@ class BudgetField:
     """On the page: "Memory at inference"."""
     term: str
     """The entry of the page's glossary."""
+    need: Callable[[Grid], FloatArray] | None
+    """For a limit of its own: what each candidate needs of it, broadcast to (F, S, K, P)."""
+    excluded: str
+    """Why a candidate is ruled out that needs more; ``{need}`` is what it needs."""
 
     @property
     def option(self) -> str:
@@ -165,11 +173,13 @@ def _field(
     counts_with: tuple[str, ...] = (),
     title: str = "",
     term: str = "",
+    need: Callable[[Grid], FloatArray] | None = None,
+    excluded: str = "needs {need}",
 ) -> Any:
     facts = {
         "label": label, "unit": unit, "amount": amount, "group": group, "help": help, "default": default,
         "relaxed": relaxed, "counts_with": counts_with, "slider": slider,
-        "title": title or label[:1].upper() + label[1:], "term": term,
+        "title": title or label[:1].upper() + label[1:], "term": term, "need": need, "excluded": excluded,
     }  # fmt: skip
     return dataclasses.field(default=default, metadata={"facts": facts})
 
@@ -264,7 +274,7 @@ class Budget:
     inference_flops: float | None = _field(
         "inference cost per token", COUNT, Group.MEMORY, "Most inference FLOPs per token (2 N_unroll).",
         Slider(1e8, 1e12, start="2B", none="any"), unit="FLOPs", relaxed=2.0, title="Max inference FLOPs per token",
-        term="inference",
+        term="inference", need=lambda grid: grid.inference_SKP, excluded="costs {need} per token",
     )  # fmt: skip
     """The most FLOPs a generated token may cost."""
     serve_tokens: float | None = _field(

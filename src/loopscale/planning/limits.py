@@ -1,4 +1,7 @@
-"""What each limit of a budget asks of a candidate: one formula and its wording for each limited field."""
+"""What the limits of a budget ask of a candidate.
+
+A limit of one field states its need in ``budget.py``; the formulas here depend on several fields.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ import numpy as np
 from loopscale.core.arrays import BoolArray, FloatArray
 from loopscale.core.errors import InputError
 from loopscale.core.quantities import format_bytes, format_count
+from loopscale.planning.budget import FIELDS
 
 if TYPE_CHECKING:
     from loopscale.planning.grid import Grid
@@ -89,16 +93,6 @@ def _speed(grid: Grid) -> Limit | None:
     )  # fmt: skip
 
 
-def _inference(grid: Grid) -> Limit | None:
-    most = grid.budget.inference_flops
-    if most is None:
-        return None
-    return Limit(
-        "inference_flops", grid.inference_SKP, most, _flops, "costs {need} per token",
-        f"nothing costs as little as {format_count(most)} FLOPs a token",
-    )  # fmt: skip
-
-
 def _compute(grid: Grid) -> Limit | None:
     budget = grid.budget
     if budget.tokens is None or budget.flops is None:
@@ -110,11 +104,20 @@ def _compute(grid: Grid) -> Limit | None:
     )  # fmt: skip
 
 
-FORMULAS: tuple[Callable[[Grid], Limit | None], ...] = (_serving, _memory, _speed, _inference, _compute)
+FORMULAS: tuple[Callable[[Grid], Limit | None], ...] = (_serving, _memory, _speed, _compute)
 """The hardest first: the first that a candidate misses is the reason that is given."""
 
 
 def limits_of(grid: Grid) -> tuple[Limit, ...]:
     """Return every limit that the budget sets."""
     made: Iterator[Limit | None] = (formula(grid) for formula in FORMULAS)
-    return tuple(limit for limit in made if limit is not None)
+    return (*(limit for limit in made if limit is not None), *_own_limits(grid))
+
+
+def _own_limits(grid: Grid) -> Iterator[Limit]:
+    for name, field in FIELDS.items():
+        cap = getattr(grid.budget, name)
+        if field.need is not None and cap is not None:
+            yield Limit(
+                name, field.need(grid), cap, field.write, field.excluded, f"nothing has as little as {field.write(cap)}"
+            )

@@ -31,7 +31,7 @@ TAIL = Coefficient(
     Term.RECURRENCE,
     typical=0.25,
     neutral=0.0,
-    prior=Prior(0.0, 0.15, "the exponential bound, as far as the Q Labs runs allow others"),
+    prior=Prior(0.0, 0.15, "the exponential bound, within what the Q Labs runs allow"),
 )
 
 

@@ -15,11 +15,13 @@ from loopscale.core.errors import InputError, nearest, shown
 from loopscale.core.files import is_file, kind_of, read_json
 from loopscale.core.tables import Table
 from loopscale.scaling.extensions import Repeated
+from loopscale.scaling.form import outer_law
 from loopscale.scaling.law import ScalingLaw
-from loopscale.scaling.mappings import NoRecurrence, PowerLawRecurrence, SparsityConditional
+from loopscale.scaling.mappings import NoRecurrence, PowerLawRecurrence, SparsityConditional, mapping
 from loopscale.scaling.outer import Chinchilla, JointMoE, Kaplan, Routed
-from loopscale.scaling.points import BILLIONS, RAW, Counting
-from loopscale.scaling.trust import AXES, FittedRange
+from loopscale.scaling.points import BILLIONS, RAW, Counting, Units
+from loopscale.scaling.repetition import StoredOverfit  # noqa: F401 - joins the laws that files name
+from loopscale.scaling.trust import AXES, FittedRange, Spread
 
 DEFAULT = "looped-moe-2026"
 
@@ -149,7 +151,31 @@ _SETS = (
     ),
 )  # fmt: skip
 
-PUBLISHED: dict[str, ScalingLaw] = {law.name: law for law in _SETS}
+REFITS = ("qlabs-loops-2026", "qlabs-repetition-2026")
+"""Laws refitted here to public runs, each in a law file beside this one; experiments/evidence writes them."""
+
+
+def _refit(name: str) -> ScalingLaw:
+    """Return a refitted law with its resampled laws.
+
+    The file is read without its schema: that takes longer than everything else that an import does.
+    """
+    content = json.loads(Path(__file__).with_name(f"{name}.json").read_text(encoding="utf-8"))
+    spans = {axis: tuple(span) for axis, span in content["range"].items()}
+    same = ("coefficients", "counts", "name", "source", "note", "fitted", "rmse", "noise", "resamples", "resampled_by")
+    return ScalingLaw(
+        outer=outer_law(content["outer"]),
+        mapping=mapping(content["mapping"]),
+        units=Units(**content["units"]),
+        spread=Spread(**content["spread"]),
+        fitted_range=FittedRange(**spans),
+        **{field: content[field] for field in same},
+    )
+
+
+PUBLISHED: dict[str, ScalingLaw] = {law.name: law for law in _SETS} | {
+    name: replace(_refit(name), resamples=None) for name in REFITS
+}
 
 
 def published(name: str = DEFAULT) -> ScalingLaw:
@@ -190,10 +216,13 @@ def find_law(law: Any = None) -> ScalingLaw:
 def with_uncertainty(name: str) -> ScalingLaw:
     """Return a published law with resampled laws, where the design of its sweep is known.
 
-    No source publishes refits of its sweep. Ours are refits of the sweep simulated with its own design and noise from
-    the published coefficients (experiments/published-uncertainty); ``resampled_by`` says so.
+    No source publishes refits of its sweep. Laws refitted here have those of the public runs. The others have refits
+    of their sweep, simulated with its own design and noise from the published coefficients
+    (experiments/published-uncertainty). ``resampled_by`` says which.
     """
     law = published(name)
+    if name in REFITS:
+        return _refit(name)
     simulated = json.loads(Path(__file__).with_name("resamples.json").read_text(encoding="utf-8"))
     if name not in simulated:
         return law

@@ -23,7 +23,7 @@ class StoredOverfit(Repeated):
 
     def __init__(self, inner: OuterLaw) -> None:
         self.excess = False
-        title = "with repeated data and overfitting of stored weights"
+        title = "with overfitting of weights"
         Extension.__init__(self, inner, "stored-overfit", title, (R_D, O, NU))
 
     def loss_at(self, c: Values, N: Any, x: Inputs) -> Any:

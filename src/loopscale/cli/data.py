@@ -1,0 +1,64 @@
+"""``loopscale data``."""
+
+from __future__ import annotations
+
+import click
+
+from loopscale.cli.output import console, print_json, print_table
+from loopscale.cli.verbs import verb
+from loopscale.core.errors import InputError, nearest, shown
+from loopscale.fitting import load_public, load_table
+from loopscale.fitting.data.looped import TABLES
+from loopscale.fitting.data.public import PUBLIC_FILES, PublicFile
+
+
+@verb("data")
+@click.argument("name", required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: the sources by name.")
+def data_command(name: str | None, as_json: bool) -> None:
+    """List the public sweeps, or show one: where it comes from and what it holds.
+
+    \b
+    loopscale data
+    loopscale data qlabs-loops
+    loopscale fit qlabs-loops                           # a sweep by name, downloaded if need be
+    """
+    if name is not None and name not in PUBLIC_FILES:
+        raise InputError(f"`name` {shown(name)} is not a public sweep{nearest(name, PUBLIC_FILES)}")
+    if as_json:
+        chosen = PUBLIC_FILES if name is None else {name: PUBLIC_FILES[name]}
+        print_json({key: _record(source) for key, source in chosen.items()})
+    elif name is None:
+        rows = [(key, source.licence, _way(source), source.origin) for key, source in PUBLIC_FILES.items()]
+        columns = ("name", "licence", "obtained", "source")
+        print_table("Public sweeps", columns, rows, left=columns, optional=("licence", "obtained"))
+        console().print("`loopscale data NAME` shows what one holds, its derived columns and its caveats.")
+    else:
+        _show(name)
+
+
+def _way(source: PublicFile) -> str:
+    return "downloaded" if source.url or source.parts else "LOOPSCALE_DATA"
+
+
+def _record(source: PublicFile) -> dict[str, object]:
+    names = ("file", "origin", "licence", "sha256", "url", "parts", "otherwise", "note")
+    return {name: getattr(source, name) for name in names}
+
+
+def _show(name: str) -> None:
+    source, out = PUBLIC_FILES[name], console()
+    facts = {"source": source.origin, "licence": source.licence, "sha256": source.sha256, "note": source.note}
+    if not (source.url or source.parts):
+        facts["to get it"] = source.otherwise
+    out.print(f"[bold]{name}[/]", highlight=False)
+    for label, text in facts.items():
+        if text:
+            out.print(f"{label:<9} {text}", highlight=False)
+    try:
+        rows = len(load_table(name)) if name in TABLES else len(load_public(name))
+    except InputError as error:
+        out.print(f"here      {error}", highlight=False)
+        return
+    reader = "ls.fitting.load_table" if name in TABLES else "loopscale fit"
+    out.print(f"rows      {rows}; read it with {reader} {name}", highlight=False)
