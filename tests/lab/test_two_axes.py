@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from loopscale.core.errors import InputError
+from loopscale.figures.lab import draw_two_axes
 from loopscale.lab import two_axes
 from loopscale.lab.two_axes import CELLS, EQUAL_FLOPS, Mean, Row, difference, read_rows, recipe_of, run, summary
 
@@ -75,3 +76,18 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("task,cell\nreasoning,plain\n")
     with pytest.raises(InputError, match="it lacks the columns"):
         read_rows(tmp_path / "a.csv")
+
+
+def test_the_shipped_runs_have_every_cell_of_the_first_seed() -> None:
+    rows = two_axes.shipped_rows()
+    for subject in two_axes.TASKS:
+        for cell in CELLS:
+            assert 0 in two_axes.accuracy(rows, subject, cell.name)
+
+
+def test_the_figure_has_a_bar_for_every_cell() -> None:
+    result = summary([row("plain", seed, 0.2) for seed in range(3)] + [row("loop", 0, 0.9)])
+    result["cells"] += [{**cell, "task": "knowledge"} for cell in result["cells"]]
+    left, right = draw_two_axes(result).axes
+    assert [bar.get_height() for bar in left.patches] == pytest.approx([0.2, 0.9])
+    assert len(right.patches) == 2

@@ -42,13 +42,18 @@ def draw_two_axes(summary: dict[str, Any]) -> Any:
     for axes, (subject, title) in zip(panels, subjects.items(), strict=True):
         cells = [cell for cell in summary["cells"] if cell["task"] == subject]
         for index, cell in enumerate(cells):
-            low, high = cell["interval"] or (cell["accuracy"],) * 2
-            error = [[cell["accuracy"] - low], [high - cell["accuracy"]]]
             kind = {"plain": 6, "experts": 1, "loop": 0, "both": 2}.get(cell["cell"], 4)
-            axes.bar(index, cell["accuracy"], 0.7, color=colour(kind), alpha=0.85, yerr=error, ecolor="0.2", capsize=2)
+            axes.bar(index, cell["accuracy"], 0.7, color=colour(kind), alpha=0.85)
+            if cell["interval"] is not None:
+                low, high = cell["interval"]
+                error = [[cell["accuracy"] - low], [high - cell["accuracy"]]]
+                axes.errorbar(index, cell["accuracy"], error, color="0.2", capsize=2, linewidth=1)
         axes.axhline(cells[0]["chance"], color="0.5", linewidth=0.8, linestyle="--")
-        axes.set_xticks(range(len(cells)), [cell["model"].replace(", ", "\n") for cell in cells])
+        names = [cell["model"].replace(", ", "\n").replace(" separate", "\nseparate") for cell in cells]
+        axes.set_xticks(range(len(cells)), names)
         axes.set_ylim(0, 1.05)
-        finish(axes, title, "", "accuracy")
+        seeds = sorted({cell["seeds"] for cell in cells})
+        count = f"{seeds[0]} to {seeds[-1]} seeds" if len(seeds) > 1 else f"{seeds[0]} seed{'s' * (seeds[0] > 1)}"
+        finish(axes, f"{title} ({count})", "", "accuracy")
         axes.tick_params(axis="x", labelsize=5.5)
     return figure

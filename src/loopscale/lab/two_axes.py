@@ -159,7 +159,7 @@ def shipped_rows() -> list[Row]:
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean over seeds with its 95% interval; one seed has none."""
+    """A mean over seeds with its 95% interval; fewer than three have none."""
 
     value: float
     low: float | None
@@ -172,7 +172,7 @@ class Mean:
         from scipy.stats import t
 
         count, mean = len(values), fmean(values)
-        if count < 2:
+        if count < 3:
             return cls(mean, None, None, count)
         half = float(t.ppf(0.975, count - 1)) * stdev(values) / math.sqrt(count)
         return cls(mean, mean - half, mean + half, count)
