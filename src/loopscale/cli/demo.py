@@ -40,7 +40,7 @@ RESAMPLES = 60
 @click.option("--plan-only", is_flag=True, help="Plan with the paper's law only; train nothing.")
 @click.pass_context
 def demo_command(ctx: click.Context, out: str, plan_only: bool) -> None:
-    """Plan, watch a loop solve a task, train six tiny models, fit and report.
+    """Plan, see a loop solve a task, train tiny models, fit, report.
 
     Takes two or three minutes on two cores. A demo that was stopped resumes where it was.
 
