@@ -5,13 +5,16 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 WORKERS ?= 2
 
+# Pinned versions, made for Python 3.11. With CONSTRAINTS=/dev/null pip resolves its own, for other versions of Python.
+CONSTRAINTS ?= constraints.txt
+
 # Folder of public sweeps that some tests read; they are skipped without it. Default: ../shared/data, if it exists.
 export LOOPSCALE_DATA ?= $(realpath $(wildcard ../shared/data))
 
 # Fits work on small matrices, where more threads are slower.
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: run test test-all test-vllm bench bench-vllm docs pages attack lock sbom lint chromium clean reproduce-micro
+.PHONY: run check test test-all test-vllm bench bench-vllm docs pages attack lock sbom lint chromium clean reproduce-micro
 
 run: $(VENV)/train.stamp
 	@$(BIN)/loopscale demo --out out
@@ -22,8 +25,17 @@ OTHER_KERNELS := ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE
 # torchao is installed beside the environment, because Transformers loads it at every import once it finds it.
 QUANT := $(abspath $(VENV))/quant
 
-test: lint chromium $(QUANT)/stamp
-	$(BIN)/pytest -n $(WORKERS)
+# Lint, types, import contracts and the quick tests of what needs no torch: about a minute on two cores.
+CHECKED := architecture choosing cli fitting paper planning scaling
+LONGER := tests/architecture/test_configs.py tests/cli/test_malformed.py
+CORE_TESTS := $(filter-out $(LONGER), $(wildcard $(CHECKED:%=tests/%/test_*.py)) \
+	tests/test_benchmarks.py tests/test_quantities.py tests/test_repository.py)
+
+check: lint
+	@$(BIN)/pytest -n $(WORKERS) $(CORE_TESTS)
+
+test: check chromium $(QUANT)/stamp
+	@$(BIN)/pytest -n $(WORKERS) $(CORE_TESTS:%=--ignore=%)
 	$(OTHER_KERNELS) $(BIN)/pytest -n $(WORKERS) tests/model
 	PYTHONPATH=$(QUANT) $(BIN)/pytest tests/model/test_quantization.py
 
@@ -58,9 +70,10 @@ bench: $(VENV)/bench.stamp chromium
 reproduce-micro: $(VENV)/train.stamp
 	$(BIN)/python experiments/micro-2/reproduce.py out/micro-2
 
-# Computes the tables in the pages again.
-pages: $(VENV)/docs.stamp
+# Computes the tables in the pages again, and the outputs below their commands; MEASURED=1 also those of training.
+pages: $(VENV)/docs.stamp $(VENV)/dev.stamp
 	$(BIN)/python docs/hooks.py
+	$(BIN)/python tools/page_outputs.py $(if $(MEASURED),--measured)
 
 # Builds the site into site/ and redraws its figures.
 docs: $(VENV)/docs.stamp
@@ -93,7 +106,7 @@ ifdef HASHED
 	@$(PIP) --no-deps --require-hashes -r requirements.lock
 	@$(PIP) --no-deps --no-build-isolation -e .
 else
-	@$(PIP) -c constraints.txt -e .
+	@$(PIP) -c $(CONSTRAINTS) -e .
 endif
 	@touch $@
 
@@ -101,12 +114,12 @@ endif
 $(VENV)/train.stamp: $(VENV)/core.stamp
 	@echo "Adding what training needs ..."
 	@$(PIP) torch==2.13.0
-	@$(PIP) -c constraints.txt -e '.[corpus,train]'
+	@$(PIP) -c $(CONSTRAINTS) -e '.[corpus,train]'
 	@touch $@
 
 $(VENV)/dev.stamp: $(VENV)/train.stamp
 	@echo "Adding the test tools ..."
-	@$(PIP) -c constraints.txt -e '.[dev]'
+	@$(PIP) -c $(CONSTRAINTS) -e '.[dev]'
 	@touch $@
 
 $(QUANT)/stamp: $(VENV)/dev.stamp
@@ -115,12 +128,12 @@ $(QUANT)/stamp: $(VENV)/dev.stamp
 
 # The API pages are built from the source, so the site needs no torch.
 $(VENV)/docs.stamp: $(VENV)/core.stamp
-	@$(PIP) -c constraints.txt -e '.[docs]'
+	@$(PIP) -c $(CONSTRAINTS) -e '.[docs]'
 	@touch $@
 
 # Packages that the benchmarks compare with.
 $(VENV)/bench.stamp: $(VENV)/dev.stamp
-	@$(PIP) -c constraints.txt -e '.[bench]'
+	@$(PIP) -c $(CONSTRAINTS) -e '.[bench]'
 	@touch $@
 
 # vLLM pins its own versions; the image and audio packages it installs have no build for this torch.

@@ -25,6 +25,7 @@ import numpy as np
 from loopscale.core.arrays import BoolArray, FloatArray
 from loopscale.core.numerics import student_quantile
 from loopscale.fitting import Fit, Observations, fit
+from loopscale.fitting.data.public import PUBLIC_FILES
 from loopscale.fitting.predictive import HIDDEN_DECADES, excess, mean_growth
 from loopscale.scaling.trust import DEGREES
 
@@ -34,10 +35,10 @@ FOLDS = 5
 
 
 def sweeps() -> dict[str, Observations]:
-    """Return the real sweeps by name; none where the folder is absent."""
+    """Return the public sweeps of real runs by name; none where the folder is absent."""
     folder = Path(os.environ.get("LOOPSCALE_DATA", "")) / "real"
     files = sorted(folder.glob("*.csv")) if os.environ.get("LOOPSCALE_DATA") else []
-    return {path.stem: Observations.of(path, keep=KEEP.get(path.stem)) for path in files}
+    return {path.stem: Observations.of(path, keep=KEEP.get(path.stem)) for path in files if path.stem in PUBLIC_FILES}
 
 
 def law_and_noise(fitted: Fit, hidden: Observations) -> tuple[FloatArray, FloatArray]:

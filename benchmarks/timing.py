@@ -1,11 +1,15 @@
-"""Ratios, side by side: both sides run in turn in one process, and the spread is shown."""
+"""Ratios, side by side: both sides run in turn in one process, and the spread is shown; and the peak of memory."""
 
 from __future__ import annotations
 
+import re
+import resource
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,17 @@ def compare(
             work()
             side.append(clock() - start)
     return Ratio(name, *times)
+
+
+def peak_memory() -> int:
+    """Return the most bytes that this process has held.
+
+    On Linux ``ru_maxrss`` starts at what the parent held when it started the process, which hides smaller peaks.
+    """
+    status = Path("/proc/self/status")
+    if status.exists() and (peak := re.search(r"VmHWM:\s*(\d+) kB", status.read_text())):
+        return 1024 * int(peak[1])
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def _time(seconds: float) -> str:

@@ -19,6 +19,7 @@ from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM, TrainerCallback, T
 from transformers import Trainer as HuggingFaceTrainer
 from transformers.utils import logging
 
+from loopscale.model.balancing import update_biases
 from loopscale.train.config import TrainConfig
 from loopscale.train.step import apply, gradients
 from loopscale.train.trainer import Trainer
@@ -52,7 +53,8 @@ def bare(trainer: Trainer) -> Callable[[], object]:
     def steps() -> None:
         for _ in range(STEPS):
             result = gradients(trainer.model, [next(parts)], trainer.process, False)
-            apply(trainer.model, trainer.optimizer, result.counts, trainer.process, 1.0)
+            apply(trainer.model, trainer.optimizer, trainer.process, 1.0)
+            update_biases(trainer.model, result.counts)
 
     trainer.model.train()
     return steps

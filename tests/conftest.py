@@ -19,6 +19,9 @@ for _name in ("COLUMNS", "LINES"):
     os.environ.pop(_name, None)
     os.unsetenv(_name)
 
+# Commands hide the traceback of an unexpected exception; the tests want it.
+os.environ.setdefault("LOOPSCALE_DEBUG", "1")
+
 # Compiled code is cached by what it computes, not by ATEN_CPU_CAPABILITY, and code for other kernels does not compile.
 if _kernels := os.environ.get("ATEN_CPU_CAPABILITY"):
     _cache = Path(tempfile.gettempdir()) / f"torchinductor_{getpass.getuser()}_{_kernels}"

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from loopscale.sweep.launch import opened, prepared
 from loopscale.sweep.spec import Sweep, read_sweep
 from loopscale.sweep.store import Store
+from loopscale.sweep.sync import opened, prepared
 
 BASE = """
 [base.model]

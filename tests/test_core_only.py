@@ -56,8 +56,10 @@ WORKS = {
     "report": ["report", "sweep", "simulated", "--out", "sweep.html"],
     "count": ["count", "--rung", "0.3B"],
     "laws": ["laws"],
+    "data": ["data"],
     "schema": ["schema"],
     "verify": ["verify", "law.json"],
+    "help": ["help", "--all"],
 }
 """A call of each command that needs the core alone."""
 
@@ -70,6 +72,7 @@ NEEDS = {
     "eval": ["eval", "model", "--tasks", "local"],
     "app": ["app", "--no-open"],
     "demo": ["demo", "--out", "out"],
+    "lab": ["lab", "s3"],
 }
 """A call of each command that needs an extra."""
 

@@ -9,7 +9,8 @@ import torch
 from held_out import sequences
 
 from loopscale.model import LoopedMoEForCausalLM
-from loopscale.model.loading import DEMO, load, quantize
+from loopscale.model.loading import DEMO, load
+from loopscale.model.quantize import quantize
 
 RECURRENCES = (1, 2, 3, 4)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import math
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from scipy import stats
 
 from loopscale.core.errors import LoopscaleError
 from loopscale.core.files import write_text
-from loopscale.core.tables import markdown, replace_tables
+from loopscale.core.tables import markdown
 from loopscale.fitting import Fit, Observations, fit
 from loopscale.fitting.backtest import backtest
 from loopscale.fitting.compare import compare
@@ -27,6 +28,9 @@ from loopscale.sweep.spec import read_sweep
 from loopscale.sweep.tune import RateLaw, Trial, fit_rates
 
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parents[1] / "tools"))
+from page_tables import replace_tables  # noqa: E402
+
 DOCS = HERE.parents[1] / "docs"
 MAPPINGS = ("none", "linear", "power", "bounded", "sparsity-conditional")
 SLICES = ("R=4", "E=8", "N>60k", "D>500k")

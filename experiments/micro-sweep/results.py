@@ -6,6 +6,7 @@ Text between ``<!-- begin NAME -->`` and ``<!-- end NAME -->`` is written anew; 
 from __future__ import annotations
 
 import csv
+import sys
 from collections import defaultdict
 from pathlib import Path
 from statistics import fmean, stdev
@@ -14,7 +15,7 @@ import numpy as np
 
 from loopscale.core.files import write_text
 from loopscale.core.quantities import format_count
-from loopscale.core.tables import markdown, replace_tables
+from loopscale.core.tables import markdown
 from loopscale.figures.capacity import draw_loss_over_recurrence, loss_over_recurrence
 from loopscale.figures.outcomes import draw_psi
 from loopscale.figures.results import PSI, read_table
@@ -24,8 +25,11 @@ from loopscale.fitting.compare import compare
 from loopscale.fitting.data.public import load_micro
 
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parents[1] / "tools"))
+from page_tables import replace_tables  # noqa: E402
+
 DOCS = HERE.parents[1] / "docs"
-DATA = HERE.parents[1] / "src" / "loopscale" / "fit" / "data" / "micro-sweep.csv"
+DATA = HERE.parents[1] / "src" / "loopscale" / "fitting" / "data" / "micro-sweep.csv"
 SLICES = ("R=8", "E=16", "N>60k")
 MAPPINGS = ("none", "linear", "power", "bounded", "sparsity-conditional")
 Row = dict[str, str]

@@ -27,7 +27,7 @@ def test_the_plan_is_the_command_lines(client, capsys):
     answer = client.send("/api/plan", BUDGET).json
     assert answer["plan"] == told
     assert answer["sentences"]["answer"].startswith(
-        "Train a 1.0B-active, 5.4B-total MoE (1 of 8 experts active), looped twice"
+        "Train a 1.0B-active, 5.4B-total MoE (2 of 16 experts), looped twice"
     )
 
 
@@ -131,7 +131,7 @@ def test_the_typed_choices_are_the_ones_there_are():
     [
         ({"flops": "5x"}, "flops: '5x' is not a positive number; write it like 5e21"),
         ({"flops": -1}, "flops: '-1.0' is not a positive number"),
-        ({"memory": "3GB"}, "give training compute (flops) or training tokens"),
+        ({"memory": "3GB"}, "give training compute (`flops`) or training tokens (`tokens`)"),
         ({**BUDGET, "memory": "1MB"}, "memory: nothing fits in 1 MB at 4 bits; the smallest candidate"),
         ({**BUDGET, "flpos": 1}, "flpos: extra inputs are not permitted"),
         ({**BUDGET, "law": "../../etc/passwd"}, "law '../../etc/passwd' is not known here"),
@@ -179,7 +179,7 @@ def test_the_requests_that_the_page_shows_are_answered(address, sweep_csv, tmp_p
         done = subprocess.run(shlex.split(here.replace("THE-ID", job)), cwd=tmp_path, capture_output=True, check=True)
         answers.append(json.loads(done.stdout))
     plan, started, job = answers
-    assert plan["plan"]["choice"]["label"] == "1.0B E=8 R=2"
+    assert plan["plan"]["choice"]["label"] == "1.0B 2/16 R=2"
     assert started["id"] == job["id"]
 
 

@@ -10,11 +10,11 @@ import pytest
 from browser import enter, open_in, open_page, sentence, serious_findings, settled, trust
 
 from loopscale.architecture import from_config
-from loopscale.cli.verbs import demo
+from loopscale.cli import demo
 from loopscale.core.quantities import parse_count
 from loopscale.fitting.data import public
 from loopscale.fitting.data.public import load_micro
-from loopscale.planning import architecture_space, generation_rate, plan
+from loopscale.planning import PRESETS, architecture_space, plan
 from loopscale.planning.text import answer
 from loopscale.scaling import PUBLISHED, published
 
@@ -78,7 +78,12 @@ def fit_file(page, path: Path) -> None:
 def test_the_first_view_is_an_answer_with_its_trust(page):
     assert sentence(page) == FIRST
     assert "1.0B-active, 5.4B-total MoE" in FIRST
-    assert "without embeddings" in page.inner_text("#facts [data-name='Total parameters']")
+    facts = {name: page.inner_text(f"#facts [data-name='{name} parameters']") for name in ("Active", "Total")}
+    assert "1.0B" in facts["Active"]
+    assert "0.755B as the law counts" in facts["Active"]
+    assert "5.4B" in facts["Total"]
+    assert "2 of 16" in page.inner_text("#facts [data-name=Experts]")
+    assert page.locator("#facts [data-name=Generation]").count() == 0
     assert trust(page) == "near"
     assert page.locator("#answer[aria-live], #answer [aria-live], #answer [role=status]:not(.tip)").count() == 0
     assert "3 GB" in page.inner_text("#given")
@@ -170,9 +175,9 @@ def test_chart_values_are_read_with_the_arrow_keys(page):
 def test_every_budget_can_be_switched_on_and_off(page):
     for name, said in {
         "context": "context",
-        "tokens": "available",
-        "serve": "lifetime",
-        "inference": "per token",
+        "max_tokens": "available",
+        "serve_tokens": "lifetime",
+        "inference_flops": "per token",
     }.items():
         page.check(f".control[data-name={name}] .switch")
         settled(page)
@@ -291,7 +296,7 @@ def test_ones_own_config_is_judged_beside_the_designs_pinned_and_shared(page, br
     page.click("#views button[data-view=compare]")
     settled(page)
     designs = page.locator("#compare-table tr", has_text="design").locator("[data-side]").all_inner_texts()
-    assert designs == ["1.0B E=8 R=2", own.choice.label]
+    assert designs == ["1.0B 2/16 R=2", own.choice.label]
     assert page.locator("#chart-compare svg .lines path").count() == 2
     other = open_page(browser, page.url)
     assert other.inner_text("#compare-table") == page.inner_text("#compare-table")
@@ -306,16 +311,18 @@ def test_ones_own_config_is_judged_beside_the_designs_pinned_and_shared(page, br
     page.wait_for_selector("#table tr.own", state="detached")
 
 
-def test_tokens_a_second_are_those_of_the_command_line_and_follow_the_preset(page):
+def test_tokens_a_second_are_shown_for_the_preset_that_is_chosen(page):
     fact = "#facts div[data-name=Generation]"
-    first = generation_rate(plan(flops=5e21, memory=3e9, bits=4), "phone")
-    assert f"{first.tokens_per_second:.0f} tokens/s" in page.inner_text(fact)
-    page.select_option("#preset", "laptop-16gb")
-    page.wait_for_function("fact => document.querySelector(fact).textContent.includes('laptop')", arg=fact)
-    settled(page)
-    limits = {"memory": 10e9, "bits": 4, "context": 8192}
-    second = generation_rate(plan(flops=5e21, **limits), "laptop-16gb")
-    assert f"{second.tokens_per_second:.0f} tokens/s" in page.inner_text(fact)
+    for name in ("phone", "laptop-16gb"):
+        page.select_option("#preset", name)
+        page.wait_for_selector(fact)
+        settled(page)
+        assert page.input_value("#preset") == name
+        speed = plan(flops=5e21, **PRESETS[name]).choice.tokens_per_second
+        assert f"{speed:.3g} tokens/s" in page.inner_text(fact)
+    page.click("#reset")
+    page.wait_for_selector(fact, state="detached")
+    assert page.input_value("#preset") == ""
 
 
 def test_after_a_drag_the_whole_page_is_that_of_its_link(page, browser):
@@ -405,10 +412,10 @@ def test_ones_own_law_is_planned_with_and_what_is_wrong_is_told_in_place(browser
     page.wait_for_selector("#file-problem:not([hidden])")
     assert page.inner_text("#file-problem").startswith("bad.json: ")
     assert "'colour'" in page.inner_text("#file-problem")
-    enter(page, "tokens", "ten")
-    page.wait_for_selector("#in-tokens[aria-invalid=true]")
+    enter(page, "max_tokens", "ten")
+    page.wait_for_selector("#in-max_tokens[aria-invalid=true]")
     assert page.inner_text("#problem").startswith("Training tokens available: 'ten' is not a positive number")
-    enter(page, "tokens", "")
+    enter(page, "max_tokens", "")
     enter(page, "memory", "a lot")
     page.wait_for_selector("#in-memory[aria-invalid=true]")
     assert "'a lot' is not an amount of memory; write it like 3GB" in page.inner_text("#in-memory-said")
@@ -499,7 +506,7 @@ def test_scenarios_are_pinned_kept_and_compared_side_by_side(page, browser):
     settled(page)
     assert page.locator("#sides li").count() == 4
     told = page.inner_text("#compare-table")
-    assert "1.0B E=8 R=2" in told
+    assert "1.0B 2/16 R=2" in told
     assert page.locator("#chart-compare svg .lines path").count() == 4
     other = open_page(browser, page.url)
     assert other.inner_text("#compare-table") == told
@@ -533,7 +540,7 @@ def test_without_pins_the_choice_stands_beside_the_runner_up(page):
     settled(page)
     assert "runner-up" in page.inner_text("#sides")
     cells = page.locator("#compare-table tr", has_text="design").locator("[data-side]").all_inner_texts()
-    assert cells[0] == "1.0B E=8 R=2"
+    assert cells[0] == "1.0B 2/16 R=2"
     assert cells[1] != cells[0]
 
 
@@ -593,9 +600,9 @@ def test_a_phone_shows_it_whole(browser, address):
     page.click("#views button[data-view=plan]")
     settled(page)
     assert "needs 5.23 GB of memory" in page.inner_text("#table")
-    page.locator("#in-inference-slider").scroll_into_view_if_needed()
+    page.locator("#in-inference_flops-slider").scroll_into_view_if_needed()
     page.wait_for_selector("#glance.shown")
-    assert page.inner_text("#glance") == "1.0B E=8 R=2 · loss 1.9757 · trust: near"
+    assert page.inner_text("#glance") == "1.0B 2/16 R=2 · loss 1.9757 · trust: near"
     page.locator("#in-flops-slider").click(position={"x": 200, "y": 18})
     page.wait_for_function("() => !document.querySelector('#glance').textContent.includes('1.9757')")
     assert page.errors == []

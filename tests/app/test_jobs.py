@@ -24,7 +24,7 @@ def fitted(client, sweep_csv):
 def test_a_fit_is_the_librarys(fitted, sweep_csv):
     assert fitted["state"] == "done"
     data = Observations.from_csv(sweep_csv.decode())
-    law = fit(data, resamples=20, workers=1).law
+    law = fit(data, resamples=20).law
     assert fitted["result"]["coefficients"] == pytest.approx(dict(law.coefficients))
     assert fitted["result"]["law"]["resamples"] == pytest.approx(law.resamples)
     assert fitted["result"]["rows"] == len(data)
@@ -75,7 +75,7 @@ def test_a_job_that_cannot_succeed_says_why(client, fitted):
         (lambda csv: b"", 422, "the file is empty"),
         (lambda csv: b"../../etc/passwd", 422, "no column for loss"),
         (lambda csv: b"hello\nworld", 422, "loss"),
-        (lambda csv: csv.replace(csv.splitlines()[3].split(b",")[7], b"nan"), 422, "row 3"),
+        (lambda csv: csv.replace(csv.splitlines()[3].split(b",")[7], b"high"), 422, "line 4"),
         (lambda csv: csv.splitlines()[0] + b"\n" + b"x,1,1,1,1,1,1,1,True\n" * 20_010, 413, "more than 20,000 rows"),
         (lambda csv: csv * 2 + b"x" * 4_000_000, 413, "larger than 4 MB"),
     ],
@@ -85,6 +85,21 @@ def test_a_file_that_is_no_sweep_is_refused_in_a_sentence(client, sweep_csv, mak
     assert answer.status == status, answer.body
     assert says in answer.json["error"]
     assert "\n" not in answer.json["error"]
+
+
+def test_a_refusal_names_the_field_that_the_page_should_mark(client, sweep_csv):
+    answer = client.send("/api/fit?name=runs.csv", sweep_csv.replace(b"loss", b"quality", 1))
+    assert answer.json["field"] == "loss"
+    assert answer.json["error"].startswith("runs.csv: no column for loss")
+    assert answer.json["error"].endswith("choose the column below")
+
+
+def test_rows_without_a_loss_are_skipped_and_counted_in_the_preview(client, sweep_csv):
+    first = sweep_csv.splitlines()[1]
+    crashed = b",".join([*first.split(b",")[:7], b"", *first.split(b",")[8:]])
+    preview = client.send("/api/preview?name=runs.csv", sweep_csv.replace(first, crashed)).json
+    assert preview["problem"] is None
+    assert "1 row skipped: no loss, line 2" in preview["notes"]
 
 
 @pytest.mark.parametrize("name", ["../../runs", "a/b", "", "x" * 100, "a%00b", "a%5Cb"])

@@ -16,6 +16,7 @@ from loopscale.scaling import PUBLISHED
 
 CONFIG = {"model_type": "llama", "hidden_size": 1024, "num_hidden_layers": 16, "num_attention_heads": 16,
           "intermediate_size": 4096, "vocab_size": 32000}  # fmt: skip
+ANYWAY = {"extrapolate": True, "allow_degenerate": True}
 LEVELS = ("inside", "near", "far", "beyond", "unknown")
 
 
@@ -79,9 +80,14 @@ def losses_have_levels(reply) -> None:
     plan, trusted = reply["plan"], reply["trust"]
     assert trusted["level"] in LEVELS
     assert trusted["title"]
-    assert {row["label"] for row in (plan["choice"], *plan["rivals"], *plan["candidates"])} <= set(reply["levels"])
-    assert set(reply["levels"].values()) <= set(LEVELS)
-    for row in (*plan["sensitivities"], *plan["pareto"]["memory"], *plan["pareto"]["inference"]):
+    for row in (
+        plan["choice"],
+        *plan["rivals"],
+        *plan["candidates"],
+        *plan["sensitivities"],
+        *plan["pareto"]["memory"],
+        *plan["pareto"]["inference"],
+    ):
         assert row["trust"] in LEVELS
     assert all("trust: " in row["text"] for row in reply["limits"] if row["binding"])
     assert plan["next_best"] is None or plan["next_best"]["trust"] in LEVELS
@@ -98,19 +104,20 @@ def test_every_answer_of_the_api_has_levels_or_is_withheld(client, own, name):
     asked = {"flops": "5e21", "memory": "3GB", "bits": 4, "law": law, "rule": rule, "config": CONFIG}
     first = client.send("/api/plan", asked).json
     if "error" in first:
-        assert first["field"] == "extrapolate"
+        assert set(first["overrides"]) <= {"extrapolate", "allow_degenerate"}
+        assert first["overrides"]
     else:
         assert first["trust"]["level"] in ("inside", "near", "far")
-        assert (first["own"]["loss"] is None) <= (first["own"]["trust"]["level"] == "beyond")
-    reply = client.send("/api/plan", asked | {"extrapolate": True, "charts": CHARTS}).json
+        assert (first["own"]["loss"] is None) <= (first["own"]["trust"] == "beyond")
+    reply = client.send("/api/plan", asked | ANYWAY | {"charts": CHARTS}).json
     losses_have_levels(reply)
-    assert reply["own"]["trust"]["level"] in LEVELS
+    assert reply["own"]["trust"] in LEVELS
     model = {"rung": "1.0B", "tokens": "200B", "extrapolate": True, "allow_degenerate": True, "law": law}
     assert client.send("/api/predict", model).json["trust"]["level"] in LEVELS
 
 
 def test_downloads_of_a_poor_plan_say_how_poor_it_is(client, own):
-    asked = {"flops": "5e21", "memory": "3GB", "bits": 4, "law": own["on-a-bound"], "extrapolate": True}
+    asked = {"flops": "5e21", "memory": "3GB", "bits": 4, "law": own["on-a-bound"], **ANYWAY}
     level = client.send("/api/plan", asked).json["trust"]["level"]
     table = client.send("/api/plan.csv", asked).body.decode()
     assert {row["trust"] for row in csv.DictReader(table.splitlines())} <= {"far", "beyond"}
@@ -122,7 +129,7 @@ def test_downloads_of_a_poor_plan_say_how_poor_it_is(client, own):
 def test_a_draft_says_what_the_whole_answer_says(client):
     asked = {"flops": "5e21", "memory": "3GB", "bits": 4, "charts": ["recurrence", "designs"]}
     whole, draft = client.send("/api/plan", asked).json, client.send("/api/plan", asked | {"draft": True}).json
-    for part in ("trust", "memory", "speed", "charts"):
+    for part in ("trust", "memory", "charts"):
         assert draft[part] == whole[part]
     for part in ("plan", "sentences"):
         assert all(whole[part][name] == value for name, value in draft[part].items())
@@ -190,7 +197,7 @@ def test_a_dense_law_has_a_banner_too(opened, address, tmp_path):
 
 
 def test_the_pareto_line_has_the_band_of_the_plan(client, own):
-    asked = {"flops": "5e21", "bits": 4, "charts": ["designs"], "extrapolate": True}
+    asked = {"flops": "5e21", "bits": 4, "charts": ["designs"], **ANYWAY}
     for law, kind in (("looped-moe-2026", "law"), (own["micro"], "predictive")):
         reply = client.send("/api/plan", asked | {"law": law}).json
         drawn = reply["charts"]["designs"]
@@ -295,5 +302,5 @@ def test_tooltips_and_exports_carry_the_trust(opened, address, tmp_path):
 
 
 def test_unspent_compute_is_said(opened, address):
-    visit(opened, address, "tokens=100B")
+    visit(opened, address, "max_tokens=100B")
     assert "unspent" in opened.inner_text("#limits-note")

@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 
 import click
@@ -104,7 +105,7 @@ def test_plans_are_written_as_people_write_budgets(capsys):
     text = run(capsys, *argv, "--bits", "int4", "--context", "8192", "--kv-bits", "fp8", "--serve-tokens", "1T")
     assert text.startswith("Train ")
     assert "KV cache" in text
-    assert "Alternatives considered" in text
+    assert "Nearest designs" in text
 
 
 def test_extrapolated_numbers_are_marked_where_they_are_shown(capsys):
@@ -133,7 +134,7 @@ def test_a_law_file_with_resamples_gives_agreement(capsys, tmp_path):
     path.write_text(json.dumps(law))
     out = tmp_path / "plan.json"
     argv = ("plan", "--flops", "5e21", "--memory", "3GB", "--bits", "4", "--law", str(path), "--out", str(out))
-    assert "of the resampled laws" in run(capsys, *argv)
+    assert "of 30 refits" in " ".join(run(capsys, *argv).split())
     assert 0 <= json.loads(out.read_text())["agreement"] <= 1
     predicted = json.loads(run(capsys, "predict", "--rung", "0.3B", "--tokens", "1e11", "--law", str(path), "--json"))
     assert predicted["loss_low"] < predicted["loss"] < predicted["loss_high"]
@@ -199,9 +200,52 @@ def test_every_verb_explains_itself_with_an_example(capsys, verb):
     assert f"loopscale {verb}" in text
 
 
-def test_the_bare_command_shows_its_verbs(capsys):
-    text = run(capsys)
-    assert all(verb in text for verb in VERBS)
+@pytest.mark.parametrize("argv", [(), ("--help",), ("help",)])
+def test_the_first_screen_names_every_verb_in_24_lines_of_80_columns(capsys, argv):
+    lines = run(capsys, *argv).splitlines()
+    assert len(lines) < 24
+    assert max(map(len, lines)) <= 80
+    assert set(VERBS) <= set(re.findall(r"\w+", "\n".join(lines[4:])))
+    assert [line.split()[0] for line in lines if line[:1].isupper()][2:] == ["Plan", "Fit", "Train", "Look", "More:"]
+
+
+def test_the_list_of_all_verbs_says_of_each_what_it_does(capsys):
+    lines = run(capsys, "help", "--all").splitlines()
+    assert [line[7:].split()[0] for line in lines] == list(VERBS)
+    assert max(map(len, lines)) <= 80
+    assert not [line for line in lines if "…" in line or len(line) < 30]
+
+
+def test_help_shows_the_help_of_a_verb_or_the_nearest_one(capsys):
+    assert run(capsys, "help", "count") == run(capsys, "count", "--help")
+    assert "did you mean 'plan'" in refused(capsys, "help", "plam")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_lives_in_the_file_of_its_name(verb):
+    assert cli.get_command(click.Context(cli), verb).callback.__module__ == f"loopscale.cli.{verb}"
+
+
+def test_an_unexpected_exception_is_one_line_that_says_how_to_report_it(capsys, tmp_path, monkeypatch):
+    def broken(*argv: object, **options: object) -> None:
+        raise ZeroDivisionError("no\nmemory")
+
+    monkeypatch.setattr(cli.get_command(click.Context(cli), "count"), "callback", broken)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.delenv("LOOPSCALE_DEBUG")
+    with pytest.raises(SystemExit) as stop:
+        main(["count", "--rung", "0.3B"])
+    out, err = capsys.readouterr()
+    (saved,) = tmp_path.iterdir()
+    assert (stop.value.code, out) == (1, "")
+    assert err == (
+        "loopscale: a bug in loopscale stopped this command (ZeroDivisionError: no memory); "
+        f"please report it with the traceback in {saved}\n"
+    )
+    assert "in broken" in saved.read_text()
+    monkeypatch.setenv("LOOPSCALE_DEBUG", "1")
+    with pytest.raises(ZeroDivisionError):
+        main(["count", "--rung", "0.3B"])
 
 
 REFUSED = [
@@ -210,7 +254,7 @@ REFUSED = [
     (("plan", "--flops", "-5"), "--flops"),
     (("plan", "--flops", "nan"), "not a positive number"),
     (("plan", "--flops", "1e21", "--rung", "0.4B"), "not on the ladder"),
-    (("plan", "--flops", "1e21", "--memory", "1MB"), "smallest candidate, 0.1B E=1 R=1, needs 120 MB"),
+    (("plan", "--flops", "1e21", "--memory", "1MB"), "smallest candidate, 0.1B dense R=1, needs 120 MB"),
     (("plan", "--flops", "1e21", "--bits", "400"), "between 1 and 64 bits"),
     (("plan", "--flops", "1e21", "--recurrence", "0"), "from 1 up"),
     (("plan", "--flops", "1e21", "--experts", "1.3"), "whole number of routed experts"),

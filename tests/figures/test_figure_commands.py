@@ -167,7 +167,7 @@ def test_a_plan_report_says_what_was_asked_what_to_train_and_how_sure(capsys, tm
     run(capsys, "plan", *budget, "--out", str(plan), "--report", str(tmp_path / "direct.html"))
     run(capsys, "report", "plan", str(plan), "--law", str(law), "--out", str(page))
     text, found = page.read_text(), json.loads(plan.read_text())
-    assert sections(text) == ["Question", "Answer", "Confidence", "Alternatives considered", "Provenance"]
+    assert sections(text) == ["Question", "Answer", "Confidence", "Nearest designs", "Provenance"]
     assert "training compute 5e21 FLOPs, memory 3 GB, bits per weight 4?" in text
     assert f"predicted loss {found['choice']['loss']:.4f}" in text
     assert f"of the best under {found['agreement']:.0%} of the resampled laws" in text
@@ -202,7 +202,7 @@ def test_reports_are_one_file_that_fetches_nothing(capsys, tmp_path, sweep):
 )
 def test_a_report_that_cannot_be_made_is_refused_in_one_sentence(capsys, tmp_path, argv, expected):
     published().save(tmp_path / "law.json")
-    (tmp_path / "cut.json").write_text('{"kind": "plan", "schema": 1, "choice": {}, "budget": {}}')
+    (tmp_path / "cut.json").write_text('{"kind": "plan", "schema": 2, "choice": {}, "budget": {"flops": 1e21}}')
     names = {"law": tmp_path / "law.json", "cut": tmp_path / "cut.json", "out": tmp_path / "page"}
     message = refused(capsys, "report", *(each.format(**names) for each in argv))
     assert expected in message

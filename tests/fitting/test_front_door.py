@@ -1,6 +1,7 @@
 """The few calls that a notebook needs: fit, read the result, predict, save and load."""
 
 import inspect
+from dataclasses import replace
 
 import matplotlib as mpl
 import numpy as np
@@ -73,6 +74,65 @@ def test_a_saved_fit_loads_and_predicts_the_same(fitted, tmp_path):
     assert again.predict(7e9, 2e12).high == pytest.approx(fitted.predict(7e9, 2e12).high)
 
 
+def made(kind, runs):
+    """Return a fit of each kind that a file must hold."""
+    weighted = replace(ls.Observations.of(runs), weight=np.linspace(0.5, 3.0, 16))
+    return {
+        "resampled": lambda: ls.fit(runs, resamples=5),
+        "without resamples": lambda: ls.fit(runs, resamples=0),
+        "least squares": lambda: ls.fit(runs, resamples=0, delta=np.inf),
+        "held": lambda: ls.fit(runs, resamples=3, fixed={"c": 1.8}, bounds={"A": (0.01, 5.0)}, tie={"alpha": "beta"}),
+        "paper": lambda: ls.fit(runs, resamples=0, recipe="paper").resample(4, scheme="paper"),
+        "weighted": lambda: ls.fit(weighted.where(np.arange(14)), resamples=3),
+        "expression": lambda: ls.fit(runs, resamples=3, outer="c + A/N**alpha + B/D**beta"),
+        "looped": lambda: ls.fit(simulate_sweep(tokens=(1e11, 2e11, 4e11)), resamples=3),
+    }[kind]()
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["resampled", "without resamples", "least squares", "held", "paper", "weighted", "expression",
+     "looped"],
+)  # fmt: skip
+def test_a_fit_read_from_its_own_dict_is_equal_to_it(runs, kind, tmp_path):
+    fitted = made(kind, runs)
+    again = Fit.from_dict(fitted.to_dict())
+    assert again == fitted
+    assert again.summary() == fitted.summary()
+    assert again.warnings == fitted.warnings
+    fitted.save(tmp_path / "fit.json")
+    assert ls.load(tmp_path / "fit.json") == fitted
+    assert again != replace(fitted, objective=2 * fitted.objective)
+
+
+def test_a_fit_file_of_version_0_2_loads(fitted):
+    content = fitted.to_dict()
+    for added in ("coefficients", "intervals", "rmse", "r_squared", "noise", "warnings"):
+        del content[added]
+    for added in ("name", "numbers", "number_unit"):
+        del content["data"][added]
+    again = Fit.from_dict(content | {"schema": 1})
+    assert again.law == fitted.law
+    assert again.name == fitted.name
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"loss": ["x"] * 16}, "fit.json: data: column 'loss' should hold numbers"),
+        ({"loss": [3.0]}, "fit.json: data: .* one entry for each of 1 losses"),
+        ({"los": [3.0] * 16}, r"fit.json: data: unknown column 'los' \(did you mean 'loss'\?\)"),
+        ({"N_act (raw)": None}, "fit.json: data: there is no column 'N_act"),
+    ],
+)
+def test_a_fit_file_with_damaged_data_is_refused(fitted, change, said):
+    content = fitted.to_dict()
+    columns = content["data"]["columns"] | change
+    content["data"]["columns"] = {name: cells for name, cells in columns.items() if cells is not None}
+    with pytest.raises(InputError, match=said):
+        Fit.from_dict(content, "fit.json")
+
+
 def test_a_looped_fit_with_its_data_loads_too(tmp_path):
     looped = ls.fit(simulate_sweep(tokens=(1e11, 2e11, 4e11)), resamples=3)
     looped.save(tmp_path / "fit.json")
@@ -95,6 +155,7 @@ def test_planned_runs_load_as_saved(tmp_path):
     chosen.save(tmp_path / "next.json")
     again = ls.NextRuns.load(tmp_path / "next.json")
     assert again == chosen
+    assert ls.NextRuns.from_dict(chosen.to_dict()) == chosen
     assert "0.3B" in again.summary()
 
 

@@ -8,8 +8,7 @@ import pytest
 from loopscale.core.errors import InputError
 from loopscale.fitting import Observations
 from loopscale.fitting.isoflop import isoflop
-from loopscale.scaling import Points, costs, published
-from loopscale.scaling.optimum import compute_optimal
+from loopscale.scaling import Points, compute_optimal, costs, published
 
 LAW = published("chinchilla-epoch-2024")
 

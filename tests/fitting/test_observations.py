@@ -146,7 +146,7 @@ def test_flops_give_the_tokens_where_no_column_does():
 def test_rows_without_run_names_are_runs_of_their_own():
     read = Observations.of(frame().drop(columns="run"))
     assert len(read.runs) == 3
-    assert any("every row is taken as a separate run" in note for note in read.notes)
+    assert any("every row counts as a separate run" in note for note in read.notes)
 
 
 def test_a_step_column_or_many_rows_of_one_model_make_checkpoints():
@@ -174,7 +174,7 @@ def test_repeated_rows_are_counted():
     twice = pd.concat([frame(), frame().tail(1)])
     read = Observations.of(twice)
     assert len(read) == 3
-    assert "1 rows repeat another row exactly; each row counts once" in read.notes
+    assert "1 duplicate row ignored" in read.notes
 
 
 def test_empty_cells_pass_only_where_the_row_can_do_without():
@@ -204,6 +204,70 @@ def test_empty_cells_pass_only_where_the_row_can_do_without():
 )
 def test_a_bad_table_is_named_by_row_and_column(changes, said):
     assert said in refused(**changes)
+
+
+CRASHED = """Name,params,tokens,eval/loss,state
+a,100000000,2000000000,3.2,finished
+b,100000000,4000000000,,crashed
+"c
+d",200000000,,3.0,finished
+
+e,200000000,4000000000,NaN,crashed
+f,400000000,8000000000,high,failed
+g,400000000,8000000000,2.7,finished
+"""
+COMPLETE = "state == 'finished'"
+
+
+def written(tmp_path, text):
+    """Return the path of a CSV file with this text."""
+    (tmp_path / "wandb.csv").write_text(text)
+    return tmp_path / "wandb.csv"
+
+
+def test_rows_without_a_loss_or_tokens_are_left_out_and_counted(tmp_path):
+    read = Observations.of(written(tmp_path, CRASHED.replace("high", "")), columns={"loss": "eval/loss"})
+    assert read.run.tolist() == ["a", "g"]
+    assert "4 rows skipped: no loss, lines 3, 7 and 8; no tokens, line 4" in read.notes
+    assert [read.place(k) for k in range(2)] == ["line 2", "line 9"]
+
+
+def test_strict_reading_refuses_a_row_without_a_loss(tmp_path):
+    with pytest.raises(InputError, match=r"wandb.csv: line 3, column 'eval/loss' \(loss\) is empty or not a number"):
+        Observations.of(written(tmp_path, CRASHED.replace("high", "")), columns={"loss": "eval/loss"}, strict=True)
+
+
+def test_rows_are_chosen_before_their_cells_are_judged(tmp_path):
+    path = written(tmp_path, CRASHED)
+    with pytest.raises(InputError, match=r"line 8, column 'eval/loss' .* is 'high'; it should be a number"):
+        Observations.of(path, columns={"loss": "eval/loss"})
+    for expression in (COMPLETE, "loss > 0", "N > 1B or loss < 6"):
+        read = Observations.of(path, columns={"loss": "eval/loss"}, keep=expression)
+        assert read.run.tolist() == ["a", "g"], expression
+    assert "3 of 6 rows kept by state == 'finished'" in Observations.of(
+        path, columns={"loss": "eval/loss"}, keep=COMPLETE
+    ).notes  # fmt: skip
+
+
+def test_a_table_without_any_complete_row_is_refused(tmp_path):
+    with pytest.raises(InputError, match="no row is complete: no loss, lines 2 and 3"):
+        Observations.of(written(tmp_path, "N,D,loss\n1e8,2e9,\n2e8,4e9,nan\n"))
+
+
+@pytest.mark.parametrize("header", ["run", "Name", "model"])
+def test_repeats_go_before_the_run_column_is_judged(tmp_path, header):
+    rows = [f"r{k},{N},{D},{3 - k / 10}" for k, (N, D) in enumerate([(1e8, 2e9), (2e8, 4e9), (4e8, 8e9)])]
+    path = written(tmp_path, "\n".join([f"{header},params,tokens,loss", *rows, rows[1], rows[2]]))
+    read = Observations.of(path)
+    assert read.run.tolist() == ["r0", "r1", "r2"]
+    assert "2 duplicate rows ignored" in read.notes
+
+
+def test_columns_in_memory_are_read_like_a_frame():
+    read = Observations.of({"N": [1e8, 2e8], "D": [2e9, 4e9], "loss": [3.0, 2.8]}, name="mine")
+    assert (len(read), read.name, read.source) == (2, "mine", "mine")
+    with pytest.raises(InputError, match="mine: its columns have different lengths"):
+        Observations.of({"N": [1e8, 2e8], "D": [2e9], "loss": [3.0, 2.8]}, name="mine")
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,16 @@ import pytest
 import torch
 from looped_models import WITHOUT_LOOPSCALE, config, model, same, tokens
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSequenceClassification
 
 from loopscale.architecture import read_config, rung
 from loopscale.core.errors import InputError
-from loopscale.model import LoopedMoEConfig, LoopedMoEForCausalLM, LoopedMoEModel
+from loopscale.model import (
+    LoopedMoEConfig,
+    LoopedMoEForCausalLM,
+    LoopedMoEForSequenceClassification,
+    LoopedMoEModel,
+)
 
 OPTIONS: dict[str, Any] = {
     "balance": "pass",
@@ -81,6 +86,45 @@ def test_a_checkpoint_loads_where_loopscale_is_not_installed(checkpoint: Path, t
     assert float(done.stdout.split("]")[1]) == pytest.approx(made(ids).logits.double().sum().item(), rel=1e-6)
 
 
+EVERY_CLASS = """
+from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification
+where = {"trust_remote_code": True, "dtype": torch.float64}
+ids = torch.tensor(eval(sys.argv[2]))
+body = AutoModel.from_pretrained(sys.argv[1], **where).eval()
+head = AutoModelForCausalLM.from_pretrained(sys.argv[1], **where).eval()
+judge = AutoModelForSequenceClassification.from_pretrained(sys.argv[1], num_labels=3, pad_token_id=0, **where).eval()
+assert AutoConfig.from_pretrained(sys.argv[1], trust_remote_code=True, num_hidden_layers=6).recurrence == 2
+assert "loopscale" not in sys.modules
+hidden = body(ids).last_hidden_state
+torch.testing.assert_close(head.lm_head(hidden), head(ids).logits)
+torch.testing.assert_close(judge.score(hidden[:, -1]), judge(ids).logits)
+"""
+
+
+def test_a_checkpoint_has_every_class_where_loopscale_is_not_installed(checkpoint: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_LOOPSCALE + EVERY_CLASS, str(checkpoint), repr([[5, 7, 9], [3, 4, 8]])],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_classifier_trains_saves_and_loads(tmp_path: Path) -> None:
+    made = LoopedMoEForSequenceClassification(config(num_labels=2, pad_token_id=0)).train()
+    ids, labels = tokens(3, 7).clamp(min=1), torch.tensor([0, 1, 1])
+    out = made(ids, labels=labels)
+    out.loss.backward()
+    assert made.score.weight.grad is not None
+    made.eval().save_pretrained(tmp_path)
+    again = AutoModelForSequenceClassification.from_pretrained(tmp_path)
+    torch.testing.assert_close(again(ids).logits, made(ids).logits)
+    padded = torch.cat((ids, torch.zeros(3, 2, dtype=torch.long)), 1)
+    torch.testing.assert_close(again(padded, attention_mask=(padded > 0).long()).logits, made(ids).logits)
+
+
 def test_a_config_survives_its_file_to_the_last_field(tmp_path: Path) -> None:
     made = LoopedMoEConfig.from_architecture(rung("0.3B", experts=8), recurrence=5, loop_loss_weights=[1.0, 2.0])
     made.save_pretrained(tmp_path)
@@ -110,8 +154,8 @@ def test_missing_and_extra_tensors_are_refused_by_name(
 
 
 def test_a_checkpoint_from_a_later_version_is_refused(checkpoint: Path) -> None:
-    edit_config(checkpoint, format_version=2)
-    with pytest.raises(InputError, match="format_version is 2, later than this code reads"):
+    edit_config(checkpoint, format_version=3)
+    with pytest.raises(InputError, match="format_version is 3, later than this code reads"):
         AutoModelForCausalLM.from_pretrained(checkpoint)
 
 

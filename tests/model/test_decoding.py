@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
 import pytest
 import torch
 from looped_models import model, same, tokens
@@ -9,7 +13,7 @@ from torch import Tensor
 from transformers import DynamicCache, StaticCache
 
 from loopscale.core.errors import InputError
-from loopscale.model import LoopedMoEForCausalLM
+from loopscale.model import Exit, LoopedMoEForCausalLM
 
 
 def padded(lengths: tuple[int, ...], width: int) -> tuple[Tensor, Tensor]:
@@ -176,3 +180,28 @@ def stepwise(made: LoopedMoEForCausalLM, ids: torch.Tensor) -> torch.Tensor:
     for position in range(ids.shape[1]):
         logits.append(made(ids[:, position : position + 1], past_key_values=cache, use_cache=True).logits)
     return torch.cat(logits, 1)
+
+
+@pytest.mark.parametrize("exit_", [None, Exit("state", 0.5)], ids=["all passes", "early exit"])
+def test_threads_that_generate_at_different_recurrences_do_not_meet(exit_: Exit | None) -> None:
+    made, ids, passes = model(recurrence=4), tokens(2, 5), (1, 2, 4)
+    options = {"max_new_tokens": 6, "do_sample": False, "pad_token_id": 0, "return_dict_in_generate": True}
+    alone = {R: made.generate(ids, recurrence=R, exit=exit_, **options) for R in passes}
+    step = threading.Barrier(len(passes))
+
+    def side_by_side(input_ids: Tensor, scores: Tensor) -> Tensor:
+        step.wait()  # every token of one call falls within the other calls
+        return scores
+
+    def generate(R: int) -> Any:
+        return made.generate(ids, recurrence=R, exit=exit_, logits_processor=[side_by_side], **options)
+
+    with ThreadPoolExecutor(len(passes)) as threads:
+        together = dict(zip(passes, threads.map(generate, passes), strict=True))
+    for R in passes:
+        assert torch.equal(together[R].sequences, alone[R].sequences)
+        if exit_ is not None:
+            assert torch.equal(together[R].passes, alone[R].passes)
+            assert torch.equal(together[R].executed, alone[R].executed)
+    assert made.config.recurrence == made.model.config.recurrence == 4
+    assert made.config is made.model.config

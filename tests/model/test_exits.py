@@ -9,7 +9,7 @@ from looped_models import model, same, tokens
 from loopscale.cli.params import EXITS
 from loopscale.core.errors import InputError
 from loopscale.model import Exit
-from loopscale.model.early_exit import CRITERIA
+from loopscale.model.exit import CRITERIA
 
 CHANGES = CRITERIA[:-1]
 """Criteria that compare two passes."""

@@ -11,8 +11,8 @@ from looped_models import model
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from loopscale.cli.model import generate_command as generate
-from loopscale.cli.model import routing_command as routing
+from loopscale.cli.generate import generate_command as generate
+from loopscale.cli.routing import routing_command as routing
 from loopscale.model.loading import DEMO
 
 TEXT = ["the cat sat on the mat", "a dog and a cat", "the end of it all", "on and on [it] goes"]

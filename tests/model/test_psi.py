@@ -130,4 +130,3 @@ def test_diagnostics_stream_and_leave_out_padding_and_what_a_model_lacks() -> No
     dense = pass_diagnostics(model(num_experts=1), [(ids, mask)], 3)
     assert "overlap_first" not in dense.table().columns
     assert dense.overlap_RR is None
-    assert "change" not in pass_diagnostics(model(loop_order="sequence"), [(ids, mask)]).table().columns

@@ -11,10 +11,10 @@ import torch
 from click.testing import CliRunner
 from looped_models import model, tokens
 
-from loopscale.cli.model import generate_command
+from loopscale.cli.generate import generate_command
 from loopscale.core.errors import InputError, MissingExtraError
 from loopscale.model import LoopedMoEForCausalLM
-from loopscale.model.loading import quantize
+from loopscale.model.quantize import quantize
 
 FITS: dict[str, Any] = {"hidden_size": 64, "moe_intermediate_size": 32, "head_dim": 16, "dtype": torch.float32}
 """Sizes that 4 bits allow."""

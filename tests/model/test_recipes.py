@@ -26,7 +26,6 @@ OFF: dict[str, Any] = {
     "pass_norms": False,
     "pass_attention": "shared",
     "pass_router": False,
-    "loop_order": "cycle",
     "exit_gate": False,
     "injection": "none",
     "backprop_passes": None,
@@ -42,8 +41,8 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "concat": {"injection": "concat"},
     "gated": {"injection": "gated"},
     "diagonal": {"injection": "diagonal"},
+    "normed": {"injection": "normed"},
     "truncated": {"injection": "diagonal", "backprop_passes": 1},
-    "sequence": {"loop_order": "sequence", "pass_norms": True},
     "exit gate": {"exit_gate": True},
     "router and bias": {"pass_router": True, "balance": "pass"},
 }
@@ -220,20 +219,21 @@ def test_the_gated_injection_is_a_mean_and_the_diagonal_one_forgets_the_state() 
     assert 0 <= decay.min() < decay.max() < 1
 
 
-def test_in_sequence_each_layer_runs_all_its_passes_before_the_next() -> None:
-    made = model(loop_order="sequence", recurrence=3)
-    seen: list[int] = []
-    for number, block in enumerate(made.model.loop):
-        block.register_forward_hook(lambda *_, number=number: seen.append(number))
-    made(tokens(1, 5), recurrence=4)
-    assert seen == [0, 0, 0, 0, 1, 1, 1, 1]
-    routed = made(tokens(1, 5), output_routing=True).routing
-    assert routed.loop.shape[:2] == (3, 2)
-    for call in ({"output_passes": True}, {"exit": Exit("kl", 0.1)}):
-        with pytest.raises(InputError, match="no state between passes"):
-            made(tokens(1, 5), **call)
-    with pytest.raises(InputError, match="no state between passes"):
-        model(loop_order="sequence", injection="add")
+def test_the_normed_injection_adds_the_projected_input_to_the_normalised_state() -> None:
+    state, entry = torch.randn(2, 1, 9, 24, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    normed = model(injection="normed").model
+    unit = state / (state.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+    joined = normed.inject(state, entry)
+    same(joined, unit * normed.injection.norm.weight + entry @ normed.injection.proj.weight.T)
+    same(normed.inject(1e3 * state, entry), joined, tolerance=1e-5)
+    plain, counted = (config(injection=kind).to_architecture() for kind in ("none", "normed"))
+    assert counted.parameters - plain.parameters == counted.loop - plain.loop == 24 * 24 + 24
+
+
+def test_a_config_of_an_earlier_version_may_say_that_the_block_repeats_as_a_whole() -> None:
+    assert not hasattr(config(loop_order="cycle"), "loop_order")
+    with pytest.raises(InputError, match="loop_order is no longer a field"):
+        config(loop_order="sequence")
 
 
 def test_the_exit_gate_weighs_the_losses_of_passes_and_keeps_them_all_in_use() -> None:

@@ -8,9 +8,8 @@ from looped_models import config, model, tokens
 from torch import Tensor
 from torch.nn import functional
 
-from loopscale.model import LoopedMoEForCausalLM
+from loopscale.model import LoopedMoEForCausalLM, Trace, draw_recurrence
 from loopscale.model.balancing import load_ratio, update_biases
-from loopscale.model.forward import Trace, draw_recurrence
 
 
 def next_token_loss(logits: Tensor, ids: Tensor) -> Tensor:
@@ -116,8 +115,18 @@ def test_random_recurrence_draws_around_its_mean_in_training_and_not_in_evaluati
     assert abs(sum(drawn) / 2000 - mean) < 0.15
     assert len(made(tokens(1, 4), output_passes=True).pass_logits) == 5
     made.train()
-    assert len({len(made(tokens(1, 4), output_passes=True).pass_logits) for _ in range(20)}) > 2
-    assert len(made(tokens(1, 4), output_passes=True, recurrence=2).pass_logits) == 2
+    ids = tokens(1, 4)
+    assert len({len(made(ids, labels=ids, output_passes=True).pass_logits) for _ in range(20)}) > 2
+    assert len(made(ids, labels=ids, output_passes=True, recurrence=2).pass_logits) == 2
+
+
+def test_forwards_without_labels_run_the_configs_recurrence_in_training_too() -> None:
+    # Preference training and reinforcement learning compare the logits of two such forwards.
+    made, ids = model(random_recurrence="uniform", recurrence=5).train(), tokens(1, 4)
+    expected = made(ids, recurrence=5)
+    for _ in range(8):
+        assert torch.equal(made(ids).logits, expected.logits)
+        assert len(made.model(ids, output_passes=True).pass_states) == 5
 
 
 def test_activation_checkpointing_changes_neither_gradients_nor_counts() -> None:

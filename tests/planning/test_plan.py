@@ -23,6 +23,7 @@ from loopscale.planning import (
     plan,
     predict,
     recurrence_map,
+    search,
     width_space,
 )
 from loopscale.scaling import ScalingLaw, published
@@ -78,13 +79,13 @@ def test_a_given_axis_is_not_judged_and_a_free_one_is():
 
 
 def test_a_gap_in_the_recurrences_asked_for_is_judged_against_the_pass_before():
-    asked = plan(Budget(flops=1.42e22), ladder_space(["0.3B"], [8], [1, 3, 5, 7]))
+    asked = search(Budget(flops=1.42e22), ladder_space(["0.3B"], [8], [1, 3, 5, 7]))
     assert asked.choice.recurrence == 5
     assert "pass 7" in next(each for each in asked.candidates() if each.recurrence == 7).verdict
 
 
 def test_every_excluded_candidate_says_why():
-    found = plan(Budget(flops=5e21, memory=3e9, bits=4, inference_flops=3e9))
+    found = search(Budget(flops=5e21, memory=3e9, bits=4, inference_flops=3e9))
     verdicts = {(each.rung, each.experts, each.recurrence): each.verdict for each in found.candidates()}
     assert len(verdicts) == 300
     assert verdicts["1.0B", 8, 2] == "chosen"
@@ -96,7 +97,7 @@ def test_every_excluded_candidate_says_why():
 
 
 def test_ranked_candidates_start_with_the_choice_and_rise_in_loss_among_the_admissible():
-    found = plan(Budget(flops=5e21, memory=3e9, bits=4))
+    found = search(Budget(flops=5e21, memory=3e9, bits=4))
     ranked = found.candidates()
     assert ranked[0] == found.choice
     admissible = [each.loss for each in ranked if each.verdict == "chosen" or each.verdict.startswith("loss")]
@@ -105,16 +106,15 @@ def test_ranked_candidates_start_with_the_choice_and_rise_in_loss_among_the_admi
 
 
 def test_the_pareto_fronts_hold_no_beaten_design_and_end_in_the_choice():
-    found = plan(Budget(flops=5e21, memory=3e9, bits=4))
-    memory = [(each.weight_bytes, each.loss) for each in found.pareto("memory")]
+    found = search(Budget(flops=5e21, memory=3e9, bits=4))
+    memory = [(each.cost, each.loss) for each in found.front_rows("memory")]
     assert memory == sorted(memory)
     assert [loss for _, loss in memory] == sorted((loss for _, loss in memory), reverse=True)
     within = [loss for size, loss in memory if size <= 3e9]
     assert within[-1] == found.choice.loss
-    inference = found.pareto("inference")
-    assert inference[-1] == found.choice
+    assert found.front("inference")[-1] == found.chosen
     with pytest.raises(InputError, match="'memory' or 'inference'"):
-        found.pareto("beauty")
+        found.front("beauty")
 
 
 def test_the_kv_cache_counts_against_memory_and_looping_pays_for_each_pass():
@@ -196,9 +196,9 @@ def test_other_widths_and_given_models_can_be_planned_for():
 
 def test_resampled_laws_vote_and_their_votes_are_counted():
     found = plan(Budget(flops=5e21, memory=3e9, bits=4), law=resampled())
-    shares = found.votes()
-    assert sum(share for _, share in shares) == pytest.approx(1.0)
-    assert dict(shares)[found.choice.label] <= found.agreement <= 1
+    shares = {vote.design: vote.share for vote in found.votes}
+    assert sum(shares.values()) == pytest.approx(1.0)
+    assert shares[found.choice.label] <= found.agreement <= 1
     assert found.choice.loss_low < found.choice.loss < found.choice.loss_high
 
 
@@ -210,7 +210,7 @@ def test_one_vectorised_evaluation_equals_a_loop_over_laws_and_budgets():
     for row, coefficients in enumerate(law.resamples, start=1):
         one = replace(LAW, coefficients=dict(zip(LAW.names, coefficients, strict=True)))
         for column, limit in enumerate(memory):
-            assert picks[row, 0, column] == plan(Budget(flops=5e21, memory=limit, bits=4), law=one).chosen
+            assert picks[row, 0, column] == search(Budget(flops=5e21, memory=limit, bits=4), law=one).chosen
 
 
 def test_maps_carry_agreement_where_the_law_has_resamples():
@@ -235,7 +235,7 @@ def test_a_saved_plan_is_strict_json_with_the_contract_keys(tmp_path):
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: plan(Budget(flops=5e21, memory=1e6, bits=4)), "smallest candidate, 0.1B E=1 R=1, needs 30.1 MB"),
+        (lambda: plan(Budget(flops=5e21, memory=1e6, bits=4)), "smallest candidate, 0.1B dense R=1, needs 30.1 MB"),
         (lambda: plan(Budget(flops=5e21, inference_flops=1e3), ladder_space()), "needs 346M FLOPs"),
         (lambda: plan(Budget(flops=1e18, serve_tokens=1e15)), "leaves no compute to train"),
         (lambda: plan(Budget(flops=1e18, tokens=1e12), ladder_space()), r"needs 1.04e21 FLOPs"),
@@ -269,10 +269,10 @@ def test_laws_that_count_embeddings_are_given_them():
     assert found.loss == pytest.approx(float(by_hand))
     grid = evaluate(law, ladder_space(["1.0B"], [4], [1]), Budget(tokens=3e11), eps=0.0)
     assert grid.loss_ZFSKP.item() == pytest.approx(found.loss, rel=1e-14)
-    assert found.active == model.active
+    assert found.design.active == model.active
 
 
 def test_a_prediction_names_the_axes_it_extrapolates():
-    assert predict(rung("1.0B", experts=8), 5e11, 2).extrapolated == ()
-    assert predict(rung("2.4B", experts=32), 1e12, 9).extrapolated == ("size", "tokens", "experts", "recurrence")
+    assert predict(rung("1.0B", experts=8), 5e11, 2).design.extrapolated == ()
+    assert predict(rung("2.4B", experts=32), 1e12, 9).design.extrapolated == ("size", "tokens", "experts", "recurrence")
     assert predict(rung("0.3B"), 3e9, 4, published("iso-depth-2026")).largest_multiplier is None

@@ -144,3 +144,10 @@ def test_an_expression_serves_wherever_the_name_of_a_law_does():
     assert outer_law(published().outer) is published().outer
     with pytest.raises(InputError, match="did you mean 'chinchilla\\+repetition'"):
         outer_law("chinchila+repetition")
+
+
+def test_a_coefficient_of_an_expression_may_have_the_name_of_one_in_another_law():
+    """Laws of experts want E_start below E_max; an expression may use either name alone."""
+    outer = Expression("c + A/N**E_start")
+    law = ScalingLaw(outer, mapping("none"), {"c": 1.0, "A": 2.0, "E_start": 0.3}, BILLIONS, "without-embeddings")
+    assert law(Points(1e9, 1e11)) == pytest.approx(3.0)

@@ -142,21 +142,16 @@ def test_a_database_that_cannot_grow_is_one_sentence(tmp_path):
         database.execute("INSERT INTO facts VALUES ('name', ?)", ("x" * 100_000,))
 
 
-def test_a_sweep_of_loopscale_0_1_goes_on(tmp_path):
-    path = write_sweep(tmp_path, GRID)
-    folder = tmp_path / "tiny"
-    folder.mkdir()
-    script = (Path(__file__).parent / "data" / "sweep-0.1.sql").read_text(encoding="utf-8")
-    connection = sqlite3.connect(folder / FILE)
-    connection.executescript(script)
+def test_a_database_of_an_older_version_is_refused_with_what_to_do(finished):
+    path, export = finished
+    database = read_sweep(path).results / FILE
+    connection = sqlite3.connect(database)
+    connection.execute("PRAGMA user_version = 1")
     connection.close()
-    with Store(folder) as store:
-        assert [(run.key, run.state) for run in store.runs()] == [
-            ("base-E1-R1-s0", "done"),
-            ("base-E1-R2-s0", "waiting"),
-        ]
-        assert [row[:2] for row in store.observations()] == [("base-E1-R1-s0", 64), ("base-E1-R1-s0", 128)]
-    assert call("run", path, "--workers", "1", "--quiet") == (0, "tiny: 2/2 runs, 4/4 observations\n")
+    with pytest.raises(InputError, match=r"schema 1 is older than this loopscale reads \(2\); .*sweep rebuild"):
+        Store(read_sweep(path).results)
+    assert call("rebuild", path)[0] == 0
+    assert call("export", path)[1] == export
 
 
 def test_a_fit_reads_the_sweep_file_and_refuses_results_that_were_changed(finished):

@@ -84,6 +84,16 @@ def test_a_failed_run_keeps_its_error_and_can_be_tried_again(tmp_path):
     assert call("run", path, "--workers", "1", "--quiet", "--retry-failed")[0] == 0
 
 
+def test_a_sweep_goes_on_when_more_processes_tokenise_and_stops_when_losses_are_measured_otherwise(tmp_path, capsys):
+    path = write_sweep(tmp_path, GRID)
+    assert call("run", path, "--limit", "1", "--workers", "1", "--quiet")[0] == 0
+    write_sweep(tmp_path, GRID, base=BASE.replace("context = 16", "context = 16\nprocesses = 1"))
+    assert call("run", path, "--limit", "1", "--workers", "1", "--quiet")[0] == 0
+    write_sweep(tmp_path, GRID, base=BASE.replace("validation_sequences = 4", "validation_sequences = 5"))
+    assert call("run", path, "--limit", "1", "--workers", "1", "--quiet")[0] == 2
+    assert "its [run] validation_sequences was 4 and is 5 now" in capsys.readouterr().err
+
+
 def test_time_is_up_and_a_later_call_goes_on(tmp_path):
     path = write_sweep(tmp_path, GRID)
     assert call("run", path, "--max-minutes", "0", "--quiet") == (0, "tiny: 0/4 runs, 0/8 observations\n")

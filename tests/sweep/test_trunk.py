@@ -72,3 +72,11 @@ def test_a_shorter_point_that_is_added_later_is_found_too(run, tmp_path):
     assert list(late) == [320]
     alone = train(run.config.changed(run={"tokens": 320}), tmp_path / "alone")
     assert late[320][0] == alone["validation_loss"]
+
+
+def test_the_real_flops_of_a_point_count_what_its_run_computes(run, tmp_path):
+    model = {"injection": "add", "loop_loss_weights": [1.0], "backprop_passes": 1}
+    config, recorded = run.config.changed(model=model, schedule={"recurrence": [[0, 1], [0.5, 2]]}), {}
+    Trunk(config, [320], tmp_path / "trunk", keep_models=False).run((), keep(recorded), lambda: False)
+    alone = train(config.changed(run={"tokens": 320}), tmp_path / "alone")
+    assert recorded[320][1]["real_training_flops"] == alone["real_training_flops"]

@@ -14,7 +14,8 @@ from loopscale.core.errors import InputError
 from loopscale.evaluate.runner import while_training
 from loopscale.fitting import Observations
 from loopscale.scaling import Counting, Points
-from loopscale.train.forecast import Forecast
+from loopscale.train.callbacks.evaluation import Evaluation
+from loopscale.train.callbacks.forecast import Forecast
 from loopscale.train.metrics import read_metrics
 from loopscale.train.trainer import Trainer, train
 
@@ -89,7 +90,7 @@ def test_tasks_are_evaluated_during_training_and_change_no_loss(text: Path, tmp_
     config = small(text, run={**run, "eval_tasks": "local", "eval_every": 2, "eval_limit": 2})
     with pytest.raises(InputError, match="'eval_tasks' is for `loopscale train`"):
         Trainer(config, tmp_path / "refused")
-    train(config, tmp_path / "evaluated", evaluate=while_training(config))
+    train(config, tmp_path / "evaluated", callbacks=[Evaluation(while_training(config))])
     plain, rows = (read_metrics(tmp_path / name / "metrics.jsonl") for name in ("plain", "evaluated"))
     assert [row["loss"] for row in rows] == [row["loss"] for row in plain]
     assert [any(name.startswith("eval/") for name in row) for row in rows] == [False, True, False, True]

@@ -60,7 +60,7 @@ SWITCHED: dict[str, dict[str, Any]] = {
         "residual_scale": "1/R",
         "backprop_passes": 1,
     },
-    "sequence": {"loop_order": "sequence"},
+    "normed injection": {"injection": "normed"},
 }
 """Recipe switches, by a name without a slash."""
 HALF = STEPS // 2

@@ -11,8 +11,8 @@ import torch
 from training import corpus, small
 
 from loopscale.core.errors import InputError
-from loopscale.train.config import shared_steps
-from loopscale.train.run_dir import real_flops_per_token, recurrence_shares
+from loopscale.train.run_dir import real_flops_per_token
+from loopscale.train.schedule import recurrence_shares, shared_steps
 from loopscale.train.trainer import Trainer
 
 GROWN: tuple[Any, ...] = ((0.0, 1), (0.5, 2))
@@ -22,7 +22,7 @@ SWITCHES: list[dict[str, Any]] = [
     {"model": {"pass_attention": "full", "pass_router": True, "balance": "pass"}},
     {"model": {"injection": "gated"}, "schedule": {"recurrence": GROWN}},
     {"model": {"injection": "diagonal", "backprop_passes": 1}},
-    {"model": {"loop_order": "sequence", "layers": 4}},
+    {"model": {"injection": "normed", "residual_init": "zero"}},
     {"model": {"exit_gate": True}},
 ]
 
@@ -89,17 +89,3 @@ def test_expected_draws_add_up_and_keep_their_mean(text: Path) -> None:
         shares = recurrence_shares(settings, settings.model.config(64, 32))
         assert sum(shares.values()) == pytest.approx(1)
         assert sum(passes * share for passes, share in shares.items()) == pytest.approx(mean)
-
-
-@pytest.mark.parametrize(
-    ("placement", "depths"), [("edges", (1, 6, 1)), ("middle-half", (2, 4, 2)), ("all", (0, 8, 0))]
-)
-def test_the_placement_divides_the_layers(text: Path, placement: str, depths: tuple[int, int, int]) -> None:
-    model = small(text, model={"layers": 8, "placement": placement}).model.config(64, 32)
-    assert (model.prelude_layers, model.loop_layers, model.coda_layers) == depths
-    rung = small(text, model={"rung": "0.3B", "placement": placement}).model.config(64, 32)
-    assert rung.prelude_layers + rung.loop_layers + rung.coda_layers == 20
-    if placement == "middle-half":
-        assert rung.loop_layers == 10
-        with pytest.raises(InputError, match="a middle half needs a multiple of 4"):
-            small(text, model={"layers": 6, "placement": placement}).model.config(64, 32)

@@ -16,15 +16,16 @@ from training import corpus, small
 from loopscale.cli.verbs import cli
 from loopscale.core.errors import DivergenceError, InputError
 from loopscale.model import LoopedMoEConfig, LoopedMoEForCausalLM
-from loopscale.model.experts import expert_ffn_reference, grouped_ffn
-from loopscale.model.kernels import chunked_cross_entropy, cross_entropy_reference
+from loopscale.model.experts import grouped_ffn
+from loopscale.model.kernels import chunked_cross_entropy
 from loopscale.train import init
 from loopscale.train.config import RECIPES, TrainConfig
 from loopscale.train.estimate import estimate
+from loopscale.train.memory import block_bytes, block_calls, stored_blocks
 from loopscale.train.metrics import read_metrics
-from loopscale.train.step import block_bytes, block_calls, stored_blocks
 from loopscale.train.trainer import Trainer, train
 from loss_speed import in_a_process
+from model_references import cross_entropy_reference, expert_ffn_reference
 
 
 @pytest.fixture(scope="module")
@@ -86,15 +87,30 @@ def test_a_shard_is_drawn_like_the_whole(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_initial_weights_have_the_sizes_that_the_model_asks_for(text: Path, tmp_path: Path) -> None:
-    trainer = Trainer(small(text, model={"residual_init": "none"}), tmp_path / "run")
+    trainer = Trainer(small(text), tmp_path / "run")
     reference = LoopedMoEForCausalLM(trainer.model_config)
     for (name, ours), theirs in zip(trainer.model.named_parameters(), reference.parameters(), strict=True):
         assert ours.shape == theirs.shape, name
         few = ours.numel() < 500
-        expected = pytest.approx(float(theirs.std(correction=0)), rel=0.5 if few else 0.15, abs=1e-6)
+        depth = 1 + 2 * 1 + 1  # prelude, two passes of the loop's layer, coda
+        factor = (2 * depth) ** -0.5 if name.endswith(init.RESIDUAL) else 1.0
+        expected = pytest.approx(factor * float(theirs.std(correction=0)), rel=0.5 if few else 0.15, abs=1e-6)
         assert float(ours.std(correction=0)) == expected, name
     assert trainer.model.lm_head.weight is trainer.model.model.embed_tokens.weight
     assert all(not buffer.any() for buffer in trainer.model.buffers())
+
+
+def test_output_projections_may_start_at_zero_beside_an_untied_head(text: Path, tmp_path: Path) -> None:
+    switches = {"residual_init": "zero", "tie_word_embeddings": False, "injection": "normed", "experts": 2}
+    model = Trainer(small(text, model=switches), tmp_path / "run").model
+    for name, weight in model.named_parameters():
+        is_output = name.endswith(("o_proj.weight", "down_proj.weight", "down_proj"))
+        assert bool(weight.any()) is not is_output, name
+    assert not torch.equal(model.lm_head.weight, model.model.embed_tokens.weight)
+    embedded, entry = model(torch.arange(5)[None], recurrence=1, output_hidden_states=True).hidden_states[:2]
+    # The prelude adds nothing yet.
+    torch.testing.assert_close(entry, model.model.inject(embedded, embedded))
+    assert (model.model.injection.norm.weight == 1).all()
 
 
 def test_grouped_products_equal_the_reference() -> None:

@@ -68,7 +68,7 @@ def test_every_document_is_in_one_split_in_order(
     texts = [*texts, "one that trains", *texts]
     source = DataSource(validation=share)
     kept = [text for text in texts if text.strip()]
-    if source.held_out("one that trains"):
+    if source.held_out("one that trains") or (share and not any(source.held_out(text) for text in kept)):
         return
     store = store_of(tmp_path_factory.mktemp("store"), texts, validation=share)
     sides = {
@@ -80,6 +80,40 @@ def test_every_document_is_in_one_split_in_order(
         assert store.documents[split] == len(wanted)
         assert all(shard.tokens == room for shard in store.shards[split][:-1])
     assert not {text.strip() for text in sides["train"]} & {text.strip() for text in sides["validation"]}
+
+
+def trained_documents(count: int, words: int) -> list[str]:
+    """Return documents of which the default holds out none by itself."""
+    texts = (f"document {number:03d} " + f"of plain words {number:03d} " * words for number in range(2 * count))
+    return [text for text in texts if not DataSource().held_out(text)][:count]
+
+
+@pytest.mark.parametrize(
+    ("texts", "held"),
+    [
+        (trained_documents(40, words=2000), 1),
+        (trained_documents(400, words=20), 21),  # as many as make a few sequences
+        (trained_documents(1, words=2000), 1),
+        (trained_documents(2, words=2000), 2),
+    ],
+    ids=["one of forty", "many short ones", "the end of one", "the end of two"],
+)
+def test_a_small_text_has_something_held_out_by_default(tmp_path: Path, texts: list[str], held: int) -> None:
+    store = store_of(tmp_path, [*texts, *texts], validation=0.01)  # every document twice
+    assert store.documents["validation"] == 2 * held
+    assert 0.005 < store.tokens["validation"] / store.tokens["train"] < 0.3
+    assert store.tokens["validation"] > min(2**14, 0.1 * store.tokens["train"])
+    end = ByteTokens().encode([""])[-1]
+    documents = {
+        split: "".join(map(chr, stream(store, split))).split(chr(end))[:-1] for split in ("train", "validation")
+    }
+    assert not set(documents["train"]) & set(documents["validation"])
+    assert len(set(documents["validation"])) == held  # equal documents are on the same side
+    assert sum(map(len, documents["train"] + documents["validation"])) == 2 * sum(map(len, texts))
+
+
+def test_a_share_of_zero_holds_out_nothing(tmp_path: Path) -> None:
+    assert store_of(tmp_path, TEXTS, validation=0.0).documents["validation"] == 0
 
 
 def test_prepared_twice_is_prepared_once(tmp_path: Path) -> None:

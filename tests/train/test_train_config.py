@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loopscale.core.errors import InputError
-from loopscale.core.schemas import json_schema
+from loopscale.saved import json_schema
 from loopscale.train.config import TrainConfig
 
 
@@ -61,7 +61,7 @@ def test_what_is_written_is_read_back_the_same(
         ("[optimizer]\nlearning_rate = nan", "it should be a finite number"),
         ("[schedule]\nkind = 'cosin'", "did you mean 'cosine'?"),
         ("[model]\nexperts = 0", "field 'experts' is 0; it should be a whole number from 1"),
-        ("[model]\nresidual_init = 'unroled'", "did you mean 'unrolled'?"),
+        ("[run]\nprecision = 'fp23'", "did you mean 'fp32'?"),
         ("[run]\ntrack = ['tensorbord']", "did you mean 'tensorboard'?"),
         ("schema = 9", "schema is 9; this loopscale reads up to 1"),
         ("[run\n", "not TOML"),
@@ -98,12 +98,19 @@ def test_impossible_shapes_get_one_sentence(model: dict[str, object], said: str)
     assert said in str(error.value)
 
 
-def test_quantities_may_be_text_and_files_of_version_0_1_still_load() -> None:
-    old = {"schema": 1, "data": {"separate": True, "context": "2k", "files": "one.txt"}, "run": {"batch": "4"}}
-    config = TrainConfig.from_dict(old)
-    assert config.data.document_mask
+def test_quantities_may_be_text() -> None:
+    config = TrainConfig.from_dict({"data": {"context": "2k", "files": "one.txt"}, "run": {"batch": "4"}})
     assert (config.data.context, config.run.batch, config.data.files) == (2000, 4, ("one.txt",))
     assert config.changed(run={"tokens": "6k"}).run.tokens == 6000
+
+
+def test_a_run_that_0_2_saved_loads_unless_it_has_what_is_no_more() -> None:
+    saved = TrainConfig().to_dict()
+    saved["model"] |= {"residual_init": "unrolled", "placement": "edges"}
+    assert TrainConfig.from_dict(saved) == TrainConfig()
+    saved["model"]["placement"] = "all"
+    with pytest.raises(InputError, match=r"\[model\] placement is 'all', and this version knows only 'edges'; use the"):
+        TrainConfig.from_dict(saved)
 
 
 def test_the_schema_describes_every_field() -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Annotated, Any
 
@@ -14,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 from loopscale import __version__
 from loopscale.app.jobs import LawStore, summary
 from loopscale.app.plan_reply import MEETS, copied_texts, draft_reply, own_model, plan_reply
-from loopscale.app.problems import RefusalError, documented
+from loopscale.app.problems import documented
 from loopscale.app.schemas import (
     Choices,
     ComputeReply,
@@ -24,29 +23,31 @@ from loopscale.app.schemas import (
     LawSummary,
     PlanReply,
     PlanRequest,
+    PredictReply,
     PredictRequest,
 )
 from loopscale.app.security import Limits
 from loopscale.architecture import RUNG_EXPERTS, RUNG_RECURRENCES, RUNGS, size_space
 from loopscale.core.errors import InputError
 from loopscale.core.files import finite
-from loopscale.core.quantities import format_bytes, format_count, fraction_of
+from loopscale.core.quantities import format_count, fraction_of
 from loopscale.planning import (
     DEVICES,
+    FIELDS,
     PRESETS,
+    UTILISATION,
     Budget,
     Plan,
-    Prediction,
+    Search,
     Space,
     device_flops,
     evaluate,
     ladder_space,
-    plan,
     predict,
+    search,
     training_cost,
 )
-from loopscale.planning.devices import UTILISATION
-from loopscale.planning.plan import candidate
+from loopscale.planning.design import design_at
 from loopscale.scaling import DEFAULT, MAPPINGS, OUTER_LAWS, PUBLISHED, ScalingLaw
 
 LawName = Annotated[str, PathParameter(max_length=80)]
@@ -82,7 +83,7 @@ def plan_routes(laws: LawStore, limits: Limits, sweep: str | None = None) -> API
         """Return the training compute of devices over days, or of an amount of money."""
         return JSONResponse(compute_reply(request))
 
-    @api.post("/predict", response_model=Prediction, responses=documented(404, 422))
+    @api.post("/predict", response_model=PredictReply, responses=documented(404, 422))
     def predict_loss(request: PredictRequest) -> JSONResponse:
         """Predict the loss of one model."""
         model = request.model()
@@ -101,20 +102,21 @@ def plan_routes(laws: LawStore, limits: Limits, sweep: str | None = None) -> API
         """Choose the model to train under a budget; the requested charts come with it."""
         law = laws.find(request.law)
         if request.design is not None:
-            return JSONResponse(finite(plan_reply(*_given(request, law, limits))))
-        planned = make_plan(request, law, limits)
+            found, verdict = _given(request, law, limits)
+            return JSONResponse(finite(plan_reply(found, request, verdict)))
+        found = make_search(request, law, limits)
         if request.draft:
-            return JSONResponse(finite(draft_reply(planned, request)))
-        own = None if request.config is None else own_model(planned, *_own(request, law))
-        return JSONResponse(finite(plan_reply(planned, request, own=own)))
+            return JSONResponse(finite(draft_reply(found, request)))
+        own = None if request.config is None else own_model(found, *_own(request, law), request.extrapolate)
+        return JSONResponse(finite(plan_reply(found, request, own=own)))
 
     @api.post(
         "/plan.csv", response_class=Response, responses={**documented(404, 422), 200: {"content": {"text/csv": {}}}}
     )
     def plan_csv(request: PlanRequest) -> Response:
         """Return the ranked candidates of a plan as CSV, the first ``top``."""
-        planned = make_plan(request, laws.find(request.law), limits)
-        return Response(planned.table(request.top).csv(), media_type="text/csv")
+        found = make_search(request, laws.find(request.law), limits)
+        return Response(found.table(request.top).csv(), media_type="text/csv")
 
     @api.post(
         "/plan.html", response_class=Response, responses={**documented(404, 422), 200: {"content": {"text/html": {}}}}
@@ -124,8 +126,8 @@ def plan_routes(laws: LawStore, limits: Limits, sweep: str | None = None) -> API
         from loopscale.figures.reports import plan_report  # imports matplotlib, which the first page does not need
 
         law = laws.find(request.law)
-        planned = make_plan(request, law, limits)
-        report = plan_report(planned.to_dict(), law, command=copied_texts(planned, request)["command"])
+        found = make_search(request, law, limits)
+        report = plan_report(Plan.of(found), law, command=copied_texts(found, request)["command"])
         # Shown by this server, it might load nothing but its own styles; it is meant to be saved.
         return Response(
             report.html(), media_type="text/html", headers={"content-disposition": "attachment; filename=plan.html"}
@@ -134,41 +136,26 @@ def plan_routes(laws: LawStore, limits: Limits, sweep: str | None = None) -> API
     return api
 
 
-def make_plan(request: PlanRequest, law: ScalingLaw, limits: Limits) -> Plan:
-    """Return the plan; refuse a space that is too large, and withhold an answer far beyond the data."""
-    space = request.space()
+def make_search(request: PlanRequest, law: ScalingLaw, limits: Limits) -> Search:
+    """Return the search that a request asks for; refuse a space that is too large."""
+    space = request.space(law)
     if space is not None:
         _check_size(space, law, limits)
-    if law.degenerate and not (request.extrapolate or request.allow_degenerate):
-        raise RefusalError(
-            422,
-            f"the fit of law {law.name} is degenerate: {'; '.join(law.degenerate)}. Plans with it can be far off; "
-            "fit it to more data or with a simpler form first",
-            "extrapolate",
-        )
-    planned = plan(
-        request.budget(), space, law, eps=request.eps, rule=request.rule, extrapolate=True, allow_degenerate=True
-    )
-    if planned.trust is not None and planned.trust.level == "beyond" and not request.extrapolate:
-        outside = [reason for reason in planned.trust.reasons if reason.partition(" ")[0] in planned.trust.factors]
-        raise RefusalError(
-            422,
-            f"the best design, {planned.choice.label}, lies more than 10x beyond the data that law {law.name} was "
-            f"fitted on: {'; '.join(outside)}. Measure runs nearer to it first: the Fit view, or `loopscale next`, "
-            "chooses them",
-            "extrapolate",
-        )
-    return planned
+    return search(
+        request.budget(), space, law, eps=request.eps, rule=request.rule, extrapolate=request.extrapolate,
+        allow_degenerate=request.allow_degenerate,
+    )  # fmt: skip
 
 
-def _given(request: PlanRequest, law: ScalingLaw, limits: Limits) -> tuple[Plan, PlanRequest, str]:
-    """Return the plan of one given design, even if a limit rules it out, and its verdict among all designs."""
+def _given(request: PlanRequest, law: ScalingLaw, limits: Limits) -> tuple[Search, str]:
+    """Return the search over one given design, even if a limit rules it out, and its verdict among all designs."""
     if request.config is not None and request.design in (None, "config"):
         return _own(request, law)
-    everything = make_plan(request.model_copy(update={"design": None, "extrapolate": True}), law, limits)
-    one = _planner(request, law)(_lifted(request.budget()), _one_design(request, everything.grid.space))
+    allowed = request.model_copy(update={"design": None, "extrapolate": True, "allow_degenerate": True})
+    everything = make_search(allowed, law, limits)
+    one = _searcher(request, law)(request.budget().lifted(), _one_design(request, everything.grid.space))
     verdicts = {row.label: row.verdict for row in everything.candidates()}
-    return one, request, verdicts.get(one.choice.label, "not in the search space")
+    return one, verdicts.get(one.choice.label, "not in the search space")
 
 
 def _one_design(request: PlanRequest, searched: Space) -> Space:
@@ -180,23 +167,19 @@ def _one_design(request: PlanRequest, searched: Space) -> Space:
     return ladder_space([rung], [experts], [recurrence])
 
 
-def _own(request: PlanRequest, law: ScalingLaw) -> tuple[Plan, PlanRequest, str]:
+def _own(request: PlanRequest, law: ScalingLaw) -> tuple[Search, str]:
     """Return the best form of the user's model, within the limits if it has one, and which limit it misses."""
-    budget, space, choose = request.budget(), request.own_space(), _planner(request, law)
+    budget, space, choose = request.budget(), request.own_space(law), _searcher(request, law)
     try:
-        return choose(budget, space), request, MEETS
+        return choose(budget, space), MEETS
     except InputError:
-        one = choose(_lifted(budget), space)
-    limited = evaluate(law, space, budget, eps=one.eps, rule=one.rule, resamples=False)
-    return one, request, candidate(limited, one.chosen, -1).verdict
+        one = choose(budget.lifted(), space)
+    limited = evaluate(one.law, space, budget, eps=one.grid.eps, rule=one.grid.rule, resamples=False)
+    return one, design_at(limited, one.chosen, -1).verdict
 
 
-def _planner(request: PlanRequest, law: ScalingLaw) -> Callable[[Budget, Space], Plan]:
-    return partial(plan, law=law, eps=request.eps, rule=request.rule, extrapolate=True, allow_degenerate=True)
-
-
-def _lifted(budget: Budget) -> Budget:
-    return replace(budget, memory=None, inference_flops=None)
+def _searcher(request: PlanRequest, law: ScalingLaw) -> Callable[[Budget, Space], Search]:
+    return partial(search, law=law, eps=request.eps, rule=request.rule, extrapolate=True, allow_degenerate=True)
 
 
 def _check_size(space: Space, law: ScalingLaw, limits: Limits) -> None:
@@ -216,10 +199,10 @@ def compute_reply(request: ComputeRequest) -> dict[str, Any]:
     utilisation = UTILISATION if request.utilisation is None else fraction_of(request.utilisation, "utilisation")
     if request.dollars is not None:
         if request.price is None:
-            raise InputError("price: give dollars per GPU-hour together with the dollars in total")
+            raise InputError("give dollars per GPU-hour together with the dollars in total", field="price")
         hours = request.dollars / request.price
     elif request.gpus is None or request.days is None:
-        raise InputError("gpus: give GPUs and days, or dollars in total and per GPU-hour")
+        raise InputError("give GPUs and days, or dollars in total and per GPU-hour", field="gpus")
     else:
         hours = request.gpus * request.days * 24
     flops = device_flops(hours, request.device, utilisation)
@@ -243,6 +226,7 @@ def _choices(limits: Limits, sweep: str | None) -> dict[str, Any]:
         "outer_laws": list(OUTER_LAWS),
         "devices": list(DEVICES),
         "utilisation": f"{UTILISATION:.0%}",
+        "budget": [field.to_dict() for field in FIELDS.values()],
         "presets": [_preset(name, values) for name, values in PRESETS.items()],
         "sweep": sweep,
         "upload_bytes": limits.upload,
@@ -250,8 +234,7 @@ def _choices(limits: Limits, sweep: str | None) -> dict[str, Any]:
     }
 
 
-def _preset(name: str, values: Any) -> dict[str, Any]:
-    texts = {"memory": format_bytes, "bits": "{:g}".format, "context": "{:.0f}".format}
-    limits = {field: texts[field](value) for field, value in values.items() if field in texts}
-    about = ", ".join(f"{text} {'bits' if field == 'bits' else field}" for field, text in limits.items())
-    return {"name": name, "label": f"{name} ({about})", "limits": limits}
+def _preset(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    limits = {field: FIELDS[field].amount.exact(value) for field, value in values.items()}
+    about = ", ".join(FIELDS[field].write(values[field]) for field in limits if field != "bits")
+    return {"name": name, "label": f"{name} ({about}, {limits['bits']} bits)", "limits": limits}

@@ -7,7 +7,7 @@ import shlex
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,15 +15,17 @@ import numpy as np
 from loopscale.app.schemas import PlanRequest
 from loopscale.architecture import RUNG_RECURRENCES, RUNGS, extended_rungs, rung, size_space
 from loopscale.core.arrays import FloatArray
-from loopscale.core.quantities import format_bytes, format_count, format_power, parse_bytes, parse_count, plain
+from loopscale.core.quantities import format_count, plain
 from loopscale.core.tables import Table
 from loopscale.planning import (
+    FIELDS,
     Budget,
     Plan,
+    Search,
     Space,
+    budget_text,
     continuous_space,
     experts_map,
-    generation_rate,
     isoflop_over_experts,
     isoflop_over_recurrence,
     isoflop_over_size,
@@ -33,16 +35,18 @@ from loopscale.planning import (
 from loopscale.planning.grid import interval_kind
 from loopscale.planning.profiles import outside_text
 from loopscale.planning.text import (
-    LIMITS,
     TRUST_TEXT,
     answer,
-    budget_text,
     capital,
     confidence,
     edge_text,
     front_band_text,
     interval_text,
+    loosened,
+    sentences,
+    speed_text,
 )
+from loopscale.scaling import Trust
 
 WIDTHS = np.geomspace(512, 4096, 41)
 MOST_DESIGNS = 2_000
@@ -54,111 +58,94 @@ MOST_LINES = 6
 
 
 def plan_reply(
-    planned: Plan, request: PlanRequest, verdict: str = "chosen", own: dict[str, Any] | None = None
+    found: Search, request: PlanRequest, verdict: str = "chosen", own: dict[str, Any] | None = None
 ) -> dict[str, Any]:
     """Return everything that the page shows of a plan."""
-    document = planned.to_dict(request.top)
+    planned = Plan.of(found, candidates=request.top)
     return {
-        "plan": document,
-        "sentences": page_sentences(planned, document["sentences"]),
-        "trust": page_trust(planned),
-        "levels": trust_levels(planned, request.top),
+        "plan": planned.to_dict(),
+        "sentences": page_sentences(planned, sentences(planned)),
+        "trust": page_trust(planned.trust),
         "limits": limits_used(planned),
         "memory": memory_parts(planned),
-        "speed": asdict(generation_rate(planned, request.where)),
         "own": own,
-        "copy": copied_texts(planned, request),
+        "copy": copied_texts(found, request),
         "verdict": verdict,
-        "charts": chart_tables(planned, request.charts, request.centre),
+        "charts": chart_tables(found, request.charts, request.centre),
     }
 
 
-def draft_reply(planned: Plan, request: PlanRequest) -> dict[str, Any]:
+def draft_reply(found: Search, request: PlanRequest) -> dict[str, Any]:
     """Return what must follow a control at every repaint while it is dragged: the answer, its trust and its charts."""
-    sentences = {"answer": answer(planned), "confidence": confidence(planned), "edge": edge_text(planned)}
+    planned = Plan.of(found, whole=False)
+    texts = {
+        "answer": answer(planned),
+        "confidence": confidence(planned),
+        "edge": edge_text(planned),
+        "speed": speed_text(planned.choice, planned.budget.bandwidth),
+    }
     return {
         "plan": {
-            "law": planned.law.name,
+            "law": planned.law,
             "budget": planned.budget.to_dict(),
             "choice": planned.choice.to_dict(),
             "interval": planned.interval,
             "lead": planned.lead,
             "agreement": planned.agreement,
         },
-        "sentences": page_sentences(planned, sentences),
-        "trust": page_trust(planned),
+        "sentences": page_sentences(planned, texts),
+        "trust": page_trust(planned.trust),
         "memory": memory_parts(planned),
-        "speed": asdict(generation_rate(planned, request.where)),
-        "charts": chart_tables(planned, request.charts, request.centre),
+        "charts": chart_tables(found, request.charts, request.centre),
     }
 
 
 MEETS = "meets all limits"
 
 
-def own_model(planned: Plan, one: Plan, request: PlanRequest, verdict: str) -> dict[str, Any]:
-    """Return the user's model beside the choice: its row of the table, its trust, and how its loss compares."""
-    trust, more = page_trust(one), one.choice.loss - planned.choice.loss
-    row = {**one.choice.to_dict(), "verdict": verdict, "ruled_out_by": None, "trust": trust}
-    if trust["level"] == "beyond" and not request.extrapolate:
+def own_model(found: Search, one: Search, verdict: str, extrapolate: bool) -> dict[str, Any]:
+    """Return the user's model beside the choice: its row of the table, and how its loss compares."""
+    more = one.choice.loss - found.choice.loss
+    row = {**one.choice.to_dict(), "verdict": verdict, "ruled_out_by": None, "own": True, "trust": one.trust.level}
+    if one.trust.level == "beyond" and not extrapolate:
         return {**row, "loss": None, "verdict": "loss withheld: more than 10x beyond the law's data"}
     if verdict != MEETS:
         return {**row, "ruled_out_by": "limits"}
     return {**row, "verdict": f"loss {abs(more):.4f} {'higher' if more >= 0 else 'lower'}"}
 
 
-def page_sentences(planned: Plan, sentences: Mapping[str, str]) -> dict[str, str]:
+def page_sentences(planned: Plan, texts: Mapping[str, str]) -> dict[str, str]:
     """Return the plan in sentences, as the command line prints them, with its budget and interval."""
+    kind = None if planned.interval is None else str(planned.interval["kind"])
     return {
-        **sentences,
+        **texts,
         "budget": f"{capital(budget_text(planned.budget))}.",
         "interval": f"{capital(interval_text(planned.interval, planned.uncertainty))}.",
-        "bands": f"{front_band_text(interval_kind(planned.law), planned.uncertainty)}.",
+        "bands": f"{front_band_text(kind, planned.uncertainty)}.",
     }
 
 
-def page_trust(planned: Plan) -> dict[str, Any]:
+def page_trust(trust: Trust) -> dict[str, Any]:
     """Return the trust banner: its level, a description of it, and the reasons."""
-    trust = planned.trust
-    if trust is None:
-        return {"level": "unknown", "title": "Unknown: the law states no range that it was fitted on", "reasons": []}
-    return {
-        "level": trust.level,
-        "title": capital(TRUST_TEXT[trust.level]),
-        "reasons": list(trust.reasons),
-    }
-
-
-def trust_levels(planned: Plan, top: int) -> dict[str, str]:
-    """Return the level of trust in the loss of every design that the page's tables list, by its label."""
-    rows = [planned.choice, *planned.rivals(), *planned.candidates(top)]
-    return {row.label: level for row, level in zip(rows, planned.trust_levels(rows), strict=True)}
+    return {"level": trust.level, "title": capital(TRUST_TEXT[trust.level]), "reasons": list(trust.reasons)}
 
 
 def limits_used(planned: Plan) -> list[dict[str, Any]]:
-    """Return each limit that can bind: how much of it is used, and what twice as much would buy."""
-    choice, budget = planned.choice, planned.budget
-    used = {
-        "flops": choice.train_flops + choice.inference_flops * budget.serve_tokens,
-        "memory": choice.weight_bytes + choice.kv_bytes,
-        "inference_flops": choice.inference_flops,
-        "max_tokens": choice.tokens,
-    }
+    """Return each limit that can bind: how much of it is used, and what a looser one would buy."""
     rows = []
     for row in planned.sensitivities:
-        name, saved = row["limit"], row["saved"]
-        cap, binding = getattr(budget, name), name in planned.binding
-        text = f"loss {saved:.4f} lower, with {row['design']}; trust: {row['trust']}" if binding else "no lower loss"
+        field = FIELDS[row.limit]
+        bought = f"loss {row.saved:.4f} lower, with {row.design}; trust: {row.trust}" if row.binds else "no lower loss"
         rows.append(
             {
-                "name": name,
-                "label": LIMITS[name][0],
-                "used": used[name],
-                "cap": cap,
-                "share": used[name] / cap,
-                "binding": binding,
-                "saved": saved,
-                "text": text,
+                "name": row.limit,
+                "label": field.label,
+                "used": f"{field.amount.write(row.used)} of {field.amount.write(row.cap)}",
+                "share": row.share,
+                "binding": row.binds,
+                "saved": row.saved,
+                "looser": loosened(row),
+                "text": bought,
             }
         )
     return rows
@@ -177,54 +164,21 @@ def memory_parts(planned: Plan) -> dict[str, float | None]:
     }
 
 
-def _exact(write: Callable[[float], str], read: Callable[[str], float]) -> Callable[[float], str]:
-    """Return how a value is written in a command: as people write it where that is the same number, else in full."""
-
-    def written(value: float) -> str:
-        text = write(value).replace(" ", "")
-        return text if read(text) == value else f"{value:.17g}"
-
-    return written
-
-
-_COUNT = _exact(format_count, lambda text: parse_count(text, "count"))
-OPTIONS = {
-    "flops": ("--flops", _exact(format_power, float)),
-    "tokens": ("--tokens", _COUNT),
-    "max_tokens": ("--max-tokens", _COUNT),
-    "memory": ("--memory", _exact(format_bytes, lambda text: parse_bytes(text, "memory"))),
-    "bits": ("--bits", _exact("{:g}".format, float)),
-    "context": ("--context", "{:.0f}".format),
-    "batch": ("--batch", "{:.0f}".format),
-    "kv_bits": ("--kv-bits", _exact("{:g}".format, float)),
-    "kept_passes": ("--kept-passes", "{:.0f}".format),
-    "inference_flops": ("--inference-flops", _COUNT),
-    "serve_tokens": ("--serve-tokens", _COUNT),
-}
-"""The option of `loopscale plan` for each limit, and how its value is written."""
-DEFAULTS = {"batch": 1, "kv_bits": 16, "serve_tokens": 0}
-CACHE = ("context", "batch", "kv_bits", "kept_passes")
-"""Limits that only count against a limit on memory."""
-
-
-def copied_texts(planned: Plan, request: PlanRequest) -> dict[str, str]:
+def copied_texts(found: Search, request: PlanRequest) -> dict[str, str]:
     """Return the plan as a command, as Python, and its choice as a training file."""
-    limits = planned.budget.to_dict()
-    given = {name: value for name, value in limits.items() if value and DEFAULTS.get(name) != value}
-    if "memory" not in given:
-        given = {name: value for name, value in given.items() if name not in CACHE}
     published = isinstance(request.law, str) and not request.law.startswith("own-")
-    law = str(request.law) if published else f"{planned.law_name}.json"
+    law = str(request.law) if published else f"{found.law.name}.json"
     return {
-        "command": _command(planned, request, given, law),
-        "python": _python(planned, request, given, law),
-        "config": _training_file(planned),
+        "command": _command(found, request, law),
+        "python": _python(found, request, law),
+        "config": _training_file(found),
         "law_file": "" if published else law,
     }
 
 
-def _command(planned: Plan, request: PlanRequest, given: Mapping[str, float], law: str) -> str:
-    words = [f"{OPTIONS[name][0]} {OPTIONS[name][1](value)}" for name, value in given.items()]
+def _command(found: Search, request: PlanRequest, law: str) -> str:
+    limits = found.budget.chosen()
+    words = [f"{FIELDS[name].option} {FIELDS[name].amount.exact(value)}" for name, value in limits.items()]
     words += [f"--rung {','.join(request.rungs)}"] if request.rungs else []
     words += ["--continuous"] if request.continuous else []
     chosen = request.model_fields_set
@@ -234,20 +188,20 @@ def _command(planned: Plan, request: PlanRequest, given: Mapping[str, float], la
     words += ["--rule loss"] if request.rule == "loss" else []
     words += [f"--law {shlex.quote(law)}"]
     words += ["--extrapolate"] if request.extrapolate else []
-    words += ["--allow-degenerate"] if planned.law.degenerate else []
+    words += ["--allow-degenerate"] if found.law.degenerate else []
     return f"loopscale plan {' '.join(words)}"
 
 
-def _python(planned: Plan, request: PlanRequest, given: Mapping[str, float], law: str) -> str:
-    options: dict[str, Any] = {name: plain(value) for name, value in given.items()}
+def _python(found: Search, request: PlanRequest, law: str) -> str:
+    options: dict[str, Any] = {name: plain(value) for name, value in found.budget.chosen().items()}
     options |= {} if request.eps is None else {"eps": request.eps}
     options |= {"rule": "loss"} if request.rule == "loss" else {}
     options |= {"law": law}
     options |= {"extrapolate": True} if request.extrapolate else {}
-    options |= {"allow_degenerate": True} if planned.law.degenerate else {}
+    options |= {"allow_degenerate": True} if found.law.degenerate else {}
     arguments = [f"{name}={value!r}" for name, value in options.items()]
     imported = ""
-    if (space := request.space()) is not None:
+    if (space := request.space(found.law)) is not None:
         kind = "continuous_space" if request.continuous else "ladder_space"
         parts = {} if request.rungs is None else {"rungs": request.rungs}
         parts |= {
@@ -260,9 +214,9 @@ def _python(planned: Plan, request: PlanRequest, given: Mapping[str, float], law
     return f"import loopscale as ls\n{imported}\nbest = ls.plan(\n{lines})\nprint(best)\n"
 
 
-def _training_file(planned: Plan) -> str:
+def _training_file(found: Search) -> str:
     """Return the choice as a training file; a size that cannot be built gives way to the nearest rung."""
-    choice, ladder = planned.choice, extended_rungs()
+    choice, ladder = found.choice, extended_rungs()
     size, note = choice.rung, ""
     if size not in ladder:
         size = min(ladder, key=lambda name: abs(math.log(rung(name).active / choice.active)))
@@ -275,77 +229,74 @@ def _training_file(planned: Plan) -> str:
     )
 
 
-def chart_tables(planned: Plan, kinds: Iterable[str], centre: float | None = None) -> dict[str, dict[str, Any]]:
+def chart_tables(found: Search, kinds: Iterable[str], centre: float | None = None) -> dict[str, dict[str, Any]]:
     """Return the columns of each chart by name; charts over compute are drawn around ``centre``, if it is given."""
-    return {kind: dict(CHARTS[kind](planned, centre or _flops(planned)).columns) for kind in dict.fromkeys(kinds)}
+    return {kind: dict(CHARTS[kind](found, centre or _flops(found)).columns) for kind in dict.fromkeys(kinds)}
 
 
-def _over_recurrence(planned: Plan, _: float) -> Table:
-    alone = planned.grid is not None and planned.grid.space.shape == (1, 1, 1)  # one given design, looped otherwise too
-    space = _space(planned, experts=[planned.choice.experts], recurrences=list(RUNG_RECURRENCES) if alone else None)
-    return isoflop_over_recurrence(planned.law, [_flops(planned)], space, planned.eps, _token_limits(planned))
+def _over_recurrence(found: Search, _: float) -> Table:
+    alone = found.grid.space.shape == (1, 1, 1)  # one given design, looped otherwise too
+    space = _space(found, experts=[found.choice.experts], recurrences=list(RUNG_RECURRENCES) if alone else None)
+    return isoflop_over_recurrence(found.law, [_flops(found)], space, found.grid.eps, _token_limits(found))
 
 
-def _over_experts(planned: Plan, _: float) -> Table:
-    space = _space(planned, recurrences=[planned.choice.recurrence])
-    return isoflop_over_experts(planned.law, [_flops(planned)], space, planned.eps, _token_limits(planned))
+def _over_experts(found: Search, _: float) -> Table:
+    space = _space(found, recurrences=[found.choice.recurrence])
+    return isoflop_over_experts(found.law, [_flops(found)], space, found.grid.eps, _token_limits(found))
 
 
-def _over_size(planned: Plan, _: float) -> Table:
-    passes = sorted({1, 2, 4, planned.choice.recurrence})
-    own = [planned.choice.width] if planned.choice.width else []
+def _over_size(found: Search, _: float) -> Table:
+    passes = sorted({1, 2, 4, found.choice.recurrence})
+    own = [found.choice.width] if found.choice.width else []
     widths = np.unique(np.append(WIDTHS, own))
-    flops, limits = [_flops(planned)], _token_limits(planned)
-    return isoflop_over_size(planned.law, flops, [planned.choice.experts], passes, widths, limits)
+    flops, limits = [_flops(found)], _token_limits(found)
+    return isoflop_over_size(found.law, flops, [found.choice.experts], passes, widths, limits)
 
 
-def _best_recurrence(planned: Plan, centre: float) -> Table:
-    space = _space(planned, experts=[planned.choice.experts])
-    budget = replace(_token_limits(planned), flops=centre)
+def _best_recurrence(found: Search, centre: float) -> Table:
+    space = _space(found, experts=[found.choice.experts])
+    budget = replace(_token_limits(found), flops=centre)
     key = (
         "R",
-        id(planned.law),
+        id(found.law),
         centre,
         space.names,
-        planned.choice.experts,
+        found.choice.experts,
         tuple(space.recurrences),
-        planned.eps,
+        found.grid.eps,
         budget,
     )
-    return _CACHE.get(
-        key, planned.law, lambda: recurrence_map(planned.law, _around(centre), space, planned.eps, budget)
-    )
+    return _CACHE.get(key, found.law, lambda: recurrence_map(found.law, _around(centre), space, found.grid.eps, budget))
 
 
-def _best_experts(planned: Plan, _: float) -> Table:
-    passes = sorted({1, 2, 4, planned.choice.recurrence})
-    assert planned.grid is not None
-    space, needed = _space(planned, recurrences=passes), planned.grid.memory_SKP
+def _best_experts(found: Search, _: float) -> Table:
+    passes = sorted({1, 2, 4, found.choice.recurrence})
+    space, needed = _space(found, recurrences=passes), found.grid.memory_SKP
     memory = np.geomspace(needed.min() * 0.9, needed.max() * 1.1, 80)
-    budget = replace(planned.budget, memory=None)
-    key = ("E", id(planned.law), memory[0], memory[-1], space.names, tuple(passes), planned.eps, budget)
-    return _CACHE.get(key, planned.law, lambda: experts_map(planned.law, memory, budget, space, planned.eps))
+    budget = replace(found.budget, memory=None)
+    key = ("E", id(found.law), memory[0], memory[-1], space.names, tuple(passes), found.grid.eps, budget)
+    return _CACHE.get(key, found.law, lambda: experts_map(found.law, memory, budget, space, found.grid.eps))
 
 
-def _over_compute(planned: Plan, centre: float) -> Table:
-    choice = planned.choice
-    one = _space(planned, sizes=[choice.rung], experts=[choice.experts], recurrences=[choice.recurrence])
-    return isoflop_over_recurrence(planned.law, _around(centre), one, planned.eps, _token_limits(planned))
+def _over_compute(found: Search, centre: float) -> Table:
+    choice = found.choice
+    one = _space(found, sizes=[choice.rung], experts=[choice.experts], recurrences=[choice.recurrence])
+    return isoflop_over_recurrence(found.law, _around(centre), one, found.grid.eps, _token_limits(found))
 
 
-def _designs(planned: Plan, _: float) -> Table:
-    grid, designs = planned.grid, planned.designs().columns
+def _designs(found: Search, _: float) -> Table:
+    grid, designs = found.grid, found.designs().columns
     flat = np.flatnonzero(np.isfinite(grid.loss_ZFSKP[0, 0]).ravel())
     shown = np.logical_or.reduce([designs["on_memory_front"], designs["on_inference_front"], designs["chosen"]])
     ends = {end: np.full(len(flat), None) for end in ("loss_low", "loss_high")}
-    for column, values in zip(ends.values(), planned.bands(flat[shown]), strict=True):
+    for column, values in zip(ends.values(), found.bands(flat[shown]), strict=True):
         column[shown] = values  # the band is drawn along the line alone
     table = Table({
         **designs,
         "extrapolated": outside_text(grid)[0].ravel()[flat].tolist(),
         "trust": grid.trust_FSKP[0].ravel()[flat].tolist(),
         **{name: column.tolist() for name, column in ends.items()},
-        "interval": [interval_kind(planned.law)] * len(flat),
+        "interval": [interval_kind(found.law)] * len(flat),
     })  # fmt: skip
     if len(table) <= MOST_DESIGNS:
         return table
@@ -353,7 +304,7 @@ def _designs(planned: Plan, _: float) -> Table:
     return Table({name: [column[k] for k in kept] for name, column in table.columns.items()})
 
 
-CHARTS: dict[str, Callable[[Plan, float], Table]] = {
+CHARTS: dict[str, Callable[[Search, float], Table]] = {
     "recurrence": _over_recurrence,
     "experts": _over_experts,
     "size": _over_size,
@@ -390,24 +341,23 @@ _CACHE = _Cache(16)
 
 
 def _space(
-    planned: Plan,
+    found: Search,
     sizes: list[str] | None = None,
     experts: list[float] | None = None,
     recurrences: list[int] | None = None,
 ) -> Space:
     """Return the part of the plan's space that a chart shows; a continuous or bare one has the ladder's rungs."""
-    assert planned.grid is not None
-    space = planned.grid.space
+    space = found.grid.space
     experts = experts or sorted(set(space.experts.ravel().tolist()))
     passes = recurrences or space.recurrences.tolist()
     if space.kind == "models":  # the user's model, as it is
         return replace(space, recurrences=np.array(passes if space.loop.any() else [1]))
     if space.kind == "sizes":  # of a dense law
-        return size_space(planned.choice.active * np.array([1.0] if sizes else SIZES_AROUND))
+        return size_space(found.choice.active * np.array([1.0] if sizes else SIZES_AROUND))
     if space.kind == "ladder":
-        return ladder_space(sizes or _near(space.names, planned.choice.rung), experts, passes)
-    if sizes is not None and planned.choice.width:
-        return continuous_space(experts, passes, widths=[planned.choice.width])
+        return ladder_space(sizes or _near(space.names, found.choice.rung), experts, passes)
+    if sizes is not None and found.choice.width:
+        return continuous_space(experts, passes, widths=[found.choice.width])
     return ladder_space(tuple(RUNGS), experts, passes)
 
 
@@ -417,15 +367,15 @@ def _near(names: tuple[str, ...], chosen: str) -> list[str]:
     return list(names[first : first + MOST_LINES])
 
 
-def _flops(planned: Plan) -> float:
+def _flops(found: Search) -> float:
     """Return the compute that charts are drawn at: the budget's, or what the choice takes for its tokens."""
-    return planned.budget.flops or planned.choice.train_flops
+    return found.budget.flops or found.choice.train_flops
 
 
 def _around(flops: float) -> FloatArray:
     return flops * np.geomspace(1e-2, 1e2, 25)
 
 
-def _token_limits(planned: Plan) -> Budget:
+def _token_limits(found: Search) -> Budget:
     """Return what limits the tokens besides compute: how many are available, and serving."""
-    return replace(planned.budget, flops=_flops(planned), tokens=None)
+    return replace(found.budget, flops=_flops(found), tokens=None)

@@ -12,7 +12,8 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.routing import compile_path
 
-from loopscale.core.errors import LoopscaleError, shown
+from loopscale.core.errors import InputError, LoopscaleError, shown
+from loopscale.planning import WithheldError
 
 
 class Problem(BaseModel):
@@ -20,6 +21,9 @@ class Problem(BaseModel):
 
     error: str = Field(description="One sentence: what was found, and what to do.")
     field: str | None = Field(default=None, description="The field of the request that caused it, if one did.")
+    problem: str = Field(default="", description="What is wrong, without the name of the field.")
+    remedy: str = Field(default="", description="What to do; fields of the request stand in backquotes.")
+    overrides: list[str] = Field(default=[], description="Fields that allow a withheld answer when they are true.")
 
 
 class RefusalError(Exception):
@@ -31,9 +35,11 @@ class RefusalError(Exception):
         self.field = field
 
 
-def refused(status: int, sentence: str, field: str | None = None) -> JSONResponse:
-    """Return the reply that refuses a request."""
-    return JSONResponse({"error": " ".join(sentence.split()), "field": field}, status)
+def refused(status: int, sentence: str, field: str | None = None, **parts: Any) -> JSONResponse:
+    """Return the reply that refuses a request; ``parts`` are further fields of :class:`Problem`."""
+    error = " ".join(sentence.split())
+    body = {"error": error, "field": field, "problem": error, "remedy": "", "overrides": [], **parts}
+    return JSONResponse(body, status)
 
 
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -50,7 +56,11 @@ def handle_problems(app: FastAPI) -> None:
 
 
 async def _input_error(_: Request, error: Exception) -> JSONResponse:
-    return refused(422, str(error), getattr(error, "field", None) or None)
+    if not isinstance(error, InputError):
+        return refused(422, str(error))
+    overrides = list(error.overrides) if isinstance(error, WithheldError) else []
+    problem = f"{error.where}: {error.problem}" if error.where else error.problem
+    return refused(422, str(error), error.field or None, problem=problem, remedy=error.remedy, overrides=overrides)
 
 
 async def _refusal(_: Request, error: Exception) -> JSONResponse:
@@ -85,7 +95,8 @@ async def _invalid(_: Request, error: Exception) -> JSONResponse:
         return refused(422, "the request is not JSON: " + str(first.get("ctx", {}).get("error", "it does not parse")))
     found = "" if first["type"] in ("missing", "value_error") else f" (found {shown(first.get('input'))})"
     what = _lowered(str(first["msg"]).removeprefix("Value error, "))
-    return refused(422, f"{where}: {what}{found}" if where else what, where.split(".")[0] or None)
+    problem = f"{what}{found}"
+    return refused(422, f"{where}: {problem}" if where else what, where.split(".")[0] or None, problem=problem)
 
 
 def _where(location: Sequence[Any]) -> str:

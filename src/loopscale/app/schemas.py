@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from loopscale.architecture import (
     RUNG_EXPERTS,
@@ -22,14 +23,13 @@ from loopscale.architecture import (
 from loopscale.core import schemas
 from loopscale.core.errors import InputError
 from loopscale.core.schemas import Record
-from loopscale.planning import Budget
+from loopscale.planning import FIELDS, Budget
+from loopscale.planning.budget import WHOLE, BudgetField
 from loopscale.planning.files import PlanFile
-from loopscale.scaling import DEFAULT, MAPPINGS, OUTER_LAWS
+from loopscale.planning.searching import experts_for, recurrences_for
+from loopscale.scaling import DEFAULT, MAPPINGS, OUTER_LAWS, ScalingLaw
 
 Count = Annotated[schemas.Count, Field(lt=1e40)]
-Bytes = Annotated[schemas.Bytes, Field(lt=1e40)]
-Bits = schemas.Bits
-Whole = Annotated[int, schemas.Between(1, 10_000_000)]
 Experts = Annotated[float, Field(ge=1, le=1e6)]
 Passes = Annotated[int, Field(ge=1, le=1000)]
 Name = Annotated[str, Field(min_length=1, max_length=80, pattern=r"^[^\x00-\x1f/\\]+$")]
@@ -49,25 +49,24 @@ else:
 Counts = Literal["without-embeddings", "with-embeddings"]
 
 
-class BudgetFields(Record):
-    """The limits of a plan."""
+def _budget_type(field: BudgetField) -> tuple[Any, Any]:
+    """Return the type and the description of a budget's field in a request."""
+    kind = int if field.amount is WHOLE else float
+    read = schemas.Quantity(field.amount.read, field.amount.least, field.amount.most)
+    value: Any = Annotated[kind, read, Field(lt=1e40)]
+    optional = value | None if field.default is None else value
+    return optional, Field(field.default, description=field.help)
 
-    flops: Count | None = Field(None, description="Training compute, like 5e21.")
-    tokens: Count | None = Field(None, description="Training tokens, when they are fixed.")
-    max_tokens: Count | None = Field(None, description="Training tokens available.")
-    memory: Bytes | None = Field(None, description="Bytes for weights, and for the KV cache with context.")
-    bits: Bits = Field(16.0, description="Bits per weight.")
-    context: Whole | None = Field(None, description="Context length whose KV cache counts as memory.")
-    batch: Whole = 1
-    kv_bits: Bits = 16.0
-    kept_passes: Whole | None = Field(None, description="Passes that keep their own KV cache.")
-    inference_flops: Count | None = Field(None, description="Max inference FLOPs per token.")
-    serve_tokens: Count | None = Field(None, description="Lifetime inference tokens, charged to the compute budget.")
 
-    def budget(self) -> Budget:
-        """Return the planner's budget."""
-        given = {name: getattr(self, name) for name in BudgetFields.model_fields}
-        return Budget(**given | {"serve_tokens": self.serve_tokens or 0.0})
+if TYPE_CHECKING:
+    BudgetFields = Record
+else:
+    BudgetFields = create_model(
+        "BudgetFields",
+        __base__=Record,
+        __doc__="The limits of a plan.",
+        **{name: _budget_type(field) for name, field in FIELDS.items()},
+    )
 
 
 class SpaceFields(BudgetFields):
@@ -78,16 +77,25 @@ class SpaceFields(BudgetFields):
     experts: list[Experts] = Field(list(RUNG_EXPERTS), min_length=1, max_length=16)
     recurrences: list[Passes] = Field(list(RUNG_RECURRENCES), min_length=1, max_length=32)
 
-    def space(self) -> Space | None:
+    def budget(self) -> Budget:
+        """Return the planner's budget."""
+        return Budget(**{name: getattr(self, name) for name in FIELDS})
+
+    def space(self, law: ScalingLaw) -> Space | None:
         """Return the design space; None where the request leaves it to the planner, which suits it to the law."""
         if not self.model_fields_set & {"rungs", "continuous", "experts", "recurrences"}:
             return None
+        experts = self.experts if "experts" in self.model_fields_set else experts_for(law)
         if self.continuous:
             if self.rungs is not None:
-                raise InputError("rungs and continuous both state the sizes; give one")
-            return continuous_space(self.experts, self.recurrences, free=self._free())
+                raise InputError("`rungs` and `continuous` both state the sizes; give one", field="rungs")
+            return continuous_space(experts, self.passes(law), free=self._free())
         names = tuple(dict.fromkeys(rung_name(name) for name in self.rungs or RUNGS))
-        return ladder_space(names, self.experts, self.recurrences, free=self._free())
+        return ladder_space(names, experts, self.passes(law), free=self._free())
+
+    def passes(self, law: ScalingLaw) -> Sequence[int]:
+        """Return the recurrences to choose from."""
+        return self.recurrences if "recurrences" in self.model_fields_set else recurrences_for(law)
 
     def _free(self) -> list[str]:
         """Return the axes that the request leaves to the planner, which may extend them."""
@@ -107,7 +115,6 @@ class PlanRequest(SpaceFields):
     charts: list[Chart] = Field([], max_length=7, description="Tables for charts to return with the plan.")
     centre: Count | None = Field(None, description="Compute that charts over compute are drawn around.")
     draft: bool = Field(False, description="A lighter reply, for a control that is being dragged: see DraftReply.")
-    where: Name = Field("phone", description="Where it will run, a preset's name: for the tokens per second.")
     config: dict[str, Any] | None = Field(
         None, description="The content of a config.json: your own model, to judge beside the designs."
     )
@@ -117,17 +124,16 @@ class PlanRequest(SpaceFields):
         "config.json.",
     )
 
-    def own_space(self) -> Space:
+    def own_space(self, law: ScalingLaw) -> Space:
         """Return the model of ``config`` as a design space: looped as often as it may be, if it has a loop."""
         from loopscale.architecture import architecture_space, from_config
 
         model = from_config(self.config or {}, "config.json")
-        passes = self.recurrences if "recurrences" in self.model_fields_set else list(RUNG_RECURRENCES)
-        return architecture_space([model], passes if model.loop else [1])
+        return architecture_space([model], self.passes(law) if model.loop else [1])
 
     def given_design(self) -> tuple[str, float, int]:
         """Return the design that is described instead of the best one."""
-        from loopscale.planning.devices import parse_reference
+        from loopscale.planning.compute import parse_reference
 
         architecture, recurrence = parse_reference(self.design or "")
         return architecture.name, architecture.experts, recurrence
@@ -186,6 +192,19 @@ class PredictRequest(Record):
             return float(self.tokens)
         assert self.flops is not None
         return float(self.flops / model.train_flops_per_token(self.recurrence))
+
+
+class PredictReply(BaseModel):
+    """A predicted loss, and the facts of its design."""
+
+    model_config = ConfigDict(extra="allow")
+
+    law: str
+    label: str
+    loss: float
+    interval: dict[str, float | str] | None
+    uncertainty: str
+    trust: dict[str, Any]
 
 
 class FitOptions(BaseModel):
@@ -312,13 +331,14 @@ class Choices(BaseModel):
     outer_laws: list[str]
     devices: list[str]
     utilisation: str
+    budget: list[dict[str, Any]] = Field(description="The fields of a budget, with what a control for each needs.")
     presets: list[dict[str, Any]]
     sweep: str | None = Field(description="The name of the live sweep, if one is shown.")
     upload_bytes: int
     rows: int
 
 
-class PlanDocument(PlanFile):
+class PlanDocument(PlanFile):  # type: ignore[misc] # made from the plan's own fields
     """A plan, as ``loopscale plan --json`` prints it."""
 
     kind: Literal["plan"]
@@ -331,11 +351,9 @@ class PlanReply(BaseModel):
     plan: PlanDocument
     sentences: dict[str, str] = Field(description="The plan in sentences, by subject.")
     trust: dict[str, Any] = Field(description="The level of trust, a description of it, and the reasons.")
-    levels: dict[str, str] = Field(description="The level of trust in the loss of each listed design, by its label.")
-    limits: list[dict[str, Any]] = Field(description="What binds, and what twice as much would buy.")
+    limits: list[dict[str, Any]] = Field(description="What binds, and what a looser limit would buy.")
     memory: dict[str, float | None] = Field(description="Bytes of weights, embeddings and KV cache, and the limit.")
     copied: dict[str, str] = Field(alias="copy", description="The plan as a command, as Python, as a training file.")
-    speed: dict[str, Any] = Field(description="The most tokens per second that the choice can generate, a roofline.")
     own: dict[str, Any] | None = Field(description="Your own model (config.json) under the same budget.")
     verdict: str = Field(description="What the search says of the design: chosen, or why not.")
     charts: dict[str, Columns]
@@ -348,7 +366,6 @@ class DraftReply(BaseModel):
     sentences: dict[str, str]
     trust: dict[str, Any]
     memory: dict[str, float | None]
-    speed: dict[str, Any]
     charts: dict[str, Columns]
 
 

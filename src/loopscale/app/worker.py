@@ -128,7 +128,13 @@ def next_work(text: str, options: FitOptions, request: NextRequest, report: Repo
     aim = request.plan
     # The plan that new runs should make sure of may lie beyond the data: that is what they are for.
     planned = plan(
-        aim.budget(), aim.space(), fitted.law, eps=aim.eps, rule=aim.rule, extrapolate=True, allow_degenerate=True
+        aim.budget(),
+        aim.space(fitted.law),
+        fitted.law,
+        eps=aim.eps,
+        rule=aim.rule,
+        extrapolate=True,
+        allow_degenerate=True,
     )
     target = Target.of_plan(planned, fitted.observations.counts, Goal(request.goal), limit=aim.top)
     pool = ladder_candidates(fitted)

@@ -152,9 +152,20 @@ class Architecture:
     @property
     def experts(self) -> Size:
         """E: routed experts for each active one, in the layers that route; 1 for a dense model."""
-        routed = (s.layer.feed_forward for s in self._stacks() if isinstance(s.layer.feed_forward, MixtureOfExperts))
-        first = next(routed, None)
-        return 1 if first is None else first.experts
+        mixture = self._mixture()
+        return 1 if mixture is None else mixture.experts
+
+    @property
+    def active_experts(self) -> Size:
+        """k: routed experts that a token uses, in the layers that route; 1 for a dense model."""
+        mixture = self._mixture()
+        return 1 if mixture is None else mixture.active_experts
+
+    @property
+    def routed_experts(self) -> Size:
+        """Routed experts of a layer as it is built, k E, in the layers that route; 1 for a dense model."""
+        mixture = self._mixture()
+        return 1 if mixture is None else mixture.routed
 
     def unrolled(self, recurrence: ArrayLike | None = None) -> Size:
         """Return N_unroll = N_act + (R - 1) N_loop (eq. unroll)."""
@@ -283,6 +294,11 @@ class Architecture:
 
     def _repr_html_(self) -> str:
         return f"<p>{escape(repr(self)[1:-1])}</p>" + (self.table()._repr_html_() if not np.ndim(self.width) else "")
+
+    def _mixture(self) -> MixtureOfExperts | None:
+        """Return the experts of the first layer that routes."""
+        routed = (s.layer.feed_forward for s in self._stacks() if isinstance(s.layer.feed_forward, MixtureOfExperts))
+        return next(routed, None)
 
     def _stacks(self) -> Iterator[Stack]:
         yield from self.prelude

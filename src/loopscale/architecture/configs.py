@@ -357,8 +357,23 @@ def looped_moe(c: ConfigFields) -> Architecture:
         block = replace(mixture(c, c.size("moe_intermediate_size")), shared_hidden=shared)
     heads, kv_heads = c.size("num_attention_heads"), c.size("num_key_value_heads")
     divides(c, "num_attention_heads", heads, "num_key_value_heads", kv_heads)
-    layer = Layer(Attention(heads, kv_heads, c.size("head_dim")), block)
-    injections = {"none": 0, "add": 0, "concat": 2 * width**2, "gated": 2 * width**2 + width, "diagonal": 2 * width}
+    attention = Attention(
+        heads,
+        kv_heads,
+        c.size("head_dim"),
+        qkv_bias=c.flag("qkv_bias"),
+        output_bias=c.flag("output_bias"),
+        qk_norm=QKNorm(c.word("qk_norm", *(norm.value for norm in QKNorm))),
+    )
+    layer = Layer(attention, block)
+    injections = {
+        "none": 0,
+        "add": 0,
+        "concat": 2 * width**2,
+        "gated": 2 * width**2 + width,
+        "diagonal": 2 * width,
+        "normed": width**2 + width,
+    }
     depths = (c.size(f"{part}_layers", least=0, most=MOST_LAYERS) for part in ("prelude", "loop", "coda"))
     prelude, loop, coda = (stack_of(layer, depth) for depth in depths)
     return Architecture(
@@ -405,6 +420,9 @@ _HUGINN = {"injection_type": "linear", "block_class_name": "SandwichBlock"}
 _LOOPED = {
     "injection": "none",
     "shared_expert_intermediate_size": 0,
+    "qkv_bias": False,
+    "output_bias": False,
+    "qk_norm": "none",
     "tie_word_embeddings": True,
     "pass_norms": False,
     "pass_attention": "shared",

@@ -89,24 +89,17 @@ class Space:
     def kv_bytes(
         self, *, context: int, batch: int, bits: float, kept_passes: int | None, kept_window: int | None = None
     ) -> FloatArray:
-        """Return the KV cache of every candidate, (S, K, P).
-
-        ``kept_passes`` keep the whole context; the passes after them keep the last ``kept_window`` positions, or
-        nothing.
-        """
-        if kept_window is not None and kept_passes is not None:
-            recent = min(kept_window, context)
-            whole = self.kv_bytes(context=context, batch=batch, bits=bits, kept_passes=kept_passes)
-            all_recent = self.kv_bytes(context=recent, batch=batch, bits=bits, kept_passes=None)
-            counted_twice = self.kv_bytes(context=recent, batch=batch, bits=bits, kept_passes=kept_passes)
-            return whole + all_recent - counted_twice
+        """Return the KV cache of every candidate, (S, K, P), kept as :meth:`Architecture.kv_bytes` describes."""
         if not self.models:
             raise InputError(
-                "context: a model known by its size alone has no KV cache; plan over rungs, widths or a config instead"
-            )
+                "a model known by its size alone has no KV cache", field="context",
+                remedy="plan over rungs, widths or a config instead",
+            )  # fmt: skip
         sizes = [
             [
-                model.kv_bytes(int(R), context=context, batch=batch, bits=bits, kept_passes=kept_passes)
+                model.kv_bytes(
+                    int(R), context=context, batch=batch, bits=bits, kept_passes=kept_passes, kept_window=kept_window
+                )
                 for R in self.recurrences
             ]
             for model in self.models
@@ -184,7 +177,8 @@ def width_space(
     rows = _rising("experts", experts)
     check_candidates(len(widths) * len(rows) * len(recurrences))
     models = [at_width(d, layers, experts=count, active_experts=active_experts) for d in widths for count in rows]
-    return Space.of([model.name for model in models[:: len(rows)]], models, recurrences, "widths")
+    space = Space.of([model.name for model in models[:: len(rows)]], models, recurrences, "widths")
+    return replace(space, active_experts=active_experts)
 
 
 def continuous_space(

@@ -18,7 +18,7 @@ from loopscale.fitting import Fit, Observations
 from loopscale.fitting.data.public import stacked
 from loopscale.fitting.data.readers import read_table
 from loopscale.fitting.data.rows import read_rows
-from loopscale.planning import Candidate, Plan
+from loopscale.planning import Design, Plan
 from loopscale.scaling import Counting, Points
 
 RECURRENCES = (1, 2, 3, 4, 6, 8)
@@ -142,10 +142,6 @@ def read_candidates(path: str | Path) -> RunCandidates:
     return RunCandidates(tuple(str(name) for name in names), rows.points, flops)
 
 
-_LIMITS = ("serving", "memory", "inference", "compute")
-"""Limits that no new run can lift. A pass or more experts that do not pay under this law may pay under the next."""
-
-
 class Goal(Enum):
     """What the new runs should make certain."""
 
@@ -173,11 +169,14 @@ class Target:
     def of_plan(
         cls, plan: Plan, counts: Counting, goal: Goal = Goal.CHOICE, *, rivals: int = 6, limit: int = 20
     ) -> Target:
-        """Take a plan's choice, and of its first ``limit`` candidates those nearest in loss that no limit rules out."""
+        """Take a plan's choice, and of its first ``limit`` candidates those nearest in loss that no limit rules out.
+
+        A pass or more experts that do not pay under this law may pay under the next; no new run lifts a limit.
+        """
         choice = plan.choice
-        designs = {_key(design): design for design in (*plan.rivals(), *plan.candidates(limit))}
+        designs = {_key(design): design for design in (*plan.rivals, *plan.candidates[:limit])}
         designs.pop(_key(choice), None)
-        near = [design for design in designs.values() if design.ruled_out_by not in _LIMITS]
+        near = [design for design in designs.values() if not design.misses_limit]
         near.sort(key=lambda design: abs(design.loss - choice.loss))
         if goal is Goal.CHOICE and not near:
             raise InputError("the plan lists no rival of its choice", remedy="aim at `goal` predictions instead")
@@ -200,5 +199,5 @@ class Target:
         return gradient[1:] - gradient[0] if self.goal is Goal.CHOICE else gradient
 
 
-def _key(design: Candidate) -> tuple[float, ...]:
+def _key(design: Design) -> tuple[float, ...]:
     return (design.active, design.total, design.experts, design.recurrence)

@@ -16,7 +16,7 @@ from loopscale.fitting.data.public import PUBLIC_FILES, PublicFile
 @click.argument("name", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: the sources by name.")
 def data_command(name: str | None, as_json: bool) -> None:
-    """List the public sweeps, or show where one comes from and what it holds.
+    """List the public sweeps, or show one: where it comes from and what it holds.
 
     \b
     loopscale data

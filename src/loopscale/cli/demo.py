@@ -25,11 +25,11 @@ from loopscale.figures.reports.results import add_picture
 from loopscale.figures.style import Panel, Picture, save
 from loopscale.fitting import Fit, Observations, fit
 from loopscale.fitting.data.public import load_micro
-from loopscale.planning import Budget, Plan, flops_of, isoflop_over_recurrence, joint_optimum, ladder_space, plan
+from loopscale.planning import Budget, Plan, flops_of, isoflop_over_recurrence, joint_optimum, ladder_space, search
 from loopscale.planning.text import legend, mark, sentences
 from loopscale.scaling import Points, costs, published
 
-COLUMNS = ("E", "R", "tokens", "loss", "shipped", "law", "gain over R=1")
+COLUMNS = ("E", "R", "tokens", "loss", "shipped", "law", "minus R=1")
 EQUAL_COLUMNS = ("E", "R", "tokens", "predicted loss", "difference to R=1", "90% interval")
 RESAMPLES = 60
 """Refits for the intervals of the comparison at equal compute."""
@@ -40,7 +40,7 @@ RESAMPLES = 60
 @click.option("--plan-only", is_flag=True, help="Plan with the paper's law only; train nothing.")
 @click.pass_context
 def demo_command(ctx: click.Context, out: str, plan_only: bool) -> None:
-    """Plan with the paper's law, train six tiny looped MoEs, fit a law to measured runs, and report.
+    """Plan, watch a loop solve a task, train six tiny models, fit and report.
 
     Takes two or three minutes on two cores. A demo that was stopped resumes where it was.
 
@@ -55,6 +55,7 @@ def demo_command(ctx: click.Context, out: str, plan_only: bool) -> None:
     chosen, panels = _plan(folder)
     if plan_only:
         return
+    _loop_at_work()
     seen = _train(ctx, folder)
     law = _fit()
     rows = _compare(seen, law)
@@ -67,8 +68,9 @@ def _plan(folder: Path) -> tuple[Plan, list[Panel]]:
     say = console()
     law, budget = published(), Budget(flops=5e21, memory=3e9, bits=4)
     say.rule("Which model fits a phone: 5e21 FLOPs of training, 3 GB of int4 weights")
-    best = plan(budget, law=law)
-    print_plan(best, 4)
+    found = search(budget, law=law)
+    best = Plan.of(found)
+    print_plan(found, best, 4)
     best.save(folder / "plan.json")
     say.rule("The best design as memory grows, at 5e21 FLOPs")
     print_joint("", joint_optimum(law, [1e9, 3e9, 1e10], budget))
@@ -76,7 +78,8 @@ def _plan(folder: Path) -> tuple[Plan, list[Panel]]:
     steps.save(folder / "joint.csv")
     say.rule("How often should a 0.3B model loop, to match a 0.6B one trained on 6T tokens")
     matched = flops_of(rung("0.6B", experts=8), 6e12)
-    print_plan(plan(Budget(flops=matched), ladder_space(["0.3B"], [8]), law), 2)
+    looped = search(Budget(flops=matched), ladder_space(["0.3B"], [8]), law)
+    print_plan(looped, Plan.of(looped), 2)
     curves = isoflop_over_recurrence(law, [5e21], ladder_space(["0.3B", "1.0B"], [1, 8]))
     panels = [Panel(curves, draw_isoflop_over_recurrence), Panel(steps, draw_joint_optimum)]
     save(Picture("plan", "", tuple(panels), 2.8).figure(columns=2), folder / "plan.png")
@@ -84,10 +87,26 @@ def _plan(folder: Path) -> tuple[Plan, list[Panel]]:
     return best, panels
 
 
+def _loop_at_work() -> None:
+    """Score the shipped model of a task that needs many passes, at each test-time R."""
+    from loopscale.cli.lab import print_scores
+    from loopscale.lab import shipped_model, show_shipped
+
+    weights = sum(weight.numel() for weight in shipped_model().parameters())
+    console().rule("Looping at work: a task that one pass cannot solve, and more passes can")
+    console().print(
+        f"The task: the product of 12 elements of the group S3. The model: one layer, {weights:,} weights, trained "
+        "with about ten passes, another number at each step, and now scored with fewer and more.",
+        highlight=False,
+    )
+    print_scores(show_shipped(), 12)
+    console().print("`loopscale lab s3` trains it again while you watch, in about three minutes.", highlight=False)
+
+
 def _train(ctx: click.Context, folder: Path) -> Observations:
     """Train the demo's runs, or resume them, and return their losses."""
     from loopscale.cli.sweep import run as run_sweep
-    from loopscale.sweep.launch import observations
+    from loopscale.sweep.export import observations
     from loopscale.sweep.spec import read_sweep
     from loopscale.sweep.store import Store
 
@@ -128,7 +147,7 @@ def _compare(seen: Observations, law: Fit) -> list[tuple[str, ...]]:
             (f"{p.experts[i]:g}", f"{p.recurrence[i]:g}", f"{p.tokens[i]:,.0f}", f"{seen.loss[i]:.4f}",
              "" if before is None else f"{before:.4f}",
              mark(f"{predicted[i]:.4f}", any(flags[i] for flags in outside.values())),
-             f"{base[p.experts[i]] - seen.loss[i]:+.4f}")
+             f"{seen.loss[i] - base[p.experts[i]]:+.4f}")
         )  # fmt: skip
     title = "Validation loss at equal tokens, nats per byte: trained now, as shipped, and predicted by the law"
     print_table(title, COLUMNS, rows)
@@ -258,8 +277,8 @@ def _report(
     report.text(f"The plan: {sentences(chosen)['trust']}. {sentences(chosen)['confidence']}.")
     gains = " and ".join(f"{row[-1]} nats at E = {row[0]}" for row in rows if row[1] == "4")
     report.text(
-        f"At equal tokens, four passes of one layer change the loss by {gains} (a plus is a lower loss), but cost four "
-        "times the compute of one. The comparison at equal compute gives the model without looping four times the "
+        f"At equal tokens, four passes of one layer change the loss by {gains} (a minus is a lower loss), but cost "
+        "four times the compute of one. The comparison at equal compute gives the model without looping four times the "
         "tokens instead."
     )
     report.table(EQUAL_COLUMNS, _equal_rows(equal))

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from loopscale.evaluate.runner import Checkpoint, EvalSettings, Progress
     from loopscale.evaluate.tasks import Tasks, Text
 
-COLUMNS = 6
+COLUMNS = 3
 """Scores that fit a screen beside each other."""
 
 
@@ -77,6 +77,8 @@ def _print(suite: Suite, rows: Sequence[Row]) -> None:
         table = printed(suite, rows, names[start : start + COLUMNS])
         lines = [[escape(str(cell)) for cell in row.values()] for row in table.records()]
         print_table("" if start else f"suite {escape(suite.name)}", list(table.columns), lines, left=("model", "R"))
+    if any(row.samples for row in rows):
+        console().print("[low, high]: 95% Wilson interval, in percent", highlight=False, markup=False)
     for note in _notes(suite, rows):
         console().print(note, highlight=False, markup=False)
 
@@ -180,7 +182,7 @@ def _caches(ctx: click.Context, param: click.Parameter, value: str | None) -> tu
 @click.option("--download", is_flag=True, help="Only fetch the tasks' data, to use them where there is no network.")
 @output_options
 def eval_command(paths: tuple[str, ...], tasks: str | None, text_source: str | None, column: str, **given: Any) -> None:
-    """Evaluate checkpoints at several recurrences with lm-eval, and print the paper's results table.
+    """Evaluate checkpoints at several recurrences: lm-eval tasks and validation loss, in the paper's table.
 
     A sweep's file stands for the models that the sweep has kept, each at the recurrence that it was trained with.
     Each finished (task, recurrence) is stored: a command that was stopped resumes, a finished one only prints.

@@ -1,4 +1,4 @@
-"""``loopscale figures``."""
+"""``loopscale figures``: the paper's kinds of figures, from any law, sweep and results."""
 
 from __future__ import annotations
 
@@ -9,86 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loopscale.cli.params import COUNT, LAW, law_option
+from loopscale.cli.params import COUNT, law_option
 from loopscale.cli.reading import read_runs, reading_options
 from loopscale.cli.verbs import verb
 from loopscale.core.errors import nearest, shown
-from loopscale.core.files import make_folder, read_json
+from loopscale.core.files import make_folder
 from loopscale.core.progress import progress_bar
 from loopscale.core.quantities import counted
-from loopscale.core.report import check_report_path
-from loopscale.scaling import DEFAULT, PUBLISHED, ScalingLaw
+from loopscale.scaling import DEFAULT, ScalingLaw
 
 if TYPE_CHECKING:
-    from loopscale.core.report import Report
     from loopscale.core.tables import Table
     from loopscale.figures import Sources
     from loopscale.figures.results import Kind
     from loopscale.fitting import Observations
-
-KINDS = ("fit", "plan", "sweep", "evaluation")
-
-
-@verb("report")
-@click.argument("kind", type=click.Choice(KINDS))
-@click.argument("file", type=click.Path())
-@reading_options
-@click.option("--law", type=LAW, help="The law that a plan used.  [default: the published law that it names]")
-@click.option(
-    "--out", type=click.Path(), required=True, help="File to write: .html in one piece, or .md with pictures beside it."
-)
-def report_command(kind: str, file: str, law: ScalingLaw | None, out: str, **reading: Any) -> None:
-    """Write one self-contained page for a fit, a plan, a sweep or an evaluation.
-
-    \b
-    KIND and FILE are
-      fit         a sweep (CSV, Parquet), fitted with default settings; `loopscale fit --report` takes options
-      plan        a plan that `loopscale plan --out` wrote
-      sweep       a sweep, without fitting a law
-      evaluation  a table of results: model, recurrence, task, metric, value, and optionally stderr, training_flops
-
-    \b
-    loopscale report sweep runs.csv --out sweep.html
-    loopscale report fit runs.csv --out fit.html
-    loopscale report plan plan.json --out plan.html
-    """
-    check_report_path(out)
-    if law is not None and kind != "plan":
-        raise click.UsageError(f"--law goes with a plan, not with a {kind}")
-    if kind == "plan":
-        made = _plan(file, law)
-    elif kind == "evaluation":
-        made = _evaluation(file)
-    else:
-        made = _runs(kind, file, reading)
-    made.save(out)
-    click.echo(f"Saved {out}.")
-
-
-def _runs(kind: str, file: str, reading: dict[str, Any]) -> Report:
-    from loopscale.figures.reports import fit_report, sweep_report
-    from loopscale.fitting import fit
-
-    observations = read_runs(file, **reading)
-    if kind == "sweep":
-        return sweep_report(observations)
-    return fit_report(fit(observations))
-
-
-def _plan(file: str, law: ScalingLaw | None) -> Report:
-    from loopscale.figures.reports import plan_report
-
-    plan = read_json(file)
-    named = plan.get("law") if isinstance(plan, dict) else None
-    return plan_report(plan, law or PUBLISHED.get(str(named)), file)
-
-
-def _evaluation(file: str) -> Report:
-    from loopscale.figures.reports import evaluation_report
-    from loopscale.figures.results import RESULTS, read_table
-
-    return evaluation_report(read_table(file, RESULTS), file)
-
 
 FORMATS = ("png", "svg", "pdf")
 

@@ -18,7 +18,7 @@ from loopscale.fitting.isoflop import IsoFlop, isoflop
 @click.option("--level", type=click.FloatRange(0.01, 0.999), default=0.9, show_default=True, help="Of the intervals.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for other programs.")
 def isoflop_command(level: float, as_json: bool, **options: Any) -> None:
-    """Find the best size at each training budget by parabolas of the loss, and how it grows with compute.
+    """Find the best size at each training budget from isoFLOP curves: parabolas of the loss, and how it grows.
 
     RUNS is a table of runs with several sizes at each of several budgets (Chinchilla's approach 2).
 

@@ -1,4 +1,4 @@
-"""``loopscale profile`` and ``loopscale matched``."""
+"""``loopscale profile``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from loopscale.architecture import RUNG_EXPERTS, RUNG_RECURRENCES, RUNGS
 from loopscale.cli.output import console, print_json, print_table
 from loopscale.cli.params import (
     BITS,
-    COUNT,
     COUNTS,
     EXPERTS,
     INTEGERS,
@@ -21,14 +20,12 @@ from loopscale.cli.params import (
     RUNG_LIST,
     law_option,
     output_options,
-    trust_options,
 )
 from loopscale.cli.verbs import verb
 from loopscale.core.quantities import format_bytes, format_count, format_power, format_size
 from loopscale.core.tables import Table
 from loopscale.planning import (
     Budget,
-    Matched,
     Space,
     choice_span,
     experts_map,
@@ -37,10 +34,9 @@ from loopscale.planning import (
     isoflop_over_size,
     joint_optimum,
     ladder_space,
-    matched,
     recurrence_map,
 )
-from loopscale.planning.text import law_text, legend, mark, trust_text
+from loopscale.planning.text import law_text, legend, mark
 from loopscale.scaling import ScalingLaw
 
 KINDS = {
@@ -136,7 +132,7 @@ def _table(kind: str, law: ScalingLaw, asked: Asked) -> Table:
 
 def _print(kind: str, table: Table, law: ScalingLaw) -> None:
     rows = list(table.records())
-    title = f"{KINDS[kind]} (law {law_text(law)})"
+    title = f"{KINDS[kind]} (law {law_text(law.name, 0 if law.resamples is None else len(law.resamples))})"
     if kind == "joint":
         print_joint(title, table)
     elif kind == "best-recurrence":
@@ -242,74 +238,3 @@ def joint_row(row: dict[str, Any]) -> tuple[str, ...]:
 def _print_legend(rows: list[dict[str, Any]]) -> None:
     if note := legend(axis for row in rows for axis in row["extrapolated"].split()):
         console().print(note, highlight=False)
-
-
-@verb("matched")
-@click.argument("first")
-@click.argument("second")
-@click.option("--flops", type=COUNT, required=True, help="Training compute of both, like 5e21.")
-@law_option
-@trust_options
-@output_options
-def matched_command(
-    first: str,
-    second: str,
-    flops: float,
-    law: ScalingLaw,
-    extrapolate: bool,
-    allow_degenerate: bool,
-    as_json: bool,
-    as_csv: bool,
-) -> None:
-    """Compare two designs, written RUNG:EXPERTS:RECURRENCE, on equal terms.
-
-    Looped against not, or sparse against dense: at equal training FLOPs, then also at equal total parameters, at equal
-    KV memory, and at all of them; and how much more compute the second needs to reach the loss of the first.
-
-    \b
-    loopscale matched 0.3B:8:4 0.6B:8:1 --flops 1e22
-    loopscale matched 1.0B:8:1 1.0B:1:1 --flops 5e21 --json
-    """
-    found = matched(first, second, flops, law, extrapolate=extrapolate, allow_degenerate=allow_degenerate)
-    if as_json:
-        print_json({"kind": "matched", **found.to_dict()})
-    elif as_csv:
-        click.echo(Table.from_records(found.rows).csv(), nl=False)
-    else:
-        _print_matched(found)
-
-
-def _loss_text(loss: float | None) -> str:
-    return "" if loss is None else f"{loss:.4f}"
-
-
-def _print_matched(found: Matched) -> None:
-    rows = [
-        (
-            row["condition"],
-            f"{format_size(row['first_active'])} {_loss_text(row['first_loss'])}",
-            f"{format_size(row['second_active'])} {_loss_text(row['second_loss'])}",
-            "withheld" if row["difference"] is None else f"{row['difference']:+.4f}",
-            "" if row["low"] is None else f"{row['low']:+.4f} to {row['high']:+.4f}",
-        )
-        for row in found.rows
-    ]
-    title = f"Active size and loss after {format_power(found.flops)} FLOPs, equal in"
-    print_table(title, ("", found.first, found.second, "difference", "90% interval"), rows, left=("",))
-    out = console()
-    if found.compute is None:
-        out.print("At equal loss the two are more than 20x apart in compute.", highlight=False)
-    else:
-        span = found.compute_interval
-        interval = "" if span is None else f" (90% interval {span[0]:.3g}x to {span[1]:.3g}x)"
-        out.print(
-            f"At equal loss, each at its own best size, the second kind needs {found.compute:.3g}x the compute of the "
-            f"first{interval}",
-            highlight=False,
-        )
-    out.print(trust_text(found.trust), highlight=False)
-    if any(row["difference"] is None for row in found.rows):
-        out.print(
-            "Withheld: a size that lies more than 10x beyond what the law was fitted on; --extrapolate shows it",
-            highlight=False,
-        )

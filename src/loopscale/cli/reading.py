@@ -123,7 +123,7 @@ def read_sweep_runs(file: str) -> Observations:
         raise InputError(
             "this folder holds a sweep's results", where=file, remedy=f"give the sweep file, like {file}.toml"
         )
-    from loopscale.sweep.launch import observations
+    from loopscale.sweep.export import observations
     from loopscale.sweep.spec import read_sweep
     from loopscale.sweep.store import Store
     from loopscale.verify import verified

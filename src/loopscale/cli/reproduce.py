@@ -282,7 +282,7 @@ COLUMNS = ("number", "paper", "ours", "status")
 @click.option("--report", type=click.Path(), help="Also save a page with every number, as .html or .md.")
 @output_options
 def reproduce_command(status: str | None, report: str | None, as_json: bool, as_csv: bool) -> None:
-    """Recompute the paper's numbers and show them beside the printed ones.
+    """Recompute the paper's numbers, beside the printed ones.
 
     \b
     loopscale reproduce

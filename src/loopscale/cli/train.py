@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import json
+import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from loopscale.cli.output import console, print_json, print_table
 from loopscale.cli.params import price_option
 from loopscale.cli.verbs import verb
-from loopscale.core.errors import InputError, nearest, shown
+from loopscale.core.errors import InputError, shown
 from loopscale.core.quantities import format_count, format_power
+
+if TYPE_CHECKING:
+    from loopscale.train.callbacks import Callback
+    from loopscale.train.config import TrainConfig
 
 
 @verb("train")
@@ -30,6 +34,7 @@ from loopscale.core.quantities import format_count, format_power
 @click.option("--gpus", type=click.IntRange(min=1), default=8, show_default=True, help="GPUs of --estimate.")
 @click.option("--device", default="h100", show_default=True, help="Device of --estimate: a100, h100, gh200, h200, …")
 @price_option
+@click.option("--allow-code", is_flag=True, help="Run the modules that [[callbacks]] of CONFIG names.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary, or the estimate, as JSON.")
 def train_command(
@@ -42,6 +47,7 @@ def train_command(
     gpus: int,
     device: str,
     price: float,
+    allow_code: bool,
     quiet: bool,
     as_json: bool,
 ) -> None:
@@ -71,7 +77,11 @@ def train_command(
     if check:
         _describe(run, folder)
         return
-    summary = trainer.train(run, folder, progress=not quiet, branch=branch, evaluate=_evaluator(run))
+    if allow_code:
+        _announce_code(run, quiet or launched_rank() != 0)
+    summary = trainer.train(
+        run, folder, progress=not quiet, branch=branch, callbacks=_evaluation(run), allow_code=allow_code
+    )
     if summary is None:
         if not launched_rank():
             click.echo(f"{folder}: stopped by SIGTERM, a checkpoint is written; rerun the command to resume", err=True)
@@ -84,16 +94,25 @@ def train_command(
         _print(summary, folder)
 
 
-def _evaluator(run: Any) -> Any:
-    """Return what evaluates the model during training, or None when the settings name no tasks."""
+def _announce_code(run: TrainConfig, quiet: bool) -> None:
+    """Make modules of this folder importable, as with ``python -m``, and say which ones run."""
+    sys.path.insert(0, "")
+    for section in run.callbacks:
+        if section.is_code and not quiet:
+            click.echo(f"--allow-code: runs the code of {section.use}", err=True)
+
+
+def _evaluation(run: TrainConfig) -> list[Callback]:
+    """Return what evaluates the model during training, if the settings name tasks."""
     if run.run.eval_tasks is None:
-        return None
+        return []
     from loopscale.core.errors import require
 
     require("lm_eval", extra="eval")
     from loopscale.evaluate.runner import while_training
+    from loopscale.train.callbacks.evaluation import Evaluation
 
-    return while_training(run)
+    return [Evaluation(while_training(run))]
 
 
 def _read(path: str | None) -> dict[str, Any]:
@@ -126,7 +145,7 @@ def _changed(data: dict[str, Any], changes: tuple[str, ...]) -> dict[str, Any]:
     return changed
 
 
-def _describe(run: Any, folder: Path) -> None:
+def _describe(run: TrainConfig, folder: Path) -> None:
     from loopscale.train import run_dir
     from loopscale.train.trainer import open_batches
 
@@ -138,7 +157,7 @@ def _describe(run: Any, folder: Path) -> None:
         f"{folder}: {format_count(counted['total'])} weights without embeddings, {format_count(counted['active'])} "
         f"active, {format_count(counted['loop'])} of them looped {model.recurrence} times; {run.steps:,} steps of "
         f"{run.step_tokens:,} tokens, {format_power(counted['training_flops'])} FLOPs; "
-        f"{store.tokens['train']:,} tokens to train on",
+        f"{store.about}",
         highlight=False,
     )
 
@@ -158,7 +177,7 @@ def _print(summary: dict[str, Any], folder: Path) -> None:
         )
 
 
-def _estimate(run: Any, gpus: int, device: str, price: float, as_json: bool) -> None:
+def _estimate(run: TrainConfig, gpus: int, device: str, price: float, as_json: bool) -> None:
     from loopscale.train.estimate import estimate
 
     result = estimate(run, gpus, device, price=price)
@@ -185,28 +204,3 @@ def _estimate(run: Any, gpus: int, device: str, price: float, as_json: bool) -> 
     )
     for line in result.advice:
         click.echo(f"to make it fit: {line}")
-
-
-@verb("presets")
-@click.argument("name", required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print the values as JSON.")
-def presets_command(name: str | None, as_json: bool) -> None:
-    """List the training recipes, or print the values of one as TOML sections.
-
-    A file names one with ``[recipe] name = "paper"``; values in the file override those of the recipe.
-    """
-    from loopscale.train.config import RECIPE_NOTES, RECIPES
-
-    if name is not None and name not in RECIPE_NOTES:
-        raise InputError(
-            f"recipe {shown(name)} is not known{nearest(name, RECIPE_NOTES)}; choose from {', '.join(RECIPE_NOTES)}"
-        )
-    if as_json:
-        print_json(RECIPES[name] if name else {recipe: RECIPES[recipe] for recipe in RECIPE_NOTES})
-    elif name is None:
-        for recipe, note in RECIPE_NOTES.items():
-            click.echo(f"{recipe}\n    {note}")
-    else:
-        for section, values in RECIPES[name].items():
-            lines = [f"{key} = {json.dumps(value)}" for key, value in values.items()]
-            click.echo("\n".join([f"[{section}]", *lines]))

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import os
+import re
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
+import traceback
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from textwrap import shorten, wrap
 from typing import Any, NoReturn
 
 import click
@@ -15,46 +22,22 @@ import click
 from loopscale import __version__
 from loopscale.core.errors import InputError, LoopscaleError, missing_package, nearest, shown
 
-VERBS = {
-    "plan": "Find the best size, experts and recurrence under your budgets.",
-    "predict": "Predict the loss of one model after a number of tokens.",
-    "profile": "Show how loss and the best choice change along one axis.",
-    "matched": "Compare two designs at equal compute, parameters and KV memory.",
-    "fit": "Fit a law with calibrated intervals to your own sweep.",
-    "backtest": "Hide the largest runs, predict them from the rest, and check the intervals.",
-    "compare": "Compare how well recurrence mappings predict held-out runs.",
-    "isoflop": "The best size at each budget from isoFLOP parabolas, with exponents.",
-    "next": "Choose the runs that would reduce a plan's uncertainty most per FLOP.",
-    "seeds": "How many pairs of seeds show a difference between two recipes?",
-    "figures": "Draw the paper's kinds of figures from any law, sweep and results.",
-    "report": "Write a one-page report of a fit, a plan, a sweep or an evaluation.",
-    "reproduce": "Recompute the paper's numbers and show them beside the printed ones.",
-    "count": "Count parameters, FLOPs and memory of a model or a config.json.",
-    "laws": "List the published scaling laws and what they were fitted on.",
-    "data": "List the public sweeps: source, licence, columns and caveats.",
-    "schema": "Print the JSON Schema of a file that loopscale reads.",
-    "train": "Train a looped MoE from a TOML file, on a laptop or under torchrun; stopped runs resume.",
-    "presets": "The training recipes that a file can name, with their values.",
-    "sweep": "Train a grid of runs on this machine, Ray or SLURM, and export their losses for `fit`.",
-    "verify": "Check a run, sweep, token store, law or results for damage.",
-    "app": "Start the explorer: plan and fit in the browser.",
-    "generate": "Continue a prompt with a looped model at several recurrences, side by side.",
-    "routing": "Measure the expert-path diversity Psi of a checkpoint over a text file.",
-    "eval": "Measure benchmarks and validation loss of checkpoints at each recurrence.",
-    "demo": "Plan with the paper's law, train six tiny models, fit, compare and report.",
+DEBUG = "LOOPSCALE_DEBUG"
+"""Set this variable to see the traceback of an unexpected exception."""
+
+GROUPS = {
+    "Plan": ("plan", "predict", "matched", "count", "profile", "laws"),
+    "Fit": ("fit", "backtest", "compare", "next", "isoflop", "seeds", "data"),
+    "Train": ("train", "sweep", "eval", "generate", "lab", "presets", "routing"),
+    "Look": ("app", "figures", "report", "demo", "reproduce", "verify", "schema", "help"),
 }
-MODULES = {
-    "predict": "plan",
-    "matched": "profile",
-    "report": "figures",
-    "laws": "count",
-    "schema": "count",
-    "verify": "count",
-    "presets": "train",
-    "generate": "model",
-    "routing": "model",
-}
-"""Verbs that share a module with another one; every other verb has the module of its name."""
+"""Every verb, in groups. Verb ``x`` is the command ``x_command`` in ``cli/x.py``."""
+
+FIRST_SCREEN = ("plan", "predict", "matched", "count", "fit", "backtest", "compare", "next",
+                "train", "sweep", "eval", "generate", "lab", "app", "figures")  # fmt: skip
+"""The verbs that ``loopscale --help`` explains; it names the others."""
+
+VERBS = tuple(name for names in GROUPS.values() for name in names)
 
 
 class Verb(click.Command):
@@ -98,7 +81,7 @@ class Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
-        module = import_module(f"loopscale.cli.{MODULES.get(cmd_name, cmd_name)}")
+        module = import_module(f"loopscale.cli.{cmd_name}")
         command = getattr(module, f"{cmd_name}_command")
         assert isinstance(command, click.Command)
         return command
@@ -116,9 +99,44 @@ class Verbs(click.Group):
         except BrokenPipeError:  # click itself would exit with code 1
             raise ClosedPipe from None
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(VERBS.items()))
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the first screen: 24 lines of 80 columns."""
+        others = [name for name in VERBS if name not in FIRST_SCREEN]
+        lines = [
+            "Usage: loopscale COMMAND [OPTIONS], for example: loopscale plan --flops 5e21",
+            "",
+            "Design, predict, train and evaluate looped Mixture-of-Experts language models.",
+            "",
+            *summaries(FIRST_SCREEN),
+            "",
+            *wrap(f"More: {', '.join(others)}.", 80),
+            "`loopscale COMMAND --help` explains a command, `loopscale help --all` lists all.",
+        ]
+        formatter.write("\n".join(lines) + "\n")
+
+
+def summaries(names: Collection[str]) -> Iterator[str]:
+    """Yield one line for each of the named verbs: its group, its name and the start of its help."""
+    for group, members in GROUPS.items():
+        label = group
+        for name in (name for name in members if name in names):
+            yield f"{label:<7}{name:<10}{_short_help(name)}"
+            label = ""
+
+
+def _short_help(name: str) -> str:
+    """Return the first sentence of a command's help, up to what explains it further.
+
+    It is read from the source: importing every command takes half a second, and some need packages of an extra.
+    """
+    spec = find_spec(f"loopscale.cli.{name}")
+    assert spec is not None
+    assert spec.origin is not None
+    source = Path(spec.origin).read_text(encoding="utf-8")
+    functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
+    docstring = next(ast.get_docstring(node) for node in functions if node.name == f"{name}_command") or ""
+    sentence = docstring.partition("\n\n")[0].removesuffix(".")
+    return shorten(re.split(r"[:;] ", sentence, maxsplit=1)[0], 63, placeholder=" …")
 
 
 @click.group(cls=Verbs, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
@@ -142,8 +160,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.stdout.flush()
     except click.ClickException as error:
         _stop(_command_path(error), error.format_message())
-    except ModuleNotFoundError as error:
-        _stop("loopscale", missing_package(error))
     except LoopscaleError as error:
         _stop("loopscale", str(error))
     except (click.Abort, KeyboardInterrupt):
@@ -151,6 +167,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     except (ClosedPipe, BrokenPipeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and (sentence := missing_package(error)):
+            _stop("loopscale", sentence)
+        if os.environ.get(DEBUG):
+            raise
+        _report_bug(error)
     sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -165,3 +187,18 @@ def _stop(where: str, message: str) -> NoReturn:
     sentence = " ".join(message.split())
     click.echo(f"{where}: {sentence}", err=True)
     sys.exit(2)
+
+
+def _report_bug(error: Exception) -> NoReturn:
+    """End with one line about an exception that no command should raise; its traceback is saved for a report."""
+    lines = [f"loopscale {__version__}, Python {sys.version}, {sys.platform}\n", *traceback.format_exception(error)]
+    try:
+        handle, path = tempfile.mkstemp(".txt", "loopscale-")
+        os.close(handle)
+        Path(path).write_text("".join(lines), encoding="utf-8")
+        saved = f"please report it with the traceback in {path}"
+    except OSError:  # no space, or nowhere to write
+        saved = f"please report it with the traceback that {DEBUG}=1 shows"
+    what = shorten(f"{type(error).__name__}: {error}", 200, placeholder=" …")
+    click.echo(f"loopscale: a bug in loopscale stopped this command ({what}); {saved}", err=True)
+    sys.exit(1)

@@ -136,10 +136,10 @@ def missing_extra(module: str, extra: str, what: str = "this") -> str:
     return f"{what} needs the package {module!r}, which is not installed: pip install 'loopscale[{extra}]'"
 
 
-def missing_package(error: ModuleNotFoundError) -> str:
-    """Return that sentence for a failed import of an optional package; raise any other failure again."""
+def missing_package(error: ModuleNotFoundError) -> str | None:
+    """Return that sentence for a failed import of an optional package; None for any other module."""
     package = (error.name or "").partition(".")[0]
     for extra, packages in EXTRAS.items():
         if package in packages:
             return missing_extra(package, extra, "this command")
-    raise error
+    return None

@@ -117,7 +117,7 @@ class Report:
         from jinja2 import Environment
         from markupsafe import Markup
 
-        source = files("loopscale").joinpath("report.html.j2").read_text(encoding="utf-8")
+        source = files("loopscale.core").joinpath("report.html.j2").read_text(encoding="utf-8")
         template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(source)
         trusted = [_with_markup(part, Markup) for part in self.parts]
         return template.render(title=self.title, parts=trusted)

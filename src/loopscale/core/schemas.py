@@ -124,8 +124,6 @@ Bytes = Annotated[float, Quantity(quantities.bytes_of, 0)]
 """Memory: 3e9, "3GB" or "3GiB"."""
 Bits = Annotated[float, Quantity(quantities.bits_of, 1, 64)]
 """A bit width: 4 or "int4"."""
-Fraction = Annotated[float, Quantity(quantities.fraction_of, 0, 1)]
-"""A part of a whole: 0.4 or "40%"."""
 Whole = Annotated[int, Between(1, 10**15)]
 """A whole number from 1: steps, context, batch."""
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +20,7 @@ from loopscale.core.files import write_text
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Columns by name; :meth:`to_pandas` and :meth:`to_polars` give a data frame."""
+    """Columns by name; :meth:`to_pandas` gives a data frame."""
 
     columns: Mapping[str, Sequence[Any]]
 
@@ -49,21 +48,14 @@ class Table:
 
     def to_pandas(self) -> Any:
         """Return the table as a pandas data frame."""
-        return self._frame("pandas")
-
-    def to_polars(self) -> Any:
-        """Return the table as a polars data frame."""
-        return self._frame("polars")
-
-    def _frame(self, library: Literal["pandas", "polars"]) -> Any:
         import narwhals
 
-        if find_spec(library) is None:
+        if find_spec("pandas") is None:
             raise MissingExtraError(
-                f"to_{library}() needs the package {library!r}, which is not installed: pip install {library}"
+                "to_pandas() needs the package 'pandas', which is not installed: pip install pandas"
             )
         columns = {name: _one_type(list(column)) for name, column in self.columns.items()}
-        return narwhals.from_dict(columns, backend=library).to_native()
+        return narwhals.from_dict(columns, backend="pandas").to_native()
 
     def __repr__(self) -> str:
         return f"<Table of {len(self)} rows: {', '.join(self.columns)}>"
@@ -130,15 +122,6 @@ def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
     lines += [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows]
     return "\n".join(lines) + "\n"
-
-
-def replace_tables(text: str, tables: Mapping[str, str]) -> str:
-    """Return a page with what stands between ``<!-- begin NAME -->`` and ``<!-- end NAME -->`` replaced, by name."""
-    for name, table in tables.items():
-        mark = re.compile(rf"(<!-- begin {name} -->\n).*?(<!-- end {name} -->)", re.DOTALL)
-        assert mark.search(text), name
-        text = mark.sub(lambda match, table=table: f"{match[1]}{table.rstrip()}\n{match[2]}", text)  # type: ignore[misc]
-    return text
 
 
 _LATEX = {

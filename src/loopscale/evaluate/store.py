@@ -257,6 +257,12 @@ def read_checkpoint(folder: str | Path, tokenizer: str | None = None, tokens: fl
     parts = [*weights, where / "config.json", *_matching(Path(tokenizer or where), TOKENIZER)]
     run = run_of(where)
     summary = (None if run is None else read_summary(run)) or {}
+    task = summary.get("config", {}).get("data", {}).get("task")
+    if task is not None:
+        raise InputError(
+            f"{folder}: this model was trained on the task {task!r} and reads no text; "
+            "score it with `loopscale lab score`"
+        )
     trained = summary.get("tokens") if tokens is None else tokens
     return Model(
         contents_hash(parts),

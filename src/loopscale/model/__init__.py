@@ -9,11 +9,13 @@ from loopscale.core.errors import check_extra
 check_extra("train", "the model")
 
 # ruff: noqa: E402
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSequenceClassification
 
 from loopscale.model.config import LoopedMoEConfig
-from loopscale.model.early_exit import Exit
-from loopscale.model.modeling import LoopedMoEForCausalLM, LoopedMoEModel
+from loopscale.model.exit import Exit
+from loopscale.model.forward import draw_recurrence
+from loopscale.model.model import LoopedMoEForCausalLM, LoopedMoEForSequenceClassification, LoopedMoEModel
+from loopscale.model.outputs import Trace
 
 
 def register() -> None:
@@ -21,11 +23,23 @@ def register() -> None:
     AutoConfig.register(LoopedMoEConfig.model_type, LoopedMoEConfig, exist_ok=True)
     AutoModel.register(LoopedMoEConfig, LoopedMoEModel, exist_ok=True)
     AutoModelForCausalLM.register(LoopedMoEConfig, LoopedMoEForCausalLM, exist_ok=True)
+    classifier = LoopedMoEForSequenceClassification
+    AutoModelForSequenceClassification.register(LoopedMoEConfig, classifier, exist_ok=True)
     LoopedMoEConfig.register_for_auto_class()  # type: ignore[no-untyped-call]
     LoopedMoEModel.register_for_auto_class("AutoModel")  # type: ignore[no-untyped-call]
     LoopedMoEForCausalLM.register_for_auto_class("AutoModelForCausalLM")  # type: ignore[no-untyped-call]
+    classifier.register_for_auto_class("AutoModelForSequenceClassification")  # type: ignore[no-untyped-call]
 
 
 register()
 
-__all__ = ["Exit", "LoopedMoEConfig", "LoopedMoEForCausalLM", "LoopedMoEModel", "register"]
+__all__ = [
+    "Exit",
+    "LoopedMoEConfig",
+    "LoopedMoEForCausalLM",
+    "LoopedMoEForSequenceClassification",
+    "LoopedMoEModel",
+    "Trace",
+    "draw_recurrence",
+    "register",
+]

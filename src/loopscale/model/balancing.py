@@ -15,9 +15,9 @@ from transformers import TrainerCallback
 
 from loopscale.core.errors import InputError
 from loopscale.model.blocks import Block
-from loopscale.model.forward import Trace
-from loopscale.model.modeling import LoopedMoEForCausalLM, LoopedMoEModel
+from loopscale.model.model import LoopedMoEForCausalLM, LoopedMoEModel
 from loopscale.model.moe import MoELayer
+from loopscale.model.outputs import Trace
 
 
 @torch.no_grad()

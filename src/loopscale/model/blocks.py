@@ -6,9 +6,7 @@ Shapes: B batch, T tokens, D width, N heads, h head size, r half of it.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +16,9 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from .cache import SlotUse, update
 from .config import LoopedMoEConfig
-from .kernels import Linear, rms_norm, rotary_heads
+from .kernels import rms_norm, rotary_heads
 from .moe import FeedForward, MoELayer, Routing
 
 
@@ -81,21 +80,6 @@ class RotaryEmbedding(nn.Module):
         return rotary_frequencies(torch.zeros(1, 1, device=self.device), self.config)[0]
 
 
-class Rows(NamedTuple):
-    """Rows of a batch that a layer computes, while the others keep their last keys and values."""
-
-    index_b: Tensor
-    source: int
-    """The cache slot that holds the last keys and values of the other rows."""
-
-    def among_all(self, cache: Cache, key_bNTh: Tensor, value_bNTh: Tensor) -> tuple[Tensor, Tensor]:
-        """Return keys and values of the whole batch for the new positions."""
-        slot: Any = cache.layers[self.source]
-        new = key_bNTh.shape[2]
-        keys, values = slot.keys[..., -new:, :], slot.values[..., -new:, :]
-        return keys.index_copy(0, self.index_b, key_bNTh), values.index_copy(0, self.index_b, value_bNTh)
-
-
 class Attention(nn.Module):
     """Attention over one cache slot, without weights: a looped block uses a different one at each pass.
 
@@ -116,43 +100,21 @@ class Attention(nn.Module):
         key_BNTh: Tensor,
         value_BNTh: Tensor,
         attention_mask: Tensor | None,
-        cache: Cache | None = None,
-        replace: bool = False,
-        rows: Rows | None = None,
-        first: int | None = None,
+        past_key_values: Cache | None = None,
+        use: SlotUse | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """Return (B, T, N h), and the weights (B, N, T, keys) if the implementation has them.
 
-        ``replace`` overwrites the keys that this forward wrote to the slot before. With ``rows`` the tensors are those
-        of some rows of the batch, and the cache takes the other rows' keys from another slot. Positions that this slot
-        no longer holds are read in the slot ``first``.
+        ``use`` is how the slot is used if new keys and values are not just appended.
         """
-        if cache is not None:
-            if rows is not None:
-                key_BNTh, value_BNTh = rows.among_all(cache, key_BNTh, value_BNTh)
-            if replace:
-                slot: Any = cache.layers[self.layer_idx]
-                slot.crop(-key_BNTh.shape[2])
-            key_BNTh, value_BNTh = cache.update(key_BNTh, value_BNTh, self.layer_idx)
-            if first is not None:
-                key_BNTh, value_BNTh = _with_first_pass(cache.layers[first], key_BNTh, value_BNTh)
-            if rows is not None:
-                key_BNTh, value_BNTh = key_BNTh[rows.index_b], value_BNTh[rows.index_b]
+        if past_key_values is not None and use is None:
+            key_BNTh, value_BNTh = past_key_values.update(key_BNTh, value_BNTh, self.layer_idx)
+        elif past_key_values is not None and use is not None:
+            key_BNTh, value_BNTh = update(past_key_values, self.layer_idx, use, key_BNTh, value_BNTh)
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, plain_attention)
         out, weights = attend(self, query_BNTh, key_BNTh, value_BNTh, attention_mask, scaling=self.scaling, **kwargs)
         return out.reshape(query_BNTh.shape[0], query_BNTh.shape[2], -1), weights
-
-
-def _with_first_pass(first: Any, key_BNTh: Tensor, value_BNTh: Tensor) -> tuple[Tensor, Tensor]:
-    """Return keys and values with those of the first pass for older positions."""
-    missing = first.keys.shape[-2] - key_BNTh.shape[-2]
-    if not missing:
-        return key_BNTh, value_BNTh
-    return (
-        torch.cat((first.keys[..., :missing, :], key_BNTh), dim=-2),
-        torch.cat((first.values[..., :missing, :], value_BNTh), dim=-2),
-    )
 
 
 def plain_attention(
@@ -190,49 +152,6 @@ class LowRank(nn.Module):
         return functional.linear(functional.linear(x_BTD, self.down), self.up)
 
 
-class GatedInjection(nn.Module):
-    """A mean of state and input, weighted by a gate for each token and channel; it starts near the state."""
-
-    CONSTANTS: ClassVar[dict[str, float]] = {"bias": 2.0}
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(width, 2 * width))
-        self.bias = nn.Parameter(torch.empty(width))
-
-    def forward(self, state_BTD: Tensor, input_BTD: Tensor) -> Tensor:
-        """Return gate * state + (1 - gate) * input."""
-        gate_BTD = functional.linear(torch.cat((state_BTD, input_BTD), dim=-1), self.weight, self.bias).sigmoid()
-        return torch.lerp(input_BTD, state_BTD, gate_BTD)
-
-
-class DiagonalInjection(nn.Module):
-    """A stable linear system of one state for each channel: decay * state + gain * input, with the decay below 1.
-
-    The decay is exp(-exp(rate)), as in Parcae; it starts at the mean of state and input.
-    """
-
-    CONSTANTS: ClassVar[dict[str, float]] = {"rate": math.log(math.log(2.0)), "gain": 0.5}
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.rate = nn.Parameter(torch.empty(width))
-        self.gain = nn.Parameter(torch.empty(width))
-
-    def forward(self, state_BTD: Tensor, input_BTD: Tensor) -> Tensor:
-        """Return the state that a pass starts from."""
-        return torch.exp(-torch.exp(self.rate)) * state_BTD + self.gain * input_BTD
-
-
-def build_injection(config: LoopedMoEConfig) -> nn.Module | None:
-    """Return the module that joins state and input before a pass, if the config's injection has weights."""
-    width = config.hidden_size
-    if config.injection == "concat":
-        return nn.Linear(2 * width, width, bias=False)
-    kinds: dict[str, Callable[[int], nn.Module]] = {"gated": GatedInjection, "diagonal": DiagonalInjection}
-    return kinds[config.injection](width) if config.injection in kinds else None
-
-
 class PassParts(nn.Module):
     """The parts of a block that a later pass has for itself; a part that is None is that of the first pass."""
 
@@ -259,8 +178,9 @@ class Block(GradientCheckpointingLayer):
         width, self.head_dim = config.hidden_size, config.head_dim
         self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
         self.input_layernorm = RMSNorm(width, config.rms_norm_eps)
-        self.qkv_proj = Linear(width, (self.heads + 2 * self.kv_heads) * self.head_dim)
-        self.o_proj = Linear(self.heads * self.head_dim, width)
+        self.qkv_proj = nn.Linear(width, (self.heads + 2 * self.kv_heads) * self.head_dim, config.qkv_bias)
+        self.o_proj = nn.Linear(self.heads * self.head_dim, width, config.output_bias)
+        self.q_norm, self.k_norm = (self._head_norm(heads, config) for heads in (self.heads, self.kv_heads))
         self.post_attention_layernorm = RMSNorm(width, config.rms_norm_eps)
         self.mlp: nn.Module = (
             MoELayer(config, looped) if config.is_moe else FeedForward(width, config.intermediate_size)
@@ -279,11 +199,9 @@ class Block(GradientCheckpointingLayer):
         pass_index: int = 0,
         scale: float = 1.0,
         tally: bool = False,
-        past_key_values: Cache | None = None,
-        replace: bool = False,
         token_mask: Tensor | None = None,
-        rows: Rows | None = None,
-        first: int | None = None,
+        past_key_values: Cache | None = None,
+        use: SlotUse | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Routing | None, Tensor | None]:
         """Return the new states, the routing and the attention weights; ``attention`` is the slot of this pass.
@@ -293,14 +211,34 @@ class Block(GradientCheckpointingLayer):
         """
         normed_BTD = self._part("input_layernorm", pass_index)(x_BTD)
         qkv_BTNh = self._projected("qkv_proj", normed_BTD, pass_index).unflatten(-1, (-1, self.head_dim))
+        if self.q_norm is not None and self.k_norm is not None:
+            query_BTNh, key_BTNh, value_BTNh = qkv_BTNh.split([self.heads, self.kv_heads, self.kv_heads], dim=2)
+            normed = self._normed_heads(self.q_norm, query_BTNh), self._normed_heads(self.k_norm, key_BTNh)
+            qkv_BTNh = torch.cat((*normed, value_BTNh), dim=2)
         heads = rotary_heads(qkv_BTNh, *angles, self.heads, self.kv_heads)
-        mixed_BTD, weights = attention(*heads, attention_mask, past_key_values, replace, rows, first, **kwargs)
+        mixed_BTD, weights = attention(*heads, attention_mask, past_key_values=past_key_values, use=use, **kwargs)
         x_BTD = torch.add(x_BTD, self._projected("o_proj", mixed_BTD, pass_index), alpha=scale)
         normed_BTD = self._part("post_attention_layernorm", pass_index)(x_BTD)
         if isinstance(self.mlp, MoELayer):
             out_BTD, routing = self.mlp(normed_BTD, pass_index, tally, token_mask)
             return torch.add(x_BTD, out_BTD, alpha=scale), routing, weights
         return torch.add(x_BTD, self.mlp(normed_BTD), alpha=scale), None, weights
+
+    @staticmethod
+    def _head_norm(heads: int, config: LoopedMoEConfig) -> RMSNorm | None:
+        """Return the norm of queries or keys: over each head, over all of them, or none."""
+        if config.qk_norm == "none":
+            return None
+        return RMSNorm(config.head_dim * (heads if config.qk_norm == "full" else 1), config.rms_norm_eps)
+
+    @staticmethod
+    def _normed_heads(norm: RMSNorm, x_BTNh: Tensor) -> Tensor:
+        """Return normalised heads; the norm's width says whether it is over each or over all of them."""
+        if norm.weight.shape[0] == x_BTNh.shape[-1]:
+            normed_BTNh: Tensor = norm(x_BTNh)
+            return normed_BTNh
+        together_BTF: Tensor = norm(x_BTNh.flatten(-2))
+        return together_BTF.view_as(x_BTNh)
 
     def _part(self, name: str, pass_index: int) -> Any:
         """Return a part of this pass: its own if it has one, otherwise that of the first."""

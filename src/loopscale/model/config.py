@@ -14,32 +14,20 @@ from typing import Any, ClassVar
 
 from transformers import PreTrainedConfig
 
-try:
-    from loopscale.core.errors import InputError as InputError
-except ImportError:  # a checkpoint's own copy of this file
-    InputError = ValueError  # type: ignore[misc, assignment]
+from .errors import InputError
+from .rules import MOST_LAYERS, check, is_whole
+from .sharding import expert_plan, tensor_plan
 
-FORMAT = 1
-"""Version of the checkpoint format; a later one is refused."""
+FORMAT = 2
+"""Version of the checkpoint format; a later one is refused. Version 2 has ``router_score``; models without it stay at 1,
+which older code reads."""
 
-MOST_LAYERS = 4_096
-"""Most layers of a part and most passes; more would fill the memory before any weight is read (core.files)."""
-
-DISPATCHES = ("dropless", "drop-and-pad")
-INJECTIONS = ("none", "add", "concat", "gated", "diagonal")
-RESIDUAL_SCALES = {"none": 0.0, "1/sqrt(R)": -0.5, "1/R": -1.0}
+RESIDUAL_POWERS = {"none": 0.0, "1/sqrt(R)": -0.5, "1/R": -1.0}
 """Powers of R that scale what a looped layer adds to its state."""
-ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "llama3")
-"""Scalings of rotary positions, as Transformers defines them."""
-BALANCES = ("layer", "pass")
-DRAWS = ("uniform", "poisson")
 
-
-PASS_ATTENTIONS = ("shared", "low-rank", "full")
-ORDERS = ("cycle", "sequence")
 RECIPE = (
     *("residual_scale", "pass_norms", "pass_attention", "pass_attention_rank", "pass_router", "own_passes"),
-    *("loop_order", "exit_gate", "exit_entropy_coef"),
+    *("exit_gate", "exit_entropy_coef"),
 )
 """Recipe switches that version 0.1 did not have."""
 
@@ -65,6 +53,13 @@ class LoopedMoEConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
     num_attention_heads: int = 12
     num_key_value_heads: int = 4
     head_dim: int = 64
+    qkv_bias: bool = False
+    """Biases of queries, keys and values (Qwen2)."""
+    output_bias: bool = False
+    """A bias of the projection after attention."""
+    qk_norm: str = "none"
+    """Normalise queries and keys before the rotation: "none", "head" (each head by itself, one weight for all of them;
+    Qwen3) or "full" (all heads together; OLMoE)."""
     intermediate_size: int = 3072
     """Width of the dense feed-forward block, used when ``num_experts`` is 1."""
     num_experts: int = 1
@@ -77,6 +72,8 @@ class LoopedMoEConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
     """Width of the expert that every token uses beside the routed ones; 0 for none."""
     norm_topk_prob: bool = True
     """Divide a token's k gates by their sum."""
+    router_score: str = "sigmoid"
+    """Scores of experts from the router's logits: "sigmoid" of each, or "softmax" over all (Mixtral, Qwen3-MoE, OLMoE)."""
     n_group: int = 1
     """One group of experts: serving engines ask."""
     topk_group: int = 1
@@ -109,13 +106,10 @@ class LoopedMoEConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
     own_passes: int | None = None
     """Passes with their own parts, when the switches above give them any; the recurrence at first. Later passes use
     the parts of the last."""
-    loop_order: str = "cycle"
-    """Order of the looped layers: "cycle" repeats the block (1 2 1 2), "sequence" each layer in turn (1 1 2 2), so that
-    there is no state to read out or to exit from before the last pass."""
     injection: str = "none"
     """How the loop's input returns at each pass: "none", "add", "concat" through a linear layer, "gated" (a learned
-    mean of state and input for each token and channel) or "diagonal" (each channel decays by a learned factor below
-    1)."""
+    mean of state and input for each token and channel), "diagonal" (each channel decays by a learned factor below 1)
+    or "normed" (the state through an RMSNorm, plus the input through a matrix)."""
     backprop_passes: int | None = None
     """Backpropagate through the last passes only; None for all."""
     random_recurrence: str | None = None
@@ -143,7 +137,7 @@ class LoopedMoEConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
     pad_token_id: int | None = None
     bos_token_id: int | None = None
     eos_token_id: int | list[int] | None = None
-    format_version: int = FORMAT
+    format_version: int = 1
 
     def __post_init__(self, **kwargs: Any) -> None:
         if isinstance(self.format_version, int) and self.format_version > FORMAT:
@@ -151,6 +145,10 @@ class LoopedMoEConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
                 f"config: format_version is {self.format_version}, later than this code reads ({FORMAT}); "
                 "upgrade loopscale, or load with trust_remote_code=True"
             )
+        if kwargs.pop("loop_order", "cycle") != "cycle":
+            raise InputError("config: loop_order is no longer a field: the block is repeated as a whole")
+        if self.router_score != "sigmoid":
+            self.format_version = FORMAT
         _refuse_near_misses(kwargs, type(self))
         default = {"rope_type": "default", "rope_theta": 500_000.0}
         self.rope_parameters = {**default, **(self.rope_parameters or {})}
@@ -162,14 +160,12 @@ class LoopedMoEConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
         super().__post_init__(**kwargs)  # type: ignore[no-untyped-call]
         self.check()
         # They depend on the sizes, so each config has its own; Transformers' base class declares them for a class.
-        object.__setattr__(self, "base_model_tp_plan", _tensor_plan(self))
-        object.__setattr__(self, "base_model_ep_plan", _expert_plan(self))
+        object.__setattr__(self, "base_model_tp_plan", tensor_plan(self))
+        object.__setattr__(self, "base_model_ep_plan", expert_plan(self))
 
     def __setattr__(self, key: str, value: Any) -> None:
         # Loading and serving set it after construction; everything else about the depth follows from it.
-        if key == "recurrence" and (
-            not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MOST_LAYERS
-        ):
+        if key == "recurrence" and (not is_whole(value) or not 1 <= value <= MOST_LAYERS):
             raise InputError(f"config: recurrence is {value!r}; it should be a whole number from 1 to {MOST_LAYERS}")
         super().__setattr__(key, value)  # type: ignore[no-untyped-call]
 
@@ -177,6 +173,18 @@ class LoopedMoEConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
     def num_hidden_layers(self) -> int:
         """The unrolled depth, as caches and serving engines count it: one slot for each (pass, layer)."""
         return self.slots(self.recurrence)
+
+    @num_hidden_layers.setter
+    def num_hidden_layers(self, layers: int) -> None:
+        """Set the recurrence that has this unrolled depth; tools of Transformers set depths."""
+        once = self.prelude_layers + self.loop_layers + self.coda_layers
+        passes, rest = divmod(layers - once, self.loop_layers) if self.loop_layers else (0, layers - once)
+        if rest or passes < 0 or self.slots(passes + 1) != layers:
+            raise InputError(
+                f"config: num_hidden_layers is {layers}; it follows from the other fields ({self.num_hidden_layers} "
+                f"with {self.recurrence} passes through {self.loop_layers} layers): set recurrence"
+            )
+        self.recurrence = passes + 1
 
     @property
     def has_own_parts(self) -> bool:
@@ -195,7 +203,7 @@ class LoopedMoEConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
 
     def branch_scale(self, recurrence: int) -> float:
         """Return the factor on the outputs of attention and feed-forward blocks in the loop."""
-        return float(recurrence ** RESIDUAL_SCALES[self.residual_scale])
+        return float(recurrence ** RESIDUAL_POWERS[self.residual_scale])
 
     def slots(self, recurrence: int) -> int:
         """Return how many slots a KV cache needs at that recurrence."""
@@ -212,10 +220,7 @@ class LoopedMoEConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
 
     def check(self) -> None:
         """Refuse sizes and options that no model can have, in one sentence."""
-        _check_sizes(self)
-        _check_attention(self)
-        _check_experts(self)
-        _check_loop(self)
+        check(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as plain values, the unrolled depth among them for tools that only read."""
@@ -249,38 +254,10 @@ class LoopedMoEConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
         return replace(architecture, name=name)
 
 
-def _tensor_plan(config: LoopedMoEConfig) -> dict[str, str]:
-    """Return how Transformers' tensor parallelism shards embeddings and feed-forward blocks; attention stays whole."""
-    styles = {"gate_up_proj": "packed_colwise", "down_proj": "rowwise"}
-    if config.is_moe:
-        shared = {f"shared_expert.{name}": style for name, style in styles.items()}
-        styles = {**{f"experts.{name}": style for name, style in styles.items()}, "experts": "moe_tp_experts"}
-        styles |= shared if config.shared_expert_intermediate_size else {}
-    blocks = {f"{block}.mlp.{name}": style for block in _blocks(config) for name, style in styles.items()}
-    return {"embed_tokens": "embedding_rowwise", **blocks}
-
-
-def _expert_plan(config: LoopedMoEConfig) -> dict[str, str] | None:
-    """Return how Transformers' expert parallelism shares out the experts."""
-    if not config.is_moe:
-        return None
-    styles = {
-        "router": "ep_router",
-        "experts.gate_up_proj": "grouped_gemm",
-        "experts.down_proj": "grouped_gemm",
-        "experts": "moe_tp_experts",
-    }
-    return {f"{block}.mlp.{name}": style for block in _blocks(config) for name, style in styles.items()}
-
-
-def _blocks(config: LoopedMoEConfig) -> list[str]:
-    depths = {"prelude": config.prelude_layers, "loop": config.loop_layers, "coda": config.coda_layers}
-    return [f"{name}.*" for name, depth in depths.items() if depth]
-
-
 def _injection_of(architecture: Any) -> str:
     """Return the injection that has so many weights."""
-    weights = {2 * architecture.width**2 + architecture.width: "gated", 2 * architecture.width: "diagonal", 0: "none"}
+    width = architecture.width
+    weights = {width**2 + width: "normed", 2 * width**2 + width: "gated", 2 * width: "diagonal", 0: "none"}
     return weights.get(architecture.injection, "concat")
 
 
@@ -295,6 +272,9 @@ def _layer_fields(layer: Any) -> dict[str, Any]:
         "num_attention_heads": getattr(attention, "heads", 0),
         "num_key_value_heads": getattr(attention, "kv_heads", 0),
         "head_dim": getattr(attention, "head_size", 0),
+        "qkv_bias": getattr(attention, "qkv_bias", False),
+        "output_bias": getattr(attention, "output_bias", False),
+        "qk_norm": attention.qk_norm.value if hasattr(attention, "qk_norm") else "none",
     }
     if not hasattr(block, "routed"):
         return {**fields, "num_experts": 1, "intermediate_size": block.hidden}
@@ -309,7 +289,7 @@ def _layer_fields(layer: Any) -> dict[str, Any]:
 
 
 def _check_same(config: LoopedMoEConfig, architecture: Any) -> None:
-    """Refuse an architecture with parts that this model lacks: biases, windows, other norms."""
+    """Refuse an architecture with parts that this model lacks: windows, sinks, other norms."""
     built = config.to_architecture()
     ours = [stack.layer for stack in (*built.prelude, *built.loop_block, *built.coda)]
     theirs = [stack.layer for stack in (*architecture.prelude, *architecture.loop_block, *architecture.coda)]
@@ -327,98 +307,3 @@ def _refuse_near_misses(kwargs: dict[str, Any], config: type[LoopedMoEConfig]) -
         close = get_close_matches(key, own, n=1, cutoff=0.85)
         if close and not hasattr(config, key):
             raise InputError(f"config: unknown field {key!r} (did you mean {close[0]!r}?)")
-
-
-def _check_sizes(config: LoopedMoEConfig) -> None:
-    least = {
-        **dict.fromkeys(("vocab_size", "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim"), 1),
-        **dict.fromkeys(("num_experts", "num_experts_per_tok", "max_position_embeddings"), 1),
-        **dict.fromkeys(("intermediate_size", "moe_intermediate_size"), 1),
-        **dict.fromkeys(("prelude_layers", "loop_layers", "coda_layers", "shared_expert_intermediate_size"), 0),
-        "pass_attention_rank": 1,
-    }
-    for name, bound in least.items():
-        value = getattr(config, name)
-        if not isinstance(value, int) or isinstance(value, bool) or value < bound:
-            raise InputError(f"config: {name} is {value!r}; it should be a whole number, {bound} or more")
-    for name in ("prelude_layers", "loop_layers", "coda_layers", "recurrence"):
-        if getattr(config, name) > MOST_LAYERS:
-            raise InputError(f"config: {name} is {getattr(config, name)}; it should be at most {MOST_LAYERS}")
-    if not config.slots(1):
-        raise InputError("config: the model has no layers; give prelude_layers, loop_layers or coda_layers some")
-
-
-def _check_attention(config: LoopedMoEConfig) -> None:
-    heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
-    if heads % kv_heads:
-        raise InputError(f"config: num_attention_heads {heads} is no multiple of num_key_value_heads {kv_heads}")
-    if config.head_dim % 2:
-        raise InputError(f"config: head_dim is {config.head_dim}; rotary positions need an even number")
-    kind = (config.rope_parameters or {}).get("rope_type")
-    if kind not in ROPE_TYPES:
-        raise InputError(
-            f"config: rope_parameters has rope_type {kind!r}; it should be {' or '.join(map(repr, ROPE_TYPES))}"
-        )
-
-
-def _check_experts(config: LoopedMoEConfig) -> None:
-    _one_of(config, "dispatch", DISPATCHES)
-    _one_of(config, "balance", BALANCES)
-    if not config.is_moe:
-        return
-    k = config.num_experts_per_tok
-    if k > config.num_experts:
-        raise InputError(f"config: num_experts_per_tok is {k}, more than the {config.num_experts} experts there are")
-    if k == 1 and config.norm_topk_prob:
-        raise InputError(
-            "config: num_experts_per_tok is 1 with norm_topk_prob: the one gate divided by itself is always 1, so the "
-            "router would get no gradient; use 2 or more, or norm_topk_prob=False"
-        )
-    if not config.capacity_factor > 0:
-        raise InputError(f"config: capacity_factor is {config.capacity_factor}; it should be above zero")
-
-
-def _check_loop(config: LoopedMoEConfig) -> None:
-    _one_of(config, "injection", INJECTIONS)
-    _one_of(config, "residual_scale", tuple(RESIDUAL_SCALES))
-    _one_of(config, "pass_attention", PASS_ATTENTIONS)
-    _one_of(config, "loop_order", ORDERS)
-    if config.loop_order == "sequence" and (config.injection != "none" or config.reads_every_pass):
-        raise InputError(
-            "config: loop_order is 'sequence', which has no state between passes: leave out injection, "
-            "loop_loss_weights and exit_gate"
-        )
-    if config.pass_router and not config.is_moe:
-        raise InputError("config: pass_router is true, but num_experts is 1: there is no router")
-    if config.random_recurrence is not None:
-        _one_of(config, "random_recurrence", DRAWS)
-    if config.kept_passes is not None and config.kept_window is not None:
-        raise InputError("config: kept_passes and kept_window are both set; choose one")
-    for name in ("backprop_passes", "kept_passes", "kept_window", "bias_passes", "own_passes"):
-        value = getattr(config, name)
-        if value is not None and (not isinstance(value, int) or value < 1):
-            raise InputError(f"config: {name} is {value!r}; it should be a whole number, 1 or more, or None")
-    if config.backprop_passes is not None and config.injection == "none":
-        raise InputError(
-            f"config: backprop_passes is {config.backprop_passes} with injection 'none': the prelude would get no "
-            "gradient, as the first passes are its only way to the loss; choose an injection"
-        )
-    weights = config.loop_loss_weights
-    if config.exit_gate and (weights is not None or not config.loop_layers):
-        raise InputError(
-            "config: exit_gate needs a loop block, and weighs the losses of passes itself: leave out loop_loss_weights"
-        )
-    if not config.exit_entropy_coef >= 0:
-        raise InputError(f"config: exit_entropy_coef is {config.exit_entropy_coef}; it should be zero or more")
-    if weights is not None and (not weights or min(weights) < 0 or not sum(weights) > 0):
-        raise InputError(
-            f"config: loop_loss_weights is {weights}; it should hold weights of zero or more, not all zero"
-        )
-    if config.recurrence > 1 and not config.loop_layers:
-        raise InputError(f"config: recurrence is {config.recurrence} but loop_layers is 0: there is nothing to repeat")
-
-
-def _one_of(config: LoopedMoEConfig, name: str, choices: tuple[str, ...]) -> None:
-    value = getattr(config, name)
-    if value not in choices:
-        raise InputError(f"config: {name} is {value!r}; it should be {' or '.join(map(repr, choices))}")

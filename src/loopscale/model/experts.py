@@ -1,10 +1,10 @@
 # Copyright 2026 the loopscale authors. Licensed under the Apache License, Version 2.0.
 """The experts' feed-forward without padding and without dropping, as one operation with its own gradient.
 
-``expert_ffn_reference`` defines the result in ten lines; the tests compare every other path with it. ``expert_ffn``
-chooses the path: rows are sorted by expert, and each expert processes its rows in buffers that all experts share, so
-that they stay in the processor's cache. Backward recomputes the activations from the projected rows. Under
-``torch.compile`` all rows go through each step together and the compiler fuses the steps.
+``expert_ffn`` chooses the path; the tests compare each with a reference of ten lines. Rows are sorted by expert, and
+each expert processes its rows in buffers that all experts share, so that they stay in the processor's cache. Backward
+recomputes the activations from the projected rows. Under ``torch.compile`` all rows go through each step together and
+the compiler fuses the steps.
 
 Shapes: T tokens, K experts of a token, S = T K rows sorted by expert, E experts, D width, H width of an expert;
 C the rows of the expert at hand.
@@ -21,23 +21,6 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from .kernels import few_rows_linear
-
-
-def expert_ffn_reference(
-    x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, gate_up_E2HD: Tensor, down_EDH: Tensor
-) -> Tensor:
-    """Return each token's weighted sum over its experts' SwiGLU blocks, one token and one expert at a time."""
-    rows = []
-    for x_D, ids_K, weights_K in zip(x_TD, ids_TK.tolist(), weights_TK, strict=True):
-        out_D = torch.zeros_like(x_D)
-        for expert, weight in zip(ids_K, weights_K, strict=True):
-            gate_H, up_H = (gate_up_E2HD[expert] @ x_D).chunk(2)
-            out_D = out_D + weight * (down_EDH[expert] @ (functional.silu(gate_H) * up_H))
-        rows.append(out_D)
-    return torch.stack(rows)
-
-
 _on_device = False
 
 
@@ -52,14 +35,14 @@ def device_kernels() -> Iterator[None]:
         _on_device = before
 
 
-def _wait_free(tensor: Tensor) -> bool:
-    """Tell whether the host must not read values of ``tensor``, because it would wait for the device."""
+def _blocks_host(tensor: Tensor) -> bool:
+    """Whether reading ``tensor`` on the host would block on the device."""
     return tensor.is_cuda or _on_device
 
 
 def tokens_of_experts(ids_TK: Tensor, experts: int) -> Tensor:
     """Return how many rows each expert has."""
-    if torch.compiler.is_compiling() or _wait_free(ids_TK):  # the length of a bincount depends on the data
+    if torch.compiler.is_compiling() or _blocks_host(ids_TK):  # the length of a bincount depends on the data
         return (ids_TK.flatten()[:, None] == torch.arange(experts, device=ids_TK.device)).sum(0)
     return torch.bincount(ids_TK.flatten(), minlength=experts)
 
@@ -115,15 +98,9 @@ if not hasattr(torch.ops.loopscale, "expert_products"):  # a checkpoint's own co
     _register()
 
 
-FEW_ROWS = 512
-"""Up to this many rows, reading the experts' weights bounds a forward without gradients."""
-SMALL, SEVERAL = 1 << 18, 16
-"""Gate and up weights of all experts, and tokens, up to which computing every expert is faster than selecting."""
-
-
 def expert_ffn(x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, gate_up_E2HD: Tensor, down_EDH: Tensor) -> Tensor:
     """Return each token's weighted sum over its experts' SwiGLU blocks."""
-    if _wait_free(x_TD):
+    if _blocks_host(x_TD):
         return grouped_ffn(x_TD, ids_TK, weights_TK, gate_up_E2HD, down_EDH)
     if torch.compiler.is_compiling():
         return _compiled(x_TD, ids_TK, weights_TK, gate_up_E2HD, down_EDH)
@@ -132,10 +109,6 @@ def expert_ffn(x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, gate_up_E2HD: T
         return _ExpertFFN.apply(x_TD, ids_TK, weights_TK, gate_up_E2HD, down_EDH)  # type: ignore[no-any-return, no-untyped-call]
     if len(x_TD) == 1:
         return _one_token(x_TD, ids_TK, weights_TK, gate_up_E2HD, down_EDH)
-    if len(x_TD) <= SEVERAL and gate_up_E2HD.numel() <= SMALL:
-        return _all_experts(x_TD, ids_TK, weights_TK, gate_up_E2HD, down_EDH)
-    if ids_TK.numel() <= FEW_ROWS:
-        return _few_tokens(x_TD, ids_TK, weights_TK, gate_up_E2HD, down_EDH)
     return _forward(x_TD, ids_TK, weights_TK, gate_up_E2HD, down_EDH)[0]
 
 
@@ -169,46 +142,18 @@ def grouped_ffn(x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, gate_up_E2HD: 
     return torch.matmul(weights_TK.to(y_TKD.dtype).unsqueeze(1), y_TKD).squeeze(1)
 
 
-def _few_tokens(x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, gate_up_E2HD: Tensor, down_EDH: Tensor) -> Tensor:
-    """Decode a small batch: all rows fit the cache, so every step but the products handles them together.
-
-    Rows are sorted in Python: the ids must be read there anyway, and for so few rows that is faster than tensors.
-    """
-    K = ids_TK.shape[1]
-    flat = ids_TK.flatten().tolist()
-    order = sorted(range(len(flat)), key=flat.__getitem__)
-    counts = [flat.count(expert) for expert in range(len(down_EDH))]
-    x_SD = x_TD.index_select(0, torch.tensor([row // K for row in order], dtype=torch.int64, device=x_TD.device))
-    gate_SH, up_SH = _few_products(x_SD, gate_up_E2HD, counts).chunk(2, dim=-1)
-    y_SD = _few_products(functional.silu(gate_SH).mul_(up_SH), down_EDH, counts)
-    inverse = sorted(range(len(order)), key=order.__getitem__)
-    return _weighted_sum(y_SD, torch.tensor(inverse, dtype=torch.int64, device=x_TD.device), weights_TK)
-
-
-def _few_products(x_SI: Tensor, weight_EOI: Tensor, counts: list[int]) -> Tensor:
-    """Return what ``products`` does, for few rows."""
-    pairs = zip(torch.split(x_SI, counts), weight_EOI.unbind(0), strict=True)
-    return torch.cat([few_rows_linear(x_CI, weight_OI) for x_CI, weight_OI in pairs if x_CI.shape[0]])
-
-
-def _all_experts(x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, gate_up_E2HD: Tensor, down_EDH: Tensor) -> Tensor:
-    """Decode with small experts: computing all of them takes less time than selecting some."""
-    E, _, H = down_EDH.shape
-    weights_TE = x_TD.new_zeros(len(x_TD), E).scatter_(1, ids_TK, weights_TK.to(x_TD.dtype))
-    hidden = few_rows_linear(x_TD, gate_up_E2HD.flatten(0, 1)).unflatten(-1, (E, 2, H))  # type: ignore[no-untyped-call]
-    act_TEH = functional.silu(hidden[:, :, 0]).mul_(hidden[:, :, 1]).mul_(weights_TE.unsqueeze(-1))
-    return torch.bmm(act_TEH.transpose(0, 1), down_EDH.transpose(1, 2)).sum(0)
-
-
 def _one_token(x_1D: Tensor, ids_1K: Tensor, weights_1K: Tensor, gate_up_E2HD: Tensor, down_EDH: Tensor) -> Tensor:
     """Decode a single token: there is nothing to sort, and the cost is reading K experts."""
-    out_1D: Tensor | None = None
+    out_1D = torch.zeros_like(x_1D)
     for expert, weight in zip(ids_1K[0].tolist(), weights_1K[0].tolist(), strict=True):
-        gate_1H, up_1H = few_rows_linear(x_1D, gate_up_E2HD[expert]).chunk(2, dim=-1)
-        y_1D = few_rows_linear(functional.silu(gate_1H).mul_(up_1H), down_EDH[expert]).mul_(weight)
-        out_1D = y_1D if out_1D is None else out_1D.add_(y_1D)
-    assert out_1D is not None
+        gate_1H, up_1H = _row_product(x_1D, gate_up_E2HD[expert]).chunk(2, dim=-1)
+        out_1D.add_(_row_product(functional.silu(gate_1H).mul_(up_1H), down_EDH[expert]), alpha=weight)
     return out_1D
+
+
+def _row_product(x_1I: Tensor, weight_OI: Tensor) -> Tensor:
+    """Return a row times the transposed weights; BLAS reads these faster for two columns than for one row."""
+    return torch.mm(weight_OI, x_1I.expand(2, -1).contiguous().t())[:, :1].t()
 
 
 def _forward(

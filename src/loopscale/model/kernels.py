@@ -5,7 +5,7 @@ Element-wise work between matrix products takes a third of a small MoE's trainin
 functions save only what backward needs and write into buffers that are still in the processor's cache. They support
 every dtype, float64 included. Under ``torch.compile`` the plain formulas run and the compiler fuses them.
 
-Each function has a reference of a few lines beside it, which the tests compare it with.
+The tests compare each function with a reference of a few lines.
 
 Shapes: B batch, T tokens (of one sequence, or of all of them where B is absent), D width, N heads, h head size,
 r half of it, H width of an expert.
@@ -13,38 +13,12 @@ r half of it, H width of an expert.
 
 from __future__ import annotations
 
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
-
-
-def rms_norm_reference(x_BTD: Tensor, weight_D: Tensor, eps: float) -> Tensor:
-    """Return x / rms(x) * weight."""
-    return x_BTD / (x_BTD.square().mean(-1, keepdim=True) + eps).sqrt() * weight_D
-
-
-def swiglu_reference(x_T2H: Tensor) -> Tensor:
-    """Return silu(gate) * up; the gate is the first half of the last dimension."""
-    gate_TH, up_TH = x_T2H.chunk(2, dim=-1)
-    return gate_TH * gate_TH.sigmoid() * up_TH
-
-
-def rotary_reference(
-    qkv_BTNh: Tensor, cos_BT1r: Tensor, sin_BT1r: Tensor, heads: int, kv_heads: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return queries and keys rotated by position, and values, (B, N, T, h) each."""
-    query_BTNh, key_BTNh, value_BTNh = qkv_BTNh.split([heads, kv_heads, kv_heads], dim=2)  # type: ignore[no-untyped-call]
-
-    def rotate(x_BTNh: Tensor) -> Tensor:
-        first, second = x_BTNh.chunk(2, dim=-1)
-        return torch.cat((first * cos_BT1r - second * sin_BT1r, second * cos_BT1r + first * sin_BT1r), dim=-1)
-
-    return rotate(query_BTNh).transpose(1, 2), rotate(key_BTNh).transpose(1, 2), value_BTNh.transpose(1, 2)
 
 
 def rms_norm(x_BTD: Tensor, weight_D: Tensor, eps: float) -> Tensor:
@@ -165,65 +139,13 @@ def _rotate(x_BTNh: Tensor, cos_BT1r: Tensor, sin_BT1r: Tensor, direction: float
     torch.mul(second, cos_BT1r, out=high).addcmul_(first, sin_BT1r, value=direction)
 
 
-MOST_ROWS, SHORT, NARROW = 8, 1 << 12, 128
-"""Rows, and numbers in all of them, up to which the weights times columns can be the faster product; width of a row
-below which that depends on the CPU."""
-
-
-@cache
-def narrow_columns_are_faster() -> bool:
-    """Tell whether narrow rows are multiplied as columns: on Intel's CPUs; on AMD's it takes up to three times as long.
-
-    The CPU's maker decides, not a measurement, so that a machine always computes the same bits.
-    """
-    try:
-        return "GenuineIntel" in Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:  # not Linux
-        return False
-
-
-def few_rows_linear(x_CI: Tensor, weight_OI: Tensor) -> Tensor:
-    """Return the rows times the transposed weights, for rows without gradients.
-
-    For a few rows and weights that come from memory BLAS takes up to three times as long for this as for the weights
-    times columns; a single row is computed twice for the same reason.
-    """
-    C, width = x_CI.shape
-    if C > MOST_ROWS or C * width > SHORT or x_CI.dtype != torch.float32:
-        return functional.linear(x_CI, weight_OI)
-    if width < NARROW and (C == 1 or not narrow_columns_are_faster()):
-        return functional.linear(x_CI, weight_OI)
-    if C == 1:
-        return torch.mm(weight_OI, x_CI.expand(2, width).contiguous().t())[:, :1].t()
-    return torch.mm(weight_OI, x_CI.t()).t()
-
-
-class Linear(nn.Linear):
-    """A linear layer without bias that decodes small batches with ``few_rows_linear``."""
-
-    def __init__(self, inputs: int, outputs: int) -> None:
-        super().__init__(inputs, outputs, bias=False)
-
-    def forward(self, x_BTI: Tensor) -> Tensor:
-        """Return the product of each row; quantised and sharded weights take the usual path."""
-        plain = type(self.weight) is nn.Parameter and not (torch.is_grad_enabled() or torch.compiler.is_compiling())
-        if plain and x_BTI.numel() <= SHORT and x_BTI.device.type == "cpu":
-            return few_rows_linear(x_BTI.reshape(-1, x_BTI.shape[-1]), self.weight).view(*x_BTI.shape[:-1], -1)
-        return functional.linear(x_BTI, self.weight)
-
-
 CHUNK = 1 << 24
 """Logits that the chunked loss holds at once: 64 MB in float32."""
 
 
-def cross_entropy_reference(hidden_XD: Tensor, weight_VD: Tensor, labels_X: Tensor, scale_X: Tensor) -> Tensor:
-    """Return the sum of each row's cross-entropy times its scale, from the logits of all rows."""
-    logits_XV = functional.linear(hidden_XD, weight_VD).float()
-    return (functional.cross_entropy(logits_XV, labels_X, reduction="none") * scale_X).sum()
-
-
 def chunked_cross_entropy(hidden_XD: Tensor, weight_VD: Tensor, labels_X: Tensor, scale_X: Tensor) -> Tensor:
-    """Return the same a few rows at a time: logits of all rows are never stored, neither are their gradients.
+    """Return the sum of each row's cross-entropy times its scale, a few rows at a time: logits of all rows are never
+    stored, neither are their gradients.
 
     The gradients of hidden states and weights are computed in forward, where each chunk of logits is at hand.
     """

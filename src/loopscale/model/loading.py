@@ -9,15 +9,14 @@ from typing import Any
 
 import torch
 from safetensors import safe_open
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import AutoTokenizer
 from transformers.utils import logging
 
-from loopscale.core.errors import InputError, reason, require, shown
+from loopscale.core.errors import InputError, shown
 from loopscale.core.files import check_seal, read_json
 from loopscale.model.config import LoopedMoEConfig
-from loopscale.model.modeling import LoopedMoEForCausalLM
-from loopscale.model.moe import Experts
+from loopscale.model.model import LoopedMoEForCausalLM
 
 ATTENTION = (None, "eager", "sdpa")
 """Attention implementations that a config may name; other names make Transformers fetch kernels from the hub."""
@@ -40,7 +39,7 @@ def load_model(checkpoint: str | Path, dtype: torch.dtype | None = None) -> Loop
         )
     _check_config(config, where)
     check_seal(where)
-    with quiet(), _one_sentence(checkpoint):
+    with quiet(), one_sentence(checkpoint):
         _check_weights(where)
         model: LoopedMoEForCausalLM = LoopedMoEForCausalLM.from_pretrained(
             str(where), dtype=dtype or "auto", use_safetensors=True, trust_remote_code=False
@@ -48,63 +47,6 @@ def load_model(checkpoint: str | Path, dtype: torch.dtype | None = None) -> Loop
         check_finite(model.state_dict().items(), where)
     model.eval()  # type: ignore[no-untyped-call]
     return model
-
-
-GROUP = 32
-"""Weights that share a scale in 4 bits; torchao's kernel for CPUs also takes 64 and 128."""
-
-
-def quantize(model: LoopedMoEForCausalLM, bits: int = 8) -> LoopedMoEForCausalLM:
-    """Quantise the weights of attention and experts in place with torchao, to 8 or 4 bits; return the model.
-
-    Embeddings, output head, routers and norms keep their format. 8 bits have a scale for each row of a matrix. 4 bits
-    have one for each 32 weights of a row and need a CPU. The packed model cannot be saved.
-    """
-    if bits not in (8, 4):
-        raise InputError(f"bits is {bits!r}; torchao quantises to 8 or 4 bits here")
-    if model.packed_bits is not None:
-        raise InputError(f"the weights are in {model.packed_bits} bits already; load the model again")
-    torchao = require("torchao.quantization", "quant", "quantisation")
-
-    # All of them before any is replaced, so that a refusal leaves the model as it was.
-    replaced: list[tuple[nn.Module, str, nn.Module | nn.Parameter]] = []
-    for name, module in model.named_modules():
-        if isinstance(module, Experts):
-            for projection in ("gate_up_proj", "down_proj"):
-                weight_EOI = getattr(module, projection)
-                if bits == 8:
-                    replaced.append((module, projection, _eight_bits(weight_EOI, torchao)))
-                else:
-                    matrices = [_four_bits(weight_OI, f"{name}.{projection}") for weight_OI in weight_EOI]
-                    replaced.append((module, projection, nn.ParameterList(matrices)))
-        elif isinstance(module, nn.Linear) and module is not model.lm_head:
-            weight_OI = module.weight
-            packed = _eight_bits(weight_OI, torchao) if bits == 8 else _four_bits(weight_OI, name)
-            replaced.append((module, "weight", packed))
-    for module, attribute, weight in replaced:
-        delattr(module, attribute)
-        setattr(module, attribute, weight)
-    model.packed_bits = bits
-    return model
-
-
-def _eight_bits(weight: Tensor, torchao: Any) -> nn.Parameter:
-    """Return whole numbers with a scale for each row; of experts, for each row of each."""
-    quantized: Tensor = torchao.Int8Tensor.from_hp(weight.detach(), granularity=torchao.PerRow())
-    return nn.Parameter(quantized, requires_grad=False)
-
-
-def _four_bits(weight_OI: Tensor, name: str) -> nn.Parameter:
-    """Return the packed form of a matrix that the CPU kernel multiplies by."""
-    outputs, inputs = weight_OI.shape
-    if outputs % 16 or inputs % GROUP:
-        raise InputError(
-            f"{name}: 4 bits need a multiple of 16 rows and of {GROUP} columns, and it is {outputs} x {inputs}; "
-            "quantise to 8 bits"
-        )
-    int4 = require("torchao.prototype.quantization.int4.int4_opaque_tensor", "quant", "quantisation to 4 bits")
-    packed: Tensor = int4.Int4OpaqueTensor.from_hp(weight_OI.detach(), [1, GROUP])
-    return nn.Parameter(packed, requires_grad=False)
 
 
 def check_finite(tensors: Iterable[tuple[str, Tensor]], where: str | Path) -> int:
@@ -165,29 +107,6 @@ def load(
     return model, loaded
 
 
-def read_prompts(path: str | Path) -> list[str]:
-    """Return the prompts of a text file, one on each line; empty lines do not count."""
-    try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read as UTF-8 text: {reason(error)}") from None
-    prompts = [line for line in lines if line.strip()]
-    if not prompts:
-        raise InputError(f"{path}: it holds no text; give one prompt a line")
-    return prompts
-
-
-def batches(tokenizer: Any, prompts: list[str], size: int, context: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield (input_ids, attention_mask) of a few prompts at a time, cut at ``context`` tokens."""
-    for start in range(0, len(prompts), size):
-        part = tokenizer(
-            prompts[start : start + size], return_tensors="pt", padding=True, truncation=True, max_length=context
-        )
-        yield torch.as_tensor(part["input_ids"]), torch.as_tensor(part["attention_mask"])
-
-
 def _check_config(config: dict[str, Any], where: Path) -> None:
     """Refuse a config that asks for third-party code: kernels by name from the hub, or a quantisation package."""
     for key in ("attn_implementation", "_attn_implementation", "_attn_implementation_internal"):
@@ -228,7 +147,8 @@ def quiet() -> Iterator[None]:
 
 
 @contextmanager
-def _one_sentence(checkpoint: str | Path) -> Iterator[None]:
+def one_sentence(checkpoint: str | Path) -> Iterator[None]:
+    """Report any error of loading in one sentence."""
     try:
         yield
     except InputError:

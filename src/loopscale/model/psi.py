@@ -17,8 +17,9 @@ from torch import Tensor
 
 from loopscale.core.errors import InputError
 from loopscale.core.tables import Table
-from loopscale.model.forward import ForwardPass, Wanted
-from loopscale.model.modeling import LoopedMoEForCausalLM
+from loopscale.model.forward import ForwardCall
+from loopscale.model.model import LoopedMoEForCausalLM
+from loopscale.model.outputs import Wanted
 
 
 def diversity(ids_RLBTK: Tensor, experts: int) -> Tensor:
@@ -224,18 +225,17 @@ def pass_diagnostics(
 def _passes(model: LoopedMoEForCausalLM, input_ids: Tensor, mask_BT: Tensor, recurrence: int) -> dict[str, Tensor]:
     """Return sums over the tokens of a batch of what each pass does."""
     body, config, real_BT = model.model, model.config, mask_BT.bool()
-    run = ForwardPass(body, recurrence, None, Wanted(True, False, False, False), {})
+    call = ForwardCall(body, recurrence=recurrence, cache=None, wanted=Wanted(routing=True))
     embedded_BTD = body.embed_tokens(input_ids)
-    run.prepare(embedded_BTD, mask_BT, None)
-    entry_BTD = state_BTD = run.prelude(embedded_BTD)
-    in_order = config.loop_order == "cycle"  # otherwise there is no state between passes
+    call.prepare(embedded_BTD, mask_BT, None)
+    entry_BTD = state_BTD = body.run_prelude(call, embedded_BTD)
     states = []
-    for index in range(LIMIT * recurrence if in_order else recurrence):
-        state_BTD = run.run_pass(state_BTD, entry_BTD, index)
+    for index in range(LIMIT * recurrence):
+        state_BTD = body.run_pass(call, state_BTD, entry_BTD, index)
         states.append(state_BTD[real_BT].double())
-    sums = _per_token(torch.stack(states[:recurrence]), entry_BTD[real_BT].double(), states[-1]) if in_order else {}
+    sums = _per_token(torch.stack(states[:recurrence]), entry_BTD[real_BT].double(), states[-1])
     if config.is_moe:
-        ids_RLBTK = run.tally.trace(len(input_ids)).loop[:recurrence]
+        ids_RLBTK = call.tally.trace(len(input_ids)).loop[:recurrence]
         sums["overlap"] = overlap(ids_RLBTK[:, :, real_BT], config.num_experts)
         distinct_RLBT = diversity(ids_RLBTK, config.num_experts) * config.num_experts_per_tok
         sums["distinct"] = distinct_RLBT[:, :, real_BT].sum((1, 2))

@@ -16,13 +16,12 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicCache
 
-from .config import InputError
-from .forward import ForwardPass, LoopedGenerateOutput, Wanted
+from .errors import InputError
+from .forward import ForwardCall
+from .outputs import LoopedGenerateOutput
 
 if TYPE_CHECKING:
-    from .modeling import LoopedMoEForCausalLM
-
-NOTHING = Wanted(routing=False, hidden_states=False, attentions=False, router_logits=False)
+    from .model import LoopedMoEForCausalLM
 
 
 class SelfSpeculation:
@@ -42,8 +41,6 @@ class SelfSpeculation:
             raise InputError(f"draft_tokens is {length}; it should be 1 or more")
         if not margin >= 0:
             raise InputError(f"draft_margin is {margin}; it should be 0 or more")
-        if model.config.loop_order == "sequence":
-            raise InputError("draft_recurrence reads out the first passes, which loop_order 'sequence' does not have")
         if model.config.kept_passes is not None or model.config.kept_window is not None:
             raise InputError(
                 "draft_recurrence needs the keys of every pass: kept_passes and kept_window should be None"
@@ -85,13 +82,13 @@ class SelfSpeculation:
         that it confirms, and one more.
         """
         past = self.cache.get_seq_length()
-        run = ForwardPass(self.model.model, self.recurrence, self.cache, NOTHING, {})
+        call = ForwardCall(self.model.model, recurrence=self.recurrence, cache=self.cache)
         cos_1n1r, sin_1n1r = self._angles(past, min(self.length + 1, most), device)
-        read, state_1nD, entry_1nD = self._draft(run, token, cos_1n1r, sin_1n1r)
+        read, state_1nD, entry_1nD = self._draft(call, token, cos_1n1r, sin_1n1r)
         length = len(read)
-        run.mask, run.angles = self._mask(length, past, device), (cos_1n1r[:, :length], sin_1n1r[:, :length])
-        state_1nD = self._passes(run, state_1nD, entry_1nD, range(self.draft, self.recurrence))
-        verified = self.model.lm_head(run.read_out(state_1nD))[0].argmax(-1).tolist()
+        call.mask, call.angles = self._mask(length, past, device), (cos_1n1r[:, :length], sin_1n1r[:, :length])
+        state_1nD = self._passes(call, state_1nD, entry_1nD, range(self.draft, self.recurrence))
+        verified = self.model.lm_head(self.model.model.read_out(call, state_1nD))[0].argmax(-1).tolist()
         agreed = 0
         while agreed + 1 < length and read[agreed + 1] == verified[agreed]:
             agreed += 1
@@ -101,30 +98,31 @@ class SelfSpeculation:
         return verified[: agreed + 1]  # type: ignore[no-any-return]
 
     def _draft(
-        self, run: ForwardPass, token: int, cos_1n1r: Tensor, sin_1n1r: Tensor
+        self, call: ForwardCall, token: int, cos_1n1r: Tensor, sin_1n1r: Tensor
     ) -> tuple[list[int], Tensor, Tensor]:
         """Return ``token`` and up to n - 1 drafted ones, and their states after and before the first passes."""
         body, device = self.model.model, cos_1n1r.device
-        run.mask = None
+        call.mask = None
         read = [token]
         states: list[Tensor] = []
         entries: list[Tensor] = []
         read_outs = 0
         while True:
             step = slice(len(states), len(states) + 1)
-            run.angles = cos_1n1r[:, step], sin_1n1r[:, step]
-            entries.append(run.prelude(body.embed_tokens(torch.tensor([[read[-1]]], device=device))))
-            states.append(self._passes(run, entries[-1], entries[-1], range(self.draft)))
+            call.angles = cos_1n1r[:, step], sin_1n1r[:, step]
+            embedded_11D = body.embed_tokens(torch.tensor([[read[-1]]], device=device))
+            entries.append(body.run_prelude(call, embedded_11D))
+            states.append(self._passes(call, entries[-1], entries[-1], range(self.draft)))
             if len(read) == cos_1n1r.shape[1]:
                 break
-            logits_V = self.model.lm_head(run.read_out(states[-1]))[0, 0]
+            logits_V = self.model.lm_head(body.read_out(call, states[-1]))[0, 0]
             read_outs += 1
             (best, second), (drafted, _) = (top.tolist() for top in logits_V.topk(2))
             if best - second < self.margin:
                 break
             read.append(drafted)
         for layer in range(len(body.coda)):  # verification writes the keys of the full recurrence instead
-            self.cache.layers[run.slots.coda(layer)].crop(-read_outs)  # type: ignore[union-attr]
+            self.cache.layers[call.slots.coda(layer)].crop(-read_outs)  # type: ignore[union-attr]
         return read, torch.cat(states, 1), torch.cat(entries, 1)
 
     def _angles(self, first: int, count: int, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -132,9 +130,9 @@ class SelfSpeculation:
         body = self.model.model
         return body.rotary_emb(body.embed_tokens.weight, position_1T)  # type: ignore[no-any-return]
 
-    def _passes(self, run: ForwardPass, state_1TD: Tensor, entry_1TD: Tensor, indices: range) -> Tensor:
+    def _passes(self, call: ForwardCall, state_1TD: Tensor, entry_1TD: Tensor, indices: range) -> Tensor:
         for index in indices:
-            state_1TD = run.run_pass(state_1TD, entry_1TD, index)
+            state_1TD = self.model.model.run_pass(call, state_1TD, entry_1TD, index)
         return state_1TD
 
     def _mask(self, length: int, past: int, device: torch.device) -> Tensor | None:

@@ -1,19 +1,15 @@
-"""Budgets in, ranked admissible designs out."""
+"""Budgets in, the best design and its reasons out."""
 
 from loopscale.architecture import Space, architecture_space, continuous_space, ladder_space, size_space, width_space
-from loopscale.planning.devices import (
-    DEVICES,
-    PEAK_FLOPS,
-    PLACES,
-    PRESETS,
-    device_flops,
-    flops_of,
-    generation_rate,
-    training_cost,
-)
-from loopscale.planning.grid import Budget, Grid, Rule, design_label, evaluate
-from loopscale.planning.plan import Candidate, Plan, plan
-from loopscale.planning.predict import Matched, Prediction, matched, predict
+from loopscale.planning.budget import FIELDS, Budget, budget_text
+from loopscale.planning.compute import device_flops, flops_of, training_cost
+from loopscale.planning.design import Design, design_text
+from loopscale.planning.devices import DEVICES, PEAK_FLOPS, PRESETS, UTILISATION
+from loopscale.planning.gate import WithheldError
+from loopscale.planning.grid import Grid, Rule, design_label, evaluate
+from loopscale.planning.matching import Matched, matched
+from loopscale.planning.plans import Plan, plan
+from loopscale.planning.predictions import Prediction, predict
 from loopscale.planning.profiles import (
     choice_span,
     experts_map,
@@ -23,38 +19,45 @@ from loopscale.planning.profiles import (
     joint_optimum,
     recurrence_map,
 )
+from loopscale.planning.searching import Search, law_of, search
 
 __all__ = [
     "DEVICES",
+    "FIELDS",
     "PEAK_FLOPS",
-    "PLACES",
     "PRESETS",
+    "UTILISATION",
     "Budget",
-    "Candidate",
+    "Design",
     "Grid",
     "Matched",
     "Plan",
     "Prediction",
     "Rule",
+    "Search",
     "Space",
+    "WithheldError",
     "architecture_space",
+    "budget_text",
     "choice_span",
     "continuous_space",
     "design_label",
+    "design_text",
     "device_flops",
     "evaluate",
     "experts_map",
     "flops_of",
-    "generation_rate",
     "isoflop_over_experts",
     "isoflop_over_recurrence",
     "isoflop_over_size",
     "joint_optimum",
     "ladder_space",
+    "law_of",
     "matched",
     "plan",
     "predict",
     "recurrence_map",
+    "search",
     "size_space",
     "training_cost",
     "width_space",

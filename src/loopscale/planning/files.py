@@ -1,95 +1,73 @@
-"""The plan file: its fields and their types, for this version and 0.1."""
+"""The plan file: its schema, made from the record's own fields."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from dataclasses import MISSING, fields, replace
+from typing import Any, get_type_hints
 
-from pydantic import Field
+from pydantic import Field, create_model
 
 from loopscale.core.errors import InputError
-from loopscale.core.schemas import File, Record, parse
-from loopscale.planning.plan import SCHEMA, Candidate
+from loopscale.core.schemas import File, parse
+from loopscale.planning.design import Design
+from loopscale.planning.plans import SCHEMA, Plan
+
+ANEW = "make it anew with `loopscale plan --out`"
 
 
-class VoteRecord(Record):
-    """How many resampled laws choose a design."""
-
-    design: str
-    share: float = Field(ge=0, le=1)
-
-
-class TrustRecord(Record):
-    """How far the prediction can be trusted."""
-
-    level: Literal["inside", "near", "far", "beyond"]
-    reasons: list[str]
-    factors: dict[str, float]
-    """By axis: how many times beyond the fitted range, 1 inside it."""
+def _default(field: Any) -> Any:
+    if field.default_factory is not MISSING:
+        return Field(default_factory=field.default_factory)
+    return ... if field.default is MISSING else field.default
 
 
-class PlanFile(File):
-    """A plan, as ``loopscale plan --json`` prints it and ``Plan.save`` writes it; version 0.1 lacks the last fields."""
+_HINTS = get_type_hints(Plan)
+_FIELDS: dict[str, Any] = {field.name: (_HINTS[field.name], _default(field)) for field in fields(Plan)}
 
-    KIND, VERSION = "plan", SCHEMA
-
-    law: str
-    rule: Literal["paper", "loss"]
-    eps: float = Field(ge=0)
-    budget: dict[str, float | None]
-    choice: Candidate
-    lead: float | None
-    """Loss that the choice saves over the best other admissible design."""
-    agreement: float | None
-    """Share of resampled laws under which the choice is within eps of the best."""
-    votes: list[VoteRecord]
-    rivals: list[Candidate]
-    candidates: list[Candidate]
-    candidates_in_all: int
-    pareto: dict[str, list[dict[str, float | str | None]]]
-    interval: dict[str, float | str] | None = None
-    """The 90% interval of the loss, and what it rests on."""
-    uncertainty: str = "not stored"
-    """What the interval and the agreement rest on, or why there are none."""
-    trust: TrustRecord | None = None
-    edge: list[dict[str, Any]] = Field(default=[])
-    """Axes on which the choice is the last value searched."""
-    binding: list[str] = Field(default=[])
-    """Limits of which twice as much would lower the loss."""
-    sensitivities: list[dict[str, float | str]] = Field(default=[])
-    """What twice as much of each limit would buy."""
-    next_best: dict[str, float | str] | None = None
-    """The better design that needs the least more than the limits allow."""
-    unspent_flops: float = 0.0
-    real_train_flops: dict[str, float] | None = None
-    """Training FLOPs with output head, routers and attention, and with per-loop supervision."""
-    kv_policies: list[dict[str, float | str]] = Field(default=[])
-    """The best design for each way to keep keys and values."""
-    sentences: dict[str, str] = Field(default={})
+PlanFile: Any = create_model(
+    "PlanFile",
+    __base__=File,
+    __doc__="A plan, as ``loopscale plan --json`` prints it and ``Plan.save`` writes it.",
+    **_FIELDS,
+    binding=(list[str], Field([], description="Limits that would lower the loss if they were looser.")),
+    sentences=(dict[str, str], Field({}, description="The plan in sentences, by subject.")),
+)
+PlanFile.KIND, PlanFile.VERSION = "plan", SCHEMA
 
 
 def read_plan(data: object, where: str) -> dict[str, Any]:
-    """Return the content of a plan file once it is checked."""
+    """Return the fields of a plan once they are checked; a file of another version is refused."""
+    if isinstance(data, dict) and data.get("kind") == "plan" and data.get("schema") == 1:
+        raise InputError("this plan was written by loopscale 0.2 or earlier", where=where, remedy=ANEW)
     try:
-        parse(PlanFile, _with_loss(data, 0.0), where)
+        read = parse(PlanFile, _filled(data), where)
     except InputError as error:
-        if not isinstance(data, dict) or (data.get("kind"), data.get("schema")) != (PlanFile.KIND, SCHEMA):
+        if not isinstance(data, dict) or (data.get("kind"), data.get("schema")) != ("plan", SCHEMA):
             raise
-        raise InputError(f"{error}; make the file anew with `loopscale plan --out`") from None
-    read = _with_loss(data, math.inf)
-    assert isinstance(read, dict)
-    return read
+        raise InputError(error.problem, where=error.where, field=error.field, remedy=ANEW) from None
+    assert isinstance(data, dict)
+    values = {name: getattr(read, name) for name in _FIELDS}
+    for name in ("rivals", "candidates"):
+        rows = zip(values[name], data.get(name, ()), strict=True)
+        values[name] = tuple(_untrained(design) if row["loss"] is None else design for design, row in rows)
+    return values
 
 
-def _with_loss(data: object, loss: float) -> object:
-    """Return a plan with this loss where JSON has null: designs that serving leaves no compute to train."""
+def _untrained(design: Design) -> Design:
+    """Return a design that the budget leaves no token to train on: JSON has no infinity."""
+    return replace(design, loss=math.inf)
+
+
+def _filled(data: object) -> object:
+    """Return a plan with a number where JSON has null for the loss of a design that cannot be trained."""
     if not isinstance(data, dict):
         return data
     filled = dict(data)
     for name in ("candidates", "rivals"):
         if isinstance(data.get(name), list):
             filled[name] = [
-                {**row, "loss": loss} if isinstance(row, dict) and row.get("loss", 0.0) is None else row
+                {**row, "loss": 0.0} if isinstance(row, dict) and row.get("loss", 0.0) is None else row
                 for row in data[name]
             ]
     return filled

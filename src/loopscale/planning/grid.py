@@ -1,12 +1,11 @@
-"""Budgets, the limits they set, and every candidate's loss and costs at once.
+"""Every candidate's loss and costs at once.
 
 Shapes: Z laws (the law itself first, then its resamples), F compute budgets, S sizes, K expert counts, P recurrences.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 from typing import Any
@@ -17,7 +16,9 @@ from numpy.typing import NDArray
 from loopscale.architecture import Space, check_candidates
 from loopscale.core.arrays import BoolArray, FloatArray, IntArray
 from loopscale.core.errors import InputError, choice
-from loopscale.core.quantities import bits_of, bytes_of, count_of, format_bytes, format_count, plain
+from loopscale.core.quantities import plain
+from loopscale.planning.budget import Budget
+from loopscale.planning.limits import SLACK, Limit, limits_of
 from loopscale.scaling import Points, ScalingLaw, costs
 
 
@@ -35,75 +36,6 @@ def rule_of(rule: Rule | str) -> Rule:
     return rule if isinstance(rule, Rule) else choice(Rule, rule, "rule")
 
 
-LEAST_MEMORY = 1e6
-"""Bytes below which an amount of memory is taken for a missing unit."""
-
-
-@dataclass(frozen=True)
-class Budget:
-    """Limits on a design. None means no limit; compute or tokens must be given.
-
-    Every quantity may be a number or text, as ``Budget(flops="5e21", memory="3GB", bits="int4")``.
-    """
-
-    flops: float | None = None
-    """Training compute, and serving compute where ``serve_tokens`` is set."""
-    tokens: float | None = None
-    """Training tokens, when they are given rather than what compute allows."""
-    max_tokens: float | None = None
-    """The most tokens there are to train on; compute beyond them stays unspent."""
-    memory: float | None = None
-    """Bytes for the weights, and for the KV cache where ``context`` is set."""
-    bits: float = 16
-    """Bits a weight is stored in."""
-    context: int | None = None
-    """Context length whose KV cache must fit beside the weights."""
-    batch: int = 1
-    kv_bits: float = 16
-    kept_passes: int | None = None
-    """Passes that keep their own keys and values; None keeps all."""
-    kv_window: int | None = None
-    """Positions that the passes after ``kept_passes`` keep; None keeps none."""
-    inference_flops: float | None = None
-    """The most FLOPs a generated token may cost."""
-    unique_tokens: float | None = None
-    """Different tokens there are; training beyond them repeats them, which counts for less."""
-    serve_tokens: float = 0.0
-    """Tokens served over the model's life, paid from ``flops`` at 2 N_unroll each."""
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if value is not None and not (field.name == "serve_tokens" and value == 0):
-                object.__setattr__(self, field.name, _quantity(field.name, value))
-        if self.flops is None and self.tokens is None:
-            raise InputError("budget: give training compute (flops) or training tokens")
-        if self.tokens is not None and self.max_tokens is not None:
-            raise InputError("budget: give tokens or max_tokens, not both")
-        if self.memory is not None and self.memory < LEAST_MEMORY:
-            raise InputError(
-                f"budget: memory is {self.memory:g} bytes, too little for any model; write a unit, like '16GB'"
-            )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the limits that are set."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
-
-
-def _quantity(name: str, value: object) -> float:
-    what = f"budget: {name}"
-    if name == "memory":
-        return bytes_of(value, what)
-    if name in ("bits", "kv_bits"):
-        return bits_of(value, what)
-    number = count_of(value, what)
-    if name not in ("context", "batch", "kept_passes", "kv_window"):
-        return number
-    if number != round(number):
-        raise InputError(f"{what} is {number:g}; it should be a whole number")
-    return int(number)
-
-
 def resolve_eps(law: ScalingLaw, eps: float | None, rule: Rule) -> float:
     """Return the smallest gain that justifies a step: ``eps`` if given, else the law's RMSE."""
     if rule is Rule.LOSS:
@@ -117,37 +49,7 @@ def resolve_eps(law: ScalingLaw, eps: float | None, rule: Rule) -> float:
     return law.eps
 
 
-SLACK = 1 + 1e-12
-"""Relative tolerance at a limit: a design that needs exactly the limit fits despite rounding."""
-
-
-@dataclass(frozen=True, eq=False)
-class Limit:
-    """One limit of a plan: what each candidate needs, how much there is, and how to say it."""
-
-    name: str
-    """serving, memory, inference or compute."""
-    need: FloatArray
-    """Broadcasts to (F, S, K, P)."""
-    cap: FloatArray | float
-    """Broadcasts to the same."""
-    write: Callable[[float], str]
-    """Write an amount with its unit."""
-    excluded: str
-    """Why a candidate is ruled out; ``{need}`` is what it needs."""
-    empty: str
-    """Why nothing fits; ``{smallest}`` is the candidate with the least need and ``{need}`` what it needs."""
-    field: str
-    """The field of the budget that sets the cap."""
-
-    @cached_property
-    def met(self) -> BoolArray:
-        """Where the need is within the cap."""
-        return np.asarray(self.need <= self.cap * SLACK)
-
-
-def _flops(value: float) -> str:
-    return f"{format_count(value)} FLOPs"
+_BUILT = ("active_experts", "routed_experts")
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,7 +94,7 @@ class Grid:
             batch=self.budget.batch,
             bits=self.budget.kv_bits,
             kept_passes=self.budget.kept_passes,
-            kept_window=self.budget.kv_window,
+            kept_window=self.budget.kept_window,
         )
 
     @cached_property
@@ -204,6 +106,24 @@ class Grid:
     def inference_SKP(self) -> FloatArray:
         """2 N_unroll: the paper's cost of a generated token."""
         return np.asarray(costs.inference_flops(self.space.unrolled()))
+
+    @cached_property
+    def bytes_read_SKP(self) -> FloatArray:
+        """Bytes that one generated token reads: the weights of every pass, the output head, and the KV cache.
+
+        A loop block whose stored experts fit the budget's on-chip cache is read once for all passes. Every pass reads
+        the KV cache that it attends to, its own or a shared one.
+        """
+        space, budget, passes = self.space, self.budget, self.space.recurrences.astype(float)
+        stored_loop = space.total * space.loop / space.active * budget.bits / 8
+        times_read = np.where((stored_loop <= (budget.cache or 0.0))[..., None], 1.0, passes)
+        weights = space.active[..., None] + (times_read - 1) * space.loop[..., None] + output_head(space)[..., None]
+        if budget.context is None:
+            return np.asarray(weights * budget.bits / 8)
+        keys = self.kv_bytes_SKP / budget.batch
+        if budget.kept_passes is not None:
+            keys = space.kv_bytes(context=budget.context, batch=1, bits=budget.kv_bits, kept_passes=None)
+        return np.asarray(weights * budget.bits / 8 + keys)
 
     @cached_property
     def train_flops_FSKP(self) -> FloatArray:
@@ -246,65 +166,43 @@ class Grid:
     @cached_property
     def limits(self) -> tuple[Limit, ...]:
         """Every limit that the budget sets, the hardest first: all that rules a candidate out, rule apart."""
-        budget, cap_F = self.budget, self.flops[:, None, None, None]
-        served = self.inference_SKP * budget.serve_tokens
-        limits = []
-        if budget.serve_tokens and budget.tokens is None:
-            limits.append(
-                Limit(
-                    "serving", served * (1 + 1e-9), cap_F, _flops, "serving exceeds the compute",
-                    f"flops: serving {format_count(budget.serve_tokens)} tokens leaves no compute to train; "
-                    "the smallest candidate, {smallest}, needs {need} for it", "serve_tokens",
-                )
-            )  # fmt: skip
-        if budget.memory is not None:
-            limits.append(
-                Limit(
-                    "memory", self.memory_SKP, budget.memory, format_bytes, "needs {need} of memory",
-                    f"memory: nothing fits in {format_bytes(budget.memory)} at {budget.bits:g} bits; "
-                    "the smallest candidate, {smallest}, needs {need}", "memory",
-                )
-            )  # fmt: skip
-        if budget.inference_flops is not None:
-            limits.append(
-                Limit(
-                    "inference", self.inference_SKP, budget.inference_flops, _flops,
-                    "costs {need} per token",
-                    f"inference FLOPs: nothing costs as little as {format_count(budget.inference_flops)} a token; "
-                    "the smallest candidate, {smallest}, needs {need}", "inference_flops",
-                )
-            )  # fmt: skip
-        if budget.tokens is not None and budget.flops is not None:
-            limits.append(
-                Limit(
-                    "compute", self.train_flops_FSKP + served, cap_F, _flops, "needs {need} of training",
-                    "flops: no candidate can be trained on so many tokens; the smallest candidate, {smallest}, "
-                    "needs {need}", "flops",
-                )
-            )  # fmt: skip
-        return tuple(limits)
+        return limits_of(self)
 
     def within(self, lifted: str | None = None) -> BoolArray:
-        """Return where every limit is met, (F, S, K, P); the limit called ``lifted`` is not applied."""
+        """Return where every limit is met, (F, S, K, P); the limit on the field ``lifted`` is not applied."""
         met = self.tokens_FSKP > 0
         for limit in self.limits:
-            if limit.name != lifted:
+            if limit.field != lifted:
                 met = met & limit.met
         return met
 
-    def nothing_fits(self) -> str:
-        """Say which limit leaves nothing, and what the smallest candidate would need."""
+    def nothing_fits(self) -> InputError:
+        """Return the refusal that names the limit that leaves nothing, and what the closest candidate needs."""
         for limit in self.limits:
             if not np.any(limit.met):
                 need = np.broadcast_to(limit.need, self.tokens_FSKP.shape)[0]
                 flat = int(np.argmin(need))
-                return limit.empty.format(smallest=self.label(flat), need=limit.write(float(need.ravel()[flat])))
-        return "no candidate meets all limits together; loosen memory, inference FLOPs or compute"
+                return limit.refusal(self.label(flat), float(need.ravel()[flat]))
+        return InputError("no candidate meets all limits together", remedy="loosen one of them")
 
     def label(self, flat: int) -> str:
         """Name the design at a flat index over (S, K, P)."""
-        s, k, p = np.unravel_index(flat, self.space.shape)
-        return design_label(self.space.names[s], self.space.experts[s, k], int(self.space.recurrences[p]))
+        s, k, p = (int(index) for index in np.unravel_index(flat, self.space.shape))
+        return design_label(self.space.names[s], self.built_experts(s, k), int(self.space.recurrences[p]))
+
+    @cached_property
+    def built_SK(self) -> tuple[FloatArray, FloatArray]:
+        """How many experts a token uses and how many there are, as the models are built; 1 of 1 for dense ones."""
+        space, E = self.space, self.space.experts
+        if space.kind == "models":
+            used, there = ([float(getattr(model, name)) for model in space.models] for name in _BUILT)
+            return np.reshape(used, E.shape), np.reshape(there, E.shape)
+        return np.where(E == 1, 1.0, space.active_experts), np.where(E == 1, 1.0, E * space.active_experts)
+
+    def built_experts(self, s: int, k: int) -> tuple[float, float]:
+        """Return the experts of one model as it is built."""
+        used, there = self.built_SK
+        return plain(used[s, k]), plain(there[s, k])
 
     def optimum(self, memory_B: FloatArray | None = None) -> IntArray:
         """Return the flat index over (S, K, P) of the best design, (Z, F, B); -1 where none is left.
@@ -323,9 +221,18 @@ class Grid:
         return np.where(best >= 0, kept[np.maximum(best, 0)], -1)
 
 
-def design_label(size: str, experts: float, recurrence: int) -> str:
-    """Name a design in a few characters, as tables and figures do."""
-    return f"{size} E={plain(experts):g} R={recurrence}"
+def design_label(size: str, experts: tuple[float, float], recurrence: int) -> str:
+    """Name a design in a few characters: "1.0B 2/16 R=2" uses 2 of 16 experts and is looped twice."""
+    mixture = "dense" if experts[1] == 1 else f"{experts[0]:g}/{experts[1]:g}"
+    return f"{size} {mixture} R={recurrence}"
+
+
+def output_head(space: Space) -> FloatArray:
+    """Return the weights of the output head, (S, K); none for models that are known by their size alone."""
+    if not space.models:
+        return np.zeros(space.active.shape)
+    heads = [np.asarray(model.vocabulary * model.width, float) for model in space.models]
+    return np.broadcast_to(heads[0] if len(heads) == 1 else np.reshape(heads, space.active.shape), space.active.shape)
 
 
 def interval_kind(law: ScalingLaw) -> str | None:
@@ -449,7 +356,7 @@ def _matched_tokens(space: Space, passes: IntArray, budget: Budget, flops: Float
         return np.full((len(flops), *unrolled.shape), budget.tokens)
     if not np.isfinite(flops).all() or np.any(flops <= 0):
         raise InputError("budget: training compute should be finite and above zero")
-    tokens = costs.tokens_for(flops[:, None, None, None], unrolled, budget.serve_tokens)
+    tokens = costs.tokens_for(flops[:, None, None, None], unrolled, budget.serve_tokens or 0.0)
     if budget.max_tokens is not None:
         tokens = np.minimum(tokens, budget.max_tokens)
     return np.asarray(np.maximum(tokens, 0.0))

@@ -12,7 +12,8 @@ from numpy.typing import ArrayLike
 from loopscale.architecture import Space, continuous_space, ladder_space
 from loopscale.core.arrays import FloatArray, IntArray
 from loopscale.core.tables import Table
-from loopscale.planning.grid import Budget, Grid, Rule, agreement, best_within, evaluate, interval_kind, near_agreement
+from loopscale.planning.budget import Budget
+from loopscale.planning.grid import Grid, Rule, agreement, best_within, evaluate, interval_kind, near_agreement
 from loopscale.scaling import ScalingLaw
 
 
@@ -211,6 +212,8 @@ def _curves(grid: Grid, best_axis: int) -> Table:
         "active": space.active[..., None],
         "experts": space.experts[..., None],
         "recurrence": space.recurrences,
+        "experts_active": grid.built_SK[0][..., None],
+        "experts_total": grid.built_SK[1][..., None],
         "tokens": grid.tokens_FSKP,
         "loss": grid.loss_ZFSKP[0],
         "best": marks,

@@ -15,6 +15,7 @@ from loopscale.scaling.growth import (
 )
 from loopscale.scaling.law import ScalingLaw
 from loopscale.scaling.mappings import MAPPINGS, RecurrenceMapping, mapping
+from loopscale.scaling.optimum import Allocation, Proportions, allocations, compute_optimal, leverage
 from loopscale.scaling.outer import OUTER_LAWS, Inputs, OuterLaw, effective_experts
 from loopscale.scaling.points import BILLIONS, RAW, Counting, Points, Units
 from loopscale.scaling.published import (
@@ -42,6 +43,7 @@ __all__ = [
     "RANDOM",
     "RAW",
     "TRUST_LEVELS",
+    "Allocation",
     "AtTestTime",
     "Coefficient",
     "Counting",
@@ -55,6 +57,7 @@ __all__ = [
     "OuterLaw",
     "PassSchedule",
     "Points",
+    "Proportions",
     "RecurrenceMapping",
     "Role",
     "ScalingLaw",
@@ -63,13 +66,16 @@ __all__ = [
     "Term",
     "Trust",
     "Units",
+    "allocations",
     "at_test_time",
     "best_growth",
+    "compute_optimal",
     "effective_experts",
     "exponent",
     "find_law",
     "inputs",
     "laws",
+    "leverage",
     "mapping",
     "outer_law",
     "published",

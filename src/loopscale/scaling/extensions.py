@@ -5,7 +5,7 @@ A new extension is one class here, its entry in ``EXTENSIONS``, and its test.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -68,6 +68,9 @@ class Extension(OuterLaw):
 
     def token_slope(self, c: Values, N: Any, D: Any, E: Any) -> Any:
         return self.inner.token_slope(c, N, D, E)
+
+    def problem(self, c: Mapping[str, float]) -> str | None:
+        return self.inner.problem(c)
 
     def at_one_expert(self, c: Values) -> tuple[OuterLaw, dict[str, Any]]:
         inner, values = self.inner.at_one_expert(c)

@@ -364,10 +364,8 @@ def _check_values(law: ScalingLaw, values: Mapping[str, float]) -> None:
     for term in law.terms:
         if term.positive and values[term.name] <= 0:
             raise InputError(f"{law.name}: coefficient {term.name!r} is {values[term.name]}; it should be above zero")
-    if "E_start" in values and not values["E_start"] < values["E_max"]:
-        raise InputError(
-            f"{law.name}: E_start is {values['E_start']} and E_max {values['E_max']}; E_start should be the smaller"
-        )
+    if problem := law.outer.problem(values):
+        raise InputError(problem, where=law.name)
 
 
 def _checked_resamples(law: ScalingLaw) -> FloatArray:

@@ -18,6 +18,7 @@ from loopscale.core.numerics import geometric_bisection
 from loopscale.core.tables import Table
 from loopscale.scaling import costs
 from loopscale.scaling.law import ScalingLaw
+from loopscale.scaling.outer import Chinchilla
 from loopscale.scaling.points import Points
 from loopscale.scaling.trust import tails
 
@@ -68,7 +69,7 @@ def compute_optimal(law: ScalingLaw, flops: float, models: Proportions = DENSE) 
 
     Chinchilla's form has it in closed form; for any other law N is searched to nine digits.
     """
-    best = _closed_form if law.outer.name == "chinchilla" else _searched
+    best = _closed_form if isinstance(law.outer, Chinchilla) else _searched
     size = best(law, flops, models)
     step = 0.05
     ends = [math.log(best(law, flops * math.exp(sign * step), models)) for sign in (-1, 1)]

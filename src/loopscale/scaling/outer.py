@@ -7,6 +7,7 @@ A new outer law is one class here, and its test.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
@@ -101,6 +102,10 @@ class OuterLaw(ABC):
     @abstractmethod
     def equation(self, c: Values) -> str:
         """Return the law with its numbers, as papers print it."""
+
+    def problem(self, c: Mapping[str, float]) -> str | None:
+        """Say why the law cannot take these values of its coefficients together; None where it can."""
+        return None
 
     def saved(self) -> str | dict[str, Any]:
         """Return what a law file says of this law: its name, or its definition where it has none."""
@@ -245,6 +250,9 @@ class JointMoE(OuterLaw):
         data = f"{c['B']:.4g} Ê^{c['omega']:.4g} D^({c['beta']:.4g} {c['zeta']:+.4g} ln Ê)"
         return f"L = {c['c']:.4g} + {size} + {data}"
 
+    def problem(self, c: Mapping[str, float]) -> str | None:
+        return _expert_problem(c)
+
     def at_one_expert(self, c: Values) -> tuple[OuterLaw, dict[str, Any]]:
         """Use Ê(1) = E_start (proposition moe-loop-equivalence)."""
         x = np.log(c["E_start"])
@@ -304,6 +312,9 @@ class Routed(OuterLaw):
 
     def equation(self, c: Values) -> str:
         return f"log10 L = {c['d']:.4g} {c['a']:+.4g} n {c['b']:+.4g} e {c['c']:+.4g} n e, n = log10 N, e = log10 Ê"
+
+    def problem(self, c: Mapping[str, float]) -> str | None:
+        return _expert_problem(c)
 
     def at_one_expert(self, c: Values) -> tuple[OuterLaw, dict[str, Any]]:
         """Reduce to a power of N alone: Chinchilla's form with neither a data term nor irreducible loss."""
@@ -417,6 +428,12 @@ class Interaction(OuterLaw):
         size = f"{c['A']:.4g} / N^{-c['alpha']:.4g}"
         data = f"{c['B']:.4g} N^{c['mu']:.4g} D^({c['beta']:.4g} {c['eta']:+.4g} ln N)"
         return f"L = {c['c']:.4g} + {size} + {data}"
+
+
+def _expert_problem(c: Mapping[str, float]) -> str | None:
+    if c["E_start"] < c["E_max"]:
+        return None
+    return f"E_start is {c['E_start']} and E_max {c['E_max']}; E_start should be the smaller"
 
 
 def effective_experts(E: Any, E_start: Any, E_max: Any) -> Any:

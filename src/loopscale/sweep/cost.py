@@ -23,10 +23,9 @@ from loopscale.model.kernels import CHUNK
 from loopscale.sweep.spec import Run, Sweep, executed_steps
 from loopscale.train import run_dir
 from loopscale.train.config import TrainConfig
-from loopscale.train.data.batches import Batches
 from loopscale.train.data.token_store import TokenStore
-from loopscale.train.step import block_calls
-from loopscale.train.trainer import Trainer
+from loopscale.train.memory import block_calls
+from loopscale.train.trainer import Trainer, open_batches
 
 MOST = 6
 """Runs that are timed."""
@@ -168,8 +167,7 @@ def open_tokens(sweep: Sweep, progress: bool) -> dict[str, TokenStore]:
         if data not in stores:
             stores[data] = run_dir.open_tokens(config, progress)
         try:
-            for split in ("train", "validation"):
-                Batches(stores[data], split=split, batch=config.run.batch, context=config.data.context, seed=0)
+            open_batches(config, stores[data])
         except InputError as error:
             raise InputError(f"{sweep.path}: {run.cell}: {error}") from None
         of_run[run.key] = stores[data]

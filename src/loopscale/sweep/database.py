@@ -1,4 +1,4 @@
-"""The SQLite file of a sweep: opening, the tables, older versions, and every database error as one sentence."""
+"""The SQLite file of a sweep: opening, the tables, and every database error as one sentence."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
-
-import psutil
 
 from loopscale.core.errors import InputError, StorageError, reason
 
@@ -57,19 +55,6 @@ CREATE TABLE sightings (
 ) STRICT
 """
 """When a machine first saw the current heartbeat of a run, on that machine's own monotonic clock."""
-_FROM_1 = (
-    "ALTER TABLE runs RENAME COLUMN place TO position",
-    "ALTER TABLE runs RENAME COLUMN claim TO claim_id",
-    "ALTER TABLE runs RENAME COLUMN begun TO started_at",
-    "ALTER TABLE runs RENAME COLUMN deaths TO crashes",
-    "ALTER TABLE runs DROP COLUMN beat",
-    "ALTER TABLE runs ADD COLUMN heartbeat INTEGER NOT NULL DEFAULT 0",
-    "ALTER TABLE runs ADD COLUMN gpus INTEGER NOT NULL DEFAULT 1",
-    "ALTER TABLE runs ADD COLUMN nodes INTEGER NOT NULL DEFAULT 1",
-    "ALTER TABLE runs ADD COLUMN cell TEXT NOT NULL DEFAULT '{}'",
-    "UPDATE runs SET state = 'waiting', claim_id = NULL WHERE state = 'running'",
-    _SIGHTINGS,
-)
 _NETWORK = {"nfs", "nfs4", "cifs", "smb3", "lustre", "beegfs", "gpfs", "ceph", "fuse.sshfs", "9p", "afs"}
 _FULL = ("full", "disk i/o error", "readonly", "unable to open")
 
@@ -162,26 +147,17 @@ class Database:
                 self.execute(f"PRAGMA user_version = {SCHEMA}")
             elif self._number("application_id") != _APPLICATION:
                 raise InputError(f"{self.path}: this database is not a sweep's; name another folder")
-            elif self._number("user_version") == 1:
-                self._migrate_from_1()
+            elif self._number("user_version") < SCHEMA:
+                raise InputError(
+                    f"{self.path}: schema {self._number('user_version')} is older than this loopscale reads ({SCHEMA})",
+                    remedy="`loopscale sweep rebuild SWEEP.toml` makes it anew from the results of the runs",
+                )
 
     def _refuse_later(self, version: int) -> None:
         if version > SCHEMA:
             raise InputError(
                 f"{self.path}: schema {version} is newer than this loopscale reads ({SCHEMA}); upgrade loopscale"
             )
-
-    def _migrate_from_1(self) -> None:
-        """Bring a database of loopscale 0.1 up to date; its workers cannot use it afterwards."""
-        for row in self.rows("SELECT pid, beat FROM runs WHERE state = 'running'"):
-            if psutil.pid_exists(row["pid"]) and psutil.Process(row["pid"]).create_time() < row["beat"]:
-                raise InputError(
-                    f"{self.path}: process {row['pid']} may be a worker of loopscale 0.1 that still uses this sweep; "
-                    "stop it, then run again"
-                )
-        for statement in _FROM_1:
-            self.execute(statement)
-        self.execute(f"PRAGMA user_version = {SCHEMA}")
 
 
 def refuse_lost_database(folder: Path) -> None:

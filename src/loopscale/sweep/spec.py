@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import csv
 import re
+import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import product
@@ -19,7 +20,8 @@ from loopscale.core.files import read_json, read_toml
 from loopscale.core.quantities import count_of, format_count
 from loopscale.core.schemas import Count, Record, parse
 from loopscale.sweep.store import ONE, Resources
-from loopscale.train.config import TrainConfig, shared_steps
+from loopscale.train.config import TrainConfig
+from loopscale.train.schedule import shared_steps
 
 RATE = "optimizer.learning_rate"
 AXES = ("size", "experts", "recurrence", "seed", "tokens")
@@ -173,7 +175,7 @@ def read_next_runs(path: Path, defaults: Mapping[str, tuple[Any, ...]], into: Gr
 
 def _json(path: Path) -> list[dict[str, Any]]:
     data = read_json(path)
-    runs = data.get("runs") if isinstance(data, dict) and data.get("kind") in ("next-runs", "design") else None
+    runs = data.get("runs") if isinstance(data, dict) and data.get("kind") == "next-runs" else None
     if not isinstance(runs, list) or not all(isinstance(row, dict) for row in runs):
         raise InputError(f"{path}: this is not a choice of runs; make one with `loopscale next … --json > {path.name}`")
     return runs
@@ -211,8 +213,6 @@ class SweepRecord(Record):
     """A folder or fsspec URL, like ``s3://bucket/sweep``, that every finished point is copied to."""
     next_runs: str | None = None
     """A file that ``loopscale next`` wrote, whose runs are added."""
-    chosen: str | None = None
-    """The name of ``next_runs`` in loopscale 0.1."""
 
 
 class OverrideRecord(Record):
@@ -353,8 +353,11 @@ def sweep_path(name: str | Path) -> Path:
     return Path(name)
 
 
-def extended(path: Path, next_runs: Path) -> tuple[str, int]:
-    """Return the text of a sweep's file with the runs of ``loopscale next`` added, and the number of new points."""
+def extended(path: Path, next_runs: Path) -> tuple[str, int, Sweep]:
+    """Return the text of a sweep's file with the runs of ``loopscale next`` added, their number, and the new sweep.
+
+    What cannot be trained is refused by the name of the file that recommends it.
+    """
     sweep = read_sweep(path)
     points: GridPoints = {}
     read_next_runs(next_runs, {"seed": (min(run.cell.seed for run in sweep.runs),)}, points)
@@ -366,7 +369,8 @@ def extended(path: Path, next_runs: Path) -> tuple[str, int]:
         f"recurrence = {cell.recurrence}\nseed = {cell.seed}\ntokens = {tokens!r}\n"
         for cell, tokens in added
     ]
-    return path.read_text(encoding="utf-8").rstrip("\n") + "\n" + "".join(tables), len(added)
+    text = path.read_text(encoding="utf-8").rstrip("\n") + "\n" + "".join(tables)
+    return text, len(added), parse_sweep(path, tomllib.loads(text), str(next_runs))
 
 
 def _check_sizes(named: Mapping[str, Iterable[str]], known: Collection[str], where: str) -> None:
@@ -383,8 +387,12 @@ def _check_sizes(named: Mapping[str, Iterable[str]], known: Collection[str], whe
 def read_sweep(path: str | Path) -> Sweep:
     """Read a sweep's file, or the one that a name stands for; refuse what it cannot mean before anything is done."""
     path = sweep_path(path)
-    where = str(path)
-    data = parse(SweepFile, read_toml(path), where)
+    return parse_sweep(path, read_toml(path), str(path))
+
+
+def parse_sweep(path: Path, content: object, where: str) -> Sweep:
+    """Return the sweep that the content of the file ``path`` means; errors start with ``where``."""
+    data = parse(SweepFile, content, where)
     name = _name(data.sweep.name, f"{where}: [sweep]: field 'name'")
     folder = _inside(data.sweep.folder or name, f"{where}: [sweep]")
     TrainConfig.from_dict(data.base, f"{where}: [base]")
@@ -396,9 +404,8 @@ def read_sweep(path: str | Path) -> Sweep:
     tables += [(f"{where}: [[runs]] {number}", run) for number, run in enumerate(data.runs, start=1)]
     for title, table in tables:
         add_cells(read_axes(table, title, defaults), points)
-    next_runs = data.sweep.next_runs or data.sweep.chosen
-    if next_runs is not None:
-        read_next_runs(path.resolve().parent / next_runs, defaults, points)
+    if data.sweep.next_runs is not None:
+        read_next_runs(path.resolve().parent / data.sweep.next_runs, defaults, points)
     if not points:
         raise InputError(f"{where}: it has no run; give a [grid], [[runs]] or the 'next_runs' of `loopscale next`")
     overrides, resources = _overrides(data.overrides, where), _resources(data.resources, where)
@@ -527,6 +534,8 @@ class _Builder:
             data.setdefault(section, {})[field] = value
         where = f"{self.where}: {cell}"
         config = TrainConfig.from_dict(data, where)
+        if any(callback.is_code for callback in config.callbacks):
+            raise InputError("[[callbacks]] names code from outside loopscale, which a sweep never runs", where=where)
         need = self.resources.get(cell.size, self.resources[""])
         if config.run.batch % need.processes:
             raise InputError(

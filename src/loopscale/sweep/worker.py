@@ -29,7 +29,9 @@ import torch
 
 from loopscale.core.errors import LoopscaleError, StorageError
 from loopscale.sweep.store import Claim, ClaimLost, Job, Store, copy_point, run_folder
-from loopscale.train.config import TrainConfig, shared_steps
+from loopscale.train.config import TrainConfig
+from loopscale.train.run_dir import FolderInUse
+from loopscale.train.schedule import shared_steps
 from loopscale.train.trainer import Trainer
 
 if _COLLECTING:
@@ -110,10 +112,8 @@ class Trunk:
         """Write the summary of the point that was just trained, and return it."""
         trainer = self.trainer
         config, model = trainer.config, trainer.model_config
-        real = model.to_architecture().real_train_flops_per_token(context=config.data.context)
         return trainer.finish(
             model=self.keep_models,
-            real_training_flops=float(real) * (trainer.step * config.step_tokens),
             width=model.hidden_size,
             layers=model.prelude_layers + model.loop_layers + model.coda_layers,
             learning_rate=config.optimizer.learning_rate,
@@ -153,16 +153,19 @@ def work(job: Job, parent_lives: Callable[[], bool] = lambda: True) -> str | Non
 
 def _lead(job: Job, going: Callable[[], bool]) -> None:
     """Claim runs and train each of them."""
-    launches = 0
+    launches, in_use = 0, set[str]()
     try:
         while going():
             with Store(Path(job.folder)) as store:
                 stopped = store.stop_requested(job.session)
-                claim = None if stopped else store.claim(job.only, job.resources)
+                claim = None if stopped else store.claim(job.only, job.resources, but=in_use)
             if claim is None:
                 return
             if job.resources.nodes * _processes(job) == 1:
-                _train_run(claim, job, going)
+                try:
+                    _train_run(claim, job, going)
+                except FolderInUse:
+                    in_use.add(claim.key)  # for a later worker
                 continue
             launches += 1
             _launch_run(claim, job, launches)
@@ -197,6 +200,12 @@ def _train_run(claim: Claim, job: Job, going: Callable[[], bool], crew_size: int
             (store.finish if finished else store.release)(claim)
         except ClaimLost:
             pass
+        except FolderInUse:
+            # A worker that was frozen for longer than a lease has lost the run, but still holds its folder until it
+            # wakes up and notices.
+            with suppress(ClaimLost):
+                store.release(claim)
+            raise
         except Exception as error:
             with suppress(ClaimLost):
                 _store_failure(store, claim, error, crew_size)
@@ -336,7 +345,8 @@ def train_rank(claim: Claim, job: Job, parent: int) -> None:
         return os.getppid() == parent
 
     if rank == 0:
-        _train_run(claim, job, parent_lives, crew_size=2)
+        with suppress(FolderInUse):
+            _train_run(claim, job, parent_lives, crew_size=2)
         return
     with suppress(ClaimLost, LoopscaleError):  # the first process stores what happened
         trunk = _open_trunk(claim, job)

@@ -30,7 +30,6 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from loopscale.core.errors import InputError, LoopscaleError, StorageError
 from loopscale.core.files import checksum, make_folder, read_json, remove_folder, replace_folder, write_json
 from loopscale.core.schemas import File, parse
-from loopscale.model.config import RECIPE
 
 KIND, SCHEMA = "training checkpoint", 1
 T = TypeVar("T")
@@ -219,14 +218,8 @@ def verify(folder: Path) -> Manifest:
     return manifest
 
 
-LATER_KEYS = ("schedule.", *RECIPE)
-"""Identity keys that version 0.1 did not write; run.json is compared instead."""
-
-
 def _check_identity(path: Path, stored: dict[str, Any], wanted: dict[str, Any]) -> None:
     for key, value in wanted.items():
-        if key.startswith(LATER_KEYS) and key not in stored:
-            continue
         if stored.get(key) != value:
             raise InputError(
                 f"{path}: this checkpoint is of another run: its {key} is {stored.get(key)!r}, and this run's is "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -16,10 +17,11 @@ from loopscale.core.schemas import Between, Bytes, Count, Record, Whole, parse
 
 if TYPE_CHECKING:
     from loopscale.model import LoopedMoEConfig
+    from loopscale.train.data.tasks import Task
 
 SCHEMA = 1
-OLD_NAMES = {"separate": "document_mask"}
-"""Fields of version 0.1 that have another name now."""
+FIXED = {("model", "placement"): "edges"}
+"""Settings of version 0.2, with the only value that they have now: runs saved with it can be read."""
 DEMO: dict[str, Any] = {
     "model": {"width": 64, "experts": 4, "recurrence": 2},
     "data": {"context": 128},
@@ -43,8 +45,6 @@ class ModelSection(Record):
     """Stored layers: prelude, loop block and coda together."""
     edge_layers: FromZero = 1
     """Layers of the prelude, and as many of the coda."""
-    placement: Literal["edges", "middle-half", "all"] = "edges"
-    """Layers that loop: all but ``edge_layers`` at both ends, the middle half, or all of them."""
     head_size: Whole = 16
     kv_heads: Whole | None = None
     """Key-value heads; by default the largest of 4, 2 and 1 that divides the heads."""
@@ -54,9 +54,9 @@ class ModelSection(Record):
     """k: experts that a token uses, each 1/k of the feed-forward width."""
     recurrence: Whole = 1
     """R: passes through the loop block."""
-    residual_init: Literal["unrolled", "stored", "none"] = "unrolled"
-    """Scale the initial output of each layer by 1/sqrt(2 * depth), where depth is the "unrolled" depth, which counts
-    every pass, or the "stored" one; "none" does not scale."""
+    residual_init: Literal["unrolled", "zero"] = "unrolled"
+    """Scale the initial output of each layer by 1/sqrt(2 * depth), where the "unrolled" depth counts every pass. "zero"
+    starts the output projections at zero, so that every layer first returns its input."""
     options: dict[str, Any] = Field(default_factory=dict, json_schema_extra={"additionalProperties": True})
     """Further fields of ``LoopedMoEConfig``; in a file they stand in the table itself."""
 
@@ -87,18 +87,22 @@ class ModelSection(Record):
         try:
             if self.rung is not None:
                 built = replace(rung(self.rung, self.experts, self.active_experts), vocabulary=vocabulary)
-                placed = {} if self.placement == "edges" else self._placed(int(built.layers))
                 return LoopedMoEConfig.from_architecture(
-                    built, recurrence=self.recurrence, **{**placed, **common, **self.options}
+                    built, recurrence=self.recurrence, **{**common, **self.options}
                 )
             return LoopedMoEConfig(**{**self._sizes(), **common, **self.options})
         except InputError as error:
-            raise InputError(f"[model]: {error}") from None
+            raise error.within("[model]") from None
 
     def _sizes(self) -> dict[str, Any]:
         if self.width % self.head_size:
             raise InputError(f"field 'width' is {self.width}, no multiple of head_size {self.head_size}")
-        placed = self._placed(self.layers)
+        loop_layers = self.layers - 2 * self.edge_layers
+        if loop_layers < 1:
+            raise InputError(
+                f"field 'layers' is {self.layers}, which leaves no loop block between prelude and coda of "
+                f"{self.edge_layers} each; give {2 * self.edge_layers + 1} or more"
+            )
         if 4 * self.width % self.active_experts:
             raise InputError(
                 f"field 'active_experts' is {self.active_experts}, which does not divide the feed-forward width "
@@ -107,7 +111,9 @@ class ModelSection(Record):
         heads = self.width // self.head_size
         return {
             "hidden_size": self.width,
-            **placed,
+            "prelude_layers": self.edge_layers,
+            "loop_layers": loop_layers,
+            "coda_layers": self.edge_layers,
             "recurrence": self.recurrence,
             "num_attention_heads": heads,
             "num_key_value_heads": self.kv_heads or next(n for n in (4, 2, 1) if heads % n == 0 and n <= heads),
@@ -120,18 +126,6 @@ class ModelSection(Record):
             "initializer_range": 0.02 * max(1.0, math.sqrt(768 / self.width)),
         }
 
-    def _placed(self, layers: int) -> dict[str, int]:
-        """Return the layers of prelude, loop and coda."""
-        if self.placement == "middle-half" and layers % 4:
-            raise InputError(f"field 'layers' is {layers}; a middle half needs a multiple of 4")
-        edge = {"edges": self.edge_layers, "middle-half": layers // 4, "all": 0}[self.placement]
-        if layers - 2 * edge < 1:
-            raise InputError(
-                f"field 'layers' is {layers}, which leaves no loop block between prelude and coda of {edge} each; give "
-                f"{2 * edge + 1} or more"
-            )
-        return {"prelude_layers": edge, "loop_layers": layers - 2 * edge, "coda_layers": edge}
-
 
 class SourceSection(Record):
     """One source of a mixture."""
@@ -142,8 +136,19 @@ class SourceSection(Record):
 
 
 class DataSection(Record):
-    """The text, how it becomes tokens, and how the tokens are divided into sequences."""
+    """The text or task, how it becomes tokens, and how the tokens are divided into sequences."""
 
+    task: str | None = None
+    """A task with exact answers instead of text, like "s3" (`loopscale lab tasks` lists them). Its problems are drawn
+    anew at every step, only their answers are targets, and the context follows from the task."""
+    difficulty: Whole | None = None
+    """How hard its problems are: elements of a word, hops, digits, facts; by default the task's usual difficulty."""
+    task_seed: FromZero = 0
+    """Selects the facts of the task "facts"."""
+    format: Literal["text", "labels", "completion"] = "text"
+    """What the rows of files hold: "text"; "labels", lists of ids in ``input_ids`` and ``labels`` as Hugging Face has
+    them; or "completion", a ``prompt`` and a ``completion``, of which only the second is a target. Rows with targets of
+    their own are not packed: each is one sequence, padded to the context."""
     mix: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
     """Weights of a mixture by the name of the source: ``[data.mix] web = 0.6, code = 0.4``. Of every 1,000 sequences
     each source has its share at any size; a small one is repeated."""
@@ -161,7 +166,7 @@ class DataSection(Record):
     a Hugging Face tokenizer."""
     validation: float = Field(default=0.01, ge=0, lt=1)
     """Fraction of documents held out. It depends on the text of a document only, so equal documents are in the same
-    split."""
+    split. Of a text so small that none would be, some documents or the end of each are held out; 0 holds out none."""
     context: Annotated[int, Between(2, 10**9)] = 2048
     """Tokens of a packed sequence."""
     document_mask: bool = False
@@ -173,14 +178,34 @@ class DataSection(Record):
 
     @model_validator(mode="before")
     @classmethod
-    def _old_forms(cls, data: Any) -> Any:
+    def _read_forms(cls, data: Any) -> Any:
+        """Take one file for a list, and the context that a task has."""
         if not isinstance(data, dict):
             return data
-        renamed = {OLD_NAMES.get(key, key): value for key, value in data.items()}
-        sources = renamed.get("sources", {})
+        task = _task_of(data)
+        data = data if task is None else {"context": task.length + 1, **data}
+        sources = data.get("sources")
         if isinstance(sources, dict):
-            renamed["sources"] = {name: _with_tuple(source) for name, source in sources.items()}
-        return _with_tuple(renamed)
+            data = data | {"sources": {name: _with_tuple(source) for name, source in sources.items()}}
+        return _with_tuple(data)
+
+    @model_validator(mode="after")
+    def _targets_have_a_source(self) -> DataSection:
+        reads = self.files or self.dataset or self.mix
+        if self.task is None and (self.difficulty is not None or self.task_seed):
+            raise ValueError("'difficulty' and 'task_seed' belong to a 'task', and there is none")
+        if self.task is not None:
+            if reads or self.format != "text" or self.tokenizer != "bytes":
+                raise ValueError(f"the task {self.task!r} has its own tokens: leave out files, tokenizer and format")
+            if (task := _task_of(self.model_dump())) is not None and self.context != task.length + 1:
+                raise ValueError(f"a problem of {self.task!r} has {task.length + 1} tokens: leave 'context' out")
+        elif self.format != "text" and (not self.files or self.mix):
+            raise ValueError(f"format {self.format!r} is for 'files' of rows (JSONL or Parquet)")
+        if self.document_mask and (self.task is not None or self.format != "text"):
+            raise ValueError("'document_mask' is for packed text; each of these rows is a sequence of its own")
+        if self.format == "labels" and self.tokenizer.startswith("train"):
+            raise ValueError("rows of ids hold no text to train a tokenizer on: name the tokenizer of the ids")
+        return self
 
     @model_validator(mode="after")
     def _mixture_is_complete(self) -> DataSection:
@@ -196,6 +221,17 @@ class DataSection(Record):
                 "a mixture needs a tokenizer that does not depend on its sources: 'bytes', or the folder or name of one"
             )
         return self
+
+
+def _task_of(data: Mapping[Any, Any]) -> Task | None:
+    """Return the task that the fields of [data] name, if they name one; mistakes are told by their fields."""
+    from loopscale.train.data.puzzles import task_called
+
+    name, difficulty = data.get("task"), data.get("difficulty")
+    if not isinstance(name, str) or not isinstance(difficulty, int | None):
+        return None
+    seed = data.get("task_seed", 0)
+    return task_called(name, difficulty, seed if isinstance(seed, int) else 0)
 
 
 def _with_tuple(table: Any) -> Any:
@@ -247,41 +283,6 @@ class ScheduleSection(Record):
                 "[[0, 1], [0.7, 4]]"
             )
         return self
-
-
-def rate_factor(schedule: ScheduleSection, step: int, steps: int) -> float:
-    """Return the learning rate at ``step`` (from 0) of a run of ``steps``, as a fraction of the peak rate."""
-    warm = min(1.0, (step + 1) / (schedule.warmup_steps + 1)) if schedule.warmup_steps else 1.0
-    if schedule.kind == "constant":
-        return warm
-    if schedule.kind == "cosine":
-        shape = 0.5 * (1 + math.cos(math.pi * step / steps))
-    else:
-        left = steps - step
-        shape = min(1.0, left / max(1, steps - cooldown_start(schedule, steps)))
-    return warm * (schedule.final + (1 - schedule.final) * shape)
-
-
-def scheduled_recurrence(schedule: ScheduleSection, step: int, steps: int) -> int | None:
-    """Return R at ``step`` (from 0) of a run of ``steps``; None where the schedule leaves it to the model."""
-    reached = [passes for start, passes in schedule.recurrence if step >= round(start * steps)]
-    return reached[-1] if reached else None
-
-
-def shared_steps(schedule: ScheduleSection, steps: int) -> int:
-    """Return how many of its first steps a run of ``steps`` shares with any longer run of the same schedule."""
-    changes = [steps, *(round(start * steps) for start, _ in schedule.recurrence[1:])]
-    if schedule.kind == "constant":
-        return min(steps, *changes)
-    return min(cooldown_start(schedule, steps), *changes) if schedule.kind == "wsd" else 0
-
-
-def cooldown_start(schedule: ScheduleSection, steps: int) -> int:
-    """Return the step at which the cooldown of a "wsd" run of ``steps`` starts.
-
-    Up to this step it is the same run as any longer one, which is why many D can share a trunk.
-    """
-    return steps - math.ceil(schedule.cooldown * steps)
 
 
 class RunSection(Record):
@@ -404,6 +405,29 @@ class RecipeSection(Record):
     name: Literal["none", "paper", "paper-supervised"] = "none"
 
 
+class CallbackSection(Record):
+    """A callback that the run has beside those that its other settings ask for."""
+
+    use: str = Field(pattern=r"^([A-Za-z_]\w*(\.[A-Za-z_]\w*)*:)?[A-Za-z_]\w*$")
+    """One of loopscale's by name, like "LossWatch", or your own, like "my_module:MyCallback". Code from outside
+    loopscale runs only where it is asked for: ``loopscale train --allow-code``, ``train(…, allow_code=True)``."""
+    options: dict[str, Any] = Field(default_factory=dict, json_schema_extra={"additionalProperties": True})
+    """Arguments of the callback; in a file they stand in the table itself."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gather_options(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        own = {key: value for key, value in data.items() if key in cls.model_fields}
+        return own | {"options": {**own.get("options", {}), **{k: v for k, v in data.items() if k not in own}}}
+
+    @property
+    def is_code(self) -> bool:
+        """Whether it names a module instead of one of loopscale's callbacks."""
+        return ":" in self.use
+
+
 class TrainConfig(Record):
     """A training run."""
 
@@ -414,6 +438,7 @@ class TrainConfig(Record):
     schedule: ScheduleSection = Field(default_factory=ScheduleSection)
     run: RunSection = Field(default_factory=RunSection)
     parallel: ParallelSection = Field(default_factory=ParallelSection)
+    callbacks: tuple[CallbackSection, ...] = ()
 
     @model_validator(mode="after")
     def _recurrence_within_the_models(self) -> TrainConfig:
@@ -424,6 +449,17 @@ class TrainConfig(Record):
                 "raise the model's"
             )
         return self
+
+    @model_validator(mode="after")
+    def _benchmarks_read_text(self) -> TrainConfig:
+        if self.run.eval_tasks is not None and self.data.task is not None:
+            raise ValueError(f"[run]: 'eval_tasks' asks questions in text, and the task {self.data.task!r} has none")
+        return self
+
+    @property
+    def task(self) -> Task | None:
+        """The task of [data], if it names one."""
+        return _task_of(self.data.model_dump())
 
     @property
     def step_tokens(self) -> int:
@@ -444,6 +480,9 @@ class TrainConfig(Record):
         """Return what ``from_dict`` reads; plain values, for JSON."""
         values = self.model_dump(mode="json")
         values["model"] |= values["model"].pop("options")
+        values["callbacks"] = [{"use": listed["use"], **listed["options"]} for listed in values["callbacks"]]
+        if not values["callbacks"]:
+            del values["callbacks"]
         return {"schema": SCHEMA, **values}
 
     @classmethod
@@ -455,13 +494,27 @@ class TrainConfig(Record):
                 raise InputError(
                     f"{where}: schema is {shown(schema)}; this loopscale reads up to {SCHEMA}; upgrade loopscale"
                 )
-            data = {key: value for key, value in data.items() if key != "schema"}
+            data = {key: _without_fixed(key, value, where) for key, value in data.items() if key != "schema"}
         return parse(cls, _with_recipe(data), where)
 
     @classmethod
     def read(cls, path: str | Path) -> TrainConfig:
         """Read a TOML file."""
         return cls.from_dict(read_toml(path), str(path))
+
+
+def _without_fixed(section: str, values: Any, where: str) -> Any:
+    """Return the values of a saved section without settings that cannot be changed any more."""
+    if not isinstance(values, dict):
+        return values
+    for (owner, name), value in FIXED.items():
+        if owner == section and values.get(name, value) != value:
+            raise InputError(
+                f"[{section}] {name} is {shown(values[name])}, and this version knows only {value!r}",
+                where=where,
+                remedy="use the version of loopscale that wrote it",
+            )
+    return {name: value for name, value in values.items() if (section, name) not in FIXED}
 
 
 def _with_recipe(data: object) -> object:

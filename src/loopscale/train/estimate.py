@@ -33,9 +33,10 @@ from loopscale.train.config import TrainConfig
 from loopscale.train.data.batches import Batch
 from loopscale.train.data.tokenizer import vocabulary_of
 from loopscale.train.init import materialise, meta_model
+from loopscale.train.memory import stored_blocks
 from loopscale.train.parallel.process import ParallelProcess
 from loopscale.train.run_dir import real_flops_per_token
-from loopscale.train.step import apply, build_optimizer, fill_state, gradients, stored_blocks
+from loopscale.train.step import apply, build_optimizer, fill_state, gradients
 
 NODE = 8
 """GPUs of a node, which are connected by fast links."""
@@ -202,7 +203,8 @@ def estimate(
             f"--device {shown(device)} is not known{nearest(device, DEVICES)}; choose from {', '.join(DEVICES)}"
         )
     _check(config, gpus)
-    model_config = config.model.config(vocabulary_of(config.data.tokenizer), config.data.context)
+    vocabulary = vocabulary_of(config.data.tokenizer) if config.task is None else config.task.vocabulary
+    model_config = config.model.config(vocabulary, config.data.context)
     dtype = torch.float32 if precision == "fp32" else torch.bfloat16
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=gpus)
     try:
@@ -244,9 +246,9 @@ def _simulate(config: TrainConfig, model_config: LoopedMoEConfig, process: _Simu
     parts = [Batch(ids, ids, np.zeros(ids.shape, np.bool_))] * min(2, run.accumulate)
     meter.kind = "step"
     with fake, device_kernels(), _watched_storages(meter), meter:
-        result = gradients(model, parts, process, config.data.document_mask)
+        gradients(model, parts, process, config.data.document_mask)
         process.marks.append(meter.communication.copy())
-        apply(model, optimizer, result.counts, process, config.optimizer.clip)
+        apply(model, optimizer, process, config.optimizer.clip)
         process.marks.append(meter.communication.copy())
 
 

@@ -46,18 +46,21 @@ def materialise(model: LoopedMoEForCausalLM, device: torch.device, offload: bool
 
 @torch.no_grad()
 def initialise(model: LoopedMoEForCausalLM, seed: int, residual_init: str) -> LoopedMoEForCausalLM:
-    """Draw all weights; models of equal shape get the same draws from a seed at every recurrence."""
+    """Draw all weights; models of equal shape get the same draws from a seed at every recurrence.
+
+    What a layer adds to the residual stream is scaled by 1/sqrt(2 * depth), where the depth counts every pass; with
+    ``residual_init`` "zero" it starts at zero.
+    """
     config = model.config
-    passes = config.recurrence if residual_init == "unrolled" else 1
-    depth = config.prelude_layers + passes * config.loop_layers + config.coda_layers
-    factor = 1.0 if residual_init == "none" else 1 / math.sqrt(2 * depth)
+    depth = config.prelude_layers + config.recurrence * config.loop_layers + config.coda_layers
+    factor = 0.0 if residual_init == "zero" else 1 / math.sqrt(2 * depth)
     constants = _constants(model)
     for name, weight in model.named_parameters():
         local, offset = _shard(weight)
         if name in constants:
             local.fill_(constants[name])
         elif weight.dim() < 2:
-            local.fill_(1.0)  # the gain of a norm
+            local.fill_(0.0 if name.endswith("proj.bias") else 1.0)  # otherwise the gain of a norm
         else:
             std = config.initializer_range * (factor if name.endswith(RESIDUAL) else 1.0)
             _draw(local, tuple(weight.shape), offset, f"{seed}/{name}", std)

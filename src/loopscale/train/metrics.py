@@ -1,4 +1,4 @@
-"""What a run reports: rows of numbers in ``metrics.jsonl`` and to trackers, and a progress line."""
+"""Where the rows of metrics go: ``metrics.jsonl`` and trackers."""
 
 from __future__ import annotations
 
@@ -10,11 +10,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
 from loopscale.core.errors import InputError, MissingExtraError, StorageError, shown
 from loopscale.core.files import flush_file, write_text
-from loopscale.core.progress import bars, occasional_lines
 
 
 class Sink(Protocol):
@@ -170,49 +167,3 @@ def _tracker(module: str, package: str) -> Any:
         raise MissingExtraError(
             f"[run]: field 'track' names {package!r}, which is not installed; pip install {package}"
         ) from None
-
-
-class ProgressLine:
-    """A live line: loss, throughput, utilisation, expert load, dropped tokens, time left."""
-
-    def __init__(self, total: int, done: int, shown: bool, title: str) -> None:
-        self._shown = shown
-        self._progress = bars(
-            TextColumn("[bold]{task.description}"),
-            BarColumn(bar_width=None),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[numbers]}"),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            shown=shown,
-            transient=False,
-        )
-        self._line, self._title, self._total = occasional_lines(shown), title, total
-        self._task = self._progress.add_task(title, total=total, completed=done, numbers="")
-
-    def __enter__(self) -> ProgressLine:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._progress.stop()
-
-    def step(self, done: int, row: dict[str, Any] | None = None) -> None:
-        """Show that ``done`` steps are done and, with a row, its numbers."""
-        self._progress.update(self._task, completed=done)
-        if row is not None:
-            self._progress.update(self._task, numbers=describe(row))
-            self._line(f"{self._title}: step {done:,} of {self._total:,}, {describe(row)}")
-            if "alarm" in row and self._shown:
-                self._progress.console.print(f"step {row['step']:,}: {row['alarm']}", markup=False, highlight=False)
-
-
-def describe(row: dict[str, Any]) -> str:
-    """Return the numbers of a row in one short line."""
-    parts = [f"loss {row['loss']:.4f}", f"{row['tokens_per_second'] / 1e3:.1f}k tok/s"]
-    parts.append(f"{row['flops_per_second'] / 1e9:.0f} GFLOP/s ({row['peak_share']:.0%})")
-    if "expert_load" in row:
-        parts.append(f"load {row['expert_load']:.2f}")
-    if row.get("dropped"):
-        parts.append(f"dropped {row['dropped']:.1%}")
-    return ", ".join(parts)

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +25,10 @@ from loopscale import __version__
 from loopscale.core.errors import InputError, StorageError
 from loopscale.core.files import cache_folder, make_folder, read_json, write_json
 from loopscale.core.schemas import File, parse
-from loopscale.train.config import ScheduleSection, TrainConfig, shared_steps
+from loopscale.train.config import ScheduleSection, TrainConfig
+from loopscale.train.data.labels import TaskStore, prepare_rows
 from loopscale.train.data.token_store import DataSource, Mixture, TokenStore, prepare
+from loopscale.train.schedule import recurrence_shares, shared_steps
 
 if TYPE_CHECKING:  # commands import this file, and not all of them need torch
     from loopscale.model import LoopedMoEConfig
@@ -112,6 +114,12 @@ def open_tokens(config: TrainConfig, progress: bool) -> TokenStore:
     """Return the tokens of a run; they are made now if no run on this text has made them before."""
     data = config.data
     fields = DataSource.__dataclass_fields__
+    if config.task is not None:
+        return TaskStore.of(config.task)
+    if data.format != "text":
+        columns = ("input_ids", "labels") if data.format == "labels" else ("prompt", "completion")
+        rows = DataSource(**{name: getattr(data, name) for name in fields})
+        return prepare_rows(rows, columns, _folder_of(rows, data.folder, data.format))
     if not data.mix:
         return _open_source(DataSource(**{name: getattr(data, name) for name in fields}), data.folder, config, progress)
     parts = {}
@@ -123,11 +131,16 @@ def open_tokens(config: TrainConfig, progress: bool) -> TokenStore:
 
 
 def _open_source(source: DataSource, given: str | None, config: TrainConfig, progress: bool) -> TokenStore:
+    return prepare(source, _folder_of(source, given), progress=progress, processes=config.data.processes)
+
+
+def _folder_of(source: DataSource, given: str | None, kind: str = "text") -> Path:
+    """Return the folder of the tokens of a source: the one that the settings name, or one in the user's cache."""
     if given is not None:
-        return prepare(source, Path(given), progress=progress, processes=config.data.processes)
-    name = hashlib.sha256(json.dumps(source.identity(), sort_keys=True).encode()).hexdigest()[:20]
-    folder = cache_folder() / "tokens" / name
-    return prepare(source, folder, progress=progress, processes=config.data.processes)
+        return Path(given)
+    identity = source.identity() if kind == "text" else source.identity() | {"format": kind}
+    name = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:20]
+    return cache_folder() / "tokens" / name
 
 
 def model_config(config: TrainConfig, store: TokenStore) -> LoopedMoEConfig:
@@ -154,6 +167,10 @@ LINGER = 5.0
 """Seconds to wait for a lock: a killed process counts as dead some time before the last of its threads gives it up."""
 
 
+class FolderInUse(InputError):  # noqa: N818 - it says what is the case
+    """Another process is training in the folder of a run."""
+
+
 @contextmanager
 def locked(out: Path, rank: int = 0) -> Iterator[None]:
     """Hold the lock of a run folder, so that two processes never train in it; re-entrant within a process."""
@@ -165,8 +182,10 @@ def locked(out: Path, rank: int = 0) -> Iterator[None]:
     try:
         lock.acquire(timeout=LINGER)
     except Timeout:
-        raise InputError(
-            f"{out}: another process is training in this folder; wait for it, stop it, or choose another folder (--out)"
+        raise FolderInUse(
+            "another process is training in this folder",
+            where=str(out),
+            remedy="wait for it, stop it, or choose another folder (--out)",
         ) from None
     except OSError as error:
         raise StorageError(f"{out}: cannot be written: {error.strerror}") from None
@@ -278,31 +297,6 @@ def real_flops_per_token(config: TrainConfig, model: LoopedMoEConfig) -> float:
     )
 
 
-def recurrence_shares(config: TrainConfig, model: LoopedMoEConfig) -> dict[int, float]:
-    """Return the fraction of a run's steps at each R: scheduled, expected of the draws, or the model's own."""
-    stages = config.schedule.recurrence or ((0.0, model.recurrence),)
-    starts = [round(start * config.steps) for start, _ in stages] + [config.steps]
-    shares: dict[int, float] = {}
-    for (_, mean), first, last in zip(stages, starts, starts[1:], strict=False):
-        for passes, chance in _draws(model.random_recurrence, mean).items():
-            shares[passes] = shares.get(passes, 0.0) + chance * (last - first) / config.steps
-    return shares
-
-
-def _draws(kind: str | None, mean: int) -> dict[int, float]:
-    """Return the probability of each R, as the training step draws it."""
-    if kind is None:
-        return {mean: 1.0}
-    if kind == "uniform":
-        return dict.fromkeys(range(1, mean + 1), 1 / mean)
-    rate = mean - 1
-    return (
-        {1 + n: math.exp(n * math.log(rate) - rate - math.lgamma(n + 1)) for n in range(8 * mean + 8)}
-        if rate
-        else {1: 1.0}
-    )
-
-
 def provenance(config: TrainConfig, store: TokenStore, resumes: int) -> dict[str, Any]:
     """Return what produced an observation: settings, schedule, data, code version, and how often the run resumed."""
     return {
@@ -314,17 +308,40 @@ def provenance(config: TrainConfig, store: TokenStore, resumes: int) -> dict[str
     }
 
 
+@dataclass(frozen=True)
+class Difference:
+    """A setting that two runs do not share."""
+
+    section: str
+    name: str
+    stored: Any
+    wanted: Any
+
+
+def differences(stored: dict[str, Any], wanted: dict[str, Any], *, measured_alike: bool = False) -> list[Difference]:
+    """Return the settings that make ``wanted`` another run than ``stored``, both as ``TrainConfig.to_dict`` gives them.
+
+    What may change when a run resumes is left out: ``RESUMABLE``, and how processes share the work. With
+    ``measured_alike`` the losses of both must also be measured in the same way, as those of a sweep are.
+    """
+    ignored = {("data", "processes"), *(("run", name) for name in RESUMABLE)}
+    if measured_alike:
+        ignored.discard(("run", "validation_sequences"))
+    return [
+        Difference(section, name, before.get(name), values.get(name))
+        for section, values in wanted.items()
+        if section != "parallel" and isinstance(values, dict) and isinstance(before := stored.get(section), dict)
+        for name in {**before, **values}
+        if (section, name) not in ignored and before.get(name) != values.get(name)
+    ]
+
+
 def _check_same(out: Path, stored: dict[str, Any], wanted: dict[str, Any]) -> None:
-    """Refuse to continue one run as another; the fields in RESUMABLE may change."""
-    for section, values in wanted.items():
-        before = stored.get(section)
-        if not isinstance(values, dict) or not isinstance(before, dict):
-            continue
-        for name in {**before, **values}:
-            if section == "parallel" or (section == "run" and name in RESUMABLE) or name == "processes":
-                continue
-            if before.get(name) != values.get(name):
-                raise InputError(
-                    f"{out}: this folder holds another run: its [{section}] {name} is {before.get(name)!r}, and this "
-                    f"run's is {values.get(name)!r}; choose another folder"
-                )
+    """Refuse to continue one run as another."""
+    for first in differences(stored, wanted)[:1]:
+        raise InputError(
+            f"this folder holds another run: its [{first.section}] {first.name} is {first.stored!r}, and this run's "
+            f"is {first.wanted!r}",
+            where=str(out),
+            remedy="choose another folder",
+        )

@@ -1,4 +1,4 @@
-"""One training step: gradients of a batch in parts, optimiser, balancing bias."""
+"""One training step: gradients of a batch in parts, and the optimiser."""
 
 from __future__ import annotations
 
@@ -9,14 +9,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 
-from loopscale.core.errors import InputError
-from loopscale.model import LoopedMoEConfig, LoopedMoEForCausalLM
-from loopscale.model.balancing import update_biases
-from loopscale.model.blocks import Attention, Block, rotary
-from loopscale.model.experts import device_kernels
-from loopscale.model.forward import Trace, draw_recurrence
+from loopscale.model import LoopedMoEForCausalLM, Trace, draw_recurrence
 from loopscale.train.config import OptimizerSection
 from loopscale.train.data.batches import Batch
 from loopscale.train.parallel.process import Process
@@ -81,17 +75,6 @@ class Gradients:
     """Fraction of routed rows that no expert took."""
     counts: Trace | None
     """Number of tokens per expert."""
-
-
-@dataclass(frozen=True)
-class StepResult:
-    """Measurements of a finished step, over all processes."""
-
-    loss: float
-    norm: float
-    """Norm of the gradient before clipping."""
-    dropped: float
-    counts: Trace | None
 
 
 @contextmanager
@@ -165,75 +148,9 @@ def gradients(
     return Gradients(total[0], total[1], counts)
 
 
-def apply(
-    model: LoopedMoEForCausalLM,
-    optimizer: torch.optim.Optimizer,
-    counts: Trace | None,
-    process: Process,
-    clip: float,
-) -> Tensor:
-    """Clip, step, clear the gradients and update the balancing biases; return the norm of the gradient."""
+def apply(model: LoopedMoEForCausalLM, optimizer: torch.optim.Optimizer, process: Process, clip: float) -> Tensor:
+    """Clip the gradients, update the weights and clear the gradients; return the norm before clipping."""
     norm = process.clip(model, clip)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
-    if counts is not None:
-        update_biases(model, counts)
     return norm
-
-
-def stored_blocks(config: LoopedMoEConfig, sequences: int, context: int, dtype: torch.dtype, memory: float) -> int:
-    """Return how many block calls can keep their activations in ``memory`` bytes; the others are recomputed.
-
-    The size of a block's activations is measured on one block of fake tensors.
-    """
-    stored, kept = block_bytes(config, sequences, context, dtype)
-    calls = block_calls(config)
-    # Recomputing a block stores its activations for a moment.
-    needed = calls * kept + stored
-    if memory < needed:
-        raise InputError(
-            f"[run]: field 'activation_memory' is {memory / 1e9:.3g} GB, but {sequences} sequences of {context} tokens "
-            f"need {needed / 1e9:.3g} GB when every block is recomputed; raise 'accumulate', or allow more"
-        )
-    return min(calls, int((memory - needed) // max(1, stored - kept)))
-
-
-def block_calls(config: LoopedMoEConfig) -> int:
-    """Return how many times a block runs in one training forward."""
-    readouts = config.recurrence if config.reads_every_pass else 1
-    return config.prelude_layers + config.recurrence * config.loop_layers + readouts * config.coda_layers
-
-
-@contextmanager
-def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
-
-
-def block_bytes(config: LoopedMoEConfig, sequences: int, context: int, dtype: torch.dtype) -> tuple[int, int]:
-    """Return the bytes that one block call stores for backward, and those of its input alone.
-
-    Measured in bf16, the only type that torch's grouped products have fake tensors for, and scaled to ``dtype``.
-    """
-    sizes: dict[int, int] = {}
-
-    def pack(tensor: Tensor) -> Tensor:
-        if not isinstance(tensor, nn.Parameter):
-            storage = tensor.untyped_storage()
-            sizes[storage._cdata] = storage.nbytes()
-        return tensor
-
-    with FakeTensorMode(), device_kernels(), _default_dtype(torch.bfloat16):
-        block = Block(config).train()
-        attention = Attention(config, 0)
-        x_BTD = torch.zeros(sequences, context, config.hidden_size, requires_grad=True)
-        angles = rotary(torch.arange(context).unsqueeze(0), config, torch.bfloat16)
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            result = block(x_BTD, attention=attention, angles=angles, attention_mask=None, tally=config.is_moe)
-    del result
-    scale = dtype.itemsize // torch.bfloat16.itemsize
-    return sum(sizes.values()) * scale, x_BTD.untyped_storage().nbytes() * scale

@@ -6,40 +6,35 @@ that was killed and resumed from a checkpoint therefore equals, bit for bit, the
 
 from __future__ import annotations
 
-import math
 import shutil
 import signal
 import threading
-import time
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from functools import cache
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from loopscale.core.errors import DivergenceError, InputError
+from loopscale.core.errors import InputError
 from loopscale.core.files import replace_folder, seal_folder, write_json
 from loopscale.model import LoopedMoEConfig, LoopedMoEForCausalLM
-from loopscale.model.balancing import load_ratio
-from loopscale.model.forward import Trace
 from loopscale.model.loading import quiet
 from loopscale.train import run_dir
+from loopscale.train.callbacks import Callback, callbacks_of, states_by_name
+from loopscale.train.callbacks.validation import validation_loss
 from loopscale.train.checkpoints import Checkpoints, Manifest, on_disk
-from loopscale.train.config import TrainConfig, cooldown_start, rate_factor, scheduled_recurrence, shared_steps
+from loopscale.train.config import TrainConfig
 from loopscale.train.data.batches import Batch, Batches, MixedBatches
+from loopscale.train.data.labels import AnyBatches, LabelledStore
 from loopscale.train.data.token_store import Mixture, TokenStore
-from loopscale.train.forecast import Forecast
 from loopscale.train.init import initialise, meta_model
-from loopscale.train.metrics import ProgressLine, Sink, open_sinks
+from loopscale.train.memory import stored_blocks
 from loopscale.train.parallel.process import Process, this_process
+from loopscale.train.schedule import cooldown_start, rate_factor, scheduled_recurrence, shared_steps
 from loopscale.train.step import (
-    StepResult,
     apply,
     build_optimizer,
     fill_state,
@@ -48,79 +43,7 @@ from loopscale.train.step import (
     repeatable,
     seed_step,
     set_rate,
-    stored_blocks,
 )
-
-
-@torch.no_grad()
-def validation_loss(
-    model: LoopedMoEForCausalLM,
-    batches: Batches | MixedBatches,
-    sequences: int,
-    process: Process,
-    recurrence: int | None = None,
-) -> float:
-    """Return the mean loss over the first ``sequences`` of a split, at the model's recurrence or another."""
-    was_training = model.training
-    model.eval()  # type: ignore[no-untyped-call]
-    steps = min(batches.steps_per_epoch, -(-sequences // batches.size))
-    sums = torch.zeros(2, dtype=torch.float64, device=process.device)
-    for step in range(steps):
-        part = batches.batch(step, rank=process.rank, ranks=process.ranks)
-        ids, labels = (process.put(array) for array in (part.ids, part.labels))
-        # Every process runs every step, targets or none: sharded models gather their weights together.
-        loss = model(ids, labels=labels, use_cache=False, recurrence=recurrence, output_logits=False).loss
-        if part.targets:
-            sums += torch.stack([loss.double() * part.targets, sums.new_tensor(float(part.targets))])
-    model.train(was_training)
-    total, targets = process.total(sums).tolist()
-    return float(total / targets)
-
-
-@cache
-def peak_flops(device: torch.device, dtype: torch.dtype, size: int = 768) -> float:
-    """Return the FLOP/s that utilisation is a share of: the maker's for a known GPU in bf16, else as measured.
-
-    The measurement is a large matrix product, the best of a few: less than the maker's number.
-    """
-    if device.type == "cuda" and dtype == torch.bfloat16:
-        from loopscale.planning.devices import device_called
-
-        listed = device_called(torch.cuda.get_device_name(device))
-        if listed is not None:
-            return listed.flops
-    a, b = torch.randn(2, size, size, device=device).to(dtype)
-    best = float("inf")
-    for _ in range(8):
-        start = time.perf_counter()
-        torch.mm(a, b)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        best = min(best, time.perf_counter() - start)
-    return 2 * size**3 / best
-
-
-class Throughput:
-    """Tokens and FLOPs per second since the last reading."""
-
-    def __init__(self, flops_per_token: float, peak: float) -> None:
-        self._flops, self._peak = flops_per_token, peak
-        self.start()
-
-    def start(self) -> None:
-        """Begin a new reading."""
-        self._tokens, self._since = 0, time.perf_counter()
-
-    def add(self, tokens: int) -> None:
-        """Count the tokens of a step."""
-        self._tokens += tokens
-
-    def read(self) -> dict[str, float]:
-        """Return the throughput since the last reading, and begin a new one."""
-        rate = self._tokens / max(time.perf_counter() - self._since, 1e-9)
-        self.start()
-        flops = rate * self._flops
-        return {"tokens_per_second": rate, "flops_per_second": flops, "peak_share": flops / self._peak}
 
 
 def save_model(target: Path, config: LoopedMoEConfig, tensors: dict[str, Tensor], store: TokenStore) -> None:
@@ -136,10 +59,6 @@ def save_model(target: Path, config: LoopedMoEConfig, tensors: dict[str, Tensor]
         replace_folder(temporary, target)
 
 
-Evaluate = Callable[[LoopedMoEForCausalLM, TokenStore], dict[str, float]]
-"""Returns scores of a model in training by name."""
-SMOOTH = 50
-"""Steps that the loss is averaged over when looking for divergence."""
 SHAPES = 64
 """Kinds of block that one process compiles; further ones run uncompiled. A sweep's worker sees many."""
 
@@ -154,19 +73,17 @@ class Trainer:
         *,
         process: Process | None = None,
         progress: bool = False,
-        evaluate: Evaluate | None = None,
+        callbacks: Iterable[Callback] = (),
+        allow_code: bool = False,
     ) -> None:
-        self.config, self.out, self.shown, self._evaluate = config, Path(out), progress, evaluate
-        if config.run.eval_tasks is not None and evaluate is None:
-            raise InputError(
-                "[run]: field 'eval_tasks' is for `loopscale train`; in Python give evaluate="
-                "loopscale.evaluate.while_training(config), and evaluate the models of a sweep with `loopscale eval`"
-            )
+        self.config, self.out, self.progress = config, Path(out), progress
         self.process = this_process(config) if process is None else process
         self.store = run_dir.open_tokens(config, progress and self.process.rank == 0)
         self.model_config: LoopedMoEConfig = run_dir.model_config(config, self.store)
         self.batches, self.validation = open_batches(config, self.store)
-        self.forecast = Forecast.of(config, self.model_config.to_architecture())
+        self.callbacks = callbacks_of(config, self.model_config, callbacks, allow_code=allow_code)
+        for callback in self.callbacks:
+            callback.trainer = self
         with run_dir.locked(self.out, self.process.rank):
             run_dir.open_run(self.out, config, self.process.rank)
         self.model = self.process.prepare(meta_model(self.model_config))
@@ -183,22 +100,74 @@ class Trainer:
         self.step = 0
         self.resumes = 0
         """How often this run was resumed from a checkpoint."""
-        self._recent: deque[float] = deque(maxlen=SMOOTH)
-        self._lowest = math.inf
+        self.deterministic = {"on": True, "off": False}.get(config.run.deterministic, self.process.device.type == "cpu")
         self._validated: float | None = None
+        """The validation loss after this step, once it is known."""
         self._saved: int | None = None
-        self._unread: list[tuple[int, Tensor]] = []
-        """Losses that are still on the device, with their steps."""
+        """The step of the last checkpoint."""
         self._maker, self._ahead = ThreadPoolExecutor(1), dict[int, Future[list[Batch]]]()
         """Makes the next batch while a GPU computes; on a CPU it would only compete with the step."""
-        self._loss = math.nan
-        """The last loss that was read."""
-        self._skipped, self._spiked = 0, False
-        # Reading a loss makes the host wait for a GPU, so there it is done when a row of metrics is due.
-        self._reads_every_step = self.process.device.type == "cpu" or config.run.skip_spikes > 0
-        self._deterministic = {"on": True, "off": False}.get(
-            config.run.deterministic, self.process.device.type == "cpu"
-        )
+
+    def train(self, until: int | None = None, stop: Callable[[], bool] = lambda: False) -> None:
+        """Train up to step ``until``, or to the end of the schedule; ``stop`` is called before every step."""
+        last = self.config.steps if until is None else min(until, self.config.steps)
+        self.model.train()
+        with repeatable(self.deterministic), run_dir.locked(self.out, self.process.rank), ExitStack() as started:
+            for callback in self.callbacks:
+                started.callback(callback.stop)
+                callback.start()
+            while self.step < last and not self.process.any(stop()):
+                self.one_step()
+
+    def one_step(self) -> None:
+        """Do one step: the gradients of a batch, an update of the weights, and what callbacks do beside it."""
+        step, steps, schedule = self.step, self.config.steps, self.config.schedule
+        factor = rate_factor(schedule, step, steps)
+        set_rate(self.optimizer, factor)
+        seed_step(self.config.run.seed, step)
+        parts = self.parts(step) if self.process.device.type == "cpu" else self.prefetched(step)
+        passes = scheduled_recurrence(schedule, step, steps)
+        result = gradients(self.model, parts, self.process, self.config.data.document_mask, passes)
+        row_is_due = self.row_is_due
+        skips = [callback.skip_update(result) for callback in self.callbacks]
+        if any(skips):
+            norm = torch.zeros(())
+            self.optimizer.zero_grad(set_to_none=True)
+        else:
+            norm = apply(self.model, self.optimizer, self.process, self.config.optimizer.clip)
+            for callback in self.callbacks:
+                callback.after_update(result)
+        self.step, self._validated = step + 1, None
+        if row_is_due:
+            row = {
+                "step": self.step,
+                "tokens": self.step * self.config.step_tokens,
+                "loss": float(result.loss),
+                "gradient_norm": float(norm),
+                "learning_rate": self.config.optimizer.learning_rate * factor,
+            }
+            for callback in self.callbacks:
+                callback.measure(row, result)
+            for callback in self.callbacks:
+                callback.report(row)
+        for callback in self.callbacks:
+            callback.after_step()
+
+    @property
+    def row_is_due(self) -> bool:
+        """Whether the step that is under way ends with a row of metrics."""
+        return (self.step + 1) % self.config.run.log_every == 0 or self.step + 1 == self.config.steps
+
+    def is_due(self, every: int) -> bool:
+        """Tell whether something that happens ``every`` so many steps, 0 for never, happens after this one."""
+        return bool(every) and self.step % every == 0
+
+    @property
+    def trunk_end(self) -> int | None:
+        """The step whose checkpoint longer "wsd" runs can branch from, if this run writes checkpoints."""
+        if self.config.schedule.kind != "wsd" or not self.config.run.checkpoint_every:
+            return None
+        return cooldown_start(self.config.schedule, self.config.steps)
 
     def resume(self, *, at: int | None = None, latest: int | None = None, source: Path | None = None) -> bool:
         """Resume from the latest complete checkpoint; return whether there was one.
@@ -220,52 +189,6 @@ class Trainer:
         self._saved = manifest.step if source is None else None
         return True
 
-    def train(self, until: int | None = None, stop: Callable[[], bool] = lambda: False) -> None:
-        """Train up to step ``until``, or to the end of the schedule; ``stop`` is called before every step."""
-        last = self.config.steps if until is None else min(until, self.config.steps)
-        self.model.train()
-        locked = run_dir.locked(self.out, self.process.rank)
-        with repeatable(self._deterministic), locked, self._open_sinks() as sinks:
-            throughput = Throughput(self._flops_per_token(), peak_flops(self.process.device, self.process.dtype))
-            title = self.out.name or "training"
-            with ProgressLine(self.config.steps, self.step, self.shown and self.process.rank == 0, title) as line:
-                while self.step < last and not self.process.any(stop()):
-                    row = self.one_step(throughput)
-                    line.step(self.step, row)
-                    if row is not None:
-                        for sink in sinks:
-                            sink.write(row)
-                    if self._due(self.config.run.checkpoint_every) or self.step == self._trunk_end():
-                        for sink in sinks:
-                            sink.sync()  # a checkpoint never survives the rows before it
-                        self.save()
-
-    def one_step(self, throughput: Throughput) -> dict[str, Any] | None:
-        """Do one step; return its row of metrics if one is due."""
-        run, step = self.config.run, self.step
-        self._validated = None
-        factor = rate_factor(self.config.schedule, step, self.config.steps)
-        set_rate(self.optimizer, factor)
-        seed_step(run.seed, step)
-        parts = self.parts(step) if self.process.device.type == "cpu" else self.prefetched(step)
-        passes = scheduled_recurrence(self.config.schedule, step, self.config.steps)
-        result = gradients(self.model, parts, self.process, self.config.data.document_mask, passes)
-        self._unread.append((step, result.loss))
-        due = (step + 1) % run.log_every == 0 or step + 1 == self.config.steps
-        if due or self._reads_every_step:
-            self._read_losses()
-        if self._spiked:
-            norm = torch.zeros(())
-            self.optimizer.zero_grad(set_to_none=True)
-        else:
-            norm = apply(self.model, self.optimizer, result.counts, self.process, self.config.optimizer.clip)
-        self.step += 1
-        throughput.add(self.config.step_tokens)
-        if not due:
-            return None
-        measured = StepResult(self._loss, float(norm), float(result.dropped), result.counts)
-        return self._row(measured, factor, throughput.read())
-
     def prefetched(self, step: int) -> list[Batch]:
         """Return the parts of a batch that was made during the step before, and start to make the next one."""
         waiting = self._ahead.pop(step, None)
@@ -284,35 +207,11 @@ class Trainer:
             )
         return [_rows(batch, slice(start, start + rows)) for start in range(0, len(batch.ids), rows)]
 
-    def _row(self, result: StepResult, factor: float, throughput: dict[str, float]) -> dict[str, Any]:
-        """Return the row of metrics after a step; the loss is that of its batch."""
-        row: dict[str, Any] = {
-            "step": self.step,
-            "tokens": self.step * self.config.step_tokens,
-            "loss": result.loss,
-            "gradient_norm": result.norm,
-            "learning_rate": self.config.optimizer.learning_rate * factor,
-            **throughput,
-        }
-        if self._skipped:
-            row["skipped"] = self._skipped
-        if result.counts is not None:
-            row |= {"expert_load": _load(result.counts), "dropped": result.dropped}
-        if self._due(self.config.run.validate_every) or self.step == self.config.steps:
-            row["validation_loss"] = self.validate()
-            if self.forecast is not None:
-                row |= self.forecast.row(row["tokens"], row["validation_loss"])
-        if self._evaluate is not None and (self._due(self.config.run.eval_every) or self.step == self.config.steps):
-            with repeatable(self._deterministic):
-                row |= {f"eval/{name}": score for name, score in self._evaluate(self.model, self.store).items()}
-            self.model.train()
-        return row
-
     def validate(self, recurrence: int | None = None) -> float:
         """Return the loss on the validation split; it is computed once per step."""
         if recurrence is None and self._validated is not None:
             return self._validated
-        with repeatable(self._deterministic):
+        with repeatable(self.deterministic):
             loss = validation_loss(
                 self.model, self.validation, self.config.run.validation_sequences, self.process, recurrence
             )
@@ -323,9 +222,10 @@ class Trainer:
     def save(self) -> Path:
         """Write a checkpoint of the current step, unless it is already on disk."""
         if self._saved != self.step:
-            self._read_losses()
+            for callback in self.callbacks:
+                callback.before_save()
             manifest = Manifest(self.step, self._identity(), self._state())
-            self.checkpoints.save(manifest, self.tensors(), protect=self._trunk_end())
+            self.checkpoints.save(manifest, self.tensors(), protect=self.trunk_end)
             self._saved = self.step
         return self.checkpoints.path(self.step)
 
@@ -369,8 +269,8 @@ class Trainer:
         tensors = self.process.full_state_dict(self.model) if model else {}
         summary = run_dir.summary(self.config, self.model_config, self.step, self.validate()) | facts
         summary |= run_dir.provenance(self.config, self.store, self.resumes)
-        if self.forecast is not None:
-            summary["forecast"] = self.forecast.summary(summary["validation_loss"])
+        for callback in self.callbacks:
+            callback.summarise(summary)
         if self.process.rank == 0:
             if model:
                 save_model(self.out / "model", self.model_config, tensors, self.store)
@@ -378,53 +278,27 @@ class Trainer:
         return summary
 
     def _state(self) -> dict[str, Any]:
-        """Return the plain values that ``_put`` reads; JSON has no infinity."""
+        """Return the plain values that ``_put`` reads."""
+        states = {name: callback.state_dict() for name, callback in states_by_name(self.callbacks).items()}
         return {
-            "recent": list(self._recent),
-            "lowest": None if math.isinf(self._lowest) else self._lowest,
             "steps": self.config.steps,
             "resumes": self.resumes,
-            "skipped": self._skipped,
+            "callbacks": {name: state for name, state in states.items() if state},
         }
 
     def _put(self, step: int, state: dict[str, Any]) -> None:
         """Take over the plain values of a checkpoint; values that an older or damaged one lacks start anew."""
         self.step, self._validated = step, None
-        recent, lowest = state.get("recent"), state.get("lowest")
-        numbers = [value for value in recent if isinstance(value, float)] if isinstance(recent, list) else []
-        self._recent = deque(numbers, maxlen=SMOOTH)
-        self._lowest = lowest if isinstance(lowest, float) else math.inf
-        resumes = state.get("resumes", 0)
+        resumes, states = state.get("resumes"), state.get("callbacks")
         self.resumes = resumes if isinstance(resumes, int) else 0
-        skipped = state.get("skipped", 0)
-        self._skipped = skipped if isinstance(skipped, int) else 0
-        self._unread.clear()
-
-    def _due(self, every: int) -> bool:
-        return bool(every) and self.step % every == 0
-
-    def _trunk_end(self) -> int | None:
-        """Return the step whose checkpoint longer "wsd" runs can branch from, if this run writes checkpoints."""
-        if self.config.schedule.kind != "wsd" or not self.config.run.checkpoint_every:
-            return None
-        return cooldown_start(self.config.schedule, self.config.steps)
+        if not isinstance(states, dict):
+            states = {"LossWatch": state}  # where version 0.2 kept its values
+        for name, callback in states_by_name(self.callbacks).items():
+            stored = states.get(name)
+            callback.load_state_dict(stored if isinstance(stored, dict) else {})
 
     def _identity(self) -> dict[str, Any]:
         return run_dir.identity(self.config, self.model_config, self.store)
-
-    @contextmanager
-    def _open_sinks(self) -> Iterator[list[Sink]]:
-        sinks: list[Sink] = []
-        if self.process.rank == 0:
-            sinks = open_sinks(self.out, self.step, self.config.run.track, self.config.to_dict())
-        try:
-            yield sinks
-        finally:
-            for sink in sinks:
-                sink.close()
-
-    def _flops_per_token(self) -> float:
-        return run_dir.real_flops_per_token(self.config, self.model_config) / self.process.ranks
 
     def _checkpoints(self, out: Path) -> Checkpoints:
         return Checkpoints(out / "checkpoints", self.config.run.keep, background=self.config.run.async_checkpoints)
@@ -442,57 +316,12 @@ class Trainer:
         self.model.gradient_checkpointing_enable()
         self.model.model.stored_calls = stored
 
-    def _read_losses(self) -> None:
-        """Read the losses that are still on the device, and look for spikes and divergence."""
-        if not self._unread:
-            return
-        steps, losses = zip(*self._unread, strict=True)
-        self._unread.clear()
-        for step, loss in zip(steps, torch.stack(losses).tolist(), strict=True):
-            self._loss = loss
-            self._spiked = self._is_spike(loss)
-            if self._spiked:
-                self._skipped += 1
-            else:
-                self._check_divergence(step, loss)
 
-    def _is_spike(self, loss: float) -> bool:
-        """Tell whether a batch is skipped for its loss."""
-        run = self.config.run
-        if self._skipped >= run.skip_spikes:
-            return False
-        high = len(self._recent) == SMOOTH and loss > fmean(self._recent) + run.spike
-        return high or not math.isfinite(loss)
-
-    def _check_divergence(self, step: int, loss: float) -> None:
-        """Stop before the weights are corrupted if the loss is not finite, or has risen and stayed high."""
-        self._recent.append(loss)
-        mean = fmean(self._recent) if len(self._recent) == SMOOTH else math.inf
-        self._lowest = min(self._lowest, mean)
-        limit = self.config.run.divergence
-        if math.isfinite(loss) and (not limit or math.isinf(mean) or mean <= self._lowest + limit):
-            return
-        # Every process has its own rows of the batch.
-        batch = self.out / ("bad-batch.json" if self.process.ranks == 1 else f"bad-batch-{self.process.rank}.json")
-        ids = [part.ids.tolist() for part in self.parts(step)]
-        write_json(batch, {"step": step, "loss": str(loss), "ids": ids})
-        steps = self.checkpoints.steps()
-        good = (
-            f"the last good checkpoint is {self.checkpoints.path(steps[0])}"
-            if steps
-            else "no checkpoint was written yet"
-        )
-        what = "is not finite" if not math.isfinite(loss) else f"has climbed to {mean:.3f} from {self._lowest:.3f}"
-        skipped = f"{self._skipped} batches were skipped before; " if self._skipped else ""
-        raise DivergenceError(
-            f"{self.out}: the loss {what} at step {step} ({loss:g}); {skipped}its batch is in {batch}; {good}; "
-            "lower learning_rate or raise warmup_steps"
-        )
-
-
-def open_batches(config: TrainConfig, store: TokenStore) -> tuple[Batches | MixedBatches, Batches | MixedBatches]:
+def open_batches(config: TrainConfig, store: TokenStore) -> tuple[AnyBatches, AnyBatches]:
     """Return the batches of the training and of the validation split."""
     options: dict[str, Any] = {"batch": config.run.batch, "context": config.data.context, "seed": config.run.seed}
+    if isinstance(store, LabelledStore):
+        return store.batches(split="train", **options), store.batches(split="validation", shuffle=False, **options)
     if isinstance(store, Mixture):
         mixed = MixedBatches(store, split="train", **options)
         return mixed, MixedBatches(store, split="validation", shuffle=False, **options)
@@ -506,19 +335,21 @@ def train(
     *,
     progress: bool = False,
     branch: str | Path | None = None,
-    evaluate: Evaluate | None = None,
+    callbacks: Iterable[Callback] = (),
+    allow_code: bool = False,
 ) -> dict[str, Any] | None:
     """Train a run to its end in the folder ``out``, resuming where an earlier call stopped; return its summary.
 
     ``branch`` is the folder of another run with the same settings but another length: the new run starts from its
-    latest checkpoint that both lengths share. ``evaluate`` returns the scores that ``[run] eval_tasks`` asks for. After
-    SIGTERM a checkpoint is written and None is returned.
+    latest checkpoint that both lengths share. ``callbacks`` are added to those that the settings ask for; modules that
+    [[callbacks]] names are imported only with ``allow_code``. After SIGTERM a checkpoint is written and the result is
+    None.
     """
     summary = run_dir.finished(Path(out), config)
     if summary is not None:
         return summary
     with _sigterm() as terminated:
-        trainer = Trainer(config, out, progress=progress, evaluate=evaluate)
+        trainer = Trainer(config, out, progress=progress, callbacks=callbacks, allow_code=allow_code)
         try:
             with run_dir.locked(trainer.out, trainer.process.rank):
                 if not trainer.resume() and branch is not None:
@@ -560,9 +391,3 @@ def _sigterm() -> Iterator[Callable[[], bool]]:
 
 def _rows(batch: Batch, rows: slice) -> Batch:
     return Batch(batch.ids[rows], batch.labels[rows], batch.starts[rows])
-
-
-def _load(counts: Trace) -> float:
-    """Return the load of the busiest expert over the mean, in the layer where it is worst."""
-    layers = [*counts.prelude, *counts.loop.sum(0), *counts.coda]
-    return max(load_ratio(counts_E) for counts_E in layers)

@@ -10,17 +10,21 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, ForkServerProcess
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 from loopscale.core.errors import InputError, LoopscaleError, StorageError
 from loopscale.core.quantities import counted
+from loopscale.sweep.backends.backend import Backend, Setting
 from loopscale.sweep.store import Job, Resources
+
+if TYPE_CHECKING:
+    from loopscale.sweep.spec import Sweep
 
 T = TypeVar("T")
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -33,12 +37,17 @@ def usable_cores() -> list[int]:
     return list(range(os.cpu_count() or 1))
 
 
-def check_cores(cores: Sequence[int]) -> None:
-    """Refuse cores that this process may not use."""
+def read_cores(text: str) -> tuple[int, ...]:
+    """Read a list of cores; those that this process may not use are refused."""
+    try:
+        cores = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise InputError(f"{text!r} is not a list of cores", remedy="write it like 0 or 0,1") from None
     usable = usable_cores()
     for core in cores:
         if core not in usable:
-            raise InputError(f"--cores: core {core} is not one of {', '.join(map(str, usable))}")
+            raise InputError(f"core {core} is not one of {', '.join(map(str, usable))}")
+    return cores
 
 
 def open_forkserver() -> ForkServerContext:
@@ -186,6 +195,19 @@ class Local:
 
     def close(self) -> None:
         """Do nothing: the process that workers are forked from ends with this one."""
+
+
+class LocalBackend(Backend):
+    """Processes of this machine."""
+
+    summary = "processes of this machine"
+    settings: ClassVar[Mapping[str, Setting]] = {
+        "cores": Setting("Cores to use.  [default: all]", "CORE,…", read_cores)
+    }
+
+    def launcher(self, sweep: Sweep) -> tuple[Local, int]:
+        local = Local(self.given.get("cores"), self.workers, self.needs(sweep))
+        return local, self.workers or local.workers
 
 
 def _main(job: Job, messages: Connection) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from loopscale.core.errors import InputError, require
+from loopscale.sweep.backends.backend import Backend, Setting
 from loopscale.sweep.store import Job, Resources
-from loopscale.sweep.worker import work
+
+if TYPE_CHECKING:
+    from loopscale.sweep.spec import Sweep
 
 
 class RayWorker:
@@ -101,6 +104,8 @@ class Ray:
         return RayWorker(self._ray, tasks, group)
 
     def _task(self, processes: int, **options: Any) -> Any:
+        from loopscale.sweep.worker import work  # loads torch
+
         gpus = {"num_gpus": processes} if self._kind == "GPU" else {}
         # Ray does not repeat a task that crashes: the next worker takes its run over through the store.
         return self._ray.remote(num_cpus=processes, max_retries=0, **gpus, **options)(work)
@@ -112,6 +117,19 @@ class Ray:
     def close(self) -> None:
         """Leave the cluster; one that was started here ends."""
         self._ray.shutdown()
+
+
+class RayBackend(Backend):
+    """A running Ray cluster, or one of this machine."""
+
+    summary = "a Ray cluster"
+    settings: ClassVar[Mapping[str, Setting]] = {
+        "ray_address": Setting("A running cluster, like auto or HOST:6379.  [default: one of this machine]")
+    }
+
+    def launcher(self, sweep: Sweep) -> tuple[Ray, int]:
+        cluster = Ray(self.given.get("ray_address"), self.workers, self.needs(sweep))
+        return cluster, self.workers or cluster.workers
 
 
 def _first_line(error: BaseException) -> str:

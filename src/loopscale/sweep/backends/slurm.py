@@ -8,11 +8,14 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from loopscale.core.errors import InputError, nearest, require
+from loopscale.sweep.backends.backend import Backend, Setting
 from loopscale.sweep.store import Job
-from loopscale.sweep.worker import work
+
+if TYPE_CHECKING:
+    from loopscale.sweep.spec import Sweep
 
 MINUTES = 24 * 60
 """Time limit of a job unless one is given; another job resumes what it has not finished."""
@@ -26,6 +29,8 @@ class Task:
 
     def __call__(self) -> str | None:
         """Work; the first node claims the runs, the others follow it."""
+        from loopscale.sweep.worker import work  # loads torch
+
         node = int(os.environ.get("SLURM_NODEID", "0")) if self.job.resources.nodes > 1 else 0
         return work(replace(self.job, node=node))
 
@@ -104,15 +109,31 @@ class Slurm:
         """Do nothing: jobs live on by themselves."""
 
 
-def read_settings(listed: tuple[str, ...]) -> dict[str, str]:
-    """Read ``--slurm KEY=VALUE``."""
-    settings = {}
-    for text in listed:
-        name, equals, value = text.partition("=")
-        if not equals or not name.strip():
-            raise InputError(f"--slurm: {text!r} is not KEY=VALUE; write it like partition=gpu")
-        settings[name.strip()] = value.strip()
-    return settings
+def read_setting(text: str) -> tuple[str, str]:
+    """Read a setting of the jobs, ``KEY=VALUE``."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise InputError(f"{text!r} is not KEY=VALUE", remedy="write it like partition=gpu")
+    return name.strip(), value.strip()
+
+
+class SlurmBackend(Backend):
+    """Jobs of a SLURM cluster."""
+
+    summary = "SLURM jobs"
+    settings: ClassVar[Mapping[str, Setting]] = {
+        "slurm": Setting("A setting of the jobs, like partition=gpu.", "KEY=VALUE", read_setting, repeated=True)
+    }
+    detaches = True
+
+    def __init__(self, workers: int | None = None, processes: int | None = None, **settings: Any) -> None:
+        super().__init__(workers, processes, **settings)
+        if workers is None:
+            raise InputError("--on slurm: give the number of jobs at once with `workers`")
+
+    def launcher(self, sweep: Sweep) -> tuple[Slurm, int]:
+        assert self.workers is not None
+        return Slurm(sweep.results, dict(self.given.get("slurm", ()))), self.workers
 
 
 def _parameters(options: Mapping[str, Any], executor: Any) -> dict[str, Any]:

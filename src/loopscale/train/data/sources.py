@@ -7,6 +7,7 @@ import csv
 import glob
 import gzip
 import json
+import math
 import urllib.error
 import urllib.request
 import zlib
@@ -99,13 +100,17 @@ def text_of(row: object, field: str, where: str) -> str:
     """Return the text of a row; a null is empty text, anything else that is not text is refused."""
     if not isinstance(row, Mapping):
         raise InputError(f"{where}: found {shown(row)}; each row should be an object with a field {field!r}")
-    if field not in row:
-        names = ", ".join(repr(name) for name in list(row)[:8]) or "none"
-        raise InputError(f"{where}: there is no field {field!r}{nearest(field, map(str, row))}; its fields are {names}")
+    _check_field(row, field, where)
     text = row[field]
     if text is not None and not isinstance(text, str):
         raise InputError(f"{where}: field {field!r} is {shown(text)}; it should be text")
     return text or ""
+
+
+def _check_field(row: Mapping[str, Any], field: str, where: str) -> None:
+    if field not in row:
+        names = ", ".join(repr(name) for name in list(row)[:8]) or "none"
+        raise InputError(f"{where}: there is no field {field!r}{nearest(field, map(str, row))}; its fields are {names}")
 
 
 def _sections(path: Path) -> Iterator[str]:
@@ -151,6 +156,12 @@ def _decode(decoder: codecs.IncrementalDecoder, block: bytes, done: int, path: P
 
 
 def _rows(path: Path, field: str) -> Iterator[str]:
+    for row, where in _objects(path):
+        yield text_of(row, field, where)
+
+
+def _objects(path: Path) -> Iterator[tuple[object, str]]:
+    """Yield the value of every line of a JSONL file, and where it is."""
     with _opened(path) as file:
         for number, line in enumerate(file, start=1):
             if not line.strip():
@@ -163,10 +174,29 @@ def _rows(path: Path, field: str) -> Iterator[str]:
             except (ValueError, RecursionError) as error:
                 reason = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply"
                 raise InputError(f"{where}: not JSON: {reason}") from None
-            yield text_of(row, field, where)
+            yield row, where
+
+
+def _pairs(path: Path, fields: tuple[str, str]) -> Iterator[tuple[tuple[Any, Any], str]]:
+    """Yield two fields of every row of a file, and where the row is."""
+    kind = ending(path)
+    if kind not in (*ROWS, *PARQUET):
+        raise InputError(f"{path}: it has no rows with the fields {' and '.join(fields)}; give JSONL or Parquet")
+    for row, where in _parquet_rows(path, fields) if kind in PARQUET else _objects(path):
+        if not isinstance(row, Mapping):
+            raise InputError(f"{where}: found {shown(row)}; each row should be an object")
+        for field in fields:
+            _check_field(row, field, where)
+        yield (row[fields[0]], row[fields[1]]), where
 
 
 def _parquet(path: Path, field: str) -> Iterator[str]:
+    for row, where in _parquet_rows(path, (field,)):
+        yield text_of(row, field, where)
+
+
+def _parquet_rows(path: Path, fields: tuple[str, ...]) -> Iterator[tuple[Mapping[str, Any], str]]:
+    """Yield some fields of every row of a Parquet file, and where the row is."""
     try:
         from pyarrow import ArrowException
         from pyarrow.parquet import ParquetFile
@@ -174,13 +204,12 @@ def _parquet(path: Path, field: str) -> Iterator[str]:
         raise MissingExtraError(missing_extra("pyarrow", "train", f"{path}: reading Parquet")) from None
     try:
         with ParquetFile(path) as file:
-            names = dict.fromkeys(file.schema_arrow.names)
-            if field not in names:
-                text_of(names, field, str(path))
+            for field in fields:
+                _check_field(dict.fromkeys(file.schema_arrow.names), field, str(path))
             number = 0
-            for batch in file.iter_batches(batch_size=1024, columns=[field]):
-                for number, text in enumerate(batch.column(0).to_pylist(), start=number + 1):  # noqa: B020
-                    yield text_of({field: text}, field, f"{path}: row {number}")
+            for batch in file.iter_batches(batch_size=1024, columns=list(fields)):
+                for number, row in enumerate(batch.to_pylist(), start=number + 1):  # noqa: B020
+                    yield row, f"{path}: row {number}"
     except ArrowException as error:
         raise InputError(f"{path}: not usable as Parquet: {str(error).splitlines()[0]}") from None
 
@@ -199,6 +228,37 @@ def _one_sentence(path: Path) -> Iterator[None]:
         raise InputError(f"{path}: not usable as gzip: {error}") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+LEAST_HELD_OUT = 1 << 14
+"""Characters to hold out of a text so small that no document is held out by itself: a few sequences."""
+
+
+def _mark(text: str) -> int:
+    """Return a number from 0 to 2**64 that depends on the text alone: equal documents have equal marks."""
+    return int.from_bytes(blake2b(text.strip().encode(), digest_size=8).digest(), "big")
+
+
+@dataclass(frozen=True)
+class HoldOut:
+    """How documents are divided into training and validation; it depends on nothing but their text."""
+
+    below: float
+    """Documents with a lower mark are held out."""
+    tail: float = 0.0
+    """Share of every other document that is held out, from its end."""
+
+    def divide(self, text: str) -> tuple[str, str]:
+        """Return the part of a document that is trained on and the part that is held out; one of them may be empty."""
+        if _mark(text) < self.below:
+            return "", text
+        if not self.tail:
+            return text, ""
+        cut = len(text) - math.ceil(self.tail * len(text))
+        space = text.find(" ", cut) + 1  # between two words
+        if not text[space:].strip() or not space:
+            space = cut
+        return text[:space], text[space:]
 
 
 @dataclass(frozen=True)
@@ -225,10 +285,39 @@ class DataSource:
             if text.strip():
                 yield _encodable(text)
 
+    def rows(self, fields: tuple[str, str]) -> Iterator[tuple[tuple[Any, Any], str]]:
+        """Yield two fields of every row of the files, and where the row is; text without rows is refused."""
+        for path in list_files(self.files):
+            with _one_sentence(path):
+                yield from _pairs(path, fields)
+
     def held_out(self, text: str) -> bool:
         """Return whether a document belongs to validation, decided by a hash of its text."""
-        mark = blake2b(text.strip().encode(), digest_size=8).digest()
-        return int.from_bytes(mark, "big") < self.validation * 2**64
+        return _mark(text) < self.hold_out().below
+
+    def hold_out(self) -> HoldOut:
+        """Return how documents are divided, where there are enough of them."""
+        return HoldOut(below=self.validation * 2**64)
+
+    def hold_out_of_few(self) -> HoldOut:
+        """Return how documents are divided where ``hold_out`` takes none: a small text reads all of them twice.
+
+        The documents with the lowest marks are held out, or the end of every document where those few would be more
+        than a fifth of the text.
+        """
+        lengths: dict[int, int] = {}
+        for text in self.documents():
+            lengths[_mark(text)] = lengths.get(_mark(text), 0) + len(text)
+        total = sum(lengths.values())
+        wanted = max(self.validation * total, min(LEAST_HELD_OUT, total / 10))
+        held = 0
+        for mark in sorted(lengths)[:-1]:
+            held += lengths[mark]
+            if held >= wanted:
+                break
+        if held and wanted <= held <= total / 5:
+            return HoldOut(below=mark + 1)
+        return HoldOut(below=0, tail=wanted / total if total else 0.0)
 
     def identity(self) -> dict[str, Any]:
         """Return what the tokens depend on: these settings, and the name, size and time of every file."""

@@ -26,7 +26,7 @@ from loopscale.core.errors import InputError, LoopscaleError, StorageError, show
 from loopscale.core.files import checksum, make_lasting_folder, read_json, replace_folder, write_json
 from loopscale.core.progress import bars
 from loopscale.core.schemas import File, Record, parse
-from loopscale.train.data.sources import DataSource
+from loopscale.train.data.sources import DataSource, HoldOut
 from loopscale.train.data.tokenizer import Ids, Tokens, check_name, find_tokens, id_type
 
 __all__ = ["DataSource", "Mixture", "TokenStore", "prepare"]
@@ -63,6 +63,11 @@ class TokenStore:
     def tokens(self) -> dict[str, int]:
         """How many tokens each split has."""
         return {split: sum(shard.tokens for shard in shards) for split, shards in self.shards.items()}
+
+    @property
+    def about(self) -> str:
+        """What a run trains on, in a few words."""
+        return f"{self.tokens['train']:,} tokens to train on"
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -384,30 +389,49 @@ def make(
     source: DataSource, identity: dict[str, Any], folder: Path, progress: bool, processes: int | None = None
 ) -> None:
     """Write shards, tokenizer and index into ``folder``; continue from the progress that is recorded there."""
-    with _tracker(source.size(), progress) as tracked:
-        tokens = _tokens(source, folder, tracked)
-        writers = {split: SplitWriter(folder, split, id_type(tokens.vocabulary)) for split in SPLITS}
-        done = _resume(folder, writers)
-        groups = islice(_groups(tracked("tokenising", source.documents())), done, None)
-        for number, encoded in enumerate(_all_encoded(groups, source, tokens, folder, processes), start=done + 1):
-            for split, (ids, documents) in encoded.items():
-                writers[split].append(ids, documents)
-            if number % RECORD == 0:
-                states = {split: writer.state() for split, writer in writers.items()}
-                write_json(folder / PROGRESS, {"groups": number, "splits": states})
-    for writer in writers.values():
-        writer.finish()
+    tokens, writers = _write_shards(source, source.hold_out(), folder, progress, processes)
+    if source.validation and not writers["validation"].documents:
+        # None of a few documents is held out. The tokenizer is trained again, without what is held out now.
+        shutil.rmtree(folder / TOKENIZER)
+        for shard in folder.glob("*.bin"):
+            shard.unlink()
+        tokens, writers = _write_shards(source, source.hold_out_of_few(), folder, progress, processes)
     if not writers["train"].documents:
         held = writers["validation"].documents
         raise InputError(f"there is no text to train on: {held} documents were found, all held out for validation")
     write_json(folder / INDEX, _index(tokens, writers, identity))
 
 
-def _tokens(source: DataSource, folder: Path, tracked: Callable[[str, Iterator[str]], Iterator[str]]) -> Tokens:
+def _write_shards(
+    source: DataSource, hold_out: HoldOut, folder: Path, progress: bool, processes: int | None
+) -> tuple[Tokens, dict[str, SplitWriter]]:
+    """Write the shards of both splits and the tokenizer; return the tokenizer and the writers, which are finished."""
+    with _tracker(source.size(), progress) as tracked:
+        tokens = _tokens(source, hold_out, folder, tracked)
+        writers = {split: SplitWriter(folder, split, id_type(tokens.vocabulary)) for split in SPLITS}
+        done = _resume(folder, hold_out, writers)
+        groups = islice(_groups(tracked("tokenising", source.documents())), done, None)
+        encoded_groups = _all_encoded(groups, source, hold_out, tokens, folder, processes)
+        for number, encoded in enumerate(encoded_groups, start=done + 1):
+            for split, (ids, documents) in encoded.items():
+                writers[split].append(ids, documents)
+            if number % RECORD == 0:
+                states = {split: writer.state() for split, writer in writers.items()}
+                record = {"groups": number, "splits": states, "hold_out": asdict(hold_out)}
+                write_json(folder / PROGRESS, record)
+    for writer in writers.values():
+        writer.finish()
+    return tokens, writers
+
+
+def _tokens(
+    source: DataSource, hold_out: HoldOut, folder: Path, tracked: Callable[[str, Iterator[str]], Iterator[str]]
+) -> Tokens:
     """Return the tokenizer and save it; one that an interrupted preparation saved is used again."""
     if (folder / TOKENIZER).is_dir() and source.tokenizer != "bytes":
         return find_tokens(str(folder / TOKENIZER), ())
-    training = (text for text in tracked("training the tokenizer", source.documents()) if not source.held_out(text))
+    parts = (hold_out.divide(text)[0] for text in tracked("training the tokenizer", source.documents()))
+    training = (text for text in parts if text)
     tokens = find_tokens(source.tokenizer, training)
     temporary = folder / f".{TOKENIZER}"
     shutil.rmtree(temporary, ignore_errors=True)
@@ -418,10 +442,10 @@ def _tokens(source: DataSource, folder: Path, tracked: Callable[[str, Iterator[s
     return tokens
 
 
-def _resume(folder: Path, writers: dict[str, SplitWriter]) -> int:
+def _resume(folder: Path, hold_out: HoldOut, writers: dict[str, SplitWriter]) -> int:
     """Bring the writers to the recorded progress; return how many groups are done."""
     record = _read_or_none(folder / PROGRESS) if (folder / PROGRESS).is_file() else None
-    if record is None:
+    if record is None or record.get("hold_out") != asdict(hold_out):
         return 0
     for split, writer in writers.items():
         writer.restore(record["splits"][split])
@@ -429,13 +453,18 @@ def _resume(folder: Path, writers: dict[str, SplitWriter]) -> int:
 
 
 def _all_encoded(
-    groups: Iterator[list[str]], source: DataSource, tokens: Tokens, folder: Path, processes: int | None
+    groups: Iterator[list[str]],
+    source: DataSource,
+    hold_out: HoldOut,
+    tokens: Tokens,
+    folder: Path,
+    processes: int | None,
 ) -> Iterator[Encoded]:
     """Yield the encoded groups in their order, from this process or from several."""
     if processes is None or source.tokenizer == "bytes":  # bytes take less time than sending them
-        yield from (_encode(group, source, tokens) for group in groups)
+        yield from (_encode(group, hold_out, tokens) for group in groups)
         return
-    arguments = (source, str(folder / TOKENIZER))
+    arguments = (hold_out, str(folder / TOKENIZER))
     with ProcessPoolExecutor(processes, get_context("spawn"), _start_worker, arguments) as pool:
         pending: deque[Future[Encoded]] = deque()
         for group in groups:
@@ -449,13 +478,13 @@ def _all_encoded(
 _worker: dict[str, Any] = {}
 
 
-def _start_worker(source: DataSource, tokenizer: str) -> None:
+def _start_worker(hold_out: HoldOut, tokenizer: str) -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one core for each process
-    _worker.update(source=source, tokens=find_tokens(tokenizer, ()))
+    _worker.update(hold_out=hold_out, tokens=find_tokens(tokenizer, ()))
 
 
 def _encode_in_worker(group: list[str]) -> Encoded:
-    return _encode(group, _worker["source"], _worker["tokens"])
+    return _encode(group, _worker["hold_out"], _worker["tokens"])
 
 
 def difference(old: dict[str, Any], new: dict[str, Any]) -> str:
@@ -471,10 +500,12 @@ def difference(old: dict[str, Any], new: dict[str, Any]) -> str:
     return ""
 
 
-def _encode(group: list[str], source: DataSource, tokens: Tokens) -> Encoded:
+def _encode(group: list[str], hold_out: HoldOut, tokens: Tokens) -> Encoded:
     sides: dict[str, list[str]] = {split: [] for split in SPLITS}
     for text in group:
-        sides["validation" if source.held_out(text) else "train"].append(text)
+        for split, part in zip(SPLITS, hold_out.divide(text), strict=True):
+            if part:
+                sides[split].append(part)
     return {split: (tokens.encode(texts), len(texts)) for split, texts in sides.items() if texts}
 
 

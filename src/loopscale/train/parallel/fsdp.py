@@ -49,8 +49,6 @@ def shard(
         options["mp_policy"] = policy
     base = model.model
     loop = list(base.loop)
-    if model.config.loop_order == "sequence":
-        reduce = "block"  # a group expects its blocks in turn
     for block in (*base.prelude, *base.coda, *(loop if reduce == "block" else ())):
         fully_shard(block, **options)
     if reduce == "pass":

@@ -1,8 +1,7 @@
 export class ApiError extends Error {
-  constructor(message, status, field) {
+  constructor(message, status, { field, problem, remedy, overrides = [] } = {}) {
     super(message);
-    this.status = status;
-    this.field = field;
+    Object.assign(this, { status, field, problem, remedy, overrides });
   }
 }
 
@@ -22,7 +21,7 @@ export async function call(path, { body, csv, method } = {}) {
   const isJson = (reply.headers.get("content-type") || "").startsWith("application/json");
   if (!reply.ok) {
     const refusal = isJson ? JSON.parse(text) : { error: `the server answered ${reply.status}` };
-    throw new ApiError(refusal.error, reply.status, refusal.field);
+    throw new ApiError(refusal.error, reply.status, refusal);
   }
   return isJson ? JSON.parse(text) : text;
 }

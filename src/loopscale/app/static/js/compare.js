@@ -1,10 +1,10 @@
 // Scenarios side by side: the current answer, and what is pinned; without pins, the runner-up.
 import { latest } from "./api.js";
 import { scenarios } from "./charts.js";
-import { inPageTerms, planRequest } from "./controls.js";
+import { planRequest, toldWithField } from "./controls.js";
 import { $, button, make, problem, table } from "./dom.js";
 import { figure } from "./figure.js";
-import { bytes, count, interval, label, loss, power, rows, size } from "./format.js";
+import { bytes, cardSize, count, experts, interval, label, loss, power, rows } from "./format.js";
 import { lawOf } from "./laws.js";
 import { askPlan, runnerUp } from "./plan.js";
 import { rename, scenarioOf, unpin } from "./pins.js";
@@ -49,7 +49,7 @@ export const updateCompare = latest(
     const failed = answers.filter((side) => side.error);
     problem(
       $("#compare-problem"),
-      failed.length ? new Error(failed.map((side) => `${side.letter} (${side.name}): ${inPageTerms(side.error).message}`).join("; ")) : null,
+      failed.length ? new Error(failed.map((side) => `${side.letter} (${side.name}): ${toldWithField(side.error)}`).join("; ")) : null,
     );
     drawSides(answers);
     if (!usable.length) return $("#compare-table").replaceChildren();
@@ -106,12 +106,16 @@ const METRICS = [
   { name: "trust", of: ({ trust }) => trust.title },
   { name: "training tokens", value: (c) => c.tokens, write: count },
   { name: "training FLOPs", value: (c) => c.train_flops, write: power },
-  { name: "active parameters", value: (c) => c.active, write: size },
-  { name: "total parameters", value: (c) => c.total, write: size },
-  { name: "performs like (unlooped)", value: (c) => c.effective, write: size },
+  { name: "active parameters", value: (c) => c.active_parameters, write: cardSize },
+  { name: "total parameters", value: (c) => c.total_parameters, write: cardSize },
+  { name: "experts used", of: ({ plan }) => experts(plan.choice) },
+  { name: "as good as, without looping", value: (c) => c.active_parameters + c.effective - c.active, write: cardSize },
   { name: "memory", value: memory, write: bytes },
   { name: "inference FLOPs per token", value: (c) => c.inference_flops, write: count },
-  { name: "generation, at most", of: ({ speed }) => `${count(speed.tokens_per_second)} tokens/s on ${speed.where}` },
+  {
+    name: "generation, at most",
+    of: ({ plan }) => (plan.choice.tokens_per_second == null ? "–" : `${count(plan.choice.tokens_per_second)} tokens/s`),
+  },
   { name: "under its budget", of: (side) => side.verdict },
 ];
 

@@ -5,97 +5,23 @@ import { holdAxes } from "./figure.js";
 import { bytes, count, power, significant } from "./format.js";
 import { explainTerms } from "./glossary.js";
 import { lawList, lawOf } from "./laws.js";
-import { DEFAULTS, set, state } from "./state.js";
+import { DEFAULTS, OVERRIDES, set, state } from "./state.js";
 
-const CONTEXTS = Array.from({ length: 12 }, (_, k) => 512 * 2 ** k);
 const TYPING = 600;
-export const SLIDERS = [
-  {
-    name: "flops",
-    field: "flops",
-    label: "Training compute",
-    term: "compute",
-    unit: "FLOPs",
-    low: 1e18,
-    high: 1e26,
-    write: power,
-  },
-  {
-    name: "memory",
-    field: "memory",
-    label: "Memory at inference",
-    term: "memory",
-    unit: "bytes",
-    low: 1e8,
-    high: 1e12,
-    write: bytes,
-    start: "3 GB",
-    at: 3e9,
-    none: "any",
-  },
-  {
-    name: "bits",
-    field: "bits",
-    label: "Weights stored in",
-    unit: "bits",
-    steps: [2, 3, 4, 5, 6, 8, 16, 32],
-    write: String,
-  },
-  {
-    name: "context",
-    field: "context",
-    label: "Include KV cache for a context of",
-    unit: "tokens",
-    steps: CONTEXTS,
-    write: String,
-    start: "8192",
-    at: 8192,
-    none: "no",
-  },
-  {
-    name: "tokens",
-    field: "max_tokens",
-    label: "Training tokens available",
-    unit: "tokens",
-    low: 1e9,
-    high: 1e15,
-    write: count,
-    start: "500B",
-    at: 5e11,
-    none: "any",
-  },
-  {
-    name: "serve",
-    field: "serve_tokens",
-    label: "Lifetime inference tokens",
-    unit: "charged to the compute budget",
-    low: 1e9,
-    high: 1e16,
-    write: count,
-    start: "1T",
-    at: 1e12,
-    none: "none",
-  },
-  {
-    name: "inference",
-    field: "inference_flops",
-    label: "Max inference FLOPs per token",
-    term: "inference",
-    unit: "FLOPs",
-    low: 1e8,
-    high: 1e12,
-    write: count,
-    start: "2B",
-    at: 2e9,
-    none: "any",
-  },
-];
 const STEPS = 400;
+const WRITERS = { power, count, bytes, bits: String };
 let choices = null;
+
+// The controls of the budget, as the server describes its fields.
+let fields = [];
+export const budgetFields = () => fields;
+const byName = (name) => fields.find((field) => field.name === name);
 
 export function buildControls(known) {
   choices = known;
-  $("#sliders").replaceChildren(...SLIDERS.map(control));
+  fields = known.budget;
+  $("#sliders").replaceChildren(...fields.filter((field) => !field.more).map(control));
+  $("#more-sliders").replaceChildren(...fields.filter((field) => field.more).map(control));
   $("#law").onchange = (event) => chooseLaw(event.target.value);
   $("#passes").onchange = (event) => set({ passes: event.target.value });
   $("#eps").onchange = (event) => set({ eps: event.target.value.trim() });
@@ -124,14 +50,14 @@ function control(spec) {
     type: "range",
     id: `${id}-slider`,
     min: 0,
-    max: spec.steps ? spec.steps.length - 1 : STEPS,
+    max: spec.steps.length ? spec.steps.length - 1 : STEPS,
     step: 1,
     "aria-label": `${spec.label}, slider`,
     oninput: (event) => drag(spec, Number(event.target.value)),
     onchange: (event) => drop(spec, Number(event.target.value)),
   });
   const toggle =
-    spec.none &&
+    spec.none != null &&
     make("input", {
       type: "checkbox",
       class: "switch",
@@ -184,18 +110,18 @@ function enter(spec, value) {
 
 export function plausible(budget) {
   const { spec } = typing;
-  if (!spec || spec.steps || budget[spec.field] == null) return true;
-  return budget[spec.field] >= spec.low && budget[spec.field] <= spec.high;
+  if (!spec || spec.steps.length || budget[spec.name] == null) return true;
+  return budget[spec.name] >= spec.low && budget[spec.name] <= spec.high;
 }
 
 function slid(spec, position) {
-  if (spec.steps) return String(spec.steps[position]);
+  if (spec.steps.length) return String(spec.steps[position]);
   const value = spec.low * (spec.high / spec.low) ** (position / STEPS);
-  return spec.write(Number(value.toPrecision(2)));
+  return WRITERS[spec.write](Number(value.toPrecision(2))) + (spec.per_second ? "/s" : "");
 }
 
 const position = (spec, value) =>
-  spec.steps ? nearest(spec.steps, value) : (STEPS * Math.log(value / spec.low)) / Math.log(spec.high / spec.low);
+  spec.steps.length ? nearest(spec.steps, value) : (STEPS * Math.log(value / spec.low)) / Math.log(spec.high / spec.low);
 
 // A text is left alone while somebody writes in it.
 function show(spec) {
@@ -208,16 +134,17 @@ function show(spec) {
   slider.setAttribute("aria-valuetext", value || spec.none || "");
 }
 
-export const showControl = (name) => show(SLIDERS.find((spec) => spec.name === name));
+export const showControl = (name) => byName(name) && show(byName(name));
 
 export function showControls() {
-  for (const spec of SLIDERS) show(spec);
+  for (const spec of fields) show(spec);
   fillLaws($("#law"), state.law);
   chips("#rungs", "rungs", choices.rungs);
   chips("#experts", "experts", choices.experts.map(String));
   $("#passes").value = state.passes;
   $("#eps").value = state.eps;
   $("#rule").value = state.rule;
+  $("#preset").value = chosenPreset();
   $("#own-model-name").textContent = state.config ? (JSON.parse(state.config).model_type ?? "config.json") : "";
   $("#drop-config").hidden = !state.config;
   const law = lawOf(state.law);
@@ -226,48 +153,51 @@ export function showControls() {
 
 // Sliders follow the numbers that the server read from the text.
 export function settle(budget) {
-  for (const spec of SLIDERS) {
+  for (const spec of fields) {
     const slider = $(`#in-${spec.name}-slider`);
-    const value = budget[spec.field];
+    const value = budget[spec.name];
     if (document.activeElement !== slider) slider.value = position(spec, value ?? spec.at);
   }
 }
 
-const FIELDS = {
-  ...Object.fromEntries(SLIDERS.map(({ field, label }) => [field, label])),
-  "inference FLOPs": "Max inference FLOPs per token",
+// What the page calls the other fields of a request.
+const CONTROLS = {
   rungs: "Sizes",
   experts: "Experts",
   recurrences: "Max passes",
+  recurrence: "Max passes",
   eps: "Minimum gain per step",
 };
+const labelOf = (name) => byName(name)?.label ?? CONTROLS[name];
 
-// What is wrong with a plan in the terms of the page: its controls, where the API names fields.
-export function inPageTerms(error) {
-  if (error.status === 404) error.message = "this law is not in this browser; choose another, or open its file";
-  error.message = error.message
-    .replace(/^([a-z_]+(?: FLOPs)?)(?:\.\d+)?: /, (whole, field) => (FIELDS[field] ? `${FIELDS[field]}: ` : whole))
-    .replace(/^budget: /, "");
-  return error;
+// What is wrong in the terms of the page: fields of the request stand in backquotes, and the page has labels for them.
+export const inPageTerms = (text) => text.replace(/`(\w+)`/g, (quoted, name) => labelOf(name) ?? quoted);
+
+export function told(error) {
+  if (error.status === 404) return "this law is not in this browser; choose another, or open its file";
+  return inPageTerms([error.problem ?? error.message, error.remedy].filter(Boolean).join("; "));
 }
 
-// Puts what is wrong beside the field that it is about; returns whether there is one.
+// The same with the control that it is about, for where that is not in sight.
+export const toldWithField = (error) =>
+  labelOf(error.field) ? `${labelOf(error.field)}: ${told(error)}` : error.field ? error.message : told(error);
+
+// Puts what is wrong beside the control that it is about; returns whether there is one.
 export function blame(error) {
-  let placed = false;
-  for (const spec of SLIDERS) {
+  for (const spec of fields) {
     const row = $(`.control[data-name=${spec.name}]`);
-    const mine = Boolean(error) && (error.field === spec.field || error.message.startsWith(`${spec.label}:`));
+    const mine = error?.field === spec.name;
     $("input[type=text]", row).setAttribute("aria-invalid", String(mine));
-    $(".said", row).textContent = mine ? error.message.replace(`${spec.label}: `, "") : "";
-    placed ||= mine;
+    $(".said", row).textContent = mine ? told(error) : "";
+    if (mine && spec.more) $("#more-limits").open = true;
   }
-  return placed;
+  return Boolean(error && byName(error.field));
 }
 
 export function chooseLaw(id) {
   const law = lawOf(id);
   // A law without an RMSE has no ε to judge steps by; the rule that needs none is chosen, and shown as chosen.
-  set({ law: id, extrapolate: "", rule: law && law.rmse == null && !state.eps ? "loss" : "paper" });
+  set({ law: id, extrapolate: "", allow_degenerate: "", rule: law && law.rmse == null && !state.eps ? "loss" : "paper" });
 }
 
 export function fillLaws(select, chosen) {
@@ -330,9 +260,16 @@ function buildPresets() {
   );
   select.onchange = () => {
     const preset = choices.presets.find((other) => other.name === select.value);
-    select.value = "";
-    if (preset) set({ memory: "", context: "", ...preset.limits, where: preset.name });
+    if (preset) set({ ...Object.fromEntries(presetFields().map((name) => [name, ""])), ...preset.limits });
   };
+}
+
+const presetFields = () => [...new Set(choices.presets.flatMap((preset) => Object.keys(preset.limits)))];
+
+// The preset whose limits the page has, if it is one.
+function chosenPreset() {
+  const same = (preset) => presetFields().every((name) => state[name] === (preset.limits[name] ?? ""));
+  return choices.presets.find(same)?.name ?? "";
 }
 
 const filled = (names) =>
@@ -361,16 +298,15 @@ function buildDevices() {
 // The request that a state stands for: the page's own, or that of a pinned scenario.
 export function planRequest(charts, values = state) {
   const body = { law: values.law || undefined, charts, rule: values.rule || undefined };
-  for (const spec of SLIDERS) if (values[spec.name]) body[spec.field] = values[spec.name];
+  for (const { name } of fields) if (values[name]) body[name] = values[name];
   if (values.continuous) body.continuous = true;
   else if (values.rungs) body.rungs = values.rungs.split(",");
   if (values.experts) body.experts = values.experts.split(",").map(Number);
   if (values.passes)
     body.recurrences = Array.from({ length: Math.max(1, Math.min(32, Number(values.passes) || 1)) }, (_, k) => k + 1);
   if (values.eps) body.eps = Number.isFinite(Number(values.eps)) ? Number(values.eps) : values.eps;
-  if (values.extrapolate) body.extrapolate = true;
+  for (const name of OVERRIDES) if (values[name]) body[name] = true;
   if (values.design) body.design = values.design;
-  if (values.where) body.where = values.where;
   if (values.config) body.config = JSON.parse(values.config);
   return body;
 }

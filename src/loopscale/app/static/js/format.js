@@ -39,12 +39,18 @@ export function size(value) {
   return value >= 1e8 ? `${(value / 1e9).toFixed(3)}B` : count(value);
 }
 
+// As model cards write a size, embeddings included.
+export const cardSize = (value) => (value >= 1e8 ? `${(value / 1e9).toFixed(1)}B` : count(value));
+
 export const loss = (value) => (value == null ? "–" : value.toFixed(4));
 // The 90% interval of a loss, and of what it is.
 const KINDS = { predictive: "for one new run", law: "of the law alone" };
 export const interval = ({ low, high, kind }) => `90% ${KINDS[kind]}: ${loss(low)}–${loss(high)}`;
 export const percent = (value) => `${Math.round(100 * value)}%`;
-export const label = (d) => `${d.rung} E=${d.experts} R=${d.recurrence}`;
+// A design in a few characters, with its experts as it is built.
+export const mixture = (d) => (d.experts_total === 1 ? "dense" : `${d.experts_active}/${d.experts_total}`);
+export const label = (d) => d.label ?? `${d.rung} ${mixture(d)} R=${d.recurrence}`;
+export const experts = (d) => (d.experts_total === 1 ? "dense" : `${d.experts_active} of ${d.experts_total}`);
 
 // Columns of a table, as the server sends them, to rows.
 export function rows(columns) {

@@ -7,8 +7,10 @@ const TERMS = {
   "R*": "The number of passes that the rule chooses: the last one that lowers the loss by at least ε.",
   "E*": "The number of experts that the rule chooses: the last step that lowers the loss by at least ε.",
   ε: "Minimum gain per step, in nats per token. Unless you set it, the root-mean-square error of the law's fit.",
-  active: "Parameters that one token uses in one pass, N_act. Embeddings are not counted.",
-  total: "Parameters that the model stores, N_total. Embeddings are not counted.",
+  active:
+    "Parameters that one token uses in one pass, embeddings included, as model cards count. The law counts N_act, without embeddings.",
+  total: "Parameters that the model stores, embeddings included, as model cards count. The law counts N_total, without embeddings.",
+  experts: "Experts that a token uses in each layer, of those that the layer holds. The law counts E, their ratio.",
   effective: "The size of a model without looping that would reach the same loss: N_eff = N_act + gain(R) × N_loop.",
   loss: "Cross-entropy on held-out text, in nats per token. Lower is better.",
   compute:

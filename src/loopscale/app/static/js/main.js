@@ -8,7 +8,7 @@ import { explainTerms } from "./glossary.js";
 import { addLaw, loadLaws } from "./laws.js";
 import { keptPins } from "./pins.js";
 import { askPlan, buildPlan, drawPlan, holdCentre, showPlan, updatePlan } from "./plan.js";
-import { commit, link, onChange, restore, set, state } from "./state.js";
+import { commit, describeBudget, link, onChange, restore, set, state } from "./state.js";
 import { buildSweep, updateSweep } from "./sweep.js";
 
 // What changes only how an answer is shown needs no new one.
@@ -120,6 +120,7 @@ async function start() {
   buildTop();
   const [choices] = await Promise.all([call("choices"), loadLaws()]);
   $("#version").textContent = `loopscale ${choices.version}`;
+  describeBudget(choices.budget);
   await restore(location.hash);
   if (!state.pins) state.pins = keptPins();
   buildControls(choices);

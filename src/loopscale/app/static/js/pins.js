@@ -12,7 +12,7 @@ export function pin(values, design, name) {
 }
 
 function named(values, name) {
-  const budget = ["flops", "memory", "tokens"].filter((field) => values[field]).map((field) => values[field]);
+  const budget = ["flops", "memory", "max_tokens"].filter((field) => values[field]).map((field) => values[field]);
   return `${name} (${budget.join(", ")})`;
 }
 

@@ -1,11 +1,11 @@
 // The plan: one request for each state, and everything on the page drawn from its answer.
 import { call, latest } from "./api.js";
 import { bestExperts, bestRecurrence, isoflop, pareto } from "./charts.js";
-import { blame, inPageTerms, planRequest, plausible, settle, showControls, typing } from "./controls.js";
+import { blame, inPageTerms, planRequest, plausible, settle, showControls, toldWithField, typing } from "./controls.js";
 import { $, $$, announce, button, copy, make, problem, segmented, sentence, table, toast, write } from "./dom.js";
 import { download } from "./download.js";
 import { figure, moveRule } from "./figure.js";
-import { bytes, count, interval, label, loss, percent, power, rows, size } from "./format.js";
+import { bytes, cardSize, count, experts, interval, label, loss, mixture, percent, power, rows, size } from "./format.js";
 import { explainTerms } from "./glossary.js";
 import { lawOf, resendLaws } from "./laws.js";
 import { pin } from "./pins.js";
@@ -67,10 +67,10 @@ export const updatePlan = latest(
     drawPlan(light);
   },
   (error) => {
-    if (error.field === "extrapolate") return withhold(error, planRequest([]));
-    if (blame(inPageTerms(error)) && typing.spec) return undefined; // said beside the field; the last answer stays
+    if (error.overrides?.length) return withhold(error, planRequest([]));
+    if (blame(error) && typing.spec) return undefined; // said beside the control; the last answer stays
     fresh(false);
-    return problem($("#problem"), error);
+    return problem($("#problem"), new Error(toldWithField(error)));
   },
 );
 
@@ -88,14 +88,18 @@ function fresh(is) {
 function withhold(error, body) {
   fresh(false);
   // The budget that was read moves the sliders; nothing else of this answer is shown.
-  askPlan({ ...body, extrapolate: true, draft: true }).then(({ plan }) => settle(plan.budget), () => {});
+  const anyway = Object.fromEntries(error.overrides.map((name) => [name, true]));
+  askPlan({ ...body, ...anyway, draft: true }).then(({ plan }) => settle(plan.budget), () => {});
   problem($("#problem"), null);
   $("#withheld").hidden = false;
-  $("#withheld-reason").textContent = sentence(error.message);
+  const reason = inPageTerms(error.problem);
+  $("#withheld-reason").textContent = sentence(reason);
+  withheld.overrides = error.overrides;
   showTrust({ level: "beyond", title: "Answer withheld", reasons: [] });
   $("#glance").textContent = "Answer withheld";
-  announce(`Answer withheld. ${error.message}`);
+  announce(`Answer withheld. ${reason}`);
 }
+const withheld = { overrides: [] };
 
 function showTrust({ level, title, reasons }) {
   const banner = $("#trust");
@@ -117,7 +121,7 @@ export function drawPlan(light = false) {
   write($("#interval"), sentences.interval);
   write($("#edge"), sentences.edge && sentence(sentences.edge));
   write($("#glance"), `${label(plan.choice)} · loss ${loss(plan.choice.loss)} · trust: ${trust.level}`);
-  showFacts(facts(plan, answer.speed));
+  showFacts(facts(plan));
   write($("#certainty"), sentence(sentences.confidence));
   write($("#legend"), sentences.legend);
   if (!light) document.title = `${label(plan.choice)} · loopscale`;
@@ -129,7 +133,7 @@ export function drawPlan(light = false) {
   drawTable();
 }
 
-function facts({ choice, interval: span, agreement, lead }, speed) {
+function facts({ choice, budget, interval: span, agreement, lead }) {
   return [
     {
       name: "Predicted loss",
@@ -137,12 +141,23 @@ function facts({ choice, interval: span, agreement, lead }, speed) {
       value: loss(choice.loss),
       note: span ? interval(span) : "nats per token",
     },
-    { name: "Total parameters", term: "total", value: size(choice.total), note: "stored, without embeddings" },
+    {
+      name: "Total parameters",
+      term: "total",
+      value: cardSize(choice.total_parameters),
+      note: `with embeddings; ${size(choice.total)} as the law counts`,
+    },
     {
       name: "Active parameters",
       term: "active",
-      value: size(choice.active),
-      note: choice.recurrence > 1 ? `performs like ${size(choice.effective)} unlooped` : "used by each token",
+      value: cardSize(choice.active_parameters),
+      note: `with embeddings; ${size(choice.active)} as the law counts`,
+    },
+    {
+      name: "Experts",
+      term: "experts",
+      value: experts(choice),
+      note: choice.experts_total === 1 ? "no experts" : `used by each token; E = ${choice.experts} as the law counts`,
     },
     { name: "Training", value: `${count(choice.tokens)} tokens`, note: `${power(choice.train_flops)} FLOPs` },
     {
@@ -157,12 +172,16 @@ function facts({ choice, interval: span, agreement, lead }, speed) {
       value: `${count(choice.inference_flops)} FLOPs`,
       note: "per generated token",
     },
-    {
-      name: "Generation",
-      term: "generation",
-      value: `≤ ${count(speed.tokens_per_second, 2)} tokens/s`,
-      note: `on ${speed.where}, one sequence`,
-    },
+    ...(choice.tokens_per_second == null
+      ? []
+      : [
+          {
+            name: "Generation",
+            term: "generation",
+            value: `≤ ${count(choice.tokens_per_second)} tokens/s`,
+            note: `one sequence at ${bytes(budget.bandwidth)}/s`,
+          },
+        ]),
     agreement == null
       ? { name: "Lead", value: lead == null ? "–" : loss(lead), note: "nats below the runner-up" }
       : {
@@ -213,14 +232,9 @@ function fact({ name, term, value, note, share }) {
 
 // Which limits hold the loss up, and what twice as much of each would buy.
 function drawLimits() {
-  const amount = { memory: bytes, flops: power };
   const columns = [
     { name: "limit", left: true, cell: (d) => d.label },
-    {
-      name: "used",
-      cell: (d) =>
-        d.used == null ? "–" : `${(amount[d.name] || count)(d.used)} of ${(amount[d.name] || count)(d.cap)}`,
-    },
+    { name: "used", cell: (d) => d.used },
     {
       name: "share",
       wide: true,
@@ -236,7 +250,7 @@ function drawLimits() {
             }),
     },
     { name: "binding", cell: (d) => (d.binding ? make("b", {}, "binds") : "no") },
-    { name: "twice as much", left: true, cell: (d) => d.text },
+    { name: "if loosened", left: true, cell: (d) => d.text },
   ];
   const { limits, sentences } = answer;
   $("#limits").replaceChildren(
@@ -303,11 +317,10 @@ function drawCharts(light) {
 }
 
 const marked = (text, d, axis) => `${text}${d.extrapolated.includes(axis) ? "†" : ""}`;
-const code = (d) => (d.trust ? "config" : `${d.rung}:${d.experts}:${d.recurrence}`);
+const code = (d) => (d.own ? "config" : `${d.rung}:${d.experts}:${d.recurrence}`);
 // Each design has its own level of trust, which can differ from that of the choice.
 function levelOf(d) {
-  const level = d.trust?.level ?? answer.levels[d.label] ?? "unknown";
-  return make("span", { class: "level", "data-level": level }, level);
+  return make("span", { class: "level", "data-level": d.trust }, d.trust);
 }
 const COLUMNS = [
   {
@@ -316,15 +329,20 @@ const COLUMNS = [
     title: "a rung of the ladder, by its active parameters with embeddings",
     cell: (d) => marked(d.rung, d, "size"),
   },
-  { name: "E", title: "experts for each active one", cell: (d) => marked(d.experts, d, "experts") },
+  {
+    name: "experts",
+    head: "MoE",
+    title: "experts that a token uses / experts of a layer",
+    cell: (d) => marked(mixture(d), d, "experts"),
+  },
   { name: "R", title: "passes through the loop", cell: (d) => marked(d.recurrence, d, "recurrence") },
-  { name: "active", wide: true, cell: (d) => size(d.active) },
+  { name: "active", title: "parameters that a token uses, with embeddings", wide: true, cell: (d) => cardSize(d.active_parameters) },
   { name: "tokens", wide: true, cell: (d) => marked(count(d.tokens), d, "tokens") },
   { name: "loss", cell: (d) => loss(d.loss) + (d.extrapolated.length ? "†" : "") },
   { name: "trust", title: "how far the loss can be trusted", cell: levelOf },
   { name: "memory", wide: true, cell: (d) => bytes(d.weight_bytes + d.kv_bytes) },
   { name: "FLOPs/token", wide: true, cell: (d) => count(d.inference_flops) },
-  { name: "verdict", left: true, cell: (d) => (d.trust ? `your model: ${d.verdict}` : d.verdict) },
+  { name: "verdict", left: true, cell: (d) => (d.own ? `your model: ${d.verdict}` : d.verdict) },
   {
     name: "",
     class: "narrow",
@@ -343,7 +361,7 @@ function drawTable() {
   const listed = [first, ...own, ...others];
   $("#table").replaceChildren(
     ...table(COLUMNS, listed, (d) => ({
-      class: d.verdict === "chosen" ? "chosen" : d.trust ? "own" : d.ruled_out_by ? "out" : null,
+      class: d.verdict === "chosen" ? "chosen" : d.own ? "own" : d.ruled_out_by ? "out" : null,
     })),
   );
 }
@@ -366,7 +384,7 @@ export function buildPlan() {
     "#law-json": saveLaw,
     "#plan-csv": () => fetched("plan.csv", "designs.csv", "text/csv", { top: 500 }),
     "#plan-report": () => fetched("plan.html", "plan.html", "text/html"),
-    "#show-anyway": () => set({ extrapolate: "1" }),
+    "#show-anyway": () => set(Object.fromEntries(withheld.overrides.map((name) => [name, "1"]))),
   };
   for (const [selector, work] of Object.entries(actions)) $(selector).onclick = work;
 }

@@ -2,16 +2,10 @@
 // is an entry of the browser's history, so that Back undoes it.
 import { packedLaw, unpackLaws } from "./laws.js";
 
+// The budget's fields join these when the server has described them.
 export const DEFAULTS = {
   view: "plan",
   law: "",
-  flops: "5e21",
-  memory: "3 GB",
-  bits: "4",
-  context: "",
-  tokens: "",
-  serve: "",
-  inference: "",
   rungs: "",
   experts: "",
   passes: "",
@@ -19,8 +13,8 @@ export const DEFAULTS = {
   rule: "paper",
   continuous: "",
   extrapolate: "",
+  allow_degenerate: "",
   design: "",
-  where: "phone",
   config: "",
   iso: "recurrence",
   cost: "memory",
@@ -36,14 +30,25 @@ const ALLOWED = {
   table: ["rivals", "candidates"],
   continuous: ["", "1"],
   extrapolate: ["", "1"],
+  allow_degenerate: ["", "1"],
 };
+// What allows an answer that is withheld otherwise.
+export const OVERRIDES = ["extrapolate", "allow_degenerate"];
 // What makes a scenario: the budget, the law and the design space.
 export const SCENARIO = [
-  ...["law", "flops", "memory", "bits", "context", "tokens", "serve", "inference", "rungs", "experts", "passes"],
-  ...["eps", "rule", "continuous", "extrapolate", "design", "where", "config"],
+  ...["law", "rungs", "experts", "passes", "eps", "rule", "continuous", ...OVERRIDES, "design", "config"],
 ];
 
 export const state = { ...DEFAULTS };
+
+// Every field of the budget is part of the state, under its own name.
+export function describeBudget(fields) {
+  for (const { name, first } of fields) {
+    DEFAULTS[name] = first;
+    SCENARIO.push(name);
+  }
+  Object.assign(state, DEFAULTS);
+}
 const listeners = new Set();
 
 export const onChange = (listener) => listeners.add(listener);

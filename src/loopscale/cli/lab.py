@@ -1,0 +1,329 @@
+"""``loopscale lab``: tasks in which looping and experts visibly work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from loopscale.cli.output import console, print_json, print_table
+from loopscale.cli.params import EXITS
+from loopscale.cli.verbs import Verb, VerbGroup
+from loopscale.core.errors import check_extra
+from loopscale.core.quantities import format_count, format_power
+
+if TYPE_CHECKING:
+    from loopscale.lab import LabRun, Scores
+    from loopscale.lab.training import Watch
+
+NAMES = ("s3", "z2", "s5", "hops", "addition", "tree", "reach", "recall", "facts")
+
+
+class LabGroup(VerbGroup):
+    """Makes the command of a task when it is asked for: its defaults are those of a recipe, which imports torch."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*NAMES, *super().list_commands(ctx)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return _task_command(cmd_name) if cmd_name in NAMES else super().get_command(ctx, cmd_name)
+
+
+@click.group("lab", cls=LabGroup)
+def lab_command() -> None:
+    """Train a small looped model on a task with exact answers: watch what each pass adds.
+
+    \b
+    loopscale lab s3             # three minutes: from chance at R = 1 to right at R = 12
+    loopscale lab s3 --shipped   # a model that is already trained, in seconds
+    loopscale lab two-axes       # recurrence and experts, on reasoning and on knowledge
+    loopscale lab tasks          # every task, with a sample
+    """
+    check_extra("train", "loopscale lab")
+
+
+@lab_command.command("tasks")
+@click.option("--json", "as_json", is_flag=True, help="Print the tasks as JSON.")
+def tasks_command(as_json: bool) -> None:
+    """List the tasks, each with a problem and its answers.
+
+    A training file uses one with ``[data] task = "s3"`` and ``difficulty = 12``.
+    """
+    from loopscale.train.data.labels import fixed_problems
+    from loopscale.train.data.puzzles import TASKS
+
+    tasks = [TASKS[name](TASKS[name].usual) for name in NAMES]
+    if as_json:
+        fields = ("name", "kind", "about", "counts", "difficulty", "length", "vocabulary", "chance")
+        print_json([{field: getattr(task, field) for field in fields} for task in tasks])
+        return
+    for task in tasks:
+        ids_BT, _ = fixed_problems(task, 1, "validation")
+        click.echo(
+            f"{task.name}: {task.about} Difficulty: {task.difficulty:,} {task.counts}; chance {task.chance:.3f}."
+        )
+        click.echo("".join(f"    {line}\n" for line in task.show(ids_BT[0]).splitlines()))
+
+
+@lab_command.command("score")
+@click.argument("model", type=click.Path())
+@click.option("--task", help="The task.  [default: that of the run that trained the model]")
+@click.option("--difficulty", type=click.IntRange(min=1), help="Size of a problem.  [default: as in training]")
+@click.option("--most", type=click.IntRange(min=1), default=24, show_default=True, help="The most passes.")
+@click.option("--problems", type=click.IntRange(min=1), default=1024, show_default=True, help="New problems.")
+@click.option("--longer", is_flag=True, help="Longer problems than in training.")
+@click.option("--exit", "criterion", type=EXITS, help="Also let each position stop its loop, by this criterion.")
+@click.option("--threshold", type=click.FloatRange(0), default=0.001, show_default=True, help="Stop below this change.")
+@click.option("--json", "as_json", is_flag=True, help="Print the scores as JSON.")
+def score_command(
+    model: str,
+    task: str | None,
+    difficulty: int | None,
+    most: int,
+    problems: int,
+    longer: bool,
+    criterion: str | None,
+    threshold: float,
+    as_json: bool,
+) -> None:
+    """Score MODEL, the folder of a run or of a model, on a task at R = 1, 2, … passes.
+
+    \b
+    loopscale train s3.toml --out runs/s3
+    loopscale lab score runs/s3
+    loopscale lab score runs/s3 --difficulty 18 --exit kl
+    """
+    from loopscale.lab.recipes import reported_recurrence
+    from loopscale.lab.scores import score, score_exit
+    from loopscale.lab.training import load, task_of
+    from loopscale.model import Exit
+
+    chosen = task_of(model, task, difficulty)
+    loaded = load(model)
+    scores = score(loaded, chosen, most, count=problems, split="longer" if longer else "validation")
+    left = None
+    if criterion is not None:
+        left = score_exit(loaded, scores.task, Exit(criterion, threshold), most, count=problems)
+    if as_json:
+        print_json(scores.to_dict() | ({} if left is None else {"exit": left.to_dict()}))
+        return
+    print_scores(scores, reported_recurrence(loaded.config.recurrence, bool(loaded.config.random_recurrence)))
+    if left is not None:
+        passes = " ".join(f"{used:.1f}" for used in left.passes_A)
+        click.echo(
+            f"with exit by {criterion} below {threshold:g}: {left.solved:.2f} right with {left.passes_A.mean():.1f} "
+            f"passes on average; by position {passes}"
+        )
+
+
+def _task_command(name: str) -> click.Command:
+    """Return the command that trains one task."""
+    from loopscale.lab.recipes import Recipe
+
+    usual = Recipe()
+
+    @click.command(name, cls=Verb, short_help=f"Train a looped model on the task {name}.")
+    @click.option("--difficulty", type=click.IntRange(min=1), help="Size of a problem.  [default: the task's usual]")
+    @click.option("--recurrence", default=usual.recurrence, show_default=True, help="R: passes in training.")
+    @click.option("--experts", default=1, show_default=True, help="E: experts for each active one.")
+    @click.option("--layers", default=1, show_default=True, help="With --recurrence 1: separate layers, a control.")
+    @click.option("--size", "width", default=usual.width, show_default=True, help="Width of the model.")
+    @click.option("--supervise", is_flag=True, help="Train the answer after every pass, not after the last only.")
+    @click.option(
+        "--random-recurrence/--fixed-recurrence",
+        default=True,
+        show_default=True,
+        help="Draw R at each step around --recurrence.",
+    )
+    @click.option("--steps", default=usual.steps, show_default=True, help="Training steps of 64 problems.")
+    @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of weights and data.")
+    @click.option("--out", type=click.Path(), help="Folder for model, figure and report.  [default: runs/lab/…]")
+    @click.option("--shipped", is_flag=True, help="Score the trained model that comes with loopscale; train nothing.")
+    @click.option("--json", "as_json", is_flag=True, help="Print the scores as JSON.")
+    def command(shipped: bool, out: str | None, as_json: bool, **options: Any) -> None:
+        if shipped:
+            _shipped(name, as_json)
+            return
+        from loopscale.lab import train_task
+
+        recipe = Recipe(task=name, **options)
+        folder = Path(out) if out is not None else Path("runs") / "lab" / _folder_name(recipe)
+        with _watching(not as_json) as watch:
+            run = train_task(recipe, folder, watch=watch)
+        _save_figure(run)
+        if as_json:
+            print_json(run.to_dict())
+        else:
+            _print(run)
+
+    command.help = f"""Train a small looped model on the task {name} while you watch, then score it at each test-time R.
+
+    Model, figure and report are saved. Rerun the same command to resume a run that was stopped.
+    """
+    return command
+
+
+def _folder_name(recipe: Any) -> str:
+    """Return a folder for each different recipe: the task and what differs from the usual recipe."""
+    from dataclasses import fields
+
+    changed = [
+        f"{field.name}-{getattr(recipe, field.name)}"
+        for field in fields(recipe)
+        if field.name not in ("task", "seed") and getattr(recipe, field.name) != field.default
+    ]
+    return "-".join([recipe.task, *changed, f"seed-{recipe.seed}"])
+
+
+@contextmanager
+def _watching(shown: bool) -> Iterator[Watch]:
+    """Show the accuracy by pass while a model trains: a live chart on a terminal, a line now and then elsewhere."""
+    from rich.live import Live
+    from rich.text import Text
+
+    from loopscale.core.progress import occasional_lines, progress_console
+    from loopscale.lab.charts import by_recurrence
+
+    line, out = occasional_lines(shown), progress_console()
+    with Live(Text("training …"), console=out, transient=True) if shown and out.is_terminal else _nothing() as live:
+
+        def watch(step: int, steps: int, scores: Scores) -> None:
+            accuracy = ", ".join(f"R = {R}: {scores.at(R):.2f}" for R in (1, 4, 8, 12) if scores.most >= R)
+            line(f"step {step:,} of {steps:,}: {accuracy}")
+            if live is not None:
+                title = f"step {step:,} of {steps:,}, {scores.count} new problems, chance {scores.task.chance:.2f}"
+                live.update(Text("\n".join([title, *by_recurrence(scores)])))
+
+        yield watch
+
+
+@contextmanager
+def _nothing() -> Iterator[None]:
+    yield None
+
+
+def _print(run: LabRun) -> None:
+    facts, scores = run.facts, run.scores
+    print_scores(scores, run.recipe.reported)
+    if run.longer is not None:
+        best = max(range(1, run.longer.most + 1), key=run.longer.at)
+        click.echo(
+            f"longer ({run.longer.task.difficulty} {scores.task.counts}): at best {run.longer.at(best):.2f}, "
+            f"at R = {best} ({run.longer.status(best)})"
+        )
+    click.echo(
+        f"{format_count(facts['weights'])} weights, {facts['steps']:,} steps, "
+        f"{format_power(facts['training_flops'])} FLOPs, {facts['seconds']:.0f} s "
+        f"({facts['cpu_seconds']:.0f} s of one core), seed {run.recipe.seed}\n"
+        f"model, figure and report: {run.folder}"
+    )
+
+
+def print_scores(scores: Scores, reported: int) -> None:
+    from loopscale.lab.charts import by_position, by_recurrence, measured
+
+    most = scores.most
+    console().print(f"[bold]{measured(scores)}[/] (chance {scores.task.chance:.2f})", highlight=False)
+    click.echo("\n".join(by_recurrence(scores)))
+    if scores.right_RA.shape[1] > 1:
+        click.echo("\n".join(by_position(scores, sorted({1, min(reported, most)}))))
+    click.echo(f"{scores.status(min(reported, most))} at R = {min(reported, most)}, from {scores.count:,} new problems")
+
+
+def _shipped(name: str, as_json: bool) -> None:
+    from loopscale.core.errors import InputError
+    from loopscale.lab import show_shipped
+
+    if name != "s3":
+        raise InputError(f"no trained model of {name!r} comes with loopscale; s3 has one")
+    scores = show_shipped()
+    if as_json:
+        print_json(scores.to_dict())
+    else:
+        print_scores(scores, 12)
+
+
+def _save_figure(run: LabRun) -> None:
+    from loopscale.figures.lab import draw_scores
+    from loopscale.figures.style import save
+
+    save(draw_scores([run.scores], [f"seed {run.recipe.seed}"], run.recipe.recurrence), run.folder / "accuracy.svg")
+
+
+@lab_command.command("two-axes")
+@click.option("--seeds", type=click.IntRange(min=1), default=1, show_default=True, help="Seeds of each cell.")
+@click.option("--equal-flops", is_flag=True, help="Also train the models without a loop for as many FLOPs.")
+@click.option("--shipped", is_flag=True, help="Show the runs that come with loopscale; train nothing.")
+@click.option("--out", type=click.Path(), default="runs/lab/two-axes", show_default=True, help="Folder of the results.")
+@click.option("--json", "as_json", is_flag=True, help="Print means and differences as JSON.")
+def two_axes_command(seeds: int, equal_flops: bool, shipped: bool, out: str, as_json: bool) -> None:
+    """Compare recurrence and experts on reasoning and on knowledge, with separate layers as a control.
+
+    One seed takes about ten minutes on one core. Rerun the command to resume, or with more seeds to add some.
+
+    \b
+    loopscale lab two-axes --shipped
+    loopscale lab two-axes --seeds 5 --equal-flops
+    """
+    from loopscale.figures.lab import draw_two_axes
+    from loopscale.figures.style import save
+    from loopscale.lab import two_axes
+
+    folder = Path(out)
+    if shipped:
+        rows = two_axes.shipped_rows()
+    else:
+        cells = (*two_axes.CELLS, *(two_axes.EQUAL_FLOPS if equal_flops else ()))
+        rows = two_axes.run(folder, range(seeds), cells, tell=_tell)
+    result = two_axes.summary(rows)
+    if not shipped:
+        save(draw_two_axes(result), folder / "two-axes.svg")
+    if as_json:
+        print_json(result)
+        return
+    _print_two_axes(result)
+    if not shipped:
+        click.echo(f"every run is in {folder / two_axes.RESULTS}, the figure in {folder / 'two-axes.svg'}")
+
+
+def _tell(subject: str, model: str, seed: int, row: dict[str, Any] | None) -> None:
+    if row is None:
+        click.echo(f"training: {subject}, {model}, seed {seed}", err=True)
+    else:
+        click.echo(f"    accuracy {row['accuracy']:.3f} in {row['seconds']:.0f} s", err=True)
+
+
+def _print_two_axes(result: dict[str, Any]) -> None:
+    rows = [
+        (
+            cell["task"],
+            cell["model"],
+            format_count(cell["weights"]),
+            format_power(cell["training_flops"]),
+            f"{cell['accuracy']:.3f}",
+            _interval(cell["interval"]),
+            str(cell["seeds"]),
+            "at chance" if cell["at_chance"] else "",
+        )
+        for cell in result["cells"]
+    ]
+    columns = ("task", "model", "weights", "FLOPs", "accuracy", "95%", "seeds", "")
+    print_table("Accuracy", columns, rows, left=("task", "model", ""))
+    changes = [
+        (
+            change["task"],
+            change["about"],
+            f"{change['difference']:+.3f}",
+            _interval(change["interval"]),
+            "clear" if change["clear"] else "not shown",
+        )
+        for change in result["differences"]
+    ]
+    print_table("Differences, seed by seed", ("task", "of", "difference", "95%", ""), changes, left=("task", "of", ""))
+
+
+def _interval(limits: list[float] | None) -> str:
+    return "" if limits is None else f"{limits[0]:.2f} to {limits[1]:.2f}"

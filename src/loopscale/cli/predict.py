@@ -1,0 +1,136 @@
+"""``loopscale predict``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from loopscale.cli.output import console, print_json
+from loopscale.cli.params import (
+    COUNT,
+    WHOLE,
+    check_recurrence,
+    law_option,
+    model_options,
+    one_model,
+    output_options,
+    trust_options,
+    verbose_option,
+)
+from loopscale.cli.verbs import verb
+from loopscale.core.quantities import format_count, format_power, format_size
+from loopscale.core.tables import Table
+from loopscale.planning import Prediction, predict
+from loopscale.planning.design import card_size, design_text, law_counts_text
+from loopscale.planning.registered import check, register
+from loopscale.planning.screen import prediction_screen
+from loopscale.planning.text import interval_text, law_text, legend, mark, trust_text
+from loopscale.scaling import ScalingLaw
+
+
+@verb("predict")
+@model_options
+@click.option("--params", type=COUNT, help="A parameter count instead, for laws that need no architecture, like 7e9.")
+@click.option("--recurrence", type=WHOLE, help="R: passes through the loop.  [default: the model's own]")
+@click.option("--tokens", type=COUNT, help="Training tokens, like 500B.")
+@click.option("--flops", type=COUNT, help="Training compute instead of tokens, like 5e21.")
+@click.option("--register", "register_path", type=click.Path(), help="Write the prediction with its date and a hash.")
+@click.option("--check", "check_path", type=click.Path(), help="Compare a registered prediction with --loss.")
+@click.option("--loss", type=click.FloatRange(0, min_open=True), help="The measured loss, for --check.")
+@law_option
+@trust_options
+@output_options
+@verbose_option
+def predict_command(
+    register_path: str | None,
+    check_path: str | None,
+    loss: float | None,
+    params: float | None,
+    recurrence: int | None,
+    tokens: float | None,
+    flops: float | None,
+    law: ScalingLaw,
+    extrapolate: bool,
+    allow_degenerate: bool,
+    as_json: bool,
+    as_csv: bool,
+    verbose: bool,
+    **model: Any,
+) -> None:
+    """Predict the loss of one model.
+
+    \b
+    loopscale predict --rung 1.0B --experts 8 --recurrence 2 --tokens 500B
+    loopscale predict --width 2048 --experts 16 --flops 1e22
+    loopscale predict --params 7e9 --tokens 2T --law chinchilla-epoch-2024
+    loopscale predict --config path/to/config.json --tokens 1T --law chinchilla-epoch-2024
+    loopscale predict --params 7e9 --tokens 2T --law law.json --register prediction.json
+    loopscale predict --check prediction.json --loss 2.31
+    """
+    if check_path is not None:
+        if loss is None:
+            raise click.UsageError("--check needs --loss, the loss that came out")
+        click.echo(check(check_path, loss))
+        return
+    if (tokens is None) == (flops is None):
+        raise click.UsageError("give --tokens or --flops, one of them")
+    architecture = None
+    if params is None:
+        architecture = one_model(model.pop("rung"), **model)
+        check_recurrence(architecture, recurrence)
+    elif any(model[name] for name in ("rung", "width", "layers", "experts", "config")):
+        raise click.UsageError("--params states the size; leave out --rung, --width, --layers, --experts and --config")
+    prediction = predict(
+        architecture, tokens, recurrence, law, flops=flops, N=params, extrapolate=extrapolate,
+        allow_degenerate=allow_degenerate,
+    )  # fmt: skip
+    if register_path is not None:
+        register(prediction, register_path)
+    if as_json:
+        print_json(prediction.to_dict())
+    elif as_csv:
+        click.echo(Table.from_records([_row(prediction)]).csv(), nl=False)
+    else:
+        if verbose:
+            _print(prediction, law)
+        else:
+            click.echo(prediction_screen(prediction))
+
+
+def _row(prediction: Prediction) -> dict[str, Any]:
+    """Return the prediction as one line of a table, without nested values."""
+    values = {name: value for name, value in prediction.to_dict().items() if name != "interval"}
+    return {
+        **values,
+        "extrapolated": " ".join(prediction.design.extrapolated),
+        "trust": prediction.trust.level,
+    }
+
+
+def _print(prediction: Prediction, law: ScalingLaw) -> None:
+    out, design = console(), prediction.design
+    outside = set(design.extrapolated)
+    loss = mark(f"{prediction.loss:.4f}", bool(outside))
+    band = f" ({interval_text(prediction.interval, prediction.uncertainty)})"
+    out.print(f"[bold]loss {loss}[/] nats per token{band}", highlight=False)
+    tokens = mark(format_count(design.tokens), "tokens" in outside)
+    law_name = law_text(law.name, 0 if law.resamples is None else len(law.resamples))
+    out.print(f"{design.rung}: {design_text(design)}, on {tokens} tokens; law {law_name}", highlight=False)
+    if design.recurrence > 1:
+        limit = prediction.largest_multiplier
+        most = "without bound" if limit is None else f"at most {limit:.3f}x N_act"
+        out.print(
+            f"  as good as {card_size(design.effective_parameters)} without looping; more passes reach {most}",
+            highlight=False,
+        )
+    unrolled = f"N_unroll {format_size(design.unrolled)}"
+    out.print(f"  training   {format_power(design.train_flops, 4)} FLOPs (6 N_unroll D)", highlight=False)
+    out.print(
+        f"  inference  {format_power(design.inference_flops, 4)} FLOPs per generated token (2 N_unroll)",
+        highlight=False,
+    )
+    out.print(f"  {law_counts_text(design)}, {unrolled}", highlight=False)
+    out.print(trust_text(prediction.trust), highlight=False)
+    if outside:
+        out.print(legend(outside), highlight=False)

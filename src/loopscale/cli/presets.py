@@ -1,0 +1,36 @@
+"""``loopscale presets``."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from loopscale.cli.output import print_json
+from loopscale.cli.verbs import verb
+from loopscale.core.errors import InputError, nearest, shown
+
+
+@verb("presets")
+@click.argument("name", required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print the values as JSON.")
+def presets_command(name: str | None, as_json: bool) -> None:
+    """List the training recipes, or print one as TOML sections.
+
+    A file names one with ``[recipe] name = "paper"``; values in the file override those of the recipe.
+    """
+    from loopscale.train.config import RECIPE_NOTES, RECIPES
+
+    if name is not None and name not in RECIPE_NOTES:
+        raise InputError(
+            f"recipe {shown(name)} is not known{nearest(name, RECIPE_NOTES)}; choose from {', '.join(RECIPE_NOTES)}"
+        )
+    if as_json:
+        print_json(RECIPES[name] if name else {recipe: RECIPES[recipe] for recipe in RECIPE_NOTES})
+    elif name is None:
+        for recipe, note in RECIPE_NOTES.items():
+            click.echo(f"{recipe}\n    {note}")
+    else:
+        for section, values in RECIPES[name].items():
+            lines = [f"{key} = {json.dumps(value)}" for key, value in values.items()]
+            click.echo("\n".join([f"[{section}]", *lines]))

@@ -1,0 +1,245 @@
+"""Two axes, two tasks: what recurrence and experts each do for reasoning and for knowledge.
+
+Reasoning is the word problem of S3, knowledge a set of random facts. Each is trained at E = 1 and 8, with R = 1 and
+8, in a model of one layer. The control has eight separate layers and no loop: the compute of R = 8. These cells have
+equal steps. Two more give the models without a loop eight times the steps: the training FLOPs of R = 8.
+
+Every seed has the same problems, order and initial weights in all cells, so that differences are taken seed by seed.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from importlib import resources
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any, Literal
+
+from loopscale.core.errors import InputError
+from loopscale.core.files import write_text
+from loopscale.lab.recipes import Recipe
+from loopscale.lab.scores import AT_CHANCE, status
+from loopscale.lab.training import LabRun, train_task
+
+EXPERTS = PASSES = 8
+RESULTS = "two-axes.csv"
+NUMBERS = ("experts", "recurrence", "layers", "steps", "seed", "weights", "problems")
+REALS = ("training_flops", "real_training_flops", "accuracy", "chance", "loss", "bits", "seconds", "cpu_seconds")
+COLUMNS = ("task", "cell", *NUMBERS, *REALS)
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A model of the comparison."""
+
+    name: str
+    experts: int = 1
+    spent_on: Literal["nothing", "recurrence", "layers", "steps"] = "nothing"
+    """What has ``PASSES`` times as much as in the plain model."""
+
+    def times(self, what: str) -> int:
+        """Return how much more recurrence, layers or steps it has than the plain model."""
+        return PASSES if self.spent_on == what else 1
+
+    @property
+    def about(self) -> str:
+        """The model in a few words."""
+        if self.spent_on == "layers":
+            return f"{PASSES} separate layers"
+        model = f"E = {self.experts}, R = {self.times('recurrence')}"
+        return f"{model}, {PASSES}x the steps" if self.spent_on == "steps" else model
+
+
+CELLS = (
+    Cell("plain"),
+    Cell("experts", EXPERTS),
+    Cell("loop", spent_on="recurrence"),
+    Cell("both", EXPERTS, "recurrence"),
+    Cell("layers", spent_on="layers"),
+)
+EQUAL_FLOPS = (Cell("plain-longer", spent_on="steps"), Cell("experts-longer", EXPERTS, "steps"))
+TASKS = {
+    "reasoning": Recipe(task="s3", difficulty=8, width=64, steps=1500, batch=64, learning_rate=1.5e-3),
+    "knowledge": Recipe(
+        task="facts", difficulty=16_384, width=32, steps=2000, batch=512, learning_rate=3e-3, random_recurrence=False
+    ),
+}
+
+
+def recipe_of(subject: str, cell: Cell, seed: int) -> Recipe:
+    """Return how a cell is trained on reasoning or on knowledge."""
+    base = TASKS[subject]
+    return replace(
+        base,
+        experts=cell.experts,
+        recurrence=cell.times("recurrence"),
+        layers=cell.times("layers"),
+        steps=base.steps * cell.times("steps"),
+        seed=seed,
+    )
+
+
+def run(
+    out: Path,
+    seeds: Iterable[int],
+    cells: Sequence[Cell] = CELLS,
+    *,
+    tell: Callable[[str, str, int, Row | None], None] = lambda *_: None,
+) -> list[Row]:
+    """Train every cell on both tasks with each seed, and return all rows; what ``out`` already holds is not repeated.
+
+    ``tell`` is called before and after each run with its task, cell and seed, and after it with its row.
+    """
+    path = out / RESULTS
+    rows = read_rows(path) if path.is_file() else []
+    done = {(row["task"], row["cell"], row["seed"]) for row in rows}
+    for seed in seeds:
+        for subject in TASKS:
+            for cell in cells:
+                if (subject, cell.name, seed) in done:
+                    continue
+                tell(subject, cell.about, seed, None)
+                folder = out / "runs" / f"{subject}-{cell.name}-seed{seed}"
+                recipe = recipe_of(subject, cell, seed)
+                trained = train_task(recipe, folder, most=recipe.recurrence, model=False)
+                rows.append(_row(subject, cell, trained))
+                write_rows(path, rows)
+                shutil.rmtree(folder)
+                tell(subject, cell.about, seed, rows[-1])
+    return rows
+
+
+def _row(subject: str, cell: Cell, trained: LabRun) -> Row:
+    scores, R = trained.scores, trained.recipe.recurrence
+    facts = {name: trained.facts[name] for name in COLUMNS if name in trained.facts}
+    return {
+        "task": subject,
+        "cell": cell.name,
+        "experts": cell.experts,
+        "recurrence": R,
+        "layers": trained.recipe.layers,
+        "seed": trained.recipe.seed,
+        "problems": scores.count,
+        **facts,
+        "accuracy": round(scores.at(R), 4),
+        "chance": round(scores.task.chance, 4),
+        "loss": round(float(scores.loss_R[R - 1]), 4),
+        "bits": round(scores.bits(R)),
+    }
+
+
+def write_rows(path: Path, rows: Sequence[Row]) -> None:
+    """Write all rows as CSV."""
+    lines = [",".join(COLUMNS), *(",".join(str(row[name]) for name in COLUMNS) for row in rows)]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, "".join(f"{line}\n" for line in lines))
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Read what ``write_rows`` wrote."""
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    if rows and set(COLUMNS) - set(rows[0]):
+        missing = ", ".join(sorted(set(COLUMNS) - set(rows[0])))
+        raise InputError(f"{path}: not the runs of two-axes: it lacks the columns {missing}")
+    readers = {**dict.fromkeys(NUMBERS, int), **dict.fromkeys(REALS, float)}
+    return [{name: readers.get(name, str)(row[name]) for name in COLUMNS} for row in rows]
+
+
+def shipped_rows() -> list[Row]:
+    """Return the runs that come with loopscale."""
+    with resources.as_file(resources.files("loopscale.lab") / "data" / RESULTS) as path:
+        return read_rows(path)
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A mean over seeds with its 95% interval; one seed has none."""
+
+    value: float
+    low: float | None
+    high: float | None
+    seeds: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Mean:
+        """Return the mean and Student's interval."""
+        from scipy.stats import t
+
+        count, mean = len(values), fmean(values)
+        if count < 2:
+            return cls(mean, None, None, count)
+        half = float(t.ppf(0.975, count - 1)) * stdev(values) / math.sqrt(count)
+        return cls(mean, mean - half, mean + half, count)
+
+    @property
+    def clear(self) -> bool:
+        """Whether the interval of a difference excludes zero."""
+        return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
+
+
+def accuracy(rows: Sequence[Row], subject: str, cell: str) -> dict[int, float]:
+    """Return the accuracy of a cell by seed."""
+    return {row["seed"]: row["accuracy"] for row in rows if (row["task"], row["cell"]) == (subject, cell)}
+
+
+def difference(rows: Sequence[Row], subject: str, cell: str, other: str) -> Mean | None:
+    """Return how much more accurate a cell is than another, seed by seed; None without a common seed."""
+    first, second = accuracy(rows, subject, cell), accuracy(rows, subject, other)
+    common = sorted(set(first) & set(second))
+    return Mean.of([first[seed] - second[seed] for seed in common]) if common else None
+
+
+QUESTIONS = (
+    ("reasoning", "loop", "plain", "recurrence, at equal steps"),
+    ("reasoning", "experts", "plain", "experts, at equal steps"),
+    ("reasoning", "loop", "layers", "a loop against separate layers"),
+    ("reasoning", "loop", "plain-longer", "recurrence, at equal training FLOPs"),
+    ("knowledge", "experts", "plain", "experts, at equal steps"),
+    ("knowledge", "loop", "plain", "recurrence, at equal steps"),
+    ("knowledge", "both", "experts", "recurrence with experts"),
+    ("knowledge", "experts", "layers", "experts against separate layers"),
+    ("knowledge", "loop", "plain-longer", "recurrence, at equal training FLOPs"),
+)
+"""Task, cell, the cell it is compared with, and what the difference shows."""
+
+
+def summary(rows: Sequence[Row]) -> dict[str, Any]:
+    """Return means and differences as plain values."""
+    cells = []
+    for subject in TASKS:
+        for cell in (*CELLS, *EQUAL_FLOPS):
+            of_cell = [row for row in rows if (row["task"], row["cell"]) == (subject, cell.name)]
+            if not of_cell:
+                continue
+            mean = Mean.of([row["accuracy"] for row in of_cell])
+            first = of_cell[0]
+            cells.append(
+                {
+                    "task": subject,
+                    "cell": cell.name,
+                    "model": cell.about,
+                    **{name: first[name] for name in ("weights", "training_flops", "chance")},
+                    "accuracy": mean.value,
+                    "interval": None if mean.low is None else [mean.low, mean.high],
+                    "seeds": mean.seeds,
+                    "bits": fmean(row["bits"] for row in of_cell),
+                    "at_chance": status(mean.value, mean.seeds * first["problems"], first["chance"]) == AT_CHANCE,
+                    "cpu_seconds": fmean(row["cpu_seconds"] for row in of_cell),
+                }
+            )
+    differences = []
+    for subject, name, other, about in QUESTIONS:
+        change = difference(rows, subject, name, other)
+        if change is not None:
+            low_high = None if change.low is None else [change.low, change.high]
+            differences.append(
+                {"task": subject, "cell": name, "against": other, "about": about, "difference": change.value}
+                | {"interval": low_high, "seeds": change.seeds, "clear": change.clear}
+            )
+    return {"kind": "two axes", "schema": 1, "cells": cells, "differences": differences}

@@ -1,0 +1,269 @@
+# Copyright 2026 the loopscale authors. Licensed under the Apache License, Version 2.0.
+"""The looped MoE: embeddings, prelude, the loop block R times, coda, head. Generate, lm-eval and vLLM use this file.
+
+Shapes: B batch, T tokens, D width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.cache_utils import Cache, DynamicCache
+from transformers.modeling_layers import GenericForSequenceClassification
+
+from .blocks import Attention, Block, RMSNorm, RotaryEmbedding
+from .cache import SlotUse
+from .config import LoopedMoEConfig
+from .errors import InputError
+from .exit import Exit, ExitGate, ExitTracker, RecordedExit
+from .exit_loop import ExitCall
+from .forward import ForwardCall, resolve_recurrence
+from .generate import LoopedGenerationMixin
+from .injection import build_injection
+from .losses import expected_loss, loss_of_passes, pass_weights, targets_of
+from .outputs import OF_PASSES, PASSED_ON, LoopedMoECausalOutput, LoopedMoEOutput, Wanted
+from .pretrained import LoopedMoEPreTrainedModel
+
+
+class LoopedMoEModel(LoopedMoEPreTrainedModel):  # type: ignore[no-untyped-call]
+    """The model without its output head."""
+
+    def __init__(self, config: LoopedMoEConfig) -> None:
+        super().__init__(config)
+        config.check()
+        width, eps = config.hidden_size, config.rms_norm_eps
+        self.embed_tokens = nn.Embedding(config.vocab_size, width, config.pad_token_id)
+        self.prelude = nn.ModuleList(Block(config) for _ in range(config.prelude_layers))
+        self.loop = nn.ModuleList(Block(config, looped=True) for _ in range(config.loop_layers))
+        self.coda = nn.ModuleList(Block(config) for _ in range(config.coda_layers))
+        self.injection = build_injection(config)
+        self.exit_gate = ExitGate(width, eps) if config.exit_gate else None
+        self.norm = RMSNorm(width, eps)
+        self.rotary_emb = RotaryEmbedding(config)
+        self.attentions = nn.ModuleList(Attention(config, slot) for slot in range(config.num_hidden_layers))
+        self.gradient_checkpointing = False
+        self.stored_calls: int | None = None
+        """With activation checkpointing: how many block calls of a forward keep their activations, the first ones."""
+        self.post_init()  # type: ignore[no-untyped-call]
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        recurrence: int | str | None = None,
+        exit: ExitTracker | None = None,  # noqa: A002
+        output_passes: bool = False,
+        output_routing: bool = False,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+        output_router_logits: bool | None = None,
+        return_dict: bool | None = None,
+        **kwargs: Any,
+    ) -> LoopedMoEOutput | tuple[Any, ...]:
+        """Run the model; ``recurrence`` is the number of times that the loop block runs in this call."""
+        if (input_ids is None) == (inputs_embeds is None):
+            raise InputError("give either input_ids or inputs_embeds")
+        x_BTD = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        use_cache = (self.config.use_cache and not self.training) if use_cache is None else use_cache
+        wanted = Wanted(
+            routing=output_routing,
+            hidden_states=self._wants("output_hidden_states", output_hidden_states),
+            attentions=self._wants("output_attentions", output_attentions),
+            router_logits=self._wants("output_router_logits", output_router_logits),
+        )
+        options: dict[str, Any] = {
+            "recurrence": resolve_recurrence(recurrence, None if exit is None else exit.exit, self.config),
+            "cache": DynamicCache() if use_cache and past_key_values is None else past_key_values,
+            "wanted": wanted,
+            "options": kwargs,
+        }
+        call = ForwardCall(self, **options) if exit is None else ExitCall(self, exit, **options)
+        call.prepare(x_BTD, attention_mask, position_ids)
+
+        input_BTD = self.run_prelude(call, x_BTD)
+        every = output_passes or (exit is not None and exit.exit.needs_logits)
+        if isinstance(call, ExitCall):
+            states, hiddens = call.run_loop(input_BTD, every)
+        else:
+            states, hiddens = self.run_loop(call, input_BTD, every)
+        if call.cache is not None:
+            call.slots.trim(call.cache)
+        last_BTD = hiddens[-1] if every else self.read_out(call, states[-1])
+
+        out = LoopedMoEOutput(last_hidden_state=last_BTD, past_key_values=call.cache)
+        if output_passes:
+            out.pass_states, out.pass_hidden_states = tuple(states), tuple(hiddens)
+        if isinstance(call, ExitCall):
+            out.passes, out.executed = call.tracker.finish(len(states)), torch.tensor(call.executed)
+        call.report(out)
+        return out if self._wants("return_dict", return_dict) else out.to_tuple()
+
+    def run_prelude(self, call: ForwardCall, x_BTD: Tensor) -> Tensor:
+        """Run the layers before the loop."""
+        for layer, block in enumerate(self.prelude):
+            x_BTD = call.run(block, x_BTD, slot=layer, routings=call.tally.prelude)
+        return x_BTD
+
+    def run_loop(self, call: ForwardCall, input_BTD: Tensor, every: bool) -> tuple[list[Tensor], list[Tensor]]:
+        """Run all passes; return the state after each and, with ``every``, the read-out of each."""
+        state_BTD = input_BTD
+        states: list[Tensor] = []
+        hiddens: list[Tensor] = []
+        for pass_index in range(call.recurrence):
+            state_BTD = self.run_pass(call, state_BTD, input_BTD, pass_index)
+            states.append(state_BTD)
+            if every:
+                hiddens.append(self.read_out(call, state_BTD, again=pass_index > 0))
+        return states, hiddens
+
+    def run_pass(self, call: ForwardCall, state_BTD: Tensor, input_BTD: Tensor, pass_index: int) -> Tensor:
+        """Run the loop block once, from the state and the loop's input."""
+        x_BTD = self.inject(state_BTD, input_BTD)
+        with torch.set_grad_enabled(call.has_gradients(pass_index)):
+            for layer, block in enumerate(self.loop):
+                x_BTD = call.looped(block, x_BTD, layer, pass_index)
+        return x_BTD
+
+    def inject(self, state_BTD: Tensor, input_BTD: Tensor) -> Tensor:
+        """Return what a pass starts from: the state, with the loop's input if the config says so."""
+        kind = self.config.injection
+        if self.injection is None:
+            return state_BTD if kind == "none" else state_BTD + input_BTD
+        both = (torch.cat((state_BTD, input_BTD), dim=-1),) if kind == "concat" else (state_BTD, input_BTD)
+        joined_BTD: Tensor = self.injection(*both)
+        return joined_BTD
+
+    def read_out(self, call: ForwardCall, x_BTD: Tensor, again: bool = False) -> Tensor:
+        """Run coda and final norm; ``again`` overwrites the cache slots of an earlier read-out."""
+        if again and call.cache is not None and not call.cache.is_croppable:
+            raise InputError("reading every pass rewrites the coda's cache slots, which a static cache cannot")
+        routings, use = call.tally.of_read_out(), SlotUse(replace=True) if again else None
+        for layer, block in enumerate(self.coda):
+            x_BTD = call.run(block, x_BTD, slot=call.slots.coda(layer), use=use, routings=routings)
+        hidden_BTD: Tensor = self.norm(x_BTD)
+        return hidden_BTD
+
+    def slot_attentions(self, count: int) -> list[nn.Module]:
+        """Return the attention of each slot; those beyond the config's recurrence are made on the spot."""
+        own = list(self.attentions)[:count]
+        return own + [Attention(self.config, slot) for slot in range(len(own), count)]
+
+
+class LoopedMoEForCausalLM(LoopedMoEPreTrainedModel, LoopedGenerationMixin):  # type: ignore[no-untyped-call]
+    """The model with its output head, tied to the embeddings unless the config says otherwise."""
+
+    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}  # noqa: RUF012
+    _tp_plan = {"lm_head": "colwise_gather_output"}  # noqa: RUF012  (the embeddings that it may be tied to are sharded)
+
+    def __init__(self, config: LoopedMoEConfig) -> None:
+        super().__init__(config)
+        self.model = LoopedMoEModel(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.post_init()  # type: ignore[no-untyped-call]
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | Tensor = 0,
+        recurrence: int | str | None = None,
+        exit: Exit | None = None,  # noqa: A002
+        output_passes: bool = False,
+        output_attentions: bool | None = None,  # named, because tools look for it in the signature
+        output_logits: bool = True,
+        num_items_in_batch: int | Tensor | None = None,
+        return_dict: bool | None = None,
+        **kwargs: Any,
+    ) -> LoopedMoECausalOutput | tuple[Any, ...]:
+        """Return logits, and the loss when there are ``labels``.
+
+        ``output_logits=False`` with labels computes the loss in chunks, without storing logits.
+        ``recurrence`` is the number of passes, or "auto" with an ``exit`` criterion and the config's as the most;
+        ``output_passes`` adds logits and states of every pass, ``output_routing`` the experts that each token chose.
+        ``num_items_in_batch`` is the number of targets of a whole batch of which this call is a part: every term of the
+        loss is then its share of the batch's, so that the losses of the parts add up.
+        """
+        # Only a training loss has a random R: preference training and RL compare two forwards without labels.
+        R = resolve_recurrence(recurrence, exit, self.config, draw=self.training and labels is not None)
+        keep = logits_to_keep if isinstance(logits_to_keep, Tensor) else slice(-logits_to_keep or None, None)
+        supervised = self.training and labels is not None and self.config.reads_every_pass
+        out: LoopedMoEOutput = self.model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            use_cache=use_cache,
+            recurrence=R,
+            exit=None if exit is None else ExitTracker(exit, self.lm_head, keep, self.model.exit_gate),
+            output_passes=output_passes or supervised,
+            output_attentions=output_attentions,
+            return_dict=True,
+            **kwargs,
+        )
+        if isinstance(exit, RecordedExit):
+            exit.record(out.passes, out.executed)
+        assert out.last_hidden_state is not None
+        hiddens = out.pass_hidden_states or (out.last_hidden_state,)
+        fields: dict[str, Any] = {name: out.get(name) for name in (*PASSED_ON, *(OF_PASSES if output_passes else ()))}
+        pass_logits: tuple[Tensor, ...] = ()
+        if output_logits or labels is None:
+            pass_logits = tuple(self.lm_head(hidden_BTD[:, keep]) for hidden_BTD in hiddens)
+            fields |= {"logits": pass_logits[-1], "pass_logits": pass_logits if output_passes else None}
+        if labels is not None:
+            targets = targets_of(labels, num_items_in_batch)
+            if supervised and self.model.exit_gate is not None:
+                assert out.pass_states is not None
+                gate, head = self.model.exit_gate, self.lm_head.weight
+                cross_entropy, negative_entropy = expected_loss(hiddens, out.pass_states, gate, head, targets)
+                fields["exit_loss"] = self.config.exit_entropy_coef * negative_entropy
+            elif output_logits:
+                cross_entropy = self._cross_entropy(pass_logits, labels, num_items_in_batch, kwargs)
+            else:
+                weights = self._pass_weights(len(hiddens))
+                cross_entropy = loss_of_passes(hiddens, weights, self.lm_head.weight, targets)
+            loss = cross_entropy
+            if self.training and out.z_loss is not None:
+                share = 1.0 if num_items_in_batch is None else targets.share
+                loss = loss + self.config.router_z_loss_coef * out.z_loss * share
+            if "exit_loss" in fields:
+                loss = loss + fields["exit_loss"]
+            fields |= {"loss": loss, "cross_entropy": cross_entropy}
+        result = LoopedMoECausalOutput(**fields)
+        return result if self._wants("return_dict", return_dict) else result.to_tuple()
+
+    def _pass_weights(self, passes: int) -> list[float]:
+        return pass_weights(self.config.loop_loss_weights if self.training else None, passes)
+
+    def _cross_entropy(
+        self, pass_logits: tuple[Tensor, ...], labels: Tensor, items: int | Tensor | None, kwargs: dict[str, Any]
+    ) -> Tensor:
+        """Return the next-token loss of the last pass, or in training the weighted mean over all passes."""
+        options = {**kwargs, "vocab_size": self.config.vocab_size, "num_items_in_batch": items}
+        total = torch.zeros((), device=labels.device)
+        for logits_BTV, weight in zip(pass_logits, self._pass_weights(len(pass_logits)), strict=True):
+            if weight:
+                total = total + self.loss_function(logits=logits_BTV, labels=labels, **options) * weight
+        return total
+
+
+class LoopedMoEForSequenceClassification(GenericForSequenceClassification, LoopedMoEPreTrainedModel):  # type: ignore[no-untyped-call]
+    """The model with a head that classifies a sequence by its last token; reward models are of this form."""
+
+    def __init__(self, config: LoopedMoEConfig) -> None:
+        LoopedMoEPreTrainedModel.__init__(self, config)  # the generic class would need the model to be registered
+        self.num_labels = config.num_labels
+        self.model = LoopedMoEModel(config)
+        self.score = nn.Linear(config.hidden_size, self.num_labels, bias=False)
+        self.post_init()  # type: ignore[no-untyped-call]

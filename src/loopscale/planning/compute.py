@@ -1,0 +1,60 @@
+"""Compute as people have it: devices, days, money or a reference model in, FLOPs out, and back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from loopscale.architecture import Architecture, rung
+from loopscale.core.errors import InputError, shown
+from loopscale.core.quantities import count_of, fraction_of, parse_count, parse_integers
+from loopscale.planning.devices import UTILISATION, find_device
+from loopscale.scaling import costs
+
+
+def device_flops(hours: float | str, device: str, utilisation: float | str = UTILISATION) -> float:
+    """Return the training compute of so many device-hours at a utilisation like 0.4 or "40%"."""
+    peak = find_device(device).flops
+    return count_of(hours, "hours") * 3600 * peak * fraction_of(utilisation, "utilisation")
+
+
+@dataclass(frozen=True)
+class TrainingCost:
+    """What a training run takes on given devices."""
+
+    hours: float
+    """Device-hours, over all devices."""
+    days: float
+    """Wall-clock."""
+    kilowatt_hours: float
+    dollars: float | None
+    """None where no price was given."""
+
+
+def training_cost(
+    flops: float, device: str, devices: int = 1, utilisation: float = UTILISATION, price: float | None = None
+) -> TrainingCost:
+    """Return the device-hours, days, energy and money that ``flops`` take; ``price`` is in dollars a device-hour."""
+    accelerator = find_device(device)
+    hours = flops / (accelerator.flops * utilisation * 3600)
+    return TrainingCost(
+        hours, hours / devices / 24, hours * accelerator.watts / 1000, None if price is None else price * hours
+    )
+
+
+def flops_of(reference: Architecture | str, tokens: float | str, recurrence: int = 1) -> float:
+    """Return the training compute of a reference model on so many tokens, 6 N_unroll D.
+
+    A reference may be written RUNG:EXPERTS:RECURRENCE, like ``0.6B:8:1``.
+    """
+    if isinstance(reference, str):
+        reference, recurrence = parse_reference(reference)
+    return float(costs.train_flops(reference.unrolled(recurrence), count_of(tokens, "tokens")))
+
+
+def parse_reference(text: str) -> tuple[Architecture, int]:
+    """Read a model as RUNG[:EXPERTS[:RECURRENCE]], like ``0.6B:8:1``."""
+    parts = text.split(":")
+    passes = parse_integers(parts[2], "recurrence") if len(parts) > 2 else (1,)
+    if len(parts) > 3 or len(passes) != 1:
+        raise InputError(f"{shown(text)} is not RUNG:EXPERTS:RECURRENCE; write it like 0.6B:8:1")
+    return rung(parts[0], parse_count(parts[1], "experts") if len(parts) > 1 else 1), passes[0]

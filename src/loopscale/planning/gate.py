@@ -1,0 +1,76 @@
+"""The one place that refuses an answer: too far from the data, a degenerate law, or a variable that the law lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from loopscale.core.errors import InputError
+from loopscale.scaling import ScalingLaw, Trust
+
+
+class WithheldError(InputError):
+    """An answer that is not given unless it is asked for in so many words."""
+
+    def __init__(self, problem: str, overrides: Sequence[str], remedy: str) -> None:
+        self.overrides = tuple(overrides)
+        """The arguments that allow the answer all the same."""
+        options = " and ".join(f"`{name}`" for name in self.overrides)
+        super().__init__(problem, remedy=f"{remedy}, or allow the answer with {options}")
+
+
+def check_answer(
+    what: str, law: ScalingLaw, trust: Trust, *, extrapolate: bool = False, allow_degenerate: bool = False
+) -> None:
+    """Refuse an answer about ``what`` that lies far beyond the law's data, or that rests on a degenerate law."""
+    problems, overrides, remedies = [], [], []
+    if law.degenerate and not allow_degenerate:
+        problems.append(f"law {law.name} is degenerate: {'; '.join(law.degenerate)}")
+        overrides.append("allow_degenerate")
+        remedies.append("fit it to more data or a simpler form")
+    if trust.level == "beyond" and not extrapolate:
+        axes = [axis for axis, factor in trust.factors.items() if factor > 10]
+        reasons = [reason for reason in trust.reasons if reason.partition(" ")[0] in axes]
+        problems.append(
+            f"withheld: {what} lies more than 10x beyond the data that law {law.name} was fitted on "
+            f"({'; '.join(reasons)})"
+        )
+        overrides.append("extrapolate")
+        remedies.append(f"measure runs nearer to it first along {' and '.join(axes)} (`loopscale next` chooses them)")
+    if problems:
+        raise WithheldError(". ".join(problems), overrides, " and ".join(remedies))
+
+
+def fixed_experts(law: ScalingLaw) -> float | None:
+    """Return the only E that a law answers for: the one that it was fitted at; None for a law with experts."""
+    return None if law.outer.uses_experts else _only(law.fitted_range.experts)
+
+
+def fixed_recurrence(law: ScalingLaw) -> int | None:
+    """Return the only R that a law answers for: the one that it was fitted at; None for a law with recurrence."""
+    return None if law.mapping.loops else int(_only(law.fitted_range.recurrence))
+
+
+def _only(span: tuple[float | None, float | None]) -> float:
+    low, high = span
+    return low if low is not None and low == high else 1.0
+
+
+def check_variables(law: ScalingLaw, experts: ArrayLike, recurrences: ArrayLike) -> None:
+    """Refuse experts or passes that vary where the law has no term for them."""
+    for field, symbol, only, values in (
+        ("experts", "E", fixed_experts(law), experts),
+        ("recurrence", "R", fixed_recurrence(law), recurrences),
+    ):
+        if only is None:
+            continue
+        others = np.unique(np.asarray(values, float))
+        others = others[others != only]
+        if len(others):
+            raise InputError(
+                f"law {law.name} has no term for {symbol}, so it cannot answer for {symbol} = {others[0]:g}",
+                field=field,
+                remedy=f"ask for {symbol} = {only:g}, or choose a law with it",
+            )

@@ -1,0 +1,177 @@
+"""Two designs compared on equal terms: compute, then also parameters and KV memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from loopscale.architecture import Architecture, continuous
+from loopscale.core.arrays import FloatArray
+from loopscale.core.quantities import count_of, plain
+from loopscale.planning import gate
+from loopscale.planning.compute import parse_reference
+from loopscale.planning.grid import design_label
+from loopscale.planning.searching import law_of
+from loopscale.planning.text import uncertainty_text
+from loopscale.scaling import Points, ScalingLaw, Trust, costs
+
+Looped = tuple[Architecture, int]
+"""A model of the ladder and its recurrence; its size may be moved along the ladder."""
+
+
+def _total(model: Architecture, recurrence: int) -> float:
+    """Return all stored weights, embeddings included."""
+    return float(model.total + model.embedding)
+
+
+def _kv(model: Architecture, recurrence: int) -> float:
+    """Return the numbers that one token leaves in the KV cache."""
+    return float(model.kv_bytes(recurrence, context=1, bits=8))
+
+
+Measure = Callable[[Architecture, int], float]
+CONDITIONS: dict[str, tuple[Measure, ...]] = {
+    "training FLOPs": (),
+    "total parameters": (_total,),
+    "KV memory": (_kv,),
+    "all at once": (_total, _kv),
+}
+"""What is equal besides training compute."""
+
+
+@dataclass(frozen=True)
+class Matched:
+    """Two designs on equal terms: one row for each condition. Differences are the first minus the second."""
+
+    first: str
+    second: str
+    flops: float
+    rows: tuple[dict[str, Any], ...]
+    """condition, the active parameters (with embeddings) and loss of each, their difference, its 90% interval."""
+    compute: float | None
+    """Compute of the second for each FLOP of the first at the same loss, each at its own best size: above 1, the first
+    is ahead. None where the two are more than 20x apart."""
+    compute_interval: tuple[float, float] | None
+    trust: Trust
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {**asdict(self), "rows": list(self.rows), "trust": self.trust.to_dict()}
+
+
+def matched(
+    first: str | Architecture,
+    second: str | Architecture,
+    flops: float | str,
+    law: Any = None,
+    *,
+    extrapolate: bool = False,
+    allow_degenerate: bool = False,
+) -> Matched:
+    """Compare two designs of the ladder, written RUNG:EXPERTS:RECURRENCE, at equal training compute.
+
+    Beyond that, at equal total parameters, at equal KV memory per token, and at both: the larger is then made smaller
+    along the ladder, experts and recurrence held, until it has no more than the other. The compute multiplier is the
+    training compute that the second needs for each FLOP of the first to reach the same loss, each at its best size.
+    """
+    law, budget = law_of(law), count_of(flops, "flops")
+    pair = [(one, one.recurrence) if isinstance(one, Architecture) else parse_reference(one) for one in (first, second)]
+    gate.check_variables(law, [float(model.experts) for model, _ in pair], [passes for _, passes in pair])
+    trust = _joint_trust(pair, [float(model.width) for model, _ in pair], budget, law)
+    gate.check_answer("one of the two designs", law, trust, extrapolate=extrapolate, allow_degenerate=allow_degenerate)
+    rows = [_condition(name, pair, budget, law, extrapolate) for name in CONDITIONS]
+    ratios = _compute_ratios(pair, budget, law)
+    usable = ratios[1:][np.isfinite(ratios[1:])]
+    interval = tuple(float(end) for end in np.percentile(usable, [5, 95])) if len(usable) else None
+    compute = float(ratios[0]) if np.isfinite(ratios[0]) else None
+    return Matched(_label(pair[0]), _label(pair[1]), budget, tuple(rows), compute, interval, trust)  # type: ignore[arg-type]
+
+
+def _label(looped: Looped) -> str:
+    model, recurrence = looped
+    return design_label(model.name, (plain(model.active_experts), plain(model.routed_experts)), recurrence)
+
+
+def _points(looped: Looped, flops: Any, law: ScalingLaw, width: Any) -> Points:
+    """Return the design at a width, which need not be buildable, as ``law`` sees it after ``flops`` of training."""
+    model, recurrence = continuous(width, looped[0].experts), looped[1]
+    tokens = costs.tokens_for(np.asarray(flops, float), np.asarray(model.unrolled(recurrence), float))
+    return model.points(tokens, recurrence, law.counts)
+
+
+def _joint_trust(pair: list[Looped], widths: list[float], flops: float, law: ScalingLaw) -> Trust:
+    first, second = (law.trust(_points(one, flops, law, width)) for one, width in zip(pair, widths, strict=True))
+    return first.worse(second).noting(uncertainty_text(law.uncertainty))
+
+
+def _condition(name: str, pair: list[Looped], flops: float, law: ScalingLaw, extrapolate: bool) -> dict[str, Any]:
+    """Return the losses of both, resized so that neither has more of what is to be equal.
+
+    Losses are None where a size lies more than 10x beyond what the law was fitted on, unless ``extrapolate``.
+    """
+    widths = [float(model.width) for model, _ in pair]
+    for measure in CONDITIONS[name]:
+        cap = min(_measured(measure, one, float(one[0].width)) for one in pair)
+        widths = [min(width, _width_within(one, measure, cap)) for one, width in zip(pair, widths, strict=True)]
+    losses = [_losses(_points(one, flops, law, width), law) for one, width in zip(pair, widths, strict=True)]
+    difference = losses[0] - losses[1]
+    low, high = np.percentile(difference[1:], [5, 95]) if len(difference) > 1 else (None, None)
+    values = {"first_loss": losses[0][0], "second_loss": losses[1][0], "difference": difference[0],
+              "low": low, "high": high}  # fmt: skip
+    level = _joint_trust(pair, widths, flops, law).level
+    known = level != "beyond" or extrapolate
+    first, second = (continuous(width, one[0].experts) for one, width in zip(pair, widths, strict=True))
+    return {
+        "condition": name,
+        "trust": level,
+        "first_active": float(first.active + first.embedding),
+        "second_active": float(second.active + second.embedding),
+        **{key: float(value) if known and value is not None else None for key, value in values.items()},
+    }
+
+
+def _measured(measure: Measure, looped: Looped, width: float) -> float:
+    return measure(continuous(width, looped[0].experts), looped[1])
+
+
+def _width_within(looped: Looped, measure: Measure, cap: float) -> float:
+    """Return the largest width, up to the design's own, whose measure is within ``cap``."""
+    low, high = 1.0, float(looped[0].width)
+    if _measured(measure, looped, high) <= cap:
+        return high
+    for _ in range(80):
+        middle = (low * high) ** 0.5
+        low, high = (middle, high) if _measured(measure, looped, middle) <= cap else (low, middle)
+    return low
+
+
+def _losses(points: Points, law: ScalingLaw) -> FloatArray:
+    """Return the losses of the law and of its resamples at one point, or along a line of points: (Z, ...)."""
+    own = np.asarray(law(points))[None]
+    return own if law.resamples is None else np.concatenate([own, law.resampled(points)])
+
+
+def _compute_ratios(pair: list[Looped], flops: float, law: ScalingLaw) -> FloatArray:
+    """Return, for the law and each resample, the second's compute for the first's at the mean of their losses.
+
+    Each design is at its own best size: at a fixed size the loss has a floor that the other may lie below.
+    """
+    grid, widths = flops * np.geomspace(0.05, 20, 121), np.geomspace(256, 16384, 97)[:, None]
+    curves = [_losses(_points(one, grid, law, widths), law).min(axis=1) for one in pair]
+    middle = len(grid) // 2
+    target = (curves[0][:, middle] + curves[1][:, middle]) / 2
+    needed = [_compute_for(curve, grid, target) for curve in curves]
+    return np.asarray(needed[1] / needed[0])
+
+
+def _compute_for(loss_ZC: FloatArray, flops_C: FloatArray, target_Z: FloatArray) -> FloatArray:
+    """Return the compute at which each falling curve reaches its target; NaN where it never does."""
+    log_flops = np.log(flops_C)
+    reached = [
+        np.interp(target, loss[::-1], log_flops[::-1], left=np.nan, right=np.nan)
+        for loss, target in zip(loss_ZC, target_Z, strict=True)
+    ]
+    return np.asarray(np.exp(reached))

@@ -1,0 +1,189 @@
+"""The plan: a frozen record of what to train and why, which loads equal to what was saved."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from loopscale.architecture import Space
+from loopscale.core.files import write_json
+from loopscale.planning.budget import Budget
+from loopscale.planning.design import Design
+from loopscale.planning.grid import Rule
+from loopscale.planning.records import CachePolicy, Edge, FrontRow, NextBest, Sensitivity, Vote
+from loopscale.planning.searching import COSTS, Search, search
+from loopscale.planning.sensitivity import cache_policies, next_best, sensitivities
+from loopscale.planning.text import sentences, short, table_html
+from loopscale.scaling import Trust
+
+SCHEMA = 2
+LISTED = 20
+"""Ranked candidates that a plan holds."""
+
+
+@dataclass(frozen=True, repr=False)
+class Plan:
+    """A chosen design, the closest others, and how far the choice can be trusted.
+
+    The whole grid of candidates is not part of it: :func:`loopscale.planning.search` returns that.
+    """
+
+    law: str
+    """The law by name."""
+    resamples: int
+    """Resampled laws that it carries."""
+    law_eps: float | None
+    """The fit error that the law states."""
+    rule: Rule
+    eps: float
+    """The smallest gain that justifies a step."""
+    budget: Budget
+    choice: Design
+    trust: Trust
+    interval: dict[str, float | str] | None
+    """The 90% interval of the choice's loss, with what it rests on; None where the law has no resamples."""
+    uncertainty: str
+    """What the interval and the agreement rest on, or why there are none."""
+    lead: float | None
+    """Loss that the choice saves over the best other admissible design; None when there is no other."""
+    agreement: float | None
+    """Share of resampled laws under which the choice is within eps of the best."""
+    votes: tuple[Vote, ...]
+    """Each design that some resampled law chooses, with the share that does, largest first."""
+    tied_sizes: tuple[float, float] | None
+    """Where sizes are continuous: the active sizes within eps of the best."""
+    edge: tuple[Edge, ...]
+    """Axes on which the choice is the last value searched."""
+    unspent_flops: float
+    real_train_flops: dict[str, float] | None
+    """Training FLOPs with output head, routers and attention, and with per-loop supervision."""
+    candidates_in_all: int
+    sensitivities: tuple[Sensitivity, ...] = ()
+    """What looser limits would buy, the largest gain first."""
+    next_best: NextBest | None = None
+    """The better design that needs the least more than the limits allow."""
+    kv_policies: tuple[CachePolicy, ...] = ()
+    """The best design for each way to keep keys and values."""
+    rivals: tuple[Design, ...] = ()
+    """The closest alternatives."""
+    candidates: tuple[Design, ...] = ()
+    """The first ranked candidates."""
+    pareto: dict[str, tuple[FrontRow, ...]] = field(default_factory=dict)
+    """The designs that no other beats in both loss and memory, or loss and inference cost."""
+
+    @classmethod
+    def of(cls, found: Search, *, candidates: int = LISTED, whole: bool = True) -> Plan:
+        """Record a search. Without ``whole``, what needs further searches and long tables is left out."""
+        answer = cls(
+            law=found.law.name,
+            resamples=0 if found.law.resamples is None else len(found.law.resamples),
+            law_eps=found.law.eps,
+            rule=found.grid.rule,
+            eps=found.grid.eps,
+            budget=found.budget,
+            choice=found.choice,
+            trust=found.trust,
+            interval=found.interval,
+            uncertainty=found.law.uncertainty,
+            lead=found.lead,
+            agreement=found.agreement,
+            votes=found.votes(),
+            tied_sizes=found.tied_sizes,
+            edge=found.edges,
+            unspent_flops=found.unspent_flops,
+            real_train_flops=found.real_train_flops(),
+            candidates_in_all=int(np.prod(found.grid.space.shape)),
+        )
+        if not whole:
+            return answer
+        further: dict[str, Any] = {
+            "sensitivities": sensitivities(found),
+            "next_best": next_best(found),
+            "kv_policies": cache_policies(found),
+            "rivals": found.rivals(),
+            "candidates": found.candidates(candidates),
+            "pareto": {cost: found.front_rows(cost) for cost in COSTS},
+        }
+        return cls(**{**{each.name: getattr(answer, each.name) for each in fields(cls)}, **further})
+
+    @property
+    def binding(self) -> list[str]:
+        """The limits that hold the loss up: those that would lower it if they were looser, the strongest first."""
+        return [row.limit for row in self.sensitivities if row.binds]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plan as plain values, with its sentences."""
+        rows = {
+            name: [asdict(row) for row in getattr(self, name)]
+            for name in ("votes", "edge", "sensitivities", "kv_policies")
+        }
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {
+            "kind": "plan",
+            "schema": SCHEMA,
+            **values,
+            **rows,
+            "rule": self.rule.value,
+            "budget": self.budget.to_dict(),
+            "choice": self.choice.to_dict(),
+            "trust": self.trust.to_dict(),
+            "tied_sizes": None if self.tied_sizes is None else list(self.tied_sizes),
+            "next_best": None if self.next_best is None else asdict(self.next_best),
+            "rivals": [design.to_dict() for design in self.rivals],
+            "candidates": [design.to_dict() for design in self.candidates],
+            "pareto": {cost: [asdict(row) for row in front] for cost, front in self.pareto.items()},
+            "binding": self.binding,
+            "sentences": sentences(self),
+        }
+
+    @classmethod
+    def from_dict(cls, data: object, where: str = "plan") -> Plan:
+        """Read a plan from plain values; ``where`` names their origin in errors."""
+        from loopscale.planning.files import read_plan  # pydantic takes a moment to import
+
+        return cls(**read_plan(data, where))
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan as JSON."""
+        write_json(path, self.to_dict())
+
+    @classmethod
+    def load(cls, path: str | Path) -> Plan:
+        """Read a plan that :meth:`save` or ``loopscale plan --out`` wrote."""
+        from loopscale.core.files import read_json
+
+        return cls.from_dict(read_json(path), str(path))
+
+    def __repr__(self) -> str:
+        return short(self)
+
+    def _repr_html_(self) -> str:
+        return table_html(self)
+
+
+def plan(
+    budget: Budget | None = None,
+    space: Space | None = None,
+    law: Any = None,
+    *,
+    eps: float | None = None,
+    rule: Rule | str = Rule.PAPER,
+    extrapolate: bool = False,
+    allow_degenerate: bool = False,
+    **limits: Any,
+) -> Plan:
+    """Choose the design with the lowest predicted loss among those that fit the budget and pass the rule.
+
+    Give the limits directly, ``plan(flops="5e21", memory="3GB", bits="int4")``, or as a :class:`Budget`. ``law`` is a
+    fit, a law, the name of a published law or a law file. Without ``space``, the paper's ladder is searched and
+    extended as far as the budget asks; an axis of ``space`` with one value is held fixed, the others are optimised.
+    The answer is withheld where it lies more than 10x beyond what the law was fitted on, unless ``extrapolate``.
+    """
+    return Plan.of(
+        search(
+            budget, space, law, eps=eps, rule=rule, extrapolate=extrapolate, allow_degenerate=allow_degenerate, **limits
+        )
+    )

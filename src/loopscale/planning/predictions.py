@@ -1,0 +1,135 @@
+"""The loss that a law predicts for one model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from loopscale.architecture import Architecture, Space, architecture_space, rung
+from loopscale.architecture.space import size_space
+from loopscale.core.errors import InputError, shown
+from loopscale.core.quantities import count_of, format_count
+from loopscale.planning import gate
+from loopscale.planning.budget import Budget
+from loopscale.planning.design import Design, design_at
+from loopscale.planning.grid import Rule, evaluate, loss_interval
+from loopscale.planning.searching import law_of
+from loopscale.planning.text import interval_text, trust_text, uncertainty_text
+from loopscale.scaling import Trust, costs
+
+_OF_A_SEARCH = ("ruled_out_by", "verdict")
+"""Facts that a design has among others only."""
+
+
+@dataclass(frozen=True, repr=False)
+class Prediction:
+    """A model's predicted loss with what it rests on."""
+
+    law: str
+    design: Design
+    trust: Trust
+    interval: dict[str, Any] | None
+    """The 90% interval of the loss and what it rests on; None where the law has no resamples."""
+    uncertainty: str
+    """What the interval rests on, or why there is none: "not published"."""
+    multiplier: float
+    """rho_eff = N_eff / N_act"""
+    largest_multiplier: float | None
+    """rho_eff for R → ∞; None where the mapping is unbounded."""
+
+    @property
+    def loss(self) -> float:
+        """The predicted loss."""
+        return self.design.loss
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON: the design's own, and how far they can be trusted."""
+        ends = (None, None) if self.interval is None else (self.interval["low"], self.interval["high"])
+        facts = {name: value for name, value in self.design.to_dict().items() if name not in _OF_A_SEARCH}
+        return {
+            "law": self.law,
+            **facts,
+            "loss_low": ends[0],
+            "loss_high": ends[1],
+            "multiplier": self.multiplier,
+            "largest_multiplier": self.largest_multiplier,
+            "interval": self.interval,
+            "uncertainty": self.uncertainty,
+            "trust": self.trust.to_dict(),
+        }
+
+    def __repr__(self) -> str:
+        interval = interval_text(self.interval, self.uncertainty)
+        return (
+            f"<Prediction {self.design.label} on {format_count(self.design.tokens)} tokens: "
+            f"loss {self.loss:.4f} ({interval}), {trust_text(self.trust).lower()}>"
+        )
+
+
+def predict(
+    model: Architecture | str | None = None,
+    tokens: float | str | None = None,
+    recurrence: int | None = None,
+    law: Any = None,
+    *,
+    experts: float = 1,
+    flops: float | str | None = None,
+    N: float | str | None = None,
+    D: float | str | None = None,
+    extrapolate: bool = False,
+    allow_degenerate: bool = False,
+) -> Prediction:
+    """Predict the loss of a model after ``tokens``, or after what ``flops`` of training allow.
+
+    ``model`` is an architecture, or a rung by name with ``experts``: ``predict("1.0B", experts=8, tokens="500B")``.
+    For a law that needs no architecture give sizes: ``predict(N=7e9, D=2e12, law="chinchilla-epoch-2024")``. ``law``
+    is a fit, a law, a published name or a file. A prediction more than 10x beyond what the law was fitted on is
+    withheld unless ``extrapolate``.
+    """
+    law, space = law_of(law), _one_model(model, experts, N, recurrence)
+    gate.check_variables(law, space.experts, space.recurrences)
+    count = _tokens(tokens, D, flops, float(space.unrolled().item()))
+    grid = evaluate(law, space, Budget(tokens=count), rule=Rule.LOSS)
+    design, points = design_at(grid, 0, 0), grid.points.rows((0, 0, 0, 0))
+    trust = law.trust(points).noting(uncertainty_text(law.uncertainty))
+    what = f"{design.label} on {format_count(count)} tokens"
+    gate.check_answer(what, law, trust, extrapolate=extrapolate, allow_degenerate=allow_degenerate)
+    most = float(law.largest_multiplier(points))
+    return Prediction(
+        law=law.name,
+        design=design,
+        trust=trust,
+        interval=loss_interval(law, points),
+        uncertainty=law.uncertainty,
+        multiplier=float(law.multiplier(points)),
+        largest_multiplier=most if np.isfinite(most) else None,
+    )
+
+
+def _one_model(
+    model: Architecture | str | None, experts: float, N: float | str | None, recurrence: int | None
+) -> Space:
+    """Return the space that holds one model at one recurrence."""
+    if (model is None) == (N is None):
+        raise InputError("predict: give a model (an architecture or a rung like '1.0B') or a size N, one of them")
+    if N is not None:
+        if recurrence not in (None, 1) or experts != 1:
+            raise InputError(
+                "predict: a size N alone does not tell experts and loop layers; give a rung or an architecture"
+            )
+        return size_space([count_of(N, "N")])
+    one = rung(model, experts) if isinstance(model, str) else model
+    if not isinstance(one, Architecture):
+        raise InputError(f"predict: model is {shown(model)}; give an architecture or a rung like '1.0B'")
+    return architecture_space([one], [one.recurrence if recurrence is None else recurrence])
+
+
+def _tokens(tokens: float | str | None, D: float | str | None, flops: float | str | None, unrolled: float) -> float:
+    counts = [value for value in (tokens, D, flops) if value is not None]
+    if len(counts) != 1:
+        raise InputError("predict: give tokens (or D) or flops, one of them")
+    if flops is not None:
+        return float(costs.tokens_for(count_of(flops, "flops"), unrolled))
+    return count_of(counts[0], "tokens")

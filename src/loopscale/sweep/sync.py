@@ -1,0 +1,180 @@
+"""Bring a sweep's store in line with its file: add and update runs, and rebuild a lost database.
+
+The command that supervises a sweep imports this, so what loads torch or fits laws is imported inside functions.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from loopscale.core.errors import InputError, LoopscaleError
+from loopscale.sweep.database import FILE, set_aside
+from loopscale.sweep.spec import Run, Sweep, executed_steps
+from loopscale.sweep.store import RunState, Store, fetch_points, parsed, run_folder
+from loopscale.train.config import TrainConfig
+from loopscale.train.run_dir import differences, read_summary, stored_config
+
+
+def update(store: Store, sweep: Sweep, costs: Mapping[str, float]) -> None:
+    """Make the store's runs those of the file; refuse what would mix two sweeps."""
+    before = {run.key: run for run in store.runs()}
+    database = store.database()
+    with database.transaction():
+        _check_name(store, sweep)
+        stored = {row["key"]: row["config"] for row in database.rows("SELECT key, config FROM runs")}
+        database.execute("UPDATE runs SET wanted = 0")
+        for position, run in enumerate(sweep.runs):
+            if run.key not in stored:
+                _insert(store, run)
+            else:
+                difference = _difference(TrainConfig.from_dict(parsed(stored[run.key])).to_dict(), run.config.to_dict())
+                if difference:
+                    _replace_config(store, sweep, run, before.get(run.key), difference)
+            _refresh(store, run, position, costs[run.key])
+
+
+def _check_name(store: Store, sweep: Sweep) -> None:
+    """One folder holds one sweep, of one name and from one file."""
+    for fact, current in (("name", sweep.name), ("file", sweep.path.name)):
+        kept = store.fact(fact)
+        if kept is None:
+            store.set_fact(fact, current)
+        elif kept != current:
+            raise InputError(
+                f"{sweep.path}: {sweep.results} holds the sweep of the {fact} {kept!r}, and this one's is {current!r}; "
+                "give this sweep another name and folder"
+            )
+
+
+def _insert(store: Store, run: Run) -> None:
+    store.database().execute(
+        "INSERT INTO runs (key, position, wanted, config, points, cost, state, steps) "
+        "VALUES (?, 0, 1, '', '', 0, 'waiting', 0)",
+        (run.key,),
+    )
+
+
+def _refresh(store: Store, run: Run, position: int, cost: float) -> None:
+    """Store what the file says now; a finished run with a new point waits again."""
+    database = store.database()
+    rows = database.rows("SELECT tokens FROM observations WHERE run = ?", (run.key,))
+    finished = {row["tokens"] for row in rows} >= set(run.points)
+    database.execute(
+        "UPDATE runs SET wanted = 1, position = ?, config = ?, points = ?, cost = ?, steps = ?, gpus = ?, nodes = ?, "
+        "cell = ?, state = CASE WHEN state = 'done' AND NOT ? THEN 'waiting' WHEN state = 'waiting' AND ? THEN 'done' "
+        "ELSE state END WHERE key = ?",
+        (
+            position, json.dumps(run.config.to_dict()), json.dumps(run.points), cost,
+            executed_steps(run.config, run.points), run.resources.gpus, run.resources.nodes,
+            json.dumps(asdict(run.cell)), finished, finished, run.key,
+        ),
+    )  # fmt: skip
+
+
+def _replace_config(store: Store, sweep: Sweep, run: Run, before: RunState | None, difference: str) -> None:
+    """Replace the config of a run without observations; refuse to change one that has some."""
+    database = store.database()
+    observed = bool(database.rows("SELECT tokens FROM observations WHERE run = ?", (run.key,)))
+    if observed or (before is not None and before.state == "running" and not before.stale):
+        what = "has observations" if observed else "is being trained"
+        raise InputError(
+            f"{sweep.path}: run {run.key} of {sweep.results} {what}, and {difference}; "
+            "give the changed sweep another name and folder"
+        )
+    shutil.rmtree(run_folder(sweep.results, run.key), ignore_errors=True)
+    database.execute(
+        "UPDATE runs SET state = 'waiting', error = NULL, claim_id = NULL, crashes = 0, steps_done = 0, seconds = 0 "
+        "WHERE key = ?",
+        (run.key,),
+    )
+
+
+def _difference(stored: dict[str, Any], current: dict[str, Any]) -> str | None:
+    """Return a phrase about the first setting in which two runs differ."""
+    for first in differences(stored, current, measured_alike=True)[:1]:
+        return f"its [{first.section}] {first.name} was {first.stored!r} and is {first.wanted!r} now"
+    return None
+
+
+def prepared(sweep: Sweep, progress: bool) -> dict[str, float]:
+    """Check every cell, prepare the tokens, and return the cost of each run; needs torch."""
+    from loopscale.sweep.cost import checked, times_or_flops
+
+    return times_or_flops(sweep, checked(sweep, progress=progress))
+
+
+def opened(sweep: Sweep, costs: Mapping[str, float]) -> Store:
+    """Return the sweep's store with the runs of its file in it."""
+    store = Store(sweep.results, make=True)
+    update(store, sweep, costs)
+    return store
+
+
+@dataclass(frozen=True)
+class Rebuilt:
+    """What a rebuilt database holds."""
+
+    observations: int
+    skipped: tuple[str, ...]
+    """Results that were left out, each with the reason."""
+    old: Path | None
+    """Where the old database is."""
+
+
+def rebuild(sweep: Sweep, costs: Mapping[str, float]) -> Rebuilt:
+    """Make the database anew from the summaries in the runs' folders; the old one is kept under another name."""
+    _refuse_active(sweep)
+    if sweep.objects is not None:
+        fetch_points(sweep.results, sweep.objects)
+    if not (sweep.results / "runs").is_dir():
+        raise InputError(
+            f"{sweep.results}: there are no results of the sweep {sweep.name!r} to restore a database from"
+        )
+    old = set_aside(sweep.results)
+    results, skipped = _summaries(sweep)
+    with Store(sweep.results, make=True, rebuild=True) as store:
+        update(store, sweep, costs)
+        for key, tokens, summary in results:
+            store.restore(key, tokens, summary["validation_loss"], summary)
+        update(store, sweep, costs)
+    return Rebuilt(len(results), tuple(skipped), old)
+
+
+def _refuse_active(sweep: Sweep) -> None:
+    """Refuse to replace a database that living workers use; one that cannot be read has none that we can know of."""
+    if not (sweep.results / FILE).is_file():
+        return
+    try:
+        with Store(sweep.results) as store:
+            active = [run for run in store.runs() if run.state == "running" and not run.stale]
+    except LoopscaleError:
+        return
+    if active:
+        raise InputError(f"{sweep.path}: run {active[0].key} is being trained by {active[0].worker}; stop it first")
+
+
+def _summaries(sweep: Sweep) -> tuple[list[tuple[str, int, dict[str, Any]]], list[str]]:
+    """Return the results in the runs' folders that belong to the sweep as its file is now, and those that do not."""
+    results, skipped = [], []
+    for run in sweep.runs:
+        folder = run_folder(sweep.results, run.key)
+        for tokens in run.points:
+            point = folder / f"D{tokens}"
+            try:
+                config, summary = stored_config(point), read_summary(point)
+                if config is None or summary is None:
+                    continue
+                difference = _difference(config, run.config.to_dict())
+            except LoopscaleError as error:
+                skipped.append(str(error))
+                continue
+            if difference or summary["tokens"] != tokens:
+                skipped.append(f"{point}: {difference or 'its summary is of another length'}")
+            else:
+                results.append((run.key, tokens, summary))
+    return results, skipped

@@ -1,0 +1,86 @@
+"""Show a live line: loss, throughput, utilisation, expert load, dropped tokens, time left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from loopscale.core.progress import bars, occasional_lines
+from loopscale.core.quantities import format_duration
+from loopscale.train.callbacks.callback import Callback
+
+if TYPE_CHECKING:
+    from loopscale.model import LoopedMoEConfig
+    from loopscale.train.config import TrainConfig
+
+
+class ProgressLine(Callback):
+    """The line of a run whose trainer was asked for one, on the first process."""
+
+    priority = -20
+
+    def __init__(self) -> None:
+        self._bars: Progress | None = None
+        self._line: Callable[[str], None] = lambda line: None
+
+    @classmethod
+    def for_run(cls, config: TrainConfig, model: LoopedMoEConfig) -> ProgressLine:
+        return cls()
+
+    def start(self) -> None:
+        trainer = self.trainer
+        if not trainer.progress or trainer.process.rank:
+            return
+        self._bars = bars(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(bar_width=None),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[numbers]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            transient=False,
+        )
+        self._line, self._title = occasional_lines(True), trainer.out.name or "training"
+        self._task = self._bars.add_task(self._title, total=trainer.config.steps, completed=trainer.step, numbers="")
+        self._bars.start()
+
+    def report(self, row: dict[str, Any]) -> None:
+        if self._bars is None:
+            return
+        self._bars.update(self._task, numbers=describe(row))
+        config = self.trainer.config
+        left = (config.steps - row["step"]) * config.step_tokens / row["tokens_per_second"]
+        self._line(
+            f"{self._title}: step {row['step']:,} of {config.steps:,}, {describe(row)}, {format_duration(left)} left"
+        )
+        if "alarm" in row:
+            self._bars.console.print(f"step {row['step']:,}: {row['alarm']}", markup=False, highlight=False)
+
+    def after_step(self) -> None:
+        if self._bars is not None:
+            self._bars.update(self._task, completed=self.trainer.step)
+
+    def stop(self) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+            self._bars = None
+
+
+def describe(row: dict[str, Any]) -> str:
+    """Return the numbers of a row in one short line."""
+    parts = [f"loss {row['loss']:.4f}", f"{row['tokens_per_second'] / 1e3:.1f}k tok/s"]
+    parts.append(f"{row['flops_per_second'] / 1e9:.0f} GFLOP/s ({row['peak_share']:.0%})")
+    if "expert_load" in row:
+        parts.append(f"expert load {row['expert_load']:.2f}")
+    if row.get("dropped"):
+        parts.append(f"dropped {row['dropped']:.1%}")
+    return ", ".join(parts)

@@ -1,0 +1,278 @@
+"""Rows with labels of their own: each is one sequence of the batch, and only its labels are targets.
+
+Text is packed, and every token of it is a target. Here a row stays whole and is padded to the context; labels say what
+to predict and where: the answers of a task, the completion of a prompt, or what a file gives beside its ids. A batch is
+a function of seed and step, so that a run resumes exactly and on any number of processes.
+
+Shapes: B rows, T tokens of the context.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loopscale.core.errors import InputError, shown
+from loopscale.core.files import read_json, write_json
+from loopscale.train.data.batches import IGNORED, Batch, Batches, MixedBatches, Permutation
+from loopscale.train.data.puzzles import Facts
+from loopscale.train.data.sources import DataSource
+from loopscale.train.data.tasks import Rows, Split, Task
+from loopscale.train.data.token_store import INDEX, TOKENIZER, TokenStore, atomic_folder, difference, one_at_a_time
+from loopscale.train.data.tokenizer import find_tokens
+
+VALIDATION = 4096
+"""Problems of a task's validation split."""
+
+
+@dataclass(frozen=True)
+class LabelledStore(TokenStore):
+    """A source of rows with labels."""
+
+    @abstractmethod
+    def rows(self, split: str) -> int | None:
+        """Return how many rows a split has; None for as many as one likes."""
+
+    @abstractmethod
+    def read(self, split: str, indices: NDArray[np.int64], context: int) -> tuple[Rows, Rows]:
+        """Return the ids and labels of rows of a split, padded to the context."""
+
+    def drawn(self, seed: int, step: int, count: int, context: int) -> tuple[Rows, Rows]:
+        """Return the ids and labels of a training step, where a split has as many rows as one likes."""
+        raise NotImplementedError
+
+    def batches(self, *, split: str, batch: int, context: int, seed: int, shuffle: bool = True) -> LabelledBatches:
+        """Return the batches of a split."""
+        return LabelledBatches(self, split=split, batch=batch, context=context, seed=seed, shuffle=shuffle)
+
+
+class LabelledBatches:
+    """The rows of one split in a fixed order: shuffled anew in each epoch, or for evaluation as they are."""
+
+    def __init__(self, store: LabelledStore, *, split: str, batch: int, context: int, seed: int, shuffle: bool) -> None:
+        self.store, self.split, self.size, self.context = store, split, batch, context
+        self.seed, self.shuffle, self.count = seed, shuffle, store.rows(split)
+        if self.count == 0:
+            raise InputError(f"the {split} split has no row; give more rows, or raise [data] validation")
+        self.steps_per_epoch = -(-(self.count or 1) // batch)
+
+    def batch(self, step: int, *, rank: int = 0, ranks: int = 1) -> Batch:
+        """Return the rows of a step that belong to a rank; the ranks' rows one after the other are the whole batch."""
+        if self.size % ranks or not 0 <= rank < ranks:
+            raise InputError(f"a batch of {self.size} sequences cannot be shared by {ranks} processes in equal parts")
+        share = slice(rank * (self.size // ranks), (rank + 1) * (self.size // ranks))
+        if self.count is None:
+            ids_BT, labels_BT = self.store.drawn(self.seed, step, self.size, self.context)
+            ids_BT, labels_BT = ids_BT[share], labels_BT[share]
+        else:
+            ids_BT, labels_BT = self._stored(step, np.arange(self.size)[share], self.count)
+        starts_BT = np.zeros(ids_BT.shape, np.bool_)
+        starts_BT[:, 0] = True
+        return Batch(ids_BT, labels_BT, starts_BT)
+
+    def _stored(self, step: int, within: NDArray[np.int64], count: int) -> tuple[Rows, Rows]:
+        if not self.shuffle:
+            indices = step % self.steps_per_epoch * self.size + within
+            ids_BT, labels_BT = self.store.read(self.split, indices % count, self.context)
+            labels_BT[indices >= count] = IGNORED  # the last batch is filled up with rows that do not count
+            return ids_BT, labels_BT
+        epochs, places = np.divmod(step * self.size + within, count)
+        indices = np.empty_like(places)
+        for epoch in np.unique(epochs):
+            chosen = epochs == epoch
+            indices[chosen] = Permutation(count, self.seed, int(epoch))(places[chosen])
+        return self.store.read(self.split, indices, self.context)
+
+
+AnyBatches = Batches | MixedBatches | LabelledBatches
+"""The batches of a run."""
+
+
+def padded(ids_BT: Rows, answers_BT: Rows, context: int, end: int) -> tuple[Rows, Rows]:
+    """Return problems and their answers as ids and labels of ``context`` tokens.
+
+    The model shifts its labels: what it says after reading a token is compared with the label of the next one.
+    """
+    count, length = ids_BT.shape
+    ids, labels = np.full((count, context), end, np.int64), np.full((count, context), IGNORED, np.int64)
+    ids[:, :length], labels[:, 1 : length + 1] = ids_BT, answers_BT
+    return ids, labels
+
+
+@dataclass(frozen=True)
+class TaskStore(LabelledStore):
+    """The problems of a task, drawn as they are needed."""
+
+    task: Task
+
+    @classmethod
+    def of(cls, task: Task) -> TaskStore:
+        """Return the store of a task."""
+        source = {"task": task.name, "difficulty": task.difficulty, "seed": task.seed}
+        digest = sha256(json.dumps(source, sort_keys=True).encode()).hexdigest()
+        return cls(Path("tasks") / task.name, task.vocabulary, task.end, digest, {}, {}, source, task)
+
+    @property
+    def tokens(self) -> dict[str, int]:
+        """Tokens of each split; training draws new problems for as long as it runs."""
+        return {"train": 10**15, "validation": (self.rows("validation") or 0) * (self.task.length + 1)}
+
+    @property
+    def about(self) -> str:
+        """What a run trains on, in a few words."""
+        return f"task {self.task.name} with {self.task.difficulty:,} {self.task.counts}"
+
+    def tokenizer(self) -> Any:
+        """Return the vocabulary of the task as a Hugging Face tokenizer."""
+        return self.task.tokenizer()
+
+    def verify(self) -> None:
+        """Nothing is stored."""
+
+    def rows(self, split: str) -> int | None:
+        """Return how many problems a split has: all facts, or as many as one likes."""
+        if isinstance(self.task, Facts):
+            return self.task.difficulty
+        return None if split == "train" else VALIDATION
+
+    def read(self, split: str, indices: NDArray[np.int64], context: int) -> tuple[Rows, Rows]:
+        """Return facts by their index, or problems of the fixed validation set."""
+        if isinstance(self.task, Facts):
+            ids_BT = self.task.facts(indices)
+            return padded(ids_BT, self.task.solve(ids_BT), context, self.end)
+        ids_BT, answers_BT = self._validation
+        return padded(ids_BT[indices], answers_BT[indices], context, self.end)
+
+    def drawn(self, seed: int, step: int, count: int, context: int) -> tuple[Rows, Rows]:
+        """Return new problems for a training step."""
+        return padded(*self.task.problems(np.random.default_rng((seed, step)), count), context, self.end)
+
+    @cached_property
+    def _validation(self) -> tuple[Rows, Rows]:
+        return fixed_problems(self.task, VALIDATION, "validation")
+
+
+def fixed_problems(task: Task, count: int, split: Split) -> tuple[Rows, Rows]:
+    """Return the same problems of a split whenever and by whomever it is asked, and their answers."""
+    return task.problems(np.random.default_rng((2**31, task.seed)), count, split)
+
+
+@dataclass(frozen=True)
+class RowStore(LabelledStore):
+    """Rows of files, as arrays that are read from the disk where they are touched."""
+
+    @property
+    def tokens(self) -> dict[str, int]:
+        """How many tokens the rows of each split have."""
+        return {split: int(self._arrays[split]["offsets"][-1]) for split in ("train", "validation")}
+
+    def rows(self, split: str) -> int | None:
+        """Return how many rows a split has."""
+        return len(self._arrays[split]["offsets"]) - 1
+
+    def verify(self) -> None:
+        """Compare the arrays with the identity in the index."""
+        if _digest(self.folder) != self.digest:
+            raise InputError(f"{self.folder}: damaged: its rows are not those of {INDEX}; remove the folder")
+
+    def read(self, split: str, indices: NDArray[np.int64], context: int) -> tuple[Rows, Rows]:
+        """Return rows by their index."""
+        arrays = self._arrays[split]
+        ids = np.full((len(indices), context), self.end, np.int64)
+        labels = np.full(ids.shape, IGNORED, np.int64)
+        for row, index in enumerate(indices):
+            first, last = arrays["offsets"][index], arrays["offsets"][index + 1]
+            if last - first > context:
+                raise InputError(
+                    f"a row of the {split} split has {last - first} tokens, more than [data] context ({context}); "
+                    "raise it, or shorten the row"
+                )
+            ids[row, : last - first] = arrays["ids"][first:last]
+            labels[row, : last - first] = arrays["labels"][first:last]
+        labels[:, 0] = IGNORED  # nothing comes before the first token
+        return ids, labels
+
+    @cached_property
+    def _arrays(self) -> dict[str, dict[str, NDArray[Any]]]:
+        return {
+            split: {name: np.load(self.folder / f"{split}-{name}.npy", mmap_mode="r") for name in ARRAYS}
+            for split in ("train", "validation")
+        }
+
+
+ARRAYS = ("ids", "labels", "offsets")
+
+
+def prepare_rows(source: DataSource, fields: tuple[str, str], folder: Path) -> RowStore:
+    """Tokenise the rows of files into ``folder``, or open what an earlier call with the same source wrote there."""
+    identity = json.loads(json.dumps(source.identity() | {"fields": fields}))
+    with one_at_a_time(folder):
+        if not (folder / INDEX).is_file():
+            with atomic_folder(folder, identity) as partial:
+                _write_rows(source, fields, partial, identity)
+    index = read_json(folder / INDEX)
+    changed = difference(index.get("source", {}), identity) if isinstance(index, dict) else "the index is no object"
+    if changed or not isinstance(index, dict):
+        raise InputError(f"{folder}: its rows are of another source: {changed}; name another folder or remove it")
+    return RowStore(folder, index["vocabulary"], index["end"], index["digest"], {}, index["documents"], identity)
+
+
+def _write_rows(source: DataSource, fields: tuple[str, str], folder: Path, identity: dict[str, Any]) -> None:
+    training = (str(value) for row, _ in source.rows(fields) for value in row if isinstance(value, str))
+    tokens = find_tokens(source.tokenizer, training)
+    parts: dict[str, list[tuple[Rows, Rows]]] = {"train": [], "validation": []}
+    for row, where in source.rows(fields):
+        ids, labels = (_given if fields[0] == "input_ids" else _completion)(row, fields, tokens, where)
+        split = "validation" if source.held_out(json.dumps(row[0])) else "train"
+        parts[split].append((ids, labels))
+    for split, pairs in parts.items():
+        empty = np.empty(0, np.int64)
+        np.save(folder / f"{split}-ids.npy", np.concatenate([empty, *(ids for ids, _ in pairs)]).astype(np.int32))
+        np.save(folder / f"{split}-labels.npy", np.concatenate([empty, *(row for _, row in pairs)]).astype(np.int32))
+        np.save(folder / f"{split}-offsets.npy", np.cumsum([0, *(len(ids) for ids, _ in pairs)]))
+    tokens.tokenizer.save_pretrained(folder / TOKENIZER)
+    documents = {split: len(pairs) for split, pairs in parts.items()}
+    facts = {"vocabulary": tokens.vocabulary, "end": tokens.end, "documents": documents, "digest": _digest(folder)}
+    write_json(folder / INDEX, facts | {"source": identity})
+
+
+def _digest(folder: Path) -> str:
+    files = sorted(folder.glob("*.npy"))
+    return sha256(b"".join(sha256(file.read_bytes()).digest() for file in files)).hexdigest()
+
+
+def _given(row: tuple[Any, Any], fields: tuple[str, str], tokens: Any, where: str) -> tuple[Rows, Rows]:
+    """Return ids and labels as a file gives them; labels are aligned as Hugging Face has it."""
+    for name, values in zip(fields, row, strict=True):
+        least = 0 if name == "input_ids" else IGNORED
+        if not isinstance(values, list) or not all(type(value) is int for value in values):
+            raise InputError(f"{where}: field {name!r} is {shown(values)}; it should be a list of token ids")
+        bad = [value for value in values if not (0 <= value < tokens.vocabulary or value == least)]
+        if bad:
+            raise InputError(
+                f"{where}: field {name!r} holds the id {bad[0]}, outside the vocabulary of {tokens.vocabulary}; name "
+                "the tokenizer of the ids with [data] tokenizer"
+            )
+    ids, labels = (np.array(values, np.int64) for values in row)
+    if len(ids) != len(labels) or not len(ids):
+        raise InputError(f"{where}: it has {len(ids)} ids and {len(labels)} labels; they should be as many, and some")
+    return ids, labels
+
+
+def _completion(row: tuple[Any, Any], fields: tuple[str, str], tokens: Any, where: str) -> tuple[Rows, Rows]:
+    """Return a prompt and its completion as ids; the completion and the end token are the labels."""
+    for name, value in zip(fields, row, strict=True):
+        if not isinstance(value, str) or not value:
+            raise InputError(f"{where}: field {name!r} is {shown(value)}; it should be text")
+    prompt, completion = (tokens.encode([text]).astype(np.int64) for text in row)
+    ids = np.concatenate((prompt[:-1], completion))  # each ends with the end token
+    labels = np.concatenate((np.full(len(prompt) - 1, IGNORED), completion))
+    return ids, labels

@@ -1,0 +1,59 @@
+"""What the repository says about itself is true: READMEs, versions, decisions, the workflow and the Makefile."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import loopscale
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "loopscale"
+PACKAGES = sorted(path.parent for path in SOURCE.glob("*/__init__.py"))
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.name)
+def test_the_readme_of_a_package_names_only_what_is_there(package):
+    text = (package / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 15
+    code = "\n".join(path.read_text(encoding="utf-8") for path in package.rglob("*.py"))
+    files = set(re.findall(r"`([a-z_/]+\.py)`", text))
+    assert files
+    assert not [name for name in files if not (package / name).exists()]
+    assert not [name for name in re.findall(r"`([a-z_]+/)`", text) if not (package / name).is_dir()]
+    types = set(re.findall(r"`([A-Z]\w+)`", text.partition("Main type")[2]))
+    assert types
+    assert not [name for name in types if not re.search(rf"^class {name}\b", code, flags=re.MULTILINE)]
+
+
+def test_the_version_is_stated_once():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert project["project"]["dynamic"] == ["version"]
+    assert project["tool"]["hatch"]["version"]["path"] == "src/loopscale/__init__.py"
+    for name in ("CITATION.cff", "README.md"):
+        assert not re.search(r"^\s*version\b", (ROOT / name).read_text(encoding="utf-8"), flags=re.MULTILINE), name
+
+
+def test_the_newest_section_of_the_changelog_is_this_version():
+    sections = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert sections[0] == loopscale.__version__.partition(".dev")[0]
+
+
+def test_decisions_are_numbered_and_dated():
+    text = (ROOT / "docs" / "decisions.md").read_text(encoding="utf-8")
+    found = re.findall(r"^## (\d+)\. .+\n\n\*(\d{4}-\d\d-\d\d)\.\* ", text, flags=re.MULTILINE)
+    assert [int(number) for number, _ in found] == list(range(1, text.count("\n## ") + 1))
+
+
+def test_actions_are_pinned_by_commit():
+    for workflow in (ROOT / ".github" / "workflows").iterdir():
+        for action in re.findall(r"uses: (\S+)", workflow.read_text(encoding="utf-8")):
+            assert re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", action), action
+
+
+def test_files_that_make_names_exist():
+    text = (ROOT / "Makefile").read_text(encoding="utf-8")
+    names = set(re.findall(r"\b(?:tests|benchmarks|tools|docs|experiments)/[\w/.-]+\.py\b", text))
+    assert len(names) > 5
+    assert not [name for name in names if not (ROOT / name).exists()]
