@@ -158,7 +158,7 @@ def test_mappings_that_need_sparsity_are_left_out_of_dense_data():
     dense = simulate_sweep(experts=(1,))
     assert applicable(dense) == (*DENSE_ORDER, "general")
     assert choose_form(dense)[0].name == "chinchilla"
-    assert applicable(simulate_sweep()) == (*MOE_ORDER, "two-exponents", "general", "general-conditional")
+    assert applicable(simulate_sweep()) == (*MOE_ORDER, "two-exponents")
 
 
 def test_data_without_loops_have_nothing_to_compare():

@@ -95,12 +95,18 @@ def _title(forms: dict[str, tuple[str, str]]) -> str:
 
 
 def applicable(observations: Observations) -> tuple[str, ...]:
-    """Return the mappings that the data can tell apart: those of m need runs of several m."""
+    """Return the mappings that the data can tell apart: those of m need runs of several m.
+
+    On sparse models the general mappings are compared only when they are asked for: few sweeps determine the shape of
+    the curve and its change with sparsity at once.
+    """
     points = observations.points
     if not np.any(points.recurrence > 1):
         raise InputError("every run has R = 1, so all mappings predict the same", where=observations.source)
     sparse = points.total is not None and np.any(points.m < 1)
-    return tuple(name for name, form in MAPPINGS.items() if name != "none" and (sparse or not form.needs_ratio))
+    general = {name for name, form in MAPPINGS.items() if any(term.prior for term in form.coefficients)}
+    left_out = general if sparse else {name for name, form in MAPPINGS.items() if form.needs_ratio}
+    return tuple(name for name in MAPPINGS if name not in {"none", *left_out})
 
 
 def _tasks(
