@@ -25,7 +25,7 @@ def held_out() -> list[dict[str, Any]]:
         slices = [part for sweep, part in TESTS if sweep == name]
         data = load_public(name)
         plain = compare(data, slices, outer="chinchilla", mappings=MAPPINGS)
-        free = compare(data, slices, outer="chinchilla", mappings=("general",), prior=False)
+        free = compare(data, slices, outer="chinchilla", mappings=("general",), recipe="no-prior")
         for part in (*slices, CROSS_VALIDATION):
             scores = {mapping: plain.score(part, mapping) for mapping in MAPPINGS}
             records.append(
@@ -71,7 +71,7 @@ def sensitivity(sweeps: list[Sweep]) -> list[dict[str, Any]]:
             "without the largest R": (data.where(R.max() > R), sweep.outer, 1e-3),
         }
         for case, (rows, outer, delta) in cases.items():
-            fitted = fit(rows, outer=outer, mapping="general", prior=False, resamples=0, delta=delta)
+            fitted = fit(rows, outer=outer, mapping="general", recipe="no-prior", resamples=0, delta=delta)
             profile = likelihood_profile(fitted, "tail", level=LEVEL)
             records.append(
                 {"sweep": sweep.label, "case": case, "low": profile.low, "high": profile.high, "rmse": fitted.law.rmse}
@@ -110,7 +110,7 @@ def deciding(sweep: Sweep, most: int = 32) -> list[dict[str, Any]]:
     laws = [
         fit(
             sweep.observations, outer=sweep.outer, mapping="general", fixed={**sweep.fixed, "tail": tail}, resamples=0,
-            prior=False,
+            recipe="no-prior",
         ).law
         for tail in (0.0, 0.5)
     ]  # fmt: skip

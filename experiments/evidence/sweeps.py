@@ -29,10 +29,11 @@ class Sweep:
     general: str = "general"
     """The general mapping that suits it."""
 
-    def fitted(self, mapping: str, *, resamples: int = 0, prior: bool = False) -> Fit:
-        """Return a fit, without prior knowledge of the curve unless it is asked for."""
+    def fitted(self, mapping: str, *, resamples: int = 0) -> Fit:
+        """Return a fit without prior knowledge of the curve."""
         return fit(
-            self.observations, outer=self.outer, mapping=mapping, fixed=self.fixed, resamples=resamples, prior=prior,
+            self.observations, outer=self.outer, mapping=mapping, fixed=self.fixed, resamples=resamples,
+            recipe="no-prior",
         )  # fmt: skip
 
 

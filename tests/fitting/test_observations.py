@@ -146,7 +146,7 @@ def test_flops_give_the_tokens_where_no_column_does():
 def test_rows_without_run_names_are_runs_of_their_own():
     read = Observations.of(frame().drop(columns="run"))
     assert len(read.runs) == 3
-    assert any("every row is taken as a separate run" in note for note in read.notes)
+    assert any("every row counts as a separate run" in note for note in read.notes)
 
 
 def test_a_step_column_or_many_rows_of_one_model_make_checkpoints():
@@ -174,7 +174,7 @@ def test_repeated_rows_are_counted():
     twice = pd.concat([frame(), frame().tail(1)])
     read = Observations.of(twice)
     assert len(read) == 3
-    assert "1 rows repeat another row exactly; each row counts once" in read.notes
+    assert "1 duplicate row ignored" in read.notes
 
 
 def test_empty_cells_pass_only_where_the_row_can_do_without():
@@ -260,7 +260,7 @@ def test_repeats_go_before_the_run_column_is_judged(tmp_path, header):
     path = written(tmp_path, "\n".join([f"{header},params,tokens,loss", *rows, rows[1], rows[2]]))
     read = Observations.of(path)
     assert read.run.tolist() == ["r0", "r1", "r2"]
-    assert "2 rows repeat another row exactly; each row counts once" in read.notes
+    assert "2 duplicate rows ignored" in read.notes
 
 
 def test_columns_in_memory_are_read_like_a_frame():

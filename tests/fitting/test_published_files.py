@@ -17,11 +17,12 @@ import pytest
 from loopscale.core.errors import InputError
 from loopscale.core.files import cache_folder
 from loopscale.core.tables import Table
+from loopscale.fitting.data.looped import TABLES, qlabs_geometry
 from loopscale.fitting.data.public import PUBLIC_FILES, load_public, rows_checksum
 
 FOLDER = os.environ.get("LOOPSCALE_DATA", "")
 public_data = pytest.mark.skipif(not FOLDER, reason="LOOPSCALE_DATA names no folder with the public sweeps")
-CONVERTED = [name for name, source in PUBLIC_FILES.items() if source.convert]
+CONVERTED = [name for name, source in PUBLIC_FILES.items() if source.convert and name not in TABLES]
 
 MADE_UP = {
     "datablations": [
@@ -38,13 +39,46 @@ MADE_UP = {
         ("190M-1xC-rerun", 190354176, 3812622336.0, 3.6), ("190M-1xC", 190354176, 3812622336.0, 3.61),
         ("peteish13_eval_full", 13202396160, 8388608.0 * 7, 2.4), ("peteish7_eval_anneal", 6887575552, 3.9e12, 2.5),
     ],
+    "qlabs-loops": [("tpl-d8-K1-b8", 102760448, 1440743424, 3.25), ("tpl-d8-K2-b8", 102760448, 1152385024, 3.24)],
 }  # fmt: skip
 SIZE = re.compile(r"\d+m|\d+b\d")
 
 
 def records(name, rows):
+    if name == "qlabs-loops":
+        return [looped_record(*row) if len(row) == 4 else dict(zip(LOOPED, row, strict=True)) for row in rows]
     extra = {"datablations": ["unique_tokens"], "gemstones-hot": ["width", "depth"]}.get(name, [])
     return [dict(zip(["run", "params", "tokens", "loss", *extra], row, strict=True)) for row in rows]
+
+
+LOOPED = ["run", "set", "depth", "N_act", "N_total", "N_loop", "N_embedding", "E", "R", "D", "flops", "loss"]
+
+
+def looped_record(run, params, tokens, loss):
+    counts = qlabs_geometry(8)
+    passes = int(run.split("-K")[1][0])
+    flops = 6 * (params + counts["N_embedding"] // 2 + (passes - 1) * counts["N_loop"]) * tokens
+    group = "fixed-anchor K sweep (tied, Operator-1 recipe)"
+    return dict(zip(LOOPED, [run, group, 8, *counts.values(), 1, passes, tokens, int(float(flops)), loss], strict=True))
+
+
+def looped_files(rows):
+    """Write the runs that vary passes to one file and those that vary size to the other."""
+    arms = {"vanilla": "van", "operator": "k1", "loop": "k2"}
+    flops = (1.333e18, 2.19e18, 3.73e18, 5.756e18, 8.66e18, 1.35e19, 1.94e19)
+    budgets = {str(name): value for name, value in enumerate(flops, start=8)}
+    tpl, tpp = [], []
+    for row in rows:
+        kind, recipe = row["run"].split("-")[:2]
+        cell = {"C": float(row["flops"]), "L": row["loss"], "D": float(row["D"]), "depth": row["depth"]}
+        if kind == "tpl":
+            compute = row["N_act"] + row["N_embedding"] // 2 + (row["R"] - 1) * row["N_loop"]
+            tpl.insert(0, cell | {"family": "loop", "anchor": row["depth"], "k": row["R"], "Nc": compute})
+            tpl.append(tpl[0] | {"family": "dep"})
+        else:
+            tpp.append(cell | {"arm": arms[recipe], "budget": int(row["run"].rsplit("-b", 1)[1])})
+    texts = {"tpl.json": tpl, "tpp.json": tpp, "tpl_budgets.json": budgets}
+    return {file: json.dumps(content) for file, content in texts.items()}
 
 
 def as_published(name, rows):
@@ -108,6 +142,7 @@ def one_csv_a_run(rows):
 FORMS = {
     "datablations": notebook, "gemstones-hot": json_lines, "marin-comma-isoflop": quoted,
     "misfitting-isoflop": isoflops, "mlf-redpajama-c4val": one_json_a_model, "olmo-ladder": one_csv_a_run,
+    "qlabs-loops": looped_files,
 }  # fmt: skip
 
 
@@ -150,7 +185,8 @@ def test_published_files_become_the_sweep_and_are_asked_for_once(name, publish):
     folder = publish(name, MADE_UP[name])
     data = load_public(name)
     assert [str(run) for run in data.run] == [str(row["run"]) for row in expected]
-    for found, column in ((data.points.active, "params"), (data.points.tokens, "tokens"), (data.loss, "loss")):
+    names = ("N_act", "D", "loss") if name == "qlabs-loops" else ("params", "tokens", "loss")
+    for found, column in zip((data.points.active, data.points.tokens, data.loss), names, strict=True):
         np.testing.assert_allclose(found, [row[column] for row in expected], rtol=1e-12)
     for file in folder.iterdir():
         file.unlink()
@@ -225,7 +261,7 @@ def test_every_address_is_at_a_fixed_commit_of_a_public_repository():
     addresses = [url for source in PUBLIC_FILES.values() for url in (*source.parts, source.url) if url]
     at_a_commit = r"https://raw\.githubusercontent\.com/[\w.-]+/[\w.-]+/[0-9a-f]{40}/[\w./=-]+"
     assert [url for url in addresses if not re.fullmatch(at_a_commit, url)] == []
-    assert len(addresses) == len(set(addresses)) == 82
+    assert len(addresses) == len(set(addresses)) == 86
     for source in PUBLIC_FILES.values():
         assert bool(source.parts) == bool(source.convert)
         assert bool(source.url or source.parts) != bool(source.otherwise)

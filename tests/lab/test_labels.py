@@ -175,6 +175,13 @@ def test_a_bad_row_is_refused_by_its_number(tmp_path: Path, row: Any, problem: s
         run_dir.open_tokens(config, progress=False)
 
 
+def test_rows_of_another_source_in_the_same_folder_are_refused(tmp_path: Path) -> None:
+    data = completions(tmp_path)
+    run_dir.open_tokens(settings(data), progress=False)
+    with pytest.raises(InputError, match="its rows are of another source: validation was"):
+        run_dir.open_tokens(settings({**data, "validation": 0.3}), progress=False)
+
+
 def test_an_id_outside_the_vocabulary_is_refused(tmp_path: Path) -> None:
     file = rows(tmp_path / "a.jsonl", {"input_ids": [1, 999], "labels": [-100, 3]})
     config = settings({"files": [file], "format": "labels", "folder": str(tmp_path / "rows")})

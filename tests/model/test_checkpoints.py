@@ -154,8 +154,8 @@ def test_missing_and_extra_tensors_are_refused_by_name(
 
 
 def test_a_checkpoint_from_a_later_version_is_refused(checkpoint: Path) -> None:
-    edit_config(checkpoint, format_version=2)
-    with pytest.raises(InputError, match="format_version is 2, later than this code reads"):
+    edit_config(checkpoint, format_version=3)
+    with pytest.raises(InputError, match="format_version is 3, later than this code reads"):
         AutoModelForCausalLM.from_pretrained(checkpoint)
 
 

@@ -43,6 +43,8 @@ def test_the_largest_rung_with_32_experts_builds_on_the_meta_device() -> None:
     shared=st.integers(0, 3),
     tied=st.booleans(),
     injection=st.sampled_from(["none", "add", "concat", "gated", "diagonal", "normed"]),
+    biases=st.tuples(st.booleans(), st.booleans()),
+    qk_norm=st.sampled_from(["none", "head", "full"]),
 )
 def test_any_small_shape_has_the_parameters_that_architecture_counts(
     depths: tuple[int, int, int],
@@ -52,6 +54,8 @@ def test_any_small_shape_has_the_parameters_that_architecture_counts(
     shared: int,
     tied: bool,
     injection: str,
+    biases: tuple[bool, bool],
+    qk_norm: str,
 ) -> None:
     made = config(
         **dict(zip(("prelude_layers", "loop_layers", "coda_layers"), depths, strict=True)),
@@ -66,6 +70,9 @@ def test_any_small_shape_has_the_parameters_that_architecture_counts(
         shared_expert_intermediate_size=shared,
         tie_word_embeddings=tied,
         injection=injection,
+        qkv_bias=biases[0],
+        output_bias=biases[1],
+        qk_norm=qk_norm,
     )
     assert parameters(made) == made.to_architecture().parameters
     again = LoopedMoEConfig.from_architecture(made.to_architecture(), injection=injection)
@@ -93,10 +100,10 @@ def test_an_unrolled_depth_sets_the_recurrence_that_has_it() -> None:
 
 
 def test_an_architecture_with_parts_that_the_model_lacks_is_refused() -> None:
-    layer = Layer(Attention(2, 1, 8, qkv_bias=True), FeedForward(12))
-    biased = Architecture(16, 50, True, (Stack(layer, 2),), other=16, name="biased")
-    with pytest.raises(InputError, match="biased: this model has no form for all its parts"):
-        LoopedMoEConfig.from_architecture(biased)
-    mixed = replace(biased, coda=(Stack(Layer(Attention(2, 1, 8), FeedForward(12)), 1),))
+    layer = Layer(Attention(2, 1, 8, sinks=True), FeedForward(12))
+    with_sinks = Architecture(16, 50, True, (Stack(layer, 2),), other=16, name="sinks")
+    with pytest.raises(InputError, match="sinks: this model has no form for all its parts"):
+        LoopedMoEConfig.from_architecture(with_sinks)
+    mixed = replace(with_sinks, coda=(Stack(Layer(Attention(2, 1, 8), FeedForward(12)), 1),))
     with pytest.raises(InputError, match="its layers differ"):
         LoopedMoEConfig.from_architecture(mixed)

@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+from inspect import signature
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,7 @@ def test_attention_weights_of_every_unrolled_layer_sum_to_one() -> None:
         same(weights.sum(-1), torch.ones(2, 4, 9, dtype=torch.float64), 1e-6)
     generated = made.generate(tokens(1, 5), output_attentions=True, return_dict_in_generate=True, **GREEDY)
     assert [len(step) for step in generated.attentions] == [made.config.num_hidden_layers] * 6
+    assert "output_attentions" in signature(made.forward).parameters  # where tools look for it
 
 
 @torch.no_grad()

@@ -357,7 +357,15 @@ def looped_moe(c: ConfigFields) -> Architecture:
         block = replace(mixture(c, c.size("moe_intermediate_size")), shared_hidden=shared)
     heads, kv_heads = c.size("num_attention_heads"), c.size("num_key_value_heads")
     divides(c, "num_attention_heads", heads, "num_key_value_heads", kv_heads)
-    layer = Layer(Attention(heads, kv_heads, c.size("head_dim")), block)
+    attention = Attention(
+        heads,
+        kv_heads,
+        c.size("head_dim"),
+        qkv_bias=c.flag("qkv_bias"),
+        output_bias=c.flag("output_bias"),
+        qk_norm=QKNorm(c.word("qk_norm", *(norm.value for norm in QKNorm))),
+    )
+    layer = Layer(attention, block)
     injections = {
         "none": 0,
         "add": 0,
@@ -412,6 +420,9 @@ _HUGINN = {"injection_type": "linear", "block_class_name": "SandwichBlock"}
 _LOOPED = {
     "injection": "none",
     "shared_expert_intermediate_size": 0,
+    "qkv_bias": False,
+    "output_bias": False,
+    "qk_norm": "none",
     "tie_word_embeddings": True,
     "pass_norms": False,
     "pass_attention": "shared",

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from textwrap import wrap
 from typing import Any, ClassVar
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table as RichTable
 
 from loopscale.choosing.candidates import Goal
 from loopscale.core.files import read_json, write_json
 from loopscale.core.quantities import counted, format_count
 from loopscale.core.tables import Table
+from loopscale.core.text import WIDTH, text_table
 from loopscale.fitting import Noise
 
 KIND, SCHEMA = "next-runs", 1
+SHOWN = 12
+"""Runs that a summary lists."""
 
 
 @dataclass(frozen=True)
@@ -120,25 +121,32 @@ class NextRuns:
     def _repr_html_(self) -> str:
         return self.table()._repr_html_()
 
-    def summary(self) -> str:
-        """Return the runs as a table, and what they should bring, as plain text."""
-        grid = RichTable("run", "model", "E", "R", "tokens", "FLOPs", "FLOPs so far", "standard error")
-        for order, run in enumerate(self.runs, 1):
-            counts = (format_count(count) for count in (run.tokens, run.flops, run.cumulative_flops))
-            grid.add_row(
-                str(order), run.model, f"{run.experts:g}", str(run.recurrence), *counts, f"{run.standard_error:.5f}"
-            )
-        out = io.StringIO()
-        Console(file=out, width=120).print(grid)
+    def summary(self, verbose: bool = False) -> str:
+        """Return whether the runs are worth their compute, the runs as a table, and what they should bring.
+
+        The first runs are shown; ``verbose`` shows all.
+        """
+        runs, noise = counted(len(self.runs), "run"), float(np.sqrt(self.noise.new_run))
+        gain = f"standard error {self.before:.2g} → {self.after:.2g} nats"
+        if self.below_noise:
+            answer = f"Not worth it: {gain} after {runs}, less than the noise of one run ({noise:.2g})."
+        else:
+            answer = f"Train {runs} for {format_count(self.flops)} FLOPs: {gain}."
         what = "loss differences to the rivals" if self.goal is Goal.CHOICE else "predictions at the target"
-        return (
-            f"{out.getvalue().rstrip()}\nStandard error of the {what}: {self.before:.5f} now, {self.after:.5f} after "
-            f"{counted(len(self.runs), 'run')} for {format_count(self.flops)} of {format_count(self.budget)} FLOPs "
-            f"({format_count(self.unspent)} unspent)."
-            + (
-                f"\nThe expected gain is below the noise of one run ({np.sqrt(self.noise.new_run):.4f} in ln loss): "
-                "these runs may not change the plan."
-                if self.below_noise
-                else ""
+        shown = self.runs if verbose else self.runs[:SHOWN]
+        rows = [
+            (
+                str(order), run.model, format_count(run.active), f"{run.experts:g}", str(run.recurrence),
+                format_count(run.tokens), format_count(run.flops), format_count(run.cumulative_flops),
+                f"{run.standard_error:.2g}",
             )
-        )
+            for order, run in enumerate(shown, 1)
+        ]  # fmt: skip
+        columns = ("run", "model", "N", "E", "R", "tokens", "FLOPs", "so far", "error")
+        lines = [*wrap(answer, WIDTH), "", text_table(columns, rows, left=("model",))]
+        if len(shown) < len(self.runs):
+            lines.append(f"{len(self.runs) - len(shown)} more with --verbose or --csv")
+        budget = f"{format_count(self.flops)} of {format_count(self.budget)} FLOPs"
+        lines += ["", f"error: standard error of the {what}, in nats.",
+                  f"N: active parameters. Budget: {budget}, {format_count(self.unspent)} unspent."]  # fmt: skip
+        return "\n".join(lines)

@@ -6,14 +6,14 @@ from typing import Any
 
 import click
 
-from loopscale.cli.form import form_options, mapping_option
-from loopscale.cli.output import console, print_json
-from loopscale.cli.params import output_options
+from loopscale.cli.form import form_options, mapping_option, recipe_option
+from loopscale.cli.output import print_json
+from loopscale.cli.params import output_options, verbose_option
 from loopscale.cli.reading import data_options, take_runs
 from loopscale.cli.verbs import verb
 from loopscale.core.errors import InputError
 from loopscale.core.progress import progress_bar
-from loopscale.fitting.backtest import DECADES, backtest, rich_table
+from loopscale.fitting.backtest import DECADES, backtest
 
 
 @verb("backtest")
@@ -37,8 +37,10 @@ from loopscale.fitting.backtest import DECADES, backtest, rich_table
 @click.option("--resamples", type=click.IntRange(2, 100_000), default=100, show_default=True, help="How many refits.")
 @click.option("--figure", type=click.Path(), help="Save a figure of errors and intervals, as .png, .svg or .pdf.")
 @form_options
+@recipe_option
 @output_options
-def backtest_command(figure: str | None, as_json: bool, as_csv: bool, **options: Any) -> None:
+@verbose_option
+def backtest_command(figure: str | None, as_json: bool, as_csv: bool, verbose: bool, **options: Any) -> None:
     """Hide the largest runs, fit the rest, and score the predictions: how far off, and how well covered.
 
     \b
@@ -58,6 +60,4 @@ def backtest_command(figure: str | None, as_json: bool, as_csv: bool, **options:
     elif as_csv:
         click.echo(result.table().csv(), nl=False)
     else:
-        click.echo(result.summary())
-        if result.origins:
-            console().print(rich_table(result.origins))
+        click.echo(result.summary(verbose))

@@ -6,12 +6,12 @@ from typing import Any
 
 import click
 
-from loopscale.cli.form import form_options
-from loopscale.cli.output import console, print_json
-from loopscale.cli.params import output_options
+from loopscale.cli.form import form_options, recipe_option
+from loopscale.cli.output import print_json
+from loopscale.cli.params import output_options, verbose_option
 from loopscale.cli.reading import data_options, take_runs
 from loopscale.cli.verbs import verb
-from loopscale.fitting.compare import compare, differences, table
+from loopscale.fitting.compare import compare
 from loopscale.scaling import MAPPINGS
 
 
@@ -32,9 +32,17 @@ from loopscale.scaling import MAPPINGS
     help="For the differences' intervals.",
 )
 @form_options
+@recipe_option
 @output_options
+@verbose_option
 def compare_command(
-    slices: tuple[str, ...], mapping: tuple[str, ...], resamples: int, as_json: bool, as_csv: bool, **options: Any
+    slices: tuple[str, ...],
+    mapping: tuple[str, ...],
+    resamples: int,
+    as_json: bool,
+    as_csv: bool,
+    verbose: bool,
+    **options: Any,
 ) -> None:
     """Compare recurrence mappings on rows held out from the fit.
 
@@ -50,7 +58,4 @@ def compare_command(
     elif as_csv:
         click.echo(result.table().csv(), nl=False)
     else:
-        out = console()
-        for note in (*observations.notes, *result.notes):
-            out.print(note, highlight=False)
-        out.print(table(result), differences(result), sep="\n")
+        click.echo("\n".join([result.summary(verbose), *(observations.notes if verbose else observations.skipped)]))

@@ -94,10 +94,10 @@ def count_command(
 def _print(model: Architecture, counts: dict[str, Any], bits: float, context: int) -> None:
     notes = {
         "parameters": "all weights of the built model",
-        "active_parameters": "used by a token, embeddings included",
-        "active": "N_act: used by a token in one pass, as the law counts",
+        "active_parameters": "active, embeddings included",
+        "active": "N_act: active, as the law counts",
         "loop": "N_loop: its looped part",
-        "total": "N_total: all weights of the layers, as the law counts",
+        "total": "N_total: stored, as the law counts",
         "embedding": ("tied" if model.tied else "input and output") + "; not in N_act or N_total",
         "router": "not in N_act or N_total",
         "norms": "inside the layers",

@@ -95,8 +95,8 @@ def _loop_at_work() -> None:
     weights = sum(weight.numel() for weight in shipped_model().parameters())
     console().rule("Looping at work: a task that one pass cannot solve, and more passes can")
     console().print(
-        f"The task: the product of 12 elements of the group S3. The model: one layer, {weights:,} weights, trained with "
-        "about ten passes, another number at each step, and now scored with fewer and more.",
+        f"The task: the product of 12 elements of the group S3. The model: one layer, {weights:,} weights, trained "
+        "with about ten passes, another number at each step, and now scored with fewer and more.",
         highlight=False,
     )
     print_scores(show_shipped(), 12)
@@ -277,8 +277,8 @@ def _report(
     report.text(f"The plan: {sentences(chosen)['trust']}. {sentences(chosen)['confidence']}.")
     gains = " and ".join(f"{row[-1]} nats at E = {row[0]}" for row in rows if row[1] == "4")
     report.text(
-        f"At equal tokens, four passes of one layer change the loss by {gains} (a minus is a lower loss), but cost four "
-        "times the compute of one. The comparison at equal compute gives the model without looping four times the "
+        f"At equal tokens, four passes of one layer change the loss by {gains} (a minus is a lower loss), but cost "
+        "four times the compute of one. The comparison at equal compute gives the model without looping four times the "
         "tokens instead."
     )
     report.table(EQUAL_COLUMNS, _equal_rows(equal))

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from loopscale.evaluate.runner import Checkpoint, EvalSettings, Progress
     from loopscale.evaluate.tasks import Tasks, Text
 
-COLUMNS = 6
+COLUMNS = 3
 """Scores that fit a screen beside each other."""
 
 
@@ -77,6 +77,8 @@ def _print(suite: Suite, rows: Sequence[Row]) -> None:
         table = printed(suite, rows, names[start : start + COLUMNS])
         lines = [[escape(str(cell)) for cell in row.values()] for row in table.records()]
         print_table("" if start else f"suite {escape(suite.name)}", list(table.columns), lines, left=("model", "R"))
+    if any(row.samples for row in rows):
+        console().print("[low, high]: 95% Wilson interval, in percent", highlight=False, markup=False)
     for note in _notes(suite, rows):
         console().print(note, highlight=False, markup=False)
 

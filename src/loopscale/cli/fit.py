@@ -6,26 +6,21 @@ from typing import Any
 
 import click
 
-from loopscale.cli.form import form_options, mapping_option
+from loopscale.cli.form import form_options, mapping_option, recipe_option
 from loopscale.cli.output import print_json
+from loopscale.cli.params import verbose_option
 from loopscale.cli.reading import data_options, take_runs
 from loopscale.cli.verbs import verb
 from loopscale.core.progress import progress_bar
 from loopscale.core.report import check_report_path
-from loopscale.fitting import Recipe, Scheme, fit
+from loopscale.fitting import Scheme, fit
 
 
 @verb("fit")
 @data_options
 @mapping_option
 @form_options
-@click.option(
-    "--recipe",
-    type=click.Choice([recipe.value for recipe in Recipe]),
-    default="default",
-    show_default=True,
-    help="default: exact gradients and many starts. paper: the paper's procedure.",
-)
+@recipe_option
 @click.option("--starts", type=click.IntRange(1, 10_000), default=8, show_default=True, help="Starts of the search.")
 @click.option(
     "--resample",
@@ -39,7 +34,8 @@ from loopscale.fitting import Recipe, Scheme, fit
 @click.option("--name", help="What to call the law.  [default: the file's name]")
 @click.option("--out", type=click.Path(), help="Save the law, with its resampled laws, as JSON for --law.")
 @click.option("--report", type=click.Path(), help="Save a report with figures, as .html or .md.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for other programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@verbose_option
 def fit_command(
     scheme: str,
     resamples: int,
@@ -47,12 +43,14 @@ def fit_command(
     out: str | None,
     report: str | None,
     as_json: bool,
+    verbose: bool,
     **options: Any,
 ) -> None:
     """Fit a scaling law to a sweep, with calibrated intervals.
 
-    RUNS is a CSV or Parquet file with a row for each (run, D), or `simulated`, or the measured `micro` sweep
-    that ships with loopscale, or a public one: epoch-chinchilla, clark-routing, isodepth.
+    RUNS is a CSV, TSV, JSONL or Parquet file with a row for each (run, D), a W&B runs table, a folder of Hugging Face
+    or TensorBoard runs, `simulated`, the measured `micro` sweep that ships with loopscale, or a public one:
+    epoch-chinchilla, clark-routing, isodepth.
 
     \b
     loopscale fit runs.csv --out law.json --report fit.html
@@ -72,8 +70,12 @@ def fit_command(
     if as_json:
         print_json(result.to_dict())
     else:
-        click.echo(result.summary())
-    if report is not None:  # last: the summary is printed even where a figure cannot be drawn
+        click.echo(result.summary(verbose))
+    if report is not None:  # after the summary, which is printed even where a figure cannot be drawn
         from loopscale.figures.reports import fit_report
 
         fit_report(result).save(report)
+    saved = [path for path in (out, report) if path is not None]
+    if saved and not as_json:
+        follow = f"   Next: loopscale plan --flops 5e21 --law {out}" if out is not None else ""
+        click.echo(f"\nSaved {', '.join(saved)}.{follow}")

@@ -10,6 +10,7 @@ import click
 from loopscale.cli.params import Quantity
 from loopscale.cli.reading import pair, pairs
 from loopscale.core.errors import InputError, shown
+from loopscale.fitting import Recipe
 from loopscale.scaling import MAPPINGS, OUTER_LAWS, outer_law
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -60,6 +61,18 @@ def mapping_option(function: F) -> F:
     )(function)
 
 
+def recipe_option(function: F) -> F:
+    """Add ``--recipe``."""
+    return click.option(
+        "--recipe",
+        type=click.Choice([recipe.value for recipe in Recipe]),
+        default="default",
+        show_default=True,
+        help="default: exact gradients and many starts. no-prior: the same without the priors of mapping general. "
+        "paper: the paper's procedure.",
+    )(function)
+
+
 def form_options(function: F) -> F:
     """Add ``--outer`` and the options of the fit itself, each named as the argument of ``fit`` that it sets."""
     options = (
@@ -73,11 +86,6 @@ def form_options(function: F) -> F:
         click.option("--tie", **pairs("NAME=NAME", pair), help="Tie two coefficients, like alpha=beta."),
         click.option(
             "--bound", "bounds", **pairs("NAME=LOW:HIGH", _bounds), help="Search a coefficient in this range."
-        ),
-        click.option(
-            "--prior/--no-prior",
-            default=True,
-            help="Pull coefficients that have a prior (mapping general) towards it.  [default: prior]",
         ),
         click.option(
             "--delta",

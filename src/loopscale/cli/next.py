@@ -9,8 +9,8 @@ import click
 from loopscale.choosing import Goal, Target, ladder_candidates, next_runs, read_candidates
 from loopscale.choosing.choose import MOST_RUNS
 from loopscale.cli.form import form_options, mapping_option
-from loopscale.cli.output import console, print_json
-from loopscale.cli.params import COUNT, COUNTS, EXPERTS, INTEGERS, RUNG_LIST, WHOLE, output_options
+from loopscale.cli.output import print_json
+from loopscale.cli.params import COUNT, COUNTS, EXPERTS, INTEGERS, RUNG_LIST, WHOLE, output_options, verbose_option
 from loopscale.cli.reading import data_options, take_runs
 from loopscale.cli.verbs import verb
 from loopscale.fitting import fit
@@ -53,6 +53,7 @@ from loopscale.fitting import fit
 )
 @form_options
 @output_options
+@verbose_option
 def next_command(
     budget: float,
     plan_path: str,
@@ -67,6 +68,7 @@ def next_command(
     most: int,
     as_json: bool,
     as_csv: bool,
+    verbose: bool,
     **options: Any,
 ) -> None:
     """Choose the runs to train next: those that reduce the uncertainty of a plan most per FLOP.
@@ -91,4 +93,4 @@ def next_command(
     elif as_csv:
         click.echo(chosen.table().csv(), nl=False)
     else:
-        console().print(chosen.summary(), highlight=False)
+        click.echo(chosen.summary(verbose))

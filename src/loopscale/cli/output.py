@@ -46,13 +46,13 @@ def print_table(
     """
     out, body = console(), [tuple(row) for row in rows]
     shown, hidden = list(columns), []
-    table = _table(columns, body, shown, left)
+    table = rich_table(columns, body, left)
     for name in optional:
         if Measurement.get(out, out.options.update(width=10_000), table).maximum <= out.width:
             break
         shown.remove(name)
         hidden.append(name)
-        table = _table(columns, body, shown, left)
+        table = rich_table(columns, body, left, shown)
     if title:
         out.print(f"[bold]{title}[/]", highlight=False)
     out.print(table)
@@ -60,13 +60,18 @@ def print_table(
         out.print(f"Not shown in {out.width} columns: {', '.join(hidden)}.", highlight=False)
 
 
-def _table(
-    columns: Sequence[str], rows: Sequence[Sequence[str]], shown: Sequence[str], left: Sequence[str]
+def rich_table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[str] = (), shown: Sequence[str] | None = None
 ) -> RichTable:
-    table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in shown:
+    """Return a table in the one style of all commands, that of :func:`loopscale.core.text.text_table`.
+
+    ``shown`` names the columns to show, all unless given.
+    """
+    table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
+    chosen = list(columns) if shown is None else shown
+    for name in chosen:
         table.add_column(name, justify="left" if name in left else "right", no_wrap=name not in left, overflow="fold")
-    indices = [list(columns).index(name) for name in shown]
+    indices = [list(columns).index(name) for name in chosen]
     for row in rows:
         table.add_row(*(row[index] for index in indices))
     return table

@@ -115,7 +115,12 @@ def price_option(function: F) -> F:
 def output_options(function: F) -> F:
     """Add ``--json`` and ``--csv``."""
     function = click.option("--csv", "as_csv", is_flag=True, help="Print the table as CSV.")(function)
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON for other programs.")(function)
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
+
+
+def verbose_option(function: F) -> F:
+    """Add ``--verbose``."""
+    return click.option("--verbose", is_flag=True, help="Print more than the answer.")(function)
 
 
 def model_options(function: F) -> F:

@@ -22,6 +22,7 @@ from loopscale.cli.params import (
     law_option,
     output_options,
     trust_options,
+    verbose_option,
 )
 from loopscale.core.errors import InputError
 from loopscale.core.files import is_file, read_json
@@ -47,6 +48,7 @@ from loopscale.planning import (
     width_space,
 )
 from loopscale.planning.budget import BudgetField, Group
+from loopscale.planning.screen import plan_screen
 from loopscale.planning.searching import COSTS, experts_for, recurrences_for
 from loopscale.planning.text import COLUMNS, front_band_text, legend, sentences, table_row
 from loopscale.scaling import ScalingLaw
@@ -132,6 +134,7 @@ def _budget_options(group: Group) -> list[Callable[[Any], Any]]:
     click.option("--out", type=click.Path(), help="Also save the plan as JSON in this file."),
     click.option("--report", type=click.Path(), help="Also save a report with figures, as .html or .md."),
     output_options,
+    verbose_option,
     click.help_option("-h", "--help"),
 )
 def plan_command(
@@ -146,6 +149,7 @@ def plan_command(
     report: str | None,
     as_json: bool,
     as_csv: bool,
+    verbose: bool,
     **options: Any,
 ) -> None:
     """Choose the model to train under your budgets.
@@ -177,7 +181,10 @@ def plan_command(
     elif as_csv:
         click.echo(found.table().csv(), nl=False)
     else:
-        print_plan(found, planned, top, compute.cost(planned))
+        if verbose:
+            print_plan(found, planned, top, compute.cost(planned))
+        else:
+            click.echo(plan_screen(planned, found.rivals(top), compute.cost(planned, brief=True)))
         if pareto is not None:
             _print_front(found, pareto)
 
@@ -246,7 +253,7 @@ class _Compute:
     def _utilisation(self) -> float:
         return self.options["utilisation"] or UTILISATION
 
-    def cost(self, planned: Plan) -> str:
+    def cost(self, planned: Plan, brief: bool = False) -> str:
         """Say what training takes on the device; nothing where none was named."""
         if self.options["device"] is None:
             return ""
@@ -254,6 +261,11 @@ class _Compute:
         flops = planned.choice.train_flops if real is None else real["flops"]
         cost = training_cost(flops, self.options["device"], gpus, self._utilisation, self.options["price"])
         stated = "" if self.options["utilisation"] else " (assumed; --utilisation changes it)"
+        if brief:
+            money = "" if cost.dollars is None else f", ${cost.dollars:,.0f}"
+            device = self.options["device"]
+            taken = f"{gpus} {device} for {cost.days:.3g} days" if gpus > 1 else f"{cost.hours:,.0f} {device}-hours"
+            return f"{taken} at {self._utilisation:.0%} of the peak{money}, {cost.kilowatt_hours:,.0f} kWh"
         money = "" if cost.dollars is None else f", {cost.dollars:,.0f} dollars at {self.options['price']:g} an hour"
         return (
             f"On {gpus} {self.options['device']}: {cost.days:.3g} days, {cost.hours:,.0f} device-hours, "

@@ -16,6 +16,7 @@ from loopscale.cli.params import (
     one_model,
     output_options,
     trust_options,
+    verbose_option,
 )
 from loopscale.cli.verbs import verb
 from loopscale.core.quantities import format_count, format_power, format_size
@@ -23,6 +24,7 @@ from loopscale.core.tables import Table
 from loopscale.planning import Prediction, predict
 from loopscale.planning.design import card_size, design_text, law_counts_text
 from loopscale.planning.registered import check, register
+from loopscale.planning.screen import prediction_screen
 from loopscale.planning.text import interval_text, law_text, legend, mark, trust_text
 from loopscale.scaling import ScalingLaw
 
@@ -39,6 +41,7 @@ from loopscale.scaling import ScalingLaw
 @law_option
 @trust_options
 @output_options
+@verbose_option
 def predict_command(
     register_path: str | None,
     check_path: str | None,
@@ -52,6 +55,7 @@ def predict_command(
     allow_degenerate: bool,
     as_json: bool,
     as_csv: bool,
+    verbose: bool,
     **model: Any,
 ) -> None:
     """Predict the loss of one model.
@@ -88,7 +92,10 @@ def predict_command(
     elif as_csv:
         click.echo(Table.from_records([_row(prediction)]).csv(), nl=False)
     else:
-        _print(prediction, law)
+        if verbose:
+            _print(prediction, law)
+        else:
+            click.echo(prediction_screen(prediction))
 
 
 def _row(prediction: Prediction) -> dict[str, Any]:

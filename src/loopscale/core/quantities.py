@@ -138,6 +138,31 @@ def format_power(value: float, digits: int = 3) -> str:
     return f"{mantissa}e{int(exponent)}" if power else mantissa
 
 
+def decimals(uncertainty: float) -> int:
+    """Return how many decimals a value with this uncertainty deserves: up to its first digit, or its second below 3.5.
+
+    An uncertainty of 0.012 gives 3, one of 0.041 gives 2.
+    """
+    if not (math.isfinite(uncertainty) and uncertainty > 0):
+        return 4
+    leading = math.floor(math.log10(uncertainty))
+    digits = 2 if uncertainty / 10**leading < 3.55 else 1
+    return min(max(digits - 1 - leading, 0), 8)
+
+
+def format_value(value: float, uncertainty: float) -> str:
+    """Write a value with as many decimals as its uncertainty deserves; large and tiny ones as powers of ten."""
+    if value and not 1e-4 <= abs(value) < 1e6:
+        return format_power(value)
+    return f"{value:.{decimals(uncertainty)}f}"
+
+
+def format_span(low: float | None, high: float | None) -> str:
+    """Write the range of a count: ``80M–900M``, or one number where both ends are the same."""
+    ends = ["?" if end is None else format_count(end) for end in (low, high)]
+    return ends[0] if ends[0] == ends[1] else "–".join(ends)
+
+
 def counted(number: int, noun: str) -> str:
     """Write how many there are: ``1 run``, ``2,400 runs``, ``2 processes``."""
     plural = "es" if noun.endswith("s") else "s"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import NormalDist
 from typing import ClassVar
 
 import numpy as np
@@ -213,6 +214,8 @@ class Row:
     training_flops: float | None = None
     metrics: Mapping[str, str] = field(default_factory=dict)
     """The metric that each score is of."""
+    samples: Mapping[str, int] = field(default_factory=dict)
+    """The items that each score is over."""
     published: bool = False
     experts: float | None = None
     trained_recurrence: int | None = None
@@ -321,7 +324,7 @@ def wide(suite: Suite, rows: Sequence[Row]) -> Table:
 
 
 def printed(suite: Suite, rows: Sequence[Row], only: Sequence[str] | None = None) -> Table:
-    """Return the table as people read it: scores with their standard errors, the gain beside the overall mean."""
+    """Return the table as people read it: scores with 95% Wilson intervals, means with standard errors and the gain."""
     columns = {
         "model": [row.title for row in rows],
         "R": [row.at for row in rows],
@@ -350,9 +353,10 @@ def _distinct(models: Sequence[Model]) -> list[Model]:
 def _row(suite: Suite, model: Model, name: str, results: Sequence[Result], flops: float | None) -> Row:
     scores: dict[str, Score] = {}
     metrics: dict[str, str] = {}
+    samples: dict[str, int] = {}
     for benchmark in suite.benchmarks:
         if found := _score(benchmark, results):
-            metrics[benchmark.label], scores[benchmark.label] = found
+            metrics[benchmark.label], scores[benchmark.label], samples[benchmark.label] = found
     passes = sum(result.passes for result in results) / len(results)
     return Row(
         model=name,
@@ -364,6 +368,7 @@ def _row(suite: Suite, model: Model, name: str, results: Sequence[Result], flops
         scores={**scores, **_means(_of_proportions(suite, metrics), scores)},
         training_flops=model.training_flops,
         metrics=metrics,
+        samples=samples,
         experts=float(model.architecture.experts),
         trained_recurrence=model.architecture.recurrence,
         tokens=model.training_tokens,
@@ -378,17 +383,30 @@ def _of_proportions(suite: Suite, metrics: Mapping[str, str]) -> Suite:
     return replace(suite, benchmarks=tuple(kept))
 
 
-def _score(benchmark: Benchmark, results: Sequence[Result]) -> tuple[str, Score] | None:
+def _score(benchmark: Benchmark, results: Sequence[Result]) -> tuple[str, Score, int] | None:
     for result in results:
         found = result.primary_metric(benchmark.metric) if result.key.task == benchmark.task else None
         if found is not None:
             name, score = found
-            return name, _percent(score) if _is_proportion(name) else score
+            return name, _percent(score) if _is_proportion(name) else score, result.samples
     return None
 
 
 def _is_proportion(metric: str) -> bool:
     return metric.partition(",")[0] in PROPORTIONS
+
+
+def _is_share(metric: str) -> bool:
+    """Tell whether a metric is the share of items that are right, which a correlation is not."""
+    return _is_proportion(metric) and metric.partition(",")[0] != "mcc"
+
+
+def wilson_interval(share: float, count: int, level: float = 0.95) -> tuple[float, float]:
+    """Return Wilson's interval of a share of ``count`` items: 0 of 10 right is 0 to 0.28, not 0 ± 0."""
+    z = NormalDist().inv_cdf((1 + level) / 2)
+    centre = (share + z**2 / (2 * count)) / (1 + z**2 / count)
+    half = z * math.sqrt(share * (1 - share) / count + z**2 / (4 * count**2)) / (1 + z**2 / count)
+    return max(centre - half, 0.0), min(centre + half, 1.0)
 
 
 def _percent(score: Score) -> Score:
@@ -421,8 +439,13 @@ def _cell(row: Row, label: str) -> str:
     score = row.scores.get(label)
     if score is None:
         return "–"
-    digits = 1 if _is_proportion(row.metrics.get(label, PREFERRED[0])) else 3
+    metric = row.metrics.get(label, PREFERRED[0])
+    digits = 1 if _is_proportion(metric) else 3
     error = "" if score.stderr is None else f" ± {score.stderr:.{digits}f}"
+    if score.stderr is not None and row.samples.get(label) and _is_share(metric):
+        low, high = (100 * end for end in wilson_interval(score.value / 100, row.samples[label]))
+        places = 0 if high - low >= 10 else 1
+        error = f" [{low:.{places}f}, {high:.{places}f}]"
     gain = f" ({row.gain:+.1f})" if label == OVERALL and row.gain is not None else ""
     return f"{score.value:.{digits}f}{error}{gain}"
 

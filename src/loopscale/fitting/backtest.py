@@ -7,18 +7,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from rich import box
-from rich.table import Table as RichTable
 
 from loopscale.core.arrays import BoolArray, FloatArray
 from loopscale.core.errors import InputError
 from loopscale.core.quantities import format_count
 from loopscale.core.tables import Table
+from loopscale.core.text import fact, text_table
 from loopscale.fitting.data.observations import Observations
 from loopscale.fitting.estimate import fit
 from loopscale.fitting.resample import Progress
 from loopscale.fitting.result import RESAMPLES, Fit
 from loopscale.fitting.slices import Slice
+from loopscale.fitting.summary import warning_lines
 
 DECADES = 1.0
 ORIGINS = (0.5, 1.0, 1.5)
@@ -80,17 +80,23 @@ class Backtest:
             inside=(self.low <= self.hidden.loss) & (self.hidden.loss <= self.high),
         )  # fmt: skip
 
-    def summary(self) -> str:
-        """Return the result in a few sentences."""
-        s = self.score
+    def summary(self, verbose: bool = False) -> str:
+        """Return how well the hidden losses were predicted, and the same with other parts hidden."""
+        s, data = self.score, self.fit.observations
         lines = [
-            f"{self.source}: fitted to {s.train_rows} rows, {s.held_out} hidden ({s.hidden}).",
-            f"{s.level:.0%} predictive intervals cover {s.coverage:.0%} of the hidden losses "
-            f"(the law's own interval {s.law_coverage:.0%}); "
-            f"mean error {s.mean_abs_relative_error:.2%}, bias {s.bias:+.2%}, "
-            f"median width {s.median_width:.2%}, interval score {s.interval_score:.4f}.",
+            f"{s.level:.0%} predictive intervals cover {s.coverage:.0%} of {s.held_out:,} hidden losses; "
+            f"mean error {s.mean_abs_relative_error:.2%}.",
+            "",
+            *fact("data", f"{data.name}: fitted {s.train_rows:,} rows, hid {s.held_out:,} ({s.hidden})"),
+            *fact("bias", f"{s.bias:+.2%} (minus: predicted below measured)"),
+            *fact("width", f"{s.median_width:.1%} of the loss, the median; interval score {s.interval_score:.4f}"),
         ]
-        return "\n".join([*lines, *(f"Warning: {sentence}." for sentence in self.fit.warnings)])
+        if verbose:
+            lines += fact("law only", f"the confidence band of the curve covers {s.law_coverage:.0%}")
+            lines += fact("source", self.source)
+        if self.origins:
+            lines += ["", scores_text(self.origins)]
+        return "\n".join([*lines, *warning_lines(self.fit, None if verbose else 2)])
 
     def __str__(self) -> str:
         return self.summary()
@@ -217,14 +223,14 @@ def scores_table(scores: Sequence[BacktestScore]) -> Table:
     return Table.from_records([vars(score) for score in scores])
 
 
-def rich_table(scores: Sequence[BacktestScore]) -> RichTable:
+def scores_text(scores: Sequence[BacktestScore]) -> str:
     """Return the backtests as a table for the terminal."""
-    table = RichTable("hidden", box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("fitted", "hidden rows", "covered", "law only", "mean error", "bias", "width", "score"):
-        table.add_column(heading, justify="right")
-    for s in scores:
-        table.add_row(
-            s.hidden, str(s.train_rows), str(s.held_out), f"{s.coverage:.0%}", f"{s.law_coverage:.0%}",
-            f"{s.mean_abs_relative_error:.2%}", f"{s.bias:+.2%}", f"{s.median_width:.3f}", f"{s.interval_score:.3f}",
-        )  # fmt: skip
-    return table
+    columns = ("hidden", "fitted", "rows", "covered", "error", "bias", "width", "score")
+    rows = [
+        (
+            s.hidden, str(s.train_rows), str(s.held_out), f"{s.coverage:.0%}", f"{s.mean_abs_relative_error:.2%}",
+            f"{s.bias:+.2%}", f"{s.median_width:.1%}", f"{s.interval_score:.3f}",
+        )
+        for s in scores
+    ]  # fmt: skip
+    return text_table(columns, rows, left=("hidden",))

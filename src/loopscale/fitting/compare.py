@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table as RichTable
 
 from loopscale.core.arrays import BoolArray, FloatArray, IntArray
 from loopscale.core.errors import InputError, nearest, shown
+from loopscale.core.quantities import counted
 from loopscale.core.tables import Table
+from loopscale.core.text import WIDTH, text_table
 from loopscale.fitting.data.observations import Observations
 from loopscale.fitting.estimate import choose_form, fit
 from loopscale.fitting.resample import Progress
@@ -261,42 +261,48 @@ class Comparison:
         return asdict(self)
 
     def __str__(self) -> str:
-        out = io.StringIO()
-        console = Console(file=out, width=160)
-        console.print(table(self), differences(self), sep="\n")
-        lines = [line.rstrip() for line in out.getvalue().splitlines()]  # rich pads titles with spaces
+        return self.summary()
+
+    def summary(self, verbose: bool = False) -> str:
+        """Return the best form on each slice, the paper's table, and with ``verbose`` the differences to the best."""
+        lines = [*(_answer(self, part) for part in self.slices), "", _table(self)]
+        if verbose:
+            lines += ["", _differences(self)]
         return "\n".join([*lines, *self.notes])
 
 
-def table(comparison: Comparison) -> RichTable:
-    """Return the paper's table: a row for each slice, a column for each mapping, the best marked."""
+def _answer(comparison: Comparison, part: str) -> str:
+    scores = [comparison.score(part, name) for name in comparison.mappings]
+    best = next(score for score in scores if score.best)
+    ties = [score.mapping for score in scores if _mark(score) == "~"]
+    also = f"; tied: {', '.join(ties)}" if ties else ""
+    where = f"{part} ({counted(best.rows, 'row')}, {counted(best.runs, 'run')})"
+    lines = wrap(f"{where}: {best.mapping} predicts best{also}", WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+    return "\n".join(lines)
+
+
+def _table(comparison: Comparison) -> str:
+    """Return the paper's table: a row for each form with its coefficients, a column for each slice, the best marked."""
     shared = "outer laws without recurrence" if comparison.outer == SEVERAL else f"{comparison.outer} law"
-    title, legend = f"Held-out RMSE in nats, {shared}", "* lowest   ~ not told apart from it"
-    grid = RichTable("held out", title=title, caption=legend, title_justify="left", caption_justify="left")
-    grid.add_column("rows (runs)", justify="right")
+    rows = []
     for name in comparison.mappings:
-        size = comparison.score(comparison.slices[0], name).coefficients
-        grid.add_column(f"{name} ({size})", justify="right")
-    for part in comparison.slices:
-        scores = [comparison.score(part, name) for name in comparison.mappings]
-        grid.add_row(
-            part, f"{scores[0].rows} ({scores[0].runs})", *(f"{score.rmse:.4f} {_mark(score)}" for score in scores)
-        )
-    return grid
+        scores = [comparison.score(part, name) for part in comparison.slices]
+        rows.append((f"{name} ({scores[0].coefficients})", *(f"{score.rmse:.4f} {_mark(score)}" for score in scores)))
+    table = text_table(("form (coefficients)", *comparison.slices), rows, left=("form (coefficients)",))
+    return f"RMSE on the held-out rows in nats, {shared}\n{table}\n* lowest   ~ a tie with it"
 
 
-def differences(comparison: Comparison) -> RichTable:
-    """Return how much worse than the best each mapping is, with its interval."""
+def _differences(comparison: Comparison) -> str:
+    """Return how much worse than the best each form is, with its interval."""
     title = f"RMSE above the lowest, over {comparison.count} resamples of the held-out runs"
-    grid = RichTable("held out", "form", title=title, title_justify="left")
-    for heading in ("above", f"{comparison.level:.0%} interval", "worse in", "relative error", "covered"):
-        grid.add_column(heading, justify="right")
+    columns = ("held out", "form", "above", f"{comparison.level:.0%} interval", "worse in", "error", "covered")
+    rows = []
     for score in comparison.scores:
         interval = "one run" if score.low is None else f"{score.low:+.4f} to {score.high:+.4f}"
         versus = ("lowest", "", "") if score.best else (f"{score.difference:+.4f}", interval, f"{score.worse:.0%}")
         covered = "" if score.coverage is None else f"{score.coverage:.0%}"
-        grid.add_row(score.slice, score.mapping, *versus, f"{score.relative_error:.2%}", covered)
-    return grid
+        rows.append((score.slice, score.mapping, *versus, f"{score.relative_error:.2%}", covered))
+    return f"{title}\n{text_table(columns, rows, left=('held out', 'form'))}"
 
 
 def _mark(score: Score) -> str:

@@ -86,8 +86,7 @@ def _experts(problem: Problem, c: dict[str, float], data: Observations) -> Itera
 def _flat(problem: Problem, u: FloatArray, delta: float) -> Iterator[str]:
     """Say which coefficients the data leave open, those on a bound held."""
     for moving in undetermined(problem, u, delta):
-        how = "they can move together" if len(moving) > 1 else "it can move"
-        yield f"the data do not determine {' and '.join(moving)}: {how} across the whole range at no cost"
+        yield f"{' and '.join(moving)} {'are' if len(moving) > 1 else 'is'} not identifiable from these data"
 
 
 def undetermined(problem: Problem, u: FloatArray, delta: float) -> Iterator[list[str]]:

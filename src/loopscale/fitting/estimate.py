@@ -42,7 +42,6 @@ def fit(
     fixed: Mapping[str, float] = NOTHING,
     bounds: Mapping[str, tuple[float, float]] = NO_BOUNDS,
     tie: Mapping[str, str] = NO_TIES,
-    prior: bool = True,
     delta: float | None = DELTA,
     recipe: Recipe | str = Recipe.DEFAULT,
     starts: int = STARTS,
@@ -60,7 +59,7 @@ def fit(
     Minimises the sum of Huber(``delta``) over the residuals of ln loss; a large delta means least squares, and None
     estimates it from the residuals. ``fixed`` holds coefficients at a value, ``bounds`` limits their range (both with
     counts in billions), ``tie={"alpha": "beta"}`` gives one the value of another. Coefficients with a
-    prior, those of the general mapping's curve, are pulled towards it unless ``prior`` is False.
+    prior, those of the general mapping's curve, are pulled towards it; ``recipe="no-prior"`` leaves that out.
 
     One start is staged (the base law on R = 1 first) or at ``warm``; the other ``starts`` - 1 are random over the whole
     box. ``recipe="paper"`` runs the paper's procedure instead, from one start.
@@ -73,8 +72,7 @@ def fit(
     _check_options(delta, starts, resamples)
     check_data(observations, form, recurrence, fixed, tie)
     kind = choice(Recipe, recipe, "recipe")
-    prior = prior and kind is not Recipe.PAPER  # the paper's procedure has none
-    problem = build_problem(observations, form, recurrence, fixed, bounds, tie, prior)
+    problem = build_problem(observations, form, recurrence, fixed, bounds, tie, prior=kind is Recipe.DEFAULT)
     check_finite(problem)
     if kind is Recipe.PAPER:
         best, used_delta = _by_paper(problem, warm, delta)
@@ -101,7 +99,6 @@ def fit(
         fixed=MappingProxyType(dict(fixed)),
         bounds=MappingProxyType(dict(bounds)),
         tie=MappingProxyType(dict(tie)),
-        prior=prior,
         resamples=None if drawn is None else drawn.rows,
         scheme=None if drawn is None else drawn.scheme,
         spread=spread,

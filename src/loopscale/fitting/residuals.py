@@ -21,6 +21,10 @@ FALSE_ALARMS = 0.05
 """Share of clean sweeps in which chance alone may give an outlier."""
 MAD_EFFICIENCY = 0.37
 """Information about the scale that a median of absolute values keeps, relative to a standard deviation."""
+DIVERGED = 1.25
+"""A loss so many times what the law expects, and far outside the noise, is that of a diverged run."""
+FAR_OUTSIDE = 10.0
+"""Robust standard deviations that are far outside the noise also where there are too few rows for a sharper limit."""
 LEVELS = 8
 """Axes with more values than this are cut into so many parts of equal size."""
 
@@ -70,6 +74,12 @@ def outlying_rows(fit: Fit, beyond: float | None = None) -> list[int]:
     deviations = np.abs(_deviations(fit))
     limit = outlier_limit(len(deviations), len(fit.free)) if beyond is None else beyond
     return [k for k in np.argsort(-deviations, kind="stable").tolist() if deviations[k] > limit]
+
+
+def diverged_rows(fit: Fit) -> list[int]:
+    """Return the rows, from 0, whose loss is so high that their run has diverged, worst first."""
+    limit = min(FAR_OUTSIDE, outlier_limit(len(fit.residuals), len(fit.free)))
+    return [k for k in outlying_rows(fit, limit) if fit.residuals[k] < -np.log(DIVERGED)]
 
 
 def _deviations(fit: Fit) -> FloatArray:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from loopscale.core.arrays import FloatArray
+from loopscale.core.arrays import BoolArray, FloatArray
 from loopscale.core.errors import choice
 from loopscale.core.files import finite, read_json, write_json
 from loopscale.core.quantities import count_of
@@ -22,6 +22,7 @@ from loopscale.fitting.noise import Noise, noise_components, robust_scale, run_e
 from loopscale.fitting.predictive import predictive_spread
 from loopscale.fitting.problem import Problem, build_problem
 from loopscale.fitting.resample import Progress, Scheme, resample
+from loopscale.fitting.residuals import diverged_rows
 from loopscale.fitting.search import Recipe
 from loopscale.fitting.summary import LEVEL, SCHEMES, estimates, summary
 from loopscale.fitting.warnings import law_note, warnings_of
@@ -94,8 +95,6 @@ class Fit:
     """The user's own bounds; other coefficients keep those of their form."""
     tie: Mapping[str, str] = field(default_factory=dict)
     """Coefficients that take the value of another one."""
-    prior: bool = False
-    """Whether coefficients with a prior were pulled towards it."""
     resamples: FloatArray | None = None
     """Coefficients of refits on resampled data, one row each, in the order of the law's names."""
     scheme: Scheme | None = None
@@ -112,6 +111,11 @@ class Fit:
     def problem(self) -> Problem:
         """What was minimised: the form, the bounds and the rows."""
         return build_problem(self.observations, self.outer, self.mapping, self.fixed, self.bounds, self.tie, self.prior)
+
+    @property
+    def prior(self) -> bool:
+        """Whether coefficients that have a prior were pulled towards it; the paper's procedure has none."""
+        return self.recipe is Recipe.DEFAULT
 
     @property
     def free(self) -> tuple[str, ...]:
@@ -155,7 +159,7 @@ class Fit:
             note=law_note(self),
             fitted=True,
             degenerate=self.degenerate,
-            rmse=float(np.sqrt(np.mean(errors**2))),
+            rmse=float(np.sqrt(np.mean(errors[self.sound] ** 2))),
             noise=robust_scale(errors, len(self.free)),
             spread=self.spread,
             fitted_range=fitted_range(data),
@@ -165,7 +169,7 @@ class Fit:
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
-        """What a reader of the fit must know, each in a sentence."""
+        """What a reader of the fit must know, each in a sentence, ordered by cause."""
         return warnings_of(self)
 
     @cached_property
@@ -182,11 +186,18 @@ class Fit:
         """Return how far each run lies above the law in ln loss, as a random effect: run, rows, effect, error."""
         return run_effects(self)
 
+    @cached_property
+    def sound(self) -> BoolArray:
+        """Which rows are not of diverged runs; RMSE and R² are over these."""
+        rows = np.ones(len(self.observations), dtype=bool)
+        rows[diverged_rows(self)] = False
+        return rows
+
     @property
     def r_squared(self) -> float:
         """The share of the losses' variance that the law explains; NaN where all losses are equal."""
-        loss = self.observations.loss
-        errors = np.expm1(self.residuals) * loss
+        loss = self.observations.loss[self.sound]
+        errors = np.expm1(self.residuals[self.sound]) * loss
         spread = float(np.sum((loss - loss.mean()) ** 2))
         return 1 - float(errors @ errors) / spread if spread > 0 else float("nan")
 
@@ -254,9 +265,9 @@ class Fit:
         low, high = self.law.predictive_interval(points, level)
         return LossPrediction(points, value, low, high, law_low, law_high, level)
 
-    def summary(self) -> str:
-        """Return the fit as plain text: data, form, procedure, coefficients, quality and warnings."""
-        return summary(self)
+    def summary(self, verbose: bool = False) -> str:
+        """Return the fit as plain text: law, error, range, coefficients and warnings; ``verbose`` tells everything."""
+        return summary(self, verbose)
 
     def plot(self) -> Any:
         """Return a matplotlib figure: predicted against observed loss, and residuals along each axis that varies."""
@@ -287,7 +298,6 @@ class Fit:
             "fixed": dict(self.fixed),
             "bounds": dict(self.bounds),
             "tie": dict(self.tie),
-            "prior": self.prior,
             "objective": self.objective,
             "delta": self.delta,
             "recipe": self.recipe.value,
@@ -322,7 +332,6 @@ class Fit:
             fixed=MappingProxyType(file.fixed),
             bounds=MappingProxyType(file.bounds),
             tie=MappingProxyType(file.tie),
-            prior=file.prior,
             resamples=law.resamples,
             scheme=file.scheme,
             spread=law.spread,

@@ -30,6 +30,14 @@ class DataRecord(Record):
     """The line or row of the source that each row comes from."""
     number_unit: str = "row"
     """What ``numbers`` count: line or row."""
+    skipped: list[str] = Field(default_factory=list)
+    """What was left out on reading."""
+    columns_used: dict[str, str] = Field(default_factory=dict)
+    """The column of the table that each quantity was read from."""
+    warnings: list[tuple[str, str]] = Field(default_factory=list)
+    """What looked wrong in the table, and what to do about it."""
+    named_runs: bool = True
+    """Whether the table names its runs."""
 
 
 class NoiseRecord(Record):
@@ -64,8 +72,6 @@ class FitFile(File):
     bounds: dict[str, tuple[float, float]]
     tie: dict[str, str]
     """Coefficients that were held equal to another."""
-    prior: bool = False
-    """Whether coefficients with a prior were pulled towards it."""
     scheme: Scheme | None = None
     """How the data were resampled."""
     coefficients: dict[str, float] | None = None

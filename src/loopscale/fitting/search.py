@@ -22,10 +22,12 @@ HOPELESS = 30.0
 
 
 class Recipe(Enum):
-    """How the optimum is searched for; the objective is the same."""
+    """How the law is fitted."""
 
     DEFAULT = "default"
-    """Exact gradients, bounds, many starts."""
+    """Exact gradients, bounds, many starts; coefficients that have a prior are pulled towards it."""
+    NO_PRIOR = "no-prior"
+    """The same without priors."""
     PAPER = "paper"
     """The paper's own two stages with finite differences."""
 

@@ -1,16 +1,23 @@
-"""The text of a fit: data, form, procedure, coefficients, quality and warnings."""
+"""The text of a fit: the law and how far to trust it on one screen, and everything else on request."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
+from loopscale.core.quantities import counted, format_span, format_value
 from loopscale.core.tables import Table
+from loopscale.core.text import WIDTH, fact, side_by_side, warning
 from loopscale.fitting.covariance import coefficient_intervals, fit_covariance
 from loopscale.fitting.resample import Scheme
 from loopscale.fitting.search import Recipe
+from loopscale.fitting.warnings import cautions
 
 if TYPE_CHECKING:
     from loopscale.fitting.result import Fit
+    from loopscale.scaling import Coefficient
 
 LEVEL = 0.9
 """Share of the distribution that intervals cover unless another is asked for."""
@@ -21,38 +28,139 @@ SCHEMES = {
     Scheme.PAPER: "subsets of 90% of the rows, as in the paper: too narrow",
 }
 """How the data were resampled, as a sentence continues."""
+WARNINGS = 2
+"""Warnings on the first screen."""
+LINES = 20
+"""Lines of the first screen, the files and the next command aside."""
 
 
-def summary(fit: Fit) -> str:
-    """Return the fit as plain text."""
-    lines = [
-        f"{fit.name}: {fit.law.form}" + ("  [DEGENERATE]" if fit.degenerate else ""),
-        "",
-        *_head(fit),
-        "",
-        *_coefficients(fit),
-    ]
-    if fit.warnings:
-        lines += ["", "Warnings", *(f"- {sentence}" for sentence in fit.warnings)]
-    return "\n".join(lines)
+def summary(fit: Fit, verbose: bool = False) -> str:
+    """Return the fit as plain text: one screen, or everything."""
+    if verbose:
+        return "\n".join([_answer(fit), "", *_details(fit), "", *_coefficient_table(fit), *warning_lines(fit)])
+    lines = [_answer(fit), "", *_facts(fit), "", *_coefficients(fit)]
+    cautions_that_fit = WARNINGS if len(lines) + 2 * WARNINGS < LINES else 1
+    return "\n".join([*lines, *warning_lines(fit, cautions_that_fit)])
 
 
-def _head(fit: Fit) -> list[str]:
+def warning_lines(fit: Fit, most: int | None = None) -> list[str]:
+    """Return the warnings with their help, at most so many of them, after a blank line."""
+    every = cautions(fit)
+    shown = every if most is None else every[:most]
+    lines = [line for caution in shown for line in warning(*caution)]
+    if len(shown) < len(every):
+        lines.append(f"{counted(len(every) - len(shown), 'more warning')}: --verbose")
+    return ["", *lines] if lines else []
+
+
+def _answer(fit: Fit) -> str:
+    data = fit.observations
+    losses, runs = counted(len(data), "run"), counted(len(data.runs), "run")
+    rows = losses if len(data.runs) == len(data) else f"{len(data):,} losses of {runs}"
+    source = Path(data.source).name if data.columns_used else data.name
+    aside = f" ({', '.join(data.skipped)})" if data.skipped else ""
+    answer = f"Fitted {rows} from {source}{aside}" + ("  [DEGENERATE]" if fit.degenerate else "")
+    return "\n".join(wrap(answer, WIDTH, subsequent_indent="  ", break_on_hyphens=False))
+
+
+def _facts(fit: Fit) -> list[str]:
+    data, law, span = fit.observations, fit.law, fit.law.fitted_range
+    covers = [f"N {format_span(*span.size)}", f"D {format_span(*span.tokens)}"]
+    covers += [f"{symbol} {low:g}–{high:g}" for symbol, (low, high) in (("E", span.experts), ("R", span.recurrence))
+               if low is not None and high is not None and low != high]  # fmt: skip
+    error = f"{_error(law.rmse or 0.0)} {data.loss_unit} RMSE, R² {fit.r_squared:.4f}, noise floor {fit.run_noise:.2%}"
+    lines = [*fact("law", str(law.form)), *fact("", f"{_equation(fit)}   (N, D in billions)")]
+    lines += fact("error", error)
+    if fit.spread is not None:
+        tests = counted(fit.spread.backtests, "backtest")
+        lines += fact("10x out", f"±{fit.spread.growth:.1%} expected ({tests} and a prior from public sweeps)")
+    lines += fact("covers", f"{' · '.join(covers)}; {_counting(fit)}")
+    if data.columns_used:
+        lines += fact("columns", ", ".join(f"{symbol} = {name}" for symbol, name in data.columns_used.items()))
+    return lines
+
+
+def _counting(fit: Fit) -> str:
+    data = fit.observations
+    return ("taken as " if data.counts_assumed else "") + data.counts.value.replace("-", " ")
+
+
+def _error(value: float) -> str:
+    """Write an error with two digits."""
+    return f"{value:.2g}" if value < 100 else f"{value:.0f}"
+
+
+def _equation(fit: Fit) -> str:
+    """Return the law with as many digits as the data determine, N and D in billions."""
+    rounded = {name: float(value) for name, (value, _) in _estimates(fit, signed=True).items()}
+    text = fit.outer.equation(rounded)
+    return f"{text}, N = N_act + g(R) N_loop" if fit.mapping.loops else text
+
+
+def _sign(term: Coefficient, signed: bool) -> int:
+    return 1 if signed else term.published_sign
+
+
+def _estimates(fit: Fit, signed: bool = False) -> dict[str, tuple[str, str]]:
+    """Return each coefficient's value and interval as text, with the digits that the interval deserves.
+
+    Exponents are positive, as papers print them, unless ``signed``.
+    """
+    spans = _spans(fit)
+    texts = {}
+    for term in fit.law.terms:
+        sign, value = _sign(term, signed), fit.coefficients[term.name]
+        if term.name in fit.tie or term.name in fit.fixed:
+            texts[term.name] = f"{sign * value:.5g}", f"= {fit.tie[term.name]}" if term.name in fit.tie else "fixed"
+            continue
+        span = spans.get(term.name)
+        if span is None:
+            texts[term.name] = f"{sign * value:.4g}", "on a bound"
+            continue
+        low, high = sorted(sign * end for end in span)
+        half = (high - low) / 2
+        ends = ", ".join(format_value(end, half) for end in (low, high))
+        around = f"± {_error(half)}" if fit.resamples is None else f"[{ends}]"
+        texts[term.name] = format_value(sign * value, half), around
+    return texts
+
+
+def _spans(fit: Fit) -> Mapping[str, tuple[float, float]]:
+    """Return intervals over the resampled laws, or one standard error to either side where there are none."""
+    if fit.resamples is not None:
+        return coefficient_intervals(fit, LEVEL)
+    problem, errors, spans = fit.problem, fit_covariance(fit).errors, {}
+    for name, logarithmic in zip(problem.free_names, problem.logarithmic, strict=True):
+        if name in errors:
+            value = fit.coefficients[name]
+            error = errors[name] * (value if logarithmic else 1.0)
+            spans[name] = value - error, value + error
+    return spans
+
+
+def _coefficients(fit: Fit) -> list[str]:
+    return list(side_by_side([(name, value, around) for name, (value, around) in _estimates(fit).items()]))
+
+
+def _details(fit: Fit) -> list[str]:
     data, span = fit.observations, fit.law.fitted_range
-    counted = ("taken as " if data.counts_assumed else "") + data.counts.value.replace("-", " ")
     rows = {
+        "law": str(fit.law.form),
+        "equation": f"{_equation(fit)}; N, D in billions",
+        "raw": fit.law.equation(),
         "data": f"{len(data):,} losses of {len(data.runs):,} runs; {data.source}",
-        "range": f"N {_span(span.size, 1e9)} ({counted}), D {_span(span.tokens, 1e9)}, "
-        f"E {_span(span.experts)}, R {_span(span.recurrence)}",
+        "range": f"N {format_span(*span.size)} ({_counting(fit)}), D {format_span(*span.tokens)}, "
+        f"E {format_span(*span.experts)}, R {format_span(*span.recurrence)}",
+        "columns": ", ".join(f"{symbol} = {name}" for symbol, name in data.columns_used.items()),
         "objective": f"{fit.objective:.6g} = sum of Huber({fit.delta:.4g}) on ln loss; {len(fit.free)} coefficients",
         "procedure": _procedure(fit),
         **_prior(fit),
-        "quality": f"RMSE {fit.law.rmse:.4f} {data.loss_unit}, R2 {fit.r_squared:.5f}; {_noise(fit)}",
-        "prediction": _spread(fit),
+        "quality": f"RMSE {fit.law.rmse:.4f} {data.loss_unit}, R² {fit.r_squared:.5f}; {_noise(fit)}",
+        "10x out": _spread(fit),
         "intervals": _intervals(fit),
     }
-    notes = {"notes": "; ".join(data.notes)} if data.notes else {}
-    return [f"{name:<10} {text}" for name, text in (rows | notes).items()]
+    notes = [line for note in data.notes for line in fact("note", note)]
+    return [line for name, text in rows.items() if text for line in fact(name, text)] + notes
 
 
 def _prior(fit: Fit) -> dict[str, str]:
@@ -61,7 +169,7 @@ def _prior(fit: Fit) -> dict[str, str]:
     if not priors:
         return {}
     pulled = ", ".join(f"{name} towards {prior.centre:g} ({prior.source})" for name, prior in priors)
-    return {"prior": f"{pulled}; --no-prior, or prior=False, fits without"}
+    return {"prior": f"{pulled}; recipe no-prior fits without"}
 
 
 def _noise(fit: Fit) -> str:
@@ -76,17 +184,17 @@ def _noise(fit: Fit) -> str:
 def _spread(fit: Fit) -> str:
     spread = fit.spread
     if spread is None:
-        return "none; resampling gives predictive intervals"
+        return "no estimate; resampling gives predictive intervals"
     return (
-        f"error of the law {spread.growth:.1%} one decade of compute beyond the data ({spread.backtests} backtests "
-        "and experience with other sweeps)"
+        f"±{spread.growth:.1%} expected one decade of compute beyond the data "
+        f"({counted(spread.backtests, 'backtest')} and a prior from public sweeps)"
     )
 
 
 def _procedure(fit: Fit) -> str:
     if fit.recipe is Recipe.PAPER:
         return "the paper's: curve_fit, then L-BFGS-B with finite differences, R = 1 first; one start"
-    return f"exact gradients within bounds; {fit.agreeing} of {fit.starts} starts end within 0.1% of the best"
+    return f"exact gradients within bounds; {fit.agreeing} of {fit.starts} starts agree"
 
 
 def _intervals(fit: Fit) -> str:
@@ -95,36 +203,14 @@ def _intervals(fit: Fit) -> str:
     return f"{LEVEL:.0%}, {len(fit.resamples)} {SCHEMES[fit.scheme]}"
 
 
-def _coefficients(fit: Fit) -> list[str]:
-    resampled = fit.resamples is not None
-    spans = _resampled_spans(fit) if resampled else _error_spans(fit)
-    heading = f"{LEVEL:.0%} interval" if resampled else "standard error"
-    lines = [f"{'coefficient':<12}{'estimate':>12}  {heading:<24}meaning (N and D in billions)"]
+def _coefficient_table(fit: Fit) -> list[str]:
+    heading = "standard error" if fit.resamples is None else f"{LEVEL:.0%} interval"
+    texts = _estimates(fit)
+    lines = [f"{'coefficient':<12}{'estimate':>10}  {heading:<18}meaning (N and D in billions)"]
     for term in fit.law.terms:
-        span = "fixed" if term.name in fit.fixed else spans[term.name]
-        span = f"tied to {fit.tie[term.name]}" if term.name in fit.tie else span
-        lines.append(f"{term.name:<12}{fit.coefficients[term.name]:>12.5g}  {span:<24}{term.meaning}")
+        value, around = texts[term.name]
+        lines += wrap(f"{term.name:<12}{value:>10}  {around:<18}{term.meaning}", WIDTH + 20, subsequent_indent=" " * 42)
     return lines
-
-
-def _resampled_spans(fit: Fit) -> dict[str, str]:
-    return {name: f"{low:.4g} to {high:.4g}" for name, (low, high) in coefficient_intervals(fit, LEVEL).items()}
-
-
-def _error_spans(fit: Fit) -> dict[str, str]:
-    """Return standard errors in the unit of each coefficient, also where it was searched on a log scale."""
-    problem, errors = fit.problem, fit_covariance(fit).errors
-    spans = dict.fromkeys(fit.law.names, "on a bound")
-    for name, logarithmic in zip(problem.free_names, problem.logarithmic, strict=True):
-        if name in errors:
-            value = errors[name] * (fit.coefficients[name] if logarithmic else 1.0)
-            spans[name] = f"± {value:.3g}"
-    return spans
-
-
-def _span(span: tuple[float | None, float | None], unit: float = 1.0) -> str:
-    low, high = (f"{end or 0.0:g}" if unit == 1 else f"{(end or 0.0) / unit:.3g}B" for end in span)
-    return low if low == high else f"{low} to {high}"
 
 
 def estimates(fit: Fit) -> Table:

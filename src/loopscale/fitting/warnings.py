@@ -1,71 +1,149 @@
-"""What a reader must know before believing a fit, each in a sentence."""
+"""What a reader must know before believing a fit, ordered by cause, each with what to do about it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from loopscale.core.quantities import counted
 from loopscale.fitting.covariance import fit_covariance
 from loopscale.fitting.lack_of_fit import lack_of_fit
-from loopscale.fitting.residuals import outlier_limit, outlying_rows
+from loopscale.fitting.residuals import diverged_rows, outlier_limit, outlying_rows
 
 if TYPE_CHECKING:
     from loopscale.fitting.data.observations import Observations
     from loopscale.fitting.result import Fit
 
 POOR = 0.9
-"""A law that explains less of the losses' variance than this does not describe them."""
+"""R² below which a law does not describe its data."""
 UNIDENTIFIED = 0.25
 """A coefficient whose standard error is this part of its whole search range is not identified."""
+FEW_ROWS = 3
+"""Rows beyond the coefficients below which a fit follows its data whatever the form."""
+NAMED = 3
+"""Diverged runs that a warning names."""
+DEGENERATE = "degenerate: "
+
+
+class FitWarning(NamedTuple):
+    """A problem in a sentence, and what to do about it, if there is something to do."""
+
+    problem: str
+    remedy: str = ""
+
+
+def cautions(fit: Fit) -> tuple[FitWarning, ...]:
+    """Return what a reader of the fit must know: first about the data, then about the form."""
+    return (*_data(fit), *_misfits(fit), *_form(fit), *_search(fit))
 
 
 def warnings_of(fit: Fit) -> tuple[str, ...]:
-    """Return what a reader of the fit must know, each in a sentence."""
-    return (*_misfits(fit), *(f"degenerate: {reason}" for reason in fit.degenerate), *_other_warnings(fit))
+    """Return the warnings, each in a sentence."""
+    return tuple(caution.problem for caution in cautions(fit))
 
 
 def law_note(fit: Fit) -> str:
     """Return the warnings that a law carries as its note; its degeneracy has a field of its own."""
-    return "; ".join((*_misfits(fit), *_other_warnings(fit)))
+    return "; ".join(text for text in warnings_of(fit) if not text.startswith(DEGENERATE))
 
 
-def _misfits(fit: Fit) -> Iterator[str]:
-    """Say where the law misses its own data; that comes before anything else."""
-    if (share := fit.r_squared) < POOR:
-        yield f"lack of fit: the law explains only {max(share, 0.0):.0%} of the variance of the losses"
-    if (trend := lack_of_fit(fit)) is not None and trend.significant:
-        yield (
-            f"lack of fit: residuals have a trend along {trend.along}, up to {trend.size:.1%} of the loss "
-            f"(p = {trend.p_value:.3f}); predictions beyond the data will drift"
-        )
-
-
-def _other_warnings(fit: Fit) -> Iterator[str]:
+def _data(fit: Fit) -> Iterator[FitWarning]:
+    """Say what is wrong with the rows: diverged runs, suspicious columns, losses that are not final."""
     data = fit.observations
-    if fit.at_bound:
-        yield f"on a bound: {', '.join(f'{n} = {fit.coefficients[n]:.4g}' for n in fit.at_bound)}"
-    if names := unidentified(fit):
-        yield f"not identified by these data: {', '.join(names)}; predictions inside the range do not need them"
-    if mid_schedule(data):
-        yield f"{mid_schedule(data)} of {len(data)} rows are in mid-schedule; their losses are not final"
-    elif data.finished is None and (earlier := len(data) - len(data.runs)):
-        yield (
-            f"{earlier} of {len(data)} rows come before the last row of their run; unless the learning rate was "
-            "annealed for each, their losses are in mid-schedule (a column `finished` or `annealed` says so)"
-        )
-    if rows := outlying_rows(fit):
+    if rows := diverged_rows(fit):
+        yield _diverged(fit, rows)
+    yield from (FitWarning(*pair) for pair in data.warnings)
+    others = [k for k in outlying_rows(fit) if k not in rows]
+    if others:
         limit = outlier_limit(len(data), len(fit.free))
-        worst = f"{'the worst ' if len(rows) > 1 else ''}in {data.place(rows[0])}"
-        yield f"{counted(len(rows), 'outlier')} beyond {limit:.2g} deviations, {worst}"
+        worst = f"{'the worst ' if len(others) > 1 else ''}in {data.place(others[0])}"
+        yield FitWarning(f"{counted(len(others), 'outlier')} beyond {limit:.2g} deviations, {worst}")
+    if mid_schedule(data):
+        yield FitWarning(
+            f"{mid_schedule(data)} of {len(data)} rows are in mid-schedule; their losses are not final",
+            "fit final losses only: their learning rate has decayed",
+        )
+    elif data.finished is None and (earlier := len(data) - len(data.runs)):
+        yield FitWarning(
+            f"{earlier} of {len(data)} rows come before the last row of their run; unless the learning rate was "
+            "annealed for each, their losses are in mid-schedule",
+            "a column `finished` or `annealed` says which losses are final",
+        )
+
+
+def _diverged(fit: Fit, rows: list[int]) -> FitWarning:
+    data = fit.observations
+    names = [
+        f"run {str(data.run[k])!r} ({data.place(k)}) looks diverged: loss {data.loss[k]:.3g}, "
+        f"expected {data.loss[k] * np.exp(fit.residuals[k]):.3g}"
+        for k in rows[:NAMED]
+    ]
+    more = f"; {len(rows) - NAMED} more" if len(rows) > NAMED else ""
+    return FitWarning(f"{'; '.join(names)}{more}. Left out of RMSE and R²", without_rows(data, rows))
+
+
+def without_rows(data: Observations, rows: list[int]) -> str:
+    """Return the option that leaves out rows with a high loss: by the loss where it tells them apart, else by run."""
+    rest = np.delete(data.loss, rows)
+    low, high = float(rest.max()), float(data.loss[rows].min())
+    if low < high:
+        limit = next(
+            (value for digits in range(1, 8) if low < (value := float(f"{(low * high) ** 0.5:.{digits}g}")) <= high),
+            high,
+        )
+        return f'drop it with --keep "loss < {limit:g}"'
+    runs = " and ".join(f"run != {str(name)!r}" for name in dict.fromkeys(data.run[rows].tolist()))
+    return f'drop it with --keep "{runs}"' if data.named_runs else ""
+
+
+def _form(fit: Fit) -> Iterator[FitWarning]:
+    """Say what the form leaves out, and what the data do not determine."""
+    data = fit.observations
     if not fit.outer.uses_experts and np.ptp(data.points.experts) > 0:
-        yield "E varies in the data, but the law does not know experts"
+        yield FitWarning("E varies in the data, but the law does not know experts", "--outer joint-moe has them")
     if not fit.mapping.loops and data.points.recurrence.max() > 1:
-        yield "some rows have R > 1, but the law does not know recurrence"
+        yield FitWarning(
+            "some rows have R > 1, but the law does not know recurrence", "--mapping bounded has a gain from looping"
+        )
+    for reason in fit.degenerate:
+        yield FitWarning(f"{DEGENERATE}{reason}", "add runs, try a simpler form, or hold coefficients with --fix")
+    if len(data) - len(fit.free) < FEW_ROWS:
+        yield FitWarning(
+            f"{len(data)} rows for {len(fit.free)} coefficients: the fit passes close to every loss",
+            "the errors below say little; add runs, or hold coefficients with --fix",
+        )
+    if names := unidentified(fit):
+        yield FitWarning(
+            f"not identifiable from these data: {', '.join(names)}",
+            "predictions inside the range do not depend on them",
+        )
+    if fit.at_bound:
+        yield FitWarning(
+            f"on a bound: {', '.join(f'{name} = {fit.coefficients[name]:.4g}' for name in fit.at_bound)}",
+            f"--bound {fit.at_bound[0]}=LOW:HIGH searches further",
+        )
+
+
+def _misfits(fit: Fit) -> Iterator[FitWarning]:
+    """Say where the law misses its own data."""
+    if (share := fit.r_squared) < POOR:
+        yield FitWarning(f"lack of fit: R² is {share:.2f}", "check the columns and units, or compare other forms")
+    if (trend := lack_of_fit(fit)) is not None and trend.significant:
+        yield FitWarning(
+            f"lack of fit: residuals have a trend along {trend.along}, up to {trend.size:.1%} of the loss "
+            f"(p = {trend.p_value:.3f})",
+            "predictions beyond the data may drift; `loopscale compare` tries other forms",
+        )
+
+
+def _search(fit: Fit) -> Iterator[FitWarning]:
     if fit.agreeing < fit.starts:
-        yield f"{fit.starts - fit.agreeing} of {fit.starts} starts ended above the best objective"
+        yield FitWarning(
+            f"{fit.agreeing} of {fit.starts} starts agree; the others ended above the best objective",
+            f"--starts {4 * fit.starts} searches longer",
+        )
 
 
 def unidentified(fit: Fit) -> tuple[str, ...]:

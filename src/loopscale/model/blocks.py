@@ -178,8 +178,9 @@ class Block(GradientCheckpointingLayer):
         width, self.head_dim = config.hidden_size, config.head_dim
         self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
         self.input_layernorm = RMSNorm(width, config.rms_norm_eps)
-        self.qkv_proj = nn.Linear(width, (self.heads + 2 * self.kv_heads) * self.head_dim, bias=False)
-        self.o_proj = nn.Linear(self.heads * self.head_dim, width, bias=False)
+        self.qkv_proj = nn.Linear(width, (self.heads + 2 * self.kv_heads) * self.head_dim, config.qkv_bias)
+        self.o_proj = nn.Linear(self.heads * self.head_dim, width, config.output_bias)
+        self.q_norm, self.k_norm = (self._head_norm(heads, config) for heads in (self.heads, self.kv_heads))
         self.post_attention_layernorm = RMSNorm(width, config.rms_norm_eps)
         self.mlp: nn.Module = (
             MoELayer(config, looped) if config.is_moe else FeedForward(width, config.intermediate_size)
@@ -210,6 +211,10 @@ class Block(GradientCheckpointingLayer):
         """
         normed_BTD = self._part("input_layernorm", pass_index)(x_BTD)
         qkv_BTNh = self._projected("qkv_proj", normed_BTD, pass_index).unflatten(-1, (-1, self.head_dim))
+        if self.q_norm is not None and self.k_norm is not None:
+            query_BTNh, key_BTNh, value_BTNh = qkv_BTNh.split([self.heads, self.kv_heads, self.kv_heads], dim=2)
+            normed = self._normed_heads(self.q_norm, query_BTNh), self._normed_heads(self.k_norm, key_BTNh)
+            qkv_BTNh = torch.cat((*normed, value_BTNh), dim=2)
         heads = rotary_heads(qkv_BTNh, *angles, self.heads, self.kv_heads)
         mixed_BTD, weights = attention(*heads, attention_mask, past_key_values=past_key_values, use=use, **kwargs)
         x_BTD = torch.add(x_BTD, self._projected("o_proj", mixed_BTD, pass_index), alpha=scale)
@@ -218,6 +223,22 @@ class Block(GradientCheckpointingLayer):
             out_BTD, routing = self.mlp(normed_BTD, pass_index, tally, token_mask)
             return torch.add(x_BTD, out_BTD, alpha=scale), routing, weights
         return torch.add(x_BTD, self.mlp(normed_BTD), alpha=scale), None, weights
+
+    @staticmethod
+    def _head_norm(heads: int, config: LoopedMoEConfig) -> RMSNorm | None:
+        """Return the norm of queries or keys: over each head, over all of them, or none."""
+        if config.qk_norm == "none":
+            return None
+        return RMSNorm(config.head_dim * (heads if config.qk_norm == "full" else 1), config.rms_norm_eps)
+
+    @staticmethod
+    def _normed_heads(norm: RMSNorm, x_BTNh: Tensor) -> Tensor:
+        """Return normalised heads; the norm's width says whether it is over each or over all of them."""
+        if norm.weight.shape[0] == x_BTNh.shape[-1]:
+            normed_BTNh: Tensor = norm(x_BTNh)
+            return normed_BTNh
+        together_BTF: Tensor = norm(x_BTNh.flatten(-2))
+        return together_BTF.view_as(x_BTNh)
 
     def _part(self, name: str, pass_index: int) -> Any:
         """Return a part of this pass: its own if it has one, otherwise that of the first."""

@@ -18,8 +18,9 @@ from .errors import InputError
 from .rules import MOST_LAYERS, check, is_whole
 from .sharding import expert_plan, tensor_plan
 
-FORMAT = 1
-"""Version of the checkpoint format; a later one is refused."""
+FORMAT = 2
+"""Version of the checkpoint format; a later one is refused. Version 2 has ``router_score``; models without it stay at 1,
+which older code reads."""
 
 RESIDUAL_POWERS = {"none": 0.0, "1/sqrt(R)": -0.5, "1/R": -1.0}
 """Powers of R that scale what a looped layer adds to its state."""
@@ -52,6 +53,13 @@ class LoopedMoEConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
     num_attention_heads: int = 12
     num_key_value_heads: int = 4
     head_dim: int = 64
+    qkv_bias: bool = False
+    """Biases of queries, keys and values (Qwen2)."""
+    output_bias: bool = False
+    """A bias of the projection after attention."""
+    qk_norm: str = "none"
+    """Normalise queries and keys before the rotation: "none", "head" (each head by itself, one weight for all of them;
+    Qwen3) or "full" (all heads together; OLMoE)."""
     intermediate_size: int = 3072
     """Width of the dense feed-forward block, used when ``num_experts`` is 1."""
     num_experts: int = 1
@@ -64,6 +72,8 @@ class LoopedMoEConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
     """Width of the expert that every token uses beside the routed ones; 0 for none."""
     norm_topk_prob: bool = True
     """Divide a token's k gates by their sum."""
+    router_score: str = "sigmoid"
+    """Scores of experts from the router's logits: "sigmoid" of each, or "softmax" over all (Mixtral, Qwen3-MoE, OLMoE)."""
     n_group: int = 1
     """One group of experts: serving engines ask."""
     topk_group: int = 1
@@ -127,7 +137,7 @@ class LoopedMoEConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
     pad_token_id: int | None = None
     bos_token_id: int | None = None
     eos_token_id: int | list[int] | None = None
-    format_version: int = FORMAT
+    format_version: int = 1
 
     def __post_init__(self, **kwargs: Any) -> None:
         if isinstance(self.format_version, int) and self.format_version > FORMAT:
@@ -137,6 +147,8 @@ class LoopedMoEConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
             )
         if kwargs.pop("loop_order", "cycle") != "cycle":
             raise InputError("config: loop_order is no longer a field: the block is repeated as a whole")
+        if self.router_score != "sigmoid":
+            self.format_version = FORMAT
         _refuse_near_misses(kwargs, type(self))
         default = {"rope_type": "default", "rope_theta": 500_000.0}
         self.rope_parameters = {**default, **(self.rope_parameters or {})}
@@ -260,6 +272,9 @@ def _layer_fields(layer: Any) -> dict[str, Any]:
         "num_attention_heads": getattr(attention, "heads", 0),
         "num_key_value_heads": getattr(attention, "kv_heads", 0),
         "head_dim": getattr(attention, "head_size", 0),
+        "qkv_bias": getattr(attention, "qkv_bias", False),
+        "output_bias": getattr(attention, "output_bias", False),
+        "qk_norm": attention.qk_norm.value if hasattr(attention, "qk_norm") else "none",
     }
     if not hasattr(block, "routed"):
         return {**fields, "num_experts": 1, "intermediate_size": block.hidden}
@@ -274,7 +289,7 @@ def _layer_fields(layer: Any) -> dict[str, Any]:
 
 
 def _check_same(config: LoopedMoEConfig, architecture: Any) -> None:
-    """Refuse an architecture with parts that this model lacks: biases, windows, other norms."""
+    """Refuse an architecture with parts that this model lacks: windows, sinks, other norms."""
     built = config.to_architecture()
     ours = [stack.layer for stack in (*built.prelude, *built.loop_block, *built.coda)]
     theirs = [stack.layer for stack in (*architecture.prelude, *architecture.loop_block, *architecture.coda)]

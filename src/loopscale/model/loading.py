@@ -39,7 +39,7 @@ def load_model(checkpoint: str | Path, dtype: torch.dtype | None = None) -> Loop
         )
     _check_config(config, where)
     check_seal(where)
-    with quiet(), _one_sentence(checkpoint):
+    with quiet(), one_sentence(checkpoint):
         _check_weights(where)
         model: LoopedMoEForCausalLM = LoopedMoEForCausalLM.from_pretrained(
             str(where), dtype=dtype or "auto", use_safetensors=True, trust_remote_code=False
@@ -147,7 +147,8 @@ def quiet() -> Iterator[None]:
 
 
 @contextmanager
-def _one_sentence(checkpoint: str | Path) -> Iterator[None]:
+def one_sentence(checkpoint: str | Path) -> Iterator[None]:
+    """Report any error of loading in one sentence."""
     try:
         yield
     except InputError:

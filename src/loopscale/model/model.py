@@ -180,6 +180,7 @@ class LoopedMoEForCausalLM(LoopedMoEPreTrainedModel, LoopedGenerationMixin):  # 
         recurrence: int | str | None = None,
         exit: Exit | None = None,  # noqa: A002
         output_passes: bool = False,
+        output_attentions: bool | None = None,  # named, because tools look for it in the signature
         output_logits: bool = True,
         num_items_in_batch: int | Tensor | None = None,
         return_dict: bool | None = None,
@@ -207,6 +208,7 @@ class LoopedMoEForCausalLM(LoopedMoEPreTrainedModel, LoopedGenerationMixin):  # 
             recurrence=R,
             exit=None if exit is None else ExitTracker(exit, self.lm_head, keep, self.model.exit_gate),
             output_passes=output_passes or supervised,
+            output_attentions=output_attentions,
             return_dict=True,
             **kwargs,
         )

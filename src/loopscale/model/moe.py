@@ -34,7 +34,7 @@ class Routing(NamedTuple):
 
 
 class Router(nn.Module):
-    """Sigmoid gates in float32. A bias without gradient affects which experts are chosen, not how they are weighted.
+    """Gates in float32. A bias without gradient affects which experts are chosen, not how they are weighted.
 
     It holds only ``weight`` and ``e_score_correction_bias``, the names that serving engines expect. In the loop each
     pass may have its own bias and, with ``pass_router``, its own weight; passes beyond the last use those of the last.
@@ -45,6 +45,7 @@ class Router(nn.Module):
         self.top_k, self.num_experts = config.num_experts_per_tok, config.num_experts
         self.normalised = config.norm_topk_prob
         self.scale = config.routed_scaling_factor
+        self.is_softmax = config.router_score == "softmax"
         self.weight = nn.Parameter(torch.empty(config.num_experts, config.hidden_size))
         later = (config.own_passes or 1) - 1 if looped and config.pass_router else 0
         self.later = nn.ParameterList(torch.empty_like(self.weight) for _ in range(later)) if later else None
@@ -61,7 +62,7 @@ class Router(nn.Module):
         precise = torch.promote_types(x_TD.dtype, torch.float32)
         with torch.autocast(x_TD.device.type, enabled=False):
             logits_TE = functional.linear(x_TD.to(precise), self.weight_of(pass_index).to(precise))
-            scores_TE = logits_TE.sigmoid()
+            scores_TE = logits_TE.softmax(dim=-1) if self.is_softmax else logits_TE.sigmoid()
             ids_TK = (scores_TE.detach() + self.bias(pass_index)).topk(self.top_k, dim=-1, sorted=False).indices
             weights_TK = scores_TE.gather(1, ids_TK)
             if self.normalised:

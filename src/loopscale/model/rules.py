@@ -24,6 +24,8 @@ CHOICES: dict[str, tuple[str | None, ...]] = {
     "residual_scale": ("none", "1/sqrt(R)", "1/R"),
     "pass_attention": ("shared", "low-rank", "full"),
     "random_recurrence": (None, "uniform", "poisson"),
+    "qk_norm": ("none", "head", "full"),
+    "router_score": ("sigmoid", "softmax"),
 }
 """Fields with a few values."""
 
@@ -75,6 +77,11 @@ RULES: tuple[Rule, ...] = (
     (
         lambda c: c.pass_router and not c.is_moe,
         "pass_router is true, but num_experts is 1: there is no router",
+    ),
+    (
+        lambda c: c.pass_attention == "full" and (c.qkv_bias or c.output_bias),
+        "pass_attention is 'full' with qkv_bias or output_bias: the projections of later passes have no biases; use "
+        "'low-rank' or 'shared'",
     ),
     (
         lambda c: c.kept_passes is not None and c.kept_window is not None,

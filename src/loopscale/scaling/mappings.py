@@ -17,7 +17,13 @@ from loopscale.scaling.coefficients import Coefficient, Role, Term
 
 PHI = Coefficient("phi", 0.0, 2.0, "exponent of the power-law gain", Term.RECURRENCE, Role.EXPONENT, 0.5, neutral=0.0)
 KAPPA1 = Coefficient(
-    "kappa1", 1e-3, 50.0, "largest gain of a dense loop, in loop blocks", Term.RECURRENCE, typical=0.5, positive=True
+    "kappa1",
+    1e-3,
+    50.0,
+    "largest gain from looping a dense block, in units of that block",
+    Term.RECURRENCE,
+    typical=0.5,
+    positive=True,
 )
 KAPPA2 = Coefficient(
     "kappa2",
@@ -29,7 +35,13 @@ KAPPA2 = Coefficient(
     positive=True,
 )
 THETA = Coefficient(
-    "theta", 0.0, 2.0, "how strongly sparsity raises and stretches the gain", Term.RECURRENCE, typical=0.3, neutral=0.0
+    "theta",
+    0.0,
+    2.0,
+    "effect of sparsity on the size and saturation of the gain",
+    Term.RECURRENCE,
+    typical=0.3,
+    neutral=0.0,
 )
 THETA1 = Coefficient(
     "theta1", 0.0, 2.0, "how strongly sparsity raises the largest gain", Term.RECURRENCE, typical=0.3, neutral=0.0

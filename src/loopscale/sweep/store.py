@@ -463,7 +463,7 @@ class Progress:
     share: float
     """The part of the whole cost that is done."""
     seconds_left: float | None
-    """At the speed so far, with as many workers as now; None before anything is done."""
+    """At the speed so far, with as many workers as now; None before anything is done, and while nothing runs."""
     process_seconds_left: float | None = None
     """The same, added up over processes."""
 
@@ -476,7 +476,7 @@ def progress(runs: Sequence[RunState]) -> Progress:
     done = sum(run.cost * share_done(run) for run in runs)
     remaining = sum(run.cost * (1 - share_done(run)) for run in runs if run.state != "failed")
     active = sum(run.state == "running" and not run.stale for run in runs)
-    left = remaining * spent / done / max(1, active) if done and spent else None
+    left = remaining * spent / done / active if done and spent and active else None
     processes = sum(run.seconds * run.resources.processes for run in runs)
     return Progress(
         count["done"], count["failed"], count["running"], count["waiting"],

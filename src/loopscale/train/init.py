@@ -60,7 +60,7 @@ def initialise(model: LoopedMoEForCausalLM, seed: int, residual_init: str) -> Lo
         if name in constants:
             local.fill_(constants[name])
         elif weight.dim() < 2:
-            local.fill_(1.0)  # the gain of a norm
+            local.fill_(0.0 if name.endswith("proj.bias") else 1.0)  # otherwise the gain of a norm
         else:
             std = config.initializer_range * (factor if name.endswith(RESIDUAL) else 1.0)
             _draw(local, tuple(weight.shape), offset, f"{seed}/{name}", std)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich import box
 from rich.console import Group
-from rich.table import Table as RichTable
 from rich.text import Text
 
-from loopscale.cli.output import console, print_json
+from loopscale.cli.output import console, print_json, rich_table
 from loopscale.cli.sweep.progress import FILE, describe, is_over
 from loopscale.cli.verbs import verb
 from loopscale.core.quantities import format_duration
@@ -21,6 +19,10 @@ from loopscale.sweep.store import progress, share_done
 if TYPE_CHECKING:
     from loopscale.sweep.store import RunState
 
+BAR = 20
+LISTED = 12
+"""Runs that the status lists unless all are asked for."""
+_COLUMNS = ("", "run", "points", "steps", "done", "time", "left", "cost", "worker")
 _MARKS = {"done": "✓", "failed": "✗", "running": "▶", "waiting": "·"}
 
 
@@ -29,7 +31,7 @@ _MARKS = {"done": "✓", "failed": "✗", "running": "▶", "waiting": "·"}
 @click.option("--all", "every", is_flag=True, help="Show every run, not only active and failed ones.")
 @click.option("--live", is_flag=True, help="Keep the table up to date until the sweep is done.")
 @click.option("--price", type=click.FloatRange(min=0), default=0.0, help="Dollars per process-hour, to show costs.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for other programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def status(file: str, every: bool, live: bool, price: float, as_json: bool) -> None:
     """Show the progress of the sweep: a mark for each run, failures, time left and cost.
 
@@ -46,9 +48,9 @@ def status(file: str, every: bool, live: bool, price: float, as_json: bool) -> N
         if as_json:
             print_json(status_record(sweep.name, runs))
         elif live:
-            _live(lambda: status_lines(sweep.name, store.runs(), every, price), lambda: is_over(store.runs()))
+            _live(lambda: status_lines(sweep.name, store.runs(), every, price, file), lambda: is_over(store.runs()))
         else:
-            console().print(status_lines(sweep.name, runs, every, price))
+            console().print(status_lines(sweep.name, runs, every, price, file))
 
 
 def _live(lines: Callable[[], Group], over: Callable[[], bool], every: float = 2.0) -> None:
@@ -63,23 +65,37 @@ def _live(lines: Callable[[], Group], over: Callable[[], bool], every: float = 2
             display.update(lines(), refresh=True)
 
 
-def status_lines(name: str, runs: Sequence[RunState], every: bool, price: float) -> Group:
-    """Return a mark for each run, a table of the active ones, time and cost, and failures with their errors."""
-    table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in ("", "run", "points", "steps", "done", "time", "left", "cost", "worker"):
-        table.add_column(column, justify="left" if column in ("", "run", "worker") else "right")
-    for run in runs:
-        if every or run.state in ("running", "failed"):
-            table.add_row(*_status(run, price))
-    marks = "".join(_MARKS[run.state] for run in runs)
-    failures = [Text(f"✗ {run.key}: {(run.error or '').strip()}") for run in runs if run.state == "failed"]
-    lines = [Text(f"{name}: {describe(runs)}", style="bold"), Text(marks)]
+def status_lines(name: str, runs: Sequence[RunState], every: bool, price: float, file: str = "") -> Group:
+    """Return how far the sweep is, its active and failed runs, the cost, and the next command."""
+    now = progress(runs)
+    filled = round(BAR * now.share)
+    bar = "█" * filled + "░" * (BAR - filled)
+    lines = [Text(name, style="bold"), Text(f"{bar}  {describe(runs)}")]
+    if every:
+        lines.append(Text("".join(_MARKS[run.state] for run in runs)))
     if price:
         spent = sum(run.seconds * run.resources.processes for run in runs) / 3600 * price
-        left = progress(runs).process_seconds_left
+        left = now.process_seconds_left
         ahead = "" if left is None else f", about {left / 3600 * price:,.2f} to come"
         lines.append(Text(f"{spent:,.2f} dollars spent{ahead}, at {price:g} per process-hour"))
-    return Group(*lines, *([table] if table.row_count else []), *failures)
+    listed = [run for run in runs if every or run.state in ("running", "failed")]
+    if not every and len(listed) > LISTED:
+        listed = listed[:LISTED]
+        lines.append(Text(f"the first {LISTED} active and failed runs; --all shows every run"))
+    table = rich_table(_COLUMNS, [_status(run, price) for run in listed], left=("", "run", "worker"))
+    failed = [run for run in listed if run.state == "failed"]
+    failures = [Text(f"✗ {run.key}: {(run.error or '').strip()}") for run in failed]
+    return Group(*lines, *([table] if listed else []), *failures, *(Text(line) for line in _next(runs, file)))
+
+
+def _next(runs: Sequence[RunState], file: str) -> Iterator[str]:
+    """Say what to do with a sweep on which nothing works."""
+    if not file:
+        return
+    if is_over(runs):
+        yield f"Next: loopscale fit {file} --out law.json"
+    elif not any(run.state == "running" and not run.stale for run in runs):
+        yield f"Not running. Resume: loopscale sweep run {file}"
 
 
 def status_record(name: str, runs: Sequence[RunState]) -> dict[str, Any]:

@@ -82,7 +82,7 @@ def fit_report(fit: Fit) -> Report:
     report.heading("Confidence")
     for sentence in fit.warnings:
         report.warning(sentence[0].upper() + sentence[1:] + ".")
-    report.preformatted(fit.summary())
+    report.preformatted(fit.summary(verbose=True))
     _add_figures(report, fit)
     report.heading("What the data determine")
     report.text("Share: standard error divided by the search range. Objective: rise with the coefficient held.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,9 @@ WANTED = {
 _SUFFIXED = re.compile(r"([0-9.eE+-]+)\s*([kKmMbBgGtT])")
 _SCALE = {"k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
 _FINISHED = {"1", "true", "yes", "y", "finished", "done", "complete", "completed", "success", "succeeded", "final"}
+_CRASHED = {"crashed", "failed", "killed", "error", "preempted", "diverged", "oom"}
+_COMMA = re.compile(r"[+-]?\d+,\d+(?:[eE][+-]?\d+)?\s*[kKmMbBgGtT]?")
+_THOUSANDS = re.compile(r"[+-]?\d{1,3}(?:,\d{3})+(?:\.\d*)?\s*[kKmMbBgGtT]?")
 
 
 def number_of(cell: Any) -> tuple[float, bool] | None:
@@ -58,9 +61,43 @@ def acceptable(values: FloatArray, field: str) -> BoolArray:
     return np.asarray(np.isfinite(values) & ((values >= least) if wanted.endswith("or more") else (values > 0)))
 
 
-def finished_flags(cells: Sequence[Any]) -> BoolArray:
-    """Read yes and no, true and false, and the words that trackers use for a run's state."""
-    return np.array([str(cell).strip().lower() in _FINISHED or cell is True for cell in cells], dtype=bool)
+def decimal_commas(columns: Mapping[str, Sequence[Any]], loss: str) -> bool:
+    """Tell whether a table writes decimals with a comma: in its loss, or anywhere no thousands can be meant.
+
+    A loss is never in the thousands, so that a comma in it is a decimal one: ``2,345``.
+    """
+    for name, cells in columns.items():
+        for cell in (cell.strip() for cell in cells if isinstance(cell, str) and "," in cell):
+            if _COMMA.fullmatch(cell) and (name == loss or not _THOUSANDS.fullmatch(cell)):
+                return True
+    return False
+
+
+def without_decimal_commas(columns: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
+    """Return the columns with decimal points; points between thousands, as in ``1.300.000``, are dropped."""
+    return {name: [_with_point(cell) for cell in cells] for name, cells in columns.items()}
+
+
+def _with_point(cell: Any) -> Any:
+    if not isinstance(cell, str):
+        return cell
+    text = cell.strip()
+    if re.fullmatch(r"[+-]?\d{1,3}(?:\.\d{3}){2,}(?:,\d+)?", text) or re.fullmatch(r"[+-]?\d{1,3}\.\d{3},\d+", text):
+        return text.replace(".", "").replace(",", ".")
+    return text.replace(",", ".") if _COMMA.fullmatch(text) else cell
+
+
+def finished_flags(cells: Sequence[Any], exit_codes: bool = False) -> BoolArray:
+    """Read yes and no, true and false, and the words that trackers use for a run's state; 0 is a good exit code."""
+    words = [str(cell).strip().lower() for cell in cells]
+    if exit_codes and "0" in words and all(word.lstrip("-").isdigit() for word in words):
+        return np.array([word == "0" for word in words], dtype=bool)
+    return np.array([word in _FINISHED for word in words], dtype=bool)
+
+
+def crashed_flags(cells: Sequence[Any]) -> BoolArray:
+    """Tell which runs a tracker calls crashed, failed or killed."""
+    return np.array([str(cell).strip().lower() in _CRASHED for cell in cells], dtype=bool)
 
 
 def texts(cells: Sequence[Any]) -> NDArray[np.str_]:

@@ -15,6 +15,15 @@ SYMBOLS = {
 }  # fmt: skip
 """Each field and how messages call it."""
 
+VALIDATION = (
+    "val_loss", "valid_loss", "validation_loss", "loss_validation", "eval_loss", "test_loss", "final_val_loss",
+    "final_validation_loss", "final_eval_loss", "loss_val", "loss_eval",
+)  # fmt: skip
+"""Headers of losses on held-out text, which are preferred to others."""
+TRAINING = ("train_loss", "training_loss", "loss_train", "final_train_loss")
+"""Headers of losses on the training text, which are taken last."""
+EXIT_CODES = ("status", "exit_code", "exit_status", "returncode")
+"""Headers under which 0 means that a run went well."""
 BITS_PER_BYTE = ("bpb", "bits_per_byte", "val_bpb", "bpc")
 """Headers of losses in bits per byte."""
 LOOSE_RUNS = ("name", "experiment", "model_name", "model")
@@ -39,19 +48,18 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "recurrence": ("r", "recurrence", "recurrences", "loops", "n_loops", "num_loops", "passes", "num_recurrences"),
     "tokens": (
         "d", "tokens", "n_tokens", "num_tokens", "train_tokens", "training_tokens", "tokens_seen", "data",
-        "dataset_size",
+        "dataset_size", "num_input_tokens_seen", "total_tokens", "tokens_total",
     ),
     "unique_tokens": ("u", "unique_tokens", "unique", "n_unique_tokens", "num_unique_tokens", "unique_data"),
     "flops": ("flops", "flop", "training_flop", "training_flops", "train_flops", "compute"),
     "loss": (
-        "loss", "val_loss", "valid_loss", "validation_loss", "loss_validation", "eval_loss", "test_loss", "final_loss",
-        "nll", "cross_entropy", "l", *BITS_PER_BYTE,
+        *VALIDATION, "loss", "final_loss", "nll", "cross_entropy", "l", *BITS_PER_BYTE, *TRAINING,
     ),
     "run": ("run", "run_id", "run_name", "id", "hyper_id", *LOOSE_RUNS),
     "weight": ("weight", "weights"),
     "noise": ("loss_std", "loss_noise", "loss_sd", "loss_stderr"),
     "step": ("step", "steps", "global_step", "iteration"),
-    "finished": ("finished", "annealed", "done", "complete", "completed", "final", "status", "state"),
+    "finished": ("finished", "annealed", "done", "complete", "completed", "final", "status", "state", "exit_code"),
 }  # fmt: skip
 """Lower case, words joined by one underscore; the first that a table has is taken."""
 

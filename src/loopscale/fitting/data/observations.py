@@ -14,8 +14,9 @@ from loopscale.core.arrays import BoolArray, FloatArray, IntArray
 from loopscale.core.errors import InputError, choice, nearest, shown
 from loopscale.core.files import is_file
 from loopscale.core.tables import Table
+from loopscale.fitting.data.folders import is_run_folder
 from loopscale.fitting.data.keep import best_rows, matching_rows
-from loopscale.fitting.data.readers import RawTable, columns_table, csv_table, frame_table, read_table
+from loopscale.fitting.data.readers import RawTable, columns_table, csv_table, frame_table, read_table, records_table
 from loopscale.fitting.data.rows import models, read_rows
 from loopscale.scaling import Counting, Points
 
@@ -65,6 +66,14 @@ class Observations:
     """The line of the file, or the row of the frame, that each row comes from; None where they were not read."""
     number_unit: str = "row"
     """What ``numbers`` count: "line" or "row"."""
+    skipped: tuple[str, ...] = ()
+    """What was left out on reading, in a few words each; ``notes`` say it too."""
+    columns_used: Mapping[str, str] = field(default_factory=dict)
+    """The column of the file that each quantity was read from, by its symbol, with the unit if it is not plain."""
+    warnings: tuple[tuple[str, str], ...] = ()
+    """What looks wrong in the table: a sentence, and what to do about it."""
+    named_runs: bool = True
+    """Whether the names of runs are the file's own, so that expressions can use them."""
 
     def __post_init__(self) -> None:
         count = len(self.loss)
@@ -152,7 +161,7 @@ class Observations:
         loss of each model and token count (:meth:`best_of`). Rows without a loss, a size or tokens are left out and
         counted in ``notes``; ``strict`` refuses them. ``name`` is what to call the sweep and its law.
         """
-        if isinstance(data, str) and not Path(data).suffix and not is_file(data):
+        if isinstance(data, str) and not Path(data).suffix and not is_file(data) and not is_run_folder(data):
             data = _named(data)
         if isinstance(data, cls):
             if columns or units or counts:
@@ -193,7 +202,8 @@ class Observations:
         return cls(
             rows.points, rows.loss, rows.run, table.source, kind or Counting.WITHOUT_EMBEDDINGS, rows.notes,
             rows.finished, rows.weight, rows.loss_unit, kind is None and not rows.non_embedding, rows.extra,
-            numbers=rows.numbers, number_unit=rows.number_unit,
+            numbers=rows.numbers, number_unit=rows.number_unit, skipped=rows.skipped, columns_used=rows.columns_used,
+            warnings=rows.warnings, named_runs=rows.named_runs,
         )  # fmt: skip
 
     def columns(self) -> dict[str, list[Any]]:
@@ -217,6 +227,10 @@ class Observations:
             "notes": list(self.notes),
             "numbers": None if self.numbers is None else self.numbers.tolist(),
             "number_unit": self.number_unit,
+            "skipped": list(self.skipped),
+            "columns_used": dict(self.columns_used),
+            "warnings": [list(pair) for pair in self.warnings],
+            "named_runs": self.named_runs,
         }
 
     @classmethod
@@ -251,6 +265,10 @@ class Observations:
                 name=record.name,
                 numbers=None if record.numbers is None else np.array(record.numbers, dtype=np.int64),
                 number_unit=record.number_unit,
+                skipped=tuple(record.skipped),
+                columns_used=record.columns_used,
+                warnings=tuple(record.warnings),
+                named_runs=record.named_runs,
             )
         except InputError as error:
             raise error.within(f"{where}: data") from None
@@ -269,6 +287,8 @@ def _table(data: Any, label: str) -> RawTable:
         return read_table(data)
     if isinstance(data, Mapping):
         return columns_table({str(name): list(cells) for name, cells in data.items()}, label)
+    if isinstance(data, list | tuple):
+        return records_table(data, label)
     return frame_table(data, label)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +17,7 @@ import numpy as np
 from loopscale.core.arrays import BoolArray, IntArray
 from loopscale.core.errors import InputError, reason, shown
 from loopscale.core.files import TABLE_ROWS, TEXT_BYTES, check_rows, check_size, gunzip
+from loopscale.fitting.data.folders import is_run_folder, run_records
 
 Columns = dict[str, list[Any]]
 
@@ -38,6 +40,10 @@ class RawTable:
         """Return where row ``k`` stands: ``line 22``."""
         return f"{self.unit} {self.numbers[k]}"
 
+    def with_columns(self, columns: Columns) -> RawTable:
+        """Return the same rows with other cells."""
+        return RawTable(columns, self.source, self.unit, self.numbers)
+
     def rows(self, chosen: BoolArray | IntArray) -> RawTable:
         """Return some of the rows, each with its own place."""
         order = np.arange(len(self))[chosen]
@@ -46,15 +52,21 @@ class RawTable:
 
 
 def read_table(path: str | Path) -> RawTable:
-    """Read a ``.csv``, ``.tsv`` (either may be gzipped), ``.jsonl`` or ``.parquet`` file."""
+    """Read a ``.csv``, ``.tsv`` (either may be gzipped), ``.jsonl`` or ``.parquet`` file, or a folder of runs."""
     name = str(path).lower()
+    if is_run_folder(path):
+        return records_table(run_records(path), str(path))
     if name.endswith((".jsonl", ".ndjson", ".jsonl.gz")):
         return jsonl_table(_text(path), str(path))
     if name.endswith((".parquet", ".pq")):
         return _parquet(path)
     if name.endswith((".csv", ".csv.gz", ".tsv", ".tsv.gz")):
-        return csv_table(_text(path), str(path), "\t" if ".tsv" in name else ",")
-    raise InputError("this kind of file is not read", where=str(path), remedy="give .csv, .tsv, .jsonl or .parquet")
+        return csv_table(_text(path), str(path), "\t" if ".tsv" in name else None)
+    raise InputError(
+        "this kind of file is not read",
+        where=str(path),
+        remedy="give .csv, .tsv, .jsonl, .parquet, trainer_state.json or a folder of runs",
+    )
 
 
 def read_columns(path: str | Path) -> Columns:
@@ -76,10 +88,23 @@ def frame_table(frame: Any, source: str) -> RawTable:
         table = nw.from_native(frame)
     except TypeError:
         raise InputError(
-            f"{shown(frame)} is not a data frame", where=source, remedy="give one of pandas, polars or pyarrow"
-        ) from None
-    whole = table.collect() if isinstance(table, nw.LazyFrame) else table
+            f"{shown(frame)} is not a data frame", where=source,
+            remedy="give one of pandas, polars, pyarrow or duckdb, a dict of columns or a list of dicts",
+        ) from None  # fmt: skip
+    except nw.exceptions.DuplicateError:
+        raise InputError("a column is there twice", where=source) from None
+    whole = table.collect() if isinstance(table, nw.LazyFrame) else table  # lazy: polars, duckdb
     return columns_table({str(name): whole[name].to_list() for name in whole.columns}, source)
+
+
+def records_table(records: Sequence[Mapping[Any, Any]], source: str) -> RawTable:
+    """Return a list of dicts as a table; a field that a row lacks is empty."""
+    if not records or not all(isinstance(record, Mapping) for record in records):
+        raise InputError(
+            f"{shown(records)} is not a data frame", where=source, remedy="a list should hold a dict for each row"
+        )
+    names = dict.fromkeys(key for record in records for key in record)
+    return columns_table({str(name): [record.get(name) for record in records] for name in names}, source)
 
 
 def jsonl_table(text: str, source: str) -> RawTable:
@@ -102,14 +127,18 @@ def jsonl_table(text: str, source: str) -> RawTable:
     return RawTable({str(name): [row.get(name) for row in rows] for name in names}, source, "line", np.array(numbers))
 
 
-def csv_table(text: str, source: str, delimiter: str = ",") -> RawTable:
-    """Read the text of a CSV file; ``source`` names it in errors."""
+def csv_table(text: str, source: str, delimiter: str | None = None) -> RawTable:
+    """Read the text of a CSV file; ``source`` names it in errors. Cells are parted by commas, semicolons or tabs.
+
+    Lines that start with # are comments.
+    """
+    delimiter = delimiter or _delimiter(text)
     header, rows, numbers = list[str](), list[list[str]](), list[int]()
     reader, first = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter), 1
     try:
         for row in reader:
             number, first = first, reader.line_num + 1  # a quoted cell may span lines
-            if not any(cell.strip() for cell in row):
+            if not any(cell.strip() for cell in row) or row[0].lstrip().startswith("#"):
                 continue
             if not header:
                 header = [name.strip() for name in row]
@@ -125,12 +154,24 @@ def csv_table(text: str, source: str, delimiter: str = ",") -> RawTable:
     return RawTable(columns, source, "line", np.array(numbers, dtype=np.int64))
 
 
+def _delimiter(text: str) -> str:
+    """Return what parts the cells of the header, the first line that is no comment."""
+    lines = (line for line in io.StringIO(text) if line.strip() and not line.lstrip().startswith("#"))
+    header = re.sub(r'"[^"]*"', "", next(lines, ""))
+    return max(",;\t", key=header.count)  # the first on a tie
+
+
 def _check_csv(header: list[str], rows: Sequence[list[str]], numbers: Sequence[int], source: str) -> None:
     if not header:
         raise InputError("the file is empty", where=source, remedy="its first line should name the columns")
     if len(set(header)) < len(header):
         twice = next(name for name in header if header.count(name) > 1)
         raise InputError(f"column {shown(twice)} is there twice", where=source)
+    if any(name.endswith(("__MIN", "__MAX")) and " - " in name for name in header):
+        raise InputError(
+            "a W&B chart export: it has losses by step, but neither sizes nor tokens of the runs",
+            where=source, remedy="export the runs table instead (project, Runs, download as CSV)",
+        )  # fmt: skip
     for number, row in zip(numbers, rows, strict=True):
         if len(row) != len(header):
             raise InputError(f"line {number} has {len(row)} cells; the header has {len(header)}", where=source)

@@ -12,10 +12,21 @@ from numpy.typing import NDArray
 from loopscale.core.arrays import BoolArray, FloatArray, IntArray
 from loopscale.core.errors import InputError, nearest, shown
 from loopscale.core.quantities import counted
-from loopscale.fitting.data.cells import WANTED, acceptable, cells_of, finished_flags, numbers, texts
+from loopscale.fitting.data.cells import (
+    WANTED,
+    acceptable,
+    cells_of,
+    crashed_flags,
+    decimal_commas,
+    finished_flags,
+    numbers,
+    texts,
+    without_decimal_commas,
+)
 from loopscale.fitting.data.columns import (
     BITS_PER_BYTE,
     COUNTS,
+    EXIT_CODES,
     LOOSE_RUNS,
     NON_EMBEDDING,
     SYMBOLS,
@@ -27,11 +38,14 @@ from loopscale.fitting.data.columns import (
 )
 from loopscale.fitting.data.keep import matching_rows
 from loopscale.fitting.data.readers import RawTable
+from loopscale.fitting.data.suspicions import suspicions
 from loopscale.fitting.data.units import UNIT_NAMES, detect_units, size_unit
 from loopscale.scaling import Points, costs
 
-PLAUSIBLE = {"active": (100.0, 1e14), "tokens": (100.0, 1e16)}
+PLAUSIBLE = {"active": (100.0, 1e14), "tokens": (100.0, 1e16), "unique_tokens": (100.0, 1e16)}
 """Parameters and tokens that a training run may have."""
+LARGEST_MODEL = 3e11
+"""Parameters of a model that somebody may have trained a sweep of."""
 MIXED_UNITS = 5.0
 """Powers of ten by which a row may differ from the median of its column."""
 CHECKPOINTS = 10
@@ -58,6 +72,13 @@ class Rows:
     numbers: IntArray
     """The line of the file, or the row of the frame, that each row comes from."""
     number_unit: str
+    skipped: tuple[str, ...] = ()
+    """What was left out, in a few words each."""
+    columns_used: Mapping[str, str] = field(default_factory=dict)
+    """The column of each quantity by its symbol."""
+    warnings: tuple[tuple[str, str], ...] = ()
+    """What looks wrong: a sentence, and what to do about it."""
+    named_runs: bool = False
 
 
 def read_rows(
@@ -82,11 +103,15 @@ def read_rows(
     if not strict:
         reader.leave_out_incomplete()
     points, loss = reader.points(), reader.values["loss"]
+    if not strict and (crashed := reader.crashed()).any():
+        reader.choose(~crashed)
+        points, loss = points.rows(~crashed), loss[~crashed]
     distinct = reader.distinct(points, loss)
     reader.choose(distinct)
     points, loss = points.rows(distinct), loss[distinct]
     run = reader.runs(points)
     reader.check_plausible(points)
+    warnings = suspicions(reader.table, reader.columns, points, loss, run if reader.named_runs else None)
     size = reader.columns.get("active")
     return Rows(
         points, loss, run, reader.finished(),
@@ -97,6 +122,10 @@ def read_rows(
         extra=reader.extra,
         numbers=reader.table.numbers,
         number_unit=reader.table.unit,
+        skipped=tuple(reader.skipped),
+        columns_used=reader.columns_used(),
+        warnings=(*reader.warnings, *warnings),
+        named_runs=reader.named_runs,
     )  # fmt: skip
 
 
@@ -122,6 +151,11 @@ class _Reader:
     extra: dict[str, NDArray[Any]] = field(default_factory=dict)
     suffixed: set[str] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    warnings: list[tuple[str, str]] = field(default_factory=list)
+    detected: dict[str, float] = field(default_factory=dict)
+    """Units that nothing states, by field."""
+    named_runs: bool = False
 
     def check_columns(self) -> None:
         """Refuse a table without a loss, a size or tokens, or without rows."""
@@ -133,6 +167,9 @@ class _Reader:
 
     def read_numbers(self) -> None:
         """Turn every numeric column into numbers, and every column into what expressions use."""
+        if decimal_commas(self.table.columns, self.columns["loss"].name):
+            self.table = self.table.with_columns(without_decimal_commas(self.table.columns))
+            self.notes.append("commas read as decimal points")
         for name, column in self.columns.items():
             if name in ("run", "finished"):
                 continue
@@ -153,7 +190,7 @@ class _Reader:
     def scale(self, stated: Mapping[str, float]) -> None:
         """Bring all counts to raw numbers, and say which units were detected."""
         known = {name: self._known_unit(name, stated) for name in COUNTS if name in self.values}
-        detected = self._detected(known)
+        self.detected = detected = self._detected(known)
         for name, unit in known.items():
             self.values[name] = self.values[name] * (detected[name] if unit is None else unit)
         for unit in sorted({unit for unit in detected.values() if unit != 1.0}):
@@ -161,6 +198,9 @@ class _Reader:
                 f"{SYMBOLS[name]} ({_span(self.values[name] / unit)})" for name in detected if detected[name] == unit
             ]
             self.notes.append(f"read as {UNIT_NAMES[unit]}: {', '.join(spans)}; state units to overrule")
+        if "flops" in stated:
+            self.values["flops"] = self.values["flops"] * stated["flops"]
+        self._doubt_units(known)
 
     def derive(self) -> None:
         """Compute sizes, experts, recurrence and tokens of every row; an empty cell leaves NaN."""
@@ -173,7 +213,8 @@ class _Reader:
         E, R = self._experts(), values.get("recurrence", np.ones(count))
         for name in ("experts", "recurrence"):
             if name not in self.columns:
-                self.notes.append(f"no column for {SYMBOLS[name]}: taken as 1")
+                assumed = "dense (E = 1)" if name == "experts" else "no looping (R = 1)"
+                self.notes.append(f"no column for {SYMBOLS[name]}: assuming {assumed}")
         self.derived = {"active": active, "experts": E, "recurrence": R}
         # A row can do without a loop at R = 1, and without a total where nothing is routed.
         for name, otherwise in (("loop", np.where(R == 1, 0.0, np.nan)), ("total", np.where(E == 1, active, np.nan))):
@@ -192,7 +233,8 @@ class _Reader:
                    "U": at.get("unique_tokens", at["tokens"]), "loss": self.values["loss"]}  # fmt: skip
         if "loop" in at or np.all(at["recurrence"] == 1):
             symbols["C"] = costs.train_flops(self._unrolled(), at["tokens"])
-        mask = matching_rows(expression, {**self.extra, **symbols})
+        named = {"run": self.extra[self.columns["run"].name]} if "run" in self.columns else {}
+        mask = matching_rows(expression, {**self.extra, **named, **symbols})
         self.notes.append(f"{int(mask.sum())} of {count} rows kept by {expression}")
         self.choose(mask)
 
@@ -210,6 +252,7 @@ class _Reader:
                 complete &= ~empty
                 skipped += int(empty.sum())
                 reasons.append(f"no {what}, {self._places(empty)}")
+                self.skipped.append(f"{int(empty.sum())} without {what} skipped")
         if not complete.any():
             raise InputError(f"no row is complete: {'; '.join(reasons)}", where=self.table.source)
         if skipped:
@@ -239,6 +282,19 @@ class _Reader:
             at.get("loop"), at.get("total"), at.get("unique_tokens"),
         )  # fmt: skip
 
+    def crashed(self) -> BoolArray:
+        """Tell which rows are of runs that a tracker calls crashed, failed or killed: their last loss is no result."""
+        none = np.zeros(len(self.table), dtype=bool)
+        if "finished" not in self.columns:
+            return none
+        crashed = crashed_flags(self.table.columns[self.columns["finished"].name])
+        if crashed.all():
+            return none
+        if crashed.any():
+            self.notes.append(f"{counted(int(crashed.sum()), 'row')} skipped: crashed, {self._places(crashed)}")
+            self.skipped.append(f"{int(crashed.sum())} crashed skipped")
+        return crashed
+
     def distinct(self, points: Points, loss: FloatArray) -> IntArray:
         """Return the rows without exact repeats of another, and say how many repeats there were."""
         named = texts(self.table.columns[self.columns["run"].name]) if "run" in self.columns else [""] * len(loss)
@@ -248,7 +304,8 @@ class _Reader:
         for k, key in enumerate(keys):
             first.setdefault(key, k)
         if repeats := len(loss) - len(first):
-            self.notes.append(f"{repeats} rows repeat another row exactly; each row counts once")
+            self.notes.append(f"{counted(repeats, 'duplicate row')} ignored")
+            self.skipped.append(f"{counted(repeats, 'duplicate')} ignored")
         return np.array(list(first.values()), dtype=np.int64)
 
     def runs(self, points: Points) -> NDArray[np.str_]:
@@ -260,23 +317,26 @@ class _Reader:
             if normal_name(column) not in LOOSE_RUNS or _names_runs(names, model, points.tokens):
                 if len(set(zip(names.tolist(), model.tolist(), strict=True))) > len(np.unique(names)):
                     self.notes.append("some runs hold rows of different models; they are taken as one run each")
+                self.named_runs = True
                 return names
-            self.notes.append(f"column {column} groups several runs, so it does not name them")
+            self.notes.append(f"`{column}` has duplicates, so it was not used as the run id")
+            del self.columns["run"]
         rows_each = np.bincount(model)
         if len(rows_each) < len(model) and ("step" in self.columns or np.median(rows_each) >= CHECKPOINTS):
             self.notes.append(
-                f"no run column: the rows of one model are taken as checkpoints of one run ({len(rows_each)} runs)"
+                f"no run column: the rows of one model count as checkpoints of one run ({len(rows_each)} runs)"
             )
             return np.array([f"run {k + 1}" for k in model])
         if len(rows_each) < len(model):
-            self.notes.append("no run column: every row is taken as a separate run")
+            self.notes.append("no run column: every row counts as a separate run")
         return np.array([f"run {k + 1}" for k in range(len(model))])
 
     def finished(self) -> BoolArray | None:
         """Tell which rows are final losses, where a column says so."""
         if "finished" not in self.columns:
             return None
-        flags = finished_flags(self.table.columns[self.columns["finished"].name])
+        column = self.columns["finished"].name
+        flags = finished_flags(self.table.columns[column], exit_codes=normal_name(column) in EXIT_CODES)
         if not flags.all():
             self.notes.append(f"{int((~flags).sum())} of {len(flags)} rows are not final losses of their run")
         return flags
@@ -296,17 +356,53 @@ class _Reader:
 
     def check_plausible(self, points: Points) -> None:
         """Refuse rows that cannot be in the same unit as the others."""
-        for name, values in (("active", points.active), ("tokens", points.tokens)):
-            if name not in self.columns:
-                continue
+        counts = {"active": points.active, "tokens": points.tokens}
+        counts |= {} if points.unique_tokens is None else {"unique_tokens": points.unique_tokens}
+        for name, values in counts.items():
             typical, (low, high) = float(np.median(values)), PLAUSIBLE[name]
             far = np.abs(np.log10(values / typical)) > MIXED_UNITS
-            if (wrong := far | (values < low) | (values > high)).any():
-                k = int(np.argmax(wrong))
+            if not (wrong := far | (values < low) | (values > high)).any():
+                continue
+            k = int(np.argmax(wrong))
+            what = "parameters" if name == "active" else "tokens"
+            if name == "tokens" and "tokens" not in self.columns:
                 raise self._cell_error(
-                    k, name, f"is {values[k]:g} {'parameters' if name == 'active' else 'tokens'}, which is not "
-                    f"plausible beside the median {typical:g}",
-                    "write every row in one unit, or state the unit of the column with `units`",
+                    k, "flops", f"gives D = {values[k]:.3g} tokens, which is not plausible",
+                    "state its unit with `units`, like flops=1e18 for EFLOP",
+                )  # fmt: skip
+            if name not in self.columns:
+                continue
+            raise self._cell_error(
+                k, name, f"is {values[k]:g} {what}, which is not plausible beside the median {typical:g}",
+                "write every row in one unit, or state the unit of the column with `units`",
+            )  # fmt: skip
+
+    def columns_used(self) -> dict[str, str]:
+        """Return the column of each quantity, with the unit that was detected."""
+        used = {}
+        for name, column in self.columns.items():
+            unit = self.detected.get(name, 1.0)
+            used[SYMBOLS[name]] = column.name + ("" if unit == 1 else f" ({UNIT_NAMES[unit]})")
+        return used
+
+    def _doubt_units(self, known: Mapping[str, float | None]) -> None:
+        """Warn where another reading of the units is as likely, or where sizes and tokens seem to differ in kind."""
+        if "active" not in known or "tokens" not in known:
+            return
+        active, tokens = _positive(self.values["active"]), _positive(self.values["tokens"])
+        if known["active"] is None and known["tokens"] is None:
+            unit = self.detected["active"], self.detected["tokens"]
+            if unit == (1e6, 1e9) and float(np.median(active)) * 1e3 < LARGEST_MODEL:
+                self.warnings.append(
+                    ("N read as millions and D as billions; billions and trillions are as likely",
+                     "state them: --units N=1M --units D=1B, or --units N=1B --units D=1T")
+                )  # fmt: skip
+        if self.detected.get("tokens") == 1e9 and self.detected.get("active", known["active"]) == 1.0:
+            written = tokens / 1e9
+            if written.max() <= 5000 and np.all(written == np.round(written)):
+                self.warnings.append(
+                    (f"D read as billions ({_span(written)}) beside raw parameter counts",
+                     "state it: --units D=1B; tokens per parameter are not read")
                 )  # fmt: skip
 
     def _experts(self) -> FloatArray:
@@ -422,10 +518,10 @@ def _stated(units: Mapping[str, float], source: str) -> dict[str, float]:
     stated = {}
     for name, unit in units.items():
         known = field_of(name)
-        if known not in COUNTS:
+        if known not in (*COUNTS, "flops"):
             raise InputError(
                 f"{shown(name)} has no unit{nearest(name, COUNTS)}",
-                where=source, field="units", remedy=f"units are for {', '.join(COUNTS)}",
+                where=source, field="units", remedy=f"units are for {', '.join(COUNTS)}, flops",
             )  # fmt: skip
         if not (np.isfinite(unit) and unit > 0):
             raise InputError(

@@ -26,9 +26,9 @@ def detect_units(
     N, D = float(np.median(active)), float(np.median(tokens))
     pairs = product(
         _CANDIDATES if known_active is None else (known_active,),
-        _CANDIDATES if known_tokens is None else (known_tokens,),
+        (*_CANDIDATES, 1e12) if known_tokens is None else (known_tokens,),
     )
-    return min(pairs, key=lambda pair: _implausible(N, D, *pair))
+    return min(pairs, key=lambda pair: (_implausible(N, D, *pair), pair[1] == 1e12))
 
 
 def size_unit(values: FloatArray, active: FloatArray, unit: float) -> float:

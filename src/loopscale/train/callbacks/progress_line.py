@@ -15,6 +15,7 @@ from rich.progress import (
 )
 
 from loopscale.core.progress import bars, occasional_lines
+from loopscale.core.quantities import format_duration
 from loopscale.train.callbacks.callback import Callback
 
 if TYPE_CHECKING:
@@ -56,7 +57,11 @@ class ProgressLine(Callback):
         if self._bars is None:
             return
         self._bars.update(self._task, numbers=describe(row))
-        self._line(f"{self._title}: step {row['step']:,} of {self.trainer.config.steps:,}, {describe(row)}")
+        config = self.trainer.config
+        left = (config.steps - row["step"]) * config.step_tokens / row["tokens_per_second"]
+        self._line(
+            f"{self._title}: step {row['step']:,} of {config.steps:,}, {describe(row)}, {format_duration(left)} left"
+        )
         if "alarm" in row:
             self._bars.console.print(f"step {row['step']:,}: {row['alarm']}", markup=False, highlight=False)
 
@@ -75,7 +80,7 @@ def describe(row: dict[str, Any]) -> str:
     parts = [f"loss {row['loss']:.4f}", f"{row['tokens_per_second'] / 1e3:.1f}k tok/s"]
     parts.append(f"{row['flops_per_second'] / 1e9:.0f} GFLOP/s ({row['peak_share']:.0%})")
     if "expert_load" in row:
-        parts.append(f"load {row['expert_load']:.2f}")
+        parts.append(f"expert load {row['expert_load']:.2f}")
     if row.get("dropped"):
         parts.append(f"dropped {row['dropped']:.1%}")
     return ", ".join(parts)

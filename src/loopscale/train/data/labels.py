@@ -26,7 +26,7 @@ from loopscale.train.data.batches import IGNORED, Batch, Batches, MixedBatches, 
 from loopscale.train.data.puzzles import Facts
 from loopscale.train.data.sources import DataSource
 from loopscale.train.data.tasks import Rows, Split, Task
-from loopscale.train.data.token_store import INDEX, TOKENIZER, TokenStore, atomic_folder, one_at_a_time
+from loopscale.train.data.token_store import INDEX, TOKENIZER, TokenStore, atomic_folder, difference, one_at_a_time
 from loopscale.train.data.tokenizer import find_tokens
 
 VALIDATION = 4096
@@ -213,17 +213,19 @@ ARRAYS = ("ids", "labels", "offsets")
 
 def prepare_rows(source: DataSource, fields: tuple[str, str], folder: Path) -> RowStore:
     """Tokenise the rows of files into ``folder``, or open what an earlier call with the same source wrote there."""
-    identity = source.identity() | {"fields": list(fields)}
+    identity = json.loads(json.dumps(source.identity() | {"fields": fields}))
     with one_at_a_time(folder):
         if not (folder / INDEX).is_file():
             with atomic_folder(folder, identity) as partial:
-                _write_rows(source, fields, partial)
+                _write_rows(source, fields, partial, identity)
     index = read_json(folder / INDEX)
-    assert isinstance(index, dict)
+    changed = difference(index.get("source", {}), identity) if isinstance(index, dict) else "the index is no object"
+    if changed or not isinstance(index, dict):
+        raise InputError(f"{folder}: its rows are of another source: {changed}; name another folder or remove it")
     return RowStore(folder, index["vocabulary"], index["end"], index["digest"], {}, index["documents"], identity)
 
 
-def _write_rows(source: DataSource, fields: tuple[str, str], folder: Path) -> None:
+def _write_rows(source: DataSource, fields: tuple[str, str], folder: Path, identity: dict[str, Any]) -> None:
     training = (str(value) for row, _ in source.rows(fields) for value in row if isinstance(value, str))
     tokens = find_tokens(source.tokenizer, training)
     parts: dict[str, list[tuple[Rows, Rows]]] = {"train": [], "validation": []}
@@ -239,7 +241,7 @@ def _write_rows(source: DataSource, fields: tuple[str, str], folder: Path) -> No
     tokens.tokenizer.save_pretrained(folder / TOKENIZER)
     documents = {split: len(pairs) for split, pairs in parts.items()}
     facts = {"vocabulary": tokens.vocabulary, "end": tokens.end, "documents": documents, "digest": _digest(folder)}
-    write_json(folder / INDEX, facts)
+    write_json(folder / INDEX, facts | {"source": identity})
 
 
 def _digest(folder: Path) -> str:

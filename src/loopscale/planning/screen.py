@@ -1,0 +1,200 @@
+"""A plan, a prediction and a comparison of two designs on one screen: the answer, a few facts and a short table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any
+
+from loopscale.core.quantities import decimals, format_bytes, format_count, format_power
+from loopscale.core.text import WIDTH, fact, text_table
+from loopscale.planning.budget import FIELDS
+from loopscale.planning.design import Design, card_size, experts_text
+from loopscale.planning.text import edge_text, legend, mark, uncertainty_text
+from loopscale.scaling import Trust
+
+if TYPE_CHECKING:
+    from loopscale.planning.matching import Matched
+    from loopscale.planning.plans import Plan
+    from loopscale.planning.predictions import Prediction
+
+SCREEN = 22
+"""Lines that a screen leaves beside the prompt."""
+FEWEST = 3
+"""Alternatives that are shown however much else there is to say."""
+BAR = 20
+SHORT_LABELS = {"flops": "compute", "unique_tokens": "unique tokens", "max_tokens": "tokens"}
+
+
+def plan_screen(plan: Plan, rivals: Sequence[Design], cost: str = "") -> str:
+    """Return the plan on one screen; ``cost`` says what training takes on the user's devices."""
+    choice = plan.choice
+    head = [f"Train {_headline(choice)}", "", *_loss_fact(choice, plan.interval, plan.uncertainty)]
+    head += fact("size", _size(choice))
+    head += _memory(plan)
+    head += fact("training", _training(plan))
+    head += fact("devices", cost) if cost else []
+    if choice.tokens_per_second is not None:
+        head += fact("speed", f"at most {format_count(choice.tokens_per_second)} tokens/s for one sequence")
+    head += fact("trust", short_trust(plan.trust))
+    head += fact("choice", _certainty(plan))
+    tail = _tail(plan)
+    room = max(SCREEN - len(head) - len(tail) - 4, FEWEST)
+    shown = list(rivals)[:room]
+    table = text_table(
+        ALTERNATIVES, [_alternative(row, choice) for row in shown], left=("Nearest designs", "ruled out by")
+    )
+    note = legend(axis for row in (choice, *shown) for axis in row.extrapolated)
+    return "\n".join([*head, "", table, *([note] if note else []), *tail])
+
+
+ALTERNATIVES = ("Nearest designs", "tokens", "loss", "difference", "memory", "ruled out by")
+
+
+def _headline(design: Design) -> str:
+    kind = f"{card_size(design.total_parameters)} dense model"
+    if design.experts_total > 1:
+        experts = experts_text(design.experts_active, design.experts_total)
+        kind = f"{card_size(design.active_parameters)} MoE · {experts}"
+    looped = f"looped {design.recurrence}x" if design.recurrence > 1 else "not looped"
+    return f"{kind} · {looped} · {format_count(design.tokens)} tokens"
+
+
+def _loss_fact(design: Design, interval: Any, uncertainty: str) -> list[str]:
+    """State the loss with the digits that its interval deserves, and say whether that is of a run or of the curve."""
+    outside = bool(design.extrapolated)
+    if interval is None:
+        return fact("loss", f"{mark(f'{design.loss:.4f}', outside)} nats/token; {uncertainty_text(uncertainty)}")
+    low, high = interval["low"], interval["high"]
+    digits = decimals((high - low) / 2)
+    return fact("loss", f"{mark(f'{design.loss:.{digits}f}', outside)} nats/token   {_interval(interval, digits)}")
+
+
+def _interval(interval: Mapping[str, Any], digits: int) -> str:
+    of = "for one run" if interval["kind"] == "predictive" else "of the curve, not of a run"
+    return f"{interval['level']:.0%} {of}: {interval['low']:.{digits}f}–{interval['high']:.{digits}f}"
+
+
+def _size(design: Design) -> str:
+    worth = f" (as good as {card_size(design.effective_parameters)} without looping)" if design.recurrence > 1 else ""
+    if design.experts_total == 1:
+        return f"{card_size(design.total_parameters)}{worth}"
+    return f"{card_size(design.total_parameters)} total, {card_size(design.active_parameters)} active{worth}"
+
+
+def _memory(plan: Plan) -> list[str]:
+    choice, budget = plan.choice, plan.budget
+    parts = f"{format_bytes(choice.weight_bytes)} weights + {format_bytes(choice.kv_bytes)} KV cache"
+    made_of = f" ({parts})" if choice.kv_bytes else f" of weights at {budget.bits:g} bits"
+    if budget.memory is None:
+        return fact("memory", f"{format_bytes(choice.memory)}{made_of}")
+    filled = round(BAR * min(choice.memory / budget.memory, 1.0))
+    bar = "█" * filled + "░" * (BAR - filled)
+    made_of = f"   {parts}" if choice.kv_bytes else f"   {budget.bits:g}-bit weights"
+    return fact("memory", f"{format_bytes(choice.memory)} of {format_bytes(budget.memory)}   {bar}{made_of}")
+
+
+def _training(plan: Plan) -> str:
+    choice, real = plan.choice, plan.real_train_flops
+    counted = "" if real is None else f" by 6ND ({format_power(real['flops'])} with output head and attention)"
+    unspent = f"; {format_power(plan.unspent_flops)} unspent" if plan.unspent_flops else ""
+    return f"{format_power(choice.train_flops)} FLOPs{counted}{unspent}"
+
+
+def short_trust(trust: Trust) -> str:
+    """Say how far a prediction can be trusted; what its interval rests on is told elsewhere."""
+    reasons = [reason for reason in trust.reasons if not reason.startswith(uncertainty_text(""))]
+    return f"{trust.level}: {'; '.join(reasons)}" if reasons else f"{trust.level} the range of the law's data"
+
+
+def _certainty(plan: Plan) -> str:
+    """Say how clear the choice is: its lead, and how many resampled laws agree."""
+    parts = []
+    if (sizes := plan.tied_sizes) is not None:
+        parts.append(f"any size from {card_size(sizes[0])} to {card_size(sizes[1])} is a tie")
+    elif plan.lead is None:
+        parts.append("no other design is admissible")
+    elif plan.lead < plan.eps:
+        parts.append(f"a tie: the next is {plan.lead:.4f} behind, less than {plan.eps:.2g}")
+    else:
+        parts.append(f"the next is {plan.lead:.4f} behind (fit error {plan.eps:.2g})")
+    if plan.agreement is not None:
+        share = next((vote.share for vote in plan.votes if vote.design == plan.choice.label), 0.0)
+        parts.append(f"near-optimal in {plan.agreement:.0%} of {plan.resamples} refits, {share:.0%} pick it")
+    return "; ".join(parts)
+
+
+def _alternative(row: Design, choice: Design) -> tuple[str, ...]:
+    outside = row.extrapolated
+    ruled_out_by = {None: "", "pass": f"pass {row.recurrence} gains too little", "experts": "experts gain too little"}
+    by = row.ruled_out_by
+    return (
+        mark(row.label, bool({"size", "experts", "recurrence"} & set(outside))),
+        mark(format_count(row.tokens), "tokens" in outside),
+        mark(f"{row.loss:.4f}", bool(outside)),
+        f"{row.loss - choice.loss:+.4f}",
+        format_bytes(row.memory),
+        ruled_out_by[by] if by in ruled_out_by else FIELDS[str(by)].label,
+    )
+
+
+def _tail(plan: Plan) -> list[str]:
+    gains = []
+    for row in (row for row in plan.sensitivities if row.binds):
+        label = SHORT_LABELS.get(row.limit, FIELDS[row.limit].label)
+        gains.append(f"{'2x' if row.factor > 1 else 'half'} {label} → {-row.saved:+.3f}")
+    lines = wrap("   ".join(gains[:3]), WIDTH) if gains else []
+    lines += wrap(edge_text(plan), WIDTH, subsequent_indent="  ")
+    return [*lines, "More: --verbose, --json. Keep it: --out plan.json, --report plan.html."]
+
+
+def prediction_screen(prediction: Prediction) -> str:
+    """Return the prediction on one screen."""
+    design, interval = prediction.design, prediction.interval
+    outside = set(design.extrapolated)
+    digits = 4 if interval is None else decimals((interval["high"] - interval["low"]) / 2)
+    answer = f"{mark(f'{prediction.loss:.{digits}f}', bool(outside))} nats/token"
+    if interval is not None:
+        answer += f"   {_interval(interval, digits)}"
+    lines = [answer, "", *fact("model", f"{design.rung}: {_headline(design)}"), *fact("size", _size(design))]
+    if design.recurrence > 1:
+        limit = prediction.largest_multiplier
+        most = "has no limit" if limit is None else f"stays below {limit:.2f}x the active parameters"
+        lines += fact("looping", f"the gain from more passes {most}")
+    lines += fact("training", f"{format_power(design.train_flops)} FLOPs (6 N_unroll D)")
+    lines += fact("inference", f"{format_power(design.inference_flops)} FLOPs per generated token")
+    lines += fact("trust", short_trust(prediction.trust))
+    lines += fact("law", prediction.law + ("" if interval else f"; {uncertainty_text(prediction.uncertainty)}"))
+    return "\n".join([*lines, *([legend(outside)] if outside else [])])
+
+
+def matched_screen(result: Matched) -> str:
+    """Return the comparison of two designs on one screen."""
+    rows = [
+        (
+            row["condition"],
+            *(
+                f"{card_size(row[f'{side}_active'])} {'' if (loss := row[f'{side}_loss']) is None else f'{loss:.4f}'}"
+                for side in ("first", "second")
+            ),
+            "beyond 10x" if row["difference"] is None else f"{row['difference']:+.4f}",
+            "" if row["low"] is None else f"{row['low']:+.4f} to {row['high']:+.4f}",
+        )
+        for row in result.rows
+    ]
+    columns = ("equal in", result.first, result.second, "difference", "90% interval")
+    lines = [*wrap(_matched_answer(result), WIDTH), "", text_table(columns, rows, left=("equal in",)), ""]
+    lines += fact("columns", f"active parameters and loss after {format_power(result.flops)} FLOPs; difference is "
+                  "first minus second, so minus means that the first has the lower loss")  # fmt: skip
+    lines += fact("trust", short_trust(result.trust))
+    if any(row["difference"] is None for row in result.rows):
+        lines += fact("", "no answer more than 10x beyond the law's data; --extrapolate shows it")
+    return "\n".join(lines)
+
+
+def _matched_answer(result: Matched) -> str:
+    if result.compute is None:
+        return "At equal loss the two are more than 20x apart in compute."
+    span = result.compute_interval
+    interval = "" if span is None else f" (90%: {span[0]:.3g}x to {span[1]:.3g}x)"
+    return f"At equal loss, {result.second} needs {result.compute:.3g}x the compute of {result.first}{interval}."
