@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loopscale.cli.output import console, print_json, print_table
-from loopscale.cli.params import price_option
+from loopscale.cli.params import FRACTION, price_option
 from loopscale.cli.verbs import verb
 from loopscale.core.errors import InputError, shown
 from loopscale.core.quantities import format_count, format_power
+from loopscale.planning import UTILISATION
+from loopscale.planning.design import sizes_text
 
 if TYPE_CHECKING:
     from loopscale.train.callbacks import Callback
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
 @click.option("--estimate", is_flag=True, help="Simulate a step on --gpus x --device: memory, communication, time.")
 @click.option("--gpus", type=click.IntRange(min=1), default=8, show_default=True, help="GPUs of --estimate.")
 @click.option("--device", default="h100", show_default=True, help="Device of --estimate: a100, h100, gh200, h200, …")
+@click.option(
+    "--utilisation", type=FRACTION, default=UTILISATION, show_default=True, help="Share of listed rates, for days."
+)
 @price_option
 @click.option("--allow-code", is_flag=True, help="Run the modules that [[callbacks]] of CONFIG names.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
@@ -47,6 +52,7 @@ def train_command(
     gpus: int,
     device: str,
     price: float,
+    utilisation: float,
     allow_code: bool,
     quiet: bool,
     as_json: bool,
@@ -68,7 +74,7 @@ def train_command(
     where = config or "config"
     run = TrainConfig.from_dict(data, where)
     if estimate:
-        _estimate(run, gpus, device, price, as_json)
+        _estimate(run, gpus, device, price, utilisation, as_json)
         return
     folder = Path(out or Path("runs") / (Path(config).stem if config else "tiny"))
     from loopscale.train import trainer
@@ -153,6 +159,7 @@ def _describe(run: TrainConfig, folder: Path) -> None:
     open_batches(run, store)
     model = run_dir.model_config(run, store)
     counted = run_dir.summary(run, model, run.steps, 0.0)
+    console().print(sizes_text(model.to_architecture()), highlight=False)
     console().print(
         f"{folder}: {format_count(counted['total'])} weights without embeddings, {format_count(counted['active'])} "
         f"active, {format_count(counted['loop'])} of them looped {model.recurrence} times; {run.steps:,} steps of "
@@ -177,14 +184,19 @@ def _print(summary: dict[str, Any], folder: Path) -> None:
         )
 
 
-def _estimate(run: TrainConfig, gpus: int, device: str, price: float, as_json: bool) -> None:
+def _estimate(run: TrainConfig, gpus: int, device: str, price: float, utilisation: float, as_json: bool) -> None:
     from loopscale.train.estimate import estimate
 
-    result = estimate(run, gpus, device, price=price)
+    result = estimate(run, gpus, device, price=price, utilisation=utilisation)
     if as_json:
         print_json(result.to_dict())
         return
     gigabyte = 1e9
+    console().print(result.sizes, highlight=False)
+    if result.chosen is not None:
+        console().print(f"chosen: {result.chosen}", highlight=False)
+    if result.runner_up is not None:
+        console().print(f"runner-up: {result.runner_up}", highlight=False)
     rows = [(kind, f"{size / gigabyte:.2f}") for kind, size in result.parts.items()]
     rows.append(("peak", f"{result.peak_bytes / gigabyte:.2f}"))
     print_table(f"memory of one {device} of {gpus}, GB (simulated)", ("part", "GB"), rows, left=("part",))
@@ -198,8 +210,10 @@ def _estimate(run: TrainConfig, gpus: int, device: str, price: float, as_json: b
         f"communication per step and GPU: {moved or 'none'}\n"
         f"host syncs per step, outside logging: {result.host_syncs}\n"
         f"step: at least {result.step_seconds:.3g} s (arithmetic {result.compute_seconds:.3g} s at the peak, "
-        f"communication {result.communication_seconds:.3g} s), at most {result.tokens_per_second:,.0f} tokens/s\n"
-        f"whole run: at least {result.days:.3g} days and ${result.cost:,.0f}, at list peaks and ${price:g} an hour\n"
+        f"memory traffic {result.traffic_seconds:.3g} s, communication {result.communication_seconds:.3g} s), at most "
+        f"{result.tokens_per_second:,.0f} tokens/s\n"
+        f"whole run: at least {result.least_days:.3g} days; {result.days:.3g} days and ${result.cost:,.0f} at "
+        f"{result.utilisation:.0%} of listed rates (assumed; --utilisation changes it) and ${price:g} an hour\n"
         "simulated on fake tensors: no GPU was used"
     )
     for line in result.advice:
