@@ -187,7 +187,7 @@ class Architecture:
         context: int,
         per_loop_supervision: bool = False,
         backprop_passes: int | None = None,
-        padding: float = 1.0,
+        padding: Size = 1.0,
         recomputed: float = 0.0,
     ) -> Size:
         """Return the real training cost of one token in a causal sequence of ``context``: three forwards.
@@ -320,7 +320,7 @@ class Architecture:
     def _sum(self, stacks: Iterator[Stack] | tuple[Stack, ...], count: Callable[[Layer, Size], Size]) -> Size:
         return sum(stack.count * count(stack.layer, self.width) for stack in stacks)
 
-    def _forward(self, seen: Callable[[Layer], float], padding: float = 1.0) -> Callable[[tuple[Stack, ...]], Size]:
+    def _forward(self, seen: Callable[[Layer], float], padding: Size = 1.0) -> Callable[[tuple[Stack, ...]], Size]:
         def cost(stacks: tuple[Stack, ...]) -> Size:
             one = (
                 s.layer.matmul_flops(self.width, padding) + s.layer.attention.score_flops(seen(s.layer)) for s in stacks

@@ -202,13 +202,13 @@ class Layer:
         """Return the router's weights."""
         return self.feed_forward.router(width)
 
-    def matmul_flops(self, width: Size, padding: float = 1.0) -> Size:
+    def matmul_flops(self, width: Size, padding: Size = 1.0) -> Size:
         """Return the FLOPs of all matrix products for one token, attention scores apart.
 
         ``padding`` is how many rows the routed experts compute for each row that was sent to them.
         """
         feed_forward = self.feed_forward.active(width)
-        if padding != 1.0 and isinstance(self.feed_forward, MixtureOfExperts):
+        if isinstance(self.feed_forward, MixtureOfExperts) and np.any(np.asarray(padding) != 1):
             feed_forward = feed_forward + (padding - 1) * self.feed_forward.routed_active(width)
         return 2 * (self.attention.matrices(width) + feed_forward + self.router(width))
 

@@ -12,7 +12,7 @@ from loopscale.cli.output import console, print_json, print_table
 from loopscale.cli.params import FRACTION, price_option
 from loopscale.cli.verbs import verb
 from loopscale.core.errors import InputError, shown
-from loopscale.core.quantities import format_count, format_power
+from loopscale.core.quantities import format_bytes, format_count, format_power
 from loopscale.planning import UTILISATION
 from loopscale.planning.design import sizes_text
 
@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 )
 @click.option("--check", is_flag=True, help="Check the settings and the data, print the size and cost, and exit.")
 @click.option("--estimate", is_flag=True, help="Simulate a step on --gpus x --device: memory, communication, time.")
-@click.option("--gpus", type=click.IntRange(min=1), default=8, show_default=True, help="GPUs of --estimate.")
+@click.option(
+    "--gpus", type=click.IntRange(min=1), default=8, show_default=True, help="GPUs of --estimate and --check."
+)
 @click.option("--device", default="h100", show_default=True, help="Device of --estimate: a100, h100, gh200, h200, …")
 @click.option(
     "--utilisation", type=FRACTION, default=UTILISATION, show_default=True, help="Share of listed rates, for days."
@@ -81,7 +83,7 @@ def train_command(
     from loopscale.train.parallel.process import launched_rank
 
     if check:
-        _describe(run, folder)
+        _describe(run, folder, gpus, device, utilisation)
         return
     if allow_code:
         _announce_code(run, quiet or launched_rank() != 0)
@@ -151,15 +153,27 @@ def _changed(data: dict[str, Any], changes: tuple[str, ...]) -> dict[str, Any]:
     return changed
 
 
-def _describe(run: TrainConfig, folder: Path) -> None:
+def _describe(run: TrainConfig, folder: Path, gpus: int, device: str, utilisation: float) -> None:
+    from loopscale.planning.devices import find_device
+    from loopscale.planning.job import expected_days
     from loopscale.train import run_dir
+    from loopscale.train.settings import model_without_text, step_cost
     from loopscale.train.trainer import open_batches
 
+    planned = model_without_text(run)
+    console().print(sizes_text(planned.to_architecture()), highlight=False)
+    if run.run.accumulate == "auto" and run.run.batch % gpus == 0:
+        cost = step_cost(run, planned, gpus, find_device(device))
+        days = expected_days(cost.seconds, run.steps, utilisation)
+        console().print(
+            f"on {gpus} {device}: {format_bytes(cost.memory)} each, {days:.3g} days at {utilisation:.0%} of listed "
+            f"rates, with {cost.layout}",
+            highlight=False,
+        )
     store = run_dir.open_tokens(run, progress=True)
     open_batches(run, store)
     model = run_dir.model_config(run, store)
     counted = run_dir.summary(run, model, run.steps, 0.0)
-    console().print(sizes_text(model.to_architecture()), highlight=False)
     console().print(
         f"{folder}: {format_count(counted['total'])} weights without embeddings, {format_count(counted['active'])} "
         f"active, {format_count(counted['loop'])} of them looped {model.recurrence} times; {run.steps:,} steps of "

@@ -233,7 +233,8 @@ def _judged(grid: Grid, at: tuple[int, ...], flat: int, chosen: int) -> tuple[st
     for limit in grid.limits:
         if not np.broadcast_to(limit.met, shape)[(0, *at)]:
             need = float(np.broadcast_to(limit.need, shape)[(0, *at)])
-            return limit.field, limit.excluded.format(need=limit.write(limit.amount(need)))
+            cap = float(np.broadcast_to(limit.cap, shape)[(0, *at)])
+            return limit.field, limit.missed(need, cap)
     if grid.rule is Rule.PAPER:
         if not (gain := grid.pass_gain_ZFSKP[(0, 0, *at)]) >= grid.eps:
             return "pass", f"pass {int(grid.space.recurrences[at[2]])} {_too_little(gain)}"

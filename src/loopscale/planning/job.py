@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from loopscale.architecture import Architecture
 from loopscale.architecture.layers import Layer, MixtureOfExperts
 from loopscale.core.quantities import format_bytes
@@ -26,9 +28,9 @@ STATES, GRADIENT = 12, 4
 REDUCES = ("step", "pass", "block")
 
 
-def padding(model: Architecture, capacity: float) -> float:
+def padding(model: Architecture, capacity: float) -> Any:
     """Return how many rows drop-and-pad computes for each routed one; a capacity of E holds every row."""
-    return min(capacity, float(model.experts)) if model.routed_experts > 1 else 1.0
+    return np.minimum(capacity, model.experts)
 
 
 def real_flops_per_token(

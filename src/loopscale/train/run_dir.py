@@ -281,7 +281,7 @@ def summary(config: TrainConfig, model: LoopedMoEConfig, step: int, loss: float)
 
 def row_padding(model: LoopedMoEConfig) -> float:
     """Return how many rows the experts compute for each routed one in training."""
-    return padding(model.to_architecture(), model.capacity_factor) if model.dispatch == "drop-and-pad" else 1.0
+    return float(padding(model.to_architecture(), model.capacity_factor)) if model.dispatch == "drop-and-pad" else 1.0
 
 
 def real_flops_per_token(config: TrainConfig, model: LoopedMoEConfig, recomputed: float = 0.0) -> float:
