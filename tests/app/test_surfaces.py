@@ -12,6 +12,7 @@ from loopscale.planning.design import card_size, experts_text
 BASE = {"flops": "5e21", "memory": "3 GB", "bits": "4", "context": "8192", "bandwidth": "51.2 GB/s"}
 VALUES = {
     "flops": "3e21",
+    "real_flops": "4e21",
     "tokens": "300B",
     "max_tokens": "200B",
     "unique_tokens": "50B",

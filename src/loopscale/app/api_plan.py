@@ -209,8 +209,8 @@ def compute_reply(request: ComputeRequest) -> dict[str, Any]:
     cost = training_cost(flops, request.device, 1, utilisation, request.price)
     money = "" if cost.dollars is None else f", ${cost.dollars:,.0f}"
     text = (
-        f"{format_count(hours)} hours on {request.device} at {utilisation:.0%} of its peak: {flops:.3g} FLOPs, "
-        f"{format_count(cost.kilowatt_hours)} kWh{money}."
+        f"{format_count(hours)} hours on {request.device} at {utilisation:.0%} of its peak: {flops:.3g} real FLOPs, "
+        f"{format_count(cost.kilowatt_hours)} kWh (devices alone, without hosts and cooling){money}."
     )
     energy = cost.kilowatt_hours
     return {"flops": flops, "hours": hours, "kilowatt_hours": energy, "dollars": cost.dollars, "text": text}

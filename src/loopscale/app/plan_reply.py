@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 import threading
 from collections import OrderedDict
@@ -13,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from loopscale.app.schemas import PlanRequest
-from loopscale.architecture import RUNG_RECURRENCES, RUNGS, extended_rungs, rung, size_space
+from loopscale.architecture import RUNG_RECURRENCES, RUNGS, size_space
 from loopscale.core.arrays import FloatArray
-from loopscale.core.quantities import format_count, plain
+from loopscale.core.quantities import plain
 from loopscale.core.tables import Table
 from loopscale.planning import (
     FIELDS,
@@ -31,6 +30,7 @@ from loopscale.planning import (
     isoflop_over_size,
     ladder_space,
     recurrence_map,
+    train_file,
 )
 from loopscale.planning.grid import interval_kind
 from loopscale.planning.profiles import outside_text
@@ -171,7 +171,7 @@ def copied_texts(found: Search, request: PlanRequest) -> dict[str, str]:
     return {
         "command": _command(found, request, law),
         "python": _python(found, request, law),
-        "config": _training_file(found),
+        "config": train_file(found.choice, found.law.name, budget=found.budget),
         "law_file": "" if published else law,
     }
 
@@ -212,21 +212,6 @@ def _python(found: Search, request: PlanRequest, law: str) -> str:
         arguments.insert(0, f"space={kind}({', '.join(f'{name}={value!r}' for name, value in parts.items())})")
     lines = "".join(f"    {argument},\n" for argument in arguments)
     return f"import loopscale as ls\n{imported}\nbest = ls.plan(\n{lines})\nprint(best)\n"
-
-
-def _training_file(found: Search) -> str:
-    """Return the choice as a training file; a size that cannot be built gives way to the nearest rung."""
-    choice, ladder = found.choice, extended_rungs()
-    size, note = choice.rung, ""
-    if size not in ladder:
-        size = min(ladder, key=lambda name: abs(math.log(rung(name).active / choice.active)))
-        built, wanted = format_count(float(rung(size).active)), format_count(choice.active)
-        note = f"# the nearest size that can be built: {built} active parameters, not the {wanted} of the plan\n"
-    return (
-        f'[model]\n{note}rung = "{size}"\nexperts = {choice.experts:g}\nrecurrence = {choice.recurrence}\n\n'
-        '[data]\nfiles = ["texts/"]        # your text: .txt, .jsonl or .parquet\ntokenizer = "train:32768"\n'
-        f'context = 2048\n\n[run]\ntokens = "{format_count(choice.tokens)}"\n'
-    )
 
 
 def chart_tables(found: Search, kinds: Iterable[str], centre: float | None = None) -> dict[str, dict[str, Any]]:
@@ -378,4 +363,4 @@ def _around(flops: float) -> FloatArray:
 
 def _token_limits(found: Search) -> Budget:
     """Return what limits the tokens besides compute: how many are available, and serving."""
-    return replace(found.budget, flops=_flops(found), tokens=None)
+    return replace(found.budget, flops=_flops(found), real_flops=None, tokens=None)

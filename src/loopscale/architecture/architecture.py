@@ -187,19 +187,25 @@ class Architecture:
         context: int,
         per_loop_supervision: bool = False,
         backprop_passes: int | None = None,
+        padding: Size = 1.0,
+        recomputed: float = 0.0,
     ) -> Size:
         """Return the real training cost of one token in a causal sequence of ``context``: three forwards.
 
         Per-loop supervision runs the coda and the output head after every pass. Passes before the last
-        ``backprop_passes`` have no backward, which is two of the three forwards.
+        ``backprop_passes`` have no backward, which is two of the three forwards. ``padding`` is how many rows the
+        experts compute for each routed one, as drop-and-pad does at its capacity factor; ``recomputed`` is the share
+        of block calls whose forward runs again in backward.
         """
         passes = self._passes(recurrence)
         exits = passes if per_loop_supervision else 1
-        cost = self._forward(lambda layer: layer.mean_seen(context))
-        whole = 3 * (cost(self.prelude) + self._loop_cost(cost, passes) + exits * self._exit_cost(cost))
+        cost = self._forward(lambda layer: layer.mean_seen(context), padding)
+        head = exits * 2 * self.width * self.vocabulary
+        blocks = cost(self.prelude) + self._loop_cost(cost, passes) + exits * cost(self.coda)
+        whole = 3 * (blocks + head) + recomputed * blocks
         if backprop_passes is None:
             return whole
-        return whole - 2 * self._loop_cost(cost, np.maximum(passes - backprop_passes, 0))
+        return whole - (2 + recomputed) * self._loop_cost(cost, np.maximum(passes - backprop_passes, 0))
 
     def real_inference_flops_per_token(self, recurrence: ArrayLike | None = None, *, context: int) -> Size:
         """Return the real cost of one generated token that attends to ``context`` positions."""
@@ -314,9 +320,11 @@ class Architecture:
     def _sum(self, stacks: Iterator[Stack] | tuple[Stack, ...], count: Callable[[Layer, Size], Size]) -> Size:
         return sum(stack.count * count(stack.layer, self.width) for stack in stacks)
 
-    def _forward(self, seen: Callable[[Layer], float]) -> Callable[[tuple[Stack, ...]], Size]:
+    def _forward(self, seen: Callable[[Layer], float], padding: Size = 1.0) -> Callable[[tuple[Stack, ...]], Size]:
         def cost(stacks: tuple[Stack, ...]) -> Size:
-            one = (s.layer.matmul_flops(self.width) + s.layer.attention.score_flops(seen(s.layer)) for s in stacks)
+            one = (
+                s.layer.matmul_flops(self.width, padding) + s.layer.attention.score_flops(seen(s.layer)) for s in stacks
+            )
             return sum(stack.count * flops for stack, flops in zip(stacks, one, strict=True))
 
         return cost

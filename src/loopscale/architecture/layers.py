@@ -162,7 +162,11 @@ class MixtureOfExperts:
 
     def active(self, width: Size) -> Size:
         """Return the weights that one token uses."""
-        return self.active_experts * self._expert(width) + 3 * width * self.shared_hidden
+        return self.routed_active(width) + 3 * width * self.shared_hidden
+
+    def routed_active(self, width: Size) -> Size:
+        """Return the weights of the routed experts that one token uses."""
+        return self.active_experts * self._expert(width)
 
     def router(self, width: Size) -> Size:
         """Return the router's weights and, with a shared gate, that gate's."""
@@ -198,9 +202,15 @@ class Layer:
         """Return the router's weights."""
         return self.feed_forward.router(width)
 
-    def matmul_flops(self, width: Size) -> Size:
-        """Return the FLOPs of all matrix products for one token, attention scores apart."""
-        return 2 * (self.attention.matrices(width) + self.feed_forward.active(width) + self.router(width))
+    def matmul_flops(self, width: Size, padding: Size = 1.0) -> Size:
+        """Return the FLOPs of all matrix products for one token, attention scores apart.
+
+        ``padding`` is how many rows the routed experts compute for each row that was sent to them.
+        """
+        feed_forward = self.feed_forward.active(width)
+        if isinstance(self.feed_forward, MixtureOfExperts) and np.any(np.asarray(padding) != 1):
+            feed_forward = feed_forward + (padding - 1) * self.feed_forward.routed_active(width)
+        return 2 * (self.attention.matrices(width) + feed_forward + self.router(width))
 
     def seen(self, positions: float) -> float:
         """Return how many of ``positions`` the attention reaches."""

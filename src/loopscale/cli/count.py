@@ -8,11 +8,13 @@ import click
 
 from loopscale.architecture import Architecture
 from loopscale.cli.output import console, print_json, print_table
-from loopscale.cli.params import BITS, WHOLE, check_recurrence, model_options, one_model, output_options
+from loopscale.cli.params import BITS, CONTEXT, WHOLE, check_recurrence, model_options, one_model, output_options
 from loopscale.cli.verbs import verb
 from loopscale.core.quantities import format_bytes, format_count, plain
 from loopscale.core.tables import Table
 from loopscale.planning.design import card_size, experts_text
+from loopscale.planning.job import padding
+from loopscale.planning.recipes import CAPACITY
 
 
 @verb("count")
@@ -21,7 +23,7 @@ from loopscale.planning.design import card_size, experts_text
 @click.option("--recurrence", type=WHOLE, help="R for the costs.  [default: the model's own]")
 @click.option("--bits", type=BITS, default="16", show_default=True, help="Bits per weight.")
 @click.option("--kv-bits", type=BITS, default="16", show_default=True, help="Bits per number in the KV cache.")
-@click.option("--context", type=WHOLE, default=2048, show_default=True, help="Context for attention and KV cache.")
+@click.option("--context", type=CONTEXT, default=2048, show_default=True, help="Context for attention and KV cache.")
 @click.option("--batch", type=WHOLE, default=1, show_default=True, help="Sequences in the KV cache.")
 @click.option("--kept-passes", type=WHOLE, help="Passes that keep their own KV cache.  [default: all]")
 @click.option("--per-loop-supervision", is_flag=True, help="Count training with a loss after every pass.")
@@ -52,6 +54,8 @@ def count_command(
     architecture = one_model(model.pop("rung"), **model)
     check_recurrence(architecture, recurrence)
     R = architecture.recurrence if recurrence is None else recurrence
+    # Models of the ladder are trained by the paper's recipe, which pads the rows of experts; others as they are.
+    padded = 1.0 if model["config"] is not None else float(padding(architecture, CAPACITY))
     counts = {
         "model": architecture.name,
         "width": architecture.width,
@@ -73,7 +77,9 @@ def count_command(
         "unrolled": architecture.unrolled(R),
         "train_flops_per_token": architecture.train_flops_per_token(R),
         "real_train_flops_per_token": plain(
-            architecture.real_train_flops_per_token(R, context=context, per_loop_supervision=per_loop_supervision)
+            architecture.real_train_flops_per_token(
+                R, context=context, per_loop_supervision=per_loop_supervision, padding=padded
+            )
         ),
         "inference_flops_per_token": architecture.inference_flops_per_token(R),
         "real_inference_flops_per_token": plain(architecture.real_inference_flops_per_token(R, context=context)),
@@ -88,10 +94,10 @@ def count_command(
     elif as_csv:
         click.echo(Table.from_records([counts]).csv(), nl=False)
     else:
-        _print(architecture, counts, bits, context)
+        _print(architecture, counts, bits, context, padded)
 
 
-def _print(model: Architecture, counts: dict[str, Any], bits: float, context: int) -> None:
+def _print(model: Architecture, counts: dict[str, Any], bits: float, context: int, padded: float) -> None:
     notes = {
         "parameters": "all weights of the built model",
         "active_parameters": "active, embeddings included",
@@ -116,8 +122,9 @@ def _print(model: Architecture, counts: dict[str, Any], bits: float, context: in
         ("inference", f"{counts['inference_flops_per_token']:.4g}", f"{counts['real_inference_flops_per_token']:.4g}"),
     ]
     print_table("FLOPs per token", ("", "the paper's", "real"), costs, left=("",))
+    padded_rows = f"; training also with {padded:g} rows for each routed one" if padded > 1 else ""
     console().print(
-        f"real: with output head, routers and attention over {context} positions\n"
+        f"real: with output head, routers and attention over {context} positions{padded_rows}\n"
         f"weights {format_bytes(counts['weight_bytes'])} at {bits:g} bits; "
         f"KV cache {format_bytes(counts['kv_bytes'])} at {context} positions",
         highlight=False,

@@ -44,9 +44,9 @@ def _memories(text: str) -> tuple[float, ...]:
     return tuple(quantities.parse_bytes(part, "") for part in text.split(","))
 
 
-def _whole(text: str) -> int:
-    """Read a whole number that may be written like 32k."""
-    value = quantities.parse_count(text, "")
+def _context(text: str) -> int:
+    """Read a context length, where 8k is 8,192."""
+    value = quantities.parse_context(text, "")
     if value != round(value) or value > 1e9:
         raise InputError(f"{shown(text)} is not a whole number up to a billion; write it like 8192 or 32k")
     return int(value)
@@ -77,7 +77,7 @@ BYTES = Quantity("BYTES", _unnamed(quantities.parse_bytes))
 MEMORIES = Quantity("BYTES,…", _memories)
 BITS = Quantity("BITS", _unnamed(quantities.parse_bits))
 FRACTION = Quantity("SHARE", _unnamed(quantities.parse_fraction))
-CONTEXT = Quantity("COUNT", _whole)
+CONTEXT = Quantity("TOKENS", _context)
 INTEGERS = Quantity("N,…", _unnamed(quantities.parse_integers))
 EXPERTS = Quantity("E,…", _experts)
 RUNG_LIST = Quantity("RUNG,…", _rungs)

@@ -34,20 +34,22 @@ from loopscale.planning import (
     PRESETS,
     UTILISATION,
     Budget,
+    Cluster,
     Plan,
     Rule,
     Search,
     Space,
     architecture_space,
     continuous_space,
-    device_flops,
     flops_of,
     ladder_space,
     search,
-    training_cost,
+    search_on,
     width_space,
 )
 from loopscale.planning.budget import BudgetField, Group
+from loopscale.planning.compute import time_cost
+from loopscale.planning.devices import NODE
 from loopscale.planning.screen import plan_screen
 from loopscale.planning.searching import COSTS, experts_for, recurrences_for
 from loopscale.planning.text import COLUMNS, front_band_text, legend, sentences, table_row
@@ -132,6 +134,7 @@ def _budget_options(group: Group) -> list[Callable[[Any], Any]]:
         help="Also show the designs that no other beats in both loss and this cost.",
     ),
     click.option("--out", type=click.Path(), help="Also save the plan as JSON in this file."),
+    click.option("--train", type=click.Path(), help="Also save the choice as a training file (TOML) for --gpus."),
     click.option("--report", type=click.Path(), help="Also save a report with figures, as .html or .md."),
     output_options,
     verbose_option,
@@ -146,6 +149,7 @@ def plan_command(
     top: int,
     pareto: str | None,
     out: str | None,
+    train: str | None,
     report: str | None,
     as_json: bool,
     as_csv: bool,
@@ -164,12 +168,21 @@ def plan_command(
     """
     if report is not None:
         check_report_path(report)
-    compute = _Compute(options)
-    found = search(
-        _budget(options, compute.flops), _space(options, law), law, eps=eps, rule=rule, extrapolate=extrapolate,
-        allow_degenerate=allow_degenerate,
-    )  # fmt: skip
+    compute, space = _Compute(options), _space(options, law)
+
+    def best(flops: float | None, real_flops: float | None) -> Search:
+        return search(
+            _budget(options, flops, real_flops), space, law, eps=eps, rule=rule, extrapolate=extrapolate,
+            allow_degenerate=allow_degenerate,
+        )  # fmt: skip
+
+    if compute.hours is None:
+        found = best(compute.flops, options["real_flops"])
+    else:
+        found = search_on(compute.cluster, compute.hours, lambda real: best(None, real))
     planned = Plan.of(found)
+    if train is not None:
+        _write_training_file(planned, compute.cluster, train)
     if out is not None:
         planned.save(out)
     if report is not None:
@@ -189,11 +202,19 @@ def plan_command(
             _print_front(found, pareto)
 
 
-def _budget(options: dict[str, Any], flops: float | None) -> Budget:
+def _write_training_file(planned: Plan, cluster: Cluster, path: str) -> None:
+    from loopscale.core.files import write_text
+
+    write_text(path, planned.train_file(cluster.device, cluster.devices, cluster.utilisation))
+    click.echo(f"Saved {path}. Next: loopscale train {path} --estimate --gpus {cluster.devices} --device "
+               f"{cluster.device}", err=True)  # fmt: skip
+
+
+def _budget(options: dict[str, Any], flops: float | None, real_flops: float | None) -> Budget:
     limits = {name: options[name] for name in FIELDS if options[name] is not None}
     if options["preset"] is not None:
         limits = {**PRESETS[options["preset"]], **limits}
-    budget = Budget(**{**limits, "flops": flops})
+    budget = Budget(**{**limits, "flops": flops, "real_flops": real_flops})
     for name, others in budget.idle().items():
         needed = " or ".join(f"`{other}`" for other in others)
         raise InputError(f"`{name}` changes nothing alone", remedy=f"give {needed} with it")
@@ -203,7 +224,7 @@ def _budget(options: dict[str, Any], flops: float | None) -> Budget:
 class _Compute:
     """The training compute, however the options state it, and what the plan costs on the device."""
 
-    WAYS = ("flops", "like_model", "gpus", "gpu_hours", "dollars")
+    WAYS = ("flops", "real_flops", "like_model", "gpus", "gpu_hours", "dollars")
 
     def __init__(self, options: dict[str, Any]) -> None:
         self.options = options
@@ -234,7 +255,7 @@ class _Compute:
     @property
     def flops(self) -> float | None:
         """The compute in FLOPs; None when only tokens are given."""
-        if self.way in (None, "flops"):
+        if self.way in (None, "flops", "real_flops"):
             flops: float | None = self.options["flops"]
             return flops
         if self.way == "like_model":
@@ -242,12 +263,23 @@ class _Compute:
                 return flops_of(self.options["like_model"], self.options["like_tokens"])
             except InputError as error:
                 raise click.BadParameter(str(error), param_hint="'--like'") from None
-        hours = {
-            "gpus": lambda o: o["gpus"] * o["days"] * 24,
-            "gpu_hours": lambda o: o["gpu_hours"],
-            "dollars": lambda o: o["dollars"] / o["price"],
-        }[self.way](self.options)
-        return device_flops(hours, self.options["device"], self._utilisation)
+        return None
+
+    @property
+    def hours(self) -> float | None:
+        """The compute in device-hours, where it is stated in devices or money."""
+        o = self.options
+        if self.way == "gpus":
+            return float(o["gpus"] * o["days"] * 24)
+        if self.way == "gpu_hours":
+            return float(o["gpu_hours"])
+        return float(o["dollars"] / o["price"]) if self.way == "dollars" else None
+
+    @property
+    def cluster(self) -> Cluster:
+        """The devices that train the model; a node where their number is not stated."""
+        named = self.options["device"] or "h100"
+        return Cluster(named, self.options["gpus"] or NODE, self._utilisation)
 
     @property
     def _utilisation(self) -> float:
@@ -257,20 +289,21 @@ class _Compute:
         """Say what training takes on the device; nothing where none was named."""
         if self.options["device"] is None:
             return ""
-        gpus, real = self.options["gpus"] or 1, planned.real_train_flops
+        cluster, real = self.cluster, planned.real_train_flops
         flops = planned.choice.train_flops if real is None else real["flops"]
-        cost = training_cost(flops, self.options["device"], gpus, self._utilisation, self.options["price"])
+        days = cluster.days(planned.choice, flops)
+        cost = time_cost(days, cluster.device, cluster.devices, self.options["price"])
         stated = "" if self.options["utilisation"] else " (assumed; --utilisation changes it)"
         if brief:
             money = "" if cost.dollars is None else f", ${cost.dollars:,.0f}"
-            device = self.options["device"]
+            gpus, device = cluster.devices, cluster.device
             taken = f"{gpus} {device} for {cost.days:.3g} days" if gpus > 1 else f"{cost.hours:,.0f} {device}-hours"
             return f"{taken} at {self._utilisation:.0%} of the peak{money}, {cost.kilowatt_hours:,.0f} kWh"
         money = "" if cost.dollars is None else f", {cost.dollars:,.0f} dollars at {self.options['price']:g} an hour"
         return (
-            f"On {gpus} {self.options['device']}: {cost.days:.3g} days, {cost.hours:,.0f} device-hours, "
-            f"{cost.kilowatt_hours:,.0f} kWh{money}, for {format_power(flops)} FLOPs at {self._utilisation:.0%} of the "
-            f"peak{stated}"
+            f"On {cluster.devices} {cluster.device}: {cost.days:.3g} days, {cost.hours:,.0f} device-hours, "
+            f"{cost.kilowatt_hours:,.0f} kWh (devices alone, without hosts and cooling){money}, for "
+            f"{format_power(flops)} real FLOPs at {self._utilisation:.0%} of listed rates{stated}"
         )
 
 

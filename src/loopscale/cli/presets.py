@@ -19,7 +19,7 @@ def presets_command(name: str | None, as_json: bool) -> None:
 
     A file names one with ``[recipe] name = "paper"``; values in the file override those of the recipe.
     """
-    from loopscale.train.config import RECIPE_NOTES, RECIPES
+    from loopscale.planning.recipes import RECIPE_NOTES, RECIPES
 
     if name is not None and name not in RECIPE_NOTES:
         raise InputError(

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loopscale.cli.output import console, print_json, print_table
-from loopscale.cli.params import price_option
+from loopscale.cli.params import FRACTION, price_option
 from loopscale.cli.verbs import verb
 from loopscale.core.errors import InputError, shown
-from loopscale.core.quantities import format_count, format_power
+from loopscale.core.quantities import format_bytes, format_count, format_power
+from loopscale.planning import UTILISATION
+from loopscale.planning.design import sizes_text
 
 if TYPE_CHECKING:
     from loopscale.train.callbacks import Callback
@@ -31,8 +33,13 @@ if TYPE_CHECKING:
 )
 @click.option("--check", is_flag=True, help="Check the settings and the data, print the size and cost, and exit.")
 @click.option("--estimate", is_flag=True, help="Simulate a step on --gpus x --device: memory, communication, time.")
-@click.option("--gpus", type=click.IntRange(min=1), default=8, show_default=True, help="GPUs of --estimate.")
+@click.option(
+    "--gpus", type=click.IntRange(min=1), default=8, show_default=True, help="GPUs of --estimate and --check."
+)
 @click.option("--device", default="h100", show_default=True, help="Device of --estimate: a100, h100, gh200, h200, …")
+@click.option(
+    "--utilisation", type=FRACTION, default=UTILISATION, show_default=True, help="Share of listed rates, for days."
+)
 @price_option
 @click.option("--allow-code", is_flag=True, help="Run the modules that [[callbacks]] of CONFIG names.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
@@ -47,6 +54,7 @@ def train_command(
     gpus: int,
     device: str,
     price: float,
+    utilisation: float,
     allow_code: bool,
     quiet: bool,
     as_json: bool,
@@ -68,14 +76,14 @@ def train_command(
     where = config or "config"
     run = TrainConfig.from_dict(data, where)
     if estimate:
-        _estimate(run, gpus, device, price, as_json)
+        _estimate(run, gpus, device, price, utilisation, as_json)
         return
     folder = Path(out or Path("runs") / (Path(config).stem if config else "tiny"))
     from loopscale.train import trainer
     from loopscale.train.parallel.process import launched_rank
 
     if check:
-        _describe(run, folder)
+        _describe(run, folder, gpus, device, utilisation)
         return
     if allow_code:
         _announce_code(run, quiet or launched_rank() != 0)
@@ -145,10 +153,23 @@ def _changed(data: dict[str, Any], changes: tuple[str, ...]) -> dict[str, Any]:
     return changed
 
 
-def _describe(run: TrainConfig, folder: Path) -> None:
+def _describe(run: TrainConfig, folder: Path, gpus: int, device: str, utilisation: float) -> None:
+    from loopscale.planning.devices import find_device
+    from loopscale.planning.job import expected_days
     from loopscale.train import run_dir
+    from loopscale.train.settings import model_without_text, step_cost
     from loopscale.train.trainer import open_batches
 
+    planned = model_without_text(run)
+    console().print(sizes_text(planned.to_architecture()), highlight=False)
+    if run.run.accumulate == "auto" and run.run.batch % gpus == 0:
+        cost = step_cost(run, planned, gpus, find_device(device))
+        days = expected_days(cost.seconds, run.steps, utilisation)
+        console().print(
+            f"on {gpus} {device}: {format_bytes(cost.memory)} each, {days:.3g} days at {utilisation:.0%} of listed "
+            f"rates, with {cost.layout}",
+            highlight=False,
+        )
     store = run_dir.open_tokens(run, progress=True)
     open_batches(run, store)
     model = run_dir.model_config(run, store)
@@ -177,14 +198,19 @@ def _print(summary: dict[str, Any], folder: Path) -> None:
         )
 
 
-def _estimate(run: TrainConfig, gpus: int, device: str, price: float, as_json: bool) -> None:
+def _estimate(run: TrainConfig, gpus: int, device: str, price: float, utilisation: float, as_json: bool) -> None:
     from loopscale.train.estimate import estimate
 
-    result = estimate(run, gpus, device, price=price)
+    result = estimate(run, gpus, device, price=price, utilisation=utilisation)
     if as_json:
         print_json(result.to_dict())
         return
     gigabyte = 1e9
+    console().print(result.sizes, highlight=False)
+    if result.chosen is not None:
+        console().print(f"chosen: {result.chosen}", highlight=False)
+    if result.runner_up is not None:
+        console().print(f"runner-up: {result.runner_up}", highlight=False)
     rows = [(kind, f"{size / gigabyte:.2f}") for kind, size in result.parts.items()]
     rows.append(("peak", f"{result.peak_bytes / gigabyte:.2f}"))
     print_table(f"memory of one {device} of {gpus}, GB (simulated)", ("part", "GB"), rows, left=("part",))
@@ -198,8 +224,10 @@ def _estimate(run: TrainConfig, gpus: int, device: str, price: float, as_json: b
         f"communication per step and GPU: {moved or 'none'}\n"
         f"host syncs per step, outside logging: {result.host_syncs}\n"
         f"step: at least {result.step_seconds:.3g} s (arithmetic {result.compute_seconds:.3g} s at the peak, "
-        f"communication {result.communication_seconds:.3g} s), at most {result.tokens_per_second:,.0f} tokens/s\n"
-        f"whole run: at least {result.days:.3g} days and ${result.cost:,.0f}, at list peaks and ${price:g} an hour\n"
+        f"memory traffic {result.traffic_seconds:.3g} s, communication {result.communication_seconds:.3g} s), at most "
+        f"{result.tokens_per_second:,.0f} tokens/s\n"
+        f"whole run: at least {result.least_days:.3g} days; {result.days:.3g} days and ${result.cost:,.0f} at "
+        f"{result.utilisation:.0%} of listed rates (assumed; --utilisation changes it) and ${price:g} an hour\n"
         "simulated on fake tensors: no GPU was used"
     )
     for line in result.advice:

@@ -50,17 +50,37 @@ def parse_fraction(text: str, what: str = "fraction") -> float:
     return value
 
 
+WEIGHT_FORMATS = {
+    "q2_k": 2.625, "q3_k_m": 3.91, "q4_0": 4.5, "q4_1": 5.0, "q4_k_s": 4.58, "q4_k_m": 4.85, "q5_0": 5.5, "q5_1": 6.0,
+    "q5_k_m": 5.69, "q6_k": 6.5625, "q8_0": 8.5, "iq4_xs": 4.25, "iq4_nl": 4.5, "awq_g128": 4.25, "gptq_g128": 4.25,
+    "awq_g64": 4.5, "gptq_g64": 4.5,
+}  # fmt: skip
+"""Bits per weight of formats that store scales beside the weights, by name."""
+
+
 def parse_bits(text: str, what: str = "bits") -> float:
-    """Read a bit width: ``4``, ``int4``, ``bf16``, ``fp8``, ``4.5bit``."""
+    """Read a bit width: ``4``, ``int4``, ``bf16``, ``fp8``, ``4.5bit``, or a format like ``q4_k_m`` (4.85)."""
+    named = WEIGHT_FORMATS.get(text.strip().lower().replace("-", "_"))
+    if named is not None:
+        return named
     match = _BITS.fullmatch(text.strip())
     bits = float(match[1]) if match else math.nan
     if not 1 <= bits <= 64:
         raise InputError(
             f"{shown(text)} is not a width between 1 and 64 bits",
             field=what,
-            remedy="write it like 4, int4, fp8 or bf16",
+            remedy="write it like 4, int4, fp8, bf16, q4_k_m or awq-g128",
         )
     return bits
+
+
+def parse_context(text: str, what: str = "context") -> float:
+    """Read a context length: ``8192``, ``8k`` (8,192 tokens) or ``1M`` (1,048,576), as model cards mean them."""
+    match = _COUNT.fullmatch(text.strip())
+    power = {"k": 1, "m": 2}.get(match[2].lower()) if match else None
+    if match is None or power is None:
+        return parse_count(text, what)
+    return _positive(_number(match[1]) * 1024**power, text, what)
 
 
 def number_of(value: object, what: str = "number") -> float:
@@ -79,6 +99,11 @@ def number_of(value: object, what: str = "number") -> float:
 def count_of(value: object, what: str = "number") -> float:
     """Return a positive count given as a number or as text, like ``"6T"``."""
     return _of(value, what, parse_count)
+
+
+def context_of(value: object, what: str = "context") -> float:
+    """Return a context length given as a number or as text, like ``"8k"``."""
+    return _of(value, what, parse_context)
 
 
 def bytes_of(value: object, what: str = "memory") -> float:
@@ -174,11 +199,11 @@ def format_size(value: float) -> str:
     return f"{value / 1e9:.3f}B" if value >= 1e8 else format_count(value)
 
 
-def format_bytes(value: float) -> str:
+def format_bytes(value: float, digits: int = 3) -> str:
     """Write decimal bytes: ``2.71 GB``."""
     for scale, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if abs(value) >= scale:
-            return f"{_significant(value / scale, 3)} {unit}"
+            return f"{_significant(value / scale, digits)} {unit}"
     return f"{value:.0f} B"
 
 

@@ -20,6 +20,7 @@ from loopscale.planning.profiles import (
     recurrence_map,
 )
 from loopscale.planning.searching import Search, law_of, search
+from loopscale.planning.training_file import Cluster, search_on, train_config, train_file
 
 __all__ = [
     "DEVICES",
@@ -28,6 +29,7 @@ __all__ = [
     "PRESETS",
     "UTILISATION",
     "Budget",
+    "Cluster",
     "Design",
     "Grid",
     "Matched",
@@ -58,7 +60,10 @@ __all__ = [
     "predict",
     "recurrence_map",
     "search",
+    "search_on",
     "size_space",
+    "train_config",
+    "train_file",
     "training_cost",
     "width_space",
 ]

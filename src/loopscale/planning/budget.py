@@ -18,6 +18,7 @@ from loopscale.core.errors import InputError, nearest, shown
 from loopscale.core.quantities import (
     bits_of,
     bytes_of,
+    context_of,
     count_of,
     format_bytes,
     format_count,
@@ -70,6 +71,10 @@ def _whole_of(value: object, what: str) -> int:
     return int(number)
 
 
+def _context_of(value: object, what: str) -> int:
+    return _whole_of(context_of(value, what), what)
+
+
 def _rate_of(value: object, what: str) -> float:
     """Read bytes a second: ``51GB/s`` or ``51GB``."""
     return bytes_of(value.strip().removesuffix("/s") if isinstance(value, str) else value, what)
@@ -80,6 +85,7 @@ COUNT = Amount("COUNT", count_of, format_count)
 BYTES = Amount("BYTES", bytes_of, format_bytes)
 BYTES_PER_SECOND = Amount("BYTES/s", _rate_of, lambda value: f"{format_bytes(value)}/s")
 BITS = Amount("BITS", bits_of, "{:g}".format, 1, 64)
+CONTEXT = Amount("TOKENS", _context_of, "{:,.0f}".format, 1, 1e9)
 WHOLE = Amount("COUNT", _whole_of, "{:,.0f}".format, 1, 1e9)
 
 
@@ -143,7 +149,7 @@ class BudgetField:
 
     def to_dict(self) -> dict[str, Any]:
         """Return what a page needs to build the control."""
-        slider = self.slider
+        slider, writers = self.slider, {POWER.write: "power", CONTEXT.write: "count", WHOLE.write: "count"}
         return {
             "name": self.name,
             "label": self.title,
@@ -152,7 +158,7 @@ class BudgetField:
             "group": self.group.value,
             "term": self.term,
             "default": self.default,
-            "write": "power" if self.amount is POWER else self.amount.name.removesuffix("/s").lower(),
+            "write": writers.get(self.amount.write, self.amount.name.removesuffix("/s").lower()),
             "per_second": self.amount is BYTES_PER_SECOND,
             **dataclasses.asdict(slider),
             "steps": list(slider.steps),
@@ -199,7 +205,13 @@ class Budget:
         "training compute", POWER, Group.COMPUTE, "Training compute, like 5e21.",
         Slider(1e18, 1e26, first="5e21"), unit="FLOPs", relaxed=2.0, term="compute",
     )  # fmt: skip
-    """Training compute, and serving compute where ``serve_tokens`` is set."""
+    """Training compute as the paper counts, and serving compute where ``serve_tokens`` is set."""
+    real_flops: float | None = _field(
+        "real training compute", POWER, Group.COMPUTE,
+        "Training compute with output head, attention and expert padding, as devices run it.",
+        Slider(1e18, 1e26, start="5e21", none="any", more=True), unit="FLOPs", relaxed=2.0, term="compute",
+    )  # fmt: skip
+    """Training compute with all that runs, from which devices, days and money are counted."""
     tokens: float | None = _field(
         "training tokens", COUNT, Group.DATA, "Fix the training tokens; compute becomes an upper limit.",
         Slider(1e9, 1e15, start="500B", none="free", more=True), title="Fixed training tokens",
@@ -222,12 +234,12 @@ class Budget:
     )  # fmt: skip
     """Bytes for the weights, and for the KV cache where ``context`` is set."""
     bits: float = _field(
-        "bits per weight", BITS, Group.MEMORY, "Bits per weight: 4, int4, fp8, bf16.",
+        "bits per weight", BITS, Group.MEMORY, "Bits per weight: 4, int4, fp8, bf16, or a format: q4_k_m, awq-g128.",
         Slider(steps=WIDTHS, first="4"), default=16,
     )  # fmt: skip
     """Bits a weight is stored in."""
     context: int | None = _field(
-        "context", WHOLE, Group.MEMORY, "Include the KV cache of a context of this length, like 32k.",
+        "context", CONTEXT, Group.MEMORY, "Include the KV cache of a context of this length; 8k is 8,192.",
         Slider(steps=CONTEXTS, start="8192", none="no"), unit="tokens", counts_with=("memory", "bandwidth"),
         title="Context length",
     )  # fmt: skip
@@ -289,7 +301,7 @@ class Budget:
             value = getattr(self, name)
             if value is not None:
                 object.__setattr__(self, name, field.read(value))
-        if self.flops is None and self.tokens is None:
+        if self.flops is None and self.real_flops is None and self.tokens is None:
             raise InputError("give training compute (`flops`) or training tokens (`tokens`)", where="budget")
         if self.tokens is not None and self.max_tokens is not None:
             raise InputError("give `tokens` or `max_tokens`, not both", where="budget")

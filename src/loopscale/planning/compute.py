@@ -26,6 +26,7 @@ class TrainingCost:
     days: float
     """Wall-clock."""
     kilowatt_hours: float
+    """At the devices' board power: hosts and cooling are not in it."""
     dollars: float | None
     """None where no price was given."""
 
@@ -34,11 +35,15 @@ def training_cost(
     flops: float, device: str, devices: int = 1, utilisation: float = UTILISATION, price: float | None = None
 ) -> TrainingCost:
     """Return the device-hours, days, energy and money that ``flops`` take; ``price`` is in dollars a device-hour."""
-    accelerator = find_device(device)
-    hours = flops / (accelerator.flops * utilisation * 3600)
-    return TrainingCost(
-        hours, hours / devices / 24, hours * accelerator.watts / 1000, None if price is None else price * hours
-    )
+    hours = flops / (find_device(device).flops * utilisation * 3600)
+    return time_cost(hours / devices / 24, device, devices, price)
+
+
+def time_cost(days: float, device: str, devices: int, price: float | None = None) -> TrainingCost:
+    """Return what devices cost over so many days."""
+    hours = days * 24 * devices
+    watts = find_device(device).watts
+    return TrainingCost(hours, days, hours * watts / 1000, None if price is None else price * hours)
 
 
 def flops_of(reference: Architecture | str, tokens: float | str, recurrence: int = 1) -> float:

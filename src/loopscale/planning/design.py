@@ -133,6 +133,15 @@ def experts_text(active: float, total: float) -> str:
     return "dense" if total == 1 else f"{active:g} of {total:g} experts"
 
 
+def sizes_text(model: Architecture, recurrence: int | None = None) -> str:
+    """Write the sizes of a model: "1.0B active, 5.4B total, 2 of 16 experts, looped twice"."""
+    parameters = float(model.parameters)
+    active = card_size(parameters - float(model.total) + float(model.active))
+    experts = experts_text(float(model.active_experts), float(model.routed_experts))
+    passes = passes_text(model.recurrence if recurrence is None else recurrence)
+    return f"{active} active, {card_size(parameters)} total, {experts}, {passes}"
+
+
 def passes_text(recurrence: int) -> str:
     """Write how often a model is looped."""
     return {1: "not looped", 2: "looped twice"}.get(recurrence, f"looped {recurrence} times")
@@ -224,7 +233,8 @@ def _judged(grid: Grid, at: tuple[int, ...], flat: int, chosen: int) -> tuple[st
     for limit in grid.limits:
         if not np.broadcast_to(limit.met, shape)[(0, *at)]:
             need = float(np.broadcast_to(limit.need, shape)[(0, *at)])
-            return limit.field, limit.excluded.format(need=limit.write(limit.amount(need)))
+            cap = float(np.broadcast_to(limit.cap, shape)[(0, *at)])
+            return limit.field, limit.missed(need, cap)
     if grid.rule is Rule.PAPER:
         if not (gain := grid.pass_gain_ZFSKP[(0, 0, *at)]) >= grid.eps:
             return "pass", f"pass {int(grid.space.recurrences[at[2]])} {_too_little(gain)}"

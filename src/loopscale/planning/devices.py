@@ -32,6 +32,7 @@ DEVICES: Mapping[str, Device] = MappingProxyType(
     {
         "a100": Device(312e12, 80e9, 400, 2.04e12, 300e9, 25e9),
         "h100": Device(989e12, 80e9, 700, 3.35e12, 450e9),
+        "h100-96gb": Device(989e12, 96e9, 700, 3.35e12, 450e9),
         "h100-pcie": Device(756e12, 80e9, 350, 2.0e12, 64e9),
         "gh200": Device(989e12, 96e9, 700, 4.0e12, 450e9),
         "h20": Device(148e12, 96e9, 400, 4.0e12, 450e9),
@@ -50,7 +51,11 @@ DEVICES: Mapping[str, Device] = MappingProxyType(
 )
 PEAK_FLOPS: Mapping[str, float] = MappingProxyType({name: device.flops for name, device in DEVICES.items()})
 UTILISATION = 0.4
-"""Default share of the peak that training reaches; well-tuned dense training reaches 0.4 to 0.5."""
+"""Default share of the listed rates that training reaches; well-tuned dense training reaches 0.4 to 0.5."""
+NODE = 8
+"""Devices of a node, which are connected by fast links."""
+USABLE = 0.94
+"""Fraction of a device's memory that tensors can use; the rest is for the driver, libraries and fragmentation."""
 
 PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {

@@ -18,7 +18,9 @@ from loopscale.core.arrays import BoolArray, FloatArray, IntArray
 from loopscale.core.errors import InputError, choice
 from loopscale.core.quantities import plain
 from loopscale.planning.budget import Budget
+from loopscale.planning.job import padding
 from loopscale.planning.limits import SLACK, Limit, limits_of
+from loopscale.planning.recipes import CAPACITY, CONTEXT
 from loopscale.scaling import Points, ScalingLaw, costs
 
 
@@ -129,6 +131,11 @@ class Grid:
     def train_flops_FSKP(self) -> FloatArray:
         """6 N_unroll D; below the budget where tokens are capped or serving is paid for."""
         return np.asarray(costs.train_flops(self.space.unrolled(), self.tokens_FSKP))
+
+    @cached_property
+    def real_flops_FSKP(self) -> FloatArray:
+        """Training compute with output head, attention and expert padding."""
+        return np.asarray(real_flops_per_token(self.space, self.space.recurrences) * self.tokens_FSKP)
 
     @cached_property
     def points(self) -> Points:
@@ -349,14 +356,35 @@ def law_points(
     )
 
 
+def real_flops_per_token(space: Space, recurrences: IntArray) -> FloatArray:
+    """Return the real training FLOPs of a token on (S, K, P), by the paper's recipe and without recomputation.
+
+    Models that are known by their size alone have 6 N.
+    """
+    if not space.models:
+        return np.asarray(costs.train_flops(space.unrolled(recurrences)))
+    per_model = [
+        [
+            np.asarray(model.real_train_flops_per_token(int(R), context=CONTEXT, padding=padding(model, CAPACITY)))
+            for R in recurrences
+        ]
+        for model in space.models
+    ]
+    return np.moveaxis(np.asarray(per_model, float), 1, -1).reshape(*space.active.shape, len(recurrences))
+
+
 def _matched_tokens(space: Space, passes: IntArray, budget: Budget, flops: FloatArray) -> FloatArray:
     """Return D on (F, S, K, P): what compute allows after serving is paid, at most what there is to train on."""
     unrolled = space.unrolled(passes)
     if budget.tokens is not None:
         return np.full((len(flops), *unrolled.shape), budget.tokens)
-    if not np.isfinite(flops).all() or np.any(flops <= 0):
+    real = budget.real_flops
+    if np.any(flops <= 0) or (real is None and not np.isfinite(flops).all()):
         raise InputError("budget: training compute should be finite and above zero")
     tokens = costs.tokens_for(flops[:, None, None, None], unrolled, budget.serve_tokens or 0.0)
+    if real is not None:
+        serving = costs.inference_flops(unrolled) * (budget.serve_tokens or 0.0)
+        tokens = np.minimum(tokens, (real - serving) / real_flops_per_token(space, passes))
     if budget.max_tokens is not None:
         tokens = np.minimum(tokens, budget.max_tokens)
     return np.asarray(np.maximum(tokens, 0.0))

@@ -5,9 +5,10 @@ A limit of one field states its need in ``budget.py``; the formulas here depend 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 SLACK = 1 + 1e-12
 """Relative tolerance at a limit: a design that needs exactly the limit fits despite rounding."""
 
+NEAR = 0.01
+"""Share of a limit within which a miss is written exactly."""
+
 
 @dataclass(frozen=True, eq=False)
 class Limit:
@@ -34,8 +38,8 @@ class Limit:
     """Broadcasts to (F, S, K, P)."""
     cap: FloatArray | float
     """Broadcasts to the same."""
-    write: Callable[[float], str]
-    """Write an amount of the field with its unit."""
+    write: Callable[[float, int], str]
+    """Write an amount of the field with its unit, to so many digits."""
     excluded: str
     """Why a candidate is ruled out; ``{need}`` is what it needs."""
     empty: str
@@ -50,14 +54,25 @@ class Limit:
         """Where the need is within the cap."""
         return np.asarray(self.need <= self.cap * SLACK)
 
+    def missed(self, need: float, cap: float) -> str:
+        """Say why a candidate is ruled out; one that misses the limit by little gets the digits that show it."""
+        excess = need / cap - 1
+        if not 0 < excess < NEAR:
+            return self.excluded.format(need=self.write(self.amount(need), 3))
+        digits = min(9, 1 + math.ceil(-math.log10(excess)))
+        amount, limit = self.amount(need), self.amount(cap)
+        side = "over" if amount > limit else "short"
+        over = self.write(abs(amount - limit), 2)
+        return f"{self.excluded.format(need=self.write(amount, max(3, digits)))}, {over} {side}"
+
     def refusal(self, candidate: str, need: float) -> InputError:
         """Return why no candidate is left; ``candidate`` has the least need."""
-        remedy = self.closest.format(candidate=candidate, need=self.write(self.amount(need)))
+        remedy = self.closest.format(candidate=candidate, need=self.write(self.amount(need), 3))
         return InputError(self.empty, field=self.field, remedy=remedy)
 
 
-def _flops(value: float) -> str:
-    return f"{format_count(value)} FLOPs"
+def _flops(value: float, digits: int) -> str:
+    return f"{format_count(value, digits)} FLOPs"
 
 
 def _serving(grid: Grid) -> Limit | None:
@@ -87,9 +102,20 @@ def _speed(grid: Grid) -> Limit | None:
         return None
     return Limit(
         "min_speed", grid.bytes_read_SKP / budget.bandwidth, 1 / budget.min_speed,
-        lambda speed: f"{format_count(speed)} tokens/s", "generates {need}",
+        lambda speed, digits: f"{format_count(speed, digits)} tokens/s", "generates {need}",
         f"nothing generates {format_count(budget.min_speed)} tokens/s at {format_bytes(budget.bandwidth)}/s",
         "the fastest candidate, {candidate}, reaches {need}", amount=lambda seconds: 1 / seconds,
+    )  # fmt: skip
+
+
+def _real_compute(grid: Grid) -> Limit | None:
+    budget = grid.budget
+    if budget.tokens is None or budget.real_flops is None:
+        return None
+    need = grid.real_flops_FSKP + grid.inference_SKP * (budget.serve_tokens or 0.0)
+    return Limit(
+        "real_flops", need, budget.real_flops, _flops, "needs {need} of real training",
+        "no candidate can be trained on so many tokens",
     )  # fmt: skip
 
 
@@ -104,7 +130,7 @@ def _compute(grid: Grid) -> Limit | None:
     )  # fmt: skip
 
 
-FORMULAS: tuple[Callable[[Grid], Limit | None], ...] = (_serving, _memory, _speed, _compute)
+FORMULAS: tuple[Callable[[Grid], Limit | None], ...] = (_serving, _memory, _speed, _compute, _real_compute)
 """The hardest first: the first that a candidate misses is the reason that is given."""
 
 
@@ -118,6 +144,9 @@ def _own_limits(grid: Grid) -> Iterator[Limit]:
     for name, field in FIELDS.items():
         cap = getattr(grid.budget, name)
         if field.need is not None and cap is not None:
-            yield Limit(
-                name, field.need(grid), cap, field.write, field.excluded, f"nothing has as little as {field.write(cap)}"
-            )
+            empty = f"nothing has as little as {field.write(cap)}"
+            yield Limit(name, field.need(grid), cap, partial(_counted, field.unit), field.excluded, empty)
+
+
+def _counted(unit: str, value: float, digits: int) -> str:
+    return f"{format_count(value, digits)} {unit}".rstrip()

@@ -12,11 +12,13 @@ from loopscale.architecture import Space
 from loopscale.core.files import write_json
 from loopscale.planning.budget import Budget
 from loopscale.planning.design import Design
+from loopscale.planning.devices import NODE, UTILISATION
 from loopscale.planning.grid import Rule
 from loopscale.planning.records import CachePolicy, Edge, FrontRow, NextBest, Sensitivity, Vote
 from loopscale.planning.searching import COSTS, Search, search
 from loopscale.planning.sensitivity import cache_policies, next_best, sensitivities
 from loopscale.planning.text import sentences, short, table_html
+from loopscale.planning.training_file import Cluster, train_config, train_file
 from loopscale.scaling import Trust
 
 SCHEMA = 2
@@ -59,7 +61,7 @@ class Plan:
     """Axes on which the choice is the last value searched."""
     unspent_flops: float
     real_train_flops: dict[str, float] | None
-    """Training FLOPs with output head, routers and attention, and with per-loop supervision."""
+    """Training FLOPs with output head, routers, attention and expert padding, and with per-loop supervision."""
     candidates_in_all: int
     sensitivities: tuple[Sensitivity, ...] = ()
     """What looser limits would buy, the largest gain first."""
@@ -113,6 +115,14 @@ class Plan:
     def binding(self) -> list[str]:
         """The limits that hold the loss up: those that would lower it if they were looser, the strongest first."""
         return [row.limit for row in self.sensitivities if row.binds]
+
+    def train_config(self, device: str = "h100", gpus: int = NODE) -> dict[str, dict[str, Any]]:
+        """Return the sections of a training file for the choice, as ``TrainConfig.from_dict`` reads them."""
+        return train_config(self.choice, self.law, Cluster(device, gpus))
+
+    def train_file(self, device: str = "h100", gpus: int = NODE, utilisation: float = UTILISATION) -> str:
+        """Return the choice as a training file (TOML) for devices, with what it takes on them in comments."""
+        return train_file(self.choice, self.law, Cluster(device, gpus, utilisation), self.budget)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as plain values, with its sentences."""

@@ -27,14 +27,14 @@ from loopscale.planning.grid import (
     near_agreement,
     rule_of,
 )
+from loopscale.planning.job import padding
+from loopscale.planning.recipes import CAPACITY, CONTEXT
 from loopscale.planning.records import Edge, FrontRow, Vote
 from loopscale.planning.text import AXIS_TEXT, uncertainty_text
 from loopscale.scaling import Points, ScalingLaw, Trust, find_law, with_repetition
 
 COSTS = {"memory": "memory", "inference": "inference_flops"}
 """What a Pareto front may be drawn against, and the limit that is lifted for it."""
-TRAINING_CONTEXT = 2048
-"""Context that real training costs are counted at: the paper's."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,9 +224,10 @@ class Search:
         return self.choice.train_flops + self.choice.inference_flops * (self.budget.serve_tokens or 0.0)
 
     def real_train_flops(self) -> dict[str, float] | None:
-        """Return the training FLOPs of the choice with output head, routers and attention scores.
+        """Return the training FLOPs of the choice with output head, routers, attention scores and expert padding.
 
-        6 N_unroll D leaves these out. ``supervised`` adds per-loop supervision: the coda and the head after every pass.
+        6 N_unroll D leaves these out; recomputed blocks depend on the devices and are not in it. ``supervised`` adds
+        per-loop supervision: the coda and the head after every pass.
         None for a model that is known by its size alone.
         """
         s, k, _ = (int(index) for index in np.unravel_index(self.chosen, self.grid.space.shape))
@@ -235,10 +236,14 @@ class Search:
             return None
         model, passes, tokens = models[s * K + k], self.choice.recurrence, self.choice.tokens
         plain_cost, supervised = (
-            float(model.real_train_flops_per_token(passes, context=TRAINING_CONTEXT, per_loop_supervision=flag))
+            float(
+                model.real_train_flops_per_token(
+                    passes, context=CONTEXT, per_loop_supervision=flag, padding=padding(model, CAPACITY)
+                )
+            )
             for flag in (False, True)
         )
-        return {"context": TRAINING_CONTEXT, "flops": plain_cost * tokens, "supervised": supervised * tokens}
+        return {"context": CONTEXT, "flops": plain_cost * tokens, "supervised": supervised * tokens}
 
     def table(self, limit: int | None = None) -> Table:
         """Return the ranked candidates as a table, each with the level of trust in its loss."""

@@ -35,6 +35,9 @@ def used(found: Search, name: str) -> float:
     """Return how much of a limit the choice takes, in the unit of the limit."""
     if name == "flops":
         return found.spent_flops
+    if name == "real_flops":
+        served = found.choice.inference_flops * (found.budget.serve_tokens or 0.0)
+        return float(found.grid.real_flops_FSKP[0].ravel()[found.chosen]) + served
     if name == "max_tokens":
         return found.choice.tokens
     limit = next(limit for limit in found.grid.limits if limit.field == name)

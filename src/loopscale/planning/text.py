@@ -56,7 +56,8 @@ def costs(plan: Plan) -> str:
     training = f"{format_power(choice.train_flops)} FLOPs of training{_real(plan)}"
     generated = f"{format_power(choice.inference_flops)} per generated token"
     worth = f"As good as {card_size(choice.effective_parameters)} without looping; " if choice.recurrence > 1 else ""
-    return f"{worth}{weights}{cache}{limit}; {training}, {generated}. {law_counts_text(choice)}"
+    lossless = "" if budget.bits >= 16 else ". What quantised weights lose is not in the predicted loss"
+    return f"{worth}{weights}{cache}{limit}; {training}, {generated}. {law_counts_text(choice)}{lossless}"
 
 
 def _real(plan: Plan) -> str:
@@ -65,7 +66,7 @@ def _real(plan: Plan) -> str:
     if real is None:
         return ""
     supervised = f", {format_power(real['supervised'])} with per-loop supervision" if plan.choice.recurrence > 1 else ""
-    return f" by 6ND ({format_power(real['flops'])} with output head and attention{supervised})"
+    return f" by 6ND ({format_power(real['flops'])} with output head, attention and expert padding{supervised})"
 
 
 def speed_text(design: Design, bandwidth: float | None) -> str:
@@ -159,7 +160,8 @@ def prices(plan: Plan) -> str:
     if slack:
         parts.append(f"Not binding: {', '.join(slack)}")
     if (better := plan.next_best) is not None:
-        over = f", {better.factor - 1:.2%} over the limit" if better.factor < 1.05 else ""
+        near = 1.01 < better.factor < 1.05  # closer ones are written exactly
+        over = f", {better.factor - 1:.2%} over the limit" if near else ""
         parts.append(
             f"The nearest better design, {better.design} (loss {better.loss:.4f}, trust: {better.trust}), "
             f"{better.needs}{over}"

@@ -19,12 +19,13 @@ import torch
 from loopscale.core.errors import InputError
 from loopscale.core.files import cache_folder, is_file, read_json, write_json
 from loopscale.model import LoopedMoEConfig
-from loopscale.model.kernels import CHUNK
+from loopscale.planning.devices import Device
+from loopscale.planning.job import StepCost
 from loopscale.sweep.spec import Run, Sweep, executed_steps
 from loopscale.train import run_dir
 from loopscale.train.config import TrainConfig
 from loopscale.train.data.token_store import TokenStore
-from loopscale.train.memory import block_calls
+from loopscale.train.settings import CPU, step_cost
 from loopscale.train.trainer import Trainer, open_batches
 
 MOST = 6
@@ -38,9 +39,9 @@ def at_speed(costs: Sequence[Cost], speed: float) -> list[float]:
     return [cost.real / speed for cost in costs]
 
 
-def on_device(costs: Sequence[Cost], flops: float, utilisation: float) -> list[float]:
-    """Return the seconds of each run on its processes, each a device of stated peak FLOP/s at a utilisation."""
-    return [cost.real / (flops * utilisation * cost.run.resources.processes) for cost in costs]
+def on_device(costs: Sequence[Cost], utilisation: float) -> list[float]:
+    """Return the seconds of each run on the devices that it was counted for, at a share of their listed rates."""
+    return [cost.step.seconds * cost.real / _per_step(cost) / utilisation for cost in costs]
 
 
 def as_measured(costs: Sequence[Cost], *, now: bool) -> list[float] | None:
@@ -106,8 +107,6 @@ _STATES = 3
 """Tensors that a checkpoint holds for each weight: itself and the two moments of AdamW."""
 _ROW = 220
 """Bytes of a line of metrics, about."""
-_OPTIMIZER, _GRADIENT = 12, 4
-"""Bytes of a weight in training, in fp32: the weight with two moments of AdamW, and its gradient."""
 
 
 @dataclass(frozen=True)
@@ -121,11 +120,17 @@ class Cost:
     shared: float
     """The paper's FLOPs with the trunk trained once."""
     real: float
-    """Real FLOPs with the trunk trained once: attention, the output head and validation included."""
+    """Real FLOPs with the trunk trained once: attention, the output head, padding and validation included, recomputed
+    blocks not."""
     disk: float
     """Bytes that stay on disk."""
-    memory: float
-    """Bytes of one process, by a closed-form estimate: states, gathered weights, gradients, activations and logits."""
+    step: StepCost
+    """A step of one process, in closed form: memory, FLOPs and time."""
+
+    @property
+    def memory(self) -> float:
+        """Bytes of one process: states, gathered weights, gradients, activations and logits."""
+        return self.step.memory
 
 
 def checked(sweep: Sweep, *, progress: bool) -> list[Cost]:
@@ -135,14 +140,14 @@ def checked(sweep: Sweep, *, progress: bool) -> list[Cost]:
         return count(sweep, open_tokens(sweep, progress))
 
 
-def planned(sweep: Sweep) -> list[Cost]:
-    """Count what the runs cost, without their text where the file states the vocabulary."""
+def planned(sweep: Sweep, device: Device = CPU) -> list[Cost]:
+    """Count what the runs cost on ``device``, without their text where the file states the vocabulary."""
     check_cells(sweep)
-    costs = count_without_tokens(sweep)
+    costs = count_without_tokens(sweep, device=device)
     if costs is not None:
         return costs
     with chdir(sweep.root):
-        return count(sweep, open_tokens(sweep, progress=True))
+        return count(sweep, open_tokens(sweep, progress=True), device)
 
 
 def times_or_flops(sweep: Sweep, costs: Sequence[Cost]) -> dict[str, float]:
@@ -174,7 +179,7 @@ def open_tokens(sweep: Sweep, progress: bool) -> dict[str, TokenStore]:
     return of_run
 
 
-def count(sweep: Sweep, tokens: dict[str, TokenStore]) -> list[Cost]:
+def count(sweep: Sweep, tokens: dict[str, TokenStore], device: Device = CPU) -> list[Cost]:
     """Return the cost of every run."""
     return [
         _cost(
@@ -182,12 +187,13 @@ def count(sweep: Sweep, tokens: dict[str, TokenStore]) -> list[Cost]:
             _model(run, lambda config, store=tokens[run.key]: run_dir.model_config(config, store), sweep),
             tokens[run.key].tokens["validation"],
             sweep.keep_models,
+            device,
         )
         for run in sweep.runs
     ]
 
 
-def count_without_tokens(sweep: Sweep, vocabulary: int | None = None) -> list[Cost] | None:
+def count_without_tokens(sweep: Sweep, vocabulary: int | None = None, device: Device = CPU) -> list[Cost] | None:
     """Return the cost of every run without its text, where the file or ``vocabulary`` states its size; else None."""
     sizes = [run.config.model.options.get("vocab_size", vocabulary) for run in sweep.runs]
     if not all(isinstance(size, int) for size in sizes):
@@ -195,11 +201,11 @@ def count_without_tokens(sweep: Sweep, vocabulary: int | None = None) -> list[Co
     costs = []
     for run, size in zip(sweep.runs, sizes, strict=True):
         model = _model(run, lambda config, size=size: config.model.config(size, config.data.context), sweep)
-        costs.append(_cost(run, model, 10**15, sweep.keep_models))
+        costs.append(_cost(run, model, 10**15, sweep.keep_models, device))
     return costs
 
 
-def _cost(run: Run, model: LoopedMoEConfig, validation: int, keep_models: bool) -> Cost:
+def _cost(run: Run, model: LoopedMoEConfig, validation: int, keep_models: bool, device: Device) -> Cost:
     config = run.config
     architecture = model.to_architecture()
     steps = executed_steps(config, run.points)
@@ -214,7 +220,7 @@ def _cost(run: Run, model: LoopedMoEConfig, validation: int, keep_models: bool) 
         shared=paper * steps * config.step_tokens,
         real=real * (steps * config.step_tokens + len(run.points) * seen / 3),
         disk=_disk(run, float(architecture.parameters), steps, keep_models),
-        memory=_memory(run, model),
+        step=step_cost(config, model, run.resources.processes, device),
     )
 
 
@@ -222,46 +228,6 @@ def _disk(run: Run, parameters: float, steps: int, keep_models: bool) -> float:
     config = run.config.run
     models = len(run.points) if keep_models else 0
     return 4 * parameters * (_STATES * config.keep + models) + _ROW * steps / config.log_every
-
-
-def _memory(run: Run, model: LoopedMoEConfig) -> float:
-    """Return the bytes of one process at the peak of a step, in closed form, as ``loopscale train --estimate`` has it.
-
-    The peak is where backward starts, with all activations, or where it ends, with the loop's whole gradients.
-    """
-    config, parallel, processes = run.config.run, run.config.parallel, run.resources.processes
-    number = 4 if config.precision == "fp32" else 2
-    architecture = model.to_architecture()
-    parameters, shards = float(architecture.parameters), processes / parallel.replicas
-    layers = model.prelude_layers + model.loop_layers + model.coda_layers
-    loop = float(architecture.total) * model.loop_layers / layers
-    tokens = config.batch / processes / config.accumulate * run.config.data.context
-    states, sharded = _OPTIMIZER * parameters / shards, _GRADIENT * parameters / shards
-    logits = min(tokens * model.vocab_size, CHUNK) * (number + 4)
-    stored = _activations(model, number * tokens, recomputed=config.activation_checkpointing) + logits
-    if processes == 1 and number == 4:
-        return states + sharded + stored
-    whole = loop / parallel.experts if parallel.reduce != "block" else 2 * loop / model.loop_layers
-    forward = number * (whole + model.vocab_size * model.hidden_size) + stored
-    if parallel.reduce != "step":
-        return states + sharded + forward
-    if config.accumulate == 1:
-        return states + max(forward, sharded + (_GRADIENT + number) * whole)
-    # Until the last part of a batch, the gradients of all weights are whole in every process.
-    return states + _GRADIENT * parameters + max(forward, forward - stored + _GRADIENT * whole)
-
-
-def _activations(model: LoopedMoEConfig, token_bytes: float, *, recomputed: bool) -> float:
-    """Return the bytes that backward needs of all block calls; a token's numbers were counted in the simulation."""
-    width = model.hidden_size
-    if model.num_experts > 1:
-        spread = model.capacity_factor if model.dispatch == "drop-and-pad" else 1.0
-        chosen = spread * model.num_experts_per_tok
-        block = 14 * width + chosen * (2 * width + 4 * model.moe_intermediate_size)
-    else:
-        block = 14 * width + 4 * model.intermediate_size
-    calls = block_calls(model)
-    return token_bytes * (calls * width + block if recomputed else calls * block)
 
 
 def _model(run: Run, build: Any, sweep: Sweep) -> LoopedMoEConfig:

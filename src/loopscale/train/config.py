@@ -14,6 +14,7 @@ from loopscale.architecture import rung
 from loopscale.core.errors import InputError, nearest, shown
 from loopscale.core.files import read_toml
 from loopscale.core.schemas import Between, Bytes, Count, Record, Whole, parse
+from loopscale.planning.recipes import RECIPES
 
 if TYPE_CHECKING:
     from loopscale.model import LoopedMoEConfig
@@ -292,8 +293,10 @@ class RunSection(Record):
     """D: tokens of the whole run, like "20M"."""
     batch: Whole = 16
     """Sequences of a step, over all processes."""
-    accumulate: Whole = 1
-    """Parts in which a process computes its share of a batch, one after the other."""
+    accumulate: Whole | Literal["auto"] = 1
+    """Parts in which a process computes its share of a batch, one after the other. "auto" chooses the fastest number
+    that fits the devices, with what is recomputed and how processes share the work where those are not set; the run's
+    folder holds the choice."""
     seed: FromZero = 0
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """ "fp32", "bf16" (products in bf16; weights, optimiser, gradients and routers in fp32) or "auto": bf16 on GPUs."""
@@ -338,9 +341,21 @@ class RunSection(Record):
 
     @model_validator(mode="after")
     def _parts_divide_the_batch(self) -> RunSection:
-        if self.batch % self.accumulate:
+        if self.accumulate != "auto" and self.batch % self.accumulate:
             raise ValueError(f"'batch' is {self.batch}, which {self.accumulate} parts ('accumulate') do not divide")
         return self
+
+    @property
+    def parts(self) -> int:
+        """The number of parts, once it is chosen."""
+        if self.accumulate == "auto":
+            raise InputError("[run]: 'accumulate' is \"auto\", and nothing has chosen a number yet")
+        return self.accumulate
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether some activations are recomputed."""
+        return self.activation_checkpointing or self.activation_memory is not None
 
 
 class ParallelSection(Record):
@@ -358,45 +373,6 @@ class ParallelSection(Record):
     offload: bool = False
     """Keep the shards of weights, gradients and optimiser in the memory of the host; a GPU holds only what it works
     on. AdamW then runs on the CPU, and every step moves all weights over the bus."""
-
-
-RECIPES: dict[str, dict[str, dict[str, Any]]] = {
-    "none": {},
-    "paper": {
-        "model": {
-            "dispatch": "drop-and-pad",
-            "capacity_factor": 1.5,
-            "router_z_loss_coef": 1e-4,
-            "bias_update_rate": 1e-3,
-            "injection": "none",
-        },
-        "data": {"context": 2048},
-        "optimizer": {
-            "learning_rate": 5e-3,
-            "width_rule": "mup",
-            "base_width": 64,
-            "recurrence_rule": 0.1,
-            "betas": [0.9, 0.95],
-            "eps": 1e-15,
-            "weight_decay": 0.1,
-            "clip": 1.0,
-        },
-        "run": {"batch": 3072, "precision": "bf16"},
-    },
-}
-"""Values that a recipe sets; those of the file come before them. The learning rate is not the paper's, which prints
-none: it falls with the width, and with R to the power 0.1, as in our own searches (docs/results.md)."""
-RECIPES["paper-supervised"] = {
-    **RECIPES["paper"],
-    "model": {**RECIPES["paper"]["model"], "loop_loss_weights": [1.0]},
-}
-RECIPE_NOTES = {
-    "paper": "The paper's training recipe: drop-and-pad at capacity 1.5, batches of 3,072 x 2,048 tokens, AdamW 0.9 / "
-    "0.95 / 1e-15 with decay 0.1, bf16 with fp32 weights, z-loss 1e-4, bias rate 1e-3, no injection. The learning-rate "
-    "rule is ours: our searches at widths 16 to 32 and up to four passes give width^-0.85 (90%: -1.14 to -0.60) and "
-    "R^-0.09 (-0.15 to -0.00), from one seed; at the paper's widths it is an extrapolation.",
-    "paper-supervised": "The same with a loss after every pass, all weighted equally, for models that run at any R.",
-}
 
 
 class RecipeSection(Record):

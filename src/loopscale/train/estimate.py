@@ -29,24 +29,19 @@ from loopscale.core.errors import InputError, nearest, shown
 from loopscale.model import LoopedMoEConfig
 from loopscale.model.experts import device_kernels
 from loopscale.planning import devices
+from loopscale.planning.design import sizes_text
+from loopscale.planning.devices import NODE, USABLE, UTILISATION
+from loopscale.planning.job import expected_days, step_seconds
 from loopscale.train.config import TrainConfig
 from loopscale.train.data.batches import Batch
-from loopscale.train.data.tokenizer import vocabulary_of
 from loopscale.train.init import materialise, meta_model
-from loopscale.train.memory import stored_blocks
+from loopscale.train.memory import block_calls, stored_blocks
 from loopscale.train.parallel.process import ParallelProcess
 from loopscale.train.run_dir import real_flops_per_token
+from loopscale.train.settings import CPU, choose, job_of, layout_of, model_without_text
 from loopscale.train.step import apply, build_optimizer, fill_state, gradients
 
-NODE = 8
-"""GPUs of a node, which are connected by fast links."""
-USABLE = 0.94
-"""Fraction of a device's memory that tensors can use; the rest is for the driver, libraries and fragmentation."""
-
-
-DEVICES = {name: device for name, device in devices.DEVICES.items() if device.link is not None} | {
-    "cpu": devices.Device(0.15e12, 24e9, 100, 40e9, 1e9, 1e9)
-}
+DEVICES = {name: device for name, device in devices.DEVICES.items() if device.link is not None} | {"cpu": CPU}
 """Devices whose links are known, and a core of a CPU, on which the simulation is checked."""
 OFFLOADED = ("optimizer", "weights")
 """Kinds of memory that ``[parallel] offload`` moves to the host; gradients are counted on the device."""
@@ -72,14 +67,28 @@ class Estimate:
     host_syncs: int
     """Reads of device values by the host in a step, outside logging."""
     flops: float
-    """FLOPs of a step on one GPU, with output head, supervision and recomputation."""
+    """FLOPs of a step on one GPU, with output head, attention, supervision, padding and recomputation."""
     compute_seconds: float
     communication_seconds: float
+    traffic_seconds: float
+    """To read and write the memory of the GPU."""
     step_seconds: float
+    """The least time of a step, at the listed rates of the device."""
     tokens_per_second: float
+    least_days: float
+    """The whole run at the listed rates."""
     days: float
+    """The whole run at ``utilisation`` of them."""
+    utilisation: float
     cost: float | None
-    """Dollars; None where no price was given."""
+    """Dollars of ``days``; None where no price was given."""
+    sizes: str
+    """The model in words, as plans have it."""
+    chosen: str | None = None
+    """What "auto" chose; None where the file sets it."""
+    runner_up: str | None = None
+    settings: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """The same as sections of a training file."""
     advice: list[str] = field(default_factory=list)
 
     @property
@@ -195,16 +204,26 @@ class _Simulated(ParallelProcess):
 
 
 def estimate(
-    config: TrainConfig, gpus: int, device: str, *, precision: str = "bf16", price: float | None = None
+    config: TrainConfig,
+    gpus: int,
+    device: str,
+    *,
+    precision: str = "bf16",
+    price: float | None = None,
+    utilisation: float = UTILISATION,
 ) -> Estimate:
     """Simulate a training step of ``config`` on ``gpus`` devices; ``price`` is in dollars per device-hour."""
     if device not in DEVICES:
         raise InputError(
             f"--device {shown(device)} is not known{nearest(device, DEVICES)}; choose from {', '.join(DEVICES)}"
         )
+    model_config = model_without_text(config)
+    chosen = None
+    if config.run.accumulate == "auto":
+        number = 4 if precision == "fp32" else 2
+        chosen = choose(config, gpus, DEVICES[device], number=number, model=model_config)
+        config = config.changed(run={"accumulate": 1}) if chosen is None else chosen.config
     _check(config, gpus)
-    vocabulary = vocabulary_of(config.data.tokenizer) if config.task is None else config.task.vocabulary
-    model_config = config.model.config(vocabulary, config.data.context)
     dtype = torch.float32 if precision == "fp32" else torch.bfloat16
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=gpus)
     try:
@@ -214,7 +233,7 @@ def estimate(
             torch.device("cpu"), 0, gpus, dtype, parallel.experts, parallel.replicas, parallel.reduce, meter=meter
         )
         process.check_experts(model_config.num_experts)
-        _simulate(config, model_config, process, meter)
+        stored = _simulate(config, model_config, process, meter)
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         raise InputError(
             f"the step reads values of the device ({error.func}), which cannot be simulated: with [parallel] experts "
@@ -222,34 +241,41 @@ def estimate(
         ) from None
     finally:
         dist.destroy_process_group()
-    return _result(config, model_config, process, meter, gpus, device, price)
+    result = _result(config, model_config, process, meter, gpus, device, price, utilisation, stored)
+    if chosen is None:
+        return result
+    runner_up = None if chosen.runner_up is None else str(chosen.runner_up)
+    return replace(result, chosen=str(chosen.best.layout), runner_up=runner_up, settings=chosen.best.layout.settings())
 
 
-def _simulate(config: TrainConfig, model_config: LoopedMoEConfig, process: _Simulated, meter: Meter) -> None:
-    """Run one step with at most two parts of a batch; more parts repeat the first."""
+def _simulate(config: TrainConfig, model_config: LoopedMoEConfig, process: _Simulated, meter: Meter) -> float:
+    """Run one step with at most two parts of a batch, which more parts repeat; return the share of blocks stored."""
     run, context = config.run, config.data.context
-    sequences = run.batch // run.accumulate // process.ranks
+    sequences = run.batch // run.parts // process.ranks
     model = process.sharded(meta_model(model_config), process.mesh())  # fake tensors cannot make a mesh
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     with fake, device_kernels(), _watched_storages(meter), meter:
         materialise(model, process.device)
         model.train()
-        if run.activation_checkpointing or run.activation_memory is not None:
+        if run.recomputes:
             model.gradient_checkpointing_enable()
             model.model.stored_calls = 0
         meter.kind = "optimizer"
         optimizer = build_optimizer(model, config.optimizer, model_config.hidden_size, model_config.recurrence)
         fill_state(optimizer)
+    stored = 0.0 if run.activation_checkpointing else 1.0
     if run.activation_memory is not None:
         model.model.stored_calls = stored_blocks(model_config, sequences, context, process.dtype, run.activation_memory)
+        stored = model.model.stored_calls / block_calls(model_config)
     ids = np.zeros((sequences, context), np.int64)
-    parts = [Batch(ids, ids, np.zeros(ids.shape, np.bool_))] * min(2, run.accumulate)
+    parts = [Batch(ids, ids, np.zeros(ids.shape, np.bool_))] * min(2, run.parts)
     meter.kind = "step"
     with fake, device_kernels(), _watched_storages(meter), meter:
         gradients(model, parts, process, config.data.document_mask)
         process.marks.append(meter.communication.copy())
         apply(model, optimizer, process, config.optimizer.clip)
         process.marks.append(meter.communication.copy())
+    return stored
 
 
 def _result(
@@ -260,14 +286,20 @@ def _result(
     gpus: int,
     name: str,
     price: float | None,
+    utilisation: float,
+    stored: float,
 ) -> Estimate:
-    device = DEVICES[name]
-    communication = _communication(process.marks, config.run.accumulate)
-    flops = step_flops(config, model) / gpus
-    link = device.link if device.link and gpus // config.parallel.replicas <= NODE else device.network
-    compute, moved = flops / device.flops, sum(communication.values()) / link
-    seconds = max(compute, moved)
-    days = seconds * config.steps / 86400
+    device, parallel = DEVICES[name], config.parallel
+    communication = _communication(process.marks, config.run.parts)
+    flops = real_flops_per_token(config, model, 1 - stored) * config.step_tokens / gpus
+    links = device.link or device.network, device.network
+    across = communication.get("allreduce", 0.0)  # between copies of the model
+    within = sum(communication.values()) - across
+    moved = within / links[gpus // parallel.replicas > NODE] + across / links[gpus > NODE]
+    job = job_of(config, model, gpus, device, process.dtype.itemsize)
+    compute, traffic = flops / device.flops, job.cost(layout_of(config, job)).traffic_seconds
+    seconds = step_seconds(compute, traffic, moved)
+    days = expected_days(seconds, config.steps, utilisation)
     # Weights and optimiser are there throughout, so that the peak is at the same moment without them.
     host = OFFLOADED if config.parallel.offload else ()
     on_host = sum(meter.at_peak[kind] for kind in host)
@@ -283,10 +315,14 @@ def _result(
         flops=flops,
         compute_seconds=compute,
         communication_seconds=moved,
+        traffic_seconds=traffic,
         step_seconds=seconds,
         tokens_per_second=config.step_tokens / seconds,
+        least_days=expected_days(seconds, config.steps, 1.0),
         days=days,
+        utilisation=utilisation,
         cost=None if price is None else days * 24 * gpus * price,
+        sizes=sizes_text(model.to_architecture()),
     )
     return replace(found, advice=_advice(found, config))
 
@@ -300,23 +336,14 @@ def _communication(marks: list[dict[str, float]], parts: int) -> dict[str, float
     return {kind: size for kind, size in sorted(total.items()) if size}
 
 
-def step_flops(config: TrainConfig, model: LoopedMoEConfig) -> float:
-    """Return the real FLOPs of a step: attention, output head, per-pass supervision, and recomputed blocks."""
-    per_token = real_flops_per_token(config, model)
-    run = config.run
-    if run.activation_checkpointing or run.activation_memory is not None:
-        per_token *= 4 / 3  # an upper bound: one more forward of every block
-    return per_token * config.step_tokens
-
-
 def _advice(found: Estimate, config: TrainConfig) -> list[str]:
     """Return what to change when the step does not fit, the cheapest first."""
     if found.fits:
         return []
     advice = []
-    if config.run.batch // config.run.accumulate // found.gpus > 1:
+    if config.run.batch // config.run.parts // found.gpus > 1:
         advice.append("raise [run] accumulate: fewer sequences at once")
-    if not config.run.activation_checkpointing and config.run.activation_memory is None:
+    if not config.run.recomputes:
         advice.append('set [run] activation_memory, like "20GB": some blocks are recomputed')
     if config.parallel.reduce != "block":
         advice.append(f'set [parallel] reduce = "{"pass" if config.parallel.reduce == "step" else "block"}"')
@@ -328,10 +355,10 @@ def _advice(found: Estimate, config: TrainConfig) -> list[str]:
 
 
 def _check(config: TrainConfig, gpus: int) -> None:
-    share = config.run.accumulate * gpus
+    share = config.run.parts * gpus
     if gpus < 1 or config.run.batch % share:
         raise InputError(
-            f"[run]: field 'batch' is {config.run.batch}, which {gpus} GPUs with accumulate = {config.run.accumulate} "
+            f"[run]: field 'batch' is {config.run.batch}, which {gpus} GPUs with accumulate = {config.run.parts} "
             f"cannot share equally; give a multiple of {share}"
         )
     groups = config.parallel.experts * config.parallel.replicas

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from loopscale.core.errors import InputError
@@ -56,13 +57,17 @@ def block_bytes(config: LoopedMoEConfig, sequences: int, context: int, dtype: to
     sizes: dict[int, int] = {}
 
     def pack(tensor: Tensor) -> Tensor:
-        if not isinstance(tensor, nn.Parameter):
-            storage = tensor.untyped_storage()
+        storage = tensor.untyped_storage()
+        if storage._cdata not in weights:  # also not as a view
             sizes[storage._cdata] = storage.nbytes()
         return tensor
 
+    # A model sets its attention when it is built; a block alone would take the plain one, which keeps every score.
+    config = deepcopy(config)
+    config._attn_implementation = config._attn_implementation or "sdpa"
     with FakeTensorMode(), device_kernels(), _default_dtype(torch.bfloat16):
         block = Block(config).train()
+        weights = {weight.untyped_storage()._cdata for weight in block.parameters()}
         attention = Attention(config, 0)
         x_BTD = torch.zeros(sequences, context, config.hidden_size, requires_grad=True)
         angles = rotary(torch.arange(context).unsqueeze(0), config, torch.bfloat16)

@@ -25,6 +25,8 @@ from loopscale import __version__
 from loopscale.core.errors import InputError, StorageError
 from loopscale.core.files import cache_folder, make_folder, read_json, write_json
 from loopscale.core.schemas import File, parse
+from loopscale.planning import job
+from loopscale.planning.job import padding
 from loopscale.train.config import ScheduleSection, TrainConfig
 from loopscale.train.data.labels import TaskStore, prepare_rows
 from loopscale.train.data.token_store import DataSource, Mixture, TokenStore, prepare
@@ -64,7 +66,7 @@ class SummaryFile(File):
     training_flops: float | None = Field(default=None, gt=0)
     """As the paper counts: 6 N_unroll D."""
     real_training_flops: float | None = Field(default=None, gt=0)
-    """With attention, output head and per-pass supervision."""
+    """With attention, output head, per-pass supervision and the padding of experts."""
     seed: int | None = Field(default=None, ge=0)
 
 
@@ -277,23 +279,24 @@ def summary(config: TrainConfig, model: LoopedMoEConfig, step: int, loss: float)
     }
 
 
-def real_flops_per_token(config: TrainConfig, model: LoopedMoEConfig) -> float:
-    """Return the training FLOPs of a token with attention, output head and the passes that run, on average.
+def row_padding(model: LoopedMoEConfig) -> float:
+    """Return how many rows the experts compute for each routed one in training."""
+    return float(padding(model.to_architecture(), model.capacity_factor)) if model.dispatch == "drop-and-pad" else 1.0
 
-    Read-outs of every pass are in it, and passes without backward and steps with fewer passes cost less.
+
+def real_flops_per_token(config: TrainConfig, model: LoopedMoEConfig, recomputed: float = 0.0) -> float:
+    """Return the training FLOPs of a token with everything that runs, on average over the steps of the run.
+
+    ``recomputed`` is the share of block calls that run again in backward.
     """
-    architecture = model.to_architecture()
-    return sum(
-        share
-        * float(
-            architecture.real_train_flops_per_token(
-                passes,
-                context=config.data.context,
-                per_loop_supervision=model.reads_every_pass,
-                backprop_passes=model.backprop_passes,
-            )
-        )
-        for passes, share in recurrence_shares(config, model).items()
+    return job.real_flops_per_token(
+        model.to_architecture(),
+        recurrence_shares(config, model),
+        context=config.data.context,
+        padding=row_padding(model),
+        per_loop_supervision=model.reads_every_pass,
+        backprop_passes=model.backprop_passes,
+        recomputed=recomputed,
     )
 
 

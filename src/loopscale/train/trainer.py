@@ -34,6 +34,7 @@ from loopscale.train.init import initialise, meta_model
 from loopscale.train.memory import stored_blocks
 from loopscale.train.parallel.process import Process, this_process
 from loopscale.train.schedule import cooldown_start, rate_factor, scheduled_recurrence, shared_steps
+from loopscale.train.settings import settled
 from loopscale.train.step import (
     apply,
     build_optimizer,
@@ -76,7 +77,8 @@ class Trainer:
         callbacks: Iterable[Callback] = (),
         allow_code: bool = False,
     ) -> None:
-        self.config, self.out, self.progress = config, Path(out), progress
+        self.out, self.progress = Path(out), progress
+        self.config = config = settled(config, self.out)
         self.process = this_process(config) if process is None else process
         self.store = run_dir.open_tokens(config, progress and self.process.rank == 0)
         self.model_config: LoopedMoEConfig = run_dir.model_config(config, self.store)
@@ -199,10 +201,10 @@ class Trainer:
     def parts(self, step: int) -> list[Batch]:
         """Return the parts in which this process computes its share of a batch."""
         batch = self.batches.batch(step, rank=self.process.rank, ranks=self.process.ranks)
-        rows = len(batch.ids) // self.config.run.accumulate
-        if rows * self.config.run.accumulate != len(batch.ids):
+        rows = len(batch.ids) // self.config.run.parts
+        if rows * self.config.run.parts != len(batch.ids):
             raise InputError(
-                f"[run]: a process has {len(batch.ids)} sequences of a batch, which {self.config.run.accumulate} parts "
+                f"[run]: a process has {len(batch.ids)} sequences of a batch, which {self.config.run.parts} parts "
                 "('accumulate') do not divide"
             )
         return [_rows(batch, slice(start, start + rows)) for start in range(0, len(batch.ids), rows)]
@@ -309,7 +311,7 @@ class Trainer:
         if run.activation_memory is None and not run.activation_checkpointing:
             return
         if run.activation_memory is not None:
-            sequences = run.batch // run.accumulate // self.process.ranks
+            sequences = run.batch // run.parts // self.process.ranks
             stored = stored_blocks(
                 self.model_config, sequences, self.config.data.context, self.process.dtype, run.activation_memory
             )

@@ -42,6 +42,7 @@ def plan(
     """
     from contextlib import chdir
 
+    from loopscale.planning.devices import find_device
     from loopscale.sweep.backends.local import usable_cores
     from loopscale.sweep.cost import as_measured, at_speed, checked, on_device, planned
     from loopscale.sweep.spec import read_sweep
@@ -50,9 +51,12 @@ def plan(
         raise InputError("--device and --speed both say how fast the runs are; give one of them")
     target = None if device is None else _device(device, **assumed)
     sweep = read_sweep(file)
-    costs = checked(sweep, progress=True) if target is None and speed is None else planned(sweep)
     if target is not None:
-        seconds: list[float] | None = on_device(costs, target.flops, target.utilisation)
+        costs = planned(sweep, find_device(target.name))
+    else:
+        costs = checked(sweep, progress=True) if speed is None else planned(sweep)
+    if target is not None:
+        seconds: list[float] | None = on_device(costs, target.utilisation)
     else:
         with chdir(sweep.root):
             seconds = at_speed(costs, speed) if speed else as_measured(costs, now=True)
@@ -67,8 +71,7 @@ def plan(
 
 
 def _device(name: str, utilisation: float, price: float) -> Device:
-    from loopscale.planning.devices import find_device
-    from loopscale.train.estimate import USABLE
+    from loopscale.planning.devices import USABLE, find_device
 
     found = find_device(name)
     return Device(name.lower(), found.flops, found.memory, USABLE * found.memory, utilisation, price)
@@ -164,8 +167,8 @@ def _totals(rows: list[dict[str, Any]], workers: int, device: Device | None) -> 
     amounts = hours / 24, hours * device.price
     days, dollars = (f"{amount:,.{0 if amount >= 100 else 2}f}" for amount in amounts)
     yield (
-        f"{days} {device.name}-days at {device.utilisation:.0%} of its peak (an assumption: nothing was measured on "
-        f"one), {dollars} dollars at {device.price:g} an hour; about {format_duration(together)} with "
+        f"{days} {device.name}-days at {device.utilisation:.0%} of listed rates (an assumption: nothing was measured "
+        f"on one), {dollars} dollars at {device.price:g} an hour; about {format_duration(together)} with "
         f"{counted(workers, 'run')} at once"
     )
     most = max(rows, key=lambda row: row["memory"])

@@ -244,7 +244,7 @@ def _announce(store: Store, prefix: str, waiting: set[int]) -> None:
 
 
 def _check(config: TrainConfig, ranks: int) -> None:
-    batch, parts, group = config.run.batch, config.run.accumulate, config.parallel.experts
+    batch, parts, group = config.run.batch, config.run.parts, config.parallel.experts
     if batch % (ranks * parts):
         shares = f"{ranks} processes" + (f" in {parts} parts each ('accumulate')" if parts > 1 else "")
         raise InputError(

@@ -1,0 +1,337 @@
+"""A training job on devices: what it really computes, stores and moves, its time, and the fastest way to run it.
+
+All in closed form, without torch. ``loopscale train --estimate`` simulates the same step; tests compare the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from loopscale.architecture import Architecture
+from loopscale.architecture.layers import Layer, MixtureOfExperts
+from loopscale.core.quantities import format_bytes
+from loopscale.planning.devices import NODE, USABLE, UTILISATION, Device
+
+MARGIN = 0.95
+"""Share of the usable memory that a chosen setting may take: the closed form is off by a few percent."""
+CHUNK = 1 << 24
+"""Logits that the loss computes at once."""
+MEASURED = 0.8
+"""Of a block's activations in a whole model, the share that the trainer measures on one block by itself."""
+STATES, GRADIENT = 12, 4
+"""Bytes of a weight in training, in fp32: the weight with two moments of AdamW, and its gradient."""
+REDUCES = ("step", "pass", "block")
+
+
+def padding(model: Architecture, capacity: float) -> Any:
+    """Return how many rows drop-and-pad computes for each routed one; a capacity of E holds every row."""
+    return np.minimum(capacity, model.experts)
+
+
+def real_flops_per_token(
+    model: Architecture,
+    shares: Mapping[int, float],
+    *,
+    context: int,
+    padding: float = 1.0,
+    per_loop_supervision: bool = False,
+    backprop_passes: int | None = None,
+    recomputed: float = 0.0,
+) -> float:
+    """Return the training FLOPs of a token with everything that runs, on average over a run.
+
+    ``shares`` is the fraction of the steps at each R. Output head, attention and routers are counted, the read-outs of
+    per-loop supervision, the padding of experts, and blocks that are recomputed.
+    """
+    return sum(
+        share
+        * float(
+            model.real_train_flops_per_token(
+                passes,
+                context=context,
+                per_loop_supervision=per_loop_supervision,
+                backprop_passes=backprop_passes,
+                padding=padding,
+                recomputed=recomputed,
+            )
+        )
+        for passes, share in shares.items()
+    )
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How devices share a step."""
+
+    accumulate: int = 1
+    """Parts in which a device computes its share of a batch."""
+    replicas: int = 1
+    """Copies of the sharded model."""
+    reduce: str = "step"
+    """When gradients of the loop are reduced."""
+    stored: float = 1.0
+    """Share of the block calls whose activations are stored; the others are recomputed in backward."""
+    activation_bytes: float | None = None
+    """Memory for activations where only some are stored."""
+    experts: int = 1
+    """Devices that hold the experts of a layer together."""
+
+    def settings(self) -> dict[str, dict[str, Any]]:
+        """Return the layout as sections of a training file."""
+        run: dict[str, Any] = {"accumulate": self.accumulate}
+        if self.stored == 0:
+            run["activation_checkpointing"] = True
+        elif self.activation_bytes is not None:
+            run["activation_memory"] = float(f"{self.activation_bytes:.3g}")
+        return {"run": run, "parallel": {"replicas": self.replicas, "reduce": self.reduce}}
+
+    def __str__(self) -> str:
+        recomputed = {1.0: "nothing recomputed", 0.0: "all blocks recomputed"}.get(
+            self.stored, f"{1 - self.stored:.0%} of the blocks recomputed"
+        )
+        return f'accumulate = {self.accumulate}, replicas = {self.replicas}, reduce = "{self.reduce}", {recomputed}'
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """What one device needs for a step in a layout."""
+
+    layout: Layout
+    memory: float
+    """Bytes at the peak."""
+    flops: float
+    moved: float
+    """Bytes that it receives from others."""
+    compute_seconds: float
+    """At the peak of the device."""
+    traffic_seconds: float
+    """To read and write its own memory."""
+    communication_seconds: float
+
+    @property
+    def seconds(self) -> float:
+        """The least time of a step: arithmetic, memory or communication, whichever takes longest."""
+        return step_seconds(self.compute_seconds, self.traffic_seconds, self.communication_seconds)
+
+    def __str__(self) -> str:
+        return f"{self.layout}: {format_bytes(self.memory)}, at least {self.seconds:.3g} s a step"
+
+
+def step_seconds(compute: float, traffic: float, communication: float) -> float:
+    """Return the least time of a step: the three overlap at best."""
+    return max(compute, traffic, communication)
+
+
+def expected_days(step: float, steps: float, utilisation: float = UTILISATION) -> float:
+    """Return the days of a run whose steps take ``step`` seconds at listed rates, of which it reaches a share."""
+    return step * steps / utilisation / 86400
+
+
+@dataclass(frozen=True)
+class Job:
+    """A training run on devices."""
+
+    model: Architecture
+    recurrence: int
+    batch: int
+    """Sequences of a step, over all devices."""
+    context: int
+    devices: int
+    device: Device
+    padding: float = 1.0
+    per_loop_supervision: bool = False
+    backprop_passes: int | None = None
+    shares: Mapping[int, float] = field(default_factory=dict)
+    """The fraction of the steps at each R; empty for ``recurrence`` throughout."""
+    number: int = 2
+    """Bytes of a number in products: 2 for bf16."""
+
+    @property
+    def step_tokens(self) -> int:
+        """Tokens of a step."""
+        return self.batch * self.context
+
+    def flops_per_token(self, recomputed: float = 0.0) -> float:
+        """Return the real training FLOPs of a token."""
+        return real_flops_per_token(
+            self.model, self.shares or {self.recurrence: 1.0}, context=self.context, padding=self.padding,
+            per_loop_supervision=self.per_loop_supervision, backprop_passes=self.backprop_passes,
+            recomputed=recomputed,
+        )  # fmt: skip
+
+    @cached_property
+    def calls(self) -> float:
+        """How many times a block runs in one training forward."""
+        model, R = self.model, self.recurrence
+        readouts = R if self.per_loop_supervision else 1
+        return _depth(model.prelude) + R * _depth(model.loop_block) + readouts * _depth(model.coda)
+
+    @cached_property
+    def _forward_flops(self) -> tuple[float, float]:
+        """FLOPs of a token without recomputation, and what recomputing every block adds."""
+        plain = self.flops_per_token()
+        return plain, self.flops_per_token(1.0) - plain
+
+    @cached_property
+    def _weights(self) -> tuple[float, float, float, float]:
+        """All weights, those of the loop, those of prelude and coda, and the embeddings."""
+        model, width = self.model, self.model.width
+        loop, edges = (
+            float(sum(stack.count * (stack.layer.stored(width) + stack.layer.router(width)) for stack in stacks))
+            for stacks in (model.loop_block, (*model.prelude, *model.coda))
+        )
+        return float(model.parameters), loop, edges, float(model.embedding)
+
+    @cached_property
+    def _block_numbers(self) -> float:
+        """Numbers that backward needs of one token in one block, as counted in simulated steps."""
+        stacks = (*self.model.loop_block, *self.model.prelude, *self.model.coda)
+        layer: Layer = stacks[0].layer
+        width, feed_forward = float(self.model.width), layer.feed_forward
+        if isinstance(feed_forward, MixtureOfExperts):
+            rows = self.padding * float(feed_forward.active_experts)
+            return 14 * width + rows * (2 * width + 4 * float(feed_forward.hidden))
+        return 14 * width + 4 * float(feed_forward.hidden)
+
+    def cost(self, layout: Layout) -> StepCost:
+        """Return what a step needs in a layout."""
+        tokens = self.step_tokens / self.devices
+        plain, again = self._forward_flops
+        flops = (plain + (1 - layout.stored) * again) * tokens
+        within, across = self._moved(layout)
+        links = self.device.link or self.device.network, self.device.network
+        shards = self.devices / layout.replicas
+        communication = within / links[shards > NODE] + across / links[self.devices > NODE]
+        return StepCost(
+            layout, self._memory(layout), flops, within + across, flops / self.device.flops,
+            self._traffic(layout) / self.device.bandwidth, communication,
+        )  # fmt: skip
+
+    def _moved(self, layout: Layout) -> tuple[float, float]:
+        """Return the bytes that a device receives in a step within a copy of the model, and from other copies."""
+        weights, loop, edges, embedding = self._weights
+        shards, replicas, R = self.devices / layout.replicas, layout.replicas, self.recurrence
+        gathered = embedding + 2 * edges + 2 * R * loop if layout.reduce == "block" else weights + edges
+        once = layout.reduce == "step"
+        reduced = weights if once else weights + (R - 1) * loop
+        within = layout.accumulate * self.number * gathered + GRADIENT * reduced * (1 if once else layout.accumulate)
+        across = 2 * (replicas - 1) / replicas * GRADIENT * reduced / shards
+        return within * (shards - 1) / shards, across
+
+    def _traffic(self, layout: Layout) -> float:
+        """Return the bytes that a device reads and writes in its own memory: weights, activations, optimiser."""
+        weights, loop, _, _ = self._weights
+        used = weights + (self.recurrence - 1) * loop
+        activations = self.step_tokens / self.devices * self.calls * self._block_numbers
+        states = (2 * STATES + 2 * GRADIENT) * weights * layout.replicas / self.devices
+        return 3 * self.number * (layout.accumulate * used + activations) + states
+
+    def _memory(self, layout: Layout) -> float:
+        """Return the bytes of one device at the peak of a step."""
+        weights, loop, edges, embedding = self._weights
+        loop /= layout.experts  # those of others are not gathered
+        number, R = self.number, self.recurrence
+        shards = self.devices / layout.replicas
+        states, sharded = STATES * weights / shards, GRADIENT * weights / shards
+        tokens = self.step_tokens / self.devices / layout.accumulate
+        kept, block = self._kept(tokens), self._block(tokens)
+        logits = min(tokens * self.model.vocabulary, CHUNK) * (number + 4)
+        stored = kept + layout.stored * (self.calls * block - kept)
+        stored += logits + (block if layout.stored < 1 else 0.0)
+        if self.devices == 1 and number == 4:
+            return states + sharded + stored
+        root = number * embedding
+        blocks = max(float(self.model.layers), 1.0)
+        largest = embedding + (loop + edges) / blocks
+        if layout.reduce != "step":
+            whole = loop if layout.reduce == "pass" else 2 * (loop + edges) / blocks
+            # At the start of backward all activations are there, at its end the gradients of one block in two types.
+            transient = kept + (number + 2 * GRADIENT) * largest
+            return states + sharded + root + number * whole + max(stored, transient)
+        # The loop's gradients are summed over passes in the type of the products, beside its gathered weights.
+        peaks = [stored + number * loop]
+        if R > 1:
+            peaks.append(stored * (R - 1) / R + 2 * number * loop)
+        if layout.accumulate > 1:  # until the last part, the gradients of all weights are whole in every process
+            return states + GRADIENT * weights + root + max(peaks)
+        return states + root + max(*peaks, sharded + (2 * number + GRADIENT) * loop)
+
+    def stored_share(self, accumulate: int, activation_bytes: float) -> float:
+        """Return the share of block calls that the trainer stores in a stated memory for activations."""
+        tokens = self.step_tokens / self.devices / accumulate
+        block, kept = self._block(tokens), self._kept(tokens)
+        calls = (activation_bytes / MEASURED - kept - block) / (block - kept / self.calls)
+        return min(1.0, max(0.0, calls / self.calls))
+
+    def _block(self, tokens: float) -> float:
+        return self.number * tokens * self._block_numbers
+
+    def _kept(self, tokens: float) -> float:
+        """Return the bytes of the inputs of all block calls, which stay when everything is recomputed."""
+        return self.number * tokens * self.calls * float(self.model.width)
+
+    @property
+    def usable(self) -> float:
+        """Bytes that a chosen setting may take."""
+        return MARGIN * USABLE * self.device.memory
+
+    def layouts(self, pinned: Mapping[str, Any] | None = None) -> Iterator[StepCost]:
+        """Yield the cost of every layout that fits the device; ``pinned`` are fields of a layout that are set."""
+        pinned = pinned or {}
+        share = self.batch // self.devices
+        for shards in _divisors(self.devices):
+            for reduce in REDUCES:
+                for parts in _divisors(share):
+                    layout = Layout(parts, self.devices // shards, reduce)
+                    if any(getattr(layout, name) != value for name, value in pinned.items() if name != "stored"):
+                        continue
+                    fitted = self._fitted(layout, pinned.get("stored"))
+                    if fitted is not None:
+                        yield fitted
+
+    def _fitted(self, layout: Layout, stored: float | None) -> StepCost | None:
+        """Return a layout that stores as many activations as fit; None where even recomputing all of them does not."""
+        if stored is not None:
+            fixed = Layout(layout.accumulate, layout.replicas, layout.reduce, stored)
+            return self.cost(fixed) if self._memory(fixed) <= self.usable else None
+        if self._memory(layout) <= self.usable:
+            return self.cost(layout)
+        least = Layout(layout.accumulate, layout.replicas, layout.reduce, 0.0)
+        spare = self.usable - self._memory(least)
+        if spare < 0:
+            return None
+        tokens = self.step_tokens / self.devices / layout.accumulate
+        block, kept = self._block(tokens), self._kept(tokens)
+        calls = int(spare / (block - kept / self.calls))
+        if calls == 0:
+            return self.cost(least)
+        allowed = MEASURED * (kept + block + calls * (block - kept / self.calls))
+        return self.cost(
+            Layout(layout.accumulate, layout.replicas, layout.reduce, min(1.0, calls / self.calls), allowed)
+        )
+
+    def fastest(self, pinned: Mapping[str, Any] | None = None) -> list[StepCost]:
+        """Return the layouts that fit, the fastest first; of equally fast ones, that which moves least."""
+        return sorted(self.layouts(pinned), key=lambda cost: (round(cost.seconds, 6), cost.moved, cost.memory))
+
+    def least_memory(self) -> StepCost:
+        """Return the layout that takes the least memory, whether or not it fits."""
+        share = self.batch // self.devices
+        return min(
+            (self.cost(Layout(share, self.devices // shards, reduce, 0.0)) for shards in _divisors(self.devices)
+             for reduce in REDUCES),
+            key=lambda cost: cost.memory,
+        )  # fmt: skip
+
+
+def _depth(stacks: tuple[Any, ...]) -> float:
+    return float(sum(stack.count for stack in stacks))
+
+
+def _divisors(number: int) -> list[int]:
+    return [part for part in range(1, number + 1) if number % part == 0]

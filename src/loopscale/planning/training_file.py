@@ -1,0 +1,206 @@
+"""From a design to a training file: the model as it was planned, with settings for the devices that train it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from loopscale.architecture import Architecture, extended_rungs, rung
+from loopscale.core.errors import InputError
+from loopscale.core.quantities import format_bytes, format_count
+from loopscale.planning.budget import Budget, budget_text
+from loopscale.planning.compute import device_flops, training_cost
+from loopscale.planning.design import Design, sizes_text
+from loopscale.planning.devices import NODE, UTILISATION, find_device
+from loopscale.planning.job import Job, StepCost, expected_days, padding
+from loopscale.planning.recipes import BATCH, CAPACITY, CONTEXT, PAPER
+from loopscale.scaling import find_law
+
+if TYPE_CHECKING:
+    from loopscale.planning.searching import Search
+
+LEAST_STEPS = 2000
+"""Steps that a run should have at least: shorter ones get smaller batches."""
+TEXTS = "texts/"
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The devices that train a model."""
+
+    device: str = "h100"
+    devices: int = NODE
+    utilisation: float = UTILISATION
+    """Share of listed rates that training reaches."""
+
+    def job(self, model: Architecture, recurrence: int, tokens: float) -> Job:
+        """Return the training of a model by the paper's recipe as a job on these devices."""
+        return Job(
+            model, recurrence, batch_for(tokens, self.devices), CONTEXT, self.devices, find_device(self.device),
+            padding=float(padding(model, CAPACITY)),
+        )  # fmt: skip
+
+    def best(self, design: Design) -> tuple[Job, StepCost, bool] | None:
+        """Return a design's job with its fastest setting, and whether it fits; None if it cannot be built."""
+        try:
+            job = self.job(design.architecture(), design.recurrence, design.tokens)
+        except InputError:
+            return None
+        ranked = job.fastest()
+        return job, ranked[0] if ranked else job.least_memory(), bool(ranked)
+
+    def slowdown(self, design: Design) -> float:
+        """Return how much longer a step takes than its arithmetic without recomputation, at least 1."""
+        found = self.best(design)
+        if found is None:
+            return 1.0
+        job, cost, _ = found
+        plain = job.flops_per_token() * job.step_tokens / self.devices / job.device.flops
+        return max(1.0, cost.seconds / plain)
+
+    def days(self, design: Design, real_flops: float) -> float:
+        """Return the days that a design takes to train; ``real_flops`` serves one that cannot be built."""
+        found = self.best(design)
+        if found is None:
+            return training_cost(real_flops, self.device, self.devices, self.utilisation).days
+        job, cost, _ = found
+        return expected_days(cost.seconds, design.tokens / job.step_tokens, self.utilisation)
+
+
+def batch_for(tokens: float, devices: int) -> int:
+    """Return the sequences of a step: the paper's, or fewer for a short run; the devices share them equally."""
+    most = min(BATCH, max(1, math.floor(tokens / CONTEXT / LEAST_STEPS)))
+    return max(1, round(most / devices)) * devices
+
+
+def built_as(design: Design) -> tuple[str, str]:
+    """Return the rung that a design is built as, and a note where that is only the nearest size."""
+    ladder = extended_rungs()
+    if design.rung in ladder:
+        return design.rung, ""
+    name = min(ladder, key=lambda known: abs(math.log(rung(known).active / design.active)))
+    built, wanted = format_count(float(rung(name).active)), format_count(design.active)
+    return name, f"the nearest size that can be built: {built} active parameters, not the {wanted} of the plan"
+
+
+def train_config(design: Design, law: str | None = None, cluster: Cluster | None = None) -> dict[str, dict[str, Any]]:
+    """Return the sections of a training file for a design.
+
+    The settings of a step are "auto": the run chooses them for the devices that it finds, as the estimate does.
+    """
+    cluster = cluster or Cluster()
+    batch = batch_for(design.tokens, cluster.devices)
+    steps = max(1, round(design.tokens / batch / CONTEXT))
+    run: dict[str, Any] = {"tokens": round(design.tokens), "batch": batch, "accumulate": "auto"}
+    if law is not None and _is_published(law):
+        run["law"] = law
+    return {
+        "recipe": {"name": "paper"},
+        "model": _model(design),
+        "data": {"files": [TEXTS], "tokenizer": f"train:{_vocabulary(design)}", "context": CONTEXT},
+        "schedule": {"warmup_steps": min(PAPER["schedule"]["warmup_steps"], steps // 20)},
+        "run": run,
+    }
+
+
+def _vocabulary(design: Design) -> int:
+    try:
+        return design.architecture().vocabulary
+    except InputError:
+        return rung(built_as(design)[0]).vocabulary
+
+
+def _model(design: Design) -> dict[str, Any]:
+    model: dict[str, Any] = {}
+    if design.width is not None and design.layers is not None and design.rung == f"d{design.width:g}x{design.layers:g}":
+        model |= {"width": int(design.width), "layers": int(design.layers), "edge_layers": 2, "head_size": 64}
+        model |= {"kv_heads": 4}
+    else:
+        model["rung"] = built_as(design)[0]
+    model |= {"experts": math.ceil(design.experts), "recurrence": design.recurrence}
+    if design.experts > 1 and design.experts_active != 2 and design.rung in extended_rungs():
+        model["active_experts"] = int(design.experts_active)
+    return model | {"vocab_size": _vocabulary(design)}
+
+
+def train_file(
+    design: Design, law: str | None = None, cluster: Cluster | None = None, budget: Budget | None = None
+) -> str:
+    """Return a design as a training file, with what it was planned for and what it takes in comments."""
+    cluster = cluster or Cluster()
+    sections = train_config(design, law, cluster)
+    _, nearest_note = built_as(design) if "rung" in sections["model"] else ("", "")
+    rate, base = (PAPER["optimizer"][name] for name in ("learning_rate", "base_width"))
+    width = rung(sections["model"]["rung"]).width if "rung" in sections["model"] else sections["model"]["width"]
+    peak = rate / design.recurrence ** PAPER["optimizer"]["recurrence_rule"]
+    notes = {
+        "recipe": f"learning rate by its rule: {peak:.3g} for embeddings, {peak * base / width:.3g} in hidden layers",
+        "model": nearest_note,
+        "files": "your text: .txt, .jsonl or .parquet",
+        "tokenizer": "or the folder of a tokenizer of at most so many tokens",
+        "tokens": format_count(design.tokens),
+        "batch": f"{format_count(sections['run']['batch'] * CONTEXT)} tokens a step",
+        "accumulate": "chosen for the devices when the run starts",
+        "law": "forecasts the final loss",
+    }
+    lines = [f"# {line}" for line in _header(design, law, cluster, budget)]
+    for section, values in sections.items():
+        lines += ["", f"[{section}]", *([f"# {notes[section]}"] if notes.get(section) else [])]
+        for name, value in values.items():
+            text = f"{name} = {json.dumps(value)}"
+            lines.append(f"{text:<36}  # {notes[name]}" if name in notes else text)
+    return "\n".join(lines) + "\n"
+
+
+def _header(design: Design, law: str | None, cluster: Cluster, budget: Budget | None) -> list[str]:
+    lines = []
+    found = cluster.best(design)
+    if found is not None:
+        lines.append(sizes_text(found[0].model, design.recurrence))
+    if budget is not None:
+        lines.append(f"planned for: {budget_text(budget)}")
+    lines.append(f"predicted loss {design.loss:.4f}" + ("" if law is None else f" by {law}"))
+    if found is None:
+        return lines
+    job, cost, fits = found
+    where = f"{cluster.devices} {cluster.device}"
+    if fits:
+        days = expected_days(cost.seconds, design.tokens / job.step_tokens, cluster.utilisation)
+        share = f"{cluster.utilisation:.0%} of listed rates"
+        lines.append(f"on {where}: {format_bytes(cost.memory)} each, {days:.3g} days at {share}")
+        lines.append(f"  with {cost.layout}")
+    else:
+        lines.append(
+            f"does not fit on {where}: {format_bytes(cost.memory)} each at least, {format_bytes(job.usable)} usable; "
+            "use more devices, or larger ones"
+        )
+    return lines
+
+
+def _is_published(law: str) -> bool:
+    try:
+        find_law(law)
+    except InputError:
+        return False
+    return True
+
+
+def search_on(cluster: Cluster, hours: float, search: Callable[[float], Search]) -> Search:
+    """Search for the design that so many device-hours train best; ``search`` takes the real training compute.
+
+    What a design takes beyond its arithmetic, such as recomputed blocks, depends on the design: the search is repeated
+    with what the last choice leaves, until the choice stays.
+    """
+    whole = device_flops(hours, cluster.device, cluster.utilisation)
+    found = search(whole)
+    for _ in range(6):
+        slower = cluster.slowdown(found.choice)
+        again = search(whole / slower)
+        settled = again.choice.label == found.choice.label
+        found = again
+        if settled:
+            break
+    return found

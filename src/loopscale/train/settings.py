@@ -1,0 +1,146 @@
+"""``[run] accumulate = "auto"``: the fastest setting that fits the devices, chosen before a run and kept with it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from loopscale.planning.devices import Device, device_called
+from loopscale.planning.job import Job, Layout, StepCost
+from loopscale.train import run_dir
+from loopscale.train.config import TrainConfig
+from loopscale.train.data.tokenizer import vocabulary_of
+from loopscale.train.schedule import recurrence_shares
+
+if TYPE_CHECKING:
+    from loopscale.model import LoopedMoEConfig
+
+CPU = Device(0.15e12, 24e9, 100, 40e9, 1e9, 1e9)
+"""A core of a CPU."""
+UNKNOWN = Device(100e12, 24e9, 300, 1e12, 32e9, 12.5e9)
+"""A GPU that the table of devices does not have; only the ratios of its rates matter for the choice."""
+CHOSEN = {"run": ("accumulate", "activation_checkpointing", "activation_memory"), "parallel": ("replicas", "reduce")}
+"""What "auto" chooses, by section."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A configuration with its settings chosen, and what they cost."""
+
+    config: TrainConfig
+    best: StepCost
+    runner_up: StepCost | None
+    fits: bool
+
+
+def model_without_text(config: TrainConfig) -> LoopedMoEConfig:
+    """Return the model's configuration before there is any text, for the vocabulary that the tokenizer names."""
+    size = config.model.options.get("vocab_size")
+    if not isinstance(size, int):
+        size = vocabulary_of(config.data.tokenizer) if config.task is None else config.task.vocabulary
+    return config.model.config(size, config.data.context)
+
+
+def job_of(config: TrainConfig, model: LoopedMoEConfig, devices: int, device: Device, number: int = 2) -> Job:
+    """Return a run as a job on devices; ``number`` is the bytes of a number in products."""
+    architecture = model.to_architecture()
+    return Job(
+        architecture,
+        model.recurrence,
+        config.run.batch,
+        config.data.context,
+        devices,
+        device,
+        padding=run_dir.row_padding(model),
+        per_loop_supervision=model.reads_every_pass,
+        backprop_passes=model.backprop_passes,
+        shares=recurrence_shares(config, model),
+        number=number,
+    )
+
+
+def layout_of(config: TrainConfig, job: Job) -> Layout:
+    """Return the layout that a configuration states."""
+    run, parallel = config.run, config.parallel
+    stored = 0.0 if run.activation_checkpointing else 1.0
+    if run.activation_memory is not None:
+        stored = job.stored_share(run.parts, run.activation_memory)
+    return Layout(run.parts, parallel.replicas, parallel.reduce, stored, run.activation_memory, parallel.experts)
+
+
+def step_cost(config: TrainConfig, model: LoopedMoEConfig, devices: int, device: Device) -> StepCost:
+    """Return what a step of a run needs on devices, in closed form, with the settings of "auto" chosen."""
+    number = 4 if config.run.precision == "fp32" else 2
+    if config.run.accumulate == "auto":
+        choice = choose(config, devices, device, number=number, model=model)
+        config = config.changed(run={"accumulate": 1}) if choice is None else choice.config
+    job = job_of(config, model, devices, device, number)
+    return job.cost(layout_of(config, job))
+
+
+def choose(
+    config: TrainConfig, devices: int, device: Device, *, number: int = 2, model: LoopedMoEConfig | None = None
+) -> Choice | None:
+    """Return the fastest setting that fits, or the one of least memory; None where the batch cannot be shared."""
+    if config.run.batch % devices:
+        return None
+    model = model or model_without_text(config)
+    job = job_of(config, model, devices, device, number)
+    ranked = job.fastest(_pinned(config))
+    best = ranked[0] if ranked else job.least_memory()
+    settings = best.layout.settings()
+    if config.run.recomputes:  # as the file has it
+        settings["run"] = {"accumulate": best.layout.accumulate}
+    return Choice(config.changed(**settings), best, ranked[1] if len(ranked) > 1 else None, bool(ranked))
+
+
+def _pinned(config: TrainConfig) -> dict[str, Any]:
+    """Return the parts of a layout that the settings state themselves: those that differ from their defaults."""
+    parallel, pinned = config.parallel, dict[str, Any]()
+    special = parallel.experts > 1 or parallel.offload
+    if special or parallel.replicas != 1:
+        pinned["replicas"] = parallel.replicas
+    if special or parallel.reduce != "step":
+        pinned["reduce"] = parallel.reduce
+    if config.run.recomputes:
+        pinned["stored"] = 0.0
+    return pinned
+
+
+def settled(config: TrainConfig, out: Path) -> TrainConfig:
+    """Return the settings of a run that starts or resumes here, with those of "auto" chosen.
+
+    A run that was started before keeps its choice, so that it resumes exactly.
+    """
+    if config.run.accumulate != "auto":
+        return config
+    from loopscale.train.parallel.process import launched, precision
+
+    ranks = int(os.environ["WORLD_SIZE"]) if launched() else 1
+    stored = run_dir.stored_config(out)
+    if stored is not None and stored["run"]["accumulate"] != "auto":
+        before = {section: {name: stored[section][name] for name in names} for section, names in CHOSEN.items()}
+        whole = config.run.batch % (ranks * before["run"]["accumulate"]) == 0
+        if whole and ranks % before["parallel"]["replicas"] == 0:
+            return config.changed(**before)
+    import torch
+
+    target = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    number = precision(config.run.precision, target).itemsize
+    choice = choose(config, ranks, _this_device(ranks), number=number)
+    return config.changed(run={"accumulate": 1}) if choice is None else choice.config
+
+
+def _this_device(ranks: int) -> Device:
+    """Return the device that a process of this machine computes on, with the memory that it has here."""
+    import torch
+
+    if torch.cuda.is_available():
+        known = device_called(torch.cuda.get_device_name())
+        memory = float(torch.cuda.get_device_properties(0).total_memory)
+        return replace(known or UNKNOWN, memory=memory)
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", ranks))
+    memory = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    return replace(CPU, memory=memory / here)
