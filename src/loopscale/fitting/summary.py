@@ -70,6 +70,8 @@ def _facts(fit: Fit) -> list[str]:
                if low is not None and high is not None and low != high]  # fmt: skip
     error = f"{_error(law.rmse or 0.0)} {data.loss_unit} RMSE, R² {fit.r_squared:.4f}, noise floor {fit.run_noise:.2%}"
     lines = [*fact("law", str(law.form)), *fact("", f"{_equation(fit)}   (N, D in billions)")]
+    for label, text in _prior(fit).items():
+        lines += fact(label, text)
     lines += fact("error", error)
     if fit.spread is not None:
         tests = counted(fit.spread.backtests, "backtest")
