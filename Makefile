@@ -70,9 +70,10 @@ bench: $(VENV)/bench.stamp chromium
 reproduce-micro: $(VENV)/train.stamp
 	$(BIN)/python experiments/micro-2/reproduce.py out/micro-2
 
-# Computes the tables in the pages again.
-pages: $(VENV)/docs.stamp
+# Computes the tables in the pages again, and the outputs below their commands; MEASURED=1 also those of training.
+pages: $(VENV)/docs.stamp $(VENV)/dev.stamp
 	$(BIN)/python docs/hooks.py
+	$(BIN)/python tools/page_outputs.py $(if $(MEASURED),--measured)
 
 # Builds the site into site/ and redraws its figures.
 docs: $(VENV)/docs.stamp

@@ -1,15 +1,21 @@
 """Figures and tables of the documentation, computed from the package.
 
 The pages hold the tables, so that they read well in the repository too: ``make pages`` renews them, and tests compare
-them with what the package computes. The figures are drawn when the site is built and are not committed.
+them with what the package computes. The figures are drawn when the site is built and are not committed, and equations
+(``$$ … $$``) become inline SVG then: the site fetches no script for them.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from html import escape
 from pathlib import Path
 from typing import Any
+
+from matplotlib.font_manager import FontProperties
+from matplotlib.path import Path as Outline
+from matplotlib.textpath import TextPath
 
 from loopscale.architecture import rung
 from loopscale.core.quantities import format_bytes, format_count
@@ -17,9 +23,11 @@ from loopscale.core.tables import markdown
 from loopscale.figures.gallery import Sources, Task, draw_all
 from loopscale.figures.outcomes import mean_scores, present_groups
 from loopscale.figures.results import paper_psi, paper_results
-from loopscale.planning import PEAK_FLOPS, Budget, flops_of, joint_optimum, ladder_space, plan
+from loopscale.planning import PEAK_FLOPS, Budget, flops_of, joint_optimum, ladder_space, search
 from loopscale.scaling import PUBLISHED, published
 
+_EQUATION = re.compile(r"^\$\$\n(.*?)\n\$\$$", flags=re.DOTALL | re.MULTILINE)
+_COMMANDS = {Outline.MOVETO: "M", Outline.LINETO: "L", Outline.CURVE3: "Q", Outline.CURVE4: "C", Outline.CLOSEPOLY: "Z"}
 _MARK = re.compile(r"<!-- generated: ([a-z-]+) -->\n.*?<!-- end -->", flags=re.DOTALL)
 
 
@@ -34,6 +42,31 @@ def on_pre_build(config: Any) -> None:
     left_out = draw_all(Task(Sources(published(), results=results, psi=psi), folder, ("png",)), missing)
     if left_out:
         raise ValueError(f"figures that a page shows could not be drawn: {left_out}")
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Set the equations of a page in type."""
+    return _EQUATION.sub(lambda match: _typeset(match[1]), markdown)
+
+
+def _typeset(tex: str) -> str:
+    """Return an equation as SVG in the colour of the text; every line of it is one line of type."""
+    drawn, top = [], 0.0
+    widest = 1.0
+    for line in tex.splitlines():
+        outline = TextPath((0, 0), f"${line.strip()}$", size=18, prop=FontProperties(math_fontfamily="cm"))
+        box = outline.get_extents()
+        top += box.y1 + 8
+        data = "".join(
+            _COMMANDS[code] + ("" if code == Outline.CLOSEPOLY else " ".join(f"{number:.2f}" for number in points))
+            for points, code in outline.iter_segments()
+        )
+        drawn.append(f'<path transform="translate(0 {top:.1f}) scale(1 -1)" d="{data}"/>')
+        top += 8 - box.y0
+        widest = max(widest, box.x1)
+    size = f'viewBox="-2 0 {widest + 4:.0f} {top:.0f}" style="width:{widest + 4:.0f}px;max-width:100%"'
+    label = escape(" ".join(tex.split()), quote=True)
+    return f'<div><svg role="img" aria-label="{label}" {size} fill="currentColor">{"".join(drawn)}</svg></div>'
 
 
 def with_tables(page: str) -> str:
@@ -71,7 +104,7 @@ def _joint() -> str:
 
 
 def _case_study() -> str:
-    case = plan(Budget(flops=flops_of(rung("0.6B", experts=8), 6e12)), ladder_space(["0.3B"], [8]), published())
+    case = search(Budget(flops=flops_of(rung("0.6B", experts=8), 6e12)), ladder_space(["0.3B"], [8]), published())
     gains = case.grid.pass_gain_ZFSKP[0, 0, 0, 0]
     rows = [
         (f"{R} → {R + 1}", f"{gain:.4f}", "yes" if gain >= case.grid.eps else "no")

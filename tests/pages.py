@@ -13,8 +13,11 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import loopscale
+import numpy as np
+
+import loopscale as ls
 from loopscale.cli import main
+from loopscale.fitting import simulate_sweep
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -30,7 +33,7 @@ NOT_RUN = {
     "curl ": "a server must run; another test starts one and sends it the requests",
     "--tasks paper": "its data are on the hub",
     "examples/demo.toml": "an hour of training",
-    "experiments/demo/": "it exports the model of an hour of training",
+    "experiments/": "minutes or hours of fits and training",
     "torchrun ": "several GPUs or nodes; tests/train/test_parallel.py runs torchrun on this machine",
     "pip ": "an installation from the network; tests/test_core_only.py installs the wheel in an empty environment",
 }
@@ -66,8 +69,13 @@ def steps(page: Path) -> list[Step]:
 
 def all_steps(page: Path) -> list[Step]:
     """Return everything that a page has its reader do, in order."""
+    return all_steps_of(page.read_text(encoding="utf-8"))
+
+
+def all_steps_of(text: str) -> list[Step]:
+    """Return everything that a part of a page has its reader do, in order."""
     shown = []
-    for match in _STEP.finditer(page.read_text(encoding="utf-8")):
+    for match in _STEP.finditer(text):
         if match["command"]:
             shown += _commands(match["command"])
         elif match["title"]:
@@ -81,7 +89,28 @@ def all_steps(page: Path) -> list[Step]:
 
 def _commands(text: str) -> list[Step]:
     lines = text.replace("\\\n", " ").splitlines()
-    return [Step("command", _COMMENT.sub("", line.strip())) for line in lines if line.strip()]
+    return [Step("command", _COMMENT.sub("", line.strip()).removeprefix("$ ")) for line in lines if line.strip()]
+
+
+CONFIG = {
+    "model_type": "llama", "hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8, "vocab_size": 1000,
+    "num_key_value_heads": 8, "intermediate_size": 1024, "tie_word_embeddings": True,
+}  # fmt: skip
+GRID = "keep_models = true\n[grid]\nrecurrence = [1, 2]\ntokens = [512, 1024]"
+
+
+def write_reader_files(folder: Path) -> None:
+    """Write the files that pages take as the reader's own: a sweep, a plan, texts, and those in path/to."""
+    from sweeps import BASE, write_sweep
+
+    sweep = simulate_sweep(recurrences=(1, 2, 4, 8, 16), tokens=np.linspace(1e11, 5e11, 5).tolist())
+    sweep.to_csv(folder / "runs.csv")
+    ls.plan(flops="5e21", memory="3GB", bits="int4").save(folder / "plan.json")
+    write_sweep(folder / "path" / "to", GRID, base=BASE.replace("context = 16", "context = 64"))
+    (folder / "path/to/config.json").write_text(json.dumps(CONFIG))
+    (folder / "path/to/run.toml").write_text('[model]\nwidth = 64\n[run]\nbatch = 64\ntokens = "10M"\n')
+    (folder / "valid.txt").write_text("It was a long way, and then it was not.\n" * 40)
+    (folder / "next.csv").write_text("model,experts,recurrence,tokens\nbase,1,1,2048\n")
 
 
 def run_page(page: Path) -> dict[str, object]:
@@ -136,5 +165,5 @@ def cells(notebook: Path) -> list[tuple[str, str]]:
 
 
 if __name__ == "__main__":
-    assert Path(loopscale.__file__).is_relative_to(sys.argv[2]), loopscale.__file__
+    assert Path(ls.__file__).is_relative_to(sys.argv[2]), ls.__file__
     run_page(Path(sys.argv[1]))

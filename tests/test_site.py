@@ -1,9 +1,11 @@
 """The documentation builds without a warning, and none of its links is dead."""
 
 import os
+import re
 import subprocess
 import sys
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -60,9 +62,9 @@ def test_no_link_of_the_site_is_dead(site):
     assert not dead
 
 
-PICTURES = {"tutorial.html": 2, "gallery.html": 10}
+PICTURES = {"index.html": 2, "tutorial.html": 2, "laws.html": 10, "figures.html": 4}
 """The least number of pictures that pages show."""
-FIRST = ("start/transformers.html", "start/eight-gpus.html", "start/fit-csv.html", "tutorial.html", "gallery.html")
+FIRST = ("index.html", "install.html", "tutorial.html", "planning.html", "fitting.html", "laws.html", "figures.html")
 
 
 def test_in_a_browser_pages_are_dark_on_request_show_their_pictures_and_are_all_in_the_navigation(site):
@@ -92,7 +94,20 @@ def test_in_a_browser_pages_are_dark_on_request_show_their_pictures_and_are_all_
             page.goto((site / name).as_uri(), wait_until="load")
             assert page.evaluate(broken) == []
             assert page.locator("article img").count() >= PICTURES.get(name, 0)
-            assert page.locator("pre code").count() > 0 or name == "gallery.html"
+            assert page.locator("pre code").count() > 0
+
+
+def test_every_page_of_the_path_leads_to_the_next(site):
+    path = ["index", "install", "tutorial", "planning", "laws", "fitting", "prediction", "next", "model", "training"]
+    for name, following in pairwise(path):
+        text = (site / f"{name}.html").read_text(encoding="utf-8")
+        assert re.search(rf'<a href="{following}.html" class="md-footer__link md-footer__link--next"', text), name
+
+
+def test_equations_are_drawn_when_the_site_is_built(site):
+    text = (site / "laws.html").read_text(encoding="utf-8")
+    assert "$$" not in text
+    assert text.count('<svg role="img" aria-label="') >= 3
 
 
 def test_the_site_fetches_nothing_from_elsewhere(site):
@@ -104,6 +119,7 @@ def test_the_site_fetches_nothing_from_elsewhere(site):
 
 def test_the_api_pages_list_what_the_packages_offer(site):
     plan = (site / "api" / "plan.html").read_text(encoding="utf-8")
+    assert plan.index('id="loopscale.planning.plan"') < plan.index('id="loopscale.planning.Budget"')
     for name in ("joint_optimum", "Budget", "isoflop_over_recurrence"):
         assert f'id="loopscale.planning.{name}"' in plan
 

@@ -22,7 +22,17 @@ if TYPE_CHECKING:
 NAMES = ("s3", "z2", "s5", "hops", "addition", "tree", "reach", "recall", "facts")
 
 
-@click.group("lab", cls=VerbGroup)
+class LabGroup(VerbGroup):
+    """Makes the command of a task when it is asked for: its defaults are those of a recipe, which imports torch."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*NAMES, *super().list_commands(ctx)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return _task_command(cmd_name) if cmd_name in NAMES else super().get_command(ctx, cmd_name)
+
+
+@click.group("lab", cls=LabGroup)
 def lab_command() -> None:
     """Train a small looped model on a task with exact answers: watch what each pass adds.
 
@@ -317,7 +327,3 @@ def _print_two_axes(result: dict[str, Any]) -> None:
 
 def _interval(limits: list[float] | None) -> str:
     return "" if limits is None else f"{limits[0]:.2f} to {limits[1]:.2f}"
-
-
-for _name in NAMES:
-    lab_command.add_command(_task_command(_name))
