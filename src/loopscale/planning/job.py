@@ -251,9 +251,9 @@ class Job:
         if layout.reduce != "step":
             whole = loop if layout.reduce == "pass" else 2 * (loop + edges) / blocks
             # The gradients of one block are there in both types: with all activations where backward starts, and with
-            # those of the embeddings where it ends.
-            both = number + 2 * GRADIENT
-            peak = max(stored + both * (largest - embedding), kept + both * largest)
+            # those of the embeddings, as they are sent, where it ends.
+            starts = stored + (number + GRADIENT) * (largest - embedding)
+            peak = max(starts, kept + (number + 2 * GRADIENT) * largest)
             return states + sharded + root + number * whole + peak
         # The loop's gradients are summed over passes in the type of the products, beside its gathered weights.
         peaks = [stored + number * loop]
