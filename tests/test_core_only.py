@@ -56,6 +56,7 @@ WORKS = {
     "report": ["report", "sweep", "simulated", "--out", "sweep.html"],
     "count": ["count", "--rung", "0.3B"],
     "laws": ["laws"],
+    "presets": ["presets"],
     "schema": ["schema"],
     "verify": ["verify", "law.json"],
     "help": ["help", "--all"],
@@ -64,7 +65,6 @@ WORKS = {
 
 NEEDS = {
     "train": ["train", "tiny.toml"],
-    "presets": ["presets"],
     "sweep": ["sweep", "plan", "sweep.toml"],
     "generate": ["generate", "model", "--prompt", "x"],
     "routing": ["routing", "model", "--text", "text.txt"],
