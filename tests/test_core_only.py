@@ -57,6 +57,7 @@ WORKS = {
     "count": ["count", "--rung", "0.3B"],
     "laws": ["laws"],
     "data": ["data"],
+    "presets": ["presets"],
     "schema": ["schema"],
     "verify": ["verify", "law.json"],
     "help": ["help", "--all"],
@@ -65,7 +66,6 @@ WORKS = {
 
 NEEDS = {
     "train": ["train", "tiny.toml"],
-    "presets": ["presets"],
     "sweep": ["sweep", "plan", "sweep.toml"],
     "generate": ["generate", "model", "--prompt", "x"],
     "routing": ["routing", "model", "--text", "text.txt"],

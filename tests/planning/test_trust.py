@@ -233,7 +233,7 @@ def test_the_kv_policy_is_planned_with_its_memory():
 def test_real_training_costs_stand_beside_6nd():
     found = plan(flops=5e21, memory="3GB", bits=4)
     real, model = found.real_train_flops, rung("1.0B", experts=8)
-    per_token = model.real_train_flops_per_token(2, context=2048)
+    per_token = model.real_train_flops_per_token(2, context=2048, padding=1.5)
     assert real["flops"] == pytest.approx(float(per_token) * found.choice.tokens)
     assert real["supervised"] > real["flops"] > found.choice.train_flops
 
@@ -250,7 +250,9 @@ def test_budgets_are_taken_as_people_have_them(capsys, argv, flops):
     code, out, _ = run(capsys, "plan", *argv, "--for", "phone", "--json")
     assert code == 0
     budget = json.loads(out)["budget"]
-    assert budget["flops"] == pytest.approx(flops)
+    # Devices run the real cost; blocks that they recompute leave less of it for tokens.
+    assert "flops" not in budget
+    assert flops / 4 * 3 <= budget["real_flops"] <= flops * (1 + 1e-9)
     assert (budget["memory"], budget["bits"]) == (3e9, 4)
     _, text, _ = run(capsys, "plan", *argv, "--for", "phone", "--bits", "8")
     assert argv[argv.index("--device") + 1] in text

@@ -250,9 +250,11 @@ class Job:
         largest = embedding + (loop + edges) / blocks
         if layout.reduce != "step":
             whole = loop if layout.reduce == "pass" else 2 * (loop + edges) / blocks
-            # At the start of backward all activations are there, at its end the gradients of one block in two types.
-            transient = kept + (number + 2 * GRADIENT) * largest
-            return states + sharded + root + number * whole + max(stored, transient)
+            # The gradients of one block are there in both types: with all activations where backward starts, and with
+            # those of the embeddings, as they are sent, where it ends.
+            starts = stored + (number + GRADIENT) * (largest - embedding)
+            peak = max(starts, kept + (number + 2 * GRADIENT) * largest)
+            return states + sharded + root + number * whole + peak
         # The loop's gradients are summed over passes in the type of the products, beside its gathered weights.
         peaks = [stored + number * loop]
         if R > 1:

@@ -192,15 +192,11 @@ def search_on(cluster: Cluster, hours: float, search: Callable[[float], Search])
     """Search for the design that so many device-hours train best; ``search`` takes the real training compute.
 
     What a design takes beyond its arithmetic, such as recomputed blocks, depends on the design: the search is repeated
-    with what the last choice leaves, until the choice stays.
+    with what the last choice leaves, until a choice takes no more.
     """
-    whole = device_flops(hours, cluster.device, cluster.utilisation)
+    whole, slower = device_flops(hours, cluster.device, cluster.utilisation), 1.0
     found = search(whole)
-    for _ in range(6):
-        slower = cluster.slowdown(found.choice)
-        again = search(whole / slower)
-        settled = again.choice.label == found.choice.label
-        found = again
-        if settled:
-            break
+    while (more := cluster.slowdown(found.choice)) > slower * 1.001:
+        slower = more  # it only rises, so that the search ends and the choice keeps within the hours
+        found = search(whole / slower)
     return found

@@ -1,0 +1,77 @@
+"""One design from a plan to a model: the same sizes and experts in every place that states them."""
+
+import random
+import tomllib
+
+import pytest
+from click.testing import CliRunner
+
+from loopscale.cli.verbs import cli
+from loopscale.planning import Cluster, Plan, search, search_on
+from loopscale.planning.design import card_size, experts_text
+from loopscale.planning.devices import USABLE, find_device
+from loopscale.planning.job import expected_days
+from loopscale.train.config import TrainConfig
+from loopscale.train.init import meta_model
+from loopscale.train.settings import model_without_text, settled, step_cost
+
+LIMITS = ("--memory", "3GB", "--bits", "int4")
+
+
+def test_a_planned_design_is_the_one_that_is_built(tmp_path) -> None:
+    file, report = tmp_path / "train.toml", tmp_path / "plan.md"
+    done = CliRunner().invoke(cli, ["plan", "--flops", "5e21", *LIMITS, "--train", str(file), "--report", str(report)])
+    assert done.exit_code == 0, done.output
+    planned = Plan.of(search(flops=5e21, memory="3GB", bits=4))
+    choice = planned.choice
+    active, total = card_size(choice.active_parameters), card_size(choice.total_parameters)
+    experts = experts_text(choice.experts_active, choice.experts_total)
+    sizes = f"{active} active, {total} total, {experts}, looped twice"
+    assert sizes == "1.0B active, 5.4B total, 2 of 16 experts, looped twice"
+    assert f"{active}-active, {total}-total MoE ({experts}), looped twice" in " ".join(done.output.split())
+    assert f"{active}-active, {total}-total MoE ({experts})" in " ".join(report.read_text().split())
+    assert sizes in file.read_text()
+    rung = ("--rung", choice.rung, "--experts", f"{choice.experts:g}", "--recurrence", str(choice.recurrence))
+    counted = CliRunner().invoke(cli, ["count", *rung]).output
+    assert f"{active} active, {total} total, {experts}" in counted
+    checked = CliRunner().invoke(cli, ["train", str(file), "--check"]).output
+    assert sizes in checked
+    config = TrainConfig.read(file)
+    assert planned.train_config() == tomllib.loads(file.read_text())
+    model = meta_model(model_without_text(config))
+    assert sum(weight.numel() for weight in model.parameters()) == choice.total_parameters
+    assert model.config.num_experts == choice.experts_total
+    assert config.run.tokens == round(choice.tokens)
+
+
+def random_case(seed: int) -> tuple[str, int, int, dict[str, object]]:
+    draw = random.Random(seed)
+    device, gpus = draw.choice(["h100", "a100", "h200", "b200", "h100-96gb", "l40s"]), draw.choice([8, 16, 24, 64])
+    limits = {"memory": draw.choice(["1GB", "3GB", "6GB", "12GB"]), "bits": draw.choice(["q4_k_m", 4, 8])}
+    return device, gpus, draw.choice([3, 7, 21]), limits
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_training_file_has_the_plans_sizes_and_days_and_fits(seed: int) -> None:
+    device, gpus, days, limits = random_case(seed)
+    cluster = Cluster(device, gpus)
+    found = search_on(cluster, gpus * days * 24, lambda real: search(real_flops=real, extrapolate=True, **limits))
+    planned = Plan.of(found, whole=False)
+    text = planned.train_file(device, gpus)
+    config = TrainConfig.from_dict(tomllib.loads(text))
+    model = model_without_text(config)
+    assert float(model.to_architecture().parameters) == planned.choice.total_parameters
+    assert model.recurrence == planned.choice.recurrence
+    cost = step_cost(config, model, gpus, find_device(device))
+    assert expected_days(cost.seconds, config.steps) == pytest.approx(cluster.days(planned.choice, 0.0), rel=0.1)
+    assert cost.memory <= USABLE * find_device(device).memory or "does not fit" in text
+
+
+def test_a_run_keeps_the_settings_that_it_chose(tmp_path) -> None:
+    config = TrainConfig.from_dict({"run": {"accumulate": "auto"}})
+    chosen = settled(config, tmp_path)
+    assert isinstance(chosen.run.accumulate, int)
+    from loopscale.train.run_dir import open_run
+
+    open_run(tmp_path, chosen.changed(run={"accumulate": 4}), 0)
+    assert settled(config, tmp_path).run.accumulate == 4
