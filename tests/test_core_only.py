@@ -69,6 +69,8 @@ NEEDS = {
     "sweep": ["sweep", "plan", "sweep.toml"],
     "generate": ["generate", "model", "--prompt", "x"],
     "routing": ["routing", "model", "--text", "text.txt"],
+    "convert": ["convert", "model", "--out", "looped"],
+    "export": ["export", "model", "--to", "unrolled", "--out", "plain"],
     "eval": ["eval", "model", "--tasks", "local"],
     "app": ["app", "--no-open"],
     "demo": ["demo", "--out", "out"],

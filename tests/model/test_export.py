@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,10 +12,12 @@ from typing import Any
 import pytest
 import torch
 from looped_models import WITHOUT_LOOPSCALE, model, tokens
-from test_retrofit import MODELS, close, ids, logits, pretrained
+from test_retrofit import MODELS, close, ids, logits, pretrained, run
 
 from loopscale.core.errors import InputError
 from loopscale.model.export import unroll
+from loopscale.model.gguf_file import write_gguf
+from loopscale.model.loading import DEMO, load
 from loopscale.model.retrofit import retrofit
 
 LOOPED: dict[str, tuple[str, dict[str, Any]]] = {
@@ -52,7 +56,7 @@ def test_a_saved_unrolled_model_loads_without_loopscale(tmp_path: Path) -> None:
         expected[name] = looped(tokens(2, 9), recurrence=4).logits.detach()
     torch.save(expected, tmp_path / "expected.pt")
     script = WITHOUT_LOOPSCALE + (
-        "ids, folder = torch.tensor(%r), %r\n"
+        f"ids, folder = torch.tensor({tokens(2, 9).tolist()!r}), {str(tmp_path)!r}\n"
         "for name, expected in torch.load(folder + '/expected.pt').items():\n"
         "    model = AutoModelForCausalLM.from_pretrained(folder + '/' + name).eval()\n"
         "    assert type(model).__module__.startswith('transformers.models.'), type(model)\n"
@@ -60,7 +64,7 @@ def test_a_saved_unrolled_model_loads_without_loopscale(tmp_path: Path) -> None:
         "    assert worst <= 1e-5 * max(1, expected.abs().max()), (name, worst)\n"
         "    assert model.generate(ids, max_new_tokens=3).shape == (2, 12)\n"
         "print('loaded')\n"
-    ) % (tokens(2, 9).tolist(), str(tmp_path))
+    )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "loaded", done.stderr[-2000:]
 
@@ -97,3 +101,58 @@ def test_greedy_tokens_of_an_unrolled_model_are_the_same() -> None:
     plain = unroll(looped, 2)
     ours = looped.generate(ids()[:1], max_new_tokens=12, recurrence=2, do_sample=False)
     assert torch.equal(plain.generate(ids()[:1], max_new_tokens=12, do_sample=False), ours)
+
+
+def test_the_command_writes_the_demo_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run("export", "demo", "--to", "unrolled", "-R", "2", "--out", str(tmp_path / "plain"))
+    printed = capsys.readouterr().out
+    assert "glm4_moe, 6 layers, R = 2" in printed
+    assert "before the loop was written out" in printed
+    assert (tmp_path / "plain" / "tokenizer.json").is_file()
+
+
+@pytest.mark.parametrize("name", ["dense", "dense-biased", "dense-normed", "shared-expert"])
+@pytest.mark.parametrize("dtype", ["f32", "q8_0"])
+def test_a_gguf_file_holds_every_tensor_by_the_names_of_llama_cpp(name: str, dtype: str, tmp_path: Path) -> None:
+    gguf = pytest.importorskip("gguf")
+    plain = unroll(model(dtype=torch.float32, hidden_size=32, **LOOPED[name][1]), 2)
+    write_gguf(plain, None, tmp_path / "model.gguf", dtype)
+    reader = gguf.GGUFReader(tmp_path / "model.gguf")
+    tensors = {tensor.name: tensor for tensor in reader.tensors}
+    assert {key.split(".")[1] for key in tensors if key.startswith("blk.")} == {"0", "1", "2", "3", "4", "5"}
+    embeddings = gguf.quants.dequantize(tensors["token_embd.weight"].data, tensors["token_embd.weight"].tensor_type)
+    expected = plain.get_input_embeddings().weight.detach().numpy()
+    assert abs(embeddings - expected).max() <= (0 if dtype == "f32" else 0.02)
+    down = tensors["blk.1.ffn_down_exps.weight" if name == "shared-expert" else "blk.1.ffn_down.weight"]
+    assert (
+        down.n_elements
+        == plain.get_parameter(
+            "model.layers.1.mlp.experts.down_proj" if name == "shared-expert" else "model.layers.1.mlp.down_proj.weight"
+        ).numel()
+    )
+
+
+LLAMA_CPP = os.environ.get("LOOPSCALE_NODE_LLAMA")
+"""A folder where npm has installed node-llama-cpp and @node-llama-cpp/linux-x64."""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(LLAMA_CPP is None, reason="LOOPSCALE_NODE_LLAMA names no folder with node-llama-cpp")
+@pytest.mark.parametrize("recurrence", [1, 2, 4])
+def test_llama_cpp_generates_the_same_tokens(recurrence: int, tmp_path: Path) -> None:
+    pytest.importorskip("gguf")
+    looped, tokenizer = load(DEMO, dtype=torch.float32)
+    write_gguf(unroll(looped, recurrence), tokenizer, tmp_path / "model.gguf", "f32")
+    prompts = [tokenizer(text)["input_ids"] for text in PROMPTS]
+    script = [str(Path(__file__).with_name("llama_cpp.mjs")), str(LLAMA_CPP), str(tmp_path / "model.gguf"), "24"]
+    done = subprocess.run(["node", *script], input=json.dumps(prompts), capture_output=True, text=True, check=False)
+    assert not done.returncode, done.stderr[-2000:]
+    how = {"max_new_tokens": 24, "min_new_tokens": 24, "do_sample": False, "recurrence": recurrence, "pad_token_id": 0}
+    ours = [looped.generate(torch.tensor([ids]), **how)[0, len(ids) :].tolist() for ids in prompts]
+    assert json.loads(done.stdout.splitlines()[-1]) == ours
+
+
+PROMPTS = (
+    *("The state of", "My fellow citizens", "It is", "War with", "Congress", "In the year"),
+    *("Our commerce", "The people", "Peace", "I recommend", "Trade and", "We must"),
+)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
+from loopscale.cli.verbs import main
+from loopscale.core.errors import InputError
+from loopscale.model.loading import load_model
 from loopscale.model.retrofit import retrofit
 
 SIZES: dict[str, Any] = {
@@ -95,3 +99,85 @@ def test_a_converted_model_equals_the_original_at_one_pass(name: str) -> None:
     assert looped.config.recurrence == 3
     assert looped.config.to_architecture().parameters == sum(weight.numel() for weight in looped.parameters())
     assert looped.config.to_architecture().parameters == sum(weight.numel() for weight in original.parameters())
+
+
+@pytest.mark.parametrize("name", ["llama-tied", "qwen2", "qwen3"])
+def test_copied_experts_equal_the_dense_block_at_the_start(name: str) -> None:
+    kind, fields = MODELS[name]
+    original = pretrained(kind, **fields)
+    looped = retrofit(original, prelude=1, coda=1, recurrence=3, experts=3)
+    assert (looped.config.num_experts, looped.config.num_experts_per_tok) == (6, 2)
+    close(logits(looped, recurrence=1), logits(original))
+    close(logits(looped), logits(retrofit(original, prelude=1, coda=1, recurrence=3)))
+
+
+def test_new_experts_get_gradients_that_differ() -> None:
+    looped = retrofit(pretrained("llama"), prelude=1, coda=1, recurrence=2, experts=2).train()
+    looped(input_ids=ids(), labels=ids()).loss.backward()
+    gradient_EDH = looped.model.loop[0].mlp.experts.down_proj.grad
+    assert (gradient_EDH[0] - gradient_EDH[1]).abs().max() > 0
+    assert looped.model.loop[0].mlp.router.weight.grad.abs().max() >= 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "sentence"),
+    [
+        ("gemma2", {"head_dim": 6}, "a 'gemma2' model has layers of another form than ours .norms before and after"),
+        ("olmo2", {}, "norms after attention and feed-forward"),
+        ("gpt2", {}, "a 'gpt2' model has layers of another form than ours; known are llama, mistral"),
+        ("mistral", {"sliding_window": 8}, "attention windows of 8 tokens .to use no more tokens than that"),
+        ("llama", {"mlp_bias": True}, "mlp_bias True"),
+        ("llama", {"hidden_act": "gelu"}, "activation 'gelu'"),
+        ("olmoe", {**EXPERTS, "clip_qkv": 8.0}, "clip_qkv 8.0"),
+        ("qwen3_moe", {**EXPERTS, "mlp_only_layers": [0], "head_dim": 8}, r"mlp_only_layers \[0\]"),
+    ],
+)
+def test_what_our_layers_lack_is_named(kind: str, fields: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        retrofit(pretrained(kind, **fields), prelude=1, coda=1, recurrence=2)
+
+
+def test_sizes_that_leave_no_loop_are_refused() -> None:
+    with pytest.raises(InputError, match="`prelude` 2 and `coda` 2 leave no layer to loop; it has 4 layers"):
+        retrofit(pretrained("llama"), prelude=2, coda=2, recurrence=2)
+    with pytest.raises(InputError, match="`experts` is for dense models"):
+        retrofit(pretrained("mixtral", **EXPERTS), prelude=1, coda=1, recurrence=2, experts=2)
+    with pytest.raises(InputError, match="`active_experts` is 1; copies are exact with 2 or more"):
+        retrofit(pretrained("llama"), prelude=1, coda=1, recurrence=2, experts=2, active_experts=1)
+
+
+def test_the_command_converts_a_folder_and_export_writes_it_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    original = pretrained("qwen3", head_dim=8)
+    original.save_pretrained(tmp_path / "original")
+    run(
+        "convert",
+        str(tmp_path / "original"),
+        "--prelude",
+        "1",
+        "--coda",
+        "1",
+        "-R",
+        "2",
+        "--out",
+        str(tmp_path / "new"),
+    )
+    printed = capsys.readouterr().out
+    assert "1 + 2 x 2 + 1 layers" in printed
+    assert "no tokenizer found" in printed
+    close(logits(load_model(tmp_path / "new"), recurrence=1), logits(original))
+    with pytest.raises(SystemExit):
+        run("convert", str(tmp_path / "original"), "--out", str(tmp_path / "new"))
+    assert "name a new folder" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        run("convert", str(tmp_path / "nothing"), "--out", str(tmp_path / "other"))
+    assert "no such folder" in capsys.readouterr().err
+
+
+def run(*argv: str) -> None:
+    """Run a command that ends well."""
+    with pytest.raises(SystemExit) as ended:
+        main(argv)
+    if ended.value.code:
+        raise SystemExit(ended.value.code)

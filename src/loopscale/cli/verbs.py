@@ -28,7 +28,7 @@ DEBUG = "LOOPSCALE_DEBUG"
 GROUPS = {
     "Plan": ("plan", "predict", "matched", "count", "profile", "laws"),
     "Fit": ("fit", "backtest", "compare", "next", "isoflop", "seeds", "data"),
-    "Train": ("train", "sweep", "eval", "generate", "lab", "presets", "routing"),
+    "Train": ("train", "sweep", "eval", "generate", "lab", "presets", "routing", "convert", "export"),
     "Look": ("app", "figures", "report", "demo", "reproduce", "verify", "schema", "help"),
 }
 """Every verb, in groups. Verb ``x`` is the command ``x_command`` in ``cli/x.py``."""

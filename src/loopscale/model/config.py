@@ -19,7 +19,7 @@ from .rules import MOST_LAYERS, check, is_whole
 from .sharding import expert_plan, tensor_plan
 
 FORMAT = 2
-"""Version of the checkpoint format; a later one is refused. Version 2 has ``router_score``; models without it stay at 1,
+"""Version of the checkpoint format; a later one is refused. Version 2 has softmax routers; other models stay at 1,
 which older code reads."""
 
 RESIDUAL_POWERS = {"none": 0.0, "1/sqrt(R)": -0.5, "1/R": -1.0}
@@ -73,7 +73,7 @@ class LoopedMoEConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
     norm_topk_prob: bool = True
     """Divide a token's k gates by their sum."""
     router_score: str = "sigmoid"
-    """Scores of experts from the router's logits: "sigmoid" of each, or "softmax" over all (Mixtral, Qwen3-MoE, OLMoE)."""
+    """Scores of experts: "sigmoid" of each of the router's logits, or "softmax" over all of them (Mixtral, OLMoE)."""
     n_group: int = 1
     """One group of experts: serving engines ask."""
     topk_group: int = 1

@@ -48,9 +48,9 @@ def unroll(model: LoopedMoEForCausalLM, recurrence: int | None = None) -> PreTra
         if name != "lm_head.weight" or not config.tie_word_embeddings:
             state[name] = model.get_parameter(name)
     with torch.device("meta"):
-        plain: PreTrainedModel = AutoModelForCausalLM.from_config(written, dtype=model.dtype)
+        plain: PreTrainedModel = AutoModelForCausalLM.from_config(written, dtype=model.dtype)  # type: ignore[no-untyped-call]
     # Copies, because a file holds a tensor once: layers of two passes may not be one tensor.
-    copies = {name: nn.Parameter(tensor.clone(), requires_grad=False) for name, tensor in state.items()}
+    copies = {name: tensor.clone() for name, tensor in state.items()}
     missing, unexpected = plain.load_state_dict(copies, strict=False, assign=True)
     plain.tie_weights()
     assert not unexpected, unexpected
@@ -58,7 +58,8 @@ def unroll(model: LoopedMoEForCausalLM, recurrence: int | None = None) -> PreTra
     _restore_rotary(plain)
     if model.generation_config is not None:
         plain.generation_config = type(model.generation_config).from_dict(_plain_generation(model))
-    return plain.eval()  # type: ignore[no-untyped-call, no-any-return]
+    plain.eval()  # type: ignore[no-untyped-call]
+    return plain
 
 
 def _restore_rotary(plain: PreTrainedModel) -> None:
@@ -68,7 +69,7 @@ def _restore_rotary(plain: PreTrainedModel) -> None:
 
 
 def _plain_generation(model: LoopedMoEForCausalLM) -> dict[str, Any]:
-    fields: dict[str, Any] = model.generation_config.to_dict()  # type: ignore[union-attr]
+    fields: dict[str, Any] = model.generation_config.to_dict()
     return {key: value for key, value in fields.items() if key not in ("recurrence", "transformers_version")}
 
 

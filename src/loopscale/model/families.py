@@ -225,7 +225,7 @@ def to_theirs(block: Mapping[str, Tensor], config: LoopedMoEConfig) -> dict[str,
     for name, tensor in block.items():
         module, last = _split(name)
         if module in JOINED:
-            pieces = tensor.split(rows(module, tensor))
+            pieces = torch.split(tensor, rows(module, tensor))
             out |= {part + last: piece for part, piece in zip(JOINED[module], pieces, strict=True)}
         else:
             out[RENAMED.get(module, module) + last] = tensor

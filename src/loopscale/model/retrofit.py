@@ -32,10 +32,11 @@ def load_pretrained(source: str | Path) -> tuple[PreTrainedModel, Any]:
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
             str(folder), dtype="auto", trust_remote_code=False, use_safetensors=True, **options
         )
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False, **options)
-        except Exception:  # Transformers raises many kinds where there is none
-            tokenizer = None
+        # Without the file Transformers would make a tokenizer of the family's kind that knows no words.
+        has_tokenizer = bool(options) or (folder / "tokenizer_config.json").is_file()
+        tokenizer = (
+            AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False, **options) if has_tokenizer else None
+        )
     return model.eval(), tokenizer  # type: ignore[no-untyped-call]
 
 
@@ -76,7 +77,7 @@ def retrofit(
             "moe_intermediate_size": fields["intermediate_size"],
         }
     depths = {"prelude_layers": prelude, "loop_layers": layers - prelude - coda, "coda_layers": coda}
-    config = LoopedMoEConfig(**fields, **depths, recurrence=recurrence)
+    config = LoopedMoEConfig(**{**fields, **depths, "recurrence": recurrence})
     state = _tensors(model.state_dict(), config, torch.Generator().manual_seed(seed))
     with torch.device("meta"):
         looped = LoopedMoEForCausalLM(config)
@@ -84,7 +85,8 @@ def retrofit(
     looped.tie_weights()
     if model.generation_config is not None:
         looped.generation_config = model.generation_config
-    return looped.to(model.dtype).eval()
+    looped.eval()  # type: ignore[no-untyped-call]
+    return looped
 
 
 def _tensors(theirs: dict[str, Tensor], config: LoopedMoEConfig, generator: torch.Generator) -> dict[str, Tensor]:
