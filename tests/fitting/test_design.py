@@ -184,7 +184,7 @@ def test_the_doubt_about_a_plan_shrinks(small):
     made = plan(Budget(flops=5e21, memory=3e9, bits=4), law=small.law, allow_degenerate=True)
     design = next_runs(small, 2e21, Target.of_plan(made, small.law.counts))
     assert design.after < 0.5 * design.before
-    assert "Standard error of the loss differences to the rivals" in str(design)
+    assert "of the loss differences to the rivals, in nats" in str(design)
     assert len(design.table()) == len(design.runs)
     assert json.loads(json.dumps(design.to_dict()))["runs"][0]["flops"] == design.runs[0].flops
 

@@ -197,7 +197,9 @@ def plan_command(
         if verbose:
             print_plan(found, planned, top, compute.cost(planned))
         else:
-            click.echo(plan_screen(planned, found.rivals(top), compute.cost(planned, brief=True)))
+            answer, *rest = plan_screen(planned, found.rivals(top), compute.cost(planned, brief=True)).splitlines()
+            console().print(f"[bold]{answer}[/]", highlight=False, soft_wrap=True)
+            click.echo("\n".join(rest))
         if pareto is not None:
             _print_front(found, pareto)
 

@@ -23,6 +23,8 @@ MAD_EFFICIENCY = 0.37
 """Information about the scale that a median of absolute values keeps, relative to a standard deviation."""
 DIVERGED = 1.25
 """A loss so many times what the law expects, and far outside the noise, is that of a diverged run."""
+MOST_DIVERGED = 0.025
+"""Share of the rows that may be of diverged runs, beyond two."""
 FAR_OUTSIDE = 10.0
 """Robust standard deviations that are far outside the noise also where there are too few rows for a sharper limit."""
 LEVELS = 8
@@ -77,9 +79,13 @@ def outlying_rows(fit: Fit, beyond: float | None = None) -> list[int]:
 
 
 def diverged_rows(fit: Fit) -> list[int]:
-    """Return the rows, from 0, whose loss is so high that their run has diverged, worst first."""
+    """Return the rows, from 0, whose loss is so high that their run has diverged, worst first.
+
+    None where there are many: a law of the wrong form misses whole regions of the data, which count against it.
+    """
     limit = min(FAR_OUTSIDE, outlier_limit(len(fit.residuals), len(fit.free)))
-    return [k for k in outlying_rows(fit, limit) if fit.residuals[k] < -np.log(DIVERGED)]
+    rows = [k for k in outlying_rows(fit, limit) if fit.residuals[k] < -np.log(DIVERGED)]
+    return rows if len(rows) <= max(2, MOST_DIVERGED * len(fit.residuals)) else []
 
 
 def _deviations(fit: Fit) -> FloatArray:
