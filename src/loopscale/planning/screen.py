@@ -96,7 +96,7 @@ def _memory(plan: Plan) -> list[str]:
 
 def _training(plan: Plan) -> str:
     choice, real = plan.choice, plan.real_train_flops
-    counted = "" if real is None else f" by 6ND ({format_power(real['flops'])} with output head and attention)"
+    counted = "" if real is None else f" by 6ND ({format_power(real['flops'])} with head, attention and padding)"
     unspent = f"; {format_power(plan.unspent_flops)} unspent" if plan.unspent_flops else ""
     return f"{format_power(choice.train_flops)} FLOPs{counted}{unspent}"
 
