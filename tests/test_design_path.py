@@ -28,7 +28,8 @@ def test_a_planned_design_is_the_one_that_is_built(tmp_path) -> None:
     experts = experts_text(choice.experts_active, choice.experts_total)
     sizes = f"{active} active, {total} total, {experts}, looped twice"
     assert sizes == "1.0B active, 5.4B total, 2 of 16 experts, looped twice"
-    assert f"{active}-active, {total}-total MoE ({experts}), looped twice" in " ".join(done.output.split())
+    assert f"{active} MoE · {experts} · looped 2x" in done.output
+    assert f"{total} total, {active} active" in done.output
     assert f"{active}-active, {total}-total MoE ({experts})" in " ".join(report.read_text().split())
     assert sizes in file.read_text()
     rung = ("--rung", choice.rung, "--experts", f"{choice.experts:g}", "--recurrence", str(choice.recurrence))

@@ -226,17 +226,23 @@ def _budget(options: dict[str, Any], flops: float | None, real_flops: float | No
 class _Compute:
     """The training compute, however the options state it, and what the plan costs on the device."""
 
-    WAYS = ("flops", "real_flops", "like_model", "gpus", "gpu_hours", "dollars")
+    WAYS = ("flops", "like_model", "gpus", "gpu_hours", "dollars")
+    DEVICES = ("gpus", "gpu_hours", "dollars")
+    """Ways that buy real FLOPs, which `real_flops` would state a second time."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         self.options = options
         ways = [name for name in self.WAYS if options[name] is not None]
-        if len(ways) > 1:
-            texts = ["--like" if name == "like_model" else f"--{name.replace('_', '-')}" for name in ways]
+        stated = [
+            *ways,
+            *(["real_flops"] if options["real_flops"] is not None and set(ways) & set(self.DEVICES) else []),
+        ]
+        if len(stated) > 1:
+            texts = ["--like" if name == "like_model" else f"--{name.replace('_', '-')}" for name in stated]
             raise click.UsageError(f"{' and '.join(texts)} both state the compute; give one")
         self.way = ways[0] if ways else None
         self._check_partners()
-        if self.way is None and options["tokens"] is None:
+        if self.way is None and options["tokens"] is None and options["real_flops"] is None:
             raise click.UsageError(
                 "give the compute: --flops 5e21, --gpus 8 --device h100 --days 14, or --like 0.6B:8:1 --like-tokens 6T"
             )
@@ -257,7 +263,7 @@ class _Compute:
     @property
     def flops(self) -> float | None:
         """The compute in FLOPs; None when only tokens are given."""
-        if self.way in (None, "flops", "real_flops"):
+        if self.way in (None, "flops"):
             flops: float | None = self.options["flops"]
             return flops
         if self.way == "like_model":
