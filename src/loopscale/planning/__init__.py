@@ -5,7 +5,6 @@ from loopscale.planning.budget import FIELDS, Budget, budget_text
 from loopscale.planning.compute import device_flops, flops_of, training_cost
 from loopscale.planning.design import Design, design_text
 from loopscale.planning.devices import DEVICES, PEAK_FLOPS, PRESETS, UTILISATION
-from loopscale.planning.gate import WithheldError
 from loopscale.planning.grid import Grid, Rule, design_label, evaluate
 from loopscale.planning.matching import Matched, matched
 from loopscale.planning.plans import Plan, plan
@@ -19,6 +18,7 @@ from loopscale.planning.profiles import (
     joint_optimum,
     recurrence_map,
 )
+from loopscale.planning.refusals import WithheldError
 from loopscale.planning.searching import Search, law_of, search
 from loopscale.planning.training_file import Cluster, search_on, train_config, train_file
 

@@ -11,7 +11,7 @@ import numpy as np
 from loopscale.architecture import Architecture, continuous
 from loopscale.core.arrays import FloatArray
 from loopscale.core.quantities import count_of, plain
-from loopscale.planning import gate
+from loopscale.planning import refusals
 from loopscale.planning.compute import parse_reference
 from loopscale.planning.grid import design_label
 from loopscale.planning.searching import law_of
@@ -79,9 +79,11 @@ def matched(
     """
     law, budget = law_of(law), count_of(flops, "flops")
     pair = [(one, one.recurrence) if isinstance(one, Architecture) else parse_reference(one) for one in (first, second)]
-    gate.check_variables(law, [float(model.experts) for model, _ in pair], [passes for _, passes in pair])
+    refusals.check_variables(law, [float(model.experts) for model, _ in pair], [passes for _, passes in pair])
     trust = _joint_trust(pair, [float(model.width) for model, _ in pair], budget, law)
-    gate.check_answer("one of the two designs", law, trust, extrapolate=extrapolate, allow_degenerate=allow_degenerate)
+    refusals.check_answer(
+        "one of the two designs", law, trust, extrapolate=extrapolate, allow_degenerate=allow_degenerate
+    )
     rows = [_condition(name, pair, budget, law, extrapolate) for name in CONDITIONS]
     ratios = _compute_ratios(pair, budget, law)
     usable = ratios[1:][np.isfinite(ratios[1:])]

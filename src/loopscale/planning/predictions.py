@@ -11,7 +11,7 @@ from loopscale.architecture import Architecture, Space, architecture_space, rung
 from loopscale.architecture.space import size_space
 from loopscale.core.errors import InputError, shown
 from loopscale.core.quantities import count_of, format_count
-from loopscale.planning import gate
+from loopscale.planning import refusals
 from loopscale.planning.budget import Budget
 from loopscale.planning.design import Design, design_at
 from loopscale.planning.grid import Rule, evaluate, loss_interval
@@ -89,13 +89,13 @@ def predict(
     withheld unless ``extrapolate``.
     """
     law, space = law_of(law), _one_model(model, experts, N, recurrence)
-    gate.check_variables(law, space.experts, space.recurrences)
+    refusals.check_variables(law, space.experts, space.recurrences)
     count = _tokens(tokens, D, flops, float(space.unrolled().item()))
     grid = evaluate(law, space, Budget(tokens=count), rule=Rule.LOSS)
     design, points = design_at(grid, 0, 0), grid.points.rows((0, 0, 0, 0))
     trust = law.trust(points).noting(uncertainty_text(law.uncertainty))
     what = f"{design.label} on {format_count(count)} tokens"
-    gate.check_answer(what, law, trust, extrapolate=extrapolate, allow_degenerate=allow_degenerate)
+    refusals.check_answer(what, law, trust, extrapolate=extrapolate, allow_degenerate=allow_degenerate)
     most = float(law.largest_multiplier(points))
     return Prediction(
         law=law.name,

@@ -14,7 +14,7 @@ from loopscale.core.arrays import BoolArray, FloatArray, IntArray
 from loopscale.core.errors import InputError
 from loopscale.core.quantities import plain
 from loopscale.core.tables import Table
-from loopscale.planning import gate
+from loopscale.planning import refusals
 from loopscale.planning.budget import Budget, budget_of
 from loopscale.planning.design import Design, design_at
 from loopscale.planning.grid import (
@@ -285,13 +285,13 @@ def search(
     budget, rule, law = budget_of(budget, limits), rule_of(rule), law_of(law)
     if space is None:
         space = default_space(law)
-    gate.check_variables(law, space.experts, space.recurrences)
+    refusals.check_variables(law, space.experts, space.recurrences)
     if budget.unique_tokens is not None:
         law = with_repetition(law)
     bare, pick = best_design(law, space, budget, eps, rule)
     grid = bare if law.resamples is None else evaluate(law, bare.space, budget, eps=bare.eps, rule=rule)
     found = Search(grid, pick)
-    gate.check_answer(
+    refusals.check_answer(
         f"the best design, {found.choice.label},", law, found.trust, extrapolate=extrapolate,
         allow_degenerate=allow_degenerate,
     )  # fmt: skip
@@ -305,13 +305,13 @@ def law_of(law: Any) -> ScalingLaw:
 
 def experts_for(law: ScalingLaw) -> tuple[float, ...]:
     """Return the expert counts to search by default: the ladder's, or the only one that the law answers for."""
-    only = gate.fixed_experts(law)
+    only = refusals.fixed_experts(law)
     return RUNG_EXPERTS if only is None else (only,)
 
 
 def recurrences_for(law: ScalingLaw) -> tuple[int, ...]:
     """Return the recurrences to search by default: the ladder's, or the only one that the law answers for."""
-    only = gate.fixed_recurrence(law)
+    only = refusals.fixed_recurrence(law)
     return RUNG_RECURRENCES if only is None else (only,)
 
 
