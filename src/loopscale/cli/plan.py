@@ -50,6 +50,7 @@ from loopscale.planning import (
 from loopscale.planning.budget import BudgetField, Group
 from loopscale.planning.compute import time_cost
 from loopscale.planning.devices import NODE
+from loopscale.planning.growing import growth_text
 from loopscale.planning.screen import plan_screen
 from loopscale.planning.searching import COSTS, experts_for, recurrences_for
 from loopscale.planning.text import COLUMNS, front_band_text, legend, sentences, table_row
@@ -123,6 +124,9 @@ def _budget_options(group: Group) -> list[Callable[[Any], Any]]:
         show_default=True,
         help="paper: each step must gain eps. loss: lowest loss alone.",
     ),
+    click.option(
+        "--grow", is_flag=True, help="Let passes grow during training: also find the schedule that lowers the loss."
+    ),
     trust_options,
 )
 @option_group(
@@ -146,6 +150,7 @@ def plan_command(
     rule: str,
     extrapolate: bool,
     allow_degenerate: bool,
+    grow: bool,
     top: int,
     pareto: str | None,
     out: str | None,
@@ -180,7 +185,7 @@ def plan_command(
         found = best(compute.flops, options["real_flops"])
     else:
         found = search_on(compute.cluster, compute.hours, lambda real: best(None, real))
-    planned = Plan.of(found)
+    planned = Plan.of(found, grow=grow)
     if train is not None:
         _write_training_file(planned, compute.cluster, train)
     if out is not None:
@@ -196,8 +201,12 @@ def plan_command(
     else:
         if verbose:
             print_plan(found, planned, top, compute.cost(planned))
+            if grow:
+                console().print(f"Growing passes: {growth_text(planned.growth, planned.eps)}", highlight=False)
         else:
-            answer, *rest = plan_screen(planned, found.rivals(top), compute.cost(planned, brief=True)).splitlines()
+            answer, *rest = plan_screen(
+                planned, found.rivals(top), compute.cost(planned, brief=True), grow
+            ).splitlines()
             console().print(f"[bold]{answer}[/]", highlight=False, soft_wrap=True)
             click.echo("\n".join(rest))
         if pareto is not None:

@@ -14,6 +14,7 @@ from loopscale.planning.budget import Budget
 from loopscale.planning.design import Design
 from loopscale.planning.devices import NODE, UTILISATION
 from loopscale.planning.grid import Rule
+from loopscale.planning.growing import Growth, best_schedule
 from loopscale.planning.records import CachePolicy, Edge, FrontRow, NextBest, Sensitivity, Vote
 from loopscale.planning.searching import COSTS, Search, search
 from loopscale.planning.sensitivity import cache_policies, next_best, sensitivities
@@ -75,10 +76,15 @@ class Plan:
     """The first ranked candidates."""
     pareto: dict[str, tuple[FrontRow, ...]] = field(default_factory=dict)
     """The designs that no other beats in both loss and memory, or loss and inference cost."""
+    growth: Growth | None = None
+    """Passes that grow during training, where they were asked for and save eps: the choice is trained by them."""
 
     @classmethod
-    def of(cls, found: Search, *, candidates: int = LISTED, whole: bool = True) -> Plan:
-        """Record a search. Without ``whole``, what needs further searches and long tables is left out."""
+    def of(cls, found: Search, *, candidates: int = LISTED, whole: bool = True, grow: bool = False) -> Plan:
+        """Record a search. Without ``whole``, what needs further searches and long tables is left out.
+
+        With ``grow``, passes may grow during training.
+        """
         answer = cls(
             law=found.law.name,
             resamples=0 if found.law.resamples is None else len(found.law.resamples),
@@ -98,6 +104,7 @@ class Plan:
             unspent_flops=found.unspent_flops,
             real_train_flops=found.real_train_flops(),
             candidates_in_all=int(np.prod(found.grid.space.shape)),
+            growth=best_schedule(found) if grow else None,
         )
         if not whole:
             return answer
@@ -116,13 +123,23 @@ class Plan:
         """The limits that hold the loss up: those that would lower it if they were looser, the strongest first."""
         return [row.limit for row in self.sensitivities if row.binds]
 
+    @property
+    def trained(self) -> Design:
+        """The choice as it is to be trained: by its schedule of passes where it has one."""
+        return self.choice if self.growth is None else self.growth.design(self.choice)
+
+    @property
+    def schedule(self) -> tuple[tuple[float, int], ...]:
+        """The stages of the passes in training; none where they stay the same."""
+        return () if self.growth is None else self.growth.schedule
+
     def train_config(self, device: str = "h100", gpus: int = NODE) -> dict[str, dict[str, Any]]:
         """Return the sections of a training file for the choice, as ``TrainConfig.from_dict`` reads them."""
-        return train_config(self.choice, self.law, Cluster(device, gpus))
+        return train_config(self.trained, self.law, Cluster(device, gpus), self.schedule)
 
     def train_file(self, device: str = "h100", gpus: int = NODE, utilisation: float = UTILISATION) -> str:
         """Return the choice as a training file (TOML) for devices, with what it takes on them in comments."""
-        return train_file(self.choice, self.law, Cluster(device, gpus, utilisation), self.budget)
+        return train_file(self.trained, self.law, Cluster(device, gpus, utilisation), self.budget, self.schedule)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as plain values, with its sentences."""
@@ -142,6 +159,7 @@ class Plan:
             "trust": self.trust.to_dict(),
             "tied_sizes": None if self.tied_sizes is None else list(self.tied_sizes),
             "next_best": None if self.next_best is None else asdict(self.next_best),
+            "growth": None if self.growth is None else asdict(self.growth),
             "rivals": [design.to_dict() for design in self.rivals],
             "candidates": [design.to_dict() for design in self.candidates],
             "pareto": {cost: [asdict(row) for row in front] for cost, front in self.pareto.items()},
@@ -183,6 +201,7 @@ def plan(
     rule: Rule | str = Rule.PAPER,
     extrapolate: bool = False,
     allow_degenerate: bool = False,
+    grow: bool = False,
     **limits: Any,
 ) -> Plan:
     """Choose the design with the lowest predicted loss among those that fit the budget and pass the rule.
@@ -191,9 +210,9 @@ def plan(
     fit, a law, the name of a published law or a law file. Without ``space``, the paper's ladder is searched and
     extended as far as the budget asks; an axis of ``space`` with one value is held fixed, the others are optimised.
     The answer is withheld where it lies more than 10x beyond what the law was fitted on, unless ``extrapolate``.
+    With ``grow``, the plan also has the schedule of passes that grows during training, where one saves eps.
     """
-    return Plan.of(
-        search(
-            budget, space, law, eps=eps, rule=rule, extrapolate=extrapolate, allow_degenerate=allow_degenerate, **limits
-        )
+    found = search(
+        budget, space, law, eps=eps, rule=rule, extrapolate=extrapolate, allow_degenerate=allow_degenerate, **limits
     )
+    return Plan.of(found, grow=grow)

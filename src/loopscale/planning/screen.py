@@ -10,6 +10,7 @@ from loopscale.core.quantities import decimals, format_bytes, format_count, form
 from loopscale.core.text import WIDTH, fact, text_table
 from loopscale.planning.budget import FIELDS
 from loopscale.planning.design import Design, card_size, experts_text
+from loopscale.planning.growing import growth_text
 from loopscale.planning.text import edge_text, legend, mark, uncertainty_text
 from loopscale.scaling import Trust
 
@@ -26,13 +27,17 @@ BAR = 20
 SHORT_LABELS = {"flops": "compute", "unique_tokens": "unique tokens", "max_tokens": "tokens"}
 
 
-def plan_screen(plan: Plan, rivals: Sequence[Design], cost: str = "") -> str:
-    """Return the plan on one screen; ``cost`` says what training takes on the user's devices."""
+def plan_screen(plan: Plan, rivals: Sequence[Design], cost: str = "", grow: bool = False) -> str:
+    """Return the plan on one screen; ``cost`` says what training takes on the user's devices.
+
+    ``grow`` says that passes were allowed to grow during training.
+    """
     choice = plan.choice
     head = [f"Train {_headline(choice)}", "", *_loss_fact(choice, plan.interval, plan.uncertainty)]
     head += fact("size", _size(choice))
     head += _memory(plan)
     head += fact("training", _training(plan))
+    head += fact("growth", growth_text(plan.growth, plan.eps)) if grow else []
     head += fact("devices", cost) if cost else []
     if choice.tokens_per_second is not None:
         head += fact("speed", f"at most {format_count(choice.tokens_per_second)} tokens/s for one sequence")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -86,8 +86,13 @@ def built_as(design: Design) -> tuple[str, str]:
     return name, f"the nearest size that can be built: {built} active parameters, not the {wanted} of the plan"
 
 
-def train_config(design: Design, law: str | None = None, cluster: Cluster | None = None) -> dict[str, dict[str, Any]]:
-    """Return the sections of a training file for a design.
+def train_config(
+    design: Design,
+    law: str | None = None,
+    cluster: Cluster | None = None,
+    schedule: Sequence[tuple[float, int]] = (),
+) -> dict[str, dict[str, Any]]:
+    """Return the sections of a training file for a design, whose passes may follow a ``schedule``.
 
     The settings of a step are "auto": the run chooses them for the devices that it finds, as the estimate does.
     """
@@ -101,7 +106,8 @@ def train_config(design: Design, law: str | None = None, cluster: Cluster | None
         "recipe": {"name": "paper"},
         "model": _model(design),
         "data": {"files": [TEXTS], "tokenizer": f"train:{_vocabulary(design)}", "context": CONTEXT},
-        "schedule": {"warmup_steps": min(PAPER["schedule"]["warmup_steps"], steps // 20)},
+        "schedule": {"warmup_steps": min(PAPER["schedule"]["warmup_steps"], steps // 20)}
+        | ({"recurrence": [list(stage) for stage in schedule]} if schedule else {}),
         "run": run,
     }
 
@@ -127,11 +133,15 @@ def _model(design: Design) -> dict[str, Any]:
 
 
 def train_file(
-    design: Design, law: str | None = None, cluster: Cluster | None = None, budget: Budget | None = None
+    design: Design,
+    law: str | None = None,
+    cluster: Cluster | None = None,
+    budget: Budget | None = None,
+    schedule: Sequence[tuple[float, int]] = (),
 ) -> str:
     """Return a design as a training file, with what it was planned for and what it takes in comments."""
     cluster = cluster or Cluster()
-    sections = train_config(design, law, cluster)
+    sections = train_config(design, law, cluster, schedule)
     _, nearest_note = built_as(design) if "rung" in sections["model"] else ("", "")
     rate, base = (PAPER["optimizer"][name] for name in ("learning_rate", "base_width"))
     width = rung(sections["model"]["rung"]).width if "rung" in sections["model"] else sections["model"]["width"]

@@ -8,9 +8,9 @@ towards g(R) as dG/dt = (g(R) - G) / delay, with t the share of the tokens and G
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -104,6 +104,11 @@ SHARES = np.linspace(0.0, 0.6, 61)
 """Shares of the tokens with the larger number of passes that are tried."""
 
 
+def one_step(first: Iterable[float], last: float, shares: Iterable[float]) -> list[PassSchedule]:
+    """Return the schedules that grow once to ``last`` passes, for so many ``shares`` of the tokens."""
+    return [PassSchedule([[0, passes], [1 - share, last]]) for passes, share in product(first, shares)]
+
+
 def best_growth(
     law: ScalingLaw, active: float, loop: float, flops: float, passes: Sequence[float] = (1, 2, 3, 4, 6), **rest: Any
 ) -> GrowthChoice:
@@ -118,10 +123,7 @@ def best_growth(
         return float(scheduled_loss(law, points, schedule)), tokens
 
     fixed = {R: at(PassSchedule([[0, R]]))[0] for R in passes}
-    grown = [
-        PassSchedule([[0, first], [1 - share, last]])
-        for first in passes for last in passes for share in SHARES[1:] if last > first
-    ]  # fmt: skip
+    grown = [schedule for last in passes for schedule in one_step([p for p in passes if p < last], last, SHARES[1:])]
     candidates = [PassSchedule([[0, R]]) for R in passes] + grown
     best = min(candidates, key=lambda schedule: at(schedule)[0])
     loss, tokens = at(best)

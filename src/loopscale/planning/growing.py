@@ -1,0 +1,130 @@
+"""Passes that grow during training: the schedule that a plan may recommend for its choice.
+
+The model stays the one that was chosen: its size and its experts. Its passes may start lower and end at any number that
+the limits allow, at the same compute, priced by the token-averaged N_unroll. What a schedule is worth follows the delay
+law of :mod:`loopscale.scaling.growth`, which was measured on dense models that grow from two passes to four.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from loopscale.core.arrays import FloatArray
+from loopscale.core.errors import InputError
+from loopscale.core.quantities import format_count, format_power
+from loopscale.planning.design import Design
+from loopscale.scaling import PassSchedule, ScalingLaw, costs, scheduled_loss
+from loopscale.scaling.growth import one_step
+
+if TYPE_CHECKING:
+    from loopscale.planning.searching import Search
+
+LAST_SHARES = tuple(share / 20 for share in range(1, 13))
+"""Shares of the tokens with the last passes that are tried: round numbers, since the loss is flat near its minimum."""
+MEASURED = ((2, 4),)
+"""First and last passes of the growth that was measured; any other is an extrapolation."""
+
+
+@dataclass(frozen=True)
+class Growth:
+    """A schedule of passes that grows once, for the model of a plan at the same compute."""
+
+    schedule: tuple[tuple[float, int], ...]
+    """Stages: the share of the steps at which each starts, and its passes; ``[schedule] recurrence`` of a run."""
+    mean_passes: float
+    """Averaged over the tokens: the R that sets the compute."""
+    tokens: float
+    train_flops: float
+    """6 D times the token-averaged N_unroll."""
+    loss: float
+    saved: float
+    """Below the loss of the plan's choice, which has one number of passes throughout."""
+    measured: bool
+    """Whether growth between these passes was measured, on dense models; otherwise it is extrapolated."""
+
+    def design(self, choice: Design) -> Design:
+        """Return the choice as it is trained by the schedule: its last passes, its tokens and its loss."""
+        passes = int(self.schedule[-1][1])
+        return replace(choice, recurrence=passes, tokens=self.tokens, loss=self.loss, train_flops=self.train_flops)
+
+
+def best_schedule(found: Search) -> Growth | None:
+    """Return the schedule of one growth step with the lowest loss for a plan's model; None where none gains eps."""
+    law, budget, choice = found.law, found.budget, found.choice
+    _check(law, budget.tokens)
+    whole = choice.train_flops + costs.inference_flops(choice.unrolled) * (budget.serve_tokens or 0.0)
+    candidates = [schedule for last in _final_passes(found) for schedule in one_step(range(1, last), last, LAST_SHARES)]
+    if not candidates:
+        return None
+    tokens = np.array([_tokens(choice, schedule, whole, budget.serve_tokens or 0.0) for schedule in candidates])
+    tokens = np.minimum(tokens, np.inf if budget.max_tokens is None else budget.max_tokens)
+    losses = _losses(law, choice, candidates, tokens, budget.unique_tokens)
+    best = int(np.argmin(losses))
+    saved, schedule = choice.loss - float(losses[best]), candidates[best]
+    if saved < found.grid.eps:
+        return None
+    stages = tuple((round(start, 4), int(passes)) for start, passes in schedule.stages)
+    flops = costs.train_flops(costs.unrolled(choice.active, choice.loop, schedule.mean), tokens[best])
+    measured = tuple(passes for _, passes in stages) in MEASURED and choice.experts == 1
+    return Growth(stages, schedule.mean, float(tokens[best]), float(flops), float(losses[best]), float(saved), measured)
+
+
+def growth_text(growth: Growth | None, eps: float) -> str:
+    """Say what a schedule of passes is worth."""
+    if growth is None:
+        return f"no schedule of passes saves more than {eps:.2g} at this compute"
+    basis = "" if growth.measured else "; measured for 2 to 4 passes in dense models alone"
+    return (
+        f"{schedule_text(growth.schedule)} saves {growth.saved:.3f}: loss {growth.loss:.4f} on "
+        f"{format_count(growth.tokens)} tokens, {format_power(growth.train_flops)} FLOPs at {growth.mean_passes:.2f} "
+        f"passes on average{basis}"
+    )
+
+
+def schedule_text(stages: Sequence[Sequence[float]]) -> str:
+    """Return stages as a training file has them: ``[[0, 1], [0.65, 3]]``."""
+    return "[" + ", ".join(f"[{start:g}, {passes:g}]" for start, passes in stages) + "]"
+
+
+def _check(law: ScalingLaw, tokens: float | None) -> None:
+    if not law.mapping.loops:
+        raise InputError(
+            f"law {law.name} has no term for passes, so it cannot say what growing them is worth",
+            field="grow",
+            remedy="choose a law with recurrence",
+        )
+    if tokens is not None:
+        raise InputError(
+            "`grow` compares schedules at equal compute, and `tokens` leaves the compute open",
+            remedy="give the compute instead",
+        )
+
+
+def _final_passes(found: Search) -> list[int]:
+    """Return the passes with which the chosen model meets every limit: the last ones are those it is used with."""
+    grid = found.grid
+    s, k, _ = (int(index) for index in np.unravel_index(found.chosen, grid.space.shape))
+    within = np.broadcast_to(grid.within(), grid.tokens_FSKP.shape)[0, s, k]
+    return [int(passes) for passes, met in zip(grid.space.recurrences, within, strict=True) if met and passes > 1]
+
+
+def _tokens(choice: Design, schedule: PassSchedule, whole: float, served: float) -> float:
+    final = costs.unrolled(choice.active, choice.loop, schedule.final)
+    training = whole - float(costs.inference_flops(final)) * served
+    return max(float(costs.tokens_for(training, costs.unrolled(choice.active, choice.loop, schedule.mean))), 1.0)
+
+
+def _losses(
+    law: ScalingLaw, choice: Design, schedules: Sequence[PassSchedule], tokens: FloatArray, unique: float | None
+) -> FloatArray:
+    sizes = {name: getattr(choice, name) for name in ("active", "experts", "loop", "total", "embedding")}
+    return np.array(
+        [
+            float(scheduled_loss(law, law.points(tokens=D, recurrence=1.0, unique_tokens=unique, **sizes), schedule))
+            for schedule, D in zip(schedules, tokens, strict=True)
+        ]
+    )
