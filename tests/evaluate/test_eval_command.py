@@ -18,6 +18,7 @@ import trained
 from click.testing import CliRunner, Result
 
 from loopscale.cli.eval import eval_command
+from loopscale.scaling import at_test_time
 
 CHANCE = {"spelling": 25.0, "grammar": 25.0, "completion": 5.0}
 
@@ -59,6 +60,20 @@ def test_recurrence_changes_the_suite_the_way_it_changes_the_validation_loss(mea
     best, worst = min(loss, key=loss.get), max(loss, key=loss.get)
     assert (best, worst) == (3, 1)  # it was trained at three passes
     assert measured[best]["scores"]["Overall"]["value"] > measured[worst]["scores"]["Overall"]["value"] + 10
+
+
+def test_the_loss_at_each_recurrence_stands_beside_what_other_models_let_expect(
+    measured: dict[int, dict], checkpoint: Path, results: Path
+):
+    rise = {R: row["expected_rise"] for R, row in measured.items()}
+    assert rise[3] == 0  # it was trained at three passes
+    assert rise[1] > rise[2] > 0
+    assert rise[4] == pytest.approx(float(at_test_time("fixed").rise(4, 3)))
+    asked = (checkpoint, "--tasks", "local", "--text", results / "valid.txt", "--context", 128)
+    printed = " ".join(run(*asked, "--recurrence", "1..4", "--results", results).output.split())
+    loss = {R: row["scores"]["valid.txt loss"]["value"] for R, row in measured.items()}
+    assert f"minus R = 3: {loss[1] - loss[3]:+.3f}" in printed
+    assert f"{rise[1]:+.3f}, {rise[2]:+.3f}, {rise[4]:+.3f}" in printed
 
 
 def test_a_finished_evaluation_computes_nothing(measured: dict[int, dict], checkpoint: Path, results: Path):

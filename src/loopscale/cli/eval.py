@@ -34,7 +34,7 @@ from loopscale.evaluate import (
     tidy,
     wide,
 )
-from loopscale.evaluate.results import LEAST, PAPER, baseline_flops, labels
+from loopscale.evaluate.results import LEAST, PAPER, baseline_flops, labels, law_at_test_time
 from loopscale.train.run_dir import model_of
 
 if TYPE_CHECKING:
@@ -85,6 +85,7 @@ def _print(suite: Suite, rows: Sequence[Row]) -> None:
 
 def _notes(suite: Suite, rows: Sequence[Row]) -> Iterator[str]:
     yield from _curves(suite, rows)
+    yield from _expected(suite, rows)
     for name, flops in {
         row.model: row.training_flops for row in rows if row.training_flops and not row.published
     }.items():
@@ -111,6 +112,27 @@ def _curves(suite: Suite, rows: Sequence[Row]) -> Iterator[str]:
             yield (
                 f"{model}: {label} ≈ {curve.once:.4f} − {curve.kappa1:.4f} (1 − exp(−(R − 1) / {curve.kappa2:.2f})), "
                 f"limit {curve.limit:.4f}, rmse {curve.rmse:.4f}{rising}"
+            )
+
+
+def _expected(suite: Suite, rows: Sequence[Row]) -> Iterator[str]:
+    """Yield, beside the loss at each R, what the law of passes at test time expects; see docs/evidence.md."""
+    for label in (benchmark.label for benchmark in suite.benchmarks if benchmark.metric == "loss"):
+        looped = [row for row in rows if row.is_plain and row.expected_rise is not None and label in row.scores]
+        for model in dict.fromkeys(row.model for row in looped):
+            found = [row for row in looped if row.model == model]
+            own = next((row for row in found if row.recurrence == row.trained_recurrence), None)
+            others = [row for row in found if row is not own]
+            if own is None or not others:
+                continue
+            law = law_at_test_time(own.random_recurrence)
+            passes = ", ".join(str(row.recurrence) for row in others)
+            measured = ", ".join(f"{row.scores[label].value - own.scores[label].value:+.3f}" for row in others)
+            expected = ", ".join(f"{row.expected_rise:+.3f}" for row in others)
+            how = "at random passes" if own.random_recurrence else "at one number of passes"
+            yield (
+                f"{model}: {label} at R = {passes} minus R = {own.recurrence}: {measured}. Models trained {how} "
+                f"elsewhere: {expected} (± {law.deviation:.2g}; docs/evidence.md)"
             )
 
 

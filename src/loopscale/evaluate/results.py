@@ -18,7 +18,7 @@ from loopscale.core.schemas import File, parse
 from loopscale.core.tables import Table
 from loopscale.evaluate.store import PREFERRED, Model, Result, Score
 from loopscale.evaluate.suites import DATA, OVERALL, SCHEMA, Benchmark, Suite
-from loopscale.scaling import mapping
+from loopscale.scaling import AtTestTime, at_test_time, mapping
 
 
 @dataclass(frozen=True)
@@ -223,6 +223,11 @@ class Row:
     size: str = ""
     run: str = ""
     validation_loss: float | None = None
+    random_recurrence: bool = False
+    """Whether passes were drawn at random in training."""
+    expected_rise: float | None = None
+    """Nats above the loss at the trained passes, by the law of passes at test time; None for a model trained at R = 1.
+    """
 
     @property
     def title(self) -> str:
@@ -375,7 +380,22 @@ def _row(suite: Suite, model: Model, name: str, results: Sequence[Result], flops
         size=model.size,
         run=model.run,
         validation_loss=model.validation_loss,
+        random_recurrence=model.random_recurrence,
+        expected_rise=_expected_rise(model, passes),
     )
+
+
+def _expected_rise(model: Model, passes: float) -> float | None:
+    trained = model.architecture.recurrence
+    if trained == 1:
+        return None
+    law = law_at_test_time(model.random_recurrence)
+    return float(law.rise(passes, trained) - law.rise(trained, trained))
+
+
+def law_at_test_time(random: bool) -> AtTestTime:
+    """Return what is expected of the loss at other passes, for a model trained at fixed or at random ones."""
+    return at_test_time("random" if random else "fixed")
 
 
 def _of_proportions(suite: Suite, metrics: Mapping[str, str]) -> Suite:

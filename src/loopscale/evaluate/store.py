@@ -88,6 +88,8 @@ class ModelFile(File):
     """The sweep's run that it is a point of."""
     validation_loss: float | None = None
     """The loss at the end of its training."""
+    random_recurrence: bool = False
+    """Whether its passes were drawn at random in training."""
 
 
 @dataclass(frozen=True)
@@ -143,6 +145,8 @@ class Model:
     """The sweep's run that it is a point of."""
     validation_loss: float | None = None
     """The loss at the end of its training."""
+    random_recurrence: bool = False
+    """Whether its passes were drawn at random in training."""
 
     @property
     def training_flops(self) -> float | None:
@@ -166,8 +170,9 @@ class Model:
         file = parse(ModelFile, data, where)
         architecture = Architecture.from_dict(file.architecture, f"{where}: architecture")
         return cls(
-            file.checkpoint, file.name, architecture, file.training_tokens, file.size, file.run, file.validation_loss
-        )
+            file.checkpoint, file.name, architecture, file.training_tokens, file.size, file.run, file.validation_loss,
+            file.random_recurrence,
+        )  # fmt: skip
 
 
 PREFERRED = ("acc_norm", "acc", "exact_match", "f1")
@@ -272,7 +277,13 @@ def read_checkpoint(folder: str | Path, tokenizer: str | None = None, tokens: fl
         summary.get("size", ""),
         summary.get("run", ""),
         summary.get("validation_loss"),
+        _draws_passes(where),
     )
+
+
+def _draws_passes(folder: Path) -> bool:
+    config = read_json(folder / "config.json")
+    return isinstance(config, dict) and config.get("random_recurrence") is not None
 
 
 def _name(architecture: Architecture, run: Path | None, summary: dict[str, Any]) -> str:
