@@ -11,7 +11,6 @@ from loopscale.cli.output import print_json
 from loopscale.cli.params import output_options, verbose_option
 from loopscale.cli.reading import data_options, take_runs
 from loopscale.cli.verbs import verb
-from loopscale.core.errors import InputError
 from loopscale.core.progress import progress_bar
 from loopscale.fitting.backtest import DECADES, backtest
 
@@ -51,10 +50,9 @@ def backtest_command(figure: str | None, as_json: bool, as_csv: bool, verbose: b
     with progress_bar("Refitting resampled data", options["resamples"]) as progress:
         result = backtest(observations, rolling=not (as_json or as_csv), progress=progress, **options)
     if figure is not None:
-        try:
-            result.plot().savefig(figure, dpi=150)
-        except (OSError, ValueError) as error:
-            raise InputError(f"the figure cannot be written: {error}", where=figure) from None
+        from loopscale.figures.style import save
+
+        save(result.plot(), figure)
     if as_json:
         print_json(result.to_dict())
     elif as_csv:

@@ -10,10 +10,14 @@ import hashlib
 import json
 import math
 import os
+import secrets
+import select
 import shutil
-import tempfile
+import stat
+import sys
 import tomllib
 import zlib
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,6 +29,8 @@ TEXT_BYTES = 512 * 2**20
 """Size of a JSON, TOML or CSV file, unpacked."""
 TABLE_ROWS = 2_000_000
 """Rows of a table of observations or results. The largest public sweep has a few thousand."""
+SILENCE_SECONDS = 20.0
+"""How long a pipe that is read may send nothing."""
 RECURRENCE = 4_096
 """Passes through the loop block."""
 
@@ -76,7 +82,7 @@ def is_file(path: str | Path) -> bool:
 
 def read_json(path: str | Path) -> object:
     """Read a JSON file; anything that is not one gives a sentence that names the file."""
-    text = _read_text(path, "JSON")
+    text = read_text(path, "JSON")
     try:
         data = json.loads(text)
     except json.JSONDecodeError as error:
@@ -90,7 +96,7 @@ def read_json(path: str | Path) -> object:
 
 def read_toml(path: str | Path) -> dict[str, Any]:
     """Read a TOML file; anything that is not one gives a sentence that names the file."""
-    text = _read_text(path, "TOML")
+    text = read_text(path, "TOML")
     try:
         return tomllib.loads(text)
     except RecursionError:
@@ -99,14 +105,37 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         raise InputError(f"{path}: not TOML: {error}") from None
 
 
-def _read_text(path: str | Path, kind: str) -> str:
-    check_size(path)
+def read_bytes(path: str | Path, most: int = TEXT_BYTES) -> bytes:
+    """Read a file of at most ``most`` bytes.
+
+    A device or pipe without an end is refused by its size, a silent one after :data:`SILENCE_SECONDS`.
+    """
+    check_size(path, most)
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # opening a pipe would wait for its writer
+    with os.fdopen(handle, "rb", buffering=0) as file:
+        waits = not stat.S_ISREG(os.fstat(handle).st_mode)
+        parts, size = list[bytes](), 0
+        while size <= most:
+            if waits and not select.select([file], [], [], SILENCE_SECONDS)[0]:
+                raise InputError(f"{path}: nothing arrived for {SILENCE_SECONDS:g} seconds; give a file")
+            part = file.read(min(2**24, most + 1 - size))
+            if not part:
+                return b"".join(parts)
+            parts.append(part)
+            size += len(part)
+    raise InputError(f"{path}: it has more than the {most:,} bytes that are read")
+
+
+def read_text(path: str | Path, kind: str = "") -> str:
+    """Read a text file; a missing or unreadable one, or other bytes than UTF-8, give a sentence that names it."""
     try:
-        return Path(path).read_text(encoding="utf-8")
+        return read_bytes(path).decode("utf-8")
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except UnicodeDecodeError:
-        raise InputError(f"{path}: not {kind}: the file is not UTF-8 text") from None
+        raise InputError(f"{path}: {f'not {kind}: ' if kind else ''}the file is not UTF-8 text") from None
+    except InputError:
+        raise
     except (OSError, ValueError) as error:  # a path with a zero byte is a ValueError
         raise InputError(f"{path}: cannot be read: {reason(error)}") from None
 
@@ -157,7 +186,7 @@ def make_folder(path: str | Path) -> Path:
     try:
         make_lasting_folder(Path(path))
     except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be made a folder: {getattr(error, 'strerror', error)}") from None
+        raise InputError(f"{path}: cannot be made a folder: {reason(error)}") from None
     return Path(path)
 
 
@@ -218,22 +247,61 @@ def replace_folder(complete: Path, target: Path) -> None:
 
 
 def write_bytes(path: str | Path, content: bytes) -> None:
-    """Write a file completely or not at all, also across a power cut: to a temporary name, flushed, then renamed."""
-    target = Path(path)
-    temporary: Path | None = None
+    """Write a file completely or not at all, also across a power cut: to a temporary name, flushed, then renamed.
+
+    A link keeps pointing where it does: its target is written. Devices and pipes are written to, never replaced, and
+    ``-`` is standard output. A file that is replaced keeps its mode and owner; a new one gets those of the process.
+    """
     try:
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:50]}.")
-        temporary = Path(name)
+        if str(path) == "-":
+            _write_standard_output(content)
+        elif _is_special(path):
+            with Path(path).open("wb") as file:
+                file.write(content)
+        else:
+            _replace_file(Path(os.path.realpath(path)), content)
+    except BrokenPipeError:
+        raise
+    except (OSError, ValueError) as error:  # a path that holds a NUL is a ValueError
+        raise InputError(f"{path}: cannot be written: {reason(error)}") from None
+
+
+def _write_standard_output(content: bytes) -> None:
+    sys.stdout.flush()
+    sys.stdout.buffer.write(content)
+    sys.stdout.flush()
+
+
+def _is_special(path: str | Path) -> bool:
+    """Tell whether a path names, perhaps by a link, something that exists and is neither a file nor a folder."""
+    try:
+        mode = Path(path).stat().st_mode
+    except FileNotFoundError:
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+
+
+def _replace_file(target: Path, content: bytes) -> None:
+    temporary = target.with_name(f".{target.name[:50]}.{secrets.token_hex(4)}")
+    # The umask applies here; tempfile would make the file private.
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
         with os.fdopen(handle, "wb") as file:
+            if target.exists():
+                _keep_mode(file.fileno(), target.stat())
             file.write(content)
             flush_file(file)
-        temporary.chmod(0o644)
         temporary.replace(target)
-        flush_folder(target.parent)
-    except (OSError, ValueError) as error:  # a path that holds a NUL is a ValueError
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
-        raise InputError(f"{path}: cannot be written: {getattr(error, 'strerror', error)}") from None
+    except BaseException:  # an interrupt too leaves nothing behind
+        temporary.unlink(missing_ok=True)
+        raise
+    flush_folder(target.parent)
+
+
+def _keep_mode(handle: int, before: os.stat_result) -> None:
+    with suppress(PermissionError):  # only root may give files away
+        os.fchown(handle, before.st_uid, before.st_gid)
+    os.fchmod(handle, stat.S_IMODE(before.st_mode))
 
 
 def write_text(path: str | Path, text: str) -> None:

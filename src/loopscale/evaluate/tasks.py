@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from loopscale.core import files
 from loopscale.core.errors import InputError, nearest, shown
 from loopscale.core.files import check_size, is_file
 from loopscale.evaluate.suites import Benchmark
@@ -45,7 +46,7 @@ def read_text(source: str, column: str = "text") -> Text:
     """Return the documents of a text file, of a JSONL, CSV or Parquet file, or of a data set NAME[:CONFIG[:SPLIT]]."""
     path = Path(source)
     if is_file(source) and path.suffix not in READERS:
-        documents = [_whole(path)]
+        documents = [files.read_text(path)]
     elif is_file(source):
         documents = _column(READERS[path.suffix], source, column, data_files=source)
     elif path.suffix or "\0" in source:
@@ -86,14 +87,6 @@ def cut(text: Text, tokenizer: Any, context: int) -> Windows:
     if not kept:
         raise InputError(f"{text.name}: it has {len(ids)} tokens; a loss needs two or more")
     return Windows(kept, len(ids) / sum(len(document.encode()) for document in text.documents))
-
-
-def _whole(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise InputError(f"{path}: cannot be read: {reason}") from None
 
 
 def _from_hub(source: str, column: str) -> list[str]:

@@ -9,18 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from loopscale.core.errors import InputError, reason
+from loopscale.core.errors import InputError
+from loopscale.core.files import read_text
 
 
 def read_prompts(path: str | Path) -> list[str]:
     """Return the prompts of a text file, one on each line; empty lines do not count."""
-    try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read as UTF-8 text: {reason(error)}") from None
-    prompts = [line for line in lines if line.strip()]
+    prompts = [line for line in read_text(path).splitlines() if line.strip()]
     if not prompts:
         raise InputError(f"{path}: it holds no text; give one prompt a line")
     return prompts

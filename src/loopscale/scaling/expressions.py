@@ -24,7 +24,8 @@ from loopscale.scaling.outer import Gradient, Inputs, OuterLaw
 VARIABLES = ("N", "D", "E", "R", "U")
 """Effective parameters, tokens, experts, recurrence and unique tokens; N, D and U in the units of the law."""
 FUNCTIONS = ("exp", "log", "log10", "sqrt", "tanh")
-LONGEST, MOST_COEFFICIENTS = 500, 20
+LONGEST, DEEPEST, MOST_COEFFICIENTS, MOST_TERMS = 500, 4, 20, 64
+"""Characters, levels of functions and powers, coefficients, and summands of a product that is multiplied out."""
 _TERMS = {"U": Term.REPETITION, "R": Term.RECURRENCE, "E": Term.EXPERTS, "D": Term.DATA, "N": Term.SIZE}
 """The term of a coefficient by the variables beside it, the most particular first."""
 _BOUNDS = {Role.EXPONENT: (0.0, 2.0), Role.SCALE: (1e-6, 1e4), Role.SHAPE: (0.0, 10.0)}
@@ -145,16 +146,27 @@ def _tree(expression: str) -> _Tree:
     symbols = {name: sympy.Symbol(f"k{order}", real=True) for order, name in enumerate(coefficients)}
     logs = {name: sympy.Symbol(f"x{name}", real=True) for name in VARIABLES}
     bases = {name: sympy.exp(logs[name]) if name in "NDU" else logs[name] for name in VARIABLES}
-    whole = _built(_parsed(expression).body, symbols | bases, sympy)
+    try:
+        whole = _built(_parsed(expression).body, symbols | bases, sympy)
+        return _compiled(expression, whole, names, symbols, logs, sympy)
+    except (ArithmeticError, RecursionError, MemoryError, TypeError, AttributeError):
+        raise InputError(f"expression {shown(expression)} cannot be differentiated; write a simpler one") from None
+
+
+def _compiled(
+    expression: str, whole: Any, names: list[str], symbols: dict[str, Any], logs: dict[str, Any], sympy: Any
+) -> _Tree:
+    """Return the tree of an expression with its compiled functions."""
     if whole.has(sympy.I, sympy.zoo, sympy.nan, sympy.oo):
         raise InputError(f"expression {shown(expression)} divides by zero or leaves the real numbers")
-    terms = sympy.Add.make_args(sympy.expand_mul(whole))
+    # Products of sums have exponentially many terms: such a law keeps the summands that are written.
+    terms = sympy.Add.make_args(sympy.expand_mul(whole) if _count_terms(whole) <= MOST_TERMS else whole)
     arguments = [*symbols.values(), *logs.values()]
     by_N, by_D = (sympy.diff(whole, logs[name]) * sympy.exp(-logs[name]) for name in "ND")
     slopes = [whole, by_N, by_D, *(sympy.diff(whole, symbol) for symbol in symbols.values())]
     return _Tree(
         terms=tuple(terms),
-        names=coefficients,
+        names=tuple(symbols),
         symbols=symbols | logs,
         variables=frozenset(names) & frozenset(VARIABLES),
         loss=sympy.lambdify(arguments, whole, "numpy", cse=True),
@@ -162,11 +174,31 @@ def _tree(expression: str) -> _Tree:
     )
 
 
+def _count_terms(node: Any) -> int:
+    """Return how many summands an expression has once its products are multiplied out."""
+    if node.is_Add:
+        return sum(_count_terms(part) for part in node.args)
+    if node.is_Mul:
+        return math.prod(_count_terms(part) for part in node.args)
+    return _count_terms(node.base) if node.is_Pow else 1  # denominators are multiplied out too
+
+
+def _nesting(node: ast.AST) -> int:
+    """Return how deep functions and powers are nested: 2 in ``exp(N**alpha)``."""
+    inner = max((_nesting(child) for child in ast.iter_child_nodes(node)), default=0)
+    return inner + (isinstance(node, ast.Call) or (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow)))
+
+
 def _parsed(expression: str) -> ast.Expression:
     if len(expression) > LONGEST:
         raise InputError(f"expression: it has {len(expression)} characters; it should have at most {LONGEST}")
     try:
-        return ast.parse(expression, mode="eval")
+        tree = ast.parse(expression, mode="eval")
+        if _nesting(tree) > DEEPEST:
+            raise InputError(f"expression: its functions and powers are nested deeper than {DEEPEST} levels")
+        return tree
+    except InputError:
+        raise
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise InputError(
             f"expression {shown(expression)} cannot be read; write it like 'c + A/N**alpha + B/D**beta'"

@@ -16,7 +16,7 @@ import numpy as np
 
 from loopscale.core.arrays import BoolArray, IntArray
 from loopscale.core.errors import InputError, reason, shown
-from loopscale.core.files import TABLE_ROWS, TEXT_BYTES, check_rows, check_size, gunzip
+from loopscale.core.files import TABLE_ROWS, check_rows, gunzip, read_bytes
 from loopscale.fitting.data.folders import is_run_folder, run_records
 
 Columns = dict[str, list[Any]]
@@ -179,9 +179,7 @@ def _check_csv(header: list[str], rows: Sequence[list[str]], numbers: Sequence[i
 
 def _text(path: str | Path) -> str:
     try:
-        if Path(path).stat().st_size > TEXT_BYTES:
-            check_size(path)
-        content = Path(path).read_bytes()
+        content = read_bytes(path)
         content = gunzip(content, str(path)) if str(path).lower().endswith(".gz") else content
         return content.decode("utf-8-sig")
     except FileNotFoundError:
