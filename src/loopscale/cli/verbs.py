@@ -20,7 +20,8 @@ from typing import Any, NoReturn
 import click
 
 from loopscale import __version__
-from loopscale.core.errors import InputError, LoopscaleError, missing_package, nearest, shown
+from loopscale.cli.terminal import drop_output, is_output_error, prepare_streams
+from loopscale.core.errors import InputError, LoopscaleError, missing_package, nearest, reason, shown
 
 DEBUG = "LOOPSCALE_DEBUG"
 """Set this variable to see the traceback of an unexpected exception."""
@@ -155,6 +156,9 @@ def cli(ctx: click.Context) -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command; bad input ends in one sentence on standard error and exit code 2."""
+    prepare_streams()
+    if sys.stdout is None:
+        _stop("loopscale", "standard output is closed")
     try:
         code = cli.main(args=argv, prog_name="loopscale", standalone_mode=False)
         sys.stdout.flush()
@@ -165,9 +169,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
     except (ClosedPipe, BrokenPipeError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_output()
         code = 0
     except Exception as error:
+        if isinstance(error, OSError) and is_output_error(error):
+            drop_output()
+            _stop("loopscale", f"standard output cannot be written: {reason(error)}")
         if isinstance(error, ModuleNotFoundError) and (sentence := missing_package(error)):
             _stop("loopscale", sentence)
         if os.environ.get(DEBUG):
