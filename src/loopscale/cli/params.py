@@ -100,6 +100,11 @@ def trust_options(function: F) -> F:
     function = click.option("--allow-degenerate", is_flag=True, help="Use a law even if its fit was degenerate.")(
         function
     )
+    return extrapolate_option(function)
+
+
+def extrapolate_option(function: F) -> F:
+    """Add ``--extrapolate``."""
     return click.option(
         "--extrapolate", is_flag=True, help="Answer even more than 10x beyond what the law was fitted on."
     )(function)

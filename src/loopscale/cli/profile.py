@@ -18,6 +18,7 @@ from loopscale.cli.params import (
     INTEGERS,
     MEMORIES,
     RUNG_LIST,
+    extrapolate_option,
     law_option,
     output_options,
 )
@@ -36,6 +37,7 @@ from loopscale.planning import (
     ladder_space,
     recurrence_map,
 )
+from loopscale.planning.refusals import withheld
 from loopscale.planning.text import law_text, legend, mark
 from loopscale.scaling import ScalingLaw
 
@@ -60,9 +62,10 @@ JOINT_COLUMNS = ("memory", "size", "E", "R", "tokens", "loss", "agreement")
 @click.option("--experts", type=EXPERTS, help="Expert counts.")
 @click.option("--recurrence", "recurrences", type=INTEGERS, help="Recurrences, like 1,2,4 or 1..10.")
 @click.option("--eps", type=float, help="Least gain that justifies a step.  [default: the law's RMSE]")
+@extrapolate_option
 @law_option
 @output_options
-def profile_command(kind: str, law: ScalingLaw, as_json: bool, as_csv: bool, **asked: Any) -> None:
+def profile_command(kind: str, law: ScalingLaw, extrapolate: bool, as_json: bool, as_csv: bool, **asked: Any) -> None:
     """Show how loss, or the best choice, changes along an axis.
 
     \b
@@ -82,6 +85,8 @@ def profile_command(kind: str, law: ScalingLaw, as_json: bool, as_csv: bool, **a
     if kind in ("best-experts", "joint") and asked["flops"] is not None and len(asked["flops"]) > 1:
         raise click.UsageError(f"--flops takes one budget for {kind}")
     table = _table(kind, law, Asked(**asked))
+    if not extrapolate:
+        table = withheld(table)
     if as_json:
         print_json({"kind": "profile", "profile": kind, "law": law.name, "rows": list(table.records())})
     elif as_csv:
@@ -172,6 +177,7 @@ def _print_curves(title: str, axis: str, rows: list[dict[str, Any]]) -> None:
         print_table(title if start == 0 else "", [label, *names[start : start + 10]], part)
     note = legend(axis for row in rows for axis in row["extrapolated"].split())
     console().print(f"* {STARS[axis]}. {note}", highlight=False)
+    _print_withheld(rows)
 
 
 def _curve_name(keys: list[str], curve: tuple[Any, ...]) -> str:
@@ -186,8 +192,14 @@ def _curve_name(keys: list[str], curve: tuple[Any, ...]) -> str:
 def _cell(row: dict[str, Any] | None) -> str:
     if row is None:
         return ""
-    text = mark(f"{row['loss']:.4f}", bool(row["extrapolated"]))
+    text = mark(_loss(row), bool(row["extrapolated"]))
     return f"[bold]{text}*[/]" if row["best"] else text
+
+
+def _loss(row: dict[str, Any]) -> str:
+    if row["loss"] is None:
+        return "withheld"
+    return f"{row['loss']:.4f}" if np.isfinite(row["loss"]) else "–"
 
 
 def _print_map(
@@ -230,7 +242,7 @@ def joint_row(row: dict[str, Any]) -> tuple[str, ...]:
         f"{row['experts']:g} {choice_span(row, 'experts', '{:g}'.format)}".rstrip(),
         f"{row['recurrence']} {choice_span(row, 'recurrence', '{:g}'.format)}".rstrip(),
         format_count(row["tokens"]),
-        mark(f"{row['loss']:.4f}", bool(row["extrapolated"])),
+        mark(_loss(row), bool(row["extrapolated"])),
         "" if row["agreement"] != row["agreement"] else f"{row['agreement']:.0%}",
     )
 
@@ -238,3 +250,9 @@ def joint_row(row: dict[str, Any]) -> tuple[str, ...]:
 def _print_legend(rows: list[dict[str, Any]]) -> None:
     if note := legend(axis for row in rows for axis in row["extrapolated"].split()):
         console().print(note, highlight=False)
+    _print_withheld(rows)
+
+
+def _print_withheld(rows: list[dict[str, Any]]) -> None:
+    if any(row["loss"] is None for row in rows):
+        console().print("withheld: more than 10x beyond the law's data; --extrapolate shows it", highlight=False)

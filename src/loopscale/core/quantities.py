@@ -101,6 +101,14 @@ def count_of(value: object, what: str = "number") -> float:
     return _of(value, what, parse_count)
 
 
+def whole_count_of(value: object, what: str = "tokens") -> float:
+    """Return a count of things that come whole, like tokens or parameters: one or more."""
+    number = count_of(value, what)
+    if number < 1:
+        raise InputError(f"{shown(value)} is less than one", field=what, remedy="write it like 500B")
+    return number
+
+
 def context_of(value: object, what: str = "context") -> float:
     """Return a context length given as a number or as text, like ``"8k"``."""
     return _of(value, what, parse_context)

@@ -23,6 +23,7 @@ from loopscale.core.quantities import (
     format_bytes,
     format_count,
     format_power,
+    whole_count_of,
 )
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ def _rate_of(value: object, what: str) -> float:
 
 POWER = Amount("COUNT", count_of, format_power)
 COUNT = Amount("COUNT", count_of, format_count)
+TOKENS = Amount("COUNT", whole_count_of, format_count, 1)
 BYTES = Amount("BYTES", bytes_of, format_bytes)
 BYTES_PER_SECOND = Amount("BYTES/s", _rate_of, lambda value: f"{format_bytes(value)}/s")
 BITS = Amount("BITS", bits_of, "{:g}".format, 1, 64)
@@ -213,17 +215,17 @@ class Budget:
     )  # fmt: skip
     """Training compute with all that runs, from which devices, days and money are counted."""
     tokens: float | None = _field(
-        "training tokens", COUNT, Group.DATA, "Fix the training tokens; compute becomes an upper limit.",
+        "training tokens", TOKENS, Group.DATA, "Fix the training tokens; compute becomes an upper limit.",
         Slider(1e9, 1e15, start="500B", none="free", more=True), title="Fixed training tokens",
     )  # fmt: skip
     """Training tokens, when they are fixed rather than what compute allows."""
     max_tokens: float | None = _field(
-        "training tokens available", COUNT, Group.DATA, "Training tokens available; compute beyond them is unspent.",
+        "training tokens available", TOKENS, Group.DATA, "Training tokens available; compute beyond them is unspent.",
         Slider(1e9, 1e15, start="500B", none="any"), relaxed=2.0,
     )  # fmt: skip
     """The most tokens there are to train on; compute beyond them stays unspent."""
     unique_tokens: float | None = _field(
-        "unique tokens", COUNT, Group.DATA, "Different tokens available; repeating them counts for less.",
+        "unique tokens", TOKENS, Group.DATA, "Different tokens available; repeating them counts for less.",
         Slider(1e9, 1e15, start="100B", none="any", more=True),
     )  # fmt: skip
     """Different tokens there are; training beyond them repeats them, which counts for less."""
@@ -290,7 +292,7 @@ class Budget:
     )  # fmt: skip
     """The most FLOPs a generated token may cost."""
     serve_tokens: float | None = _field(
-        "lifetime inference tokens", COUNT, Group.MEMORY, "Lifetime inference tokens, charged to the compute budget.",
+        "lifetime inference tokens", TOKENS, Group.MEMORY, "Lifetime inference tokens, charged to the compute budget.",
         Slider(1e9, 1e16, start="1T", none="none"),
     )  # fmt: skip
     """Tokens served over the model's life, paid from ``flops`` at 2 N_unroll each."""

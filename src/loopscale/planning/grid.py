@@ -67,7 +67,7 @@ class Grid:
     """(F) compute budgets"""
     tokens_FSKP: FloatArray
     loss_ZFSKP: FloatArray
-    """Infinite where compute leaves no token to train on."""
+    """Infinite where compute does not pay for a single token to train on."""
     pass_gain_ZFSKP: FloatArray
     """L(R - 1) - L(R), both at their own matched tokens; infinite where R is the smallest asked for."""
     expert_gain_ZFSKP: FloatArray
@@ -177,7 +177,7 @@ class Grid:
 
     def within(self, lifted: str | None = None) -> BoolArray:
         """Return where every limit is met, (F, S, K, P); the limit on the field ``lifted`` is not applied."""
-        met = self.tokens_FSKP > 0
+        met = self.tokens_FSKP >= 1
         for limit in self.limits:
             if limit.field != lifted:
                 met = met & limit.met
@@ -392,7 +392,7 @@ def _matched_tokens(space: Space, passes: IntArray, budget: Budget, flops: Float
 
 def _losses(law: ScalingLaw, points: Points, tokens: FloatArray, resamples: bool) -> FloatArray:
     loss = law.resampled(points, own=True) if resamples and law.resamples is not None else law(points)[None]
-    return loss if np.all(tokens > 0) else np.where(tokens > 0, loss, np.inf)
+    return loss if np.all(tokens >= 1) else np.where(tokens >= 1, loss, np.inf)
 
 
 def _gain(before: FloatArray, after: FloatArray, axis: int) -> FloatArray:

@@ -86,6 +86,21 @@ def _serving(grid: Grid) -> Limit | None:
     )  # fmt: skip
 
 
+def _one_token(grid: Grid) -> Limit | None:
+    if grid.budget.tokens is not None or np.all(grid.tokens_FSKP >= 1):
+        return None
+    field = "real_flops" if grid.budget.flops is None and grid.budget.real_flops is not None else "flops"
+    return Limit(
+        field, 1 / np.maximum(grid.tokens_FSKP, np.finfo(float).tiny), 1.0, _times,
+        "the compute is less than one token of training", "the compute does not pay for one token of any candidate",
+        "the cheapest, {candidate}, needs {need} as much",
+    )  # fmt: skip
+
+
+def _times(value: float, digits: int) -> str:
+    return f"{value:,.{digits}g} times"
+
+
 def _memory(grid: Grid) -> Limit | None:
     budget = grid.budget
     if budget.memory is None:
@@ -130,7 +145,7 @@ def _compute(grid: Grid) -> Limit | None:
     )  # fmt: skip
 
 
-FORMULAS: tuple[Callable[[Grid], Limit | None], ...] = (_serving, _memory, _speed, _compute, _real_compute)
+FORMULAS: tuple[Callable[[Grid], Limit | None], ...] = (_serving, _one_token, _memory, _speed, _compute, _real_compute)
 """The hardest first: the first that a candidate misses is the reason that is given."""
 
 

@@ -80,6 +80,8 @@ def matched(
     law, budget = law_of(law), count_of(flops, "flops")
     pair = [(one, one.recurrence) if isinstance(one, Architecture) else parse_reference(one) for one in (first, second)]
     refusals.check_variables(law, [float(model.experts) for model, _ in pair], [passes for _, passes in pair])
+    for model, passes in pair:
+        refusals.check_tokens(float(costs.tokens_for(budget, float(model.unrolled(passes)))))
     trust = _joint_trust(pair, [float(model.width) for model, _ in pair], budget, law)
     refusals.check_answer(
         "one of the two designs", law, trust, extrapolate=extrapolate, allow_degenerate=allow_degenerate

@@ -10,7 +10,7 @@ import numpy as np
 from loopscale.architecture import Architecture, Space, architecture_space, rung
 from loopscale.architecture.space import size_space
 from loopscale.core.errors import InputError, shown
-from loopscale.core.quantities import count_of, format_count
+from loopscale.core.quantities import count_of, format_count, whole_count_of
 from loopscale.planning import refusals
 from loopscale.planning.budget import Budget
 from loopscale.planning.design import Design, design_at
@@ -119,7 +119,7 @@ def _one_model(
             raise InputError(
                 "predict: a size N alone does not tell experts and loop layers; give a rung or an architecture"
             )
-        return size_space([count_of(N, "N")])
+        return size_space([whole_count_of(N, "N")])
     one = rung(model, experts) if isinstance(model, str) else model
     if not isinstance(one, Architecture):
         raise InputError(f"predict: model is {shown(model)}; give an architecture or a rung like '1.0B'")
@@ -131,5 +131,5 @@ def _tokens(tokens: float | str | None, D: float | str | None, flops: float | st
     if len(counts) != 1:
         raise InputError("predict: give tokens (or D) or flops, one of them")
     if flops is not None:
-        return float(costs.tokens_for(count_of(flops, "flops"), unrolled))
-    return count_of(counts[0], "tokens")
+        return refusals.check_tokens(float(costs.tokens_for(count_of(flops, "flops"), unrolled)))
+    return whole_count_of(counts[0], "tokens")

@@ -147,6 +147,7 @@ def joint_optimum(
         "loss": np.where(found, grid.loss_ZFSKP[0, 0][s, k, p], np.nan),
         "agreement": near_agreement(grid, picks_ZFB)[0],
         "extrapolated": np.where(found, outside_text(grid)[0][s, k, p], ""),
+        "trust": np.where(found, grid.trust_FSKP[0][s, k, p], ""),
     }
     if len(grid.loss_ZFSKP) > 1:
         low, high = np.percentile(grid.loss_ZFSKP[1:, 0][:, s, k, p], [5, 95], axis=0)
@@ -205,6 +206,7 @@ def _curves(grid: Grid, best_axis: int) -> Table:
     best = np.argmin(masked, axis=best_axis)[0]
     marks = np.zeros(grid.loss_ZFSKP.shape[1:], dtype=bool)
     np.put_along_axis(marks, np.expand_dims(best, best_axis), True, axis=best_axis)
+    marks &= np.isfinite(grid.loss_ZFSKP[0])
     space, outside = grid.space, outside_text(grid)
     columns = {
         "flops": grid.flops[:, None, None, None],

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from loopscale.core.errors import InputError
+from loopscale.core.tables import Table
 from loopscale.scaling import ScalingLaw, Trust
 
 
@@ -41,6 +42,27 @@ def check_answer(
         remedies.append(f"measure runs nearer to it first along {' and '.join(axes)} (`loopscale next` chooses them)")
     if problems:
         raise WithheldError(". ".join(problems), overrides, " and ".join(remedies))
+
+
+def check_tokens(tokens: float) -> float:
+    """Return the tokens that compute pays for; less than one is refused."""
+    if tokens < 1:
+        raise InputError(
+            f"the compute pays for {tokens:.3g} tokens of this model, less than one", field="flops",
+            remedy="give more compute or a smaller model",
+        )  # fmt: skip
+    return tokens
+
+
+def withheld(table: Table) -> Table:
+    """Return a table of designs without the losses that lie more than 10x beyond the law's data."""
+    beyond = [level == "beyond" for level in table.columns["trust"]]
+    hidden = {
+        name: [None if out else value for out, value in zip(beyond, column, strict=True)]
+        for name, column in table.columns.items()
+        if name.startswith("loss") or name == "best"
+    }
+    return Table({**table.columns, **hidden})
 
 
 def fixed_experts(law: ScalingLaw) -> float | None:
