@@ -56,7 +56,7 @@ def test_clean_small_sweeps_rarely_warn(runs):
 
 
 def test_a_default_count_is_called_an_assumption():
-    assert "taken as without embeddings" in fit(dense()).summary()
+    assert "assumed without embeddings" in fit(dense()).summary()
     assert "; without embeddings" in fit(Observations.of(dense(), counts="without-embeddings")).summary()
 
 

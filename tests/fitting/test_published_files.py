@@ -17,8 +17,10 @@ import pytest
 from loopscale.core.errors import InputError
 from loopscale.core.files import cache_folder
 from loopscale.core.tables import Table
+from loopscale.fitting import Observations, fit
 from loopscale.fitting.data.looped import TABLES, qlabs_geometry
 from loopscale.fitting.data.public import PUBLIC_FILES, load_public, rows_checksum
+from loopscale.fitting.residuals import diverged_rows
 
 FOLDER = os.environ.get("LOOPSCALE_DATA", "")
 public_data = pytest.mark.skipif(not FOLDER, reason="LOOPSCALE_DATA names no folder with the public sweeps")
@@ -41,6 +43,34 @@ MADE_UP = {
     ],
     "qlabs-loops": [("tpl-d8-K1-b8", 102760448, 1440743424, 3.25), ("tpl-d8-K2-b8", 102760448, 1152385024, 3.24)],
 }  # fmt: skip
+TABLES_OF_RUNS = (
+    "epoch-chinchilla.csv", "isodepth.csv", "downstream/dclm-downstream.csv", "looped/marin-reentrant-moe.csv",
+    "looped/qlabs-loop-isocompute.csv", "looped/qlabs-loop-regimes.csv", "moe/marin-moe-experts.csv",
+    "real/datablations.csv", "real/gemstones-hot.csv", "real/marin-comma-isoflop.csv", "real/misfitting-isoflop.csv",
+    "real/mlf-redpajama-c4val.csv", "real/nxai-xlstm-isoflop.csv", "real/olmo-ladder.csv",
+    "real/porian-chinchilla-decay.csv",
+)  # fmt: skip
+
+
+@public_data
+@pytest.mark.parametrize("name", TABLES_OF_RUNS)
+def test_no_public_table_is_suspected_of_a_misreading(name):
+    path = Path(FOLDER) / name
+    if not path.is_file():
+        pytest.skip(f"{name} is not in LOOPSCALE_DATA")
+    assert Observations.of(path).warnings == ()
+
+
+@public_data
+@pytest.mark.parametrize(
+    ("name", "diverged"),
+    [("epoch-chinchilla.csv", 0), ("real/datablations.csv", 0), ("real/nxai-xlstm-isoflop.csv", 3),
+     ("real/misfitting-isoflop.csv", 0)],
+)  # fmt: skip
+def test_only_diverged_runs_of_public_tables_are_called_so(name, diverged):
+    assert len(diverged_rows(fit(Path(FOLDER) / name, resamples=0))) == diverged
+
+
 SIZE = re.compile(r"\d+m|\d+b\d")
 
 

@@ -1,6 +1,8 @@
 """Tables as people have them: exports of trackers, other separators, and readings that look wrong."""
 
 import json
+import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -8,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import loopscale as ls
-from loopscale.core.errors import InputError
+from loopscale.core.errors import InputError, MissingExtraError
 from loopscale.fitting import Observations, fit
 
 SIZES, RATIOS = (70e6, 160e6, 410e6, 760e6, 1.3e9), (10, 20, 40, 80)
@@ -147,6 +149,86 @@ def test_the_validation_loss_is_preferred_and_the_columns_are_printed():
     assert "`train/loss` is a training loss" in warned(only)
 
 
+def test_frames_with_several_levels_are_refused_and_an_index_is_a_column():
+    frame = pd.DataFrame(columns())
+    assert Observations.of(frame.set_index(["run", "params"])).named_runs
+    frame.columns = pd.MultiIndex.from_product([["sweep"], frame.columns])
+    with pytest.raises(InputError, match="its columns have several levels; join them first"):
+        Observations.of(frame)
+
+
+def test_a_relation_of_duckdb_is_a_frame():
+    duckdb = pytest.importorskip("duckdb")
+    relation = duckdb.from_df(pd.DataFrame(columns()))
+    np.testing.assert_allclose(Observations.of(relation).loss, [row["loss"] for row in rows()])
+
+
+class Project:
+    """W&B's API as far as it is used: the runs of a project with settings and last values."""
+
+    def __init__(self, runs: list[SimpleNamespace]) -> None:
+        self.of = {"lab/sweep": runs}
+
+    def Api(self) -> "Project":
+        return self
+
+    def runs(self, path: str) -> list[SimpleNamespace]:
+        return self.of[path]
+
+
+def test_the_runs_of_a_wandb_project_are_read(monkeypatch):
+    runs = [
+        SimpleNamespace(name=row["run"], id=f"id{k}", state="finished", config={"model": {"params": row["N"]}},
+                        summary={"_step": 9, "train/tokens": row["D"], "eval/loss": row["loss"], "hist": [1, 2]})
+        for k, row in enumerate(rows())
+    ]  # fmt: skip
+    runs.append(SimpleNamespace(name="m70-10", id="again", state="crashed", config={}, summary={}))
+    monkeypatch.setitem(sys.modules, "wandb", Project(runs))
+    read = Observations.of("wandb:lab/sweep")
+    np.testing.assert_allclose(read.loss, [row["loss"] for row in rows()])
+    np.testing.assert_allclose(read.points.active, [row["N"] for row in rows()])
+    assert read.run[0] == "m70-10 (id0)"
+    assert read.skipped == ("1 without loss skipped",)
+    with pytest.raises(InputError, match="wandb:lab/other: cannot be read"):
+        Observations.of("wandb:lab/other")
+
+
+def test_a_wandb_project_without_the_package_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(MissingExtraError, match="pip install wandb, or download the runs table as CSV"):
+        Observations.of("wandb:lab/sweep")
+
+
+def test_a_history_gives_the_last_loss_of_each_run(tmp_path):
+    lines = ["run,params,_step,_timestamp,train/tokens,train/loss,eval/loss"]
+    for row in rows():
+        for step in (1, 2):  # losses of training and validation are logged at steps of their own
+            lines.append(f"{row['run']},{row['N']},{step},0,{row['D'] * step / 2},5,")
+            lines.append(f"{row['run']},,{step},0,,,{row['loss'] if step == 2 else 6}")
+    path = tmp_path / "history.csv"
+    path.write_text("\n".join(lines))
+    for read in (Observations.of(path), Observations.of(pd.read_csv(path))):
+        np.testing.assert_allclose(read.loss, [row["loss"] for row in rows()])
+        np.testing.assert_allclose(read.points.tokens, [row["D"] for row in rows()])
+        assert "a history of 80 steps: the last loss of 20 runs" in read.notes
+    assert Observations.of(path).place(0) == "line 5"
+
+
+def test_a_chart_over_tokens_of_runs_named_by_size_is_read(tmp_path):
+    names = [f"{row['N'] / 1e6:g}M-x{k}" for k, row in enumerate(rows())]
+    header = ["train/tokens", *(f"{name} - eval/loss{end}" for name in names for end in ("", "__MIN", "__MAX"))]
+    lines = [",".join(f'"{name}"' for name in header)]
+    for k, row in enumerate(rows()):
+        cells = (f"{row['loss']}" if j // 3 == k else "" for j in range(3 * len(names)))
+        lines.append(",".join([f"{row['D']}", *cells]))
+    path = tmp_path / "chart.csv"
+    path.write_text("\n".join(lines))
+    read = Observations.of(path)
+    np.testing.assert_allclose(read.points.active, [row["N"] for row in rows()])
+    np.testing.assert_allclose(read.points.tokens, [row["D"] for row in rows()])
+    assert "a W&B chart: sizes are from the names of runs" in read.notes
+
+
 def test_a_chart_export_is_refused_with_where_the_sizes_are(tmp_path):
     path = tmp_path / "history.csv"
     path.write_text('"Step","a - eval/loss","a - eval/loss__MIN","a - eval/loss__MAX"\n1,3,3,3\n')
@@ -208,17 +290,54 @@ def test_a_folder_of_tensorboard_runs_is_read(tmp_path):
         ({"E": [4] * 20, "total_params": [row["N"] for row in rows()]}, "N_total equals N_act"),
         ({"params": [row["N"] / 1e6 for row in rows()], "tokens": [row["D"] / 1e9 for row in rows()]}, ""),
         ({"params": [7, 13, 34, 70] * 5, "tokens": [0.15, 0.3, 0.7, 1.5] * 5}, "billions and trillions"),
-        ({"tokens": [20, 40, 80, 160] * 5}, "read as billions (20 to 160) beside raw parameter counts"),
+        ({"tokens": [20, 40, 80, 160] * 5}, "`tokens` looks like tokens per parameter (20 to 160)"),
+        ({"tokens": list(RATIOS) * 5, "params": [row["N"] / 1e9 for row in rows()]}, "tokens per parameter (10 to 80)"),
+        ({"tokens": [round(row["D"] / 1e9) + 1 for row in rows()]}, "read as billions (2 to 105) beside raw parameter"),
+        ({"loss": [row["loss"] / np.log(2) for row in rows()]}, "losses are 1.40 times"),
+        (
+            {"params": [row["N"] / 1e3 for row in rows()], "tokens": [row["D"] / 1e3 for row in rows()]},
+            "models of 410K parameters seldom reach a loss of 2.66",
+        ),
+        ({"E": [1, 2, 4, 8] * 5}, "looks like an epoch"),
     ],
 )
 def test_readings_that_look_wrong_warn(changed, problem):
     found = warned(columns(**changed))
     assert problem in found
     assert bool(found) == bool(problem)
+    assert "|" not in found, "one cause, one warning"
 
 
 def test_a_plain_table_warns_of_nothing():
     assert warned(columns()) == ""
+
+
+def test_counts_in_thousands_can_be_stated():
+    table = columns(params=[row["N"] / 1e3 for row in rows()], tokens=[row["D"] / 1e3 for row in rows()])
+    assert warned(table, units={"N": 1e3, "D": 1e3}) == ""
+
+
+def test_a_dense_table_may_call_its_size_a_total():
+    table = columns()
+    table["N_total"] = table.pop("params")
+    read = Observations.of(table)
+    np.testing.assert_allclose(read.points.active, [row["N"] for row in rows()])
+    assert read.columns_used["N_act"] == "N_total"
+
+
+def test_rows_without_a_run_column_say_what_counts_as_a_run():
+    table = columns()
+    del table["run"]
+    assert "every row counts as a run" in fit(Observations.of(table)).summary()
+    assert "every row counts as a run" not in fit(Observations.of(columns())).summary()
+
+
+def test_an_overfitted_run_is_not_called_diverged():
+    repeated = [4.5 if k == 7 else row["loss"] for k, row in enumerate(rows())]
+    unique = [row["D"] / (20 if k == 7 else 1) for k, row in enumerate(rows())]
+    for table, said in ((columns(loss=repeated), True), (columns(loss=repeated, unique_tokens=unique), False)):
+        fitted = fit(Observations.of(table), outer="chinchilla")
+        assert any("diverged" in text for text in fitted.warnings) is said
 
 
 def test_evenly_spaced_rows_without_a_run_look_like_checkpoints():

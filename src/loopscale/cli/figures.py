@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loopscale.cli.params import COUNT, law_option
-from loopscale.cli.reading import read_runs, reading_options
+from loopscale.cli.reading import read_law_runs, reading_options
 from loopscale.cli.verbs import verb
 from loopscale.core.errors import nearest, shown
 from loopscale.core.files import make_folder
 from loopscale.core.progress import progress_bar
 from loopscale.core.quantities import counted
+from loopscale.fitting.data.again import law_data
 from loopscale.scaling import DEFAULT, ScalingLaw
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ FORMATS = ("png", "svg", "pdf")
 
 @verb("figures")
 @law_option
-@click.option("--data", type=click.Path(), help="The sweep that the law was fitted to, as for `fit`.")
+@click.option("--data", type=click.Path(), help="The runs to show.  [default: those that the law was fitted to]")
 @reading_options
 @click.option("--hold-out", "held_out", help="Rows held out to compare mappings, like R=16.  [default: largest R]")
 @click.option("--results", type=click.Path(), help="Evaluation results, a row for each model, recurrence and task.")
@@ -58,7 +59,8 @@ def figures_command(
 ) -> None:
     """Draw the paper's figures from any law, sweep and results; the numbers drawn are saved beside each as CSV.
 
-    Without --data, the figures of a fit show a sweep simulated from the law. A figure whose input file is not given is
+    A fitted law brings its own runs, read as for the fit. For published laws the figures of a fit show a sweep
+    simulated from the law unless --data names one. A figure whose input file is not given is
     left out; for the paper's own law, its published scores and routing are used instead, and labelled as such.
 
     \b
@@ -71,7 +73,8 @@ def figures_command(
 
     kinds = _chosen(formats, FORMATS, "--format")
     names = _chosen(only, GALLERY, "--only") if only else list(GALLERY)
-    runs = None if data is None else read_runs(data, **reading)
+    data = data or law_data(law)
+    runs = None if data is None else read_law_runs(data, law, reading)
     sources = _sources(law, runs, held_out, results, psi, metrics, test_time, flops)
     folder = make_folder(out)
     with progress_bar("Drawing", len(names)) as bar:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,8 +15,9 @@ from loopscale.core.errors import InputError, shown
 from loopscale.core.files import is_file
 from loopscale.core.quantities import parse_count
 from loopscale.fitting import Observations
+from loopscale.fitting.data.again import CHOICES, is_law_file, read_again
 from loopscale.fitting.data.public import SWEEP_RECURRENCES, simulate_sweep
-from loopscale.scaling import Counting
+from loopscale.scaling import Counting, Reading, ScalingLaw
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -51,7 +53,7 @@ def reading_options(function: F) -> F:
         click.option(
             "--counts",
             type=click.Choice([counting.value for counting in Counting]),
-            help="What the file's parameter counts include.  [default: taken as without-embeddings]",
+            help="What the file's parameter counts include.  [default: without-embeddings]",
         ),
         click.option("--keep", metavar="EXPRESSION", help='Rows to use, like "D/N >= 20" or "width == 512".'),
         click.option("--best-of", is_flag=True, help="Use the lowest loss of each model and token count."),
@@ -91,21 +93,40 @@ def read_runs(
     simulated_recurrence: tuple[int, ...],
     name: str | None = None,
 ) -> Observations:
-    """Return the sweep that RUNS names: a file, a sweep file of ours, `simulated`, `micro`, or a public sweep."""
+    """Return the sweep that RUNS names: a file, the file of a law, a sweep file, `simulated`, or a public sweep."""
+    choices: dict[str, Any] = {
+        "columns": columns,
+        "units": units,
+        "counts": counts,
+        "keep": keep,
+        "best_of": best_of,
+        "strict": strict,
+    }
+    simulation: dict[str, Any] = {"simulated_noise": simulated_noise, "simulated_recurrence": simulated_recurrence}
+    if is_law_file(runs):
+        return read_again(runs, partial(read_runs, name=name, **simulation), choices)
     name = name or Path(runs).name.split(".")[0]
     if runs == "simulated" and not is_file(runs):
         sweep = simulate_sweep(noise=simulated_noise, recurrences=simulated_recurrence)
+        sweep = replace(sweep, reading=Reading(runs))
         return Observations.of(sweep, keep=keep, best_of=best_of, name=name)
     if Path(runs).suffix == ".toml" or is_sweep_folder(runs):
-        return Observations.of(read_sweep_runs(runs), keep=keep, best_of=best_of, name=name)
-    return Observations.of(
-        runs, columns=columns, units=units, counts=counts, keep=keep, best_of=best_of, strict=strict, name=name
-    )
+        sweep = replace(read_sweep_runs(runs), reading=Reading(runs))
+        return Observations.of(sweep, keep=keep, best_of=best_of, name=name)
+    return Observations.of(runs, name=name, **choices)
+
+
+def read_law_runs(data: str, law: ScalingLaw, options: dict[str, Any]) -> Observations:
+    """Return a sweep to show with a law: read as for its fit where it is the law's own, unless options say more."""
+    if law.provenance is None or law.provenance.reading.data != data:
+        return read_runs(data, **options)
+    choices = {name: options[name] for name in CHOICES}
+    return read_runs(data, **options | law.provenance.reading.overruled(choices))
 
 
 def take_runs(options: dict[str, Any], name: str | None = None) -> Observations:
     """Take RUNS and the options of reading out of a command's options, and read the sweep."""
-    reading = ("columns", "units", "counts", "keep", "best_of", "strict", "simulated_noise", "simulated_recurrence")
+    reading = (*CHOICES, "simulated_noise", "simulated_recurrence")
     return read_runs(options.pop("runs"), name=name, **{option: options.pop(option) for option in reading})
 
 

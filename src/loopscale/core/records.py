@@ -37,8 +37,12 @@ def record_of(
     texts = _docstrings(part)
     for field in fields(part):
         annotation = (overrides or {}).get(field.name) or types[str(field.type)]
+        text = texts.get(field.name)
+        if field.default_factory is not MISSING:
+            described[field.name] = (annotation, Field(default_factory=field.default_factory, description=text))
+            continue
         default = ... if field.default is MISSING else field.default
-        described[field.name] = (annotation, Field(default, description=texts.get(field.name)))
+        described[field.name] = (annotation, Field(default, description=text))
     checks: dict[str, Any] = {"checked": model_validator(mode="after")(_checked)}
     record = create_model(part.__name__, __base__=Record, __doc__=part.__doc__, __validators__=checks, **described)
     _CLASSES[record] = part

@@ -94,6 +94,7 @@ def fit(
         delta=used_delta,
         recipe=kind,
         starts=len(best.optima.value_S),
+        seed=seed,
         agreeing=int(best.agreeing.sum()),
         degenerate=why_degenerate(problem, best, used_delta, observations, set(bounds)),
         fixed=MappingProxyType(dict(fixed)),

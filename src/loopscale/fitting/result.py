@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+import loopscale
 from loopscale.core.arrays import BoolArray, FloatArray
 from loopscale.core.errors import choice
 from loopscale.core.files import finite, read_json, write_json
@@ -26,7 +27,7 @@ from loopscale.fitting.residuals import diverged_rows
 from loopscale.fitting.search import Recipe
 from loopscale.fitting.summary import LEVEL, SCHEMES, estimates, summary
 from loopscale.fitting.warnings import law_note, warnings_of
-from loopscale.scaling import BILLIONS, FittedRange, OuterLaw, Points, RecurrenceMapping, ScalingLaw, Spread
+from loopscale.scaling import BILLIONS, FittedRange, OuterLaw, Points, Provenance, RecurrenceMapping, ScalingLaw, Spread
 
 KIND, SCHEMA = "fit", 2
 RESAMPLES = 100
@@ -99,6 +100,8 @@ class Fit:
     """Coefficients of refits on resampled data, one row each, in the order of the law's names."""
     scheme: Scheme | None = None
     """How the resampled data were drawn; None where there are none."""
+    seed: int = 0
+    """Seed of the random starts and of the first resamples."""
     spread: Spread | None = None
     """What predictive intervals add to the uncertainty of the coefficients; None without resamples."""
 
@@ -165,6 +168,9 @@ class Fit:
             fitted_range=fitted_range(data),
             resamples=self.resamples,
             resampled_by=drawn,
+            provenance=Provenance(
+                data.reading, len(data), data.digest, dict(data.columns_used), self.seed, loopscale.__version__
+            ),
         )
 
     @cached_property
@@ -302,6 +308,7 @@ class Fit:
             "delta": self.delta,
             "recipe": self.recipe.value,
             "starts": self.starts,
+            "seed": self.seed,
             "agreeing": self.agreeing,
             "scheme": None if self.scheme is None else self.scheme.value,
             "data": self.observations.to_dict(),
@@ -327,6 +334,7 @@ class Fit:
             delta=np.inf if file.delta is None else file.delta,
             recipe=file.recipe,
             starts=file.starts,
+            seed=file.seed,
             agreeing=file.agreeing,
             degenerate=tuple(file.degenerate),
             fixed=MappingProxyType(file.fixed),

@@ -11,6 +11,7 @@ from loopscale.fitting.resample import Scheme
 from loopscale.fitting.result import KIND, SCHEMA
 from loopscale.fitting.search import Recipe
 from loopscale.scaling import Counting
+from loopscale.scaling.schema import ReadingRecord
 
 
 class DataRecord(Record):
@@ -38,6 +39,8 @@ class DataRecord(Record):
     """What looked wrong in the table, and what to do about it."""
     named_runs: bool = True
     """Whether the table names its runs."""
+    reading: ReadingRecord = Field(default_factory=ReadingRecord)
+    """Where the rows come from and how they were read."""
 
 
 class NoiseRecord(Record):
@@ -61,6 +64,8 @@ class FitFile(File):
     """Where the Huber loss becomes linear; null: never."""
     recipe: Recipe
     starts: int = Field(ge=0)
+    seed: int = Field(default=0, ge=0)
+    """Of the random starts and resamples."""
     agreeing: int = Field(ge=0)
     """Starts that ended in the same optimum."""
     free: list[str]

@@ -78,13 +78,15 @@ def _facts(fit: Fit) -> list[str]:
         lines += fact("10x out", f"±{fit.spread.growth:.1%} expected ({tests} and a prior from public sweeps)")
     lines += fact("covers", f"{' · '.join(covers)}; {_counting(fit)}")
     if data.columns_used:
-        lines += fact("columns", ", ".join(f"{symbol} = {name}" for symbol, name in data.columns_used.items()))
+        each = "; every row counts as a run" if not data.named_runs and len(data.runs) == len(data) else ""
+        used = ", ".join(f"{symbol} = {name}" for symbol, name in data.columns_used.items())
+        lines += fact("columns", f"{used}{each}")
     return lines
 
 
 def _counting(fit: Fit) -> str:
     data = fit.observations
-    return ("taken as " if data.counts_assumed else "") + data.counts.value.replace("-", " ")
+    return ("assumed " if data.counts_assumed else "") + data.counts.value.replace("-", " ")
 
 
 def _error(value: float) -> str:

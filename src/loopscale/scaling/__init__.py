@@ -18,6 +18,7 @@ from loopscale.scaling.mappings import MAPPINGS, RecurrenceMapping, mapping
 from loopscale.scaling.optimum import Allocation, Proportions, allocations, compute_optimal, leverage
 from loopscale.scaling.outer import OUTER_LAWS, Inputs, OuterLaw, effective_experts
 from loopscale.scaling.points import BILLIONS, RAW, Counting, Points, Units
+from loopscale.scaling.provenance import Provenance, Reading
 from loopscale.scaling.published import (
     DEFAULT,
     PAPER,
@@ -58,6 +59,8 @@ __all__ = [
     "PassSchedule",
     "Points",
     "Proportions",
+    "Provenance",
+    "Reading",
     "RecurrenceMapping",
     "Role",
     "ScalingLaw",

@@ -25,6 +25,7 @@ from loopscale.scaling.form import Form, active_ratio, effective, inputs
 from loopscale.scaling.mappings import NoRecurrence, RecurrenceMapping
 from loopscale.scaling.outer import OuterLaw
 from loopscale.scaling.points import RAW, Counting, Points, Units
+from loopscale.scaling.provenance import Provenance
 from loopscale.scaling.trust import AXES, DEGREES, MOST_DECADES, TRUST_LEVELS, FittedRange, Spread, Trust, tails
 
 SCHEMA = 2
@@ -64,6 +65,8 @@ class ScalingLaw:
     """Coefficients of refits on resampled data, one row each, columns as in ``names``."""
     resampled_by: str = field(default="", compare=False)
     """How the resamples were made, where that matters to a reader: "a simulated sweep"."""
+    provenance: Provenance | None = field(default=None, repr=False)
+    """The data behind a fitted law and how they were read; None for published laws."""
 
     def __post_init__(self) -> None:
         expected, stated = self.names, set(self.coefficients)
@@ -282,6 +285,8 @@ class ScalingLaw:
             data["resamples"] = self.resamples.tolist()
         if self.resampled_by:
             data["resampled_by"] = self.resampled_by
+        if self.provenance is not None:
+            data["provenance"] = self.provenance.to_dict()
         return data
 
     @classmethod

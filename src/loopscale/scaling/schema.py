@@ -13,6 +13,7 @@ from loopscale.scaling.form import outer_law
 from loopscale.scaling.law import SCHEMA
 from loopscale.scaling.mappings import mapping
 from loopscale.scaling.points import Counting, Units
+from loopscale.scaling.provenance import Provenance, Reading
 from loopscale.scaling.trust import FittedRange, Spread
 
 Span: TypeAlias = tuple[float | None, float | None]
@@ -30,6 +31,10 @@ SpreadRecord = record_of(
         "within": NotNegative | None,
     },
 )
+_CHOICES = {"str": str, "bool": bool, "int": int, "str | None": str | None, "Mapping[str, str]": dict[str, str],
+            "Mapping[str, float]": dict[str, Annotated[float, Field(gt=0)]]}  # fmt: skip
+ReadingRecord = record_of(Reading, _CHOICES)
+ProvenanceRecord = record_of(Provenance, _CHOICES | {"Reading": ReadingRecord}, overrides={"rows": _TYPES["int"]})
 
 
 class ExpressionRecord(Record):
@@ -76,6 +81,8 @@ class LawFile(File):
     """Coefficients of refits on resampled data, one row each."""
     resampled_by: str = ""
     """How the resamples were made, where that matters to a reader: "a simulated sweep"."""
+    provenance: ProvenanceRecord | None = None  # type: ignore[valid-type]
+    """The data behind a fitted law and how they were read."""
 
 
 def read_law(data: object, where: str) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -29,13 +28,6 @@ from loopscale.figures.style import LOSS, Panel, Picture, colour, finish, groups
 from loopscale.fitting import Fit, Observations, correlations, identification
 from loopscale.planning import Budget, choice_span, joint_optimum
 from loopscale.scaling import Counting
-
-
-def digest(observations: Observations) -> str:
-    """Return a hash of the observed numbers, independent of the file format."""
-    p = observations.points
-    columns = [p.active, p.tokens, p.recurrence, p.experts, observations.loss]
-    return hashlib.sha256(np.stack(columns).tobytes()).hexdigest()
 
 
 def file_facts(path: str | Path | None) -> dict[str, str]:
@@ -90,7 +82,7 @@ def fit_report(fit: Fit) -> Report:
     report.text("The ten strongest correlations between coefficients; near 1, the two cannot be told apart.")
     pairs = correlations(fit)
     add_table(report, Table({name: column[:10] for name, column in pairs.columns.items()}))
-    report.provenance(data=data.source, rows=str(len(data)), data_sha256=digest(data))
+    report.provenance(data=data.source, rows=str(len(data)), data_sha256=data.digest)
     return report
 
 
@@ -161,7 +153,7 @@ def sweep_report(observations: Observations) -> Report:
     report.table(("axis", "values", "from", "to"), [_axis_row(data, axis) for axis in AXES])
     report.heading("The lowest losses")
     report.table(("run", "N_act", "E", "R", "tokens", "loss"), _best_rows(data))
-    report.provenance(data=data.source, rows=str(len(data)), data_sha256=digest(data))
+    report.provenance(data=data.source, rows=str(len(data)), data_sha256=data.digest)
     return report
 
 

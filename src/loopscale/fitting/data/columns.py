@@ -41,7 +41,10 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
         "n_unique", "dense_parameter_count",
     ),
     "loop": ("n_loop", "loop", "loop_params", "loop_parameters", "n_rec", "recurrent_params"),
-    "total": ("n_total", "total", "total_params", "total_parameters", "total_parameter_count", "stored_params"),
+    "total": (
+        "n_total", "total", "total_params", "total_parameters", "total_parameter_count", "params_total",
+        "stored_params",
+    ),
     "once": ("n_once", "once"),
     "experts": ("e", "experts", "n_experts", "num_experts", "expert_count", "e_route", "routed_experts", "nume", "n_e"),
     "top_k": ("k", "top_k", "topk", "active_experts", "num_active_experts", "experts_per_token", "num_experts_per_tok"),
@@ -94,6 +97,8 @@ def find_columns(names: Iterable[str], chosen: Mapping[str, str], source: str) -
     if "active" in columns and "experts" in columns and "total" not in columns:
         for name in (name for name, normal in plain.items() if normal in ("n", "params", "parameters")):
             columns["total"] = Column(name, None)  # active parameters have their own column, so this counts all
+    if "total" in columns and not {"active", "once", "experts"} & set(columns):
+        columns["active"] = columns.pop("total")  # nothing is routed, so every parameter is active
     return columns
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +15,13 @@ from loopscale.core.arrays import BoolArray, FloatArray, IntArray
 from loopscale.core.errors import InputError, choice, nearest, shown
 from loopscale.core.files import is_file
 from loopscale.core.tables import Table
+from loopscale.fitting.data.again import is_law_file, read_again
 from loopscale.fitting.data.folders import is_run_folder
 from loopscale.fitting.data.keep import best_rows, matching_rows
 from loopscale.fitting.data.readers import RawTable, columns_table, csv_table, frame_table, read_table, records_table
 from loopscale.fitting.data.rows import models, read_rows
-from loopscale.scaling import Counting, Points
+from loopscale.fitting.data.wandb import is_project
+from loopscale.scaling import Counting, Points, Reading
 
 if TYPE_CHECKING:
     from loopscale.fitting.schema import DataRecord
@@ -74,6 +77,8 @@ class Observations:
     """What looks wrong in the table: a sentence, and what to do about it."""
     named_runs: bool = True
     """Whether the names of runs are the file's own, so that expressions can use them."""
+    reading: Reading = field(default_factory=Reading)
+    """Where the rows come from and how they were read."""
 
     def __post_init__(self) -> None:
         count = len(self.loss)
@@ -117,6 +122,13 @@ class Observations:
             extra={name: column[chosen] for name, column in self.extra.items()},
         )
 
+    @property
+    def digest(self) -> str:
+        """A hash of the observed numbers, independent of the file format."""
+        p = self.points
+        columns = [p.active, p.tokens, p.recurrence, p.experts, self.loss]
+        return hashlib.sha256(np.stack(columns).tobytes()).hexdigest()
+
     def keep(self, expression: str) -> Observations:
         """Return the rows for which an expression of the columns holds, like ``D/N >= 20`` or ``width == 512``.
 
@@ -153,7 +165,8 @@ class Observations:
     ) -> Observations:
         """Read observations from a file, a data frame, columns by name, or a public sweep by its name.
 
-        Files are CSV, TSV, JSON lines or Parquet. ``columns`` says which column holds a field where its name does not,
+        Files are CSV, TSV, JSON lines or Parquet; the file of a fitted law stands for the runs behind it, read as they
+        were then. ``columns`` says which column holds a field where its name does not,
         as in ``{"loss": "c4_en"}``; ``units`` what a count is in, as in ``{"active": 1e9}``, where neither the header
         nor the magnitude tells; ``counts`` whether parameter counts include embeddings.
 
@@ -161,16 +174,26 @@ class Observations:
         loss of each model and token count (:meth:`best_of`). Rows without a loss, a size or tokens are left out and
         counted in ``notes``; ``strict`` refuses them. ``name`` is what to call the sweep and its law.
         """
-        if isinstance(data, str) and not Path(data).suffix and not is_file(data) and not is_run_folder(data):
+        if is_law_file(data):
+            choices = {"columns": columns, "units": units, "counts": counts, "keep": keep, "best_of": best_of,
+                       "strict": strict}  # fmt: skip
+            rows = read_again(data, cls.of, choices)
+            return rows if name is None else replace(rows, name=name)
+        if isinstance(data, str) and _is_name(data):
             data = _named(data)
         if isinstance(data, cls):
             if columns or units or counts:
                 raise InputError("`columns`, `units` and `counts` are for files and frames", where=data.source)
             rows = data if keep is None else data.keep(keep)
+            kept = keep if data.reading.keep is None else f"({data.reading.keep}) and ({keep})"
+            rows = rows if keep is None else replace(rows, reading=replace(data.reading, keep=kept))
         else:
             rows = cls._read(_table(data, name or "frame"), columns, units, counts, keep, strict)
-            rows = replace(rows, name=Path(data).name.split(".")[0]) if isinstance(data, str | Path) else rows
-        rows = rows.best_of() if best_of else rows
+            path = str(data) if isinstance(data, str | Path) else ""
+            kind = counts.value if isinstance(counts, Counting) else counts
+            reading = Reading(path, dict(columns or {}), dict(units or {}), kind, keep, strict=strict)
+            rows = replace(rows, reading=reading, name=Path(path).name.split(".")[0] if path else rows.name)
+        rows = replace(rows.best_of(), reading=replace(rows.reading, best_of=True)) if best_of else rows
         return rows if name is None else replace(rows, name=name)
 
     @classmethod
@@ -231,6 +254,7 @@ class Observations:
             "columns_used": dict(self.columns_used),
             "warnings": [list(pair) for pair in self.warnings],
             "named_runs": self.named_runs,
+            "reading": asdict(self.reading),
         }
 
     @classmethod
@@ -269,6 +293,7 @@ class Observations:
                 columns_used=record.columns_used,
                 warnings=tuple(record.warnings),
                 named_runs=record.named_runs,
+                reading=Reading(**record.reading.model_dump()),
             )
         except InputError as error:
             raise error.within(f"{where}: data") from None
@@ -292,7 +317,13 @@ def _table(data: Any, label: str) -> RawTable:
     return frame_table(data, label)
 
 
+def _is_name(data: str) -> bool:
+    """Tell whether a text is the name of a sweep, not a file, a folder or an address."""
+    return not (Path(data).suffix or is_file(data) or is_run_folder(data) or is_project(data))
+
+
 def _named(name: str) -> Observations:
     from loopscale.fitting.data.public import named_sweep  # which reads observations
 
-    return replace(named_sweep(name), name=name)
+    sweep = named_sweep(name)
+    return replace(sweep, name=name, reading=Reading(name))

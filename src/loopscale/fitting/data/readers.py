@@ -7,7 +7,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +17,9 @@ import numpy as np
 from loopscale.core.arrays import BoolArray, IntArray
 from loopscale.core.errors import InputError, reason, shown
 from loopscale.core.files import TABLE_ROWS, check_rows, gunzip, read_bytes
+from loopscale.core.quantities import counted
 from loopscale.fitting.data.folders import is_run_folder, run_records
+from loopscale.fitting.data.wandb import chart_records, is_chart, is_history, is_project, last_rows, project_records
 
 Columns = dict[str, list[Any]]
 
@@ -32,6 +34,8 @@ class RawTable:
     unit: Literal["line", "row"]
     """What ``numbers`` count: lines of a text file, or rows from 1."""
     numbers: IntArray
+    notes: tuple[str, ...] = ()
+    """What was done on the way from the source."""
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -42,18 +46,20 @@ class RawTable:
 
     def with_columns(self, columns: Columns) -> RawTable:
         """Return the same rows with other cells."""
-        return RawTable(columns, self.source, self.unit, self.numbers)
+        return replace(self, columns=columns)
 
     def rows(self, chosen: BoolArray | IntArray) -> RawTable:
         """Return some of the rows, each with its own place."""
         order = np.arange(len(self))[chosen]
         columns = {name: [cells[k] for k in order] for name, cells in self.columns.items()}
-        return RawTable(columns, self.source, self.unit, self.numbers[order])
+        return replace(self, columns=columns, numbers=self.numbers[order])
 
 
 def read_table(path: str | Path) -> RawTable:
     """Read a ``.csv``, ``.tsv`` (either may be gzipped), ``.jsonl`` or ``.parquet`` file, or a folder of runs."""
     name = str(path).lower()
+    if is_project(path):
+        return records_table(project_records(str(path)), str(path))
     if is_run_folder(path):
         return records_table(run_records(path), str(path))
     if name.endswith((".jsonl", ".ndjson", ".jsonl.gz")):
@@ -84,6 +90,8 @@ def columns_table(columns: Columns, source: str) -> RawTable:
 
 def frame_table(frame: Any, source: str) -> RawTable:
     """Take the columns of a pandas, polars or pyarrow frame, or of any other that narwhals knows."""
+    if nw.dependencies.is_pandas_dataframe(native := nw.to_native(frame, pass_through=True)):
+        frame = _of_pandas(native, source)
     try:
         table = nw.from_native(frame)
     except TypeError:
@@ -94,7 +102,30 @@ def frame_table(frame: Any, source: str) -> RawTable:
     except nw.exceptions.DuplicateError:
         raise InputError("a column is there twice", where=source) from None
     whole = table.collect() if isinstance(table, nw.LazyFrame) else table  # lazy: polars, duckdb
-    return columns_table({str(name): whole[name].to_list() for name in whole.columns}, source)
+    columns = {str(name): cells for name, cells in whole.to_dict(as_series=False).items()}
+    return of_history(columns_table(columns, source))
+
+
+def _of_pandas(frame: Any, source: str) -> Any:
+    """Return a pandas frame with a named index as columns; refuse columns of several levels or with one name."""
+    names = frame.columns
+    if names.nlevels > 1:
+        raise InputError(
+            "its columns have several levels",
+            where=source, remedy="join them first: frame.columns = ['_'.join(name) for name in frame.columns]",
+        )  # fmt: skip
+    if not names.is_unique:
+        raise InputError(f"column {shown(names[names.duplicated()][0])} is there twice", where=source)
+    return frame if None in frame.index.names else frame.reset_index()
+
+
+def of_history(table: RawTable) -> RawTable:
+    """Return the last losses of a W&B history; other tables as they are."""
+    if not is_history(list(table.columns)):
+        return table
+    columns, rows = last_rows(table.columns)
+    note = f"a history of {len(table):,} steps: the last loss of {counted(len(rows), 'run')}"
+    return RawTable(columns, table.source, table.unit, table.numbers[rows], (*table.notes, note))
 
 
 def records_table(records: Sequence[Mapping[Any, Any]], source: str) -> RawTable:
@@ -151,7 +182,10 @@ def csv_table(text: str, source: str, delimiter: str | None = None) -> RawTable:
         check_rows(len(rows), source)
     _check_csv(header, rows, numbers, source)
     columns = {name: [row[k] for row in rows] for k, name in enumerate(header)}
-    return RawTable(columns, source, "line", np.array(numbers, dtype=np.int64))
+    if is_chart(header):
+        table = records_table(chart_records(columns, source), source)
+        return replace(table, notes=("a W&B chart: sizes are from the names of runs",))
+    return of_history(RawTable(columns, source, "line", np.array(numbers, dtype=np.int64)))
 
 
 def _delimiter(text: str) -> str:
@@ -167,11 +201,6 @@ def _check_csv(header: list[str], rows: Sequence[list[str]], numbers: Sequence[i
     if len(set(header)) < len(header):
         twice = next(name for name in header if header.count(name) > 1)
         raise InputError(f"column {shown(twice)} is there twice", where=source)
-    if any(name.endswith(("__MIN", "__MAX")) and " - " in name for name in header):
-        raise InputError(
-            "a W&B chart export: it has losses by step, but neither sizes nor tokens of the runs",
-            where=source, remedy="export the runs table instead (project, Runs, download as CSV)",
-        )  # fmt: skip
     for number, row in zip(numbers, rows, strict=True):
         if len(row) != len(header):
             raise InputError(f"line {number} has {len(row)} cells; the header has {len(header)}", where=source)

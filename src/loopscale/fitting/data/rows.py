@@ -49,7 +49,7 @@ LARGEST_MODEL = 3e11
 MIXED_UNITS = 5.0
 """Powers of ten by which a row may differ from the median of its column."""
 CHECKPOINTS = 10
-"""Rows for each model from which they are taken as checkpoints of one run where no column names runs."""
+"""Rows for each model from which they count as checkpoints of one run where no column names runs."""
 LISTED = 6
 """Places of skipped rows that a note lists."""
 
@@ -93,7 +93,7 @@ def read_rows(
     ``keep`` chooses rows before any cell is judged. Rows without a loss, a size or tokens are left out and counted in
     a note; ``strict`` refuses them.
     """
-    reader = _Reader(table, find_columns(table.columns, columns, table.source))
+    reader = _Reader(table, find_columns(table.columns, columns, table.source), notes=list(table.notes))
     reader.check_columns()
     reader.read_numbers()
     reader.scale(_stated(units, table.source))
@@ -316,7 +316,7 @@ class _Reader:
             names = texts(self.table.columns[column])
             if normal_name(column) not in LOOSE_RUNS or _names_runs(names, model, points.tokens):
                 if len(set(zip(names.tolist(), model.tolist(), strict=True))) > len(np.unique(names)):
-                    self.notes.append("some runs hold rows of different models; they are taken as one run each")
+                    self.notes.append("some runs hold rows of different models; each counts as one run")
                 self.named_runs = True
                 return names
             self.notes.append(f"`{column}` has duplicates, so it was not used as the run id")
@@ -389,20 +389,13 @@ class _Reader:
         """Warn where another reading of the units is as likely, or where sizes and tokens seem to differ in kind."""
         if "active" not in known or "tokens" not in known:
             return
-        active, tokens = _positive(self.values["active"]), _positive(self.values["tokens"])
+        active = _positive(self.values["active"])
         if known["active"] is None and known["tokens"] is None:
             unit = self.detected["active"], self.detected["tokens"]
             if unit == (1e6, 1e9) and float(np.median(active)) * 1e3 < LARGEST_MODEL:
                 self.warnings.append(
                     ("N read as millions and D as billions; billions and trillions are as likely",
                      "state them: --units N=1M --units D=1B, or --units N=1B --units D=1T")
-                )  # fmt: skip
-        if self.detected.get("tokens") == 1e9 and self.detected.get("active", known["active"]) == 1.0:
-            written = tokens / 1e9
-            if written.max() <= 5000 and np.all(written == np.round(written)):
-                self.warnings.append(
-                    (f"D read as billions ({_span(written)}) beside raw parameter counts",
-                     "state it: --units D=1B; tokens per parameter are not read")
                 )  # fmt: skip
 
     def _experts(self) -> FloatArray:
