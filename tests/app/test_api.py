@@ -36,7 +36,7 @@ POOR = MINE | {"name": "poor", "degenerate": ["only two sizes"]}
 COPIED = [
     BUDGET,
     {"flops": "5.123456e21", "memory": "3.14159 GB", "bits": 4.5, "context": 8192, "serve_tokens": "1.2345678T"},
-    {"flops": "5e21", "context": 4096, "max_tokens": "400B", "inference_flops": "2.345678B"},
+    {"flops": "5e21", "memory": "40 GB", "context": 4096, "max_tokens": "400B", "inference_flops": "2.345678B"},
     BUDGET | {"rungs": ["0.3B", "0.6B"], "experts": [1, 4], "recurrences": [1, 2, 3], "eps": 0.0123},
     {"flops": "1e21", "experts": [1, 2], "rule": "loss"},
     BUDGET | {"continuous": True, "experts": [4], "recurrences": [1, 2]},

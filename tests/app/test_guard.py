@@ -26,7 +26,20 @@ def raw(address: str, text: str, more: bytes = b"") -> str:
         return line.recv(100_000).decode()
 
 
-@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "evil.example:80", "", "[", "10.0.0.1"])
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example",
+        "127.0.0.1.evil.example",
+        "evil.example:80",
+        "",
+        "[",
+        "10.0.0.1",
+        "evil.example@127.0.0.1",
+        "127.0.0.1:1:2",
+        "127.0.0.1/x",
+    ],
+)
 def test_foreign_hosts_are_refused(address, host):
     reply = raw(address, f"GET /api/laws HTTP/1.1\nHost: {host}\nConnection: close\n\n")
     assert " 403 " in reply or " 400 " in reply
@@ -39,6 +52,12 @@ def test_foreign_origins_are_refused(client, origin):
     for answer in (client.send("/api/laws", origin=origin), client.send("/api/plan", {"flops": 1e21}, origin=origin)):
         assert answer.status == 403
         assert "may not use this server" in answer.json["error"]
+
+
+@pytest.mark.parametrize("scheme", ["https", "file", "ftp"])
+def test_another_scheme_is_another_origin(client, address, scheme):
+    origin = address.replace("http", scheme, 1)
+    assert client.send("/api/plan", {"flops": 1e21}, origin=origin).status == 403
 
 
 def test_the_page_itself_is_no_foreigner(client, address):

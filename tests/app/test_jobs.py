@@ -120,3 +120,18 @@ def test_a_long_fit_does_not_stall_the_sliders_and_can_be_stopped(client, sweep_
     assert client.send(f"/api/jobs/{long}").json["state"] in ("waiting", "running")
     assert client.send(f"/api/jobs/{long}", method="DELETE").json["state"] == "cancelled"
     assert client.send(f"/api/jobs/{long}").json["state"] == "cancelled"
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r", "\r\n"])
+@pytest.mark.parametrize("route", ["/api/preview?name=a.csv", "/api/fit?name=a.csv"])
+def test_too_many_rows_are_refused_whatever_ends_them(client, route, ending):
+    answer = client.send(
+        route, ending.join(["N,D,loss"] + ["1e8,2e9,3"] * 20_001).encode(), **{"content-type": "text/csv"}
+    )
+    assert (answer.status, "more than 20,000 rows" in answer.json["error"]) == (413, True)
+
+
+@pytest.mark.parametrize("route", ["/api/preview?name=a.csv", "/api/fit?name=a.csv"])
+def test_too_many_columns_are_refused(client, route):
+    answer = client.send(route, b"# wide\n" + b"a," * 200_000, **{"content-type": "text/csv"})
+    assert (answer.status, "more than 2,000 columns" in answer.json["error"]) == (413, True)

@@ -17,6 +17,14 @@ def test_a_budget_of_less_than_one_token(field):
         ls.plan(**{"flops": "5e21", field: 0.5})
 
 
+def test_a_context_without_memory_is_refused_in_python_as_on_the_command_line(capsys):
+    with pytest.raises(InputError, match="`context` changes nothing alone; give `memory` or `bandwidth` with it"):
+        ls.plan(flops="5e21", context=8192)
+    with pytest.raises(SystemExit):
+        main(["plan", "--flops", "5e21", "--context", "8192"])
+    assert "--context changes nothing alone; give --memory or --bandwidth with it" in capsys.readouterr().err
+
+
 def test_compute_that_pays_for_less_than_one_token():
     with pytest.raises(InputError, match="does not pay for one token of any candidate"):
         ls.plan(flops=256_400, extrapolate=True)

@@ -71,7 +71,11 @@ def fit_routes(jobs: Jobs, limits: Limits) -> APIRouter:
     api = APIRouter(prefix="/api", tags=["fit"])
 
     @api.post(
-        "/fit", status_code=202, response_model=schemas.Job, responses=documented(415, 422, 429), openapi_extra=CSV_BODY
+        "/fit",
+        status_code=202,
+        response_model=schemas.Job,
+        responses=documented(415, 422, 429),
+        openapi_extra=CSV_BODY,
     )
     async def start_fit(request: Request, options: Annotated[FitOptions, Query()]) -> JSONResponse:
         """Fit a law to a sweep. Returns a job; its result has the law, its intervals and diagnostics."""
@@ -85,7 +89,7 @@ def fit_routes(jobs: Jobs, limits: Limits) -> APIRouter:
     async def preview_csv(request: Request, options: Annotated[PreviewOptions, Query()]) -> JSONResponse:
         """Return the first rows of a sweep, and which column is taken for which field."""
         text = csv_text(await request.body(), options.name, request.headers.get("content-type", ""))
-        return JSONResponse(await run_in_threadpool(preview, text, options))
+        return JSONResponse(await run_in_threadpool(preview, text, options, limits))
 
     @api.get("/template.csv", response_class=Response, responses={**documented(), 200: {"content": {"text/csv": {}}}})
     def template_csv() -> Response:
@@ -139,12 +143,20 @@ def _check(text: str, options: FitOptions, limits: Limits) -> None:
     """Refuse a file that cannot be fitted in the reply to the upload."""
     from loopscale.app.worker import read_sweep  # imports the fitting code, which the first page does not need
 
-    if text.count("\n") > limits.rows + 1:
-        raise RefusalError(413, f"{options.name}: more than {limits.rows:,} rows; send fewer")
+    _check_shape(text, options.name, limits)
     try:
         read_sweep(text, options)
     except InputError as error:
         raise _of_the_page(error, error.where) from None
+
+
+def _check_shape(text: str, name: str, limits: Limits) -> None:
+    """Refuse more rows or columns than are read; any line ending counts."""
+    lines = text.splitlines()
+    if len(lines) > limits.rows + 1:
+        raise RefusalError(413, f"{name}: more than {limits.rows:,} rows; send fewer")
+    if any(max(map(line.count, ",;\t")) >= limits.columns for line in lines):
+        raise RefusalError(413, f"{name}: more than {limits.columns:,} columns; send fewer")
 
 
 TEMPLATE = """run,N_act,N_loop,N_total,E,R,tokens,loss
@@ -167,8 +179,9 @@ FIELDS = {
 PREVIEWED = 5
 
 
-def preview(text: str, options: PreviewOptions) -> dict[str, Any]:
+def preview(text: str, options: PreviewOptions, limits: Limits) -> dict[str, Any]:
     """Return how a sweep is read; what prevents a fit is a sentence in it, not an error."""
+    _check_shape(text, options.name, limits)
     from loopscale.fitting.data.columns import SYMBOLS, find_columns
     from loopscale.fitting.data.readers import csv_table
     from loopscale.fitting.data.rows import read_rows

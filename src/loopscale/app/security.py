@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import re
 import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hmac import compare_digest
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -26,6 +27,8 @@ class Limits:
     """The longest time a client may take to send its request."""
     rows: int = 20_000
     """The most rows of a sweep."""
+    columns: int = 2_000
+    """The most columns of a sweep."""
     evaluations: int = 4_000_000
     """Candidates times laws of one plan."""
     threads: int = 4
@@ -112,12 +115,18 @@ class Guard:
 
     def _foreign(self, scope: Scope) -> str | None:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        if _host(f"//{headers.get('host', '')}") not in self.hosts:
+        if _host(headers.get("host", "")) not in self.hosts:
             return f"host {headers.get('host', '')[:60]!r} is not served here; `loopscale app --allow-host` adds one"
         origin = headers.get("origin")
-        if origin is not None and (_host(origin) not in self.hosts or urlsplit(origin).netloc != headers["host"]):
+        if origin is not None and not self._is_own(origin, headers["host"]):
             return f"origin {origin[:60]!r} may not use this server"
         return None
+
+    def _is_own(self, origin: str, host: str) -> bool:
+        """Tell whether a request comes from this server's page. Encryption is a proxy's, which has another name."""
+        scheme, _, where = origin.partition("://")
+        schemes = ("http",) if _host(host) in LOOPBACK else ("http", "https")
+        return scheme in schemes and where == host
 
     def _knows_token(self, scope: Scope) -> bool:
         """Tell whether a request carries the token; comparisons take equal time for every guess."""
@@ -164,11 +173,13 @@ class _Replay:
         return message if message is not None else await self.receive()
 
 
-def _host(address: str) -> str:
-    try:
-        return (urlsplit(address).hostname or "").lower()
-    except ValueError:
-        return ""
+_HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.-]+)(:[0-9]{1,5})?")
+
+
+def _host(header: str) -> str:
+    """Return the name in a Host header, without its port; empty for anything else than a name and a port."""
+    match = _HOST.fullmatch(header)
+    return match[1].strip("[]").lower() if match else ""
 
 
 def _with_headers(send: Send, headers: Mapping[str, str] = HEADERS) -> Send:

@@ -225,11 +225,7 @@ def _budget(options: dict[str, Any], flops: float | None, real_flops: float | No
     limits = {name: options[name] for name in FIELDS if options[name] is not None}
     if options["preset"] is not None:
         limits = {**PRESETS[options["preset"]], **limits}
-    budget = Budget(**{**limits, "flops": flops, "real_flops": real_flops})
-    for name, others in budget.idle().items():
-        needed = " or ".join(f"`{other}`" for other in others)
-        raise InputError(f"`{name}` changes nothing alone", remedy=f"give {needed} with it")
-    return budget
+    return Budget(**{**limits, "flops": flops, "real_flops": real_flops})
 
 
 class _Compute:

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 
 from loopscale.core.errors import InputError
 from loopscale.core.tables import Table
+from loopscale.planning.budget import Budget
 from loopscale.scaling import ScalingLaw, Trust
 
 
@@ -42,6 +43,13 @@ def check_answer(
         remedies.append(f"measure runs nearer to it first along {' and '.join(axes)} (`loopscale next` chooses them)")
     if problems:
         raise WithheldError(". ".join(problems), overrides, " and ".join(remedies))
+
+
+def check_budget(budget: Budget) -> None:
+    """Refuse a setting that changes nothing because what it counts with is not set: a context without memory."""
+    for name, others in budget.idle().items():
+        needed = " or ".join(f"`{other}`" for other in others)
+        raise InputError(f"`{name}` changes nothing alone", remedy=f"give {needed} with it")
 
 
 def check_tokens(tokens: float) -> float:

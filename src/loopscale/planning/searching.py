@@ -285,6 +285,7 @@ def search(
     budget, rule, law = budget_of(budget, limits), rule_of(rule), law_of(law)
     if space is None:
         space = default_space(law)
+    refusals.check_budget(budget)
     refusals.check_variables(law, space.experts, space.recurrences)
     if budget.unique_tokens is not None:
         law = with_repetition(law)
