@@ -16,7 +16,7 @@ from test_retrofit import MODELS, close, ids, logits, pretrained, run
 
 from loopscale.core.errors import InputError
 from loopscale.model.export import unroll
-from loopscale.model.gguf_file import write_gguf
+from loopscale.model.gguf_file import FORMATS, write_gguf
 from loopscale.model.loading import DEMO, load
 from loopscale.model.retrofit import retrofit
 
@@ -130,6 +130,28 @@ def test_a_gguf_file_holds_every_tensor_by_the_names_of_llama_cpp(name: str, dty
             "model.layers.1.mlp.experts.down_proj" if name == "shared-expert" else "model.layers.1.mlp.down_proj.weight"
         ).numel()
     )
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_every_format_of_gguf_is_written_and_read_back(dtype: str, tmp_path: Path) -> None:
+    gguf = pytest.importorskip("gguf")
+    plain = unroll(model(dtype=torch.float32, hidden_size=32, **LOOPED["dense"][1]), 1)
+    write_gguf(plain, None, tmp_path / "model.gguf", dtype)
+    tensors = {tensor.name: tensor for tensor in gguf.GGUFReader(tmp_path / "model.gguf").tensors}
+    written = tensors["blk.0.ffn_up.weight"]
+    assert written.tensor_type.name.lower() == dtype
+    read = torch.tensor(gguf.quants.dequantize(written.data, written.tensor_type))
+    exact = plain.get_parameter("model.layers.0.mlp.up_proj.weight").detach()
+    bits = {"f32": 0, "f16": 11, "bf16": 8}.get(dtype) or int(dtype[1])
+    worst = 0 if dtype == "f32" else float(exact.abs().max()) * 2.0 ** (1 - bits)
+    assert float((read - exact).abs().max()) <= 1.1 * worst
+
+
+def test_a_format_that_cannot_be_written_is_refused_with_the_way_to_it(tmp_path: Path) -> None:
+    pytest.importorskip("gguf")
+    with pytest.raises(InputError, match="'q4_k_m', which the gguf package cannot write; choose from f32, f16"):
+        write_gguf(unroll(model(dtype=torch.float32, num_experts=1), 1), None, tmp_path / "model.gguf", "q4_k_m")
+    assert not list(tmp_path.iterdir())
 
 
 LLAMA_CPP = os.environ.get("LOOPSCALE_NODE_LLAMA")

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from looped_models import model
+from looped_models import WITHOUT_LOOPSCALE, model
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
+from loopscale.cli.export import export_command as export
 from loopscale.cli.generate import generate_command as generate
 from loopscale.cli.routing import routing_command as routing
 from loopscale.model.loading import DEMO
@@ -131,3 +134,27 @@ def test_the_demo_model_comes_with_the_package() -> None:
     assert all(row["text"].strip() for row in json.loads(done.stdout)["rows"])
     assert (DEMO / "model.safetensors").stat().st_size < 3e6
     assert not list(DEMO.glob("*.py"))
+
+
+def test_the_demo_exported_with_its_code_loads_without_loopscale(tmp_path: Path) -> None:
+    done = run(export, "demo", "--to", "transformers", "-R", 2, "--out", tmp_path / "demo")
+    assert done.exit_code == 0, done.output
+    assert "looped_moe, R = 2" in done.output
+    script = WITHOUT_LOOPSCALE + (
+        "from transformers import AutoTokenizer\n"
+        f"folder = {str(tmp_path / 'demo')!r}\n"
+        "tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)\n"
+        "model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)\n"
+        "ids = tokenizer('The state of', return_tensors='pt').input_ids\n"
+        "print(model.config.recurrence, model.generate(ids, max_new_tokens=3).shape[1] - ids.shape[1])\n"
+    )
+    alone = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+    )
+    assert alone.stdout.strip() == "2 3", alone.stderr[-2000:]
+
+
+def test_export_says_which_options_do_not_belong_together(tmp_path: Path) -> None:
+    done = run(export, "demo", "--to", "onnx", "--quant", "f16", "--out", tmp_path / "x.onnx")
+    assert done.exit_code == 2
+    assert "--quant is for --to gguf, not onnx" in done.output

@@ -14,48 +14,71 @@ from loopscale.cli.verbs import verb
 from loopscale.core.errors import InputError
 from loopscale.core.quantities import format_bytes
 
+FORMS = ("unrolled", "gguf", "onnx", "transformers")
+
 
 @verb("export")
 @click.argument("model", type=click.Path())
-@click.option("--to", "form", type=click.Choice(("unrolled", "gguf")), required=True, help="The form to write.")
+@click.option("--to", "form", type=click.Choice(FORMS), required=True, help="The form to write.")
 @click.option("-R", "--recurrence", type=WHOLE, help="Passes to write out.  [default: the model's own]")
-@click.option(
-    "--quant", type=click.Choice(("f32", "f16", "q8_0")), default="f16", show_default=True, help="Matrices in GGUF."
-)
+@click.option("--quant", help="Weights of GGUF: f32, f16, q8_0 and others.  [default: f16]")
 @click.option("--tokenizer", help="A tokenizer's folder.  [default: the model's]")
-@click.option("--out", type=click.Path(), required=True, help="A new folder, or for GGUF a new file.")
-def export_command(model: str, form: str, recurrence: int | None, quant: str, tokenizer: str | None, out: str) -> None:
-    """Write a model for other engines, with its loop unrolled.
+@click.option("--out", type=click.Path(), required=True, help="A new folder; for GGUF and ONNX a new file.")
+def export_command(
+    model: str, form: str, recurrence: int | None, quant: str | None, tokenizer: str | None, out: str
+) -> None:
+    """Write a model for other engines.
 
     MODEL is a run folder, a model folder, or "demo". "unrolled" is a plain Hugging Face checkpoint: Llama for dense
     models, GLM4-MoE for experts, or the family that the model was converted from. "gguf" is the same for llama.cpp.
-    Every pass becomes layers of its own, so the file grows with R.
+    In both, every pass becomes layers of its own, so the file grows with R. "onnx" is a graph from token ids to logits,
+    without a cache. "transformers" is the looped model itself with its code, which loads where loopscale is not
+    installed.
 
     \b
     loopscale export demo --to unrolled -R 4 --out models/unrolled
     loopscale export demo --to gguf -R 4 --quant q8_0 --out demo-r4.gguf
+    loopscale export demo --to onnx -R 2 --out demo-r2.onnx
+    loopscale export demo --to transformers --out models/demo
     """
+    import torch
+
     from loopscale.model import loading
-    from loopscale.model.export import unroll
+    from loopscale.model.export import unroll, write_onnx
     from loopscale.model.gguf_file import write_gguf
 
-    if form == "gguf" and Path(out).exists():
+    if quant is not None and form != "gguf":
+        raise click.UsageError(f"--quant is for --to gguf, not {form}")
+    is_file = form in ("gguf", "onnx")
+    if is_file and Path(out).exists():
         raise InputError(f"`out` is {out}, which exists; name a new file")
-    target = Path(out) if form == "gguf" else new_folder(out)
-    looped, loaded_tokenizer = loading.load(model_folder(model), tokenizer)
-    plain = unroll(looped, recurrence)
-    if form == "gguf":
-        write_gguf(plain, loaded_tokenizer, target, quant)
-        size = target.stat().st_size
-    else:
-        plain.save_pretrained(target)
-        loaded_tokenizer.save_pretrained(target)
-        size = sum(file.stat().st_size for file in target.iterdir())
-    R = looped.config.recurrence if recurrence is None else recurrence
-    screen = console()
-    screen.print(f"{out}: {plain.config.model_type}, {plain.config.num_hidden_layers} layers, R = {R}", highlight=False)
-    screen.print(
-        f"size    {format_bytes(size)}; {plain.num_parameters():,} parameters, "
-        f"{looped.num_parameters():,} before the loop was written out",
-        highlight=False,
+    target = Path(out) if is_file else new_folder(out)
+    looped, loaded_tokenizer = loading.load(
+        model_folder(model), tokenizer, dtype=torch.float32 if form == "onnx" else None
     )
+    R = looped.config.recurrence if recurrence is None else recurrence
+    target.parent.mkdir(parents=True, exist_ok=True)
+    written = target.with_name(f"{target.name}.part") if is_file else target  # an interrupted file has another name
+    if form in ("unrolled", "gguf"):
+        plain = unroll(looped, recurrence)
+        what = f"{plain.config.model_type}, {plain.config.num_hidden_layers} layers, R = {R}"
+        size = f"{plain.num_parameters():,} parameters, {looped.num_parameters():,} before the loop was written out"
+        saved = plain
+    else:
+        what, size = f"looped_moe, R = {R}", f"{looped.num_parameters():,} parameters"
+        saved = looped
+    if form == "gguf":
+        write_gguf(plain, loaded_tokenizer, written, quant or "f16")
+    elif form == "onnx":
+        write_onnx(looped, written, recurrence)
+    else:
+        if form == "transformers":
+            looped.config.recurrence = R
+        saved.save_pretrained(written)
+        loaded_tokenizer.save_pretrained(written)
+    if is_file:
+        written.replace(target)
+    files = [target] if is_file else list(target.iterdir())
+    screen = console()
+    screen.print(f"{out}: {what}", highlight=False)
+    screen.print(f"size    {format_bytes(sum(file.stat().st_size for file in files))}; {size}", highlight=False)

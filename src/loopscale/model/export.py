@@ -6,7 +6,9 @@ that a pass has for itself (norms, adapters, routers, biases) go into the layers
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,11 +16,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from loopscale.core.errors import InputError
+from loopscale.core.errors import InputError, require
 from loopscale.model.blocks import Block, LowRank
 from loopscale.model.config import LoopedMoEConfig
 from loopscale.model.families import FAMILIES, to_theirs
 from loopscale.model.forward import resolve_recurrence
+from loopscale.model.loading import quiet
 from loopscale.model.model import LoopedMoEForCausalLM
 from loopscale.model.moe import MoELayer
 
@@ -60,6 +63,31 @@ def unroll(model: LoopedMoEForCausalLM, recurrence: int | None = None) -> PreTra
         plain.generation_config = type(model.generation_config).from_dict(_plain_generation(model))
     plain.eval()  # type: ignore[no-untyped-call]
     return plain
+
+
+def write_onnx(model: LoopedMoEForCausalLM, file: Path, recurrence: int | None = None) -> None:
+    """Write an ONNX graph from token ids (batch, length) to logits with ``recurrence`` passes, without a cache."""
+    require("onnxscript", "onnx", "ONNX")
+    R = resolve_recurrence(recurrence, None, model.config)
+
+    class Logits(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, input_ids: Tensor) -> Tensor:
+            logits: Tensor = self.model(input_ids=input_ids, use_cache=False, recurrence=R).logits
+            return logits
+
+    most = model.config.max_position_embeddings
+    sizes = {"input_ids": {0: torch.export.Dim("batch"), 1: torch.export.Dim("length", max=most)}}
+    example = torch.zeros(2, min(8, most), dtype=torch.long)
+    with warnings.catch_warnings(), quiet():
+        warnings.simplefilter("ignore")  # about packages that this model does not use
+        torch.onnx.export(
+            Logits().eval(), (example,), str(file), dynamic_shapes=sizes, dynamo=True, verbose=False,
+            input_names=["input_ids"], output_names=["logits"], external_data=False,
+        )  # fmt: skip
 
 
 def _restore_rotary(plain: PreTrainedModel) -> None:

@@ -24,15 +24,18 @@ ARCHITECTURES = {
 }
 """What llama.cpp calls a standard architecture."""
 
-FORMATS = ("f32", "f16", "q8_0")
-"""Formats of the matrices; vectors and routers are always float32."""
+FORMATS = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
+"""Formats of the matrices, which the ``gguf`` package can write; vectors and routers are always float32."""
 
 
 def write_gguf(model: PreTrainedModel, tokenizer: Any, file: Path, dtype: str = "f16") -> None:
     """Write a plain model, as ``unroll`` returns it, with its tokenizer if llama.cpp has a form for that."""
     gguf = require("gguf", "gguf", "GGUF")
     if dtype not in FORMATS:
-        raise InputError(f"format {dtype!r} is not written; choose from {', '.join(FORMATS)}")
+        raise InputError(
+            f"`quant` is {dtype!r}, which the gguf package cannot write; choose from {', '.join(FORMATS)}, or write "
+            "f16 and convert the file with llama.cpp's llama-quantize"
+        )
     config: Any = model.config
     arch = getattr(gguf.MODEL_ARCH, ARCHITECTURES[config.model_type])
     writer = gguf.GGUFWriter(file, gguf.MODEL_ARCH_NAMES[arch])
@@ -56,12 +59,13 @@ def write_gguf(model: PreTrainedModel, tokenizer: Any, file: Path, dtype: str = 
 
 def _in_format(values: np.ndarray, dtype: str, gguf: Any) -> tuple[np.ndarray, Any]:
     """Return the values of a tensor in a format, or in float16 if its rows are no whole number of blocks."""
+    values = np.ascontiguousarray(values, dtype=np.float32)
     if values.ndim == 1 or dtype == "f32":
-        return np.ascontiguousarray(values, dtype=np.float32), None
-    if dtype == "f16" or values.shape[-1] % gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType.Q8_0][0]:
-        return np.ascontiguousarray(values, dtype=np.float16), None
-    kind = gguf.GGMLQuantizationType.Q8_0
-    return gguf.quants.quantize(np.ascontiguousarray(values, dtype=np.float32), kind), kind
+        return values, None
+    kind = gguf.GGMLQuantizationType[dtype.upper()]
+    if dtype == "f16" or values.shape[-1] % gguf.GGML_QUANT_SIZES[kind][0]:
+        return values.astype(np.float16), None
+    return gguf.quants.quantize(values, kind), kind
 
 
 def _write_sizes(writer: Any, config: Any, gguf: Any) -> None:
