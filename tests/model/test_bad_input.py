@@ -57,7 +57,7 @@ def test_one_active_expert_is_fine_when_gates_are_not_normalised() -> None:
 @pytest.mark.parametrize("wrong", [0, -2, "three", 1.5, True])
 def test_a_recurrence_that_means_nothing_is_refused_at_call_and_at_generate(wrong: object) -> None:
     for call in (model(), model().generate):
-        with pytest.raises(InputError, match="it should be a whole number, 1 or more, or 'auto'"):
+        with pytest.raises(InputError, match="it should be a whole number from 1 to 4096, or 'auto'"):
             call(tokens(1, 4), recurrence=wrong)
 
 

@@ -41,6 +41,7 @@ class LoopedMoEConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
 
     model_type: ClassVar[str] = "looped_moe"
     keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
+    auto_map = dict[str, str]()  # noqa: RUF012  (not a field: TRL reads it, and a checkpoint with code has its own)
 
     vocab_size: int = 202_048
     hidden_size: int = 768

@@ -6,6 +6,7 @@ Shapes: B batch, T tokens, D width.
 
 from __future__ import annotations
 
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,6 +21,7 @@ from .errors import InputError
 from .exit import Exit
 from .moe import Routing, capacity
 from .outputs import LoopedMoEOutput, Wanted
+from .rules import MOST_LAYERS, is_whole
 from .tally import Tally
 
 if TYPE_CHECKING:
@@ -41,11 +43,19 @@ def resolve_recurrence(recurrence: object, exit_: object, config: LoopedMoEConfi
         return draw_recurrence(config)
     if recurrence is None or recurrence == "auto":
         return config.recurrence
-    if not isinstance(recurrence, int) or isinstance(recurrence, bool) or recurrence < 1:
-        raise InputError(f"recurrence is {recurrence!r}; it should be a whole number, 1 or more, or 'auto'")
-    if recurrence > 1 and not config.loop_layers:
-        raise InputError(f"recurrence is {recurrence}, but the model has no loop block to repeat")
-    return recurrence
+    passes = recurrence
+    if not isinstance(passes, int):  # whole numbers of numpy and torch too
+        try:
+            passes = index(passes)  # type: ignore[arg-type]
+        except TypeError:
+            passes = None
+    if not is_whole(passes) or not 1 <= passes <= MOST_LAYERS:
+        raise InputError(
+            f"recurrence is {recurrence!r}; it should be a whole number from 1 to {MOST_LAYERS}, or 'auto'"
+        )
+    if passes > 1 and not config.loop_layers:
+        raise InputError(f"recurrence is {passes}, but the model has no loop block to repeat")
+    return passes
 
 
 def draw_recurrence(config: LoopedMoEConfig, generator: torch.Generator | None = None, mean: int | None = None) -> int:

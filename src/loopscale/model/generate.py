@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
+from transformers.generation.configuration_utils import GenerationMode
 from transformers.generation.utils import GenerateDecoderOnlyOutput, GenerationMixin
 
 from .config import LoopedMoEConfig
@@ -53,7 +54,7 @@ class LoopedGenerationMixin(GenerationMixin):
             settings = kwargs.get("generation_config") or self.generation_config
             recurrence = getattr(settings, "recurrence", None)
         R = resolve_recurrence(recurrence, exit, self.config)
-        self._check_length(inputs if inputs is not None else kwargs.get("input_ids"), kwargs.get("max_new_tokens"))
+        self._check_length(inputs if inputs is not None else kwargs.get("input_ids"), kwargs)
         if draft_recurrence is not None:
             input_ids = inputs if inputs is not None else kwargs.pop("input_ids", None)
             new, ends, full = self._plain_greedy(input_ids, exit, kwargs)
@@ -75,16 +76,25 @@ class LoopedGenerationMixin(GenerationMixin):
         return settings, {**model_kwargs, **own}
 
     def _prepare_cache_for_generation(
-        self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
+        self, generation_config: Any, model_kwargs: dict[str, Any], generation_mode: Any, *args: Any, **kwargs: Any
     ) -> bool:
         """Build the cache for the recurrence of this call.
 
-        Transformers reads the depth from ``self.config``, which other threads use: it gets a copy of the model object,
-        with the same weights and a config of its own.
+        A cache policy makes logits depend on how many tokens are read at once, so drafts that are verified together
+        would change the tokens: they are refused. Transformers reads the depth from ``self.config``, which other
+        threads use: it gets a copy of the model object, with the same weights and a config of its own.
         """
+        if generation_mode == GenerationMode.ASSISTED_GENERATION and (
+            self.config.kept_passes is not None or self.config.kept_window is not None
+        ):
+            raise InputError(
+                "assisted decoding (an assistant, prompt lookup) would change the tokens of a model with kept_passes "
+                "or kept_window: leave it out, or set both to None"
+            )
         view: Any = copy(self)
         view.config = with_recurrence(self.config, model_kwargs.get("recurrence") or self.config.recurrence)
-        prepared = GenerationMixin._prepare_cache_for_generation(view, generation_config, model_kwargs, *args, **kwargs)
+        arguments = (generation_config, model_kwargs, generation_mode, *args)
+        prepared = GenerationMixin._prepare_cache_for_generation(view, *arguments, **kwargs)
         # The length of static caches: a later call with a shorter one then needs no other graph.
         if (longest := getattr(view, "_previous_max_cache_length", None)) is not None:
             self._previous_max_cache_length = longest
@@ -120,10 +130,13 @@ class LoopedGenerationMixin(GenerationMixin):
             bool(settings.return_dict_in_generate),
         )
 
-    def _check_length(self, input_ids: Tensor | None, new: int | None) -> None:
+    def _check_length(self, input_ids: Tensor | None, kwargs: dict[str, Any]) -> None:
         """Refuse before the work begins what could not be finished; the last token is never read."""
         most = self.config.max_position_embeddings
-        if input_ids is not None and new is not None and input_ids.shape[1] + new - 1 > most:
-            raise InputError(
-                f"{input_ids.shape[1]} tokens and {new} new ones are more than max_position_embeddings ({most})"
-            )
+        settings = kwargs.get("generation_config") or self.generation_config
+        new, length = (kwargs.get(name) or getattr(settings, name, None) for name in ("max_new_tokens", "max_length"))
+        size = 0 if input_ids is None else input_ids.shape[1]
+        if new is not None and size + new - 1 > most:
+            raise InputError(f"{size} tokens and {new} new ones are more than max_position_embeddings ({most})")
+        if new is None and length is not None and length - 1 > most:
+            raise InputError(f"max_length is {length}, more than max_position_embeddings ({most})")

@@ -181,7 +181,8 @@ class ExpertWeights(nn.Module):
             return quantized_ffn(x_TD, ids_TK, weights_TK, self.gate_up_proj, self.down_proj)
         # Under expert parallelism some ids belong elsewhere, and an exported program should use no operation of ours.
         if len(self.down_proj) < self.config.num_experts or torch.compiler.is_exporting():
-            theirs = ALL_EXPERTS_FUNCTIONS["grouped_mm"]
+            # ONNX has no form of the grouped product.
+            theirs = ALL_EXPERTS_FUNCTIONS["batched_mm" if torch.onnx.is_in_onnx_export() else "grouped_mm"]
             return theirs(self, x_TD, ids_TK, weights_TK)  # type: ignore[no-any-return]
         return expert_ffn(x_TD, ids_TK, weights_TK, self.gate_up_proj, self.down_proj)
 

@@ -66,6 +66,18 @@ class LoopedMoEPreTrainedModel(PreTrainedModel):  # type: ignore[no-untyped-call
         """Return our own experts unless another implementation is asked for by name."""
         return super().get_correct_experts_implementation(requested_experts or "eager")
 
+    def lora_targets(self) -> dict[str, list[str]]:
+        """Return what LoRA should adapt, for PEFT: ``LoraConfig(r=8, **model.lora_targets())``.
+
+        It is every projection of attention, experts and feed-forward blocks. PEFT's own "all-linear" leaves out the
+        experts, whose weights belong to no linear layer.
+        """
+        linear = {name.rpartition(".")[2] for name, module in self.named_modules() if isinstance(module, nn.Linear)}
+        targets = {"target_modules": sorted(linear - {"lm_head", "score"})}
+        if any(isinstance(module, Experts) for module in self.modules()):
+            targets["target_parameters"] = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
+        return targets
+
     packed_bits: int | None = None
     """Bits of weights that ``loopscale.model.quantize.quantize`` has packed in place."""
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from .errors import InputError
 
@@ -137,6 +137,6 @@ def check(config: LoopedMoEConfig) -> None:
             raise InputError("config: " + sentence.format(c=config))
 
 
-def is_whole(value: object) -> bool:
+def is_whole(value: object) -> TypeGuard[int]:
     """Whether a value is a whole number; True and False are none."""
     return isinstance(value, int) and not isinstance(value, bool)
