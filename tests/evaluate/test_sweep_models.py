@@ -51,17 +51,11 @@ def test_the_table_of_a_sweep_has_a_row_for_each_model_and_task_with_size_expert
     assert all(float(row["training_flops"]) > 0 and float(row["validation_loss"]) > 0 for row in rows)
 
 
-def test_the_downstream_figure_has_a_panel_for_each_experts_and_each_recurrence(rows):
+def test_the_downstream_figure_has_a_panel_along_experts_and_one_along_recurrence(rows):
     columns = {name: [row[name] for row in rows] for name in rows[0]}
     table = checked_table(columns, RESULTS, "tidy.csv")
     picture = gallery.downstream(gallery.Sources(find_law(DEFAULT), results=table))
-    assert [panel.name for panel in picture.panels] == [
-        "experts-1",
-        "experts-2",
-        "recurrence-1",
-        "recurrence-2",
-        "loss",
-    ]
+    assert [panel.name for panel in picture.panels] == ["experts-overall", "recurrence-overall", "loss"]
     for panel in picture.panels:
         axes = panel.draw(panel.table)
         assert axes.get_xlabel() in ("training compute (FLOPs)", "validation loss (nats per token)")

@@ -74,11 +74,11 @@ def test_the_saved_table_is_what_the_planner_says(capsys, tmp_path):
 def test_whole_numbers_are_drawn_where_they_are_by_the_command(capsys, tmp_path, name):
     run(capsys, "figures", "--only", name, "--format", "svg", "--out", str(tmp_path))
     panels = (tmp_path / f"{name}.svg").read_text().split('<g id="axes_')[1:]
-    for panel in panels:
+    for panel in panels[::2] if name == "best-recurrence" else panels:  # each second panel shows the loss
         ticks = [float(y) for y in re.findall(r'<g id="ytick_\d+">.*?<use [^>]*?y="([\d.]+)"', panel, re.DOTALL)]
         paths = re.findall(r'<g id="line2d_\d+">\s*<path d="([^"]+)"', panel)
         curves = [[float(y) for y in re.findall(r"[ML] [\d.]+ ([\d.]+)", path)] for path in paths]
-        heights = {y for curve in curves if len(curve) > 10 for y in curve}
+        heights = {y for curve in curves if len(curve) > 5 for y in curve}  # not the keys of the legend
         assert 1 < len(heights) <= len(ticks)
         assert max(min(abs(y - tick) for tick in ticks) for y in heights) < 0.1
 
@@ -115,7 +115,7 @@ def test_a_fitted_law_and_its_sweep_give_bands_and_residuals_of_the_real_rows(ca
     assert [float(row["recurrence"]) for row in held] == [8.0]
     for name in ("isoflop-recurrence", "joint-optimum"):
         assert {"loss_low", "loss_high"} <= set(read(tmp_path / f"{name}.csv")[0])
-    assert {"best_recurrence_low", "best_recurrence_high"} <= set(read(tmp_path / "best-recurrence.csv")[0])
+    assert {"best_recurrence_low", "best_recurrence_high"} <= set(read(tmp_path / "best-recurrence-e8.csv")[0])
 
 
 def test_a_dense_sweep_without_recurrence_has_residuals_too(capsys, tmp_path):

@@ -4,9 +4,10 @@ import json
 
 import numpy as np
 import pytest
-from artists import line, lines
+from artists import line, lines, points
 
 from loopscale.core.errors import InputError
+from loopscale.core.tables import Table
 from loopscale.figures import (
     METRICS,
     TEST_TIME,
@@ -18,6 +19,7 @@ from loopscale.figures import (
     mean_scores,
     read_table,
 )
+from loopscale.figures.outcomes import along, draw_sweep_downstream
 from loopscale.figures.results import paper_psi, paper_results
 
 PAPER = paper_results()
@@ -47,11 +49,20 @@ def test_scores_are_drawn_against_recurrence_and_the_reference_as_a_level_line()
 
 
 def test_equal_training_compute_is_joined_by_a_dashed_line():
-    axes = draw_downstream(mean_scores(PAPER))
-    (matched,) = [each for each in axes.lines if each.get_gid() == "matched compute"]
-    assert matched.get_xdata()[0] == 1.5e22
-    assert matched.get_linestyle() == "--"
+    later = [{**row, "training_flops": 3e22, "value": row["value"] + 1} for row in PAPER.records()]
+    axes = draw_downstream(mean_scores(type(PAPER).from_records([*PAPER.records(), *later])))
+    matched = [each for each in axes.lines if each.get_gid() == "matched compute"]
+    assert [each.get_xdata()[0] for each in matched] == [1.5e22, 3e22]
+    assert {each.get_linestyle() for each in matched} == {"--"}
     assert error_line(axes, "A0.3B-1.3B LoopMoE †, R = 5")[0, 1] == pytest.approx(46.9, abs=0.05)
+
+
+def test_models_of_one_training_compute_stand_under_one_another_so_that_none_hides_another():
+    axes = draw_downstream(mean_scores(PAPER, "reasoning"))
+    drawn = np.concatenate([each.lines[0].get_xydata() for each in axes.containers])
+    np.testing.assert_allclose(drawn[:, 0], [36.35, 14.55, 28.35, 35.55, 36.5, 36.5])
+    assert len(set(drawn[:, 1])) == len(drawn)
+    assert "1.5e22 FLOPs" in axes.get_title(loc="left")
 
 
 def test_psi_is_drawn_as_the_paper_prints_it():
@@ -102,3 +113,38 @@ def test_scores_of_tasks_that_no_other_model_has_are_left_out_of_the_mean():
     ]
     table = mean_scores(type(PAPER).from_records(rows))
     assert [(each["score"], each["tasks"]) for each in table.records()] == [(50.0, 1), (60.0, 1)]
+
+
+def model_row(size, E, R, flops, score):
+    return {
+        "model": f"{size}-{E}-{R}-{flops:g}", "recurrence": R, "training_flops": flops, "group": "overall", "tasks": 2,
+        "score": score, "stderr": 0.5, "size": size, "experts": E, "tokens": 1e11, "validation_loss": 2.0,
+    }  # fmt: skip
+
+
+SWEEP = Table.from_records(
+    [model_row("small", E, 1, flops, 10 + E + np.log10(flops / 1e20)) for E in (1, 8) for flops in (1e20, 1e21)]
+    + [model_row("large", E, 1, flops, 20 + E + np.log10(flops / 2e20)) for E in (1, 8) for flops in (2e20, 2e21)]
+    + [model_row("small", 8, 4, flops, 30.0) for flops in (4e20, 4e21)]
+)
+
+
+def test_scores_at_equal_compute_are_interpolated_in_the_logarithm_of_compute():
+    table = along(SWEEP, "experts")
+    found = {(row["size"], row["experts"]): row for row in table.records() if row["interpolated"]}
+    assert {row["training_flops"] for row in found.values()} == {5e20}
+    assert found["small", 8]["score"] == pytest.approx(18 + np.log10(5))
+    assert found["large", 1]["score"] == pytest.approx(21 + np.log10(2.5))
+    assert set(found) == {(size, E) for size in ("small", "large") for E in (1, 8)}
+
+
+def test_along_recurrence_the_dense_baseline_stands_beside_the_models_of_one_E():
+    table = along(SWEEP, "recurrence")
+    assert set(table.columns["curve"]) == {"dense, R = 1", "R = 1", "R = 4"}
+    assert {row["experts"] for row in table.records() if row["curve"] != "dense, R = 1"} == {8}
+    axes = draw_sweep_downstream(table)
+    (matched,) = [each for each in axes.lines if each.get_gid() == "matched compute"]
+    assert matched.get_xdata()[0] == 1e21
+    assert "E = 8" in axes.get_title(loc="left")
+    bars = sorted(points(axes, "interpolated")[:, 1])
+    assert bars == pytest.approx(sorted(row["score"] for row in table.records() if row["interpolated"]))

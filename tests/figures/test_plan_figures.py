@@ -6,7 +6,10 @@ from artists import cells, line, lines, points, scatter, shaded
 
 from loopscale.architecture import continuous, rung
 from loopscale.figures import (
+    GALLERY,
+    Sources,
     draw_best_experts,
+    draw_best_loss,
     draw_best_recurrence,
     draw_experts_map,
     draw_isoflop_over_recurrence,
@@ -121,5 +124,34 @@ def test_the_joint_optimum_is_drawn_where_the_paper_has_it():
     np.testing.assert_allclose(line(axes, "best loss")[:, 1], [2.1008, 1.9757, 1.8875], atol=5e-5)
     np.testing.assert_allclose(scatter(axes, "R = 2")[:, 0], [1, 3])
     np.testing.assert_allclose(scatter(axes, "R = 1")[:, 0], [10])
-    named = [each.get_text() for each in axes.texts]
-    assert named == ["1.0B, 2", "1.0B, 8", "1.6B, 16"]
+    named = [each.get_text() for each in axes.texts if each.get_gid() == "design"]
+    assert named == ["1 GB: 1.0B, E = 2, R = 2", "3 GB: 1.0B, E = 8, R = 2", "10 GB: 1.6B, E = 16, R = 1"]
+    np.testing.assert_allclose(points(axes, "marked")[:, 0], [1, 3, 10])
+
+
+def test_at_a_fixed_size_more_memory_never_lowers_the_best_experts():
+    picture = GALLERY["best-experts"](Sources(LAW))
+    for panel in picture.panels[::2]:
+        axes = panel.draw(panel.table)
+        for size in ("0.3B", "0.6B", "1.0B", "1.6B", "2.4B"):
+            assert np.all(np.diff(line(axes, size)[:, 1]) >= 0)
+            assert np.ptp(line(axes, size)[:, 1]) > 0
+
+
+@pytest.mark.parametrize("name", ["recurrence-map", "experts-map"])
+def test_a_colour_means_the_same_in_both_maps(name):
+    figure = GALLERY[name](Sources(LAW)).figure()
+    scales = [each.get_clim() for axes in figure.axes for each in axes.collections if hasattr(each, "get_clim")]
+    assert len({scale for scale in scales if scale[0] == -0.5}) == 1
+
+
+def test_the_loss_at_the_best_recurrence_is_marked_where_it_rises():
+    flops = np.geomspace(1e20, 1e23, 61)
+    axes = draw_best_loss(recurrence_map(LAW, flops, ladder_space(["0.3B"], [8])))
+    model = rung("0.3B", 8)
+    best = [best_passes(model, each) for each in flops]
+    np.testing.assert_allclose(
+        line(axes, "0.3B")[:, 1], [matched_loss(model, *each) for each in zip(best, flops, strict=True)]
+    )
+    rises = flops[1:][np.diff(best) > 0]
+    np.testing.assert_allclose(points(axes, "rises")[:, 0], rises)

@@ -40,7 +40,8 @@ FORMATS = ("png", "svg", "pdf")
 @click.option(
     "--flops", type=COUNT, default="5e21", show_default=True, help="Training compute of the planning figures."
 )
-@click.option("--only", help="Draw only these figures: names separated by commas.")
+@click.option("--only", help="Draw only these: names like multiplier, or figure-1 to figure-7; commas join them.")
+@click.option("--tables", is_flag=True, help="Also write the paper's tables as .tex, .html and .csv.")
 @click.option("--format", "formats", default="png,svg,pdf", show_default=True, help="File formats to write.")
 @click.option("--out", type=click.Path(), required=True, help="Folder for the figures and their tables.")
 def figures_command(
@@ -53,26 +54,29 @@ def figures_command(
     test_time: str | None,
     flops: float,
     only: str | None,
+    tables: bool,
     formats: str,
     out: str,
     **reading: Any,
 ) -> None:
     """Draw the paper's figures from any law, sweep and results; the numbers drawn are saved beside each as CSV.
 
-    A fitted law brings its own runs, read as for the fit. For published laws the figures of a fit show a sweep
-    simulated from the law unless --data names one. A figure whose input file is not given is
-    left out; for the paper's own law, its published scores and routing are used instead, and labelled as such.
+    Each picture has a name; figure-1 to figure-7 put them together as the paper does. A fitted law brings its own runs,
+    read as for the fit. For published laws the figures of a fit show a sweep simulated from the law unless --data names
+    one. A figure whose input file is not given is left out; for the paper's own law, its published scores and routing
+    are used instead, and labelled as such.
 
     \b
     loopscale figures --out figures
     loopscale figures --law law.json --data runs.csv --out figures
     loopscale figures --only joint-optimum,recurrence-map --format pdf --out figures
+    loopscale figures --only figure-2,figure-5 --tables --out figures
     """
     from loopscale.figures import GALLERY
-    from loopscale.figures.gallery import Task, draw_all
+    from loopscale.figures.gallery import PAPER_FIGURES, Task, draw_all
 
     kinds = _chosen(formats, FORMATS, "--format")
-    names = _chosen(only, GALLERY, "--only") if only else list(GALLERY)
+    names = _chosen(only, (*GALLERY, *PAPER_FIGURES), "--only") if only else list(GALLERY)
     data = data or law_data(law)
     runs = None if data is None else read_law_runs(data, law, reading)
     sources = _sources(law, runs, held_out, results, psi, metrics, test_time, flops)
@@ -84,6 +88,17 @@ def figures_command(
     click.echo(f"Drew {many} in {folder}, each as {', '.join(kinds)} with its numbers as CSV.")
     for name, reason in left_out.items():
         click.echo(f"not drawn: {name}: {reason}")
+    if tables:
+        _write_tables(sources, folder)
+
+
+def _write_tables(sources: Sources, folder: Path) -> None:
+    from loopscale.figures.tables import TABLES, write_tables
+
+    missing = write_tables(sources, folder)
+    click.echo(f"Wrote {counted(len(TABLES) - len(missing), 'table')} there, each as tex, html and csv.")
+    for name, reason in missing.items():
+        click.echo(f"not written: table {name}: {reason}")
 
 
 def _progress(names: Sequence[str], bar: Callable[[int, int], None]) -> Callable[[int, int], None]:

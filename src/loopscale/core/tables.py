@@ -62,14 +62,17 @@ class Table:
 
     def _repr_html_(self) -> str:
         """Return the first rows as HTML, for notebooks."""
-        head = "".join(f"<th>{escape(name)}</th>" for name in self.columns)
-        rows = (
-            "".join(f"<td>{escape(_short(cell))}</td>" for cell in row.values())
-            for row in islice(self.records(), SHOWN)
-        )
-        body = "".join(f"<tr>{row}</tr>" for row in rows)
         more = f"<p>{len(self) - SHOWN:,} more rows</p>" if len(self) > SHOWN else ""
-        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
+        return f"{self.html(SHOWN)}{more}"
+
+    def html(self, rows: int | None = None) -> str:
+        """Return the table, or its first ``rows``, as an HTML table."""
+        head = "".join(f"<th>{escape(name)}</th>" for name in self.columns)
+        lines = (
+            "".join(f"<td>{escape(_short(cell))}</td>" for cell in row.values()) for row in islice(self.records(), rows)
+        )
+        body = "".join(f"<tr>{line}</tr>" for line in lines)
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
     def csv(self) -> str:
         """Return the table as CSV text; a list in a cell is joined by spaces."""
@@ -133,6 +136,7 @@ _LATEX = {
     "×": r"$\times$",
     "≤": r"$\leq$",
     "−": "--",
+    "–": "--",
     "†": r"$^\dagger$",
 }
 

@@ -286,7 +286,7 @@ def published_rows(suite: Suite, table: PublishedTable) -> list[Row]:
 def tidy(rows: Sequence[Row]) -> Table:
     """Return one line for each score: what other tools plot, downstream results against training compute among it."""
     names = ("model", "recurrence", "task", "metric", "value", "stderr", "training_flops", "size", "run", "experts",
-             "trained_recurrence", "tokens", "validation_loss", "kv")  # fmt: skip
+             "trained_recurrence", "tokens", "validation_loss", "kv", "relative_compute")  # fmt: skip
     lines = [
         (
             row.title,
@@ -303,6 +303,7 @@ def tidy(rows: Sequence[Row]) -> Table:
             row.tokens,
             row.validation_loss,
             row.kv,
+            row.compute,
         )
         for row in rows
         for label, score in row.scores.items()

@@ -21,6 +21,7 @@ from loopscale.figures.fitting import draw_intervals, draw_observed, draw_residu
 from loopscale.figures.gallery import GALLERY, Sources
 from loopscale.figures.optima import (
     draw_best_experts,
+    draw_best_loss,
     draw_best_recurrence,
     draw_experts_map,
     draw_isoflop_over_recurrence,
@@ -51,6 +52,7 @@ __all__ = [
     "asymptote",
     "draw_asymptote",
     "draw_best_experts",
+    "draw_best_loss",
     "draw_best_recurrence",
     "draw_downstream",
     "draw_experts_map",

@@ -31,6 +31,7 @@ from loopscale.fitting.compare import applicable
 from loopscale.fitting.slices import Slice
 from loopscale.scaling import Points, ScalingLaw
 
+GAIN = "gain g_eff (loop blocks)"
 PASSES = np.linspace(1.0, 16.0, 61)
 EXPERTS = (1, 2, 4, 8, 16)
 ASYMPTOTE_EXPERTS = (1, 2, 4, 8, 16, 32, 64)
@@ -41,10 +42,7 @@ def gain_by_mapping(
 ) -> Table:
     """Return g_eff against R under each of the named laws, at one model: ``mapping, experts, recurrence, gain``."""
     model = rung("1.0B") if model is None else model
-    parts = [("mapping", name, _over_passes("gain", law, model, recurrences)) for name, law in laws.items()]
-    return stacked(
-        [(column, name, {"experts": [model.experts] * len(recurrences), **each}) for column, name, each in parts]
-    )
+    return stacked([("mapping", name, _with_experts(law, model, recurrences)) for name, law in laws.items()])
 
 
 def gain_by_sparsity(
@@ -53,6 +51,23 @@ def gain_by_sparsity(
     """Return g_eff against R for each E: ``experts, recurrence, gain``."""
     parts = [("experts", E, _over_passes("gain", law, rung(size, E), recurrences)) for E in experts]
     return stacked(parts)
+
+
+def bounded_and_unbounded(
+    law: ScalingLaw,
+    unbounded: Mapping[str, ScalingLaw],
+    size: str = "1.0B",
+    experts: Sequence[float] = (1, 8),
+    recurrences: FloatArray = PASSES,
+) -> Table:
+    """Return g_eff of the law for each E, and of mappings without a bound: ``mapping, experts, recurrence, gain``."""
+    parts = [("mapping", f"E = {E:g}", _with_experts(law, rung(size, E), recurrences)) for E in experts]
+    parts += [("mapping", name, _with_experts(other, rung(size), recurrences)) for name, other in unbounded.items()]
+    return stacked(parts)
+
+
+def _with_experts(law: ScalingLaw, model: Architecture, recurrences: FloatArray) -> dict[str, Any]:
+    return {"experts": [model.experts] * len(recurrences), **_over_passes("gain", law, model, recurrences)}
 
 
 def multiplier_by_sparsity(
@@ -94,8 +109,23 @@ def draw_gain_by_mapping(table: Table, axes: Any | None = None) -> Any:
         draw_curve(axes, rows, "recurrence", "gain", order, name)
     bounded = max((row["gain"] for row in table.records() if "linear" not in row["mapping"]), default=1.0)
     axes.set_ylim(0, bounded * 1.3)  # the linear mapping soon leaves the others behind
-    title = f"Effective-parameter gain by mapping, E = {table.columns['experts'][0]:g}"
-    return _over_recurrence(axes, table, title, "gain g_eff (loop blocks)")
+    title = f"Effective-parameter gain, E = {table.columns['experts'][0]:g}"
+    return _over_recurrence(axes, table, title, GAIN)
+
+
+def draw_bounded_and_unbounded(table: Table, axes: Any | None = None) -> Any:
+    """Draw the law's gain for each E as solid lines, mappings without a bound as dotted ones that leave the picture."""
+    axes = or_new(axes)
+    highest = 0.0
+    for order, ((name,), rows) in enumerate(groups(table, "mapping").items()):
+        if name.startswith("E = "):
+            draw_curve(axes, rows, "recurrence", "gain", order, name)
+            highest = max(highest, *(row["gain"] for row in rows))
+        else:
+            R, gain = ([row[column] for row in rows] for column in ("recurrence", "gain"))
+            axes.plot(R, gain, color=colour(order), linewidth=1.3, linestyle=":", label=f"{name} (no bound)")
+    axes.set_ylim(0, highest * 1.6)
+    return _over_recurrence(axes, table, "Gain with and without a bound", GAIN)
 
 
 def draw_gain_by_sparsity(table: Table, axes: Any | None = None) -> Any:
@@ -103,7 +133,7 @@ def draw_gain_by_sparsity(table: Table, axes: Any | None = None) -> Any:
     axes = or_new(axes)
     for order, ((E,), rows) in enumerate(groups(table, "experts").items()):
         draw_curve(axes, rows, "recurrence", "gain", order, f"E = {E:g}")
-    return _over_recurrence(axes, table, "Effective-parameter gain by sparsity", "gain g_eff (loop blocks)")
+    return _over_recurrence(axes, table, "Effective-parameter gain by sparsity", GAIN)
 
 
 def draw_multiplier(table: Table, axes: Any | None = None) -> Any:
@@ -161,6 +191,11 @@ COMPARED = ("linear", "power", "bounded", "sparsity-conditional")
 """The mappings that the paper compares."""
 
 
+def dense_rows(observations: Observations) -> Observations:
+    """Return the rows of dense models, those with E = 1."""
+    return observations.where(observations.points.experts == 1)
+
+
 def fit_mappings(
     observations: Observations, held_out: str | None = None, resamples: int = 0, **procedure: Any
 ) -> dict[str, Fit]:
@@ -201,8 +236,11 @@ def loss_over_recurrence(
     return stacked(parts)
 
 
-def draw_loss_over_recurrence(table: Table, axes: Any | None = None) -> Any:
-    """Draw laws as lines with bands, observed rows as filled points, held-out rows as hollow ones."""
+def draw_loss_over_recurrence(table: Table, axes: Any | None = None, *, simulated: bool = False) -> Any:
+    """Draw laws as lines with bands, observed rows as filled points, held-out rows as hollow ones.
+
+    ``simulated`` losses are called that in the legend.
+    """
     axes = or_new(axes)
     laws = groups(_kind(table, "law"), "mapping", "experts")
     expert_counts = list(dict.fromkeys(table.columns["experts"]))
@@ -211,7 +249,7 @@ def draw_loss_over_recurrence(table: Table, axes: Any | None = None) -> Any:
         draw_curve(axes, rows, "recurrence", "loss", order, f"E = {experts:g}" if by_experts else name)
     for (kind, experts), rows in groups(table, "kind", "experts").items():
         if kind != "law":
-            label = f"E = {experts:g}" if by_experts else kind
+            label = f"E = {experts:g}" if by_experts else _said(kind, simulated)
             _scatter(axes, rows, kind, label, expert_counts.index(experts) if by_experts else None)
     first = next(table.records())
     _fit_view(axes, table)
@@ -219,7 +257,15 @@ def draw_loss_over_recurrence(table: Table, axes: Any | None = None) -> Any:
     shade_extrapolated(axes, _kind(table, "law").records(), "recurrence")
     legend(axes)
     title = f"N = {format_count(first['active'])}, D = {format_count(first['tokens'])}"
+    if by_experts:
+        title += f"; points {'simulated' if simulated else 'observed'}"
     return finish(axes, title if by_experts else f"E = {first['experts']:g}, {title}", RECURRENCE, LOSS)
+
+
+def _said(kind: str, simulated: bool) -> str:
+    if not simulated:
+        return kind
+    return "simulated" if kind == "observed" else f"simulated, {kind}"
 
 
 def _scatter(axes: Any, rows: Sequence[Mapping[str, Any]], kind: str, label: str, order: int | None) -> None:
@@ -241,7 +287,7 @@ def _scatter(axes: Any, rows: Sequence[Mapping[str, Any]], kind: str, label: str
 def _fit_view(axes: Any, table: Table) -> None:
     """Show what was observed and some room around; a law far off leaves the picture instead of flattening it."""
     seen = [row["loss"] for row in table.records() if row["kind"] != "law"]
-    room = 0.5 * (max(seen) - min(seen)) or 0.01
+    room = (0.5 if len(set(table.columns["experts"])) == 1 else 0.1) * (max(seen) - min(seen)) or 0.01
     axes.set_ylim(min(seen) - room, max(seen) + room)
 
 

@@ -10,15 +10,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from loopscale.architecture import rung, width_for_active
+from loopscale.architecture import RUNGS, rung, width_for_active
+from loopscale.core.arrays import FloatArray
 from loopscale.core.errors import InputError
 from loopscale.core.tables import Table
-from loopscale.figures import capacity, fitting, optima, outcomes
+from loopscale.figures import capacity, fitting, optima, outcomes, schematic
 from loopscale.figures.capacity import fit_mappings
-from loopscale.figures.style import Panel, Picture, groups, scientific
+from loopscale.figures.style import Panel, Picture, scientific
 from loopscale.fitting import Observations, simulate_sweep
 from loopscale.fitting.data.public import SWEEP_EXPERTS, SWEEP_RECURRENCES
 from loopscale.planning import (
@@ -73,6 +75,29 @@ class Sources:
         """The mappings fitted to the rows that are not held out, each with its resampled laws."""
         return {name: fitted.law for name, fitted in fit_mappings(self.sweep, self.hidden, RESAMPLES).items()}
 
+    @cached_property
+    def dense_mappings(self) -> dict[str, ScalingLaw]:
+        """The mappings fitted to the dense rows (E = 1) alone, as the paper's loop law of dense models is."""
+        dense = capacity.dense_rows(self.sweep)
+        return {name: fitted.law for name, fitted in fit_mappings(dense, self.hidden, RESAMPLES).items()}
+
+    def mappings_at(self, experts: float) -> dict[str, ScalingLaw]:
+        """Return the mappings to show at one E: of the dense rows for a dense model, else of the whole sweep."""
+        alone = experts == 1 and len(np.unique(self.sweep.points.experts)) > 1
+        return self.dense_mappings if alone else self.mappings
+
+    @property
+    def fitted_rows(self) -> str:
+        """Which rows mappings were fitted to, as a caption continues."""
+        several = len(np.unique(self.sweep.points.experts)) > 1 and 1 in self.sweep.points.experts
+        alone = " (at E = 1, to the dense rows alone)" if several else ""
+        return (f" without {self.hidden}" if self.hidden else "") + alone
+
+    @property
+    def simulated(self) -> bool:
+        """Whether the sweep was drawn from the law."""
+        return self.observations is None
+
     @property
     def truth(self) -> ScalingLaw | None:
         """What the sweep was simulated from; None for losses of real runs."""
@@ -93,7 +118,7 @@ class Sources:
     def prepare(self) -> None:
         """Fit what several pictures share, once."""
         with suppress(InputError):  # reported by the pictures that need it
-            self.mappings  # noqa: B018
+            self.mappings, self.dense_mappings  # noqa: B018
 
     def origin(self, name: str) -> str:
         """Return the sentence on where a table comes from, for the end of a caption."""
@@ -121,7 +146,8 @@ class Task:
         """Draw one picture; return why not, where its source is missing."""
         try:
             note = "" if name in MEASURED else f"Law: {self.sources.law.name}."
-            GALLERY[name](self.sources).save(self.folder, self.formats, note)
+            picture = GALLERY[name](self.sources) if name in GALLERY else paper_figure(name, self.sources)
+            picture.save(self.folder, self.formats, note)
         except InputError as error:
             return str(error)
         return None
@@ -163,17 +189,52 @@ def _draw(name: str) -> str | None:
 
 BUDGETS = np.geomspace(1e20, 1e23, 121)
 SIZES = np.geomspace(0.1e9, 2.5e9, 41)
+FITTED_RUNGS = ("0.3B", "0.6B", "1.0B")
+"""The sizes that the paper trained."""
 MEMORY = np.geomspace(0.17e9, 30e9, 400)
 BF16_MEMORY = np.geomspace(0.65e9, 120e9, 400)
+
+
+def schematic_picture(sources: Sources) -> Picture:
+    """A token's way through a looped dense model and a looped MoE."""
+    caption = (
+        "A looped dense model meets the same weights in each pass; a looped MoE may route to other experts. "
+        "An illustration, not a measurement."
+    )
+    return _one("schematic", caption, schematic.routes(), schematic.draw_routes)
+
+
+def loss_by_experts(sources: Sources) -> Picture:
+    """Loss against R, a curve for each E."""
+    law = _looping(sources) if sources.observations is None else sources.fitted
+    table = capacity.loss_over_recurrence(sources.sweep, {law.name: law})
+    caption = f"Loss against recurrence for each E at one size and D: curves {law.name}, points {sources.where}."
+    return _one(
+        "loss-by-experts", caption, table, partial(capacity.draw_loss_over_recurrence, simulated=sources.simulated)
+    )
+
+
+def bounded_gain(sources: Sources) -> Picture:
+    """Gain of the law for each E beside mappings without a bound."""
+    law = _looping(sources)
+    unbounded: dict[str, ScalingLaw] = {
+        name: sources.mappings[name] for name in ("linear", "power") if name in sources.mappings
+    }
+    table = capacity.bounded_and_unbounded(law, unbounded, experts=_all_experts(sources))
+    caption = (
+        f"Effective-parameter gain of {law.name} for several E, and of mappings without a bound, fitted to losses "
+        f"{sources.where}."
+    )
+    return _one("bounded-gain", caption, table, capacity.draw_bounded_and_unbounded)
 
 
 def gain_by_mapping(sources: Sources) -> Picture:
     """Effective-parameter gain under linear, power-law and bounded mappings."""
     panels = []
     for E in _seen_experts(sources):
-        table = capacity.gain_by_mapping(sources.mappings, rung("1.0B", E))
+        table = capacity.gain_by_mapping(sources.mappings_at(E), rung("1.0B", E))
         panels.append(Panel(table, capacity.draw_gain_by_mapping, f"e{E:g}"))
-    caption = f"Effective-parameter gain of each mapping, fitted to losses {sources.where} without {sources.hidden}."
+    caption = f"Effective-parameter gain of each mapping, fitted to losses {sources.where}{sources.fitted_rows}."
     return Picture("gain-by-mapping", caption, tuple(panels))
 
 
@@ -181,9 +242,9 @@ def loss_by_mapping(sources: Sources) -> Picture:
     """Loss against R by mapping, with the observations fitted and those held out."""
     panels = []
     for E in _seen_experts(sources):
-        table = capacity.loss_over_recurrence(sources.sweep, sources.mappings, [E], sources.hidden)
-        panels.append(Panel(table, capacity.draw_loss_over_recurrence, f"e{E:g}"))
-    caption = f"Loss against recurrence: points {sources.where}, hollow ones ({sources.hidden}) not fitted."
+        table = capacity.loss_over_recurrence(sources.sweep, sources.mappings_at(E), [E], sources.hidden)
+        panels.append(Panel(table, partial(capacity.draw_loss_over_recurrence, simulated=sources.simulated), f"e{E:g}"))
+    caption = f"Loss against recurrence: points {sources.where}; mappings fitted{sources.fitted_rows}, hollow ones not."
     return Picture("loss-by-mapping", caption, tuple(panels))
 
 
@@ -218,18 +279,22 @@ def isoflop_size(sources: Sources) -> Picture:
 
 
 def best_recurrence(sources: Sources) -> Picture:
-    """R* against compute."""
+    """R* and the loss at R* against compute."""
     _looping(sources)
-    table = recurrence_map(sources.law, BUDGETS, ladder_space(["0.3B", "1.0B"], _experts(sources)))
-    table = Table.from_records(sorted(table.records(), key=lambda row: (row["rung"], row["experts"], row["flops"])))
-    caption = "Compute-optimal recurrence against training compute; thinner curves lie on thicker ones."
-    return _one("best-recurrence", caption, table, optima.draw_best_recurrence)
+    panels = []
+    for E in reversed(_experts(sources)):
+        table = recurrence_map(sources.law, BUDGETS, ladder_space(FITTED_RUNGS, (E,)))
+        table = Table.from_records(sorted(table.records(), key=lambda row: (row["rung"], row["flops"])))
+        panels.append(Panel(table, optima.draw_best_recurrence, f"e{E}"))
+        panels.append(Panel(table, optima.draw_best_loss, f"e{E}"))
+    caption = "Compute-optimal recurrence and its loss against training compute; thinner curves lie on thicker ones."
+    return Picture("best-recurrence", caption, tuple(panels))
 
 
 def isoflop_recurrence(sources: Sources) -> Picture:
     """Loss against R at fixed compute, R* starred."""
     _looping(sources)
-    table = isoflop_over_recurrence(sources.law, [sources.flops], ladder_space(["0.3B", "1.0B"], _experts(sources)))
+    table = isoflop_over_recurrence(sources.law, [sources.flops], ladder_space(FITTED_RUNGS, _experts(sources)))
     caption = f"Loss against recurrence at {scientific(sources.flops)} FLOPs; stars mark R*."
     return _one("isoflop-recurrence", caption, table, optima.draw_isoflop_over_recurrence)
 
@@ -237,30 +302,54 @@ def isoflop_recurrence(sources: Sources) -> Picture:
 def recurrence_maps(sources: Sources) -> Picture:
     """R* over compute and size."""
     _looping(sources)
-    panels = []
-    for E in reversed(_experts(sources)):
-        space = continuous_space((E,), widths=width_for_active(SIZES))
-        panels.append(Panel(recurrence_map(sources.law, BUDGETS[::2], space), optima.draw_recurrence_map, f"e{E}"))
-    return Picture("recurrence-map", "Compute-optimal recurrence over compute and size.", tuple(panels), 2.1)
+    tables = {
+        E: recurrence_map(sources.law, BUDGETS[::2], continuous_space((E,), widths=width_for_active(SIZES)))
+        for E in reversed(_experts(sources))
+    }
+    levels = range(1, 1 + int(max(R for table in tables.values() for R in table.columns["best_recurrence"])))
+    draw = partial(optima.draw_recurrence_map, levels=levels)
+    panels = tuple(Panel(table, draw, f"e{E}") for E, table in tables.items())
+    return Picture("recurrence-map", "Compute-optimal recurrence over compute and size.", panels, 2.1)
 
 
 def best_experts(sources: Sources) -> Picture:
-    """E* against bf16 memory at several R."""
+    """E* against bf16 memory at several R, at fixed sizes and with the size free."""
     _routing(sources)
     panels, budget = [], Budget(flops=sources.flops, bits=16)
     for R in (4, 1):
-        table = experts_map(sources.law, BF16_MEMORY, budget, ladder_space(recurrences=(R,)))
-        panels.append(Panel(table, optima.draw_best_experts, f"r{R}"))
-    caption = f"Memory-optimal experts at {scientific(sources.flops)} FLOPs, bf16 weights, the size free."
-    return Picture("best-experts", caption, tuple(panels), 2.3)
+        sizes = [_at_size(sources, BF16_MEMORY, budget, size, (R,)) for size in RUNGS]
+        fixed = Table.from_records([row for table in sizes for row in table.records()])
+        free = experts_map(sources.law, BF16_MEMORY, budget, ladder_space(recurrences=(R,)))
+        panels += [Panel(fixed, optima.draw_best_experts, f"r{R}"), Panel(free, optima.draw_best_experts, f"r{R}-free")]
+    caption = (
+        f"Memory-optimal experts at {scientific(sources.flops)} FLOPs, bf16 weights: at fixed sizes, as the paper's "
+        "rule has it, and with the size free."
+    )
+    return Picture("best-experts", caption, tuple(panels), 2.4)
 
 
 def experts_maps(sources: Sources) -> Picture:
-    """E* over int4 memory and R."""
+    """E* over int4 memory and R, at a fixed size and with the size free."""
     _routing(sources)
-    table = experts_map(sources.law, MEMORY[::3], Budget(flops=sources.flops, bits=4))
-    caption = f"Memory-optimal experts over int4 memory and R at {scientific(sources.flops)} FLOPs, the size free."
-    return _one("experts-map", caption, table, optima.draw_experts_map, 2.2)
+    budget = Budget(flops=sources.flops, bits=4)
+    fixed = _at_size(sources, MEMORY[::3], budget, "1.0B")
+    free = experts_map(sources.law, MEMORY[::3], budget)
+    levels = sorted({E for table in (fixed, free) for E in table.columns["best_experts"] if E == E})
+    draw = partial(optima.draw_experts_map, levels=levels)
+    caption = (
+        f"Memory-optimal experts over int4 memory and R at {scientific(sources.flops)} FLOPs: at a fixed size, as the "
+        "paper's rule has it, and with the size free. White: nothing fits."
+    )
+    return Picture("experts-map", caption, (Panel(fixed, draw, "1.0b"), Panel(free, draw, "free")), 2.2)
+
+
+def _at_size(
+    sources: Sources, memory: FloatArray, budget: Budget, size: str, recurrences: Sequence[int] | None = None
+) -> Table:
+    """Return E* over memory at one size, named in the column ``fixed``."""
+    space = ladder_space([size]) if recurrences is None else ladder_space([size], recurrences=recurrences)
+    table = experts_map(sources.law, memory, budget, space)
+    return Table({**table.columns, "fixed": [size] * len(table)})
 
 
 def joint(sources: Sources) -> Picture:
@@ -294,21 +383,25 @@ def interval_picture(sources: Sources) -> Picture:
 
 
 def downstream(sources: Sources) -> Picture:
-    """Scores against training compute; for the models of a sweep, with panels over E and over R."""
-    scores = outcomes.sweep_scores(_given(sources.results, "--results"))
+    """Scores against training compute; for the models of a sweep, over E at one R and over R at one E."""
+    results = _given(sources.results, "--results")
+    scores = outcomes.sweep_scores(results)
     if scores is None:
         return _scores(sources, "downstream", "Scores against training compute.", outcomes.draw_downstream)
-    panels, limits = [], outcomes.score_range(scores)
-    for axis, by in (("experts", "recurrence"), ("recurrence", "experts")):
-        for (value,), rows in sorted(groups(scores, axis).items()):
-            draw = partial(outcomes.draw_sweep_downstream, by=by, limits=limits)
-            panels.append(Panel(Table.from_records(rows), draw, f"{axis}-{value:g}"))
+    panels = []
+    for by in ("experts", "recurrence"):
+        for group in outcomes.sweep_groups(results):
+            grouped = outcomes.sweep_scores(results, group)
+            assert grouped is not None
+            draw = partial(outcomes.draw_sweep_downstream, limits=outcomes.score_range(grouped))
+            panels.append(Panel(outcomes.along(grouped, by), draw, f"{by}-{group}"))
     panels.append(Panel(scores, outcomes.draw_loss_to_accuracy, "loss"))
     caption = (
-        f"Measured scores of {len(scores)} models of a sweep against training compute, for each E and each R, and "
-        f"against validation loss. Error bars are one standard error.{outcomes.significance(scores)}"
+        f"Measured scores of {len(scores)} models of a sweep against training compute and validation loss. Error bars "
+        "are one standard error; bars on the dashed line are interpolated at equal compute."
+        f"{outcomes.significance(scores)}"
     )
-    return Picture("downstream", caption + sources.origin("results"), tuple(panels), 1.9)
+    return Picture("downstream", caption + sources.origin("results"), tuple(panels))
 
 
 def scores_by_recurrence(sources: Sources) -> Picture:
@@ -335,6 +428,9 @@ def test_time(sources: Sources) -> Picture:
 
 
 GALLERY: dict[str, Callable[[Sources], Picture]] = {
+    "schematic": schematic_picture,
+    "loss-by-experts": loss_by_experts,
+    "bounded-gain": bounded_gain,
     "gain-by-mapping": gain_by_mapping,
     "loss-by-mapping": loss_by_mapping,
     "gain-by-sparsity": gain_by_sparsity,
@@ -359,8 +455,50 @@ GALLERY: dict[str, Callable[[Sources], Picture]] = {
 """Every picture by name, in the paper's order."""
 
 
-MEASURED = ("downstream", "scores-by-recurrence", "psi", "training", "test-time")
-"""Pictures of measurements, without a law."""
+PAPER_FIGURES: dict[str, tuple[tuple[str, str, int | None], ...]] = {
+    "figure-1": (("a", "schematic", None), ("b", "loss-by-experts", None), ("c", "bounded-gain", None)),
+    "figure-2": (("a", "gain-by-mapping", 0), ("b", "loss-by-mapping", 0)),
+    "figure-3": (("a", "gain-by-sparsity", None), ("b", "loss-by-mapping", -1)),
+    "figure-4": (
+        ("a", "multiplier", None), ("b", "asymptote", None), ("c", "isoflop-size", 0), ("d", "isoflop-size", -1),
+    ),
+    "figure-5": (("a", "best-recurrence", None), ("b", "isoflop-recurrence", None), ("c", "recurrence-map", None)),
+    "figure-6": (("a", "best-experts", None), ("b", "experts-map", None), ("c", "joint-optimum", None)),
+    "figure-7": (("a", "downstream", 0), ("b", "downstream", 1), ("c", "downstream", 2), ("d", "downstream", 3)),
+}  # fmt: skip
+"""The paper's figures by number: the letter of a part, the picture it is of, and which panel, or None for all."""
+
+
+def paper_figure(number: str, sources: Sources) -> Picture:
+    """Return a figure of the paper with its parts lettered; a panel that the sources do not have is left out."""
+    panels: list[Panel] = []
+    captions: dict[str, list[str]] = {}
+    for letter, name, index in PAPER_FIGURES[number]:
+        picture = GALLERY[name](sources)
+        chosen = picture.panels if index is None else picture.panels[index:][:1]
+        panels += [
+            Panel(panel.table, partial(_lettered, draw=panel.draw, letter=letter), f"{letter}-{panel.name}".strip("-"))
+            for panel in chosen
+        ]
+        if chosen:
+            captions.setdefault(picture.caption, []).append(letter)
+    told = " ".join(f"({', '.join(letters)}) {caption}" for caption, letters in captions.items())
+    return Picture(number, told, tuple(panels))
+
+
+def _lettered(table: Table, axes: Any | None = None, *, draw: Callable[..., Any], letter: str) -> Any:
+    from matplotlib.text import Text
+
+    axes = draw(table, axes)
+    title = axes.get_title(loc="left")
+    for text in axes.get_children():
+        if isinstance(text, Text) and text.get_text() == title:
+            text.set_text(f"({letter}) {title}")  # set_title would undo its size
+    return axes
+
+
+MEASURED = ("schematic", "downstream", "scores-by-recurrence", "psi", "training", "test-time")
+"""Pictures without a law."""
 
 
 def _one(name: str, caption: str, table: Table, draw: Callable[..., object], height: float = 2.6) -> Picture:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
@@ -78,9 +79,12 @@ def _mean(key: tuple[Any, ...], rows: Sequence[Mapping[str, Any]], tasks: set[st
 def draw_downstream(table: Table, axes: Any | None = None) -> Any:
     """Draw the scores of :func:`mean_scores` against training compute; dashed lines join equal compute.
 
-    Each model and recurrence is a curve; a compute that several share is a dashed line.
+    Each model and recurrence is a curve; a compute that several share is a dashed line. Where all share one compute,
+    there is no curve over it: each has a line of its own, so that no point hides another.
     """
     axes = or_new(axes)
+    if len(set(table.columns["training_flops"])) == 1 and len(table) > 1:
+        return _draw_matched(table, axes)
     axes.set_xscale("log")
     curves = groups(table, "model", "recurrence")
     models = list(dict.fromkeys(model for model, _ in curves))
@@ -97,18 +101,29 @@ def draw_downstream(table: Table, axes: Any | None = None) -> Any:
     )
 
 
-def sweep_scores(results: Table) -> Table | None:
+def _draw_matched(table: Table, axes: Any) -> Any:
+    """Draw models of one training compute under one another."""
+    rows = list(table.records())
+    models = list(dict.fromkeys(row["model"] for row in rows))
+    for order, row in enumerate(rows):
+        index = models.index(row["model"])
+        axes.errorbar(
+            [row["score"]], [order], xerr=[_known(row["stderr"])], color=colour(index), marker=marker(index),
+            markersize=4.5, elinewidth=0.8, capsize=2, linestyle="none", label=row["model"],
+        )  # fmt: skip
+    axes.set_yticks(range(len(rows)), [f"R = {row['recurrence']:g}" for row in rows])
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    legend(axes, 1)
+    flops = scientific(rows[0]["training_flops"])
+    return finish(axes, f"{_group_title(table)}, {flops} FLOPs", _score_label(table), "recurrence at test time")
+
+
+def sweep_scores(results: Table, group: str = OVERALL) -> Table | None:
     """Return the mean score of each model of a sweep with its size, E, R, D and loss; None without such models.
 
     Only models at the recurrence that they were trained with count, and only metrics that are proportions.
     """
-    records = [
-        row
-        for row in results.records()
-        if row.get("run")
-        and row["recurrence"] == row["trained_recurrence"]
-        and str(row["metric"]).partition(",")[0] in PROPORTIONS
-    ]
+    records = _of_models(results)
     if not records:
         return None
     for row in records:
@@ -121,9 +136,77 @@ def sweep_scores(results: Table) -> Table | None:
     known = {row["model"]: row for row in records}
     rows = [
         {**scores, **{name: known[scores["model"]][name] for name in _OF_SWEEP}}
-        for scores in mean_scores(Table.from_records(records)).records()
+        for scores in mean_scores(Table.from_records(records), group).records()
     ]
     return Table.from_records(sorted(rows, key=lambda row: (row["experts"], row["recurrence"], row["training_flops"])))
+
+
+def sweep_groups(results: Table) -> tuple[str, ...]:
+    """Return what the figure of a sweep shows: ``overall``, and ``reasoning`` where every model has such a task."""
+    found = present_groups(Table.from_records(_of_models(results)))
+    return tuple(group for group in (OVERALL, "reasoning") if group in found)
+
+
+def _of_models(results: Table) -> list[dict[str, Any]]:
+    return [
+        row
+        for row in results.records()
+        if row.get("run")
+        and row["recurrence"] == row["trained_recurrence"]
+        and str(row["metric"]).partition(",")[0] in PROPORTIONS
+    ]
+
+
+FIXED = {"experts": ("recurrence", 1.0), "recurrence": ("experts", 8.0)}
+"""What is held fixed along each axis, and the paper's value of it: E varies at R = 1, and R at E = 8."""
+MATCHED = {"experts": 5e20, "recurrence": 1e21}
+"""FLOPs of the paper's comparisons along each axis."""
+DENSE = "dense, R = 1"
+
+
+def along(scores: Table, by: str) -> Table:
+    """Return the models of :func:`sweep_scores` that differ in ``by``, and what they score at one equal compute.
+
+    The other axis is held at the paper's value, or else at the one with most models. Along R, the dense baseline
+    (E = 1, R = 1) is added. ``curve`` names the value of ``by``; rows whose ``interpolated`` is true stand at the
+    compute that most curves reach, between two models of one size, linearly in the logarithm of compute.
+    """
+    axis, wanted = FIXED[by]
+    counts = Counter(scores.columns[axis])
+    value = wanted if counts.get(wanted, 0) > 1 else max(counts, key=lambda each: (counts[each], -each))
+    symbol = "E" if by == "experts" else "R"
+    rows = [{**row, "curve": f"{symbol} = {row[by]:g}"} for row in scores.records() if row[axis] == value]
+    if by == "recurrence" and value != 1:
+        plain = [row for row in scores.records() if row["experts"] == 1 and row["recurrence"] == 1]
+        rows = [{**row, "curve": DENSE} for row in plain] + rows
+    rows = [{**row, "fixed": f"{'E' if axis == 'experts' else 'R'} = {value:g}", "interpolated": False} for row in rows]
+    return Table.from_records(rows + _at_equal_compute(rows, MATCHED[by]))
+
+
+def _at_equal_compute(rows: Sequence[Mapping[str, Any]], wanted: float) -> list[dict[str, Any]]:
+    """Return the score of each curve at one compute: the wanted one, or that which most curves reach."""
+    curves: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for row in sorted(rows, key=lambda row: float(row["training_flops"])):
+        curves.setdefault((row["curve"], row["size"]), []).append(row)
+    spans = {key: (float(each[0]["training_flops"]), float(each[-1]["training_flops"])) for key, each in curves.items()}
+
+    def reached(flops: float) -> list[tuple[str, str]]:
+        return [key for key, (low, high) in spans.items() if low < high and low <= flops <= high]
+
+    if len({size for _, size in reached(wanted)}) < 2:
+        wanted = max((end for span in spans.values() for end in span), key=lambda flops: len(reached(flops)))
+    found = []
+    for key in reached(wanted) if len(reached(wanted)) > 1 else ():
+        flops, score, error = (
+            np.array([row[name] for row in curves[key]], float) for name in ("training_flops", "score", "stderr")
+        )
+        at = {
+            "training_flops": wanted,
+            "score": float(np.interp(np.log(wanted), np.log(flops), score)),
+            "stderr": float(np.interp(np.log(wanted), np.log(flops), error)),
+        }
+        found.append({**curves[key][0], **at, "model": "", "interpolated": True})
+    return found
 
 
 def score_range(scores: Table) -> tuple[float, float]:
@@ -149,28 +232,46 @@ def significance(scores: Table) -> str:
     return f" Taken together, the differences between the models {verdict} ({test})."
 
 
-def draw_sweep_downstream(
-    table: Table, axes: Any | None = None, *, by: str = "recurrence", limits: tuple[float, float] | None = None
-) -> Any:
-    """Draw the scores of :func:`sweep_scores` against training compute, a curve for each value of ``by``.
+def draw_sweep_downstream(table: Table, axes: Any | None = None, *, limits: tuple[float, float] | None = None) -> Any:
+    """Draw the scores of :func:`along` against training compute; ``limits`` is the range of scores.
 
-    Marks tell sizes apart; a curve joins the models of one size, which differ in D. ``limits`` is the range of scores.
+    Colours tell the values of E or R apart, marks the sizes: the legend has one entry for each, not for each pair.
+    The dashed line is one compute; a bar across it is a score interpolated there.
     """
     axes = or_new(axes)
     axes.set_xscale("log")
-    sizes = list(dict.fromkeys(table.columns["size"]))
-    symbol, fixed, fixed_symbol = ("R", "experts", "E") if by == "recurrence" else ("E", "recurrence", "R")
-    for index, ((value,), rows) in enumerate(sorted(groups(table, by).items())):
-        for shape, size in enumerate(sizes):
-            curve = sorted((row for row in rows if row["size"] == size), key=lambda row: row["training_flops"])
-            if curve:
-                _points(axes, curve, "training_flops", index, shape, f"{symbol} = {value:g}, {size}")
-    _compute_ticks(axes, sorted(set(table.columns["training_flops"])))
-    legend(axes, 2)
+    curves, sizes = (list(dict.fromkeys(table.columns[name])) for name in ("curve", "size"))
+    shades = {name: 6 if name == DENSE else order for order, name in enumerate(n for n in curves if n != DENSE)}
+    shades |= {DENSE: 6}
+    measured = [row for row in table.records() if not row["interpolated"]]
+    many = len(measured) > MANY
+    for (name, size), rows in groups(Table.from_records(measured), "curve", "size").items():
+        rows = sorted(rows, key=lambda row: row["training_flops"])
+        X, Y, errors = ([row[key] for row in rows] for key in ("training_flops", "score", "stderr"))
+        axes.errorbar(
+            X, Y, [_known(error) for error in errors], color=colour(shades[name]), marker=marker(sizes.index(size)),
+            markersize=2.6 if many else 4, linewidth=0.7 if many else 1.2, elinewidth=0.5 if many else 0.8,
+            capsize=0 if many else 2, gid=f"{name}, {size}",
+        )  # fmt: skip
+    for row in (row for row in table.records() if row["interpolated"]):
+        axes.scatter(row["training_flops"], row["score"], s=45, marker="_", color=colour(shades[row["curve"]]),
+                     linewidths=1.6, zorder=4, gid="interpolated")  # fmt: skip
+    for flops in {row["training_flops"] for row in table.records() if row["interpolated"]}:
+        axes.axvline(flops, color="0.5", linestyle="--", linewidth=0.8, zorder=0, gid="matched compute")
+    for name in curves:
+        axes.plot([], [], color=colour(shades[name]), linewidth=1.5, label=name)
+    for order, size in enumerate(sizes):
+        axes.plot([], [], color="0.35", marker=marker(order), markersize=4, linestyle="none", label=size)
+    _compute_ticks(axes, sorted({row["training_flops"] for row in measured}))
+    legend(axes, 4)
     if limits is not None:
         axes.set_ylim(*limits)
-    title = f"{_group_title(table)}, {fixed_symbol} = {next(table.records())[fixed]:g}"
+    title = f"{_group_title(table)}, {next(table.records())['fixed']}"
     return finish(axes, title, "training compute (FLOPs)", _score_label(table))
+
+
+MANY = 40
+"""Models from which points and error bars are drawn finer."""
 
 
 def draw_loss_to_accuracy(table: Table, axes: Any | None = None) -> Any:
@@ -221,7 +322,7 @@ def draw_psi(table: Table, axes: Any | None = None) -> Any:
         )  # fmt: skip
     axes.set_xticks(sorted(set(table.columns["recurrence"])))
     legend(axes, 4)
-    return finish(axes, "Expert-path diversity (bars: ± 1 std)", RECURRENCE, "Ψ (distinct experts per active one)")
+    return finish(axes, "Expert-path diversity (bars: ± 1 std)", RECURRENCE, "Ψ (experts per active one)")
 
 
 PASS_PANELS: tuple[tuple[str, str, dict[str, str]], ...] = (

@@ -42,7 +42,7 @@ RESULTS = Kind(
     "evaluation results",
     ("model", "task", "metric"),
     ("recurrence", "value"),
-    ("stderr", "training_flops", "experts", "trained_recurrence", "tokens", "validation_loss"),
+    ("stderr", "training_flops", "experts", "trained_recurrence", "tokens", "validation_loss", "relative_compute"),
 )
 """A row for each (model, recurrence, task); the other columns where they are known. Models of a sweep also have the
 text columns ``size`` and ``run``."""
