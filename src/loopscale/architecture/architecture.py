@@ -240,7 +240,7 @@ class Architecture:
             raise InputError(f"{self.name}: the KV cache needs a context of zero or more tokens; found {context}")
         passes = self._passes(recurrence)
         slots = passes if kept_passes is None else np.minimum(passes, kept_passes)
-        recent = context if kept_window is None else min(context, kept_window)
+        recent = context if kept_window is None else np.minimum(context, kept_window)
         loop = self._cached(self.loop_block, context) + (slots - 1) * self._cached(self.loop_block, recent)
         cached = self._cached(self.prelude, context) + loop
         return (cached + self._cached(self.coda, context)) * batch * bits / 8

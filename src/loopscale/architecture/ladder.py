@@ -110,6 +110,11 @@ def continuous(width: ArrayLike, experts: ArrayLike, active_experts: int = 2) ->
     d, E = np.broadcast_arrays(np.asarray(width, float), np.asarray(experts, float))
     if np.any(~(d > 0)) or np.any(~(E >= 1)):
         raise InputError("the continuous ladder takes widths above zero and experts of 1 or more")
+    return between_rungs(d, E)
+
+
+def between_rungs(d: Any, E: Any) -> Architecture:
+    """Return the model of real widths ``d`` and experts ``E``, which broadcast."""
     attention = Attention(d / HEAD_SIZE, KV_HEADS, HEAD_SIZE)
     # E experts of which one is active: with k active ones of 1/k the width each, stored and active are the same.
     layer = Layer(attention, MixtureOfExperts(E, 1, 4 * d))

@@ -1,0 +1,260 @@
+"""The formulas of plans as JavaScript, traced from the functions that the command line and Python use.
+
+Every traced function takes ``x``, one design, and ``b``, the budget, as plain objects; a law's take its coefficients
+``c`` too. ``planner.js`` has the search around them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import Any
+
+from loopscale.app.trace import Fake as _Fake
+from loopscale.app.trace import Symbol as _Symbol
+from loopscale.app.trace import javascript
+from loopscale.architecture import Architecture, at_width
+from loopscale.architecture.ladder import between_rungs
+from loopscale.planning import FIELDS
+from loopscale.planning import grid as _grid_module
+from loopscale.planning import limits as _limits_module
+from loopscale.planning.job import padding
+from loopscale.planning.limits import Limit
+from loopscale.planning.recipes import CAPACITY, CONTEXT
+from loopscale.scaling import MAPPINGS, OUTER_LAWS, Points, ScalingLaw, costs
+from loopscale.scaling.extensions import Repeated
+from loopscale.scaling.form import effective
+from loopscale.scaling.trust import FittedRange, Spread
+
+# Symbols stand where the functions expect numbers and arrays.
+Fake: Any = _Fake
+Symbol: Any = _Symbol
+grid: Any = _grid_module
+limits: Any = _limits_module
+_range: Any = FittedRange
+_spread: Any = Spread
+_law: Any = ScalingLaw
+_points: Any = Points
+
+COUNTS = ("active", "loop", "total", "embedding", "parameters", "layers")
+"""What a design takes from its architecture."""
+EXAMPLES = {
+    "width": 1280.0, "E": 8.0, "R": 3.0, "D": 300.0, "U": 100.0, "N": 1.0, "tail": 0.3, "flops": 5e21, "memory": 3e9,
+    "real_flops": 8e21, "context": 8192.0, "kept_window": 512.0, "serve_tokens": 1e9, "active": 8e8, "loop": 6e8,
+    "total": 4e9, "embedding": 3e8, "tokens": 3e11, "max_tokens": 4e11, "bits": 4.0, "real": 9e9, "head": 3e8,
+}  # fmt: skip
+"""Values for which formulas take their general path."""
+
+
+def formulas() -> str:
+    """Return the JavaScript of every formula."""
+    return "".join([_laws(), _architectures(), _costs(), _trust(), _limits()])
+
+
+def _table(name: str, functions: dict[str, str]) -> str:
+    rows = "".join(f"  {key!r}: {text}" for key, text in functions.items())
+    return f"export const {name} = {{\n{rows.replace(chr(10) + '}' + chr(10), chr(10) + '},' + chr(10))}}};\n"
+
+
+def _laws() -> str:
+    laws = dict(OUTER_LAWS)
+    for law in list(OUTER_LAWS.values()):  # a plan with unique tokens extends the law that it is given
+        if not law.uses_unique:
+            repeated = Repeated(law)
+            laws.setdefault(repeated.name, repeated)
+    x = Fake("x", EXAMPLES)
+    forms = {
+        name: javascript("", law.loss_at(Fake("c"), Symbol.named("N", 1.0), x), "c, N, x") for name, law in laws.items()
+    }
+    gains = {
+        name: javascript(
+            "", mapping.gain(Fake("c", EXAMPLES), Symbol.named("R", 3.0), Symbol.named("m", 0.5)), "c, R, m"
+        )
+        for name, mapping in MAPPINGS.items()
+    }
+    worth = effective(*(Symbol.named(name) for name in ("active", "loop", "gain")))
+    return (
+        _table("FORMS", forms)
+        + _table("GAINS", gains)
+        + f"export {javascript('effective', worth, 'active, loop, gain')}"
+    )
+
+
+def _architectures() -> str:
+    """Trace the counts and costs of the ladder's models: dense ones, mixtures, and those between its rungs."""
+    width, E = Symbol.named("x.width", EXAMPLES["width"]), Symbol.named("x.E", EXAMPLES["E"])
+    models = {
+        "dense": at_width(width, experts=1),
+        "mixture": at_width(width, experts=E),
+        "between": between_rungs(width, E),
+    }
+    parts = {
+        kind: "{\n" + "".join(f"    {name}: {_body(value)},\n" for name, value in _model(model).items()) + "  }"
+        for kind, model in models.items()
+    }
+    rows = "".join(f"  {kind}: {text},\n" for kind, text in parts.items())
+    return f"export const ARCHITECTURES = {{\n{rows}}};\n"
+
+
+def _body(value: Any) -> str:
+    return javascript("", value, "x, b").replace("\n", "\n    ").rstrip()
+
+
+def _model(model: Architecture) -> dict[str, Any]:
+    R, b = Symbol.named("x.R", EXAMPLES["R"]), Fake("b", EXAMPLES)
+    cache = {"context": b.context, "bits": b.kv_bits}
+    return {
+        **{name: getattr(model, name) for name in COUNTS},
+        "head": model.vocabulary * model.width,
+        "real": model.real_train_flops_per_token(R, context=CONTEXT, padding=padding(model, CAPACITY)),
+        "supervised": model.real_train_flops_per_token(
+            R, context=CONTEXT, per_loop_supervision=True, padding=padding(model, CAPACITY)
+        ),
+        "kv_bytes": model.kv_bytes(
+            R, batch=b.batch, kept_passes=b.kept_passes, kept_window=b.kept_window, **cache
+        ),
+        "kv_of_one": model.kv_bytes(R, batch=1, kept_passes=None, **cache),
+    }  # fmt: skip
+
+
+@contextmanager
+def _one_design() -> Iterator[None]:
+    """Let the functions of a grid take one symbolic design: what they look up by model is an input of it."""
+    names = ("output_head", "real_flops_per_token")
+    kept = {name: getattr(grid, name) for name in names}
+    grid.output_head = lambda _: Symbol.named("x.head", EXAMPLES["head"])
+    grid.real_flops_per_token = lambda *_: Symbol.named("x.real", EXAMPLES["real"])
+    try:
+        yield
+    finally:
+        for name, value in kept.items():
+            setattr(grid, name, value)
+
+
+def _grid(*, too_little: bool = False, **budget: Any) -> Any:
+    """Return the grid of one symbolic design under a symbolic budget; ``budget`` sets fields of that."""
+    x = Fake("x", EXAMPLES | ({"tokens": 0.5} if too_little else {}))
+    space = Fake(
+        "x", EXAMPLES, models=(), shape=(), recurrences=x.R,
+        unrolled=lambda *_: costs.unrolled(x.active, x.loop, x.R),
+        kv_bytes=lambda **options: x.kv_bytes if "kept_window" in options else x.kv_of_one,
+    )  # fmt: skip
+    made = grid.Grid(
+        law=Fake("law"), space=space, budget=Fake("b", EXAMPLES, **budget), eps=0.0, rule=grid.Rule.PAPER,
+        flops=Symbol.named("b.flops", EXAMPLES["flops"]), tokens_FSKP=x.tokens, loss_ZFSKP=x.loss,
+        pass_gain_ZFSKP=x.pass_gain, expert_gain_ZFSKP=x.expert_gain,
+    )  # fmt: skip
+    if "kept_passes" not in budget:  # what is read depends on it: an input, except where it is traced itself
+        made.__dict__["bytes_read_SKP"] = x.bytes_per_token
+    return made
+
+
+def _costs() -> str:
+    with _one_design():
+        one, shared = _grid(kept_passes=None), _grid(kept_passes=Symbol.named("b.kept_passes"))
+        traced = {
+            "unrolled": one.space.unrolled(),
+            "tokens": grid._matched_tokens(one.space, one.space.recurrences, _grid(tokens=None).budget, one.flops),
+            "weight_bytes": one.weight_bytes_SK,
+            "memory": one.memory_SKP,
+            "inference_flops": one.inference_SKP,
+            "bytes_read": one.bytes_read_SKP,
+            "bytes_read_shared": shared.bytes_read_SKP,
+            "train_flops": one.train_flops_FSKP,
+            "real_flops": one.real_flops_FSKP,
+        }
+    return _table("COSTS", {name: javascript("", value, "x, b") for name, value in traced.items()})
+
+
+def _trust() -> str:
+    """Trace how far a value lies outside a range, and the predictive interval of a law."""
+    span = Fake("x", axis=(Symbol.named("low", 1.0), Symbol.named("high", 2.0)))
+    span.outside = lambda axis, value: _range.outside(span, axis, value)
+    value = Symbol.named("value", 3.0)
+    x = Fake("x", EXAMPLES)
+    spread = Fake("spread")
+    spread.decades = lambda points: _spread.decades(spread, points)
+    spread.variance = lambda decades: _spread.variance(spread, decades)
+    law: Any = _FakeLaw(
+        "x", spread=spread, resampled=lambda _: x.resampled, decades_outside=lambda _: x.decades_outside
+    )
+    low, high = _law.predictive_interval(law, x)
+    return "".join(
+        [
+            f"export {javascript('rangeFactor', _range.factor(span, 'axis', value), 'low, high, value')}",
+            f"export {javascript('rangeOutside', _range.outside(span, 'axis', value), 'low, high, value')}",
+            f"export {javascript('predictiveLow', low, 'x, spread')}",
+            f"export {javascript('predictiveHigh', high, 'x, spread')}",
+            f"export {javascript('activeRatio', _points.m.fget(x))}",
+        ]
+    )
+
+
+class _FakeLaw(_Fake):
+    def __call__(self, _: Any) -> Any:
+        return self.loss
+
+
+def _limits() -> str:
+    """Trace every limit: when it holds, what a design needs of it, and the sentences about it."""
+    kept = {name: getattr(limits, name) for name in ("format_bytes", "format_count", "FIELDS")}
+    written = {"format_bytes": "bytes", "format_count": "count"}
+    for name, kind in written.items():
+        setattr(
+            limits, name, lambda value, digits=3, kind=kind: f"{{{value:{kind}}}}".replace("{{", "{").replace("}}", "}")
+        )
+    limits.FIELDS = MappingProxyType({name: _placeholder(field) for name, field in FIELDS.items()})
+    try:
+        with _one_design():
+            rows = [_limit_row(formula) for formula in (*limits.FORMULAS, *_own())]
+    finally:
+        for name, value in kept.items():
+            setattr(limits, name, value)
+    return f"export const LIMITS = [\n{''.join(rows)}];\n"
+
+
+def _own() -> list[Any]:
+    """Return the limits that a field of the budget states by itself, as functions of a grid."""
+
+    def formula(name: str) -> Any:
+        return lambda one: next((limit for limit in limits._own_limits(one) if limit.field == name), None)
+
+    return [formula(name) for name, field in FIELDS.items() if field.need is not None]
+
+
+def _placeholder(field: Any) -> Any:
+    amount = dataclasses.replace(field.amount, write=lambda value: f"{value:count}")
+    return dataclasses.replace(field, amount=amount)
+
+
+def _absent(formula: Any, **budget: Any) -> bool:
+    return formula(_grid(**budget)) is None and formula(_grid(**budget, too_little=True)) is None
+
+
+def _limit_row(formula: Any) -> str:
+    free = formula(_grid(tokens=None)) or formula(_grid(tokens=None, too_little=True))
+    limit: Limit = free or formula(_grid())
+    state = {"tokens": None} if free else {}
+    needed = [
+        name
+        for name, field in FIELDS.items()
+        if field.default is None and name not in state and _absent(formula, **(state | {name: None}))
+    ]
+    forbidden = ["tokens"] if free and formula(_grid()) is None else []
+    without_flops = formula(_grid(tokens=None, too_little=True, flops=None)) if free else None
+    other = without_flops.field if without_flops is not None else limit.field
+    need = Symbol.named("need", 2.0)
+    texts = {"excluded": limit.excluded, "empty": limit.empty, "closest": limit.closest, "write": limit.write(need, 3)}
+    lines = [
+        f"field: {limit.field!r}",
+        f"otherwise: {other!r}",  # the field where no paper's compute is given
+        f"needs: {needed!r}",
+        f"forbids: {forbidden!r}",
+        *(f"{name}: {text!r}" for name, text in texts.items()),
+        f"need: {_body(limit.need)}",
+        f"cap: {_body(limit.cap)}",
+        f"amount: {javascript('', limit.amount(need), 'need').rstrip()}" if limit.amount is not float else "",
+    ]
+    return "  {\n" + "".join(f"    {line},\n" for line in lines if line) + "  },\n"

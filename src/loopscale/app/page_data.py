@@ -1,0 +1,114 @@
+"""What the page knows before it asks anybody: laws, the ladder, the fields of a budget, devices and shared texts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from loopscale import __version__
+from loopscale.architecture import RUNG_EXPERTS, RUNG_RECURRENCES, RUNGS
+from loopscale.architecture.ladder import extended_rungs
+from loopscale.architecture.space import CONTINUOUS_WIDTHS, GENERIC_SIZES
+from loopscale.core.files import finite
+from loopscale.core.quantities import WEIGHT_FORMATS
+from loopscale.planning import DEVICES, FIELDS, PRESETS, UTILISATION
+from loopscale.planning.budget import LEAST_MEMORY
+from loopscale.planning.design import STEPS
+from loopscale.planning.limits import NEAR, SLACK
+from loopscale.planning.sensitivity import KEPT_WINDOW
+from loopscale.planning.text import AXIS_TEXT, TRUST_TEXT
+from loopscale.scaling import DEFAULT, MAPPINGS, OUTER_LAWS, PUBLISHED, ScalingLaw, find_law
+from loopscale.scaling.extensions import Repeated
+from loopscale.scaling.trust import AXES, MOST_DECADES, TRUST_LEVELS
+
+
+def page_data() -> dict[str, Any]:
+    """Return the data as plain values."""
+    return {
+        "version": __version__,
+        "rungs": RUNGS,
+        "extended": extended_rungs(),
+        "experts": list(RUNG_EXPERTS),
+        "recurrences": list(RUNG_RECURRENCES),
+        "continuous": list(CONTINUOUS_WIDTHS),
+        "sizes": list(GENERIC_SIZES),
+        "slack": SLACK,
+        "near": NEAR,
+        "steps": list(STEPS),
+        "keptWindow": KEPT_WINDOW,
+        "leastMemory": LEAST_MEMORY,
+        "trust": {level: _number(factor) for level, factor in TRUST_LEVELS.items()},
+        "trustText": TRUST_TEXT,
+        "axisText": AXIS_TEXT,
+        "axes": list(AXES),
+        "mostDecades": MOST_DECADES,
+        "weightFormats": WEIGHT_FORMATS,
+        "fields": [_field(name) for name in FIELDS],
+        "presets": [preset(name, values) for name, values in PRESETS.items()],
+        "devices": {name: {"flops": device.flops, "watts": device.watts} for name, device in DEVICES.items()},
+        "utilisation": UTILISATION,
+        "outers": {name: _outer(law) for name, law in _outers().items()},
+        "mappings": {
+            name: {
+                "names": [term.name for term in mapping.coefficients],
+                "loops": mapping.loops,
+                "ratio": mapping.needs_ratio,
+                "title": mapping.title,
+            }
+            for name, mapping in MAPPINGS.items()
+        },
+        "repetition": PUBLISHED["data-constrained-2023"].coefficients["R_D"],
+        "law": DEFAULT,
+        "laws": {name: law_data(find_law(name)) for name in PUBLISHED},
+    }
+
+
+def law_data(law: ScalingLaw) -> dict[str, Any]:
+    """Return a law as its file holds it, with what it says of itself."""
+    data: dict[str, Any] = finite({**law.to_dict(), "uncertainty": law.uncertainty, "form": str(law.form)})
+    return data
+
+
+def preset(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a place where a model may run, with its limits as people write them."""
+    limits = {field: FIELDS[field].amount.exact(value) for field, value in values.items()}
+    about = ", ".join(FIELDS[field].write(values[field]) for field in limits if field != "bits")
+    return {"name": name, "label": f"{name} ({about}, {limits['bits']} bits)", "limits": limits}
+
+
+def _outers() -> dict[str, Any]:
+    laws = dict(OUTER_LAWS)
+    for law in OUTER_LAWS.values():
+        if not law.uses_unique:
+            laws.setdefault(f"{law.name}+repetition", Repeated(law))
+    return laws
+
+
+def _outer(law: Any) -> dict[str, Any]:
+    names = [term.name for term in law.coefficients]
+    return {"names": names, "experts": law.uses_experts, "unique": law.uses_unique, "title": law.title}
+
+
+def _field(name: str) -> dict[str, Any]:
+    field = FIELDS[name]
+    return {
+        **field.to_dict(),
+        "sentence": field.label,
+        "option": field.option,
+        "relaxed": field.relaxed,
+        "counts_with": list(field.counts_with),
+        "limit": field.relaxed is not None and field.group.name == "MEMORY",
+        "least": field.amount.least,
+        "most": field.amount.most,
+        "example": field.slider.start or field.slider.first,
+    }
+
+
+def _number(value: float) -> float | None:
+    return None if value == float("inf") else value
+
+
+def data_module() -> str:
+    """Return the data as a JavaScript module."""
+    return f"export const DATA = {json.dumps(page_data(), separators=(',', ':'), ensure_ascii=False)};\n"
