@@ -26,7 +26,15 @@ from loopscale.train.data.batches import IGNORED, Batch, Batches, MixedBatches, 
 from loopscale.train.data.puzzles import Facts
 from loopscale.train.data.sources import DataSource
 from loopscale.train.data.tasks import Rows, Split, Task
-from loopscale.train.data.token_store import INDEX, TOKENIZER, TokenStore, atomic_folder, difference, one_at_a_time
+from loopscale.train.data.token_store import (
+    INDEX,
+    TOKENIZER,
+    TokenStore,
+    atomic_folder,
+    difference,
+    one_at_a_time,
+    with_checksums,
+)
 from loopscale.train.data.tokenizer import find_tokens
 
 VALIDATION = 4096
@@ -200,6 +208,11 @@ class RowStore(LabelledStore):
         labels[:, 0] = IGNORED  # nothing comes before the first token
         return ids, labels
 
+    @property
+    def stored_bytes(self) -> int:
+        """How much :meth:`verify` reads."""
+        return sum(file.stat().st_size for file in self.folder.glob("*.npy"))
+
     @cached_property
     def _arrays(self) -> dict[str, dict[str, NDArray[Any]]]:
         return {
@@ -219,8 +232,10 @@ def prepare_rows(source: DataSource, fields: tuple[str, str], folder: Path) -> R
             with atomic_folder(folder, identity) as partial:
                 _write_rows(source, fields, partial, identity)
     index = read_json(folder / INDEX)
-    changed = difference(index.get("source", {}), identity) if isinstance(index, dict) else "the index is no object"
-    if changed or not isinstance(index, dict):
+    if not isinstance(index, dict):
+        raise InputError(f"{folder / INDEX}: found {shown(index)} where an object was expected; remove the folder")
+    changed = difference(index.get("source", {}), identity, source)
+    if changed:
         raise InputError(f"{folder}: its rows are of another source: {changed}; name another folder or remove it")
     return RowStore(folder, index["vocabulary"], index["end"], index["digest"], {}, index["documents"], identity)
 
@@ -241,7 +256,7 @@ def _write_rows(source: DataSource, fields: tuple[str, str], folder: Path, ident
     tokens.tokenizer.save_pretrained(folder / TOKENIZER)
     documents = {split: len(pairs) for split, pairs in parts.items()}
     facts = {"vocabulary": tokens.vocabulary, "end": tokens.end, "documents": documents, "digest": _digest(folder)}
-    write_json(folder / INDEX, facts | {"source": identity})
+    write_json(folder / INDEX, facts | {"source": with_checksums(identity, source)})
 
 
 def _digest(folder: Path) -> str:

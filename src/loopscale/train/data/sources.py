@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from loopscale.core.errors import InputError, MissingExtraError, missing_extra, nearest, shown
+from loopscale.core.files import checksum
 
 HUB_TIMEOUT = 10.0
 
@@ -324,11 +325,20 @@ class DataSource:
         found: dict[str, Any] = asdict(self) | {"files": [_stamp(path) for path in list_files(self.files)]}
         if not self.files and self.dataset is None:
             found["corpus"] = identity()
-        own = Path(self.tokenizer)
-        own = own / "tokenizer.json" if own.is_dir() else own
-        if own.is_file():
+        if (own := self._tokenizer_file()) is not None:
             found["tokenizer_file"] = _stamp(own)
         return found
+
+    def checksums(self, kind: str) -> list[str]:
+        """Return the SHA-256 of the text files, or of the tokenizer's file: what stays when they are copied."""
+        own = self._tokenizer_file()
+        paths = list_files(self.files) if kind == "files" else [own] if own is not None else []
+        return [checksum(path) for path in paths]
+
+    def _tokenizer_file(self) -> Path | None:
+        own = Path(self.tokenizer)
+        own = own / "tokenizer.json" if own.is_dir() else own
+        return own if own.is_file() else None
 
     def size(self) -> int | None:
         """Return how many bytes there are to read, or None where only reading can tell."""

@@ -8,7 +8,7 @@ import shutil
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from itertools import chain, islice
@@ -100,18 +100,10 @@ class TokenStore:
                     "folder and prepare it again"
                 )
 
-    def verify_once(self) -> TokenStore:
-        """Verify the shards unless they are unchanged since the last verification, by size and time; return self."""
-        record = self.folder / VERIFIED
-        stamps = {shard.file: _stamp(self.folder / shard.file) for shard in chain(*self.shards.values())}
-        state = {"kind": "verified tokens", "digest": self.digest, "files": stamps}
-        with suppress(InputError):
-            if record.is_file() and read_json(record) == state:
-                return self
-        self.verify()
-        with suppress(InputError, OSError):  # a store that cannot be written is verified each time
-            write_json(record, state)
-        return self
+    @property
+    def stored_bytes(self) -> int:
+        """How much :meth:`verify` reads."""
+        return sum(shard.tokens for shard in chain(*self.shards.values())) * self.dtype.itemsize
 
 
 @dataclass(frozen=True)
@@ -136,6 +128,11 @@ class Mixture(TokenStore):
             first.folder, first.vocabulary, first.end, digest, shards, documents, first.source, parts, dict(weights)
         )
 
+    def verify(self) -> None:
+        """Verify every source."""
+        for part in self.parts.values():
+            part.verify()
+
 
 def prepare(
     source: DataSource, folder: str | Path, *, progress: bool = True, processes: int | None = None
@@ -144,25 +141,25 @@ def prepare(
 
     Everything is written beside the folder and renamed at the end; a killed preparation is resumed by the next call.
     ``processes`` tokenise in parallel, each on one core; by default this process does, and its library uses every core.
-    The shards do not depend on it. They are verified once, when they are first opened. Several processes may call this
-    at once; one does the work and the others wait for it.
+    The shards do not depend on it. A run verifies them while it trains. Several processes may call this at once; one
+    does the work and the others wait for it.
     """
     folder = Path(folder)
     check_name(source.tokenizer)
     identity = source.identity()
-    store = _made_before(folder, identity)
+    store = _made_before(folder, source, identity)
     if store is not None:
-        return store.verify_once()
+        return store
     with one_at_a_time(folder):
-        store = _made_before(folder, identity)
+        store = _made_before(folder, source, identity)
         if store is None:
             with atomic_folder(folder, identity) as partial:
                 make(source, identity, partial, progress, processes)
             store = TokenStore.open(folder)
-    return store.verify_once()
+    return store
 
 
-def _made_before(folder: Path, identity: dict[str, Any]) -> TokenStore | None:
+def _made_before(folder: Path, source: DataSource, identity: dict[str, Any]) -> TokenStore | None:
     """Return the store in ``folder`` if it was made from this source; anything else there is refused."""
     if not folder.exists():
         return None
@@ -173,7 +170,7 @@ def _made_before(folder: Path, identity: dict[str, Any]) -> TokenStore | None:
     if not (folder / INDEX).is_file():
         raise InputError(f"{folder}: the folder holds other files; name an empty or a new one for the tokens")
     store = TokenStore.open(folder)
-    changed = difference(store.source, identity)
+    changed = difference(store.source, identity, source)
     if changed:
         raise InputError(f"{folder}: its tokens are of another source: {changed}; name another folder or remove it")
     return store
@@ -185,12 +182,6 @@ def _read_index(folder: Path) -> TokenStore:
     shards = {split: tuple(record.shards) for split, record in splits.items()}
     documents = {split: record.documents for split, record in splits.items()}
     return TokenStore(folder, file.vocabulary, file.end, file.digest, shards, documents, file.source)
-
-
-def _stamp(path: Path) -> list[int]:
-    """Return size and time of a file, which change when it is written."""
-    status = path.stat()
-    return [status.st_size, status.st_mtime_ns]
 
 
 def _check_size(path: Path, wanted: int) -> None:
@@ -376,7 +367,7 @@ def _writable(folder: Path) -> Iterator[None]:
 
 
 SPLITS = ("train", "validation")
-INDEX, TOKENIZER, VERIFIED, PROGRESS = "index.json", "tokenizer", "verified.json", "progress.json"
+INDEX, TOKENIZER, PROGRESS = "index.json", "tokenizer", "progress.json"
 GROUP = 1 << 22
 """Number of characters tokenised in one call: enough to keep every core busy."""
 RECORD = 16
@@ -399,7 +390,7 @@ def make(
     if not writers["train"].documents:
         held = writers["validation"].documents
         raise InputError(f"there is no text to train on: {held} documents were found, all held out for validation")
-    write_json(folder / INDEX, _index(tokens, writers, identity))
+    write_json(folder / INDEX, _index(tokens, writers, with_checksums(identity, source)))
 
 
 def _write_shards(
@@ -487,17 +478,38 @@ def _encode_in_worker(group: list[str]) -> Encoded:
     return _encode(group, _worker["hold_out"], _worker["tokens"])
 
 
-def difference(old: dict[str, Any], new: dict[str, Any]) -> str:
-    """Describe the first difference between what a store was made from and a source; empty if there is none."""
+_FILES = ("files", "tokenizer_file")
+"""Parts of an identity that are names, sizes and times of files."""
+
+
+def with_checksums(identity: dict[str, Any], source: DataSource) -> dict[str, Any]:
+    """Return an identity with the checksums of its files, by which copies of them are known."""
+    return {**identity, "checksums": {name: source.checksums(name) for name in _FILES if name in identity}}
+
+
+def difference(old: dict[str, Any], new: dict[str, Any], source: DataSource) -> str:
+    """Describe the first difference between what a store was made from and a source; empty if there is none.
+
+    Files that were copied have other times: equal bytes under equal names are the same files.
+    """
     for name in new:
         before, now = old.get(name), new[name]
         if before == now:
             continue
+        if name in _FILES and _untimed(before) == _untimed(now):
+            known = old.get("checksums", {}).get(name)
+            if known is not None and known == source.checksums(name):
+                continue
         if name == "files" and before:
             changed = [file[0] for file in now if file not in before] or [file[0] for file in before if file not in now]
             return f"the files have changed, first {changed[0] if changed else 'their order'}"
         return f"{name} was {shown(before)} and is {shown(now)}"
     return ""
+
+
+def _untimed(stamps: Any) -> list[Any]:
+    several = stamps if stamps and isinstance(stamps[0], list) else [stamps or []]
+    return [stamp[:2] for stamp in several]
 
 
 def _encode(group: list[str], hold_out: HoldOut, tokens: Tokens) -> Encoded:

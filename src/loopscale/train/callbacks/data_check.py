@@ -1,0 +1,59 @@
+"""Read what a run trains on once more, and compare it with its checksums, before anything of the run counts."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from loopscale.train.callbacks.callback import Callback
+
+if TYPE_CHECKING:
+    from loopscale.model import LoopedMoEConfig
+    from loopscale.train.config import TrainConfig
+
+AT_ONCE = 64 * 2**20
+"""Bytes of tokens that are read before the first step, in about a tenth of a second; more are read beside training."""
+
+
+class DataCheck(Callback):
+    """The tokens of this run: compared with their checksums and the vocabulary, for every run.
+
+    A shard may change after it was written although its size and time stay, as a failing disk or ``cp -p`` do it. The
+    first process reads it. No checkpoint and no summary is written before the comparison is done.
+    """
+
+    priority = 200  # the first that is asked before a checkpoint
+
+    def __init__(self) -> None:
+        self._checked: Future[None] | None = None
+
+    @classmethod
+    def for_run(cls, config: TrainConfig, model: LoopedMoEConfig) -> DataCheck:
+        return cls()
+
+    def start(self) -> None:
+        store = self.trainer.store
+        if self._checked is not None or self.trainer.process.rank:
+            return
+        if store.stored_bytes <= AT_ONCE:
+            store.verify()
+            self._checked = Future()
+            self._checked.set_result(None)
+            return
+        reader = ThreadPoolExecutor(1, "data-check")
+        self._checked = reader.submit(store.verify)
+        reader.shutdown(wait=False)
+
+    def stop(self) -> None:
+        """Wait here too: damaged tokens may be why training failed."""
+        self._wait()
+
+    def before_save(self) -> None:
+        self._wait()
+
+    def summarise(self, summary: dict[str, Any]) -> None:
+        self._wait()
+
+    def _wait(self) -> None:
+        if self._checked is not None:
+            self._checked.result()
