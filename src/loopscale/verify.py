@@ -147,9 +147,34 @@ def _run(folder: Path) -> Iterator[Check]:
         yield Check("summary.json", Outcome.UNKNOWN, "the run is not finished")
     if (folder / "metrics.jsonl").is_file():
         yield _tried("metrics.jsonl", lambda: _metrics(folder / "metrics.jsonl"))
+    yield from _run_tokens(folder)
     yield from _checkpoints(folder)
     if (folder / "model").is_dir():
         yield from _model(folder / "model")
+
+
+def _run_tokens(folder: Path) -> Iterator[Check]:
+    """Check the tokens that a run was trained on, where they still are, and that they are those of its summary."""
+    from loopscale.train.config import TrainConfig
+    from loopscale.train.run_dir import read_summary, stored_config, stored_tokens
+
+    try:
+        config, summary = stored_config(folder), read_summary(folder)
+        store = None if config is None else stored_tokens(TrainConfig.from_dict(config))
+    except LoopscaleError as error:
+        yield Check("tokens", Outcome.UNKNOWN, str(error))
+        return
+    if store is None:
+        yield Check("tokens", Outcome.UNKNOWN, "what the run was trained on is not here")
+        return
+
+    def check() -> str:
+        store.verify()
+        if summary is not None and summary.get("data") not in (None, store.digest):
+            raise InputError(f"{store.folder}: these are other tokens than the run was trained on")
+        return "checksums of what the run was trained on"
+
+    yield _tried("tokens", check)
 
 
 def _check_summary(summary: dict[str, Any] | None, folder: Path) -> None:
@@ -234,12 +259,24 @@ def _sweep(folder: Path) -> Iterator[Check]:
             if state is None or state[0] != "ok":
                 raise InputError(f"{folder}: the database is damaged: {state and state[0]}")
             rows = list(store.observations())
+        _check_one_text(rows, folder)
         compared = sum(_observation(run_folder(folder, run), D, loss, facts) for run, D, loss, facts in rows)
         alone = len(rows) - compared
         unknown = f"; {alone} cannot be verified: their runs left no summary" if alone else ""
         return f"{len(rows)} observations; {compared} compared with the summaries of their runs{unknown}"
 
     yield _tried("sweep.sqlite", check)
+
+
+def _check_one_text(rows: list[tuple[str, int, float, dict[str, Any]]], folder: Path) -> None:
+    """Refuse runs of the same [data] settings that were trained on different data."""
+    first: dict[str, tuple[str, Any]] = {}
+    for run, _, _, facts in rows:
+        config = facts.get("config")
+        settings = json.dumps(config.get("data") if isinstance(config, dict) else None, sort_keys=True)
+        other, digest = first.setdefault(settings, (run, facts.get("data")))
+        if facts.get("data") != digest:
+            raise InputError(f"{folder}: the runs {other} and {run} were trained on different data")
 
 
 def _observation(run: Path, tokens: int, loss: float, facts: dict[str, Any]) -> bool:

@@ -15,6 +15,7 @@ from test_sweep_commands import call
 from loopscale.cli.reading import read_sweep_runs
 from loopscale.core.errors import InputError, StorageError
 from loopscale.sweep.database import FILE, Database
+from loopscale.sweep.export import table as observations_table
 from loopscale.sweep.spec import read_sweep
 from loopscale.sweep.store import Job, Store, run_folder
 from loopscale.sweep.worker import work
@@ -110,6 +111,56 @@ def test_rebuild_leaves_out_results_of_other_settings_and_damaged_summaries(fini
     assert "not JSON" in text
     assert "learning_rate was 1.0 and is 0.003 now" in text
     assert "4 of 4 observations restored" in call("rebuild", path)[1]
+
+
+@pytest.fixture(scope="module")
+def elsewhere(original, tmp_path_factory):
+    """The same sweep file, trained on another text."""
+    path = Path(shutil.copytree(original[0].parent, tmp_path_factory.mktemp("other") / "sweep")) / original[0].name
+    sweep = read_sweep(path)
+    shutil.rmtree(sweep.results)
+    text = path.parent / "text.txt"
+    text.write_text(text.read_text()[::-1])
+    shutil.rmtree(path.parent / "tokens")
+    assert call("run", path, "--workers", "1", "--quiet")[0] == 0
+    return sweep
+
+
+def test_a_run_that_was_trained_on_another_text_is_left_out_by_name(finished, elsewhere, capsys):
+    path, export = finished
+    sweep = read_sweep(path)
+    key = sweep.runs[0].key
+    shutil.rmtree(run_folder(sweep.results, key))
+    shutil.copytree(run_folder(elsewhere.results, key), run_folder(sweep.results, key))
+    code, out = call("rebuild", path)
+    assert (code, "2 of 4 observations restored" in out) == (0, True)
+    assert out.count(f"left out: run {key} at") == 2
+    assert call("export", path)[1].splitlines() == [row for row in export.splitlines() if not row.startswith(key)]
+
+
+def test_an_export_leaves_out_and_verify_finds_what_the_database_mixes(finished, elsewhere, capsys):
+    path, _ = finished
+    sweep = read_sweep(path)
+    key, tokens = sweep.runs[0].key, next(iter(sweep.runs[0].points))
+    with Store(elsewhere.results) as other:
+        loss, facts = next((loss, facts) for run, D, loss, facts in other.observations() if (run, D) == (key, tokens))
+    with Store(sweep.results) as store:
+        store.database().execute("DELETE FROM observations WHERE run = ? AND tokens = ?", (key, tokens))
+        store.restore(key, tokens, loss, facts)
+    with pytest.raises(StorageError, match="were trained on different data"):
+        read_sweep_runs(str(path))
+    with Store(sweep.results) as store:
+        table, left_out = observations_table(sweep, store)
+    assert len(table) == 3
+    assert [f"run {key} at {tokens} tokens was trained on other data" in reason for reason in left_out] == [True]
+
+
+def test_a_sweep_that_was_copied_without_its_times_is_rebuilt_and_exported(original, tmp_path):
+    path, export = original
+    copy = Path(shutil.copytree(path.parent, tmp_path / "copy", copy_function=shutil.copyfile)) / path.name
+    assert call("run", copy, "--workers", "1", "--quiet")[0] == 0
+    assert call("rebuild", copy)[0] == 0
+    assert call("export", copy) == (0, export)
 
 
 def test_a_full_disk_stops_the_sweep_at_once(tmp_path):

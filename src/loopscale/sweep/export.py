@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from loopscale.core.errors import InputError, StorageError
 from loopscale.sweep.database import FILE
+from loopscale.sweep.provenance import foreign_results
 from loopscale.sweep.spec import Sweep
 from loopscale.sweep.store import Store
 
@@ -34,11 +35,12 @@ def observations(sweep: Sweep, store: Store) -> tuple[Observations, dict[str, li
     from loopscale.scaling import Counting, Points
 
     recorded = {(key, tokens): facts for key, tokens, _, facts in store.observations()}
+    foreign = foreign_results(sweep, ((key, tokens, facts) for (key, tokens), facts in recorded.items()))
     rows = [
         (run, tokens, recorded[run.key, tokens])
         for run in sweep.runs
         for tokens in run.points
-        if (run.key, tokens) in recorded
+        if (run.key, tokens) in recorded and (run.key, tokens) not in foreign
     ]
     if not rows:
         raise InputError(f"{sweep.path}: no point of the sweep {sweep.name!r} is finished yet")
@@ -57,6 +59,8 @@ def observations(sweep: Sweep, store: Store) -> tuple[Observations, dict[str, li
         run=np.array([run.key for run, _, _ in rows]),
         source=f"sweep {sweep.name}",
         counts=Counting.WITHOUT_EMBEDDINGS,
+        notes=tuple(f"left out: {reason}" for reason in foreign.values()),
+        skipped=tuple(foreign.values()),
         finished=np.ones(len(rows), bool),
     )
     beside = {"size": [run.cell.size for run, _, _ in rows], **{name: facts[name] for name in _BESIDE}}
@@ -84,8 +88,8 @@ def largest_point(sweep: Sweep, store: Store) -> Points | None:
     )
 
 
-def table(sweep: Sweep, store: Store, *, best: bool = False) -> Table:
-    """Return the observations under names that ``loopscale fit`` reads, with the other columns beside them.
+def table(sweep: Sweep, store: Store, *, best: bool = False) -> tuple[Table, tuple[str, ...]]:
+    """Return the observations under names that ``loopscale fit`` reads, and a sentence for each that is left out.
 
     ``best`` keeps, of runs that differ only in training fields that are axes of the grid, the one of lowest loss at
     each D.
@@ -99,11 +103,11 @@ def table(sweep: Sweep, store: Store, *, best: bool = False) -> Table:
     beside |= {name: [dict(cell.settings).get(name, "") for cell in rows] for name in names if name not in _SHOWN}
     whole = Table({**observed.columns(), **beside})
     if not best:
-        return whole
+        return whole, observed.skipped
     lowest: dict[Any, tuple[float, int]] = {}
     for index, (cell, tokens, loss) in enumerate(zip(rows, observed.points.tokens, observed.loss, strict=True)):
         key = (replace(cell, settings=()), float(tokens))
         lowest[key] = min(lowest.get(key, (float("inf"), -1)), (float(loss), index))
     kept = sorted(index for _, index in lowest.values())
     records = list(whole.records())
-    return Table.from_records([records[index] for index in kept])
+    return Table.from_records([records[index] for index in kept]), observed.skipped

@@ -14,6 +14,7 @@ from typing import Any
 
 from loopscale.core.errors import InputError, LoopscaleError
 from loopscale.sweep.database import FILE, set_aside
+from loopscale.sweep.provenance import foreign_results
 from loopscale.sweep.spec import Run, Sweep, executed_steps
 from loopscale.sweep.store import RunState, Store, fetch_points, parsed, run_folder
 from loopscale.train.config import TrainConfig
@@ -126,9 +127,16 @@ class Rebuilt:
     """Where the old database is."""
 
 
-def rebuild(sweep: Sweep, costs: Mapping[str, float]) -> Rebuilt:
-    """Make the database anew from the summaries in the runs' folders; the old one is kept under another name."""
+def rebuild(sweep: Sweep) -> Rebuilt:
+    """Make the database anew from the summaries in the runs' folders; the old one is kept under another name.
+
+    No text is read: costs are counted for any vocabulary, and the next `sweep run` counts them again.
+    """
+    from loopscale.sweep.cost import check_cells, count_without_tokens
+
     _refuse_active(sweep)
+    check_cells(sweep)
+    costs = {cost.run.key: cost.real for cost in count_without_tokens(sweep, vocabulary=264) or ()}
     if sweep.objects is not None:
         fetch_points(sweep.results, sweep.objects)
     if not (sweep.results / "runs").is_dir():
@@ -177,4 +185,5 @@ def _summaries(sweep: Sweep) -> tuple[list[tuple[str, int, dict[str, Any]]], lis
                 skipped.append(f"{point}: {difference or 'its summary is of another length'}")
             else:
                 results.append((run.key, tokens, summary))
-    return results, skipped
+    foreign = foreign_results(sweep, results)
+    return [result for result in results if result[:2] not in foreign], [*skipped, *foreign.values()]

@@ -132,6 +132,18 @@ def open_tokens(config: TrainConfig, progress: bool) -> TokenStore:
     return Mixture.of(parts, data.mix)
 
 
+def stored_tokens(config: TrainConfig) -> TokenStore | None:
+    """Return the tokens of a run where they are prepared or need no preparation; makes nothing."""
+    data = config.data
+    if config.task is not None:
+        return TaskStore.of(config.task)
+    if data.mix or data.format != "text":
+        return None
+    source = DataSource(**{name: getattr(data, name) for name in DataSource.__dataclass_fields__})
+    folder = _folder_of(source, data.folder)
+    return TokenStore.open(folder) if folder.is_dir() else None
+
+
 def _open_source(source: DataSource, given: str | None, config: TrainConfig, progress: bool) -> TokenStore:
     return prepare(source, _folder_of(source, given), progress=progress, processes=config.data.processes)
 

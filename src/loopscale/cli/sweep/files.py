@@ -53,7 +53,9 @@ def export(file: str, out: str | None, best: bool) -> None:
 
     sweep = read_sweep(file)
     with Store(sweep.results) as store:
-        observations = table(sweep, store, best=best)
+        observations, left_out = table(sweep, store, best=best)
+    for reason in left_out:
+        click.echo(f"left out: {reason}", err=True)
     refuse_damage(sweep.results)  # before anything is written that a law may be fitted to
     if out is None:
         click.echo(observations.csv(), nl=False)
@@ -73,11 +75,10 @@ def rebuild(file: str) -> None:
     loopscale sweep rebuild sweep.toml
     """
     from loopscale.sweep.spec import read_sweep
-    from loopscale.sweep.sync import prepared
     from loopscale.sweep.sync import rebuild as rebuild_database
 
     sweep = read_sweep(file)
-    rebuilt = rebuild_database(sweep, prepared(sweep, progress=True))
+    rebuilt = rebuild_database(sweep)
     out = console()
     out.print(f"{sweep.name}: {rebuilt.observations} of {sweep.observations} observations restored", highlight=False)
     for reason in rebuilt.skipped:

@@ -1,0 +1,69 @@
+"""Which results of a sweep do not belong to it: those of runs that were trained on other data."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import chdir
+from typing import Any
+
+from loopscale.core.errors import InputError, LoopscaleError
+from loopscale.sweep.spec import Sweep
+from loopscale.train.config import TrainConfig
+from loopscale.train.run_dir import stored_tokens
+
+Result = tuple[str, int, dict[str, Any]]
+"""A run's key, the tokens of a point, and its summary."""
+
+
+def foreign_results(sweep: Sweep, results: Iterable[Result]) -> dict[tuple[str, int], str]:
+    """Return the results that were trained on other data than the sweep's, each with a sentence.
+
+    Runs of the same [data] settings share one digest. It is that of the prepared tokens where they are there, else
+    that of most results; if there is no such majority, everything is refused.
+    """
+    configs = {run.key: run.config for run in sweep.runs}
+    groups: dict[str, list[Result]] = {}
+    for result in results:
+        if result[0] in configs:
+            groups.setdefault(repr(configs[result[0]].data), []).append(result)
+    foreign = {}
+    for group in groups.values():
+        counts = Counter(str(facts.get("data")) for _, _, facts in group)
+        if len(counts) == 1 and _is_own(sweep, configs[group[0][0]], *counts):
+            continue
+        own = _own_digest(sweep, configs[group[0][0]], counts)
+        for key, tokens, facts in group:
+            if (digest := str(facts.get("data"))) != own:
+                foreign[key, tokens] = (
+                    f"run {key} at {tokens} tokens was trained on other data (digest {digest[:12]}; the sweep's is "
+                    f"{own[:12]})"
+                )
+    return foreign
+
+
+def _is_own(sweep: Sweep, config: TrainConfig, digest: str) -> bool:
+    """Tell whether the only digest of a group may be the sweep's: it is, or the tokens are not there to compare."""
+    return (_prepared(sweep, config) or digest) == digest
+
+
+def _own_digest(sweep: Sweep, config: TrainConfig, counts: Counter[str]) -> str:
+    prepared = _prepared(sweep, config)
+    if prepared is not None:
+        return prepared
+    (first, most), *others = counts.most_common(2)
+    if others and others[0][1] == most:
+        raise InputError(
+            f"its runs were trained on different data (digests {first[:12]} and {others[0][0][:12]}, as often)",
+            where=str(sweep.results), remedy="remove the folders of the runs that do not belong to it",
+        )  # fmt: skip
+    return first
+
+
+def _prepared(sweep: Sweep, config: TrainConfig) -> str | None:
+    try:
+        with chdir(sweep.root):
+            store = stored_tokens(config)
+        return None if store is None else store.digest
+    except LoopscaleError:  # the text was moved or has changed: the results are compared among themselves
+        return None
