@@ -47,6 +47,7 @@ WORKS = {
     "fit": ["fit", "simulated", "--resamples", "2"],
     "compare": ["compare", "simulated", "--folds", "0", "--hold-out", "R=8"],
     "backtest": ["backtest", "simulated"],
+    "forecast": ["forecast", "simulated", "--flops", "1e22", "--resamples", "2"],
     "isoflop": ["isoflop", "--help"],
     "matched": ["matched", "0.3B:8:4", "0.6B:8:1", "--flops", "5e21"],
     "reproduce": ["reproduce"],

@@ -3,6 +3,7 @@
     import loopscale as ls
 
     fit = ls.fit("runs.csv")                                  # a law from your sweep, with intervals
+    ls.forecast("runs.csv", flops="1e21,1e23")                # what larger runs will reach
     best = ls.plan(flops="5e21", memory="3GB", bits="int4")   # the best design under budgets
     ls.predict("1.0B", experts=8, recurrence=2, tokens="500B")
 
@@ -27,6 +28,7 @@ _HOMES = {
     "Plan": "loopscale.planning:Plan",
     "ScalingLaw": "loopscale.scaling:ScalingLaw",
     "fit": "loopscale.fitting:fit",
+    "forecast": "loopscale.fitting:forecast",
     "laws": "loopscale.scaling:laws",
     "load": "loopscale.saved:load",
     "next": "loopscale.choosing:next_runs",
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from loopscale.fitting import Fit as Fit
     from loopscale.fitting import Observations as Observations
     from loopscale.fitting import fit as fit
+    from loopscale.fitting import forecast as forecast
     from loopscale.planning import Budget as Budget
     from loopscale.planning import Plan as Plan
     from loopscale.planning import plan as plan

@@ -58,7 +58,9 @@ def test_a_fit_shows_itself(fitted):
 
 def test_predictions_broadcast_and_carry_both_intervals(fitted):
     one = fitted.predict(N="7B", D=2e12)
-    assert one.low <= one.law_low < one.value < one.law_high <= one.high
+    assert one.low < one.value < one.high
+    assert one.law_low < one.law_value < one.law_high
+    assert one.high - one.low > one.law_high - one.law_low
     assert "for a new run" in repr(one)
     many = fitted.predict(N=[[1e9], [7e9]], D=[1e11, 1e12, 1e13])
     assert many.value.shape == (2, 3)

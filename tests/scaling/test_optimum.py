@@ -8,7 +8,8 @@ import pytest
 
 from loopscale.core.errors import InputError
 from loopscale.scaling import BILLIONS, RAW, Expression, ScalingLaw, costs, mapping, optimum, outer_law, published
-from loopscale.scaling.optimum import Proportions, allocations, compute_optimal, leverage
+from loopscale.scaling.optimum import allocations, compute_optimal, leverage
+from loopscale.scaling.proportions import Proportions
 
 
 def written(law):

@@ -12,7 +12,8 @@ from loopscale.cli.verbs import verb
 from loopscale.core.quantities import format_count, format_power
 from loopscale.planning.text import uncertainty_text
 from loopscale.scaling import AXES, BILLIONS, PUBLISHED, RAW, ScalingLaw
-from loopscale.scaling.optimum import Proportions, allocations
+from loopscale.scaling.optimum import allocations
+from loopscale.scaling.proportions import Proportions
 
 
 @verb("laws")

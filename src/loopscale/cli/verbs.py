@@ -28,13 +28,13 @@ DEBUG = "LOOPSCALE_DEBUG"
 
 GROUPS = {
     "Plan": ("plan", "predict", "matched", "count", "profile", "laws"),
-    "Fit": ("fit", "backtest", "compare", "next", "isoflop", "seeds", "data"),
+    "Fit": ("fit", "forecast", "backtest", "compare", "next", "isoflop", "seeds", "data"),
     "Train": ("train", "sweep", "eval", "generate", "lab", "presets", "routing", "convert", "export"),
     "Look": ("app", "figures", "report", "demo", "reproduce", "verify", "schema", "help"),
 }
 """Every verb, in groups. Verb ``x`` is the command ``x_command`` in ``cli/x.py``."""
 
-FIRST_SCREEN = ("plan", "predict", "matched", "count", "fit", "backtest", "compare", "next",
+FIRST_SCREEN = ("plan", "predict", "matched", "count", "fit", "forecast", "backtest", "next",
                 "train", "sweep", "eval", "generate", "lab", "app", "figures")  # fmt: skip
 """The verbs that ``loopscale --help`` explains; it names the others."""
 

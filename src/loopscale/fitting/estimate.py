@@ -85,7 +85,7 @@ def fit(
         noise = run_noise(problem.residuals(u), observations.run, len(problem.free))
         drawn = resample(problem, u, used_delta, observations.run, noise, count=resamples, seed=seed)
         spread = predictive_spread(observations, problem, u, used_delta, seed)
-    return Fit(
+    result = Fit(
         observations=observations,
         outer=form,
         mapping=recurrence,
@@ -104,6 +104,7 @@ def fit(
         scheme=None if drawn is None else drawn.scheme,
         spread=spread,
     )
+    return result.with_frontier() if resamples else result
 
 
 def choose_form(

@@ -13,12 +13,13 @@ import numpy as np
 
 import loopscale
 from loopscale.core.arrays import BoolArray, FloatArray
-from loopscale.core.errors import choice
+from loopscale.core.errors import InputError, choice
 from loopscale.core.files import finite, read_json, write_json
 from loopscale.core.quantities import count_of
 from loopscale.core.tables import Table
 from loopscale.fitting.covariance import coefficient_intervals
 from loopscale.fitting.data.observations import Observations
+from loopscale.fitting.frontier import fit_frontier
 from loopscale.fitting.noise import Noise, noise_components, robust_scale, run_effects, run_noise
 from loopscale.fitting.predictive import predictive_spread
 from loopscale.fitting.problem import Problem, build_problem
@@ -27,7 +28,18 @@ from loopscale.fitting.residuals import diverged_rows
 from loopscale.fitting.search import Recipe
 from loopscale.fitting.summary import LEVEL, SCHEMES, estimates, summary
 from loopscale.fitting.warnings import law_note, warnings_of
-from loopscale.scaling import BILLIONS, FittedRange, OuterLaw, Points, Provenance, RecurrenceMapping, ScalingLaw, Spread
+from loopscale.scaling import (
+    BILLIONS,
+    FittedRange,
+    Frontier,
+    OuterLaw,
+    Points,
+    Provenance,
+    RecurrenceMapping,
+    ScalingLaw,
+    Spread,
+)
+from loopscale.scaling.variables import check_points, fixed_experts, fixed_recurrence
 
 KIND, SCHEMA = "fit", 2
 RESAMPLES = 100
@@ -35,17 +47,19 @@ RESAMPLES = 100
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LossPrediction:
-    """Predicted losses with two intervals: for a new run, and for the law alone. Arrays, or numbers for one point."""
+    """Forecast losses with two intervals: for a new run, and for the curve alone. Arrays, or numbers for one point."""
 
     points: Points
     value: FloatArray
-    """The law's loss, in nats per token."""
+    """The forecast in nats per token: the law's loss, moved to the frontier that its runs show."""
     low: FloatArray
     high: FloatArray
     """The predictive interval: where the loss of a new run should lie."""
+    law_value: FloatArray
+    """The loss on the fitted curve alone."""
     law_low: FloatArray
     law_high: FloatArray
-    """The interval of the law alone: where resampled laws put their loss."""
+    """The confidence band of the curve: where resampled laws put their loss."""
     level: float
 
     def table(self) -> Table:
@@ -53,7 +67,7 @@ class LossPrediction:
         p, shape = self.points, np.shape(self.value) or (1,)
         return Table.from_arrays(
             shape, N=p.active, D=p.tokens, E=p.experts, R=p.recurrence, loss=self.value, low=self.low,
-            high=self.high, law_low=self.law_low, law_high=self.law_high,
+            high=self.high, law=self.law_value, law_low=self.law_low, law_high=self.law_high,
         )  # fmt: skip
 
     def to_pandas(self) -> Any:
@@ -65,8 +79,8 @@ class LossPrediction:
             return f"<LossPrediction of {np.size(self.value)} losses with {self.level:.0%} intervals>"
         return (
             f"<LossPrediction {float(self.value):.4f} nats; {self.level:.0%} for a new run "
-            f"{float(self.low):.4f} to {float(self.high):.4f}, for the law {float(self.law_low):.4f} to "
-            f"{float(self.law_high):.4f}>"
+            f"{float(self.low):.4f} to {float(self.high):.4f}; the curve alone {float(self.law_value):.4f}, "
+            f"{float(self.law_low):.4f} to {float(self.law_high):.4f}>"
         )
 
     def _repr_html_(self) -> str:
@@ -104,6 +118,9 @@ class Fit:
     """Seed of the random starts and of the first resamples."""
     spread: Spread | None = None
     """What predictive intervals add to the uncertainty of the coefficients; None without resamples."""
+
+    frontier: Frontier | None = None
+    """The compute-optimal frontier that the runs show; None without resamples, or where the form has none."""
 
     @property
     def name(self) -> str:
@@ -147,7 +164,12 @@ class Fit:
 
     @cached_property
     def law(self) -> ScalingLaw:
-        """The fitted law, with its resamples, its range and the fit's warnings."""
+        """The fitted law, with its resamples, its frontier, its range and the fit's warnings."""
+        return self.curve if self.frontier is None else replace(self.curve, frontier=self.frontier)
+
+    @cached_property
+    def curve(self) -> ScalingLaw:
+        """The fitted law without its frontier."""
         data = self.observations
         errors = np.expm1(self.residuals) * data.loss
         drawn = "" if self.resamples is None or self.scheme is None else f"{len(self.resamples)} {SCHEMES[self.scheme]}"
@@ -229,7 +251,11 @@ class Fit:
             count=count, seed=seed, workers=workers, progress=progress,
         )  # fmt: skip
         spread = self.spread or predictive_spread(data, self.problem, self.optimum, self.delta, seed)
-        return replace(self, resamples=drawn.rows, scheme=drawn.scheme, spread=spread)
+        return replace(self, resamples=drawn.rows, scheme=drawn.scheme, spread=spread).with_frontier()
+
+    def with_frontier(self) -> Fit:
+        """Return the fit with the frontier that its runs and its law show."""
+        return replace(self, frontier=fit_frontier(self.observations, self.curve))
 
     def conf_int(self, level: float = LEVEL) -> Table:
         """Return each coefficient with its interval over the resampled laws: coefficient, estimate, low, high."""
@@ -244,32 +270,38 @@ class Fit:
         N: Any,
         D: Any,
         *,
-        E: Any = 1.0,
-        R: Any = 1.0,
+        E: Any = None,
+        R: Any = None,
         loop: Any = None,
         total: Any = None,
         unique: Any = None,
+        N_loop: Any = None,
+        N_total: Any = None,
+        U: Any = None,
         level: float = LEVEL,
     ) -> LossPrediction:
         """Predict the loss of new runs, with a predictive interval and the interval of the law alone.
 
         N and D are counts of parameters and tokens, numbers or text like ``"7B"``; arrays broadcast. N is counted as
-        the data count it. ``loop`` (N_loop) is needed where R > 1 and the law has a recurrence mapping, ``total``
-        (N_total) where E > 1 and the mapping depends on sparsity. ``unique`` (U) are the different tokens among D,
-        all of them unless given.
+        the data count it. E and R are 1 unless given, or what all the data have. ``loop`` (N_loop) is needed where
+        R > 1 and the law has a recurrence mapping, ``total`` (N_total) where E > 1 and the mapping depends on
+        sparsity. ``unique`` (U) are the different tokens among D, all of them unless given. The names of columns serve
+        too: N_loop, N_total, U. E, R and repeated tokens that the law has no term for are refused.
         """
-        sizes = {"loop": loop, "total": total, "unique": unique}
+        sizes = {"loop": _either(loop, N_loop, "loop", "N_loop"), "total": _either(total, N_total, "total", "N_total"),
+                 "unique": _either(unique, U, "unique", "U")}  # fmt: skip
+        E = (fixed_experts(self.law) or 1.0) if E is None else E
+        R = (fixed_recurrence(self.law) or 1.0) if R is None else R
         points = Points(
             _counts(N, "N"), _counts(D, "D"), R, E, *(None if v is None else _counts(v, k) for k, v in sizes.items())
         )
+        check_points(self.law, points)
         return self.predict_points(points, level)
 
     def predict_points(self, points: Points, level: float = LEVEL) -> LossPrediction:
         """Predict the loss at ``points``, as :meth:`predict` does."""
-        value = self.law(points)
-        law_low, law_high = self.law.interval(points, level)
-        low, high = self.law.predictive_interval(points, level)
-        return LossPrediction(points, value, low, high, law_low, law_high, level)
+        new_run, (low, high) = self.law.forecast(points, level), self.law.interval(points, level)
+        return LossPrediction(points, new_run.loss, new_run.low, new_run.high, new_run.law, low, high, level)
 
     def summary(self, verbose: bool = False) -> str:
         """Return the fit as plain text: law, error, range, coefficients and warnings; ``verbose`` tells everything."""
@@ -343,6 +375,7 @@ class Fit:
             resamples=law.resamples,
             scheme=file.scheme,
             spread=law.spread,
+            frontier=law.frontier,
         )
 
     def save(self, path: str | Path) -> None:
@@ -385,6 +418,13 @@ def fitted_range(data: Observations) -> FittedRange:
     axes += [] if p.unique_tokens is None else [p.tokens / p.unique]
     spans = [(float(axis.min()), float(axis.max())) for axis in axes]
     return FittedRange(*spans)
+
+
+def _either(value: Any, other: Any, name: str, symbol: str) -> Any:
+    """Return the one of two spellings that is given."""
+    if value is not None and other is not None:
+        raise InputError(f"`{name}` and `{symbol}` are the same", remedy="give one of them")
+    return other if value is None else value
 
 
 def _counts(value: Any, what: str) -> Any:

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-from numpy.typing import ArrayLike
-
 from loopscale.core.errors import InputError
 from loopscale.core.tables import Table
 from loopscale.planning.budget import Budget
 from loopscale.scaling import ScalingLaw, Trust
+from loopscale.scaling.variables import check_variables, fixed_experts, fixed_recurrence
+
+__all__ = [
+    "WithheldError",
+    "check_answer",
+    "check_budget",
+    "check_tokens",
+    "check_variables",
+    "fixed_experts",
+    "fixed_recurrence",
+    "withheld",
+]
 
 
 class WithheldError(InputError):
@@ -71,36 +80,3 @@ def withheld(table: Table) -> Table:
         if name.startswith("loss") or name == "best"
     }
     return Table({**table.columns, **hidden})
-
-
-def fixed_experts(law: ScalingLaw) -> float | None:
-    """Return the only E that a law answers for: the one that it was fitted at; None for a law with experts."""
-    return None if law.outer.uses_experts else _only(law.fitted_range.experts)
-
-
-def fixed_recurrence(law: ScalingLaw) -> int | None:
-    """Return the only R that a law answers for: the one that it was fitted at; None for a law with recurrence."""
-    return None if law.mapping.loops else int(_only(law.fitted_range.recurrence))
-
-
-def _only(span: tuple[float | None, float | None]) -> float:
-    low, high = span
-    return low if low is not None and low == high else 1.0
-
-
-def check_variables(law: ScalingLaw, experts: ArrayLike, recurrences: ArrayLike) -> None:
-    """Refuse experts or passes that vary where the law has no term for them."""
-    for field, symbol, only, values in (
-        ("experts", "E", fixed_experts(law), experts),
-        ("recurrence", "R", fixed_recurrence(law), recurrences),
-    ):
-        if only is None:
-            continue
-        others = np.unique(np.asarray(values, float))
-        others = others[others != only]
-        if len(others):
-            raise InputError(
-                f"law {law.name} has no term for {symbol}, so it cannot answer for {symbol} = {others[0]:g}",
-                field=field,
-                remedy=f"ask for {symbol} = {only:g}, or choose a law with it",
-            )

@@ -4,6 +4,7 @@ from loopscale.scaling.at_test_time import FIXED, RANDOM, AtTestTime, at_test_ti
 from loopscale.scaling.coefficients import Coefficient, Role, Term
 from loopscale.scaling.expressions import Expression
 from loopscale.scaling.form import Form, inputs, outer_law
+from loopscale.scaling.frontier import Cost, Frontier, above_optimum, lowest
 from loopscale.scaling.general import GeneralConditional, GeneralRecurrence, exponent
 from loopscale.scaling.growth import (
     GrowthChoice,
@@ -15,9 +16,10 @@ from loopscale.scaling.growth import (
 )
 from loopscale.scaling.law import ScalingLaw
 from loopscale.scaling.mappings import MAPPINGS, RecurrenceMapping, mapping
-from loopscale.scaling.optimum import Allocation, Proportions, allocations, compute_optimal, leverage
+from loopscale.scaling.optimum import Allocation, allocations, compute_optimal, leverage
 from loopscale.scaling.outer import OUTER_LAWS, Inputs, OuterLaw, effective_experts
 from loopscale.scaling.points import BILLIONS, RAW, Counting, Points, Units
+from loopscale.scaling.proportions import DENSE, Proportions
 from loopscale.scaling.provenance import Provenance, Reading
 from loopscale.scaling.published import (
     DEFAULT,
@@ -30,12 +32,13 @@ from loopscale.scaling.published import (
     with_uncertainty,
 )
 from loopscale.scaling.repetition import StoredOverfit
-from loopscale.scaling.trust import AXES, TRUST_LEVELS, FittedRange, Spread, Trust, tails
+from loopscale.scaling.trust import AXES, TRUST_LEVELS, FittedRange, LawForecast, Spread, Trust, tails
 
 __all__ = [
     "AXES",
     "BILLIONS",
     "DEFAULT",
+    "DENSE",
     "FIXED",
     "MAPPINGS",
     "OUTER_LAWS",
@@ -47,14 +50,17 @@ __all__ = [
     "Allocation",
     "AtTestTime",
     "Coefficient",
+    "Cost",
     "Counting",
     "Expression",
     "FittedRange",
     "Form",
+    "Frontier",
     "GeneralConditional",
     "GeneralRecurrence",
     "GrowthChoice",
     "Inputs",
+    "LawForecast",
     "OuterLaw",
     "PassSchedule",
     "Points",
@@ -69,6 +75,7 @@ __all__ = [
     "Term",
     "Trust",
     "Units",
+    "above_optimum",
     "allocations",
     "at_test_time",
     "best_growth",
@@ -79,6 +86,7 @@ __all__ = [
     "inputs",
     "laws",
     "leverage",
+    "lowest",
     "mapping",
     "outer_law",
     "published",

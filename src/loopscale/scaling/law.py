@@ -22,11 +22,30 @@ from loopscale.core.numerics import student_quantile
 from loopscale.core.tables import Table
 from loopscale.scaling.coefficients import Coefficient
 from loopscale.scaling.form import Form, active_ratio, effective, inputs
+from loopscale.scaling.frontier import Frontier, above_optimum, lowest_between
 from loopscale.scaling.mappings import NoRecurrence, RecurrenceMapping
 from loopscale.scaling.outer import OuterLaw
 from loopscale.scaling.points import RAW, Counting, Points, Units
 from loopscale.scaling.provenance import Provenance
-from loopscale.scaling.trust import AXES, DEGREES, MOST_DECADES, TRUST_LEVELS, FittedRange, Spread, Trust, tails
+from loopscale.scaling.trust import (
+    AXES,
+    DEGREES,
+    DRIFT,
+    FAR_DEGREES,
+    FORM_ERROR,
+    FRONTIER_SHARE,
+    GROWTH_SHARE,
+    MOST_DECADES,
+    MOST_OFF,
+    NEAR_FRONTIER,
+    OFF_FRONTIER,
+    TRUST_LEVELS,
+    FittedRange,
+    LawForecast,
+    Spread,
+    Trust,
+    tails,
+)
 
 SCHEMA = 2
 """Version of the law file. Files of version 1 told ``fitted`` and ``degenerate`` in prose."""
@@ -60,6 +79,8 @@ class ScalingLaw:
     """Robust standard deviation of the losses about the law, in nats: one diverged run does not move it."""
     spread: Spread | None = None
     """What predictive intervals add to the uncertainty of the coefficients; None where it was not estimated."""
+    frontier: Frontier | None = field(default=None, repr=False)
+    """The compute-optimal frontier that the same runs show, which corrects the law beyond them."""
     fitted_range: FittedRange = field(default_factory=FittedRange)
     resamples: FloatArray | None = field(default=None, compare=False, repr=False)
     """Coefficients of refits on resampled data, one row each, columns as in ``names``."""
@@ -154,14 +175,42 @@ class ScalingLaw:
 
     def predictive_interval(self, points: Points, level: float = 0.9) -> tuple[FloatArray, FloatArray]:
         """Return the interval for the loss of a new run: uncertain coefficients, noise, and error beyond the data."""
+        forecast = self.forecast(points, level)
+        return forecast.low, forecast.high
+
+    def forecast(self, points: Points, level: float = 0.9) -> LawForecast:
+        """Forecast the loss of a new run: the law, moved to the frontier that its runs show, with an interval.
+
+        The nearer a run is to the compute-optimal size, the more the frontier counts. docs/prediction.md explains it.
+        """
         if self.spread is None:
             raise InputError(f"{self.name}: this law carries no predictive spread; fit it again with resampling")
+        law, decades = self(points), np.maximum(self.spread.decades(points), self.decades_outside(points))
+        spread = self._deviation(points)
+        if self.frontier is None:
+            drift, share = (DRIFT, GROWTH_SHARE) if self.fitted else (0.0, 1.0)
+            inner = np.sqrt(spread**2 + self.spread.variance(decades * share**2))
+            half, centre = student_quantile(level, DEGREES) * inner, np.log(law) - drift * decades
+            return _forecast(centre, half, level, law, None, np.zeros(points.shape), decades)
+        curve, cost = self.frontier, self.frontier.cost
+        flops, above = cost.flops(points), above_optimum(self, points, cost)
+        optimal, deviation = curve.log_loss(flops)
+        shift = optimal - lowest_between(self, flops, curve.models, cost)
+        weight = np.where(np.isfinite(shift), 1 / (1 + (above / NEAR_FRONTIER) ** 2), 0.0)
+        shift = np.where(np.isfinite(shift), shift, 0.0)
+        centre = np.log(law) + weight * shift
+        inner = np.hypot(self.spread.noise, (1 - weight) * spread)
+        off = OFF_FRONTIER * np.minimum(above, MOST_OFF) * np.minimum(decades, 1.0)
+        outer = np.sqrt((FRONTIER_SHARE * weight * deviation) ** 2 + (FORM_ERROR * decades) ** 2 + off**2)
+        half = np.hypot(student_quantile(level, DEGREES) * inner, student_quantile(level, FAR_DEGREES) * outer)
+        return _forecast(centre, half, level, law, law * np.exp(shift), weight, decades)
+
+    def _deviation(self, points: Points) -> FloatArray:
+        """Return the standard deviation of ln loss over the resampled laws; zero without any."""
+        if self.resamples is None:
+            return np.zeros(points.shape)
         low, high = np.quantile(np.log(self.resampled(points)), tails(0.9), axis=0)
-        law_deviation = (high - low) / (2 * NormalDist().inv_cdf(0.95))
-        distance = np.maximum(self.spread.decades(points), self.decades_outside(points))
-        half = student_quantile(level, DEGREES) * np.sqrt(law_deviation**2 + self.spread.variance(distance))
-        loss = self(points)
-        return loss * np.exp(-half), loss * np.exp(half)
+        return np.asarray((high - low) / (2 * NormalDist().inv_cdf(0.95)))
 
     def decades_outside(self, points: Points) -> FloatArray:
         """Return how far points lie outside the fitted range, in decades summed over its axes; zero inside.
@@ -279,6 +328,7 @@ class ScalingLaw:
             "rmse": self.rmse,
             "noise": self.noise,
             "spread": None if self.spread is None else asdict(self.spread),
+            "frontier": None if self.frontier is None else self.frontier.to_dict(),
             "range": self.fitted_range.to_dict(),
         }
         if self.resamples is not None:
@@ -360,6 +410,19 @@ class ScalingLaw:
             self, outer=outer, mapping=recurrence, coefficients={**base, **gain}, resamples=None,
             name=f"{self.name} (reduced)",
         )  # fmt: skip
+
+
+def _forecast(
+    centre: FloatArray,
+    half: FloatArray,
+    level: float,
+    law: FloatArray,
+    frontier: FloatArray | None,
+    weight: FloatArray,
+    decades: FloatArray,
+) -> LawForecast:
+    ends = np.exp(centre - half), np.exp(centre + half)
+    return LawForecast(np.exp(centre), *ends, level, law, frontier, weight, decades)
 
 
 def _check_values(law: ScalingLaw, values: Mapping[str, float]) -> None:

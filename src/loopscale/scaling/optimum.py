@@ -19,33 +19,8 @@ from loopscale.core.tables import Table
 from loopscale.scaling import costs
 from loopscale.scaling.law import ScalingLaw
 from loopscale.scaling.outer import Chinchilla
-from loopscale.scaling.points import Points
+from loopscale.scaling.proportions import DENSE, Proportions
 from loopscale.scaling.trust import tails
-
-
-@dataclass(frozen=True)
-class Proportions:
-    """The proportions of the models among which a compute-optimal size is looked for."""
-
-    experts: float = 1.0
-    """E"""
-    recurrence: float = 1.0
-    """R"""
-    loop_share: float = 0.0
-    """N_loop / N_act; above 0 where R is above 1."""
-    m: float = 1.0
-    """N_act / N_total"""
-
-    def unroll(self) -> float:
-        """Return N_unroll / N_act."""
-        return float(costs.unrolled(1.0, self.loop_share, self.recurrence))
-
-    def points(self, N: FloatArray, D: FloatArray) -> Points:
-        """Return models of these proportions as a law takes them."""
-        return Points(N, D, self.recurrence, self.experts, self.loop_share * N, N / self.m)
-
-
-DENSE = Proportions()
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from loopscale.core.errors import InputError
 from loopscale.core.records import built, record_of
 from loopscale.core.schemas import File, Record, parse
 from loopscale.scaling.form import outer_law
+from loopscale.scaling.frontier import Frontier
 from loopscale.scaling.law import SCHEMA
 from loopscale.scaling.mappings import mapping
 from loopscale.scaling.points import Counting, Units
@@ -48,6 +49,41 @@ class ExpressionRecord(Record):
     """Further coefficients for tokens that are seen several times."""
 
 
+class ProportionsRecord(Record):
+    """The proportions of the models that a frontier is of."""
+
+    experts: float = Field(default=1.0, ge=1)
+    recurrence: float = Field(default=1.0, ge=1)
+    loop_share: float = Field(default=0.0, ge=0, le=1)
+    m: float = Field(default=1.0, gt=0, le=1)
+
+
+class CostRecord(Record):
+    """Training FLOPs as the data state them, relative to 6 N_unroll D."""
+
+    factor: float = Field(default=1.0, gt=0)
+    exponent: float = 0.0
+    smallest: float = Field(default=1.0, gt=0)
+    largest: float = Field(default=1e18, gt=0)
+
+
+class FrontierRecord(Record):
+    """The compute-optimal frontier L*(C), as draws of its coefficients."""
+
+    flops: float = Field(gt=0)
+    """The largest training compute of the data."""
+    draws: list[tuple[float, float, float]] = Field(min_length=1)
+    """Loss there in nats, its slope -d ln L / d ln C there, and the floor as a share of that loss."""
+    runs: int = Field(default=0, ge=0)
+    """Runs within 1% of the frontier."""
+    size: float | None = Field(default=None, gt=0)
+    """N* at that compute by isoFLOP minima."""
+    size_exponent: float | None = None
+    """d ln N* / d ln C by isoFLOP minima."""
+    models: ProportionsRecord = ProportionsRecord()
+    cost: CostRecord = CostRecord()
+
+
 class LawFile(File):
     """A scaling law: the names of its parts and its coefficients."""
 
@@ -76,6 +112,7 @@ class LawFile(File):
     noise: float | None = Field(default=None, ge=0)
     """Robust standard deviation of the losses about the law, in nats."""
     spread: SpreadRecord | None = None  # type: ignore[valid-type]
+    frontier: FrontierRecord | None = None
     range: RangeRecord = RangeRecord()  # type: ignore[valid-type]
     resamples: list[list[float]] | None = None
     """Coefficients of refits on resampled data, one row each."""
@@ -92,6 +129,8 @@ def read_law(data: object, where: str) -> dict[str, Any]:
     file = parse(LawFile, data, where)
     values: dict[str, Any] = {name: built(value) for name, value in file}
     values["fitted_range"] = values.pop("range")
+    if file.frontier is not None:
+        values["frontier"] = Frontier.from_dict(file.frontier.model_dump())
     try:
         values["outer"] = outer_law(file.outer if isinstance(file.outer, str) else file.outer.model_dump())
         values["mapping"] = mapping(file.mapping)

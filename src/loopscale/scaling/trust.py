@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -167,6 +167,38 @@ MOST_DECADES = 20.0
 """Decades beyond the data that widen an interval: more says nothing."""
 DEGREES = 8
 """Degrees of freedom of Student's t in predictive intervals: tails a little heavier than normal."""
+FAR_DEGREES = 3
+"""The same for what lies beyond the data: a dozen sweeps have shown how laws err there, and some err much more."""
+DRIFT, GROWTH_SHARE = 0.01, 0.8
+"""Where no frontier is known: by how much, per decade beyond the data, losses come out below a law in public sweeps,
+and what is left of the error's growth once that is taken off."""
+NEAR_FRONTIER = 0.07
+"""A run whose loss lies so far above the frontier, in ln loss, takes half of the frontier's correction."""
+FRONTIER_SHARE = 0.75
+"""Share of the frontier's own standard deviation that public sweeps bear out: its draws are a little too wide."""
+FORM_ERROR = 0.0075
+"""Error of ln loss per decade beyond the data that neither the law nor the frontier tells."""
+OFF_FRONTIER = 0.15
+"""Error of a law's distance between a run and the frontier, as a share of it, from a decade beyond the data on."""
+MOST_OFF = 0.2
+"""Distances from the frontier, in ln loss, up to which that error grows."""
+
+
+class LawForecast(NamedTuple):
+    """The loss of a new run by a law with its frontier, and the parts that it is made of. Losses in nats per token."""
+
+    loss: FloatArray
+    low: FloatArray
+    high: FloatArray
+    level: float
+    law: FloatArray
+    """By the fitted law alone."""
+    frontier: FloatArray | None
+    """By the frontier, at the run's distance from it; None where the law has no frontier."""
+    weight: FloatArray
+    """Share of the frontier in the forecast; 0 without one."""
+    decades: FloatArray
+    """How far beyond the data."""
 
 
 def tails(level: float) -> tuple[float, float]:

@@ -1,0 +1,55 @@
+"""What a law has no term for: experts, passes or repeated tokens that it cannot answer for."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from loopscale.core.errors import InputError
+from loopscale.scaling.law import ScalingLaw
+from loopscale.scaling.points import Points
+
+
+def fixed_experts(law: ScalingLaw) -> float | None:
+    """Return the only E that a law answers for: the one that it was fitted at; None for a law with experts."""
+    return None if law.outer.uses_experts else _only(law.fitted_range.experts)
+
+
+def fixed_recurrence(law: ScalingLaw) -> int | None:
+    """Return the only R that a law answers for: the one that it was fitted at; None for a law with recurrence."""
+    return None if law.mapping.loops else int(_only(law.fitted_range.recurrence))
+
+
+def _only(span: tuple[float | None, float | None]) -> float:
+    low, high = span
+    return low if low is not None and low == high else 1.0
+
+
+def check_variables(law: ScalingLaw, experts: ArrayLike, recurrences: ArrayLike) -> None:
+    """Refuse experts or passes that vary where the law has no term for them."""
+    for field, symbol, only, values in (
+        ("experts", "E", fixed_experts(law), experts),
+        ("recurrence", "R", fixed_recurrence(law), recurrences),
+    ):
+        if only is None:
+            continue
+        others = np.unique(np.asarray(values, float))
+        others = others[others != only]
+        if len(others):
+            raise InputError(
+                f"law {law.name} has no term for {symbol}, so it cannot answer for {symbol} = {others[0]:g}",
+                field=field,
+                remedy=f"ask for {symbol} = {only:g}, or choose a law with it",
+            )
+
+
+def check_points(law: ScalingLaw, points: Points) -> None:
+    """Refuse models that differ from a law's data in a variable that the law has no term for."""
+    check_variables(law, points.experts, points.recurrence)
+    if not law.outer.uses_unique and np.any(points.tokens > points.unique * (1 + 1e-9)):
+        epochs = float(np.max(points.tokens / points.unique))
+        raise InputError(
+            f"law {law.name} has no term for repeated tokens, so it cannot answer for {epochs:.3g} epochs",
+            field="unique",
+            remedy="choose a law with repetition, or leave out the number of unique tokens",
+        )
