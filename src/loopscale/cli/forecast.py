@@ -13,7 +13,7 @@ from loopscale.cli.reading import data_options, take_runs
 from loopscale.cli.verbs import verb
 from loopscale.core.files import is_file
 from loopscale.core.progress import progress_bar
-from loopscale.fitting.forecast import forecast
+from loopscale.fitting.forecasting import forecast
 
 FORM = ("outer", "mapping", "fixed", "bounds", "tie", "delta", "recipe", "seed")
 """Options that the fit takes."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from loopscale.core.errors import InputError
 from loopscale.figures.style import COLOURS, finish, legend, or_new, powers
-from loopscale.fitting.forecast import Forecasts
+from loopscale.fitting.forecasting import Forecasts
 from loopscale.scaling import lowest
 
 STEPS = 60

@@ -3,7 +3,7 @@
 from loopscale.fitting.data.observations import Observations
 from loopscale.fitting.data.public import load_public, load_table, simulate_sweep
 from loopscale.fitting.estimate import choose_form, fit
-from loopscale.fitting.forecast import Forecast, Forecasts, forecast
+from loopscale.fitting.forecasting import Forecast, Forecasts, forecast
 from loopscale.fitting.likelihood import Profile, correlations, identification, likelihood_profile
 from loopscale.fitting.noise import Noise, intraclass_correlation
 from loopscale.fitting.resample import Scheme
