@@ -14,7 +14,7 @@ export LOOPSCALE_DATA ?= $(realpath $(wildcard ../shared/data))
 # Fits work on small matrices, where more threads are slower.
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: run check test test-all test-vllm bench bench-vllm docs pages attack lock sbom lint chromium clean reproduce-micro
+.PHONY: run check test test-all test-vllm bench bench-vllm docs pages attack audit lock sbom lint chromium clean reproduce-micro
 
 run: $(VENV)/train.stamp
 	@$(BIN)/loopscale demo --out out
@@ -58,6 +58,12 @@ attack: $(VENV)/dev.stamp
 # Writes requirements.lock anew from constraints.txt, with the hashes of the package index.
 lock: $(VENV)/dev.stamp
 	$(BIN)/python tools/supply_chain.py lock > requirements.lock
+
+# Known vulnerabilities of the pinned versions; needs a package index that answers such questions.
+audit: $(VENV)/dev.stamp
+	@test -x $(VENV)/audit/bin/pip-audit || { $(PYTHON) -m venv $(VENV)/audit && \
+	$(VENV)/audit/bin/pip install --quiet --disable-pip-version-check pip-audit; }
+	$(VENV)/audit/bin/pip-audit --no-deps --disable-pip -r constraints.txt
 
 # Writes sbom.json: everything installed, with licences, in CycloneDX form.
 sbom: $(VENV)/dev.stamp

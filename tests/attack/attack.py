@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the helpers of all tests
 sys.path.insert(0, str(Path(__file__).parent))
 
 import api
+import differential
 import disks
 import flips
 import fuzz
@@ -129,7 +130,17 @@ def flip_all(options: argparse.Namespace) -> int:
         draw = random.Random(options.seed)
         for _ in range(options.flips):
             verdicts["database", flips.judge_sweep(folder / "tiny", folder / "copy", draw)] += 1
-    return show("bit flips", verdicts)
+        every = [*flips.json_files(folder), *flips.folder_files(folder), *flips.sweep_files(folder)]
+        verdicts += flips.swap_attack(every, options.flips // 2, options.seed)
+    return show("bit flips and swaps", verdicts)
+
+
+def differential_all(options: argparse.Namespace) -> int:
+    """Ask random questions on every surface."""
+    verdicts, bad = differential.attack(options.trials, options.seed)
+    for question in bad[:40]:
+        print(f"  {question}")
+    return show("differential and metamorphic questions", verdicts)
 
 
 def power_all(options: argparse.Namespace) -> int:
@@ -216,7 +227,7 @@ def made(options: argparse.Namespace) -> Path:
 
 ATTACKS: dict[str, Callable[[argparse.Namespace], int]] = {
     "fuzz": fuzz_all, "flips": flip_all, "power": power_all, "kills": kill_all, "disks": disk_all, "stores": store_all,
-    "soak": soak_all, "sweeps": sweep_all,
+    "soak": soak_all, "sweeps": sweep_all, "differential": differential_all,
 }  # fmt: skip
 
 

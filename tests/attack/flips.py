@@ -1,4 +1,4 @@
-"""Flip single bits in files that loopscale reads back: each flip must be found, or change nothing."""
+"""Flip single bits in files that loopscale reads back, and swap files of equal size: found, or nothing changes."""
 
 from __future__ import annotations
 
@@ -84,6 +84,44 @@ def folder_files(folder: Path) -> Iterator[tuple[str, Path, Read]]:
     for path in sorted((folder / "tokens").iterdir()):
         if path.is_file():
             yield "tokens", path, verified(folder / "tokens")
+
+
+def sweep_files(folder: Path) -> Iterator[tuple[str, Path, Read]]:
+    """Yield the files of a sweep's runs."""
+    for path in sorted((folder / "tiny" / "runs").rglob("*")):
+        if path.is_file() and path.name != ".lock":
+            yield "sweep", path, lambda _: sweep_rows(folder / "tiny")
+
+
+def swap_attack(files: list[tuple[str, Path, Read]], trials: int, seed: int = 0) -> Counter[tuple[str, str]]:
+    """Swap pairs of files of equal size and different content; count the verdicts by kind of file."""
+    draw, verdicts = random.Random(seed), Counter[tuple[str, str]]()
+    sizes: dict[int, list[tuple[str, Path, Read]]] = {}
+    for file in files:
+        sizes.setdefault(file[1].stat().st_size, []).append(file)
+    pairs = [
+        (one, other)
+        for group in sizes.values()
+        for one in group
+        for other in group
+        if one[1] < other[1] and one[1].read_bytes() != other[1].read_bytes()
+    ]
+    for _ in range(trials):
+        one, other = draw.choice(pairs)
+        expected = [read(path) for _, path, read in (one, other)]
+        contents = [path.read_bytes() for _, path, _ in (one, other)]
+        one[1].write_bytes(contents[1])
+        other[1].write_bytes(contents[0])
+        try:
+            found = {
+                verdict(path, read, wanted) for (_, path, read), wanted in zip((one, other), expected, strict=True)
+            }
+        finally:
+            for (_, path, _), content in zip((one, other), contents, strict=True):
+                path.write_bytes(content)
+        bad = [word for word in found if word not in ("found", "harmless")]
+        verdicts[f"swap of {one[0]} files", bad[0] if bad else "found" if "found" in found else "harmless"] += 1
+    return verdicts
 
 
 def sweep_rows(folder: Path) -> Any:

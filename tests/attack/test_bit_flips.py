@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from flips import attack, folder_files, json_files, judge_sweep
+from flips import attack, folder_files, json_files, judge_sweep, swap_attack, sweep_files
 
 from loopscale.cli import main
 from loopscale.verify import Outcome, verify
@@ -31,7 +31,8 @@ def test_in_the_database_of_a_sweep(files, tmp_path):
     assert verdicts <= {"found", "harmless"}
 
 
-def test_what_was_just_written_is_good(files):
+def test_what_was_just_written_is_good(files, monkeypatch):
+    monkeypatch.chdir(files)  # where the run was trained: its tokens are verified too
     for path in (files / "law.json", files / "plan.json", files / "results", files / "run", files / "tiny"):
         outcomes = {check.outcome for check in verify(path)}
         assert outcomes == {Outcome.GOOD}, list(verify(path))
@@ -63,3 +64,9 @@ def test_an_edited_law_is_refused_until_its_checksum_is_removed(files, tmp_path,
     with pytest.raises(SystemExit) as stop:
         main(plan)
     assert stop.value.code == 0
+
+
+def test_files_of_equal_size_that_were_swapped(files):
+    every = [*json_files(files), *folder_files(files), *sweep_files(files)]
+    verdicts = swap_attack(every, 20)
+    assert not wrong(verdicts), verdicts

@@ -1,6 +1,7 @@
-"""Generated commands, files and requests never end in a traceback, and a third of them work; see ``make attack``."""
+"""Generated questions never end in a traceback, and every surface gives the same answer; see ``make attack``."""
 
 import api
+import differential
 import fuzz
 
 
@@ -18,3 +19,10 @@ def test_generated_commands(files, monkeypatch):
 def test_generated_requests(files, monkeypatch):
     monkeypatch.chdir(files)
     check(*api.attack(files, 200))
+
+
+def test_every_surface_answers_random_questions_alike():
+    verdicts, bad = differential.attack(150, seed=7)
+    assert not bad
+    answered = sum(count for (kind, _), count in verdicts.items() if kind != "refused")
+    assert 2 * answered > verdicts.total(), verdicts

@@ -10,6 +10,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 
+from wheels import build_wheel
+
 supply_chain = pytest.importorskip("supply_chain")
 
 
@@ -27,6 +29,11 @@ def test_the_bill_of_materials_names_what_is_installed_and_what_it_needs():
     assert components["numpy"]["purl"] == f"pkg:pypi/numpy@{components['numpy']['version']}"
     needs = {entry["ref"]: entry["dependsOn"] for entry in bill["dependencies"]}
     assert components["numpy"]["purl"] in needs[components["loopscale"]["purl"]]
+
+
+def test_two_builds_give_the_same_wheel(tmp_path):
+    first, second = (build_wheel(tmp_path / name).read_bytes() for name in ("first", "second"))
+    assert first == second
 
 
 IMPORT_ALL = """
