@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from wheels import build_wheel
+
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
-
-from wheels import build_wheel
 
 supply_chain = pytest.importorskip("supply_chain")
 
