@@ -180,6 +180,7 @@ def _trust() -> str:
     law: Any = _FakeLaw(
         "x", spread=spread, resampled=lambda _: x.resampled, decades_outside=lambda _: x.decades_outside
     )
+    law.deviation = lambda points: _law.deviation(law, points)
     low, high = _law.predictive_interval(law, x)
     return "".join(
         [

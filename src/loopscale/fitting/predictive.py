@@ -16,6 +16,9 @@ from loopscale.scaling import Spread
 
 TYPICAL_GROWTH, GROWTH_WEIGHT = 0.026, 4.0
 """Error of a law one decade beyond its data in public sweeps, and the backtests that this experience counts for."""
+DRIFT, GROWTH_SHARE = 0.01, 0.8
+"""By how much, per decade beyond the data, ln losses come out below a law in public sweeps, and what is left of the
+growth of its error once that is taken off."""
 LEAST_GROWTH = 0.3
 """A backtest that finds no error at all counts as this part of the typical growth: one of them proves little."""
 HIDDEN_DECADES = (0.5, 1.0, 1.5)
@@ -35,7 +38,8 @@ def predictive_spread(data: Observations, problem: Problem, u: FloatArray, delta
     parts = noise_components(residuals, data.run, free)
     within = None if parts is None else parts.observation
     noise = run_noise(residuals, data.run, free)
-    return Spread(noise, mean_growth(excesses), float(flops.max()), len(excesses), within)
+    growth = GROWTH_SHARE * mean_growth(excesses)
+    return Spread(noise, growth, float(flops.max()), len(excesses), within, DRIFT)
 
 
 def mean_growth(excesses: Sequence[float], typical: float = TYPICAL_GROWTH, weight: float = GROWTH_WEIGHT) -> float:

@@ -30,11 +30,9 @@ from loopscale.scaling.provenance import Provenance
 from loopscale.scaling.trust import (
     AXES,
     DEGREES,
-    DRIFT,
     FAR_DEGREES,
     FORM_ERROR,
     FRONTIER_SHARE,
-    GROWTH_SHARE,
     MOST_DECADES,
     MOST_OFF,
     NEAR_FRONTIER,
@@ -174,24 +172,29 @@ class ScalingLaw:
         return low, high
 
     def predictive_interval(self, points: Points, level: float = 0.9) -> tuple[FloatArray, FloatArray]:
-        """Return the interval for the loss of a new run: uncertain coefficients, noise, and error beyond the data."""
-        forecast = self.forecast(points, level)
-        return forecast.low, forecast.high
+        """Return the interval for the loss of a new run by the law alone, without its frontier.
+
+        Uncertain coefficients, noise, and the signed error of laws beyond their data; plans use it.
+        """
+        if self.spread is None:
+            raise InputError(f"{self.name}: this law carries no predictive spread; fit it again with resampling")
+        decades = np.maximum(self.spread.decades(points), self.decades_outside(points))
+        half = student_quantile(level, DEGREES) * np.sqrt(self.deviation(points) ** 2 + self.spread.variance(decades))
+        centre = self(points) * np.exp(-self.spread.drift * decades)
+        return centre * np.exp(-half), centre * np.exp(half)
 
     def forecast(self, points: Points, level: float = 0.9) -> LawForecast:
         """Forecast the loss of a new run: the law, moved to the frontier that its runs show, with an interval.
 
         The nearer a run is to the compute-optimal size, the more the frontier counts. docs/prediction.md explains it.
+        A law without a frontier has the centre and the width of :meth:`predictive_interval`.
         """
-        if self.spread is None:
-            raise InputError(f"{self.name}: this law carries no predictive spread; fit it again with resampling")
+        if self.frontier is None or self.spread is None:
+            low, high = self.predictive_interval(points, level)
+            decades = np.maximum(self.spread.decades(points), self.decades_outside(points)) if self.spread else low
+            return LawForecast(np.sqrt(low * high), low, high, level, self(points), None, 0.0 * low, decades)
         law, decades = self(points), np.maximum(self.spread.decades(points), self.decades_outside(points))
-        spread = self._deviation(points)
-        if self.frontier is None:
-            drift, share = (DRIFT, GROWTH_SHARE) if self.fitted else (0.0, 1.0)
-            inner = np.sqrt(spread**2 + self.spread.variance(decades * share**2))
-            half, centre = student_quantile(level, DEGREES) * inner, np.log(law) - drift * decades
-            return _forecast(centre, half, level, law, None, np.zeros(points.shape), decades)
+        spread = self.deviation(points)
         curve, cost = self.frontier, self.frontier.cost
         flops, above = cost.flops(points), above_optimum(self, points, cost)
         optimal, deviation = curve.log_loss(flops)
@@ -203,9 +206,10 @@ class ScalingLaw:
         off = OFF_FRONTIER * np.minimum(above, MOST_OFF) * np.minimum(decades, 1.0)
         outer = np.sqrt((FRONTIER_SHARE * weight * deviation) ** 2 + (FORM_ERROR * decades) ** 2 + off**2)
         half = np.hypot(student_quantile(level, DEGREES) * inner, student_quantile(level, FAR_DEGREES) * outer)
-        return _forecast(centre, half, level, law, law * np.exp(shift), weight, decades)
+        ends = np.exp(centre - half), np.exp(centre + half)
+        return LawForecast(np.exp(centre), *ends, level, law, law * np.exp(shift), weight, decades)
 
-    def _deviation(self, points: Points) -> FloatArray:
+    def deviation(self, points: Points) -> FloatArray:
         """Return the standard deviation of ln loss over the resampled laws; zero without any."""
         if self.resamples is None:
             return np.zeros(points.shape)
@@ -410,19 +414,6 @@ class ScalingLaw:
             self, outer=outer, mapping=recurrence, coefficients={**base, **gain}, resamples=None,
             name=f"{self.name} (reduced)",
         )  # fmt: skip
-
-
-def _forecast(
-    centre: FloatArray,
-    half: FloatArray,
-    level: float,
-    law: FloatArray,
-    frontier: FloatArray | None,
-    weight: FloatArray,
-    decades: FloatArray,
-) -> LawForecast:
-    ends = np.exp(centre - half), np.exp(centre + half)
-    return LawForecast(np.exp(centre), *ends, level, law, frontier, weight, decades)
 
 
 def _check_values(law: ScalingLaw, values: Mapping[str, float]) -> None:

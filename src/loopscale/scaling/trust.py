@@ -141,6 +141,8 @@ class Spread:
     within: float | None = None
     """The part of ``noise`` that rows of one run have apart; the rest is between runs, and a new run has both. None
     where the data have one row a run, which cannot tell them apart."""
+    drift: float = 0.0
+    """By how much ln loss comes out below the law, per decade of compute beyond the data."""
 
     def __post_init__(self) -> None:
         if not (np.isfinite([self.noise, self.growth, self.frontier]).all() and min(self.noise, self.growth) >= 0):
@@ -169,9 +171,6 @@ DEGREES = 8
 """Degrees of freedom of Student's t in predictive intervals: tails a little heavier than normal."""
 FAR_DEGREES = 3
 """The same for what lies beyond the data: a dozen sweeps have shown how laws err there, and some err much more."""
-DRIFT, GROWTH_SHARE = 0.01, 0.8
-"""Where no frontier is known: by how much, per decade beyond the data, losses come out below a law in public sweeps,
-and what is left of the error's growth once that is taken off."""
 NEAR_FRONTIER = 0.07
 """A run whose loss lies so far above the frontier, in ln loss, takes half of the frontier's correction."""
 FRONTIER_SHARE = 0.75

@@ -420,7 +420,8 @@ export function intervalOf(law, x) {
     train_flops: COSTS.train_flops({ active: x.active + extra, loop: x.loop, R: x.R, tokens: Math.max(x.tokens, 1) }),
     decades_outside: decadesOutside(law, x.inputs),
   };
-  return { low: predictiveLow(y, law.spread), high: predictiveHigh(y, law.spread), level: 0.9, kind: "predictive", basis };
+  const spread = { drift: 0, ...law.spread }; // law files of earlier versions have no drift
+  return { low: predictiveLow(y, spread), high: predictiveHigh(y, spread), level: 0.9, kind: "predictive", basis };
 }
 
 export function designAt(grid, flat, chosen) {
