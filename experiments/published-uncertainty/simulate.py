@@ -61,11 +61,11 @@ def refits(law: ScalingLaw, simulate: Callable[[int], Observations], fixed: dict
 
 def main() -> None:
     """Write the refits of every law whose design is known."""
-    by = f"a simulation of its sweep ({COUNT} refits"
+    by = f"{COUNT} refits of a simulated copy of its sweep"
     designs = {
-        "looped-moe-2026": (looped_moe, f"{by}, half of the noise shared within runs)"),
-        "chinchilla-epoch-2024": (at_public_points("chinchilla-epoch-2024", "epoch-chinchilla"), f"{by})"),
-        "iso-depth-2026": (at_public_points("iso-depth-2026", "isodepth"), f"{by}, phi held)"),
+        "looped-moe-2026": (looped_moe, by),
+        "chinchilla-epoch-2024": (at_public_points("chinchilla-epoch-2024", "epoch-chinchilla"), by),
+        "iso-depth-2026": (at_public_points("iso-depth-2026", "isodepth"), f"{by}, phi held"),
     }
     content = {}
     for name, (simulate, how) in designs.items():

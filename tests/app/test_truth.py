@@ -208,7 +208,7 @@ def test_the_pareto_line_has_the_band_of_the_plan(client, own):
             assert sorted(on_line) == sorted((row["loss_low"], row["loss_high"]) for row in rows)
 
 
-@pytest.mark.parametrize(("law", "says"), [("looped-moe-2026", "of the law alone"), ("dense", "for one new run")])
+@pytest.mark.parametrize(("law", "says"), [("looped-moe-2026", "of the curve"), ("dense", "for one new run")])
 def test_bands_are_drawn_and_named_for_what_they_are(opened, address, tmp_path, law, says):
     plan_with(opened, address, tmp_path, law, DENSE) if law in OWN else visit(opened, address, "")
     for chart in ("isoflop", "pareto"):

@@ -53,5 +53,5 @@ def test_a_resized_design_beyond_the_data_is_withheld():
     rows = {row["condition"]: row for row in matched("0.3B:8:4", "0.6B:8:1", "5e21").rows}
     assert rows["KV memory"]["trust"] == "beyond"
     assert rows["KV memory"]["difference"] is None
-    with pytest.raises(InputError, match="withheld"):
+    with pytest.raises(InputError, match="no answer"):
         matched("0.3B:8:4", "0.6B:8:1", "1e24")

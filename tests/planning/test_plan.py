@@ -92,7 +92,7 @@ def test_every_excluded_candidate_says_why():
     assert verdicts["1.0B", 16, 2] == "needs 5.23 GB of memory"
     assert verdicts["1.0B", 8, 3] == "costs 4.15B FLOPs per token"
     assert verdicts["1.0B", 8, 1] == "loss 0.0051 higher"
-    assert verdicts["0.3B", 8, 8] == "pass 8 raises the loss 0.0016"
+    assert verdicts["0.3B", 8, 8] == "pass 8 costs 0.0016 nats"
     assert all(verdicts.values())
 
 

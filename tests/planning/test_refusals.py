@@ -38,7 +38,7 @@ def test_a_law_that_was_fitted_at_one_number_of_experts_plans_at_it():
 
 def test_a_refusal_names_everything_that_allows_the_answer():
     law = replace(find_law(), degenerate=("kappa1 ended on its bound",))
-    with pytest.raises(WithheldError, match=r"is degenerate: kappa1.*10x beyond the data") as refused:
+    with pytest.raises(WithheldError, match=r"is degenerate: kappa1.*10x beyond the runs") as refused:
         plan(flops=1e26, law=law)
     assert refused.value.overrides == ("allow_degenerate", "extrapolate")
     assert "`allow_degenerate` and `extrapolate`" in str(refused.value)

@@ -198,7 +198,7 @@ def continuous_space(
 def size_space(sizes: ArrayLike | None = None) -> Space:
     """Return dense models of which only the parameter count is known, for laws of size and tokens alone.
 
-    Embeddings are not told apart: a size is what the law counts, and compute is 6ND with the same N.
+    Embeddings are not counted separately: a size is what the law counts, and compute is 6ND with the same N.
     """
     N = np.asarray(np.geomspace(*GENERIC_SIZES) if sizes is None else sizes, float).reshape(-1, 1)
     if not N.size or not (np.isfinite(N).all() and (N > 0).all()):

@@ -21,11 +21,11 @@ PORT = 8642
     "--host",
     default="127.0.0.1",
     show_default=True,
-    help="Address to listen on; other machines reach any but loopback.",
+    help="Bind address; anything but loopback is visible to other machines.",
 )
 @click.option("--allow-host", "allowed", multiple=True, metavar="NAME", help="Another host name that browsers may use.")
 @click.option("--sweep", type=click.Path(), help="Also show the sweep in this results folder, while it runs.")
-@click.option("--token", help="What clients must know to use the server; needed for any --host but loopback.")
+@click.option("--token", help="Access token; required for any --host but loopback.")
 @click.option("--insecure", is_flag=True, help="Serve other machines without a token.")
 @click.option("--open/--no-open", "show", default=True, show_default=True, help="Open the page in a browser.")
 def app_command(

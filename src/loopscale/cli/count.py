@@ -7,12 +7,13 @@ from typing import Any
 import click
 
 from loopscale.architecture import Architecture
-from loopscale.cli.output import console, print_json, print_table
+from loopscale.cli.output import print_json
 from loopscale.cli.params import BITS, CONTEXT, WHOLE, check_recurrence, model_options, one_model, output_options
 from loopscale.cli.verbs import verb
-from loopscale.core.quantities import format_bytes, format_count, plain
+from loopscale.core.quantities import format_bytes, format_count, format_power, plain
 from loopscale.core.tables import Table
-from loopscale.planning.design import card_size, experts_text
+from loopscale.core.text import fact, text_table
+from loopscale.planning.design import experts_text
 from loopscale.planning.job import padding
 from loopscale.planning.recipes import CAPACITY
 
@@ -99,7 +100,7 @@ def count_command(
 
 def _print(model: Architecture, counts: dict[str, Any], bits: float, context: int, padded: float) -> None:
     notes = {
-        "parameters": "all weights of the built model",
+        "parameters": "all of the built model",
         "active_parameters": "active, embeddings included",
         "active": "N_act: active, as the law counts",
         "loop": "N_loop: its looped part",
@@ -112,20 +113,20 @@ def _print(model: Architecture, counts: dict[str, Any], bits: float, context: in
     }
     if model.pass_parts is None:
         del notes["pass_weights"]
-    rows = [(name, format_count(counts[name], 4), f"{counts[name]:,}", note) for name, note in notes.items()]
-    sizes = f"{card_size(counts['active_parameters'])} active, {card_size(counts['parameters'])} total"
-    mixture = experts_text(counts["experts_active"], counts["experts_total"])
-    title = f"{counts['model']}: {sizes}, {mixture}, width {counts['width']}, {counts['layers']} layers"
-    print_table(title, ("", "count", "exactly", "what"), rows, left=("", "what"))
-    costs = [
-        ("training", f"{counts['train_flops_per_token']:.4g}", f"{counts['real_train_flops_per_token']:.4g}"),
-        ("inference", f"{counts['inference_flops_per_token']:.4g}", f"{counts['real_inference_flops_per_token']:.4g}"),
-    ]
-    print_table("FLOPs per token", ("", "the paper's", "real"), costs, left=("",))
-    padded_rows = f"; training also with {padded:g} rows for each routed one" if padded > 1 else ""
-    console().print(
-        f"real: with output head, routers and attention over {context} positions{padded_rows}\n"
-        f"weights {format_bytes(counts['weight_bytes'])} at {bits:g} bits; "
-        f"KV cache {format_bytes(counts['kv_bytes'])} at {context} positions",
-        highlight=False,
-    )
+    rows = [(name, f"{counts[name]:,}", note) for name, note in notes.items()]
+    sizes = f"{format_count(counts['parameters'], 4)} total, {format_count(counts['active_parameters'], 4)} active"
+    kind = f"{experts_text(counts['experts_active'], counts['experts_total'])}"
+    name = f"{counts['model']}: " if counts["model"] else ""
+    head = [f"{name}{sizes} · {kind} · width {counts['width']} · {counts['layers']} layers", ""]
+    head += fact("weights", f"{format_bytes(counts['weight_bytes'])} at {bits:g} bits")
+    head += fact("KV cache", f"{format_bytes(counts['kv_bytes'])} at {context:,} positions")
+    for what, formula in (("training", "6 N_unroll"), ("inference", "2 N_unroll")):
+        short = "train" if what == "training" else what
+        paper, real = counts[f"{short}_flops_per_token"], counts[f"real_{short}_flops_per_token"]
+        head += fact(
+            what, f"{format_power(paper)} FLOPs per token by {formula}; {format_power(real)} with all that runs"
+        )
+    runs = f"output head, routers, attention over {context:,} positions"
+    head += fact("all", runs + (f", {padded:g} padded rows for each routed one in training" if padded > 1 else ""))
+    table = text_table(("weights", "exactly", "what"), rows, left=("weights", "what"))
+    click.echo("\n".join([*head, "", table]))

@@ -31,7 +31,7 @@ def export_command(
 
     MODEL is a run folder, a model folder, or "demo". "unrolled" is a plain Hugging Face checkpoint: Llama for dense
     models, GLM4-MoE for experts, or the family that the model was converted from. "gguf" is the same for llama.cpp.
-    In both, every pass becomes layers of its own, so the file grows with R. "onnx" is a graph from token ids to logits,
+    In both, every pass becomes separate layers, so the file grows with R. "onnx" is a graph from token ids to logits,
     without a cache. "transformers" is the looped model itself with its code, which loads where loopscale is not
     installed.
 

@@ -13,6 +13,7 @@ from loopscale.cli.reading import data_options, take_runs
 from loopscale.cli.verbs import verb
 from loopscale.core.progress import progress_bar
 from loopscale.core.report import check_report_path
+from loopscale.core.text import WIDTH
 from loopscale.fitting import Scheme, fit
 
 
@@ -77,5 +78,6 @@ def fit_command(
         fit_report(result).save(report)
     saved = [path for path in (out, report) if path is not None]
     if saved and not as_json:
-        follow = f"   Next: loopscale plan --flops 5e21 --law {out}" if out is not None else ""
-        click.echo(f"\nSaved {', '.join(saved)}.{follow}")
+        follow = f"Next: loopscale plan --flops 5e21 --law {out}" if out is not None else ""
+        line = f"Saved {', '.join(saved)}.   {follow}".rstrip()
+        click.echo("\n" + (line if len(line) <= WIDTH else line.replace("   Next", "\nNext")))

@@ -32,7 +32,7 @@ from loopscale.core.quantities import counted
     "--bits", type=click.Choice(("8", "4")), help="Quantise attention and experts after loading (extra quant)."
 )
 @click.option("--tokenizer", help="A tokenizer's folder.  [default: the checkpoint]")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for other programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def generate_command(
     checkpoint: str,
     prompt: str,

@@ -16,7 +16,7 @@ from loopscale.fitting.isoflop import IsoFlop, isoflop
 @verb("isoflop")
 @data_options
 @click.option("--level", type=click.FloatRange(0.01, 0.999), default=0.9, show_default=True, help="Of the intervals.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for other programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def isoflop_command(level: float, as_json: bool, **options: Any) -> None:
     """Find the best size at each training budget from isoFLOP curves: parabolas of the loss, and how it grows.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -44,6 +45,22 @@ def _memories(text: str) -> tuple[float, ...]:
     return tuple(quantities.parse_bytes(part, "") for part in text.split(","))
 
 
+_DAYS = {"h": 1 / 24, "hour": 1 / 24, "hours": 1 / 24, "d": 1.0, "day": 1.0, "days": 1.0, "w": 7.0, "week": 7.0,
+         "weeks": 7.0, "month": 30.0, "months": 30.0}  # fmt: skip
+
+
+def _days(text: str) -> float:
+    """Read a time in days, or with its unit: 21, 36h, 3weeks."""
+    match = re.fullmatch(r"\s*([0-9.]+)\s*([a-zA-Z]*)\s*", text)
+    try:
+        days = float(match[1]) * _DAYS[match[2].lower() or "d"] if match else 0.0
+    except (KeyError, ValueError):
+        days = 0.0
+    if not 0 < days < 1e6:
+        raise InputError(f"{shown(text)} is not a time; write it like 21, 36h or 3weeks")
+    return days
+
+
 def _context(text: str) -> int:
     """Read a context length, where 8k is 8,192."""
     value = quantities.parse_context(text, "")
@@ -78,6 +95,7 @@ MEMORIES = Quantity("BYTES,…", _memories)
 BITS = Quantity("BITS", _unnamed(quantities.parse_bits))
 FRACTION = Quantity("SHARE", _unnamed(quantities.parse_fraction))
 CONTEXT = Quantity("TOKENS", _context)
+DAYS = Quantity("DAYS", _days)
 INTEGERS = Quantity("N,…", _unnamed(quantities.parse_integers))
 EXPERTS = Quantity("E,…", _experts)
 RUNG_LIST = Quantity("RUNG,…", _rungs)

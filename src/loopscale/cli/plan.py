@@ -13,6 +13,7 @@ from loopscale.cli.output import console, print_json, print_table
 from loopscale.cli.params import (
     ACTIVE,
     COUNT,
+    DAYS,
     EXPERTS,
     FRACTION,
     INTEGERS,
@@ -75,7 +76,7 @@ def _budget_options(group: Group) -> list[Callable[[Any], Any]]:
     click.option("--like", "like_model", help="Compute of a reference RUNG:EXPERTS:RECURRENCE, with --like-tokens."),
     click.option("--like-tokens", type=COUNT, help="Tokens that the reference is trained on, like 6T."),
     click.option("--gpus", type=WHOLE, help="Compute as a number of devices, with --device and --days."),
-    click.option("--days", type=COUNT, help="Days that the devices train, with --gpus."),
+    click.option("--days", type=DAYS, help="Days that the devices train, like 21 or 3weeks, with --gpus."),
     click.option("--gpu-hours", type=COUNT, help="Compute as device-hours, with --device."),
     click.option("--dollars", type=COUNT, help="Compute as money, with --device and --price."),
     click.option("--price", type=COUNT, help="Dollars per device-hour: with --dollars, or to show the cost."),
@@ -108,7 +109,7 @@ def _budget_options(group: Group) -> list[Callable[[Any], Any]]:
     click.option(
         "--experts",
         type=EXPERTS,
-        help=f"E: experts for each one that a token uses.  [default: {','.join(map(str, RUNG_EXPERTS))}]",
+        help=f"E: experts stored for each active one.  [default: {','.join(map(str, RUNG_EXPERTS))}]",
     ),
     click.option("--recurrence", type=INTEGERS, help="R: passes, like 4 or 1..10.  [default: 1..10]"),
     click.option("--active-experts", type=ACTIVE, default=2, show_default=True, help="k: experts that a token uses."),

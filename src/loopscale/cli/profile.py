@@ -42,15 +42,19 @@ from loopscale.planning.text import law_text, legend, mark
 from loopscale.scaling import ScalingLaw
 
 KINDS = {
-    "size": "loss against N_act at fixed compute, with each curve's minimum",
-    "recurrence": "loss against R at fixed compute, with R*",
-    "experts": "loss against E at fixed compute, with E*",
-    "best-recurrence": "R* over compute and size",
-    "best-experts": "E* over memory and R",
-    "joint": "the best size, E and R over memory",
+    "size": "Loss by active size at fixed compute",
+    "recurrence": "Loss by passes (R) at fixed compute",
+    "experts": "Loss by experts at fixed compute",
+    "best-recurrence": "Best passes (R) by compute and size",
+    "best-experts": "Best experts by memory and passes (R)",
+    "joint": "Best size, experts and passes (R) by memory",
 }
 
-JOINT_COLUMNS = ("memory", "size", "E", "R", "tokens", "loss", "agreement")
+CERTAIN = 0.9
+"""Share of resampled laws that should agree; below it a choice has a question mark."""
+ACTIVE_EXPERTS = 2
+"""k: experts that a token uses in the models of the ladder, unless another number is asked for."""
+JOINT_COLUMNS = ("memory", "size", "experts", "R", "tokens", "loss", "agreement")
 
 
 @verb("profile")
@@ -70,12 +74,14 @@ def profile_command(kind: str, law: ScalingLaw, extrapolate: bool, as_json: bool
 
     \b
     KIND is one of
-      size             loss against N_act at fixed compute
-      recurrence       loss against R at fixed compute, with R*
-      experts          loss against E at fixed compute, with E*
-      best-recurrence  R* over compute and size
-      best-experts     E* over memory and R
-      joint            the best size, E and R over memory
+      size             loss by active size at fixed compute
+      recurrence       loss by passes (R) at fixed compute, with the best
+      experts          loss by experts at fixed compute, with the best
+      best-recurrence  the best passes by compute and size
+      best-experts     the best experts by memory and passes
+      joint            the best size, experts and passes by memory
+
+    Experts are those of the built model, 2 of 16: E = 8 stored for each active one.
 
     \b
     loopscale profile recurrence --flops 5e21 --rung 0.3B,1.0B --experts 1,8
@@ -120,7 +126,7 @@ class Asked:
 
 def _table(kind: str, law: ScalingLaw, asked: Asked) -> Table:
     if kind == "size":
-        sizes = np.geomspace(512, 4096, 25)
+        sizes = np.geomspace(512, 4096, 13)
         return isoflop_over_size(
             law, asked.flops or (5e20, 1e21), asked.experts or (1, 8), asked.recurrences or (1, 2, 4), sizes
         )
@@ -129,7 +135,7 @@ def _table(kind: str, law: ScalingLaw, asked: Asked) -> Table:
     if kind == "experts":
         return isoflop_over_experts(law, asked.flops or (5e21,), asked.space(RUNG_EXPERTS, (1, 4)), asked.eps)
     if kind == "best-recurrence":
-        flops = asked.flops or tuple(np.geomspace(1e20, 1e23, 10))
+        flops = asked.flops or tuple(np.geomspace(1e20, 1e23, 7))
         return recurrence_map(law, flops, asked.space((1, 8), RUNG_RECURRENCES), asked.eps)
     over_memory = experts_map if kind == "best-experts" else joint_optimum
     return over_memory(law, *asked.memory_problem(), eps=asked.eps)
@@ -141,16 +147,17 @@ def _print(kind: str, table: Table, law: ScalingLaw) -> None:
     if kind == "joint":
         print_joint(title, table)
     elif kind == "best-recurrence":
-        _print_map(title, rows, lambda r: f"{r['rung']} E={r['experts']:g}", "flops", "best_recurrence", format_count)
+        named = lambda row: f"{row['rung']} {built(row['experts'])}"  # noqa: E731
+        _print_map(title, "size", rows, named, "flops", "best_recurrence", format_power)
     elif kind == "best-experts":
-        _print_map(title, rows, lambda r: f"R={r['recurrence']}", "memory", "best_experts", format_bytes)
+        _print_map(title, "R", rows, lambda row: str(row["recurrence"]), "memory", "best_experts", format_bytes)
     else:
         _print_curves(title, kind, rows)
 
 
 STARS = {
-    "recurrence": "R*: the last pass that gains at least eps",
-    "experts": "E*: the last step in experts that gains at least eps",
+    "recurrence": "best: the last pass that gains at least eps",
+    "experts": "best: the last step in experts that gains at least eps",
     "size": "lowest loss of its curve",
 }
 """What the star of a curve marks; a later pass can have a lower loss, by less than eps a pass."""
@@ -170,23 +177,30 @@ def _print_curves(title: str, axis: str, rows: list[dict[str, Any]]) -> None:
     lines = []
     for at in dict.fromkeys(row[across] for row in rows):
         found = [cells.get((at, curve)) for curve in curves]
-        lines.append([format_size(at) if axis == "size" else f"{at:g}", *(_cell(row) for row in found)])
-    label = {"size": "N_act", "recurrence": "R", "experts": "E"}[axis]
-    for start in range(0, len(names), 10):  # ten curves fit a screen
-        part = [[line[0], *line[1 + start : 11 + start]] for line in lines]
-        print_table(title if start == 0 else "", [label, *names[start : start + 10]], part)
+        if all(row is None or row["loss"] is None for row in found):
+            continue  # every loss is withheld, which a line below says
+        write: Callable[[float], str] = {"size": format_size, "experts": built}.get(axis, "{:g}".format)
+        lines.append([write(at), *(_cell(row) for row in found)])
+    label = {"size": "active", "recurrence": "R", "experts": "experts"}[axis]
+    widest = max(len(cell) - len("[bold][/]") * ("[" in cell) for line in lines for cell in line[1:])
+    fit = max((console().width - 9) // (widest + 2), 1)
+    for start in range(0, len(names), fit):
+        part = [[line[0], *line[1 + start : 1 + fit + start]] for line in lines]
+        print_table(title if start == 0 else "", [label, *names[start : start + fit]], part)
     note = legend(axis for row in rows for axis in row["extrapolated"].split())
     console().print(f"* {STARS[axis]}. {note}", highlight=False)
     _print_withheld(rows)
 
 
 def _curve_name(keys: list[str], curve: tuple[Any, ...]) -> str:
-    letters = {"experts": "E", "recurrence": "R"}
-    parts = zip(keys, curve, strict=True)
-    return "\n".join(
-        format_power(value) if name == "flops" else str(value) if name == "rung" else f"{letters[name]}={value:g}"
-        for name, value in parts
-    )
+    write: dict[str, Callable[[Any], str]]
+    write = {"flops": format_power, "rung": str, "experts": built, "recurrence": "R={:g}".format}
+    return "\n".join(write[name](value) for name, value in zip(keys, curve, strict=True))
+
+
+def built(experts: float) -> str:
+    """Write experts as models of the ladder are built, k of k E: "2/16" for E = 8."""
+    return "dense" if experts == 1 else f"{ACTIVE_EXPERTS:g}/{ACTIVE_EXPERTS * experts:g}"
 
 
 def _cell(row: dict[str, Any] | None) -> str:
@@ -204,6 +218,7 @@ def _loss(row: dict[str, Any]) -> str:
 
 def _print_map(
     title: str,
+    label: str,
     rows: list[dict[str, Any]],
     line: Callable[[dict[str, Any]], str],
     across: str,
@@ -214,15 +229,17 @@ def _print_map(
     found = {(line(row), row[across]): row for row in rows}
     lines = list(dict.fromkeys(line(row) for row in rows))
     body = [[name, *(_map_cell(found[name, at], value) for at in columns)] for name in lines]
-    print_table(title, ["", *(write(at) for at in columns)], body, left=("",))
+    print_table(title, [label, *(write(at) for at in columns)], body, left=(label,))
     _print_legend(rows)
+    if any(row["agreement"] < CERTAIN for row in rows):
+        console().print(f"? fewer than {CERTAIN:.0%} of resampled laws agree; --csv has the shares", highlight=False)
 
 
 def _map_cell(row: dict[str, Any], value: str) -> str:
     if row[value] != row[value]:
         return "–"
-    text = mark(f"{row[value]:g}", bool(row["extrapolated"]))
-    return text if row["agreement"] != row["agreement"] else f"{text} ({row['agreement']:.0%})"
+    written = built(row[value]) if value == "best_experts" else f"{row[value]:g}"
+    return mark(written, bool(row["extrapolated"])) + ("?" if row["agreement"] < CERTAIN else "")
 
 
 def print_joint(title: str, table: Table) -> None:
@@ -238,13 +255,19 @@ def joint_row(row: dict[str, Any]) -> tuple[str, ...]:
         return (format_bytes(row["memory"]), "nothing fits", "", "", "", "", "")
     return (
         format_bytes(row["memory"]),
-        f"{row['rung']} {choice_span(row, 'active', format_size)}".rstrip(),
-        f"{row['experts']:g} {choice_span(row, 'experts', '{:g}'.format)}".rstrip(),
-        f"{row['recurrence']} {choice_span(row, 'recurrence', '{:g}'.format)}".rstrip(),
+        _with_span(row["rung"], row, "active", format_size),
+        _with_span(built(row["experts"]), row, "experts", built),
+        _with_span(str(row["recurrence"]), row, "recurrence", "{:g}".format),
         format_count(row["tokens"]),
         mark(_loss(row), bool(row["extrapolated"])),
         "" if row["agreement"] != row["agreement"] else f"{row['agreement']:.0%}",
     )
+
+
+def _with_span(text: str, row: dict[str, Any], name: str, write: Callable[[float], str]) -> str:
+    """Return a choice with the span of what resampled laws choose, where they do not all choose the same."""
+    agreed = row.get(f"{name}_low") == row.get(f"{name}_high")
+    return text if agreed else f"{text} {choice_span(row, name, write)}".rstrip()
 
 
 def _print_legend(rows: list[dict[str, Any]]) -> None:

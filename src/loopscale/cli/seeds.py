@@ -14,7 +14,7 @@ from loopscale.cli.verbs import verb
 @click.option("--spread", type=float, required=True, help="Standard deviation of the paired difference over seeds.")
 @click.option("--power", type=float, default=0.8, show_default=True, help="Chance to find it.")
 @click.option("--level", type=float, default=0.05, show_default=True, help="Chance to find one that is not there.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for other programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def seeds_command(difference: float, spread: float, power: float, level: float, as_json: bool) -> None:
     """Work out how many seeds show a difference: pairs of runs of two recipes, trained on the same data.
 

@@ -60,7 +60,7 @@ def _option(param: click.Parameter) -> str:
 
 
 class VerbGroup(click.Group):
-    """A command with commands of its own."""
+    """A command that has subcommands."""
 
     command_class = Verb
 

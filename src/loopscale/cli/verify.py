@@ -11,7 +11,7 @@ from loopscale.verify import Outcome, verify
 
 @verb("verify")
 @click.argument("path", type=click.Path())
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for other programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def verify_command(ctx: click.Context, path: str, as_json: bool) -> None:
     """Check saved files for damage: a run, sweep, token store, model, law, plan, results or table of runs.

@@ -31,7 +31,7 @@ def fact(label: str, text: str) -> list[str]:
 
 
 def warning(problem: str, remedy: str = "", kind: str = "warning") -> list[str]:
-    """Return a warning as lines, with what to do about it on a line of its own."""
+    """Return a warning as lines, with what to do about it on the next line."""
     lines = wrap(f"{kind}: {problem}", WIDTH, subsequent_indent="  ", break_on_hyphens=False)
     return (
         lines

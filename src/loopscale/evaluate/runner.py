@@ -208,7 +208,7 @@ def _run(lm: Any, loaded: Any, pair: Pair, settings: EvalSettings, progress: Pro
     own = out["results"].get(task) or out.get("groups", {}).get(task, {})
     scores = _scores(own, out["higher_is_better"].get(task, {}))
     if not scores:
-        raise InputError(f"task {task!r} has no result of its own in lm-eval; name its members instead")
+        raise InputError(f"task {task!r} has no own result in lm-eval; name its members instead")
     members = {name: _values(part) for name, part in out["results"].items() if name != task}
     return Result(
         key=pair.key,

@@ -199,7 +199,7 @@ def dense_rows(observations: Observations) -> Observations:
 def fit_mappings(
     observations: Observations, held_out: str | None = None, resamples: int = 0, **procedure: Any
 ) -> dict[str, Fit]:
-    """Fit each mapping that the data can tell apart to the rows outside ``held_out``, a slice like ``R=16``."""
+    """Fit each mapping that the data can distinguish to the rows outside ``held_out``, a slice like ``R=16``."""
     kept = observations
     if held_out is not None:
         kept = observations.where(~Slice.parse(held_out).rows(observations)[0])

@@ -39,7 +39,7 @@ class BacktestScore:
     coverage: float
     """Share of hidden losses inside the predictive interval."""
     law_coverage: float
-    """Share of hidden losses inside the interval of the law alone."""
+    """Share of hidden losses inside the confidence band of the curve."""
     mean_abs_relative_error: float
     median_width: float
     """Median width of the predictive interval in ln loss."""

@@ -95,7 +95,7 @@ def _title(forms: dict[str, tuple[str, str]]) -> str:
 
 
 def applicable(observations: Observations) -> tuple[str, ...]:
-    """Return the mappings that the data can tell apart: those of m need runs of several m.
+    """Return the mappings that the data can distinguish: those of m need runs of several m.
 
     On sparse models the general mappings are compared only when they are asked for: few sweeps determine the shape of
     the curve and its change with sparsity at once.

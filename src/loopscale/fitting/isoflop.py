@@ -6,6 +6,7 @@ but the parabola is: where the curve is lopsided, wide ranges of N shift its low
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from loopscale.core.arrays import FloatArray, IntArray
 from loopscale.core.errors import InputError
-from loopscale.core.quantities import format_count
+from loopscale.core.quantities import counted, format_count
 from loopscale.core.tables import Table
 from loopscale.fitting.data.observations import Observations
 from loopscale.scaling import costs
@@ -124,11 +125,12 @@ def isoflop(data: Any, *, level: float = 0.9, seed: int = 0) -> IsoFlop:
                for rows in _budgets(points.train_flops)]  # fmt: skip
     used = [(budget, draws) for budget, draws in results if not budget.reason]
     if len(used) < 2:
-        left_out = "; ".join(f"{budget.flops:.3g} FLOPs: {budget.reason}" for budget, _ in results if budget.reason)
+        reasons = Counter(budget.reason for budget, _ in results if budget.reason).most_common(1)
+        why = f" (most others: {reasons[0][0]})" if reasons else ""
         raise InputError(
-            f"{len(used)} training budgets have a lowest point between their sizes, and two are needed "
-            f"({left_out[:300] or 'there is one budget'})",
-            where=observations.source, remedy="give several sizes at each of several budgets",
+            "isoFLOP curves need two training budgets with a lowest loss between their sizes; "
+            f"{len(used)} of {counted(len(results), 'budget')} here {'has' if len(used) == 1 else 'have'} one{why}",
+            where=observations.source, remedy="give four sizes or more at each of several budgets",
         )  # fmt: skip
     log_C = np.log([budget.flops for budget, _ in used])
     slope, offset = _line(log_C, np.log([[budget.size for budget, _ in used]]))
@@ -162,7 +164,7 @@ def _budget(
     best = N[rows][np.argmin(loss[rows])]
     near = rows[np.abs(np.log(N[rows] / best)) <= np.log(WINDOW)]
     if len(np.unique(N[near])) < FEWEST:
-        reason = f"{len(np.unique(N[near]))} sizes; it should have {FEWEST} or more"
+        reason = f"{counted(len(np.unique(N[near])), 'size')}, {FEWEST} needed"
         return _left_out(flops, len(near), reason), np.empty(0)
     x = np.log(N[near])
     middle = float(x.mean())

@@ -107,7 +107,7 @@ class Noise:
         n, k = len(residuals), len(rows)
         if n <= free:
             raise InputError(f"{n} rows leave no residual for {free} coefficients; give the noise")
-        if not free < k < n:  # the two cannot be told apart, and all of it goes to the observations
+        if not free < k < n:  # the two are not identifiable separately, and all of it goes to the observations
             return cls(float(np.sqrt(residuals @ residuals / (n - free))), 0.0)
         cut = winsorised(residuals, free)
         mean = np.bincount(which, cut) / rows
@@ -123,7 +123,7 @@ class Noise:
 
 
 def noise_components(residuals: FloatArray, run: Runs, free: int) -> Noise | None:
-    """Split the noise of a new run into that within a run and that between runs; None where they cannot be told apart.
+    """Split the noise of a new run into that within a run and that between runs; None where the data cannot show them.
 
     They can where runs have several rows and outnumber the coefficients. The shares are those of an analysis of
     variance by run, the coefficients' degrees of freedom taken off between the runs; the total is :func:`run_noise`,

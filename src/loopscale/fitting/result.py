@@ -47,7 +47,7 @@ RESAMPLES = 100
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LossPrediction:
-    """Forecast losses with two intervals: for a new run, and for the curve alone. Arrays, or numbers for one point."""
+    """Forecast losses with two intervals: for a new run, and for the curve. Arrays, or numbers for one point."""
 
     points: Points
     value: FloatArray
@@ -207,7 +207,7 @@ class Fit:
 
     @cached_property
     def noise_components(self) -> Noise | None:
-        """The run noise as two parts, within a run and between runs; None where the data cannot tell them apart."""
+        """The run noise as two parts, within a run and between runs; None where the data cannot show them."""
         return noise_components(self.residuals, self.observations.run, len(self.free))
 
     def run_effects(self) -> Table:
@@ -280,7 +280,7 @@ class Fit:
         U: Any = None,
         level: float = LEVEL,
     ) -> LossPrediction:
-        """Predict the loss of new runs, with a predictive interval and the interval of the law alone.
+        """Predict the loss of new runs, with a predictive interval and the confidence band of the curve.
 
         N and D are counts of parameters and tokens, numbers or text like ``"7B"``; arrays broadcast. N is counted as
         the data count it. E and R are 1 unless given, or what all the data have. ``loop`` (N_loop) is needed where

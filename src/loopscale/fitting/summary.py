@@ -30,17 +30,24 @@ SCHEMES = {
 """How the data were resampled, as a sentence continues."""
 WARNINGS = 2
 """Warnings on the first screen."""
-LINES = 20
+LINES = 19
 """Lines of the first screen, the files and the next command aside."""
+ASIDE = ("run", "finished", "k", "step", "FLOPs")
+"""Columns that the first screen leaves out: they change no size, no loss and no count of tokens."""
 
 
 def summary(fit: Fit, verbose: bool = False) -> str:
     """Return the fit as plain text: one screen, or everything."""
     if verbose:
         return "\n".join([_answer(fit), "", *_details(fit), "", *_coefficient_table(fit), *warning_lines(fit)])
-    lines = [_answer(fit), "", *_facts(fit), "", *_coefficients(fit)]
-    cautions_that_fit = WARNINGS if len(lines) + 2 * WARNINGS < LINES else 1
-    return "\n".join([*lines, *warning_lines(fit, cautions_that_fit)])
+    head, coefficients = [_answer(fit), "", *_facts(fit), ""], _coefficients(fit)
+    warnings = warning_lines(fit, WARNINGS)
+    if len(head) + len(coefficients) + len(warnings) > LINES:
+        warnings = warning_lines(fit, 1)
+    room = max(LINES - len(head) - len(warnings), 2)
+    if len(coefficients) > room:
+        coefficients = [*coefficients[: room - 1], f"  all {len(fit.law.terms)} coefficients: --verbose"]
+    return "\n".join([*head, *coefficients, *warnings])
 
 
 def warning_lines(fit: Fit, most: int | None = None) -> list[str]:
@@ -79,8 +86,8 @@ def _facts(fit: Fit) -> list[str]:
     lines += fact("covers", f"{' · '.join(covers)}; {_counting(fit)}")
     if data.columns_used:
         each = "; every row counts as a run" if not data.named_runs and len(data.runs) == len(data) else ""
-        used = ", ".join(f"{symbol} = {name}" for symbol, name in data.columns_used.items())
-        lines += fact("columns", f"{used}{each}")
+        used = [f"{symbol} = {name}" for symbol, name in data.columns_used.items() if symbol not in ASIDE]
+        lines += fact("columns", f"{', '.join(used)}{each}")
     return lines
 
 

@@ -21,7 +21,7 @@ POOR = 0.9
 UNIDENTIFIED = 0.25
 """A coefficient whose standard error is this part of its whole search range is not identified."""
 FEW_ROWS = 3
-"""Rows beyond the coefficients below which a fit follows its data whatever the form."""
+"""Rows beyond the coefficients below which a fit of any form follows its data."""
 NAMED = 3
 """Diverged runs that a warning names."""
 DEGENERATE = "degenerate: "
@@ -45,7 +45,7 @@ def warnings_of(fit: Fit) -> tuple[str, ...]:
 
 
 def law_note(fit: Fit) -> str:
-    """Return the warnings that a law carries as its note; its degeneracy has a field of its own."""
+    """Return the warnings that a law carries as its note; its degeneracy has its own field."""
     return "; ".join(text for text in warnings_of(fit) if not text.startswith(DEGENERATE))
 
 
@@ -81,11 +81,12 @@ def _diverged(fit: Fit, rows: list[int]) -> FitWarning:
         for k in rows[:NAMED]
     ]
     more = f"; {len(rows) - NAMED} more" if len(rows) > NAMED else ""
-    return FitWarning(f"{'; '.join(names)}{more}. Left out of RMSE and R²", without_rows(data, rows))
+    remedy = without_rows(data, rows)
+    return FitWarning(f"{'; '.join(names)}{more}", f"left out of RMSE and R²{'; ' if remedy else ''}{remedy}")
 
 
 def without_rows(data: Observations, rows: list[int]) -> str:
-    """Return the option that leaves out rows with a high loss: by the loss where it tells them apart, else by run."""
+    """Return the option that leaves out rows with a high loss: by a limit of the loss if there is one, else by run."""
     rest = np.delete(data.loss, rows)
     low, high = float(rest.max()), float(data.loss[rows].min())
     if low < high:

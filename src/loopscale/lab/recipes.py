@@ -1,7 +1,7 @@
 """How the models of the laboratory are built and trained.
 
 One layer that loops, without prelude and coda. What it takes to train such a loop: the state normalised before each
-pass with the input added through a matrix, output projections that start at zero, an output head of its own, and R
+pass with the input added through a matrix, output projections that start at zero, an untied output head, and R
 drawn at each step around its mean, so that the answer does not depend on one number of passes.
 """
 

@@ -1,6 +1,6 @@
 """Write a looped model as a plain one of a standard architecture, with the loop written out at a fixed R.
 
-The result needs none of our code. Passes become layers of their own, so it is as large as its unrolled depth; parts
+The result needs none of our code. Passes become separate layers, so it is as large as its unrolled depth; parts
 that a pass has for itself (norms, adapters, routers, biases) go into the layers of that pass.
 """
 

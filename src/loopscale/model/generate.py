@@ -82,7 +82,7 @@ class LoopedGenerationMixin(GenerationMixin):
 
         A cache policy makes logits depend on how many tokens are read at once, so drafts that are verified together
         would change the tokens: they are refused. Transformers reads the depth from ``self.config``, which other
-        threads use: it gets a copy of the model object, with the same weights and a config of its own.
+        threads use: it gets a copy of the model object, with the same weights and its own config.
         """
         if generation_mode == GenerationMode.ASSISTED_GENERATION and (
             self.config.kept_passes is not None or self.config.kept_window is not None

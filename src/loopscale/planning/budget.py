@@ -132,7 +132,7 @@ class BudgetField:
     term: str
     """The entry of the page's glossary."""
     need: Callable[[Grid], FloatArray] | None
-    """For a limit of its own: what each candidate needs of it, broadcast to (F, S, K, P)."""
+    """For a limit that candidates need: what each candidate needs of it, broadcast to (F, S, K, P)."""
     excluded: str
     """Why a candidate is ruled out that needs more; ``{need}`` is what it needs."""
 

@@ -33,7 +33,7 @@ class Design:
     """None, like ``layers``, for a model known by its size alone."""
     layers: float | None
     experts: float
-    """E: experts for each one that a token uses, as the law counts."""
+    """E: experts stored for each active one, as the law counts."""
     recurrence: int
     """R: passes through the loop."""
     experts_active: float
@@ -54,7 +54,7 @@ class Design:
     m: float
     """N_act / N_total"""
     unrolled: float
-    """N_unroll: what compute is paid for."""
+    """N_unroll: the parameter count that sets compute."""
     effective: float
     """N_eff: the size of a model without looping that is as good."""
     tokens: float
@@ -102,7 +102,7 @@ class Design:
 
     @property
     def misses_limit(self) -> bool:
-        """Whether a limit of the budget rules it out, whatever the law says."""
+        """Whether a limit of the budget rules it out before any law is asked."""
         return self.ruled_out_by is not None and self.ruled_out_by not in STEPS
 
     def architecture(self) -> Architecture:
@@ -246,7 +246,7 @@ def _judged(grid: Grid, at: tuple[int, ...], flat: int, chosen: int) -> tuple[st
 
 
 def _too_little(gain: float) -> str:
-    return f"gains only {gain:.4f}" if gain >= 0 else f"raises the loss {-gain:.4f}"
+    return f"gains only {gain:.4f}" if gain >= 0 else f"costs {-gain:.4f} nats"
 
 
 def _band(grid: Grid, at: tuple[int, ...]) -> tuple[float | None, float | None]:

@@ -145,7 +145,7 @@ class Grid:
 
     @cached_property
     def gain_SKP(self) -> FloatArray:
-        """What looping adds, in loop blocks."""
+        """What looping adds, in units of the looped block."""
         return np.broadcast_to(self.law.gain(self.points), self.space.shape)
 
     @cached_property

@@ -117,7 +117,7 @@ def _one_model(
     if N is not None:
         if recurrence not in (None, 1) or experts != 1:
             raise InputError(
-                "predict: a size N alone does not tell experts and loop layers; give a rung or an architecture"
+                "predict: this law needs the looped parameters and experts too; give a rung or an architecture"
             )
         return size_space([whole_count_of(N, "N")])
     one = rung(model, experts) if isinstance(model, str) else model

@@ -35,7 +35,7 @@ class FrontRow:
     loss_low: float | None
     loss_high: float | None
     interval: str | None
-    """What the band is: "predictive" for one new run, "law" for the law alone."""
+    """What the band is: "predictive" for one new run, "law" for the curve."""
     trust: str
 
 

@@ -23,7 +23,7 @@ __all__ = [
 
 
 class WithheldError(InputError):
-    """An answer that is not given unless it is asked for in so many words."""
+    """An answer that is given only where the user allows it by an argument."""
 
     def __init__(self, problem: str, overrides: Sequence[str], remedy: str) -> None:
         self.overrides = tuple(overrides)
@@ -45,8 +45,7 @@ def check_answer(
         axes = [axis for axis, factor in trust.factors.items() if factor > 10]
         reasons = [reason for reason in trust.reasons if reason.partition(" ")[0] in axes]
         problems.append(
-            f"withheld: {what} lies more than 10x beyond the data that law {law.name} was fitted on "
-            f"({'; '.join(reasons)})"
+            f"no answer: {what} is more than 10x beyond the runs behind law {law.name}: {'; '.join(reasons)}"
         )
         overrides.append("extrapolate")
         remedies.append(f"measure runs nearer to it first along {' and '.join(axes)} (`loopscale next` chooses them)")

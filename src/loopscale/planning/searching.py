@@ -184,7 +184,7 @@ class Search:
         """Return the front by rising ``cost``: design, cost, loss with its 90% band, and the level of trust in it.
 
         The band is that of one new run where the law knows it (``interval`` is then "predictive"), else that of the
-        law alone; None where the law has no resamples.
+        curve; None where the law has no resamples.
         """
         flat = self.front(cost)
         low, high = self.bands(flat)

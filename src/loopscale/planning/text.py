@@ -120,14 +120,14 @@ def interval_text(interval: Mapping[str, Any] | None, uncertainty: str = "not pu
     span = f"{interval['low']:.4f} to {interval['high']:.4f}"
     if interval["kind"] == "predictive":
         return f"{interval['level']:.0%} predictive interval for one run {span}, from {interval['basis']}"
-    return f"{interval['level']:.0%} interval {span} of the law alone, from {interval['basis']}"
+    return f"{interval['level']:.0%} confidence band of the curve {span}, from {interval['basis']}"
 
 
 def front_band_text(kind: str | None, uncertainty: str) -> str:
-    """Say what bands of the loss are: of one new run ("predictive"), or of the law alone."""
+    """Say what bands of the loss are: of one new run ("predictive"), or of the curve."""
     if kind is None:
         return f"Bands: none; {uncertainty_text(uncertainty)}"
-    return f"Bands: 90%, {'for one new run' if kind == 'predictive' else 'of the law alone'}; {uncertainty}"
+    return f"Bands: 90%, {'for one new run' if kind == 'predictive' else 'of the curve, not of a run'}; {uncertainty}"
 
 
 def _lead(plan: Plan, eps: str) -> str:

@@ -42,7 +42,7 @@ NU = Coefficient("nu", 0.05, 4.0, "exponent of the overfitting term", Term.REPET
 
 
 class Extension(OuterLaw):
-    """Another outer law, ``inner``, with coefficients of its own for tokens that are seen several times.
+    """Another outer law, ``inner``, with further coefficients for tokens that are seen several times.
 
     Its name is that of the other law, a plus sign and ``suffix``: ``chinchilla+repetition``. Without repeated tokens
     it is the other law.

@@ -69,7 +69,7 @@ class PassSchedule:
 
 
 def scheduled_gain(law: ScalingLaw, points: Points, schedule: PassSchedule, delay: float = DELAY) -> FloatArray:
-    """Return the gain of models trained by ``schedule``, in loop blocks; ``points.recurrence`` does not count."""
+    """Return the gain of models trained by ``schedule``, in looped blocks; ``points.recurrence`` does not count."""
     gains = [law.gain(_with_passes(points, passes)) for _, passes in schedule.stages]
     weights = schedule.credit(delay)
     return np.asarray(sum(weight * gain for weight, gain in zip(weights, gains, strict=True)))

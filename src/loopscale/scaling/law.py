@@ -167,7 +167,7 @@ class ScalingLaw:
         return self.rmse if self.noise is None else self.noise
 
     def interval(self, points: Points, level: float = 0.9) -> tuple[FloatArray, FloatArray]:
-        """Return the interval of the law alone: where a share ``level`` of the resampled laws put the loss."""
+        """Return the confidence band of the curve: where a share ``level`` of the resampled laws put the loss."""
         low, high = np.quantile(self.resampled(points), tails(level), axis=0)
         return low, high
 
@@ -238,7 +238,7 @@ class ScalingLaw:
         return np.broadcast_to(loss, points.shape), np.stack(columns, axis=-1)
 
     def gain(self, points: Points) -> FloatArray:
-        """Return g_eff = (N_eff - N_act) / N_loop: what looping adds, in loop blocks."""
+        """Return g_eff = (N_eff - N_act) / N_loop: what looping adds, in units of the looped block."""
         with np.errstate(all="ignore"):
             gain = self.mapping.gain(self.coefficients, points.recurrence, active_ratio(self.mapping, points))
             return self._finite(gain, "gain")

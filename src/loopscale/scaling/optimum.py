@@ -112,7 +112,7 @@ def allocations(law: ScalingLaw, flops: Sequence[float], models: Proportions = D
     """Return N*(C), D*(C), their exponents and the loss for several budgets.
 
     Where the law carries resampled laws, ``_low`` and ``_high`` columns span ``level`` of them; they are the
-    uncertainty of the law alone. ``extrapolated`` names the axes on which the optimum leaves the fitted range.
+    uncertainty of the curve. ``extrapolated`` names the axes on which the optimum leaves the fitted range.
     """
     ends = tails(level)
     records = []

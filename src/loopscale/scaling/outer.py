@@ -54,7 +54,7 @@ class OuterLaw(ABC):
     """Loss as a function of N, D and E. Values broadcast; coefficients are given by name.
 
     A subclass that states its ``name`` joins ``OUTER_LAWS``: fits, plans, files and commands then know it. One whose
-    name depends on its arguments has no name of its own.
+    name depends on its arguments has no fixed name.
     """
 
     name: str

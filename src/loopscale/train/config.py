@@ -203,7 +203,7 @@ class DataSection(Record):
         elif self.format != "text" and (not self.files or self.mix):
             raise ValueError(f"format {self.format!r} is for 'files' of rows (JSONL or Parquet)")
         if self.document_mask and (self.task is not None or self.format != "text"):
-            raise ValueError("'document_mask' is for packed text; each of these rows is a sequence of its own")
+            raise ValueError("'document_mask' is for packed text; each of these rows is a separate sequence")
         if self.format == "labels" and self.tokenizer.startswith("train"):
             raise ValueError("rows of ids hold no text to train a tokenizer on: name the tokenizer of the ids")
         return self

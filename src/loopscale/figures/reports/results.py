@@ -79,7 +79,7 @@ def fit_report(fit: Fit) -> Report:
     report.heading("What the data determine")
     report.text("Share: standard error divided by the search range. Objective: rise with the coefficient held.")
     add_table(report, identification(fit))
-    report.text("The ten strongest correlations between coefficients; near 1, the two cannot be told apart.")
+    report.text("The ten strongest correlations between coefficients; near 1, the two are not identifiable separately.")
     pairs = correlations(fit)
     add_table(report, Table({name: column[:10] for name, column in pairs.columns.items()}))
     report.provenance(data=data.source, rows=str(len(data)), data_sha256=data.digest)

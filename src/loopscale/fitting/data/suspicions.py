@@ -21,7 +21,7 @@ LOSSES = (1.2, 12.0)
 EXPECTED = (0.6, 1.38)
 """Losses relative to Chinchilla's law at the same N and D, the median of a sweep; public ones have 0.74 to 1.28."""
 HIGHEST = 8.0
-"""What that law may expect at most, in nats: tiny models never do worse than a guess, whatever the law says."""
+"""What that law may expect at most, in nats: tiny models never do worse than a guess."""
 WRITTEN_RATIO = 5000.0
 """Whole numbers up to this may be tokens per parameter."""
 EPOCHS = ("epochs", "epoch", "num_epochs", "n_epochs", "num_train_epochs")

@@ -1,4 +1,4 @@
-"""What a backend is: how its workers are started and watched, and the settings that it has of its own."""
+"""What a backend is: how its workers are started and watched, and its own settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows with labels of their own: each is one sequence of the batch, and only its labels are targets.
+"""Rows with their own labels: each is one sequence of the batch, and only its labels are targets.
 
 Text is packed, and every token of it is a target. Here a row stays whole and is padded to the context; labels say what
 to predict and where: the answers of a task, the completion of a prompt, or what a file gives beside its ids. A batch is

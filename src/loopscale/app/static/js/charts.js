@@ -139,7 +139,7 @@ export function isoflop(data, axis, choice, title, bandText) {
   };
 }
 
-// Whole numbers are drawn where they are. Lines on one another are told apart by their widths, the first the widest.
+// Whole numbers are drawn where they are. Lines on one another differ in width, the first the widest.
 function steps(data, { x, y, name, at, xAxis, yAxis, text, title, hint }) {
   const { series: colours } = palette();
   const kept = data.filter((d) => d[y] != null);

@@ -44,7 +44,7 @@ export const cardSize = (value) => (value >= 1e8 ? `${(value / 1e9).toFixed(1)}B
 
 export const loss = (value) => (value == null ? "–" : value.toFixed(4));
 // The 90% interval of a loss, and of what it is.
-const KINDS = { predictive: "for one new run", law: "of the law alone" };
+const KINDS = { predictive: "for one new run", law: "of the curve, not of a run" };
 export const interval = ({ low, high, kind }) => `90% ${KINDS[kind]}: ${loss(low)}–${loss(high)}`;
 export const percent = (value) => `${Math.round(100 * value)}%`;
 // A design in a few characters, with its experts as it is built.

@@ -1,0 +1,155 @@
+"""The first ten minutes of three new users: their files as they came, and the commands that they tried."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_commands import refused, run
+from test_screens import check_screen
+
+from loopscale.scaling import ScalingLaw
+
+SIZES = (0.08, 0.18, 0.4, 0.9)
+
+
+def noisy(loss: float, random: np.random.Generator) -> str:
+    return f"{loss * np.exp(0.003 * random.standard_normal()):.4f}"
+
+
+def dense() -> list[str]:
+    """A runs table of W&B: crashed and running runs, missing losses, a repeated row, a diverged run."""
+    random, lines = np.random.default_rng(0), ["Name,State,Active Params (B),train/tokens,train/loss,eval/loss"]
+    for N in SIZES:
+        for ratio in (10, 20, 40, 80):
+            loss = noisy(1.7 + 0.42 * N**-0.34 + 0.97 * (ratio * N) ** -0.37, random)
+            lines.append(f"d{N:g}-{ratio},finished,{N},{ratio * N * 1e9:.0f},{loss},{loss}")
+    return [*lines, lines[3], "oom,crashed,0.4,1e9,4.1,4.3", "old,failed,0.9,,,", "new,running,0.18,1e9,3.0,",
+            "boom,finished,0.4,8e9,7.1,6.9"]  # fmt: skip
+
+
+def moe() -> list[str]:
+    """Routed experts with k of them active, and one diverged run."""
+    random, lines = (
+        np.random.default_rng(1),
+        ["run,Active Params (B),num_experts,top_k,total_params_B,tokens,eval_loss"],
+    )
+    for N in SIZES:
+        for experts, k in ((1, 1), (8, 2), (32, 2)):
+            for ratio in (20, 60, 150):
+                E = experts / k
+                loss = noisy(1.6 + 0.34 * E**-0.15 * N**-0.3 + 1.3 * (ratio * N) ** -0.3, random)
+                total = N * (0.3 + 0.7 * E)
+                lines.append(f"m{N}-{experts}-{ratio},{N},{experts},{k},{total:.3f},{ratio * N * 1e9:.0f},{loss}")
+    return [*lines, "moe_boom,0.4,8,2,1.24,24000000000,9.87"]
+
+
+def looped() -> list[str]:
+    """Sizes with their units, a repeated row, a missing loss and a diverged run."""
+    random, lines = np.random.default_rng(2), ["run,params,loop_params,loops,tokens,val_loss"]
+    for N in SIZES:
+        for R in (1, 2, 4, 8):
+            for ratio in (20, 50, 100):
+                gain = 0.5 * (R**0.45 - 1)
+                loss = noisy(1.7 + 0.333 * (N * (1 + gain)) ** -0.352 + 1.26 * (N * ratio) ** -0.277, random)
+                lines.append(f"l{N}-{R}-{ratio},{N * 1e3:.0f}M,{N * 500:.0f}M,{R},{N * ratio:.2f}B,{loss}")
+    return [*lines, lines[5], "none,180M,90M,2,9B,", "div,180M,90M,2,9B,6.9"]
+
+
+def semicolons() -> list[str]:
+    """A spreadsheet of another country: semicolons and decimal commas."""
+    rows = [line.split(",") for line in dense()[1:17]]
+    cells = [(name, f"{float(N) * 1e9:.0f}", tokens, loss) for name, _, N, tokens, _, loss in rows]
+    return ["# exported on Monday", "run;params;tokens;loss", *(";".join(row).replace(".", ",") for row in cells)]
+
+
+def trillions() -> list[str]:
+    """Sizes in billions and tokens in trillions, in columns that say so."""
+    rows = [line.split(",") for line in dense()[1:17]]
+    return ["model,size_b,tokens_t,loss", *(f"{r[0]},{r[2]},{float(r[3]) / 1e12},{r[5]}" for r in rows)]
+
+
+FILES = {"wandb": dense, "moe": moe, "looped": looped, "semicolons": semicolons, "trillions": trillions}
+DIVERGED = {"wandb": "boom", "moe": "moe_boom", "looped": "div"}
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory) -> Path:
+    """The folder of a new user."""
+    folder = tmp_path_factory.mktemp("desk")
+    for name, table in FILES.items():
+        (folder / f"{name}.csv").write_text("\n".join(table()) + "\n")
+    return folder
+
+
+@pytest.fixture
+def terminal(desk, monkeypatch) -> None:
+    monkeypatch.chdir(desk)
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_readmes_first_fit_works_at_the_first_try_and_fits_a_screen(name, terminal, capsys):
+    text = run(capsys, "fit", f"{name}.csv", "--resamples", "20", "--out", f"{name}.json", "--report", f"{name}.html")
+    check_screen(text)
+    assert re.search(rf"Saved {name}\.json, {name}\.html\.\s+Next: loopscale plan", text)
+    assert Path(f"{name}.html").read_text().count("<svg") > 2
+    law = ScalingLaw.load(f"{name}.json")
+    assert not law.degenerate
+    assert law.rmse < 0.03
+    if name in DIVERGED:
+        assert f"run '{DIVERGED[name]}' (line " in text
+        assert '--keep "loss < ' in text
+
+
+@pytest.mark.parametrize("name", ["wandb", "looped"])
+def test_a_fitted_law_stands_for_its_runs_in_every_later_command(name, terminal, capsys):
+    run(capsys, "fit", f"{name}.csv", "--keep", "loss < 5", "--resamples", "20", "--out", f"{name}-kept.json")
+    for command in (("backtest", "--resamples", "5"), ("fit", "--resample", "none")):
+        text = run(capsys, command[0], f"{name}-kept.json", *command[1:])
+        check_screen(text)
+        assert "diverged" not in text
+    run(capsys, "report", "sweep", f"{name}-kept.json", "--out", "sweep.html")
+    assert "loss &lt; 5" in Path("sweep.html").read_text()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("count", "--rung", "1.0B", "--experts", "8", "--context", "8k"),
+        ("count", "--rung", "0.3B"),
+        ("predict", "--rung", "1.0B", "--experts", "8", "--recurrence", "2", "--tokens", "500B"),
+        ("plan", "--gpus", "64", "--device", "h100", "--days", "3weeks", "--memory", "3GB", "--bits", "4.5",
+         "--context", "8k"),
+        ("plan", "--flops", "5e21", "--memory", "3GB", "--bits", "q4_k_m", "--min-speed", "20", "--for", "phone"),
+        ("matched", "1.0B:8:4", "2.4B:8:1", "--flops", "1e21"),
+        ("profile", "joint", "--flops", "5e21", "--memory", "1GB,3GB,10GB", "--bits", "int4"),
+        ("profile", "recurrence", "--rung", "1.0B", "--experts", "8"),
+        ("profile", "best-experts"),
+        ("laws",),
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_what_they_tried_fits_a_screen(command, terminal, capsys):
+    check_screen(run(capsys, *command))
+
+
+def test_a_context_of_8k_is_8192_in_every_command(capsys):
+    assert "at 8,192 positions" in run(capsys, "count", "--rung", "0.3B", "--context", "8k")
+
+
+def test_days_take_weeks_and_hours(capsys):
+    argv = ("plan", "--gpus", "64", "--device", "h100", "--memory", "3GB", "--bits", "int4", "--json", "--days")
+    assert run(capsys, *argv, "3weeks") == run(capsys, *argv, "21") == run(capsys, *argv, "504h")
+    assert "'3weks' is not a time; write it like 21, 36h or 3weeks" in refused(capsys, *argv, "3weks")
+
+
+def test_isoflop_says_in_a_line_what_runs_it_needs(terminal, capsys):
+    said = refused(capsys, "isoflop", "semicolons.csv")
+    assert "0 of 16 budgets here have one (most others: 1 size, 4 needed); give four sizes or more" in said
+
+
+def test_profiles_name_experts_as_the_model_is_built(terminal, capsys):
+    text = run(capsys, "profile", "joint", "--flops", "5e21", "--memory", "3GB", "--bits", "int4")
+    assert re.search(r"3 GB +1\.0B +2/16 ", text)
+    assert "E" not in re.findall(r"^memory.*", text, re.M)[0].split()
