@@ -53,14 +53,14 @@ def test_fit_writes_a_law_that_plan_takes_with_its_doubt(capsys, sweep, tmp_path
     assert (plan["choice"]["rung"], plan["choice"]["experts"]) == ("1.0B", 2)
     assert plan["agreement"] > 0.5
     page = report.read_text()
-    assert page.count("<svg") == 7
+    assert page.count("<svg") == 8
     assert "http" not in page.replace("http-equiv", "")
 
 
 def test_fit_reports_in_markdown_with_pictures_beside_it(capsys, sweep, tmp_path):
     run(capsys, "fit", str(sweep), "--resamples", "5", "--report", str(tmp_path / "fit.md"))
-    assert {each.name for each in tmp_path.iterdir()} == {"fit.md", *(f"fit-{k}.png" for k in range(1, 8))}
-    assert "](fit-7.png)" in (tmp_path / "fit.md").read_text()
+    assert {each.name for each in tmp_path.iterdir()} == {"fit.md", *(f"fit-{k}.png" for k in range(1, 9))}
+    assert "](fit-8.png)" in (tmp_path / "fit.md").read_text()
 
 
 def test_fit_prints_json_for_programs(capsys, sweep):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +44,18 @@ FORMATS = ("png", "svg", "pdf")
 @click.option("--only", help="Draw only these: names like multiplier, or figure-1 to figure-7; commas join them.")
 @click.option("--tables", is_flag=True, help="Also write the paper's tables as .tex, .html and .csv.")
 @click.option("--format", "formats", default="png,svg,pdf", show_default=True, help="File formats to write.")
+@click.option(
+    "--style",
+    type=click.Choice(("note", "paper", "slide")),
+    default="note",
+    show_default=True,
+    help="paper: serif type, no caption. slide: large type. note: with the caption below.",
+)
+@click.option(
+    "--width",
+    type=click.Choice(("column", "page")),
+    help="Of a two-column paper: 3.3 or 6.75 inches, panels side by side.",
+)
 @click.option("--out", type=click.Path(), required=True, help="Folder for the figures and their tables.")
 def figures_command(
     law: ScalingLaw,
@@ -57,6 +70,8 @@ def figures_command(
     tables: bool,
     formats: str,
     out: str,
+    style: str,
+    width: str | None,
     **reading: Any,
 ) -> None:
     """Draw the paper's figures from any law, sweep and results; the numbers drawn are saved beside each as CSV.
@@ -70,10 +85,12 @@ def figures_command(
     loopscale figures --out figures
     loopscale figures --law law.json --data runs.csv --out figures
     loopscale figures --only joint-optimum,recurrence-map --format pdf --out figures
+    loopscale figures --law law.json --only loss-compute --style paper --out figures
     loopscale figures --only figure-2,figure-5 --tables --out figures
     """
     from loopscale.figures import GALLERY
     from loopscale.figures.gallery import PAPER_FIGURES, Task, draw_all
+    from loopscale.figures.style import STYLES, WIDTHS
 
     kinds = _chosen(formats, FORMATS, "--format")
     names = _chosen(only, (*GALLERY, *PAPER_FIGURES), "--only") if only else list(GALLERY)
@@ -81,8 +98,9 @@ def figures_command(
     runs = None if data is None else read_law_runs(data, law, reading)
     sources = _sources(law, runs, held_out, results, psi, metrics, test_time, flops)
     folder = make_folder(out)
+    look = STYLES[style] if width is None else replace(STYLES[style], width=WIDTHS[width])
     with progress_bar("Drawing", len(names)) as bar:
-        left_out = draw_all(Task(sources, folder, kinds), names, _progress(names, bar))
+        left_out = draw_all(Task(sources, folder, kinds, look), names, _progress(names, bar))
     drawn = len(names) - len(left_out)
     many = counted(drawn, "figure")
     click.echo(f"Drew {many} in {folder}, each as {', '.join(kinds)} with its numbers as CSV.")
@@ -107,7 +125,7 @@ def _progress(names: Sequence[str], bar: Callable[[int, int], None]) -> Callable
         return bar
 
     def line(done: int, total: int) -> None:
-        click.echo(f"drew {done} of {total}: {names[done - 1]}", err=True)
+        click.echo(f"{done} of {total}: {names[done - 1]}", err=True)
 
     return line
 

@@ -19,20 +19,28 @@ from loopscale.scaling.proportions import Proportions
 @verb("laws")
 @click.argument("law", type=LAW, required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: a law file for LAW, or all of them by name.")
+@click.option("--latex", is_flag=True, help="Print LAW for a paper: the equation and a table of coefficients.")
 @click.option("--flops", type=COUNTS, help="Show the law's compute-optimal size and tokens at these budgets.")
 @click.option(
     "--experts", type=click.FloatRange(1, 1e6), default=1.0, help="E of the models for --flops.  [default: 1]"
 )
-def laws_command(law: ScalingLaw | None, as_json: bool, flops: tuple[float, ...] | None, experts: float) -> None:
+def laws_command(
+    law: ScalingLaw | None, as_json: bool, latex: bool, flops: tuple[float, ...] | None, experts: float
+) -> None:
     """List the published scaling laws, or show one (by name or file).
 
     \b
     loopscale laws
     loopscale laws looped-moe-2026
     loopscale laws chinchilla-2022 --flops 1e21,1e23    # the best N and D at each budget
+    loopscale laws law.json --latex                     # a fitted law for a paper
     loopscale laws chinchilla-2022 --json > law.json    # then edit, and --law law.json
     """
-    if flops is not None:
+    if latex:
+        if law is None:
+            raise click.UsageError("--latex prints one law; name the law")
+        click.echo(law.latex())
+    elif flops is not None:
         if law is None:
             raise click.UsageError("--flops shows one law's optimum; name the law")
         _optimum(law, flops, experts, as_json)

@@ -194,7 +194,7 @@ def plan_command(
     if report is not None:
         from loopscale.figures.reports import plan_report
 
-        plan_report(planned, law).save(report)
+        plan_report(planned, law, cost=compute.cost(planned, brief=True)).save(report)
     if as_json:
         print_json(planned.to_dict())
     elif as_csv:

@@ -37,6 +37,7 @@ from loopscale.planning import (
     ladder_space,
     recurrence_map,
 )
+from loopscale.planning.profiles import built_experts
 from loopscale.planning.refusals import withheld
 from loopscale.planning.text import law_text, legend, mark
 from loopscale.scaling import ScalingLaw
@@ -52,8 +53,6 @@ KINDS = {
 
 CERTAIN = 0.9
 """Share of resampled laws that should agree; below it a choice has a question mark."""
-ACTIVE_EXPERTS = 2
-"""k: experts that a token uses in the models of the ladder, unless another number is asked for."""
 JOINT_COLUMNS = ("memory", "size", "experts", "R", "tokens", "loss", "agreement")
 
 
@@ -147,7 +146,7 @@ def _print(kind: str, table: Table, law: ScalingLaw) -> None:
     if kind == "joint":
         print_joint(title, table)
     elif kind == "best-recurrence":
-        named = lambda row: f"{row['rung']} {built(row['experts'])}"  # noqa: E731
+        named = lambda row: f"{row['rung']} {built_experts(row['experts'])}"  # noqa: E731
         _print_map(title, "size", rows, named, "flops", "best_recurrence", format_power)
     elif kind == "best-experts":
         _print_map(title, "R", rows, lambda row: str(row["recurrence"]), "memory", "best_experts", format_bytes)
@@ -179,7 +178,7 @@ def _print_curves(title: str, axis: str, rows: list[dict[str, Any]]) -> None:
         found = [cells.get((at, curve)) for curve in curves]
         if all(row is None or row["loss"] is None for row in found):
             continue  # every loss is withheld, which a line below says
-        write: Callable[[float], str] = {"size": format_size, "experts": built}.get(axis, "{:g}".format)
+        write: Callable[[float], str] = {"size": format_size, "experts": built_experts}.get(axis, "{:g}".format)
         lines.append([write(at), *(_cell(row) for row in found)])
     label = {"size": "active", "recurrence": "R", "experts": "experts"}[axis]
     widest = max(len(cell) - len("[bold][/]") * ("[" in cell) for line in lines for cell in line[1:])
@@ -194,13 +193,8 @@ def _print_curves(title: str, axis: str, rows: list[dict[str, Any]]) -> None:
 
 def _curve_name(keys: list[str], curve: tuple[Any, ...]) -> str:
     write: dict[str, Callable[[Any], str]]
-    write = {"flops": format_power, "rung": str, "experts": built, "recurrence": "R={:g}".format}
+    write = {"flops": format_power, "rung": str, "experts": built_experts, "recurrence": "R={:g}".format}
     return "\n".join(write[name](value) for name, value in zip(keys, curve, strict=True))
-
-
-def built(experts: float) -> str:
-    """Write experts as models of the ladder are built, k of k E: "2/16" for E = 8."""
-    return "dense" if experts == 1 else f"{ACTIVE_EXPERTS:g}/{ACTIVE_EXPERTS * experts:g}"
 
 
 def _cell(row: dict[str, Any] | None) -> str:
@@ -238,7 +232,7 @@ def _print_map(
 def _map_cell(row: dict[str, Any], value: str) -> str:
     if row[value] != row[value]:
         return "–"
-    written = built(row[value]) if value == "best_experts" else f"{row[value]:g}"
+    written = built_experts(row[value]) if value == "best_experts" else f"{row[value]:g}"
     return mark(written, bool(row["extrapolated"])) + ("?" if row["agreement"] < CERTAIN else "")
 
 
@@ -256,7 +250,7 @@ def joint_row(row: dict[str, Any]) -> tuple[str, ...]:
     return (
         format_bytes(row["memory"]),
         _with_span(row["rung"], row, "active", format_size),
-        _with_span(built(row["experts"]), row, "experts", built),
+        _with_span(built_experts(row["experts"]), row, "experts", built_experts),
         _with_span(str(row["recurrence"]), row, "recurrence", "{:g}".format),
         format_count(row["tokens"]),
         mark(_loss(row), bool(row["extrapolated"])),

@@ -26,6 +26,11 @@ WIDE_CELL = 28
 """Characters from which a column of a table counts as text: it stands left and may wrap."""
 
 
+def without_folder(word: str) -> str:
+    """Return a path as others may read it: its name alone where it tells the folders of this machine."""
+    return Path(word).name if Path(word).is_absolute() else word
+
+
 def check_report_path(path: str | Path) -> Path:
     """Refuse a path that cannot hold a report, before any work is done for it."""
     target = Path(path)
@@ -104,7 +109,7 @@ class Report:
         """Add what made the report: data, command (by default the one that runs) and versions."""
         known = {
             **facts,
-            "command": facts.get("command", " ".join(["loopscale", *sys.argv[1:]])),
+            "command": facts.get("command", " ".join(["loopscale", *map(without_folder, sys.argv[1:])])),
             "loopscale": __version__,
             "python": platform.python_version(),
             **{name: version(name) for name in ("numpy", "scipy", "matplotlib")},

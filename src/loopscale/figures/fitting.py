@@ -1,4 +1,4 @@
-"""Figures of a law beside its data: residuals, predicted against observed, intervals of coefficients."""
+"""Figures of a law beside its data: loss over compute, residuals, predicted against observed, intervals."""
 
 from __future__ import annotations
 
@@ -6,11 +6,24 @@ from typing import Any
 
 import numpy as np
 
+from loopscale.core.arrays import FloatArray
 from loopscale.core.errors import InputError
+from loopscale.core.quantities import format_count
 from loopscale.core.tables import Table
-from loopscale.figures.style import COLOURS, count_ticks, finish, legend, or_new
+from loopscale.figures.style import (
+    COLOURS,
+    LOSS,
+    count_ticks,
+    draw_curve,
+    finish,
+    groups,
+    legend,
+    or_new,
+    powers,
+    size_colours,
+)
 from loopscale.fitting import Observations
-from loopscale.scaling import ScalingLaw
+from loopscale.scaling import Points, ScalingLaw, costs
 
 AXES = {
     "active": ("active parameters N_act", "log"),
@@ -18,6 +31,84 @@ AXES = {
     "recurrence": ("recurrence R (passes)", "linear"),
     "experts": ("experts E (per active one)", "log"),
 }
+BEYOND = 10.0
+"""How far beyond the largest run the curve of loss over compute is drawn, and a run is predicted."""
+STEPS, SIZES = 41, 241
+"""Budgets of the curve, and sizes that are compared at each."""
+
+
+def loss_over_compute(law: ScalingLaw, observations: Observations, flops: float | None = None) -> Table:
+    """Return the runs, the law's lowest loss for each budget with its 90% band, and the loss predicted at ``flops``.
+
+    ``kind`` is run, law or predicted. The curve is the best that the law finds at each budget among models of any size
+    with the experts and passes of the data. Without ``flops``, or with more than ten times the compute of the largest
+    run, the prediction is at ten times that compute.
+    """
+    points, loss = observations.points, observations.loss
+    C = np.asarray(points.train_flops, float)
+    most = float(C.max())
+    target = BEYOND * most if flops is None or not most < flops <= BEYOND * most else flops
+    budgets = np.append(np.geomspace(float(C.min()), 1.05 * target, STEPS), target)
+    best = _best(law, points, budgets)
+    low = high = np.full(len(budgets), np.nan)
+    if law.resamples is not None:
+        low, high = (law.interval if law.spread is None else law.predictive_interval)(best)
+    outside = law.extrapolated(best)
+    rows: list[dict[str, Any]] = [
+        {"kind": "run", "flops": c, "active": n, "loss": y, "loss_low": np.nan, "loss_high": np.nan, "extrapolated": ""}
+        for c, n, y in zip(C.tolist(), points.active.tolist(), loss.tolist(), strict=True)
+    ]
+    rows += [
+        {"kind": "law" if k < STEPS else "predicted", "flops": float(budgets[k]), "active": float(best.active[k]),
+         "loss": float(y), "loss_low": float(low[k]), "loss_high": float(high[k]),
+         "extrapolated": " ".join(axis for axis, flags in outside.items() if np.broadcast_to(flags, low.shape)[k])}
+        for k, y in enumerate(law(best))
+    ]  # fmt: skip
+    return Table.from_records(rows)
+
+
+def _best(law: ScalingLaw, points: Points, budgets: FloatArray) -> Points:
+    """Return, for each budget, the model of lowest loss: any size, with experts and passes as the data have them."""
+    share = np.zeros(points.shape) if points.loop is None else points.loop / points.active
+    ratio = np.ones(points.shape) if points.total is None else points.total / points.active
+    designs = np.stack([points.experts, points.recurrence, share, ratio], axis=1)
+    _, first = np.unique(designs[:, :2], axis=0, return_index=True)
+    E, R, share, ratio = designs[first].T[:, :, None, None]
+    spread = np.exp(np.linspace(-np.log(1e3), np.log(1e3), SIZES))
+    unrolled = costs.unrolled(1.0, share, R)
+    N = np.sqrt(budgets / costs.TRAIN / 20)[:, None] * spread + np.zeros_like(E)
+    D = costs.tokens_for(budgets[:, None], N * unrolled)
+    parts = (N, D, R + 0 * N, E + 0 * N, share * N, ratio * N)
+    by_budget = [np.moveaxis(part, 1, 0).reshape(len(budgets), -1) for part in parts]
+    best = np.argmin(law(Points(*by_budget)), axis=1)
+    return Points(*(part[np.arange(len(budgets)), best] for part in by_budget))
+
+
+def draw_loss_over_compute(table: Table, axes: Any | None = None) -> Any:
+    """Draw a table of :func:`loss_over_compute`: runs coloured by size, the curve with its band, the predicted run."""
+    axes = or_new(axes)
+    parts = {kind: rows for (kind,), rows in groups(table, "kind").items()}
+    runs, curve, (predicted,) = parts["run"], parts["law"], parts["predicted"]
+    size_colours(axes, [(row["flops"], row["loss"], row["active"]) for row in runs], "active parameters")
+    draw_curve(axes, curve, "flops", "loss", 1, "")
+    spread = None if np.isnan(predicted["loss_low"]) else [[predicted["loss"] - predicted["loss_low"]],
+                                                           [predicted["loss_high"] - predicted["loss"]]]  # fmt: skip
+    axes.errorbar(
+        [predicted["flops"]], [predicted["loss"]], yerr=spread, fmt="*", ms=8, color="black", elinewidth=1, capsize=2,
+        zorder=5,
+    )  # fmt: skip
+    axes.set_xscale("log")
+    powers(axes.xaxis)
+    highest = float(np.quantile([row["loss"] for row in runs], 0.98))
+    lowest = float(np.nanmin([row["loss_low"] for row in curve] + [row["loss"] for row in curve]))
+    axes.set_ylim(lowest - 0.12 * (highest - lowest), highest + 0.05 * (highest - lowest))
+    middle = curve[int(0.45 * len(curve))]
+    axes.annotate("law at its best size", (middle["flops"], middle["loss"]), xytext=(-4, -9), color=COLOURS[1],
+                  textcoords="offset points", fontsize=6.5, ha="right")  # fmt: skip
+    said = f"predicted {predicted['loss']:.2f}\n{format_count(predicted['active'], 2)} parameters"
+    axes.annotate(said, (predicted["flops"], predicted["loss"]), xytext=(-7, -3), textcoords="offset points",
+                  fontsize=6.5, ha="right", va="top")  # fmt: skip
+    return finish(axes, "", "training compute $C$ (FLOPs)", LOSS)
 
 
 def residuals(law: ScalingLaw, observations: Observations) -> Table:

@@ -20,7 +20,7 @@ from loopscale.core.errors import InputError
 from loopscale.core.tables import Table
 from loopscale.figures import capacity, fitting, optima, outcomes, schematic
 from loopscale.figures.capacity import fit_mappings
-from loopscale.figures.style import Panel, Picture, scientific
+from loopscale.figures.style import STYLES, Panel, Picture, Style, scientific
 from loopscale.fitting import Observations, simulate_sweep
 from loopscale.fitting.data.public import SWEEP_EXPERTS, SWEEP_RECURRENCES
 from loopscale.planning import (
@@ -141,13 +141,14 @@ class Task:
     sources: Sources
     folder: Path
     formats: Sequence[str]
+    style: Style = STYLES["note"]
 
     def draw(self, name: str) -> str | None:
         """Draw one picture; return why not, where its source is missing."""
         try:
             note = "" if name in MEASURED else f"Law: {self.sources.law.name}."
             picture = GALLERY[name](self.sources) if name in GALLERY else paper_figure(name, self.sources)
-            picture.save(self.folder, self.formats, note)
+            picture.save(self.folder, self.formats, note, self.style)
         except InputError as error:
             return str(error)
         return None
@@ -273,7 +274,8 @@ def isoflop_size(sources: Sources) -> Picture:
     """Loss against size at fixed compute for several R."""
     panels = []
     for E in _experts(sources):
-        table = isoflop_over_size(sources.law, (5e20, 1e21), (E,), (1, 2, 4), np.geomspace(640, 2304, 81))
+        table = isoflop_over_size(sources.law, (5e20, 1e21), (E,), (1, 2, 4) if sources.law.mapping.loops else (1,),
+                                  np.geomspace(640, 2304, 81))  # fmt: skip
         panels.append(Panel(table, optima.draw_isoflop_over_size, f"e{E}"))
     return Picture("isoflop-size", "Loss against active size at fixed compute; markers are minima.", tuple(panels))
 
@@ -360,6 +362,16 @@ def joint(sources: Sources) -> Picture:
     return _one("joint-optimum", caption, table, optima.draw_joint_optimum, 2.8)
 
 
+def loss_compute(sources: Sources) -> Picture:
+    """Loss over compute: the runs, the law with its band, and a run predicted beyond them."""
+    table = fitting.loss_over_compute(sources.fitted, sources.sweep, sources.flops)
+    caption = (
+        f"Loss over training compute: points {sources.where}; curve: the lowest loss that {sources.fitted.name} finds "
+        "at each budget, dotted beyond the data; band: 90% for one run; star: a predicted run."
+    )
+    return _one("loss-compute", caption, table, fitting.draw_loss_over_compute)
+
+
 def residual_panels(sources: Sources) -> Picture:
     """Residuals of the law along each axis of the data."""
     table = fitting.residuals(sources.fitted, sources.sweep)
@@ -443,6 +455,7 @@ GALLERY: dict[str, Callable[[Sources], Picture]] = {
     "best-experts": best_experts,
     "experts-map": experts_maps,
     "joint-optimum": joint,
+    "loss-compute": loss_compute,
     "residuals": residual_panels,
     "observed": observed,
     "intervals": interval_picture,

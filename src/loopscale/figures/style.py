@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,11 +21,53 @@ from loopscale.core.tables import Table
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe and Ito's palette, which stays apart for colour-blind readers."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-COLUMN = 3.3
-"""Inches: the width of a column in a two-column paper."""
+COLUMN, PAGE = 3.3, 6.75
+"""Inches: the width of a column and of the page in a two-column paper."""
 FORMATS = ("png", "svg", "pdf")
 LOSS = "loss (nats/token)"
 RECURRENCE = "recurrence R (passes)"
+
+
+@dataclass(frozen=True)
+class Style:
+    """What a figure is for: its width, its type, and whether the caption is drawn below it."""
+
+    width: float = COLUMN
+    """Inches."""
+    scale: float = 1.0
+    """By how much type, lines and markers are larger than in a column of a paper."""
+    family: str | None = None
+    caption: bool = True
+
+
+STYLES = {
+    "note": Style(),
+    "paper": Style(family="STIXGeneral", caption=False),
+    "slide": Style(width=10.0, scale=2.1, caption=False),
+}
+"""note: with its caption, to be passed on alone. paper: serif type and mathematics, the caption in the paper."""
+WIDTHS = {"column": COLUMN, "page": PAGE}
+_INDEXED = re.compile(r"\b([Ng])_(act|eff|loop|total|unroll)\b")
+_STARRED = re.compile(r"\b([RE])\*")
+
+
+def typeset(figure: Any, style: Style) -> None:
+    """Set the type of a drawn figure: N_act and R* as mathematics, the style's family and sizes."""
+    from matplotlib.lines import Line2D
+    from matplotlib.text import Text
+
+    for text in figure.findobj(Text):
+        written = text.get_text()
+        if "$" not in written:
+            written = _INDEXED.sub(r"$\1_\\mathrm{\2}$", written)
+            text.set_text(_STARRED.sub(r"$\1^*$", written))
+        text.set_fontsize(text.get_fontsize() * style.scale)
+        if style.family is not None:
+            text.set_fontfamily(style.family)
+            text.set_math_fontfamily("stix")
+    for line in figure.findobj(Line2D) if style.scale != 1.0 else ():
+        line.set_linewidth(line.get_linewidth() * style.scale)
+        line.set_markersize(line.get_markersize() * style.scale)
 
 
 def colour(index: int) -> str:
@@ -84,6 +127,24 @@ def legend(axes: Any, columns: int = 3) -> None:
         handlelength=1.6,
         columnspacing=1.2,
     )
+
+
+def size_colours(axes: Any, runs: Sequence[tuple[float, float, float]], label: str) -> None:
+    """Draw points (x, y, size) in colours from dark to bright by size, with a bar that says which is which."""
+    from matplotlib.colors import LogNorm
+
+    x, y, size = (np.array(part, float) for part in zip(*runs, strict=True))
+    if np.ptp(size) == 0:
+        axes.scatter(x, y, s=8, color=COLOURS[0], alpha=0.7, linewidths=0)
+        return
+    norm = LogNorm(float(size.min()), float(size.max()))
+    drawn = axes.scatter(x, y, s=8, c=size, cmap="viridis", norm=norm, alpha=0.85, linewidths=0, zorder=3)
+    bar = axes.get_figure(root=True).colorbar(drawn, ax=axes, pad=0.02, aspect=18)
+    ticks = np.geomspace(float(size.min()), float(size.max()), 3)
+    bar.set_ticks(ticks, labels=[format_count(tick, 2) for tick in ticks])
+    bar.minorticks_off()
+    bar.ax.tick_params(labelsize=6.5, length=2)
+    bar.set_label(label, fontsize=7)
 
 
 def count_ticks(axes: Any, values: FloatArray, scale: str) -> None:
@@ -286,25 +347,33 @@ class Picture:
     height: float = 2.6
     """Inches for each panel."""
 
-    def figure(self, columns: int = 1) -> Any:
-        """Return the drawn matplotlib figure, ``columns`` panels side by side."""
-        figure, places = new_figure(-(-len(self.panels) // columns), columns, COLUMN, self.height)
+    def figure(self, columns: int = 1, width: float = COLUMN) -> Any:
+        """Return the drawn matplotlib figure, ``columns`` panels of one width side by side."""
+        height = self.height * (width / COLUMN) ** 0.5
+        figure, places = new_figure(-(-len(self.panels) // columns), columns, width, height)
         for panel, axes in zip(self.panels, places, strict=False):
             panel.draw(panel.table, axes)
         for unused in places[len(self.panels) :]:
             unused.remove()
         return figure
 
-    def save(self, folder: str | Path, formats: Sequence[str] = FORMATS, note: str = "") -> list[Path]:
+    def save(
+        self, folder: str | Path, formats: Sequence[str] = FORMATS, note: str = "", style: Style = STYLES["note"]
+    ) -> list[Path]:
         """Write the picture in each format, and each panel's table as CSV; return what was written.
 
-        The caption, which states the budget, and ``note`` stand below the panels: a file is passed on without its page.
+        The caption, which states the budget, and ``note`` stand below the panels unless the style leaves them out: a
+        file is passed on without its page. Panels stand side by side where the style is wider than a column.
         """
-        figure, where = self.figure(), Path(folder)
-        lines = textwrap.wrap(f"{self.caption} {note}", 80, break_on_hyphens=False)
-        width, height = figure.get_size_inches()
-        figure.set_size_inches(width, height + 0.11 * len(lines))
-        figure.supxlabel("\n".join(lines), fontsize=5.5, x=0.01, ha="left", color="0.35")
+        columns = min(len(self.panels), 2) if style.width > 1.5 * COLUMN else 1
+        figure, where = self.figure(columns, style.width / columns), Path(folder)
+        if style.caption:
+            lines = textwrap.wrap(f"{self.caption} {note}", 80, break_on_hyphens=False)
+            width, height = figure.get_size_inches()
+            figure.set_size_inches(width, height + 0.11 * len(lines))
+            figure.supxlabel("\n".join(lines), fontsize=5.5, x=0.01, ha="left", color="0.35")
+        else:
+            typeset(figure, style)
         figure.draw_without_rendering()
         figure.set_layout_engine("none")  # laid out once, not again for each format
         written = []

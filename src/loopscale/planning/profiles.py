@@ -16,6 +16,9 @@ from loopscale.planning.budget import Budget
 from loopscale.planning.grid import Grid, Rule, agreement, best_within, evaluate, interval_kind, near_agreement
 from loopscale.scaling import ScalingLaw
 
+ACTIVE_EXPERTS = 2
+"""k: experts that a token uses in the models of the ladder, unless another number is asked for."""
+
 
 def isoflop_over_size(
     law: ScalingLaw,
@@ -179,6 +182,11 @@ def _spans(name: str, chosen_Z: FloatArray | IntArray) -> dict[str, FloatArray]:
 def _at(values_SK: FloatArray, flat: IntArray) -> FloatArray:
     """Return the values at flat indices over (S, K); the first where an index is -1."""
     return values_SK.ravel()[np.maximum(flat, 0)]
+
+
+def built_experts(experts: float) -> str:
+    """Write experts as models of the ladder are built, k of k E: "2/16" for E = 8."""
+    return "dense" if experts == 1 else f"{ACTIVE_EXPERTS:g}/{ACTIVE_EXPERTS * experts:g}"
 
 
 def choice_span(row: Mapping[str, Any], name: str, write: Callable[[float], str]) -> str:

@@ -33,16 +33,9 @@ def plan_screen(plan: Plan, rivals: Sequence[Design], cost: str = "", grow: bool
     ``grow`` says that passes were allowed to grow during training.
     """
     choice = plan.choice
-    head = [f"Train {_headline(choice)}", "", *_loss_fact(choice, plan.interval, plan.uncertainty)]
-    head += fact("size", _size(choice))
-    head += _memory(plan)
-    head += fact("training", _training(plan))
-    head += fact("growth", growth_text(plan.growth, plan.eps)) if grow else []
-    head += fact("devices", cost) if cost else []
-    if choice.tokens_per_second is not None:
-        head += fact("speed", f"at most {format_count(choice.tokens_per_second)} tokens/s for one sequence")
-    head += fact("trust", short_trust(plan.trust))
-    head += fact("choice", _certainty(plan))
+    head = [f"Train {headline(choice)}", ""]
+    for label, text in plan_facts(plan, cost, grow).items():
+        head += fact(label, text)
     tail = _tail(plan)
     room = max(SCREEN - len(head) - len(tail) - 4, FEWEST)
     shown = list(rivals)[:room]
@@ -53,10 +46,27 @@ def plan_screen(plan: Plan, rivals: Sequence[Design], cost: str = "", grow: bool
     return "\n".join([*head, "", table, *([note] if note else []), *tail])
 
 
+def plan_facts(plan: Plan, cost: str = "", grow: bool = False) -> dict[str, str]:
+    """Return what to know about the choice, by label."""
+    choice = plan.choice
+    facts = {
+        "loss": _loss_text(choice, plan.interval, plan.uncertainty),
+        "size": _size(choice),
+        "memory": _memory(plan),
+        "training": _training(plan),
+    }
+    facts |= {"growth": growth_text(plan.growth, plan.eps)} if grow else {}
+    facts |= {"devices": cost} if cost else {}
+    if choice.tokens_per_second is not None:
+        facts["speed"] = f"at most {format_count(choice.tokens_per_second)} tokens/s for one sequence"
+    return facts | {"trust": short_trust(plan.trust), "choice": _certainty(plan)}
+
+
 ALTERNATIVES = ("Nearest designs", "tokens", "loss", "difference", "memory", "ruled out by")
 
 
-def _headline(design: Design) -> str:
+def headline(design: Design) -> str:
+    """Name a design: "1.0B MoE · 2 of 16 experts · looped 2x · 589B tokens"."""
     kind = f"{card_size(design.total_parameters)} dense model"
     if design.experts_total > 1:
         experts = experts_text(design.experts_active, design.experts_total)
@@ -65,14 +75,14 @@ def _headline(design: Design) -> str:
     return f"{kind} · {looped} · {format_count(design.tokens)} tokens"
 
 
-def _loss_fact(design: Design, interval: Any, uncertainty: str) -> list[str]:
+def _loss_text(design: Design, interval: Any, uncertainty: str) -> str:
     """State the loss with the digits that its interval deserves, and say whether that is of a run or of the curve."""
     outside = bool(design.extrapolated)
     if interval is None:
-        return fact("loss", f"{mark(f'{design.loss:.4f}', outside)} nats/token; {uncertainty_text(uncertainty)}")
+        return f"{mark(f'{design.loss:.4f}', outside)} nats/token; {uncertainty_text(uncertainty)}"
     low, high = interval["low"], interval["high"]
     digits = decimals((high - low) / 2)
-    return fact("loss", f"{mark(f'{design.loss:.{digits}f}', outside)} nats/token   {_interval(interval, digits)}")
+    return f"{mark(f'{design.loss:.{digits}f}', outside)} nats/token   {_interval(interval, digits)}"
 
 
 def _interval(interval: Mapping[str, Any], digits: int) -> str:
@@ -87,16 +97,16 @@ def _size(design: Design) -> str:
     return f"{card_size(design.total_parameters)} total, {card_size(design.active_parameters)} active{worth}"
 
 
-def _memory(plan: Plan) -> list[str]:
+def _memory(plan: Plan) -> str:
     choice, budget = plan.choice, plan.budget
     parts = f"{format_bytes(choice.weight_bytes)} weights + {format_bytes(choice.kv_bytes)} KV cache"
     made_of = f" ({parts})" if choice.kv_bytes else f" of weights at {budget.bits:g} bits"
     if budget.memory is None:
-        return fact("memory", f"{format_bytes(choice.memory)}{made_of}")
+        return f"{format_bytes(choice.memory)}{made_of}"
     filled = round(BAR * min(choice.memory / budget.memory, 1.0))
     bar = "█" * filled + "░" * (BAR - filled)
     made_of = f"   {parts}" if choice.kv_bytes else f"   {budget.bits:g}-bit weights"
-    return fact("memory", f"{format_bytes(choice.memory)} of {format_bytes(budget.memory)}   {bar}{made_of}")
+    return f"{format_bytes(choice.memory)} of {format_bytes(budget.memory)}   {bar}{made_of}"
 
 
 def _training(plan: Plan) -> str:
@@ -161,7 +171,7 @@ def prediction_screen(prediction: Prediction) -> str:
     answer = f"{mark(f'{prediction.loss:.{digits}f}', bool(outside))} nats/token"
     if interval is not None:
         answer += f"   {_interval(interval, digits)}"
-    lines = [answer, "", *fact("model", f"{design.rung}: {_headline(design)}"), *fact("size", _size(design))]
+    lines = [answer, "", *fact("model", f"{design.rung}: {headline(design)}"), *fact("size", _size(design))]
     if design.recurrence > 1:
         limit = prediction.largest_multiplier
         most = "has no limit" if limit is None else f"stays below {limit:.2f}x the active parameters"

@@ -385,6 +385,12 @@ class ScalingLaw:
         text = self.outer.equation(self.in_units(RAW).coefficients)
         return f"{text}, N = N_act + g(R) N_loop" if self.mapping.loops else text
 
+    def latex(self) -> str:
+        """Return the law for a paper: its equation and a table of its coefficients, in LaTeX."""
+        from loopscale.scaling.latex import law_latex  # which few need
+
+        return law_latex(self)
+
     def __str__(self) -> str:
         return f"{self.name}: {self.form}; {json.dumps(dict(self.coefficients))}"
 

@@ -68,6 +68,8 @@ class RecurrenceMapping(ABC):
     coefficients: ClassVar[tuple[Coefficient, ...]] = ()
     loops: ClassVar[bool] = True
     """Whether recurrence changes the loss at all."""
+    formula: ClassVar[str] = ""
+    """The gain g(R) in LaTeX."""
     needs_ratio: ClassVar[bool] = False
     """Whether the gain depends on m = N_act / N_total."""
 
@@ -127,6 +129,7 @@ class LinearRecurrence(RecurrenceMapping):
 
     name = "linear"
     title = "linear recurrence"
+    formula = r"R - 1"
 
     def gain(self, c: Values, R: Any, m: Any) -> Any:
         return np.asarray(R) - 1.0 + np.zeros(np.shape(m))
@@ -143,6 +146,7 @@ class PowerLawRecurrence(RecurrenceMapping):
 
     name = "power"
     title = "power-law recurrence"
+    formula = r"R^{\phi} - 1"
     coefficients = (PHI,)
 
     def gain(self, c: Values, R: Any, m: Any) -> Any:
@@ -163,6 +167,7 @@ class BoundedRecurrence(RecurrenceMapping):
 
     name = "bounded"
     title = "bounded recurrence"
+    formula = r"\kappa_{1} \left(1 - e^{-(R - 1) / \kappa_{2}}\right)"
     coefficients = (KAPPA1, KAPPA2)
 
     def gain(self, c: Values, R: Any, m: Any) -> Any:
@@ -181,6 +186,7 @@ class SparsityConditional(RecurrenceMapping):
 
     name = "sparsity-conditional"
     title = "sparsity-conditional recurrence"
+    formula = r"\kappa_{1} m^{-\theta} \left(1 - e^{-(R - 1) / (\kappa_{2} m^{-\theta})}\right)"
     coefficients = (KAPPA1, KAPPA2, THETA)
     needs_ratio = True
 
@@ -207,6 +213,7 @@ class TwoExponents(RecurrenceMapping):
 
     name = "two-exponents"
     title = "sparsity-conditional recurrence with two exponents"
+    formula = r"\kappa_{1} m^{-\theta_{1}} \left(1 - e^{-(R - 1) / (\kappa_{2} m^{-\theta_{2}})}\right)"
     coefficients = (KAPPA1, KAPPA2, THETA1, THETA2)
     needs_ratio = True
 

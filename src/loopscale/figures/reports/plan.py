@@ -14,7 +14,8 @@ from loopscale.figures.optima import MEMORIES, draw_isoflop_over_recurrence
 from loopscale.figures.reports.results import add_picture, file_facts
 from loopscale.figures.style import COLOURS, LOSS, Panel, finish, legend, log_ticks, or_new, powers
 from loopscale.planning import Design, Plan, budget_text, isoflop_over_recurrence, ladder_space
-from loopscale.planning.design import card_size, experts_text
+from loopscale.planning.design import card_size, design_text, experts_text
+from loopscale.planning.screen import headline, plan_facts
 from loopscale.planning.text import mark, sentences
 from loopscale.scaling import ScalingLaw
 
@@ -63,19 +64,28 @@ COLUMNS = ("design", "active", "total", "experts", "tokens", "loss", "weights", 
 
 
 def plan_report(
-    plan: Plan, law: ScalingLaw | None = None, source: str | Path | None = None, command: str | None = None
+    plan: Plan,
+    law: ScalingLaw | None = None,
+    source: str | Path | None = None,
+    command: str | None = None,
+    cost: str = "",
 ) -> Report:
     """Return the report of a plan.
 
     ``law`` is the law that the plan trusts; with it, the report shows how loss changes with recurrence.
     ``source`` is the file that the plan was read from; ``command`` gives the same plan, by default the one that runs.
+    ``cost`` says what training takes on the user's devices: days, energy and money.
     """
     choice, texts = plan.choice, sentences(plan)
-    report = Report(f"Plan: {choice.label}")
+    report = Report(f"Plan: {headline(choice)}")
     report.question(f"Which model should be trained under these limits: {budget_text(plan.budget)}?")
-    report.answer(f"{texts['answer']} nats per token. {texts['costs']}.")
-    _add_confidence(report, plan, texts)
+    report.answer(f"Train {design_text(choice)}, on {format_count(choice.tokens)} tokens.")
+    report.table(("", ""), [*plan_facts(plan, cost).items()])
+    if choice.extrapolated:
+        report.text(f"{texts['legend']}.")
     _add_figures(report, plan, law)
+    _add_confidence(report, plan, texts)
+    report.text(f"{texts['costs']}.")
     report.heading("Nearest designs")
     report.table(COLUMNS, [_row(row) for row in [choice, *plan.rivals]])
     facts = {**file_facts(source), **({} if command is None else {"command": command})}
@@ -105,9 +115,12 @@ def _add_figures(report: Report, plan: Plan, law: ScalingLaw | None) -> None:
         space = ladder_space([choice.rung], [choice.experts])
         table = isoflop_over_recurrence(law, [plan.budget.flops], space, eps=plan.eps)
         panels.append(Panel(table, draw_isoflop_over_recurrence))
-    panels += [Panel(front_table(plan, cost), draw_front) for cost, front in plan.pareto.items() if front]
-    add_picture(report, panels, "Loss against recurrence at the same compute, and the designs that no other beats in "
-                "both loss and cost; the star is the choice.")  # fmt: skip
+    fronts = [Panel(front_table(plan, cost), draw_front) for cost, front in plan.pareto.items() if front]
+    looped, panels = bool(panels), [*panels, *fronts]
+    passes = "Loss by passes (R) at the same compute, and the" if looped else "The"
+    if panels:
+        add_picture(report, panels, f"{passes} designs that no other beats in both loss and cost. Star: the choice. "
+                    "Loss is in nats per token.")  # fmt: skip
 
 
 def _row(row: Design) -> Sequence[str]:

@@ -9,13 +9,23 @@ from typing import Any
 
 import numpy as np
 
+from loopscale import __version__
 from loopscale.core.errors import InputError
 from loopscale.core.files import checksum
-from loopscale.core.quantities import format_bytes, format_count, format_size
-from loopscale.core.report import Report
+from loopscale.core.quantities import decimals, format_bytes, format_count, format_power, format_size
+from loopscale.core.report import Report, without_folder
 from loopscale.core.tables import Table
 from loopscale.figures.capacity import draw_loss_over_recurrence, loss_over_recurrence
-from loopscale.figures.fitting import draw_intervals, draw_observed, draw_residuals, intervals, residuals, varied_axes
+from loopscale.figures.fitting import (
+    draw_intervals,
+    draw_loss_over_compute,
+    draw_observed,
+    draw_residuals,
+    intervals,
+    loss_over_compute,
+    residuals,
+    varied_axes,
+)
 from loopscale.figures.outcomes import (
     OVERALL,
     draw_downstream,
@@ -27,6 +37,7 @@ from loopscale.figures.outcomes import (
 from loopscale.figures.style import LOSS, Panel, Picture, colour, finish, groups, legend, or_new, powers, scientific
 from loopscale.fitting import Fit, Observations, correlations, identification
 from loopscale.planning import Budget, choice_span, joint_optimum
+from loopscale.planning.profiles import built_experts
 from loopscale.scaling import Counting
 
 
@@ -34,7 +45,7 @@ def file_facts(path: str | Path | None) -> dict[str, str]:
     """Return a file's name and SHA-256 for the provenance table; nothing without a file."""
     if path is None:
         return {}
-    return {"file": str(path), "file_sha256": checksum(Path(path))}
+    return {"file": without_folder(str(path)), "file_sha256": checksum(Path(path))}
 
 
 def add_table(report: Report, table: Table) -> None:
@@ -64,16 +75,21 @@ def readable(cell: Any) -> str:
 def fit_report(fit: Fit) -> Report:
     """Return the report of one fit."""
     data = fit.observations
-    report = Report(f"Scaling law {fit.law.name}: {fit.law.form}")
-    report.question(f"What loss do models like these {len(data.runs):,} runs reach, and what follows? ({data.source})")
-    report.answer(
-        f"A {fit.law.form} law fits {len(data):,} losses with an RMSE of {fit.law.rmse:.4f} nats "
-        f"(R² {fit.r_squared:.4f})."
-    )
-    _add_plans(report, fit)
-    report.heading("Confidence")
+    report = Report(f"Scaling law {fit.law.name}")
+    report.question(f"What loss do models like these {len(data.runs):,} runs reach with more compute?")
+    over_compute = loss_over_compute(fit.law, data)
+    report.answer(_answer(fit, over_compute))
+    add_picture(report, [Panel(over_compute, draw_loss_over_compute)],
+                "Loss over training compute. Points: runs, coloured by size. Curve: the lowest loss that the law finds "
+                "at each budget, dotted beyond the data. Band: 90% for one run.", 3.0)  # fmt: skip
     for sentence in fit.warnings:
         report.warning(sentence[0].upper() + sentence[1:] + ".")
+    report.heading("Fit card")
+    report.table(("what", "value"), list(fit_card(fit).items()))
+    report.heading("For a paper")
+    report.preformatted(fit.law.latex())
+    _add_plans(report, fit)
+    report.heading("Details")
     report.preformatted(fit.summary(verbose=True))
     _add_figures(report, fit)
     report.heading("What the data determine")
@@ -82,8 +98,50 @@ def fit_report(fit: Fit) -> Report:
     report.text("The ten strongest correlations between coefficients; near 1, the two are not identifiable separately.")
     pairs = correlations(fit)
     add_table(report, Table({name: column[:10] for name, column in pairs.columns.items()}))
-    report.provenance(data=data.source, rows=str(len(data)), data_sha256=data.digest)
+    report.provenance(data=_source(data), rows=str(len(data)), data_sha256=data.digest)
     return report
+
+
+def _source(data: Observations) -> str:
+    return without_folder(data.source)
+
+
+def _answer(fit: Fit, table: Table) -> str:
+    """Say what the fit found: how close it is, and what a larger run should reach."""
+    (predicted,) = (row for row in table.records() if row["kind"] == "predicted")
+    unit = fit.observations.loss_unit
+    close = f"The law describes {len(fit.observations):,} losses to {fit.law.rmse:.2g} {unit} (RMSE)."
+    if fit.degenerate:
+        return f"{close} Its coefficients are degenerate, so it predicts nothing."
+    low, high, loss = predicted["loss_low"], predicted["loss_high"], predicted["loss"]
+    digits = 3 if np.isnan(low) else decimals((high - low) / 2)
+    span = "" if np.isnan(low) else f" (90%: {low:.{digits}f} to {high:.{digits}f})"
+    return (
+        f"{close} With ten times the compute of the largest run, {format_power(predicted['flops'])} FLOPs, it predicts "
+        f"{loss:.{digits}f}{span} for a model of {format_count(predicted['active'], 2)} active parameters."
+    )
+
+
+def fit_card(fit: Fit) -> dict[str, str]:
+    """Return what another person needs to repeat a fit: data, columns, units, procedure, seed and version."""
+    data, reading = fit.observations, fit.observations.reading
+    units = {name: f"{unit:g}" for name, unit in reading.units.items()}
+    card = {
+        "law": f"{fit.law.form}; {fit.law.equation()}",
+        "data": f"{_source(data)}: {len(data):,} losses of {len(data.runs):,} runs",
+        "left out": ", ".join(data.skipped),
+        "rows chosen by": reading.keep or "",
+        "columns": ", ".join(f"{symbol} = {name}" for symbol, name in data.columns_used.items()),
+        "units stated": ", ".join(f"{name} = {unit}" for name, unit in units.items()),
+        "parameter counts": data.counts.value.replace("-", " ") + (" (assumed)" if data.counts_assumed else ""),
+        "loss": data.loss_unit,
+        "data sha256": data.digest,
+        "objective": f"sum of Huber({fit.delta:.3g}) on ln loss, {len(fit.free)} coefficients",
+        "intervals": "none" if fit.resamples is None else f"90%, {fit.law.resampled_by}",
+        "seed": str(fit.seed),
+        "loopscale": __version__,
+    }
+    return {name: text for name, text in card.items() if text}
 
 
 def _add_figures(report: Report, fit: Fit) -> None:
@@ -115,7 +173,7 @@ def _add_plans(report: Report, fit: Fit) -> None:
         (
             format_bytes(row["memory"]),
             f"{row['rung']} {choice_span(row, 'active', format_size)}",
-            f"{row['experts']:g} {choice_span(row, 'experts', '{:g}'.format)}",
+            f"{built_experts(row['experts'])} {choice_span(row, 'experts', built_experts)}",
             f"{row['recurrence']} {choice_span(row, 'recurrence', '{:g}'.format)}",
             f"{row['loss']:.4f}",
             "" if row["agreement"] != row["agreement"] else f"{row['agreement']:.0%}",
@@ -126,17 +184,17 @@ def _add_plans(report: Report, fit: Fit) -> None:
         "The best designs under this law with 5e21 FLOPs and int4 weights. In brackets: the range of 90% of the "
         "resampled laws' choices. Agreement: the share of resampled laws that choose the same design."
     )
-    report.table(("memory", "size", "E", "R", "loss", "agreement"), rows)
+    report.table(("memory", "size", "experts", "passes", "loss", "agreement"), rows)
 
 
-AXES = {"active": "N_act", "tokens": "D", "experts": "E", "recurrence": "R"}
+AXES = {"active": "active parameters", "tokens": "tokens", "experts": "experts (E)", "recurrence": "passes (R)"}
 RUNS_SHOWN = 10
 
 
 def sweep_report(observations: Observations) -> Report:
     """Return the report of a sweep, before any law is fitted."""
     data, best = observations, int(np.argmin(observations.loss))
-    report = Report(f"Sweep {data.source}")
+    report = Report(f"Sweep {_source(data)}")
     report.question("Which runs does the sweep hold, and which losses did they reach?")
     points = data.points
     report.answer(
@@ -153,7 +211,7 @@ def sweep_report(observations: Observations) -> Report:
     report.table(("axis", "values", "from", "to"), [_axis_row(data, axis) for axis in AXES])
     report.heading("The lowest losses")
     report.table(("run", "N_act", "E", "R", "tokens", "loss"), _best_rows(data))
-    report.provenance(data=data.source, rows=str(len(data)), data_sha256=data.digest)
+    report.provenance(data=_source(data), rows=str(len(data)), data_sha256=data.digest)
     return report
 
 
