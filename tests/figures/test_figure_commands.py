@@ -169,7 +169,7 @@ def test_a_plan_report_says_what_was_asked_what_to_train_and_how_sure(capsys, tm
     text, found = page.read_text(), json.loads(plan.read_text())
     assert sections(text) == ["Question", "Answer", "Confidence", "Nearest designs", "Provenance"]
     assert "training compute 5e21 FLOPs, memory 3 GB, bits per weight 4?" in text
-    assert f"predicted loss {found['choice']['loss']:.4f}" in text
+    assert re.search(rf"{str(found['choice']['loss'])[:4]}\d*†? nats/token", text)
     assert f"of the best under {found['agreement']:.0%} of the resampled laws" in text
     assert sections((tmp_path / "direct.html").read_text()) == sections(text)
     assert "file_sha256" in text
@@ -182,7 +182,7 @@ def test_reports_are_one_file_that_fetches_nothing(capsys, tmp_path, sweep):
         page = tmp_path / f"{kind}.html"
         run(capsys, "report", kind, str(file), "--out", str(page))
         text = page.read_text()
-        assert sections(text)[:3] == ["Question", "Answer", "Confidence"]
+        assert sections(text)[:3] == ["Question", "Answer", "Fit card" if kind == "fit" else "Confidence"]
         assert sections(text)[-1] == "Provenance"
         assert not re.findall(r'(?:src|href)="(?!#)|url\((?!#)', text)
         assert "sha256" in text

@@ -14,7 +14,7 @@ from loopscale.scaling import published
 LAW = published()
 WIDTHS = {3.25: 1, 6.75: 2}
 """Inches of one and of two columns of a paper, and the panels side by side."""
-OTHERS = ("residuals", "observed", "intervals", "scores-by-recurrence", "psi")
+OTHERS = ("loss-compute", "residuals", "observed", "intervals", "scores-by-recurrence", "psi")
 """Pictures that are not among the paper's figures."""
 
 

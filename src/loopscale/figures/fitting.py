@@ -40,9 +40,10 @@ STEPS, SIZES = 41, 241
 def loss_over_compute(law: ScalingLaw, observations: Observations, flops: float | None = None) -> Table:
     """Return the runs, the law's lowest loss for each budget with its 90% band, and the loss predicted at ``flops``.
 
-    ``kind`` is run, law or predicted. The curve is the best that the law finds at each budget among models of any size
-    with the experts and passes of the data. Without ``flops``, or with more than ten times the compute of the largest
-    run, the prediction is at ten times that compute.
+    ``kind`` is run, law, frontier (where the law has one) or predicted. The law's curve is the best that it finds at
+    each budget among models of any size with the experts and passes of the data; its band is that of a new run.
+    Without ``flops``, or with more than ten times the compute of the largest run, the prediction is at ten times that
+    compute.
     """
     points, loss = observations.points, observations.loss
     C = np.asarray(points.train_flops, float)
@@ -50,20 +51,30 @@ def loss_over_compute(law: ScalingLaw, observations: Observations, flops: float 
     target = BEYOND * most if flops is None or not most < flops <= BEYOND * most else flops
     budgets = np.append(np.geomspace(float(C.min()), 1.05 * target, STEPS), target)
     best = _best(law, points, budgets)
-    low = high = np.full(len(budgets), np.nan)
-    if law.resamples is not None:
-        low, high = (law.interval if law.spread is None else law.predictive_interval)(best)
-    outside = law.extrapolated(best)
+    by_law = law(best)
+    loss_at, low, high = by_law, np.full(len(budgets), np.nan), np.full(len(budgets), np.nan)
+    if law.spread is not None:
+        loss_at, low, high = law.forecast(best)[:3]
+    elif law.resamples is not None:
+        low, high = law.interval(best)
+    outside = [""] * len(budgets)
+    for axis, flags in law.extrapolated(best).items():
+        marked = np.broadcast_to(flags, low.shape)
+        outside = [f"{text} {axis}".strip() if out else text for text, out in zip(outside, marked, strict=True)]
+
+    def row(kind: str, k: int, y: float) -> dict[str, Any]:
+        return {"kind": kind, "flops": float(budgets[k]), "active": float(best.active[k]), "loss": y,
+                "loss_low": float(low[k]), "loss_high": float(high[k]), "extrapolated": outside[k]}  # fmt: skip
+
     rows: list[dict[str, Any]] = [
         {"kind": "run", "flops": c, "active": n, "loss": y, "loss_low": np.nan, "loss_high": np.nan, "extrapolated": ""}
         for c, n, y in zip(C.tolist(), points.active.tolist(), loss.tolist(), strict=True)
     ]
-    rows += [
-        {"kind": "law" if k < STEPS else "predicted", "flops": float(budgets[k]), "active": float(best.active[k]),
-         "loss": float(y), "loss_low": float(low[k]), "loss_high": float(high[k]),
-         "extrapolated": " ".join(axis for axis, flags in outside.items() if np.broadcast_to(flags, low.shape)[k])}
-        for k, y in enumerate(law(best))
-    ]  # fmt: skip
+    rows += [row("law", k, float(by_law[k])) for k in range(STEPS)]
+    if law.frontier is not None:
+        frontier = np.exp(law.frontier.log_loss(budgets)[0])
+        rows += [row("frontier", k, float(frontier[k])) for k in range(STEPS) if budgets[k] >= most / BEYOND]
+    rows.append(row("predicted", STEPS, float(loss_at[STEPS])))
     return Table.from_records(rows)
 
 
@@ -91,6 +102,13 @@ def draw_loss_over_compute(table: Table, axes: Any | None = None) -> Any:
     runs, curve, (predicted,) = parts["run"], parts["law"], parts["predicted"]
     size_colours(axes, [(row["flops"], row["loss"], row["active"]) for row in runs], "active parameters")
     draw_curve(axes, curve, "flops", "loss", 1, "")
+    if frontier := parts.get("frontier"):
+        axes.plot(
+            [row["flops"] for row in frontier], [row["loss"] for row in frontier], color=COLOURS[0], linewidth=1.2
+        )
+        at = frontier[int(0.6 * len(frontier))]
+        axes.annotate("frontier of the runs", (at["flops"], at["loss"]), xytext=(-3, -9), color=COLOURS[0], ha="right",
+                      textcoords="offset points", fontsize=6.5)  # fmt: skip
     spread = None if np.isnan(predicted["loss_low"]) else [[predicted["loss"] - predicted["loss_low"]],
                                                            [predicted["loss_high"] - predicted["loss"]]]  # fmt: skip
     axes.errorbar(

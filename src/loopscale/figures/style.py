@@ -131,6 +131,7 @@ def legend(axes: Any, columns: int = 3) -> None:
 
 def size_colours(axes: Any, runs: Sequence[tuple[float, float, float]], label: str) -> None:
     """Draw points (x, y, size) in colours from dark to bright by size, with a bar that says which is which."""
+    from matplotlib import colormaps
     from matplotlib.colors import LogNorm
 
     x, y, size = (np.array(part, float) for part in zip(*runs, strict=True))
@@ -138,7 +139,10 @@ def size_colours(axes: Any, runs: Sequence[tuple[float, float, float]], label: s
         axes.scatter(x, y, s=8, color=COLOURS[0], alpha=0.7, linewidths=0)
         return
     norm = LogNorm(float(size.min()), float(size.max()))
-    drawn = axes.scatter(x, y, s=8, c=size, cmap="viridis", norm=norm, alpha=0.85, linewidths=0, zorder=3)
+    # More than 50 colours would become a picture inside the drawing.
+    drawn = axes.scatter(
+        x, y, s=8, c=size, cmap=colormaps["viridis"].resampled(32), norm=norm, alpha=0.85, linewidths=0, zorder=3
+    )
     bar = axes.get_figure(root=True).colorbar(drawn, ax=axes, pad=0.02, aspect=18)
     ticks = np.geomspace(float(size.min()), float(size.max()), 3)
     bar.set_ticks(ticks, labels=[format_count(tick, 2) for tick in ticks])
