@@ -5,6 +5,7 @@ from loopscale.choosing.candidates import (
     RunCandidates,
     Target,
     ladder_candidates,
+    own_candidates,
     read_candidates,
     run_candidates,
 )
@@ -20,6 +21,7 @@ __all__ = [
     "Target",
     "ladder_candidates",
     "next_runs",
+    "own_candidates",
     "pairs_needed",
     "read_candidates",
     "run_candidates",

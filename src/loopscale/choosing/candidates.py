@@ -19,7 +19,8 @@ from loopscale.fitting.data.public import stacked
 from loopscale.fitting.data.readers import read_table
 from loopscale.fitting.data.rows import read_rows
 from loopscale.planning import Design, Plan
-from loopscale.scaling import Counting, Points
+from loopscale.planning.refusals import fixed_experts, fixed_recurrence
+from loopscale.scaling import Counting, Points, ScalingLaw, compute_optimal
 
 RECURRENCES = (1, 2, 3, 4, 6, 8)
 TOKEN_LEVELS = 9
@@ -94,7 +95,7 @@ def ladder_candidates(
     pools = (
         [run_candidates([rung(name, count) for name in names for count in E], R, tokens, data.counts)] if names else []
     )
-    if rungs is None and not all(np.isclose(p.active[:, None], [rung(name).active for name in RUNGS], 1e-3).any(1)):
+    if rungs is None and not on_ladder(data):
         pools.append(_seen_models(data, tokens))
     pool = _joined(pools)
     share = pool.points.tokens / pool.points.active
@@ -106,6 +107,54 @@ def ladder_candidates(
 
 NEAR = 4.0
 """Rungs up to this factor outside the sizes of the data are candidates."""
+
+
+def on_ladder(data: Observations) -> bool:
+    """Tell whether every model of the data is a rung of the paper's ladder."""
+    sizes = [rung(name).active for name in RUNGS]
+    return bool(np.isclose(data.points.active[:, None], sizes, 1e-3).any(axis=1).all())
+
+
+def own_candidates(fit: Fit, budget: float, most: float) -> RunCandidates:
+    """Return runs of the models in the data and of the same models enlarged, up to ``most`` active parameters.
+
+    The largest models are enlarged in steps of a factor of two, in all their parts, while ``budget`` affords them.
+    Tokens are those of the tokens per parameter in the data.
+    """
+    p = fit.observations.points
+    ratios = np.geomspace((p.tokens / p.active).min(), (p.tokens / p.active).max(), RATIO_LEVELS)
+    total = p.active / p.m if p.total is not None or np.all(p.experts == 1) else p.active * p.experts
+    loop = np.zeros(p.shape) if p.loop is None else p.loop
+    models = np.unique(np.column_stack([p.active, p.recurrence, p.experts, loop, total]), axis=0)
+    factors = 2.0 ** np.arange(1, 1 + max(0, int(np.log2(max(most / p.active.max(), 1.0)))))
+    grown = [_enlarged(model, factor) for model in _largest(models) for factor in factors]
+    rows = np.repeat(np.vstack([models, *grown]) if grown else models, len(ratios), axis=0)
+    tokens = rows[:, 0] * np.tile(ratios, len(rows) // len(ratios))
+    points = Points(rows[:, 0], tokens, rows[:, 1], rows[:, 2], rows[:, 3], rows[:, 4])
+    pool = RunCandidates(tuple(format_count(size) for size in rows[:, 0]), points, points.train_flops)
+    affordable = np.flatnonzero(pool.flops <= budget)
+    return pool.where(affordable) if len(affordable) else pool
+
+
+RATIO_LEVELS = 5
+"""Token counts of each model among :func:`own_candidates`."""
+
+
+def _largest(models: FloatArray) -> list[FloatArray]:
+    """Return the largest model for each number of passes and experts."""
+    kinds = dict.fromkeys((float(row[1]), float(row[2])) for row in models)
+    return [max((row for row in models if (row[1], row[2]) == kind), key=lambda row: row[0]) for kind in kinds]
+
+
+def _enlarged(model: FloatArray, factor: float) -> FloatArray:
+    return np.asarray(model * np.array([factor, 1.0, 1.0, factor, factor]))
+
+
+def default_candidates(fit: Fit, budget: float, target: Target) -> RunCandidates:
+    """Return runs to choose from: of the ladder where the data are on it, otherwise of the user's own sizes."""
+    if on_ladder(fit.observations):
+        return ladder_candidates(fit)
+    return own_candidates(fit, budget, float(target.points.active.max()))
 
 
 def _seen_models(data: Observations, tokens: Sequence[float]) -> RunCandidates:
@@ -171,12 +220,16 @@ class Target:
     ) -> Target:
         """Take a plan's choice, and of its first ``limit`` candidates those nearest in loss that no limit rules out.
 
-        A pass or more experts that do not pay under this law may pay under the next; no new run lifts a limit.
+        A pass or more experts that do not pay under this law may pay under the next; no new run lifts a limit. Rivals
+        differ from the choice by eps or more: between designs within eps there is nothing to decide.
         """
         choice = plan.choice
         designs = {_key(design): design for design in (*plan.rivals, *plan.candidates[:limit])}
         designs.pop(_key(choice), None)
-        near = [design for design in designs.values() if not design.misses_limit]
+        usable = [design for design in designs.values() if not design.misses_limit]
+        tie = plan.eps or plan.law_eps or 0.0
+        near = [design for design in usable if abs(design.loss - choice.loss) >= tie]
+        near = near or [design for design in plan.rivals if not design.misses_limit]  # all within a tie
         near.sort(key=lambda design: abs(design.loss - choice.loss))
         if goal is Goal.CHOICE and not near:
             raise InputError("the plan lists no rival of its choice", remedy="aim at `goal` predictions instead")
@@ -184,6 +237,31 @@ class Target:
         names = ("active", "tokens", "recurrence", "experts", "loop", "total", "embedding")
         columns = {name: np.array([getattr(design, name) for design in chosen]) for name in names}
         return cls(counts.points(**columns), goal)
+
+    @classmethod
+    def of(cls, target: Target | Plan | str | Path, counts: Counting, goal: Goal = Goal.CHOICE) -> Target:
+        """Take a target as it is, a plan, or the file of a plan."""
+        if isinstance(target, Target):
+            return target
+        return cls.of_plan(target, counts, goal) if isinstance(target, Plan) else cls.of_file(target, counts, goal)
+
+    @classmethod
+    def of_run(cls, law: ScalingLaw, params: float, tokens: float) -> Target:
+        """Aim at the loss of one run of N parameters, counted as the law counts, on D tokens."""
+        return cls(_dense_points(law, params, tokens), Goal.PREDICTIONS)
+
+    @classmethod
+    def of_flops(cls, law: ScalingLaw, flops: float) -> Target:
+        """Aim at the loss of the size that the law finds best for a training compute."""
+        E, R = _proportions(law)
+        if E > 1 or R > 1:
+            raise InputError(
+                f"law {law.name} is of looped or sparse models, whose best design at a compute is a plan",
+                field="flops",
+                remedy="make it with `loopscale plan` and give its file",
+            )
+        best = compute_optimal(law, flops)
+        return cls.of_run(law, best.size, best.tokens)
 
     @classmethod
     def of_file(cls, path: str | Path, counts: Counting, goal: Goal = Goal.CHOICE) -> Target:
@@ -197,6 +275,17 @@ class Target:
     def rows(self, gradient: FloatArray) -> FloatArray:
         """Return the linear forms in the coefficients whose variance is to shrink."""
         return gradient[1:] - gradient[0] if self.goal is Goal.CHOICE else gradient
+
+
+def _proportions(law: ScalingLaw) -> tuple[float, float]:
+    """Return the E and R of a run that a law without them answers for; 1 for a law that has them."""
+    return fixed_experts(law) or 1.0, fixed_recurrence(law) or 1.0
+
+
+def _dense_points(law: ScalingLaw, params: float, tokens: float) -> Points:
+    E, R = _proportions(law)
+    N, one = np.array([params], dtype=np.float64), np.ones(1)
+    return Points(N, np.array([tokens], dtype=np.float64), R * one, E * one, N if R > 1 else 0 * N, N * E)
 
 
 def _key(design: Design) -> tuple[float, ...]:

@@ -51,6 +51,11 @@ class NextRuns:
     candidates: int
     laws: int
     """How many laws the choice was averaged over."""
+    growth: float | None = None
+    """Error of the law's form in ln loss that was assumed, per root decade of compute beyond the data."""
+    law_before: float | None = None
+    """Standard error now if the form were right: the part of the coefficients alone."""
+    law_after: float | None = None
 
     @property
     def flops(self) -> float:
@@ -83,6 +88,9 @@ class NextRuns:
             "below_noise": self.below_noise,
             "before": self.before,
             "after": self.after,
+            "growth": self.growth,
+            "law_before": self.law_before,
+            "law_after": self.law_after,
             "noise": asdict(self.noise),
             "candidates": self.candidates,
             "laws": self.laws,
@@ -106,8 +114,9 @@ class NextRuns:
 
         file = parse(NextRunsFile, data, where)
         return cls(
-            tuple(file.runs), file.goal, file.budget, file.before, file.after, file.noise, file.candidates, file.laws
-        )
+            tuple(file.runs), file.goal, file.budget, file.before, file.after, file.noise, file.candidates, file.laws,
+            file.growth, file.law_before, file.law_after,
+        )  # fmt: skip
 
     def __str__(self) -> str:
         return self.summary()
@@ -127,7 +136,7 @@ class NextRuns:
         The first runs are shown; ``verbose`` shows all.
         """
         runs, noise = counted(len(self.runs), "run"), float(np.sqrt(self.noise.new_run))
-        gain = f"standard error {self.before:.2g} → {self.after:.2g} nats"
+        gain = f"expected error {self.before:.2g} → {self.after:.2g} nats"
         if self.below_noise:
             answer = f"Not worth it: {gain} after {runs}, less than the noise of one run ({noise:.2g})."
         else:
@@ -147,6 +156,13 @@ class NextRuns:
         if len(shown) < len(self.runs):
             lines.append(f"{len(self.runs) - len(shown)} more with --verbose or --csv")
         budget = f"{format_count(self.flops)} of {format_count(self.budget)} FLOPs"
-        lines += ["", f"error: standard error of the {what}, in nats.",
+        lines += ["", *wrap(f"error: expected error of the {what} once the law is fitted again, in nats"
+                            f"{self._parts()}.", WIDTH),
                   f"N: active parameters. Budget: {budget}, {format_count(self.unspent)} unspent."]  # fmt: skip
         return "\n".join(lines)
+
+    def _parts(self) -> str:
+        """Say what the error would be if the law's form were right."""
+        if self.law_before is None or self.law_after is None or not self.growth:
+            return ""
+        return f"; {self.law_before:.2g} → {self.law_after:.2g} if its form is exactly right"

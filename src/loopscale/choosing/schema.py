@@ -36,3 +36,9 @@ class NextRunsFile(File):
     """How many runs were weighed."""
     laws: int = Field(ge=1)
     """How many laws the choice was averaged over."""
+    growth: float | None = None
+    """Error of the law's form in ln loss that was assumed, per root decade of compute beyond the data."""
+    law_before: float | None = None
+    """Standard error at the target now, of the coefficients alone."""
+    law_after: float | None = None
+    """The same once all runs are trained."""

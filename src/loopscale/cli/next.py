@@ -19,29 +19,24 @@ from loopscale.fitting import fit
 @verb("next")
 @data_options
 @click.option("--budget", type=COUNT, required=True, help="FLOPs for new runs, like 1e20.")
-@click.option(
-    "--for",
-    "plan_path",
-    type=click.Path(),
-    required=True,
-    help="The plan to make more certain: a file of `loopscale plan --out`.",
-)
+@click.option("--for", "plan_path", type=click.Path(), help="Target: a plan, a file of `loopscale plan --out`.")
+@click.option("--params", type=COUNT, help="Target: a run of so many parameters, with --tokens; no plan needed.")
+@click.option("--tokens", type=COUNT, help="Target: tokens of that run.")
+@click.option("--flops", type=COUNT, help="Target: the best dense model for this training compute.")
 @click.option(
     "--goal",
     type=click.Choice([goal.value for goal in Goal]),
     default=Goal.CHOICE.value,
     show_default=True,
-    help="choice: the differences to its rivals. predictions: its losses.",
+    help="With --for. choice: the differences to its rivals. predictions: its losses.",
 )
-@click.option("--rung", "rungs", type=RUNG_LIST, help="Rungs to choose from.  [default: near the data's sizes]")
-@click.option("--experts", type=EXPERTS, help="Expert counts to choose from.")
-@click.option("--recurrence", "recurrences", type=INTEGERS, help="Recurrences to choose from.")
-@click.option(
-    "--tokens", type=COUNTS, help="Token counts to choose from.  [default: half the least to twice the most seen]"
-)
-@click.option("--min-ratio", type=COUNT, help="Least tokens per parameter.  [default: the least in the data]")
-@click.option("--max-ratio", type=COUNT, help="Most tokens per parameter.  [default: the most in the data]")
-@click.option("--candidates", type=click.Path(), help="A table of runs to choose from instead, with N, D and cost.")
+@click.option("--candidates", type=click.Path(), help="A table of runs to choose from, with N, D and cost.")
+@click.option("--rung", "rungs", type=RUNG_LIST, help="Rungs to choose from.  [default: your own sizes and larger]")
+@click.option("--experts", type=EXPERTS, help="Expert counts to choose from, for rungs.")
+@click.option("--recurrence", "recurrences", type=INTEGERS, help="Recurrences to choose from, for rungs.")
+@click.option("--run-tokens", type=COUNTS, help="Token counts to choose from, for rungs.")
+@click.option("--min-ratio", type=COUNT, help="Least tokens per parameter, for rungs.  [default: that of the data]")
+@click.option("--max-ratio", type=COUNT, help="Most tokens per parameter, for rungs.  [default: that of the data]")
 @click.option("--most", type=WHOLE, default=MOST_RUNS, show_default=True, help="The most runs to choose.")
 @mapping_option
 @click.option(
@@ -56,37 +51,58 @@ from loopscale.fitting import fit
 @verbose_option
 def next_command(
     budget: float,
-    plan_path: str,
+    plan_path: str | None,
+    params: float | None,
+    tokens: float | None,
+    flops: float | None,
     goal: str,
+    candidates: str | None,
     rungs: tuple[str, ...] | None,
     experts: tuple[float, ...] | None,
     recurrences: tuple[int, ...] | None,
-    tokens: tuple[float, ...] | None,
+    run_tokens: tuple[float, ...] | None,
     min_ratio: float | None,
     max_ratio: float | None,
-    candidates: str | None,
     most: int,
     as_json: bool,
     as_csv: bool,
     verbose: bool,
     **options: Any,
 ) -> None:
-    """Choose the runs to train next: those that reduce the uncertainty of a plan most per FLOP.
+    """Choose the runs to train next: those that reduce the error at a target most.
+
+    The target is one larger run, a training compute, or a plan. The expected error includes that the law's form may be
+    wrong beyond the data. Runs are of your own sizes and larger ones, unless the data are on the paper's ladder.
 
     \b
+    loopscale next runs.csv --budget 3e19 --params 7B --tokens 140B
+    loopscale next runs.csv --budget 3e19 --flops 1e22
     loopscale plan --flops 5e21 --memory 3GB --bits int4 --law law.json --out plan.json
     loopscale next runs.csv --budget 1e21 --for plan.json
     """
+    _check_target(plan_path, params, tokens, flops)
     observations = take_runs(options)
-    target = Target.of_file(plan_path, observations.counts, Goal(goal))
+    planned = None if plan_path is None else Target.of_file(plan_path, observations.counts, Goal(goal))
     result = fit(observations, **options)
-    pool = (
-        ladder_candidates(
-            result, rungs=rungs, experts=experts, recurrences=recurrences, tokens=tokens, ratio=(min_ratio, max_ratio)
+    if flops is not None:
+        target = Target.of_flops(result.law, flops)
+    elif params is not None and tokens is not None:
+        target = Target.of_run(result.law, params, tokens)
+    else:
+        assert planned is not None
+        target = planned
+    pool = None
+    if candidates is not None:
+        pool = read_candidates(candidates)
+    elif any(value is not None for value in (rungs, experts, recurrences, run_tokens, min_ratio, max_ratio)):
+        pool = ladder_candidates(
+            result,
+            rungs=rungs,
+            experts=experts,
+            recurrences=recurrences,
+            tokens=run_tokens,
+            ratio=(min_ratio, max_ratio),
         )
-        if candidates is None
-        else read_candidates(candidates)
-    )
     chosen = next_runs(result, budget, target, candidates=pool, most=most)
     if as_json:
         print_json(chosen.to_dict())
@@ -94,3 +110,13 @@ def next_command(
         click.echo(chosen.table().csv(), nl=False)
     else:
         click.echo(chosen.summary(verbose))
+
+
+def _check_target(plan_path: str | None, params: float | None, tokens: float | None, flops: float | None) -> None:
+    if (params is None) != (tokens is None):
+        raise click.UsageError("--params and --tokens go together; give both")
+    stated = [name for name, value in (("--for", plan_path), ("--params", params), ("--flops", flops)) if value]
+    if not stated:
+        raise click.UsageError("give a target: --params 7B --tokens 140B, --flops 1e22, or --for plan.json")
+    if len(stated) > 1:
+        raise click.UsageError(f"{' and '.join(stated)} both state the target; give one")
