@@ -1,4 +1,4 @@
-"""The prior of the general mapping's curve, learnt from sweeps by one rule, each laboratory tested on a prior without it.
+"""The prior of the general mapping's curve, learnt by one rule; each laboratory is tested on a prior without it.
 
 kappa2: the mean and the standard deviation of ln kappa2 over the sweeps and the paper's dense value. tail: centred at
 the exponential bound; its width is the root mean square of the sweeps' upper 90% ends, over 1.645. Both are rounded to
