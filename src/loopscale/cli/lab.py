@@ -40,6 +40,7 @@ def lab_command() -> None:
     loopscale lab s3             # three minutes: from chance at R = 1 to right at R = 12
     loopscale lab s3 --shipped   # a model that is already trained, in seconds
     loopscale lab two-axes       # recurrence and experts, on reasoning and on knowledge
+    loopscale lab downstream     # both in one model, at matched training FLOPs
     loopscale lab tasks          # every task, with a sample
     """
     check_extra("train", "loopscale lab")
@@ -262,7 +263,7 @@ def _save_figure(run: LabRun) -> None:
 def two_axes_command(seeds: int, equal_flops: bool, shipped: bool, out: str, as_json: bool) -> None:
     """Compare recurrence and experts on reasoning and on knowledge, with separate layers as a control.
 
-    One seed takes about ten minutes on one core. Rerun the command to resume, or with more seeds to add some.
+    One seed takes about 90 seconds of an idle core. Rerun the command to resume, or with more seeds to add some.
 
     \b
     loopscale lab two-axes --shipped
@@ -323,6 +324,75 @@ def _print_two_axes(result: dict[str, Any]) -> None:
         for change in result["differences"]
     ]
     print_table("Differences, seed by seed", ("task", "of", "difference", "95%", ""), changes, left=("task", "of", ""))
+
+
+@lab_command.command("downstream")
+@click.option("--seeds", type=click.IntRange(min=1), default=1, show_default=True, help="Seeds of each cell.")
+@click.option("--shipped", is_flag=True, help="Show the runs that come with loopscale; train nothing.")
+@click.option(
+    "--out", type=click.Path(), default="runs/lab/downstream", show_default=True, help="Folder of the results."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print means and differences as JSON.")
+def downstream_command(seeds: int, shipped: bool, out: str, as_json: bool) -> None:
+    """Train one model on reasoning, knowledge and text, at two sizes, E, R and matched training FLOPs.
+
+    One seed has 26 runs and takes about six minutes of an idle core. Rerun the command to resume, or with more seeds.
+    The protocol is docs/lab-protocol.md.
+
+    \b
+    loopscale lab downstream --shipped
+    loopscale lab downstream --seeds 5
+    """
+    from loopscale.figures.lab import draw_downstream
+    from loopscale.figures.style import save
+    from loopscale.lab import downstream
+    from loopscale.lab.questions import summary
+
+    folder = Path(out)
+    rows = downstream.shipped_rows() if shipped else downstream.run(folder, range(seeds), tell=_tell_downstream)
+    result = summary(rows)
+    if not shipped:
+        save(draw_downstream(result), folder / "downstream.svg")
+    if as_json:
+        print_json(result)
+        return
+    _print_downstream(result)
+    if not shipped:
+        click.echo(f"every run is in {folder / downstream.RESULTS}, the figure in {folder / 'downstream.svg'}")
+
+
+def _tell_downstream(about: str, seed: int, row: dict[str, Any] | None) -> None:
+    if row is None:
+        click.echo(f"training: {about}, seed {seed}", err=True)
+    elif row["status"] != "done":
+        click.echo(f"    failed: {row['status']}", err=True)
+    else:
+        click.echo(f"    words {row['words']:.3f}, facts {row['facts']:.3f} in {row['seconds']:.0f} s", err=True)
+
+
+def _print_downstream(result: dict[str, Any]) -> None:
+    widths = sorted({answer["width"] for answer in result["differences"]})
+    answers = {(answer["measure"], answer["about"], answer["width"]): answer for answer in result["differences"]}
+    rows = []
+    for measure, about in dict.fromkeys((answer["measure"], answer["about"]) for answer in result["differences"]):
+        shown = [answers.get((measure, about, width)) for width in widths]
+        rows.append((measure, about, *(_difference(answer) for answer in shown)))
+    title = "Differences, seed by seed (0 is chance, 1 all right; * 95% interval without 0)"
+    columns = ("of", "change", *(f"width {width}" for width in widths))
+    print_table(title, columns, rows, left=("of", "change"))
+    click.echo(f"{result['runs']} of {result['planned']} runs, {result['failed']} failed")
+    for measure, learnt in result["learnt"].items():
+        if not learnt:
+            click.echo(f"no cell has learnt {measure} (0.8 of the way from chance): its differences decide little")
+
+
+def _difference(answer: dict[str, Any] | None) -> str:
+    """Return a difference with half its 95% interval; a star marks an interval that excludes zero."""
+    if answer is None:
+        return ""
+    limits = answer["interval"]
+    half = "" if limits is None else f" ± {(limits[1] - limits[0]) / 2:.2f}"
+    return f"{answer['value']:+.2f}{half}{'*' if answer['clear'] else ' '}"
 
 
 def _interval(limits: list[float] | None) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from loopscale.figures.style import RECURRENCE, colour, finish, legend, new_figure
+from loopscale.figures.style import RECURRENCE, colour, finish, legend, new_figure, powers
 
 if TYPE_CHECKING:
     from loopscale.lab.scores import Scores
@@ -56,4 +56,58 @@ def draw_two_axes(summary: dict[str, Any]) -> Any:
         count = f"{seeds[0]} to {seeds[-1]} seeds" if len(seeds) > 1 else f"{seeds[0]} seed{'s' * (seeds[0] > 1)}"
         finish(axes, f"{title} ({count})", "", "accuracy")
         axes.tick_params(axis="x", labelsize=5.5)
+    return figure
+
+
+def draw_downstream(summary: dict[str, Any]) -> Any:
+    """Return the downstream figure: overall, reasoning and knowledge over training FLOPs, over R above and E below.
+
+    Solid lines are the smaller width, dashed ones the larger; dotted verticals mark where all models of a width have
+    equal training FLOPs.
+    """
+    cells = summary["cells"]
+    widths = sorted({cell["width"] for cell in cells})
+    most = max(cell["recurrence"] for cell in cells)
+    experts = max(cell["experts"] for cell in cells)
+    passes = sorted({cell["recurrence"] for cell in cells})
+    over_R = {f"R = {R}": (1, R, 1) for R in passes} | {f"{most} layers": (1, 1, most)}
+    over_E = {f"E = {E}, R = {R}": (E, R, 1) for R in (1, most) for E in (1, experts)}
+    unknown = (np.nan, np.nan)
+    figure, panels = new_figure(2, 3, width=2.6, height=2.3)
+    for row, models in zip((panels[:3], panels[3:]), (over_R, over_E), strict=True):
+        for axes, measure in zip(row, ("overall", "reasoning", "knowledge"), strict=True):
+            for index, (label, model) in enumerate(models.items()):
+                for width, line in zip(widths, ("-", "--"), strict=False):
+                    of_model = [
+                        cell
+                        for cell in cells
+                        if (cell["width"], cell["experts"], cell["recurrence"], cell["layers"]) == (width, *model)
+                    ]
+                    points = sorted(
+                        (cell["training_flops"], cell[measure]["value"], *(cell[measure]["interval"] or unknown))
+                        for cell in of_model
+                    )
+                    if not points:
+                        continue
+                    flops, mean, low, high = np.array(points).T
+                    named = label if width == widths[0] else None
+                    axes.plot(
+                        flops, mean, line, color=colour(index), linewidth=1.2, marker="o", markersize=2.5, label=named
+                    )
+                    axes.vlines(flops, low, high, color=colour(index), linewidth=0.8)
+            for width in widths:
+                for budget in sorted({cell["budget"] for cell in cells}):
+                    at = [
+                        c["training_flops"]
+                        for c in cells
+                        if (c["width"], c["budget"], c["layers"]) == (width, budget, 1)
+                    ]
+                    if len(at) > 1:
+                        axes.axvline(float(np.mean(at)), color="0.8", linewidth=0.7, linestyle=":", zorder=0)
+            axes.axhline(0, color="0.5", linewidth=0.8, linestyle="--", zorder=0)
+            axes.set_xscale("log")
+            powers(axes.xaxis)
+            axes.set_ylim(-0.05, 1.05)
+            finish(axes, measure, "training FLOPs", "0 chance, 1 all right")
+        legend(row[0])
     return figure

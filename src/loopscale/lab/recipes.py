@@ -61,7 +61,7 @@ class Recipe:
     @property
     def problem(self) -> Task:
         """The task at its difficulty; facts are those of the seed."""
-        return task_called(self.task, self.difficulty, self.seed if self.task == "facts" else 0)
+        return task_called(self.task, self.difficulty, self.seed if self.task in ("facts", "mixture") else 0)
 
     @property
     def reported(self) -> int:

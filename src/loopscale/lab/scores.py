@@ -13,9 +13,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from loopscale.core.errors import InputError
 from loopscale.model import Exit, LoopedMoEForCausalLM
 from loopscale.train.data.batches import IGNORED
 from loopscale.train.data.labels import fixed_problems
+from loopscale.train.data.mixture import Downstream
 from loopscale.train.data.puzzles import Facts
 from loopscale.train.data.tasks import Rows, Split, Task
 
@@ -96,13 +98,15 @@ def score(
     model: LoopedMoEForCausalLM, task: Task, most: int, *, count: int = 1024, split: Split = "validation"
 ) -> Scores:
     """Score a model at every R from 1 to ``most``, on fixed problems of a split; facts are asked for all at once."""
+    if isinstance(task, Downstream):
+        raise InputError("the task 'mixture' has a score for each part; `loopscale lab downstream` shows them")
     of_split = task.longer if split == "longer" and task.longer is not None else task
     if isinstance(task, Facts):
         ids_BT = task.facts(np.arange(task.difficulty))
         answers_BT = task.solve(ids_BT)
     else:
         ids_BT, answers_BT = fixed_problems(task, count, split)
-    said_RBT, loss_R = _answers(model, ids_BT, answers_BT, most)
+    said_RBT, loss_R = answers_by_pass(model, ids_BT, answers_BT, most)
     asked = of_split.asked
     right_RBA = (said_RBT == answers_BT)[:, :, asked]
     solved_RB = right_RBA[:, :, -1] if of_split.scored == "last" else right_RBA.all(axis=2)
@@ -142,8 +146,8 @@ def score_exit(model: LoopedMoEForCausalLM, task: Task, exit_: Exit, most: int, 
 
 
 @torch.no_grad()
-def _answers(
-    model: LoopedMoEForCausalLM, ids_BT: Rows, answers_BT: Rows, most: int, batch: int = 4096
+def answers_by_pass(
+    model: LoopedMoEForCausalLM, ids_BT: Rows, answers_BT: Rows, most: int, *, batch: int = 4096
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Return what a model says at every position after each pass (R, B, T), and the mean loss of its answers (R,)."""
     was_training = model.training

@@ -75,7 +75,7 @@ def train_task(
     """
     task = recipe.problem
     most = most or (MOST if recipe.recurrence > 1 else 1)
-    with _one_thread():
+    with one_thread():
         clock, cpu = time.perf_counter(), time.process_time()
         trainer = Trainer(recipe.config(), folder)
         try:
@@ -136,7 +136,8 @@ def task_of(folder: str | Path, name: str | None = None, difficulty: int | None 
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
+    """Compute with one thread within the block."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

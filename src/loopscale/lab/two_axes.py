@@ -1,36 +1,35 @@
 """Two axes, two tasks: what recurrence and experts each do for reasoning and for knowledge.
 
 Reasoning is the word problem of S3, knowledge a set of random facts. Each is trained at E = 1 and 8, with R = 1 and
-8, in a model of one layer. The control has eight separate layers and no loop: the compute of R = 8. These cells have
-equal steps. Two more give the models without a loop eight times the steps: the training FLOPs of R = 8.
+6, in a model of one layer. The control has six separate layers and no loop: the compute of R = 6. These cells have
+equal steps. Two more give the models without a loop six times the steps: the training FLOPs of R = 6.
 
 Every seed has the same problems, order and initial weights in all cells, so that differences are taken seed by seed.
 """
 
 from __future__ import annotations
 
-import csv
-import math
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any, Literal
 
-from loopscale.core.errors import InputError
-from loopscale.core.files import write_text
 from loopscale.lab.recipes import Recipe
 from loopscale.lab.scores import AT_CHANCE, status
+from loopscale.lab.tables import Mean, Row, Table
 from loopscale.lab.training import LabRun, train_task
 
-EXPERTS = PASSES = 8
+EXPERTS, PASSES = 8, 6
 RESULTS = "two-axes.csv"
-NUMBERS = ("experts", "recurrence", "layers", "steps", "seed", "weights", "problems")
-REALS = ("training_flops", "real_training_flops", "accuracy", "chance", "loss", "bits", "seconds", "cpu_seconds")
-COLUMNS = ("task", "cell", *NUMBERS, *REALS)
-Row = dict[str, Any]
+TABLE = Table(
+    "two-axes",
+    texts=("task", "cell"),
+    numbers=("experts", "recurrence", "layers", "steps", "seed", "weights", "problems"),
+    reals=("training_flops", "real_training_flops", "accuracy", "chance", "loss", "bits", "seconds", "cpu_seconds"),
+)
 
 
 @dataclass(frozen=True)
@@ -64,9 +63,11 @@ CELLS = (
 )
 EQUAL_FLOPS = (Cell("plain-longer", spent_on="steps"), Cell("experts-longer", EXPERTS, "steps"))
 TASKS = {
-    "reasoning": Recipe(task="s3", difficulty=8, width=64, steps=1500, batch=64, learning_rate=1.5e-3),
+    "reasoning": Recipe(
+        task="s3", difficulty=4, width=32, steps=1200, batch=32, learning_rate=4e-3, random_recurrence=False
+    ),
     "knowledge": Recipe(
-        task="facts", difficulty=16_384, width=32, steps=2000, batch=512, learning_rate=3e-3, random_recurrence=False
+        task="facts", difficulty=3072, width=16, steps=600, batch=256, learning_rate=5e-3, random_recurrence=False
     ),
 }
 
@@ -96,7 +97,7 @@ def run(
     ``tell`` is called before and after each run with its task, cell and seed, and after it with its row.
     """
     path = out / RESULTS
-    rows = read_rows(path) if path.is_file() else []
+    rows = TABLE.read(path) if path.is_file() else []
     done = {(row["task"], row["cell"], row["seed"]) for row in rows}
     for seed in seeds:
         for subject in TASKS:
@@ -108,7 +109,7 @@ def run(
                 recipe = recipe_of(subject, cell, seed)
                 trained = train_task(recipe, folder, most=recipe.recurrence, model=False)
                 rows.append(_row(subject, cell, trained))
-                write_rows(path, rows)
+                TABLE.write(path, rows)
                 shutil.rmtree(folder)
                 tell(subject, cell.about, seed, rows[-1])
     return rows
@@ -116,7 +117,7 @@ def run(
 
 def _row(subject: str, cell: Cell, trained: LabRun) -> Row:
     scores, R = trained.scores, trained.recipe.recurrence
-    facts = {name: trained.facts[name] for name in COLUMNS if name in trained.facts}
+    facts = {name: trained.facts[name] for name in TABLE.columns if name in trained.facts}
     return {
         "task": subject,
         "cell": cell.name,
@@ -133,54 +134,10 @@ def _row(subject: str, cell: Cell, trained: LabRun) -> Row:
     }
 
 
-def write_rows(path: Path, rows: Sequence[Row]) -> None:
-    """Write all rows as CSV."""
-    lines = [",".join(COLUMNS), *(",".join(str(row[name]) for name in COLUMNS) for row in rows)]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, "".join(f"{line}\n" for line in lines))
-
-
-def read_rows(path: Path) -> list[Row]:
-    """Read what ``write_rows`` wrote."""
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    if rows and set(COLUMNS) - set(rows[0]):
-        missing = ", ".join(sorted(set(COLUMNS) - set(rows[0])))
-        raise InputError(f"{path}: not the runs of two-axes: it lacks the columns {missing}")
-    readers = {**dict.fromkeys(NUMBERS, int), **dict.fromkeys(REALS, float)}
-    return [{name: readers.get(name, str)(row[name]) for name in COLUMNS} for row in rows]
-
-
 def shipped_rows() -> list[Row]:
     """Return the runs that come with loopscale."""
     with resources.as_file(resources.files("loopscale.lab") / "data" / RESULTS) as path:
-        return read_rows(path)
-
-
-@dataclass(frozen=True)
-class Mean:
-    """A mean over seeds with its 95% interval; fewer than three have none."""
-
-    value: float
-    low: float | None
-    high: float | None
-    seeds: int
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Mean:
-        """Return the mean and Student's interval."""
-        from scipy.stats import t
-
-        count, mean = len(values), fmean(values)
-        if count < 3:
-            return cls(mean, None, None, count)
-        half = float(t.ppf(0.975, count - 1)) * stdev(values) / math.sqrt(count)
-        return cls(mean, mean - half, mean + half, count)
-
-    @property
-    def clear(self) -> bool:
-        """Whether the interval of a difference excludes zero."""
-        return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
+        return TABLE.read(path)
 
 
 def accuracy(rows: Sequence[Row], subject: str, cell: str) -> dict[int, float]:

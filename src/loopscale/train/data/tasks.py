@@ -43,7 +43,7 @@ class Task(ABC):
     """Selects the facts of a task of memory; other tasks ignore it."""
 
     name: ClassVar[str]
-    kind: ClassVar[Literal["reasoning", "recall", "memory"]]
+    kind: ClassVar[Literal["reasoning", "recall", "memory", "mixture"]]
     about: ClassVar[str]
     """What is asked, in one line."""
     counts: ClassVar[str]

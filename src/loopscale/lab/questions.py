@@ -1,0 +1,108 @@
+"""What the runs of the downstream experiment answer: differences between cells, seed by seed, with intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from loopscale.lab.downstream import BUDGET, CELLS, DONE, EXPERTS, PASSES, WIDTHS, Cell
+from loopscale.lab.scores import LEARNT_FROM
+from loopscale.lab.tables import Mean, Row
+from loopscale.train.data.mixture import Downstream
+
+MEASURES = {"reasoning": ("words",), "knowledge": ("facts",), "overall": ("words", "facts")}
+"""The parts that a measure is the mean of."""
+FEW, MANY = PASSES[0], PASSES[-1]
+SMALL = BUDGET // MANY
+"""The budget at which R = 1 has the steps that R = 6 has at the larger one."""
+
+
+def value(row: Row, measure: str) -> float:
+    """Return a measure of a run: accuracy with chance subtracted and all right as one, on average over its parts."""
+    chances = Downstream(1).chances
+    return fmean((row[part] - chances[part]) / (1 - chances[part]) for part in MEASURES[measure])
+
+
+def by_seed(rows: Sequence[Row], cell: Cell, measure: str) -> dict[int, float]:
+    """Return a measure of a cell by seed; failed runs have none."""
+    return {row["seed"]: value(row, measure) for row in rows if row["status"] == DONE and cell.is_of(row)}
+
+
+@dataclass(frozen=True)
+class Question:
+    """A difference between two cells, or between two such differences."""
+
+    measure: str
+    about: str
+    plus: tuple[dict[str, int], ...]
+    minus: tuple[dict[str, int], ...]
+
+    def answer(self, rows: Sequence[Row], width: int) -> Mean | None:
+        """Return the mean difference over the seeds that all its cells have; None without one."""
+        signed = [(sign, by_seed(rows, Cell(width, **cell), self.measure)) for sign, cell in self._signed()]
+        seeds = sorted(set.intersection(*(set(values) for _, values in signed)))
+        if not seeds:
+            return None
+        return Mean.of([sum(sign * values[seed] for sign, values in signed) for seed in seeds])
+
+    def _signed(self) -> list[tuple[int, dict[str, int]]]:
+        return [*((1, cell) for cell in self.plus), *((-1, cell) for cell in self.minus)]
+
+
+def _cell(experts: int, recurrence: int, budget: int, layers: int = 1) -> dict[str, int]:
+    return {"experts": experts, "recurrence": recurrence, "budget": budget, "layers": layers}
+
+
+PLAIN_STEPS, PLAIN_FLOPS = _cell(1, FEW, SMALL), _cell(1, FEW, BUDGET)
+SPARSE_STEPS, SPARSE_FLOPS = _cell(EXPERTS, FEW, SMALL), _cell(EXPERTS, FEW, BUDGET)
+LOOP, BOTH, DEEP = _cell(1, MANY, BUDGET), _cell(EXPERTS, MANY, BUDGET), _cell(1, 1, BUDGET, MANY)
+QUESTIONS = (
+    *(
+        Question(measure, about, (more,), (less,))
+        for measure in ("reasoning", "knowledge")
+        for about, more, less in (
+            (f"R = {MANY}, equal steps", LOOP, PLAIN_STEPS),
+            (f"R = {MANY}, equal FLOPs", LOOP, PLAIN_FLOPS),
+            (f"E = {EXPERTS}, equal steps", SPARSE_STEPS, PLAIN_STEPS),
+            (f"E = {EXPERTS}, {MANY}x the steps of both", SPARSE_FLOPS, PLAIN_FLOPS),
+            (f"loop against {MANY} layers", LOOP, DEEP),
+        )
+    ),
+    Question("overall", "R and E beyond their sum, equal steps", (BOTH, PLAIN_STEPS), (LOOP, SPARSE_STEPS)),
+    Question("overall", "R and E beyond their sum, equal FLOPs", (BOTH, PLAIN_FLOPS), (LOOP, SPARSE_FLOPS)),
+)
+
+
+def summary(rows: Sequence[Row]) -> dict[str, Any]:
+    """Return the gate, the means of all cells, and the answers, as plain values."""
+    cells = []
+    for cell in CELLS:
+        values = {measure: by_seed(rows, cell, measure) for measure in MEASURES}
+        if values["overall"]:
+            first = next(row for row in rows if cell.is_of(row) and row["status"] == DONE)
+            cells.append(
+                {name: getattr(cell, name) for name in ("width", "experts", "recurrence", "layers", "budget", "steps")}
+                | {name: first[name] for name in ("weights", "training_flops", "real_training_flops")}
+                | {measure: plain(Mean.of(list(of_seed.values()))) for measure, of_seed in values.items()}
+            )
+    answers = []
+    for question in QUESTIONS:
+        for width in WIDTHS:
+            answer = question.answer(rows, width)
+            if answer is not None:
+                named = {"measure": question.measure, "about": question.about, "width": width}
+                answers.append(named | plain(answer) | {"clear": answer.clear})
+    learnt = {
+        measure: any(cell[measure]["value"] >= LEARNT_FROM for cell in cells) for measure in ("reasoning", "knowledge")
+    }
+    done = [row for row in rows if row["status"] == DONE]
+    counts = {"runs": len(rows), "failed": len(rows) - len(done), "planned": 5 * len(CELLS)}
+    return {"kind": "downstream", "schema": 1, **counts, "learnt": learnt, "cells": cells, "differences": answers}
+
+
+def plain(mean: Mean) -> dict[str, Any]:
+    """Return a mean as plain values."""
+    interval = None if mean.low is None else [mean.low, mean.high]
+    return {"value": mean.value, "interval": interval, "seeds": mean.seeds}

@@ -1,0 +1,81 @@
+"""Tables of runs: one row for each, as CSV with named columns, and means over seeds."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from loopscale.core.errors import InputError
+from loopscale.core.files import write_text
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Table:
+    """The columns of a table of runs."""
+
+    name: str
+    texts: tuple[str, ...]
+    numbers: tuple[str, ...]
+    reals: tuple[str, ...]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All columns, as they are written."""
+        return (*self.texts, *self.numbers, *self.reals)
+
+    def write(self, path: Path, rows: Sequence[Row]) -> None:
+        """Write all rows as CSV; real numbers have six digits, and what a failed run lacks is empty."""
+        lines = [",".join(self.columns), *(",".join(self._shown(row, name) for name in self.columns) for row in rows)]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, "".join(f"{line}\n" for line in lines))
+
+    def _shown(self, row: Row, name: str) -> str:
+        value = row.get(name)
+        if value is None:
+            return ""
+        return f"{value:.6g}" if name in self.reals else str(value)
+
+    def read(self, path: Path) -> list[Row]:
+        """Read what ``write`` wrote."""
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+        if rows and set(self.columns) - set(rows[0]):
+            missing = ", ".join(sorted(set(self.columns) - set(rows[0])))
+            raise InputError(f"{path}: not the runs of {self.name}: it lacks the columns {missing}")
+        readers: dict[str, Any] = {**dict.fromkeys(self.numbers, int), **dict.fromkeys(self.reals, float)}
+        return [
+            {name: readers.get(name, str)(row[name]) if row[name] else None for name in self.columns} for row in rows
+        ]
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A mean over seeds with its 95% interval; fewer than three have none."""
+
+    value: float
+    low: float | None
+    high: float | None
+    seeds: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Mean:
+        """Return the mean and Student's interval."""
+        from scipy.stats import t
+
+        count, mean = len(values), fmean(values)
+        if count < 3:
+            return cls(mean, None, None, count)
+        half = float(t.ppf(0.975, count - 1)) * stdev(values) / math.sqrt(count)
+        return cls(mean, mean - half, mean + half, count)
+
+    @property
+    def clear(self) -> bool:
+        """Whether the interval of a difference excludes zero."""
+        return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
