@@ -42,6 +42,7 @@ def lab_command() -> None:
     loopscale lab two-axes       # recurrence and experts, on reasoning and on knowledge
     loopscale lab downstream     # both in one model, at matched training FLOPs
     loopscale lab tasks          # every task, with a sample
+    loopscale lab gym chain_sum --out sums   # problems of reasoning-gym as rows to train on
     """
     check_extra("train", "loopscale lab")
 
@@ -118,6 +119,105 @@ def score_command(
             f"with exit by {criterion} below {threshold:g}: {left.solved:.2f} right with {left.passes_A.mean():.1f} "
             f"passes on average; by position {passes}"
         )
+
+
+@lab_command.command("test-time")
+@click.argument("model", type=click.Path(), required=False)
+@click.option("--task", help="The task.  [default: that of the run that trained the model]")
+@click.option("--difficulty", type=click.IntRange(min=1), help="Size of a problem.  [default: as in training]")
+@click.option("--problems", type=click.IntRange(min=1), default=512, show_default=True, help="New problems.")
+@click.option("--json", "as_json", is_flag=True, help="Print the scores as JSON.")
+def test_time_command(
+    model: str | None, task: str | None, difficulty: int | None, problems: int, as_json: bool
+) -> None:
+    """Show what more passes than in training do: longer problems, and positions that stop by themselves.
+
+    Without MODEL, the one that comes with loopscale.
+
+    \b
+    loopscale lab test-time
+    loopscale lab test-time runs/lab/s3-seed-1
+    """
+    from loopscale.lab.shipped import shipped_model, shipped_task
+    from loopscale.lab.test_time import measure
+    from loopscale.lab.training import load, task_of
+
+    loaded = shipped_model() if model is None else load(model)
+    result = measure(loaded, shipped_task() if model is None else task_of(model, task, difficulty), count=problems)
+    if as_json:
+        print_json(result.to_dict())
+        return
+    first = result.scores[0]
+    passes = range(2 * round(result.trained / 4), first.most + 1, 2)
+    rows = [(str(one.task.difficulty), *(f"{one.at(R):.2f}" for R in passes)) for one in result.scores]
+    console().print(f"trained at R around {result.trained}; chance {first.task.chance:.2f}", highlight=False)
+    print_table("Last answer right by problem size and test-time R", ("size", *map(str, passes)), rows)
+    last = len(first.task.asked) - 1
+    positions = sorted({0, last // 3, 2 * last // 3, last})
+    rows = [
+        (f"{threshold:g}", f"{one.solved:.2f}", *(f"{one.passes_A[at]:.1f}" for at in positions))
+        for threshold, one in result.exits.items()
+    ]
+    columns = ("stop below", "right", *(f"passes at {at + 1}" for at in positions))
+    print_table(f"Positions stop when their answer settles, after at most {first.most} passes", columns, rows)
+
+
+@lab_command.command("gym")
+@click.argument("name")
+@click.option("--out", type=click.Path(), required=True, help="Folder of the rows.")
+@click.option("--count", type=click.IntRange(min=1), default=10_000, show_default=True, help="Problems.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Selects the problems.")
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of the task, like max_terms=3.")
+def gym_command(name: str, out: str, count: int, seed: int, settings: tuple[str, ...]) -> None:
+    """Write problems of the reasoning-gym task NAME as rows of prompt and completion, to train on.
+
+    \b
+    loopscale lab gym chain_sum --set max_terms=2 --set max_digits=1 --out sums
+    loopscale train sums.toml   # with [data] files = "sums/rows.jsonl", format = "completion"
+    loopscale lab gym-check sums runs/sums
+    """
+    from loopscale.lab.gym import ROWS, GymTask
+
+    written = GymTask(name, dict(_setting(text) for text in settings), seed).write(Path(out), count)
+    click.echo(f"{written:,} different problems: {Path(out) / ROWS}")
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    """Return a setting's name and value; what is no JSON is text."""
+    import json
+
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise click.BadParameter(f"{text!r} is no setting; write it like max_terms=3")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
+
+
+@lab_command.command("gym-check")
+@click.argument("rows", type=click.Path())
+@click.argument("model", type=click.Path())
+@click.option("--recurrence", type=click.IntRange(min=1), help="Passes.  [default: the model's own]")
+@click.option("--problems", type=click.IntRange(min=1), default=100, show_default=True, help="New problems.")
+@click.option("--json", "as_json", is_flag=True, help="Print the score as JSON.")
+def gym_check_command(rows: str, model: str, recurrence: int | None, problems: int, as_json: bool) -> None:
+    """Let MODEL answer new problems of the task in the folder ROWS, and check its answers.
+
+    \b
+    loopscale lab gym-check sums runs/sums --recurrence 4
+    """
+    from loopscale.lab.gym import check
+
+    result = check(Path(rows), model, recurrence, problems)
+    if as_json:
+        print_json(result)
+        return
+    low, high = result["interval"]
+    click.echo(
+        f"{result['task']} at R = {result['recurrence']}: {result['accuracy']:.2f} right ({low:.2f} to {high:.2f}) of "
+        f"{result['problems']} new problems, score {result['score']:.2f} by the task's own checker"
+    )
 
 
 def _task_command(name: str) -> click.Command:

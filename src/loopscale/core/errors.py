@@ -108,6 +108,7 @@ EXTRAS = {
     "gguf": ("gguf",),
     "onnx": ("onnx", "onnxscript"),
     "serve": ("openai",),
+    "gym": ("reasoning_gym",),
 }
 """The optional packages, by the extra that installs them."""
 
