@@ -14,7 +14,7 @@ export LOOPSCALE_DATA ?= $(realpath $(wildcard ../shared/data))
 # Fits work on small matrices, where more threads are slower.
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: run check test test-all test-vllm bench bench-vllm docs pages attack audit lock sbom lint chromium clean reproduce-micro
+.PHONY: run check test test-all test-vllm bench bench-vllm docs pages attack audit lock sbom lint chromium clean reproduce-micro reproduce-lab
 
 run: $(VENV)/train.stamp
 	@$(BIN)/loopscale demo --out out
@@ -75,6 +75,9 @@ bench: $(VENV)/bench.stamp chromium
 # Trains a tenth of the second micro-sweep again and compares its losses with those that ship; under ten minutes.
 reproduce-micro: $(VENV)/train.stamp
 	$(BIN)/python experiments/micro-2/reproduce.py out/micro-2
+
+reproduce-lab: $(VENV)/train.stamp
+	$(BIN)/python experiments/lab/reproduce.py out/lab
 
 # Computes the tables in the pages again, and the outputs below their commands; MEASURED=1 also those of training.
 pages: $(VENV)/docs.stamp $(VENV)/dev.stamp

@@ -152,3 +152,25 @@ def test_tasks_are_listed_with_samples() -> None:
     result = CliRunner().invoke(cli, ["lab", "tasks"])
     assert result.exit_code == 0
     assert result.stdout.count("answers ") == 9
+
+
+def test_eval_of_a_task_is_its_score_at_each_recurrence(trained: tuple[Path, dict[str, object]]) -> None:
+    folder, _ = trained
+    scored = CliRunner().invoke(cli, ["lab", "score", str(folder), "--most", "3", "--json"])
+    evaluated = CliRunner().invoke(cli, ["eval", str(folder), "--recurrence", "1..3", "--json"])
+    assert evaluated.exit_code == 0, evaluated.output
+    assert json.loads(evaluated.output) == json.loads(scored.output)
+
+
+def test_test_time_scaling_has_longer_problems_and_passes_by_position(trained: tuple[Path, dict[str, object]]) -> None:
+    result = CliRunner().invoke(cli, ["lab", "test-time", str(trained[0]), "--problems", "32", "--json"])
+    assert result.exit_code == 0, result.output
+    values = json.loads(result.output)
+    first, *longer = values["difficulties"]
+    assert all(one["difficulty"] > first["difficulty"] for one in longer)
+    assert len(first["accuracy"]) == round(2.4 * values["trained_recurrence"])
+    for left in values["exits"].values():
+        assert len(left["passes_by_position"]) == first["difficulty"]
+    shown = CliRunner().invoke(cli, ["lab", "test-time", str(trained[0]), "--problems", "32"]).output.splitlines()
+    assert len(shown) <= 22
+    assert max(map(len, shown)) <= 80

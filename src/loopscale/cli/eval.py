@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.markup import escape
 
+from loopscale.cli.lab import score_command
 from loopscale.cli.output import console, print_json, print_table
 from loopscale.cli.params import COUNTS, EXITS, INTEGERS, WHOLE, check_recurrence, output_options
 from loopscale.cli.verbs import verb
@@ -35,7 +36,7 @@ from loopscale.evaluate import (
     wide,
 )
 from loopscale.evaluate.results import LEAST, PAPER, baseline_flops, labels, law_at_test_time
-from loopscale.train.run_dir import model_of
+from loopscale.train.run_dir import model_of, task_trained_on
 
 if TYPE_CHECKING:
     from loopscale.evaluate.runner import Checkpoint, EvalSettings, Progress
@@ -218,7 +219,12 @@ def eval_command(paths: tuple[str, ...], tasks: str | None, text_source: str | N
     loopscale eval runs/tiny --tasks local --exit kl --threshold 0.001,0.01,0.1
     loopscale eval sweep.toml --tasks local --tidy downstream.csv
     loopscale eval --tasks paper --tidy downstream.csv
+    loopscale eval runs/s3   # a model of a task of `loopscale lab`: its score at each R
     """
+    if tasks is None and text_source is None and len(paths) == 1 and task_trained_on(paths[0]) is not None:
+        most = max(given["recurrences"] or [24])
+        click.get_current_context().invoke(score_command, model=paths[0], most=most, as_json=given["as_json"])
+        return
     if tasks is None and text_source is None:
         raise click.UsageError("nothing to evaluate; give --tasks (paper, local, names) or --text FILE")
     as_shown = Shown(given.pop("as_json"), given.pop("as_csv"), given.pop("markdown"), given.pop("latex"))

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from loopscale.core.errors import InputError
 from loopscale.lab.recipes import Recipe
@@ -23,6 +24,7 @@ from loopscale.lab.scores import answers_by_pass
 from loopscale.lab.tables import Row, Table
 from loopscale.lab.training import one_thread
 from loopscale.model import LoopedMoEForCausalLM
+from loopscale.model.psi import path_diversity
 from loopscale.train.data.batches import IGNORED
 from loopscale.train.data.mixture import PARTS, Downstream
 from loopscale.train.trainer import Trainer
@@ -39,8 +41,8 @@ TABLE = Table(
     texts=("status",),
     numbers=("width", "experts", "recurrence", "layers", "budget", "steps", "seed", "weights", *SUMMARY[:3]),
     reals=(
-        *SUMMARY[3:], "words", "facts", "words_loss", "facts_loss", "text_loss", "seconds",
-        "cpu_seconds",
+        *SUMMARY[3:], "words", "facts", "words_loss", "facts_loss", "text_loss", "words_psi",
+        "facts_psi", "seconds", "cpu_seconds",
     ),
 )  # fmt: skip
 
@@ -147,7 +149,10 @@ def train_cell(cell: Cell, seed: int, folder: Path) -> Row:
 
 
 def score_parts(model: LoopedMoEForCausalLM, task: Any, recurrence: int) -> dict[str, float]:
-    """Return accuracy and loss (nats per answer) of every part at a test-time R: new words and text, and all facts."""
+    """Return accuracy, loss (nats per answer) and expert-path diversity of every part at R passes.
+
+    Words and text are new, and every fact is asked for.
+    """
     assert isinstance(task, Downstream)
     row: dict[str, float] = {}
     for part in PARTS:
@@ -158,6 +163,9 @@ def score_parts(model: LoopedMoEForCausalLM, task: Any, recurrence: int) -> dict
         asked_BT = answers_BT[:, -right_BT.shape[1] :] != IGNORED
         if part != "text":
             row[part] = float(np.mean(right_BT[asked_BT]))
+            ids = torch.from_numpy(ids_BT)
+            paths = path_diversity(model, [(ids, torch.ones_like(ids))], recurrence)
+            row[f"{part}_psi"] = float(paths.tokens.mean_R[-1])
         row[f"{part}_loss"] = float(loss_R[-1])
     return row
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from loopscale.lab.scores import Scores, score
 from loopscale.train.data.puzzles import task_called
+from loopscale.train.data.tasks import Task
 
 
 def shipped_folder() -> Path:
@@ -22,6 +23,11 @@ def shipped_model() -> Any:
     return load(shipped_folder())
 
 
+def shipped_task() -> Task:
+    """Return the task that the shipped model was trained on."""
+    return task_called("s3", 12)
+
+
 def show_shipped(most: int = 16, count: int = 512) -> Scores:
     """Score the shipped model on new words at R = 1 to ``most``; it takes seconds."""
-    return score(shipped_model(), task_called("s3", 12), most, count=count)
+    return score(shipped_model(), shipped_task(), most, count=count)

@@ -112,6 +112,14 @@ def run_of(model: Path) -> Path | None:
     return run if model.name == "model" and (run / "run.json").is_file() else None
 
 
+def task_trained_on(folder: str | Path) -> str | None:
+    """Return the name of the task that the model in a folder was trained on, or None."""
+    run = run_of(model_of(folder))
+    stored = None if run is None else stored_config(run)
+    name = None if stored is None else stored.get("data", {}).get("task")
+    return name if isinstance(name, str) else None
+
+
 def open_tokens(config: TrainConfig, progress: bool) -> TokenStore:
     """Return the tokens of a run; they are made now if no run on this text has made them before."""
     data = config.data
