@@ -398,32 +398,34 @@ def _tell(subject: str, model: str, seed: int, row: dict[str, Any] | None) -> No
 
 
 def _print_two_axes(result: dict[str, Any]) -> None:
+    cells = {(cell["task"], cell["model"]): cell for cell in result["cells"]}
+    subjects = list(dict.fromkeys(task for task, _ in cells))
+    least = min(cell["training_flops"] for cell in result["cells"] if cell["task"] == subjects[0])
+    rows = []
+    for model in dict.fromkeys(model for _, model in cells):
+        of_model = [cells.get((subject, model)) for subject in subjects]
+        flops = next(cell["training_flops"] for cell in of_model if cell is not None)
+        rows.append((model, f"{flops / least:.1f}x", *(_accuracy(cell) for cell in of_model)))
+    chances = " and ".join(f"{cells[subject, rows[0][0]]['chance']:.3f}" for subject in subjects)
+    seeds = sorted({cell["seeds"] for cell in result["cells"]})
+    title = f"Accuracy over {'-'.join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))} seeds (chance {chances})"
+    print_table(title, ("model", "FLOPs", *subjects), rows, left=("model",))
+    changes = {(change["task"], change["about"]): change for change in result["differences"]}
     rows = [
-        (
-            cell["task"],
-            cell["model"],
-            format_count(cell["weights"]),
-            format_power(cell["training_flops"]),
-            f"{cell['accuracy']:.3f}",
-            _interval(cell["interval"]),
-            str(cell["seeds"]),
-            "at chance" if cell["at_chance"] else "",
-        )
-        for cell in result["cells"]
+        (about, *(_difference(changes.get((subject, about))) for subject in subjects))
+        for about in dict.fromkeys(about for _, about in changes)
     ]
-    columns = ("task", "model", "weights", "FLOPs", "accuracy", "95%", "seeds", "")
-    print_table("Accuracy", columns, rows, left=("task", "model", ""))
-    changes = [
-        (
-            change["task"],
-            change["about"],
-            f"{change['difference']:+.3f}",
-            _interval(change["interval"]),
-            "clear" if change["clear"] else "not shown",
-        )
-        for change in result["differences"]
-    ]
-    print_table("Differences, seed by seed", ("task", "of", "difference", "95%", ""), changes, left=("task", "of", ""))
+    title = "Differences, seed by seed (* 95% interval without 0)"
+    print_table(title, ("of", *subjects), rows, left=("of",))
+
+
+def _accuracy(cell: dict[str, Any] | None) -> str:
+    """Return a mean with half its 95% interval, or that it is at chance."""
+    if cell is None:
+        return ""
+    limits = cell["interval"]
+    half = "" if limits is None else f" ± {(limits[1] - limits[0]) / 2:.2f}"
+    return f"{cell['accuracy']:.2f}{half}{' at chance' if cell['at_chance'] else ''}"
 
 
 @lab_command.command("downstream")
@@ -493,7 +495,3 @@ def _difference(answer: dict[str, Any] | None) -> str:
     limits = answer["interval"]
     half = "" if limits is None else f" ± {(limits[1] - limits[0]) / 2:.2f}"
     return f"{answer['value']:+.2f}{half}{'*' if answer['clear'] else ' '}"
-
-
-def _interval(limits: list[float] | None) -> str:
-    return "" if limits is None else f"{limits[0]:.2f} to {limits[1]:.2f}"

@@ -66,7 +66,7 @@ def read_task(folder: Path) -> tuple[GymTask, set[str]]:
     """Return the task whose rows a folder holds, and their prompts."""
     if not (folder / SOURCE).is_file():
         raise InputError(f"{folder}: no rows of `loopscale lab gym`: it has no {SOURCE}")
-    source = read_json(folder / SOURCE)
+    source: Any = read_json(folder / SOURCE)
     prompts = {json.loads(line)["prompt"] for line in (folder / ROWS).read_text(encoding="utf-8").splitlines()}
     return GymTask(source["task"], source["settings"], source["seed"]), prompts
 
@@ -77,7 +77,9 @@ def check(folder: Path, model: str | Path, recurrence: int | None = None, count:
     from transformers import AutoTokenizer
 
     task, seen = read_task(folder)
-    loaded, tokenizer = load(model).eval(), AutoTokenizer.from_pretrained(str(run_dir.model_of(model)))
+    loaded: Any = load(model)
+    loaded.eval()
+    tokenizer: Any = AutoTokenizer.from_pretrained(str(run_dir.model_of(model)))
     R = recurrence or loaded.config.recurrence
     points, right, asked = 0.0, 0, 0
     for checker, item in task.new_problems(seen, count):
@@ -86,9 +88,9 @@ def check(folder: Path, model: str | Path, recurrence: int | None = None, count:
         said = loaded.generate(
             ids, max_new_tokens=most, do_sample=False, recurrence=R, pad_token_id=tokenizer.eos_token_id
         )
-        answer = tokenizer.decode(said[0, ids.shape[1] :], skip_special_tokens=True)
-        points += checker.score_answer(answer.strip(), item)
-        right += answer.strip() == item["answer"]
+        answer = tokenizer.decode(said[0, ids.shape[1] :], skip_special_tokens=True).strip()
+        points += checker.score_answer(answer, item)
+        right += answer == item["answer"]
         asked += 1
     if not asked:
         raise InputError(f"every problem of {task.name!r} with these settings was in training; make it harder")

@@ -153,17 +153,15 @@ def difference(rows: Sequence[Row], subject: str, cell: str, other: str) -> Mean
 
 
 QUESTIONS = (
-    ("reasoning", "loop", "plain", "recurrence, at equal steps"),
-    ("reasoning", "experts", "plain", "experts, at equal steps"),
-    ("reasoning", "loop", "layers", "a loop against separate layers"),
-    ("reasoning", "loop", "plain-longer", "recurrence, at equal training FLOPs"),
-    ("knowledge", "experts", "plain", "experts, at equal steps"),
-    ("knowledge", "loop", "plain", "recurrence, at equal steps"),
-    ("knowledge", "both", "experts", "recurrence with experts"),
-    ("knowledge", "experts", "layers", "experts against separate layers"),
-    ("knowledge", "loop", "plain-longer", "recurrence, at equal training FLOPs"),
+    ("loop", "plain", "recurrence, equal steps"),
+    ("loop", "plain-longer", "recurrence, equal training FLOPs"),
+    ("experts", "plain", "experts, equal steps"),
+    ("experts-longer", "plain-longer", f"experts, {PASSES}x the steps of both"),
+    ("both", "loop", "experts in a loop"),
+    ("both", "experts", "recurrence with experts"),
+    ("loop", "layers", f"a loop against {PASSES} separate layers"),
 )
-"""Task, cell, the cell it is compared with, and what the difference shows."""
+"""A cell, the cell it is compared with, and what the difference shows."""
 
 
 def summary(rows: Sequence[Row]) -> dict[str, Any]:
@@ -191,12 +189,13 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
                 }
             )
     differences = []
-    for subject, name, other, about in QUESTIONS:
-        change = difference(rows, subject, name, other)
-        if change is not None:
-            low_high = None if change.low is None else [change.low, change.high]
-            differences.append(
-                {"task": subject, "cell": name, "against": other, "about": about, "difference": change.value}
-                | {"interval": low_high, "seeds": change.seeds, "clear": change.clear}
-            )
+    for subject in TASKS:
+        for name, other, about in QUESTIONS:
+            change = difference(rows, subject, name, other)
+            if change is not None:
+                low_high = None if change.low is None else [change.low, change.high]
+                differences.append(
+                    {"task": subject, "cell": name, "against": other, "about": about, "value": change.value}
+                    | {"interval": low_high, "seeds": change.seeds, "clear": change.clear}
+                )
     return {"kind": "two axes", "schema": 1, "cells": cells, "differences": differences}
