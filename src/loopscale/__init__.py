@@ -29,6 +29,7 @@ _HOMES = {
     "ScalingLaw": "loopscale.scaling:ScalingLaw",
     "fit": "loopscale.fitting:fit",
     "forecast": "loopscale.fitting:forecast",
+    "gate": "loopscale.fitting.variants:gate",
     "laws": "loopscale.scaling:laws",
     "load": "loopscale.saved:load",
     "next": "loopscale.choosing:next_runs",
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from loopscale.fitting import Observations as Observations
     from loopscale.fitting import fit as fit
     from loopscale.fitting import forecast as forecast
+    from loopscale.fitting.variants import gate as gate
     from loopscale.planning import Budget as Budget
     from loopscale.planning import Plan as Plan
     from loopscale.planning import plan as plan

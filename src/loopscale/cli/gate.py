@@ -1,0 +1,67 @@
+"""``loopscale gate``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from loopscale.cli.output import print_json
+from loopscale.cli.params import output_options, verbose_option
+from loopscale.cli.reading import data_options, read_runs, take_runs
+from loopscale.cli.verbs import verb
+from loopscale.fitting.data.again import CHOICES
+from loopscale.fitting.variants import RESAMPLES, gate, is_law
+
+
+@verb("gate")
+@data_options
+@click.option("--against", required=True, help="The baseline: a table of runs, a law file, or a law by name.")
+@click.option("--against-keep", metavar="EXPRESSION", help="Rows of the baseline to use, as --keep for the variant.")
+@click.option(
+    "--level",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    default=0.9,
+    show_default=True,
+    help="Confidence of the intervals.",
+)
+@click.option("--outer", help="Form of the baseline's law.  [default: chinchilla]")
+@click.option("--resamples", type=click.IntRange(2, 10_000), default=RESAMPLES, show_default=True, help="Refits.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the refits.")
+@output_options
+@verbose_option
+def gate_command(
+    against: str,
+    against_keep: str | None,
+    level: float,
+    outer: str | None,
+    resamples: int,
+    seed: int,
+    as_json: bool,
+    as_csv: bool,
+    verbose: bool,
+    **options: Any,
+) -> None:
+    """Does a change help? The speedup of RUNS, the variant, over a baseline, and whether it grows with scale.
+
+    Each run is compared with a baseline run of the same compute and tokens: how much more compute would the baseline
+    need for the same loss? With a column tokens_per_second on both sides the wall clock is compared too.
+
+    \b
+    loopscale gate variant.csv --against baseline.csv
+    loopscale gate variant.csv --against law.json --level 0.8
+    loopscale gate all.csv --keep "recipe == 'new'" --against all.csv --against-keep "recipe == 'old'"
+    """
+    reading = {name: options[name] for name in (*CHOICES, "simulated_noise", "simulated_recurrence")}
+    name = options["runs"]
+    variant = take_runs(options)
+    if name == against and against_keep is None:
+        raise click.UsageError("the variant and the baseline are the same runs; choose them by --against-keep")
+    base = against if is_law(against) else read_runs(against, **{**reading, "keep": against_keep})
+    result = gate(variant, base, level=level, resamples=resamples, seed=seed, outer=outer)
+    if as_json:
+        print_json(result.to_dict())
+    elif as_csv:
+        click.echo(result.table().csv(), nl=False)
+    else:
+        click.echo(result.summary(verbose))
