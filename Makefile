@@ -14,7 +14,7 @@ export LOOPSCALE_DATA ?= $(realpath $(wildcard ../shared/data))
 # Fits work on small matrices, where more threads are slower.
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: run check test test-all test-vllm bench bench-vllm docs pages attack audit lock sbom lint chromium clean reproduce-micro reproduce-lab
+.PHONY: run check test test-all test-vllm bench bench-vllm docs page pages attack audit lock sbom lint chromium clean reproduce-micro reproduce-lab
 
 run: $(VENV)/train.stamp
 	@$(BIN)/loopscale demo --out out
@@ -88,6 +88,10 @@ pages: $(VENV)/docs.stamp $(VENV)/dev.stamp
 docs: $(VENV)/docs.stamp
 	@rm -f docs/figures/*
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# Writes the explorer into page/, which opens from a disk and from any web host.
+page: $(VENV)/dev.stamp
+	$(BIN)/loopscale app --export page
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check .

@@ -1,13 +1,12 @@
 """Take the pictures of the explorer that the documentation shows: ``python docs/explorer_pictures.py``.
 
 Needs the extras `app` and `dev` and Chromium. Pictures are written to docs/images with few colours, so that they stay
-small; the recording is a GIF of a drag, of pinned scenarios and of a fit.
+small; the recording is a GIF of a drag over the map, of a step by hand and of the lab.
 """
 
 from __future__ import annotations
 
 import io
-import json
 import re
 import subprocess
 import sys
@@ -21,7 +20,7 @@ from PIL import Image
 
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "tests" / "app"), str(ROOT / "tests")]
-from browser import chromium, enter, open_page, settled  # noqa: E402
+from browser import chromium, enter, mapped, open_page, settled, visit  # noqa: E402
 
 from loopscale.scaling import Points, published  # noqa: E402
 from loopscale.sweep.store import Store  # noqa: E402
@@ -29,15 +28,10 @@ from sweeps import open_sweep, write_sweep  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images"
 COLOURS = 160
-GIF_SIZE = (800, 560)
+GIF_SIZE = (840, 588)
 
 
 GRID = "[grid]\nrecurrence = [1, 2, 4, 8]\nseed = [0, 1, 2, 3]\ntokens = [64, 128, 256]\n"
-CONFIG = {
-    "model_type": "qwen3_moe", "hidden_size": 1280, "num_hidden_layers": 24, "num_attention_heads": 16,
-    "num_key_value_heads": 8, "head_dim": 64, "intermediate_size": 3072, "moe_intermediate_size": 640,
-    "num_experts": 64, "num_experts_per_tok": 8, "vocab_size": 50000,
-}  # fmt: skip
 
 
 def add_runs(results: Path, runs: range) -> None:
@@ -84,31 +78,46 @@ def save(image: Image.Image, name: str) -> None:
 
 
 def stills(browser: Any, address: str) -> None:
-    """Take the plan in both themes, the comparison, a withheld answer, and a phone."""
+    """Take the plan, a withheld answer, the lab, the comparison, a fit in the dark theme, and a phone."""
     page = open_page(browser, address, width=1300, height=900)
-    save(picture(page, 1500), "explorer.png")
-    page.click("#pin")
-    enter(page, "memory", "10GB")
-    config = Path(tempfile.mkdtemp()) / "config.json"
-    config.write_text(json.dumps(CONFIG), encoding="utf-8")
-    page.set_input_files("#config-file", config)
-    page.click("#table tr.own button")
+    mapped(page)
+    page.wait_for_timeout(600)
+    save(picture(page, 1330), "explorer.png")
+    visit(page, "flops=1e25")
+    mapped(page)
+    save(picture(page, 820), "explorer-withheld.png")
+    visit(page, "view=lab")
+    page.wait_for_selector("#two-axes svg")
+    save(picture(page, 1160), "explorer-lab.png")
+    visit(page, "")
+    for memory in ("1 GB", "10 GB"):
+        page.click("#share-button")
+        page.click("#pin")
+        enter(page, "memory", memory)
+        page.keyboard.press("Escape")
     page.click("#views button[data-view=compare]")
-    settled(page)
     page.wait_for_selector("#toast:not(.shown)")
     page.wait_for_timeout(600)
-    save(picture(page, 1400), "explorer-compare.png")
+    save(picture(page, 640), "explorer-compare.png")
     page.context.close()
     page = open_page(browser, f"{address}/#view=fit", width=1300, height=900, scheme="dark")
     page.click("#micro-csv")
     page.wait_for_selector("#chart-residuals svg")
     save(picture(page, 1300), "explorer-dark.png")
-    page.click("#plan-with")
-    settled(page)
-    save(picture(page, 620), "explorer-withheld.png")
     page.context.close()
     page = open_page(browser, address, width=390, height=844)
+    mapped(page)
     save(picture(page, 1500), "explorer-phone.png")
+    page.context.close()
+
+
+def preview(browser: Any, address: str) -> None:
+    """Take the picture that links to the page are shown with."""
+    page = open_page(browser, address, width=1200, height=630)
+    mapped(page)
+    page.wait_for_timeout(600)
+    image = picture(page).quantize(64, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    image.save(ROOT / "src" / "loopscale" / "app" / "static" / "preview.png", optimize=True)
     page.context.close()
 
 
@@ -128,34 +137,36 @@ def live_sweep(browser: Any) -> None:
 
 
 def recording(browser: Any, address: str) -> None:
-    """Record a drag of the compute, a change of memory, and the comparison."""
-    page = open_page(browser, address, width=1120, height=784)
+    """Record a drag of the dot over the map, a step by hand, and the lab."""
+    page = open_page(browser, address, width=1200, height=840)
+    mapped(page)
     frames = [picture(page)] * 6
-    box = page.locator("#in-flops-slider").bounding_box()
+    box = page.locator("#map-dot").bounding_box()
     assert box is not None
-    middle = box["y"] + box["height"] / 2
-    page.mouse.move(box["x"] + box["width"] * 0.47, middle)
+    x, y = box["x"] + 13, box["y"] + 13
+    page.mouse.move(x, y)
     page.mouse.down()
-    for step in range(16):
-        page.mouse.move(box["x"] + box["width"] * (0.47 - 0.004 * step), middle)
+    for step in range(18):
+        page.mouse.move(x - 9 * step, y - 3 * step)
         settled(page)
         frames.append(picture(page))
     page.mouse.up()
     settled(page)
-    frames += [picture(page)] * 4
-    page.evaluate("() => scrollTo(0, 620)")
-    frames += [picture(page)] * 8
-    page.evaluate("() => scrollTo(0, 0)")
-    page.click("#pin")
-    enter(page, "memory", "10GB")
     frames += [picture(page)] * 6
-    page.click("#views button[data-view=compare]")
+    page.click("#step-passes .up")
     settled(page)
-    page.mouse.move(0, 0)
-    frames += [picture(page)] * 8
+    frames += [picture(page)] * 6
+    visit(page, "view=lab&loops=1")
+    page.wait_for_selector("#lab-grid td")
+    for passes in range(1, 13):
+        page.fill("#lab-passes", str(passes))
+        page.dispatch_event("#lab-passes", "input")
+        page.wait_for_timeout(60)
+        frames.append(picture(page))
+    frames += [picture(page)] * 6
     page.context.close()
     small = [
-        frame.resize(GIF_SIZE, Image.Resampling.LANCZOS).quantize(48, dither=Image.Dither.NONE) for frame in frames
+        frame.resize(GIF_SIZE, Image.Resampling.LANCZOS).quantize(96, dither=Image.Dither.NONE) for frame in frames
     ]
     small[0].save(IMAGES / "explorer.gif", save_all=True, append_images=small[1:], duration=220, loop=0, optimize=True)
 
@@ -164,6 +175,7 @@ def main() -> None:
     """Take all of them."""
     with explorer() as address, chromium() as browser:
         stills(browser, address)
+        preview(browser, address)
         recording(browser, address)
         live_sweep(browser)
     for path in sorted(IMAGES.glob("explorer*")):

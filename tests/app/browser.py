@@ -58,36 +58,54 @@ def _note(page: Any, text: str) -> None:
 
 def settled(page: Page) -> None:
     """Wait until the page has started and shows the answer to everything that was done to it."""
-    page.wait_for_function("() => document.documentElement.dataset.ready && !document.querySelector('[aria-busy]')")
+    page.wait_for_function(
+        "() => document.documentElement.dataset.ready && !document.documentElement.dataset.busy"
+        " && !document.querySelector('[aria-busy]')"
+    )
+
+
+def mapped(page: Page) -> None:
+    """Wait until the map is drawn."""
+    settled(page)
+    page.wait_for_function("() => document.querySelector('#map-plot').dataset.drawn")
 
 
 def sentence(page: Page) -> str:
-    """The headline."""
-    return page.inner_text("#sentence")
+    """The question and its answer."""
+    return " ".join(page.inner_text("#sentence").split())
 
 
 def trust(page: Page) -> str:
-    """The level of the trust banner."""
-    assert page.is_visible("#trust")
-    return page.get_attribute("#trust", "data-level")
+    """The level of trust that stands under the answer."""
+    return page.get_attribute("#trust-line", "data-level")
+
+
+def visit(page: Page, link: str) -> None:
+    """Open a state by its link, with nothing kept from before."""
+    address = page.url.partition("#")[0]
+    page.goto("about:blank")
+    page.goto(f"{address}#{link}")
+    settled(page)
+
+
+CHIPS = {"flops": "#chip-compute", "memory": "#chip-place", "context": "#chip-place", "bits": "#chip-bits"}
 
 
 def enter(page: Page, name: str, value: str) -> None:
     """Write a budget and press Enter."""
+    if not page.is_visible(f"#in-{name}"):
+        page.click(CHIPS.get(name, "#more-limits"))
+        for fold in page.query_selector_all(".popover details:not([open]) > summary"):
+            fold.click()
     page.fill(f"#in-{name}", value)
     page.press(f"#in-{name}", "Enter")
     settled(page)
 
 
-def serious_findings(page: Page) -> list[str]:
-    """What axe-core finds that is serious or critical."""
+def findings(page: Page) -> list[str]:
+    """What axe-core finds above minor."""
     import axe_playwright_python
 
     page.evaluate((Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text())
     found = page.evaluate("() => axe.run()")["violations"]
-    return [
-        f"{rule['id']}: {node['target']}"
-        for rule in found
-        if rule["impact"] in ("serious", "critical")
-        for node in rule["nodes"]
-    ]
+    return [f"{rule['id']}: {node['target']}" for rule in found if rule["impact"] != "minor" for node in rule["nodes"]]

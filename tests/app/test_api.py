@@ -79,27 +79,6 @@ def test_the_prediction_is_the_command_lines(client, capsys):
     assert client.send("/api/predict", {"rung": "1.0B", "experts": 8, "recurrence": 2, "tokens": "500B"}).json == told
 
 
-def test_every_chart_comes_with_the_plan_and_shows_its_choice(client):
-    kinds = ["recurrence", "size", "experts", "best-recurrence", "best-experts", "designs", "compute"]
-    answer = client.send("/api/plan", BUDGET | {"charts": kinds}).json
-    assert list(answer["charts"]) == kinds
-    designs = answer["charts"]["designs"]
-    assert len(designs["loss"]) == 300
-    chosen = designs["chosen"].index(True)
-    choice = answer["plan"]["choice"]
-    assert [designs[name][chosen] for name in ("rung", "experts", "recurrence")] == ["1.0B", 8, 2]
-    assert designs["loss"][chosen] == choice["loss"]
-    assert choice["loss"] in answer["charts"]["recurrence"]["loss"]
-    assert designs["on_memory_front"][chosen]
-
-
-def test_serving_and_scarce_tokens_hold_in_the_charts_too(client):
-    limited = BUDGET | {"serve_tokens": "10T", "max_tokens": "200B", "charts": ["recurrence", "best-recurrence"]}
-    answer = client.send("/api/plan", limited).json
-    assert max(answer["charts"]["recurrence"]["tokens"]) <= 200e9
-    assert answer["plan"]["choice"]["loss"] in answer["charts"]["recurrence"]["loss"]
-
-
 def test_the_table_comes_as_csv(client):
     rows = client.send("/api/plan.csv", BUDGET | {"top": 300}).body.decode().splitlines()
     assert len(rows) == 301

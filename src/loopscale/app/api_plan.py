@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any
 
@@ -12,13 +12,13 @@ from starlette.responses import JSONResponse, Response
 
 from loopscale import __version__
 from loopscale.app.jobs import LawStore, summary
-from loopscale.app.plan_reply import MEETS, copied_texts, draft_reply, own_model, plan_reply
+from loopscale.app.page_data import preset
+from loopscale.app.plan_reply import MEETS, copied_texts, own_model, plan_reply
 from loopscale.app.problems import documented
 from loopscale.app.schemas import (
     Choices,
     ComputeReply,
     ComputeRequest,
-    DraftReply,
     Laws,
     LawSummary,
     PlanReply,
@@ -97,16 +97,14 @@ def plan_routes(laws: LawStore, limits: Limits, sweep: str | None = None) -> API
         )
         return JSONResponse(finite(prediction.to_dict()))
 
-    @api.post("/plan", response_model=PlanReply | DraftReply, responses=documented(404, 422))
+    @api.post("/plan", response_model=PlanReply, responses=documented(404, 422))
     def plan_json(request: PlanRequest) -> JSONResponse:
-        """Choose the model to train under a budget; the requested charts come with it."""
+        """Choose the model to train under a budget."""
         law = laws.find(request.law)
         if request.design is not None:
             found, verdict = _given(request, law, limits)
             return JSONResponse(finite(plan_reply(found, request, verdict)))
         found = make_search(request, law, limits)
-        if request.draft:
-            return JSONResponse(finite(draft_reply(found, request)))
         own = None if request.config is None else own_model(found, *_own(request, law), request.extrapolate)
         return JSONResponse(finite(plan_reply(found, request, own=own)))
 
@@ -227,14 +225,8 @@ def _choices(limits: Limits, sweep: str | None) -> dict[str, Any]:
         "devices": list(DEVICES),
         "utilisation": f"{UTILISATION:.0%}",
         "budget": [field.to_dict() for field in FIELDS.values()],
-        "presets": [_preset(name, values) for name, values in PRESETS.items()],
+        "presets": [preset(name, values) for name, values in PRESETS.items()],
         "sweep": sweep,
         "upload_bytes": limits.upload,
         "rows": limits.rows,
     }
-
-
-def _preset(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    limits = {field: FIELDS[field].amount.exact(value) for field, value in values.items()}
-    about = ", ".join(FIELDS[field].write(values[field]) for field in limits if field != "bits")
-    return {"name": name, "label": f"{name} ({about}, {limits['bits']} bits)", "limits": limits}

@@ -12,7 +12,7 @@ from pathlib import Path
 
 STATIC = Path(__file__).parent / "static"
 _IMPORT = re.compile(r"^import\s+(?:[^;]*?\s+from\s+)?\"\./([\w-]+\.js)\";[^\n]*\n", re.MULTILINE)
-_EXPORT = re.compile(r"^export (?=(?:async )?(?:function|const|let|class)\b)", re.MULTILINE)
+_EXPORT = re.compile(r"^export (?=(?:async )?(?:function\*?|const|class) ([\w$]+))", re.MULTILINE)
 
 
 @lru_cache(maxsize=1)
@@ -31,24 +31,69 @@ def module(name: str) -> str:
 
 
 def bundle(*entries: str) -> str:
-    """Return modules and all that they import as one script; what they export is visible to all of them."""
+    """Return modules and all that they import as one script.
+
+    Each module keeps its own scope; what it exports becomes a name of the script. A cycle of imports is fine as long
+    as nothing is called across it while the modules load.
+    """
     done: dict[str, str] = {}
 
     def add(name: str) -> None:
         if name in done:
             return
-        text = module(name)
-        done[name] = ""  # a cycle of functions is fine: they are called later
+        done[name] = text = module(name)
         for needed in _IMPORT.findall(text):
             add(needed)
-        done.pop(name)
-        done[name] = _EXPORT.sub("", _IMPORT.sub("", text))
+        done[name] = done.pop(name)  # after what it needs
 
     for entry in entries:
         add(entry)
-    return "".join(f"// {name}\n{text}" for name, text in done.items())
+    owners: dict[str, str] = {}
+    parts = []
+    for name, text in done.items():
+        exported = _EXPORT.findall(text)
+        for export in exported:
+            if owners.setdefault(export, name) != name:
+                raise AssertionError(f"{name} and {owners[export]} both export {export}")
+        body = _EXPORT.sub("", _IMPORT.sub("", text))
+        listed = ", ".join(exported)
+        wrapped = f"(() => {{\n{body}return {{ {listed} }};\n}})()"
+        parts.append(f"// {name}\n" + (f"({{ {listed} }} = {wrapped});\n" if exported else f"{wrapped};\n"))
+    return f"let {', '.join(owners)};\n{''.join(parts)}"
 
 
 def script(*entries: str) -> str:
-    """Return the bundle as a script of its own scope."""
+    """Return the bundle as a script that leaves no names behind."""
     return f'"use strict";\n(() => {{\n{bundle(*entries)}}})();\n'
+
+
+@lru_cache(maxsize=2)
+def page_files(server: bool) -> dict[str, bytes]:
+    """Return the page by file name. With ``server`` it uses the API beside it; else it is complete by itself."""
+    from loopscale.app.lab_data import lab_script
+
+    index = (STATIC / "index.html").read_text(encoding="utf-8")
+    index = index.replace('data-server="no"', f'data-server="{"yes" if server else "no"}"')
+    texts = {
+        "index.html": index,
+        "page.js": script("main.js"),
+        "lab.js": lab_script(),
+        "theme.js": module("theme.js"),
+        "style.css": (STATIC / "style.css").read_text(encoding="utf-8"),
+    }
+    names = ["icon.svg", *(["vendor/d3.min.js", "vendor/d3.LICENSE"] if server else [])]
+    copied = {name: (STATIC / name).read_bytes() for name in names}
+    return {name: text.encode() for name, text in texts.items()} | copied
+
+
+def export_page(folder: str | Path) -> list[Path]:
+    """Write the page into a folder, which opens from a disk and from any web server; return its files."""
+    from loopscale.core.files import make_folder, write_bytes
+
+    written = []
+    for name, content in page_files(server=False).items():
+        path = Path(folder) / name
+        make_folder(path.parent)
+        write_bytes(path, content)
+        written.append(path)
+    return written

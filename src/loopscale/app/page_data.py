@@ -87,7 +87,10 @@ def _outers() -> dict[str, Any]:
 
 def _outer(law: Any) -> dict[str, Any]:
     names = [term.name for term in law.coefficients]
-    return {"names": names, "experts": law.uses_experts, "unique": law.uses_unique, "title": law.title}
+    return {
+        "names": names, "experts": law.uses_experts, "unique": law.uses_unique, "title": law.title,
+        "listed": law.name in OUTER_LAWS,
+    }  # fmt: skip
 
 
 def _field(name: str) -> dict[str, Any]:

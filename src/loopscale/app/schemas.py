@@ -39,7 +39,6 @@ LawChoice = Annotated[
     str | dict[str, Any],
     Field(description="A published law by name, the id of a law sent to /api/laws, or the content of a law file."),
 ]
-Chart = Literal["recurrence", "size", "experts", "best-recurrence", "best-experts", "designs", "compute"]
 if TYPE_CHECKING:
     Mapping = str
     Outer = str
@@ -112,9 +111,6 @@ class PlanRequest(SpaceFields):
     extrapolate: bool = Field(False, description="Answer even more than 10x beyond what the law was fitted on.")
     allow_degenerate: bool = Field(False, description="Use a law whose fit was degenerate all the same.")
     top: int = Field(20, ge=1, le=500, description="Ranked candidates to return.")
-    charts: list[Chart] = Field([], max_length=7, description="Tables for charts to return with the plan.")
-    centre: Count | None = Field(None, description="Compute that charts over compute are drawn around.")
-    draft: bool = Field(False, description="A lighter reply, for a control that is being dragged: see DraftReply.")
     config: dict[str, Any] | None = Field(
         None, description="The content of a config.json: your own model, to judge beside the designs."
     )
@@ -356,17 +352,6 @@ class PlanReply(BaseModel):
     copied: dict[str, str] = Field(alias="copy", description="The plan as a command, as Python, as a training file.")
     own: dict[str, Any] | None = Field(description="Your own model (config.json) under the same budget.")
     verdict: str = Field(description="What the search says of the design: chosen, or why not.")
-    charts: dict[str, Columns]
-
-
-class DraftReply(BaseModel):
-    """The answer of a plan and the charts asked for, without alternatives, limits and texts to copy."""
-
-    plan: dict[str, Any] = Field(description="The law, the budget, the choice, its lead and the agreement.")
-    sentences: dict[str, str]
-    trust: dict[str, Any]
-    memory: dict[str, float | None]
-    charts: dict[str, Columns]
 
 
 class SweepReply(BaseModel):

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from mimetypes import guess_type
 from pathlib import Path
 
 from anyio import to_thread
 from fastapi import FastAPI
 from starlette.middleware.gzip import GZipMiddleware
-from starlette.staticfiles import StaticFiles
+from starlette.responses import Response
 
 from loopscale import __version__
 from loopscale.app.api_fit import fit_routes
 from loopscale.app.api_plan import plan_routes
 from loopscale.app.jobs import Job, Jobs, LawStore
-from loopscale.app.problems import handle_problems
+from loopscale.app.page import page_files
+from loopscale.app.problems import handle_problems, refused
 from loopscale.app.security import LOOPBACK, Guard, Limits
 from loopscale.app.sweep import LiveSweep, sweep_routes
 from loopscale.scaling import ScalingLaw
-
-STATIC = Path(__file__).parent / "static"
 
 
 def create_app(
@@ -62,7 +62,17 @@ def create_app(
     app.include_router(plan_routes(laws, limits, None if live is None else live.name))
     app.include_router(fit_routes(jobs, limits))
     app.include_router(sweep_routes(live, laws))
-    app.mount("/", StaticFiles(directory=STATIC, html=True))
+
+    @app.get("/{name:path}", include_in_schema=False)
+    def get_page(name: str) -> Response:
+        """Return a file of the page."""
+        files = page_files(server=True)
+        path = name or "index.html"
+        if path not in files:
+            return refused(404, "there is no such page here")
+        kind = guess_type(path)[0] or "application/octet-stream"
+        return Response(files[path], media_type=kind, headers={"cache-control": "no-cache"})
+
     # A low level: on loopback the time to compress a plan counts more than its size.
     app.add_middleware(GZipMiddleware, minimum_size=500, compresslevel=2)
     app.add_middleware(Guard, hosts=hosts, limits=limits, token=token)

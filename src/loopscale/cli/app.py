@@ -11,6 +11,7 @@ import click
 
 from loopscale.cli.verbs import verb
 from loopscale.core.errors import InputError, require
+from loopscale.core.quantities import format_bytes
 
 PORT = 8642
 
@@ -27,6 +28,7 @@ PORT = 8642
 @click.option("--sweep", type=click.Path(), help="Also show the sweep in this results folder, while it runs.")
 @click.option("--token", help="Access token; required for any --host but loopback.")
 @click.option("--insecure", is_flag=True, help="Serve other machines without a token.")
+@click.option("--export", "folder", type=click.Path(), metavar="DIR", help="Write the page into a folder and stop.")
 @click.option("--open/--no-open", "show", default=True, show_default=True, help="Open the page in a browser.")
 def app_command(
     port: int | None,
@@ -35,16 +37,27 @@ def app_command(
     sweep: str | None,
     token: str | None,
     insecure: bool,
+    folder: str | None,
     show: bool,
 ) -> None:
     """Explore plans and fits in the browser; the page uses an HTTP API that other programs can use too.
 
+    Plans are computed in the page, so an exported one needs no server: it opens from a disk and from any web host.
+
     \b
     loopscale app
+    loopscale app --export page
     loopscale app --port 9000 --no-open
     loopscale app --sweep sweeps/micro
     loopscale app --host 0.0.0.0 --allow-host planner.example.org --token a-long-secret
     """
+    if folder is not None:
+        from loopscale.app.page import export_page
+
+        written = export_page(folder)
+        size = sum(path.stat().st_size for path in written)
+        click.echo(f"Saved {len(written)} files ({format_bytes(size)}) in {folder}. Open {written[0]} in a browser.")
+        return
     uvicorn = require("uvicorn", "app", "loopscale app")
     require("fastapi", "app", "loopscale app")
     from loopscale.app.security import LOOPBACK, is_loopback, timed_protocol

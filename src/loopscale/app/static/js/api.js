@@ -1,3 +1,6 @@
+// The server, where the page came from one: it fits, reads configs and follows sweeps.
+export const server = () => document.documentElement.dataset.server === "yes";
+
 export class ApiError extends Error {
   constructor(message, status, { field, problem, remedy, overrides = [] } = {}) {
     super(message);
@@ -6,6 +9,7 @@ export class ApiError extends Error {
 }
 
 export async function call(path, { body, csv, method } = {}) {
+  if (!server()) throw new ApiError("this needs the server: start `loopscale app`, and open the page that it prints", 0);
   const sends = body !== undefined || csv !== undefined;
   let reply;
   try {
@@ -24,31 +28,6 @@ export async function call(path, { body, csv, method } = {}) {
     throw new ApiError(refusal.error, reply.status, refusal);
   }
   return isJson ? JSON.parse(text) : text;
-}
-
-// Keeps an element up to date. While a request is under way, only the newest state that follows is asked for; it is
-// asked for before the last answer is drawn, so that server and browser work at the same time.
-export function latest(element, ask, show, fail) {
-  let running = false;
-  let again = false;
-  return async function run() {
-    again = running;
-    if (running) return;
-    running = true;
-    element.setAttribute("aria-busy", "true");
-    let work = () => {};
-    try {
-      const answer = await ask();
-      work = () => show(answer);
-    } catch (error) {
-      work = () => fail(error);
-    }
-    running = false;
-    const newer = again && run();
-    work();
-    if (newer) await newer;
-    else if (!running) element.removeAttribute("aria-busy");
-  };
 }
 
 // Wait for the end of a job; `report` gets every state on the way.

@@ -2,7 +2,6 @@
 // moves marks and leaves the axes alone.
 import { make } from "./dom.js";
 
-const d3 = window.d3;
 const MARGIN = { top: 24, right: 62, bottom: 42, left: 56 };
 const LABEL_HEIGHT = 13;
 const charts = new WeakMap();
@@ -42,7 +41,7 @@ export const chartOf = (host) => charts.get(host);
 class Chart {
   constructor(host) {
     this.host = host;
-    this.svg = d3.create("svg").attr("role", "img");
+    this.svg = window.d3.create("svg").attr("role", "img");
     for (const name of ["shade", "grid", "axes", "rules", "bands", "lines", "dots", "labels", "cursor"])
       this[name] = this.svg.append("g").attr("class", name);
     this.clip = this.svg
@@ -149,7 +148,7 @@ class Chart {
       .attr("y", y.range()[1])
       .attr("height", y.range()[0] - y.range()[1])
       .attr("fill", colours.shade);
-    const curve = (d) => (d.step ? d3.curveStepAfter : d3.curveLinear);
+    const curve = (d) => (d.step ? window.d3.curveStepAfter : window.d3.curveLinear);
     const area = (d) =>
       d3
         .area(
@@ -342,8 +341,8 @@ const within = (value, [low, high]) => value >= low * (1 - 1e-9) && value <= hig
 const inside = (ticks, domain) => ticks.filter((v) => within(v, domain));
 
 function scale(kind, domain, range) {
-  if (kind === "log2") return d3.scaleLog().base(2).domain(domain).range(range);
-  return (kind === "log" ? d3.scaleLog() : d3.scaleLinear()).domain(domain).range(range);
+  if (kind === "log2") return window.d3.scaleLog().base(2).domain(domain).range(range);
+  return (kind === "log" ? window.d3.scaleLog() : window.d3.scaleLinear()).domain(domain).range(range);
 }
 
 // Ticks at least `gap` pixels apart.
@@ -355,7 +354,7 @@ function thinned(ticks, position, gap) {
 // As many digits as tell neighbouring ticks apart.
 function plain(ticks) {
   const step = Math.min(...ticks.slice(1).map((v, k) => Math.abs(v - ticks[k])));
-  const digits = Number.isFinite(step) && step > 0 ? d3.precisionFixed(step) : 2;
+  const digits = Number.isFinite(step) && step > 0 ? window.d3.precisionFixed(step) : 2;
   return (v) => v.toFixed(Math.min(digits, 8));
 }
 

@@ -1,191 +1,76 @@
-// Scenarios side by side: the current answer, and what is pinned; without pins, the runner-up.
-import { latest } from "./api.js";
-import { scenarios } from "./charts.js";
-import { planRequest, toldWithField } from "./controls.js";
-import { $, button, make, problem, table } from "./dom.js";
-import { figure } from "./figure.js";
-import { bytes, cardSize, count, experts, interval, label, loss, power, rows } from "./format.js";
-import { lawOf } from "./laws.js";
-import { askPlan, runnerUp } from "./plan.js";
-import { rename, scenarioOf, unpin } from "./pins.js";
-import { pins, set, state } from "./state.js";
+// Scenarios side by side: the current one and every pin, each with what differs.
+import { DATA } from "./data.js";
+import { $, button, make, table } from "./dom.js";
+import { draw } from "./model.js";
+import { letter, unpin } from "./pins.js";
+import { question } from "./plan.js";
+import { given, search } from "./planner.js";
+import { Refusal, bytes, cardSize, count, experts, fixed, passes, power, written } from "./quantities.js";
+import { pins, scenarioOf, set, state } from "./state.js";
 
-// A to Z, then AA, AB, ...
-const letter = (k) => (k < 26 ? "" : letter(Math.floor(k / 26) - 1)) + String.fromCharCode(65 + (k % 26));
-
-function listed(current) {
-  const first = { name: "current answer", values: { ...state, design: "" } };
-  if (pins().length)
-    return [first, ...pins().map((pin, index) => ({ name: pin.name, values: scenarioOf(pin.query), index }))];
-  const other = runnerUp() || current;
-  return other ? [first, { name: `runner-up: ${other.name}`, values: { ...state, design: other.design } }] : [first];
-}
-
-async function ask(scenario) {
-  const law = lawOf(scenario.values.law);
-  if (!law) return { ...scenario, error: new Error("the law of this scenario is not in this browser any more") };
-  const body = { ...planRequest(["compute", "recurrence"], scenario.values), law: law.id };
-  if (law.rmse == null && !scenario.values.eps) body.rule = "loss";
-  try {
-    return { ...scenario, law, ...(await askPlan(body)) };
-  } catch (error) {
-    return { ...scenario, law, error };
-  }
-}
-
-export const updateCompare = latest(
-  $("#compare-view"),
-  async () => {
-    let current = null;
-    if (!pins().length && !runnerUp()) {
-      const { plan } = await askPlan(planRequest([]));
-      const near = plan.candidates.find((d) => d.verdict !== "chosen" && !d.ruled_out_by) ?? plan.rivals[0];
-      current = near && { design: `${near.rung}:${near.experts}:${near.recurrence}`, name: label(near) };
+function sides() {
+  const list = [{ name: "now", values: state, query: null }, ...pins().map(({ name, query }, k) => ({ name: `${letter(k)}: ${name}`, values: scenarioOf(query), query }))];
+  return list.map((side) => {
+    try {
+      const asked = question(side.values);
+      const found = search(asked.law, asked.limits, asked.options);
+      const own = side.values.design ? given(found, side.values.design) : null;
+      return { ...side, asked, found: own?.found ?? found, design: own?.design ?? found.choice };
+    } catch (error) {
+      if (!(error instanceof Refusal)) throw error;
+      return { ...side, problem: error.message };
     }
-    return Promise.all(listed(current).map((scenario, place) => ask({ ...scenario, place, letter: letter(place) })));
-  },
-  (answers) => {
-    const usable = answers.filter((side) => !side.error);
-    const failed = answers.filter((side) => side.error);
-    problem(
-      $("#compare-problem"),
-      failed.length ? new Error(failed.map((side) => `${side.letter} (${side.name}): ${toldWithField(side.error)}`).join("; ")) : null,
-    );
-    drawSides(answers);
-    if (!usable.length) return $("#compare-table").replaceChildren();
-    $("#compare-table").replaceChildren(...table(columns(usable), METRICS));
-    $("#compare-table").style.setProperty("--sides", usable.length);
-    return drawCharts(usable);
-  },
-  (error) => problem($("#compare-problem"), error),
-);
+  });
+}
 
-function drawSides(answers) {
-  const laws = new Set(answers.filter((side) => side.law).map((side) => side.law.id));
+export function updateCompare() {
+  const list = sides();
+  const laws = new Set(list.filter(({ asked }) => asked).map(({ asked }) => asked.law.name));
   $("#compare-note").hidden = laws.size < 2;
-  $("#sides").replaceChildren(
-    ...answers.map((side) =>
-      make(
-        "li",
-        { class: "side", style: `--side: var(--c${side.place % 7})` },
-        make("b", {}, side.letter),
-        side.index === undefined
-          ? make("span", { class: "side-name" }, side.name)
-          : make("input", {
-              type: "text",
-              class: "side-name",
-              value: side.name,
-              "aria-label": `Name of scenario ${side.letter}`,
-              onchange: (event) => rename(side.index, event.target.value.trim() || side.name),
-            }),
-        side.trust ? make("span", { class: "level", "data-level": side.trust.level }, side.trust.level) : null,
-        button("open", () => set({ ...side.values, view: "plan", design: "" }), {
-          class: "quiet",
-          "aria-label": `Open scenario ${side.letter} in the Plan view`,
-        }),
-        side.index === undefined
-          ? null
-          : button("remove", () => unpin(side.index), {
-              class: "quiet",
-              "aria-label": `Remove scenario ${side.letter}`,
-            }),
-      ),
-    ),
-  );
+  const limit = (name) => (side) => side.asked && (side.asked.limits[name] === undefined ? "–" : written(DATA.fields.find((field) => field.name === name), side.asked.limits[name]));
+  const budget = DATA.fields.map(({ name, sentence }) => [sentence, limit(name)]);
+  const of = (read) => (side) => side.design && read(side.design, side);
+  const facts = [
+    ["law", (side) => side.asked?.law.name],
+    ...budget,
+    ["design", of((d) => `${cardSize(d.active_parameters)} active, ${cardSize(d.total_parameters)} in all`)],
+    ["experts", of((d) => experts(d))],
+    ["passes", of((d) => passes(d.recurrence))],
+    ["training tokens", of((d) => count(d.tokens))],
+    ["loss", of((d, { found }) => (found.trust.level === "beyond" && !state.extrapolate ? "withheld" : fixed(d.loss, 4)))],
+    ["memory needed", of((d) => bytes(d.memory))],
+    ["generation", of((d) => (d.tokens_per_second === null ? "–" : `at most ${count(d.tokens_per_second)} tokens/s`))],
+    ["inference FLOPs per token", of((d) => power(d.inference_flops))],
+    ["trust", of((_, { found }) => found.trust.level)],
+  ];
+  const always = ["design", "loss"];
+  const rows = facts.map(([name, read]) => ({ name, cells: list.map((side) => side.problem ? (name === "loss" ? side.problem : "") : String(read(side) ?? "")) })).filter(({ name, cells }) => always.includes(name) || new Set(cells).size > 1);
+  const columns = [
+    { name: "fact", head: make("span", { class: "unseen" }, "fact"), left: true, cell: (row) => row.name },
+    ...list.map((side, k) => ({ name: `side-${k}`, head: [side.name, side.query === null ? null : make("span", {}, " ", button("open", () => set({ ...scenarioOf(side.query), pins: state.pins, view: "plan" }), { class: "link" }), " ", button("remove", () => unpin(side.query), { class: "link" }))], cell: (row) => row.cells[k] })),
+  ];
+  const same = facts.length - rows.length;
+  $("#compare-table").replaceChildren(make("caption", {}, `${same} further facts are the same in all.`), ...table(columns, rows));
+  drawCharts(list.filter(({ found }) => found));
 }
 
-const memory = (c) => c.weight_bytes + c.kv_bytes;
-const METRICS = [
-  { name: "law", of: (side) => side.law.name },
-  { name: "design", of: ({ plan }) => label(plan.choice) },
-  { name: "predicted loss (nats/token)", value: (c) => c.loss, write: loss, digits: 4 },
-  {
-    name: "90% interval",
-    of: ({ plan }) => (plan.interval ? interval(plan.interval) : "not known"),
-  },
-  { name: "trust", of: ({ trust }) => trust.title },
-  { name: "training tokens", value: (c) => c.tokens, write: count },
-  { name: "training FLOPs", value: (c) => c.train_flops, write: power },
-  { name: "active parameters", value: (c) => c.active_parameters, write: cardSize },
-  { name: "total parameters", value: (c) => c.total_parameters, write: cardSize },
-  { name: "experts used", of: ({ plan }) => experts(plan.choice) },
-  { name: "as good as, without looping", value: (c) => c.active_parameters + c.effective - c.active, write: cardSize },
-  { name: "memory", value: memory, write: bytes },
-  { name: "inference FLOPs per token", value: (c) => c.inference_flops, write: count },
-  {
-    name: "generation, at most",
-    of: ({ plan }) => (plan.choice.tokens_per_second == null ? "–" : `${count(plan.choice.tokens_per_second)} tokens/s`),
-  },
-  { name: "under its budget", of: (side) => side.verdict },
-];
-
-const columns = (sides) => [
-  { name: "", left: true, class: "metric", cell: (metric) => metric.name },
-  ...sides.map((side, k) => ({
-    name: side.letter,
-    cell: (metric) => {
-      const shown = metric.of ? metric.of(side) : metric.write(metric.value(side.plan.choice));
-      const change = k && metric.value ? difference(metric, sides[0], side) : "";
-      return [make("span", { "data-side": side.letter }, shown), change && make("small", {}, change)].filter(Boolean);
-    },
-  })),
-];
-
-// Against the first scenario. Losses of different laws are on different data and tokenizers: their difference means nothing.
-function difference(metric, first, side) {
-  const [before, after] = [metric.value(first.plan.choice), metric.value(side.plan.choice)];
-  if (metric.digits && first.law.id !== side.law.id) return "other law: not comparable";
-  if (before === after) return "same";
-  return metric.digits
-    ? `${after > before ? "+" : "−"}${Math.abs(after - before).toFixed(metric.digits)}`
-    : `× ${(after / before).toPrecision(3)}`;
+// One panel for each law: losses of different laws have no common scale.
+function drawCharts(list) {
+  const laws = [...new Set(list.map(({ asked }) => asked.law.name))];
+  $("#compare-charts").replaceChildren(...laws.map((name) => panel(name, list.filter(({ asked }) => asked.law.name === name))));
 }
 
-function drawCharts(sides) {
-  const names = Object.fromEntries(sides.map((side) => [side.place, side.letter]));
-  const all = (kind) =>
-    sides.flatMap(({ plan, charts, place: scenario }) =>
-      rows(charts[kind] ?? {})
-        .filter((d) => kind !== "recurrence" || d.rung === plan.choice.rung)
-        .map((d) => ({ ...d, scenario })),
-    );
-  const about = sides
-    .map((side) => `${side.letter}: ${side.sentences.budget} ${label(side.plan.choice)}, law ${side.law.name}, trust: ${side.trust.level}.`)
-    .join(" ");
-  const flops = sides[0].plan.budget.flops;
-  const kinds = [...new Set(sides.map((side) => side.sentences.bands))];
-  const bands =
-    kinds.length === 1 ? kinds[0] : sides.map((side) => `${side.letter}: ${side.sentences.bands}`).join(" ");
-  const over = all("compute");
-  if (over.length)
-    figure(
-      "chart-compare",
-      (title) =>
-        scenarios(
-          over,
-          "flops",
-          flops,
-          names,
-          title,
-          `Each design as its training compute changes; the dashed line is the first budget. ${bands}`,
-        ),
-      over,
-      about,
-    );
-  const passes = all("recurrence");
-  if (passes.length)
-    figure(
-      "chart-compare-passes",
-      (title) =>
-        scenarios(
-          passes,
-          "recurrence",
-          null,
-          names,
-          title,
-          `Each size and its experts at its compute, looped more or less often. ${bands}`,
-        ),
-      passes,
-      about,
-    );
+function panel(name, list) {
+  const [W, H] = [560, 220];
+  const losses = list.map(({ design }) => design.loss).filter(Number.isFinite);
+  const [low, high] = [Math.min(...losses) - 0.01, Math.max(...losses) + 0.01];
+  const X = (loss) => 20 + ((W - 200) * (loss - low)) / (high - low);
+  const step = Math.min(34, (H - 50) / list.length);
+  return make("figure", { class: "card" }, make("figcaption", {}, make("h2", {}, `Loss by ${name}`)),
+    draw("svg", { viewBox: `0 0 ${W} ${40 + step * list.length}`, role: "img", "aria-label": list.map(({ name: side, design }) => `${side} ${fixed(design.loss, 3)}`).join(", ") },
+      ...list.flatMap(({ name: side, design }, k) => [
+        draw("path", { d: `M20 ${20 + step * k}H${X(design.loss)}`, class: "grid" }),
+        draw("circle", { cx: X(design.loss), cy: 20 + step * k, r: 6, class: k ? "point" : "mine" }),
+        draw("text", { x: X(design.loss) + 12, y: 24 + step * k, class: "tick" }, `${side.split(":")[0]} ${fixed(design.loss, 3)}`),
+      ]))); // prettier-ignore
 }

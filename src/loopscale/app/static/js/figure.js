@@ -1,32 +1,31 @@
 // A chart in its card: drawn to the card's width, described as text, and downloadable.
-import { chartOf, drawChart, newTheme, palette } from "./chart.js";
+import { drawChart, newTheme, palette } from "./chart.js";
 import { $, button, make, write } from "./dom.js";
 import { download } from "./download.js";
 
 const drawn = new Map();
-const dragging = { on: false };
-
-// While a control is dragged, charts keep their axes.
-export const holdAxes = (on) => {
-  dragging.on = on;
-};
 
 // `paint` returns what the chart shows, in the colours of the moment; `about` stands in exported titles.
 export function figure(id, paint, data, about = "") {
   drawn.set(id, { paint, data, about });
   const card = document.getElementById(id);
   const host = $(".plot", card);
-  if (!dragging.on && !host.clientWidth) return; // hidden: drawn when it is shown
+  if (!host.clientWidth) return; // hidden: drawn when it is shown
+  if (!window.d3) return void library().then(() => figure(id, paint, data, about));
   const spec = paint(title(card));
-  drawChart(host, spec, dragging.on);
+  drawChart(host, spec);
   write($(".hint", card), spec.hint);
   if (!$(".downloads", card)) card.append(downloads(card));
+  return undefined;
 }
 
-// Move the line that marks the budget in a chart that is drawn already.
-export function moveRule(id, at) {
-  const chart = chartOf($(".plot", document.getElementById(id)));
-  if (chart?.spec.rules?.length) chart.moveRule(at);
+// Only charts of fits and sweeps need d3: it is loaded with the first of them.
+let loading = null;
+function library() {
+  loading ??= new Promise((resolve, reject) => {
+    document.head.append(make("script", { src: "vendor/d3.min.js", onload: resolve, onerror: reject }));
+  });
+  return loading;
 }
 
 export function redraw() {

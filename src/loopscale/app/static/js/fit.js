@@ -1,5 +1,5 @@
 // One's own sweep: chosen or dropped, its columns shown and mapped, then fitted with progress.
-import { call } from "./api.js";
+import { call, server } from "./api.js";
 import { $, button, make, problem, sentence, table, toast } from "./dom.js";
 import { download } from "./download.js";
 import { showFit } from "./fit_result.js";
@@ -11,6 +11,8 @@ import { set, state } from "./state.js";
 let chosen = null;
 
 export function buildFit({ mappings, outer_laws: outers }) {
+  $("#drop").hidden = !server();
+  $("#fit-view .needs-server").hidden = server();
   $("#fit-mapping").append(...mappings.map((name) => make("option", { value: name }, name)));
   $("#fit-outer").append(...outers.map((name) => make("option", { value: name }, name)));
   $("#choose-csv").onclick = () => $("#csv-file").click();
@@ -152,12 +154,11 @@ export async function fit(content, name, columns) {
   ])
     if ($(id).value) options.set(field, $(id).value);
   $("#fit-result").hidden = true;
-  $("#preview").hidden = true;
   problem($("#fit-problem"), null);
   try {
     const job = await runJob(`fit?${options}`, { csv: content }, $("#fit-progress"));
     if (job.state === "cancelled") return toast("Stopped.");
-    const law = await addLaw(job.result.law);
+    const law = addLaw(job.result.law);
     keep(
       "fits",
       [
@@ -166,6 +167,7 @@ export async function fit(content, name, columns) {
       ].slice(-4),
     );
     set({ fit: law.id });
+    $("#preview").hidden = true;
     return showFit(job);
   } catch (error) {
     return problem($("#fit-problem"), ofFile(error, name, content));

@@ -1,7 +1,7 @@
 // Charts of a fit: what it predicts, and its residuals.
 import { palette } from "./chart.js";
-import { extent, logAxis, unique } from "./charts.js";
-import { count, loss, percent, power, rows } from "./format.js";
+import { extent, logAxis, unique } from "./axes.js";
+import { count, loss, percent, power, rows } from "./quantities.js";
 
 const about = (d) => `${count(d.size)} E=${d.experts} R=${d.recurrence}, ${count(d.tokens)} tokens`;
 

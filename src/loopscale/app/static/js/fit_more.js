@@ -1,10 +1,11 @@
 // What to ask of a fitted sweep next: which mapping predicts held-out rows, and which runs to add.
-import { chosenDevice, planRequest } from "./controls.js";
 import { captioned, make, table } from "./dom.js";
 import { figure } from "./figure.js";
 import { backtest, heldOutErrors } from "./fit_charts.js";
-import { count, percent, power, rows } from "./format.js";
+import { count, percent, power, rows } from "./quantities.js";
 import { jobCard } from "./job.js";
+import { requestBody } from "./plan.js";
+import { state } from "./state.js";
 
 export const heldOut = (id, slices) =>
   jobCard({
@@ -60,7 +61,7 @@ export const nextRuns = (id, budget) =>
     value: budget,
     button: { id: "choose-runs", text: "Choose runs" },
     path: `fits/${id}/next`,
-    body: (text) => ({ budget: text, plan: { ...planRequest([]), law: undefined }, ...chosenDevice() }),
+    body: (text) => ({ budget: text, plan: requestBody(), device: state.device || "h100" }),
     show: runsTable,
   });
 

@@ -1,12 +1,12 @@
 // What a fit found: its numbers, its charts, and what to do with it.
-import { chooseLaw } from "./controls.js";
 import { $, make, segmented, sentence, table } from "./dom.js";
 import { download } from "./download.js";
 import { figure } from "./figure.js";
 import { observed, residuals } from "./fit_charts.js";
 import { backtested, heldOut, nextRuns } from "./fit_more.js";
-import { count, loss, rows, significant } from "./format.js";
-import { set } from "./state.js";
+import { chooseLaw } from "./sentence.js";
+import { count, loss, rows, significant } from "./quantities.js";
+import { addLaw } from "./laws.js";
 
 export function showFit({ id, result }) {
   const place = $("#fit-result");
@@ -60,8 +60,7 @@ function overview(result) {
           class: "primary",
           id: "plan-with",
           onclick: () => {
-            chooseLaw(result.law_id);
-            set({ view: "plan" });
+            chooseLaw(addLaw(result.law).id, { move: true });
             scrollTo(0, 0);
           },
         },

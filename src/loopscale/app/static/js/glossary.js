@@ -1,5 +1,5 @@
 // Terms explained on hover and on focus: what a thing is, its formula where it has one, and its unit.
-import { $$, make } from "./dom.js";
+import { make } from "./dom.js";
 
 const TERMS = {
   E: "Experts per active one: a layer holds E times as many expert weights as one token uses. E = 1 is a dense model.",
@@ -28,20 +28,17 @@ const TERMS = {
   residuals: "Predicted minus observed ln(loss), one for each row of the data.",
 };
 
-// Elements marked data-term get their explanation; a term is reachable by keyboard.
-export function explainTerms(root = document) {
-  for (const element of $$("[data-term]:not([data-explained])", root)) {
-    const text = TERMS[element.dataset.term];
-    if (!text) continue;
-    element.dataset.explained = "true";
-    element.classList.add("term");
-    const id = `term-${Math.random().toString(36).slice(2)}`;
-    const note = make("span", { class: "note-popup", role: "tooltip", id }, text);
-    const mark = make(
-      "button",
-      { type: "button", class: "term-mark", "aria-label": `What is ${element.textContent}?`, "aria-describedby": id },
-      "?",
-    );
-    element.append(make("span", { class: "term-holder" }, mark, note));
-  }
+// Adds the explanation of a term to an element: on hover, on focus, on tap.
+export function explain(element, term) {
+  if (!element || element.dataset.explained) return;
+  element.dataset.explained = "true";
+  const id = `term-${term}`;
+  element.append(
+    make(
+      "span",
+      { class: "term-holder" },
+      make("button", { type: "button", class: "term-mark", "aria-label": `What is ${term}?`, "aria-describedby": id }, "?"),
+      make("span", { class: "note-popup", role: "tooltip", id }, TERMS[term]),
+    ),
+  );
 }

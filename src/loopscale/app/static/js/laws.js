@@ -1,56 +1,57 @@
-// The laws one can choose: the published ones, and one's own. One's own are kept in this browser and travel in links.
-import { call } from "./api.js";
+// The laws one can choose: the published ones, which the page holds, and one's own, which this browser keeps. A link
+// names a law; one's own is found again where it was fitted or opened.
+import { call, server } from "./api.js";
+import { DATA } from "./data.js";
 import { keep, kept } from "./kept.js";
+import { preparedLaw } from "./planner.js";
+import { Refusal } from "./quantities.js";
 
 const known = new Map();
-const files = new Map();
-const packed = new Map();
-let fallback = "";
 
-export async function loadLaws() {
-  const { default: name, laws } = await call("laws");
-  fallback = name;
-  for (const law of laws) known.set(law.id, law);
-  for (const file of kept("laws")) await addLaw(file).catch(() => null);
-}
-
-export const lawOf = (id) => known.get(id || fallback);
-export const lawList = () => [...known.values()];
-export const packedLaw = (id) => packed.get(id);
-
-// The id follows from the law's content: the same law has the same id in every browser.
-export async function addLaw(file) {
-  const summary = await call("laws", { body: file });
-  known.set(summary.id, summary);
-  files.set(summary.id, file);
-  packed.set(summary.id, await deflated(JSON.stringify(file)));
-  keep("laws", [...files.values()].slice(-8));
-  return summary;
-}
-
-// The server forgets laws when it restarts; those it answers 404 for are sent again.
-export async function resendLaws() {
-  for (const file of files.values()) await call("laws", { body: file });
-}
-
-export async function unpackLaws(texts) {
-  for (const text of texts) {
+export function loadLaws() {
+  for (const [name, file] of Object.entries(DATA.laws)) known.set(name, preparedLaw(file));
+  for (const file of kept("laws")) {
     try {
-      await addLaw(JSON.parse(await inflated(text)));
-    } catch (error) {
-      console.warn("a law in the link could not be read:", error.message);
+      remember(file);
+    } catch {
+      // a law of an older page
     }
   }
 }
 
-async function deflated(text) {
-  const stream = new Blob([text]).stream().pipeThrough(new CompressionStream("deflate-raw"));
-  const raw = new Uint8Array(await new Response(stream).arrayBuffer());
-  const binary = Array.from(raw, (byte) => String.fromCharCode(byte)).join("");
-  return btoa(binary).replaceAll("+", "-").replaceAll("/", "_").replace(/=+$/, "");
+function remember(file) {
+  const id = `own-${file.name}`;
+  const law = preparedLaw(file);
+  known.set(id, { ...law, id, file });
+  return known.get(id);
 }
 
-async function inflated(text) {
-  const raw = Uint8Array.from(atob(text.replaceAll("-", "+").replaceAll("_", "/")), (c) => c.charCodeAt(0));
-  return new Response(new Blob([raw]).stream().pipeThrough(new DecompressionStream("deflate-raw"))).text();
+export const lawOf = (id) => known.get(id || DATA.law);
+export const ownLaws = () => [...known].filter(([id]) => id.startsWith("own-")).map(([, law]) => law);
+
+export function chosenLaw(id) {
+  const law = lawOf(id);
+  if (law) return law;
+  throw new Refusal(
+    `this browser does not have the law ${id.replace(/^own-/, "")}`,
+    "law",
+    "open its file, or choose a published law",
+  );
+}
+
+// Takes the content of a law file or of a fit file.
+export function addLaw(content) {
+  const file = content?.kind === "fit" ? content.law : content;
+  if (file?.kind !== "law" || typeof file.coefficients !== "object" || !file.range)
+    throw new Refusal("this is not a law file", "law", "save one with `loopscale fit runs.csv --out law.json`");
+  const law = remember({ degenerate: [], ...file });
+  keep("laws", ownLaws().map(({ file: each }) => each).slice(-8));
+  return law;
+}
+
+// What the server calls a law: it keeps those that it was sent.
+export async function serverLaw(id) {
+  const law = lawOf(id);
+  if (!server() || !law?.file) return id || DATA.law;
+  return (await call("laws", { body: law.file })).id;
 }

@@ -1,38 +1,31 @@
-import { call } from "./api.js";
+import { call, server } from "./api.js";
 import { updateCompare } from "./compare.js";
-import { buildControls, chooseLaw, planRequest, showControl } from "./controls.js";
-import { $, $$, copy, problem, toast } from "./dom.js";
-import { redraw } from "./figure.js";
+import { DATA } from "./data.js";
+import { $, $$ } from "./dom.js";
 import { buildFit, restoreFit } from "./fit.js";
-import { explainTerms } from "./glossary.js";
-import { addLaw, loadLaws } from "./laws.js";
+import { redraw } from "./figure.js";
+import { showLab } from "./lab.js";
+import { loadLaws } from "./laws.js";
+import { paint } from "./map.js";
 import { keptPins } from "./pins.js";
-import { askPlan, buildPlan, drawPlan, holdCentre, showPlan, updatePlan } from "./plan.js";
-import { commit, describeBudget, link, onChange, restore, set, state } from "./state.js";
+import { updatePlan } from "./plan.js";
+import { buildSentence } from "./sentence.js";
+import { shareMenu } from "./share.js";
+import { canRedo, canUndo, onChange, restore, set, state } from "./state.js";
 import { buildSweep, updateSweep } from "./sweep.js";
+import { newTheme } from "./chart.js";
+import { startTour } from "./tour.js";
 
-// What changes only how an answer is shown needs no new one.
-const SHOWN_ONLY = new Set(["cost", "table", "pins", "fit"]);
-
-function refresh(changes = state, { draft = false } = {}) {
-  const names = Object.keys(changes);
-  holdCentre(draft);
-  if (draft && state.view === "plan") {
-    for (const name of names) showControl(name);
-    return void updatePlan();
-  }
-  showView();
-  if (state.view === "plan") {
-    showPlan();
-    if (names.every((name) => SHOWN_ONLY.has(name))) drawPlan();
-    else updatePlan();
-  } else if (state.view === "compare") updateCompare();
+function refresh(_, { draft = false } = {}) {
+  if (!draft) showView();
+  if (state.view === "plan") updatePlan({ draft });
+  else if (state.view === "compare") updateCompare();
   else if (state.view === "sweep") updateSweep();
+  else if (state.view === "lab") showLab();
   else {
     restoreFit();
     redraw();
   }
-  return undefined;
 }
 
 function showView() {
@@ -41,6 +34,8 @@ function showView() {
     if (part.dataset.view === state.view) part.setAttribute("aria-current", "page");
     else part.removeAttribute("aria-current");
   }
+  $("#undo").disabled = !canUndo();
+  $("#redo").disabled = !canRedo();
 }
 
 function buildTop() {
@@ -49,102 +44,66 @@ function buildTop() {
       set({ view: part.dataset.view });
       scrollTo(0, 0);
     };
-  $("#copy-link").onclick = () => {
-    commit();
-    copy(new URL(link(), location.href).href, "Link");
-  };
+  $("#undo").onclick = () => canUndo() && history.back();
+  $("#redo").onclick = () => canRedo() && history.forward();
+  $("#share").append(shareMenu());
   $("#theme").onclick = switchTheme;
-  $(".skip").onclick = (event) => {
+  nameTheme();
+  $("#tour").onclick = startTour;
+  addEventListener("keydown", (event) => {
+    const typing = /^(input|textarea|select)$/i.test(event.target.tagName) && event.target.type !== "range";
+    if (typing || !(event.ctrlKey || event.metaKey) || event.key.toLowerCase() !== "z") return;
     event.preventDefault();
-    $("#answer").focus();
-  };
-  $("#open-law").onclick = () => $("#law-file").click();
-  $("#law-file").onchange = (event) => openLaw(event.target.files[0]);
-  $("#open-config").onclick = () => $("#config-file").click();
-  $("#config-file").onchange = (event) => openConfig(event.target.files[0]);
+    if (event.shiftKey ? canRedo() : canUndo()) history[event.shiftKey ? "forward" : "back"]();
+  });
 }
 
+const dark = () => document.documentElement.dataset.theme === "dark";
+function nameTheme() {
+  $("#theme").textContent = dark() ? "Light" : "Dark";
+  $("#theme").setAttribute("aria-label", `Switch to the ${dark() ? "light" : "dark"} theme`);
+}
 function switchTheme() {
-  const root = document.documentElement;
-  root.dataset.theme = root.dataset.theme === "dark" ? "light" : "dark";
-  localStorage.setItem("theme", root.dataset.theme);
+  const theme = dark() ? "light" : "dark";
+  document.documentElement.dataset.theme = theme;
+  try {
+    localStorage.setItem("theme", theme);
+  } catch {
+    // kept for this visit only
+  }
+  nameTheme();
+  newTheme();
+  paint();
   redraw();
 }
 
-async function openLaw(file) {
-  if (!file) return;
-  try {
-    const law = await addLaw(parsed(await file.text(), file.name));
-    chooseLaw(law.id);
-    toast(`Planning with ${law.name}.`);
-  } catch (error) {
-    error.message = error.message.replace(/^law: /, `${file.name}: `);
-    problem($("#file-problem"), error);
-  }
-  $("#law-file").value = "";
-}
-
-const LARGEST_CONFIG = 20_000;
-
-async function openConfig(file) {
-  if (!file) return;
-  $("#config-file").value = "";
-  try {
-    if (file.size > LARGEST_CONFIG) throw new Error(`${file.name}: a config.json is smaller than 20 kB`);
-    const config = parsed(await file.text(), file.name, "choose the config.json of a Transformers model");
-    await askPlan({ ...planRequest([]), config }); // a model that cannot be read is refused before it is kept
-    set({ config: JSON.stringify(config) });
-  } catch (error) {
-    error.message = error.message.replace(/^config\.json: /, `${file.name}: `);
-    problem($("#file-problem"), error);
-  }
-}
-
-function parsed(text, name, advice = "a law file comes from `loopscale fit --out` or from the Fit view") {
-  try {
-    return JSON.parse(text);
-  } catch {
-    throw new Error(`${name}: this is not JSON; ${advice}`);
-  }
-}
-
-// On a phone the answer scrolls away while one drags a slider; a line at the bottom keeps it in sight.
-function watchAnswer() {
-  new IntersectionObserver(([entry]) => $("#glance").classList.toggle("shown", !entry.isIntersecting)).observe(
-    $("#sentence"),
-  );
-  $("#glance").onclick = () => $("#answer").scrollIntoView({ behavior: "smooth" });
-}
-
-async function start() {
-  buildTop();
-  const [choices] = await Promise.all([call("choices"), loadLaws()]);
-  $("#version").textContent = `loopscale ${choices.version}`;
-  describeBudget(choices.budget);
-  await restore(location.hash);
+function start() {
+  loadLaws();
+  restore(location.hash, history.state?.entry ?? 0);
   if (!state.pins) state.pins = keptPins();
-  buildControls(choices);
-  buildPlan();
-  buildFit(choices);
-  buildSweep(choices);
-  explainTerms();
-  onChange(() => problem($("#file-problem"), null)); // an answer that arrives late says nothing of the file
+  $("#version").textContent = `loopscale ${DATA.version}`;
+  buildSentence();
+  buildTop();
   onChange(refresh);
-  refresh();
-  addEventListener("popstate", async () => {
-    await restore(location.hash);
+  addEventListener("popstate", () => {
+    const pinned = state.pins;
+    restore(location.hash, history.state?.entry ?? 0);
+    if (!state.pins) state.pins = pinned;
     refresh();
   });
-  watchAnswer();
-  let width = innerWidth;
-  addEventListener("resize", () => {
-    if (innerWidth !== width) {
-      width = innerWidth;
-      redraw();
-    }
-  });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+  showView();
+  // The first view draws at once; the others need the server.
+  updatePlan();
+  buildFit({ mappings: Object.keys(DATA.mappings), outer_laws: Object.keys(DATA.outers).filter((name) => DATA.outers[name].listed) });
+  if (state.view !== "plan") refresh();
   document.documentElement.dataset.ready = "true";
+  if (server())
+    call("choices")
+      .then((choices) => {
+        buildSweep(choices);
+        $("#where-computed").textContent = "computed on your own machine";
+      })
+      .catch(() => null);
 }
 
-start().catch((error) => problem($("#problem"), error));
+start();

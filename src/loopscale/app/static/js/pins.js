@@ -1,37 +1,48 @@
-// Scenarios: answers that one keeps, to compare them side by side.
+// Scenarios that one keeps: ghosts on the map, and columns of the Compare view. Two tabs keep one list.
 import { toast } from "./dom.js";
 import { keep, kept } from "./kept.js";
-import { DEFAULTS, SCENARIO, parameters, pins, set } from "./state.js";
+import { current, question } from "./plan.js";
+import { SCENARIO, parameters, pins, scenarioOf, set, state } from "./state.js";
 
-// A pin holds the scenario as a query, like a link does; `design` fixes one design, else the best one is shown.
-export function pin(values, design, name) {
-  const query = String(parameters({ ...values, design }, SCENARIO));
+const sound = (list) => list.filter((item) => typeof item?.query === "string" && typeof item?.name === "string");
+const merged = (...lists) => [...new Map(sound(lists.flat()).map((item) => [item.query, item])).values()];
+
+export function pin() {
+  const query = String(parameters(state, SCENARIO));
   if (pins().some((other) => other.query === query)) return toast("This scenario is pinned already.");
-  write([...pins(), { name: named(values, name), query }]);
-  return toast("Pinned. The Compare view shows it.");
+  const law = state.law ? `, ${state.law.replace(/^own-/, "")}` : "";
+  write(merged(kept("pins"), pins(), [{ name: `${current().design.label} (${[state.flops || `${state.gpus} GPUs`, state.memory].filter(Boolean).join(", ")}${law})`, query }]));
+  return toast("Pinned: a ghost on the map, a column of Compare.");
 }
 
-function named(values, name) {
-  const budget = ["flops", "memory", "max_tokens"].filter((field) => values[field]).map((field) => values[field]);
-  return `${name} (${budget.join(", ")})`;
-}
-
-export function unpin(index) {
-  write(pins().filter((_, k) => k !== index));
-}
-
-export function rename(index, name) {
-  write(pins().map((other, k) => (k === index ? { ...other, name } : other)));
+export function unpin(query) {
+  write(pins().filter((item) => item.query !== query));
 }
 
 function write(list) {
   keep("pins", list);
-  set({ pins: list.length ? JSON.stringify(list) : "" });
+  set({ pins: list.length ? JSON.stringify(list) : "" }, { control: "pins" });
 }
 
+// Another tab has pinned or removed something.
+addEventListener("storage", (event) => {
+  if (event.key !== "loopscale.pins") return;
+  const list = sound(kept("pins"));
+  set({ pins: list.length ? JSON.stringify(list) : "" }, { draft: true });
+});
+
 export const keptPins = () => {
-  const list = kept("pins").filter((item) => typeof item?.query === "string" && typeof item?.name === "string");
+  const list = sound(kept("pins"));
   return list.length ? JSON.stringify(list) : "";
 };
 
-export const scenarioOf = (query) => ({ ...DEFAULTS, ...Object.fromEntries(new URLSearchParams(query)) });
+export function pinnedPlaces() {
+  return pins().flatMap(({ query }, k) => {
+    try {
+      return [{ name: letter(k), limits: question(scenarioOf(query)).limits }];
+    } catch {
+      return [];
+    }
+  });
+}
+export const letter = (k) => String.fromCharCode(65 + (k % 26));

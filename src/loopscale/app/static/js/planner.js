@@ -726,3 +726,35 @@ function cellOf(grid, flat) {
   const name = grid.space.kind === "ladder" ? grid.space.names[sizeOf(grid.space, flat)] : cardSize(row.parameters);
   return { R: x.R, E: row.E, there: row.there, name, loss: grid.loss[flat], level: trustOf(grid.law, x.inputs).level };
 }
+
+// One design by hand, "1.0B:8:2" (size, experts for each active one, passes), under the budget of a search, whether or
+// not it meets the limits.
+export function given(found, text) {
+  const [name, E, R] = text.split(":");
+  const [experts, recurrence] = [Number(E), Number(R)];
+  const fine = name in DATA.extended && experts >= 1 && Number.isInteger(2 * experts) && Number.isInteger(recurrence) && recurrence >= 1 && recurrence <= 1000;
+  if (!fine) throw new Refusal(`“${text}” is no design`, "design", "write it like 1.0B:8:2");
+  const space = makeSpace("ladder", [name], [experts], [recurrence], []);
+  const grid = evaluate(found.law, space, found.b, found.grid);
+  const [by, verdict] = judged(grid, 0, -1);
+  const misses = by !== null && !DATA.steps.includes(by) ? verdict : null;
+  const one = new Found(found.law, grid, 0, {});
+  return { design: { ...one.choice, misses }, found: one, misses, difference: one.choice.loss - found.choice.loss };
+}
+
+// The loss of one design at other numbers of tokens.
+export function lossOver(found, tokens) {
+  const x = found.grid.designs[found.chosen];
+  return tokens.map((D) => lossAt(found.law, found.law.c, new Inputs(found.law, x, D, found.b.set.unique_tokens)));
+}
+
+// The 90% band of the law at the same numbers of tokens, or of the design as it is.
+export function bandOver(found, tokens) {
+  if (!found.law.rows) return null;
+  const x = found.grid.designs[found.chosen];
+  return tokens.map((D) => {
+    const inputs = new Inputs(found.law, x, D, found.b.set.unique_tokens);
+    const losses = found.law.rows.map((c) => lossAt(found.law, c, inputs));
+    return [quantile(losses, 0.05), quantile(losses, 0.95)];
+  });
+}

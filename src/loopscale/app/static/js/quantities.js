@@ -80,8 +80,12 @@ export const passes = (R) => ({ 1: "not looped", 2: "looped twice" })[R] ?? `loo
 export const labelOf = (name, active, total, R) => `${name} ${total === 1 ? "dense" : `${active}/${total}`} R=${R}`;
 export const label = (d) => d.label ?? labelOf(d.rung, d.experts_active, d.experts_total, d.recurrence);
 
-const KINDS = { predictive: "for one new run", law: "of the law alone" };
-export const interval = ({ low, high, kind }) => `90% ${KINDS[kind]}: ${loss(low)}–${loss(high)}`;
+// A design in a few words. Between the rungs of the ladder sizes have no name, so their parameters serve.
+export const shortName = (d) => {
+  const name = /^d\d/.test(d.rung) ? cardSize(d.active_parameters) : d.rung;
+  const made = d.experts_total === 1 ? "dense" : `${experts(d)} experts`;
+  return `${name}, ${made}, ${d.recurrence === 1 ? "no loop" : `${d.recurrence} passes`}`;
+};
 
 // A value of a budget's field with its unit, as sentences write it.
 export function written(field, value) {

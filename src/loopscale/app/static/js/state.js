@@ -1,112 +1,88 @@
-// What the page shows, as a link: everything that differs from the first view stands behind the #. Each committed change
-// is an entry of the browser's history, so that Back undoes it.
-import { packedLaw, unpackLaws } from "./laws.js";
+// What the page shows, as a link: everything that differs from the first view stands behind the #. A change is one entry
+// of the browser's history; changes of one control within two seconds are one change.
+import { DATA } from "./data.js";
 
-// The budget's fields join these when the server has described them.
+const FIRST = Object.fromEntries(DATA.fields.map(({ name, first }) => [name, first]));
+// The first view plans for a phone.
+const PLACE = DATA.presets[0];
 export const DEFAULTS = {
-  view: "plan",
-  law: "",
-  rungs: "",
-  experts: "",
-  passes: "",
-  eps: "",
-  rule: "paper",
-  continuous: "",
-  extrapolate: "",
-  allow_degenerate: "",
-  design: "",
-  config: "",
-  iso: "recurrence",
-  cost: "memory",
-  table: "rivals",
-  fit: "",
-  pins: "",
-};
+  view: "plan", law: "", rungs: "", experts: "", passes: "", eps: "", rule: "paper", continuous: "", extrapolate: "",
+  allow_degenerate: "", design: "", where: PLACE.name, device: "", gpus: "", days: "", utilisation: "", fit: "", pins: "",
+  word: "", loops: "", ...FIRST, ...PLACE.limits,
+}; // prettier-ignore
 const ALLOWED = {
-  view: ["plan", "fit", "compare", "sweep"],
+  view: ["plan", "fit", "lab", "compare", "sweep"],
   rule: ["paper", "loss"],
-  iso: ["recurrence", "size", "experts"],
-  cost: ["memory", "inference"],
-  table: ["rivals", "candidates"],
-  continuous: ["", "1"],
-  extrapolate: ["", "1"],
-  allow_degenerate: ["", "1"],
+  where: ["", ...DATA.presets.map(({ name }) => name)],
 };
-// What allows an answer that is withheld otherwise.
-export const OVERRIDES = ["extrapolate", "allow_degenerate"];
-// What makes a scenario: the budget, the law and the design space.
-export const SCENARIO = [
-  ...["law", "rungs", "experts", "passes", "eps", "rule", "continuous", ...OVERRIDES, "design", "config"],
-];
+// What makes a scenario, which a pin keeps.
+export const SCENARIO = Object.keys(DEFAULTS).filter((name) => !["view", "fit", "pins", "word", "loops"].includes(name));
+
+function sameLimits(limits, values) {
+  return Object.entries(limits).every(([name, text]) => values[name] === text);
+}
 
 export const state = { ...DEFAULTS };
-
-// Every field of the budget is part of the state, under its own name.
-export function describeBudget(fields) {
-  for (const { name, first } of fields) {
-    DEFAULTS[name] = first;
-    SCENARIO.push(name);
-  }
-  Object.assign(state, DEFAULTS);
-}
 const listeners = new Set();
-
 export const onChange = (listener) => listeners.add(listener);
 
-// `draft` changes follow a drag or typing; the address changes once one is committed.
-export function set(changes, { draft = false } = {}) {
-  const before = { ...state };
+const place = { entry: 0, newest: 0, control: "", at: 0, address: null };
+
+// `draft` changes follow a drag; the address changes when it ends. `control` names what was used, so that its changes in
+// quick succession are one entry.
+export function set(changes, { draft = false, control = Object.keys(changes).join() } = {}) {
   Object.assign(state, changes);
-  if (!draft) commit();
-  for (const listener of listeners) listener(changes, { draft, before });
+  if (!draft) commit(control);
+  for (const listener of listeners) listener(changes, { draft });
 }
 
-export function commit() {
+export function commit(control = "") {
   const address = link();
-  if (address === committed.address) return history.replaceState(null, "", address);
-  committed.address = address;
-  return history.pushState(null, "", address);
+  if (address === place.address) return;
+  const now = Date.now();
+  const joins = place.entry > 0 && control === place.control && now - place.at < 2000;
+  Object.assign(place, { address, control, at: now });
+  if (joins) history.replaceState({ entry: place.entry }, "", address);
+  else {
+    place.entry += 1;
+    place.newest = place.entry;
+    history.pushState({ entry: place.entry }, "", address);
+  }
 }
-const committed = { address: null };
+
+export const canUndo = () => place.entry > 0;
+export const canRedo = () => place.entry < place.newest;
 
 export function parameters(values = state, names = Object.keys(DEFAULTS)) {
   const changed = names.filter((name) => values[name] !== undefined && values[name] !== DEFAULTS[name]);
   return new URLSearchParams(changed.map((name) => [name, values[name]]));
 }
 
+// Readable: a link may hold these as they are.
+const readable = (query) => String(query).replaceAll("%3A", ":").replaceAll("%2C", ",").replaceAll("%2F", "/");
+
+export function link(names = Object.keys(DEFAULTS)) {
+  const query = parameters(state, names);
+  return `${location.pathname}${location.search}${query.size ? "#" : ""}${readable(query)}`;
+}
+
 export const pins = () => (state.pins ? JSON.parse(state.pins) : []);
+export const scenarioOf = (query) => ({ ...DEFAULTS, ...Object.fromEntries(new URLSearchParams(query)) });
 
-function lawsInUse() {
-  const named = [state.law, state.fit, ...pins().map((pin) => new URLSearchParams(pin.query).get("law") || "")];
-  return [...new Set(named)].filter((id) => id.startsWith("own-"));
-}
-
-export function link() {
-  const query = parameters();
-  for (const id of lawsInUse()) if (packedLaw(id)) query.append("own", packedLaw(id));
-  return `${location.pathname}${query.size ? "#" : ""}${query}`;
-}
-
-// A model of one's own is kept as the text of its config.json.
-export function isObject(text) {
-  try {
-    return typeof JSON.parse(text) === "object";
-  } catch {
-    return false;
-  }
-}
-
-export async function restore(hash) {
+export function restore(hash, entry = 0) {
   const query = new URLSearchParams(hash.replace(/^#/, ""));
-  await unpackLaws(query.getAll("own"));
   Object.assign(state, DEFAULTS);
   for (const [name, value] of query)
     if (name in DEFAULTS && (ALLOWED[name] ?? [value]).includes(value)) state[name] = value;
-  if (!isObject(state.config)) state.config = "";
+  // A link that sets a budget of its own was not made for the place of the first view.
+  if (!query.has("where") && !sameLimits(PLACE.limits, state)) state.where = "";
   try {
     if (!pins().every((pin) => typeof pin.query === "string")) state.pins = "";
   } catch {
     state.pins = "";
   }
-  committed.address = link();
+  place.entry = entry;
+  place.newest = Math.max(place.newest, entry);
+  place.control = "";
+  place.address = link();
 }

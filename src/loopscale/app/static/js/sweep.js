@@ -4,7 +4,7 @@ import { $, make, problem, sentence, table } from "./dom.js";
 import { figure } from "./figure.js";
 import { fit } from "./fit.js";
 import { losses, uncertainty } from "./fit_charts.js";
-import { percent, rows, significant } from "./format.js";
+import { percent, rows, significant } from "./quantities.js";
 import { set, state } from "./state.js";
 
 const EVERY = 2000;
@@ -64,6 +64,8 @@ async function refit({ progress, enough }) {
 }
 const REFITS = 30;
 const MOST = 50;
+// A law whose interval is wider than this share of the loss is not shown as one.
+const VAGUE = 0.2;
 
 function showUncertainty(widths) {
   const fits = history.filter((item) => item.law && widths[item.law] != null);
@@ -71,7 +73,10 @@ function showUncertainty(widths) {
   $("#chart-uncertainty").hidden = !fits.length;
   if (!fits.length) return;
   const { count, law, result } = fits.at(-1);
-  $("#sweep-fitted").textContent =
+  const vague = widths[law] > VAGUE;
+  $("#sweep-fitted").textContent = vague
+    ? `${count} losses do not determine a law yet: its 90% interval is ${percent(widths[law])} wide at the median point. Runs at other sizes, tokens and passes help most; \`loopscale next\` chooses them.`
+    :
     `Law of ${count} losses: ${result.form}; RMSE ${result.law.rmse.toFixed(4)} nats; 90% interval ${significant(100 * widths[law])}% wide at the median point.`;
   $("#sweep-warnings").hidden = !result.warnings.length;
   $("#sweep-warnings").replaceChildren(...result.warnings.map((warning) => make("li", {}, sentence(warning))));
@@ -90,10 +95,14 @@ function show({ progress, text, runs, points, law }) {
     { name: "done", wide: true, cell: (d) => percent(d.share) },
     { name: "points", cell: (d) => d.points },
     { name: "latest loss", cell: (d) => (d.loss == null ? "–" : d.loss.toFixed(4)) },
-    { name: "", left: true, cell: (d) => d.error || "" },
+    { name: "problem", left: true, cell: (d) => d.error || "" },
   ];
   $("#sweep-runs").replaceChildren(...table(columns, runs));
   $("#sweep-fit").disabled = progress.observations === 0;
+  const finished = progress.share === 1;
+  $("#sweep-fit").textContent = finished ? "Open the fit" : "Open the fit of the points so far";
+  $("#sweep-auto-label").hidden = finished;
+  $("#chart-sweep h3").textContent = finished ? "Losses" : "Losses so far";
   $("#sweep-law").textContent = law;
   const seen = rows(points);
   if (!seen.length || seen.length === shown) return;

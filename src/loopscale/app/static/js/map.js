@@ -1,0 +1,336 @@
+// The map: for every compute and memory, how often the best model loops, and which it is. Drag the dot.
+import { DATA } from "./data.js";
+import { $, make, write } from "./dom.js";
+import { textOf } from "./fields.js";
+import { draw } from "./model.js";
+import { pinnedPlaces } from "./pins.js";
+import { FIELD, current, shown } from "./plan.js";
+import { mapRows } from "./planner.js";
+import { bytes, power, shortName } from "./quantities.js";
+import { set, state } from "./state.js";
+
+const COLUMNS = 84;
+const ROWS = 60;
+const W = 640;
+const H = 400;
+const LEFT = 54;
+const BOTTOM = 34;
+const PLOT = { x: LEFT, y: 6, width: W - LEFT - 8, height: H - BOTTOM - 6 };
+const view = { key: "", cells: null, work: 0, trail: [] };
+
+const geometric = (low, high, length) => Array.from({ length }, (_, k) => low * (high / low) ** (k / (length - 1)));
+
+// The part of the world that the law is about, and some of what lies beyond.
+function extent(law) {
+  const [[sizeLow, sizeHigh], [dataLow, dataHigh]] = [law.range.size, law.range.tokens];
+  const low = 6 * (sizeLow ?? 1e8) * (dataLow ?? 1e10);
+  const high = 6 * (sizeHigh ?? 1e10) * (dataHigh ?? 1e12);
+  return { compute: [low / 20, high * 400], memory: [1e8, 2e11] };
+}
+
+const axisField = () => (shown.asked.limits.real_flops !== undefined && shown.asked.limits.flops === undefined ? "real_flops" : "flops");
+
+export function drawMap({ draft = false } = {}) {
+  const { law, limits, options } = shown.asked;
+  const axis = axisField();
+  const { memory: _, flops: __, real_flops: ___, ...rest } = limits;
+  const key = JSON.stringify([law.name, rest, options, axis, shown.own && 0]);
+  if (!$("#map-plot svg")) build();
+  if (view.key !== key) {
+    view.key = key;
+    compute(law, { ...rest }, options, axis, draft && view.cells ? 4 : 1);
+  }
+  drawDot();
+}
+
+// Rows are computed in slices, so that the page stays quick; the old map stays until the new one is whole.
+function compute(law, limits, options, axis) {
+  clearTimeout(view.work);
+  const range = extent(law);
+  const computes = geometric(...range.compute, ROWS);
+  const memories = geometric(...range.memory, COLUMNS);
+  const { space: ___, ...choose } = options;
+  const work = mapRows(law, limits, choose, axis, computes, memories);
+  const rows = [];
+  const slice = () => {
+    const end = performance.now() + 14;
+    do {
+      const next = work.next();
+      if (next.done) {
+        Object.assign(view, { cells: rows, computes, memories, range, axis });
+        paint();
+        drawDot();
+        $("#map-plot").dataset.drawn = view.key;
+        return;
+      }
+      rows.push(next.value);
+    } while (performance.now() < end);
+    view.work = setTimeout(slice, 0);
+  };
+  try {
+    slice();
+  } catch (error) {
+    console.warn(error.message);
+  }
+}
+
+const share = (value, [low, high]) => Math.log(value / low) / Math.log(high / low);
+const xOf = (memory) => PLOT.x + PLOT.width * Math.min(Math.max(share(memory, view.range.memory), 0), 1);
+const yOf = (flops) => PLOT.y + PLOT.height * (1 - Math.min(Math.max(share(flops, view.range.compute), 0), 1));
+
+function build() {
+  const svg = draw("svg", { viewBox: `0 0 ${W} ${H}`, "aria-hidden": "true" });
+  const canvas = make("canvas", { width: COLUMNS * 6, height: ROWS * 6, "aria-hidden": "true" });
+  const handle = make("div", {
+    id: "map-dot", class: "dot-handle", tabindex: 0, role: "slider", "aria-label": "Budget on the map: left and right change memory, up and down compute",
+    "aria-valuemin": 0, "aria-valuemax": 100, "aria-valuenow": 50, onkeydown: byKey,
+  }); // prettier-ignore
+  const plot = $("#map-plot");
+  plot.append(canvas, svg, handle);
+  svg.append(draw("g", { class: "contours" }), draw("g", { class: "labels" }), draw("g", { class: "axes" }), draw("g", { class: "trail" }), draw("g", { class: "ghosts" }), draw("g", { class: "you" }));
+  plot.addEventListener("pointerdown", drag);
+  plot.addEventListener("pointermove", hover);
+  plot.addEventListener("pointerleave", () => readout(null));
+}
+
+const colours = () => {
+  const style = getComputedStyle(document.documentElement);
+  return { R: Array.from({ length: 7 }, (_, k) => style.getPropertyValue(`--r${k + 1}`).trim()), ink: style.getPropertyValue("--ink").trim(), none: style.getPropertyValue("--nothing").trim() };
+};
+const colourIndex = (R) => (R <= 4 ? R - 1 : R <= 6 ? 4 : R <= 8 ? 5 : 6);
+
+export function paint() {
+  if (!view.cells) return;
+  const canvas = $("#map-plot canvas");
+  const context = canvas.getContext("2d");
+  const palette = colours();
+  const [w, h] = [6, 6];
+  context.clearRect(0, 0, canvas.width, canvas.height);
+  view.cells.forEach((row, i) =>
+    row.forEach((cell, j) => {
+      context.fillStyle = cell ? palette.R[colourIndex(cell.R)] : palette.none;
+      context.fillRect(j * w, (ROWS - 1 - i) * h, w, h);
+    }),
+  );
+  context.strokeStyle = palette.ink;
+  context.lineWidth = 0.9;
+  // Hatched where the best design lies far beyond the law's data.
+  view.cells.forEach((row, i) =>
+    row.forEach((cell, j) => {
+      if (!cell || (cell.level !== "far" && cell.level !== "beyond")) return;
+      const [x, y] = [j * w, (ROWS - 1 - i) * h];
+      context.globalAlpha = cell.level === "beyond" ? 0.4 : 0.16;
+      if ((i + j) % 2) return;
+      context.beginPath();
+      context.moveTo(x, y + h);
+      context.lineTo(x + w, y);
+      context.stroke();
+    }),
+  );
+  context.globalAlpha = 1;
+  drawAxes();
+  drawLabels();
+  drawContours();
+  drawLegend();
+}
+
+const tens = ([low, high]) => {
+  const list = [];
+  for (let k = Math.ceil(Math.log10(low)); k <= Math.log10(high); k++) list.push(10 ** k);
+  return list;
+};
+
+function drawAxes() {
+  const { range, axis } = view;
+  const group = $("#map-plot .axes");
+  group.replaceChildren(
+    ...tens(range.memory).map((value) => draw("text", { x: xOf(value), y: H - 18, "text-anchor": value >= range.memory[1] * 0.6 ? "end" : value <= range.memory[0] * 1.5 ? "start" : "middle" }, bytes(value))),
+    ...tens(range.compute).map((value) => draw("text", { x: LEFT - 6, y: yOf(value) + 4, "text-anchor": "end" }, power(value))),
+    draw("text", { x: PLOT.x + PLOT.width / 2, y: H - 2, "text-anchor": "middle", class: "title" }, "memory at inference →"),
+    draw("text", { x: 12, y: PLOT.y + PLOT.height / 2, "text-anchor": "middle", class: "title", transform: `rotate(-90 12 ${PLOT.y + PLOT.height / 2})` }, axis === "flops" ? "training FLOPs →" : "real training FLOPs →"),
+  );
+}
+
+// The largest regions of one size and number of experts get its name.
+function drawLabels() {
+  const regions = new Map();
+  view.cells.forEach((row, i) =>
+    row.forEach((cell, j) => {
+      if (!cell) return;
+      const name = cell.there === 1 ? `${cell.name} dense` : `${cell.name} ×${cell.there}`;
+      const region = regions.get(name) ?? { count: 0, x: 0, y: 0 };
+      region.count += 1;
+      region.x += j;
+      region.y += i;
+      regions.set(name, region);
+    }),
+  );
+  const taken = [];
+  const texts = [];
+  for (const [name, { count, x, y }] of [...regions].sort((a, b) => b[1].count - a[1].count)) {
+    if (count < (shown.found.grid.space.kind === "sizes" ? 150 : 34)) break;
+    const [cx, cy] = [PLOT.x + (PLOT.width * (x / count + 0.5)) / COLUMNS, PLOT.y + PLOT.height * (1 - (y / count + 0.5) / ROWS)];
+    const half = name.length * 3.4;
+    if (taken.some(([a, b, wide]) => Math.abs(a - cx) < half + wide + 4 && Math.abs(b - cy) < 15)) continue;
+    taken.push([cx, cy, half]);
+    texts.push(draw("text", { x: cx, y: cy + 4, "text-anchor": "middle" }, name));
+  }
+  $("#map-plot .labels").replaceChildren(...texts);
+}
+
+// Lines of equal loss, by marching squares over the cells' centres.
+function drawContours() {
+  const value = (i, j) => view.cells[i][j]?.loss;
+  const all = view.cells.flat().filter(Boolean).map((cell) => cell.loss);
+  if (!all.length) return void $("#map-plot .contours").replaceChildren();
+  const [least, most] = [Math.min(...all), Math.max(...all)];
+  const step = [0.02, 0.05, 0.1, 0.2, 0.5, 1].find((each) => (most - least) / each <= 9) ?? 2;
+  const point = (i, j) => [PLOT.x + (PLOT.width * (j + 0.5)) / COLUMNS, PLOT.y + PLOT.height * (1 - (i + 0.5) / ROWS)];
+  const lines = [];
+  for (let level = Math.ceil(least / step) * step; level < most; level += step) {
+    let path = "";
+    let last = null;
+    for (let i = 0; i + 1 < ROWS; i++)
+      for (let j = 0; j + 1 < COLUMNS; j++) {
+        const corners = [[i, j], [i, j + 1], [i + 1, j + 1], [i + 1, j]];
+        const losses = corners.map(([a, b]) => value(a, b));
+        if (losses.some((each) => each === undefined)) continue;
+        const cuts = [];
+        for (let k = 0; k < 4; k++) {
+          const [a, b] = [losses[k], losses[(k + 1) % 4]];
+          if (a < level === b < level) continue;
+          const t = (level - a) / (b - a);
+          const [p, q] = [point(...corners[k]), point(...corners[(k + 1) % 4])];
+          cuts.push([p[0] + t * (q[0] - p[0]), p[1] + t * (q[1] - p[1])]);
+        }
+        if (cuts.length === 2) {
+          path += `M${cuts[0].map((v) => v.toFixed(1))}L${cuts[1].map((v) => v.toFixed(1))}`;
+          if (!last || cuts[0][0] > last[0]) last = cuts[0];
+        }
+      }
+    if (path) lines.push(draw("path", { d: path }), last && last[1] > 20 ? draw("text", { x: Math.min(last[0], W - 14), y: last[1] - 3, "text-anchor": "end" }, level.toFixed(step < 0.1 ? 2 : 1)) : null);
+  }
+  $("#map-plot .contours").replaceChildren(...lines.filter(Boolean));
+  return undefined;
+}
+
+function drawLegend() {
+  const seen = new Set(view.cells.flat().filter(Boolean).map((cell) => colourIndex(cell.R)));
+  const names = ["no loop", "2 passes", "3", "4", "5–6", "7–8", "9 or more"];
+  const items = names.map((name, k) => [k, name]).filter(([k]) => seen.has(k));
+  $("#map-legend").replaceChildren(
+    make("span", { class: "hint" }, "The best model loops:"),
+    ...items.map(([k, name]) => make("span", { class: "key" }, make("i", { style: `background:var(--r${k + 1})` }), name)),
+    make("span", { class: "key" }, make("i", { class: "hatch" }), "far beyond the data"),
+    make("span", { class: "hint" }, "Labels: size × experts. Lines: equal loss."),
+  );
+}
+
+// Where the budget stands; without a limit on memory, at what the model needs.
+function placeOf({ limits }, design) {
+  const flops = limits[view.axis] ?? limits.flops ?? limits.real_flops ?? design.train_flops;
+  return [xOf(limits.memory ?? design.memory), yOf(flops)];
+}
+
+function drawDot() {
+  if (!view.range) return;
+  const asked = shown.withheld?.asked ?? shown.asked;
+  const { design } = current();
+  const [x, y] = placeOf(asked, design);
+  const handle = $("#map-dot");
+  handle.style.left = `${(100 * x) / W}%`;
+  handle.style.top = `${(100 * y) / H}%`;
+  handle.textContent = shown.withheld ? "?" : "";
+  const memory = asked.limits.memory === undefined ? "any memory" : bytes(asked.limits.memory);
+  handle.setAttribute("aria-valuetext", `${power(asked.limits[view.axis] ?? design.train_flops)} FLOPs, ${memory}: ${design.label}`);
+  handle.setAttribute("aria-valuenow", Math.round(100 * share(asked.limits.memory ?? design.memory, view.range.memory)));
+  $("#map-plot .ghosts").replaceChildren(
+    ...pinnedPlaces().map(({ name, limits }) => {
+      const [gx, gy] = placeOf({ limits }, design);
+      return draw("g", {}, draw("circle", { cx: gx, cy: gy, r: 6 }), draw("text", { x: gx + 10, y: gy + 4 }, name));
+    }),
+  );
+  const last = view.trail.at(-1);
+  if (!last || Math.hypot(last[0] - x, last[1] - y) > 6) view.trail = [...view.trail, [x, y]].slice(-30);
+  $("#map-plot .trail").replaceChildren(draw("path", { d: `M${view.trail.map((p) => p.map((v) => v.toFixed(1)).join(" ")).join("L")}` }));
+  readout(null);
+}
+
+function readout(cell) {
+  const { design } = current();
+  const name = cell ? (cell.there === 1 ? `${cell.name} dense` : `${cell.name}, ${cell.there} experts`) : null;
+  const text = cell
+    ? `${name}, ${cell.R === 1 ? "no loop" : `${cell.R} passes`}, loss ${cell.loss.toFixed(3)}${cell.level === "far" || cell.level === "beyond" ? ", far beyond the data" : ""}`
+    : `drag the dot · here: ${shortName(design)}`;
+  write($("#map-readout"), text);
+}
+
+function at(event) {
+  const box = $("#map-plot").getBoundingClientRect();
+  const x = (((event.clientX - box.left) / box.width) * W - PLOT.x) / PLOT.width;
+  const y = 1 - (((event.clientY - box.top) / box.height) * H - PLOT.y) / PLOT.height;
+  return [Math.min(Math.max(x, 0), 1), Math.min(Math.max(y, 0), 1)];
+}
+const along = (t, [low, high]) => low * (high / low) ** t;
+
+function hover(event) {
+  if (!view.cells || event.buttons) return;
+  const [x, y] = at(event);
+  readout(view.cells[Math.min(Math.floor(y * ROWS), ROWS - 1)]?.[Math.min(Math.floor(x * COLUMNS), COLUMNS - 1)] ?? null);
+}
+
+function moved(x, y) {
+  const changes = { memory: textOf(FIELD.memory, along(x, view.range.memory)), where: "", design: "" };
+  changes[view.axis] = textOf(FIELD.flops, along(y, view.range.compute));
+  if (state.gpus) Object.assign(changes, { gpus: "", real_flops: changes[view.axis], flops: "" });
+  return changes;
+}
+
+function drag(event) {
+  if (!view.range || event.button) return;
+  event.preventDefault();
+  const plot = $("#map-plot");
+  plot.setPointerCapture(event.pointerId);
+  let latest = event;
+  let frame = 0;
+  const step = () => {
+    frame = 0;
+    set(moved(...at(latest)), { draft: true });
+  };
+  const follow = (next) => {
+    latest = next;
+    frame ||= requestAnimationFrame(step);
+  };
+  const end = (last) => {
+    plot.removeEventListener("pointermove", follow);
+    plot.removeEventListener("pointerup", end);
+    plot.removeEventListener("pointercancel", end);
+    cancelAnimationFrame(frame);
+    set(moved(...at(last)), { control: "map" });
+    $("#map-dot").focus({ preventScroll: true });
+  };
+  plot.addEventListener("pointermove", follow);
+  plot.addEventListener("pointerup", end);
+  plot.addEventListener("pointercancel", end);
+  follow(event);
+}
+
+function byKey(event) {
+  const step = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] }[event.key];
+  if (!step || !view.range) return;
+  event.preventDefault();
+  const size = event.shiftKey ? 0.05 : 0.0125;
+  const asked = shown.withheld?.asked ?? shown.asked;
+  const x = share(asked.limits.memory ?? current().design.memory, view.range.memory) + step[0] * size;
+  const y = share(asked.limits[view.axis] ?? current().design.train_flops, view.range.compute) + step[1] * size;
+  const clamp = (v) => Math.min(Math.max(v, 0), 1);
+  const changes = moved(clamp(x), clamp(y));
+  if (!step[0]) {
+    delete changes.memory;
+    if (state.where) delete changes.where;
+  }
+  if (!step[1]) delete changes[view.axis];
+  set(changes, { control: "map" });
+}
+
+export const mapCanvas = () => $("#map-plot canvas");

@@ -1,0 +1,162 @@
+// One thing changed at a time, at the same compute: passes, experts, size; and the same model on other tokens. All share
+// one scale of loss and one mark for the model at hand.
+import { DATA } from "./data.js";
+import { $, make, write } from "./dom.js";
+import { designText, draw } from "./model.js";
+import { current, shown } from "./plan.js";
+import { bandOver, given, lossOver } from "./planner.js";
+import { cardSize, count, fixed, signed } from "./quantities.js";
+import { set } from "./state.js";
+
+const W = 300;
+const H = 190;
+const BOX = { left: 40, right: 8, top: 10, bottom: 26 };
+const charts = [
+  { id: "passes", title: "More or fewer passes", unit: "passes" },
+  { id: "experts", title: "More or fewer experts", unit: "experts" },
+  { id: "size", title: "A larger or smaller model", unit: "size" },
+  { id: "tokens", title: "The same model on other tokens", unit: "tokens" },
+];
+
+// The points of each chart: where they lie, their loss, and what rules them out.
+function pointsOf(id) {
+  const { found } = shown;
+  const { design, found: mine } = current();
+  const at = (changes) => given(found, designText(design, changes));
+  const row = (x, label, one, text) => ({ x, label, loss: one.design.loss, misses: one.misses, found: one.found, text });
+  if (id === "tokens") {
+    const tokens = Array.from({ length: 25 }, (_, k) => design.tokens * 10 ** (-1 + k / 12));
+    const losses = lossOver(mine, tokens);
+    return tokens.map((x, k) => ({ x, label: count(x), loss: losses[k], misses: null, found: mine, tokens: x, mark: k === 12 }));
+  }
+  if (found.grid.space.kind !== "ladder" && !shown.own) return sizesOf(id, found, design);
+  if (id === "passes") {
+    if (found.law.onlyRecurrence !== null) return [];
+    const most = Math.max(8, design.recurrence + 2);
+    return Array.from({ length: most }, (_, k) => {
+      const text = designText(design, { passes: k + 1 });
+      return { ...row(k + 1, String(k + 1), at({ passes: k + 1 }), text), mark: k + 1 === design.recurrence };
+    });
+  }
+  if (id === "experts") {
+    if (found.law.onlyExperts !== null) return [];
+    return DATA.experts.map((E) => ({ ...row(E, E === 1 ? "dense" : String(2 * E), at({ experts: E }), designText(design, { experts: E })), mark: E === design.experts }));
+  }
+  const names = Object.keys(DATA.extended);
+  const middle = names.indexOf(design.rung);
+  const first = Math.max(0, Math.min(middle - 4, names.length - 9));
+  return names.slice(first, first + 9).map((name) => {
+    const one = at({ size: name });
+    return { ...row(one.design.active_parameters, name, one, designText(design, { size: name })), mark: name === design.rung };
+  });
+}
+
+// Between the ladder's sizes, and for laws of size and tokens alone: along the sizes that were searched.
+function sizesOf(id, found, design) {
+  if (id !== "size") return [];
+  const { K, P, S } = found.grid.space;
+  const rest = found.chosen % (K * P);
+  const own = Math.floor(found.chosen / (K * P));
+  const step = Math.max(1, Math.round(S / 300));
+  const list = [];
+  for (let s = own % step; s < S; s += step) {
+    const flat = s * K * P + rest;
+    const x = found.grid.designs[flat];
+    const ratio = x.active / design.active;
+    if (ratio < 1 / 30 || ratio > 30) continue;
+    list.push({ x: x.parameters - x.total + x.active, label: cardSize(x.parameters), loss: found.grid.loss[flat], misses: found.grid.met[flat] ? null : "misses a limit", found: null, mark: s === own });
+  }
+  return list;
+}
+
+export function drawMultiples({ sure = false } = {}) {
+  const place = $("#multiples");
+  if (!place.children.length) build(place);
+  const { design } = current();
+  const all = charts.map(({ id }) => [id, pointsOf(id)]);
+  const losses = all.flatMap(([, points]) => points.map(({ loss }) => loss)).filter(Number.isFinite);
+  const near = losses.filter((loss) => loss - design.loss < 0.35);
+  const low = Math.min(...near) - 0.01;
+  const high = Math.max(...near) + 0.02;
+  for (const [id, points] of all) drawOne(id, points, [low, high], sure);
+}
+
+function build(place) {
+  place.append(
+    ...charts.map(({ id, title }) =>
+      make("figure", { class: "card small", id: `over-${id}` }, make("figcaption", {}, make("h3", {}, title), make("p", { class: "readout" })), make("div", { class: "plot" })),
+    ),
+  );
+}
+
+function drawOne(id, points, [low, high], sure) {
+  const figure = $(`#over-${id}`);
+  figure.hidden = points.length < 2;
+  if (figure.hidden) return;
+  const { design } = current();
+  const log = id !== "passes";
+  const xs = points.map(({ x }) => (log ? Math.log(x) : x));
+  const [left, right] = [Math.min(...xs), Math.max(...xs)];
+  const X = (x) => BOX.left + ((W - BOX.left - BOX.right) * ((log ? Math.log(x) : x) - left)) / (right - left || 1);
+  const Y = (loss) => BOX.top + (H - BOX.top - BOX.bottom) * (1 - (Math.min(Math.max(loss, low - 9), high + 9) - low) / (high - low));
+  const line = (list) => list.map(({ x, loss }, k) => `${k ? "L" : "M"}${X(x).toFixed(1)} ${Y(loss).toFixed(1)}`).join("");
+  const finite = points.filter(({ loss }) => Number.isFinite(loss));
+  const fits = finite.filter(({ misses }) => !misses);
+  const faded = finite.filter(({ misses }, k) => misses || finite[k + 1]?.misses || finite[k - 1]?.misses);
+  const ticks = points.filter((_, k) => id === "passes" || id === "experts" ? k % Math.ceil(points.length / 8) === 0 : k % Math.ceil(points.length / 4) === 0);
+  const steps = [0.02, 0.05, 0.1, 0.2].find((each) => (high - low) / each <= 5) ?? 0.5;
+  const lines = [];
+  for (let level = Math.ceil(low / steps) * steps; level < high; level += steps) lines.push(level);
+  const firstMiss = finite.find(({ misses }) => misses);
+  const mark = points.find((point) => point.mark);
+  const band = sure ? bandPath(id, fits, X, Y) : figure.querySelector(".band")?.getAttribute("d");
+  $(".plot", figure).replaceChildren(
+    draw(
+      "svg",
+      { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": `Loss over ${id}: ${fits.map(({ label, loss }) => `${label} ${loss.toFixed(3)}`).join(", ")}` },
+      ...lines.map((level) => draw("g", { class: "grid" }, draw("path", { d: `M${BOX.left} ${Y(level)}H${W - BOX.right}` }), draw("text", { x: BOX.left - 5, y: Y(level) + 4, "text-anchor": "end" }, level.toFixed(2)))),
+      ...ticks.map(({ x, label }, k) => draw("text", { class: "tick", x: X(x), y: H - 8, "text-anchor": X(x) > W - 24 ? "end" : X(x) < BOX.left + 10 && k === 0 ? "start" : "middle" }, label)),
+      draw("clipPath", { id: `clip-${id}` }, draw("rect", { x: BOX.left - 4, y: BOX.top - 4, width: W - BOX.left - BOX.right + 8, height: H - BOX.top - BOX.bottom + 8 })),
+      draw("g", { "clip-path": `url(#clip-${id})` },
+        band && draw("path", { class: "band", d: band }),
+        draw("path", { class: "line faded", d: line(faded) }),
+        draw("path", { class: "line", d: line(fits) }),
+        ...(finite.length < 20 ? finite.map(({ x, loss, misses }) => draw("circle", { cx: X(x), cy: Y(loss), r: 2.6, class: misses ? "point faded" : "point" })) : []),
+      ),
+      firstMiss && draw("text", { class: "miss", x: W - 8, y: BOX.top + 6, "text-anchor": "end" }, `dashed: ${firstMiss.misses}`),
+      draw("path", { class: "guide", d: "" }),
+      mark && draw("circle", { cx: X(mark.x), cy: Y(mark.loss), r: 6, class: "mine" }),
+    ),
+  );
+  const says = (point) => `${point.label}: loss ${fixed(point.loss, 3)} (${signed(point.loss - design.loss)})${point.misses ? `, ${point.misses}` : ""}`;
+  write($(".readout", figure), mark ? `${mark.label} now` : "");
+  const svg = $("svg", figure);
+  const nearest = (event) => {
+    const box = svg.getBoundingClientRect();
+    const x = ((event.clientX - box.left) / box.width) * W;
+    return finite.reduce((best, point) => (Math.abs(X(point.x) - x) < Math.abs(X(best.x) - x) ? point : best), finite[0]);
+  };
+  svg.onpointermove = (event) => {
+    const point = nearest(event);
+    write($(".readout", figure), says(point));
+    $(".guide", svg).setAttribute("d", `M${X(point.x)} ${BOX.top}V${H - BOX.bottom}`);
+  };
+  svg.onpointerleave = () => {
+    write($(".readout", figure), mark ? `${mark.label} now` : "");
+    $(".guide", svg).setAttribute("d", "");
+  };
+  svg.onclick = (event) => {
+    const { text } = nearest(event);
+    if (text) set({ design: text === designText(shown.found.choice) ? "" : text }, { control: `chart ${id}` });
+  };
+  svg.classList.toggle("clickable", points.some(({ text }) => text));
+}
+
+function bandPath(id, points, X, Y) {
+  if (!points.length || !points[0].found || current().found.trust.level === "beyond") return null;
+  const ends = id === "tokens" ? bandOver(points[0].found, points.map(({ tokens }) => tokens)) : points.map(({ found }) => bandOver(found, [found.choice.tokens])?.[0]);
+  if (!ends || !ends[0]) return null;
+  const upper = points.map(({ x }, k) => `${k ? "L" : "M"}${X(x).toFixed(1)} ${Y(ends[k][1]).toFixed(1)}`).join("");
+  const lower = points.map(({ x }, k) => `L${X(x).toFixed(1)} ${Y(ends[k][0]).toFixed(1)}`).reverse().join("");
+  return `${upper}${lower}Z`;
+}

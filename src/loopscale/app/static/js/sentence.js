@@ -1,0 +1,298 @@
+// The question and its answer in one sentence. The underlined parts are the form.
+import { DATA } from "./data.js";
+import { $, $$, button, make, toast, write } from "./dom.js";
+import { fieldRow, showRows } from "./fields.js";
+import { ARCHITECTURES } from "./formulas.js";
+import { explain } from "./glossary.js";
+import { addLaw, lawOf, ownLaws } from "./laws.js";
+import { FIELD, current, deviceFlops, shown } from "./plan.js";
+import { close, popoverButton } from "./popover.js";
+import { amountOf, bytes, cardSize, count, decimals, experts, fixed, parse, passes, power } from "./quantities.js";
+import { DEFAULTS, set, state } from "./state.js";
+
+// Budgets that stand in the sentence itself; the others are added to it where they are set.
+const NAMED = ["flops", "memory", "bits"];
+const parts = {};
+
+export function buildSentence() {
+  const chip = (name, label, fill) =>
+    popoverButton(make("button", { type: "button", class: "chip", id: `chip-${name}` }), label, fill);
+  const holder = (element) => make("span", { class: "chip-holder" }, element);
+  parts.compute = chip("compute", "Training compute", computePanel);
+  parts.place = chip("place", "Where the model runs", placePanel);
+  parts.bits = chip("bits", "Bits per weight", bitsPanel);
+  parts.extra = make("span", {});
+  parts.answer = make("span", { id: "train" });
+  $("#sentence").append(
+    "With ", holder(parts.compute), " to train, and ", holder(parts.place), " at ", holder(parts.bits), parts.extra,
+    ", ", parts.answer, ".",
+  ); // prettier-ignore
+  parts.more = popoverButton(make("button", { type: "button", class: "quiet", id: "more-limits" }, "+ more limits"), "More limits", morePanel);
+  parts.law = popoverButton(make("button", { type: "button", class: "quiet", id: "chip-law" }), "Scaling law", lawPanel);
+  $("#stories").append(holder(parts.more), holder(parts.law), ...stories());
+}
+
+function computePanel() {
+  const text = (name, label, placeholder) =>
+    make("label", {}, label, make("input", { type: "text", id: `in-${name}`, value: state[name], placeholder, onchange: (event) => set({ [name]: event.target.value.trim() }) }));
+  const device = make(
+    "select",
+    { id: "in-device", onchange: (event) => set({ device: event.target.value === "h100" ? "" : event.target.value }) },
+    Object.keys(DATA.devices).map((name) => make("option", { value: name, selected: name === (state.device || "h100") }, name)),
+  );
+  const note = make("p", { class: "field-note", id: "devices-note" });
+  return [
+    fieldRow(FIELD.flops),
+    make("details", { open: Boolean(state.gpus) }, make("summary", {}, "From GPUs and days"),
+      make("div", { class: "pair" }, make("label", {}, "Device", device), text("gpus", "GPUs", "8"), text("days", "Days", "14"), text("utilisation", "Utilisation", "40%")),
+      note,
+      button("Use these devices", () => {
+        set({ gpus: $("#in-gpus").value.trim() || "8", days: $("#in-days").value.trim() || "14" }, { control: "devices" });
+      }),
+    ),
+  ]; // prettier-ignore
+}
+
+function placePanel() {
+  const choices = DATA.presets.map(({ name, limits }) =>
+    button([make("b", {}, PLACES[name] ?? name), ` ${limits.memory} · ${limits.bits} bits`], () => set({ ...EMPTY, ...limits, where: name }, { control: "where" }), {
+      class: "choice", "data-place": name, "aria-pressed": String(state.where === name),
+    }),
+  ); // prettier-ignore
+  return [make("div", { class: "choices" }, choices), fieldRow(FIELD.memory), fieldRow(FIELD.context)];
+}
+export const PLACES = { phone: "a phone", "laptop-16gb": "a laptop", "rtx-4090": "an RTX 4090", "8xh100": "8 H100" };
+const EMPTY = { memory: "", context: "", bandwidth: "", bits: "" };
+
+function bitsPanel() {
+  return [
+    fieldRow(FIELD.bits),
+    make("p", { class: "field-note" }, "The predicted loss is that of the trained weights. What rounding them to few bits costs is not in it."),
+  ];
+}
+
+function morePanel() {
+  const rest = DATA.fields.filter(({ name }) => !NAMED.includes(name));
+  const groups = [...new Set(rest.map(({ group }) => group))];
+  const checks = (name, values, label) =>
+    make("fieldset", {}, make("legend", {}, label), make("div", { class: "chips" }, values.map((value) => {
+      const list = () => (state[name] ? state[name].split(",") : []);
+      return button(String(value), (event) => {
+        const now = list().includes(String(value)) ? list().filter((each) => each !== String(value)) : [...list(), String(value)];
+        set({ [name]: values.map(String).filter((each) => now.includes(each)).join(), design: "", ...(name === "rungs" && { continuous: "" }) });
+        event.target.setAttribute("aria-pressed", String(now.includes(String(value))));
+      }, { class: "choice", "aria-pressed": String(list().includes(String(value))) });
+    }))); // prettier-ignore
+  const box = (name, label, hint) =>
+    make("label", { class: "check" }, make("input", { type: "checkbox", id: `in-${name}`, checked: Boolean(state[name]), onchange: (event) => set({ [name]: event.target.checked ? "1" : "" }) }), label, hint ? make("small", {}, hint) : null);
+  return [
+    ...groups.map((group) => make("details", { open: group === "Memory and serving" }, make("summary", {}, group), rest.filter((field) => field.group === group).map(fieldRow))),
+    make("details", {}, make("summary", {}, "Designs to choose from"),
+      checks("rungs", Object.keys(DATA.rungs), "Sizes (none chosen: all, and further ones where they help)"),
+      box("continuous", "All sizes between the ladder's", ""),
+      checks("experts", DATA.experts, "Experts for each active one"),
+      make("label", { class: "block" }, "Most passes ", make("input", { type: "number", id: "in-passes", min: 1, max: 32, value: state.passes, placeholder: "10", onchange: (event) => set({ passes: event.target.value }) })),
+      make("label", { class: "block" }, "Minimum gain per step, nats ", make("input", { type: "text", id: "in-eps", value: state.eps, placeholder: "the law's fit error", onchange: (event) => set({ eps: event.target.value.trim() }) })),
+      make("label", { class: "check" }, make("input", { type: "checkbox", id: "in-rule", checked: state.rule === "loss", onchange: (event) => set({ rule: event.target.checked ? "loss" : "paper" }) }), "Lowest loss alone, however little a step gains"),
+    ),
+    button("Reset everything", () => { close(); set({ ...DEFAULTS, view: "plan", pins: state.pins }, { control: "reset" }); }, { class: "quiet" }),
+  ]; // prettier-ignore
+}
+
+function lawPanel(panel) {
+  const laws = [...Object.keys(DATA.laws), ...ownLaws().map(({ id }) => id)];
+  const about = make("p", { class: "field-note" });
+  const describe = () => {
+    const law = lawOf(state.law);
+    about.textContent = law ? `${law.source || law.form}. ${law.note ?? ""}` : "";
+  };
+  const select = make(
+    "select",
+    { id: "law", onchange: (event) => { chooseLaw(event.target.value); describe(); } },
+    laws.map((name) => make("option", { value: name === DATA.law ? "" : name, selected: name === (state.law || DATA.law) }, name.replace(/^own-/, "yours: "))),
+  ); // prettier-ignore
+  const file = make("input", {
+    type: "file", id: "law-file", accept: ".json,application/json", hidden: true, "aria-label": "Law file",
+    onchange: async (event) => {
+      try {
+        chooseLaw(addLaw(JSON.parse(await event.target.files[0].text())).id);
+        close();
+      } catch (error) {
+        about.textContent = error instanceof SyntaxError ? "This file is not JSON." : `${error.message}.`;
+      }
+    },
+  }); // prettier-ignore
+  describe();
+  return [make("label", { class: "block" }, "Scaling law ", select), about, button("Open a law file…", () => file.click(), { id: "open-law" }), file];
+}
+
+// A law's own range may be far from the budgets at hand: they are moved into it, and the page says so.
+export function chooseLaw(id, { move = false } = {}) {
+  const law = lawOf(id);
+  const changes = { law: id === DATA.law ? "" : id, design: "", experts: "", passes: "", rungs: "", extrapolate: "", allow_degenerate: "" };
+  if (law && law.eps === null && state.rule === "paper" && !state.eps) changes.rule = "loss";
+  if (move && law) {
+    const middle = ([low, high]) => Math.sqrt((low ?? high ?? 1e9) * (high ?? low ?? 1e9));
+    const flops = 6 * middle(law.range.size) * middle(law.range.tokens);
+    // Laws of tiny models are far below the ladder's smallest rung.
+    const smallest = ARCHITECTURES.dense.active({ width: Object.values(DATA.extended)[0] });
+    const tiny = law.range.size[1] !== null && law.range.size[1] * 10 < smallest;
+    Object.assign(changes, { flops: power(flops, 2), gpus: "", memory: "", where: "", bandwidth: "", context: "", view: "plan", continuous: tiny ? "1" : "" });
+    toast(`The compute was moved to ${changes.flops} FLOPs, the middle of this law's data, and the memory limit was taken off. Undo brings them back.`);
+  }
+  set(changes, { control: "law" });
+}
+
+function stories() {
+  const list = [
+    ["A phone", "where=phone"],
+    ["A laptop", "where=laptop-16gb"],
+    ["8 GPUs, two weeks", "gpus=8&days=14&where=8xh100"],
+    ["Little data", "flops=2e21&unique_tokens=30B"],
+    ["Does looping pay?", "flops=2e22&memory=1+GB&bits=4&where="],
+  ]; // prettier-ignore
+  const link = ([name, query]) => {
+    const values = Object.fromEntries(new URLSearchParams(query));
+    const preset = DATA.presets.find((each) => each.name === values.where);
+    const changes = { ...DEFAULTS, pins: state.pins, ...(preset && { ...EMPTY, ...preset.limits }), ...values };
+    const href = `#${new URLSearchParams({ ...preset?.limits, ...values })}`;
+    return make("a", { href, class: "story", onclick: (event) => { event.preventDefault(); set({ ...changes, pins: state.pins }, { control: `story ${name}` }); } }, name); // prettier-ignore
+  };
+  return [make("span", { class: "hint" }, "Try: "), ...list.map(link), make("button", { type: "button", class: "quiet", id: "tour" }, "What is this?")];
+}
+
+// ---- showing ----
+
+export function drawSentence({ sure = false } = {}) {
+  const { found, problem, withheld } = shown;
+  const text = (name) => {
+    try {
+      return state[name] ? amountOf(FIELD[name], parse(FIELD[name], state[name])) : "";
+    } catch {
+      return state[name];
+    }
+  };
+  const devices = state.gpus ? `${state.gpus} ${state.device || "h100"} for ${state.days} days` : "";
+  const compute = state.flops ? `${text("flops")} FLOPs` : state.real_flops ? `${text("real_flops")} real FLOPs` : state.tokens ? `${text("tokens")} tokens` : "some compute";
+  write(parts.compute, devices || compute);
+  const memory = text("memory");
+  write(parts.place, state.where ? `${memory} on ${PLACES[state.where] ?? state.where}` : memory ? `${memory} of memory` : "any memory");
+  write(parts.bits, `${text("bits") || amountOf(FIELD.bits, FIELD.bits.default)} bits`);
+  drawExtras(text);
+  const fieldChip = { flops: parts.compute, real_flops: parts.compute, gpus: parts.compute, days: parts.compute, memory: parts.place, bits: parts.bits, law: parts.law };
+  for (const part of $$(".chip, #more-limits, #chip-law")) part.classList.remove("bad");
+  if (problem) (fieldChip[problem.field] ?? parts.more).classList.add("bad");
+  write(parts.law, `Law: ${(state.law || DATA.law).replace(/^own-/, "")}`);
+  const { design } = current();
+  const verb = shown.own ? "you could train" : "train";
+  const kind = design.experts_total === 1 ? `a ${cardSize(design.total_parameters)} dense model` : `a ${cardSize(design.active_parameters)} model with ${experts(design)} experts`;
+  const loop = design.recurrence === 1 ? "do not loop it" : design.recurrence === 2 ? "loop it twice" : `loop it ${design.recurrence} times`;
+  parts.answer.replaceChildren(`${verb} `, make("b", {}, kind), " and ", make("b", {}, loop));
+  document.title = problem || withheld ? "loopscale: no answer for this budget" : `${cardSize(design.active_parameters)}, ${passes(design.recurrence)} · loopscale`;
+  showRows(problem);
+  drawMessage(problem, withheld);
+  drawLoss(design, sure);
+  drawTrust();
+  const note = $("#devices-note");
+  if (note) write(note, devicesText());
+}
+
+// Limits that are set and not in the sentence, each a way to change it.
+function drawExtras(text) {
+  const names = DATA.fields.map(({ name }) => name).filter((name) => !NAMED.includes(name) && state[name] && state[name] !== String(FIELD[name].default ?? "") && !(name === "bandwidth" && state.where) && !(name === "real_flops" && !state.flops && !state.gpus) && !(name === "tokens" && !state.flops && !state.gpus));
+  const key = names.map((name) => `${name}=${text(name)}`).join();
+  if (parts.extra.dataset.key === key) return;
+  parts.extra.dataset.key = key;
+  parts.extra.replaceChildren(
+    ...names.flatMap((name) => [", ", make("span", { class: "chip-holder" }, popoverButton(make("button", { type: "button", class: "chip small", "data-field": name }, `${FIELD[name].sentence} ${text(name)}`), FIELD[name].label, () => [fieldRow(FIELD[name])]))]),
+  ); // prettier-ignore
+}
+
+function devicesText() {
+  try {
+    const values = { ...state, gpus: $("#in-gpus").value || state.gpus, days: $("#in-days").value || state.days };
+    const flops = deviceFlops(values);
+    return flops === null ? "Devices buy real FLOPs: output head, attention and expert padding count too." : `${power(flops)} real FLOPs at ${state.utilisation || `${100 * DATA.utilisation}%`} of the peak. Recomputation is not counted.`;
+  } catch (error) {
+    return `${error.message}.`;
+  }
+}
+
+function drawMessage(problem, withheld) {
+  const place = $("#message");
+  const key = problem ? problem.message : withheld ? `w ${withheld.found.choice.label} ${withheld.blocked}` : "";
+  if (place.dataset.key === key) return;
+  place.dataset.key = key;
+  if (!key) return void place.replaceChildren();
+  if (problem) return void place.replaceChildren(`${capital(problem.message)}. The last answer stays, greyed.`);
+  const { found, blocked } = withheld;
+  const why = blocked.includes("extrapolate")
+    ? `Too far to answer: ${axesText(found)}. Train a few runs closer to it first.`
+    : `This law is degenerate: ${found.law.degenerate.join("; ")}.`;
+  place.replaceChildren(
+    `${why} `,
+    button("Show it anyway", () => set(Object.fromEntries(blocked.map((name) => [name, "1"])), { control: "anyway" }), { id: "show-anyway" }),
+  );
+  return undefined;
+}
+const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
+
+// Axes outside the law's range, in words: "589B tokens; the law saw up to 500B".
+export function axesText(found) {
+  const words = { size: "active parameters", tokens: "tokens", experts: "experts for each active one", recurrence: "passes" };
+  const { inputs } = found.grid.designs[found.chosen];
+  const at = { size: inputs.N * found.law.units.parameters, tokens: inputs.D * found.law.units.tokens, experts: inputs.E, recurrence: inputs.R };
+  return Object.entries(found.trust.factors)
+    .filter(([, factor]) => factor > 1)
+    .map(([axis]) => {
+      const [low, high] = found.law.range[axis];
+      const seen = low !== null && at[axis] < low ? `from ${count(low)}` : `up to ${count(high)}`;
+      return `${count(at[axis])} ${words[axis]}, the law saw ${seen}`;
+    })
+    .join("; ");
+}
+
+function drawLoss(design, sure) {
+  const { found } = current();
+  const level = found.trust.level;
+  const span = sure && level !== "beyond" ? found.interval : null;
+  const half = span ? (span.high - span.low) / 2 : null;
+  const digits = half === null ? (level === "beyond" ? 2 : 3) : decimals(half);
+  // While something is dragged, the last uncertainty is better than none.
+  if (sure) drawLoss.last = half === null ? null : { digits, text: intervalText(span, half, digits, level) };
+  const said = sure || !drawLoss.last ? { digits, text: span ? intervalText(span, half, digits, level) : "" } : drawLoss.last;
+  const b = found.b;
+  const memory = b.set.memory === undefined ? bytes(design.memory) : `${bytes(design.memory)} of ${bytes(b.memory)}`;
+  const fits = b.set.memory === undefined || design.memory <= b.memory * DATA.slack;
+  const speed = design.tokens_per_second !== null && fits ? `at most ${count(design.tokens_per_second)} tokens/s${state.where ? ` on ${PLACES[state.where]}` : ""}` : "";
+  const facts = [`${count(design.tokens)} training tokens`, memory, speed].filter(Boolean);
+  $("#loss-line").replaceChildren(
+    make("span", { class: "loss" }, "loss ", make("b", { id: "loss" }, Number.isFinite(design.loss) ? fixed(design.loss, said.digits) : "–")),
+    make("span", { id: "interval" }, said.text),
+    ...facts.map((fact) => make("span", { class: "fact" }, fact)),
+  );
+  explain($(".loss"), "loss");
+}
+
+export function intervalText(span, half, digits, level) {
+  const holds = level === "far" ? " if the law's form still holds" : "";
+  if (span.kind === "predictive") return `90% of runs: ${fixed(span.low, digits)} to ${fixed(span.high, digits)}${holds}`;
+  return ` ± ${fixed(half, digits)}${holds || " if the law holds; one run varies more"}`;
+}
+
+const TRUST = { inside: "Inside the measured range", near: "Slightly beyond the measured range", far: "Far beyond the measured range", beyond: "More than 10x beyond the measured range" };
+
+function drawTrust() {
+  const { found } = current();
+  const { level } = found.trust;
+  const outside = axesText(found);
+  const key = `${level} ${outside}`;
+  const place = $("#trust-line");
+  if (place.dataset.key === key) return;
+  Object.assign(place.dataset, { key, level });
+  place.replaceChildren(
+    make("span", { class: "dot", "aria-hidden": "true" }),
+    make("span", {}, `${TRUST[level]}${outside ? `: ${outside}` : ""}. `),
+    button("How sure?", () => { const part = $("#sure"); part.open = true; part.scrollIntoView({ block: "center" }); $("summary", part).focus(); }, { class: "link" }),
+  ); // prettier-ignore
+}

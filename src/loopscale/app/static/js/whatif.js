@@ -1,0 +1,74 @@
+// What other budgets and designs would give; a click goes there.
+import { $, button, make } from "./dom.js";
+import { textOf } from "./fields.js";
+import { designText } from "./model.js";
+import { ownModel } from "./own.js";
+import { FIELD, current, shown } from "./plan.js";
+import { search } from "./planner.js";
+import { Refusal, shortName, signed } from "./quantities.js";
+import { set, state } from "./state.js";
+
+let turn = 0;
+export function drawWhatIfs() {
+  turn += 1;
+  const mine = turn;
+  const { found, asked } = shown;
+  const place = $("#whatifs");
+  const { design } = current();
+  const attempt = (label, change, limits, options, note = () => "") => {
+    try {
+      const other = search(asked.law, { ...asked.limits, ...limits }, { ...asked.options, ...options });
+      if (other.trust.level === "beyond") return item(label, "?", "more than 10x beyond the data", change, null);
+      return item(label, signed(other.choice.loss - design.loss), shortName(other.choice), () => change(other.choice), other.choice.loss - design.loss, note(other.choice));
+    } catch (error) {
+      if (!(error instanceof Refusal)) throw error;
+      return item(label, "–", error.problem, null, null);
+    }
+  };
+  const items = [];
+  const twice = (name, label) => {
+    if (asked.limits[name] === undefined) return;
+    const value = 2 * asked.limits[name];
+    const changes = { [name]: textOf(FIELD[name], value), ...(name === "memory" && { where: "" }), ...(name === "real_flops" && { gpus: "" }), design: "" };
+    if (name === "real_flops" && state.gpus) Object.assign(changes, { gpus: String(2 * Number(state.gpus)), real_flops: state.real_flops });
+    items.push(attempt(label, () => set(changes, { control: `twice ${name}` }), { [name]: value }));
+  };
+  twice("memory", "Twice the memory");
+  twice("flops", "Twice the compute");
+  twice("real_flops", state.gpus ? "Twice the GPUs" : "Twice the compute");
+  twice("max_tokens", "Twice the data");
+  const ladder = found.grid.space.kind === "ladder";
+  if (found.law.onlyRecurrence === null && ladder && !state.passes && design.recurrence > 1)
+    items.push(attempt("Without the loop", (d) => set({ design: designText(d) }, { control: "no loop" }), {}, { recurrences: [1] }, (d) => faster(d, design)));
+  if (found.law.onlyRecurrence === null && ladder && design.recurrence === 1) {
+    const twiceR = attempt("Looped twice", (d) => set({ design: designText(d) }, { control: "loop" }), {}, { recurrences: [2] });
+    items.push(twiceR);
+  }
+  if (found.law.onlyExperts === null && ladder && !state.experts && design.experts > 1)
+    items.push(attempt("A dense model", (d) => set({ design: designText(d) }, { control: "dense" }), {}, { experts: [1] }));
+  if (found.b.bits >= 4)
+    items.push(attempt(`${found.b.bits / 2} bits instead of ${found.b.bits}`, () => set({ bits: String(found.b.bits / 2), where: "", design: "" }), { bits: found.b.bits / 2 }, {}, () => "rounding not counted"));
+  place.replaceChildren(...items);
+  const slow = [];
+  if (ladder && !state.continuous && !state.rungs)
+    slow.push(() => attempt("Sizes between the ladder's", () => set({ continuous: "1", design: "" }), {}, { continuous: true }));
+  const next = () => {
+    if (mine !== turn || !slow.length) return;
+    place.append(slow.shift()());
+    setTimeout(next, 0);
+  };
+  setTimeout(next, 60);
+  ownModel().then((own) => own && mine === turn && place.append(own));
+}
+
+function faster(other, design) {
+  const ratio = design.bytes_per_token / other.bytes_per_token;
+  return ratio > 1.05 ? `${ratio.toFixed(1)}x faster to generate` : ratio < 0.95 ? `${(1 / ratio).toFixed(1)}x slower to generate` : "";
+}
+
+export function item(label, change, text, go, difference, note = "") {
+  const kind = difference === null ? "" : difference < -5e-4 ? "better" : difference > 5e-4 ? "worse" : "same";
+  const inside = [make("span", { class: "what" }, label), make("b", { class: kind }, change), make("span", { class: "with" }, text), note ? make("span", { class: "with" }, note) : null];
+  return go ? button(inside, go, { class: "whatif" }) : make("div", { class: "whatif" }, inside);
+}
+

@@ -1,0 +1,268 @@
+"""The Fit view and what needs the server, in a real browser."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from browser import open_in, open_page, settled
+
+from loopscale.architecture import from_config
+from loopscale.cli import demo
+from loopscale.core.quantities import parse_count
+from loopscale.fitting.data.public import load_micro
+from loopscale.planning import architecture_space, plan
+from loopscale.scaling import published
+
+
+@pytest.fixture(scope="module")
+def opened(browser, address):
+    """The explorer, opened once."""
+    return open_page(browser, address)
+
+
+@pytest.fixture
+def page(opened, address):
+    """The explorer in its first state, with nothing kept; at the end, nothing may have gone wrong in it."""
+    opened.goto(f"{address}/icon.svg")
+    opened.evaluate("() => localStorage.clear()")
+    opened.goto(address)
+    settled(opened)
+    opened.errors.clear()
+    yield opened
+    assert opened.errors == []
+
+
+@pytest.fixture(scope="module")
+def sweep_file(tmp_path_factory, sweep_csv) -> Path:
+    path = tmp_path_factory.mktemp("sweep") / "my sweep.csv"
+    path.write_bytes(sweep_csv)
+    return path
+
+
+def fit_file(page, path: Path) -> None:
+    """Choose a file in the Fit view, look at its preview and fit it."""
+    page.click("#views button[data-view=fit]")
+    page.set_input_files("#csv-file", path)
+    page.click("#start-fit")
+    page.wait_for_selector("#chart-residuals svg")
+
+
+def test_a_sweep_is_previewed_fitted_compared_extended_and_planned_with(page, sweep_file):
+    fit_file(page, sweep_file)
+    assert "144 losses of 36 runs" in page.inner_text("#fit-result")
+    page.fill("#slices", "R=8")
+    page.click("#compare-mappings")
+    page.wait_for_selector("#chart-held-out svg")
+    assert "R=8" in page.inner_text("#scores")
+    page.fill("#decades", "0.5")
+    page.click("#start-backtest")
+    page.wait_for_selector("#chart-backtest svg")
+    assert "predictive intervals cover" in page.inner_text("#chart-backtest")
+    page.click("#choose-runs")
+    page.wait_for_selector("#runs tbody tr")
+    assert "time on one h100" in page.inner_text("#runs")
+
+
+def test_planning_with_a_fitted_law_moves_the_budget_into_its_range_and_says_so(page):
+    page.click("#views button[data-view=fit]")
+    page.evaluate("() => { document.querySelector('#fit-resamples').value = 10 }")
+    page.click("#micro-csv")
+    page.wait_for_selector("#fit-result:not([hidden]) #plan-with")
+    page.click("#plan-with")
+    settled(page)
+    assert "The compute was moved" in page.inner_text("#toast")
+    assert "own-micro" in page.url
+    assert len(page.url) < 400  # the link names the law
+    assert page.inner_text("#message") == ""  # it is answered
+    page.click("#undo")
+    page.click("#views button[data-view=plan]")
+    settled(page)
+    assert "5e21 FLOPs" in page.inner_text("#sentence")
+
+
+def test_a_fit_is_kept_over_a_reload_and_in_a_second_tab(page, address, sweep_file):
+    fit_file(page, sweep_file)
+    page.wait_for_function("() => location.hash.includes('fit=own-')")
+    page.reload()
+    settled(page)
+    page.wait_for_selector("#chart-residuals svg")
+    assert "144 losses of 36 runs" in page.inner_text("#fit-result")
+    other = open_in(page.context, address)
+    other.click("#chip-law")
+    assert "yours: my sweep" in other.inner_text("#law")
+    other.close()
+
+
+def test_the_file_and_its_preview_stay_after_a_refusal(page, tmp_path, sweep_csv):
+    rows = [line.split(",") for line in sweep_csv.decode().splitlines()]
+    kept = [k for k, name in enumerate(rows[0]) if name not in ("N_loop", "N_total")]
+    (tmp_path / "no-loop.csv").write_text("\n".join(",".join(row[k] for k in kept) for row in rows))
+    page.click("#views button[data-view=fit]")
+    page.set_input_files("#csv-file", tmp_path / "no-loop.csv")
+    page.wait_for_selector("#start-fit")
+    page.click("#start-fit")
+    page.wait_for_selector("#fit-problem:not([hidden]), #chart-residuals svg")
+    if page.is_visible("#fit-problem"):
+        assert "mapping=" not in page.inner_text("#fit-problem")
+        assert page.is_visible("#preview-table")
+        assert page.is_visible("#start-fit")
+
+
+CONFIG = {
+    "model_type": "qwen3_moe", "hidden_size": 1280, "num_hidden_layers": 24, "num_attention_heads": 16,
+    "num_key_value_heads": 8, "head_dim": 64, "intermediate_size": 3072, "moe_intermediate_size": 640,
+    "num_experts": 64, "num_experts_per_tok": 8, "vocab_size": 50000,
+}  # fmt: skip
+
+
+def test_ones_own_config_is_judged_under_the_same_budget(page, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    page.click("#share-button")
+    with page.expect_file_chooser() as waiting:
+        page.click("#open-config")
+    waiting.value.set_files(tmp_path / "config.json")
+    page.wait_for_selector(".whatif:has-text('config.json')")
+    own = plan(flops=5e21, memory=3e9, bits=4, space=architecture_space([from_config(CONFIG)], [1]))
+    best = plan(flops=5e21, memory=3e9, bits=4)
+    assert f"{own.choice.loss - best.choice.loss:+.3f}" in page.inner_text(".whatif:has-text('config.json')")
+
+
+def test_plan_report_and_training_file_come_from_the_server(page, tmp_path):
+    page.click("#texts summary")
+    for name, says in (("plan-json", '"kind": "plan"'), ("plan-report", "<!doctype html>")):
+        page.click("#download-button")
+        with page.expect_download() as waiting:
+            page.click(f"#{name}")
+        waiting.value.save_as(tmp_path / name)
+        assert says in (tmp_path / name).read_text().lower() or says in (tmp_path / name).read_text()
+    page.click("#copy-button")
+    page.click("#copy-config")
+    page.wait_for_function("() => document.querySelector('#toast').textContent.includes('copied')")
+    assert "[model]" in page.evaluate("() => navigator.clipboard.readText()")
+
+
+def test_plans_go_on_without_the_server(browser, own_server):
+    server = own_server()
+    page = open_page(browser, server.address)
+    server.stop()
+    page.press("#map-dot", "ArrowUp")
+    settled(page)
+    assert "5e21" not in page.inner_text("#chip-compute")
+    assert page.inner_text("#message") == ""
+    page.click("#views button[data-view=fit]")
+    page.click("#micro-csv")
+    page.wait_for_function("() => document.querySelector('#fit-problem').textContent.includes('does not answer')")
+    page.context.close()
+
+
+def test_next_runs_for_tiny_models_are_tiny(page):
+    page.click("#views button[data-view=fit]")
+    page.evaluate("() => { document.querySelector('#fit-resamples').value = 10 }")
+    page.click("#micro-csv")
+    page.wait_for_selector("#fit-result:not([hidden]) #choose-runs")
+    page.click("#choose-runs")
+    page.wait_for_selector("#runs tbody tr")
+    largest = max(load_micro().points.active)
+    sizes = [parse_count(text, "size") for text in page.locator("#runs td[data-name=size]").all_inner_texts()]
+    assert max(sizes) <= 2 * largest
+    tokens = [parse_count(text, "tokens") for text in page.locator("#runs td[data-name=tokens]").all_inner_texts()]
+    assert all(count > size for count, size in zip(tokens, sizes, strict=True))
+
+
+def test_a_simulated_sweep_is_offered_and_called_so(page):
+    page.click("#views button[data-view=fit]")
+    assert page.inner_text("#example-csv") == "Try a simulated sweep"
+    page.click("#example-csv")
+    page.wait_for_selector("#fit-result h2:has-text('simulated')")
+
+
+WRONG = {
+    b"\x1f\x8b\x08 packed": "This is a gzip archive; send it unpacked, as CSV text.",
+    b"\xff\xfe\x00": "byte 1 is not UTF-8 text",
+}
+
+
+def test_a_file_that_is_not_csv_is_refused_in_a_sentence(browser, address, tmp_path):
+    page = open_page(browser, f"{address}/#view=fit")
+    for content, says in WRONG.items():
+        (tmp_path / "wrong.csv").write_bytes(content)
+        page.set_input_files("#csv-file", tmp_path / "wrong.csv")
+        page.wait_for_function(
+            "says => document.querySelector('#fit-problem').textContent.toLowerCase().includes(says)", arg=says.lower()
+        )
+        assert page.inner_text("#fit-problem").startswith("wrong.csv: ")
+        assert page.is_hidden("#fit-result")
+    page.context.close()
+
+
+def test_columns_are_previewed_and_mapped_by_drop_down(page, tmp_path, sweep_csv):
+    lines = sweep_csv.decode().replace("loss", "quality", 1).splitlines()
+    quality = lines[0].split(",").index("quality")
+    cells = lines[20].split(",")
+    cells[quality] = str(1.2 * float(cells[quality]))  # an outlier
+    (tmp_path / "odd.csv").write_text("\n".join([*lines[:20], ",".join(cells), *lines[21:]]))
+    page.click("#views button[data-view=fit]")
+    page.set_input_files("#csv-file", tmp_path / "odd.csv")
+    page.wait_for_selector("#preview .problem")
+    said = page.inner_text("#preview .problem")
+    assert said.startswith("No column for loss")
+    assert "choose the column below" in said
+    assert "columns=" not in said
+    assert page.locator("#preview-table tbody tr").count() == 5
+    heads = page.locator("#preview-table thead th").all_inner_texts()
+    assert [head for head in heads if "(not used)" in head] == ["quality (not used)"]
+    assert page.is_disabled("#start-fit")
+    page.select_option("#column-loss", "quality")
+    page.wait_for_selector("#start-fit:not([disabled])")
+    page.click("#start-fit")
+    page.wait_for_selector("#chart-residuals svg")
+    assert "144 losses of 36 runs" in page.inner_text("#fit-result")
+    assert "1 outlier beyond" in page.inner_text("#fit-result .warnings")
+    assert page.locator("#outliers tbody tr").count() == 1
+
+
+def test_a_downloaded_report_fits_a_phone_and_follows_its_dark_mode(browser, client, tmp_path):
+    report = client.send("/api/plan.html", {"flops": "5e21", "memory": "3GB", "bits": 4}).body
+    (tmp_path / "plan.html").write_bytes(report)
+    grounds = set()
+    for scheme in ("light", "dark"):
+        page = browser.new_context(viewport={"width": 390, "height": 844}, color_scheme=scheme).new_page()
+        page.goto((tmp_path / "plan.html").as_uri())
+        assert page.evaluate("() => document.documentElement.scrollWidth") <= 390
+        assert page.locator("img").count() == 0
+        assert page.locator("figure svg").count() > 0
+        grounds.add(page.evaluate("() => getComputedStyle(document.body).backgroundColor"))
+        said = page.inner_text("body")
+        assert "Trust" in said
+        assert "loopscale plan --flops 5e21 --memory 3GB --bits 4 --law looped-moe-2026" in said
+        assert not re.search(r"\bTrue\b|\bFalse\b|\d{3}e\+", said)
+        page.context.close()
+    assert len(grounds) == 2
+
+
+def test_the_demo_report_answers_whether_looping_pays_and_fits_a_phone_in_both_themes(browser, tmp_path):
+    micro = load_micro("micro-all")
+    p, first = micro.points, np.array([run.endswith("-s0") for run in micro.run])
+    like_demo = first & (p.active == p.active.min()) & (p.experts <= 2) & np.isin(p.recurrence, (1, 2, 4))
+    seen = micro.where(like_demo & (np.abs(p.tokens / 8e5 - 1) < 0.01))
+    law, curves = demo._fit(), demo.isoflop_over_recurrence(published(), [5e21], demo.ladder_space(["1.0B"], [8]))
+    panels = [demo.Panel(curves, demo.draw_isoflop_over_recurrence)]
+    best = plan(flops=5e21, memory=3e9, bits=4)
+    demo._report(tmp_path, best, panels, seen, law, demo._compare(seen, law), demo._equal_compute(seen, law))
+    grounds = set()
+    for scheme in ("light", "dark"):
+        page = browser.new_context(viewport={"width": 390, "height": 844}, color_scheme=scheme).new_page()
+        page.goto((tmp_path / "report.html").as_uri())
+        said = page.inner_text("body")
+        assert re.search(r"Does looping pay at equal compute\? .* 90% interval [+−-]\d\.\d{4} to [+−-]\d\.\d{4}", said)
+        assert "Trust: near" in said or "near:" in said
+        assert not re.search(r"\bTrue\b|\bFalse\b|\bNone\b|\d{3}e\+|\d\.\d{7}", said)
+        assert page.evaluate("() => document.documentElement.scrollWidth") <= 390
+        assert page.locator("img").count() == 0
+        assert page.locator("figure svg").count() >= 2
+        ink = "() => getComputedStyle(document.querySelector('figure svg text')).fill"
+        grounds.add((page.evaluate("() => getComputedStyle(document.body).backgroundColor"), page.evaluate(ink)))
+        page.context.close()
+    assert len({ground for ground, _ in grounds}) == len({ink for _, ink in grounds}) == 2
