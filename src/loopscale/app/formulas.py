@@ -17,7 +17,7 @@ from loopscale.app.trace import Symbol as _Symbol
 from loopscale.app.trace import javascript
 from loopscale.architecture import Architecture, at_width
 from loopscale.architecture.ladder import between_rungs
-from loopscale.planning import FIELDS
+from loopscale.planning import FIELDS, design
 from loopscale.planning import grid as _grid_module
 from loopscale.planning import limits as _limits_module
 from loopscale.planning.job import padding
@@ -213,7 +213,8 @@ def _limits() -> str:
     finally:
         for name, value in kept.items():
             setattr(limits, name, value)
-    return f"export const LIMITS = [\n{''.join(rows)}];\n"
+    steps = {name: design._too_little(Symbol.named("gain", sign)) for name, sign in (("gains", 0.5), ("costs", -0.5))}
+    return f"export const LIMITS = [\n{''.join(rows)}];\nexport const STEPS = {steps!r};\n"
 
 
 def _own() -> list[Any]:

@@ -110,6 +110,8 @@ class Symbol:
         return apply("rint", self)
 
     def __format__(self, spec: str) -> str:
+        if self.operation == "negative":  # the amount of a loss is written without its sign
+            return format(self.arguments[0], spec)
         name = str(self.arguments[0]) if self.operation == "input" else "?"
         return f"{{{name.removeprefix('x.')}{':' if spec else ''}{spec}}}"
 

@@ -3,7 +3,7 @@
 import { DATA } from "./data.js";
 import { Refusal, bytes, cardSize, count, filled, fixed, general, labelOf, times } from "./quantities.js";
 import {
-  ARCHITECTURES, COSTS, FORMS, GAINS, LIMITS, activeRatio, effective, predictiveHigh, predictiveLow, rangeFactor,
+  ARCHITECTURES, COSTS, FORMS, GAINS, LIMITS, STEPS, activeRatio, effective, predictiveHigh, predictiveLow, rangeFactor,
   rangeOutside,
 } from "./formulas.js"; // prettier-ignore
 
@@ -488,7 +488,7 @@ function judged(grid, flat, chosen) {
   return [null, `loss ${Number.isFinite(more) ? fixed(more, 4) : "inf"} higher`];
 }
 
-const tooLittle = (gain) => (gain >= 0 ? `gains only ${fixed(gain, 4)}` : `raises the loss ${fixed(-gain, 4)}`);
+const tooLittle = (gain) => filled(gain >= 0 ? STEPS.gains : STEPS.costs, { gain: Math.abs(gain) });
 
 // One that misses a limit by little gets the digits that show it.
 function missed(limit, need, cap) {

@@ -107,6 +107,7 @@ export const filled = (text, values) =>
     if (kind === "bytes") return bytes(value);
     if (kind === "count") return count(value);
     if (kind === "g") return general(value, 6);
+    if (kind?.endsWith("f")) return fixed(value, Number(kind.replace(/\D/g, "")));
     return kind ? general(value, Number(kind.replace(/\D/g, ""))) : String(value);
   });
 
