@@ -31,7 +31,6 @@ MODELS = {
     "suite": "loopscale.evaluate.suites:SuiteFile",
     "evaluation": "loopscale.evaluate.store:ResultFile",
     "evaluated-model": "loopscale.evaluate.store:ModelFile",
-    "published-results": "loopscale.evaluate.results:PublishedFile",
     "checksums": "loopscale.core.schemas:ChecksumsFile",
 }
 """The pydantic model of each kind of file, imported when it is needed: some bring torch."""

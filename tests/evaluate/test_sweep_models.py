@@ -1,6 +1,7 @@
 """The kept models of a sweep are evaluated as one table that knows size, E, R and D, and drawn against compute."""
 
 import csv
+import json
 import os
 import subprocess
 import sys
@@ -31,11 +32,17 @@ def loopscale(folder: Path, *argv: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def rows(tmp_path_factory):
-    """The tidy table of eight small models."""
+def folder(tmp_path_factory):
+    """A sweep of eight small models, run."""
     folder = tmp_path_factory.mktemp("sweep")
     write_sweep(folder, GRID, base=BASE.replace("context = 16", "context = 64"))
     loopscale(folder, "sweep", "run", "sweep.toml", "--workers", "1", "--quiet")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def rows(folder):
+    """The tidy table of the models."""
     loopscale(folder, "eval", "sweep.toml", "--tasks", "local", "--limit", "2", "--tidy", "tidy.csv")
     with (folder / "tidy.csv").open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
@@ -61,6 +68,20 @@ def test_the_downstream_figure_has_a_panel_along_experts_and_one_along_recurrenc
         assert axes.get_xlabel() in ("training compute (FLOPs)", "validation loss (nats per token)")
     scores = outcomes.sweep_scores(table)
     assert len(scores) == 8
+
+
+def test_psi_of_a_sweep_is_a_table_of_experts_and_recurrence_at_the_longest_runs(folder):
+    found = json.loads(loopscale(folder, "routing", "sweep.toml", "--prompts", "10", "--json"))
+    cells = {(row["experts"], row["recurrence"]): row for row in found["rows"]}
+    assert set(cells) == {(E, R) for E in (1, 2) for R in (1, 2)}
+    assert {row["models"] for row in cells.values()} == {1}
+    assert cells[1, 2]["psi"] == cells[2, 1]["psi"] == 1
+    assert 1 <= cells[2, 2]["psi"] <= 2
+    assert (found["prompts"], found["dtype"]) == (10, "float32")
+    assert found["departures"] == []
+    shown = loopscale(folder, "routing", "sweep.toml", "--prompts", "10")
+    assert "mean ± std over prompts" in shown
+    assert "never falls with R or with E" in shown
 
 
 MEASURED = Path(__file__).parents[2] / "experiments" / "downstream" / "downstream.csv"

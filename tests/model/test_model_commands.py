@@ -59,7 +59,7 @@ def test_routing_gives_json_and_csv_and_draws(checkpoint: Path, prompts: Path, t
     assert rows[0]["psi"] == 1 < rows[2]["psi"]
     assert picture.read_bytes().startswith(b"\x89PNG")
     table = run(routing, checkpoint, "--data", prompts, "--csv").stdout.splitlines()
-    assert table[0] == "experts,recurrence,psi,std_tokens,std_layers,std_prompts"
+    assert table[0] == "experts,recurrence,psi,std_prompts,psi_tokens,std_tokens,std_layers"
     assert len(table) == 4
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -9,7 +12,9 @@ from hypothesis import strategies as st
 from looped_models import model, tokens
 
 from loopscale.core.errors import InputError
-from loopscale.model.psi import LIMIT, Moments, diversity, overlap, pass_diagnostics, path_diversity
+from loopscale.model.prompt_set import TASKS, prompt_set
+from loopscale.model.prompts import batches_by_length
+from loopscale.model.psi import LIMIT, Moments, departures, diversity, overlap, pass_diagnostics, path_diversity
 
 
 @settings(max_examples=20)
@@ -130,3 +135,78 @@ def test_diagnostics_stream_and_leave_out_padding_and_what_a_model_lacks() -> No
     dense = pass_diagnostics(model(num_experts=1), [(ids, mask)], 3)
     assert "overlap_first" not in dense.table().columns
     assert dense.overlap_RR is None
+
+
+def numpy_psi(found, k: int) -> list[float]:
+    """Return Psi(1..R) from router ids alone, prompt by prompt, with sets instead of tensors."""
+    R = len(found[0])
+    means = []
+    for ids_RLTK in found:
+        passes, layers, length, _ = ids_RLTK.shape
+        unions = [
+            [len({int(e) for r in range(upto) for e in ids_RLTK[r, layer, t]}) / k
+             for layer in range(layers) for t in range(length)]
+            for upto in range(1, passes + 1)
+        ]  # fmt: skip
+        means.append([float(np.mean(each)) for each in unions])
+    return [float(np.mean([row[place] for row in means])) for place in range(R)]
+
+
+class Letters:
+    """A tokenizer of one token a letter."""
+
+    def __call__(self, text: str, truncation: bool, max_length: int) -> dict[str, list[int]]:
+        return {"input_ids": [ord(letter) % 61 for letter in text][:max_length]}
+
+
+def test_psi_is_the_same_in_batches_of_1_8_and_32_and_from_router_ids_with_numpy() -> None:
+    looped = model(num_experts=8, recurrence=3).float()
+    prompts = [prompt for listed in prompt_set(8).values() for prompt in listed]
+    measured = {}
+    for size in (1, 8, 32):
+        parts = ((ids, mask) for _, ids, mask in batches_by_length(Letters(), prompts, size, 24))
+        measured[size] = path_diversity(looped, parts).table().columns
+    for size in (8, 32):
+        for name in ("psi", "std_prompts", "psi_tokens"):
+            assert measured[size][name] == pytest.approx(measured[1][name], abs=1e-6)
+    ids_by_prompt = []
+    with torch.no_grad():
+        for prompt in prompts:
+            ids = torch.tensor([Letters()(prompt, True, 24)["input_ids"]])
+            trace = looped.model(ids, torch.ones_like(ids), use_cache=False, recurrence=3, output_routing=True).routing
+            ids_by_prompt.append(trace.loop[:, :, 0].numpy())
+    expected = numpy_psi(ids_by_prompt, looped.config.num_experts_per_tok)
+    assert measured[32]["psi"] == pytest.approx(expected, abs=1e-6)
+    assert 1 < expected[2] <= 3
+
+
+def test_psi_by_layer_and_by_task_average_to_the_whole() -> None:
+    parts, tasks = [], ("math", "code", "math")
+    ids = tokens(3, 8)
+    parts.append((ids, torch.ones_like(ids), tasks))
+    found = path_diversity(model(), parts, recurrence=3)
+    whole = found.table().columns
+    layers = list(found.by_layer().records())
+    last = [row["psi"] for row in layers if row["recurrence"] == 3]
+    assert np.mean(last) == pytest.approx(whole["psi_tokens"][2])
+    by_task = {row["task"]: row for row in found.by_task().records() if row["recurrence"] == 3}
+    assert by_task["math"]["prompts"] == 2
+    assert (2 * by_task["math"]["psi"] + by_task["code"]["psi"]) / 3 == pytest.approx(whole["psi"][2])
+
+
+def test_departures_from_bounds_and_monotonicity_are_said() -> None:
+    assert departures({(1, 1): 1, (1, 2): 1, (4, 1): 1, (4, 2): 1.3}) == []
+    assert departures({(4, 2): 2.5}) == ["Psi at E = 4, R = 2 is 2.5000, outside 1 to 2"]
+    assert departures({(4, 2): 1.5, (4, 4): 1.4}) == ["Psi falls with R at E = 4, after R = 2"]
+    assert departures({(4, 2): 1.5, (8, 2): 1.4}) == ["Psi falls with E at R = 2, after E = 4"]
+
+
+def test_the_shipped_prompts_are_800_different_short_ones_and_always_the_same() -> None:
+    found = prompt_set()
+    assert {task: len(set(prompts)) for task, prompts in found.items()} == dict.fromkeys(TASKS, 160)
+    everything = [prompt for prompts in found.values() for prompt in prompts]
+    assert len(set(everything)) == 800
+    assert max(map(len, everything)) < 200
+    digest = hashlib.sha256("\n".join(everything).encode()).hexdigest()
+    assert digest[:12] == "f5f91d715bf5"
+    assert prompt_set(5)["math"] == found["math"][:5]

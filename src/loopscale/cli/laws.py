@@ -20,23 +20,32 @@ from loopscale.scaling.proportions import Proportions
 @click.argument("law", type=LAW, required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: a law file for LAW, or all of them by name.")
 @click.option("--latex", is_flag=True, help="Print LAW for a paper: the equation and a table of coefficients.")
+@click.option("--table", "as_table", is_flag=True, help="Compare the laws: axes, mapping, optimality, ranges, uses.")
 @click.option("--flops", type=COUNTS, help="Show the law's compute-optimal size and tokens at these budgets.")
 @click.option(
     "--experts", type=click.FloatRange(1, 1e6), default=1.0, help="E of the models for --flops.  [default: 1]"
 )
 def laws_command(
-    law: ScalingLaw | None, as_json: bool, latex: bool, flops: tuple[float, ...] | None, experts: float
+    law: ScalingLaw | None,
+    as_json: bool,
+    latex: bool,
+    as_table: bool,
+    flops: tuple[float, ...] | None,
+    experts: float,
 ) -> None:
     """List the published scaling laws, or show one (by name or file).
 
     \b
     loopscale laws
+    loopscale laws --table                              # the paper's Table 1, and what can be done with each
     loopscale laws looped-moe-2026
     loopscale laws chinchilla-2022 --flops 1e21,1e23    # the best N and D at each budget
     loopscale laws law.json --latex                     # a fitted law for a paper
     loopscale laws chinchilla-2022 --json > law.json    # then edit, and --law law.json
     """
-    if latex:
+    if as_table:
+        _compare(law, as_json)
+    elif latex:
         if law is None:
             raise click.UsageError("--latex prints one law; name the law")
         click.echo(law.latex())
@@ -53,6 +62,8 @@ def laws_command(
 
 
 def _list() -> None:
+    from loopscale.figures.tables import span_text
+
     columns = ("name", "outer law", "recurrence", "counts", "size", "tokens", "experts", "R", "RMSE")
     rows = [
         (
@@ -60,7 +71,7 @@ def _list() -> None:
             law.outer.name,
             law.mapping.name,
             law.counts.value.replace("-embeddings", ""),
-            *(_span(law, axis) for axis in AXES),
+            *(span_text(law, axis) for axis in AXES),
             "" if law.rmse is None else f"{law.rmse:g}",
         )
         for law in PUBLISHED.values()
@@ -77,7 +88,33 @@ def _list() -> None:
     )
 
 
+def _compare(law: ScalingLaw | None, as_json: bool) -> None:
+    from loopscale.figures.tables import laws_table
+
+    if law is not None:
+        raise click.UsageError("--table compares all laws; leave out the law")
+    rows = list(laws_table().records())
+    if as_json:
+        print_json({"kind": "laws-table", "rows": rows})
+        return
+    head = ("N", "D", "R", "E", "compute", "memory", "fit", "plan")
+    columns = ("law", *head, "mapping", "refitted here")
+    marks = {"yes": "✓", "no": "–"}
+    cells = [
+        (row["law"], *(marks.get(row[name], row[name]) for name in head), row["recurrence mapping"],
+         marks.get(row["refitted here"], row["refitted here"]))
+        for row in rows
+    ]  # fmt: skip
+    print_table("", columns, cells, left=("law", "mapping", "refitted here"), optional=("refitted here", "mapping"))
+    console().print(
+        "compute, memory: whether the law says which design is best at fixed compute, at fixed weight memory. fit, "
+        "plan: in loopscale. Ranges: --json, or `loopscale laws`.", highlight=False,
+    )  # fmt: skip
+
+
 def _one(law: ScalingLaw) -> None:
+    from loopscale.figures.tables import span_text
+
     out = console()
     out.print(f"[bold]{law.name}[/]: {law.form}", highlight=False)
     out.print(f"source  {law.source or 'not stated'}", highlight=False)
@@ -87,7 +124,7 @@ def _one(law: ScalingLaw) -> None:
         out.print(f"degenerate: {reason}", highlight=False)
     scale = "billions" if law.units == BILLIONS else f"{law.units.parameters:g} and {law.units.tokens:g}"
     out.print(f"units   N and D in {scale}; parameters {law.counts.value.replace('-', ' ')}", highlight=False)
-    out.print("range   " + "; ".join(f"{axis} {_span(law, axis)}" for axis in AXES), highlight=False)
+    out.print("range   " + "; ".join(f"{axis} {span_text(law, axis)}" for axis in AXES), highlight=False)
     out.print(f"in raw counts: {law.equation()}", highlight=False)
     raw = law.in_units(RAW).coefficients
     rows = [
@@ -125,11 +162,3 @@ def _optimum(law: ScalingLaw, flops: tuple[float, ...], experts: float, as_json:
 def _with_span(row: dict[str, Any], name: str) -> str:
     value = f"{row[name]:.3f}"
     return f"{value} ({row[f'{name}_low']:.3f} to {row[f'{name}_high']:.3f})" if f"{name}_low" in row else value
-
-
-def _span(law: ScalingLaw, axis: str) -> str:
-    low, high = getattr(law.fitted_range, axis)
-    if low is None and high is None:
-        return "not stated"
-    ends = ["?" if end is None else format_count(end, 2) for end in (low, high)]
-    return ends[0] if ends[0] == ends[1] else "–".join(ends)

@@ -6,18 +6,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import NormalDist
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from pydantic import Field
 
 from loopscale.core.errors import InputError, nearest
-from loopscale.core.files import read_toml
-from loopscale.core.schemas import File, parse
 from loopscale.core.tables import Table
 from loopscale.evaluate.store import PREFERRED, Model, Result, Score
-from loopscale.evaluate.suites import DATA, OVERALL, SCHEMA, Benchmark, Suite
+from loopscale.evaluate.suites import OVERALL, Benchmark, Suite
+from loopscale.scaling import PAPER as PRINTED
 from loopscale.scaling import AtTestTime, at_test_time, mapping
 
 
@@ -32,18 +29,6 @@ class PublishedRow:
     overall: float
     scores: dict[str, float]
     """By the label of the benchmark."""
-    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
-
-
-class PublishedFile(File):
-    """A table of results that others measured."""
-
-    KIND, VERSION = "published-results", SCHEMA
-
-    source: str
-    suite: str
-    training_flops: float = Field(gt=0)
-    row: list[PublishedRow]
 
 
 @dataclass(frozen=True)
@@ -58,9 +43,14 @@ class PublishedTable:
 
 def case_study() -> PublishedTable:
     """Return the paper's table of downstream results at matched training compute: its numbers, not ours."""
-    path = DATA / "case_study.toml"
-    file = parse(PublishedFile, read_toml(path), str(path))
-    return PublishedTable(file.source, file.suite, file.training_flops, tuple(file.row))
+    table = PRINTED["downstream"]
+    rows = tuple(
+        PublishedRow(row["model"], row["recurrence"], row["inference_ratio"], row["overall"],
+                     dict(zip(table["tasks"], row["scores"], strict=True)))
+        for row in table["rows"]
+    )  # fmt: skip
+    source = f"{PRINTED['source']}, {table['where']}"
+    return PublishedTable(source, "paper", PRINTED["case_study"]["flops_1e22"] * 1e22, rows)
 
 
 LEAST = 3

@@ -90,7 +90,7 @@ class Suite:
 
 def builtin_suites() -> tuple[str, ...]:
     """Return the names of the built-in suites."""
-    return tuple(sorted(path.stem for path in DATA.glob("*.toml") if path.stem != "case_study"))
+    return tuple(sorted(path.stem for path in DATA.glob("*.toml")))
 
 
 def load_suite(name: str | Path) -> Suite:

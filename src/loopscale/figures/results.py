@@ -5,18 +5,17 @@ A file is CSV, TSV, Parquet or JSON lines. Each kind of table has columns that i
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from loopscale.core.errors import InputError, nearest, shown
 from loopscale.core.tables import Table
 from loopscale.fitting.data.readers import read_columns
+from loopscale.scaling import PAPER
 
 
 @dataclass(frozen=True)
@@ -82,9 +81,13 @@ def checked_table(columns: dict[str, list[Any]], kind: Kind, where: str) -> Tabl
 
 def paper_psi() -> Table:
     """Return the expert-path diversity that the paper prints."""
-    text = (resources.files("loopscale.figures") / "paper_psi.csv").read_text(encoding="utf-8")
-    head, *rows = csv.reader(text.splitlines())
-    return checked_table({key: [row[k] for row in rows] for k, key in enumerate(head)}, PSI, "paper_psi.csv")
+    table = PAPER["path_diversity"]
+    rows = [
+        {"experts": E, "recurrence": R, "psi": mean, "spread": spread}
+        for E, means, spreads in zip(table["experts"], table["mean"], table["deviation"], strict=True)
+        for R, mean, spread in zip(table["recurrences"], means, spreads, strict=True)
+    ]
+    return checked_table({name: [row[name] for row in rows] for name in rows[0]}, PSI, table["where"])
 
 
 def paper_results() -> Table:

@@ -51,7 +51,7 @@ class Sheet:
 
 YES, NO = "yes", "no"
 ELSEWHERE = (
-    ("looped", "Parcae (2026)", YES, YES, YES, NO, "linear; unbounded", YES, NO, "mapping linear"),
+    ("looped", "Parcae (2026)", YES, YES, YES, NO, "linear; unbounded", YES, NO, "linear"),
     ("looped MoE", "Sparse Layers (2026)", YES, NO, NO, NO, "fixed R = 2", YES, NO, NO),
     ("looped MoE", "SMELT (2026)", YES, YES, NO, YES, "fixed R = 2", YES, NO, NO),
 )

@@ -8,7 +8,7 @@ D width.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,7 +61,10 @@ class Moments:
 
 @dataclass
 class PathDiversity:
-    """Psi of one model over a corpus: one mean, and its spread over tokens, over layers and over prompts."""
+    """Psi of one model over a corpus: its mean and spread over prompts, over tokens and over layers.
+
+    A prompt's Psi is the mean over its tokens and the looped layers. Prompts count alike, long or short.
+    """
 
     experts: float
     """E: routed experts for each active one."""
@@ -69,42 +72,74 @@ class PathDiversity:
     tokens: Moments = field(default_factory=Moments)
     prompts: Moments = field(default_factory=Moments)
     layer_sums_RL: Tensor | None = None
+    tasks: dict[str, Moments] = field(default_factory=dict)
+    """Over the prompts of each task, where these are known."""
 
-    def add(self, psi_RLBT: Tensor, real_BT: Tensor) -> None:
-        """Take the diversities of a batch; ``real_BT`` marks tokens that are no padding."""
+    def add(self, psi_RLBT: Tensor, real_BT: Tensor, tasks: Sequence[str] = ()) -> None:
+        """Take the diversities of a batch; ``real_BT`` marks tokens that are no padding, ``tasks`` are the prompts'."""
         kept_RLX = psi_RLBT.flatten(2)[:, :, real_BT.flatten()]
         self.tokens.add(kept_RLX.flatten(1))
         sums_RL = kept_RLX.sum(2)
         self.layer_sums_RL = sums_RL if self.layer_sums_RL is None else self.layer_sums_RL + sums_RL
         by_prompt_RB = (psi_RLBT.mean(1) * real_BT).sum(-1) / real_BT.sum(-1)
         self.prompts.add(by_prompt_RB)
+        for place, task in enumerate(tasks):
+            self.tasks.setdefault(task, Moments()).add(by_prompt_RB[:, place : place + 1])
+
+    @property
+    def layer_means_RL(self) -> Tensor:
+        """Psi of each looped layer, over tokens."""
+        if self.layer_sums_RL is None:
+            raise InputError("no tokens were routed: the data is empty")
+        return self.layer_sums_RL / (self.tokens.count / self.layer_sums_RL.shape[1])
+
+    def by_layer(self) -> Table:
+        """Return a row for each looped layer and R: ``experts, layer, recurrence, psi``, over tokens."""
+        means_LR = self.layer_means_RL.T.tolist()
+        rows = [
+            {"experts": self.experts, "layer": layer, "recurrence": R, "psi": psi}
+            for layer, means in enumerate(means_LR, 1)
+            for R, psi in enumerate(means, 1)
+        ]
+        return Table.from_records(rows)
+
+    def by_task(self) -> Table:
+        """Return a row for each task and R: ``experts, task, prompts, recurrence, psi, std_prompts``."""
+        rows = [
+            {"experts": self.experts, "task": task, "prompts": moments.count, "recurrence": R, "psi": psi,
+             "std_prompts": spread}
+            for task, moments in self.tasks.items()
+            for R, (psi, spread) in enumerate(zip(moments.mean_R.tolist(), moments.std_R.tolist(), strict=True), 1)
+        ]  # fmt: skip
+        return Table.from_records(rows)
 
     def table(self) -> Table:
         """Return one row for each R."""
-        if self.layer_sums_RL is None:
-            raise InputError("no tokens were routed: the data is empty")
-        layers = self.layer_sums_RL.shape[1]
-        layer_means_RL = self.layer_sums_RL / (self.tokens.count / layers)
-        spread_R = layer_means_RL.std(1) if layers > 1 else torch.zeros(len(layer_means_RL))
+        means_RL = self.layer_means_RL
+        spread_R = means_RL.std(1) if means_RL.shape[1] > 1 else torch.zeros(len(means_RL))
         return Table(
             {
                 "experts": [self.experts] * self.recurrence,
                 "recurrence": list(range(1, self.recurrence + 1)),
-                "psi": self.tokens.mean_R.tolist(),
+                "psi": self.prompts.mean_R.tolist(),
+                "std_prompts": self.prompts.std_R.tolist(),
+                "psi_tokens": self.tokens.mean_R.tolist(),
                 "std_tokens": self.tokens.std_R.tolist(),
                 "std_layers": spread_R.tolist(),
-                "std_prompts": self.prompts.std_R.tolist(),
             }
         )
 
 
 @torch.no_grad()
 def path_diversity(
-    model: LoopedMoEForCausalLM, batches: Iterable[tuple[Tensor, Tensor]], recurrence: int | None = None
+    model: LoopedMoEForCausalLM,
+    batches: Iterable[tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Sequence[str]]],
+    recurrence: int | None = None,
 ) -> PathDiversity:
-    """Return Psi(1..R) over batches of (input_ids, attention_mask), each from one forward at R.
+    """Return Psi(1..R) over batches of (input_ids, attention_mask[, tasks]), each from one forward at R.
 
-    A dense model's is 1 by definition, at every R.
+    A dense model's is 1 by definition, at every R. For a Psi that does not depend on the size of the batches, give
+    prompts of one length together (:func:`loopscale.model.prompts.batches_by_length`) and a model in float32.
     """
     config = model.config
     R = config.recurrence if recurrence is None else recurrence
@@ -113,15 +148,31 @@ def path_diversity(
     experts = config.num_experts / config.num_experts_per_tok if config.is_moe else 1.0
     result = PathDiversity(experts, R)
     model.eval()  # type: ignore[no-untyped-call]
-    for input_ids, mask_BT in batches:
+    for input_ids, mask_BT, *tasks in batches:
         real_BT = mask_BT.bool()
         if config.is_moe:
             trace = model.model(input_ids, mask_BT, use_cache=False, recurrence=R, output_routing=True).routing
             psi_RLBT = diversity(trace.loop, config.num_experts)
         else:
             psi_RLBT = torch.ones(R, config.loop_layers, *input_ids.shape, dtype=torch.float64)
-        result.add(psi_RLBT, real_BT)
+        result.add(psi_RLBT, real_BT, *tasks)
     return result
+
+
+def departures(psi_by_cell: Mapping[tuple[float, int], float]) -> list[str]:
+    """Return where Psi by (E, R) leaves its bounds 1 to min(E, R), or falls with R or with E, each in words."""
+    found = []
+    for (E, R), psi in sorted(psi_by_cell.items()):
+        if not 1 - 1e-9 <= psi <= min(E, R) + 1e-9:
+            found.append(f"Psi at E = {E:g}, R = {R} is {psi:.4f}, outside 1 to {min(E, R):g}")
+    for (E, R), psi in sorted(psi_by_cell.items()):
+        more = [(other, passes) for other, passes in psi_by_cell if other == E and passes > R]
+        sparser = [(other, passes) for other, passes in psi_by_cell if passes == R and other > E]
+        if more and psi_by_cell[min(more, key=lambda cell: cell[1])] < psi - 1e-9:
+            found.append(f"Psi falls with R at E = {E:g}, after R = {R}")
+        if sparser and psi_by_cell[min(sparser)] < psi - 1e-9:
+            found.append(f"Psi falls with E at R = {R}, after E = {E:g}")
+    return found
 
 
 LIMIT = 4
