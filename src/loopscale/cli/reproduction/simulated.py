@@ -167,6 +167,12 @@ def held_out() -> Iterator[Line]:
                 what = f"held-out {part}, {dense}{mapping}: RMSE"
                 yield _judged(table["where"], what, value, f"{key} {part} {mapping}", why)
             errors = np.array([stored()[f"{key} {part} {mapping}"] for mapping in table["mappings"]])
+            order = np.argsort(printed)
+            kept = int(np.sum(np.all(np.diff(errors[order], axis=0) > 0, axis=0)))
+            what = f"held-out {part}, {dense}order of the mappings"
+            yield Line(table["where"], what, " < ".join(table["mappings"][k] for k in order),
+                       f"in {kept} of {errors.shape[1]} simulated sweeps", "a claim of the table, on simulated sweeps",
+                       holds=kept, cases=errors.shape[1])  # fmt: skip
             best = int(np.sum(np.argmin(errors, axis=0) == int(np.argmin(printed))))
             what = f"held-out {part}, {dense}lowest error: {table['mappings'][int(np.argmin(printed))]}"
             yield Line(table["where"], what, "lowest", f"in {best} of {errors.shape[1]} simulated sweeps",
