@@ -97,10 +97,13 @@ def test_the_table_comes_as_text_markdown_csv_and_latex(measured: dict[int, dict
     asked = ("--tasks", "local", "--context", 128, "--results", results)
     text, markdown, latex = (run(*asked, *form).stdout for form in ((), ("--markdown",), ("--latex",)))
     overall = measured[3]["scores"]["Overall"]
-    cell = f"{overall['value']:.1f} ± {overall['stderr']:.1f} ({measured[3]['gain']:+.1f})"
+    low, high = measured[3]["intervals"]["Overall"]
+    assert low < overall["value"] < high
+    places = 0 if high - low >= 10 else 1
+    cell = f"{overall['value']:.1f} [{low:.{places}f}, {high:.{places}f}] ({measured[3]['gain']:+.1f})"
     assert cell in text
     assert cell in markdown
-    assert cell.replace("±", r"$\pm$") in latex
+    assert cell in latex
     assert r"2.0$\times$" in latex
     table = list(csv.DictReader(io.StringIO(run(*asked, "--csv").stdout)))
     assert [line["recurrence"] for line in table] == ["1", "2", "3", "4"]
@@ -115,7 +118,7 @@ def test_the_tidy_export_has_training_compute_from_the_store(measured: dict[int,
     table = list(csv.DictReader((tmp_path / "tidy.csv").open()))
     assert list(table[0]) == [
         "model", "recurrence", "task", "metric", "value", "stderr", "training_flops",
-        "size", "run", "experts", "trained_recurrence", "tokens", "validation_loss", "kv",
+        "size", "run", "experts", "trained_recurrence", "tokens", "validation_loss", "kv", "relative_compute",
     ]  # fmt: skip
     assert {line["task"] for line in table} == {"spelling", "grammar", "completion", "passages", "Choice", "Overall"}
     config = json.loads((next(results.glob("*/model.json"))).read_text())

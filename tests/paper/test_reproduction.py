@@ -149,7 +149,7 @@ def test_simulated_held_out_errors_are_lowest_for_the_papers_mapping():
 def test_the_papers_numbers_are_typed_in_one_file():
     texts = {path: path.read_text() for kind in ("*.py", "*.toml") for path in SOURCE.rglob(kind)}
     coefficients = [str(abs(value)) for value in PAPER["coefficients"]["values"].values()]
-    scores = [f"{value:.4f}" for row in PAPER["held_out_moe"]["rmse"] for value in row]
+    scores = [f"{value:.4f}" for row in PAPER["held_out_moe"]["rmse"] for value in row if value > 0.02]
     psi = [f"{value:.4f}" for row in PAPER["path_diversity"]["mean"] for value in row if value != 1]
     for number in (*coefficients, *scores, *psi):
         if len(number) >= 6:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.markup import escape
 
+from loopscale.cli.checkpoint import model_folder
 from loopscale.cli.lab import score_command
 from loopscale.cli.output import console, print_json, print_table
 from loopscale.cli.params import COUNTS, EXITS, INTEGERS, WHOLE, check_recurrence, output_options
@@ -35,7 +36,8 @@ from loopscale.evaluate import (
     tidy,
     wide,
 )
-from loopscale.evaluate.results import LEAST, PAPER, baseline_flops, labels, law_at_test_time
+from loopscale.evaluate.results import LEAST, PAPER, baseline_flops, interval, labels, law_at_test_time
+from loopscale.evaluate.suites import OVERALL
 from loopscale.train.run_dir import model_of, task_trained_on
 
 if TYPE_CHECKING:
@@ -62,14 +64,55 @@ def show_results(suite: Suite, rows: Sequence[Row], shown: Shown, *, published: 
     if tidy_path is not None:
         tidy(everything).save(tidy_path)
     if shown.json:
-        print_json({"kind": "evaluations", "suite": suite.name, "rows": [asdict(row) for row in everything]})
+        listed = [{**asdict(row), "intervals": _intervals(suite, row)} for row in everything]
+        print_json({"kind": "evaluations", "suite": suite.name, "rows": listed})
     elif shown.csv:
         click.echo(wide(suite, everything).csv(), nl=False)
     elif shown.markdown or shown.latex:
         table = printed(suite, everything)
         click.echo(table.markdown() if shown.markdown else table.latex(), nl=False)
+    elif len({row.run for row in rows if row.run}) > 1:
+        _print_sweep(suite, everything)
     else:
         _print(suite, everything)
+
+
+def _intervals(suite: Suite, row: Row) -> dict[str, tuple[float, float]]:
+    """Return the 95% interval of each score that has one."""
+    found = {label: interval(suite, row, label) for label in row.scores}
+    return {label: span for label, span in found.items() if span is not None}
+
+
+SCREEN_ROWS = 14
+"""Models of a sweep that a screen shows."""
+
+
+def _print_sweep(suite: Suite, rows: Sequence[Row]) -> None:
+    """Print the means of a sweep's models beside their loss, the best first; the tasks are in --csv and --tidy."""
+    means = [name for name in labels(suite, rows) if name in (*suite.categories(), OVERALL)] or labels(suite, rows)[:2]
+    shown = [name for name in ("Reasoning", OVERALL) if name in means] or means[-2:]
+    order = sorted(rows, key=lambda row: -row.scores[OVERALL].value if OVERALL in row.scores else 0.0)
+    table = printed(suite, order[:SCREEN_ROWS], shown)
+    lines = [
+        [row.size or escape(row.title), "" if row.experts is None else f"{row.experts:g}", str(row.recurrence),
+         "" if row.tokens is None else format_count(row.tokens),
+         "" if row.validation_loss is None else f"{row.validation_loss:.3f}",
+         *(escape(str(cell[name])) for name in list(table.columns)[3:])]
+        for row, cell in zip(order, table.records(), strict=False)
+    ]  # fmt: skip
+    print_table(f"suite {escape(suite.name)}: {len(rows)} models, the best first",
+                ["size", "E", "R", "D", "loss", *list(table.columns)[3:]], lines, left=("size",))  # fmt: skip
+    out = console()
+    if len(rows) > SCREEN_ROWS:
+        out.print(
+            f"{len(rows) - SCREEN_ROWS} more models, and every task and category: --csv or --tidy", highlight=False
+        )
+    else:
+        out.print("every task and category: --csv, --markdown or --tidy", highlight=False)
+    out.print(INTERVALS, highlight=False, markup=False)
+
+
+INTERVALS = "[low, high]: 95% interval in percent: Wilson's, and put together from these for a mean"
 
 
 def _print(suite: Suite, rows: Sequence[Row]) -> None:
@@ -79,7 +122,7 @@ def _print(suite: Suite, rows: Sequence[Row]) -> None:
         lines = [[escape(str(cell)) for cell in row.values()] for row in table.records()]
         print_table("" if start else f"suite {escape(suite.name)}", list(table.columns), lines, left=("model", "R"))
     if any(row.samples for row in rows):
-        console().print("[low, high]: 95% Wilson interval, in percent", highlight=False, markup=False)
+        console().print(INTERVALS, highlight=False, markup=False)
     for note in _notes(suite, rows):
         console().print(note, highlight=False, markup=False)
 
@@ -212,6 +255,7 @@ def eval_command(paths: tuple[str, ...], tasks: str | None, text_source: str | N
     Without checkpoints it shows what the store holds.
 
     \b
+    loopscale eval demo --tasks local --limit 8
     loopscale eval runs/tiny --tasks local --recurrence 1..4
     loopscale eval runs/big runs/small --tasks paper --recurrence 1..5 --baseline big --latex
     loopscale eval runs/tiny --text valid.txt --recurrence 1..8
@@ -265,7 +309,7 @@ def _read_checkpoints(paths: Sequence[str], tokenizer: str | None, tokens: Seque
     folders: list[tuple[str, bool]] = []
     for path in paths:
         kept = kept_models(path)
-        folders += [(path, False)] if kept is None else [(str(folder), True) for folder in kept]
+        folders += [(_named(path), False)] if kept is None else [(str(folder), True) for folder in kept]
     if tokens is not None and len(tokens) not in (1, len(folders)):
         raise click.UsageError(f"--tokens has {len(tokens)} numbers for {len(folders)} checkpoints; give one for each")
     counts = [None] * len(folders) if tokens is None else list(tokens) * (len(folders) if len(tokens) == 1 else 1)
@@ -273,6 +317,11 @@ def _read_checkpoints(paths: Sequence[str], tokenizer: str | None, tokens: Seque
         Checkpoint(str(model_of(folder)), tokenizer, read_checkpoint(folder, tokenizer, count), as_trained)
         for (folder, as_trained), count in zip(folders, counts, strict=True)
     ]
+
+
+def _named(path: str) -> str:
+    """Return the path, or the folder of the demo model that comes with the package."""
+    return str(model_folder(path)) if path == "demo" else path
 
 
 def _suite(tasks: str, trust_code: bool) -> Suite:

@@ -302,7 +302,7 @@ def tidy(rows: Sequence[Row]) -> Table:
 
 
 def wide(suite: Suite, rows: Sequence[Row]) -> Table:
-    """Return the results table in numbers: a column for each score, and one for its standard error."""
+    """Return the results table in numbers: a column for each score, its standard error and its 95% interval."""
     columns: dict[str, list[object]] = {
         "model": [row.title for row in rows],
         "recurrence": [row.recurrence for row in rows],
@@ -315,12 +315,16 @@ def wide(suite: Suite, rows: Sequence[Row]) -> Table:
         found = [row.scores.get(label) for row in rows]
         columns[label] = [None if score is None else score.value for score in found]
         columns[f"{label}_stderr"] = [None if score is None else score.stderr for score in found]
+        spans = [interval(suite, row, label) for row in rows]
+        if any(span is not None for span in spans):
+            columns[f"{label}_low"] = [None if span is None else span[0] for span in spans]
+            columns[f"{label}_high"] = [None if span is None else span[1] for span in spans]
     columns["gain"] = [row.gain for row in rows]
     return Table(columns)
 
 
 def printed(suite: Suite, rows: Sequence[Row], only: Sequence[str] | None = None) -> Table:
-    """Return the table as people read it: scores with 95% Wilson intervals, means with standard errors and the gain."""
+    """Return the table as people read it: scores and means with 95% intervals, and the gain over R = 1."""
     columns = {
         "model": [row.title for row in rows],
         "R": [row.at for row in rows],
@@ -329,7 +333,7 @@ def printed(suite: Suite, rows: Sequence[Row], only: Sequence[str] | None = None
     shots = {benchmark.label: benchmark.shots for benchmark in suite.benchmarks}
     for label in only if only is not None else labels(suite, rows):
         title = f"{label} ({shots[label]})" if shots.get(label) else label
-        columns[title] = [_cell(row, label) for row in rows]
+        columns[title] = [_cell(suite, row, label) for row in rows]
     return Table(columns)
 
 
@@ -420,6 +424,40 @@ def wilson_interval(share: float, count: int, level: float = 0.95) -> tuple[floa
     return max(centre - half, 0.0), min(centre + half, 1.0)
 
 
+def interval(suite: Suite, row: Row, label: str) -> tuple[float, float] | None:
+    """Return the 95% interval of a score: Wilson's for a share of right items; for a mean, put together from these.
+
+    A mean's distance to each end is the root of the summed squares of its tasks' distances, over their number (the
+    MOVER method): tasks without a right answer do not make it certain. None where items or errors are not known.
+    """
+    score = row.scores.get(label)
+    if score is None or score.stderr is None:
+        return None
+    members = {**suite.categories(), OVERALL: [one for one in suite.benchmarks if one.scored]}.get(label)
+    if members is None:
+        return _of_task(row, label) if _is_share(row.metrics.get(label, PREFERRED[0])) else None
+    known = [one.label for one in members if _is_proportion(row.metrics.get(one.label, PREFERRED[0]))]
+    spans = [(row.scores[name].value, _of_task(row, name)) for name in known if name in row.scores]
+    if not spans or any(span is None for _, span in spans):
+        return None
+    below, above = (
+        math.sqrt(sum((value - span[end]) ** 2 for value, span in spans if span is not None)) / len(spans)
+        for end in (0, 1)
+    )
+    return score.value - below, score.value + above
+
+
+def _of_task(row: Row, label: str) -> tuple[float, float] | None:
+    """Return the 95% interval of one task: Wilson's for a share of items, normal for other proportions."""
+    score, items = row.scores[label], row.samples.get(label)
+    if items and _is_share(row.metrics.get(label, PREFERRED[0])):
+        low, high = wilson_interval(score.value / 100, items)
+        return 100 * low, 100 * high
+    if score.stderr is None or not items:
+        return None
+    return score.value - 1.96 * score.stderr, score.value + 1.96 * score.stderr
+
+
 def _percent(score: Score) -> Score:
     stderr = None if score.stderr is None else 100 * score.stderr
     return replace(score, value=100 * score.value, stderr=stderr)
@@ -446,15 +484,16 @@ def _gain(row: Row, first: Row | None) -> float | None:
     return row.scores[OVERALL].value - first.scores[OVERALL].value
 
 
-def _cell(row: Row, label: str) -> str:
+def _cell(suite: Suite, row: Row, label: str) -> str:
     score = row.scores.get(label)
     if score is None:
         return "–"
     metric = row.metrics.get(label, PREFERRED[0])
     digits = 1 if _is_proportion(metric) else 3
     error = "" if score.stderr is None else f" ± {score.stderr:.{digits}f}"
-    if score.stderr is not None and row.samples.get(label) and _is_share(metric):
-        low, high = (100 * end for end in wilson_interval(score.value / 100, row.samples[label]))
+    span = interval(suite, row, label)
+    if span is not None:
+        low, high = span
         places = 0 if high - low >= 10 else 1
         error = f" [{low:.{places}f}, {high:.{places}f}]"
     gain = f" ({row.gain:+.1f})" if label == OVERALL and row.gain is not None else ""
