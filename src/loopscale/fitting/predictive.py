@@ -13,9 +13,10 @@ from loopscale.fitting.problem import Problem
 from loopscale.fitting.resample import refit, run_weights, varies
 from loopscale.fitting.search import finish
 from loopscale.scaling import Spread
+from loopscale.scaling.trust import TYPICAL_GROWTH
 
-TYPICAL_GROWTH, GROWTH_WEIGHT = 0.026, 4.0
-"""Error of a law one decade beyond its data in public sweeps, and the backtests that this experience counts for."""
+GROWTH_WEIGHT = 4.0
+"""Backtests that the experience with public sweeps counts for."""
 DRIFT, GROWTH_SHARE = 0.01, 0.8
 """By how much, per decade beyond the data, ln losses come out below a law in public sweeps, and what is left of the
 growth of its error once that is taken off."""

@@ -244,9 +244,9 @@ def output_head(space: Space) -> FloatArray:
 
 def interval_kind(law: ScalingLaw) -> str | None:
     """Return which interval the law can give: "predictive" for one new run, else "law", which is narrower, or None."""
-    if law.resamples is None:
-        return None
-    return "law" if law.spread is None else "predictive"
+    if law.spread is not None:
+        return "predictive"
+    return None if law.resamples is None else "law"
 
 
 def loss_band(law: ScalingLaw, points: Points) -> tuple[FloatArray, FloatArray]:
@@ -255,12 +255,24 @@ def loss_band(law: ScalingLaw, points: Points) -> tuple[FloatArray, FloatArray]:
 
 
 def loss_interval(law: ScalingLaw, points: Points) -> dict[str, Any] | None:
-    """Return the 90% interval of the loss at one point with its kind and basis; None where the law has no resamples."""
-    if law.resamples is None:
+    """Return the 90% interval of the loss at one point with its kind and basis.
+
+    None where the law has neither resamples nor a spread, and more than 10x beyond the data of a law that others
+    fitted: how such a law errs there is not known.
+    """
+    kind = interval_kind(law)
+    if kind is None or (not law.fitted and law.trust(points).level == "beyond"):
         return None
     low, high = loss_band(law, points)
-    kind, basis = interval_kind(law), law.resampled_by or "resampled laws"
-    return {"low": float(low), "high": float(high), "level": 0.9, "kind": kind, "basis": basis}
+    return {"low": float(low), "high": float(high), "level": 0.9, "kind": kind, "basis": interval_basis(law)}
+
+
+def interval_basis(law: ScalingLaw) -> str:
+    """Say what the interval of a law's loss rests on."""
+    basis = law.resampled_by or "resampled laws"
+    if law.spread is None or law.fitted:
+        return basis
+    return f"its RMSE, the growth of error in public sweeps, and {basis}" if law.resamples is not None else "its RMSE"
 
 
 def agreement(picks_Z: IntArray) -> FloatArray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -97,11 +97,17 @@ def predict(
     what = f"{design.label} on {format_count(count)} tokens"
     refusals.check_answer(what, law, trust, extrapolate=extrapolate, allow_degenerate=allow_degenerate)
     most = float(law.largest_multiplier(points))
+    interval = loss_interval(law, points)
+    if law.frontier is not None:  # the law, moved to the frontier of its runs, as `loopscale forecast` has it
+        new_run = law.forecast(points)
+        design = replace(design, loss=float(new_run.loss))
+        interval = {"low": float(new_run.low), "high": float(new_run.high), "level": new_run.level,
+                    "kind": "predictive", "basis": "the law and the frontier of its runs"}  # fmt: skip
     return Prediction(
         law=law.name,
         design=design,
         trust=trust,
-        interval=loss_interval(law, points),
+        interval=interval,
         uncertainty=law.uncertainty,
         multiplier=float(law.multiplier(points)),
         largest_multiplier=most if np.isfinite(most) else None,
@@ -117,7 +123,8 @@ def _one_model(
     if N is not None:
         if recurrence not in (None, 1) or experts != 1:
             raise InputError(
-                "predict: this law needs the looped parameters and experts too; give a rung or an architecture"
+                "predict: this law needs the looped parameters and experts too; give a rung or an architecture, or "
+                "forecast with `loop_params` and `total_params`"
             )
         return size_space([whole_count_of(N, "N")])
     one = rung(model, experts) if isinstance(model, str) else model

@@ -19,9 +19,9 @@ from loopscale.scaling.form import outer_law
 from loopscale.scaling.law import ScalingLaw
 from loopscale.scaling.mappings import NoRecurrence, PowerLawRecurrence, SparsityConditional, mapping
 from loopscale.scaling.outer import Chinchilla, JointMoE, Kaplan, Routed
-from loopscale.scaling.points import BILLIONS, RAW, Counting, Units
+from loopscale.scaling.points import BILLIONS, RAW, Counting, Points, Units
 from loopscale.scaling.repetition import StoredOverfit  # noqa: F401 - joins the laws that files name
-from loopscale.scaling.trust import AXES, FittedRange, Spread
+from loopscale.scaling.trust import AXES, TYPICAL_GROWTH, FittedRange, Spread
 
 DEFAULT = "looped-moe-2026"
 
@@ -173,7 +173,20 @@ def _refit(name: str) -> ScalingLaw:
     )
 
 
-PUBLISHED: dict[str, ScalingLaw] = {law.name: law for law in _SETS} | {
+def _with_spread(law: ScalingLaw) -> ScalingLaw:
+    """Return a law with what its predictive intervals add, where its source states an RMSE and a range.
+
+    The noise of a run is the RMSE. Beyond the range the law's error grows as that of fitted laws did in public sweeps.
+    """
+    span = law.fitted_range
+    (small, large), (few, many), (_, passes) = span.size, span.tokens, span.recurrence
+    if law.rmse is None or small is None or large is None or few is None or many is None:
+        return law
+    middle = float(law(Points(math.sqrt(small * large), math.sqrt(few * many))))
+    return replace(law, spread=Spread(law.rmse / middle, TYPICAL_GROWTH, 6 * large * (passes or 1) * many))
+
+
+PUBLISHED: dict[str, ScalingLaw] = {law.name: _with_spread(law) for law in _SETS} | {
     name: replace(_refit(name), resamples=None) for name in REFITS
 }
 

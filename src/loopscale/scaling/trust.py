@@ -165,6 +165,8 @@ class Spread:
         return self.noise**2 + self.growth**2 * decades
 
 
+TYPICAL_GROWTH = 0.026
+"""Error of a law one decade beyond its data in public sweeps."""
 MOST_DECADES = 20.0
 """Decades beyond the data that widen an interval: more says nothing."""
 DEGREES = 8
@@ -175,7 +177,7 @@ NEAR_FRONTIER = 0.07
 """A run whose loss lies so far above the frontier, in ln loss, takes half of the frontier's correction."""
 FRONTIER_SHARE = 0.75
 """Share of the frontier's own standard deviation that public sweeps bear out: its draws are a little too wide."""
-FORM_ERROR = 0.0075
+FORM_ERROR = 7.5e-3
 """Error of ln loss per decade beyond the data that neither the law nor the frontier tells."""
 OFF_FRONTIER = 0.15
 """Error of a law's distance between a run and the frontier, as a share of it, from a decade beyond the data on."""

@@ -406,12 +406,16 @@ export function quantile(values, share) {
   return part >= 0.5 ? b - (b - a) * (1 - part) : a + (b - a) * part;
 }
 
-// The 90% interval of the loss of one design, of a new run where the law knows its spread, else of the law alone.
+// The 90% interval of the loss of one design, of a new run where the law knows its spread, else of the law alone; none
+// more than 10x beyond the data of a law that others fitted.
 export function intervalOf(law, x) {
-  if (!law.rows) return null;
-  const losses = law.rows.map((c) => lossAt(law, c, x.inputs));
-  const basis = law.resampled_by || "resampled laws";
-  if (!law.spread) return { low: quantile(losses, 0.05), high: quantile(losses, 0.95), level: 0.9, kind: "law", basis };
+  if (!law.rows && !law.spread) return null;
+  if (!law.fitted && trustOf(law, x.inputs).level === "beyond") return null;
+  const losses = law.rows ? law.rows.map((c) => lossAt(law, c, x.inputs)) : [lossAt(law, law.c, x.inputs)];
+  const resampled = law.resampled_by || "resampled laws";
+  if (!law.spread)
+    return { low: quantile(losses, 0.05), high: quantile(losses, 0.95), level: 0.9, kind: "law", basis: resampled };
+  const own = law.rows ? `its RMSE, the growth of error in public sweeps, and ${resampled}` : "its RMSE";
   const logs = losses.map(Math.log);
   const extra = law.embeddings ? x.embedding : 0;
   const y = {
@@ -421,6 +425,7 @@ export function intervalOf(law, x) {
     decades_outside: decadesOutside(law, x.inputs),
   };
   const spread = { drift: 0, ...law.spread }; // law files of earlier versions have no drift
+  const basis = law.fitted ? resampled : own;
   return { low: predictiveLow(y, spread), high: predictiveHigh(y, spread), level: 0.9, kind: "predictive", basis };
 }
 
