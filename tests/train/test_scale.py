@@ -151,6 +151,24 @@ def test_a_whole_step_of_the_gpu_path_reads_nothing_on_the_host(dispatch: str, o
     assert result["parts"]["optimizer"] == pytest.approx(2 * result["parts"]["weights"], rel=0.05)
 
 
+def test_a_layer_of_a_model_stores_what_a_block_by_itself_stores() -> None:
+    """No mask and no repeated keys beside it: plain batches are causal, which attention kernels know themselves."""
+
+    def simulated(layers: int) -> tuple[int, TrainConfig]:
+        config = TrainConfig.from_dict({
+            "model": {"width": 128, "layers": layers, "head_size": 32, "kv_heads": 2, "vocab_size": 64},
+            "data": {"context": 512},
+            "run": {"batch": 32},
+            "parallel": {"reduce": "block"},
+        })  # fmt: skip
+        result = estimate(config, 2, "h100")
+        return result.peak_bytes - result.parts["weights"] - result.parts["optimizer"], config
+
+    (few, _), (many, config) = simulated(4), simulated(8)
+    stored, _ = block_bytes(config.model.config(64, 512), 16, 512, torch.bfloat16)
+    assert (many - few) / 4 == pytest.approx(stored, rel=0.02)
+
+
 def test_keeping_loop_gradients_sharded_trades_communication_for_memory() -> None:
     big = {"width": 128, "layers": 6, "experts": 16, "dispatch": "drop-and-pad"}
     found = {
