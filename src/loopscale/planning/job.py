@@ -5,6 +5,7 @@ All in closed form, without torch. ``loopscale train --estimate`` simulates the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,11 +19,9 @@ from loopscale.core.quantities import format_bytes
 from loopscale.planning.devices import NODE, USABLE, UTILISATION, Device
 
 MARGIN = 0.95
-"""Share of the usable memory that a chosen setting may take: the closed form is off by a few percent."""
+"""Share of the usable memory that a chosen setting may take: the closed form is within a few percent of the step."""
 CHUNK = 1 << 24
 """Logits that the loss computes at once."""
-MEASURED = 0.8
-"""Of a block's activations in a whole model, the share that the trainer measures on one block by itself."""
 STATES, GRADIENT = 12, 4
 """Bytes of a weight in training, in fp32: the weight with two moments of AdamW, and its gradient."""
 REDUCES = ("step", "pass", "block")
@@ -189,14 +188,19 @@ class Job:
 
     @cached_property
     def _block_numbers(self) -> float:
-        """Numbers that backward needs of one token in one block, as counted in simulated steps."""
+        """Numbers that backward needs of one token in one block, as counted in a simulated block.
+
+        Of the width: norms with their copies in fp32, queries, attention and its output. An expert's row is gathered,
+        and its product is kept before and after the gate; the rows of a token come together in its output.
+        """
         stacks = (*self.model.loop_block, *self.model.prelude, *self.model.coda)
         layer: Layer = stacks[0].layer
         width, feed_forward = float(self.model.width), layer.feed_forward
+        attention = 10 * width + float(layer.attention.cached())
         if isinstance(feed_forward, MixtureOfExperts):
-            rows = self.padding * float(feed_forward.active_experts)
-            return 14 * width + rows * (2 * width + 4 * float(feed_forward.hidden))
-        return 14 * width + 4 * float(feed_forward.hidden)
+            k = float(feed_forward.active_experts)
+            return attention + (1 + 2 * k) * width + self.padding * k * (width + 3 * float(feed_forward.hidden))
+        return attention + 3 * float(feed_forward.hidden)
 
     def cost(self, layout: Layout) -> StepCost:
         """Return what a step needs in a layout."""
@@ -232,42 +236,59 @@ class Job:
         return 3 * self.number * (layout.accumulate * used + activations) + states
 
     def _memory(self, layout: Layout) -> float:
-        """Return the bytes of one device at the peak of a step."""
+        """Return the bytes of one device at the peak of a step: of the moments that can be it, the largest."""
         weights, loop, edges, embedding = self._weights
         loop /= layout.experts  # those of others are not gathered
-        number, R = self.number, self.recurrence
+        number, R, by_step = self.number, self.recurrence, layout.reduce == "step"
         shards = self.devices / layout.replicas
-        states, sharded = STATES * weights / shards, GRADIENT * weights / shards
+        sharded = GRADIENT * weights / shards
+        block_weights = (loop + edges) / max(float(self.model.layers), 1.0)
         tokens = self.step_tokens / self.devices / layout.accumulate
         kept, block = self._kept(tokens), self._block(tokens)
-        logits = min(tokens * self.model.vocabulary, CHUNK) * (number + 4)
         stored = kept + layout.stored * (self.calls * block - kept)
-        stored += logits + (block if layout.stored < 1 else 0.0)
-        if self.devices == 1 and number == 4:
-            return states + sharded + stored
-        root = number * embedding
-        blocks = max(float(self.model.layers), 1.0)
-        largest = embedding + (loop + edges) / blocks
-        if layout.reduce != "step":
-            whole = loop if layout.reduce == "pass" else 2 * (loop + edges) / blocks
-            # The gradients of one block are there in both types: with all activations where backward starts, and with
-            # those of the embeddings, as they are sent, where it ends.
-            starts = stored + (number + GRADIENT) * (largest - embedding)
-            peak = max(starts, kept + (number + 2 * GRADIENT) * largest)
-            return states + sharded + root + number * whole + peak
-        # The loop's gradients are summed over passes in the type of the products, beside its gathered weights.
-        peaks = [stored + number * loop]
-        if R > 1:
-            peaks.append(stored * (R - 1) / R + 2 * number * loop)
-        if layout.accumulate > 1:  # until the last part, the gradients of all weights are whole in every process
-            return states + GRADIENT * weights + root + max(peaks)
-        return states + root + max(*peaks, sharded + (2 * number + GRADIENT) * loop)
+        backward = self._backward(tokens) + (block if layout.stored < 1 else 0.0)
+        logits = min(tokens * self.model.vocabulary, CHUNK) * (number + 4)
+        throughout = STATES * weights / shards
+        if self.devices == 1 and number == 4:  # nothing is gathered, and gradients are whole
+            earlier = GRADIENT * weights if layout.accumulate > 1 else 0.0
+            begins = stored + max(logits, backward) + GRADIENT * embedding
+            return throughout + max(earlier + begins, GRADIENT * weights + kept + backward)
+        throughout += number * (embedding + (2 * block_weights if layout.reduce == "block" else loop))
+        if layout.accumulate > 1:  # gradients of earlier parts; those reduced once a step are whole until the last part
+            throughout += GRADIENT * weights if by_step else sharded
+        own = 0.0 if layout.accumulate > 1 else sharded
+        # The loss computes the gradient of the output head at once, in fp32, and keeps it in the type of the products.
+        head = number * embedding
+        moments = [stored + logits + (GRADIENT + number) * embedding]
+        moments.append(stored + backward + head + (number + GRADIENT) * block_weights)
+        looped = R * _depth(self.model.loop_block) / self.calls
+        before_loop = stored * (1 - looped) / 2
+        if by_step:
+            # The loop's gradients are summed over passes in the type of the products. When they are reduced, in fp32,
+            # its weights are no longer gathered.
+            reduced = own * edges / 2 / weights
+            moments.append(before_loop + (GRADIENT * loop if own else 0.0) + head + reduced)
+            if R > 1:
+                later = before_loop + stored * looped * (R - 1) / R
+                moments.append(later + backward + number * loop + head + reduced)
+        else:
+            moments.append(before_loop + head + own + (number + GRADIENT) * block_weights)
+        moments.append(own + head + (number + GRADIENT) * embedding)
+        return throughout + max(moments)
+
+    def _backward(self, tokens: float) -> float:
+        """Return the bytes that the backward of one block needs for a moment: gradients of its products."""
+        stacks = (*self.model.loop_block, *self.model.prelude, *self.model.coda)
+        feed_forward, rows = stacks[0].layer.feed_forward, 1.0
+        if isinstance(feed_forward, MixtureOfExperts):
+            rows = self.padding * float(feed_forward.active_experts)
+        return self.number * tokens * (3 * rows * float(feed_forward.hidden) + 2 * float(self.model.width))
 
     def stored_share(self, accumulate: int, activation_bytes: float) -> float:
         """Return the share of block calls that the trainer stores in a stated memory for activations."""
         tokens = self.step_tokens / self.devices / accumulate
         block, kept = self._block(tokens), self._kept(tokens)
-        calls = (activation_bytes / MEASURED - kept - block) / (block - kept / self.calls)
+        calls = (activation_bytes - kept - block) / (block - kept / self.calls)
         return min(1.0, max(0.0, calls / self.calls))
 
     def _block(self, tokens: float) -> float:
@@ -277,10 +298,15 @@ class Job:
         """Return the bytes of the inputs of all block calls, which stay when everything is recomputed."""
         return self.number * tokens * self.calls * float(self.model.width)
 
+    @staticmethod
+    def usable_of(device: Device) -> float:
+        """Return the bytes of a device that a chosen setting may take."""
+        return MARGIN * USABLE * device.memory
+
     @property
     def usable(self) -> float:
         """Bytes that a chosen setting may take."""
-        return MARGIN * USABLE * self.device.memory
+        return self.usable_of(self.device)
 
     def layouts(self, pinned: Mapping[str, Any] | None = None) -> Iterator[StepCost]:
         """Yield the cost of every layout that fits the device; ``pinned`` are fields of a layout that are set."""
@@ -312,14 +338,22 @@ class Job:
         calls = int(spare / (block - kept / self.calls))
         if calls == 0:
             return self.cost(least)
-        allowed = MEASURED * (kept + block + calls * (block - kept / self.calls))
+        allowed = kept + block + calls * (block - kept / self.calls)
         return self.cost(
             Layout(layout.accumulate, layout.replicas, layout.reduce, min(1.0, calls / self.calls), allowed)
         )
 
     def fastest(self, pinned: Mapping[str, Any] | None = None) -> list[StepCost]:
-        """Return the layouts that fit, the fastest first; of equally fast ones, that which moves least."""
-        return sorted(self.layouts(pinned), key=lambda cost: (round(cost.seconds, 6), cost.moved, cost.memory))
+        """Return the layouts that fit, the fastest first.
+
+        Of those that are equally fast, to a percent, the first is that which would be if nothing overlapped.
+        """
+
+        def order(cost: StepCost) -> tuple[int, float, float]:
+            together = cost.compute_seconds + cost.traffic_seconds + cost.communication_seconds
+            return round(100 * math.log(cost.seconds)), together, cost.memory
+
+        return sorted(self.layouts(pinned), key=order)
 
     def least_memory(self) -> StepCost:
         """Return the layout that takes the least memory, whether or not it fits."""
