@@ -64,7 +64,7 @@ def test_a_training_file_has_the_plans_sizes_and_days_and_fits(seed: int) -> Non
     assert float(model.to_architecture().parameters) == planned.choice.total_parameters
     assert model.recurrence == planned.choice.recurrence
     cost = step_cost(config, model, gpus, find_device(device))
-    assert expected_days(cost.seconds, config.steps) == pytest.approx(cluster.days(planned.choice, 0.0), rel=0.1)
+    assert expected_days(cost.seconds, config.steps) == pytest.approx(cluster.cost(planned.choice).days, rel=0.1)
     assert cost.memory <= USABLE * find_device(device).memory or "does not fit" in text
 
 

@@ -55,8 +55,7 @@ def count_command(
     architecture = one_model(model.pop("rung"), **model)
     check_recurrence(architecture, recurrence)
     R = architecture.recurrence if recurrence is None else recurrence
-    # Models of the ladder are trained by the paper's recipe, which pads the rows of experts; others as they are.
-    padded = 1.0 if model["config"] is not None else float(padding(architecture, CAPACITY))
+    padded = float(padding(architecture, CAPACITY))
     counts = {
         "model": architecture.name,
         "width": architecture.width,

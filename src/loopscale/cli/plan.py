@@ -49,7 +49,6 @@ from loopscale.planning import (
     width_space,
 )
 from loopscale.planning.budget import BudgetField, Group
-from loopscale.planning.compute import time_cost
 from loopscale.planning.devices import NODE
 from loopscale.planning.growing import growth_text
 from loopscale.planning.screen import plan_screen
@@ -186,7 +185,7 @@ def plan_command(
         found = best(compute.flops, options["real_flops"])
     else:
         found = search_on(compute.cluster, compute.hours, lambda real: best(None, real))
-    planned = Plan.of(found, grow=grow)
+    planned = Plan.of(found, grow=grow, cluster=compute.named, price=options["price"])
     if train is not None:
         _write_training_file(planned, compute.cluster, train)
     if out is not None:
@@ -194,20 +193,18 @@ def plan_command(
     if report is not None:
         from loopscale.figures.reports import plan_report
 
-        plan_report(planned, law, cost=compute.cost(planned, brief=True)).save(report)
+        plan_report(planned, law).save(report)
     if as_json:
         print_json(planned.to_dict())
     elif as_csv:
         click.echo(found.table().csv(), nl=False)
     else:
         if verbose:
-            print_plan(found, planned, top, compute.cost(planned))
+            print_plan(found, planned, top)
             if grow:
                 console().print(f"Growing passes: {growth_text(planned.growth, planned.eps)}", highlight=False)
         else:
-            answer, *rest = plan_screen(
-                planned, found.rivals(top), compute.cost(planned, brief=True), grow
-            ).splitlines()
+            answer, *rest = plan_screen(planned, found.rivals(top), grow).splitlines()
             console().print(f"[bold]{answer}[/]", highlight=False, soft_wrap=True)
             click.echo("\n".join(rest))
         if pareto is not None:
@@ -299,26 +296,10 @@ class _Compute:
     def _utilisation(self) -> float:
         return self.options["utilisation"] or UTILISATION
 
-    def cost(self, planned: Plan, brief: bool = False) -> str:
-        """Say what training takes on the device; nothing where none was named."""
-        if self.options["device"] is None:
-            return ""
-        cluster, real = self.cluster, planned.real_train_flops
-        flops = planned.choice.train_flops if real is None else real["flops"]
-        days = cluster.days(planned.choice, flops)
-        cost = time_cost(days, cluster.device, cluster.devices, self.options["price"])
-        stated = "" if self.options["utilisation"] else " (assumed; --utilisation changes it)"
-        if brief:
-            money = "" if cost.dollars is None else f", ${cost.dollars:,.0f}"
-            gpus, device = cluster.devices, cluster.device
-            taken = f"{gpus} {device} for {cost.days:.3g} days" if gpus > 1 else f"{cost.hours:,.0f} {device}-hours"
-            return f"{taken} at {self._utilisation:.0%} of the peak{money}, {cost.kilowatt_hours:,.0f} kWh"
-        money = "" if cost.dollars is None else f", {cost.dollars:,.0f} dollars at {self.options['price']:g} an hour"
-        return (
-            f"On {cluster.devices} {cluster.device}: {cost.days:.3g} days, {cost.hours:,.0f} device-hours, "
-            f"{cost.kilowatt_hours:,.0f} kWh (devices alone, without hosts and cooling){money}, for "
-            f"{format_power(flops)} real FLOPs at {self._utilisation:.0%} of listed rates{stated}"
-        )
+    @property
+    def named(self) -> Cluster | None:
+        """The devices, where the options name them."""
+        return None if self.options["device"] is None else self.cluster
 
 
 def _space(options: dict[str, Any], law: ScalingLaw) -> Space | None:
@@ -361,12 +342,12 @@ def _own_model(path: str) -> Architecture:
     return read_config(path)
 
 
-def print_plan(found: Search, planned: Plan, top: int, cost: str = "") -> None:
+def print_plan(found: Search, planned: Plan, top: int) -> None:
     """Print the choice in sentences, how far it can be trusted, and the table of alternatives."""
     out, texts = console(), sentences(planned)
     out.print(f"[bold]{texts['answer']}[/]", highlight=False)
     subjects = ("speed", "trust", "edge", "confidence", "prices", "kv")
-    for line in (texts["costs"], cost, *(texts[subject] for subject in subjects)):
+    for line in (texts["costs"], texts["devices"], *(texts[subject] for subject in subjects)):
         if line:
             out.print(line, highlight=False)
     listed = [planned.choice, *found.rivals(top)]

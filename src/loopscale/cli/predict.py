@@ -9,6 +9,7 @@ import click
 from loopscale.cli.output import console, print_json
 from loopscale.cli.params import (
     COUNT,
+    FRACTION,
     WHOLE,
     check_recurrence,
     law_option,
@@ -21,10 +22,11 @@ from loopscale.cli.params import (
 from loopscale.cli.verbs import verb
 from loopscale.core.quantities import format_count, format_power, format_size
 from loopscale.core.tables import Table
-from loopscale.planning import Prediction, predict
+from loopscale.planning import UTILISATION, Cluster, Prediction, predict
 from loopscale.planning.design import card_size, design_text, law_counts_text
+from loopscale.planning.devices import NODE
 from loopscale.planning.registered import check, register
-from loopscale.planning.screen import prediction_screen
+from loopscale.planning.screen import prediction_screen, training_text
 from loopscale.planning.text import interval_text, law_text, legend, mark, trust_text
 from loopscale.scaling import ScalingLaw
 
@@ -35,6 +37,11 @@ from loopscale.scaling import ScalingLaw
 @click.option("--recurrence", type=WHOLE, help="R: passes through the loop.  [default: the model's own]")
 @click.option("--tokens", type=COUNT, help="Training tokens, like 500B.")
 @click.option("--flops", type=COUNT, help="Training compute instead of tokens, like 5e21.")
+@click.option("--real-flops", type=COUNT, help="The same with output head, attention and expert padding.")
+@click.option("--gpus", type=WHOLE, default=NODE, show_default=True, help="Devices that train it, with --device.")
+@click.option("--device", help="Also say what training takes on devices of this kind, like h100.")
+@click.option("--utilisation", type=FRACTION, default=UTILISATION, show_default=True, help="Share of listed rates.")
+@click.option("--price", type=COUNT, help="Dollars per device-hour, with --device.")
 @click.option("--register", "register_path", type=click.Path(), help="Write the prediction with its date and a hash.")
 @click.option("--check", "check_path", type=click.Path(), help="Compare a registered prediction with --loss.")
 @click.option("--loss", type=click.FloatRange(0, min_open=True), help="The measured loss, for --check.")
@@ -50,6 +57,11 @@ def predict_command(
     recurrence: int | None,
     tokens: float | None,
     flops: float | None,
+    real_flops: float | None,
+    gpus: int,
+    device: str | None,
+    utilisation: float,
+    price: float | None,
     law: ScalingLaw,
     extrapolate: bool,
     allow_degenerate: bool,
@@ -63,6 +75,7 @@ def predict_command(
     \b
     loopscale predict --rung 1.0B --experts 8 --recurrence 2 --tokens 500B
     loopscale predict --width 2048 --experts 16 --flops 1e22
+    loopscale predict --rung 0.6B --experts 8 --tokens 500B --gpus 64 --device h100
     loopscale predict --params 7e9 --tokens 2T --law chinchilla-epoch-2024
     loopscale predict --config path/to/config.json --tokens 1T --law chinchilla-epoch-2024
     loopscale predict --params 7e9 --tokens 2T --law law.json --register prediction.json
@@ -73,8 +86,8 @@ def predict_command(
             raise click.UsageError("--check needs --loss, the loss that came out")
         click.echo(check(check_path, loss))
         return
-    if (tokens is None) == (flops is None):
-        raise click.UsageError("give --tokens or --flops, one of them")
+    if sum(amount is not None for amount in (tokens, flops, real_flops)) != 1:
+        raise click.UsageError("give --tokens, --flops or --real-flops, one of them")
     architecture = None
     if params is None:
         architecture = one_model(model.pop("rung"), **model)
@@ -82,7 +95,8 @@ def predict_command(
     elif any(model[name] for name in ("rung", "width", "layers", "experts", "config")):
         raise click.UsageError("--params states the size; leave out --rung, --width, --layers, --experts and --config")
     prediction = predict(
-        architecture, tokens, recurrence, law, flops=flops, N=params, extrapolate=extrapolate,
+        architecture, tokens, recurrence, law, flops=flops, real_flops=real_flops, N=params, extrapolate=extrapolate,
+        cluster=None if device is None else Cluster(device, gpus, utilisation), price=price,
         allow_degenerate=allow_degenerate,
     )  # fmt: skip
     if register_path is not None:
@@ -100,7 +114,7 @@ def predict_command(
 
 def _row(prediction: Prediction) -> dict[str, Any]:
     """Return the prediction as one line of a table, without nested values."""
-    values = {name: value for name, value in prediction.to_dict().items() if name != "interval"}
+    values = {name: value for name, value in prediction.to_dict().items() if name not in ("interval", "devices")}
     return {
         **values,
         "extrapolated": " ".join(prediction.design.extrapolated),
@@ -125,7 +139,9 @@ def _print(prediction: Prediction, law: ScalingLaw) -> None:
             highlight=False,
         )
     unrolled = f"N_unroll {format_size(design.unrolled)}"
-    out.print(f"  training   {format_power(design.train_flops, 4)} FLOPs (6 N_unroll D)", highlight=False)
+    out.print(f"  training   {training_text(design)}", highlight=False)
+    if prediction.devices is not None:
+        out.print(f"  {prediction.devices.text()}", highlight=False)
     out.print(
         f"  inference  {format_power(design.inference_flops, 4)} FLOPs per generated token (2 N_unroll)",
         highlight=False,

@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 @click.option(
     "--gpus", type=click.IntRange(min=1), default=8, show_default=True, help="GPUs of --estimate and --check."
 )
-@click.option("--device", default="h100", show_default=True, help="Device of --estimate: a100, h100, gh200, h200, …")
+@click.option("--device", default="h100", show_default=True, help="Device of both: a100, h100, gh200, h200, …")
 @click.option(
     "--utilisation", type=FRACTION, default=UTILISATION, show_default=True, help="Share of listed rates, for days."
 )
 @price_option
 @click.option("--allow-code", is_flag=True, help="Run the modules that [[callbacks]] of CONFIG names.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
-@click.option("--json", "as_json", is_flag=True, help="Print the summary, or the estimate, as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary, the check or the estimate as JSON.")
 def train_command(
     config: str | None,
     out: str | None,
@@ -83,7 +83,7 @@ def train_command(
     from loopscale.train.parallel.process import launched_rank
 
     if check:
-        _describe(run, folder, gpus, device, utilisation)
+        _describe(run, folder, gpus, device, utilisation, as_json)
         return
     if allow_code:
         _announce_code(run, quiet or launched_rank() != 0)
@@ -153,7 +153,7 @@ def _changed(data: dict[str, Any], changes: tuple[str, ...]) -> dict[str, Any]:
     return changed
 
 
-def _describe(run: TrainConfig, folder: Path, gpus: int, device: str, utilisation: float) -> None:
+def _describe(run: TrainConfig, folder: Path, gpus: int, device: str, utilisation: float, as_json: bool) -> None:
     from loopscale.planning.devices import find_device
     from loopscale.planning.job import expected_days
     from loopscale.train import run_dir
@@ -161,24 +161,33 @@ def _describe(run: TrainConfig, folder: Path, gpus: int, device: str, utilisatio
     from loopscale.train.trainer import open_batches
 
     planned = model_without_text(run)
-    console().print(sizes_text(planned.to_architecture()), highlight=False)
-    if run.run.accumulate == "auto" and run.run.batch % gpus == 0:
+    facts: dict[str, Any] = {"kind": "training check", "sizes": sizes_text(planned.to_architecture())}
+    if run.run.batch % gpus == 0:
         cost = step_cost(run, planned, gpus, find_device(device))
         days = expected_days(cost.seconds, run.steps, utilisation)
-        console().print(
-            f"on {gpus} {device}: {format_bytes(cost.memory)} each, {days:.3g} days at {utilisation:.0%} of listed "
-            f"rates, with {cost.layout}",
-            highlight=False,
-        )
-    store = run_dir.open_tokens(run, progress=True)
+        facts |= {"device": device, "gpus": gpus, "memory": cost.memory, "days": days, "layout": str(cost.layout)}
+        facts["device_flops"] = cost.flops * gpus * run.steps
+    if not as_json:
+        console().print(facts["sizes"], highlight=False)
+        if "days" in facts:
+            console().print(
+                f"on {gpus} {device}: {format_bytes(facts['memory'])} each, {facts['days']:.3g} days at "
+                f"{utilisation:.0%} of listed rates, with {facts['layout']}",
+                highlight=False,
+            )
+    store = run_dir.open_tokens(run, progress=not as_json)
     open_batches(run, store)
     model = run_dir.model_config(run, store)
     counted = run_dir.summary(run, model, run.steps, 0.0)
+    if as_json:
+        names = ("tokens", "active", "loop", "total", "training_flops", "real_training_flops")
+        print_json(facts | {"steps": run.steps, **{name: counted[name] for name in names}, "data": store.about})
+        return
     console().print(
         f"{folder}: {format_count(counted['total'])} weights without embeddings, {format_count(counted['active'])} "
         f"active, {format_count(counted['loop'])} of them looped {model.recurrence} times; {run.steps:,} steps of "
-        f"{run.step_tokens:,} tokens, {format_power(counted['training_flops'])} FLOPs; "
-        f"{store.about}",
+        f"{run.step_tokens:,} tokens, {format_power(counted['training_flops'])} FLOPs by 6ND "
+        f"({format_power(counted['real_training_flops'])} with head, attention and padding); {store.about}",
         highlight=False,
     )
 

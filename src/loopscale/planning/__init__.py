@@ -2,6 +2,7 @@
 
 from loopscale.architecture import Space, architecture_space, continuous_space, ladder_space, size_space, width_space
 from loopscale.planning.budget import FIELDS, Budget, budget_text
+from loopscale.planning.cluster import Cluster, ClusterCost, search_on
 from loopscale.planning.compute import device_flops, flops_of, training_cost
 from loopscale.planning.design import Design, design_text
 from loopscale.planning.devices import DEVICES, PEAK_FLOPS, PRESETS, UTILISATION
@@ -20,7 +21,7 @@ from loopscale.planning.profiles import (
 )
 from loopscale.planning.refusals import WithheldError
 from loopscale.planning.searching import Search, law_of, search
-from loopscale.planning.training_file import Cluster, search_on, train_config, train_file
+from loopscale.planning.training_file import train_config, train_file
 
 __all__ = [
     "DEVICES",
@@ -30,6 +31,7 @@ __all__ = [
     "UTILISATION",
     "Budget",
     "Cluster",
+    "ClusterCost",
     "Design",
     "Grid",
     "Matched",

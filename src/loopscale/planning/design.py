@@ -81,6 +81,9 @@ class Design:
     """What excludes it: a field of the budget, or pass or experts for the rule; None where nothing does."""
     verdict: str
     """The same as a sentence; ``chosen`` for the choice."""
+    real_train_flops: float | None = None
+    """Training compute by the paper's recipe with output head, attention and expert padding, before recomputation; None
+    for a model known by its size alone."""
     label: str = ""
     """The design in a few characters, like ``1.0B 2/16 R=2``."""
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
@@ -208,6 +211,7 @@ def design_at(grid: Grid, flat: int, chosen: int) -> Design:
         trust=str(grid.trust_FSKP[(0, *at)]),
         ruled_out_by=ruled_out_by,
         verdict=verdict,
+        real_train_flops=float(grid.real_flops_FSKP[(0, *at)]) if space.models else None,
     )
 
 

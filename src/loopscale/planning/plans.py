@@ -11,6 +11,7 @@ import numpy as np
 from loopscale.architecture import Space
 from loopscale.core.files import write_json
 from loopscale.planning.budget import Budget
+from loopscale.planning.cluster import Cluster, ClusterCost
 from loopscale.planning.design import Design
 from loopscale.planning.devices import NODE, UTILISATION
 from loopscale.planning.grid import Rule
@@ -19,7 +20,7 @@ from loopscale.planning.records import CachePolicy, Edge, FrontRow, NextBest, Se
 from loopscale.planning.searching import COSTS, Search, search
 from loopscale.planning.sensitivity import cache_policies, next_best, sensitivities
 from loopscale.planning.text import sentences, short, table_html
-from loopscale.planning.training_file import Cluster, train_config, train_file
+from loopscale.planning.training_file import train_config, train_file
 from loopscale.scaling import Trust
 
 SCHEMA = 2
@@ -74,16 +75,28 @@ class Plan:
     """The closest alternatives."""
     candidates: tuple[Design, ...] = ()
     """The first ranked candidates."""
+    devices: ClusterCost | None = None
+    """What training takes on the devices that were named; None where none were."""
     pareto: dict[str, tuple[FrontRow, ...]] = field(default_factory=dict)
     """The designs that no other beats in both loss and memory, or loss and inference cost."""
     growth: Growth | None = None
     """Passes that grow during training, where they were asked for and save eps: the choice is trained by them."""
 
     @classmethod
-    def of(cls, found: Search, *, candidates: int = LISTED, whole: bool = True, grow: bool = False) -> Plan:
-        """Record a search. Without ``whole``, what needs further searches and long tables is left out.
+    def of(
+        cls,
+        found: Search,
+        *,
+        candidates: int = LISTED,
+        whole: bool = True,
+        grow: bool = False,
+        cluster: Cluster | None = None,
+        price: float | None = None,
+    ) -> Plan:
+        """Record a search, with what it takes on ``cluster`` at a ``price`` in dollars a device-hour.
 
-        With ``grow``, passes may grow during training.
+        Without ``whole``, what needs further searches and long tables is left out. With ``grow``, passes may grow
+        during training.
         """
         answer = cls(
             law=found.law.name,
@@ -105,6 +118,7 @@ class Plan:
             real_train_flops=found.real_train_flops(),
             candidates_in_all=int(np.prod(found.grid.space.shape)),
             growth=best_schedule(found) if grow else None,
+            devices=None if cluster is None else cluster.cost(found.choice, price),
         )
         if not whole:
             return answer
@@ -160,6 +174,7 @@ class Plan:
             "tied_sizes": None if self.tied_sizes is None else list(self.tied_sizes),
             "next_best": None if self.next_best is None else asdict(self.next_best),
             "growth": None if self.growth is None else asdict(self.growth),
+            "devices": None if self.devices is None else asdict(self.devices),
             "rivals": [design.to_dict() for design in self.rivals],
             "candidates": [design.to_dict() for design in self.candidates],
             "pareto": {cost: [asdict(row) for row in front] for cost, front in self.pareto.items()},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,9 @@ from loopscale.core.errors import InputError, shown
 from loopscale.core.quantities import count_of, format_count, whole_count_of
 from loopscale.planning import refusals
 from loopscale.planning.budget import Budget
+from loopscale.planning.cluster import Cluster, ClusterCost
 from loopscale.planning.design import Design, design_at
-from loopscale.planning.grid import Rule, evaluate, loss_interval
+from loopscale.planning.grid import Rule, evaluate, loss_interval, real_flops_per_token
 from loopscale.planning.searching import law_of
 from loopscale.planning.text import interval_text, trust_text, uncertainty_text
 from loopscale.scaling import Trust, costs
@@ -38,6 +39,8 @@ class Prediction:
     """rho_eff = N_eff / N_act"""
     largest_multiplier: float | None
     """rho_eff for R → ∞; None where the mapping is unbounded."""
+    devices: ClusterCost | None = None
+    """What training takes on the devices that were named; None where none were."""
 
     @property
     def loss(self) -> float:
@@ -58,6 +61,7 @@ class Prediction:
             "interval": self.interval,
             "uncertainty": self.uncertainty,
             "trust": self.trust.to_dict(),
+            "devices": None if self.devices is None else asdict(self.devices),
         }
 
     def __repr__(self) -> str:
@@ -76,21 +80,25 @@ def predict(
     *,
     experts: float = 1,
     flops: float | str | None = None,
+    real_flops: float | str | None = None,
+    cluster: Cluster | None = None,
+    price: float | None = None,
     N: float | str | None = None,
     D: float | str | None = None,
     extrapolate: bool = False,
     allow_degenerate: bool = False,
 ) -> Prediction:
-    """Predict the loss of a model after ``tokens``, or after what ``flops`` of training allow.
+    """Predict the loss of a model after ``tokens``, or after what ``flops`` or ``real_flops`` of training allow.
 
     ``model`` is an architecture, or a rung by name with ``experts``: ``predict("1.0B", experts=8, tokens="500B")``.
     For a law that needs no architecture give sizes: ``predict(N=7e9, D=2e12, law="chinchilla-epoch-2024")``. ``law``
-    is a fit, a law, a published name or a file. A prediction more than 10x beyond what the law was fitted on is
-    withheld unless ``extrapolate``.
+    is a fit, a law, a published name or a file. ``real_flops`` counts output head, attention and expert padding too;
+    ``cluster`` asks what the training takes on devices, at a ``price`` in dollars a device-hour. A prediction more than
+    10x beyond what the law was fitted on is withheld unless ``extrapolate``.
     """
     law, space = law_of(law), _one_model(model, experts, N, recurrence)
     refusals.check_variables(law, space.experts, space.recurrences)
-    count = _tokens(tokens, D, flops, float(space.unrolled().item()))
+    count = _tokens(tokens, D, flops, real_flops, space)
     grid = evaluate(law, space, Budget(tokens=count), rule=Rule.LOSS)
     design, points = design_at(grid, 0, 0), grid.points.rows((0, 0, 0, 0))
     trust = law.trust(points).noting(uncertainty_text(law.uncertainty))
@@ -111,6 +119,7 @@ def predict(
         uncertainty=law.uncertainty,
         multiplier=float(law.multiplier(points)),
         largest_multiplier=most if np.isfinite(most) else None,
+        devices=None if cluster is None else cluster.cost(design, price),
     )
 
 
@@ -133,10 +142,15 @@ def _one_model(
     return architecture_space([one], [one.recurrence if recurrence is None else recurrence])
 
 
-def _tokens(tokens: float | str | None, D: float | str | None, flops: float | str | None, unrolled: float) -> float:
-    counts = [value for value in (tokens, D, flops) if value is not None]
+def _tokens(
+    tokens: float | str | None, D: float | str | None, flops: float | str | None, real: float | str | None, space: Space
+) -> float:
+    counts = [value for value in (tokens, D, flops, real) if value is not None]
     if len(counts) != 1:
-        raise InputError("predict: give tokens (or D) or flops, one of them")
+        raise InputError("predict: give tokens (or D), flops or real_flops, one of them")
     if flops is not None:
-        return refusals.check_tokens(float(costs.tokens_for(count_of(flops, "flops"), unrolled)))
+        return refusals.check_tokens(float(costs.tokens_for(count_of(flops, "flops"), float(space.unrolled().item()))))
+    if real is not None:
+        per_token = float(real_flops_per_token(space, space.recurrences).item())
+        return refusals.check_tokens(count_of(real, "real_flops") / per_token)
     return whole_count_of(counts[0], "tokens")

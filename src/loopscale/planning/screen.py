@@ -27,14 +27,11 @@ BAR = 20
 SHORT_LABELS = {"flops": "compute", "unique_tokens": "unique tokens", "max_tokens": "tokens"}
 
 
-def plan_screen(plan: Plan, rivals: Sequence[Design], cost: str = "", grow: bool = False) -> str:
-    """Return the plan on one screen; ``cost`` says what training takes on the user's devices.
-
-    ``grow`` says that passes were allowed to grow during training.
-    """
+def plan_screen(plan: Plan, rivals: Sequence[Design], grow: bool = False) -> str:
+    """Return the plan on one screen; ``grow`` says that passes were allowed to grow during training."""
     choice = plan.choice
     head = [f"Train {headline(choice)}", ""]
-    for label, text in plan_facts(plan, cost, grow).items():
+    for label, text in plan_facts(plan, grow).items():
         head += fact(label, text)
     tail = _tail(plan)
     room = max(SCREEN - len(head) - len(tail) - 4, FEWEST)
@@ -46,7 +43,7 @@ def plan_screen(plan: Plan, rivals: Sequence[Design], cost: str = "", grow: bool
     return "\n".join([*head, "", table, *([note] if note else []), *tail])
 
 
-def plan_facts(plan: Plan, cost: str = "", grow: bool = False) -> dict[str, str]:
+def plan_facts(plan: Plan, grow: bool = False) -> dict[str, str]:
     """Return what to know about the choice, by label."""
     choice = plan.choice
     facts = {
@@ -56,7 +53,7 @@ def plan_facts(plan: Plan, cost: str = "", grow: bool = False) -> dict[str, str]
         "training": _training(plan),
     }
     facts |= {"growth": growth_text(plan.growth, plan.eps)} if grow else {}
-    facts |= {"devices": cost} if cost else {}
+    facts |= {"devices": plan.devices.text(brief=True)} if plan.devices else {}
     if choice.tokens_per_second is not None:
         facts["speed"] = f"at most {format_count(choice.tokens_per_second)} tokens/s for one sequence"
     return facts | {"trust": short_trust(plan.trust), "choice": _certainty(plan)}
@@ -110,10 +107,15 @@ def _memory(plan: Plan) -> str:
 
 
 def _training(plan: Plan) -> str:
-    choice, real = plan.choice, plan.real_train_flops
-    counted = "" if real is None else f" by 6ND ({format_power(real['flops'])} with head, attention and padding)"
     unspent = f"; {format_power(plan.unspent_flops)} unspent" if plan.unspent_flops else ""
-    return f"{format_power(choice.train_flops)} FLOPs{counted}{unspent}"
+    return f"{training_text(plan.choice)}{unspent}"
+
+
+def training_text(design: Design) -> str:
+    """Say what training computes: as the paper counts, and with all that it leaves out."""
+    real = design.real_train_flops
+    counted = "" if real is None else f" ({format_power(real)} with head, attention and padding)"
+    return f"{format_power(design.train_flops)} FLOPs by 6ND{counted}"
 
 
 def short_trust(trust: Trust) -> str:
@@ -176,7 +178,8 @@ def prediction_screen(prediction: Prediction) -> str:
         limit = prediction.largest_multiplier
         most = "has no limit" if limit is None else f"stays below {limit:.2f}x the active parameters"
         lines += fact("looping", f"the gain from more passes {most}")
-    lines += fact("training", f"{format_power(design.train_flops)} FLOPs (6 N_unroll D)")
+    lines += fact("training", training_text(design))
+    lines += fact("devices", prediction.devices.text(brief=True)) if prediction.devices else []
     lines += fact("inference", f"{format_power(design.inference_flops)} FLOPs per generated token")
     lines += fact("trust", short_trust(prediction.trust))
     lines += fact("law", prediction.law + ("" if interval else f"; {uncertainty_text(prediction.uncertainty)}"))

@@ -205,6 +205,7 @@ def sentences(plan: Plan) -> dict[str, str]:
     return {
         "answer": answer(plan),
         "costs": costs(plan),
+        "devices": "" if plan.devices is None else plan.devices.text(),
         "speed": speed_text(plan.choice, plan.budget.bandwidth),
         "confidence": confidence(plan),
         "trust": trust_text(plan.trust),

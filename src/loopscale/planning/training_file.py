@@ -4,76 +4,19 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
-from loopscale.architecture import Architecture, extended_rungs, rung
+from loopscale.architecture import extended_rungs, rung
 from loopscale.core.errors import InputError
 from loopscale.core.quantities import format_bytes, format_count
 from loopscale.planning.budget import Budget, budget_text
-from loopscale.planning.compute import device_flops, training_cost
+from loopscale.planning.cluster import Cluster, batch_for
 from loopscale.planning.design import Design, sizes_text
-from loopscale.planning.devices import NODE, UTILISATION, find_device
-from loopscale.planning.job import Job, StepCost, expected_days, padding
-from loopscale.planning.recipes import BATCH, CAPACITY, CONTEXT, PAPER
+from loopscale.planning.recipes import CONTEXT, PAPER
 from loopscale.scaling import find_law
 
-if TYPE_CHECKING:
-    from loopscale.planning.searching import Search
-
-LEAST_STEPS = 2000
-"""Steps that a run should have at least: shorter ones get smaller batches."""
 TEXTS = "texts/"
-
-
-@dataclass(frozen=True)
-class Cluster:
-    """The devices that train a model."""
-
-    device: str = "h100"
-    devices: int = NODE
-    utilisation: float = UTILISATION
-    """Share of listed rates that training reaches."""
-
-    def job(self, model: Architecture, recurrence: int, tokens: float) -> Job:
-        """Return the training of a model by the paper's recipe as a job on these devices."""
-        return Job(
-            model, recurrence, batch_for(tokens, self.devices), CONTEXT, self.devices, find_device(self.device),
-            padding=float(padding(model, CAPACITY)),
-        )  # fmt: skip
-
-    def best(self, design: Design) -> tuple[Job, StepCost, bool] | None:
-        """Return a design's job with its fastest setting, and whether it fits; None if it cannot be built."""
-        try:
-            job = self.job(design.architecture(), design.recurrence, design.tokens)
-        except InputError:
-            return None
-        ranked = job.fastest()
-        return job, ranked[0] if ranked else job.least_memory(), bool(ranked)
-
-    def slowdown(self, design: Design) -> float:
-        """Return how much longer a step takes than its arithmetic without recomputation, at least 1."""
-        found = self.best(design)
-        if found is None:
-            return 1.0
-        job, cost, _ = found
-        plain = job.flops_per_token() * job.step_tokens / self.devices / job.device.flops
-        return max(1.0, cost.seconds / plain)
-
-    def days(self, design: Design, real_flops: float) -> float:
-        """Return the days that a design takes to train; ``real_flops`` serves one that cannot be built."""
-        found = self.best(design)
-        if found is None:
-            return training_cost(real_flops, self.device, self.devices, self.utilisation).days
-        job, cost, _ = found
-        return expected_days(cost.seconds, design.tokens / job.step_tokens, self.utilisation)
-
-
-def batch_for(tokens: float, devices: int) -> int:
-    """Return the sequences of a step: the paper's, or fewer for a short run; the devices share them equally."""
-    most = min(BATCH, max(1, math.floor(tokens / CONTEXT / LEAST_STEPS)))
-    return max(1, round(most / devices)) * devices
 
 
 def built_as(design: Design) -> tuple[str, str]:
@@ -166,25 +109,21 @@ def train_file(
 
 
 def _header(design: Design, law: str | None, cluster: Cluster, budget: Budget | None) -> list[str]:
-    lines = []
-    found = cluster.best(design)
-    if found is not None:
-        lines.append(sizes_text(found[0].model, design.recurrence))
+    cost = cluster.cost(design)
+    lines = [] if cost.memory is None else [sizes_text(design.architecture(), design.recurrence)]
     if budget is not None:
         lines.append(f"planned for: {budget_text(budget)}")
     lines.append(f"predicted loss {design.loss:.4f}" + ("" if law is None else f" by {law}"))
-    if found is None:
+    if cost.memory is None:
         return lines
-    job, cost, fits = found
     where = f"{cluster.devices} {cluster.device}"
-    if fits:
-        days = expected_days(cost.seconds, design.tokens / job.step_tokens, cluster.utilisation)
+    if cost.fits:
         share = f"{cluster.utilisation:.0%} of listed rates"
-        lines.append(f"on {where}: {format_bytes(cost.memory)} each, {days:.3g} days at {share}")
+        lines.append(f"on {where}: {format_bytes(cost.memory)} each, {cost.days:.3g} days at {share}")
         lines.append(f"  with {cost.layout}")
     else:
         lines.append(
-            f"does not fit on {where}: {format_bytes(cost.memory)} each at least, {format_bytes(job.usable)} usable; "
+            f"does not fit on {where}: {format_bytes(cost.memory)} each at least, {format_bytes(cost.usable)} usable; "
             "use more devices, or larger ones"
         )
     return lines
@@ -196,17 +135,3 @@ def _is_published(law: str) -> bool:
     except InputError:
         return False
     return True
-
-
-def search_on(cluster: Cluster, hours: float, search: Callable[[float], Search]) -> Search:
-    """Search for the design that so many device-hours train best; ``search`` takes the real training compute.
-
-    What a design takes beyond its arithmetic, such as recomputed blocks, depends on the design: the search is repeated
-    with what the last choice leaves, until a choice takes no more.
-    """
-    whole, slower = device_flops(hours, cluster.device, cluster.utilisation), 1.0
-    found = search(whole)
-    while (more := cluster.slowdown(found.choice)) > slower * 1.001:
-        slower = more  # it only rises, so that the search ends and the choice keeps within the hours
-        found = search(whole / slower)
-    return found

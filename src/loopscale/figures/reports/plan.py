@@ -68,19 +68,17 @@ def plan_report(
     law: ScalingLaw | None = None,
     source: str | Path | None = None,
     command: str | None = None,
-    cost: str = "",
 ) -> Report:
     """Return the report of a plan.
 
     ``law`` is the law that the plan trusts; with it, the report shows how loss changes with recurrence.
     ``source`` is the file that the plan was read from; ``command`` gives the same plan, by default the one that runs.
-    ``cost`` says what training takes on the user's devices: days, energy and money.
     """
     choice, texts = plan.choice, sentences(plan)
     report = Report(f"Plan: {headline(choice)}")
     report.question(f"Which model should be trained under these limits: {budget_text(plan.budget)}?")
     report.answer(f"Train {design_text(choice)}, on {format_count(choice.tokens)} tokens.")
-    report.table(("", ""), [*plan_facts(plan, cost).items()])
+    report.table(("", ""), [*plan_facts(plan).items()])
     if choice.extrapolated:
         report.text(f"{texts['legend']}.")
     _add_figures(report, plan, law)

@@ -1,0 +1,145 @@
+"""The devices that train a model: what a design takes on them, and what so many device-hours train best."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from loopscale.architecture import Architecture
+from loopscale.core.errors import InputError
+from loopscale.core.quantities import format_bytes, format_power
+from loopscale.planning.compute import device_flops, time_cost, training_cost
+from loopscale.planning.design import Design
+from loopscale.planning.devices import NODE, UTILISATION, find_device
+from loopscale.planning.job import Job, StepCost, expected_days, padding
+from loopscale.planning.recipes import BATCH, CAPACITY, CONTEXT
+
+if TYPE_CHECKING:
+    from loopscale.planning.searching import Search
+
+LEAST_STEPS = 2000
+"""Steps that a run should have at least: shorter ones get smaller batches."""
+ENERGY = "board power of the devices; hosts and cooling come on top"
+"""What kilowatt-hours count."""
+
+
+@dataclass(frozen=True)
+class ClusterCost:
+    """What a training run takes on its devices, at the fastest setting that fits."""
+
+    device: str
+    devices: int
+    utilisation: float
+    """Share of listed rates that training is taken to reach."""
+    days: float
+    hours: float
+    """Device-hours, over all devices."""
+    kilowatt_hours: float
+    """At the devices' board power: hosts and cooling are not in it."""
+    dollars: float | None
+    """None where no price was given."""
+    flops: float
+    """Of the whole run, as devices run it: with output head, attention, expert padding and recomputed blocks."""
+    memory: float | None
+    """Bytes of each device at the peak; None, like ``layout``, for a model known by its size alone."""
+    usable: float
+    """Bytes of a device that a chosen setting may take."""
+    fits: bool
+    layout: str | None
+    """How the devices share a step."""
+
+    def text(self, *, brief: bool = False) -> str:
+        """Say what training takes; ``brief`` leaves out the arithmetic."""
+        share = f"{self.utilisation:.0%}"
+        taken = f"{self.devices} {self.device} for {self.days:.3g} days"
+        if self.devices == 1:
+            taken = f"{self.hours:,.0f} {self.device}-hours"
+        if not self.fits and self.memory is not None:
+            need = f"{format_bytes(self.memory)} each at least, {format_bytes(self.usable)} usable"
+            return f"does not fit on {self.devices} {self.device} ({need}); {taken} if it did"
+        if brief:
+            money = "" if self.dollars is None else f", ${self.dollars:,.0f}"
+            return f"{taken} at {share} of the peak{money}, {self.kilowatt_hours:,.0f} kWh (devices only)"
+        money = "" if self.dollars is None else f", {self.dollars:,.0f} dollars"
+        each = "" if self.memory is None else f", {format_bytes(self.memory)} each"
+        layout = "" if self.layout is None else f", with {self.layout}"
+        return (
+            f"On {self.devices} {self.device}: {self.days:.3g} days{each}, {self.hours:,.0f} device-hours, "
+            f"{self.kilowatt_hours:,.0f} kWh ({ENERGY}){money}, for {format_power(self.flops)} real FLOPs at {share} "
+            f"of listed rates (assumed; --utilisation changes it){layout}"
+        )
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The devices that train a model."""
+
+    device: str = "h100"
+    devices: int = NODE
+    utilisation: float = UTILISATION
+    """Share of listed rates that training reaches."""
+
+    def job(self, model: Architecture, recurrence: int, tokens: float) -> Job:
+        """Return the training of a model by the paper's recipe as a job on these devices."""
+        return Job(
+            model, recurrence, batch_for(tokens, self.devices), CONTEXT, self.devices, find_device(self.device),
+            padding=float(padding(model, CAPACITY)),
+        )  # fmt: skip
+
+    def best(self, design: Design) -> tuple[Job, StepCost, bool] | None:
+        """Return a design's job with its fastest setting, and whether it fits; None if it cannot be built."""
+        try:
+            job = self.job(design.architecture(), design.recurrence, design.tokens)
+        except InputError:
+            return None
+        ranked = job.fastest()
+        return job, ranked[0] if ranked else job.least_memory(), bool(ranked)
+
+    def slowdown(self, design: Design) -> float:
+        """Return how much longer a step takes than its arithmetic without recomputation, at least 1."""
+        found = self.best(design)
+        if found is None:
+            return 1.0
+        job, cost, _ = found
+        plain = job.flops_per_token() * job.step_tokens / self.devices / job.device.flops
+        return max(1.0, cost.seconds / plain)
+
+    def cost(self, design: Design, price: float | None = None) -> ClusterCost:
+        """Return what a design takes to train here; ``price`` is in dollars a device-hour."""
+        found, device = self.best(design), find_device(self.device)
+        if found is None:
+            flops = design.train_flops if design.real_train_flops is None else design.real_train_flops
+            days = training_cost(flops, self.device, self.devices, self.utilisation).days
+            memory, usable, fits, layout = None, Job.usable_of(device), True, None
+        else:
+            job, step, fits = found
+            steps = design.tokens / job.step_tokens
+            days, flops = expected_days(step.seconds, steps, self.utilisation), step.flops * self.devices * steps
+            memory, usable, layout = step.memory, job.usable, str(step.layout)
+        taken = time_cost(days, self.device, self.devices, price)
+        return ClusterCost(
+            self.device, self.devices, self.utilisation, days, taken.hours, taken.kilowatt_hours, taken.dollars, flops,
+            memory, usable, fits, layout,
+        )  # fmt: skip
+
+
+def batch_for(tokens: float, devices: int) -> int:
+    """Return the sequences of a step: the paper's, or fewer for a short run; the devices share them equally."""
+    most = min(BATCH, max(1, math.floor(tokens / CONTEXT / LEAST_STEPS)))
+    return max(1, round(most / devices)) * devices
+
+
+def search_on(cluster: Cluster, hours: float, search: Callable[[float], Search]) -> Search:
+    """Search for the design that so many device-hours train best; ``search`` takes the real training compute.
+
+    What a design takes beyond its arithmetic, such as recomputed blocks, depends on the design: the search is repeated
+    with what the last choice leaves, until a choice takes no more.
+    """
+    whole, slower = device_flops(hours, cluster.device, cluster.utilisation), 1.0
+    found = search(whole)
+    while (more := cluster.slowdown(found.choice)) > slower * 1.001:
+        slower = more  # it only rises, so that the search ends and the choice keeps within the hours
+        found = search(whole / slower)
+    return found
