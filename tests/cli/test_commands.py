@@ -272,7 +272,7 @@ REFUSED = [
     (("plan", "--flps", "1e21"), "--flops"),
     (("plan", "--flops", "1e21", "--experts", "1..5000", "--recurrence", "1..9999"), "too large"),
     (("predict", "--tokens", "1B"), "give one of --rung, --width or --config"),
-    (("predict", "--rung", "0.3B"), "give --tokens or --flops"),
+    (("predict", "--rung", "0.3B"), "give --tokens, --flops or --real-flops"),
     (("predict", "--rung", "0.3B", "--tokens", "1B", "--recurrence", "0"), "--recurrence"),
     (("profile", "colour"), "colour"),
     (("profile", "joint", "--flops", "1e21,1e22"), "one budget"),
