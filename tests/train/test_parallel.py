@@ -42,6 +42,7 @@ WAYS: dict[str, Sections] = {
     "parts": {"run": {"accumulate": 2}},
     "parts-pass": {"run": {"accumulate": 2}, "parallel": {"reduce": "pass"}},
 }
+AVERAGED: Sections = {"optimizer": {"name": "muon"}, "run": {"ema": 0.9}}
 COMPILED: Sections = {"run": {"compile": True}}
 ODD: Sections = {"model": {"width": 24, "head_size": 8, "experts": 3, "active_experts": 3}}
 """Nine experts, which two processes shard along their matrices."""
@@ -97,7 +98,7 @@ def two(folder: Path, text: Path) -> Path:
     runs += [each("two", f"{kind}-shared", {**sections, **SHARED}, text, folder) for kind, sections in KINDS.items()]
     runs += [each("two", f"way-{way}", sections, text, folder) for way, sections in WAYS.items()]
     runs += [each("two", "supervised", SUPERVISED, text, folder), each("two", "from-one", {}, text, folder)]
-    runs += [each("two", "odd", ODD, text, folder)]
+    runs += [each("two", "odd", ODD, text, folder), each("two", "averaged", AVERAGED, text, folder)]
     runs += [each("two", "half", {}, text, folder, HALF), each("two", "half-shared", SHARED, text, folder, HALF)]
     launch(2, [*runs, {"counted": settings(text), "out": str(folder / "two" / "collectives.json")}], folder)
     return folder / "two"
@@ -145,6 +146,12 @@ def test_every_way_to_reduce_gradients_gives_the_same_losses(two: Path, alone: R
 
 def test_experts_that_processes_cannot_share_equally_give_the_same_losses(two: Path, alone: Reference) -> None:
     assert furthest(two / "odd", alone(ODD)) < 1e-5
+
+
+def test_muon_and_averaged_weights_are_the_same_on_two_processes(two: Path, alone: Reference) -> None:
+    assert furthest(two / "averaged", alone(AVERAGED)) < 1e-4
+    ends = [read_metrics(run / "metrics.jsonl")[-1]["validation_loss"] for run in (two / "averaged", alone(AVERAGED))]
+    assert ends[0] == pytest.approx(ends[1], abs=1e-4)
 
 
 @pytest.mark.parametrize("how", ["split", "shared"])

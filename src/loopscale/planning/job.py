@@ -149,6 +149,8 @@ class Job:
     """The fraction of the steps at each R; empty for ``recurrence`` throughout."""
     number: int = 2
     """Bytes of a number in products: 2 for bf16."""
+    states: float = STATES
+    """Bytes of a weight with what the optimiser keeps of it."""
 
     @property
     def step_tokens(self) -> int:
@@ -232,7 +234,7 @@ class Job:
         weights, loop, _, _ = self._weights
         used = weights + (self.recurrence - 1) * loop
         activations = self.step_tokens / self.devices * self.calls * self._block_numbers
-        states = (2 * STATES + 2 * GRADIENT) * weights * layout.replicas / self.devices
+        states = (2 * self.states + 2 * GRADIENT) * weights * layout.replicas / self.devices
         return 3 * self.number * (layout.accumulate * used + activations) + states
 
     def _memory(self, layout: Layout) -> float:
@@ -248,7 +250,7 @@ class Job:
         stored = kept + layout.stored * (self.calls * block - kept)
         backward = self._backward(tokens) + (block if layout.stored < 1 else 0.0)
         logits = min(tokens * self.model.vocabulary, CHUNK) * (number + 4)
-        throughout = STATES * weights / shards
+        throughout = self.states * weights / shards
         if self.devices == 1 and number == 4:  # nothing is gathered, and gradients are whole
             earlier = GRADIENT * weights if layout.accumulate > 1 else 0.0
             begins = stored + max(logits, backward) + GRADIENT * embedding

@@ -26,7 +26,7 @@ RECIPES: dict[str, dict[str, dict[str, Any]]] = {
             "clip": 1.0,
         },
         "schedule": {"kind": "wsd", "warmup_steps": 2000},
-        "run": {"batch": 3072, "accumulate": "auto", "precision": "bf16"},
+        "run": {"batch": 3072, "accumulate": "auto", "precision": "bf16", "compile": "auto"},
     },
 }
 """Values that a recipe sets; those of the file come before them. The learning rate and the schedule are not the

@@ -39,6 +39,9 @@ Tracker = Literal["tensorboard", "wandb", "trackio"]
 class ModelSection(Record):
     """Sizes of the model; any other field of ``LoopedMoEConfig`` may be set here too and overrides them."""
 
+    init_from: str | None = None
+    """Start from the weights of a model: the folder of a run or of its model, or what `loopscale convert` wrote. Sizes,
+    options and tokenizer are that model's. ``experts`` may be a multiple of its own, and ``recurrence`` any number."""
     rung: str | None = None
     """A rung of the ladder, like "0.3B": it sets width, layers, head size and key-value heads."""
     width: Whole = 64
@@ -244,8 +247,11 @@ def _with_tuple(table: Any) -> Any:
 
 
 class OptimizerSection(Record):
-    """AdamW."""
+    """AdamW, or Muon."""
 
+    name: Literal["adamw", "muon"] = "adamw"
+    """ "muon" updates the matrices of hidden layers, experts one by one, by Muon, and all else by AdamW. Its updates
+    have the size of AdamW's, so that the same rates serve, and it stores one moment instead of two."""
     learning_rate: float = Field(default=3e-3, gt=0)
     """Peak learning rate."""
     betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.95)
@@ -300,12 +306,15 @@ class RunSection(Record):
     seed: FromZero = 0
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """ "fp32", "bf16" (products in bf16; weights, optimiser, gradients and routers in fp32) or "auto": bf16 on GPUs."""
-    compile: bool = False
-    """Compile each block with torch.compile: slower to start, faster for long runs of small models."""
+    compile: bool | Literal["auto"] = False
+    """Compile each block with torch.compile: slower to start, faster for long runs. "auto" does where a compiler is at
+    hand and the run is long enough to repay it; the run's folder holds the choice."""
     activation_checkpointing: bool = False
     """Recompute the activations of each block in backward instead of storing them."""
     activation_memory: Bytes | None = None
     """Memory for activations on each process, like "20GB": as many blocks as do not fit are recomputed in backward."""
+    ema: float = Field(default=0.0, ge=0, lt=1)
+    """Average the weights with this decay, like 0.999: validation and the finished model use the average. 0: none."""
     log_every: Whole = 10
     """Steps between rows of metrics."""
     validate_every: FromZero = 0
@@ -471,7 +480,9 @@ class TrainConfig(Record):
                     f"{where}: schema is {shown(schema)}; this loopscale reads up to {SCHEMA}; upgrade loopscale"
                 )
             data = {key: _without_fixed(key, value, where) for key, value in data.items() if key != "schema"}
-        return parse(cls, _with_recipe(data), where)
+        from loopscale.train.start import with_start
+
+        return parse(cls, _with_recipe(with_start(data)), where)
 
     @classmethod
     def read(cls, path: str | Path) -> TrainConfig:

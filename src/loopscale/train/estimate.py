@@ -32,14 +32,16 @@ from loopscale.planning import devices
 from loopscale.planning.design import sizes_text
 from loopscale.planning.devices import NODE, USABLE, UTILISATION
 from loopscale.planning.job import expected_days, step_seconds
+from loopscale.train.averaging import Average
 from loopscale.train.config import TrainConfig
 from loopscale.train.data.batches import Batch
 from loopscale.train.init import materialise, meta_model
 from loopscale.train.memory import block_calls, stored_blocks
+from loopscale.train.optimizers import build_optimizer, fill_state
 from loopscale.train.parallel.process import ParallelProcess
 from loopscale.train.run_dir import real_flops_per_token
 from loopscale.train.settings import CPU, choose, job_of, layout_of, model_without_text
-from loopscale.train.step import apply, build_optimizer, fill_state, gradients
+from loopscale.train.step import apply, gradients
 
 DEVICES = {name: device for name, device in devices.DEVICES.items() if device.link is not None} | {"cpu": CPU}
 """Devices whose links are known, and a core of a CPU, on which the simulation is checked."""
@@ -263,6 +265,7 @@ def _simulate(config: TrainConfig, model_config: LoopedMoEConfig, process: _Simu
         meter.kind = "optimizer"
         optimizer = build_optimizer(model, config.optimizer, model_config.hidden_size, model_config.recurrence)
         fill_state(optimizer)
+        average = Average(model, run.ema) if run.ema else None
     stored = 0.0 if run.activation_checkpointing else 1.0
     if run.activation_memory is not None:
         model.model.stored_calls = stored_blocks(model_config, sequences, context, process.dtype, run.activation_memory)
@@ -274,6 +277,8 @@ def _simulate(config: TrainConfig, model_config: LoopedMoEConfig, process: _Simu
         gradients(model, parts, process, config.data.document_mask)
         process.marks.append(meter.communication.copy())
         apply(model, optimizer, process, config.optimizer.clip)
+        if average is not None:
+            average.update(1)
         process.marks.append(meter.communication.copy())
     return stored
 

@@ -90,6 +90,12 @@ def _shard(weight: Tensor) -> tuple[Tensor, tuple[int, ...]]:
     return weight.to_local(), tuple(offset)
 
 
+def own_part(weight: Tensor) -> tuple[Tensor, tuple[slice, ...]]:
+    """Return the part of a parameter that this process holds, and the slices of the whole that it is."""
+    local, offset = _shard(weight)
+    return local, tuple(slice(start, start + size) for start, size in zip(offset, local.shape, strict=True))
+
+
 def _draw(local: Tensor, shape: tuple[int, ...], offset: tuple[int, ...], name: str, std: float) -> None:
     """Fill a shard from the blocks of rows that it overlaps."""
     if not local.numel():

@@ -172,6 +172,10 @@ def model_config(config: TrainConfig, store: TokenStore) -> LoopedMoEConfig:
     return config.model.config(vocabulary, config.data.context, eos_token_id=store.end, pad_token_id=None)
 
 
+ADDED = {("optimizer", "name"): "adamw"}
+"""Settings that checkpoints of version 0.2 lack, with the value that those runs had."""
+
+
 def identity(config: TrainConfig, model: LoopedMoEConfig, store: TokenStore) -> dict[str, Any]:
     """Return what a checkpoint must share with a run so that the run can resume from it."""
     own = {name: getattr(model, name) for name in type(model).__annotations__ if name not in ("model_type",)}
@@ -180,6 +184,7 @@ def identity(config: TrainConfig, model: LoopedMoEConfig, store: TokenStore) -> 
         f"{section}.{name}": value
         for section in ("optimizer", "schedule")
         for name, value in getattr(config, section).model_dump(mode="json").items()
+        if ADDED.get((section, name)) != value
     }
     plain: dict[str, Any] = json.loads(json.dumps({**own, **fixed, **sections}, default=str))
     return plain

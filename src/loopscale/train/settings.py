@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,12 +17,17 @@ from loopscale.train.data.tokenizer import vocabulary_of
 from loopscale.train.schedule import recurrence_shares
 
 if TYPE_CHECKING:
+    from loopscale.architecture import Architecture
     from loopscale.model import LoopedMoEConfig
 
 CPU = Device(0.15e12, 24e9, 100, 40e9, 1e9, 1e9)
 """A core of a CPU."""
 UNKNOWN = Device(100e12, 24e9, 300, 1e12, 32e9, 12.5e9)
 """A GPU that the table of devices does not have; only the ratios of its rates matter for the choice."""
+LEAST_COMPILED_STEPS = 2000
+LEAST_COMPILED_FLOPS = 2e13
+"""Runs that are worth compiling, on GPUs and on CPUs: compiling a model takes a core about a minute, and saves it a
+tenth to a fifth of about 20 minutes of training at 20 GFLOP/s."""
 CHOSEN = {"run": ("accumulate", "activation_checkpointing", "activation_memory"), "parallel": ("replicas", "reduce")}
 """What "auto" chooses, by section."""
 
@@ -58,7 +65,16 @@ def job_of(config: TrainConfig, model: LoopedMoEConfig, devices: int, device: De
         backprop_passes=model.backprop_passes,
         shares=recurrence_shares(config, model),
         number=number,
+        states=_states(config, architecture),
     )
+
+
+def _states(config: TrainConfig, model: Architecture) -> float:
+    """Return the bytes of a weight with its moments and its average, on average over the model."""
+    moments = 2.0
+    if config.optimizer.name == "muon":  # one moment for hidden matrices, two for embeddings
+        moments = 1 + float(model.embedding) / float(model.parameters)
+    return 4 * (1 + moments + bool(config.run.ema))
 
 
 def layout_of(config: TrainConfig, job: Job) -> Layout:
@@ -114,12 +130,15 @@ def settled(config: TrainConfig, out: Path) -> TrainConfig:
 
     A run that was started before keeps its choice, so that it resumes exactly.
     """
+    stored = run_dir.stored_config(out)
+    if config.run.compile == "auto":
+        before = None if stored is None else stored["run"]["compile"]
+        config = config.changed(run={"compile": _compiles(config) if before in (None, "auto") else before})
     if config.run.accumulate != "auto":
         return config
     from loopscale.train.parallel.process import launched, precision
 
     ranks = int(os.environ["WORLD_SIZE"]) if launched() else 1
-    stored = run_dir.stored_config(out)
     if stored is not None and stored["run"]["accumulate"] != "auto":
         before = {section: {name: stored[section][name] for name in names} for section, names in CHOSEN.items()}
         whole = config.run.batch % (ranks * before["run"]["accumulate"]) == 0
@@ -131,6 +150,17 @@ def settled(config: TrainConfig, out: Path) -> TrainConfig:
     number = precision(config.run.precision, target).itemsize
     choice = choose(config, ranks, _this_device(ranks), number=number)
     return config.changed(run={"accumulate": 1}) if choice is None else choice.config
+
+
+def _compiles(config: TrainConfig) -> bool:
+    """Tell whether a run is worth compiling here: long enough, and a compiler is at hand."""
+    import torch
+
+    if torch.cuda.is_available():
+        return importlib.util.find_spec("triton") is not None and config.steps >= LEAST_COMPILED_STEPS
+    compiler = shutil.which(os.environ.get("CXX", "c++"))
+    flops = run_dir.real_flops_per_token(config, model_without_text(config)) * config.steps * config.step_tokens
+    return compiler is not None and flops >= LEAST_COMPILED_FLOPS
 
 
 def _this_device(ranks: int) -> Device:

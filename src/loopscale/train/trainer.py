@@ -11,7 +11,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from loopscale.core.files import replace_folder, seal_folder, write_json
 from loopscale.model import LoopedMoEConfig, LoopedMoEForCausalLM
 from loopscale.model.loading import quiet
 from loopscale.train import run_dir
+from loopscale.train.averaging import Average
 from loopscale.train.callbacks import Callback, callbacks_of, states_by_name
 from loopscale.train.callbacks.validation import validation_loss
 from loopscale.train.checkpoints import Checkpoints, Manifest, on_disk
@@ -32,19 +33,12 @@ from loopscale.train.data.labels import AnyBatches, LabelledStore
 from loopscale.train.data.token_store import Mixture, TokenStore
 from loopscale.train.init import initialise, meta_model
 from loopscale.train.memory import stored_blocks
+from loopscale.train.optimizers import build_optimizer, fill_state, set_rate
 from loopscale.train.parallel.process import Process, this_process
 from loopscale.train.schedule import cooldown_start, rate_factor, scheduled_recurrence, shared_steps
 from loopscale.train.settings import settled
-from loopscale.train.step import (
-    apply,
-    build_optimizer,
-    fill_state,
-    gradients,
-    named_state,
-    repeatable,
-    seed_step,
-    set_rate,
-)
+from loopscale.train.start import start_from
+from loopscale.train.step import apply, gradients, named_state, repeatable, seed_step
 
 
 def save_model(target: Path, config: LoopedMoEConfig, tensors: dict[str, Tensor], store: TokenStore) -> None:
@@ -90,6 +84,10 @@ class Trainer:
             run_dir.open_run(self.out, config, self.process.rank)
         self.model = self.process.prepare(meta_model(self.model_config))
         initialise(self.model, config.run.seed, config.model.residual_init)
+        self.checkpoints = self._checkpoints(self.out)
+        if config.model.init_from is not None and not self.checkpoints.steps():
+            start_from(self.model, config.model.init_from)
+        self.average = Average(self.model, config.run.ema) if config.run.ema else None
         self._set_activation_memory()
         if config.run.compile:
             for block in (*self.model.model.prelude, *self.model.model.loop, *self.model.model.coda):
@@ -98,7 +96,6 @@ class Trainer:
             self.model, config.optimizer, self.model_config.hidden_size, self.model_config.recurrence
         )
         fill_state(self.optimizer)
-        self.checkpoints = self._checkpoints(self.out)
         self.step = 0
         self.resumes = 0
         """How often this run was resumed from a checkpoint."""
@@ -137,6 +134,8 @@ class Trainer:
             self.optimizer.zero_grad(set_to_none=True)
         else:
             norm = apply(self.model, self.optimizer, self.process, self.config.optimizer.clip)
+            if self.average is not None:
+                self.average.update(step)
             for callback in self.callbacks:
                 callback.after_update(result)
         self.step, self._validated = step + 1, None
@@ -213,7 +212,7 @@ class Trainer:
         """Return the loss on the validation split; it is computed once per step."""
         if recurrence is None and self._validated is not None:
             return self._validated
-        with repeatable(self.deterministic):
+        with repeatable(self.deterministic), self._averaged():
             loss = validation_loss(
                 self.model, self.validation, self.config.run.validation_sequences, self.process, recurrence
             )
@@ -235,6 +234,8 @@ class Trainer:
         """Return all state tensors by name."""
         named = [*self.model.named_parameters(), *self.model.named_buffers()]
         weights = {f"model.{name}": tensor.detach() for name, tensor in named}
+        if self.average is not None:
+            weights |= {f"average.{name}": tensor for name, tensor in self.average.tensors.items()}
         return weights | {f"optimizer.{name}": value for name, value in named_state(self.model, self.optimizer)}
 
     def snapshot(self) -> tuple[int, dict[str, Any], dict[str, Tensor]]:
@@ -268,7 +269,9 @@ class Trainer:
     def finish(self, *, model: bool = True, **facts: Any) -> dict[str, Any]:
         """Export the model in Hugging Face form, if wanted; write ``summary.json`` with ``facts``, and return it."""
         self.checkpoints.wait()
-        tensors = self.process.full_state_dict(self.model) if model else {}
+        with self._averaged():
+            tensors = self.process.full_state_dict(self.model) if model else {}
+            tensors = {name: tensor.clone() for name, tensor in tensors.items()} if self.average else tensors
         summary = run_dir.summary(self.config, self.model_config, self.step, self.validate()) | facts
         summary |= run_dir.provenance(self.config, self.store, self.resumes)
         for callback in self.callbacks:
@@ -278,6 +281,10 @@ class Trainer:
                 save_model(self.out / "model", self.model_config, tensors, self.store)
             write_json(self.out / "summary.json", summary)
         return summary
+
+    def _averaged(self) -> AbstractContextManager[None]:
+        """Give the model its averaged weights within the block, if the run keeps any."""
+        return nullcontext() if self.average is None else self.average.applied()
 
     def _state(self) -> dict[str, Any]:
         """Return the plain values that ``_put`` reads."""
