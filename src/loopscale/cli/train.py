@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     help="Start from the last checkpoint that this run shares with RUN, a run of another length.",
 )
 @click.option("--check", is_flag=True, help="Check the settings and the data, print the size and cost, and exit.")
+@click.option("--find-rate", is_flag=True, help="Suggest a learning rate from 100 steps with a rising one, and exit.")
 @click.option("--estimate", is_flag=True, help="Simulate a step on --gpus x --device: memory, communication, time.")
 @click.option(
     "--gpus", type=click.IntRange(min=1), default=8, show_default=True, help="GPUs of --estimate and --check."
@@ -50,6 +51,7 @@ def train_command(
     changes: tuple[str, ...],
     branch: str | None,
     check: bool,
+    find_rate: bool,
     estimate: bool,
     gpus: int,
     device: str,
@@ -67,6 +69,7 @@ def train_command(
     \b
     loopscale train
     loopscale train run.toml --set model.recurrence=4 --set run.tokens=50M
+    loopscale train run.toml --find-rate
     loopscale train run.toml --estimate --gpus 64 --device h100
     torchrun --nproc-per-node 2 -m loopscale.train run.toml
     """
@@ -85,6 +88,9 @@ def train_command(
     if check:
         _describe(run, folder, gpus, device, utilisation, as_json)
         return
+    if find_rate:
+        _find_rate(run, as_json)
+        return
     if allow_code:
         _announce_code(run, quiet or launched_rank() != 0)
     summary = trainer.train(
@@ -100,6 +106,26 @@ def train_command(
         print_json(summary)
     else:
         _print(summary, folder)
+
+
+def _find_rate(run: TrainConfig, as_json: bool) -> None:
+    from loopscale.core.text import curve
+    from loopscale.train.rate_test import find_rate
+
+    result = find_rate(run)
+    if as_json:
+        print_json(result.to_dict())
+        return
+    first, last = result.rates[0], result.rates[-1]
+    beyond = "" if result.ended else "; the loss was still falling, so a higher one may do"
+    click.echo(
+        f"learning_rate = {result.suggested:.2g}   (the file has {run.optimizer.learning_rate:g}{beyond})\n\n"
+        f"{curve(result.losses)}\n"
+        f"smoothed loss {result.losses[0]:.3f}, lowest {min(result.losses):.3f}, last {result.losses[-1]:.3f}; "
+        f"rate {first:.1e} to {last:.1e}\n"
+        "A third of the rate at which the loss was lowest: an order of magnitude, not an optimum.\n"
+        f"Use it: --set optimizer.learning_rate={result.suggested:.2g}"
+    )
 
 
 def _announce_code(run: TrainConfig, quiet: bool) -> None:
@@ -193,6 +219,12 @@ def _describe(run: TrainConfig, folder: Path, gpus: int, device: str, utilisatio
 
 
 def _print(summary: dict[str, Any], folder: Path) -> None:
+    from loopscale.core.text import curve
+    from loopscale.train.metrics import read_metrics
+
+    rows = read_metrics(folder / "metrics.jsonl")
+    if len(rows) > 1:
+        click.echo(f"training loss\n{curve([row['loss'] for row in rows])}")
     console().print(
         f"validation loss {summary['validation_loss']:.4f} after {format_count(summary['tokens'])} tokens "
         f"({format_power(summary['training_flops'])} FLOPs)\nthe model is in {folder / 'model'}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from math import isfinite
 from textwrap import wrap
 
 WIDTH = 80
@@ -57,3 +58,31 @@ def side_by_side(entries: Sequence[tuple[str, ...]], width: int = WIDTH, indent:
             for entry, parts in zip(row, widths, strict=False)
         )
         yield (" " * indent + "   ".join(texts)).rstrip()
+
+
+BARS = " ▁▂▃▄▅▆▇█"
+
+
+def curve(values: Sequence[float], height: int = 5, width: int = 60) -> str:
+    """Return a curve as lines of blocks, with the largest and the smallest value beside it.
+
+    More values than columns are averaged; values that are not finite count as the largest that is.
+    """
+    finite = [value for value in values if isfinite(value)]
+    if not finite:
+        return ""
+    count = min(width, len(values))
+    bins = [values[k * len(values) // count : (k + 1) * len(values) // count] for k in range(count)]
+    most = max(finite)
+    means = [sum(min(value, most) if isfinite(value) else most for value in part) / len(part) for part in bins]
+    low, high = min(means), max(means)
+    span = high - low or 1.0
+    levels = [1 + round((height * 8 - 1) * (mean - low) / span) for mean in means]
+    labels = {0: f"{high:.4g}", height - 1: f"{low:.4g}"}
+    left = max(map(len, labels.values()))
+    lines = []
+    for row in range(height):
+        below = 8 * (height - 1 - row)
+        bars = "".join(BARS[min(8, max(0, level - below))] for level in levels)
+        lines.append(f"  {labels.get(row, ''):>{left}} {bars}".rstrip())
+    return "\n".join(lines)
