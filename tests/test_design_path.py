@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from loopscale.cli.verbs import cli
+from loopscale.core.quantities import format_count
 from loopscale.planning import Cluster, Plan, search, search_on
 from loopscale.planning.design import card_size, experts_text
 from loopscale.planning.devices import USABLE, find_device
@@ -34,7 +35,8 @@ def test_a_planned_design_is_the_one_that_is_built(tmp_path) -> None:
     assert sizes in file.read_text()
     rung = ("--rung", choice.rung, "--experts", f"{choice.experts:g}", "--recurrence", str(choice.recurrence))
     counted = CliRunner().invoke(cli, ["count", *rung]).output
-    assert f"{active} active, {total} total, {experts}" in counted
+    exactly = (format_count(number, 4) for number in (choice.total_parameters, choice.active_parameters))
+    assert "{} total, {} active · {}".format(*exactly, experts) in counted
     checked = CliRunner().invoke(cli, ["train", str(file), "--check"]).output
     assert sizes in checked
     config = TrainConfig.read(file)
