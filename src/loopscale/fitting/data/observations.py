@@ -19,7 +19,8 @@ from loopscale.fitting.data.again import is_law_file, read_again
 from loopscale.fitting.data.folders import is_run_folder
 from loopscale.fitting.data.keep import best_rows, matching_rows
 from loopscale.fitting.data.readers import RawTable, columns_table, csv_table, frame_table, read_table, records_table
-from loopscale.fitting.data.rows import models, read_rows
+from loopscale.fitting.data.rows import read_rows
+from loopscale.fitting.data.runs import models
 from loopscale.fitting.data.wandb import is_project
 from loopscale.scaling import Counting, Points, Reading
 
