@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import io
-import platform
 import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
-from importlib.metadata import version
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from loopscale import __version__
 from loopscale.core.errors import InputError
@@ -107,6 +103,9 @@ class Report:
 
     def provenance(self, **facts: str) -> None:
         """Add what made the report: data, command (by default the one that runs) and versions."""
+        import platform  # slow to import, and every command checks where its report goes
+        from importlib.metadata import version
+
         known = {
             **facts,
             "command": facts.get("command", " ".join(["loopscale", *map(without_folder, sys.argv[1:])])),
@@ -119,6 +118,8 @@ class Report:
 
     def html(self) -> str:
         """Return the report as one HTML page; every text in it is escaped."""
+        from importlib.resources import files
+
         from jinja2 import Environment
         from markupsafe import Markup
 
@@ -199,6 +200,8 @@ def _markdown(part: Part, picture: str, pictures: dict[str, bytes]) -> str:
     if part.kind == "table":
         return markdown([_plain(name) for name in part.columns], [[_plain(cell) for cell in row] for row in part.rows])
     if part.kind == "figure":
+        from urllib.parse import quote
+
         lines = []
         for drawing in part.drawings:
             name = f"{picture}-{len(pictures) + 1}.png"
