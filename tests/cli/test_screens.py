@@ -67,7 +67,14 @@ def test_the_readmes_commands_print_one_screen(command, terminal, capsys):
     check_screen(run(capsys, *words))
 
 
-@pytest.mark.parametrize("command", ["backtest runs.csv --resamples 10", "fit runs.csv --resample none --mapping none"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "backtest runs.csv --resamples 10",
+        "fit runs.csv --resample none --mapping none",
+        "forecast runs.csv --flops 1e22 --resamples 10",
+    ],
+)
 def test_other_commands_print_one_screen(command, terminal, capsys):
     check_screen(run(capsys, *shlex.split(command)))
 

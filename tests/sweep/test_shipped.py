@@ -36,10 +36,13 @@ def test_every_shipped_sweep_can_be_planned_for_a_device_without_its_text(tmp_pa
     assert shipped_sweeps() == ("case-study", "micro", "micro-2", "paper", "paper-mini")
     code, text = call("plan", "paper", "--device", "h100")
     assert code == 0
-    assert "105 runs, 525 observations" in text
-    assert "closed-form estimate, not measured" in text
-    assert "an assumption: nothing was measured on one" in " ".join(text.split())
-    assert "Warning" not in text
+    assert "105 runs, 525 losses" in text
+    assert "by a closed-form estimate" in " ".join(text.split())
+    assert "of listed rates (assumed, not measured)" in " ".join(text.split())
+    assert "warning" not in text
+    lines = text.rstrip().splitlines()
+    assert len(lines) <= 22
+    assert max(map(len, lines)) <= 80
     _, text = call("plan", "paper", "--device", "l40s")
     assert "do not fit" not in text  # every cell finds a setting for 48 GB
     fixed = (SHIPPED / "paper.toml").read_text().replace('accumulate = "auto"', "accumulate = 12")

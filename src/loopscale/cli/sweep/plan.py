@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from loopscale.cli.output import console, print_json, print_table
+from loopscale.cli.output import print_json
 from loopscale.cli.params import COUNT, WHOLE, Quantity, output_options, price_option
 from loopscale.cli.sweep.progress import FILE
 from loopscale.cli.verbs import verb
 from loopscale.core.errors import InputError
-from loopscale.core.quantities import counted, format_bytes, format_count, format_duration, fraction_of
+from loopscale.core.quantities import counted, format_bytes, format_count, format_duration, format_power, fraction_of
 from loopscale.core.tables import Table
+from loopscale.core.text import fact, text_table
 
 if TYPE_CHECKING:
     from loopscale.sweep.cost import Cost
@@ -67,7 +67,7 @@ def plan(
     elif as_csv:
         click.echo(Table.from_records(rows).csv(), nl=False)
     else:
-        print_plan(sweep.name, rows, workers or (1 if target else len(usable_cores())), target)
+        print_plan(sweep.name, rows, workers or (1 if target else len(usable_cores())), target, file)
 
 
 def _device(name: str, utilisation: float, price: float) -> Device:
@@ -116,86 +116,70 @@ class Device:
     """Dollars per hour."""
 
 
-def print_plan(name: str, rows: list[dict[str, Any]], workers: int, device: Device | None) -> None:
-    """Print the plan by size and experts, and its totals."""
-    groups: dict[tuple[str, int], list[dict[str, Any]]] = {}
+MOST_GROUPS = 8
+"""Rows of the table by size and experts; more are put together by size."""
+COLUMNS = ("size", "E", "R", "runs", "tokens", "FLOPs", "time", "memory", "disk")
+
+
+def print_plan(name: str, rows: list[dict[str, Any]], workers: int, device: Device | None, file: str) -> None:
+    """Print the plan: runs, compute and time in a line, facts, a table by size, and the command that starts it."""
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows:
         groups.setdefault((row["size"], row["experts"]), []).append(row)
-    time = "core time" if device is None else f"{device.name} time"
-    print_table(
-        f"{name}: {counted(len(rows), 'run')}, {sum(row['observations'] for row in rows)} observations",
-        (
-            "size",
-            "E",
-            "R",
-            "seeds",
-            "active",
-            "runs",
-            "points",
-            "tokens",
-            "FLOPs",
-            "real FLOPs",
-            time,
-            "memory",
-            "disk",
-        ),
-        [_group(size, experts, group) for (size, experts), group in groups.items()],
-        left=("size", "R"),
-        optional=("seeds", "real FLOPs", "points", "active"),
-    )
-    for line in _totals(rows, workers, device):
-        console().print(line, highlight=False, markup=False)
+    if len(groups) > MOST_GROUPS:
+        groups = {}
+        for row in rows:
+            groups.setdefault((row["size"],), []).append(row)
+    flops, seconds = _added(rows, "flops"), max(_added(rows, "seconds") / workers, max(row["seconds"] for row in rows))
+    at_once = counted(workers, "worker" if device is None else "run") + ("" if device is None else " at once")
+    losses = sum(row["observations"] for row in rows)
+    answer = f"{name}: {counted(len(rows), 'run')}, {losses:,} losses"
+    lines = [f"{answer}, about {format_duration(seconds)} with {at_once}", ""]
+    alone, real = _added(rows, "flops_alone"), _added(rows, "real_flops")
+    lines += fact("compute", f"{format_power(flops)} FLOPs by 6ND ({format_power(real)} with all that runs; "
+                  f"{format_power(alone)} by 6ND if every loss were a separate run)")  # fmt: skip
+    for label, text in _time_and_memory(rows, device).items():
+        lines += fact(label, text)
+    lines += fact("disk", format_bytes(_added(rows, "disk")))
+    table = text_table(COLUMNS, [_group(group) for group in groups.values()], left=("size", "E", "R"))
+    click.echo("\n".join([*lines, "", table, f"Start it: loopscale sweep run {file}   each run: --csv, --json"]))
 
 
-def _totals(rows: list[dict[str, Any]], workers: int, device: Device | None) -> Iterator[str]:
-    def added(name: str) -> float:
-        return float(sum(row[name] for row in rows))
+def _added(rows: list[dict[str, Any]], name: str) -> float:
+    return float(sum(row[name] for row in rows))
 
-    yield (
-        f"in all {format_count(added('flops'))} FLOPs as the paper counts ({format_count(added('flops_alone'))} if "
-        f"every point were a separate run), {format_count(added('real_flops'))} real; "
-        f"{format_bytes(added('disk'))} of disk"
-    )
-    longest = max(row["seconds"] for row in rows)
+
+def _time_and_memory(rows: list[dict[str, Any]], device: Device | None) -> dict[str, str]:
+    total = _added(rows, "process_seconds")
     if device is None:
-        wall = max(added("seconds") / workers, longest)
-        alone = format_duration(added("process_seconds"))
-        yield f"{alone} of one core, about {format_duration(wall)} with {counted(workers, 'worker')}"
-        return
-    hours = added("process_seconds") / 3600
-    together = max(added("seconds") / workers, longest)
-    amounts = hours / 24, hours * device.price
-    days, dollars = (f"{amount:,.{0 if amount >= 100 else 2}f}" for amount in amounts)
-    yield (
-        f"{days} {device.name}-days at {device.utilisation:.0%} of listed rates (an assumption: nothing was measured "
-        f"on one), {dollars} dollars at {device.price:g} an hour; about {format_duration(together)} with "
-        f"{counted(workers, 'run')} at once"
-    )
+        return {"time": f"{format_duration(total)} of one core"}
+    hours = total / 3600
+    days, dollars = (f"{amount:,.{0 if amount >= 100 else 2}f}" for amount in (hours / 24, hours * device.price))
     most = max(rows, key=lambda row: row["memory"])
-    yield (
-        f"memory of one process by a closed-form estimate, not measured: at most {format_bytes(most['memory'])} "
-        f"({most['run']}, {counted(most['processes'], 'process')}); {device.name}: "
-        f"{format_bytes(device.memory)}, of which tensors can use {format_bytes(device.usable)}"
-    )
+    facts = {
+        "time": f"{days} {device.name}-days at {device.utilisation:.0%} of listed rates (assumed, not measured), "
+        f"${dollars} at ${device.price:g} an hour",
+        "memory": f"at most {format_bytes(most['memory'])} a process ({most['run']}) by a closed-form estimate; "
+        f"tensors can use {format_bytes(device.usable)} of {device.name}'s {format_bytes(device.memory)}",
+    }
     over = [row["run"] for row in rows if row["memory"] > device.usable]
     if over:
-        yield (
-            f"Warning: {len(over)} of {counted(len(rows), 'run')} {'does' if len(over) == 1 else 'do'} not fit on "
+        facts["warning"] = (
+            f"{len(over)} of {counted(len(rows), 'run')} {'does' if len(over) == 1 else 'do'} not fit on "
             f"{device.name}, the first is {over[0]}; raise [run] accumulate, set [run] activation_checkpointing or "
             '[parallel] reduce = "pass", or give their size more gpus in [resources]'
         )
+    return facts
 
 
-def _group(size: str, experts: int, group: list[dict[str, Any]]) -> tuple[str, ...]:
+def _group(group: list[dict[str, Any]]) -> tuple[str, ...]:
     def listed(name: str) -> str:
-        return ",".join(map(str, sorted({row[name] for row in group})))
-
-    def added(name: str) -> float:
-        return float(sum(row[name] for row in group))
+        values = sorted({row[name] for row in group})
+        return ",".join(map(str, values)) if len(values) < 5 else f"{values[0]}–{values[-1]}"
 
     return (
-        size, str(experts), listed("recurrence"), listed("seed"), format_count(group[0]["active"]), str(len(group)),
-        f"{added('observations'):.0f}", format_count(max(row["longest"] for row in group)),
-        format_count(added("flops")), format_count(added("real_flops")), format_duration(added("process_seconds")),
-        format_bytes(max(row["memory"] for row in group)), format_bytes(added("disk")),
+        group[0]["size"], listed("experts"), listed("recurrence"), str(len(group)),
+        format_count(max(row["longest"] for row in group)), format_power(_added(group, "flops"), 2),
+        format_duration(_added(group, "process_seconds")), format_bytes(max(row["memory"] for row in group)),
+        format_bytes(_added(group, "disk")),
     )  # fmt: skip
