@@ -153,3 +153,11 @@ def test_profiles_name_experts_as_the_model_is_built(terminal, capsys):
     text = run(capsys, "profile", "joint", "--flops", "5e21", "--memory", "3GB", "--bits", "int4")
     assert re.search(r"3 GB +1\.0B +2/16 ", text)
     assert "E" not in re.findall(r"^memory.*", text, re.M)[0].split()
+
+
+def test_an_answer_too_far_in_tokens_names_the_limit_that_gives_one(terminal, capsys):
+    budget = ("plan", "--flops", "4.59e22", "--memory", "3GB", "--inference-flops", "2e9")
+    said = refused(capsys, *budget)
+    assert "no answer: the best design" in said
+    assert "set --max-tokens to 5T for the best design within 10x" in said
+    check_screen(run(capsys, *budget, "--max-tokens", "5T"))

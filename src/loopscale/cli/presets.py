@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from textwrap import wrap
 
 import click
 
 from loopscale.cli.output import print_json
 from loopscale.cli.verbs import verb
 from loopscale.core.errors import InputError, nearest, shown
+from loopscale.core.text import WIDTH
 
 
 @verb("presets")
@@ -29,7 +31,7 @@ def presets_command(name: str | None, as_json: bool) -> None:
         print_json(RECIPES[name] if name else {recipe: RECIPES[recipe] for recipe in RECIPE_NOTES})
     elif name is None:
         for recipe, note in RECIPE_NOTES.items():
-            click.echo(f"{recipe}\n    {note}")
+            click.echo("\n".join([recipe, *wrap(note, WIDTH, initial_indent="    ", subsequent_indent="    ")]))
     else:
         for section, values in RECIPES[name].items():
             lines = [f"{key} = {json.dumps(value)}" for key, value in values.items()]

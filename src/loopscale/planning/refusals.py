@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from loopscale.core.errors import InputError
+from loopscale.core.quantities import format_count
 from loopscale.core.tables import Table
 from loopscale.planning.budget import Budget
 from loopscale.scaling import ScalingLaw, Trust
@@ -33,9 +34,18 @@ class WithheldError(InputError):
 
 
 def check_answer(
-    what: str, law: ScalingLaw, trust: Trust, *, extrapolate: bool = False, allow_degenerate: bool = False
+    what: str,
+    law: ScalingLaw,
+    trust: Trust,
+    *,
+    extrapolate: bool = False,
+    allow_degenerate: bool = False,
+    searched: bool = False,
 ) -> None:
-    """Refuse an answer about ``what`` that lies far beyond the law's data, or that rests on a degenerate law."""
+    """Refuse an answer about ``what`` that lies far beyond the law's data, or that rests on a degenerate law.
+
+    ``searched`` says that other designs could be the answer, so that a limit on the search helps too.
+    """
     problems, overrides, remedies = [], [], []
     if law.degenerate and not allow_degenerate:
         problems.append(f"law {law.name} is degenerate: {'; '.join(law.degenerate)}")
@@ -48,7 +58,11 @@ def check_answer(
             f"no answer: {what} is more than 10x beyond the runs behind law {law.name}: {'; '.join(reasons)}"
         )
         overrides.append("extrapolate")
-        remedies.append(f"measure runs nearer to it first along {' and '.join(axes)} (`loopscale next` chooses them)")
+        most = law.fitted_range.tokens[1]
+        nearer = f"measure runs nearer to it first along {' and '.join(axes)} (`loopscale next` chooses them)"
+        if searched and axes == ["tokens"] and most is not None:
+            nearer = f"set `max_tokens` to {format_count(10 * most)} for the best design within 10x, {nearer}"
+        remedies.append(nearer)
     if problems:
         raise WithheldError(". ".join(problems), overrides, " and ".join(remedies))
 

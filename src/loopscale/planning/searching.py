@@ -294,7 +294,7 @@ def search(
     found = Search(grid, pick)
     refusals.check_answer(
         f"the best design, {found.choice.label},", law, found.trust, extrapolate=extrapolate,
-        allow_degenerate=allow_degenerate,
+        allow_degenerate=allow_degenerate, searched=True,
     )  # fmt: skip
     return found
 
