@@ -29,7 +29,7 @@ DEBUG = "LOOPSCALE_DEBUG"
 GROUPS = {
     "Plan": ("plan", "predict", "matched", "count", "profile", "laws"),
     "Fit": ("fit", "forecast", "backtest", "compare", "next", "isoflop", "gate", "seeds", "data"),
-    "Train": ("train", "sweep", "eval", "generate", "lab", "presets", "routing", "convert", "export"),
+    "Train": ("train", "sweep", "eval", "generate", "lab", "presets", "routing", "convert", "export", "serve"),
     "Look": ("app", "figures", "report", "demo", "reproduce", "verify", "schema", "help"),
 }
 """Every verb, in groups. Verb ``x`` is the command ``x_command`` in ``cli/x.py``."""
