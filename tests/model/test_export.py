@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from looped_models import WITHOUT_LOOPSCALE, model, tokens
 from test_retrofit import MODELS, close, ids, logits, pretrained, run
 
 from loopscale.core.errors import InputError
+from loopscale.model.conformance import PROMPTS, compare, golden, llama_cpp_tokens, report_of
 from loopscale.model.export import unroll
 from loopscale.model.gguf_file import FORMATS, write_gguf
 from loopscale.model.loading import DEMO, load
@@ -154,27 +154,65 @@ def test_a_format_that_cannot_be_written_is_refused_with_the_way_to_it(tmp_path:
     assert not list(tmp_path.iterdir())
 
 
+def test_models_that_llama_cpp_would_read_otherwise_are_refused(tmp_path: Path) -> None:
+    pytest.importorskip("gguf")
+    softmax = {"router_score": "softmax", "hidden_size": 32}
+    for changes, said in (
+        ({"qk_norm": "head", "norm_topk_prob": False}, "no qwen3_moe with norm_topk_prob False"),
+        ({"qk_norm": "full", "norm_topk_prob": True}, "no olmoe with norm_topk_prob True"),
+        ({"qk_norm": "full", "norm_topk_prob": False}, "no olmoe with fewer heads of keys"),
+    ):
+        made = model(dtype=torch.float32, **softmax, **changes)
+        for buffer in made.buffers():
+            buffer.zero_()
+        with pytest.raises(InputError, match=said):
+            write_gguf(unroll(made, 1), None, tmp_path / "model.gguf", "f32")
+
+
 LLAMA_CPP = os.environ.get("LOOPSCALE_NODE_LLAMA")
 """A folder where npm has installed node-llama-cpp and @node-llama-cpp/linux-x64."""
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(LLAMA_CPP is None, reason="LOOPSCALE_NODE_LLAMA names no folder with node-llama-cpp")
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
 @pytest.mark.parametrize("recurrence", [1, 2, 4])
-def test_llama_cpp_generates_the_same_tokens(recurrence: int, tmp_path: Path) -> None:
+def test_llama_cpp_generates_the_same_tokens(recurrence: int, dtype: str, tmp_path: Path) -> None:
     pytest.importorskip("gguf")
     looped, tokenizer = load(DEMO, dtype=torch.float32)
-    write_gguf(unroll(looped, recurrence), tokenizer, tmp_path / "model.gguf", "f32")
+    write_gguf(unroll(looped, recurrence), tokenizer, tmp_path / "model.gguf", dtype)
     prompts = [tokenizer(text)["input_ids"] for text in PROMPTS]
-    script = [str(Path(__file__).with_name("llama_cpp.mjs")), str(LLAMA_CPP), str(tmp_path / "model.gguf"), "24"]
-    done = subprocess.run(["node", *script], input=json.dumps(prompts), capture_output=True, text=True, check=False)
-    assert not done.returncode, done.stderr[-2000:]
+    generated = llama_cpp_tokens(tmp_path / "model.gguf", prompts, 24, str(LLAMA_CPP))
     how = {"max_new_tokens": 24, "min_new_tokens": 24, "do_sample": False, "recurrence": recurrence, "pad_token_id": 0}
     ours = [looped.generate(torch.tensor([ids]), **how)[0, len(ids) :].tolist() for ids in prompts]
-    assert json.loads(done.stdout.splitlines()[-1]) == ours
+    assert generated == ours
 
 
-PROMPTS = (
-    *("The state of", "My fellow citizens", "It is", "War with", "Congress", "In the year"),
-    *("Our commerce", "The people", "Peace", "I recommend", "Trade and", "We must"),
-)
+FAMILIES_OF_LLAMA_CPP: dict[str, dict[str, Any]] = {
+    "llama": {"num_experts": 1, "qkv_bias": True, "output_bias": True},
+    "qwen2": {"num_experts": 1, "qkv_bias": True},
+    "qwen3": {"num_experts": 1, "qk_norm": "head"},
+    "glm4_moe": {"shared_expert_intermediate_size": 32, "routed_scaling_factor": 1.7},
+    "mixtral": {"router_score": "softmax"},
+    "qwen3_moe": {"router_score": "softmax", "qk_norm": "head"},
+    "olmoe": {"router_score": "softmax", "qk_norm": "full", "norm_topk_prob": False, "num_key_value_heads": 4},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(LLAMA_CPP is None, reason="LOOPSCALE_NODE_LLAMA names no folder with node-llama-cpp")
+@pytest.mark.parametrize("kind", FAMILIES_OF_LLAMA_CPP)
+def test_every_family_conforms_in_llama_cpp(kind: str) -> None:
+    _, tokenizer = load(DEMO)
+    sizes = {"hidden_size": 64, "head_dim": 16, "moe_intermediate_size": 32, "vocab_size": len(tokenizer)}
+    made = model(dtype=torch.float32, **sizes, **FAMILIES_OF_LLAMA_CPP[kind])
+    with torch.no_grad():
+        for name, weight in made.named_parameters():
+            if name.endswith("proj.bias"):
+                weight.normal_(std=0.2)
+    if kind != "glm4_moe":
+        for buffer in made.buffers():
+            buffer.zero_()
+    assert unroll(made, 2).config.model_type == kind
+    expected = golden(made, [tokens(5, seed=seed).tolist() for seed in range(6)], (1, 2))
+    assert not compare(expected, report_of("llama.cpp", made, expected, tokenizer, LLAMA_CPP))

@@ -30,7 +30,7 @@ GROUPS = {
     "Plan": ("plan", "predict", "matched", "count", "profile", "laws"),
     "Fit": ("fit", "forecast", "backtest", "compare", "next", "isoflop", "gate", "seeds", "data"),
     "Train": ("train", "sweep", "eval", "generate", "lab", "presets", "routing", "convert", "export", "serve"),
-    "Look": ("app", "figures", "report", "demo", "reproduce", "verify", "schema", "help"),
+    "Look": ("app", "figures", "report", "demo", "reproduce", "verify", "conform", "schema", "help"),
 }
 """Every verb, in groups. Verb ``x`` is the command ``x_command`` in ``cli/x.py``."""
 

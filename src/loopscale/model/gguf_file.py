@@ -97,10 +97,12 @@ def _write_sizes(writer: Any, config: Any, gguf: Any) -> None:
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
         writer.add_nextn_predict_layers(0)
     elif getattr(config, "norm_topk_prob", None) is not None:
-        # Not run in llama.cpp yet: it is taken to divide Qwen3-MoE's gates by their sum and not OLMoE's.
+        # llama.cpp divides Qwen3-MoE's gates by their sum and not OLMoE's, whatever the file says.
         normalised = config.model_type == "qwen3_moe"
         if config.norm_topk_prob != normalised:
             raise InputError(f"llama.cpp has no {config.model_type} with norm_topk_prob {config.norm_topk_prob}")
+        if config.model_type == "olmoe" and config.num_key_value_heads != heads:
+            raise InputError("llama.cpp has no olmoe with fewer heads of keys than of queries")
 
 
 def _write_rope(writer: Any, rope: dict[str, Any], gguf: Any) -> None:
@@ -116,8 +118,8 @@ def _tensors(model: PreTrainedModel, is_llama: bool) -> Iterator[tuple[str, Tens
     """Yield the model's tensors as llama.cpp holds them: separate gates, and Llama's rotary pairs side by side."""
     config: Any = model.config
     for name, tensor in model.state_dict().items():
-        if name == "lm_head.weight" and config.tie_word_embeddings:
-            continue
+        if name == "lm_head.weight" and config.tie_word_embeddings and config.model_type != "olmoe":
+            continue  # llama.cpp takes the embeddings, but not in OLMoE
         if is_llama and ".q_proj." in name:
             yield name, _interleaved(tensor, config.num_attention_heads)
         elif is_llama and ".k_proj." in name:
@@ -129,7 +131,7 @@ def _tensors(model: PreTrainedModel, is_llama: bool) -> Iterator[tuple[str, Tens
         else:
             yield name.replace("e_score_correction_bias", "e_score_correction.bias"), tensor
     if config.model_type == "glm4_moe" and not config.attention_bias:
-        # llama.cpp expects them.
+        # Zeros: llama.cpp 0.5.0 loads the file without them too, earlier versions were not tried.
         for name, tensor in model.state_dict().items():
             if name.endswith(("q_proj.weight", "k_proj.weight", "v_proj.weight")):
                 yield name.replace(".weight", ".bias"), tensor.new_zeros(len(tensor))
