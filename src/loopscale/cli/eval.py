@@ -217,7 +217,7 @@ def _caches(ctx: click.Context, param: click.Parameter, value: str | None) -> tu
 @verb("eval")
 @click.argument("paths", metavar="[CHECKPOINT|SWEEP]...", nargs=-1, type=click.Path())
 @click.option(
-    "--tasks", help="paper, local, lm-eval task names, a suite file or a folder of task YAML; commas join them."
+    "--tasks", help="paper, local, bigbench, lm-eval task names, a suite file or a folder of YAML; commas join them."
 )
 @click.option("--text", "text_source", help="Also the loss on this file (text, JSONL, CSV, Parquet) or data set.")
 @click.option("--column", default="text", show_default=True, help="The column of --text that holds the text.")

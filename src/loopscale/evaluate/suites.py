@@ -11,6 +11,7 @@ from pydantic import Field
 from loopscale.core.errors import InputError, nearest, shown
 from loopscale.core.files import read_toml
 from loopscale.core.schemas import File, Record, parse
+from loopscale.evaluate import bigbench
 
 DATA = Path(__file__).parent / "data"
 SCHEMA = 1
@@ -126,6 +127,9 @@ def select(text: str, folder_tasks: Callable[[Path], list[str]]) -> Suite:
 
 def _named(word: str, folder_tasks: Callable[[Path], list[str]]) -> list[Benchmark]:
     path = Path(word)
+    suite, _, task = word.partition(":")
+    if suite == bigbench.NAME and not path.exists():
+        return _of_bigbench((bigbench.known(task),) if task else tuple(bigbench.TASKS))
     if word in builtin_suites() or path.suffix == ".toml":
         return list(load_suite(word).benchmarks)
     if not path.is_dir():
@@ -134,6 +138,14 @@ def _named(word: str, folder_tasks: Callable[[Path], list[str]]) -> list[Benchma
     if not names:
         raise InputError(f"{word}: no task found there; it should hold .yaml files as lm-eval reads them")
     return [Benchmark(name, name, folder=path.resolve()) for name in names]
+
+
+def _of_bigbench(names: tuple[str, ...]) -> list[Benchmark]:
+    folder = bigbench.task_folder(names)
+    return [
+        Benchmark(name, f"{bigbench.NAME}_{name}", bigbench.SHOTS, bigbench.METRIC, "BBH", folder=folder)
+        for name in names
+    ]
 
 
 def _task_folder(path: Path, folder: str) -> Path:
