@@ -6,9 +6,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from loopscale.cli.verbs import cli
+from loopscale.core.errors import InputError
+from loopscale.figures.lab import draw_downstream
 from loopscale.lab import downstream
 from loopscale.lab.downstream import BUDGET, CELLS, PASSES, TABLE, WIDTHS, Cell, run
+from loopscale.lab.law import asked_of, task_law
+from loopscale.lab.questions import summary
+from loopscale.lab.tables import Row
 from loopscale.train.data.batches import IGNORED
 from loopscale.train.data.mixture import PARTS, Downstream
 from loopscale.train.data.puzzles import S3
@@ -89,7 +96,6 @@ def test_every_cell_is_trained_once_and_a_stopped_experiment_resumes(tmp_path: P
 def test_a_run_that_fails_is_a_row_with_its_reason(
     tmp_path: Path, small: list[Cell], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from loopscale.core.errors import InputError
     from loopscale.train.trainer import Trainer
 
     def broken(self: Trainer) -> None:
@@ -99,3 +105,74 @@ def test_a_run_that_fails_is_a_row_with_its_reason(
     rows = run(tmp_path, [0], small[:1])
     assert rows[0]["status"] == "the loss is not finite; at step 1"
     assert TABLE.read(tmp_path / downstream.RESULTS)[0]["status"] == rows[0]["status"]
+
+
+def made_up(seeds: int, *, gain: float = 1.0) -> list[Row]:
+    """Return runs whose accuracy and loss follow from their cell: R raises words, E facts."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for seed in range(seeds):
+        for cell in CELLS:
+            active = 13 * cell.width**2 * cell.layers
+            effective = active * (1 + gain * (1 - np.exp(1 - cell.recurrence)))
+            tokens = cell.steps * 320
+            loss = (0.2 + 30 * effective**-0.5 + 60 * tokens**-0.4) * np.exp(0.02 * rng.normal())
+            values = {
+                name: getattr(cell, name) for name in ("width", "experts", "recurrence", "layers", "budget", "steps")
+            }
+            rows.append(
+                {**values, "status": "done", "seed": seed, "weights": active, "active": active, "tokens": tokens}
+                | {"total": active * cell.experts, "training_flops": 6.0 * active * tokens, "real_training_flops": 1.0}
+                | {"words": 0.3 + 0.1 * cell.recurrence + 0.01 * seed, "facts": 0.2 + 0.1 * cell.experts - 0.01 * seed}
+                | {"words_loss": loss, "facts_loss": loss}
+            )
+    return rows
+
+
+def test_differences_are_paired_by_seed_and_failed_runs_are_left_out() -> None:
+    rows = made_up(4)
+    rows[0] = {**rows[0], "status": "the loss is not finite", "words": None}
+    result = summary(rows)
+    assert result["failed"] == 1
+    answers = {(one["measure"], one["about"], one["width"]): one for one in result["differences"]}
+    gain = answers["reasoning", "R = 6, equal FLOPs", WIDTHS[0]]
+    assert gain["value"] == pytest.approx(0.5 / (1 - 1 / 6))
+    assert gain["clear"]
+    assert gain["seeds"] == 4
+    assert answers["reasoning", "R = 6, equal steps", WIDTHS[0]]["seeds"] == 3
+    assert answers["reasoning", "E = 8, equal steps", WIDTHS[1]]["value"] == pytest.approx(0)
+    assert answers["overall", "R and E beyond their sum, equal FLOPs", WIDTHS[0]]["value"] == pytest.approx(0)
+
+
+def test_a_measure_that_no_cell_has_learnt_is_named() -> None:
+    rows = [{**row, "words": 0.3} for row in made_up(3)]
+    assert summary(rows)["learnt"] == {"reasoning": False, "knowledge": True}
+
+
+def test_the_law_is_fitted_to_a_part_and_refused_with_too_few_seeds() -> None:
+    law = task_law(made_up(3), "words")
+    answers = asked_of(law)
+    low, high = answers["theta"]["interval"]
+    assert low <= answers["theta"]["value"] <= high or low == pytest.approx(high)
+    assert len(law.observations) == 3 * len(CELLS)
+    with pytest.raises(InputError, match="needs 3 seeds of every cell, and there are 2"):
+        task_law(made_up(2), "words")
+
+
+def test_the_figure_has_panels_over_recurrence_and_over_experts() -> None:
+    figure = draw_downstream(summary(made_up(3)))
+    assert [axes.get_title(loc="left") or axes.get_title() for axes in figure.axes] == 2 * [
+        "overall", "reasoning", "knowledge"
+    ]  # fmt: skip
+
+
+def test_the_shipped_runs_are_cells_of_the_protocol() -> None:
+    rows = downstream.shipped_rows()
+    for row in rows:
+        assert sum(cell.is_of(row) for cell in CELLS) == 1
+    assert len(
+        {(row["seed"], *(row[name] for name in ("width", "experts", "recurrence", "layers", "budget"))) for row in rows}
+    ) == len(rows)
+    result = CliRunner().invoke(cli, ["lab", "downstream", "--shipped"])
+    assert result.exit_code == 0, result.output
+    assert f"{len(rows)} of 130 runs" in result.output

@@ -434,8 +434,9 @@ def _accuracy(cell: dict[str, Any] | None) -> str:
 @click.option(
     "--out", type=click.Path(), default="runs/lab/downstream", show_default=True, help="Folder of the results."
 )
+@click.option("--law", is_flag=True, help="Also fit loss(N, D, R, E) to reasoning and to knowledge.")
 @click.option("--json", "as_json", is_flag=True, help="Print means and differences as JSON.")
-def downstream_command(seeds: int, shipped: bool, out: str, as_json: bool) -> None:
+def downstream_command(seeds: int, shipped: bool, out: str, law: bool, as_json: bool) -> None:
     """Train one model on reasoning, knowledge and text, at two sizes, E, R and matched training FLOPs.
 
     One seed has 26 runs and takes about six minutes of an idle core. Rerun the command to resume, or with more seeds.
@@ -448,17 +449,27 @@ def downstream_command(seeds: int, shipped: bool, out: str, as_json: bool) -> No
     from loopscale.figures.lab import draw_downstream
     from loopscale.figures.style import save
     from loopscale.lab import downstream
+    from loopscale.lab.law import asked_of, task_law
     from loopscale.lab.questions import summary
 
     folder = Path(out)
     rows = downstream.shipped_rows() if shipped else downstream.run(folder, range(seeds), tell=_tell_downstream)
     result = summary(rows)
+    if law:
+        result["law"] = {part: asked_of(task_law(rows, part)) for part in ("words", "facts")}
     if not shipped:
         save(draw_downstream(result), folder / "downstream.svg")
     if as_json:
         print_json(result)
         return
     _print_downstream(result)
+    for part, asked in result.get("law", {}).items():
+        (kappa, limits), (theta, range_) = ((one["value"], one["interval"]) for one in asked.values())
+        decided = "" if range_[0] > 0 else ": whether experts raise the gain is undecided"
+        click.echo(
+            f"law on {part}: kappa1 {kappa:.2g} ({limits[0]:.2g} to {limits[1]:.2g}), theta {theta:.2g} "
+            f"({range_[0]:.2g} to {range_[1]:.2g}){decided}"
+        )
     if not shipped:
         click.echo(f"every run is in {folder / downstream.RESULTS}, the figure in {folder / 'downstream.svg'}")
 
@@ -473,6 +484,9 @@ def _tell_downstream(about: str, seed: int, row: dict[str, Any] | None) -> None:
 
 
 def _print_downstream(result: dict[str, Any]) -> None:
+    if not result["runs"]:
+        click.echo(f"0 of {result['planned']} runs")
+        return
     widths = sorted({answer["width"] for answer in result["differences"]})
     answers = {(answer["measure"], answer["about"], answer["width"]): answer for answer in result["differences"]}
     rows = []
@@ -485,7 +499,7 @@ def _print_downstream(result: dict[str, Any]) -> None:
     click.echo(f"{result['runs']} of {result['planned']} runs, {result['failed']} failed")
     for measure, learnt in result["learnt"].items():
         if not learnt:
-            click.echo(f"no cell has learnt {measure} (0.8 of the way from chance): its differences decide little")
+            click.echo(f"no cell has learnt {measure} (0.8 of the way from chance to all right)")
 
 
 def _difference(answer: dict[str, Any] | None) -> str:

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from loopscale.core.errors import InputError
 from loopscale.fitting import Fit, Observations, fit
-from loopscale.lab.downstream import DONE
+from loopscale.fitting.covariance import coefficient_intervals
+from loopscale.lab.downstream import CELLS, DONE
 from loopscale.lab.tables import Row
 
 LEAST = 3
-"""Seeds below which no law is fitted: its intervals would come from too few runs."""
+"""Seeds of every cell below which no law is fitted: its intervals would come from too few runs."""
+ASKED = ("kappa1", "theta")
+"""The gain from recurrence, and how much experts raise it."""
 
 
 def observations(rows: Sequence[Row], part: str) -> Observations:
@@ -24,11 +28,24 @@ def observations(rows: Sequence[Row], part: str) -> Observations:
         "recurrence": [row["recurrence"] for row in done],
         "tokens": [row["tokens"] for row in done],
         "loss": [row[f"{part}_loss"] for row in done],
-        "run": [f"{row['width']}-{row['experts']}-{row['recurrence']}-{row['layers']}-{row['seed']}" for row in done],
-    }
-    return Observations.of(columns, units={"active": 1.0, "tokens": 1.0}, counts="without embeddings", name=part)
+        "run": [f"{row['width']}-{row['experts']}-{row['recurrence']}-{row['layers']}-{row['budget']}-{row['seed']}"
+                for row in done],
+    }  # fmt: skip
+    return Observations.of(columns, units={"active": 1.0, "tokens": 1.0}, counts="without-embeddings", name=part)
 
 
 def task_law(rows: Sequence[Row], part: str) -> Fit:
-    """Fit the bounded law to one part."""
+    """Fit the law to one part, from at least ``LEAST`` seeds of every cell."""
+    counts = [sum(cell.is_of(row) and row["status"] == DONE for row in rows) for cell in CELLS]
+    if min(counts) < LEAST:
+        raise InputError(
+            f"the law on tasks needs {LEAST} seeds of every cell, and there are {min(counts)}; "
+            f"run `loopscale lab downstream --seeds {LEAST}`"
+        )
     return fit(observations(rows, part))
+
+
+def asked_of(law: Fit) -> dict[str, dict[str, Any]]:
+    """Return kappa1 and theta with their 90% intervals over resampled runs."""
+    intervals = coefficient_intervals(law)
+    return {name: {"value": law.coefficients[name], "interval": list(intervals[name])} for name in ASKED}
