@@ -14,6 +14,9 @@ from loopscale.cli.verbs import verb
 from loopscale.core.files import is_file
 from loopscale.core.progress import progress_bar
 from loopscale.fitting.forecasting import forecast
+from loopscale.fitting.running import RunningForecast, final_loss, read_log
+from loopscale.scaling import Points, RateSchedule, find_law
+from loopscale.scaling.annealing import KINDS
 
 FORM = ("outer", "mapping", "fixed", "bounds", "tie", "delta", "recipe", "seed")
 """Options that the fit takes."""
@@ -37,6 +40,17 @@ FORM = ("outer", "mapping", "fixed", "bounds", "tie", "delta", "recipe", "seed")
     help="Share of runs that intervals should cover.",
 )
 @click.option("--figure", type=click.Path(), help="Save a figure of runs, frontier, law and band (.png, .svg, .pdf).")
+@click.option("--running", is_flag=True, help="RUNS is the log of a run in training: forecast its final loss.")
+@click.option("--steps", type=click.IntRange(1), help="With --running: steps of the whole run.  [default: its own]")
+@click.option(
+    "--schedule", type=click.Choice(KINDS), default="cosine", show_default=True, help="With --running: its rate."
+)
+@click.option("--warmup", type=click.IntRange(0), default=0, show_default=True, help="With --running: warm-up steps.")
+@click.option(
+    "--cooldown", type=click.FloatRange(0, 1), default=0.2, show_default=True, help="With --running: share of wsd."
+)
+@click.option("--column", help="With --running: the column of the loss.")
+@click.option("--law", help="With --running: a law that predicts the same run, with --params and --tokens.")
 @mapping_option
 @click.option("--resamples", type=click.IntRange(2, 100_000), default=100, show_default=True, help="How many refits.")
 @form_options
@@ -56,6 +70,13 @@ def forecast_command(
     unique_tokens: float | None,
     level: float,
     figure: str | None,
+    running: bool,
+    steps: int | None,
+    schedule: str,
+    warmup: int,
+    cooldown: float,
+    column: str | None,
+    law: str | None,
     resamples: int,
     extrapolate: bool,
     allow_degenerate: bool,
@@ -74,7 +95,14 @@ def forecast_command(
     loopscale forecast runs.csv --params 7e9 --tokens 2T --level 0.8
     loopscale forecast runs.csv --params 2e9 --loop-params 1e9 --recurrence 4 --tokens 400B
     loopscale forecast runs.csv --flops 1e22 --figure forecast.png --verbose
+    loopscale forecast runs/tiny --running
+    loopscale forecast wandb.csv --running --steps 20000 --schedule wsd --cooldown 0.2
     """
+    if running:
+        rate = None if steps is None else RateSchedule(steps, schedule, warmup, cooldown)
+        found = running_forecast(runs, rate, column, law, params, tokens, level)
+        print_json(found.to_dict()) if as_json else click.echo(found.summary())
+        return
     if flops is None and params is None:
         raise click.UsageError("give --flops, or --params and --tokens")
     options["runs"] = runs
@@ -98,3 +126,22 @@ def forecast_command(
         from loopscale.figures.style import save
 
         save(draw_forecast(result).figure, figure)
+
+
+def running_forecast(
+    path: str, schedule: RateSchedule | None, column: str | None, law: str | None, params: tuple[float, ...] | None,
+    tokens: tuple[float, ...] | None, level: float,
+) -> RunningForecast:  # fmt: skip
+    """Forecast the end of a run from its log, and from a law where one is given."""
+    log = read_log(path, column)
+    if law is None:
+        return final_loss(log, schedule, level=level)
+    if params is None or tokens is None:
+        raise click.UsageError("--law predicts a run of --params on --tokens; give both")
+    found, point = find_law(law), Points(params[0], tokens[0])
+    loss = float(found(point))
+    deviation = None
+    if found.resamples is not None:
+        low, high = found.predictive_interval(point) if found.spread is not None else found.interval(point)
+        deviation = float(high - low) / 3.29
+    return final_loss(log, schedule, law_loss=loss, law_deviation=deviation, level=level)

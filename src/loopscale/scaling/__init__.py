@@ -1,5 +1,6 @@
 """Scaling laws in closed form: recurrence mappings, outer laws, published coefficient sets, and costs."""
 
+from loopscale.scaling.annealing import RateSchedule, annealed_loss, rate_factor
 from loopscale.scaling.at_test_time import FIXED, RANDOM, AtTestTime, at_test_time
 from loopscale.scaling.coefficients import Coefficient, Role, Term
 from loopscale.scaling.expressions import Expression
@@ -66,6 +67,7 @@ __all__ = [
     "Points",
     "Proportions",
     "Provenance",
+    "RateSchedule",
     "Reading",
     "RecurrenceMapping",
     "Role",
@@ -77,6 +79,7 @@ __all__ = [
     "Units",
     "above_optimum",
     "allocations",
+    "annealed_loss",
     "at_test_time",
     "best_growth",
     "compute_optimal",
@@ -90,6 +93,7 @@ __all__ = [
     "mapping",
     "outer_law",
     "published",
+    "rate_factor",
     "scheduled_flops",
     "scheduled_gain",
     "scheduled_loss",

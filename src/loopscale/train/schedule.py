@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from loopscale.scaling import annealing
+
 if TYPE_CHECKING:  # the model needs torch, and commands that only plan a sweep do not load it
     from loopscale.model import LoopedMoEConfig
     from loopscale.train.config import ScheduleSection, TrainConfig
@@ -12,15 +14,10 @@ if TYPE_CHECKING:  # the model needs torch, and commands that only plan a sweep 
 
 def rate_factor(schedule: ScheduleSection, step: int, steps: int) -> float:
     """Return the learning rate at ``step`` (from 0) of a run of ``steps``, as a fraction of the peak rate."""
-    warm = min(1.0, (step + 1) / (schedule.warmup_steps + 1)) if schedule.warmup_steps else 1.0
-    if schedule.kind == "constant":
-        return warm
-    if schedule.kind == "cosine":
-        shape = 0.5 * (1 + math.cos(math.pi * step / steps))
-    else:
-        left = steps - step
-        shape = min(1.0, left / max(1, steps - cooldown_start(schedule, steps)))
-    return warm * (schedule.final + (1 - schedule.final) * shape)
+    return annealing.rate_factor(
+        schedule.kind, step, steps, warmup_steps=schedule.warmup_steps, cooldown=schedule.cooldown,
+        final=schedule.final,
+    )  # fmt: skip
 
 
 def scheduled_recurrence(schedule: ScheduleSection, step: int, steps: int) -> int | None:

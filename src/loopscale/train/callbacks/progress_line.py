@@ -1,4 +1,4 @@
-"""Show a live line: loss, throughput, utilisation, expert load, dropped tokens, time left."""
+"""Show a live line: loss, throughput, utilisation, expert load, dropped tokens, final loss, time left."""
 
 from __future__ import annotations
 
@@ -14,13 +14,19 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from loopscale.core.errors import InputError
 from loopscale.core.progress import bars, occasional_lines
 from loopscale.core.quantities import format_duration
+from loopscale.fitting.running import final_loss, read_log
 from loopscale.train.callbacks.callback import Callback
 
 if TYPE_CHECKING:
     from loopscale.model import LoopedMoEConfig
     from loopscale.train.config import TrainConfig
+
+
+ASKED_EVERY = 0.02
+"""Share of the run after which its final loss is forecast again."""
 
 
 class ProgressLine(Callback):
@@ -30,6 +36,8 @@ class ProgressLine(Callback):
 
     def __init__(self) -> None:
         self._bars: Progress | None = None
+        self._ending = ""
+        self._asked = 0
         self._line: Callable[[str], None] = lambda line: None
 
     @classmethod
@@ -56,14 +64,23 @@ class ProgressLine(Callback):
     def report(self, row: dict[str, Any]) -> None:
         if self._bars is None:
             return
-        self._bars.update(self._task, numbers=describe(row))
         config = self.trainer.config
+        if row["step"] - self._asked >= config.steps * ASKED_EVERY:
+            self._ending, self._asked = self._final_loss(), row["step"]
+        self._bars.update(self._task, numbers=describe(row) + self._ending)
         left = (config.steps - row["step"]) * config.step_tokens / row["tokens_per_second"]
-        self._line(
-            f"{self._title}: step {row['step']:,} of {config.steps:,}, {describe(row)}, {format_duration(left)} left"
-        )
+        numbers = f"{describe(row)}{self._ending}"
+        self._line(f"{self._title}: step {row['step']:,} of {config.steps:,}, {numbers}, {format_duration(left)} left")
         if "alarm" in row:
             self._bars.console.print(f"step {row['step']:,}: {row['alarm']}", markup=False, highlight=False)
+
+    def _final_loss(self) -> str:
+        """Say with which loss the run will end, by its log so far; nothing while the log is too short."""
+        try:
+            found = final_loss(read_log(self.trainer.out))
+        except InputError:
+            return ""
+        return f", ends at {found.final:.3f} ({found.low:.3f}–{found.high:.3f})"
 
     def after_step(self) -> None:
         if self._bars is not None:
