@@ -17,7 +17,7 @@ from loopscale.planning.cluster import Cluster, ClusterCost
 from loopscale.planning.design import Design, design_at
 from loopscale.planning.grid import Rule, evaluate, loss_interval, real_flops_per_token
 from loopscale.planning.searching import law_of
-from loopscale.planning.text import interval_text, trust_text, uncertainty_text
+from loopscale.planning.text import interval_text, uncertainty_text
 from loopscale.scaling import Trust, costs
 
 _OF_A_SEARCH = ("ruled_out_by", "verdict")
@@ -68,7 +68,7 @@ class Prediction:
         interval = interval_text(self.interval, self.uncertainty)
         return (
             f"<Prediction {self.design.label} on {format_count(self.design.tokens)} tokens: "
-            f"loss {self.loss:.4f} ({interval}), {trust_text(self.trust).lower()}>"
+            f"loss {self.loss:.4f} ({interval}), trust {self.trust.level}>"
         )
 
 
