@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from plain import fit
 
+from loopscale.core.errors import InputError
 from loopscale.fitting import simulate_sweep, unidentified
 from loopscale.scaling import published
 
@@ -30,11 +31,19 @@ def test_no_irreducible_loss_is_called_degenerate():
 
 
 def test_two_recurrences_cannot_tell_height_from_speed():
-    assert "kappa2 is not identifiable" in reasons(simulate_sweep(recurrences=(1, 2)))
+    sweep = simulate_sweep(recurrences=(1, 2))
+    assert "kappa2 is not identifiable" in reasons(sweep, mapping="sparsity-conditional")
+    simpler = fit(sweep, resamples=0)
+    assert not simpler.degenerate
+    assert simpler.mapping.name != "sparsity-conditional"
+    assert sum(rung.chosen for rung in simpler.ladder) == 1
+    assert min(simpler.ladder, key=lambda rung: rung.error).chosen
 
 
-def test_two_expert_counts_cannot_tell_how_experts_set_in():
-    assert "E_start" in reasons(simulate_sweep(experts=(1, 2)))
+def test_how_experts_set_in_may_be_open_where_no_prediction_depends_on_it():
+    """Two expert counts leave E_start and E_max open; every loss at these counts is determined all the same."""
+    fitted = fit(simulate_sweep(experts=(1, 2)), outer="joint-moe", resamples=0)
+    assert "E_start" not in " ".join(fitted.degenerate)
 
 
 def test_a_limit_far_beyond_the_data_is_open_but_not_a_reason():
@@ -68,3 +77,22 @@ def test_bounds_of_the_users_own_are_not_a_reason():
 def test_looping_that_is_worth_nothing_leaves_its_speed_open():
     fitted = fit(simulate_sweep(published().at_one_pass()))
     assert "kappa2" in unidentified(fitted)
+
+
+def test_few_runs_of_several_expert_counts_get_a_smaller_law():
+    """Sixteen runs cannot carry eleven coefficients: a law of fewer predicts held-out runs better."""
+    sweep = simulate_sweep(recurrences=(1,))
+    few = sweep.where(np.sort(np.random.default_rng(0).choice(len(sweep), 16, replace=False)))
+    fitted = fit(few, resamples=0)
+    assert not fitted.degenerate
+    assert len(fitted.free) < 11
+    assert len(fitted.ladder) > 2
+
+
+def test_one_expert_count_gives_a_law_for_that_count():
+    sweep = simulate_sweep(experts=(8,), recurrences=(1,))
+    fitted = fit(sweep, resamples=10)
+    assert fitted.outer.name == "chinchilla"
+    assert float(fitted.predict(1e9, 2e11).points.experts) == 8
+    with pytest.raises(InputError, match="no term for E"):
+        fitted.predict(1e9, 2e11, E=1)

@@ -223,7 +223,7 @@ def test_a_budget_too_small_names_the_cheapest_run(small, at_the_optimum):
 def test_too_few_rows_to_see_the_noise_are_refused(at_the_optimum):
     few = simulate_sweep(rungs=("0.3B", "0.6B"), experts=(1, 4), recurrences=(1, 2), tokens=(1e11,))
     found = fit(simulate_sweep(rungs=("0.3B", "0.6B"), experts=(1, 4), recurrences=(1, 2), tokens=(1e11, 2e11, 3e11)))
-    with pytest.raises(InputError, match="8 rows leave no residual for 14 coefficients; give the noise"):
+    with pytest.raises(InputError, match=r"8 rows leave no residual for \d+ coefficients; give the noise"):
         Noise.of(replace(found, observations=few))
 
 

@@ -69,7 +69,7 @@ def test_dense_mappings_rank_as_in_the_paper():
     dense = simulate_sweep(published().at_one_expert(), experts=(1,), recurrences=WITH_R16)
     found = compare(dense, ["R=16", "N>0.9B", "D>400B"], count=200)
     assert found.outer == "chinchilla"
-    assert found.mappings == (*DENSE_ORDER, "general")
+    assert found.mappings == ("none", *DENSE_ORDER, "general")
     assert all(ordered(found, part, DENSE_ORDER) for part in ("R=16", "N>0.9B", "D>400B", CROSS_VALIDATION))
 
 
@@ -156,9 +156,9 @@ def test_a_held_coefficient_concerns_the_mappings_that_have_it_and_is_not_counte
 
 def test_mappings_that_need_sparsity_are_left_out_of_dense_data():
     dense = simulate_sweep(experts=(1,))
-    assert applicable(dense) == (*DENSE_ORDER, "general")
+    assert applicable(dense) == ("none", *DENSE_ORDER, "general")
     assert choose_form(dense)[0].name == "chinchilla"
-    assert applicable(simulate_sweep()) == (*MOE_ORDER, "two-exponents")
+    assert applicable(simulate_sweep()) == ("none", *MOE_ORDER, "two-exponents")
 
 
 def test_data_without_loops_have_nothing_to_compare():

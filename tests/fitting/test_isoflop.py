@@ -51,7 +51,7 @@ def test_a_budget_without_a_lowest_point_is_left_out_with_the_reason():
 
 
 def test_too_few_budgets_are_refused_in_a_sentence():
-    with pytest.raises(InputError, match="two are needed"):
+    with pytest.raises(InputError, match="need two training budgets"):
         isoflop(runs(budgets=(1e20,)))
 
 

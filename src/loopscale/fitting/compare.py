@@ -95,7 +95,7 @@ def _title(forms: dict[str, tuple[str, str]]) -> str:
 
 
 def applicable(observations: Observations) -> tuple[str, ...]:
-    """Return the mappings that the data can distinguish: those of m need runs of several m.
+    """Return the mappings that the data can distinguish, "none" among them: those of m need runs of several m.
 
     On sparse models the general mappings are compared only when they are asked for: few sweeps determine the shape of
     the curve and its change with sparsity at once.
@@ -106,7 +106,7 @@ def applicable(observations: Observations) -> tuple[str, ...]:
     sparse = points.total is not None and np.any(points.m < 1)
     general = {name for name, form in MAPPINGS.items() if any(term.prior for term in form.coefficients)}
     left_out = general if sparse else {name for name, form in MAPPINGS.items() if form.needs_ratio}
-    return tuple(name for name in MAPPINGS if name not in {"none", *left_out})
+    return tuple(name for name in MAPPINGS if name not in left_out)
 
 
 def _tasks(

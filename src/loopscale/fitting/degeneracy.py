@@ -54,8 +54,21 @@ def _runaways(problem: Problem, c: dict[str, float], at_bound: list[str]) -> Ite
             f"{name} ended on its bound {c[name]:.4g}: the data show no irreducible loss, and a slow power "
             f"({weakest} = {c[weakest]:.3g}) takes its place, as happens with losses in mid-schedule"
         )
-    if len(gain := [term.name for term in edge if term.term is Term.RECURRENCE and term.positive]) > 1:
+    gain = [term.name for term in edge if term.term is Term.RECURRENCE and term.positive]
+    if len(gain) > 1 and not no_gain(problem, c):
         yield f"{' and '.join(gain)} ended on their bounds: the gain from looping does not saturate in these data"
+
+
+def no_gain(problem: Problem, c: dict[str, float]) -> list[str]:
+    """Return the sizes of the gain from looping that ended on their lower bound: such a law says that R gains nothing.
+
+    That is an answer, not a degenerate fit: no prediction depends on the rest of the mapping.
+    """
+    terms = [term for term in problem.terms.values() if term.term is Term.RECURRENCE and term.positive]
+    low = {term.name: float(problem.lower[problem.free_names.index(term.name)]) for term in terms}
+    point = dict(zip(problem.free_names, problem.point(c).tolist(), strict=True))
+    near = dict(zip(problem.free_names, (1e-6 * problem.width).tolist(), strict=True))
+    return [term.name for term in terms[:1] if point[term.name] <= low[term.name] + near[term.name]]
 
 
 def _still_terms(problem: Problem, c: dict[str, float]) -> Iterator[str]:
@@ -94,8 +107,8 @@ def undetermined(problem: Problem, u: FloatArray, delta: float) -> Iterator[list
     spread, directions, names = open_directions(problem, u, delta)
     for error, direction in zip(spread, directions, strict=True):
         moving = [name for name, part in zip(names, np.abs(direction), strict=True) if part > 0.3]
-        # E_max alone is a limit far beyond the data; the rest of the law does not depend on it.
-        if error > FLAT and moving != ["E_max"]:
+        # These two bend the count of experts at its ends; where they move freely, no prediction depends on them.
+        if error > FLAT and not set(moving) <= {"E_start", "E_max"}:
             yield moving
 
 

@@ -13,6 +13,7 @@ from loopscale.core.errors import InputError, choice
 from loopscale.fitting.checks import check_data
 from loopscale.fitting.data.observations import Observations
 from loopscale.fitting.degeneracy import why_degenerate
+from loopscale.fitting.ladder import climb
 from loopscale.fitting.noise import robust_deviation, run_noise
 from loopscale.fitting.paper_recipe import paper_recipe
 from loopscale.fitting.predictive import predictive_spread
@@ -30,6 +31,8 @@ LEAST_DELTA = 1e-6
 """An estimated delta stays above this, so that exact data keep a smooth objective."""
 REPEATED, HARMFUL = 1.02, 16.0
 """Epochs from which the law is chosen with repeated data, and with a loss that rises again."""
+FEW, FEWEST_FREE = 3, 5
+"""With fewer rows than this for each coefficient, simpler forms are tried too; a law of five has none but ties."""
 NOTHING: Mapping[str, float] = MappingProxyType({})
 NO_BOUNDS: Mapping[str, tuple[float, float]] = MappingProxyType({})
 
@@ -54,7 +57,8 @@ def fit(
     ``data`` is a path (CSV, TSV, JSON lines, Parquet), a data frame of pandas, polars or pyarrow, the name of a public
     sweep, or :class:`Observations`; ``Observations.of("runs.csv", columns=..., keep=...)`` has the options of reading.
     A column ``weight``, or the noise of each loss in a column ``loss_std``, weights the rows. The form follows from
-    the data: with experts and recurrence where they vary. ``outer`` and ``mapping`` choose another one.
+    the data: with experts and recurrence where they vary, and a simpler one where the data do not determine that
+    (``Fit.ladder`` has those that were tried). ``outer`` and ``mapping`` choose another one.
 
     Minimises the sum of Huber(``delta``) over the residuals of ln loss; a large delta means least squares, and None
     estimates it from the residuals. ``fixed`` holds coefficients at a value, ``bounds`` limits their range (both with
@@ -68,10 +72,45 @@ def fit(
     :meth:`Fit.resample` has the options of resampling.
     """
     observations = Observations.of(data)
-    form, recurrence = choose_form(observations, outer, mapping)
     _check_options(delta, starts, resamples)
-    check_data(observations, form, recurrence, fixed, tie)
     kind = choice(Recipe, recipe, "recipe")
+    options: dict[str, Any] = {"delta": delta, "recipe": kind, "starts": starts, "seed": seed}
+    form, recurrence = choose_form(observations, outer, mapping)
+    if outer is not None or mapping is not None or fixed or bounds or tie or kind is not Recipe.DEFAULT:
+        options |= {"fixed": fixed, "bounds": bounds, "tie": tie, "warm": warm}
+        return _fit(observations, form, recurrence, resamples=resamples, **options)
+    problem, result = None, None
+    try:
+        result = _fit(observations, form, recurrence, resamples=0, warm=warm, **options)
+    except InputError as error:
+        problem = error
+    if result is None or result.degenerate or len(observations) < FEW * len(result.free) > FEW * FEWEST_FREE:
+        simpler = climb(observations, form, recurrence, fit, options)
+        if simpler is None and problem is not None:
+            raise problem
+        result = simpler or result
+    assert result is not None
+    return result.resample(resamples, seed=seed, workers=1) if resamples else result
+
+
+def _fit(
+    observations: Observations,
+    form: OuterLaw,
+    recurrence: RecurrenceMapping,
+    *,
+    resamples: int,
+    delta: float | None,
+    recipe: Recipe,
+    starts: int,
+    seed: int,
+    warm: Mapping[str, float] | None = None,
+    fixed: Mapping[str, float] = NOTHING,
+    bounds: Mapping[str, tuple[float, float]] = NO_BOUNDS,
+    tie: Mapping[str, str] = NO_TIES,
+) -> Fit:
+    """Fit one form."""
+    kind = recipe
+    check_data(observations, form, recurrence, fixed, tie)
     problem = build_problem(observations, form, recurrence, fixed, bounds, tie, prior=kind is Recipe.DEFAULT)
     check_finite(problem)
     if kind is Recipe.PAPER:
@@ -110,16 +149,19 @@ def fit(
 def choose_form(
     data: Observations, outer: str | OuterLaw | None = None, mapping: str | RecurrenceMapping | None = None
 ) -> tuple[OuterLaw, RecurrenceMapping]:
-    """Return the form to fit: the one given, else the richest that the data can determine."""
+    """Return the form to fit: the one given, else the richest that the data can determine.
+
+    Experts or passes that are the same in every row have no term: such a law answers for that value alone.
+    """
     points = data.points
     if outer is None:
-        outer = "joint-moe" if np.any(points.experts > 1) else "chinchilla"
+        outer = "joint-moe" if np.ptp(points.experts) > 0 else "chinchilla"
         epochs = float(np.max(points.tokens / points.unique))
         outer += "+overfit" if epochs > HARMFUL else "+repetition" if epochs > REPEATED else ""
     if mapping is None:
         sparse = points.total is not None and bool((points.m < 1).any())
         looped = "sparsity-conditional" if sparse else "bounded"
-        mapping = looped if np.any(points.recurrence > 1) else "none"
+        mapping = looped if np.ptp(points.recurrence) > 0 else "none"
     return (
         outer_law(outer),
         find_mapping(mapping) if isinstance(mapping, str) else mapping,

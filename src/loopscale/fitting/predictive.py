@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from loopscale.core.arrays import FloatArray
+from loopscale.core.arrays import BoolArray, FloatArray
 from loopscale.fitting.data.observations import Observations
 from loopscale.fitting.noise import noise_components, robust_scale, run_noise
 from loopscale.fitting.problem import Problem
 from loopscale.fitting.resample import refit, run_weights, varies
+from loopscale.fitting.residuals import outlier_limit
 from loopscale.fitting.search import finish
 from loopscale.scaling import Spread
 from loopscale.scaling.trust import TYPICAL_GROWTH
@@ -55,6 +56,7 @@ def excess(
 ) -> float | None:
     """Return the squared error per decade that a backtest finds beyond noise; None where it cannot be done."""
     flops = data.points.train_flops
+    sound = sound_rows(problem.residuals(u), len(problem.free))  # one diverged run would widen every interval
     kept = flops <= flops.max() / 10**decades * (1 + 1e-9)
     run = data.run[kept]
     if len(np.unique(run)) < MIN_RUNS or kept.all() or not varies(problem, kept):
@@ -65,8 +67,16 @@ def excess(
     if weights is None:
         return None
     refits_u = refit(inner, best_u, delta, weights, rough=True)
-    hidden = problem.rows(~kept)
+    if not (~kept & sound).any():
+        return None
+    hidden = problem.rows(~kept & sound)
     errors, drawn = hidden.residuals(best_u), hidden.residuals(refits_u)
     noise = robust_scale(inner.residuals(best_u), len(inner.free))
-    distance = np.log10(flops[~kept] / flops[kept].max())
+    distance = np.log10(flops[~kept & sound] / flops[kept].max())
     return float(np.sum(errors**2 - drawn.var(axis=0) - noise**2) / np.sum(distance))
+
+
+def sound_rows(residuals: FloatArray, free: int) -> BoolArray:
+    """Return which rows are not outliers of a fit."""
+    limit = outlier_limit(len(residuals), free) * max(robust_scale(residuals, free), 1e-300)
+    return np.asarray(np.abs(residuals) <= limit)

@@ -20,6 +20,7 @@ from loopscale.core.tables import Table
 from loopscale.fitting.covariance import coefficient_intervals
 from loopscale.fitting.data.observations import Observations
 from loopscale.fitting.frontier import fit_frontier
+from loopscale.fitting.ladder import Rung
 from loopscale.fitting.noise import Noise, noise_components, robust_scale, run_effects, run_noise
 from loopscale.fitting.predictive import predictive_spread
 from loopscale.fitting.problem import Problem, build_problem
@@ -121,6 +122,8 @@ class Fit:
 
     frontier: Frontier | None = None
     """The compute-optimal frontier that the runs show; None without resamples, or where the form has none."""
+    ladder: tuple[Rung, ...] = ()
+    """The simpler forms that were tried because the data do not determine the full one; empty where they do."""
 
     @property
     def name(self) -> str:

@@ -79,6 +79,8 @@ def _facts(fit: Fit) -> list[str]:
     lines = [*fact("law", str(law.form)), *fact("", f"{_equation(fit)}   (N, D in billions)")]
     for label, text in _prior(fit).items():
         lines += fact(label, text)
+    if fit.ladder:
+        lines += fact("chosen", _ladder(fit))
     lines += fact("error", error)
     if fit.spread is not None:
         tests = counted(fit.spread.backtests, "backtest")
@@ -89,6 +91,16 @@ def _facts(fit: Fit) -> list[str]:
         used = [f"{symbol} = {name}" for symbol, name in data.columns_used.items() if symbol not in ASIDE]
         lines += fact("columns", f"{', '.join(used)}{each}")
     return lines
+
+
+def _ladder(fit: Fit) -> str:
+    """Say which of the simpler forms won, and by how much."""
+    ranked = sorted(fit.ladder, key=lambda rung: rung.error)
+    best, others = ranked[0], ranked[1:]
+    text = f"{best.coefficients} coefficients, held-out error {best.error:.2%}, AICc {best.aicc:.0f}"
+    if others:
+        text += f"; next {others[0].coefficients} coefficients, {others[0].error:.2%}, {others[0].aicc:.0f}"
+    return f"{text} ({best.form}); {len(ranked)} forms were tried"
 
 
 def _counting(fit: Fit) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 
 from loopscale.core.quantities import counted
 from loopscale.fitting.covariance import fit_covariance
+from loopscale.fitting.degeneracy import no_gain
 from loopscale.fitting.lack_of_fit import lack_of_fit
 from loopscale.fitting.residuals import diverged_rows, outlier_limit, outlying_rows
 
@@ -108,6 +109,8 @@ def _form(fit: Fit) -> Iterator[FitWarning]:
         yield FitWarning(
             "some rows have R > 1, but the law does not know recurrence", "--mapping bounded has a gain from looping"
         )
+    if gains := no_gain(fit.problem, dict(fit.coefficients)):
+        yield FitWarning(f"{' and '.join(gains)} ended on its lower bound: these data show no gain from looping")
     for reason in fit.degenerate:
         yield FitWarning(f"{DEGENERATE}{reason}", "add runs, try a simpler form, or hold coefficients with --fix")
     if len(data) - len(fit.free) < FEW_ROWS:
