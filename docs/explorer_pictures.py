@@ -27,8 +27,8 @@ from loopscale.sweep.store import Store  # noqa: E402
 from sweeps import open_sweep, write_sweep  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images"
-COLOURS = 160
-GIF_SIZE = (840, 588)
+COLOURS = 200
+GIF_SIZE = (720, 504)
 
 
 GRID = "[grid]\nrecurrence = [1, 2, 4, 8]\nseed = [0, 1, 2, 3]\ntokens = [64, 128, 256]\n"
@@ -74,7 +74,7 @@ def picture(page: Any, height: int | None = None) -> Image.Image:
 
 def save(image: Image.Image, name: str) -> None:
     """Write a small PNG."""
-    image.quantize(COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(IMAGES / name, optimize=True)
+    image.quantize(COLOURS, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE).save(IMAGES / name, optimize=True)
 
 
 def stills(browser: Any, address: str) -> None:
@@ -116,7 +116,7 @@ def preview(browser: Any, address: str) -> None:
     page = open_page(browser, address, width=1200, height=630)
     mapped(page)
     page.wait_for_timeout(600)
-    image = picture(page).quantize(64, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    image = picture(page).quantize(COLOURS, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
     image.save(ROOT / "src" / "loopscale" / "app" / "static" / "preview.png", optimize=True)
     page.context.close()
 
@@ -139,6 +139,8 @@ def live_sweep(browser: Any) -> None:
 def recording(browser: Any, address: str) -> None:
     """Record a drag of the dot over the map, a step by hand, and the lab."""
     page = open_page(browser, address, width=1200, height=840)
+    page.emulate_media(reduced_motion="reduce")  # what moves by itself would fill the file
+    page.reload()
     mapped(page)
     frames = [picture(page)] * 6
     box = page.locator("#map-dot").bounding_box()
@@ -146,8 +148,8 @@ def recording(browser: Any, address: str) -> None:
     x, y = box["x"] + 13, box["y"] + 13
     page.mouse.move(x, y)
     page.mouse.down()
-    for step in range(18):
-        page.mouse.move(x - 9 * step, y - 3 * step)
+    for step in range(1, 11):
+        page.mouse.move(x - 16 * step, y - 6 * step)
         settled(page)
         frames.append(picture(page))
     page.mouse.up()
@@ -158,15 +160,15 @@ def recording(browser: Any, address: str) -> None:
     frames += [picture(page)] * 6
     visit(page, "view=lab&loops=1")
     page.wait_for_selector("#lab-grid td")
-    for passes in range(1, 13):
+    for passes in (1, 2, 3, 5, 7, 9, 12):
         page.fill("#lab-passes", str(passes))
         page.dispatch_event("#lab-passes", "input")
         page.wait_for_timeout(60)
-        frames.append(picture(page))
+        frames += [picture(page)] * 2
     frames += [picture(page)] * 6
     page.context.close()
     small = [
-        frame.resize(GIF_SIZE, Image.Resampling.LANCZOS).quantize(96, dither=Image.Dither.NONE) for frame in frames
+        frame.resize(GIF_SIZE, Image.Resampling.LANCZOS).quantize(40, dither=Image.Dither.NONE) for frame in frames
     ]
     small[0].save(IMAGES / "explorer.gif", save_all=True, append_images=small[1:], duration=220, loop=0, optimize=True)
 

@@ -17,6 +17,7 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.path import Path as Outline
 from matplotlib.textpath import TextPath
 
+from loopscale.app.page import export_page
 from loopscale.architecture import rung
 from loopscale.core.quantities import format_bytes, format_count
 from loopscale.core.tables import markdown
@@ -28,6 +29,11 @@ from loopscale.scaling import PUBLISHED, published
 
 _EQUATION = re.compile(r"^\$\$\n(.*?)\n\$\$$", flags=re.DOTALL | re.MULTILINE)
 _COMMANDS = {Outline.MOVETO: "M", Outline.LINETO: "L", Outline.CURVE3: "Q", Outline.CURVE4: "C", Outline.CLOSEPOLY: "Z"}
+_RECORDING = re.compile(r"^!\[[^\]]*\]\(images/explorer\.gif\)$", flags=re.MULTILINE)
+_EXPLORER = (
+    '<iframe src="explorer/index.html" title="The explorer" loading="lazy" '
+    'style="width:100%;height:900px;border:1px solid #ddd;border-radius:12px"></iframe>'
+)
 _MARK = re.compile(r"<!-- generated: ([a-z-]+) -->\n.*?<!-- end -->", flags=re.DOTALL)
 
 
@@ -44,9 +50,16 @@ def on_pre_build(config: Any) -> None:
         raise ValueError(f"figures that a page shows could not be drawn: {left_out}")
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Set the equations of a page in type."""
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Set the equations of a page in type; on the home page the explorer itself stands for its recording."""
+    if page.is_homepage:
+        markdown = _RECORDING.sub(_EXPLORER, markdown)
     return _EQUATION.sub(lambda match: _typeset(match[1]), markdown)
+
+
+def on_post_build(config: Any) -> None:
+    """Write the explorer into the site: it plans in the browser."""
+    export_page(Path(config["site_dir"]) / "explorer")
 
 
 def _typeset(tex: str) -> str:

@@ -95,19 +95,22 @@ def test_a_fit_is_kept_over_a_reload_and_in_a_second_tab(page, address, sweep_fi
     other.close()
 
 
-def test_the_file_and_its_preview_stay_after_a_refusal(page, tmp_path, sweep_csv):
+def test_passes_without_the_loops_parameters_ask_for_the_share_that_loops(page, tmp_path, sweep_csv):
     rows = [line.split(",") for line in sweep_csv.decode().splitlines()]
-    kept = [k for k, name in enumerate(rows[0]) if name not in ("N_loop", "N_total")]
+    kept = [k for k, name in enumerate(rows[0]) if not name.startswith("N_loop")]
     (tmp_path / "no-loop.csv").write_text("\n".join(",".join(row[k] for k in kept) for row in rows))
     page.click("#views button[data-view=fit]")
     page.set_input_files("#csv-file", tmp_path / "no-loop.csv")
-    page.wait_for_selector("#start-fit")
+    page.wait_for_selector("#loop-share")
+    assert "parameters of the loop block" in page.inner_text("#preview .note-box")
+    page.fill("#loop-share", "200%")
     page.click("#start-fit")
-    page.wait_for_selector("#fit-problem:not([hidden]), #chart-residuals svg")
-    if page.is_visible("#fit-problem"):
-        assert "mapping=" not in page.inner_text("#fit-problem")
-        assert page.is_visible("#preview-table")
-        assert page.is_visible("#start-fit")
+    page.wait_for_selector("#fit-problem:not([hidden])")
+    assert page.is_visible("#preview-table")  # the file stays after a refusal
+    page.fill("#loop-share", "80%")
+    page.click("#start-fit")
+    page.wait_for_selector("#chart-residuals svg")
+    assert "80% of the active parameters" in page.inner_text("#fit-result")
 
 
 CONFIG = {

@@ -1,5 +1,8 @@
 """The lab's model runs in the page as it does in PyTorch."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from browser import open_page, settled
@@ -51,3 +54,9 @@ def test_more_passes_turn_more_positions_right_in_the_page(browser, tmp_path):
     assert page.locator("#two-axes svg").count() == 2
     assert page.errors == []
     page.context.close()
+
+
+def test_building_the_page_does_not_import_torch():
+    code = "import sys; from loopscale.app.page import page_files; page_files(True); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=600)
+    assert done.stdout.strip() == "False"

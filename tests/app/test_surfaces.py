@@ -9,7 +9,7 @@ from engine import run_node
 from test_engine import PLAN, differences, python_plan, random_task
 
 from loopscale.cli import main
-from loopscale.core.quantities import format_bytes, format_count
+from loopscale.core.quantities import format_bytes, format_count, format_size
 from loopscale.planning import FIELDS, plan
 from loopscale.planning.design import card_size, experts_text
 
@@ -134,10 +134,34 @@ def test_a_design_has_the_same_sizes_and_experts_in_every_text(capsys, client, p
     assert float(built.parameters) == choice.total_parameters
     assert (built.active_experts, built.routed_experts) == (choice.experts_active, choice.experts_total)
     counted = printed(capsys, "count", *size, *looped)
-    for words in (active, total, experts):
-        assert words in counted
+    for words in (format_size(choice.active_parameters), format_size(choice.total_parameters), experts):
+        assert words in counted  # exact where plans round
     visit(page, "")
     assert f"a {active} model with {experts}" in page.inner_text("#sentence")
     assert f"stores {total} parameters and uses {active}" in page.inner_text("#model-note")
     assert client.send("/api/predict", {"rung": choice.rung, "experts": choice.experts, "recurrence": choice.recurrence,
                                         "tokens": "500B"}).json["label"] == choice.label  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("link", "asked"),
+    [
+        ("flops=3e21&memory=2GB&bits=8&context=8192", {"flops": 3e21, "memory": 2e9, "bits": 8, "context": 8192}),
+        (
+            "flops=1.25e21&memory=3GB&bits=4&max_tokens=300B&eps=0.001",
+            {"flops": 1.25e21, "memory": 3e9, "bits": 4, "max_tokens": 3e11, "eps": 0.001},
+        ),
+        (
+            "flops=5e21&memory=3GB&bits=4&experts=1,8&passes=2",
+            {"flops": 5e21, "memory": 3e9, "bits": 4, "experts": [1, 8], "recurrences": [1, 2]},
+        ),
+    ],
+)
+def test_the_page_copies_the_command_and_the_python_of_the_api(client, page, link, asked):
+    visit(page, f"where=&bandwidth=&{link}")
+    if page.get_attribute("#texts", "open") is None:
+        page.click("#texts summary")
+    page.wait_for_selector("#texts pre")
+    copied = client.send("/api/plan", asked).json["copy"]
+    assert page.inner_text("#texts pre >> nth=0") == copied["command"]
+    assert page.inner_text("#texts pre >> nth=1").strip() == copied["python"].strip()

@@ -220,8 +220,13 @@ def preview(text: str, options: PreviewOptions, limits: Limits) -> dict[str, Any
         "used": {column.name: SYMBOLS[name] for name, column in matched.items()},
         "count": len(cells),
         "notes": [capital(note) for note in notes],
+        "needs_loop_share": "recurrence" in matched and "loop" not in matched and _varies(table, matched["recurrence"]),
         "problem": problem,
     }
+
+
+def _varies(table: Any, column: Any) -> bool:
+    return len({str(cell).strip() for cell in table[column.name]} - {""}) > 1
 
 
 def _of_the_page(error: InputError, where: str = "") -> RefusalError:

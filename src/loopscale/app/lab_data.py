@@ -6,9 +6,11 @@ import base64
 import csv
 import json
 import struct
-from importlib import resources
 from itertools import permutations
+from pathlib import Path
 from typing import Any
+
+import loopscale
 
 NEEDED = {
     "num_experts": 1, "prelude_layers": 0, "coda_layers": 0, "injection": "normed", "pass_attention": "shared",
@@ -30,7 +32,7 @@ def lab_data() -> dict[str, Any]:
     """Return the model's weights, its words, the group's table, and the runs of the two-axes experiment."""
     elements = list(permutations(range(3)))
     products = [[elements.index(tuple(after[image] for image in first)) for after in elements] for first in elements]
-    folder = resources.files("loopscale.lab") / "data"
+    folder = Path(loopscale.__file__).parent / "lab" / "data"  # importing the lab would import torch
     config = json.loads((folder / "s3" / "config.json").read_text(encoding="utf-8"))
     for name, value in NEEDED.items():
         if config[name] != value:

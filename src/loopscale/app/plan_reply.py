@@ -146,9 +146,11 @@ def _python(found: Search, request: PlanRequest, law: str) -> str:
     imported = ""
     if (space := request.space(found.law)) is not None:
         kind = "continuous_space" if request.continuous else "ladder_space"
-        parts = {} if request.rungs is None else {"rungs": request.rungs}
+        parts: dict[str, Any] = {} if request.rungs is None else {"rungs": request.rungs}
         parts |= {
-            name: getattr(request, name) for name in ("experts", "recurrences") if name in request.model_fields_set
+            name: [plain(value) for value in getattr(request, name)]
+            for name in ("experts", "recurrences")
+            if name in request.model_fields_set
         }
         parts |= {"free": sorted(space.free)} if space.free else {}
         imported = f"from loopscale.planning import {kind}\n"

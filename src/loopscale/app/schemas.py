@@ -215,6 +215,9 @@ class FitOptions(BaseModel):
     columns: Annotated[str, Field(max_length=2000)] = Field(
         "{}", description='Columns of the file by field, as JSON: {"loss": "val_loss"}.'
     )
+    loop_share: float | None = Field(
+        None, gt=0, le=1, description="The share of the active parameters that loops, where no column has N_loop."
+    )
     resamples: int = Field(100, ge=10, le=1000, description="Refits on resampled runs, for intervals.")
     seed: int = Field(0, ge=0, le=1_000_000)
 
@@ -259,6 +262,7 @@ class Preview(BaseModel):
     used: dict[str, str] = Field(description="Columns that a fit reads, each with the symbol of what it holds.")
     count: int
     notes: list[str]
+    needs_loop_share: bool = Field(description="Whether passes vary and no column has the parameters of the loop.")
     problem: str | None = Field(description="Why the sweep cannot be fitted as it is read, in one sentence.")
 
 

@@ -63,10 +63,11 @@ def create_app(
     app.include_router(fit_routes(jobs, limits))
     app.include_router(sweep_routes(live, laws))
 
+    files = page_files(server=True)  # now: tracing the formulas is not for several threads at once
+
     @app.get("/{name:path}", include_in_schema=False)
     def get_page(name: str) -> Response:
         """Return a file of the page."""
-        files = page_files(server=True)
         path = name or "index.html"
         if path not in files:
             return refused(404, "there is no such page here")

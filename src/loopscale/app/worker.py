@@ -9,6 +9,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from loopscale.fitting.residuals import outlying_rows
 from loopscale.fitting.slices import suggest_slices
 from loopscale.planning import plan, training_cost
 from loopscale.planning.devices import UTILISATION
-from loopscale.scaling import Counting, costs
+from loopscale.scaling import Counting, Points, costs
 
 Report = Callable[[str, int, int], None]
 """Called with the current stage, how much of it is done, and the total."""
@@ -53,14 +54,21 @@ PAGE_TERMS = {
 
 
 def read_sweep(text: str, options: FitOptions) -> Observations:
-    """Read a sweep that a client sent."""
-    return Observations.from_csv(
+    """Read a sweep that a client sent; where the loop's parameters are missing, its share of the model gives them."""
+    data = Observations.from_csv(
         text,
         source=options.name,
         name=options.name,
         counts=Counting(options.counts),
         columns=chosen_columns(options.columns),
     )
+    points = data.points
+    if options.loop_share is None or points.loop is not None:
+        return data
+    values = {field.name: getattr(points, field.name) for field in fields(points)}
+    note = f"N_loop is taken as {options.loop_share:.0%} of the active parameters"
+    looped = Points(**{**values, "loop": options.loop_share * points.active})
+    return replace(data, points=looped, notes=(*data.notes, note))
 
 
 def fit_work(text: str, options: FitOptions, report: Report) -> dict[str, Any]:

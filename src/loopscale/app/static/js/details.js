@@ -59,12 +59,12 @@ function drawLimits() {
     { name: "with", left: true, cell: (r) => (r.binds ? shortName(r.design) : "") },
   ];
   const next = found.nextBest;
-  place.replaceChildren(
+  place.replaceChildren(...[
     ...captioned("What each limit would buy if it were loosened. Minus is a lower loss.", { id: "limits-table" }, table(columns, found.sensitivities())),
     next ? make("p", {}, `The nearest better design, ${shortName(next)} (loss ${fixed(next.loss, 4)}), ${next.verdict}.`) : null,
     found.unspent ? make("p", {}, `${power(found.unspent)} FLOPs (${percent(found.unspent / found.b.flops)} of the compute) stay unspent.`) : null,
     ...found.edges.filter(({ set_by: by }) => by === "you").map(({ axis, value }) => make("p", {}, `${DATA.axisText[axis]} ${value} is the last that you allowed; a value beyond it may do better.`)),
-  );
+  ].filter(Boolean));
 }
 const valueText = (name, value) => (name.includes("flops") ? power(value) : FIELD[name].write === "bytes" ? bytes(value) : count(value));
 

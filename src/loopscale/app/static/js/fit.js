@@ -85,7 +85,7 @@ function ofFile(error, name, { name: file }) {
   return error;
 }
 
-function previewParts({ columns, rows, fields, used, count, notes, problem: wrong }) {
+function previewParts({ columns, rows, fields, used, count, notes, needs_loop_share: share, problem: wrong }) {
   const pick = (field) =>
     make(
       "label",
@@ -114,6 +114,14 @@ function previewParts({ columns, rows, fields, used, count, notes, problem: wron
     make("h3", {}, `${chosen.file.name}: ${count} ${count === 1 ? "row" : "rows"}`),
     wrong ? make("p", { class: "problem", role: "alert" }, sentence(wrong)) : null,
     make("div", { class: "fields" }, fields.map(pick)),
+    share
+      ? make(
+          "p",
+          { class: "note-box" },
+          "Passes vary, so the parameters of the loop block (N_loop) are needed. Choose their column above, or give the share of the active parameters that loops: ",
+          make("input", { type: "text", id: "loop-share", value: "85%", size: 6, "aria-label": "Share of the active parameters that loops" }),
+        )
+      : null,
     notes.length
       ? make(
           "ul",
@@ -147,6 +155,8 @@ export async function fit(content, name, columns) {
     counts: $("#fit-counts").value,
     resamples: $("#fit-resamples").value || 100,
   });
+  const share = $("#loop-share");
+  if (share && content === chosen?.file) options.set("loop_share", share.value.includes("%") ? Number.parseFloat(share.value) / 100 : share.value);
   if (Object.keys(columns).length) options.set("columns", JSON.stringify(columns));
   for (const [field, id] of [
     ["mapping", "#fit-mapping"],

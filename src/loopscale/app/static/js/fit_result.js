@@ -42,6 +42,9 @@ function overview(result) {
       { class: "facts" },
       facts.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))),
     ),
+    law.degenerate.length
+      ? make("p", { class: "problem" }, `The data do not determine this law: ${law.degenerate.join("; ")}. It must not be used for predictions.`)
+      : null,
     result.warnings.length
       ? make(
           "ul",
@@ -57,7 +60,7 @@ function overview(result) {
         "button",
         {
           type: "button",
-          class: "primary",
+          class: law.degenerate.length ? "" : "primary",
           id: "plan-with",
           onclick: () => {
             chooseLaw(addLaw(result.law).id, { move: true });

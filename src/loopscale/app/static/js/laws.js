@@ -9,8 +9,7 @@ import { Refusal } from "./quantities.js";
 const known = new Map();
 
 export function loadLaws() {
-  for (const [name, file] of Object.entries(DATA.laws)) known.set(name, preparedLaw(file));
-  for (const file of kept("laws")) {
+    for (const file of kept("laws")) {
     try {
       remember(file);
     } catch {
@@ -26,7 +25,11 @@ function remember(file) {
   return known.get(id);
 }
 
-export const lawOf = (id) => known.get(id || DATA.law);
+export function lawOf(id) {
+  const name = id || DATA.law;
+  if (!known.has(name) && DATA.laws[name]) known.set(name, preparedLaw(DATA.laws[name]));
+  return known.get(name);
+}
 export const ownLaws = () => [...known].filter(([id]) => id.startsWith("own-")).map(([, law]) => law);
 
 export function chosenLaw(id) {

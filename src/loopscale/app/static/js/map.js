@@ -5,7 +5,7 @@ import { textOf } from "./fields.js";
 import { draw } from "./model.js";
 import { pinnedPlaces } from "./pins.js";
 import { FIELD, current, shown } from "./plan.js";
-import { mapRows } from "./planner.js";
+import { mapRows, mapSpace } from "./planner.js";
 import { bytes, power, shortName } from "./quantities.js";
 import { set, state } from "./state.js";
 
@@ -16,7 +16,10 @@ const H = 400;
 const LEFT = 54;
 const BOTTOM = 34;
 const PLOT = { x: LEFT, y: 6, width: W - LEFT - 8, height: H - BOTTOM - 6 };
-const view = { key: "", cells: null, work: 0, trail: [] };
+const view = { key: "", cells: null, work: 0, trail: [], waiting: [] };
+
+// Calls back when the map is drawn: what can wait should not delay it.
+export const afterMap = (work) => ($("#map-plot")?.classList.contains("waiting") ? view.waiting.push(work) : work());
 
 const geometric = (low, high, length) => Array.from({ length }, (_, k) => low * (high / low) ** (k / (length - 1)));
 
@@ -25,12 +28,13 @@ function extent(law) {
   const [[sizeLow, sizeHigh], [dataLow, dataHigh]] = [law.range.size, law.range.tokens];
   const low = 6 * (sizeLow ?? 1e8) * (dataLow ?? 1e10);
   const high = 6 * (sizeHigh ?? 1e10) * (dataHigh ?? 1e12);
-  return { compute: [low / 20, high * 400], memory: [1e8, 2e11] };
+  const tiny = (sizeHigh ?? 1e10) < 1e7;
+  return { compute: [low / 20, high * 400], memory: tiny ? [1e6, 1e9] : [1e8, 2e11] };
 }
 
 const axisField = () => (shown.asked.limits.real_flops !== undefined && shown.asked.limits.flops === undefined ? "real_flops" : "flops");
 
-export function drawMap({ draft = false } = {}) {
+export function drawMap() {
   const { law, limits, options } = shown.asked;
   const axis = axisField();
   const { memory: _, flops: __, real_flops: ___, ...rest } = limits;
@@ -38,7 +42,7 @@ export function drawMap({ draft = false } = {}) {
   if (!$("#map-plot svg")) build();
   if (view.key !== key) {
     view.key = key;
-    compute(law, { ...rest }, options, axis, draft && view.cells ? 4 : 1);
+    compute(law, { ...rest }, options, axis);
   }
   drawDot();
 }
@@ -49,8 +53,8 @@ function compute(law, limits, options, axis) {
   const range = extent(law);
   const computes = geometric(...range.compute, ROWS);
   const memories = geometric(...range.memory, COLUMNS);
-  const { space: ___, ...choose } = options;
-  const work = mapRows(law, limits, choose, axis, computes, memories);
+  const work = mapRows(law, limits, { ...options, space: mapSpace(law, options) }, axis, computes, memories);
+  $("#map-plot").classList.add("waiting");
   const rows = [];
   const slice = () => {
     const end = performance.now() + 14;
@@ -60,6 +64,8 @@ function compute(law, limits, options, axis) {
         Object.assign(view, { cells: rows, computes, memories, range, axis });
         paint();
         drawDot();
+        $("#map-plot").classList.remove("waiting");
+        for (const each of view.waiting.splice(0)) each();
         $("#map-plot").dataset.drawn = view.key;
         return;
       }
@@ -67,11 +73,7 @@ function compute(law, limits, options, axis) {
     } while (performance.now() < end);
     view.work = setTimeout(slice, 0);
   };
-  try {
-    slice();
-  } catch (error) {
-    console.warn(error.message);
-  }
+  view.work = setTimeout(slice, 0);
 }
 
 const share = (value, [low, high]) => Math.log(value / low) / Math.log(high / low);

@@ -3,7 +3,7 @@ import { DATA } from "./data.js";
 import { drawDetails } from "./details.js";
 import { $, announce } from "./dom.js";
 import { chosenLaw } from "./laws.js";
-import { drawMap } from "./map.js";
+import { afterMap, drawMap } from "./map.js";
 import { drawModel } from "./model.js";
 import { drawMultiples } from "./multiples.js";
 import { given, preparedLaw, search } from "./planner.js";
@@ -129,8 +129,8 @@ export function updatePlan({ draft = false } = {}) {
   $("#plan-view").classList.toggle("stale", stale);
   drawSentence();
   drawModel();
-  drawMap({ draft });
-  drawMultiples({ draft });
+  drawMap();
+  drawMultiples();
   clearTimeout(later);
   later = setTimeout(settle, draft ? 120 : 0);
 }
@@ -138,8 +138,10 @@ export function updatePlan({ draft = false } = {}) {
 function settle() {
   drawSentence({ sure: true });
   drawMultiples({ sure: true });
-  drawWhatIfs();
   drawDetails();
   announce($("#sentence").textContent);
-  delete document.documentElement.dataset.busy;
+  afterMap(() => {
+    drawWhatIfs();
+    delete document.documentElement.dataset.busy;
+  });
 }

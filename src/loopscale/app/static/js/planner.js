@@ -210,19 +210,35 @@ const fieldOf = (limit, b) => (b.set.flops === undefined && b.set.real_flops !==
 // One design as formulas read it. Its fields are always the same, in the same order: engines are fast on such objects.
 class Candidate {
   constructor(row, R) {
-    for (const name of FACTS) this[name] = row[name];
+    this.width = row.width;
+    this.layers = row.layers;
+    this.E = row.E;
+    this.active = row.active;
+    this.loop = row.loop;
+    this.total = row.total;
+    this.embedding = row.embedding;
+    this.parameters = row.parameters;
+    this.head = row.head;
+    this.used = row.used;
+    this.there = row.there;
+    this.model = row.model;
     this.R = R;
     this.tokens = 1;
-    this.real = row.model ? row.model.real(this) : COSTS.train_flops(this);
+    this.real = row.real ?? 0;
     this.kv_bytes = 0;
     this.kv_of_one = 0;
     this.bytes_per_token = 0;
     this.inputs = null;
   }
 
+  static of(row, R) {
+    const x = new Candidate(row, R);
+    x.real = row.model ? row.model.real(x) : COSTS.train_flops(x);
+    return x;
+  }
+
   under(b) {
-    const x = Object.create(Candidate.prototype);
-    for (const name of CANDIDATE) x[name] = this[name];
+    const x = new Candidate(this, this.R);
     if (b.set.context !== undefined) {
       if (!x.model) throw new Refusal("a model known by its size alone has no KV cache", "context", "leave the context out");
       x.kv_bytes = x.model.kv_bytes(x, b);
@@ -233,11 +249,9 @@ class Candidate {
     return x;
   }
 }
-const FACTS = ["width", "layers", "E", "active", "loop", "total", "embedding", "parameters", "head", "used", "there", "model"];
-const CANDIDATE = [...FACTS, "R", "tokens", "real", "kv_bytes", "kv_of_one", "bytes_per_token", "inputs"];
 
 const candidates = (space) =>
-  (space.candidates ??= space.rows.flatMap((row) => space.recurrences.map((R) => new Candidate(row, R))));
+  (space.candidates ??= space.rows.flatMap((row) => space.recurrences.map((R) => Candidate.of(row, R))));
 
 function tokensOf(x, b) {
   return b.set.tokens !== undefined ? b.set.tokens : COSTS.tokens(x, b);
@@ -282,7 +296,7 @@ function fillLosses(grid, c) {
 
 // The loss with one pass fewer, where that number of passes is not searched.
 function lossBefore({ law, space, b }, flat, c) {
-  const x = new Candidate(space.rows[Math.floor(flat / space.P)], space.recurrences[flat % space.P] - 1).under(b);
+  const x = Candidate.of(space.rows[Math.floor(flat / space.P)], space.recurrences[flat % space.P] - 1).under(b);
   return x.tokens >= 1 ? lossAt(law, c, new Inputs(law, x, Math.max(x.tokens, 1), b.set.unique_tokens)) : Infinity;
 }
 
@@ -356,27 +370,36 @@ export function labelAt(space, flat) {
   return labelOf(space.names[sizeOf(space, flat)], row.used, row.there, space.recurrences[flat % space.P]);
 }
 
+// How far the law can be trusted at a design: the level alone, for many designs.
+export function levelOf(law, x) {
+  const at = [x.N * law.units.parameters, x.D * law.units.tokens, x.E, x.R];
+  let worst = 1;
+  for (let k = 0; k < 4; k++) {
+    const [low, high] = law.range[DATA.axes[k]];
+    worst = Math.max(worst, rangeFactor(low ?? 0, high ?? Infinity, at[k]));
+  }
+  const names = Object.keys(DATA.trust);
+  const least = law.degenerate.length ? "far" : law.stated ? "inside" : "near";
+  const place = names.findIndex((level) => worst <= (DATA.trust[level] ?? Infinity));
+  return names[Math.max(place, names.indexOf(least))];
+}
+
 export function trustOf(law, x) {
   const at = { size: x.N * law.units.parameters, tokens: x.D * law.units.tokens, experts: x.E, recurrence: x.R };
   const factors = {};
   const reasons = [];
   const extrapolated = [];
-  let worst = 1;
   for (const axis of DATA.axes) {
     const [low, high] = law.range[axis];
     const ends = [low ?? 0, high ?? Infinity];
     factors[axis] = rangeFactor(...ends, at[axis]);
-    worst = Math.max(worst, factors[axis]);
     if (rangeOutside(...ends, at[axis])) extrapolated.push(axis);
     if (factors[axis] > 1) reasons.push(outsideText(axis, law.range[axis], at[axis], factors[axis]));
     else if (low === null || high === null) reasons.push(`the law's source does not state the whole fitted range of ${axis}`);
   }
   if (law.unique && rangeOutside(law.range.epochs?.[0] ?? 0, law.range.epochs?.[1] ?? Infinity, x.D / x.U)) extrapolated.push("epochs");
   for (const reason of law.degenerate) reasons.push(`the law is degenerate: ${reason}`);
-  const names = Object.keys(DATA.trust);
-  const least = law.degenerate.length ? "far" : law.stated ? "inside" : "near";
-  const place = names.findIndex((level) => worst <= (DATA.trust[level] ?? Infinity));
-  return { level: names[Math.max(place, names.indexOf(least))], reasons, factors, extrapolated };
+  return { level: levelOf(law, x), reasons, factors, extrapolated };
 }
 
 function outsideText(axis, [low, high], value, factor) {
@@ -677,6 +700,14 @@ export class Found {
   }
 }
 
+// Sizes for a map where all sizes are allowed: every twelfth, which a pixel cannot tell from all of them.
+export function mapSpace(law, options) {
+  const space = spaceOf(law, options);
+  if (space.kind !== "continuous" && space.kind !== "sizes") return space;
+  const [low, high] = space.kind === "continuous" ? [64, DATA.continuous[1] * 4] : [space.sizes[0], space.sizes.at(-1)];
+  return makeSpace(space.kind, geometric(low, high, space.kind === "continuous" ? 64 : 400), space.experts, space.recurrences, []);
+}
+
 // The best design in every cell of compute and memory; `axis` is the field that runs along compute. Cells are those of
 // `search`, one by one, but designs are evaluated once for each compute and shared by all amounts of memory.
 export function* mapRows(law, values, options, axis, computes, memories) {
@@ -729,7 +760,7 @@ function cellOf(grid, flat) {
   const x = grid.designs[flat];
   const row = grid.space.rows[Math.floor(flat / grid.space.P)];
   const name = grid.space.kind === "ladder" ? grid.space.names[sizeOf(grid.space, flat)] : cardSize(row.parameters);
-  return { R: x.R, E: row.E, there: row.there, name, loss: grid.loss[flat], level: trustOf(grid.law, x.inputs).level };
+  return { R: x.R, E: row.E, there: row.there, name, loss: grid.loss[flat], level: levelOf(grid.law, x.inputs) };
 }
 
 // One design by hand, "1.0B:8:2" (size, experts for each active one, passes), under the budget of a search, whether or
