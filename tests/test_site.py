@@ -62,7 +62,7 @@ def test_no_link_of_the_site_is_dead(site):
     assert not dead
 
 
-PICTURES = {"index.html": 2, "tutorial.html": 2, "laws.html": 10, "figures.html": 4}
+PICTURES = {"index.html": 1, "tutorial.html": 2, "laws.html": 10, "figures.html": 4}
 """The least number of pictures that pages show."""
 FIRST = ("index.html", "install.html", "tutorial.html", "planning.html", "fitting.html", "laws.html", "figures.html")
 
@@ -89,7 +89,7 @@ def test_in_a_browser_pages_are_dark_on_request_show_their_pictures_and_are_all_
         page.wait_for_function("before => getComputedStyle(document.body).backgroundColor !== before", arg=before)
         listed = {Path(unquote(urlsplit(link).path)) for link in page.evaluate(links)}
         missing = {path for path in site.rglob("*.html") if path.name != "404.html"} - listed
-        assert {path.relative_to(site) for path in missing} <= {Path("index.html")}
+        assert {path.relative_to(site) for path in missing} <= {Path("index.html"), Path("explorer/index.html")}
         for name in FIRST:
             page.goto((site / name).as_uri(), wait_until="load")
             assert page.evaluate(broken) == []

@@ -135,7 +135,7 @@ return tasks.map(({ law, limits, options }) => {
   try {
     const found = search(laws[law], limits, options);
     const agreed = found.agreement();
-    const { flat, effective_parameters, real_flops, memory, ...choice } = found.choice;
+    const { flat, effective_parameters, memory, ...choice } = found.choice;
     return {
       choice, trust: found.trust, interval: found.interval, agreement: agreed && agreed.share,
       votes: agreed && agreed.votes.map(({ design, share }) => ({ design, share })), lead: found.lead,

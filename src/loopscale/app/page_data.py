@@ -15,6 +15,7 @@ from loopscale.core.quantities import WEIGHT_FORMATS
 from loopscale.planning import DEVICES, FIELDS, PRESETS, UTILISATION
 from loopscale.planning.budget import LEAST_MEMORY
 from loopscale.planning.design import STEPS
+from loopscale.planning.grid import interval_basis
 from loopscale.planning.limits import NEAR, SLACK
 from loopscale.planning.sensitivity import KEPT_WINDOW
 from loopscale.planning.text import AXIS_TEXT, TRUST_TEXT
@@ -66,7 +67,8 @@ def page_data() -> dict[str, Any]:
 
 def law_data(law: ScalingLaw) -> dict[str, Any]:
     """Return a law as its file holds it, with what it says of itself."""
-    data: dict[str, Any] = finite({**law.to_dict(), "uncertainty": law.uncertainty, "form": str(law.form)})
+    own = {"uncertainty": law.uncertainty, "form": str(law.form), "basis": interval_basis(law)}
+    data: dict[str, Any] = finite({**law.to_dict(), **own})
     return data
 
 

@@ -30,6 +30,7 @@ export function preparedLaw(file) {
     embeddings: file.counts === "with-embeddings",
     onlyExperts: outer.experts ? null : only(file.range.experts),
     onlyRecurrence: mapping.loops ? null : Math.trunc(only(file.range.recurrence)),
+    basis: file.basis ?? (file.resampled_by || "resampled laws"),
     stated: DATA.axes.every((axis) => !file.range[axis].includes(null)),
     uncertainty:
       file.uncertainty ??
@@ -432,23 +433,20 @@ export function quantile(values, share) {
 // The 90% interval of the loss of one design, of a new run where the law knows its spread, else of the law alone; none
 // more than 10x beyond the data of a law that others fitted.
 export function intervalOf(law, x) {
-  if (!law.rows && !law.spread) return null;
-  if (!law.fitted && trustOf(law, x.inputs).level === "beyond") return null;
-  const losses = law.rows ? law.rows.map((c) => lossAt(law, c, x.inputs)) : [lossAt(law, law.c, x.inputs)];
-  const resampled = law.resampled_by || "resampled laws";
-  if (!law.spread)
-    return { low: quantile(losses, 0.05), high: quantile(losses, 0.95), level: 0.9, kind: "law", basis: resampled };
-  const own = law.rows ? `its RMSE, the growth of error in public sweeps, and ${resampled}` : "its RMSE";
-  const logs = losses.map(Math.log);
+  // How a law that others fitted errs more than 10x beyond its data is not known.
+  if ((!law.rows && !law.spread) || (!law.fitted && levelOf(law, x.inputs) === "beyond")) return null;
+  const losses = law.rows?.map((c) => lossAt(law, c, x.inputs));
+  const { basis } = law;
+  if (!law.spread) return { low: quantile(losses, 0.05), high: quantile(losses, 0.95), level: 0.9, kind: "law", basis };
+  const logs = losses?.map(Math.log);
   const extra = law.embeddings ? x.embedding : 0;
   const y = {
     loss: lossAt(law, law.c, x.inputs),
-    quantiles: [quantile(logs, 0.05), quantile(logs, 0.95)],
+    quantiles: logs ? [quantile(logs, 0.05), quantile(logs, 0.95)] : [0, 0],
     train_flops: COSTS.train_flops({ active: x.active + extra, loop: x.loop, R: x.R, tokens: Math.max(x.tokens, 1) }),
     decades_outside: decadesOutside(law, x.inputs),
   };
   const spread = { drift: 0, ...law.spread }; // law files of earlier versions have no drift
-  const basis = law.fitted ? resampled : own;
   return { low: predictiveLow(y, spread), high: predictiveHigh(y, spread), level: 0.9, kind: "predictive", basis };
 }
 
@@ -481,7 +479,7 @@ export function designAt(grid, flat, chosen) {
     tokens: x.tokens,
     loss: grid.loss[flat],
     train_flops: COSTS.train_flops(x, b),
-    real_flops: COSTS.real_flops(x, b),
+    real_train_flops: row.model ? COSTS.real_flops(x, b) : null,
     inference_flops: COSTS.inference_flops(x, b),
     weight_bytes: COSTS.weight_bytes(x, b),
     kv_bytes: x.kv_bytes,

@@ -43,7 +43,7 @@ export const downloadMenu = () =>
 function lawFile() {
   const { file } = shown.asked.law;
   if (file) return file;
-  const { names, form, eps, c, rows, loops, ratio, unique, embeddings, onlyExperts, onlyRecurrence, stated, uncertainty, ...rest } = shown.asked.law;
+  const { names, form, eps, c, rows, loops, ratio, unique, embeddings, onlyExperts, onlyRecurrence, stated, uncertainty, basis, ...rest } = shown.asked.law;
   return rest;
 }
 
