@@ -1,12 +1,14 @@
 """Training jobs on devices: settings that fit, real costs, and plans that last as long as they say."""
 
+import json
+import re
 from typing import Any
 
 import pytest
 
 from loopscale.architecture import rung
 from loopscale.core.quantities import parse_bits, parse_context
-from loopscale.planning import Budget, Cluster, plan, search, search_on
+from loopscale.planning import Budget, Cluster, Plan, WithheldError, plan, search, search_on
 from loopscale.planning.devices import DEVICES, USABLE
 from loopscale.planning.job import CHUNK, Job, Layout, padding
 
@@ -117,3 +119,37 @@ def test_a_near_miss_of_a_limit_is_written_exactly() -> None:
     found = search(flops=5e21, memory=need * (1 - 0.00044), bits=4)
     verdicts = [design.verdict for design in found.candidates() if design.ruled_out_by == "memory"]
     assert any("needs 2.7" in verdict and "1.2 MB over" in verdict for verdict in verdicts), verdicts[:5]
+
+
+@pytest.mark.parametrize("context", [None, 8192])
+def test_what_would_make_a_near_miss_fit_does(context: int | None) -> None:
+    limits: dict[str, Any] = {"flops": 5e21, "bits": 8, "context": context}
+    wanted = plan(memory="12GB", **limits).choice
+    short = plan(memory=wanted.memory * 0.999, **limits)
+    assert short.next_best is not None
+    assert short.next_best.design == wanted.label
+    remedy = str(short.next_best.fits_with)
+    if context is None:
+        changed = limits | {"bits": float(remedy.removesuffix(" bits a weight"))}
+    else:
+        changed = limits | {"context": int(remedy.removeprefix("a context of ").replace(",", ""))}
+    assert plan(memory=wanted.memory * 0.999, **changed).choice.label == wanted.label
+    assert f"it fits with {remedy}" in short.to_dict()["sentences"]["prices"]
+
+
+def test_four_bits_are_compared_with_a_format_that_people_use() -> None:
+    four = plan(flops=5e21, memory="3GB", bits=4)
+    assert four.at_real_bits is not None
+    assert four.at_real_bits.design == plan(flops=5e21, memory="3GB", bits="q4_k_m").choice.label != four.choice.label
+    assert plan(flops=5e21, memory="3GB", bits="q4_k_m").at_real_bits is None
+    assert Plan.from_dict(json.loads(json.dumps(four.to_dict()))) == four
+
+
+def test_a_withheld_answer_names_the_best_design_within_reach() -> None:
+    with pytest.raises(WithheldError, match=r"The best design within 10x is (.*), loss ([\d.]+) on") as refused:
+        plan(flops=1.2e23, memory="3GB", bits=4)
+    label, loss = re.search(r"within 10x is (.*), loss ([\d.]+) on", str(refused.value)).groups()  # type: ignore[union-attr]
+    listed = search(flops=1.2e23, memory="3GB", bits=4, extrapolate=True).candidates()
+    inside = [row for row in listed if row.trust != "beyond" and row.ruled_out_by is None]
+    best = min(inside, key=lambda row: row.loss)
+    assert (label, loss) == (best.label, f"{best.loss:.4f}")

@@ -16,9 +16,9 @@ from loopscale.planning.design import Design
 from loopscale.planning.devices import NODE, UTILISATION
 from loopscale.planning.grid import Rule
 from loopscale.planning.growing import Growth, best_schedule
-from loopscale.planning.records import CachePolicy, Edge, FrontRow, NextBest, Sensitivity, Vote
+from loopscale.planning.records import BitsChoice, CachePolicy, Edge, FrontRow, NextBest, Sensitivity, Vote
 from loopscale.planning.searching import COSTS, Search, search
-from loopscale.planning.sensitivity import cache_policies, next_best, sensitivities
+from loopscale.planning.sensitivity import at_real_bits, cache_policies, next_best, sensitivities
 from loopscale.planning.text import sentences, short, table_html
 from loopscale.planning.training_file import train_config, train_file
 from loopscale.scaling import Trust
@@ -69,6 +69,8 @@ class Plan:
     """What looser limits would buy, the largest gain first."""
     next_best: NextBest | None = None
     """The better design that needs the least more than the limits allow."""
+    at_real_bits: BitsChoice | None = None
+    """What 4-bit weights allow in a format that people use, where that is another design."""
     kv_policies: tuple[CachePolicy, ...] = ()
     """The best design for each way to keep keys and values."""
     rivals: tuple[Design, ...] = ()
@@ -125,6 +127,7 @@ class Plan:
         further: dict[str, Any] = {
             "sensitivities": sensitivities(found),
             "next_best": next_best(found),
+            "at_real_bits": at_real_bits(found),
             "kv_policies": cache_policies(found),
             "rivals": found.rivals(),
             "candidates": found.candidates(candidates),
@@ -173,6 +176,7 @@ class Plan:
             "trust": self.trust.to_dict(),
             "tied_sizes": None if self.tied_sizes is None else list(self.tied_sizes),
             "next_best": None if self.next_best is None else asdict(self.next_best),
+            "at_real_bits": None if self.at_real_bits is None else asdict(self.at_real_bits),
             "growth": None if self.growth is None else asdict(self.growth),
             "devices": None if self.devices is None else asdict(self.devices),
             "rivals": [design.to_dict() for design in self.rivals],

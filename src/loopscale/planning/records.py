@@ -78,6 +78,19 @@ class NextBest:
     factor: float
     """How many times the limit that it misses by most."""
     trust: str
+    fits_with: str | None = None
+    """What would make it fit, where it misses the memory by little: a shorter context, or fewer bits."""
+
+
+@dataclass(frozen=True)
+class BitsChoice:
+    """The best design if weights take the bits of a format that people use."""
+
+    format: str
+    bits: float
+    design: str | None
+    """None where nothing fits."""
+    loss: float | None
 
 
 @dataclass(frozen=True)

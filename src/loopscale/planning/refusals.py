@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from loopscale.core.errors import InputError
 from loopscale.core.quantities import format_count
@@ -41,10 +41,12 @@ def check_answer(
     extrapolate: bool = False,
     allow_degenerate: bool = False,
     searched: bool = False,
+    instead: Callable[[], str] = str,
 ) -> None:
     """Refuse an answer about ``what`` that lies far beyond the law's data, or that rests on a degenerate law.
 
-    ``searched`` says that other designs could be the answer, so that a limit on the search helps too.
+    ``searched`` says that other designs could be the answer, so that a limit on the search helps too; ``instead`` names
+    the best of them.
     """
     problems, overrides, remedies = [], [], []
     if law.degenerate and not allow_degenerate:
@@ -55,7 +57,7 @@ def check_answer(
         axes = [axis for axis, factor in trust.factors.items() if factor > 10]
         reasons = [reason for reason in trust.reasons if reason.partition(" ")[0] in axes]
         problems.append(
-            f"no answer: {what} is more than 10x beyond the runs behind law {law.name}: {'; '.join(reasons)}"
+            f"no answer: {what} is more than 10x beyond the runs behind law {law.name}: {'; '.join(reasons)}{instead()}"
         )
         overrides.append("extrapolate")
         most = law.fitted_range.tokens[1]

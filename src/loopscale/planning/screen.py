@@ -11,7 +11,7 @@ from loopscale.core.text import WIDTH, fact, text_table
 from loopscale.planning.budget import FIELDS
 from loopscale.planning.design import Design, card_size, experts_text
 from loopscale.planning.growing import growth_text
-from loopscale.planning.text import edge_text, legend, mark, uncertainty_text
+from loopscale.planning.text import bits_text, edge_text, legend, mark, uncertainty_text
 from loopscale.scaling import Trust
 
 if TYPE_CHECKING:
@@ -162,6 +162,15 @@ def _tail(plan: Plan) -> list[str]:
         gains.append(f"{'2x' if row.factor > 1 else 'half'} {label} → {-row.saved:+.3f}")
     lines = wrap("   ".join(gains[:3]), WIDTH) if gains else []
     lines += wrap(edge_text(plan), WIDTH, subsequent_indent="  ")
+    better = plan.next_best
+    if better is not None and better.fits_with is not None:
+        text = (
+            f"Nearly fits: {better.design}, loss {better.loss - plan.choice.loss:+.4f}; it does with {better.fits_with}"
+        )
+        lines += wrap(text, WIDTH, subsequent_indent="  ")
+    notes = [] if plan.budget.bits >= 16 else ["What quantised weights lose is not in the loss"]
+    notes += [] if plan.at_real_bits is None else [bits_text(plan.at_real_bits)]
+    lines += wrap("; ".join(notes), WIDTH, subsequent_indent="  ")
     return [*lines, "More: --verbose, --json. Keep it: --out plan.json, --report plan.html."]
 
 

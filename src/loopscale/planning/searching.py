@@ -12,7 +12,7 @@ from loopscale.architecture import RUNG_EXPERTS, RUNG_RECURRENCES, RUNGS, Space,
 from loopscale.architecture.space import size_space
 from loopscale.core.arrays import BoolArray, FloatArray, IntArray
 from loopscale.core.errors import InputError
-from loopscale.core.quantities import plain
+from loopscale.core.quantities import format_count, plain
 from loopscale.core.tables import Table
 from loopscale.planning import refusals
 from loopscale.planning.budget import Budget, budget_of
@@ -95,6 +95,16 @@ class Search:
                 f"each token is seen {times_seen:.3g} times, discounted as data-constrained-2023 found on dense models"
             )
         return self.law.trust(self.points(self.chosen)).noting(*reasons, uncertainty_text(self.law.uncertainty))
+
+    def nearer_text(self) -> str:
+        """Name the best design that is at most 10x beyond the law's data, for an answer that is withheld."""
+        flat = np.flatnonzero(self.usable.ravel() & (self.grid.trust_FSKP[0].ravel() != "beyond"))
+        if not len(flat):
+            return ""
+        best = self.design(int(flat[np.argmin(self.grid.loss_ZFSKP[0, 0].ravel()[flat])]))
+        return (
+            f". The best design within 10x is {best.label}, loss {best.loss:.4f} on {format_count(best.tokens)} tokens"
+        )
 
     @property
     def interval(self) -> dict[str, Any] | None:
@@ -294,7 +304,7 @@ def search(
     found = Search(grid, pick)
     refusals.check_answer(
         f"the best design, {found.choice.label},", law, found.trust, extrapolate=extrapolate,
-        allow_degenerate=allow_degenerate, searched=True,
+        allow_degenerate=allow_degenerate, searched=True, instead=found.nearer_text,
     )  # fmt: skip
     return found
 

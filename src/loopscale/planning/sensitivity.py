@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from loopscale.core.errors import InputError
-from loopscale.planning.budget import FIELDS
-from loopscale.planning.records import CachePolicy, NextBest, Sensitivity
+from loopscale.core.quantities import parse_bits
+from loopscale.planning.budget import FIELDS, Budget
+from loopscale.planning.design import Design
+from loopscale.planning.records import BitsChoice, CachePolicy, NextBest, Sensitivity
 from loopscale.planning.searching import Search, best_design
 
+NEARLY = 1.05
+"""How many times a limit a design may need for a plan to say what would make it fit."""
+REAL_FORMAT = "q4_k_m"
+"""A format of 4-bit weights as they are stored: with their scales they take more than 4 bits."""
 KEPT_WINDOW = 512
 """Positions of the windowed KV policy."""
 
@@ -56,7 +63,39 @@ def next_best(found: Search) -> NextBest | None:
         return None
     flat = int(np.argmin(np.where(better, ratio, np.inf)))
     design = found.design(flat)
-    return NextBest(design.label, design.loss, design.verdict, float(ratio[flat]), design.trust)
+    factor = float(ratio[flat])
+    remedy = _fits_with(design, found.budget) if factor < NEARLY else None
+    return NextBest(design.label, design.loss, design.verdict, factor, design.trust, remedy)
+
+
+def _fits_with(design: Design, budget: Budget) -> str | None:
+    """Say what would make a design fit the memory: a context that is at most a fifth shorter, or fewer bits."""
+    if design.ruled_out_by != "memory" or budget.memory is None:
+        return None
+    excess = design.memory - budget.memory
+    if budget.context is not None and budget.kept_window is None:
+        shorter = int(budget.context * (1 - excess / design.kv_bytes))
+        if shorter >= 0.8 * budget.context:
+            return f"a context of {shorter:,}"
+    bits = budget.bits * (1 - excess / design.weight_bytes)
+    return f"{math.floor(bits * 1000) / 1000:g} bits a weight"
+
+
+def at_real_bits(found: Search) -> BitsChoice | None:
+    """Return what 4-bit weights allow in a format that people use, where that is another design; else None."""
+    budget = found.budget
+    if budget.memory is None or budget.bits != 4:
+        return None
+    bits = parse_bits(REAL_FORMAT)
+    try:
+        grid, pick = best_design(
+            found.law, found.grid.space, replace(budget, bits=bits), found.grid.eps, found.grid.rule
+        )
+    except InputError:
+        return BitsChoice(REAL_FORMAT, bits, None, None)
+    if grid.label(pick) == found.choice.label:
+        return None
+    return BitsChoice(REAL_FORMAT, bits, grid.label(pick), float(grid.loss_ZFSKP[0, 0].ravel()[pick]))
 
 
 def cache_policies(found: Search) -> tuple[CachePolicy, ...]:

@@ -13,7 +13,7 @@ from loopscale.scaling import Trust
 
 if TYPE_CHECKING:
     from loopscale.planning.plans import Plan
-    from loopscale.planning.records import Sensitivity
+    from loopscale.planning.records import BitsChoice, Sensitivity
 
 EXTRAPOLATED = "†"
 """Marks a number for which the law is used outside the range it was fitted on."""
@@ -164,13 +164,21 @@ def prices(plan: Plan) -> str:
         over = f", {better.factor - 1:.2%} over the limit" if near else ""
         parts.append(
             f"The nearest better design, {better.design} (loss {better.loss:.4f}, trust: {better.trust}), "
-            f"{better.needs}{over}"
+            f"{better.needs}{over}" + ("" if better.fits_with is None else f"; it fits with {better.fits_with}")
         )
+    if plan.at_real_bits is not None:
+        parts.append(capital(bits_text(plan.at_real_bits)))
     if plan.unspent_flops:
         assert plan.budget.flops is not None
         share = plan.unspent_flops / plan.budget.flops
         parts.append(f"{format_power(plan.unspent_flops)} FLOPs ({share:.0%} of the compute) stay unspent")
     return ". ".join(parts)
+
+
+def bits_text(other: BitsChoice) -> str:
+    """Say what a format of weights that people use would allow."""
+    choice = "nothing fits" if other.design is None else f"the choice is {other.design} (loss {other.loss:.4f})"
+    return f"at the {other.bits:g} bits of {other.format} {choice}"
 
 
 def loosened(row: Sensitivity) -> str:
