@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,8 @@ from loopscale.planning.devices import USABLE
 from loopscale.planning.job import MARGIN
 from loopscale.train import settings
 from loopscale.train.metrics import read_metrics
-from loopscale.train.run_dir import open_run
+from loopscale.train.run_dir import open_run, real_flops_per_token
+from loopscale.train.timing import block_rate
 from loopscale.train.trainer import Trainer, train
 
 AUTO = {"accumulate": "auto", "tokens": 50 * 8 * 32, "batch": 8}
@@ -91,3 +93,43 @@ def test_long_runs_are_compiled_where_a_compiler_is(
     assert not settings.settled(long, tmp_path).run.compile
     open_run(tmp_path, long.changed(run={"compile": True}), 0)
     assert settings.settled(long, tmp_path).run.compile, "a run that was started keeps its choice"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("width", "experts", "passes", "context", "batch"),
+    [(64, 4, 2, 128, 16), (128, 1, 1, 128, 16), (128, 4, 3, 256, 8), (256, 4, 2, 128, 8), (320, 2, 1, 128, 8)],
+)
+def test_the_estimated_time_of_a_step_is_that_of_this_machine(
+    text: Path, tmp_path: Path, width: int, experts: int, passes: int, context: int, batch: int
+) -> None:
+    model = {"width": width, "experts": experts, "recurrence": passes, "layers": 6, "head_size": 32, "vocab_size": 512}
+    run = {"batch": batch, "tokens": 1e9, "checkpoint_every": 0, "log_every": 1000}
+    config = small(text, model=model, data={"context": context}, run=run)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        rate = block_rate(settings.model_without_text(config), batch, context)
+        trainer = Trainer(config, tmp_path / "run")
+        trainer.train(until=2)
+        seconds = []
+        for step in range(3, 9):
+            start = time.process_time()
+            trainer.train(until=step)
+            seconds.append(time.process_time() - start)
+    finally:
+        torch.set_num_threads(threads)
+    flops = real_flops_per_token(config, settings.model_without_text(config)) * config.step_tokens
+    assert flops / rate == pytest.approx(min(seconds), rel=0.25)
+
+
+def test_an_estimate_on_the_cpu_measures_its_rate(text: Path) -> None:
+    from loopscale.train.estimate import estimate
+
+    slow, fast = (small(text, model={"width": width, "experts": 1}) for width in (8, 128))
+    rates = [
+        result.flops / result.compute_seconds
+        for result in (estimate(config, 1, "cpu", precision="fp32") for config in (slow, fast))
+    ]
+    assert rates[0] < rates[1], "narrow blocks reach less of the processor"
+    assert estimate(fast, 1, "cpu", precision="fp32").utilisation == 1

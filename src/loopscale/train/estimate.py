@@ -42,9 +42,10 @@ from loopscale.train.parallel.process import ParallelProcess
 from loopscale.train.run_dir import real_flops_per_token
 from loopscale.train.settings import CPU, choose, job_of, layout_of, model_without_text
 from loopscale.train.step import apply, gradients
+from loopscale.train.timing import block_rate
 
 DEVICES = {name: device for name, device in devices.DEVICES.items() if device.link is not None} | {"cpu": CPU}
-"""Devices whose links are known, and a core of a CPU, on which the simulation is checked."""
+"""Devices whose links are known, and the CPU of this machine, whose rate is measured."""
 OFFLOADED = ("optimizer", "weights")
 """Kinds of memory that ``[parallel] offload`` moves to the host; gradients are counted on the device."""
 
@@ -220,10 +221,10 @@ def estimate(
             f"--device {shown(device)} is not known{nearest(device, DEVICES)}; choose from {', '.join(DEVICES)}"
         )
     model_config = model_without_text(config)
-    chosen = None
+    chosen, listed = None, DEVICES[device]
     if config.run.accumulate == "auto":
         number = 4 if precision == "fp32" else 2
-        chosen = choose(config, gpus, DEVICES[device], number=number, model=model_config)
+        chosen = choose(config, gpus, listed, number=number, model=model_config)
         config = config.changed(run={"accumulate": 1}) if chosen is None else chosen.config
     _check(config, gpus)
     dtype = torch.float32 if precision == "fp32" else torch.bfloat16
@@ -243,7 +244,10 @@ def estimate(
         ) from None
     finally:
         dist.destroy_process_group()
-    result = _result(config, model_config, process, meter, gpus, device, price, utilisation, stored)
+    if device == "cpu":  # a machine at hand: its rate is measured, and reached
+        rate = block_rate(model_config, config.run.batch // config.run.parts // gpus, config.data.context)
+        listed, utilisation = replace(listed, flops=rate), 1.0
+    result = _result(config, model_config, process, meter, gpus, (device, listed), price, utilisation, stored)
     if chosen is None:
         return result
     runner_up = None if chosen.runner_up is None else str(chosen.runner_up)
@@ -289,12 +293,12 @@ def _result(
     process: _Simulated,
     meter: Meter,
     gpus: int,
-    name: str,
+    named: tuple[str, devices.Device],
     price: float | None,
     utilisation: float,
     stored: float,
 ) -> Estimate:
-    device, parallel = DEVICES[name], config.parallel
+    (name, device), parallel = named, config.parallel
     communication = _communication(process.marks, config.run.parts)
     flops = real_flops_per_token(config, model, 1 - stored) * config.step_tokens / gpus
     links = device.link or device.network, device.network

@@ -1,0 +1,50 @@
+"""How fast this machine trains: one block of the model, forward and backward, timed on real tensors."""
+
+from __future__ import annotations
+
+import time
+from copy import deepcopy
+
+import torch
+
+from loopscale.model import LoopedMoEConfig
+from loopscale.model.blocks import Attention, Block, rotary
+from loopscale.model.loading import quiet
+
+REPEATS = 5
+MOST_TOKENS = 4096
+"""Tokens that are timed at once; more take proportionally longer."""
+
+
+def block_rate(config: LoopedMoEConfig, sequences: int, context: int) -> float:
+    """Return the FLOP/s at which this process trains one block of a model, in fp32 on the CPU.
+
+    Processor time is counted, shared by the threads, so that other processes of the machine matter little.
+    """
+    config = deepcopy(config)
+    config._attn_implementation = config._attn_implementation or "sdpa"
+    sequences = max(1, min(sequences, MOST_TOKENS // context))
+    block, attention = Block(config).train(), Attention(config, 0)
+    with torch.no_grad():
+        for weight in block.parameters():
+            weight.normal_(0, 0.02) if weight.dim() > 1 else weight.fill_(1.0)
+        for buffer in block.buffers():
+            buffer.zero_()
+    x_BTD = torch.randn(sequences, context, config.hidden_size, requires_grad=True)
+    angles = rotary(torch.arange(context).unsqueeze(0), config, torch.float32)
+    seconds = []
+    with quiet():
+        for _ in range(1 + REPEATS):  # the first one loads the kernels
+            start = time.process_time()
+            out_BTD = block(x_BTD, attention=attention, angles=angles, attention_mask=None, tally=config.is_moe)[0]
+            out_BTD.square().mean().backward()
+            seconds.append(time.process_time() - start)
+    return _block_flops(config, context) * sequences * context * torch.get_num_threads() / min(seconds[1:])
+
+
+def _block_flops(config: LoopedMoEConfig, context: int) -> float:
+    """Return the training FLOPs of a token in one block of the loop."""
+    model = config.to_architecture()
+    padded = config.capacity_factor if config.is_moe and config.dispatch == "drop-and-pad" else 1.0
+    twice, once = (model.real_train_flops_per_token(R, context=context, padding=padded) for R in (2, 1))
+    return float(twice - once) / config.loop_layers
