@@ -37,7 +37,7 @@ class FitWarning(NamedTuple):
 
 def cautions(fit: Fit) -> tuple[FitWarning, ...]:
     """Return what a reader of the fit must know: first about the data, then about the form."""
-    return (*_data(fit), *_misfits(fit), *_form(fit), *_search(fit))
+    return (*_data(fit), *_degenerate(fit), *_misfits(fit), *_form(fit), *_search(fit))
 
 
 def warnings_of(fit: Fit) -> tuple[str, ...]:
@@ -100,6 +100,11 @@ def without_rows(data: Observations, rows: list[int]) -> str:
     return f'drop it with --keep "{runs}"' if data.named_runs else ""
 
 
+def _degenerate(fit: Fit) -> Iterator[FitWarning]:
+    for reason in fit.degenerate:
+        yield FitWarning(f"{DEGENERATE}{reason}", "add runs, try a simpler form, or hold coefficients with --fix")
+
+
 def _form(fit: Fit) -> Iterator[FitWarning]:
     """Say what the form leaves out, and what the data do not determine."""
     data = fit.observations
@@ -111,8 +116,6 @@ def _form(fit: Fit) -> Iterator[FitWarning]:
         )
     if gains := no_gain(fit.problem, dict(fit.coefficients)):
         yield FitWarning(f"{' and '.join(gains)} ended on its lower bound: these data show no gain from looping")
-    for reason in fit.degenerate:
-        yield FitWarning(f"{DEGENERATE}{reason}", "add runs, try a simpler form, or hold coefficients with --fix")
     if len(data) - len(fit.free) < FEW_ROWS:
         yield FitWarning(
             f"{len(data)} rows for {len(fit.free)} coefficients: the fit passes close to every loss",
