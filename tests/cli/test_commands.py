@@ -91,7 +91,7 @@ def test_the_star_of_a_profile_says_what_it_marks(capsys):
     losses = {int(R): (float(loss), star) for R, loss, star in re.findall(r"^ *(\d+) +(\d\.\d+)†?(\*?)", shown, re.M)}
     assert [R for R, (_, star) in losses.items() if star] == [4]
     assert losses[6][0] < losses[4][0]  # so it is not the lowest, and must not be called so
-    assert "* R*: the last pass that gains at least eps" in shown
+    assert "* best: the last pass that gains at least eps" in shown
 
 
 def test_a_profile_over_recurrence_marks_the_papers_best(capsys):

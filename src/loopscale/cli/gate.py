@@ -42,7 +42,9 @@ def gate_command(
     verbose: bool,
     **options: Any,
 ) -> None:
-    """Does a change help? The speedup of RUNS, the variant, over a baseline, and whether it grows with scale.
+    """Say whether a change helps: the speedup of one sweep over another.
+
+    RUNS is the variant. The speedup over the baseline is given with whether it grows with scale.
 
     Each run is compared with a baseline run of the same compute and tokens: how much more compute would the baseline
     need for the same loss? With a column tokens_per_second on both sides the wall clock is compared too.

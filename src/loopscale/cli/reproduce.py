@@ -25,7 +25,7 @@ COLUMNS = ("number", "paper", "ours", "status")
 @click.option("--verbose", is_flag=True, help="List every line.")
 @output_options
 def reproduce_command(status: str | None, report: str | None, verbose: bool, as_json: bool, as_csv: bool) -> None:
-    """Recompute the paper's numbers and check its claims, beside the printed ones.
+    """Recompute the paper's numbers and check its claims.
 
     Numbers of the unpublished sweep are judged by simulated sweeps: a printed number agrees when 90% of them include
     it. Where the data of public looped runs are here, the paper's held-out comparison is repeated on them.

@@ -33,7 +33,7 @@ def serve_command(
     allowed: tuple[str, ...],
     token: str | None,
 ) -> None:
-    """Serve a model to OpenAI clients, with a recurrence for each request.
+    """Serve a model to OpenAI clients, R chosen by request.
 
     MODEL is a run folder, a model folder, or "demo". The server is that of Transformers: /v1/chat/completions,
     /v1/completions, /v1/responses and /v1/models. A request has its recurrence in the field "recurrence", or in the
