@@ -70,6 +70,11 @@ def test_points_of_a_simulated_sweep_are_called_simulated_in_the_legend(sources)
     assert "observed" not in entries
 
 
+@pytest.mark.parametrize("name", ["residuals", "observed", "intervals", "loss-compute"])
+def test_without_its_caption_a_picture_of_simulated_losses_still_says_so(sources, name):
+    assert "simulated" in GALLERY[name](sources).figure().axes[0].get_title(loc="left")
+
+
 def test_every_figure_of_the_paper_has_its_parts(sources):
     parts = {
         number: [axes.get_title(loc="left")[:3] for axes in paper_figure(number, sources).figure().axes]

@@ -369,14 +369,15 @@ def loss_compute(sources: Sources) -> Picture:
         f"Loss over training compute: points {sources.where}; curve: the lowest loss that {sources.fitted.name} finds "
         "at each budget, dotted beyond the data; band: 90% for one run; star: a predicted run."
     )
-    return _one("loss-compute", caption, table, fitting.draw_loss_over_compute)
+    return _one("loss-compute", caption, table, _marked(fitting.draw_loss_over_compute, sources))
 
 
 def residual_panels(sources: Sources) -> Picture:
     """Residuals of the law along each axis of the data."""
     table = fitting.residuals(sources.fitted, sources.sweep)
     axes = fitting.varied_axes(sources.sweep)
-    panels = tuple(Panel(table, partial(fitting.draw_residuals, axis=axis), axis) for axis in axes)
+    draw = _marked(fitting.draw_residuals, sources)
+    panels = tuple(Panel(table, partial(draw, axis=axis), axis) for axis in axes)
     caption = f"Residuals of {sources.fitted.name} along each axis; losses {sources.where}."
     return Picture("residuals", caption, panels, 1.7)
 
@@ -384,14 +385,15 @@ def residual_panels(sources: Sources) -> Picture:
 def observed(sources: Sources) -> Picture:
     """Predicted against observed loss."""
     table = fitting.residuals(sources.fitted, sources.sweep)
-    return _one("observed", f"Predicted against observed loss; losses {sources.where}.", table, fitting.draw_observed)
+    caption = f"Predicted against observed loss; losses {sources.where}."
+    return _one("observed", caption, table, _marked(fitting.draw_observed, sources))
 
 
 def interval_picture(sources: Sources) -> Picture:
     """Intervals of the coefficients."""
     table = fitting.intervals(sources.fitted, sources.truth)
     caption = f"Coefficients with their 90% intervals over resampled runs; losses {sources.where}."
-    return _one("intervals", caption, table, fitting.draw_intervals, 3.2)
+    return _one("intervals", caption, table, _marked(fitting.draw_intervals, sources), 3.2)
 
 
 def downstream(sources: Sources) -> Picture:
@@ -512,6 +514,18 @@ def _lettered(table: Table, axes: Any | None = None, *, draw: Callable[..., Any]
 
 MEASURED = ("schematic", "downstream", "scores-by-recurrence", "psi", "training", "test-time")
 """Pictures without a law."""
+
+
+def _marked(draw: Callable[..., Any], sources: Sources) -> Callable[..., Any]:
+    """Return what draws, with a word in the title where losses are simulated: a paper's style draws no caption."""
+    return partial(_simulated, draw=draw) if sources.simulated else draw
+
+
+def _simulated(table: Table, axes: Any | None = None, *, draw: Callable[..., Any], **options: Any) -> Any:
+    axes = draw(table, axes, **options)
+    title = axes.get_title(loc="left")
+    axes.set_title(f"{title}, simulated" if title else "simulated losses", fontsize=8, loc="left")
+    return axes
 
 
 def _one(name: str, caption: str, table: Table, draw: Callable[..., object], height: float = 2.6) -> Picture:
