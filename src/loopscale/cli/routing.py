@@ -75,6 +75,8 @@ def routing_command(
     folders = _models(paths)
     if len(folders) > 1 and (by or by_pass or recurrence):
         raise click.UsageError("--by, --by-pass and --recurrence go with one model")
+    if by and plot:
+        raise click.UsageError("--plot draws Psi over R; leave out --by")
     precision = {"float32": torch.float32, "bfloat16": torch.bfloat16, "auto": None}[dtype]
     measured: list[tuple[str, Any]] = []
     with progress_bar("Routing", len(folders)) as bar:
