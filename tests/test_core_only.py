@@ -53,6 +53,7 @@ WORKS = {
     "reproduce": ["reproduce"],
     "seeds": ["seeds", "--difference", "0.01", "--spread", "0.0144"],
     "next": ["next", "--help"],
+    "downstream": ["downstream", "--help"],
     "gate": ["gate", "simulated", "--keep", "E == 1", "--against", "looped-moe-2026"],
     "figures": ["figures", "--only", "joint-optimum", "--out", "figures"],
     "report": ["report", "sweep", "simulated", "--out", "sweep.html"],

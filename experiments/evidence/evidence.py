@@ -17,18 +17,21 @@ from typing import Any
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 sys.path.insert(0, str(Path(__file__).parent))
 
 import growth
 import moe
+import prior
 import repetition
 import saturation
 import test_time
+from page_tables import replace_tables
 
 import figures
 from loopscale.core.errors import InputError
 from loopscale.core.files import write_json, write_text
-from loopscale.core.tables import markdown, replace_tables
+from loopscale.core.tables import markdown
 from loopscale.fitting import Fit, load_public
 from loopscale.scaling import ScalingLaw, published
 from sweeps import R_D, Sweep, looped_sweeps
@@ -118,7 +121,15 @@ def saturation_tables(sweeps: list[Sweep]) -> dict[str, str]:
         interval = f"{saturation.lambda_text(row['low'])} to {saturation.lambda_text(row['high'])} ({row['rmse']:.4f})"
         cases.setdefault(row["case"], [row["case"]]).append(interval)
     save(figures.exponents(records, pooled), "evidence-exponents")
+    priors = [
+        [
+            row["without"], f"{row['kappa2'].centre:g}, width {row['kappa2'].width:g}", f"width {row['tail'].width:g}",
+            f"{row['sweep']} {row['held out']}", f"{row['rmse']:.4f}",
+        ]
+        for row in prior.held_out(records)
+    ]  # fmt: skip
     return {
+        "priors": markdown(["learnt without", "kappa2", "tail", "held out", "RMSE"], priors),
         "held-out": markdown(["sweep", "held out", "rows", *columns], rows),
         "exponents": markdown(
             ["sweep", "runs", "R", "lambda", "90% interval", "kappa1", "kappa2", "RMSE"], exponents

@@ -28,7 +28,7 @@ DEBUG = "LOOPSCALE_DEBUG"
 
 GROUPS = {
     "Plan": ("plan", "predict", "matched", "count", "profile", "laws"),
-    "Fit": ("fit", "forecast", "backtest", "compare", "next", "isoflop", "gate", "seeds", "data"),
+    "Fit": ("fit", "forecast", "backtest", "compare", "next", "isoflop", "gate", "downstream", "seeds", "data"),
     "Train": ("train", "sweep", "eval", "generate", "lab", "presets", "routing", "convert", "export", "serve"),
     "Look": ("app", "figures", "report", "demo", "reproduce", "verify", "conform", "schema", "help"),
 }

@@ -1,0 +1,45 @@
+"""``loopscale downstream``."""
+
+from __future__ import annotations
+
+import click
+import numpy as np
+
+from loopscale.cli.output import print_json
+from loopscale.cli.verbs import verb
+from loopscale.fitting.downstream import downstream
+
+
+def _losses(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[float, ...]:
+    try:
+        return () if value is None else tuple(float(part) for part in value.split(","))
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not a list of losses; write it like 2.5,2.3") from None
+
+
+@verb("downstream")
+@click.argument("table", type=click.Path())
+@click.option("--accuracy", required=True, help="Column of the accuracy, from 0 to 1.")
+@click.option("--loss", default="loss", show_default=True, help="Column of the loss of pretraining.")
+@click.option("--task-loss", help="Column of the task's own loss, for a ladder of two steps.")
+@click.option("--chance", type=float, default=0.0, show_default=True, help="Accuracy of guessing, like 0.25.")
+@click.option("--at", "at", callback=_losses, metavar="LOSS,…", help="Losses to predict the accuracy at.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: the steps, their errors and the predictions.")
+def downstream_command(
+    table: str, accuracy: str, loss: str, task_loss: str | None, chance: float, at: tuple[float, ...], as_json: bool
+) -> None:
+    """Predict the accuracy on a task from the loss, in two steps, with the error of each and a backtest.
+
+    TABLE has one model a row.
+
+    \b
+    loopscale downstream models.csv --accuracy acc_hellaswag --chance 0.25 --at 2.6
+    loopscale downstream models.csv --accuracy acc_mmlu --task-loss nll_mmlu --chance 0.25 --json
+    """
+    found = downstream(table, accuracy, loss=loss, task_loss=task_loss, chance=chance)
+    losses = np.array(at)
+    if as_json:
+        points = [{"loss": value, **{k: float(v) for k, v in found.predict(value).items()}} for value in at]
+        print_json({**found.to_dict(), "predictions": points})
+    else:
+        click.echo(found.summary(losses if len(losses) else None))
