@@ -15,7 +15,7 @@ const charts = [
   { id: "passes", title: "More or fewer passes", unit: "passes" },
   { id: "experts", title: "More or fewer experts", unit: "experts" },
   { id: "size", title: "A larger or smaller model", unit: "size" },
-  { id: "tokens", title: "The same model on other tokens", unit: "tokens" },
+  { id: "tokens", title: "More or fewer training tokens", unit: "tokens" },
 ];
 
 // The points of each chart: where they lie, their loss, and what rules them out.
@@ -154,9 +154,10 @@ function drawOne(id, points, [low, high], sure) {
 
 function bandPath(id, points, X, Y) {
   if (!points.length || !points[0].found || current().found.trust.level === "beyond") return null;
-  const ends = id === "tokens" ? bandOver(points[0].found, points.map(({ tokens }) => tokens)) : points.map(({ found }) => bandOver(found, [found.choice.tokens])?.[0]);
-  if (!ends || !ends[0]) return null;
-  const upper = points.map(({ x }, k) => `${k ? "L" : "M"}${X(x).toFixed(1)} ${Y(ends[k][1]).toFixed(1)}`).join("");
-  const lower = points.map(({ x }, k) => `L${X(x).toFixed(1)} ${Y(ends[k][0]).toFixed(1)}`).reverse().join("");
+  const ends = id === "tokens" ? bandOver(points[0].found, points.map(({ tokens }) => tokens)) : points.map(({ found }) => bandOver(found, [found.choice.tokens])[0]);
+  const known = points.map(({ x }, k) => ({ x, span: ends[k] })).filter(({ span }) => span);
+  if (known.length < 2) return null;
+  const upper = known.map(({ x, span }, k) => `${k ? "L" : "M"}${X(x).toFixed(1)} ${Y(span.high).toFixed(1)}`).join("");
+  const lower = known.map(({ x, span }) => `L${X(x).toFixed(1)} ${Y(span.low).toFixed(1)}`).reverse().join("");
   return `${upper}${lower}Z`;
 }

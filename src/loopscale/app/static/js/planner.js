@@ -782,13 +782,11 @@ export function lossOver(found, tokens) {
   return tokens.map((D) => lossAt(found.law, found.law.c, new Inputs(found.law, x, D, found.b.set.unique_tokens)));
 }
 
-// The 90% band of the law at the same numbers of tokens, or of the design as it is.
+// The 90% interval at the same numbers of tokens, of the kind that the law has; null where it has none.
 export function bandOver(found, tokens) {
-  if (!found.law.rows) return null;
   const x = found.grid.designs[found.chosen];
   return tokens.map((D) => {
     const inputs = new Inputs(found.law, x, D, found.b.set.unique_tokens);
-    const losses = found.law.rows.map((c) => lossAt(found.law, c, inputs));
-    return [quantile(losses, 0.05), quantile(losses, 0.95)];
+    return intervalOf(found.law, Object.assign(new Candidate(x, x.R), { tokens: D, inputs }));
   });
 }
