@@ -216,3 +216,27 @@ def test_a_checkpoint_of_0_2_keeps_what_it_knew_of_the_loss(text: Path, tmp_path
     resumed = Trainer(config, tmp_path / "run")
     assert resumed.resume()
     assert next(each for each in resumed.callbacks if isinstance(each, LossWatch)).state_dict() == watch
+
+
+def test_the_summary_tells_how_busy_the_busiest_expert_was_and_survives_a_pause(text: Path, tmp_path: Path) -> None:
+    config = small(text, run={"tokens": 20 * STEP, "checkpoint_every": 1})
+    whole = train(config, tmp_path / "whole")
+    assert whole is not None
+    assert 1 <= whole["expert_load"] <= 2  # two of four experts are active
+    Trainer(config, tmp_path / "paused").train(until=19)
+    resumed = train(config, tmp_path / "paused")
+    assert resumed is not None
+    assert resumed["expert_load"] == whole["expert_load"]
+
+
+def test_a_short_run_that_ends_unbalanced_is_warned_of(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    from loopscale.cli.train import _print
+
+    (tmp_path / "metrics.jsonl").touch()
+    summary = {"validation_loss": 2.0, "tokens": 1000, "training_flops": 1e9}
+    _print({**summary, "expert_load": 3.57}, tmp_path)
+    said = capsys.readouterr().out
+    assert "the busiest expert of a layer had 3.6 times the mean load" in said
+    assert "help: raise [model] bias_update_rate" in said
+    _print({**summary, "expert_load": 1.4}, tmp_path)
+    assert "warning" not in capsys.readouterr().out

@@ -218,6 +218,10 @@ def _describe(run: TrainConfig, folder: Path, gpus: int, device: str, utilisatio
     )
 
 
+UNBALANCED = 2.0
+"""Warn of a busiest expert above so many times the mean load."""
+
+
 def _print(summary: dict[str, Any], folder: Path) -> None:
     from loopscale.core.text import curve
     from loopscale.train.metrics import read_metrics
@@ -230,6 +234,12 @@ def _print(summary: dict[str, Any], folder: Path) -> None:
         f"({format_power(summary['training_flops'])} FLOPs)\nthe model is in {folder / 'model'}",
         highlight=False,
     )
+    load = summary.get("expert_load", 1.0)
+    if load > UNBALANCED:
+        click.echo(
+            f"warning: at the end the busiest expert of a layer had {load:.1f} times the mean load\n"
+            "help: raise [model] bias_update_rate, like 0.01 for a few hundred steps"
+        )
     forecast = summary.get("forecast")
     if forecast is not None:
         inside = "inside" if forecast["inside"] else "OUTSIDE"

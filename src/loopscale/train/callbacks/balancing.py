@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from loopscale.model.balancing import load_ratio, update_biases
 from loopscale.train.callbacks.callback import Callback
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from loopscale.model import LoopedMoEConfig
+    from loopscale.model.outputs import Trace
     from loopscale.train.config import TrainConfig
     from loopscale.train.step import Gradients
 
@@ -18,6 +23,10 @@ class Balancing(Callback):
 
     priority = 80
 
+    def __init__(self) -> None:
+        self._recent_LE: Tensor | None = None
+        """Tokens of each expert over the last tenth of the run."""
+
     @classmethod
     def for_run(cls, config: TrainConfig, model: LoopedMoEConfig) -> Balancing | None:
         return cls() if model.is_moe else None
@@ -25,13 +34,31 @@ class Balancing(Callback):
     def after_update(self, gradients: Gradients) -> None:
         if gradients.counts is not None:
             update_biases(self.trainer.model, gradients.counts)
+            if self.trainer.step >= 0.9 * self.trainer.config.steps:
+                recent_LE = torch.stack(_layers(gradients.counts))
+                self._recent_LE = recent_LE if self._recent_LE is None else self._recent_LE.to(recent_LE) + recent_LE
 
     def measure(self, row: dict[str, Any], gradients: Gradients) -> None:
         """Report the load of the busiest expert over the mean, in the layer where it is worst."""
         counts = gradients.counts
         if counts is not None:
-            layers = [*counts.prelude, *counts.loop.sum(0), *counts.coda]
             row |= {
-                "expert_load": max(load_ratio(counts_E) for counts_E in layers),
+                "expert_load": max(load_ratio(counts_E) for counts_E in _layers(counts)),
                 "dropped": float(gradients.dropped),
             }
+
+    def summarise(self, summary: dict[str, Any]) -> None:
+        """Add the load over the last tenth of the run: a short run may end before its biases have balanced it."""
+        if self._recent_LE is not None:
+            summary["expert_load"] = round(max(load_ratio(counts_E) for counts_E in self._recent_LE), 3)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {} if self._recent_LE is None else {"recent": self._recent_LE.tolist()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._recent_LE = torch.tensor(state["recent"]) if "recent" in state else None
+
+
+def _layers(counts: Trace) -> list[Tensor]:
+    """Return the loads of each layer (E,), over all passes."""
+    return [*counts.prelude, *counts.loop.sum(0), *counts.coda]
