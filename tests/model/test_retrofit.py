@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from loopscale.cli.verbs import main
 from loopscale.core.errors import InputError
 from loopscale.model.loading import load_model
-from loopscale.model.retrofit import retrofit
+from loopscale.model.retrofit import most_similar, retrofit
 
 SIZES: dict[str, Any] = {
     "vocab_size": 61,
@@ -181,3 +181,21 @@ def run(*argv: str) -> None:
         main(argv)
     if ended.value.code:
         raise SystemExit(ended.value.code)
+
+
+def test_the_loop_is_chosen_where_layers_change_the_states_least(tmp_path: Path) -> None:
+    original = pretrained("llama", num_hidden_layers=6)
+    with torch.no_grad():
+        for layer in (3, 4):  # they do nearly nothing
+            original.model.layers[layer].self_attn.o_proj.weight.mul_(1e-3)
+            original.model.layers[layer].mlp.down_proj.weight.mul_(1e-3)
+    before, distances = most_similar(original, ids(), 2)
+    assert before == 3
+    assert len(distances) == 4
+    with pytest.raises(InputError, match="`loop` is 7; it should be from 1 to the model's 6 layers"):
+        most_similar(original, ids(), 7)
+    disturbed = [
+        float((logits(retrofit(original, start, 4 - start, 2), recurrence=2) - logits(original)).abs().max())
+        for start in range(4)
+    ]
+    assert disturbed.index(min(disturbed)) == before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -12,11 +13,16 @@ from loopscale.cli.verbs import verb
 from loopscale.core.errors import InputError
 from loopscale.core.quantities import counted
 
+SAMPLE = 512
+"""Tokens of a text on which layers are compared."""
+
 
 @verb("convert")
 @click.argument("folder", type=click.Path())
-@click.option("--prelude", type=click.IntRange(0), default=2, show_default=True, help="Layers before the loop.")
-@click.option("--coda", type=click.IntRange(0), default=2, show_default=True, help="Layers after the loop.")
+@click.option("--prelude", type=click.IntRange(0), help="Layers before the loop.  [default: 2]")
+@click.option("--coda", type=click.IntRange(0), help="Layers after the loop.  [default: 2]")
+@click.option("--loop", type=WHOLE, help="Loop so many layers, those that change the states of --text least.")
+@click.option("--text", type=click.Path(), help="With --loop: a text file to measure on, one passage on each line.")
 @click.option("-R", "--recurrence", type=WHOLE, default=4, show_default=True, help="Passes through the loop.")
 @click.option("--experts", type=WHOLE, default=1, show_default=True, help="E: copies of a dense block per active one.")
 @click.option("--active-experts", type=ACTIVE, default=2, show_default=True, help="k: experts a token uses.")
@@ -24,8 +30,10 @@ from loopscale.core.quantities import counted
 @click.option("--out", type=click.Path(), required=True, help="Where the looped model goes: a new folder.")
 def convert_command(
     folder: str,
-    prelude: int,
-    coda: int,
+    prelude: int | None,
+    coda: int | None,
+    loop: int | None,
+    text: str | None,
     recurrence: int,
     experts: int,
     active_experts: int,
@@ -40,13 +48,20 @@ def convert_command(
 
     \b
     loopscale convert models/smollm --prelude 10 --coda 10 -R 2 --out models/looped
+    loopscale convert models/smollm --loop 4 --text sample.txt -R 2 --out models/looped
     loopscale convert models/smollm --experts 4 --out models/looped-moe
     """
     from loopscale.model.retrofit import load_pretrained, retrofit
 
     target = new_folder(out)
+    if (loop is None) != (text is None) or (loop is not None and (prelude is not None or coda is not None)):
+        raise click.UsageError("give --loop with --text, or --prelude and --coda")
     original, tokenizer = load_pretrained(folder)
-    looped = retrofit(original, prelude, coda, recurrence, experts, active_experts, seed, where=folder)
+    before, after = 2 if prelude is None else prelude, 2 if coda is None else coda
+    if loop is not None and text is not None:
+        before = _choose(original, tokenizer, loop, text)
+        after = original.config.num_hidden_layers - loop - before
+    looped = retrofit(original, before, after, recurrence, experts, active_experts, seed, where=folder)
     looped.save_pretrained(target)
     if tokenizer is not None:
         tokenizer.save_pretrained(target)
@@ -64,6 +79,22 @@ def convert_command(
         screen.print(
             f'next      loopscale generate {out} --prompt "It was" --recurrence 1..{recurrence}', highlight=False
         )
+
+
+def _choose(original: Any, tokenizer: Any, loop: int, text: str) -> int:
+    """Return the layers before the loop that changes the states of a text least."""
+    import torch
+
+    from loopscale.model.prompts import read_prompts
+    from loopscale.model.retrofit import most_similar
+
+    if tokenizer is None:
+        raise InputError("`text` needs the model's tokenizer, and none was found")
+    ids = [token for line in read_prompts(text) for token in tokenizer(line)["input_ids"]][:SAMPLE]
+    if len(ids) < 2:
+        raise InputError(f"`text` {text}: it has fewer than 2 tokens")
+    before, _ = most_similar(original, torch.tensor([ids]), loop)
+    return before
 
 
 def new_folder(out: str) -> Path:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from loopscale.core.errors import InputError, require
@@ -87,6 +88,28 @@ def retrofit(
         looped.generation_config = model.generation_config
     looped.eval()  # type: ignore[no-untyped-call]
     return looped
+
+
+@torch.no_grad()
+def most_similar(model: PreTrainedModel, ids_BT: Tensor, loop: int) -> tuple[int, list[float]]:
+    """Return how many layers to keep before a loop of ``loop`` layers, and the distance of every choice.
+
+    The distance is the mean angle between the states before and after the layers, over pi: layers that turn a state
+    least are those that disturb it least when they run again.
+    """
+    layers = int(model.config.num_hidden_layers)
+    if not 1 <= loop <= layers:
+        raise InputError(f"`loop` is {loop}; it should be from 1 to the model's {layers} layers")
+    states: Any = model(input_ids=ids_BT, output_hidden_states=True, use_cache=False).hidden_states
+    # The last state has been through the final norm, so a loop that ends there is left out unless it is all layers.
+    ends = range(loop, layers) if loop < layers else range(layers, layers + 1)
+    distances = [_angle(states[end - loop], states[end]) for end in ends]
+    return distances.index(min(distances)), distances
+
+
+def _angle(before_BTD: Tensor, after_BTD: Tensor) -> float:
+    cosine_BT = functional.cosine_similarity(before_BTD[:, 1:].float(), after_BTD[:, 1:].float(), dim=-1)
+    return float(cosine_BT.clamp(-1, 1).arccos().mean() / torch.pi)
 
 
 def _tensors(theirs: dict[str, Tensor], config: LoopedMoEConfig, generator: torch.Generator) -> dict[str, Tensor]:
