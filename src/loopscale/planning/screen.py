@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 SCREEN = 22
 """Lines that a screen leaves beside the prompt."""
-FEWEST = 3
+FEWEST = 2
 """Alternatives that are shown however much else there is to say."""
 BAR = 20
 SHORT_LABELS = {"flops": "compute", "unique_tokens": "unique tokens", "max_tokens": "tokens"}
