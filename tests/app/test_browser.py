@@ -137,6 +137,22 @@ def test_compute_comes_from_gpus_and_days(page):
     assert "--gpus 8 --device h100 --days 14" in command(page)
 
 
+@pytest.mark.parametrize(
+    ("link", "says"),
+    [
+        ("gpus=-1&days=14", "GPUs should be a number above zero"),
+        ("gpus=8&days=14&utilisation=140%25", "utilisation should be above 0 and at most 1".capitalize()),
+        ("law=own-nowhere", "This browser does not have the law nowhere"),
+        ("design=9.9B:8:2", "is no design"),
+        ("passes=99", "Passes should be 1 to 32"),
+    ],
+)
+def test_what_is_wrong_is_said_in_the_words_of_the_page(page, link, says):
+    visit(page, link)
+    assert says in page.inner_text("#message")
+    assert page.is_visible("#drawing svg")
+
+
 def command(page) -> str:
     page.keyboard.press("Escape")
     if page.get_attribute("#texts", "open") is None:
