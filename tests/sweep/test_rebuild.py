@@ -163,6 +163,26 @@ def test_a_sweep_that_was_copied_without_its_times_is_rebuilt_and_exported(origi
     assert call("export", copy) == (0, export)
 
 
+def test_a_database_that_is_deleted_under_a_worker_loses_no_result(original, tmp_path, monkeypatch):
+    path = write_sweep(tmp_path / "lost", GRID)
+    sweep, store = open_sweep(path)
+    store.__exit__()
+    record = Store.record
+
+    def delete_after(self, *facts):
+        record(self, *facts)
+        for file in sweep.results.glob(f"{FILE}*"):
+            file.unlink()
+
+    monkeypatch.setattr(Store, "record", delete_after)
+    assert "sweep rebuild" in (work(Job(str(sweep.root), sweep.folder, "session", keep_models=False)) or "")
+    monkeypatch.undo()
+    code, out = call("rebuild", path)
+    assert (code, "observations restored" in out) == (0, True)
+    assert call("run", path, "--workers", "1", "--quiet")[0] == 0
+    assert call("export", path) == (0, original[1])
+
+
 def test_a_full_disk_stops_the_sweep_at_once(tmp_path):
     """No file may grow beyond 50 kB, so the first checkpoint cannot be written; one worker meets that, not sixty."""
     path = write_sweep(tmp_path, GRID)
