@@ -181,7 +181,8 @@ def _print_curves(title: str, axis: str, rows: list[dict[str, Any]]) -> None:
         write: Callable[[float], str] = {"size": format_size, "experts": built_experts}.get(axis, "{:g}".format)
         lines.append([write(at), *(_cell(row) for row in found)])
     label = {"size": "active", "recurrence": "R", "experts": "experts"}[axis]
-    widest = max(len(cell) - len("[bold][/]") * ("[" in cell) for line in lines for cell in line[1:])
+    widths = (len(cell) - len("[bold][/]") * ("[" in cell) for line in lines for cell in line[1:])
+    widest = max(widths, default=0)
     fit = max((console().width - 9) // (widest + 2), 1)
     for start in range(0, len(names), fit):
         part = [[line[0], *line[1 + start : 1 + fit + start]] for line in lines]
