@@ -73,6 +73,8 @@ NEEDS = {
     "generate": ["generate", "model", "--prompt", "x"],
     "routing": ["routing", "model", "--text", "text.txt"],
     "convert": ["convert", "model", "--out", "looped"],
+    "serve": ["serve", "model"],
+    "conform": ["conform", "model", "--write", "golden.json"],
     "export": ["export", "model", "--to", "unrolled", "--out", "plain"],
     "eval": ["eval", "model", "--tasks", "local"],
     "app": ["app", "--no-open"],

@@ -98,7 +98,8 @@ def test_in_a_browser_pages_are_dark_on_request_show_their_pictures_and_are_all_
 
 
 def test_every_page_of_the_path_leads_to_the_next(site):
-    path = ["index", "install", "tutorial", "planning", "laws", "fitting", "prediction", "next", "model", "training"]
+    path = ["index", "install", "tutorial", "planning", "laws", "fitting", "prediction", "next", "running", "gate"]
+    path += ["downstream", "model", "training"]
     for name, following in pairwise(path):
         text = (site / f"{name}.html").read_text(encoding="utf-8")
         assert re.search(rf'<a href="{following}.html" class="md-footer__link md-footer__link--next"', text), name

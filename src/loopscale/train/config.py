@@ -251,7 +251,7 @@ class OptimizerSection(Record):
 
     name: Literal["adamw", "muon"] = "adamw"
     """ "muon" updates the matrices of hidden layers, experts one by one, by Muon, and all else by AdamW. Its updates
-    have the size of AdamW's, so that the same rates serve, and it stores one moment instead of two."""
+    have the size of AdamW's, and it stores one moment instead of two; its best rate may be higher."""
     learning_rate: float = Field(default=3e-3, gt=0)
     """Peak learning rate."""
     betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.95)
