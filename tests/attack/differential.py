@@ -163,11 +163,11 @@ def relation(draw: random.Random, extreme: bool) -> tuple[str, Any, str]:
                  if not same(row["difference"], -other["difference"], 1e-9)]  # fmt: skip
         return kind, pair, f"swapped designs differ otherwise: {wrong}" if wrong else ""
     law = question["law"]
-    model = {"model": choice["rung"], "experts": choice["experts"]}
+    model: dict[str, Any] = {"N": choice["active"]}  # a law of sizes alone
+    if choice["width"] is not None:
+        model = {"model": choice["rung"], "experts": choice["experts"], "recurrence": choice["recurrence"]}
     try:
-        ask = lambda tokens: ls.predict(  # noqa: E731
-            **model, tokens=tokens, recurrence=choice["recurrence"], law=law, extrapolate=True
-        )
+        ask = lambda tokens: ls.predict(**model, tokens=tokens, law=law, extrapolate=True)  # noqa: E731
         predicted = ask(choice["tokens"])
         more = ask(choice["tokens"] * 2)
     except InputError as error:
