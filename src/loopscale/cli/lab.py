@@ -484,8 +484,8 @@ def _tell_downstream(about: str, seed: int, row: dict[str, Any] | None) -> None:
 
 
 def _print_downstream(result: dict[str, Any]) -> None:
-    if not result["runs"]:
-        click.echo(f"0 of {result['planned']} runs")
+    if not result["differences"]:
+        click.echo(f"{result['runs']} of {result['planned']} runs, too few to compare two cells")
         return
     widths = sorted({answer["width"] for answer in result["differences"]})
     answers = {(answer["measure"], answer["about"], answer["width"]): answer for answer in result["differences"]}
