@@ -35,14 +35,14 @@ def observations(rows: Sequence[Row], part: str) -> Observations:
 
 
 def task_law(rows: Sequence[Row], part: str) -> Fit:
-    """Fit the law to one part, from at least ``LEAST`` seeds of every cell."""
+    """Fit the paper's law, which has kappa1 and theta, to one part, from at least ``LEAST`` seeds of every cell."""
     counts = [sum(cell.is_of(row) and row["status"] == DONE for row in rows) for cell in CELLS]
     if min(counts) < LEAST:
         raise InputError(
             f"the law on tasks needs {LEAST} seeds of every cell, and there are {min(counts)}; "
             f"run `loopscale lab downstream --seeds {LEAST}`"
         )
-    return fit(observations(rows, part))
+    return fit(observations(rows, part), outer="joint-moe", mapping="sparsity-conditional")
 
 
 def asked_of(law: Fit) -> dict[str, dict[str, Any]]:
