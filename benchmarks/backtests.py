@@ -59,9 +59,9 @@ def score(low: FloatArray, high: FloatArray, loss: FloatArray) -> tuple[float, f
 
 
 def predicted(fitted: Fit, hidden: Observations) -> tuple[FloatArray, FloatArray]:
-    """Return the predictive interval in ln loss."""
-    low, high = fitted.law.predictive_interval(hidden.points, LEVEL)
-    return np.log(low), np.log(high)
+    """Return the forecast's interval in ln loss."""
+    forecast = fitted.law.forecast(hidden.points, LEVEL)
+    return np.log(forecast.low), np.log(forecast.high)
 
 
 def extrapolation(data: Observations, decades: float = 1.0) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -48,6 +48,7 @@ WORKS = {
     "compare": ["compare", "simulated", "--folds", "0", "--hold-out", "R=8"],
     "backtest": ["backtest", "simulated"],
     "forecast": ["forecast", "simulated", "--flops", "1e22", "--resamples", "2"],
+    "scoreboard": ["scoreboard", "--help"],
     "isoflop": ["isoflop", "--help"],
     "matched": ["matched", "0.3B:8:4", "0.6B:8:1", "--flops", "5e21"],
     "reproduce": ["reproduce"],

@@ -14,6 +14,7 @@ from loopscale.core.errors import InputError
 from loopscale.fitting import Observations, fit
 from loopscale.fitting.approaches import lower_envelope
 from loopscale.fitting.frontier import posterior_draws, stated_cost
+from loopscale.fitting.scoreboard import scoreboard, scoreboard_text
 from loopscale.scaling import Cost, Frontier, Points
 
 REAL = Path(os.environ.get("LOOPSCALE_DATA", "")) / "real"
@@ -171,3 +172,35 @@ def test_larger_runs_of_real_sweeps_are_covered_and_hardly_biased(name):
     assert inside.mean() >= 0.85
     assert abs(np.log(forecast.loss / hidden.loss).mean()) < 0.01
     assert np.abs(np.log(forecast.loss / hidden.loss)).mean() < 0.8 * np.abs(np.log(forecast.law / hidden.loss)).mean()
+
+
+def test_a_sealed_forecast_is_scored_against_later_runs_and_refused_once_changed(tmp_path):
+    data = Observations.of(runs(bend=0.004))
+    flops = data.points.train_flops
+    first, later, sealed = (str(tmp_path / name) for name in ("first.csv", "later.csv", "sealed.json"))
+    data.where(flops < 2e19).to_csv(first)
+    data.to_csv(later)
+    made = CliRunner().invoke(
+        forecast_command, [first, "--flops", "1e21", "--resamples", "10", "--register", sealed, "--json"]
+    )
+    assert made.exit_code == 0, made.output
+    checked = CliRunner().invoke(forecast_command, [later, "--check", sealed, "--json"])
+    scored = json.loads(checked.output)
+    assert len(scored["runs"]) == int(np.sum(flops > 2e19)) == 7
+    assert scored["covered"] == sum(row["low"] <= row["measured"] <= row["high"] for row in scored["runs"])
+    content = json.loads(Path(sealed).read_text())
+    content.pop("checksum", None)  # as someone who edits the file would
+    content["forecasts"][0]["loss"] += 0.1
+    Path(sealed).write_text(json.dumps(content))
+    refused = CliRunner().invoke(forecast_command, [later, "--check", sealed])
+    assert "does not match its hash" in str(refused.exception)
+
+
+@real_data
+def test_the_scoreboard_is_computed_from_the_sweeps():
+    entries, left_out = scoreboard(("marin-comma-isoflop", "no-such-sweep"), resamples=20)
+    (one,) = entries
+    assert one.low < one.forecast < one.high
+    assert one.score < one.law_score
+    assert left_out[0].startswith("no-such-sweep")
+    assert max(map(len, scoreboard_text(entries, left_out).splitlines())) <= 80

@@ -14,6 +14,7 @@ from loopscale.cli.verbs import verb
 from loopscale.core.files import is_file
 from loopscale.core.progress import progress_bar
 from loopscale.fitting.forecasting import forecast
+from loopscale.fitting.registered import check_forecasts, check_text, register_forecasts
 from loopscale.fitting.running import RunningForecast, final_loss, read_log
 from loopscale.scaling import Points, RateSchedule, find_law
 from loopscale.scaling.annealing import KINDS
@@ -51,6 +52,8 @@ FORM = ("outer", "mapping", "fixed", "bounds", "tie", "delta", "recipe", "seed")
 )
 @click.option("--column", help="With --running: the column of the loss.")
 @click.option("--law", help="With --running: a law that predicts the same run, with --params and --tokens.")
+@click.option("--register", "register_path", type=click.Path(), help="Seal the forecast: write it with date and hash.")
+@click.option("--check", "check_path", type=click.Path(), help="Score a sealed forecast against RUNS, the later runs.")
 @mapping_option
 @click.option("--resamples", type=click.IntRange(2, 100_000), default=100, show_default=True, help="How many refits.")
 @form_options
@@ -70,6 +73,8 @@ def forecast_command(
     unique_tokens: float | None,
     level: float,
     figure: str | None,
+    register_path: str | None,
+    check_path: str | None,
     running: bool,
     steps: int | None,
     schedule: str,
@@ -95,6 +100,8 @@ def forecast_command(
     loopscale forecast runs.csv --params 7e9 --tokens 2T --level 0.8
     loopscale forecast runs.csv --params 2e9 --loop-params 1e9 --recurrence 4 --tokens 400B
     loopscale forecast runs.csv --flops 1e22 --figure forecast.png --verbose
+    loopscale forecast runs.csv --flops 1e22 --register sealed.json
+    loopscale forecast later-runs.csv --check sealed.json
     loopscale forecast runs/tiny --running
     loopscale forecast wandb.csv --running --steps 20000 --schedule wsd --cooldown 0.2
     """
@@ -103,9 +110,13 @@ def forecast_command(
         found = running_forecast(runs, rate, column, law, params, tokens, level)
         print_json(found.to_dict()) if as_json else click.echo(found.summary())
         return
+    options["runs"] = runs
+    if check_path is not None:
+        checked = check_forecasts(check_path, take_runs(options), level)
+        print_json(checked) if as_json else click.echo(check_text(checked))
+        return
     if flops is None and params is None:
         raise click.UsageError("give --flops, or --params and --tokens")
-    options["runs"] = runs
     observations = None if runs.endswith(".json") and is_file(runs) else take_runs(options)
     data = runs if observations is None else observations
     form = {name: value for name, value in options.items() if name in FORM}
@@ -115,6 +126,8 @@ def forecast_command(
             experts=experts, recurrence=recurrence, unique_tokens=unique_tokens, level=level, resamples=resamples,
             extrapolate=extrapolate, allow_degenerate=allow_degenerate, progress=progress, **form,
         )  # fmt: skip
+    if register_path is not None:
+        register_forecasts(result, register_path)
     if as_json:
         print_json(result.to_dict())
     elif as_csv:

@@ -28,13 +28,14 @@ DEBUG = "LOOPSCALE_DEBUG"
 
 GROUPS = {
     "Plan": ("plan", "predict", "matched", "count", "profile", "laws"),
-    "Fit": ("fit", "forecast", "backtest", "compare", "next", "isoflop", "gate", "downstream", "seeds", "data"),
+    "Fit": ("fit", "forecast", "scoreboard", "backtest", "compare", "next", "isoflop", "gate", "downstream", "seeds",
+            "data"),  # fmt: skip
     "Train": ("train", "sweep", "eval", "generate", "lab", "presets", "routing", "convert", "export", "serve"),
     "Look": ("app", "figures", "report", "demo", "reproduce", "verify", "conform", "schema", "help"),
 }
 """Every verb, in groups. Verb ``x`` is the command ``x_command`` in ``cli/x.py``."""
 
-FIRST_SCREEN = ("plan", "predict", "matched", "count", "fit", "forecast", "backtest", "next",
+FIRST_SCREEN = ("plan", "predict", "count", "fit", "forecast", "backtest", "next",
                 "train", "sweep", "eval", "generate", "lab", "app", "figures")  # fmt: skip
 """The verbs that ``loopscale --help`` explains; it names the others."""
 
@@ -121,7 +122,7 @@ def summaries(names: Collection[str]) -> Iterator[str]:
     for group, members in GROUPS.items():
         label = group
         for name in (name for name in members if name in names):
-            yield f"{label:<7}{name:<10}{_short_help(name)}"
+            yield f"{label:<7}{name:<9} {_short_help(name)}"
             label = ""
 
 

@@ -1,0 +1,101 @@
+"""Sealed forecasts: written with a date and a hash before runs are trained, and scored against those that came."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from loopscale.core.errors import InputError
+from loopscale.core.files import finite, read_json, write_json
+from loopscale.core.text import text_table
+from loopscale.fitting.data.observations import Observations
+from loopscale.fitting.forecasting import Forecasts
+from loopscale.fitting.scoreboard import interval_score
+from loopscale.scaling import ScalingLaw
+from loopscale.scaling.variables import check_points
+
+KIND = "registered-forecast"
+SHOWN = 10
+"""Runs that a check lists."""
+
+
+def seal(path: str | Path, kind: str, content: Mapping[str, Any]) -> None:
+    """Write content with its date and a hash; an existing file is not replaced."""
+    if Path(path).exists():
+        raise InputError(f"{path}: it exists already; a registered prediction is not replaced, name another file")
+    dated = {"kind": kind, "schema": 1, "date": datetime.now(UTC).isoformat(timespec="seconds"), **content}
+    write_json(path, {**dated, "sha256": _digest(dated)})
+
+
+def unseal(path: str | Path, kind: str, command: str) -> dict[str, Any]:
+    """Read sealed content; a file of another kind, or one that was changed since, is refused."""
+    data = read_json(path)
+    if not isinstance(data, dict) or data.get("kind") != kind:
+        raise InputError(f"{path}: this is not a {kind.replace('-', ' ')}; write one with `{command}`")
+    content = {name: value for name, value in data.items() if name != "sha256"}
+    if data.get("sha256") != _digest(content):
+        raise InputError(f"{path}: its content does not match its hash; the file was changed after it was written")
+    return content
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    text = json.dumps(finite(content), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def register_forecasts(result: Forecasts, path: str | Path) -> None:
+    """Seal forecasts with the law that made them, so that any later run can be scored."""
+    seal(path, KIND, {**{k: v for k, v in result.to_dict().items() if k != "kind"}, "with": result.law.to_dict()})
+
+
+def check_forecasts(path: str | Path, runs: Observations, level: float = 0.9) -> dict[str, Any]:
+    """Score a sealed forecast against later runs: those with more compute than any run it was made from."""
+    content = unseal(path, KIND, "loopscale forecast --register")
+    law = ScalingLaw.from_dict(content["with"], f"{path}: with")
+    if law.spread is None:
+        raise InputError(f"{path}: its law has no predictive interval")
+    later = runs.where(runs.points.train_flops > law.spread.frontier * (1 + 1e-9))
+    if not len(later):
+        raise InputError(
+            f"no run has more compute than the {law.spread.frontier:.3g} FLOPs that the forecast was made from",
+            where=runs.source,
+        )
+    check_points(law, later.points)
+    new_run, loss = law.forecast(later.points, level), np.log(later.loss)
+    low, high = np.log(new_run.low), np.log(new_run.high)
+    rows = [
+        {"run": str(later.run[k]), "flops": float(later.points.train_flops[k]), "params": float(later.points.active[k]),
+         "tokens": float(later.points.tokens[k]), "loss": float(new_run.loss[k]), "low": float(new_run.low[k]),
+         "high": float(new_run.high[k]), "measured": float(later.loss[k]), "inside": bool(low[k] <= loss[k] <= high[k])}
+        for k in np.argsort(-later.points.train_flops, kind="stable").tolist()
+    ]  # fmt: skip
+    return {
+        "kind": "forecast-check",
+        "date": content["date"],
+        "level": level,
+        "covered": sum(row["inside"] for row in rows),
+        "runs": rows,
+        "bias": float(np.mean(np.log(new_run.loss) - loss)),
+        "score": interval_score(low, high, loss, level),
+    }
+
+
+def check_text(checked: Mapping[str, Any]) -> str:
+    """Return a scored forecast for the terminal."""
+    rows = checked["runs"]
+    lines = [
+        f"{checked['covered']} of {len(rows)} later runs are inside the {checked['level']:.0%} interval; "
+        f"bias {checked['bias']:+.2%}.", f"Registered {checked['date']}.", "",
+    ]  # fmt: skip
+    cells = [(row["run"][:24], f"{row['flops']:.3g}", f"{row['loss']:.3f}", f"{row['low']:.3f} to {row['high']:.3f}",
+              f"{row['measured']:.3f}", "yes" if row["inside"] else "NO") for row in rows[:SHOWN]]  # fmt: skip
+    lines.append(text_table(("run", "FLOPs", "forecast", "interval", "measured", "inside"), cells, left=("run",)))
+    if len(rows) > SHOWN:
+        lines.append(f"{len(rows) - SHOWN} more: --json")
+    return "\n".join(lines)
