@@ -28,7 +28,7 @@ def _losses(ctx: click.Context, param: click.Parameter, value: str | None) -> tu
 def downstream_command(
     table: str, accuracy: str, loss: str, task_loss: str | None, chance: float, at: tuple[float, ...], as_json: bool
 ) -> None:
-    """Predict the accuracy on a task from the loss, in two steps, with the error of each and a backtest.
+    """Predict the accuracy on a task from the loss: two steps, with the error of each and a backtest.
 
     TABLE has one model a row.
 

@@ -28,8 +28,19 @@ DEBUG = "LOOPSCALE_DEBUG"
 
 GROUPS = {
     "Plan": ("plan", "predict", "matched", "count", "profile", "laws"),
-    "Fit": ("fit", "forecast", "scoreboard", "backtest", "compare", "next", "isoflop", "gate", "downstream", "seeds",
-            "data"),  # fmt: skip
+    "Fit": (
+        "fit",
+        "forecast",
+        "scoreboard",
+        "backtest",
+        "compare",
+        "next",
+        "isoflop",
+        "gate",
+        "downstream",
+        "seeds",
+        "data",
+    ),
     "Train": ("train", "sweep", "eval", "generate", "lab", "presets", "routing", "convert", "export", "serve"),
     "Look": ("app", "figures", "report", "demo", "reproduce", "verify", "conform", "schema", "help"),
 }
