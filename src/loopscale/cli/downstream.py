@@ -28,9 +28,10 @@ def _losses(ctx: click.Context, param: click.Parameter, value: str | None) -> tu
 def downstream_command(
     table: str, accuracy: str, loss: str, task_loss: str | None, chance: float, at: tuple[float, ...], as_json: bool
 ) -> None:
-    """Predict the accuracy on a task from the loss: two steps, with the error of each and a backtest.
+    """Predict the accuracy on a task from the loss.
 
-    TABLE has one model a row.
+    TABLE has one model a row. There are two steps, from the loss to the task's own loss and from that to the accuracy,
+    each with its error and a backtest.
 
     \b
     loopscale downstream models.csv --accuracy acc_hellaswag --chance 0.25 --at 2.6

@@ -133,7 +133,7 @@ def summaries(names: Collection[str]) -> Iterator[str]:
     for group, members in GROUPS.items():
         label = group
         for name in (name for name in members if name in names):
-            yield f"{label:<7}{name:<9} {_short_help(name)}"
+            yield f"{label:<7}{name:<11}{_short_help(name)}"
             label = ""
 
 
@@ -149,7 +149,7 @@ def _short_help(name: str) -> str:
     functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
     docstring = next(ast.get_docstring(node) for node in functions if node.name == f"{name}_command") or ""
     sentence = docstring.partition("\n\n")[0].removesuffix(".")
-    return shorten(re.split(r"[:;] ", sentence, maxsplit=1)[0], 63, placeholder=" …")
+    return shorten(re.split(r"[:;] ", sentence, maxsplit=1)[0], 62, placeholder=" …")
 
 
 @click.group(cls=Verbs, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})

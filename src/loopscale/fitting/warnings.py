@@ -39,7 +39,7 @@ class FitWarning(NamedTuple):
 
 def cautions(fit: Fit) -> tuple[FitWarning, ...]:
     """Return what a reader of the fit must know: first about the data, then about the form."""
-    return (*_data(fit), *_degenerate(fit), *_misfits(fit), *_form(fit), *_search(fit))
+    return (*_data(fit), *_poor(fit), *_degenerate(fit), *_trend(fit), *_form(fit), *_search(fit))
 
 
 def warnings_of(fit: Fit) -> tuple[str, ...]:
@@ -135,10 +135,14 @@ def _form(fit: Fit) -> Iterator[FitWarning]:
         )
 
 
-def _misfits(fit: Fit) -> Iterator[FitWarning]:
-    """Say where the law misses its own data."""
+def _poor(fit: Fit) -> Iterator[FitWarning]:
+    """Say that the law does not describe its data at all: then the columns are to be checked first."""
     if (share := fit.r_squared) < POOR:
         yield FitWarning(f"lack of fit: R² is {share:.2f}", "check the columns and units, or compare other forms")
+
+
+def _trend(fit: Fit) -> Iterator[FitWarning]:
+    """Say where the law misses its own data."""
     if (trend := lack_of_fit(fit)) is not None and trend.significant and trend.size > NEGLIGIBLE:
         yield FitWarning(
             f"lack of fit: residuals have a trend along {trend.along}, up to {trend.size:.1%} of the loss "
