@@ -10,6 +10,7 @@ from pathlib import Path
 from anyio import to_thread
 from fastapi import FastAPI
 from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
 from starlette.responses import Response
 
 from loopscale import __version__
@@ -17,7 +18,7 @@ from loopscale.app.api_fit import fit_routes
 from loopscale.app.api_plan import plan_routes
 from loopscale.app.jobs import Job, Jobs, LawStore
 from loopscale.app.page import page_files
-from loopscale.app.problems import handle_problems, refused
+from loopscale.app.problems import handle_problems
 from loopscale.app.security import LOOPBACK, Guard, Limits
 from loopscale.app.sweep import LiveSweep, sweep_routes
 from loopscale.scaling import ScalingLaw
@@ -65,14 +66,15 @@ def create_app(
 
     files = page_files(server=True)  # now: tracing the formulas is not for several threads at once
 
-    @app.get("/{name:path}", include_in_schema=False)
-    def get_page(name: str) -> Response:
+    def get_file(request: Request) -> Response:
         """Return a file of the page."""
-        path = name or "index.html"
-        if path not in files:
-            return refused(404, "there is no such page here")
+        path = request.url.path.lstrip("/") or "index.html"
         kind = guess_type(path)[0] or "application/octet-stream"
         return Response(files[path], media_type=kind, headers={"cache-control": "no-cache"})
+
+    # A route for each file: one for all paths would answer wrong methods of the API too.
+    for path in ("", *files):
+        app.add_route(f"/{path}", get_file, methods=["GET"], include_in_schema=False)
 
     # A low level: on loopback the time to compress a plan counts more than its size.
     app.add_middleware(GZipMiddleware, minimum_size=500, compresslevel=2)
