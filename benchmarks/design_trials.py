@@ -33,18 +33,25 @@ class DesignTrial:
 
 
 def simulate_design(
-    seed: int, *, goal: Goal = Goal.PREDICTIONS, noise: float = 0.0037, resamples: int = 8, budget_share: float = 1.0
+    seed: int,
+    *,
+    goal: Goal = Goal.PREDICTIONS,
+    noise: float = 0.0037,
+    resamples: int = 8,
+    budget_share: float = 1.0,
+    growth: float | None = None,
 ) -> list[DesignTrial]:
     """Start from a small sweep, spend the same compute in four ways, refit, and compare errors at the target.
 
     The budget is what the grid costs (the grid is left out for another ``budget_share``). Random runs and those of
-    ``next_runs`` come from one pool; ``cheapest`` fills the budget from the cheapest up.
+    ``next_runs`` come from one pool; ``cheapest`` fills the budget from the cheapest up. The truth has the form that
+    is fitted; ``growth=0`` lets ``next_runs`` know it.
     """
     random, truth = np.random.default_rng(seed), published()
     pool, grid = _pool(), _grid()
     first = fit(_observed(_start(), truth, noise, random, "start"), resamples=0)
     budget, target = float(grid.flops.sum()) * budget_share, Target(_target_points(), goal)
-    design = next_runs(first.resample(resamples, seed=seed), budget, target, candidates=pool)
+    design = next_runs(first.resample(resamples, seed=seed), budget, target, candidates=pool, growth=growth)
     chosen = {(run.model, run.experts, run.recurrence, run.tokens) for run in design.runs}
     ways = {
         "nothing": pool.where(np.array([], dtype=np.int64)),

@@ -7,7 +7,6 @@ import pytest
 
 from loopscale.fitting import fit, simulate_sweep
 from loopscale.fitting.data.public import load_micro
-from loopscale.planning.text import TRUST_TEXT
 from loopscale.scaling import PUBLISHED
 
 CONFIG = {"model_type": "llama", "hidden_size": 1024, "num_hidden_layers": 16, "num_attention_heads": 16,
@@ -79,5 +78,5 @@ def test_downloads_of_a_poor_plan_say_how_poor_it_is(client, own):
     table = client.send("/api/plan.csv", asked).body.decode()
     assert {row["trust"] for row in csv.DictReader(table.splitlines())} <= {"far", "beyond"}
     report = client.send("/api/plan.html", asked).body.decode()
-    assert TRUST_TEXT[level] in report or f"{level}: " in report or f"Trust: {level}" in report
+    assert f"Trust: {level}: " in report
     assert "degenerate" in report
