@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from loopscale.train.step import Gradients
 
 
+RECENT = 20
+"""Steps that the load in the summary is taken over. It does not follow the length of the run: a point on the trunk of a
+sweep has the summary of a run of its own."""
+
+
 class Balancing(Callback):
     """The balancing of a mixture of experts without an auxiliary loss."""
 
@@ -25,7 +30,7 @@ class Balancing(Callback):
 
     def __init__(self) -> None:
         self._recent_LE: Tensor | None = None
-        """Tokens of each expert over the last tenth of the run."""
+        """Tokens of each expert over about the last :data:`RECENT` steps."""
 
     @classmethod
     def for_run(cls, config: TrainConfig, model: LoopedMoEConfig) -> Balancing | None:
@@ -34,9 +39,9 @@ class Balancing(Callback):
     def after_update(self, gradients: Gradients) -> None:
         if gradients.counts is not None:
             update_biases(self.trainer.model, gradients.counts)
-            if self.trainer.step >= 0.9 * self.trainer.config.steps:
-                recent_LE = torch.stack(_layers(gradients.counts))
-                self._recent_LE = recent_LE if self._recent_LE is None else self._recent_LE.to(recent_LE) + recent_LE
+            now_LE = torch.stack(_layers(gradients.counts)).double()
+            before_LE = torch.zeros_like(now_LE) if self._recent_LE is None else self._recent_LE.to(now_LE)
+            self._recent_LE = before_LE * (1 - 1 / RECENT) + now_LE
 
     def measure(self, row: dict[str, Any], gradients: Gradients) -> None:
         """Report the load of the busiest expert over the mean, in the layer where it is worst."""
@@ -48,7 +53,7 @@ class Balancing(Callback):
             }
 
     def summarise(self, summary: dict[str, Any]) -> None:
-        """Add the load over the last tenth of the run: a short run may end before its biases have balanced it."""
+        """Add the load over the last steps: a short run may end before its biases have balanced it."""
         if self._recent_LE is not None:
             summary["expert_load"] = round(max(load_ratio(counts_E) for counts_E in self._recent_LE), 3)
 
@@ -56,7 +61,7 @@ class Balancing(Callback):
         return {} if self._recent_LE is None else {"recent": self._recent_LE.tolist()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._recent_LE = torch.tensor(state["recent"]) if "recent" in state else None
+        self._recent_LE = torch.tensor(state["recent"], dtype=torch.float64) if "recent" in state else None
 
 
 def _layers(counts: Trace) -> list[Tensor]:
