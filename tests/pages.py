@@ -33,6 +33,7 @@ NOT_RUN = {
     "loopscale serve": "a server, which does not end by itself; tests/model/test_serving.py sends it the requests",
     "OpenAI(": "a server must run; tests/model/test_serving.py sends one the requests",
     "my-engine.json": "a report of the reader's engine; tests/model/test_conformance.py compares one",
+    "later-runs.csv": "runs that were trained after the forecast; tests/fitting/test_forecast.py scores some",
     "curl ": "a server must run; another test starts one and sends it the requests",
     "--tasks paper": "its data are on the hub",
     "examples/demo.toml": "an hour of training",
