@@ -8,7 +8,7 @@ import click
 
 from loopscale.cli.form import form_options, mapping_option, recipe_option
 from loopscale.cli.output import print_json
-from loopscale.cli.params import output_options, verbose_option
+from loopscale.cli.params import level_option, output_options, verbose_option
 from loopscale.cli.reading import data_options, take_runs
 from loopscale.cli.verbs import verb
 from loopscale.core.progress import progress_bar
@@ -25,13 +25,7 @@ from loopscale.fitting.backtest import DECADES, backtest
     help="Hide this many decades of the largest training compute.",
 )
 @click.option("--hold-out", metavar="SLICE", help='Hide these rows instead, like "C>1e21", N>1B, D>400B, R=16 or E=16.')
-@click.option(
-    "--level",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
-    default=0.9,
-    show_default=True,
-    help="Share that intervals should cover.",
-)
+@level_option
 @mapping_option
 @click.option("--resamples", type=click.IntRange(2, 100_000), default=100, show_default=True, help="How many refits.")
 @click.option("--figure", type=click.Path(), help="Save a figure of errors and intervals, as .png, .svg or .pdf.")

@@ -8,7 +8,7 @@ import click
 
 from loopscale.cli.form import form_options, mapping_option, recipe_option
 from loopscale.cli.output import print_json
-from loopscale.cli.params import COUNT, COUNTS, output_options, trust_options, verbose_option
+from loopscale.cli.params import COUNT, COUNTS, level_option, output_options, trust_options, verbose_option
 from loopscale.cli.reading import data_options, take_runs
 from loopscale.cli.verbs import verb
 from loopscale.core.files import is_file
@@ -33,13 +33,7 @@ FORM = ("outer", "mapping", "fixed", "bounds", "tie", "delta", "recipe", "seed")
 @click.option("--experts", type=click.FloatRange(1), help="E: experts for each active one.  [default: the data's]")
 @click.option("--recurrence", type=click.IntRange(1), help="R: passes through the loop.  [default: the data's]")
 @click.option("--unique-tokens", type=COUNT, help="Different tokens among D, where they are repeated.")
-@click.option(
-    "--level",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
-    default=0.9,
-    show_default=True,
-    help="Share of runs that intervals should cover.",
-)
+@level_option
 @click.option("--figure", type=click.Path(), help="Save a figure of runs, frontier, law and band (.png, .svg, .pdf).")
 @click.option("--running", is_flag=True, help="RUNS is the log of a run in training: forecast its final loss.")
 @click.option("--steps", type=click.IntRange(1), help="With --running: steps of the whole run.  [default: its own]")

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from loopscale.cli.output import print_json
-from loopscale.cli.params import output_options, verbose_option
+from loopscale.cli.params import level_option, output_options, verbose_option
 from loopscale.cli.reading import data_options, read_runs, take_runs
 from loopscale.cli.verbs import verb
 from loopscale.fitting.data.again import CHOICES
@@ -18,13 +18,7 @@ from loopscale.fitting.variants import RESAMPLES, gate, is_law
 @data_options
 @click.option("--against", required=True, help="The baseline: a table of runs, a law file, or a law by name.")
 @click.option("--against-keep", metavar="EXPRESSION", help="Rows of the baseline to use, as --keep for the variant.")
-@click.option(
-    "--level",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
-    default=0.9,
-    show_default=True,
-    help="Confidence of the intervals.",
-)
+@level_option
 @click.option("--outer", help="Form of the baseline's law.  [default: chinchilla]")
 @click.option("--resamples", type=click.IntRange(2, 10_000), default=RESAMPLES, show_default=True, help="Refits.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the refits.")

@@ -141,6 +141,17 @@ def output_options(function: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
 
 
+def level_option(function: F) -> F:
+    """Add ``--level``."""
+    return click.option(
+        "--level",
+        type=click.FloatRange(0, 1, min_open=True, max_open=True),
+        default=0.9,
+        show_default=True,
+        help="Share that intervals should cover.",
+    )(function)
+
+
 def verbose_option(function: F) -> F:
     """Add ``--verbose``."""
     return click.option("--verbose", is_flag=True, help="Print more than the answer.")(function)
