@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from loopscale.architecture import Architecture
+from loopscale.architecture.layers import Size
 from loopscale.core.errors import InputError
 from loopscale.core.quantities import format_bytes, format_power
 from loopscale.planning.compute import device_flops, time_cost, training_cost
@@ -104,7 +106,7 @@ class Cluster:
             return 1.0
         job, cost, _ = found
         plain = job.flops_per_token() * job.step_tokens / self.devices / job.device.flops
-        return max(1.0, cost.seconds / plain)
+        return float(max(1.0, cost.seconds / plain))
 
     def cost(self, design: Design, price: float | None = None) -> ClusterCost:
         """Return what a design takes to train here; ``price`` is in dollars a device-hour."""
@@ -127,8 +129,13 @@ class Cluster:
 
 def batch_for(tokens: float, devices: int) -> int:
     """Return the sequences of a step: the paper's, or fewer for a short run; the devices share them equally."""
-    most = min(BATCH, max(1, math.floor(tokens / CONTEXT / LEAST_STEPS)))
-    return max(1, round(most / devices)) * devices
+    return int(sequences_of(tokens, devices)) * devices
+
+
+def sequences_of(tokens: float, devices: float) -> Size:
+    """Return the sequences of a step for each device."""
+    most = np.minimum(BATCH, np.maximum(1, np.floor(tokens / CONTEXT / LEAST_STEPS)))
+    return np.maximum(1, np.rint(most / devices))
 
 
 def search_on(cluster: Cluster, hours: float, search: Callable[[float], Search]) -> Search:

@@ -1,10 +1,13 @@
 """A training job on devices: what it really computes, stores and moves, its time, and the fastest way to run it.
 
-All in closed form, without torch. ``loopscale train --estimate`` simulates the same step; tests compare the two.
+All in closed form, without torch. ``loopscale train --estimate`` simulates the same step; tests compare the two. The
+explorer's page runs the same formulas: ``app/formulas.py`` traces them, so what it traces uses NumPy's functions where
+Python's ``min``, ``max``, ``float`` or ``if`` would decide a number at once.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from loopscale.architecture import Architecture
-from loopscale.architecture.layers import Layer, MixtureOfExperts
+from loopscale.architecture.layers import Layer, MixtureOfExperts, Size
 from loopscale.core.quantities import format_bytes
 from loopscale.planning.devices import NODE, USABLE, UTILISATION, Device
 
@@ -47,20 +50,19 @@ def real_flops_per_token(
     ``shares`` is the fraction of the steps at each R. Output head, attention and routers are counted, the read-outs of
     per-loop supervision, the padding of experts, and blocks that are recomputed.
     """
-    return sum(
+    mean: float = sum(
         share
-        * float(
-            model.real_train_flops_per_token(
-                passes,
-                context=context,
-                per_loop_supervision=per_loop_supervision,
-                backprop_passes=backprop_passes,
-                padding=padding,
-                recomputed=recomputed,
-            )
+        * model.real_train_flops_per_token(
+            passes,
+            context=context,
+            per_loop_supervision=per_loop_supervision,
+            backprop_passes=backprop_passes,
+            padding=padding,
+            recomputed=recomputed,
         )
         for passes, share in shares.items()
     )
+    return mean
 
 
 @dataclass(frozen=True)
@@ -157,7 +159,7 @@ class Job:
         """Tokens of a step."""
         return self.batch * self.context
 
-    def flops_per_token(self, recomputed: float = 0.0) -> float:
+    def flops_per_token(self, recomputed: float = 0.0) -> Size:
         """Return the real training FLOPs of a token."""
         return real_flops_per_token(
             self.model, self.shares or {self.recurrence: 1.0}, context=self.context, padding=self.padding,
@@ -166,30 +168,30 @@ class Job:
         )  # fmt: skip
 
     @cached_property
-    def calls(self) -> float:
+    def calls(self) -> Size:
         """How many times a block runs in one training forward."""
         model, R = self.model, self.recurrence
         readouts = R if self.per_loop_supervision else 1
         return _depth(model.prelude) + R * _depth(model.loop_block) + readouts * _depth(model.coda)
 
     @cached_property
-    def _forward_flops(self) -> tuple[float, float]:
+    def _forward_flops(self) -> tuple[Size, Size]:
         """FLOPs of a token without recomputation, and what recomputing every block adds."""
         plain = self.flops_per_token()
         return plain, self.flops_per_token(1.0) - plain
 
     @cached_property
-    def _weights(self) -> tuple[float, float, float, float]:
+    def _weights(self) -> tuple[Size, Size, Size, Size]:
         """All weights, those of the loop, those of prelude and coda, and the embeddings."""
         model, width = self.model, self.model.width
         loop, edges = (
-            float(sum(stack.count * (stack.layer.stored(width) + stack.layer.router(width)) for stack in stacks))
+            sum(stack.count * (stack.layer.stored(width) + stack.layer.router(width)) for stack in stacks)
             for stacks in (model.loop_block, (*model.prelude, *model.coda))
         )
-        return float(model.parameters), loop, edges, float(model.embedding)
+        return model.parameters, loop, edges, model.embedding
 
     @cached_property
-    def _block_numbers(self) -> float:
+    def _block_numbers(self) -> Size:
         """Numbers that backward needs of one token in one block, as counted in a simulated block.
 
         Of the width: norms with their copies in fp32, queries, attention and its output. An expert's row is gathered,
@@ -197,12 +199,12 @@ class Job:
         """
         stacks = (*self.model.loop_block, *self.model.prelude, *self.model.coda)
         layer: Layer = stacks[0].layer
-        width, feed_forward = float(self.model.width), layer.feed_forward
-        attention = 10 * width + float(layer.attention.cached())
+        width, feed_forward = self.model.width, layer.feed_forward
+        attention = 10 * width + layer.attention.cached()
         if isinstance(feed_forward, MixtureOfExperts):
-            k = float(feed_forward.active_experts)
-            return attention + (1 + 2 * k) * width + self.padding * k * (width + 3 * float(feed_forward.hidden))
-        return attention + 3 * float(feed_forward.hidden)
+            k = feed_forward.active_experts
+            return attention + (1 + 2 * k) * width + self.padding * k * (width + 3 * feed_forward.hidden)
+        return attention + 3 * feed_forward.hidden
 
     def cost(self, layout: Layout) -> StepCost:
         """Return what a step needs in a layout."""
@@ -210,15 +212,18 @@ class Job:
         plain, again = self._forward_flops
         flops = (plain + (1 - layout.stored) * again) * tokens
         within, across = self._moved(layout)
-        links = self.device.link or self.device.network, self.device.network
         shards = self.devices / layout.replicas
-        communication = within / links[shards > NODE] + across / links[self.devices > NODE]
+        communication = within / self._rate(shards) + across / self._rate(self.devices)
         return StepCost(
             layout, self._memory(layout), flops, within + across, flops / self.device.flops,
             self._traffic(layout) / self.device.bandwidth, communication,
         )  # fmt: skip
 
-    def _moved(self, layout: Layout) -> tuple[float, float]:
+    def _rate(self, devices: float) -> Size:
+        """Return the bytes a second between so many devices: those of a node, or the network's."""
+        return np.where(devices > NODE, self.device.network, self.device.link or self.device.network)
+
+    def _moved(self, layout: Layout) -> tuple[Size, Size]:
         """Return the bytes that a device receives in a step within a copy of the model, and from other copies."""
         weights, loop, edges, embedding = self._weights
         shards, replicas, R = self.devices / layout.replicas, layout.replicas, self.recurrence
@@ -229,7 +234,7 @@ class Job:
         across = 2 * (replicas - 1) / replicas * GRADIENT * reduced / shards
         return within * (shards - 1) / shards, across
 
-    def _traffic(self, layout: Layout) -> float:
+    def _traffic(self, layout: Layout) -> Size:
         """Return the bytes that a device reads and writes in its own memory: weights, activations, optimiser."""
         weights, loop, _, _ = self._weights
         used = weights + (self.recurrence - 1) * loop
@@ -237,19 +242,19 @@ class Job:
         states = (2 * self.states + 2 * GRADIENT) * weights * layout.replicas / self.devices
         return 3 * self.number * (layout.accumulate * used + activations) + states
 
-    def _memory(self, layout: Layout) -> float:
+    def _memory(self, layout: Layout) -> Size:
         """Return the bytes of one device at the peak of a step: of the moments that can be it, the largest."""
         weights, loop, edges, embedding = self._weights
         loop /= layout.experts  # those of others are not gathered
         number, R, by_step = self.number, self.recurrence, layout.reduce == "step"
         shards = self.devices / layout.replicas
         sharded = GRADIENT * weights / shards
-        block_weights = (loop + edges) / max(float(self.model.layers), 1.0)
+        block_weights = (loop + edges) / np.maximum(self.model.layers, 1.0)
         tokens = self.step_tokens / self.devices / layout.accumulate
         kept, block = self._kept(tokens), self._block(tokens)
         stored = kept + layout.stored * (self.calls * block - kept)
-        backward = self._backward(tokens) + (block if layout.stored < 1 else 0.0)
-        logits = min(tokens * self.model.vocabulary, CHUNK) * (number + 4)
+        backward = self._backward(tokens) + np.where(layout.stored < 1, block, 0.0)
+        logits = np.minimum(tokens * self.model.vocabulary, CHUNK) * (number + 4)
         throughout = self.states * weights / shards
         if self.devices == 1 and number == 4:  # nothing is gathered, and gradients are whole
             earlier = GRADIENT * weights if layout.accumulate > 1 else 0.0
@@ -276,29 +281,29 @@ class Job:
         else:
             moments.append(before_loop + head + own + (number + GRADIENT) * block_weights)
         moments.append(own + head + (number + GRADIENT) * embedding)
-        return throughout + max(moments)
+        return throughout + functools.reduce(np.maximum, moments)
 
-    def _backward(self, tokens: float) -> float:
+    def _backward(self, tokens: float) -> Size:
         """Return the bytes that the backward of one block needs for a moment: gradients of its products."""
         stacks = (*self.model.loop_block, *self.model.prelude, *self.model.coda)
         feed_forward, rows = stacks[0].layer.feed_forward, 1.0
         if isinstance(feed_forward, MixtureOfExperts):
-            rows = self.padding * float(feed_forward.active_experts)
-        return self.number * tokens * (3 * rows * float(feed_forward.hidden) + 2 * float(self.model.width))
+            rows = self.padding * feed_forward.active_experts
+        return self.number * tokens * (3 * rows * feed_forward.hidden + 2 * self.model.width)
 
     def stored_share(self, accumulate: int, activation_bytes: float) -> float:
         """Return the share of block calls that the trainer stores in a stated memory for activations."""
         tokens = self.step_tokens / self.devices / accumulate
         block, kept = self._block(tokens), self._kept(tokens)
         calls = (activation_bytes - kept - block) / (block - kept / self.calls)
-        return min(1.0, max(0.0, calls / self.calls))
+        return float(min(1.0, max(0.0, calls / self.calls)))
 
-    def _block(self, tokens: float) -> float:
+    def _block(self, tokens: float) -> Size:
         return self.number * tokens * self._block_numbers
 
-    def _kept(self, tokens: float) -> float:
+    def _kept(self, tokens: float) -> Size:
         """Return the bytes of the inputs of all block calls, which stay when everything is recomputed."""
-        return self.number * tokens * self.calls * float(self.model.width)
+        return self.number * tokens * self.calls * self.model.width
 
     @staticmethod
     def usable_of(device: Device) -> float:
@@ -367,8 +372,8 @@ class Job:
         )  # fmt: skip
 
 
-def _depth(stacks: tuple[Any, ...]) -> float:
-    return float(sum(stack.count for stack in stacks))
+def _depth(stacks: tuple[Any, ...]) -> Size:
+    return sum(stack.count for stack in stacks)
 
 
 def _divisors(number: int) -> list[int]:
