@@ -53,14 +53,14 @@ from loopscale.scaling import DEFAULT, MAPPINGS, OUTER_LAWS, PUBLISHED, ScalingL
 LawName = Annotated[str, PathParameter(max_length=80)]
 
 
-def plan_routes(laws: LawStore, limits: Limits, sweep: str | None = None) -> APIRouter:
-    """Return the routes that compute at once; ``sweep`` names the live sweep, if one is shown."""
+def plan_routes(laws: LawStore, limits: Limits, sweep: str | None = None, run: str | None = None) -> APIRouter:
+    """Return the routes that compute at once; ``sweep`` and ``run`` name what is shown live."""
     api = APIRouter(prefix="/api", tags=["plan"])
 
     @api.get("/choices", response_model=Choices, responses=documented())
     def get_choices() -> JSONResponse:
         """Return the values that requests may choose from."""
-        return JSONResponse(_choices(limits, sweep))
+        return JSONResponse(_choices(limits, sweep, run))
 
     @api.get("/laws", response_model=Laws, responses=documented())
     def list_laws() -> JSONResponse:
@@ -214,7 +214,7 @@ def compute_reply(request: ComputeRequest) -> dict[str, Any]:
     return {"flops": flops, "hours": hours, "kilowatt_hours": energy, "dollars": cost.dollars, "text": text}
 
 
-def _choices(limits: Limits, sweep: str | None) -> dict[str, Any]:
+def _choices(limits: Limits, sweep: str | None, run: str | None) -> dict[str, Any]:
     return {
         "version": __version__,
         "rungs": list(RUNGS),
@@ -227,6 +227,7 @@ def _choices(limits: Limits, sweep: str | None) -> dict[str, Any]:
         "budget": [field.to_dict() for field in FIELDS.values()],
         "presets": [preset(name, values) for name, values in PRESETS.items()],
         "sweep": sweep,
+        "run": run,
         "upload_bytes": limits.upload,
         "rows": limits.rows,
     }

@@ -334,6 +334,7 @@ class Choices(BaseModel):
     budget: list[dict[str, Any]] = Field(description="The fields of a budget, with what a control for each needs.")
     presets: list[dict[str, Any]]
     sweep: str | None = Field(description="The name of the live sweep, if one is shown.")
+    run: str | None = Field(description="The name of the live run, if one is shown.")
     upload_bytes: int
     rows: int
 
@@ -370,6 +371,46 @@ class SweepReply(BaseModel):
     widths: dict[str, float | None] = Field(
         description="For each law asked for, the median width of its 90% interval at the points so far, in ln loss."
     )
+
+
+class RunForecast(BaseModel):
+    """The loss with which a run will end, by its log so far."""
+
+    final: float
+    low: float
+    high: float
+    level: float
+    text: str = Field(description="The forecast and what it rests on, in a few lines.")
+
+
+class RunAlarm(BaseModel):
+    """A step at which the run left the forecast of its law."""
+
+    step: int
+    text: str
+
+
+class RunReply(BaseModel):
+    """A training run, read from its folder while it trains."""
+
+    name: str
+    state: Literal["training", "stopped", "finished"] = Field(
+        description="Stopped: no process of this machine trains in the folder, and the run is not at its end."
+    )
+    step: int
+    steps: int
+    step_tokens: int = Field(description="Tokens of one step.")
+    tokens_per_second: float | None = Field(description="Median of the last rows.")
+    seconds_left: float | None = Field(description="The rest of the steps at that speed.")
+    columns: Columns = Field(
+        description="Rows of metrics, about a thousand at most: step, tokens, loss, validation_loss (null where none "
+        "was measured), learning_rate and tokens_per_second."
+    )
+    forecast: RunForecast | None = Field(description="By the log so far; null while it is too short, and at the end.")
+    law: dict[str, float] | None = Field(description="What the law of [run] law forecasts: loss, low and high.")
+    alarms: list[RunAlarm] = Field(description="The last steps at which the run left that forecast.")
+    validation_loss: float | None = Field(description="Of the finished run.")
+    text: str = Field(description="How the run stands, in one sentence.")
 
 
 class Job(BaseModel):

@@ -19,6 +19,7 @@ from loopscale.app.api_plan import plan_routes
 from loopscale.app.jobs import Job, Jobs, LawStore
 from loopscale.app.page import page_files
 from loopscale.app.problems import handle_problems
+from loopscale.app.run import LiveRun, run_routes
 from loopscale.app.security import LOOPBACK, Guard, Limits
 from loopscale.app.sweep import LiveSweep, sweep_routes
 from loopscale.scaling import ScalingLaw
@@ -29,8 +30,9 @@ def create_app(
     limits: Limits | None = None,
     sweep: str | Path | None = None,
     token: str | None = None,
+    run: str | Path | None = None,
 ) -> FastAPI:
-    """Return the application; it answers requests for ``hosts`` only, and shows the sweep in a folder, if given.
+    """Return the application; it answers requests for ``hosts`` only, and shows a sweep and a run, if given.
 
     With a ``token``, it answers only those who know it.
     """
@@ -60,9 +62,13 @@ def create_app(
     )
     handle_problems(app)
     live = None if sweep is None else LiveSweep(Path(sweep))
-    app.include_router(plan_routes(laws, limits, None if live is None else live.name))
+    trained = None if run is None else LiveRun(Path(run))
+    app.include_router(
+        plan_routes(laws, limits, None if live is None else live.name, None if trained is None else trained.name)
+    )
     app.include_router(fit_routes(jobs, limits))
     app.include_router(sweep_routes(live, laws))
+    app.include_router(run_routes(trained))
 
     files = page_files(server=True)  # now: tracing the formulas is not for several threads at once
 

@@ -26,6 +26,7 @@ PORT = 8642
 )
 @click.option("--allow-host", "allowed", multiple=True, metavar="NAME", help="Another host name that browsers may use.")
 @click.option("--sweep", type=click.Path(), help="Also show the sweep in this results folder, while it runs.")
+@click.option("--run", type=click.Path(), help="Also show the training run in this folder, while it trains.")
 @click.option("--token", help="Access token; required for any --host but loopback.")
 @click.option("--insecure", is_flag=True, help="Serve other machines without a token.")
 @click.option("--export", "folder", type=click.Path(), metavar="DIR", help="Write the page into a folder and stop.")
@@ -35,6 +36,7 @@ def app_command(
     host: str,
     allowed: tuple[str, ...],
     sweep: str | None,
+    run: str | None,
     token: str | None,
     insecure: bool,
     folder: str | None,
@@ -49,6 +51,7 @@ def app_command(
     loopscale app --export page
     loopscale app --port 9000 --no-open
     loopscale app --sweep sweeps/micro
+    loopscale app --run runs/tiny
     loopscale app --host 0.0.0.0 --allow-host planner.example.org --token a-long-secret
     """
     if folder is not None:
@@ -71,7 +74,7 @@ def app_command(
         )
     listening = _listen(host, port)
     address = _address(host, listening.getsockname()[1])
-    app = create_app((*LOOPBACK, host, *allowed), sweep=sweep, token=token)
+    app = create_app((*LOOPBACK, host, *allowed), sweep=sweep, token=token, run=run)
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2, backlog=512, http=timed_protocol())
     if not is_loopback(host) and token is None:
         click.echo(f"loopscale app: {host} can be reached from other machines, without a token", err=True)

@@ -222,6 +222,19 @@ def locked(out: Path, rank: int = 0) -> Iterator[None]:
         lock.release()
 
 
+def is_locked(out: Path) -> bool:
+    """Tell whether a process of this machine trains in a run folder."""
+    if not (out / ".lock").is_file():
+        return False
+    try:
+        with FileLock(out / ".lock", timeout=0):
+            return False
+    except Timeout:
+        return True
+    except OSError:  # a folder that others may only read
+        return False
+
+
 def open_run(out: Path, config: TrainConfig, rank: int) -> None:
     """Make the run's folder, or check that it holds this run."""
     stored = stored_config(out)

@@ -1,0 +1,86 @@
+"""A training run while it trains: the API reads its folder."""
+
+import json
+
+import pytest
+from filelock import FileLock
+
+from conftest import Client
+from loopscale.app.run import SHOWN, LiveRun
+from loopscale.core.errors import InputError
+from loopscale.core.files import write_json
+from loopscale.train.config import TrainConfig
+from loopscale.train.run_dir import KIND, SCHEMA, SUMMARY
+
+STEPS, STEP_TOKENS = 400, 16 * 128
+
+
+def folder_of(tmp_path, rows, **extra):
+    config = TrainConfig.from_dict({"data": {"context": 128}, "run": {"tokens": STEPS * STEP_TOKENS, "batch": 16}})
+    write_json(tmp_path / "run.json", {"kind": KIND, "schema": SCHEMA, "config": config.to_dict()})
+    lines = [
+        {"step": step, "tokens": step * STEP_TOKENS, "loss": 2 + 3 * step**-0.4, "tokens_per_second": 1000.0,
+         "learning_rate": 1e-3, **extra}
+        for step in rows
+    ]  # fmt: skip
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return tmp_path
+
+
+def test_a_run_shows_its_losses_and_the_time_left(tmp_path):
+    run = LiveRun(folder_of(tmp_path, range(1, 201)))
+    with FileLock(tmp_path / ".lock"):
+        reply = run.read()
+    assert (reply["state"], reply["step"], reply["steps"]) == ("training", 200, STEPS)
+    assert reply["seconds_left"] == pytest.approx(200 * STEP_TOKENS / 1000)
+    assert len(reply["columns"]["loss"]) == 200
+    assert reply["forecast"]["low"] < reply["forecast"]["final"] < reply["forecast"]["high"]
+    assert reply["text"].startswith("Training: step 200 of 400")
+
+
+def test_a_run_without_a_process_is_stopped_and_says_how_to_resume(tmp_path):
+    reply = LiveRun(folder_of(tmp_path, range(1, 4))).read()
+    assert reply["state"] == "stopped"
+    assert "resumes it" in reply["text"]
+    assert reply["forecast"] is None
+
+
+def test_a_run_that_has_just_started_has_no_rows(tmp_path):
+    reply = LiveRun(folder_of(tmp_path, ())).read()
+    assert (reply["step"], reply["seconds_left"], reply["columns"]["loss"]) == (0, None, [])
+
+
+def test_a_finished_run_has_its_validation_loss(tmp_path):
+    run = LiveRun(folder_of(tmp_path, range(1, STEPS + 1)))
+    summary = {"kind": SUMMARY, "schema": 1, "tokens": STEPS * STEP_TOKENS, "validation_loss": 2.25}
+    write_json(tmp_path / "summary.json", summary)
+    reply = run.read()
+    assert (reply["state"], reply["validation_loss"], reply["seconds_left"]) == ("finished", 2.25, None)
+    assert reply["text"] == "Finished: validation loss 2.2500 after 400 steps."
+
+
+def test_a_long_log_is_thinned_and_keeps_its_last_row(tmp_path):
+    reply = LiveRun(folder_of(tmp_path, range(1, 7 * SHOWN), validation_loss=3.0)).read()
+    assert len(reply["columns"]["step"]) <= SHOWN + 1
+    assert reply["columns"]["step"][-1] == 7 * SHOWN - 1
+
+
+def test_the_law_and_its_alarms_are_shown(tmp_path):
+    row = {"forecast": 2.2, "forecast_low": 2.1, "forecast_high": 2.3, "alarm": "the loss is above"}
+    reply = LiveRun(folder_of(tmp_path, range(1, 30), **row)).read()
+    assert reply["law"] == {"loss": 2.2, "low": 2.1, "high": 2.3}
+    assert reply["alarms"][-1] == {"step": 29, "text": "the loss is above"}
+
+
+def test_another_folder_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"no run\.json"):
+        LiveRun(tmp_path)
+
+
+def test_the_server_answers_with_what_it_documents(own_server, tmp_path, client):
+    shown = Client(own_server("--run", str(folder_of(tmp_path, range(1, 50)))).address)
+    assert shown.send("/api/choices").json["run"] == tmp_path.name
+    reply = shown.send("/api/run")
+    assert reply.status == 200, reply.body
+    assert reply.json["step"] == 49
+    assert client.send("/api/run").status == 404
