@@ -217,7 +217,8 @@ def _caches(ctx: click.Context, param: click.Parameter, value: str | None) -> tu
 @verb("eval")
 @click.argument("paths", metavar="[CHECKPOINT|SWEEP]...", nargs=-1, type=click.Path())
 @click.option(
-    "--tasks", help="paper, local, bigbench, lm-eval task names, a suite file or a folder of YAML; commas join them."
+    "--tasks",
+    help="paper, local, bigbench, human-eval, lm-eval task names, a suite file or a folder of YAML; commas join them.",
 )
 @click.option("--text", "text_source", help="Also the loss on this file (text, JSONL, CSV, Parquet) or data set.")
 @click.option("--column", default="text", show_default=True, help="The column of --text that holds the text.")
@@ -244,7 +245,11 @@ def _caches(ctx: click.Context, param: click.Parameter, value: str | None) -> tu
 @click.option("--tidy", type=click.Path(), help="Write one row for each score to this CSV file, for plots.")
 @click.option("--markdown", is_flag=True, help="Print the table in Markdown.")
 @click.option("--latex", is_flag=True, help="Print the table in LaTeX.")
-@click.option("--trust-task-code", is_flag=True, help="Run the Python code (!function) of a folder given to --tasks.")
+@click.option(
+    "--trust-task-code",
+    is_flag=True,
+    help="Run Python code: of a folder given to --tasks (!function), or what a model writes for human-eval.",
+)
 @click.option("--download", is_flag=True, help="Only fetch the tasks' data, to use them where there is no network.")
 @output_options
 def eval_command(paths: tuple[str, ...], tasks: str | None, text_source: str | None, column: str, **given: Any) -> None:

@@ -11,7 +11,7 @@ from pydantic import Field
 from loopscale.core.errors import InputError, nearest, shown
 from loopscale.core.files import read_toml
 from loopscale.core.schemas import File, Record, parse
-from loopscale.evaluate import bigbench
+from loopscale.evaluate import bigbench, human_eval
 
 DATA = Path(__file__).parent / "data"
 SCHEMA = 1
@@ -130,6 +130,8 @@ def _named(word: str, folder_tasks: Callable[[Path], list[str]]) -> list[Benchma
     suite, _, task = word.partition(":")
     if suite == bigbench.NAME and not path.exists():
         return _of_bigbench((bigbench.known(task),) if task else tuple(bigbench.TASKS))
+    if word == human_eval.NAME and not path.exists():
+        return [Benchmark(word, human_eval.TASK, 0, human_eval.METRIC, "Code", folder=human_eval.task_folder())]
     if word in builtin_suites() or path.suffix == ".toml":
         return list(load_suite(word).benchmarks)
     if not path.is_dir():

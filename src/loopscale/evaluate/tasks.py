@@ -19,6 +19,7 @@ from tqdm import tqdm
 from loopscale.core import files
 from loopscale.core.errors import InputError, nearest, shown
 from loopscale.core.files import check_size, is_file
+from loopscale.evaluate import human_eval
 from loopscale.evaluate.suites import Benchmark
 
 OWN_TASKS = Path(__file__).parent / "local"
@@ -205,6 +206,8 @@ def check_task_code(folder: Path, trusted: bool) -> None:
     """
     if trusted or folder.resolve().is_relative_to(OWN_TASKS):
         return
+    if folder == human_eval.home():
+        raise InputError("human-eval runs the programs that the model writes; give --trust-task-code to allow it")
     import lm_eval.api.metrics  # fills the registry
     from lm_eval.api.registry import METRIC_REGISTRY
 
