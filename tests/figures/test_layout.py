@@ -9,6 +9,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from loopscale.architecture import rung
 from loopscale.figures.gallery import GALLERY, PAPER_FIGURES, Sources, paper_figure
 from loopscale.figures.results import RESULTS, checked_table, paper_psi, paper_results
+from loopscale.figures.style import RECURRENCE
 from loopscale.scaling import published
 
 LAW = published()
@@ -117,6 +118,8 @@ def faults(figure):
         key = axes.get_legend()
         if key is not None and key.get_window_extent().overlaps(axes.get_window_extent()):
             found.append(f"the legend of {axes.get_title(loc='left')!r} covers its axes")
+        if axes.get_xlabel().startswith(RECURRENCE) and any(tick % 1 for tick in axes.get_xticks()):
+            found.append(f"{axes.get_title(loc='left')!r} marks fractions of a pass")
     return found
 
 

@@ -253,7 +253,6 @@ def draw_loss_over_recurrence(table: Table, axes: Any | None = None, *, simulate
             _scatter(axes, rows, kind, label, expert_counts.index(experts) if by_experts else None)
     first = next(table.records())
     _fit_view(axes, table)
-    axes.xaxis.get_major_locator().set_params(integer=True)
     shade_extrapolated(axes, _kind(table, "law").records(), "recurrence")
     legend(axes)
     title = f"N = {format_count(first['active'])}, D = {format_count(first['tokens'])}"

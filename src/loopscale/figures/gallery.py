@@ -245,7 +245,8 @@ def loss_by_mapping(sources: Sources) -> Picture:
     for E in _seen_experts(sources):
         table = capacity.loss_over_recurrence(sources.sweep, sources.mappings_at(E), [E], sources.hidden)
         panels.append(Panel(table, partial(capacity.draw_loss_over_recurrence, simulated=sources.simulated), f"e{E:g}"))
-    caption = f"Loss against recurrence: points {sources.where}; mappings fitted{sources.fitted_rows}, hollow ones not."
+    held_out = " Hollow points were held out." if sources.hidden else ""
+    caption = f"Loss against recurrence: points {sources.where}; mappings fitted{sources.fitted_rows}.{held_out}"
     return Picture("loss-by-mapping", caption, tuple(panels))
 
 

@@ -305,7 +305,6 @@ def draw_scores_by_recurrence(table: Table, axes: Any | None = None) -> Any:
             axes.axhline(rows[0]["score"], color=colour(index), linestyle="--", linewidth=1, label=label)
         else:
             _points(axes, rows, "recurrence", index, index, model)
-    axes.xaxis.get_major_locator().set_params(integer=True)
     legend(axes, 2)
     return finish(axes, _group_title(table), RECURRENCE + " at test time", _score_label(table))
 
@@ -377,7 +376,6 @@ def draw_test_time(table: Table, axes: Any | None = None) -> Any:
         )  # fmt: skip
     if "model" in table.columns:
         legend(axes, 2)
-    axes.xaxis.get_major_locator().set_params(integer=True)
     return finish(axes, "Test-time recurrence", RECURRENCE + " at test time", LOSS)
 
 

@@ -94,10 +94,15 @@ def or_new(axes: Any | None) -> Any:
 
 
 def finish(axes: Any, title: str, x: str, y: str) -> Any:
-    """Label the axes and thin the frame; return them."""
+    """Label the axes and thin the frame; return them. Passes are whole numbers."""
+    from matplotlib.ticker import MaxNLocator
+
     axes.set_title(title, fontsize=8, loc="left")
     axes.set_xlabel(x, fontsize=7.5)
     axes.set_ylabel(y, fontsize=7.5)
+    locator = axes.xaxis.get_major_locator()
+    if x.startswith(RECURRENCE) and isinstance(locator, MaxNLocator):
+        locator.set_params(integer=True)
     axes.tick_params(labelsize=7)
     axes.grid(alpha=0.25, linewidth=0.5)
     axes.set_axisbelow(True)
