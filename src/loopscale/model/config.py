@@ -25,12 +25,6 @@ which older code reads."""
 RESIDUAL_POWERS = {"none": 0.0, "1/sqrt(R)": -0.5, "1/R": -1.0}
 """Powers of R that scale what a looped layer adds to its state."""
 
-RECIPE = (
-    *("residual_scale", "pass_norms", "pass_attention", "pass_attention_rank", "pass_router", "own_passes"),
-    *("exit_gate", "exit_entropy_coef"),
-)
-"""Recipe switches that version 0.1 did not have."""
-
 
 class LoopedMoEConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
     """Sizes and options of a looped MoE: prelude, a loop block run ``recurrence`` times, coda.

@@ -1,14 +1,11 @@
-"""What a looped model costs: N_unroll, FLOPs, tokens for a budget, and the time of a generated token.
+"""What a looped model costs: N_unroll, FLOPs, and tokens for a budget.
 
 Every formula of compute stands here once. Arguments are numbers or arrays that broadcast; whole numbers stay whole.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Any
-
-import numpy as np
 
 TRAIN = 6
 """FLOPs of training for each unrolled parameter and token: two forward, four backward."""
@@ -34,8 +31,3 @@ def inference_flops(N_unroll: Any) -> Any:
 def tokens_for(flops: Any, N_unroll: Any, served: Any = 0.0) -> Any:
     """Return D = C / (6 N_unroll), less what serving ``served`` tokens costs of the same budget."""
     return flops / train_flops(N_unroll) - served / (TRAIN / INFERENCE)
-
-
-def generation_seconds(bytes_read: Any, flops: Any, bandwidth: float, peak: float = math.inf) -> Any:
-    """Return the least time of one generated token, a roofline: reading at ``bandwidth`` or computing at ``peak``."""
-    return np.maximum(bytes_read / bandwidth, flops / peak)
