@@ -72,7 +72,7 @@ def _list() -> None:
             law.mapping.name,
             law.counts.value.replace("-embeddings", ""),
             *(span_text(law, axis) for axis in AXES),
-            "" if law.rmse is None else f"{law.rmse:g}",
+            "" if law.rmse is None else f"{law.rmse:.3g}",
         )
         for law in PUBLISHED.values()
     ]
@@ -132,7 +132,7 @@ def _one(law: ScalingLaw) -> None:
     ]
     print_table("", ("coefficient", "value", "in raw counts", "meaning"), rows, left=("coefficient", "meaning"))
     if law.rmse is not None:
-        out.print(f"RMSE {law.rmse:g} nats", highlight=False)
+        out.print(f"RMSE {law.rmse:.3g} nats", highlight=False)
     out.print(uncertainty_text(law.uncertainty), highlight=False)
 
 
