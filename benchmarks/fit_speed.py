@@ -1,6 +1,6 @@
 """How fast a fit is: cold against the paper's recipe, refits against refits, and against PyPI's ``chinchilla``.
 
-Also a backtest, in cold fits of the same rows, and a law that a user wrote against the built-in one.
+Also a backtest and a forecast, in cold fits of the same rows, and a law that a user wrote against the built-in one.
 
 CPU seconds of one process. The epoch rows are read from the folder in LOOPSCALE_DATA, and ``chinchilla`` 0.2.0 from
 wherever Python finds it; each part that lacks its means says so and is left out.
@@ -23,6 +23,7 @@ import numpy as np
 from loopscale.core.errors import InputError
 from loopscale.fitting import Fit, Observations, fit, load_public, simulate_sweep
 from loopscale.fitting.backtest import backtest
+from loopscale.fitting.forecasting import forecast
 from timing import Ratio
 
 SEEDS = range(15)
@@ -124,6 +125,17 @@ def backtests(rounds: int = 7) -> tuple[Ratio, Ratio]:
     return Ratio(name, ours, alone), Ratio(f"{name} and its rolling origins", ours, rolling)
 
 
+def forecasts(rounds: int = 7) -> Ratio:
+    """Time a cold fit of 240 rows against a forecast from them with 100 resamples."""
+    data = load_public("epoch-chinchilla")
+    alone, whole = [], []
+    forecast(data, flops=1e23, resamples=2)
+    for _ in range(rounds):
+        alone.append(cpu(lambda: fit(data, resamples=0))[0])
+        whole.append(cpu(lambda: forecast(data, flops=1e23, resamples=REFITS))[0])
+    return Ratio(f"cold fits in the time of a forecast from {len(data)} rows with {REFITS} resamples", alone, whole)
+
+
 def written(rounds: int = 9) -> Ratio:
     """Time a cold fit of a law that a user wrote, against the built-in form on the same rows."""
     data, built_in, own = load_public("epoch-chinchilla"), [], []
@@ -149,7 +161,7 @@ def main() -> None:
     except InputError as error:
         print(f"the epoch rows are not here, so comparisons on them are left out: {error}")
         return
-    for ratio in backtests():
+    for ratio in (*backtests(), forecasts()):
         print(f"{ratio} (wanted: under 20x)")
     print(f"{written()} (wanted: within 3x)")
 

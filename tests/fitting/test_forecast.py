@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -65,6 +66,22 @@ def test_intervals_widen_with_distance_and_level(bent):
     assert np.log(far.high / far.low) > np.log(near.high / near.low)
     half = ls.forecast(bent, flops=1e22, level=0.5)[0]
     assert far.low < half.low < half.loss < half.high < far.high
+
+
+def test_noise_far_from_the_frontier_does_not_widen_the_interval_near_it():
+    data = runs()
+    far = np.abs(np.tile(np.linspace(-1.2, 1.2, 7), 4)) > 0.7
+    wild = np.array(data["loss"]) * np.exp(0.05 * far * np.random.default_rng(1).standard_normal(len(far)))
+    law = fit(data | {"loss": wild.tolist()}, resamples=20).law
+    assert law.frontier.noise < 0.7 * law.spread.noise
+    best = ls.forecast(law, flops=1e20)[0].params
+    new_run = law.forecast(Points(best * np.array([1.0, 20.0]), 1e20 / 6 / (best * np.array([1.0, 20.0]))))
+    assert np.log(new_run.high / new_run.low)[0] < np.log(new_run.high / new_run.low)[1]
+
+
+def test_the_law_file_of_an_earlier_version_still_forecasts(bent):
+    law = replace(bent.law, frontier=replace(bent.law.frontier, noise=None))
+    assert ls.forecast(law, flops=1e21)[0].loss == pytest.approx(ls.forecast(bent, flops=1e21)[0].loss)
 
 
 def test_draws_of_a_frontier_cover_the_curve_that_made_the_losses():

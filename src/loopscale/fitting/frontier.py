@@ -8,15 +8,17 @@ it is kept whole, on a grid.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from loopscale.core.arrays import FloatArray
 from loopscale.core.errors import InputError
 from loopscale.fitting.data.observations import Observations
 from loopscale.fitting.isoflop import isoflop
-from loopscale.fitting.noise import robust_scale
+from loopscale.fitting.noise import robust_scale, weighted_noise
 from loopscale.scaling import DENSE, Cost, Frontier, Points, Proportions, ScalingLaw, above_optimum, lowest
-from loopscale.scaling.frontier import BY_SIZE, chosen_draws
+from loopscale.scaling.frontier import BY_SIZE, chosen_draws, closeness
 
 FLOOR, FLOOR_WIDTH = 0.65, 0.1
 """The floor c as a share of the lowest loss that a sweep reaches on its frontier: in public sweeps .5 to .8."""
@@ -51,9 +53,12 @@ def fit_frontier(data: Observations, law: ScalingLaw) -> Frontier | None:
     moved = np.log(law(data.points)) - optimal
     errors = np.hypot(max(_noise(data, law), LEAST_NOISE), OFF_BY * moved)
     draws = posterior_draws(np.log(flops / flops.max()), np.log(data.loss) - moved, errors)
-    near = int(np.sum(above_optimum(law, data.points, cost) < NEAR))
-    top = float(flops.max())
-    return Frontier(top, chosen_draws(draws.tolist()), near, *_minima(data, top), models, cost)
+    above, top = above_optimum(law, data.points, cost), float(flops.max())
+    near = int(np.sum(above < NEAR))
+    curve = Frontier(top, chosen_draws(draws.tolist()), near, *_minima(data, top), models, cost)
+    weight = closeness(above)
+    centre = np.log(law(data.points)) + weight * (curve.log_loss(flops)[0] - optimal)
+    return replace(curve, noise=weighted_noise(np.log(data.loss) - centre, weight**2, len(law.names)))
 
 
 def _minima(data: Observations, flops: float) -> tuple[float | None, float | None]:

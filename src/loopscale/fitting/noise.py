@@ -82,6 +82,19 @@ def run_noise(residuals: FloatArray, run: Runs, free: int) -> float:
     return float(np.sqrt(variance))
 
 
+def weighted_noise(residuals: FloatArray, weight: FloatArray, free: int) -> float:
+    """Return the standard deviation of runs of which some count more, shrunk to experience as :func:`run_noise` is."""
+    sizes = np.abs(residuals)
+    order = np.argsort(sizes)
+    passed = np.cumsum(weight[order])
+    median = float(sizes[order][np.searchsorted(passed, 0.5 * passed[-1])])
+    rows = len(residuals)
+    effective = float(weight.sum() ** 2 / np.sum(weight**2))
+    degrees = max(rows - free, 0) * effective / rows
+    scale = 1.4826 * median * np.sqrt(rows / max(rows - free, 1))
+    return float(np.sqrt((NOISE_WEIGHT * TYPICAL_NOISE**2 + degrees * scale**2) / (NOISE_WEIGHT + degrees)))
+
+
 @dataclass(frozen=True)
 class Noise:
     """Standard deviations of ln loss about the law: of a single observation, and of a whole run."""

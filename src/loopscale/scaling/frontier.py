@@ -25,6 +25,8 @@ REACH = 7.0
 """They span e^7 below and above the square root of C / 6."""
 NEARBY = 113
 """Sizes at which the best one of a model's own proportions is looked for."""
+NEAR_FRONTIER = 0.07
+"""A run whose loss lies so far above the frontier, in ln loss, takes half of the frontier's correction."""
 BUDGETS = 48
 """Budgets between which a law's own frontier is interpolated, where there are more points than that."""
 
@@ -73,6 +75,9 @@ class Frontier:
     """d ln N* / d ln C by isoFLOP minima."""
     models: Proportions = DENSE
     cost: Cost = BY_SIZE
+    noise: float | None = None
+    """Standard deviation of a run near the frontier about the forecast, in ln loss; None in files of earlier versions.
+    It is often below the noise about the law, which the runs far from the frontier determine."""
 
     def __post_init__(self) -> None:
         rows = np.asarray(self.draws, dtype=np.float64)
@@ -134,6 +139,7 @@ class Frontier:
             "size_exponent": self.size_exponent,
             "models": asdict(self.models),
             "cost": asdict(self.cost),
+            "noise": self.noise,
         }
 
     @classmethod
@@ -147,6 +153,7 @@ class Frontier:
             data.get("size_exponent"),
             Proportions(**data.get("models", {})),
             Cost(**data.get("cost", {})),
+            data.get("noise"),
         )
 
 
@@ -207,6 +214,11 @@ def above_optimum(loss: Callable[[Points], FloatArray], points: Points, cost: Co
     )
     best = np.log(loss(others)).min(axis=-1)
     return np.asarray(np.maximum(np.log(loss(points)) - best, 0.0))
+
+
+def closeness(above: FloatArray) -> FloatArray:
+    """Return the frontier's share in the forecast of runs so far ``above`` the best ln loss of their compute."""
+    return np.asarray(1 / (1 + (above / NEAR_FRONTIER) ** 2))
 
 
 def chosen_draws(rows: Sequence[Sequence[float]], digits: int = 7) -> tuple[tuple[float, float, float], ...]:

@@ -22,7 +22,7 @@ from loopscale.core.numerics import student_quantile
 from loopscale.core.tables import Table
 from loopscale.scaling.coefficients import Coefficient
 from loopscale.scaling.form import Form, active_ratio, effective, inputs
-from loopscale.scaling.frontier import Frontier, above_optimum, lowest_between
+from loopscale.scaling.frontier import Frontier, above_optimum, closeness, lowest_between
 from loopscale.scaling.mappings import NoRecurrence, RecurrenceMapping
 from loopscale.scaling.outer import OuterLaw
 from loopscale.scaling.points import RAW, Counting, Points, Units
@@ -30,12 +30,9 @@ from loopscale.scaling.provenance import Provenance
 from loopscale.scaling.trust import (
     AXES,
     DEGREES,
-    FAR_DEGREES,
+    FORECAST_DEGREES,
     FORM_ERROR,
-    FRONTIER_SHARE,
     MOST_DECADES,
-    MOST_OFF,
-    NEAR_FRONTIER,
     OFF_FRONTIER,
     TRUST_LEVELS,
     FittedRange,
@@ -194,18 +191,20 @@ class ScalingLaw:
             decades = np.maximum(self.spread.decades(points), self.decades_outside(points)) if self.spread else low
             return LawForecast(np.sqrt(low * high), low, high, level, self(points), None, 0.0 * low, decades)
         law, decades = self(points), np.maximum(self.spread.decades(points), self.decades_outside(points))
-        spread = self.deviation(points)
         curve, cost = self.frontier, self.frontier.cost
         flops, above = cost.flops(points), above_optimum(self, points, cost)
-        optimal, deviation = curve.log_loss(flops)
-        shift = optimal - lowest_between(self, flops, curve.models, cost)
-        weight = np.where(np.isfinite(shift), 1 / (1 + (above / NEAR_FRONTIER) ** 2), 0.0)
+        shift = curve.log_loss(flops)[0] - lowest_between(self, flops, curve.models, cost)
+        weight = np.where(np.isfinite(shift), closeness(above), 0.0)
         shift = np.where(np.isfinite(shift), shift, 0.0)
         centre = np.log(law) + weight * shift
-        inner = np.hypot(self.spread.noise, (1 - weight) * spread)
-        off = OFF_FRONTIER * np.minimum(above, MOST_OFF) * np.minimum(decades, 1.0)
-        outer = np.sqrt((FRONTIER_SHARE * weight * deviation) ** 2 + (FORM_ERROR * decades) ** 2 + off**2)
-        half = np.hypot(student_quantile(level, DEGREES) * inner, student_quantile(level, FAR_DEGREES) * outer)
+        near = self.spread.noise if curve.noise is None else curve.noise
+        variance = (
+            weight * near**2 + (1 - weight) * self.spread.noise**2
+            + ((1 - weight / 2) * self.deviation(points)) ** 2  # the frontier rests on the law too, by half
+            + (FORM_ERROR * decades) ** 2
+            + (OFF_FRONTIER * above) ** 2
+        )  # fmt: skip
+        half = student_quantile(level, FORECAST_DEGREES) * np.sqrt(variance)
         ends = np.exp(centre - half), np.exp(centre + half)
         return LawForecast(np.exp(centre), *ends, level, law, law * np.exp(shift), weight, decades)
 

@@ -82,6 +82,8 @@ class FrontierRecord(Record):
     """d ln N* / d ln C by isoFLOP minima."""
     models: ProportionsRecord = ProportionsRecord()
     cost: CostRecord = CostRecord()
+    noise: float | None = Field(default=None, ge=0)
+    """Standard deviation of a run near the frontier, in ln loss."""
 
 
 class LawFile(File):

@@ -1,0 +1,101 @@
+"""The constants of the forecast's interval: by maximum likelihood on public sweeps, each scored without itself.
+
+    LOOPSCALE_DATA=… python experiments/forecast/calibrate.py
+
+The splits are those of ``evaluate.py``: every sweep cut at several computes, and by folds. Errors of ln loss follow
+Student's t with a scale that :func:`scale` states. Its three constants make the measured losses most likely; rows of
+a split count as one together, and a sweep of many splits counts as the root of their number. Diverged runs, more than
+half a nat of ln loss away, are left out. The last table has every sweep forecast with the constants that the others
+chose; the subsets of one laboratory are left out together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from scipy.optimize import minimize
+from scipy.special import gammaln
+
+from evaluate import LEVELS, Split, splits, sweeps, table
+from loopscale.core.arrays import FloatArray
+from loopscale.core.numerics import student_quantile
+from loopscale.scaling.frontier import closeness
+from loopscale.scaling.trust import FORECAST_DEGREES, FORM_ERROR, OFF_FRONTIER
+
+DIVERGED = 0.5
+START = np.log([3.0, 0.012, 0.1])
+"""ln of (degrees of freedom - 1), error per decade, and error as a share of the distance from the frontier."""
+WEAK = 2e-3
+"""Weight of a prior at the start values: it only keeps the search in bounds."""
+
+
+def scale(row: Split, form_error: float, off_frontier: float) -> FloatArray:
+    """Return the scale of each row's error, as ScalingLaw.forecast has it."""
+    weight = closeness(row.above)
+    return np.sqrt(
+        weight * row.near_noise**2
+        + (1 - weight) * row.noise**2
+        + ((1 - weight / 2) * row.deviation) ** 2
+        + (form_error * row.distance) ** 2
+        + (off_frontier * row.above) ** 2
+    )
+
+
+def loss_of(values: FloatArray, rows: list[Split]) -> float:
+    """Return the mean negative log likelihood of the measured losses."""
+    degrees, (form_error, off_frontier) = 1 + np.exp(values[0]), np.exp(values[1:])
+    constant = gammaln((degrees + 1) / 2) - gammaln(degrees / 2) - 0.5 * np.log(degrees * np.pi)
+    counts = {row.sweep: len({each.decades for each in rows if each.sweep == row.sweep}) for row in rows}
+    folds = {row.sweep: sum(each.sweep == row.sweep and not each.decades for each in rows) for row in rows}
+    total = weights = 0.0
+    for row in rows:
+        sound = np.abs(row.error) < DIVERGED
+        if not sound.any():
+            continue
+        width = scale(row, form_error, off_frontier)[sound]
+        z = row.error[sound] / width
+        each = np.mean(np.log(width) - constant + (degrees + 1) / 2 * np.log1p(z**2 / degrees))
+        weight = counts[row.sweep] ** -0.5 / (1 if row.decades else folds[row.sweep])
+        total, weights = total + weight * float(each), weights + weight
+    return total / weights
+
+
+def constants(rows: list[Split]) -> tuple[float, float, float]:
+    """Return degrees of freedom, error per decade and share of the distance that make the losses most likely."""
+    found = minimize(lambda x: loss_of(x, rows) + WEAK * np.sum((x - START) ** 2), START, options={"gtol": 1e-4}).x
+    return float(1 + np.exp(found[0])), float(np.exp(found[1])), float(np.exp(found[2]))
+
+
+def laboratory(name: str) -> str:
+    """Return what is left out together: one sweep, or the subsets of one laboratory."""
+    return name.split("-")[0] if name.startswith("nx-") else name
+
+
+def show(name: str, degrees: float, form_error: float, off_frontier: float) -> None:
+    """Print one line of constants."""
+    print(f"{name:<34} degrees {degrees:.1f}, {form_error:.4f} a decade, {off_frontier:.3f} of the distance")
+
+
+def main() -> None:
+    """Print the constants of all sweeps, those without each one, and the table with the latter."""
+    rows = list(splits(sweeps()))
+    for row in rows:
+        ours = student_quantile(0.9, FORECAST_DEGREES) * scale(row, FORM_ERROR, OFF_FRONTIER)
+        np.testing.assert_allclose(ours, row.half[0.9], rtol=1e-6)  # the formula here is the product's
+    show("all sweeps", *constants(rows))
+    show("shipped", FORECAST_DEGREES, FORM_ERROR, OFF_FRONTIER)
+    left_out = []
+    for name in sorted({laboratory(row.sweep) for row in rows}):
+        degrees, form_error, off_frontier = constants([row for row in rows if laboratory(row.sweep) != name])
+        show(f"without {name}", degrees, form_error, off_frontier)
+        for row in rows:
+            if laboratory(row.sweep) == name:
+                width = scale(row, form_error, off_frontier)
+                left_out.append(replace(row, half={k: student_quantile(k, degrees) * width for k in LEVELS}))
+    print("\nEvery sweep with the constants of the others:")
+    table(left_out)
+
+
+if __name__ == "__main__":
+    main()
