@@ -5,12 +5,13 @@
 The splits are those of ``evaluate.py``: every sweep cut at several computes, and by folds. Errors of ln loss follow
 Student's t with a scale that :func:`scale` states. Its three constants make the measured losses most likely; rows of
 a split count as one together, and a sweep of many splits counts as the root of their number. Diverged runs, more than
-half a nat of ln loss away, are left out. The last table has every sweep forecast with the constants that the others
+half a nat of ln loss away, are left out. The last tables have every sweep forecast with the constants that the others
 chose; the subsets of one laboratory are left out together.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -42,28 +43,37 @@ def scale(row: Split, form_error: float, off_frontier: float) -> FloatArray:
     )
 
 
-def loss_of(values: FloatArray, rows: list[Split]) -> float:
+def importance(rows: list[Split]) -> list[float]:
+    """Return what each split counts for: one over the root of its sweep's cuts; folds together count as one cut."""
+    cuts = {name: len({row.decades for row in rows if row.sweep == name}) for name in {row.sweep for row in rows}}
+    folds = Counter(row.sweep for row in rows if not row.decades)
+    return [cuts[row.sweep] ** -0.5 / (1 if row.decades else folds[row.sweep]) for row in rows]
+
+
+def loss_of(values: FloatArray, rows: list[Split], weights: list[float]) -> float:
     """Return the mean negative log likelihood of the measured losses."""
     degrees, (form_error, off_frontier) = 1 + np.exp(values[0]), np.exp(values[1:])
     constant = gammaln((degrees + 1) / 2) - gammaln(degrees / 2) - 0.5 * np.log(degrees * np.pi)
-    counts = {row.sweep: len({each.decades for each in rows if each.sweep == row.sweep}) for row in rows}
-    folds = {row.sweep: sum(each.sweep == row.sweep and not each.decades for each in rows) for row in rows}
-    total = weights = 0.0
-    for row in rows:
+    total = counted = 0.0
+    for row, weight in zip(rows, weights, strict=True):
         sound = np.abs(row.error) < DIVERGED
         if not sound.any():
             continue
         width = scale(row, form_error, off_frontier)[sound]
         z = row.error[sound] / width
         each = np.mean(np.log(width) - constant + (degrees + 1) / 2 * np.log1p(z**2 / degrees))
-        weight = counts[row.sweep] ** -0.5 / (1 if row.decades else folds[row.sweep])
-        total, weights = total + weight * float(each), weights + weight
-    return total / weights
+        total, counted = total + weight * float(each), counted + weight
+    return total / counted
 
 
 def constants(rows: list[Split]) -> tuple[float, float, float]:
     """Return degrees of freedom, error per decade and share of the distance that make the losses most likely."""
-    found = minimize(lambda x: loss_of(x, rows) + WEAK * np.sum((x - START) ** 2), START, options={"gtol": 1e-4}).x
+    weights = importance(rows)
+
+    def misfit(values: FloatArray) -> float:
+        return loss_of(values, rows, weights) + WEAK * float(np.sum((values - START) ** 2))
+
+    found = np.asarray(minimize(misfit, START, tol=1e-4).x)
     return float(1 + np.exp(found[0])), float(np.exp(found[1])), float(np.exp(found[2]))
 
 
@@ -85,16 +95,18 @@ def main() -> None:
         np.testing.assert_allclose(ours, row.half[0.9], rtol=1e-6)  # the formula here is the product's
     show("all sweeps", *constants(rows))
     show("shipped", FORECAST_DEGREES, FORM_ERROR, OFF_FRONTIER)
-    left_out = []
+    left_out: dict[str, list[Split]] = {"the most likely degrees of freedom": [], f"{FORECAST_DEGREES} of them": []}
     for name in sorted({laboratory(row.sweep) for row in rows}):
         degrees, form_error, off_frontier = constants([row for row in rows if laboratory(row.sweep) != name])
         show(f"without {name}", degrees, form_error, off_frontier)
         for row in rows:
             if laboratory(row.sweep) == name:
                 width = scale(row, form_error, off_frontier)
-                left_out.append(replace(row, half={k: student_quantile(k, degrees) * width for k in LEVELS}))
-    print("\nEvery sweep with the constants of the others:")
-    table(left_out)
+                for part, used in zip(left_out.values(), (degrees, FORECAST_DEGREES), strict=True):
+                    part.append(replace(row, half={k: student_quantile(k, used) * width for k in LEVELS}))
+    for name, part in left_out.items():
+        print(f"\nEvery sweep with the constants of the others, {name}:")
+        table(part)
 
 
 if __name__ == "__main__":

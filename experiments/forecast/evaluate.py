@@ -124,14 +124,14 @@ def split(name: str, data: Observations, hidden_rows: BoolArray, decades: float)
         return None
     if law.spread is None or law.frontier is None or law.frontier.noise is None:
         return None
-    points, curve = hidden.points, law.frontier
+    points, curve, near_noise = hidden.points, law.frontier, law.frontier.noise
     by_level = {level: law.forecast(points, level) for level in LEVELS}
     row = Split(
         sweep=name, decades=decades, loss=np.log(hidden.loss), forecast=np.log(by_level[0.9].loss),
         half={level: np.log(each.high / each.loss) for level, each in by_level.items()},
         distance=by_level[0.9].decades, compute=law.spread.decades(points),
         above=above_optimum(law, points, curve.cost), deviation=law.deviation(points),
-        noise=law.spread.noise, near_noise=curve.noise,
+        noise=law.spread.noise, near_noise=near_noise,
         near=np.zeros(len(hidden), dtype=bool),
     )  # fmt: skip
     if decades and (name in ISOFLOP or name.startswith("nx-")):
@@ -190,7 +190,7 @@ def table(rows: list[Split]) -> None:
               + ", ".join(f"{level:.0%} {pooled(part, level):.1%}" for level in LEVELS)
               + f"; error {np.mean(errors):.2%}, bias {np.mean(bias):+.2%}; score over 0.2's {ratio}")  # fmt: skip
     far = [row for row in rows if np.any(row.compute > 2)]
-    shares = {row.sweep: [] for row in far}
+    shares: dict[str, list[BoolArray]] = {row.sweep: [] for row in far}
     for row in far:
         shares[row.sweep].append(row.inside(0.9)[row.compute > 2])
     covered = np.mean([np.mean(np.concatenate(parts)) for parts in shares.values()])
@@ -215,7 +215,7 @@ def leave_one_out(data: dict[str, Observations]) -> None:
     shares = (0.5, 0.55, 0.6, 0.65, 0.7, 0.75)
     errors: dict[str, dict[float, float]] = {}
     for share in shares:
-        frontier.FLOOR = share  # type: ignore[misc]
+        frontier.FLOOR = share
         for name, sweep in data.items():
             flops = sweep.points.train_flops
             row = split(name, sweep, flops > flops.max() / 10 * (1 + 1e-9), 1.0)
