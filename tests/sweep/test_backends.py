@@ -1,17 +1,22 @@
 """A backend is a file; a worker leaves a run whose folder another process still holds."""
 
 import importlib
+import json
 import multiprocessing
+import socket
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
 
 import loopscale.cli.sweep.run  # noqa: F401 - reloaded below
 import loopscale.sweep.backends as package
+from loopscale.core.errors import StorageError
+from loopscale.sweep.backends import ray as ray_backend
 from loopscale.sweep.store import Job, run_folder
-from loopscale.sweep.worker import work
+from loopscale.sweep.worker import _torchrun, work
 from loopscale.train import run_dir
 from sweeps import open_sweep, write_sweep
 
@@ -99,3 +104,55 @@ def test_a_run_whose_folder_is_in_use_waits_and_the_others_are_trained(tmp_path,
         child.join()
     assert work(job) is None
     assert [run.state for run in store.runs()] == ["done", "done"]
+
+
+@pytest.mark.parametrize("lost", ["head", "node"])
+def test_a_lost_ray_cluster_is_one_sentence(monkeypatch, lost):
+    """Ray itself waits a minute for a lost head and then ends the process; without its node, it waits for ever."""
+    with socket.socket() as head:
+        head.bind(("127.0.0.1", 0))
+        head.listen()
+        nodes = [{"NodeID": "own", "Alive": True}, {"NodeID": "other", "Alive": True}]
+        context = SimpleNamespace(gcs_address=f"127.0.0.1:{head.getsockname()[1]}", get_node_id=lambda: "own")
+        stub = SimpleNamespace(
+            init=lambda **_: None, cluster_resources=lambda: {"CPU": 2}, nodes=lambda: nodes,
+            get_runtime_context=lambda: context, wait=lambda tasks, timeout: ([], tasks),
+        )  # fmt: skip
+        monkeypatch.setattr(ray_backend, "require", lambda *_, **__: stub)
+        cluster = ray_backend.Ray(None, 1, ())
+        worker = ray_backend.RayWorker(cluster, ["task"], None)
+        cluster.wait(0)
+        assert worker.alive()
+        if lost == "head":
+            head.close()
+        else:
+            nodes[0]["Alive"] = False
+        with pytest.raises(StorageError, match="the cluster was lost"):
+            cluster.wait(0)
+    assert not worker.alive()
+
+
+@pytest.mark.parametrize(("recorded", "told"), [("StorageError: the disk is full", "the disk is full"), (None, None)])
+def test_what_ends_a_process_of_a_run_reaches_the_worker(tmp_path, monkeypatch, recorded, told):
+    """A full disk is a problem of every worker; a lost process is one of this run, and counts as a crash."""
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+    from torch.distributed.launcher import api
+
+    file = tmp_path / "error.json"
+    if recorded is not None:
+        file.write_text(json.dumps({"message": {"message": recorded, "extraInfo": {"timestamp": "1"}}}))
+
+    def launch(config, entrypoint):
+        def run(*_):
+            raise ChildFailedError("train_rank", {0: ProcessFailure(0, 1, -9, str(file))})
+
+        return run
+
+    monkeypatch.setattr(api, "elastic_launch", launch)
+    claim = SimpleNamespace(claim_id="x", key="run")
+    job = Job(".", ".", "session", keep_models=False)
+    if told is None:
+        assert "process 0 of the run ended: Signal 9 (SIGKILL)" in _torchrun(claim, job, "127.0.0.1:1")
+    else:
+        with pytest.raises(StorageError, match=told):
+            _torchrun(claim, job, "127.0.0.1:1")

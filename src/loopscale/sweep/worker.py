@@ -11,6 +11,7 @@ gc.disable()  # collecting garbage takes a fifth of the time in which torch and 
 import ctypes
 import errno
 import json
+import logging
 import os
 import shutil
 import signal
@@ -280,6 +281,7 @@ def _launch_run(claim: Claim, job: Job, launch: int) -> None:
             store.set_fact(f"crew {job.crew}", json.dumps(message))
     problem = _torchrun(claim, job, endpoint)
     if problem is not None:
+        print(f"run {claim.key}: {problem}; it resumes from its last checkpoint", file=sys.stderr)
         with Store(Path(job.folder)) as store, suppress(ClaimLost):
             store.crashed(claim, problem)
 
@@ -304,10 +306,15 @@ def _follow(job: Job, going: Callable[[], bool]) -> None:
 
 
 def _torchrun(claim: Claim, job: Job, endpoint: str) -> str | None:
-    """Run this node's processes of a run to their end; return what went wrong, or None."""
+    """Run this node's processes of a run to their end; return what went wrong, or None.
+
+    A problem that every worker would meet, such as a full disk, is raised.
+    """
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+    # It prints a traceback for each process that ends, and what ended it is told in a sentence here.
+    logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
     fork = sys.platform == "linux" and not torch.cuda.is_available()
     config = LaunchConfig(
         min_nodes=job.resources.nodes,
@@ -327,10 +334,21 @@ def _torchrun(claim: Claim, job: Job, endpoint: str) -> str | None:
     try:
         elastic_launch(config, train_rank)(claim, job, os.getpid())
     except ChildFailedError as error:
-        return f"process {error.get_first_failure()[0]} of the run ended: {error.get_first_failure()[1].message}"
+        for failure in error.failures.values():
+            kind, _, sentence = _message(failure).partition(": ")
+            if kind == StorageError.__name__:
+                raise StorageError(sentence) from None
+        rank, first = error.get_first_failure()
+        return f"process {rank} of the run ended: {_message(first)}"
     except (RuntimeError, OSError, SystemError) as error:  # the rendezvous failed, say because a node was lost
         return f"the run's processes could not be started: {error}"
     return None
+
+
+def _message(failure: Any) -> str:
+    """Return what ended a process: the error that it recorded, or the signal."""
+    message = failure.message
+    return str(message["message"] if isinstance(message, dict) else message)
 
 
 def train_rank(claim: Claim, job: Job, parent: int) -> None:

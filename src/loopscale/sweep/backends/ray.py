@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import socket
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from loopscale.core.errors import InputError, require
+from loopscale.core.errors import InputError, StorageError, require
 from loopscale.sweep.backends.backend import Backend, Setting
 from loopscale.sweep.store import Job, Resources
 
@@ -19,11 +20,13 @@ if TYPE_CHECKING:
 class RayWorker:
     """The tasks of one worker, one for each node of its runs, and the placement group that they run in."""
 
-    def __init__(self, ray: Any, tasks: list[Any], group: Any) -> None:
-        self._ray, self._tasks, self._group = ray, tasks, group
+    def __init__(self, cluster: Ray, tasks: list[Any], group: Any) -> None:
+        self._cluster, self._ray, self._tasks, self._group = cluster, cluster.ray, tasks, group
 
     def alive(self) -> bool:
         """Tell whether the first task, which claims the runs, waits or runs; when it ends, so do the others."""
+        if self._cluster.lost:
+            return False
         ready, _ = self._ray.wait(self._tasks[:1], timeout=0)
         if ready:
             self._release()
@@ -63,16 +66,18 @@ class Ray:
     """A cluster; each process of a run takes one GPU, or one CPU where the cluster has no GPUs."""
 
     def __init__(self, address: str | None, workers: int | None, needs: Collection[Resources]) -> None:
-        self._ray: Any = require("ray", extra="ray", what="--on ray")
+        self.ray: Any = require("ray", extra="ray", what="--on ray")
+        self.lost = False
+        """The head or this machine's node has ended: nothing more can be asked of the cluster."""
         self._largest = max((need.processes for need in needs), default=1)
         cpus = None if workers is None else workers * self._largest
         own: dict[str, Any] = {"num_cpus": cpus, "include_dashboard": False} if address is None else {}
         try:
-            self._ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **own)
+            self.ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **own)
         except Exception as error:  # Ray raises many kinds
             what = "no cluster could be started here" if address is None else f"no cluster answers at {address!r}"
             raise InputError(f"--on ray: {what}: {_first_line(error)}") from None
-        resources = self._ray.cluster_resources()
+        resources = self.ray.cluster_resources()
         self._kind = "GPU" if resources.get("GPU", 0) >= 1 else "CPU"
         self._count = int(resources.get(self._kind, 1))
         if self._largest > self._count:
@@ -91,32 +96,50 @@ class Ray:
         """Submit the tasks of a worker, in a placement group if a run needs several processes."""
         gpus, nodes = job.processes or job.resources.gpus, job.resources.nodes
         if gpus * nodes == 1:
-            return RayWorker(self._ray, [self._task(1).remote(job)], None)
+            return RayWorker(self, [self._task(1).remote(job)], None)
         bundle = {"CPU": gpus} | ({"GPU": gpus} if self._kind == "GPU" else {})
-        group = self._ray.util.placement_group([bundle] * nodes, strategy="SPREAD" if nodes > 1 else "STRICT_PACK")
-        strategy = self._ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy
+        group = self.ray.util.placement_group([bundle] * nodes, strategy="SPREAD" if nodes > 1 else "STRICT_PACK")
+        strategy = self.ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy
         tasks = [
             self._task(gpus, scheduling_strategy=strategy(group, placement_group_bundle_index=node)).remote(
                 replace(job, node=node)
             )
             for node in range(nodes)
         ]
-        return RayWorker(self._ray, tasks, group)
+        return RayWorker(self, tasks, group)
 
     def _task(self, processes: int, **options: Any) -> Any:
         from loopscale.sweep.worker import work  # loads torch
 
         gpus = {"num_gpus": processes} if self._kind == "GPU" else {}
         # Ray does not repeat a task that crashes: the next worker takes its run over through the store.
-        return self._ray.remote(num_cpus=processes, max_retries=0, **gpus, **options)(work)
+        return self.ray.remote(num_cpus=processes, max_retries=0, **gpus, **options)(work)
 
     def wait(self, seconds: float) -> None:
-        """Wait so long."""
+        """Wait so long; a lost cluster is an error, as Ray would wait for it and then end this process."""
         time.sleep(seconds)
+        if not self._lives():
+            self.lost = True
+            raise StorageError(
+                "--on ray: the cluster was lost: its head or the node of this machine has ended; run the same command "
+                "again, and the runs resume from their checkpoints"
+            )
+
+    def _lives(self) -> bool:
+        """Tell whether the cluster's head listens and knows the node that this process is connected to."""
+        context = self.ray.get_runtime_context()
+        host, _, port = context.gcs_address.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+        except ConnectionRefusedError:
+            return False
+        except OSError:  # slow, not lost
+            return True
+        return any(node["Alive"] for node in self.ray.nodes() if node["NodeID"] == context.get_node_id())
 
     def close(self) -> None:
         """Leave the cluster; one that was started here ends."""
-        self._ray.shutdown()
+        self.ray.shutdown()
 
 
 class RayBackend(Backend):
