@@ -15,6 +15,7 @@ from test_sweep_commands import call
 from loopscale.cli.reading import read_sweep_runs
 from loopscale.core.errors import InputError, StorageError
 from loopscale.sweep.database import FILE, Database
+from loopscale.sweep.export import observations
 from loopscale.sweep.export import table as observations_table
 from loopscale.sweep.spec import read_sweep
 from loopscale.sweep.store import Job, Store, run_folder
@@ -153,6 +154,26 @@ def test_an_export_leaves_out_and_verify_finds_what_the_database_mixes(finished,
         table, left_out = observations_table(sweep, store)
     assert len(table) == 3
     assert [f"run {key} at {tokens} tokens was trained on other data" in reason for reason in left_out] == [True]
+
+
+def test_an_export_leaves_out_runs_of_other_settings_and_names_several_versions(finished):
+    """The file was changed after the runs, and nothing was run since."""
+    path, _ = finished
+    sweep = read_sweep(path)
+    key, tokens = sweep.runs[0].key, next(iter(sweep.runs[0].points))
+    with Store(sweep.results) as store:
+        change = "UPDATE observations SET facts = json_set(facts, ?, ?) WHERE run = ? AND tokens = ?"
+        store.database().execute(change, ("$.version", "0.1", key, tokens))
+        assert (
+            observations(sweep, store)[0].notes[-1].startswith("observations of several versions of loopscale: 0.1 (1)")
+        )
+        path.write_text(path.read_text().replace("head_size = 8", "head_size = 4"))
+        with pytest.raises(InputError, match="no point of the sweep"):
+            observations(read_sweep(path), store)
+        store.database().execute(change, ("$.config.model.head_size", 4, key, tokens))
+        table, left_out = observations_table(read_sweep(path), store)
+    assert (len(table), len(left_out)) == (1, 3)
+    assert all("was trained with [model] head_size = 8; the sweep's file says 4" in reason for reason in left_out)
 
 
 def test_a_sweep_that_was_copied_without_its_times_is_rebuilt_and_exported(original, tmp_path):

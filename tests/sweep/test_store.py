@@ -8,6 +8,7 @@ import sys
 import time
 from multiprocessing import get_context
 
+import psutil
 import pytest
 
 from loopscale.core.errors import StorageError
@@ -129,6 +130,18 @@ def test_clocks_of_two_machines_ten_minutes_apart_lose_no_living_worker(store, m
         monkeypatch.setattr(store_module.time, "time", lambda: real)
         assert claim.key not in claimable(store)
         assert store.claim(only=[claim.key]) is None
+
+
+def test_a_clock_that_jumps_loses_no_worker_of_this_machine(store, monkeypatch):
+    """A process is known by when it was started since the machine was, which no setting of the clock changes."""
+    claim = store.claim()
+    real, boot = time.time(), psutil.boot_time()
+    for jump in (-86_400, 3600, 86_400 * 365):
+        monkeypatch.setattr(store_module.time, "time", lambda jump=jump: real + jump)
+        monkeypatch.setattr(psutil._psplatform, "boot_time", lambda jump=jump: boot + jump)
+        assert store.heartbeat(claim, 1, 0.0)
+        assert store.claim(only=[claim.key]) is None
+    assert [run.stale for run in store.runs()].count(True) == 0
 
 
 def test_a_run_that_kills_every_worker_fails_in_the_end_and_progress_absolves_it(store, monkeypatch):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from loopscale.core.errors import InputError, StorageError
 from loopscale.sweep.database import FILE
-from loopscale.sweep.provenance import foreign_results
+from loopscale.sweep.provenance import foreign_results, version_note
 from loopscale.sweep.spec import Sweep
 from loopscale.sweep.store import Store
 
@@ -42,6 +42,7 @@ def observations(sweep: Sweep, store: Store) -> tuple[Observations, dict[str, li
         for tokens in run.points
         if (run.key, tokens) in recorded and (run.key, tokens) not in foreign
     ]
+    versions = version_note((run.key, tokens, facts) for run, tokens, facts in rows)
     if not rows:
         raise InputError(f"{sweep.path}: no point of the sweep {sweep.name!r} is finished yet")
     for run, tokens, values in rows:
@@ -59,7 +60,7 @@ def observations(sweep: Sweep, store: Store) -> tuple[Observations, dict[str, li
         run=np.array([run.key for run, _, _ in rows]),
         source=f"sweep {sweep.name}",
         counts=Counting.WITHOUT_EMBEDDINGS,
-        notes=tuple(f"left out: {reason}" for reason in foreign.values()),
+        notes=(*(f"left out: {reason}" for reason in foreign.values()), *([versions] if versions else ())),
         skipped=tuple(foreign.values()),
         finished=np.ones(len(rows), bool),
     )

@@ -1,4 +1,4 @@
-"""Which results of a sweep do not belong to it: those of runs that were trained on other data."""
+"""Which results of a sweep do not belong to it: those of runs with other settings, or trained on other data."""
 
 from __future__ import annotations
 
@@ -10,24 +10,33 @@ from typing import Any
 from loopscale.core.errors import InputError, LoopscaleError
 from loopscale.sweep.spec import Sweep
 from loopscale.train.config import TrainConfig
-from loopscale.train.run_dir import stored_tokens
+from loopscale.train.run_dir import differences, stored_tokens
 
 Result = tuple[str, int, dict[str, Any]]
 """A run's key, the tokens of a point, and its summary."""
 
 
 def foreign_results(sweep: Sweep, results: Iterable[Result]) -> dict[tuple[str, int], str]:
-    """Return the results that were trained on other data than the sweep's, each with a sentence.
+    """Return the results that were trained with other settings or on other data than the sweep's, with a sentence each.
 
     Runs of the same [data] settings share one digest. It is that of the prepared tokens where they are there, else
     that of most results; if there is no such majority, everything is refused.
     """
     configs = {run.key: run.config for run in sweep.runs}
     groups: dict[str, list[Result]] = {}
-    for result in results:
-        if result[0] in configs:
-            groups.setdefault(repr(configs[result[0]].data), []).append(result)
     foreign = {}
+    for result in results:
+        key, tokens, facts = result
+        if key not in configs:
+            continue
+        stored = facts.get("config", {})
+        for first in differences(stored, configs[key].to_dict(), measured_alike=True)[:1] if stored else ():
+            foreign[key, tokens] = (
+                f"run {key} at {tokens} tokens was trained with [{first.section}] {first.name} = {first.stored!r}; the "
+                f"sweep's file says {first.wanted!r}"
+            )
+        if (key, tokens) not in foreign:
+            groups.setdefault(repr(configs[key].data), []).append(result)
     for group in groups.values():
         counts = Counter(str(facts.get("data")) for _, _, facts in group)
         if len(counts) == 1 and _is_own(sweep, configs[group[0][0]], *counts):
@@ -40,6 +49,15 @@ def foreign_results(sweep: Sweep, results: Iterable[Result]) -> dict[tuple[str, 
                     f"{own[:12]})"
                 )
     return foreign
+
+
+def version_note(results: Iterable[Result]) -> str | None:
+    """Return a sentence where results come from several versions of loopscale, which need not train alike."""
+    counts = Counter(str(facts.get("version", "unknown")) for _, _, facts in results)
+    if len(counts) < 2:
+        return None
+    listed = ", ".join(f"{version} ({count})" for version, count in sorted(counts.items()))
+    return f"observations of several versions of loopscale: {listed}"
 
 
 def _is_own(sweep: Sweep, config: TrainConfig, digest: str) -> bool:
