@@ -29,6 +29,8 @@ TEXT_BYTES = 512 * 2**20
 """Size of a JSON, TOML or CSV file, unpacked."""
 TABLE_ROWS = 2_000_000
 """Rows of a table of observations or results. The largest public sweep has a few thousand."""
+TABLE_CELLS = 20_000_000
+"""Rows times columns of a table; as Python objects they take more than a gigabyte."""
 SILENCE_SECONDS = 20.0
 """How long a pipe that is read may send nothing."""
 RECURRENCE = 4_096
@@ -49,6 +51,12 @@ def check_rows(rows: int, source: str) -> None:
     """Refuse a table with more rows than are read."""
     if rows > TABLE_ROWS:
         raise InputError(f"{source}: it has {rows:,} rows, more than the {TABLE_ROWS:,} that are read")
+
+
+def check_cells(cells: int, source: str) -> None:
+    """Refuse a table with more cells than are read."""
+    if cells > TABLE_CELLS:
+        raise InputError(f"{source}: it has more than the {TABLE_CELLS:,} cells that are read; leave some columns out")
 
 
 def gunzip(content: bytes, source: str, most: int = TEXT_BYTES) -> bytes:

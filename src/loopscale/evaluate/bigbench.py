@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from loopscale.core.errors import InputError, nearest
-from loopscale.core.files import cache_folder, make_folder, write_text
+from loopscale.core.files import TEXT_BYTES, cache_folder, make_folder, write_text
 
 NAME = "bigbench"
 SOURCE = "LOOPSCALE_BIGBENCH"
@@ -96,6 +96,10 @@ def _contents(names: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
             for member in archive:
                 for ending, name in wanted.items():
                     if member.isfile() and member.name.endswith(ending):
+                        if member.size > TEXT_BYTES:
+                            raise InputError(
+                                f"{source}: {member.name} has more than the {TEXT_BYTES:,} bytes that are read"
+                            )
                         file = archive.extractfile(member)
                         assert file is not None
                         yield name, json.load(file)

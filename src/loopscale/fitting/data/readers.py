@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +15,7 @@ import numpy as np
 
 from loopscale.core.arrays import BoolArray, IntArray
 from loopscale.core.errors import InputError, reason, shown
-from loopscale.core.files import TABLE_ROWS, check_rows, gunzip, read_bytes
+from loopscale.core.files import TABLE_CELLS, TABLE_ROWS, TEXT_BYTES, check_cells, check_rows, gunzip, read_bytes
 from loopscale.core.quantities import counted
 from loopscale.fitting.data.folders import is_run_folder, run_records
 from loopscale.fitting.data.wandb import chart_records, is_chart, is_history, is_project, last_rows, project_records
@@ -155,6 +154,7 @@ def jsonl_table(text: str, source: str) -> RawTable:
     if not rows:
         raise InputError("the file is empty", where=source, remedy="each line should be a JSON object")
     names = dict.fromkeys(key for row in rows for key in row)
+    check_cells(len(names) * len(rows), source)
     return RawTable({str(name): [row.get(name) for row in rows] for name in names}, source, "line", np.array(numbers))
 
 
@@ -165,9 +165,10 @@ def csv_table(text: str, source: str, delimiter: str | None = None) -> RawTable:
     """
     delimiter = delimiter or _delimiter(text)
     header, rows, numbers = list[str](), list[list[str]](), list[int]()
-    reader, first = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter), 1
+    reader, first, cells = csv.reader(_lines(text), delimiter=delimiter), 1, 0
     try:
         for row in reader:
+            check_cells(cells := cells + len(row), source)
             number, first = first, reader.line_num + 1  # a quoted cell may span lines
             if not any(cell.strip() for cell in row) or row[0].lstrip().startswith("#"):
                 continue
@@ -188,9 +189,14 @@ def csv_table(text: str, source: str, delimiter: str | None = None) -> RawTable:
     return of_history(RawTable(columns, source, "line", np.array(numbers, dtype=np.int64)))
 
 
+def _lines(text: str) -> Iterator[str]:
+    """Yield the lines with their ends; io.StringIO would hold the whole text again, at four bytes a character."""
+    return (match[0] for match in re.finditer(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+", text))
+
+
 def _delimiter(text: str) -> str:
     """Return what parts the cells of the header, the first line that is no comment."""
-    lines = (line for line in io.StringIO(text) if line.strip() and not line.lstrip().startswith("#"))
+    lines = (line for line in _lines(text) if line.strip() and not line.lstrip().startswith("#"))
     header = re.sub(r'"[^"]*"', "", next(lines, ""))
     return max(",;\t", key=header.count)  # the first on a tie
 
@@ -222,11 +228,17 @@ def _text(path: str | Path) -> str:
 def _parquet(path: str | Path) -> RawTable:
     if not Path(path).is_file():
         raise InputError("no such file", where=str(path))
-    backends: tuple[tuple[Literal["pyarrow", "polars"], Callable[[str | Path], int]], ...]
-    backends = ("pyarrow", _arrow_rows), ("polars", _polars_rows)
-    for backend, rows in backends:
+    backends: tuple[tuple[Literal["pyarrow", "polars"], Callable[[str], tuple[int, int, int]]], ...]
+    backends = ("pyarrow", _arrow_size), ("polars", _polars_size)
+    for backend, size in backends:
         try:
-            check_rows(rows(path), str(path))  # a small file may hold millions of equal rows
+            rows, cells, characters = size(str(path))  # equal rows and long equal texts take no room in a file
+            check_rows(rows, str(path))
+            check_cells(cells, str(path))
+            if characters > TEXT_BYTES:
+                raise InputError(
+                    f"its texts unpack to more than the {TEXT_BYTES:,} bytes that are read", where=str(path)
+                )
             return frame_table(nw.read_parquet(str(path), backend=backend), str(path))
         except (ImportError, ModuleNotFoundError):
             continue
@@ -239,13 +251,42 @@ def _parquet(path: str | Path) -> RawTable:
     )  # fmt: skip
 
 
-def _arrow_rows(path: str | Path) -> int:
-    from pyarrow import parquet
+def _arrow_size(path: str) -> tuple[int, int, int]:
+    """Return the rows and cells of a Parquet file and the bytes of its texts once unpacked, without unpacking them."""
+    import pyarrow as pa
+    from pyarrow import compute, parquet
 
-    return int(parquet.ParquetFile(str(path)).metadata.num_rows)
+    file = parquet.ParquetFile(path)
+    rows = file.metadata.num_rows
+    groups = [file.metadata.row_group(index) for index in range(file.metadata.num_row_groups)]
+    cells = sum(group.column(index).num_values for group in groups for index in range(group.num_columns))
+    if rows > TABLE_ROWS or cells > TABLE_CELLS:
+        return rows, cells, 0
+    # The texts inside lists and records are bounded by the longest that there could be.
+    columns = [group.column(index) for group in groups for index in range(group.num_columns)]
+    nested = [part for part in columns if "." in part.path_in_schema and part.physical_type == "BYTE_ARRAY"]
+    characters = sum(part.num_values * part.total_uncompressed_size for part in nested)
+    kinds = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+    types = {field.name: field.type for field in file.schema_arrow}
+    plain = {name: kind.value_type if pa.types.is_dictionary(kind) else kind for name, kind in types.items()}
+    texts = [name for name, kind in plain.items() if any(is_kind(kind) for is_kind in kinds)]
+    for column in parquet.read_table(path, columns=texts, read_dictionary=texts).columns:
+        for chunk in column.chunks:
+            lengths = compute.binary_length(chunk.dictionary).cast(pa.int64())
+            characters += compute.sum(lengths.take(chunk.indices)).as_py() or 0
+    return rows, cells, characters
 
 
-def _polars_rows(path: str | Path) -> int:
+def _polars_size(path: str) -> tuple[int, int, int]:
     import polars
 
-    return int(polars.scan_parquet(str(path)).select(polars.len()).collect().item())
+    frame = polars.scan_parquet(path)
+    schema = frame.collect_schema()
+    rows = int(frame.select(polars.len()).collect().item())
+    texts = [name for name, kind in schema.items() if kind in (polars.String, polars.Categorical)]
+    if not texts or rows > TABLE_ROWS:
+        return rows, rows * len(schema), 0
+    lengths = frame.select(polars.col(texts).cast(polars.String).str.len_bytes().cast(polars.Int64).sum()).collect(
+        engine="streaming"
+    )
+    return rows, rows * len(schema), sum(lengths.row(0))

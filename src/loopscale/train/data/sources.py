@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from hashlib import blake2b
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -74,6 +75,8 @@ LONG = 1 << 18
 """A text file of up to this many bytes is one document; a longer one is divided into sections."""
 SECTION = 1 << 14
 """Minimum length of a section, in characters: it ends at the next end of a paragraph, or else of a line."""
+ROW_BYTES = 1 << 27
+"""The longest line of JSONL: a line without an end, as a small gzip file may hold, would fill the memory."""
 
 TEXT, ROWS, PARQUET = (".txt", ".text", ".md"), (".jsonl", ".ndjson"), (".parquet",)
 KNOWN = (*TEXT, *ROWS, *PARQUET)
@@ -164,7 +167,9 @@ def _rows(path: Path, field: str) -> Iterator[str]:
 def _objects(path: Path) -> Iterator[tuple[object, str]]:
     """Yield the value of every line of a JSONL file, and where it is."""
     with _opened(path) as file:
-        for number, line in enumerate(file, start=1):
+        for number, line in enumerate(iter(partial(file.readline, ROW_BYTES + 1), b""), start=1):
+            if len(line) > ROW_BYTES:
+                raise InputError(f"{path}: row {number} has more than the {ROW_BYTES:,} bytes that one row may have")
             if not line.strip():
                 continue
             where = f"{path}: row {number}"
@@ -199,18 +204,22 @@ def _parquet(path: Path, field: str) -> Iterator[str]:
 def _parquet_rows(path: Path, fields: tuple[str, ...]) -> Iterator[tuple[Mapping[str, Any], str]]:
     """Yield some fields of every row of a Parquet file, and where the row is."""
     try:
-        from pyarrow import ArrowException
-        from pyarrow.parquet import ParquetFile
+        from pyarrow import ArrowException, types
+        from pyarrow.parquet import ParquetFile, read_schema
     except ImportError:
         raise MissingExtraError(missing_extra("pyarrow", "train", f"{path}: reading Parquet")) from None
     try:
-        with ParquetFile(path) as file:
-            for field in fields:
-                _check_field(dict.fromkeys(file.schema_arrow.names), field, str(path))
+        schema = read_schema(path)
+        for field in fields:
+            _check_field(dict.fromkeys(schema.names), field, str(path))
+        # As a dictionary, equal texts are in memory once: a small file may hold a long text a million times.
+        texts = [field for field in fields if types.is_string(schema.field(field).type)]
+        with ParquetFile(path, read_dictionary=texts) as file:
             number = 0
             for batch in file.iter_batches(batch_size=1024, columns=list(fields)):
-                for number, row in enumerate(batch.to_pylist(), start=number + 1):  # noqa: B020
-                    yield row, f"{path}: row {number}"
+                for index in range(batch.num_rows):
+                    number += 1
+                    yield {field: batch[field][index].as_py() for field in fields}, f"{path}: row {number}"
     except ArrowException as error:
         raise InputError(f"{path}: not usable as Parquet: {str(error).splitlines()[0]}") from None
 
