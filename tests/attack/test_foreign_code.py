@@ -14,8 +14,8 @@ from loopscale.core.errors import InputError
 pytest.importorskip("torch")
 pytest.importorskip("lm_eval")
 
-from loopscale.evaluate.suites import Benchmark
-from loopscale.evaluate.tasks import Tasks, check_task_code, folder_tasks
+from loopscale.evaluate.suites import Benchmark, Trust
+from loopscale.evaluate.tasks import Tasks, check_tasks, folder_tasks
 from loopscale.model import LoopedMoEConfig, LoopedMoEForCausalLM
 from loopscale.model.loading import load, load_tokenizer
 from loopscale.train.data.tokenizer import find_tokens
@@ -111,7 +111,33 @@ def test_a_task_with_code_needs_consent(task, line):
         with pytest.raises(InputError, match="--trust-task-code"):
             ask()
     assert not mark.exists()
-    check_task_code(task, trusted=True)
+    check_tasks(task, Trust(code=True))
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "dataset_kwargs: {data_files: https://evil.example/items.jsonl}",
+        "dataset_kwargs: {data_files: {train: ['zip://items.jsonl::http://169.254.169.254/items.zip']}}",
+        "dataset_path: s3://bucket/items",
+    ],
+)
+def test_data_at_an_address_need_consent(task, place):
+    name = place.partition(":")[0]
+    others = "".join(line for line in TASK.splitlines(keepends=True) if not line.startswith(name))
+    (task / "foreign.yaml").write_text(f"{others}{place}\n")
+    for trust in (Trust(), Trust(code=True)):
+        with pytest.raises(InputError, match="--allow-remote"):
+            folder_tasks(task, trust)
+    check_tasks(task, Trust(remote=True))
+
+
+def test_files_of_a_training_text_are_never_addresses(tmp_path, monkeypatch):
+    from loopscale.train.data.sources import list_files
+
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"evil\.example"):
+        list_files(("https://evil.example/text.txt",))
 
 
 def test_code_in_an_included_file_is_found_too(task, tmp_path_factory):

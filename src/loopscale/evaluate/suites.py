@@ -19,6 +19,19 @@ OVERALL = "Overall"
 
 
 @dataclass(frozen=True)
+class Trust:
+    """What a folder of tasks may do."""
+
+    code: bool = False
+    """Run its own Python code."""
+    remote: bool = False
+    """Fetch data from the addresses that it names."""
+
+
+NO_TRUST = Trust()
+
+
+@dataclass(frozen=True)
 class Benchmark:
     """One task as a table's column."""
 

