@@ -101,7 +101,7 @@ def test_a_body_without_end_is_cut_off(address):
 
 def test_jobs_are_limited_in_time_and_number(sweep_csv):
     async def story() -> None:
-        jobs = Jobs(Limits(job_seconds=0.05, workers=1, waiting=1), lambda job: None)
+        jobs = Jobs(Limits(job_seconds=0.05, workers=1, waiting=1), lambda *_: None)
         task = {"csv": sweep_csv.decode(), "options": {}}
         first, _ = jobs.start("fit", task), jobs.start("fit", task)
         with pytest.raises(RefusalError, match="2 jobs are under way or waiting"):
@@ -116,7 +116,7 @@ def test_jobs_are_limited_in_time_and_number(sweep_csv):
 
 def test_a_cancelled_job_leaves_no_process(sweep_csv):
     async def story() -> None:
-        jobs = Jobs(Limits(), lambda job: None)
+        jobs = Jobs(Limits(), lambda *_: None)
         job = jobs.start("fit", {"csv": sweep_csv.decode(), "options": {"resamples": 1000}})
         while job.stage in ("Waiting for a free worker", "Starting"):
             await asyncio.sleep(0.01)
@@ -196,9 +196,18 @@ def test_a_job_that_is_cancelled_or_fails_keeps_no_data():
     assert ended(Job("fit", {"csv": "x"}), "done").task == {"csv": "x"}
 
 
+def test_results_are_kept_packed_and_given_whole():
+    seen = []
+    jobs, job = Jobs(Limits(), lambda kind, result: seen.append(kind)), Job("fit", {})
+    result = {"law": {"A": 0.1}, "points": [0.25] * 10_000}
+    jobs._take(job, {"result": result})
+    assert (job.state, job.to_dict()["result"], seen) == ("done", result, ["fit"])
+    assert len(job.result) < 10_000
+
+
 def test_jobs_always_end_and_nobody_is_kept_out_by_the_jobs_of_others():
     async def scenario() -> None:
-        jobs = Jobs(Limits(client_jobs=2, abandoned_seconds=0.0, workers=1, waiting=1), lambda job: None)
+        jobs = Jobs(Limits(client_jobs=2, abandoned_seconds=0.0, workers=1, waiting=1), lambda *_: None)
 
         async def broken(job: Job) -> None:
             raise RuntimeError("unexpected")
@@ -222,7 +231,7 @@ def test_jobs_always_end_and_nobody_is_kept_out_by_the_jobs_of_others():
 
 def test_one_client_has_a_quota_of_jobs():
     async def scenario() -> None:
-        jobs = Jobs(Limits(client_jobs=2), lambda job: None)
+        jobs = Jobs(Limits(client_jobs=2), lambda *_: None)
 
         async def endless(job: Job) -> None:
             await asyncio.Event().wait()

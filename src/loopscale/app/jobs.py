@@ -11,6 +11,7 @@ import os
 import secrets
 import sys
 import time
+import zlib
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -109,7 +110,8 @@ class Job:
     done: int = 0
     total: int = 0
     error: str | None = None
-    result: dict[str, Any] | None = field(default=None, repr=False)
+    result: bytes | None = field(default=None, repr=False)
+    """As JSON, packed: the server keeps many, and as objects they take ten times the memory."""
     running: asyncio.Task[None] | None = field(default=None, repr=False)
     client: str = ""
     asked_at: float = field(default_factory=time.monotonic)
@@ -117,8 +119,9 @@ class Job:
 
     def to_dict(self) -> dict[str, Any]:
         """Return what clients see."""
-        names = ("id", "kind", "state", "stage", "done", "total", "error", "result")
-        return {name: getattr(self, name) for name in names}
+        names = ("id", "kind", "state", "stage", "done", "total", "error")
+        result = None if self.result is None else json.loads(zlib.decompress(self.result))
+        return {**{name: getattr(self, name) for name in names}, "result": result}
 
     def end(self, state: str, error: str | None = None) -> None:
         """Record how it ended, unless it has ended already."""
@@ -131,10 +134,10 @@ class Job:
 class Jobs:
     """The jobs of one server."""
 
-    def __init__(self, limits: Limits, finished: Callable[[Job], None]) -> None:
+    def __init__(self, limits: Limits, finished: Callable[[str, dict[str, Any]], None]) -> None:
         self._limits = limits
         self._finished = finished
-        """Called with every job that is done, before clients can see its result."""
+        """Called with the kind and the result of every job that is done, before clients can see it."""
         self._jobs: dict[str, Job] = {}
         self._slots = asyncio.Semaphore(limits.workers)
 
@@ -219,8 +222,8 @@ class Jobs:
         elif "error" in message:
             job.end("failed", message["error"])
         else:
-            job.result = message["result"]
-            self._finished(job)
+            self._finished(job.kind, message["result"])
+            job.result = zlib.compress(json.dumps(message["result"]).encode(), 1)
             job.end("done")
 
     def _forget(self) -> None:

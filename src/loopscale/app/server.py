@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from mimetypes import guess_type
 from pathlib import Path
+from typing import Any
 
 from anyio import to_thread
 from fastapi import FastAPI
@@ -16,7 +17,7 @@ from starlette.responses import Response
 from loopscale import __version__
 from loopscale.app.api_fit import fit_routes
 from loopscale.app.api_plan import plan_routes
-from loopscale.app.jobs import Job, Jobs, LawStore
+from loopscale.app.jobs import Jobs, LawStore
 from loopscale.app.page import page_files
 from loopscale.app.problems import handle_problems
 from loopscale.app.run import LiveRun, run_routes
@@ -39,9 +40,9 @@ def create_app(
     limits = limits or Limits()
     laws = LawStore(limits)
 
-    def keep_law(job: Job) -> None:
-        if job.kind == "fit" and job.result is not None:
-            job.result["law_id"] = laws.add(ScalingLaw.from_dict(job.result["law"]))
+    def keep_law(kind: str, result: dict[str, Any]) -> None:
+        if kind == "fit":
+            result["law_id"] = laws.add(ScalingLaw.from_dict(result["law"]))
 
     jobs = Jobs(limits, keep_law)
 
