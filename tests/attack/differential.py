@@ -1,4 +1,4 @@
-"""The same random question on every surface: the command line, Python and the API answer alike, or refuse alike.
+"""The same random question to the command line, Python, the API and the page's JavaScript: one answer, or all refuse.
 
 Beside the comparison, relations that must hold between answers: other units change nothing, a looser limit is never
 worse, more tokens never predict a higher loss, a plan's loss is what ``predict`` says, a saved plan is the same plan.
@@ -11,12 +11,17 @@ import dataclasses
 import io
 import json
 import random
+import shutil
+import subprocess
+import tempfile
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import api
 
 import loopscale as ls
+from loopscale.app.page import bundle
 from loopscale.cli import main
 from loopscale.core.errors import InputError
 from loopscale.planning import Plan, matched
@@ -96,6 +101,56 @@ def by_api(client: api.Client, question: dict[str, Any]) -> Answer:
     return reply["plan"] if status == 200 else reply["error"]
 
 
+PAGE = """
+const laws = {};
+const ask = ({ law, rule, extrapolate, ...texts }) => {
+  const limits = {};
+  laws[law] ??= preparedLaw(DATA.laws[law]);
+  try {
+    for (const field of DATA.fields) {
+      if (field.name in texts) limits[field.name] = parse(field, String(texts[field.name]));
+    }
+    const found = search(laws[law], limits, { rule });
+    if (found.trust.level === "beyond" && !extrapolate) return "withheld";
+    const { loss_low, loss_high, ...choice } = found.choice;
+    return { choice, trust: found.trust };
+  } catch (error) {
+    if (!(error instanceof Refusal)) throw error;
+    return error.problem;
+  }
+};
+const lines = require("readline").createInterface({ input: process.stdin });
+lines.on("line", (line) => console.log(JSON.stringify(ask(JSON.parse(line)))));
+"""
+
+
+class Page:
+    """The planner of the page, in Node: one process that answers line by line."""
+
+    def __init__(self) -> None:
+        node = shutil.which("node")
+        assert node is not None, "Node is not installed"
+        self._folder = tempfile.TemporaryDirectory()
+        script = Path(self._folder.name) / "page.js"
+        script.write_text(bundle("planner.js") + PAGE)
+        self._node = subprocess.Popen([node, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def ask(self, question: dict[str, Any]) -> Answer:
+        """Return what the page answers."""
+        assert self._node.stdin is not None
+        assert self._node.stdout is not None
+        self._node.stdin.write(json.dumps(question) + "\n")
+        self._node.stdin.flush()
+        line = self._node.stdout.readline()
+        assert line, "the page's planner ended with an error"
+        return json.loads(line)
+
+    def close(self) -> None:
+        """End Node."""
+        self._node.communicate()
+        self._folder.cleanup()
+
+
 def unlike(first: Answer, second: Answer) -> str:
     """Return in what two answers differ; empty where they agree."""
     if isinstance(first, str) or isinstance(second, str):
@@ -106,7 +161,7 @@ def unlike(first: Answer, second: Answer) -> str:
         if one[name] != other[name]:
             return f"{name}: {one[name]} and {other[name]}"
     for name in CLOSE:
-        if not same(one[name], other[name]):
+        if name in other and not same(one[name], other[name]):
             return f"{name}: {one[name]} and {other[name]}"
     levels = first["trust"]["level"], second["trust"]["level"]
     return "" if levels[0] == levels[1] else f"trust: {levels}"
@@ -119,7 +174,7 @@ def same(one: float | None, other: float | None, tolerance: float = 1e-12) -> bo
     return abs(one - other) <= tolerance * max(abs(one), abs(other))
 
 
-def surfaces(draw: random.Random, client: api.Client, extreme: bool) -> tuple[str, Any, str]:
+def surfaces(draw: random.Random, client: api.Client, page: Page | None, extreme: bool) -> tuple[str, Any, str]:
     """Ask one random question everywhere; return kind, question and what is wrong."""
     question = asked_plan(draw, extreme)
     answers = {
@@ -127,6 +182,8 @@ def surfaces(draw: random.Random, client: api.Client, extreme: bool) -> tuple[st
         "Python": by_python(question),
         "API": by_api(client, question),
     }
+    if page is not None:
+        answers["page"] = page.ask(question)
     first = answers.pop("Python")
     wrong = [f"Python and {name}: {text}" for name, answer in answers.items() if (text := unlike(first, answer))]
     kind = "refused" if isinstance(first, str) else "answered"
@@ -198,13 +255,13 @@ def unlike_or_rounding(first: Answer, second: Answer) -> str:
 def attack(trials: int, seed: int = 0) -> tuple[Counter[tuple[str, str]], list[Any]]:
     """Ask so many questions; return the verdicts by kind, and what was wrong."""
     verdicts, bad = Counter[tuple[str, str]](), []
-    client = api.Client()
+    client, page = api.Client(), Page() if shutil.which("node") else None
     try:
         for trial in range(trials):
             draw = random.Random(f"{seed} {trial}")
             extreme = trial % 3 == 0
             try:
-                kind, question, wrong = surfaces(draw, client, extreme) if trial % 2 else relation(draw, extreme)
+                kind, question, wrong = surfaces(draw, client, page, extreme) if trial % 2 else relation(draw, extreme)
             except Exception as error:
                 kind, question, wrong = "exception", f"{seed} {trial}", f"{type(error).__name__}: {error}"
             verdicts[kind, "WRONG" if wrong else "works"] += 1
@@ -212,6 +269,8 @@ def attack(trials: int, seed: int = 0) -> tuple[Counter[tuple[str, str]], list[A
                 bad.append((f"{seed} {trial}", question, wrong))
     finally:
         client.close()
+        if page is not None:
+            page.close()
     return verdicts, bad
 
 

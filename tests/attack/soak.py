@@ -1,6 +1,8 @@
-"""A soak of the explorer: a steady rate of requests with fits and uploads; no server error, and memory that stays.
+"""A soak of the explorer: a steady rate of requests with fits and uploads.
 
-python tests/attack/soak.py --seconds 600 --rate 50
+No server error, memory that stays, and no file or process left behind.
+
+python tests/attack/soak.py --seconds 3600 --rate 50 --log soak.jsonl
 """
 
 from __future__ import annotations
@@ -8,12 +10,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import random
 import re
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -77,28 +82,42 @@ def memory(process: psutil.Process) -> int:
     return int(process.memory_info().rss)
 
 
-async def load(address: str, process: psutil.Process, seconds: float, rate: float, first: float) -> dict[str, Any]:
+async def load(
+    address: str, process: psutil.Process, seconds: float, rate: float, first: float, log: Path | None
+) -> dict[str, Any]:
     """Send requests at a steady rate; measure memory after ``first`` seconds and at its highest later on."""
     draw, statuses, jobs = random.Random(0), Counter[int](), list[str]()
     csv = simulate_sweep(recurrences=(1, 2, 4), tokens=[1e11, 2e11, 3e11, 4e11, 5e11]).csv().encode()
     start, pending, sent = time.monotonic(), set[asyncio.Task[None]](), 0
-    early = highest = 0
+    early = highest = fits = 0
+    slowest = logged = 0.0
 
     async def one() -> None:
+        nonlocal fits, slowest
         method, path, body, kind = request(draw, csv, jobs)
+        began = time.monotonic()
         try:
             status, content = await send(address, method, path, body, kind)
         except (OSError, IndexError, ValueError):
             statuses[0] += 1
             return
+        finally:
+            slowest = max(slowest, time.monotonic() - began)
         statuses[status] += 1
         if path.startswith("/api/fit") and status == 202:
+            fits += 1
             jobs[:] = [*jobs[-20:], json.loads(content[content.index(b"{") : content.rindex(b"}") + 1])["id"]]
 
     while (elapsed := time.monotonic() - start) < seconds:
         if elapsed >= first:
             early = early or memory(process)
             highest = max(highest, memory(process))
+        if log is not None and elapsed >= logged:
+            row = {"seconds": round(elapsed), "memory": memory(process), "fits": fits, "slowest": round(slowest, 2)}
+            row |= {"statuses": dict(sorted(statuses.items())), "handles": process.num_fds()}
+            with log.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+            logged += 60.0
         while sent < elapsed * rate and len(pending) < 200:
             task = asyncio.create_task(one())
             pending.add(task)
@@ -108,23 +127,30 @@ async def load(address: str, process: psutil.Process, seconds: float, rate: floa
     await asyncio.gather(*pending)
     return {
         "requests": sum(statuses.values()), "rate": sum(statuses.values()) / (time.monotonic() - start),
-        "statuses": dict(sorted(statuses.items())), "early": early, "highest": highest,
+        "statuses": dict(sorted(statuses.items())), "early": early, "highest": highest, "fits": fits,
+        "slowest": slowest,
         "server_errors": sum(count for status, count in statuses.items() if status >= 500 or status == 0),
     }  # fmt: skip
 
 
-def soak(seconds: float, rate: float, first: float = 60.0) -> dict[str, Any]:
-    """Start an explorer, soak it, stop it; return what was measured."""
+def soak(seconds: float, rate: float, first: float = 60.0, log: Path | None = None) -> dict[str, Any]:
+    """Start an explorer in an empty folder, soak it, stop it; return what was measured and what it left behind."""
     command = [sys.executable, "-m", "loopscale", "app", "--no-open", "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None
-        address = re.search(r"http://\S+", server.stdout.readline())
-        assert address is not None
-        try:
-            result = asyncio.run(load(address[0], psutil.Process(server.pid), seconds, rate, first))
-        finally:
-            server.terminate()
-            server.wait(timeout=60)
+    with tempfile.TemporaryDirectory() as name:
+        environment = {**os.environ, "TMPDIR": name, "HOME": name}
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=name, env=environment) as server:
+            assert server.stdout is not None
+            address = re.search(r"http://\S+", server.stdout.readline())
+            assert address is not None
+            process = psutil.Process(server.pid)
+            try:
+                result = asyncio.run(load(address[0], process, seconds, rate, first, log))
+                jobs = process.children(recursive=True)
+            finally:
+                server.terminate()
+                server.wait(timeout=60)
+        result["processes_left"] = len(psutil.wait_procs(jobs, timeout=10)[1])
+        result["files_left"] = sorted(str(path.relative_to(name)) for path in Path(name).rglob("*") if path.is_file())
     result["growth"] = result["highest"] / result["early"]
     result["exit"] = server.returncode
     return result
@@ -135,5 +161,6 @@ if __name__ == "__main__":
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--rate", type=float, default=50.0)
     parser.add_argument("--first", type=float, default=60.0, help="seconds after which memory is measured first")
+    parser.add_argument("--log", type=Path, help="a row a minute is added here")
     given = parser.parse_args()
-    print(json.dumps(soak(given.seconds, given.rate, given.first), indent=1))
+    print(json.dumps(soak(given.seconds, given.rate, given.first, given.log), indent=1))
