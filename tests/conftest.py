@@ -2,6 +2,7 @@
 
 import getpass
 import os
+import signal
 import tempfile
 from pathlib import Path
 
@@ -18,6 +19,10 @@ settings.load_profile("random" if os.environ.get("LOOPSCALE_RANDOM") else "repea
 for _name in ("COLUMNS", "LINES"):
     os.environ.pop(_name, None)
     os.unsetenv(_name)
+
+# A shell that starts its jobs in the background lets them ignore Ctrl-C, which children inherit: tests send it.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Commands hide the traceback of an unexpected exception; the tests want it.
 os.environ.setdefault("LOOPSCALE_DEBUG", "1")

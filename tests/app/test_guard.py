@@ -22,7 +22,6 @@ def raw(address: str, text: str, more: bytes = b"") -> str:
     where = urlsplit(address)
     with socket.create_connection((where.hostname, where.port), timeout=600) as line:
         line.sendall(text.replace("\n", "\r\n").encode() + more)
-        line.settimeout(60)
         return line.recv(100_000).decode()
 
 

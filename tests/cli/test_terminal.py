@@ -12,7 +12,7 @@ PLAN = [sys.executable, "-m", "loopscale", "plan", "--flops", "5e21", "--memory"
 
 
 def run(command, **options):
-    return subprocess.run(command, stderr=subprocess.PIPE, text=True, errors="replace", timeout=300, **options)
+    return subprocess.run(command, stderr=subprocess.PIPE, text=True, errors="replace", timeout=3600, **options)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
