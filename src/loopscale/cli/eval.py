@@ -249,7 +249,9 @@ def _caches(ctx: click.Context, param: click.Parameter, value: str | None) -> tu
     is_flag=True,
     help="Run Python code: of a folder given to --tasks (!function), or what a model writes for human-eval.",
 )
-@click.option("--allow-remote", is_flag=True, help="Fetch data from the addresses that a folder given to --tasks names.")
+@click.option(
+    "--allow-remote", is_flag=True, help="Fetch data from the addresses that a folder given to --tasks names."
+)
 @click.option("--download", is_flag=True, help="Only fetch the tasks' data, to use them where there is no network.")
 @output_options
 def eval_command(paths: tuple[str, ...], tasks: str | None, text_source: str | None, column: str, **given: Any) -> None:
