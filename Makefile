@@ -24,6 +24,7 @@ OTHER_KERNELS := ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE
 
 # torchao is installed beside the environment, because Transformers loads it at every import once it finds it.
 QUANT := $(abspath $(VENV))/quant
+MLX := $(abspath $(VENV))/mlx
 
 # Lint, types, import contracts and the quick tests of what needs no torch: about a minute on two cores.
 CHECKED := architecture choosing cli fitting paper planning scaling
@@ -39,10 +40,11 @@ test: check chromium $(QUANT)/stamp
 	$(OTHER_KERNELS) $(BIN)/pytest -n $(WORKERS) tests/model
 	PYTHONPATH=$(QUANT) $(BIN)/pytest tests/model/test_quantization.py
 
-test-all: lint chromium $(QUANT)/stamp
+test-all: lint chromium $(QUANT)/stamp $(MLX)/stamp
 	$(BIN)/pytest -n $(WORKERS) -m ""
 	$(OTHER_KERNELS) $(BIN)/pytest -n $(WORKERS) -m "" tests/model tests/train
 	PYTHONPATH=$(QUANT) $(BIN)/pytest tests/model/test_quantization.py
+	PYTHONPATH=$(MLX) $(BIN)/pytest -k mlx tests/model/test_export.py tests/model/test_conformance.py
 
 test-vllm: .venv-vllm/stamp
 	.venv-vllm/bin/python tests/model/vllm_parity.py
@@ -137,6 +139,10 @@ $(VENV)/dev.stamp: $(VENV)/train.stamp
 
 $(QUANT)/stamp: $(VENV)/dev.stamp
 	@$(PIP) --no-deps --upgrade --target $(QUANT) torchao==0.18.0
+	@touch $@
+
+$(MLX)/stamp: $(VENV)/dev.stamp
+	@$(PIP) --no-deps --upgrade --target $(MLX) mlx==0.32.4 mlx-cpu==0.32.4 mlx-lm==0.32.2
 	@touch $@
 
 # The API pages are built from the source, so the site needs no torch.

@@ -36,6 +36,18 @@ def test_the_model_written_out_as_plain_layers_conforms(changes: dict[str, Any])
     assert len(report["runs"][-1]["slots"]) == 2 + 2 * 3
 
 
+@pytest.mark.parametrize(
+    ("engine", "package"), [("onnx", "onnxruntime"), ("torch.export", "torch"), ("mlx", "mlx.core")]
+)
+def test_what_is_exported_conforms_in_its_engine(engine: str, package: str) -> None:
+    pytest.importorskip(package)
+    made = looped(loop_layers=1)
+    expected = golden(made, PROMPTS, (2,))
+    report = report_of(engine, made, expected)
+    assert not compare(expected, report)
+    assert all(run["logits"][0] is None and run["logits"][1] for run in report["runs"])
+
+
 def test_a_wrong_cache_slot_is_found_at_its_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     made = looped()
     expected = golden(made, PROMPTS, (1, 3))

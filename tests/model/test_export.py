@@ -14,10 +14,12 @@ from looped_models import WITHOUT_LOOPSCALE, model, tokens
 from test_retrofit import MODELS, close, ids, logits, pretrained, run
 
 from loopscale.core.errors import InputError
-from loopscale.model.conformance import PROMPTS, compare, golden, llama_cpp_tokens, report_of
-from loopscale.model.export import unroll
+from loopscale.model.conformance import PROMPTS, compare, golden, report_of
+from loopscale.model.export import unroll, write_program
 from loopscale.model.gguf_file import FORMATS, write_gguf
+from loopscale.model.llama_cpp import generated
 from loopscale.model.loading import DEMO, load
+from loopscale.model.mlx_folder import read_mlx, write_mlx
 from loopscale.model.retrofit import retrofit
 
 LOOPED: dict[str, tuple[str, dict[str, Any]]] = {
@@ -149,8 +151,14 @@ def test_every_format_of_gguf_is_written_and_read_back(dtype: str, tmp_path: Pat
 
 def test_a_format_that_cannot_be_written_is_refused_with_the_way_to_it(tmp_path: Path) -> None:
     pytest.importorskip("gguf")
-    with pytest.raises(InputError, match="'q4_k_m', which the gguf package cannot write; choose from f32, f16"):
-        write_gguf(unroll(model(dtype=torch.float32, num_experts=1), 1), None, tmp_path / "model.gguf", "q4_k_m")
+    plain = unroll(model(dtype=torch.float32, num_experts=1), 1)
+    for dtype, packages, said in (
+        ("q9", None, "`quant` is 'q9'; choose from f32, f16"),
+        ("q4_k_m", None, "'q4_k_m', which only llama.cpp can write; give `packages`, the folder where"),
+        ("q4_k_m", str(tmp_path), "where there is no llama.cpp for this machine; give the folder where"),
+    ):
+        with pytest.raises(InputError, match=said):
+            write_gguf(plain, None, tmp_path / "model.gguf", dtype, packages)
     assert not list(tmp_path.iterdir())
 
 
@@ -182,10 +190,29 @@ def test_llama_cpp_generates_the_same_tokens(recurrence: int, dtype: str, tmp_pa
     looped, tokenizer = load(DEMO, dtype=torch.float32)
     write_gguf(unroll(looped, recurrence), tokenizer, tmp_path / "model.gguf", dtype)
     prompts = [tokenizer(text)["input_ids"] for text in PROMPTS]
-    generated = llama_cpp_tokens(tmp_path / "model.gguf", prompts, 24, str(LLAMA_CPP))
+    theirs = generated(tmp_path / "model.gguf", prompts, 24, str(LLAMA_CPP))
     how = {"max_new_tokens": 24, "min_new_tokens": 24, "do_sample": False, "recurrence": recurrence, "pad_token_id": 0}
     ours = [looped.generate(torch.tensor([ids]), **how)[0, len(ids) :].tolist() for ids in prompts]
-    assert generated == ours
+    assert theirs == ours
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(LLAMA_CPP is None, reason="LOOPSCALE_NODE_LLAMA names no folder with node-llama-cpp")
+@pytest.mark.parametrize("dtype", ["q3_k_m", "q4_k_m", "q6_k"])
+def test_llama_cpp_writes_its_own_formats(dtype: str, tmp_path: Path) -> None:
+    gguf = pytest.importorskip("gguf")
+    _, tokenizer = load(DEMO)
+    sizes = {"num_experts": 1, "hidden_size": 256, "intermediate_size": 256, "vocab_size": len(tokenizer)}
+    plain = unroll(model(dtype=torch.float32, **sizes), 2)
+    write_gguf(plain, tokenizer, tmp_path / "model.gguf", dtype, LLAMA_CPP)
+    assert [file.name for file in tmp_path.iterdir()] == ["model.gguf"]
+    tensors = {tensor.name: tensor for tensor in gguf.GGUFReader(tmp_path / "model.gguf").tensors}
+    written = tensors["blk.0.ffn_up.weight"]
+    assert written.tensor_type.name == dtype[:4].upper()
+    read = torch.tensor(gguf.quants.dequantize(written.data, written.tensor_type))
+    exact = plain.get_parameter("model.layers.0.mlp.up_proj.weight").detach()
+    assert float((read - exact).norm() / exact.norm()) < 2.0 ** (1 - int(dtype[1]))
+    assert [len(tokens) for tokens in generated(tmp_path / "model.gguf", [[1, 2, 3]], 4, str(LLAMA_CPP))] == [4]
 
 
 FAMILIES_OF_LLAMA_CPP: dict[str, dict[str, Any]] = {
@@ -216,3 +243,68 @@ def test_every_family_conforms_in_llama_cpp(kind: str) -> None:
     assert unroll(made, 2).config.model_type == kind
     expected = golden(made, [tokens(5, seed=seed).tolist() for seed in range(6)], (1, 2))
     assert not compare(expected, report_of("llama.cpp", made, expected, tokenizer, LLAMA_CPP))
+
+
+def test_a_program_of_torch_export_runs_where_only_torch_is_installed(tmp_path: Path) -> None:
+    made = model(dtype=torch.float32, loop_layers=1)
+    write_program(made, tmp_path / "model.pt2", 3)
+    assert made.config._experts_implementation == "eager"  # what it was
+    expected = made(tokens(3, 7), recurrence=3).logits.detach()
+    torch.save(expected, tmp_path / "expected.pt")
+    script = (
+        f"import sys, torch\nids, folder = torch.tensor({tokens(3, 7).tolist()!r}), {str(tmp_path)!r}\n"
+        "logits = torch.export.load(folder + '/model.pt2').module()(ids)\n"
+        "expected = torch.load(folder + '/expected.pt')\n"
+        "assert (logits - expected).abs().max() <= 1e-5 * max(1, expected.abs().max())\n"
+        "assert not {'loopscale', 'transformers'} & set(sys.modules)\nprint('ran')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "ran", done.stderr[-2000:]
+
+
+IN_MLX: dict[str, dict[str, Any]] = {
+    "experts": {},
+    "shared-expert": {"shared_expert_intermediate_size": 30, "routed_scaling_factor": 1.7},
+    "dense": {"num_experts": 1, "tie_word_embeddings": False, "residual_scale": "1/R", "injection": "add"},
+    "softmax": {"router_score": "softmax", "qk_norm": "full", "norm_topk_prob": False},
+    "rotary": {
+        "qk_norm": "head",
+        "qkv_bias": True,
+        "rope_parameters": {
+            "rope_type": "llama3",
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 64,
+        },
+    },
+}
+
+
+@pytest.mark.parametrize("name", IN_MLX)
+def test_mlx_computes_the_same_at_once_and_through_its_cache(name: str, tmp_path: Path) -> None:
+    mx = pytest.importorskip("mlx.core")
+    made = model(dtype=torch.float32, **IN_MLX[name])
+    write_mlx(made, tmp_path)
+    loaded = read_mlx(tmp_path)
+    for recurrence in (1, 3):
+        loaded.args.recurrence = recurrence
+        expected = made(ids(), recurrence=recurrence).logits.detach()
+        at_once = loaded(mx.array(ids().tolist()))
+        cache = loaded.make_cache()
+        assert len(cache) == made.config.slots(recurrence)
+        parts = [loaded(mx.array(part.tolist()), cache) for part in ids().split(5, dim=1)]
+        for logits_BTV in (at_once, mx.concatenate(parts, axis=1)):
+            close(torch.tensor(logits_BTV.tolist()), expected)
+
+
+def test_what_the_model_file_for_mlx_does_not_compute_is_refused(tmp_path: Path) -> None:
+    for changes, said in (
+        ({"pass_norms": True}, "passes with their own parts have no form"),
+        ({"injection": "gated"}, "injection is 'gated': the model file for MLX has"),
+        ({"kept_passes": 1}, "kept_passes and kept_window share a cache"),
+        ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "dynamic rotary positions depend"),
+    ):
+        with pytest.raises(InputError, match=said):
+            write_mlx(model(dtype=torch.float32, **changes), tmp_path / "model")
+    assert not list(tmp_path.iterdir())

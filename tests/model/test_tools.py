@@ -103,6 +103,20 @@ def test_lora_adapts_experts_merges_and_loads_again(tmp_path: Path) -> None:
     same(adapted.merge_and_unload()(tokens(2, 9)).logits, after)
 
 
+def test_an_adapter_without_targets_adapts_everything_with_weights(tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    made = model()
+    made.add_adapter(peft.LoraConfig(r=2))
+    adapted = {name for name, weight in made.named_parameters() if weight.requires_grad}
+    assert adapted
+    assert all("lora_" in name for name in adapted)
+    for part in ("qkv_proj", "o_proj", "experts"):
+        assert any(part in name for name in adapted), part
+    other = model()
+    other.add_adapter(peft.LoraConfig(r=2, target_modules=["o_proj"]))  # targets that are given stay
+    assert all("o_proj" in name for name, weight in other.named_parameters() if weight.requires_grad)
+
+
 def test_onnx_computes_the_same_at_another_length(tmp_path: Path) -> None:
     pytest.importorskip("onnxscript")
     onnxruntime = pytest.importorskip("onnxruntime")

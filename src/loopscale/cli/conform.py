@@ -13,15 +13,14 @@ from loopscale.cli.verbs import verb
 from loopscale.core.quantities import counted
 
 SHOWN = 12
+ENGINES = ("transformers", "unrolled", "onnx", "torch.export", "mlx", "llama.cpp", "vllm")
 
 
 @verb("conform")
 @click.argument("model", type=click.Path())
 @click.option("--write", "target", type=click.Path(), help="Write the golden file of this model.")
 @click.option("--golden", "file", type=click.Path(), help="Compare with this golden file.  [default: the model's own]")
-@click.option(
-    "--engine", type=click.Choice(("transformers", "unrolled", "onnx", "llama.cpp")), help="Run this engine here."
-)
+@click.option("--engine", type=click.Choice(ENGINES), help="Run this engine here.")
 @click.option("--report", "outputs", type=click.Path(), help="Read another engine's report, a file of the same form.")
 @click.option("--recurrence", "recurrences", type=INTEGERS, default="1,2,4", show_default=True, help="Recurrences.")
 @click.option("--prompts", type=click.Path(), help="One prompt on each line.  [default: 12 of our own]")

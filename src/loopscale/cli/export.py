@@ -14,47 +14,59 @@ from loopscale.cli.verbs import verb
 from loopscale.core.errors import InputError
 from loopscale.core.quantities import format_bytes
 
-FORMS = ("unrolled", "gguf", "onnx", "transformers")
+FORMS = ("unrolled", "gguf", "onnx", "pt2", "mlx", "transformers")
+FILES = ("gguf", "onnx", "pt2")
+"""Forms that are one file; the others are a folder."""
 
 
 @verb("export")
 @click.argument("model", type=click.Path())
 @click.option("--to", "form", type=click.Choice(FORMS), required=True, help="The form to write.")
 @click.option("-R", "--recurrence", type=WHOLE, help="Passes to write out.  [default: the model's own]")
-@click.option("--quant", help="Weights of GGUF: f32, f16, q8_0 and others.  [default: f16]")
+@click.option("--quant", help="Weights of GGUF: f32, f16, q8_0, q4_k_m and others.  [default: f16]")
+@click.option("--packages", type=click.Path(), help="For q4_k_m and its kind: the folder with node-llama-cpp.")
 @click.option("--tokenizer", help="A tokenizer's folder.  [default: the model's]")
-@click.option("--out", type=click.Path(), required=True, help="A new folder; for GGUF and ONNX a new file.")
+@click.option("--out", type=click.Path(), required=True, help="A new folder; for GGUF, ONNX and pt2 a new file.")
 def export_command(
-    model: str, form: str, recurrence: int | None, quant: str | None, tokenizer: str | None, out: str
+    model: str,
+    form: str,
+    recurrence: int | None,
+    quant: str | None,
+    packages: str | None,
+    tokenizer: str | None,
+    out: str,
 ) -> None:
     """Write a model for other engines.
 
     MODEL is a run folder, a model folder, or "demo". "unrolled" is a plain Hugging Face checkpoint: Llama for dense
     models, GLM4-MoE for experts, or the family that the model was converted from. "gguf" is the same for llama.cpp.
     In both, every pass becomes separate layers, so the file grows with R. "onnx" is a graph from token ids to logits,
-    without a cache. "transformers" is the looped model itself with its code, which loads where loopscale is not
-    installed.
+    without a cache, and "pt2" the same as a program of torch.export. "mlx" is the looped model for MLX and mlx-lm,
+    with a small model file. "transformers" is the looped model itself with its code, which loads where loopscale is
+    not installed.
 
     \b
     loopscale export demo --to unrolled -R 4 --out models/unrolled
     loopscale export demo --to gguf -R 4 --quant q8_0 --out demo-r4.gguf
     loopscale export demo --to onnx -R 2 --out demo-r2.onnx
+    loopscale export demo --to mlx --out models/demo-mlx
     loopscale export demo --to transformers --out models/demo
     """
     import torch
 
     from loopscale.model import loading
-    from loopscale.model.export import unroll, write_onnx
+    from loopscale.model.export import unroll, write_onnx, write_program
     from loopscale.model.gguf_file import write_gguf
+    from loopscale.model.mlx_folder import write_mlx
 
     if quant is not None and form != "gguf":
         raise click.UsageError(f"--quant is for --to gguf, not {form}")
-    is_file = form in ("gguf", "onnx")
+    is_file = form in FILES
     if is_file and Path(out).exists():
         raise InputError(f"`out` is {out}, which exists; name a new file")
     target = Path(out) if is_file else new_folder(out)
     looped, loaded_tokenizer = loading.load(
-        model_folder(model), tokenizer, dtype=torch.float32 if form == "onnx" else None
+        model_folder(model), tokenizer, dtype=torch.float32 if form in ("onnx", "pt2") else None
     )
     R = looped.config.recurrence if recurrence is None else recurrence
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -68,9 +80,14 @@ def export_command(
         what, size = f"looped_moe, R = {R}", f"{looped.num_parameters():,} parameters"
         saved = looped
     if form == "gguf":
-        write_gguf(plain, loaded_tokenizer, written, quant or "f16")
+        write_gguf(plain, loaded_tokenizer, written, quant or "f16", packages)
     elif form == "onnx":
         write_onnx(looped, written, recurrence)
+    elif form == "pt2":
+        write_program(looped, written, recurrence)
+    elif form == "mlx":
+        write_mlx(looped, written, recurrence)
+        loaded_tokenizer.save_pretrained(written)
     else:
         if form == "transformers":
             looped.config.recurrence = R

@@ -7,12 +7,9 @@ pass, and the greedy tokens that follow. A report may leave parts out: llama.cpp
 
 from __future__ import annotations
 
-import json
-import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +17,11 @@ import torch
 
 from loopscale.core.errors import InputError, require
 from loopscale.core.files import check_version, read_json, write_json
+from loopscale.model import llama_cpp
 from loopscale.model.exit import Exit
-from loopscale.model.export import unroll, write_onnx
+from loopscale.model.export import unroll, write_onnx, write_program
 from loopscale.model.gguf_file import write_gguf
+from loopscale.model.mlx_folder import read_mlx, write_mlx
 from loopscale.model.model import LoopedMoEForCausalLM
 
 KIND, VERSION = "conformance", 1
@@ -99,10 +98,7 @@ def observe(model: LoopedMoEForCausalLM, ids: Sequence[int], recurrence: int) ->
         output_routing=model.config.is_moe,
     )  # fmt: skip
     report: dict[str, Any] = {"logits": [_top(logits[0, -1]) for logits in out.pass_logits]}
-    report["slots"] = [
-        {"part": part, "pass": pass_index, "layer": layer, "keys": _last(slot.keys), "values": _last(slot.values)}
-        for (part, pass_index, layer), slot in zip(slot_places(model, recurrence), cache.layers, strict=True)
-    ]
+    report["slots"] = _slots(model, recurrence, ((slot.keys, slot.values) for slot in cache.layers))
     if out.routing is not None:
         report["experts"] = [
             {"part": part, "pass": pass_index, "layer": layer, "ids": sorted(chosen[0, -1].tolist())}
@@ -235,82 +231,157 @@ def report_of(
     recurrences = list(dict.fromkeys(run["recurrence"] for run in expected["runs"]))
     if engine == "transformers":
         return golden(model, prompts, recurrences)
-    run = ENGINES[engine]
-    runs = [entry for R in recurrences for entry in run(model, prompts, R, tokenizer, packages)]
+    runs = list(ENGINES[engine](Subject(model, prompts, recurrences, tokenizer, packages)))
     return {**_head(model, prompts), "runs": runs}
 
 
+@dataclass(frozen=True)
+class Subject:
+    """What an engine is to compute."""
+
+    model: LoopedMoEForCausalLM
+    prompts: list[list[int]]
+    recurrences: list[int]
+    tokenizer: Any
+    packages: str | None
+
+
 Runs = Iterator[dict[str, Any]]
+Logits = Callable[[torch.Tensor], torch.Tensor]
 
 
 @torch.no_grad()
-def _unrolled(
-    model: LoopedMoEForCausalLM, prompts: list[list[int]], R: int, tokenizer: Any, packages: str | None
-) -> Runs:
+def _unrolled(subject: Subject) -> Runs:
     """Run the plain model of a standard architecture."""
-    plain: Any = unroll(model, R)
-    for index, ids in enumerate(prompts):
-        cache = plain(torch.tensor([ids[:-1]]), use_cache=True).past_key_values
-        logits = plain(torch.tensor([ids[-1:]]), past_key_values=cache).logits
-        slots = [
-            {"part": part, "pass": pass_index, "layer": layer, "keys": _last(slot.keys), "values": _last(slot.values)}
-            for (part, pass_index, layer), slot in zip(slot_places(model, R), cache.layers, strict=True)
-        ]
-        tokens, _ = _greedy(lambda so_far: plain(so_far).logits, ids)
-        yield {"prompt": index, "recurrence": R, "tokens": tokens, "slots": slots,
-               "logits": [None] * (R - 1) + [_top(logits[0, -1])]}  # fmt: skip
+    for R in subject.recurrences:
+        plain: Any = unroll(subject.model, R)
+        for index, ids in enumerate(subject.prompts):
+            cache = plain(torch.tensor([ids[:-1]]), use_cache=True).past_key_values
+            logits = plain(torch.tensor([ids[-1:]]), past_key_values=cache).logits
+            slots = _slots(subject.model, R, ((slot.keys, slot.values) for slot in cache.layers))
+            tokens, _ = _greedy(lambda so_far: plain(so_far).logits, ids)  # noqa: B023 - used at once
+            yield {"prompt": index, "recurrence": R, "tokens": tokens, "slots": slots, "logits": _last_pass(logits, R)}
 
 
-def _onnx(model: LoopedMoEForCausalLM, prompts: list[list[int]], R: int, tokenizer: Any, packages: str | None) -> Runs:
-    """Run the ONNX graph in onnxruntime; it has no cache."""
+def _slots(
+    model: LoopedMoEForCausalLM, R: int, states: Iterable[tuple[torch.Tensor, torch.Tensor]]
+) -> list[dict[str, Any]]:
+    return [
+        {"part": part, "pass": pass_index, "layer": layer, "keys": _last(keys), "values": _last(values)}
+        for (part, pass_index, layer), (keys, values) in zip(slot_places(model, R), states, strict=True)
+    ]
+
+
+def _last_pass(logits_1TV: torch.Tensor, R: int) -> list[dict[str, list[float]] | None]:
+    """Return the logits of an engine that reports those of the last pass."""
+    return [None] * (R - 1) + [_top(logits_1TV[0, -1])]
+
+
+def _graph(subject: Subject, compiled: Callable[[int, Path], Logits]) -> Runs:
+    """Run a graph without a cache, which is written to a file for each recurrence."""
+    for R in subject.recurrences:
+        with tempfile.TemporaryDirectory() as folder:
+            logits = compiled(R, Path(folder))
+            for index, ids in enumerate(subject.prompts):
+                yield {"prompt": index, "recurrence": R, "tokens": _greedy(logits, ids)[0],
+                       "logits": _last_pass(logits(torch.tensor([ids])), R)}  # fmt: skip
+
+
+def _onnx(subject: Subject) -> Runs:
+    """Run the ONNX graph in onnxruntime."""
     onnxruntime = require("onnxruntime", "onnx", "the engine onnx")
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "model.onnx"
-        write_onnx(model, file, R)
-        session = onnxruntime.InferenceSession(str(file))
-        for index, ids in enumerate(prompts):
 
-            def logits(so_far: torch.Tensor) -> torch.Tensor:
-                return torch.tensor(session.run(None, {"input_ids": so_far.numpy()})[0])
+    def compiled(R: int, folder: Path) -> Logits:
+        write_onnx(subject.model, folder / "model.onnx", R)
+        session = onnxruntime.InferenceSession(str(folder / "model.onnx"))
+        return lambda ids: torch.tensor(session.run(None, {"input_ids": ids.numpy()})[0])
 
-            top = _top(logits(torch.tensor([ids]))[0, -1])
-            yield {"prompt": index, "recurrence": R, "tokens": _greedy(logits, ids)[0],
-                   "logits": [None] * (R - 1) + [top]}  # fmt: skip
+    return _graph(subject, compiled)
 
 
-def _llama_cpp(
-    model: LoopedMoEForCausalLM, prompts: list[list[int]], R: int, tokenizer: Any, packages: str | None
-) -> Runs:
+def _program(subject: Subject) -> Runs:
+    """Run the program of torch.export."""
+
+    def compiled(R: int, folder: Path) -> Logits:
+        write_program(subject.model, folder / "model.pt2", R)
+        loaded = torch.export.load(folder / "model.pt2").module()
+        return lambda ids: loaded(ids).detach()  # type: ignore[no-any-return]
+
+    return _graph(subject, compiled)
+
+
+def _mlx(subject: Subject) -> Runs:
+    """Run the model file for MLX with its cache."""
+    mx = require("mlx.core", "mlx", "the engine mlx")
+
+    def array(ids: Any) -> Any:
+        return mx.array(ids, dtype=mx.int32)
+
+    def tensor(values: Any) -> torch.Tensor:
+        return torch.tensor(values.astype(mx.float32).tolist())
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_mlx(subject.model, folder)
+        loaded = read_mlx(folder)
+        for R in subject.recurrences:
+            loaded.args.recurrence = R
+            for index, ids in enumerate(subject.prompts):
+                cache = loaded.make_cache()
+                loaded(array([ids[:-1]]), cache)
+                logits = tensor(loaded(array([ids[-1:]]), cache))
+                slots = _slots(
+                    subject.model, R,
+                    (tuple(tensor(state[:, :, : slot.offset]) for state in (slot.keys, slot.values)) for slot in cache),
+                )  # fmt: skip
+                tokens, _ = _greedy(lambda so_far: tensor(loaded(array(so_far.tolist()))), ids)
+                yield {"prompt": index, "recurrence": R, "tokens": tokens, "slots": slots,
+                       "logits": _last_pass(logits, R)}  # fmt: skip
+
+
+def _llama_cpp(subject: Subject) -> Runs:
     """Run a GGUF file in llama.cpp, through the npm package node-llama-cpp; it reports tokens."""
-    if packages is None:
-        raise InputError(
-            "`packages` is missing: the folder where `npm install node-llama-cpp @node-llama-cpp/linux-x64` was run"
-        )
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "model.gguf"
-        write_gguf(unroll(model, R), tokenizer, file, "f32")
-        for index, tokens in enumerate(llama_cpp_tokens(file, prompts, NEW, packages)):
-            yield {"prompt": index, "recurrence": R, "tokens": tokens}
+    if subject.packages is None:
+        raise InputError(f"`packages` is missing: {llama_cpp.WHERE}")
+    for R in subject.recurrences:
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "model.gguf"
+            write_gguf(unroll(subject.model, R), subject.tokenizer, file, "f32")
+            for index, tokens in enumerate(llama_cpp.generated(file, subject.prompts, NEW, subject.packages)):
+                yield {"prompt": index, "recurrence": R, "tokens": tokens}
 
 
-def llama_cpp_tokens(file: Path, prompts: list[list[int]], new: int, packages: str) -> list[list[int]]:
-    """Return the tokens that llama.cpp generates greedily."""
-    script = str(files("loopscale.model").joinpath("llama_cpp.mjs"))
+def _vllm(subject: Subject) -> Runs:
+    """Run vLLM, an engine for each recurrence with one copy of the weights; it reports tokens."""
     try:
-        done = subprocess.run(
-            ["node", script, packages, str(file), str(new)],
-            input=json.dumps(prompts), capture_output=True, text=True, check=False,
+        from vllm import SamplingParams
+    except ImportError:
+        raise InputError("vLLM is not installed here; it needs a separate environment (docs/serve.md)") from None
+    from loopscale.model.vllm import engines, register
+
+    with tempfile.TemporaryDirectory() as folder:
+        subject.model.save_pretrained(folder)
+        register()
+        longest = max(map(len, subject.prompts)) + NEW
+        made = engines(
+            folder, subject.recurrences, skip_tokenizer_init=True, dtype="float32", max_model_len=longest,
+            enforce_eager=True,
         )  # fmt: skip
-    except FileNotFoundError:
-        raise InputError("node is not installed; llama.cpp is run through its package node-llama-cpp") from None
-    if done.returncode:
-        lines = [line for line in (done.stdout + done.stderr).splitlines() if "rror" in line] or ["no message"]
-        raise InputError(f"llama.cpp could not run the file: {lines[0].strip()[:200]}")
-    tokens: list[list[int]] = json.loads(done.stdout.splitlines()[-1])
-    return tokens
+        greedy = SamplingParams(temperature=0, max_tokens=NEW, detokenize=False, ignore_eos=True)
+        for R, engine in made.items():
+            replies = engine.generate([{"prompt_token_ids": ids} for ids in subject.prompts], greedy, use_tqdm=False)
+            for index, reply in enumerate(replies):
+                yield {"prompt": index, "recurrence": R, "tokens": list(reply.outputs[0].token_ids)}
 
 
-ENGINES: dict[str, Callable[..., Runs]] = {"unrolled": _unrolled, "onnx": _onnx, "llama.cpp": _llama_cpp}
+ENGINES: dict[str, Callable[[Subject], Runs]] = {
+    "unrolled": _unrolled,
+    "onnx": _onnx,
+    "torch.export": _program,
+    "mlx": _mlx,
+    "llama.cpp": _llama_cpp,
+    "vllm": _vllm,
+}
 """Engines that are run here, beside "transformers": others write a report themselves."""
 
 

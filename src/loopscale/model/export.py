@@ -65,29 +65,55 @@ def unroll(model: LoopedMoEForCausalLM, recurrence: int | None = None) -> PreTra
     return plain
 
 
+class _Logits(nn.Module):
+    """Token ids (batch, length) to logits with a fixed number of passes, without a cache."""
+
+    def __init__(self, model: LoopedMoEForCausalLM, recurrence: int | None) -> None:
+        super().__init__()
+        self.model, self.recurrence = model, resolve_recurrence(recurrence, None, model.config)
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        logits: Tensor = self.model(input_ids=input_ids, use_cache=False, recurrence=self.recurrence).logits
+        return logits
+
+    @property
+    def example(self) -> tuple[tuple[Tensor], dict[str, Any]]:
+        """An input to trace with, and the sizes that may differ from it."""
+        most = self.model.config.max_position_embeddings
+        sizes = {"input_ids": {0: torch.export.Dim("batch"), 1: torch.export.Dim("length", max=most)}}
+        return (torch.zeros(2, min(8, most), dtype=torch.long),), sizes
+
+
 def write_onnx(model: LoopedMoEForCausalLM, file: Path, recurrence: int | None = None) -> None:
     """Write an ONNX graph from token ids (batch, length) to logits with ``recurrence`` passes, without a cache."""
     require("onnxscript", "onnx", "ONNX")
-    R = resolve_recurrence(recurrence, None, model.config)
-
-    class Logits(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = model
-
-        def forward(self, input_ids: Tensor) -> Tensor:
-            logits: Tensor = self.model(input_ids=input_ids, use_cache=False, recurrence=R).logits
-            return logits
-
-    most = model.config.max_position_embeddings
-    sizes = {"input_ids": {0: torch.export.Dim("batch"), 1: torch.export.Dim("length", max=most)}}
-    example = torch.zeros(2, min(8, most), dtype=torch.long)
+    graph = _Logits(model, recurrence).eval()
+    inputs, sizes = graph.example
     with warnings.catch_warnings(), quiet():
         warnings.simplefilter("ignore")  # about packages that this model does not use
         torch.onnx.export(
-            Logits().eval(), (example,), str(file), dynamic_shapes=sizes, dynamo=True, verbose=False,
+            graph, inputs, str(file), dynamic_shapes=sizes, dynamo=True, verbose=False,
             input_names=["input_ids"], output_names=["logits"], external_data=False,
         )  # fmt: skip
+
+
+def write_program(model: LoopedMoEForCausalLM, file: Path, recurrence: int | None = None) -> None:
+    """Write the same as a program of ``torch.export``, which ``torch.export.load`` reads where only torch is installed.
+
+    ExecuTorch and AOTInductor compile such programs.
+    """
+    graph = _Logits(model, recurrence).eval()
+    inputs, sizes = graph.example
+    before = model.config._experts_implementation
+    # Transformers' grouped product on a CPU is an operation of its own, which torch alone could not load.
+    model.set_experts_implementation("batched_mm")
+    try:
+        with torch.no_grad(), warnings.catch_warnings(), quiet():
+            warnings.simplefilter("ignore")
+            program = torch.export.export(graph, inputs, dynamic_shapes=sizes)
+            torch.export.save(program, file)
+    finally:
+        model.set_experts_implementation(before)
 
 
 def _restore_rotary(plain: PreTrainedModel) -> None:

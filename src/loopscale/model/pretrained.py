@@ -78,6 +78,14 @@ class LoopedMoEPreTrainedModel(PreTrainedModel):  # type: ignore[no-untyped-call
             targets["target_parameters"] = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
         return targets
 
+    def add_adapter(self, adapter_config: Any, adapter_name: str | None = None) -> None:
+        """Add an adapter as Transformers does; a LoRA without targets gets those of :meth:`lora_targets`."""
+        targets = ("target_modules", "target_parameters")
+        if adapter_config.peft_type == "LORA" and not any(getattr(adapter_config, name) for name in targets):
+            for name, value in self.lora_targets().items():
+                setattr(adapter_config, name, value)
+        super().add_adapter(adapter_config, adapter_name)
+
     packed_bits: int | None = None
     """Bits of weights that ``loopscale.model.quantize.quantize`` has packed in place."""
 
