@@ -21,6 +21,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+FEW = 32
+"""Tokens of a forward without gradients up to which the steps between the products are not done expert by expert."""
+
 _on_device = False
 
 
@@ -109,6 +112,8 @@ def expert_ffn(x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, gate_up_E2HD: T
         return _ExpertFFN.apply(x_TD, ids_TK, weights_TK, gate_up_E2HD, down_EDH)  # type: ignore[no-any-return, no-untyped-call]
     if len(x_TD) == 1:
         return _one_token(x_TD, ids_TK, weights_TK, gate_up_E2HD, down_EDH)
+    if len(x_TD) <= FEW:
+        return _few_tokens(x_TD, ids_TK, weights_TK, gate_up_E2HD, down_EDH)
     return _forward(x_TD, ids_TK, weights_TK, gate_up_E2HD, down_EDH)[0]
 
 
@@ -149,6 +154,14 @@ def _one_token(x_1D: Tensor, ids_1K: Tensor, weights_1K: Tensor, gate_up_E2HD: T
         gate_1H, up_1H = _row_product(x_1D, gate_up_E2HD[expert]).chunk(2, dim=-1)
         out_1D.add_(_row_product(functional.silu(gate_1H).mul_(up_1H), down_EDH[expert]), alpha=weight)
     return out_1D
+
+
+def _few_tokens(x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, gate_up_E2HD: Tensor, down_EDH: Tensor) -> Tensor:
+    """Decode a small batch: all rows fit the processor's cache, so only the two products are done by expert."""
+    order_S = ids_TK.flatten().argsort(stable=True)
+    counts = tokens_of_experts(ids_TK, len(down_EDH)).tolist()
+    gate_SH, up_SH = products(x_TD.index_select(0, order_S // ids_TK.shape[1]), gate_up_E2HD, counts).chunk(2, dim=-1)
+    return _combined(products(functional.silu(gate_SH).mul_(up_SH), down_EDH, counts), order_S, weights_TK)
 
 
 def _row_product(x_1I: Tensor, weight_OI: Tensor) -> Tensor:
