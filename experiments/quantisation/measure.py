@@ -1,6 +1,6 @@
 """What weights and caches in fewer bits cost at each recurrence, on three models: one JSON line for each setting.
 
-    python experiments/quantisation/measure.py --out bits.jsonl [--smollm FOLDER]
+    python experiments/quantisation/measure.py --out bits.jsonl [--smollm FOLDER | --models RUN ...]
 
 Numbers are rounded to whole multiples of a scale, one for each block of 32 weights of a row (for keys and values: one
 for each head and position), which is what GGUF's q8_0 and q4_0 do; nothing is trained for it. "weights" are all
@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -44,10 +44,23 @@ def rounded(x: torch.Tensor, bits: int, block: int = BLOCK) -> torch.Tensor:
     return ((blocks / scale).round().clamp(-most, most) * scale).flatten(-2)[..., :size]
 
 
+def projections(model: LoopedMoEForCausalLM, part: str) -> list[torch.nn.Parameter]:
+    """Return the weights of a part: "weights" for all projections, "experts" or "attention"."""
+    chosen = []
+    for name, module in model.named_modules():
+        is_attention = name.endswith(("qkv_proj", "o_proj"))
+        is_linear = isinstance(module, torch.nn.Linear) and module is not model.lm_head
+        if isinstance(module, Experts) and part in ("weights", "experts"):
+            chosen += [module.gate_up_proj, module.down_proj]
+        elif is_linear and (part == "weights" or (part == "attention" and is_attention)):
+            chosen.append(module.weight)
+    return chosen
+
+
 @contextmanager
 def in_bits(model: LoopedMoEForCausalLM, part: str, bits: int) -> Iterator[None]:
     """Round a part of the model within the block."""
-    handles, kept = [], []
+    handles, kept = [], projections(model, part)
     if part == "cache":
 
         def hook(module: torch.nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -55,14 +68,6 @@ def in_bits(model: LoopedMoEForCausalLM, part: str, bits: int) -> Iterator[None]
             return (query, rounded(key, bits, key.shape[-1]), rounded(value, bits, value.shape[-1]), *rest)
 
         handles = [m.register_forward_pre_hook(hook) for m in model.modules() if isinstance(m, Attention)]
-    else:
-        for name, module in model.named_modules():
-            is_attention = name.endswith(("qkv_proj", "o_proj"))
-            is_linear = isinstance(module, torch.nn.Linear) and module is not model.lm_head
-            if isinstance(module, Experts) and part in ("weights", "experts"):
-                kept += [module.gate_up_proj, module.down_proj]
-            elif is_linear and (part == "weights" or (part == "attention" and is_attention)):
-                kept.append(module.weight)
     before = [weight.data for weight in kept]
     for weight in kept:
         weight.data = rounded(weight.data, bits)
@@ -91,8 +96,16 @@ def following(ids_ST: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.pad(ids_ST[:, 1:], (0, 1), value=-100)
 
 
-def subjects(smollm: str | None, count: int) -> Iterator[tuple[str, LoopedMoEForCausalLM, Any, Any, tuple[int, ...]]]:
+def subjects(
+    smollm: str | None, runs: Sequence[Path], count: int
+) -> Iterator[tuple[str, LoopedMoEForCausalLM, Any, Any, tuple[int, ...]]]:
     """Yield name, model, sequences, labels and recurrences."""
+    for run in runs:
+        model, tokenizer = load(run / "model", dtype=torch.float32)
+        ids_ST = sequences(tokenizer, count)
+        yield run.name, model, ids_ST, following(ids_ST), (1, 2, 4)
+    if runs:
+        return
     if smollm is not None:
         ids_ST = torch.load(Path(smollm) / "windows.pt")
         yield "smollm", load_model(smollm, torch.float32), ids_ST, following(ids_ST), (1, 2, 3)
@@ -109,13 +122,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--smollm")
+    parser.add_argument("--models", type=Path, nargs="*", default=(), help="Folders of runs, as train.py writes them.")
     parser.add_argument("--sequences", type=int, default=32)
     parser.add_argument("--bits", type=int, nargs="*", default=BITS)
     parser.add_argument("--parts", nargs="*", default=("weights", "experts", "attention", "cache"))
     parser.add_argument("--recurrences", type=int, nargs="*")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    for name, model, ids, labels, recurrences in subjects(options.smollm, options.sequences):
+    for name, model, ids, labels, recurrences in subjects(options.smollm, options.models, options.sequences):
         parts = [part for part in options.parts if model.config.is_moe or part != "experts"]
         for R in options.recurrences or recurrences:
             exact = losses(model, ids, labels, R)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import click
@@ -29,6 +30,7 @@ from loopscale.core.errors import InputError
 from loopscale.core.files import is_file, read_json
 from loopscale.core.quantities import format_power
 from loopscale.core.report import check_report_path
+from loopscale.core.text import fact
 from loopscale.planning import (
     DEVICES,
     FIELDS,
@@ -51,6 +53,7 @@ from loopscale.planning import (
 from loopscale.planning.budget import BudgetField, Group
 from loopscale.planning.devices import NODE
 from loopscale.planning.growing import growth_text
+from loopscale.planning.rounding import rounding_cost, rounding_text
 from loopscale.planning.screen import plan_screen
 from loopscale.planning.searching import COSTS, experts_for, recurrences_for
 from loopscale.planning.text import COLUMNS, front_band_text, legend, sentences, table_row
@@ -127,6 +130,7 @@ def _budget_options(group: Group) -> list[Callable[[Any], Any]]:
     click.option(
         "--grow", is_flag=True, help="Let passes grow during training: also find the schedule that lowers the loss."
     ),
+    click.option("--rounding", is_flag=True, help="Also say what weights of so few bits cost, by a law of two models."),
     trust_options,
 )
 @option_group(
@@ -151,6 +155,7 @@ def plan_command(
     extrapolate: bool,
     allow_degenerate: bool,
     grow: bool,
+    rounding: bool,
     top: int,
     pareto: str | None,
     out: str | None,
@@ -186,6 +191,8 @@ def plan_command(
     else:
         found = search_on(compute.cluster, compute.hours, lambda real: best(None, real))
     planned = Plan.of(found, grow=grow, cluster=compute.named, price=options["price"])
+    choice = planned.choice
+    cost = rounding_cost(planned.budget.bits, choice.tokens, choice.total_parameters) if rounding else None
     if train is not None:
         _write_training_file(planned, compute.cluster, train)
     if out is not None:
@@ -195,7 +202,7 @@ def plan_command(
 
         plan_report(planned, law).save(report)
     if as_json:
-        print_json(planned.to_dict())
+        print_json(planned.to_dict() | ({} if cost is None else {"rounding": asdict(cost)}))
     elif as_csv:
         click.echo(found.table().csv(), nl=False)
     else:
@@ -207,6 +214,8 @@ def plan_command(
             answer, *rest = plan_screen(planned, found.rivals(top), grow).splitlines()
             console().print(f"[bold]{answer}[/]", highlight=False, soft_wrap=True)
             click.echo("\n".join(rest))
+        if cost is not None:
+            click.echo("\n".join(fact("rounding", rounding_text(cost, choice.loss))))
         if pareto is not None:
             _print_front(found, pareto)
 
