@@ -111,6 +111,17 @@ def test_copied_experts_equal_the_dense_block_at_the_start(name: str) -> None:
     close(logits(looped), logits(retrofit(original, prelude=1, coda=1, recurrence=3)))
 
 
+def test_noise_makes_the_copies_differ_a_little() -> None:
+    original = pretrained("llama")
+    looped = retrofit(original, prelude=1, coda=1, recurrence=1, experts=2, noise=0.01)
+    down_EDH = looped.model.loop[0].mlp.experts.down_proj
+    assert 0.005 < float((down_EDH[0] - down_EDH[1]).std() / down_EDH[0].std()) < 0.03
+    apart = (logits(looped) - logits(original)).abs().max()
+    assert 1e-4 < apart < 0.5 * logits(original).abs().max()
+    with pytest.raises(InputError, match="`noise` makes copied experts differ; give `experts` too"):
+        retrofit(original, prelude=1, coda=1, recurrence=1, noise=0.01)
+
+
 def test_new_experts_get_gradients_that_differ() -> None:
     looped = retrofit(pretrained("llama"), prelude=1, coda=1, recurrence=2, experts=2).train()
     looped(input_ids=ids(), labels=ids()).loss.backward()

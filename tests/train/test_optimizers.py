@@ -157,6 +157,31 @@ def test_copied_experts_change_nothing_at_first_and_are_used_later(
     assert bias.max() - bias.min() < 1, "the balancing has raised the copies"
 
 
+def test_a_dense_run_becomes_experts_and_trains_on(text: Path, tmp_path: Path) -> None:
+    from click.testing import CliRunner
+
+    from loopscale.cli.convert import convert_command
+    from loopscale.cli.export import export_command
+
+    dense = train(small(text, model={"experts": 1, "recurrence": 1, "layers": 3}), tmp_path / "dense")
+    assert dense is not None
+    plain, upcycled = str(tmp_path / "plain"), str(tmp_path / "upcycled")
+    for command, arguments in (
+        (export_command, [str(tmp_path / "dense"), "--to", "unrolled", "--out", plain]),
+        (convert_command, [plain, "--prelude", "1", "--coda", "1", "-R", "1", "--experts", "8", "--out", upcycled]),
+    ):
+        done = CliRunner().invoke(command, arguments)
+        assert done.exit_code == 0, done.output
+    trainer = Trainer(continued(text, tmp_path / "upcycled", bias_update_rate=0.01), tmp_path / "run")
+    assert trainer.model_config.num_experts == 16
+    start = trainer.validate()
+    assert start == pytest.approx(dense["validation_loss"], abs=1e-4)
+    trainer.train()
+    assert trainer.validate() < start
+    down_EDH = trainer.model.get_parameter("model.loop.0.mlp.experts.down_proj")
+    assert (down_EDH[0] - down_EDH[1]).abs().max() > 1e-4, "training makes the copies differ"
+
+
 def test_a_model_continues_with_more_passes(text: Path, tmp_path: Path, trained: Path) -> None:
     plain = Trainer(continued(text, trained), tmp_path / "plain")
     deeper = Trainer(continued(text, trained, recurrence=4), tmp_path / "deeper")

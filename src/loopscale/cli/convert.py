@@ -26,7 +26,10 @@ SAMPLE = 512
 @click.option("-R", "--recurrence", type=WHOLE, default=4, show_default=True, help="Passes through the loop.")
 @click.option("--experts", type=WHOLE, default=1, show_default=True, help="E: copies of a dense block per active one.")
 @click.option("--active-experts", type=ACTIVE, default=2, show_default=True, help="k: experts a token uses.")
-@click.option("--seed", type=int, default=0, show_default=True, help="For the routers of new experts.")
+@click.option(
+    "--noise", type=click.FloatRange(0, 1), default=0.0, help="Make the copies differ: 0.1 of the weights' spread."
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="For the routers of new experts, and the noise.")
 @click.option("--out", type=click.Path(), required=True, help="Where the looped model goes: a new folder.")
 def convert_command(
     folder: str,
@@ -37,6 +40,7 @@ def convert_command(
     recurrence: int,
     experts: int,
     active_experts: int,
+    noise: float,
     seed: int,
     out: str,
 ) -> None:
@@ -61,7 +65,7 @@ def convert_command(
     if loop is not None and text is not None:
         before = _choose(original, tokenizer, loop, text)
         after = original.config.num_hidden_layers - loop - before
-    looped = retrofit(original, before, after, recurrence, experts, active_experts, seed, where=folder)
+    looped = retrofit(original, before, after, recurrence, experts, active_experts, seed, noise, where=folder)
     looped.save_pretrained(target)
     if tokenizer is not None:
         tokenizer.save_pretrained(target)
@@ -72,7 +76,8 @@ def convert_command(
         screen.print(
             f"experts   {config.num_experts}, of which a token uses {config.num_experts_per_tok}", highlight=False
         )
-    screen.print(f"equal to  {folder} at R = 1; more passes need training", highlight=False)
+    equal = "near" if noise else "equal to"
+    screen.print(f"{equal:8s}  {folder} at R = 1; more passes need training", highlight=False)
     if tokenizer is None:
         screen.print("warning: no tokenizer found\nhelp: save one beside the model", highlight=False)
     else:

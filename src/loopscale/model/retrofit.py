@@ -50,13 +50,16 @@ def retrofit(
     experts: int = 1,
     active_experts: int = 2,
     seed: int = 0,
+    noise: float = 0.0,
     where: str = "the model",
 ) -> LoopedMoEForCausalLM:
     """Return a looped model: the first layers as prelude, the last as coda, those between as the loop.
 
     At R = 1 it computes what the original computes. With ``experts`` E above 1 each feed-forward block becomes
     E x ``active_experts`` copies of itself behind a new sigmoid router; its gates add up to one, so the output is the
-    same until training makes the copies differ. ``where`` names the model in errors.
+    same until training makes the copies differ. ``noise`` makes them differ from the start: random numbers of so many
+    times the weights' standard deviation, after which the output is near the original's. ``where`` names the model in
+    errors.
     """
     family = find_family(model.config, where)
     layers = int(model.config.num_hidden_layers)
@@ -67,6 +70,8 @@ def retrofit(
             remedy=f"it has {layers} layers",
         )
     fields = family.read(model.config)
+    if noise and experts == 1:
+        raise InputError("`noise` makes copied experts differ; give `experts` too", where=where)
     if experts > 1:
         if family.router is not None:
             raise InputError("`experts` is for dense models, and this one has experts already", where=where)
@@ -79,7 +84,7 @@ def retrofit(
         }
     depths = {"prelude_layers": prelude, "loop_layers": layers - prelude - coda, "coda_layers": coda}
     config = LoopedMoEConfig(**{**fields, **depths, "recurrence": recurrence})
-    state = _tensors(model.state_dict(), config, torch.Generator().manual_seed(seed))
+    state = _tensors(model.state_dict(), config, torch.Generator().manual_seed(seed), noise)
     with torch.device("meta"):
         looped = LoopedMoEForCausalLM(config)
     looped.load_state_dict(state, strict=not config.tie_word_embeddings, assign=True)
@@ -112,7 +117,9 @@ def _angle(before_BTD: Tensor, after_BTD: Tensor) -> float:
     return float(cosine_BT.clamp(-1, 1).arccos().mean() / torch.pi)
 
 
-def _tensors(theirs: dict[str, Tensor], config: LoopedMoEConfig, generator: torch.Generator) -> dict[str, Tensor]:
+def _tensors(
+    theirs: dict[str, Tensor], config: LoopedMoEConfig, generator: torch.Generator, noise: float
+) -> dict[str, Tensor]:
     """Return the looped model's tensors from the original's."""
     names = {"model.embed_tokens.weight", "model.norm.weight"}
     state = {name: theirs[name] for name in (names if config.tie_word_embeddings else {*names, "lm_head.weight"})}
@@ -124,16 +131,20 @@ def _tensors(theirs: dict[str, Tensor], config: LoopedMoEConfig, generator: torc
         block = to_ours(own)
         if config.is_moe:
             if "mlp.down_proj.weight" in block:
-                _copy_experts(block, config, generator)
+                _copy_experts(block, config, generator, noise)
             block.setdefault("mlp.router.e_score_correction_bias", torch.zeros(config.num_experts))
         state |= {prefix + name: tensor for name, tensor in block.items()}
     return state
 
 
-def _copy_experts(block: dict[str, Tensor], config: LoopedMoEConfig, generator: torch.Generator) -> None:
+def _copy_experts(block: dict[str, Tensor], config: LoopedMoEConfig, generator: torch.Generator, noise: float) -> None:
     """Replace a dense feed-forward block by copies of itself and a router with random weights."""
     for name in ("gate_up_proj", "down_proj"):
         weight_OI = block.pop(f"mlp.{name}.weight")
-        block[f"mlp.experts.{name}"] = weight_OI.repeat(config.num_experts, 1, 1)
+        copies_EOI = weight_OI.repeat(config.num_experts, 1, 1)
+        if noise:
+            random_EOI = torch.randn(copies_EOI.shape, generator=generator).to(copies_EOI)
+            copies_EOI += noise * weight_OI.std() * random_EOI
+        block[f"mlp.experts.{name}"] = copies_EOI
     router_ED = torch.randn(config.num_experts, config.hidden_size, generator=generator) * config.initializer_range
     block["mlp.router.weight"] = router_ED.to(weight_OI.dtype)
