@@ -229,6 +229,19 @@ def test_the_summary_tells_how_busy_the_busiest_expert_was_and_survives_a_pause(
     assert resumed["expert_load"] == whole["expert_load"]
 
 
+def test_the_rate_that_a_warning_suggests_falls_with_the_steps_to_the_papers() -> None:
+    from loopscale.cli.train import balancing_rate
+
+    assert [balancing_rate(steps) for steps in (1, 60, 250, 500, 1000, 10_000)] == [
+        0.01,
+        0.01,
+        0.01,
+        0.005,
+        0.0025,
+        0.001,
+    ]
+
+
 def test_a_short_run_that_ends_unbalanced_is_warned_of(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     from loopscale.cli.train import _print
 
@@ -237,6 +250,6 @@ def test_a_short_run_that_ends_unbalanced_is_warned_of(capsys: pytest.CaptureFix
     _print({**summary, "expert_load": 3.57}, tmp_path)
     said = capsys.readouterr().out
     assert "the busiest expert of a layer had 3.6 times the mean load" in said
-    assert "help: raise [model] bias_update_rate" in said
+    assert "help: give [model] bias_update_rate = 0.01 for so few steps" in said
     _print({**summary, "expert_load": 1.4}, tmp_path)
     assert "warning" not in capsys.readouterr().out

@@ -222,6 +222,11 @@ UNBALANCED = 2.0
 """Warn of a busiest expert above so many times the mean load."""
 
 
+def balancing_rate(steps: int) -> float:
+    """Return a rate of the balancing bias that balances a run of ``steps``: 2.5 over them, from 0.001 to 0.01."""
+    return round(min(0.01, max(0.001, 2.5 / steps)), 4)
+
+
 def _print(summary: dict[str, Any], folder: Path) -> None:
     from loopscale.core.text import curve
     from loopscale.train.metrics import read_metrics
@@ -236,9 +241,10 @@ def _print(summary: dict[str, Any], folder: Path) -> None:
     )
     load = summary.get("expert_load", 1.0)
     if load > UNBALANCED:
+        rate = balancing_rate(rows[-1]["step"] if rows else 1)
         click.echo(
             f"warning: at the end the busiest expert of a layer had {load:.1f} times the mean load\n"
-            "help: raise [model] bias_update_rate, like 0.01 for a few hundred steps"
+            f"help: give [model] bias_update_rate = {rate:g} for so few steps"
         )
     forecast = summary.get("forecast")
     if forecast is not None:
