@@ -12,11 +12,12 @@ import sys
 import tempfile
 from pathlib import Path
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
 os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
-RECURRENCES = (1, 3)
+RECURRENCES = (1, 2, 4)
 
 
 def scores(checkpoint: Path, results: Path, backend: str) -> dict[int, dict[str, float]]:

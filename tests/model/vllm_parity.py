@@ -11,6 +11,7 @@ import os
 import sys
 import tempfile
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # more only wait for each other on models this small
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
 os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # one process is enough, and its errors are readable
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")

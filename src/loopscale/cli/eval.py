@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -292,6 +292,10 @@ def eval_command(paths: tuple[str, ...], tasks: str | None, text_source: str | N
     models = [work.store.add_model(checkpoint.model) for checkpoint in checkpoints] or work.store.models()
     rows = make_rows(work.suite, models, results, given["baseline"])
     show_results(work.suite, rows, as_shown, published=given["published"], tidy_path=given["tidy"])
+    if checkpoints and not any(astuple(as_shown)):
+        how = work.settings[0]
+        engine = {"hf": "Hugging Face", "vllm": "vLLM"}[how.backend]
+        console().print(f"{engine}, {how.dtype}, greedy decoding (the paper: bfloat16, greedy)", highlight=False)
 
 
 def _download(tasks: str | None, trust: Trust) -> None:

@@ -66,8 +66,9 @@ def vllm_engine(
     def at(recurrence: int) -> Any:
         overrides = {"recurrence": recurrence}
         return harness_class(
-            checkpoint, dtype, tokenizer=tokenizer, batch_size="auto", max_model_len=length, hf_overrides=overrides
-        )
+            checkpoint, dtype, tokenizer=tokenizer, batch_size="auto", max_model_len=length, hf_overrides=overrides,
+            enforce_eager=device() == "cpu",  # there compiling takes a minute for each recurrence
+        )  # fmt: skip
 
     return at
 
