@@ -305,7 +305,7 @@ def _program(subject: Subject) -> Runs:
     def compiled(R: int, folder: Path) -> Logits:
         write_program(subject.model, folder / "model.pt2", R)
         loaded = torch.export.load(folder / "model.pt2").module()
-        return lambda ids: loaded(ids).detach()  # type: ignore[no-any-return]
+        return lambda ids: loaded(ids).detach()
 
     return _graph(subject, compiled)
 
@@ -330,10 +330,8 @@ def _mlx(subject: Subject) -> Runs:
                 cache = loaded.make_cache()
                 loaded(array([ids[:-1]]), cache)
                 logits = tensor(loaded(array([ids[-1:]]), cache))
-                slots = _slots(
-                    subject.model, R,
-                    (tuple(tensor(state[:, :, : slot.offset]) for state in (slot.keys, slot.values)) for slot in cache),
-                )  # fmt: skip
+                held = ((slot.keys[:, :, : slot.offset], slot.values[:, :, : slot.offset]) for slot in cache)
+                slots = _slots(subject.model, R, ((tensor(keys), tensor(values)) for keys, values in held))
                 tokens, _ = _greedy(lambda so_far: tensor(loaded(array(so_far.tolist()))), ids)
                 yield {"prompt": index, "recurrence": R, "tokens": tokens, "slots": slots,
                        "logits": _last_pass(logits, R)}  # fmt: skip
