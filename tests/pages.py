@@ -36,6 +36,7 @@ NOT_RUN = {
     "later-runs.csv": "runs that were trained after the forecast; tests/fitting/test_forecast.py scores some",
     "curl ": "a server must run; another test starts one and sends it the requests",
     "--tasks paper": "its data are on the hub",
+    "SmolLM2-135M": "a pretrained model that does not ship; tests/model/test_retrofit.py converts small ones",
     "examples/demo.toml": "an hour of training",
     "experiments/": "minutes or hours of fits and training",
     "torchrun ": "several GPUs or nodes; tests/train/test_parallel.py runs torchrun on this machine",

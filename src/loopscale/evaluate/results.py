@@ -179,7 +179,7 @@ def _aicc(count: int, rmse: float, coefficients: int) -> float:
     return count * math.log(max(rmse, 1e-12) ** 2) + 2 * k + 2 * k * (k + 1) / (count - k - 1)
 
 
-PROPORTIONS = frozenset({*PREFERRED, "em", "acc_bytes", "acc_mutual_info", "mcc", "contains"})
+PROPORTIONS = frozenset({*PREFERRED, "em", "pass@1", "acc_bytes", "acc_mutual_info", "mcc", "contains"})
 """Metrics from 0 to 1, shown in percent; others count in no mean."""
 PAPER = "†"
 """Marks a row that the paper printed; it was not measured here."""
