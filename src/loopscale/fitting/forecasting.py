@@ -26,7 +26,7 @@ from loopscale.scaling import DENSE, Frontier, LawForecast, Points, Proportions,
 from loopscale.scaling.frontier import BY_SIZE, REACH
 from loopscale.scaling.variables import check_points, check_variables, fixed_experts, fixed_recurrence
 
-TESTED = 3.0
+TESTED = 3.5
 """Decades beyond the data to which the intervals were tested on public sweeps."""
 FARTHEST = 4.5
 """Decades beyond the data from which no forecast is made unless it is asked for."""

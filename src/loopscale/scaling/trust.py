@@ -174,11 +174,11 @@ DEGREES = 8
 # The interval of a forecast by law and frontier has three constants. ``experiments/forecast/calibrate.py`` estimates
 # them by maximum likelihood on cut public sweeps, and scores each sweep with those estimated without it.
 FORECAST_DEGREES = 4
-"""Degrees of freedom of Student's t. Likelihood says 5.9, with which sweeps left out are covered too seldom."""
-FORM_ERROR = 0.0115
-"""Error of ln loss per decade beyond the data that neither the law nor the frontier tells (.0117 by likelihood)."""
+"""Degrees of freedom of Student's t. Likelihood says 6.0, with which sweeps left out are covered too seldom."""
+FORM_ERROR = 0.012
+"""Error of ln loss per decade beyond the data that neither the law nor the frontier tells (.0120 by likelihood)."""
 OFF_FRONTIER = 0.1
-"""Error of a law's distance between a run and the frontier, as a share of it (.100 by likelihood)."""
+"""Error of a law's distance between a run and the frontier, as a share of it (.093 by likelihood)."""
 
 
 class LawForecast(NamedTuple):
