@@ -18,10 +18,3 @@ def test_a_disturbed_sweep_exports_the_same_bytes(tmp_path, backend):
         done, exported = disturbances.disturb(path, backend, kinds, random.Random(0))
     assert done
     assert exported == wanted
-
-
-def test_a_sweep_that_loses_its_database_and_a_process_exports_the_same_bytes(tmp_path):
-    wanted = disturbances._undisturbed(tmp_path)
-    with disturbances.sweep_folder(tmp_path / "local") as path:
-        _, exported = disturbances.disturb(path, "local", ["database deleted", "rank killed"], random.Random(0))
-    assert exported == wanted
