@@ -208,6 +208,15 @@ def test_expert_parallelism_and_replicas_are_simulated_too() -> None:
         estimate(scaled(), 4, "h10")
 
 
+@pytest.mark.parametrize("kind", ["uniform", "poisson"])
+def test_passes_that_are_drawn_are_estimated_at_their_config(kind: str) -> None:
+    drawn, fixed = (
+        estimate(scaled(model={"recurrence": 3, "random_recurrence": value}), 2, "h100") for value in (kind, None)
+    )
+    assert drawn.peak_bytes == fixed.peak_bytes
+    assert drawn.flops <= fixed.flops * (1 + 1e-9)
+
+
 def test_the_command_prints_an_estimate(tmp_path: Path) -> None:
     toml = tmp_path / "run.toml"
     toml.write_text("[model]\nvocab_size = 512\n[data]\ncontext = 32\n[run]\nbatch = 4\n")

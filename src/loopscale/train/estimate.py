@@ -12,6 +12,7 @@ import weakref
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -258,7 +259,9 @@ def _simulate(config: TrainConfig, model_config: LoopedMoEConfig, process: _Simu
     """Run one step with at most two parts of a batch, which more parts repeat; return the share of blocks stored."""
     run, context = config.run, config.data.context
     sequences = run.batch // run.parts // process.ranks
-    model = process.sharded(meta_model(model_config), process.mesh())  # fake tensors cannot make a mesh
+    fixed = deepcopy(model_config)
+    fixed.random_recurrence = None  # a draw reads its value; memory is that of R, which "poisson" may exceed
+    model = process.sharded(meta_model(fixed), process.mesh())  # fake tensors cannot make a mesh
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     with fake, device_kernels(), _watched_storages(meter), meter:
         materialise(model, process.device)
