@@ -19,7 +19,7 @@ from loopscale.core.files import cache_folder
 from loopscale.core.tables import Table
 from loopscale.fitting import Observations, fit
 from loopscale.fitting.data.looped import TABLES, qlabs_geometry
-from loopscale.fitting.data.public import PUBLIC_FILES, load_public, rows_checksum
+from loopscale.fitting.data.public import PUBLIC_FILES, load_public, load_table, rows_checksum
 from loopscale.fitting.residuals import diverged_rows
 
 FOLDER = os.environ.get("LOOPSCALE_DATA", "")
@@ -42,6 +42,7 @@ MADE_UP = {
         ("peteish13_eval_full", 13202396160, 8388608.0 * 7, 2.4), ("peteish7_eval_anneal", 6887575552, 3.9e12, 2.5),
     ],
     "qlabs-loops": [("tpl-d8-K1-b8", 102760448, 1440743424, 3.25), ("tpl-d8-K2-b8", 102760448, 1152385024, 3.24)],
+    "qlabs-growth": [("grow-b8-d8-rho0.00", "0.00", 2355, 3.235066), ("grow-b8-d8-rho0.05", "0.05", 2309, 3.233427)],
 }  # fmt: skip
 TABLES_OF_RUNS = (
     "epoch-chinchilla.csv", "isodepth.csv", "downstream/dclm-downstream.csv", "looped/marin-reentrant-moe.csv",
@@ -75,6 +76,12 @@ SIZE = re.compile(r"\d+m|\d+b\d")
 
 
 def records(name, rows):
+    if name == "qlabs-growth":
+        return [
+            {"run": run, "depth": 8, **qlabs_geometry(8), "E": 1, "R_start": 2, "R_end": 4, "grown": share}
+            | {"D": steps * 524_288, "loss": loss}
+            for run, share, steps, loss in rows
+        ]
     if name == "qlabs-loops":
         return [looped_record(*row) if len(row) == 4 else dict(zip(LOOPED, row, strict=True)) for row in rows]
     extra = {"datablations": ["unique_tokens"], "gemstones-hot": ["width", "depth"]}.get(name, [])
@@ -109,6 +116,15 @@ def looped_files(rows):
             tpp.append(cell | {"arm": arms[recipe], "budget": int(row["run"].rsplit("-b", 1)[1])})
     texts = {"tpl.json": tpl, "tpp.json": tpp, "tpl_budgets.json": budgets}
     return {file: json.dumps(content) for file, content in texts.items()}
+
+
+def growth_file(rows):
+    """Write the runs that grow their passes, each beside one of another arm that is not read."""
+    cells = [
+        {"budget": 8.0, "depth": 8, "rho": float(row["grown"]), "loss": row["loss"], "steps": row["D"] // 524_288}
+        for row in rows
+    ]
+    return {"growth.json": json.dumps([cell | {"arm": arm} for arm in ("dep", "k2") for cell in cells])}
 
 
 def as_published(name, rows):
@@ -172,7 +188,7 @@ def one_csv_a_run(rows):
 FORMS = {
     "datablations": notebook, "gemstones-hot": json_lines, "marin-comma-isoflop": quoted,
     "misfitting-isoflop": isoflops, "mlf-redpajama-c4val": one_json_a_model, "olmo-ladder": one_csv_a_run,
-    "qlabs-loops": looped_files,
+    "qlabs-loops": looped_files, "qlabs-growth": growth_file,
 }  # fmt: skip
 
 
@@ -248,6 +264,20 @@ def test_a_page_in_the_place_of_a_file_is_refused_in_one_sentence(name, page, pu
         load_public(name)
     assert "\n" not in str(refused.value)
     assert not cached(name).exists()
+
+
+def test_a_table_is_downloaded_once_and_refused_if_it_has_changed(publish):
+    folder = publish("qlabs-growth", MADE_UP["qlabs-growth"])
+    table = load_table("qlabs-growth")
+    assert table.columns["loss"] == [3.235066, 3.233427]
+    assert table.columns["D"] == [2355 * 524_288, 2309 * 524_288]
+    published = (folder / "growth.json").read_text()
+    (folder / "growth.json").write_text(published.replace("3.235066", "3.235067"))
+    assert load_table("qlabs-growth").columns["loss"] == table.columns["loss"]  # from the cache
+    cached("qlabs-growth").unlink()
+    with pytest.raises(InputError, match=r"is not what it was: it converts to rows with SHA-256 .*; nothing was kept"):
+        load_table("qlabs-growth")
+    assert not cached("qlabs-growth").exists()
 
 
 def test_a_part_that_cannot_be_downloaded_is_named_and_nothing_is_kept(publish):
