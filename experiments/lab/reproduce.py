@@ -12,6 +12,10 @@ from math import sqrt
 from pathlib import Path
 from statistics import fmean, variance
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
+
+from repeated_runs import within
+
 from loopscale.lab import downstream
 from loopscale.lab.downstream import CELLS, DONE, WIDTHS
 from loopscale.lab.tables import Row
@@ -35,26 +39,21 @@ def main(folder: Path, most: int) -> int:
     shipped = [row for row in downstream.shipped_rows() if row["status"] == DONE]
     cells = [cell for cell in CELLS if cell.width == WIDTHS[0]][:most]
     rows = downstream.run(folder, [0], cells, tell=lambda about, _, row: None if row else print(about, flush=True))
-    passed = True
+    passed = []
     for loss in LOSSES:
-        differences = [
-            row[loss] - before[loss]
+        differences = {
+            cell.about: row[loss] - before[loss]
             for cell in cells
             for row in rows
             for before in shipped
             if cell.is_of(row) and cell.is_of(before) and row["seed"] == before["seed"] == 0
-        ]
+        }
         if not differences:
             raise SystemExit("none of these runs ships: there is nothing to compare with")
         deviation = spread(shipped, loss)
-        worst, mean = max(differences, key=abs), fmean(differences)
-        within = abs(worst) <= ONE * deviation and abs(mean) <= MEAN * deviation
-        passed = passed and within
-        print(
-            f"{loss} of {len(differences)} runs: mean difference {mean:+.5f} nats, largest {worst:+.5f}; "
-            f"{'within' if within else 'NOT within'} {MEAN * deviation:.3f} and {ONE * deviation:.3f}"
-        )
-    return 0 if passed else 1
+        about = f"{loss} of {len(differences)} runs"
+        passed.append(within(about, differences, MEAN * deviation, ONE * deviation))
+    return 0 if all(passed) else 1
 
 
 if __name__ == "__main__":

@@ -11,6 +11,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
+
+from repeated_runs import within
+
 from loopscale.core.files import write_text
 from loopscale.fitting.data.public import MICRO_2
 from loopscale.sweep.spec import SHIPPED, read_sweep
@@ -69,15 +73,9 @@ def main(folder: Path, most: int) -> int:
     subprocess.run([*command, "run", str(path), "--workers", "2"], check=True)
     subprocess.run([*command, "export", str(path), "--out", str(folder / "tenth.csv")], check=True)
     with (folder / "tenth.csv").open(encoding="utf-8", newline="") as file:
-        differences = {_key(row): float(row["loss"]) - losses[_key(row)] for row in csv.DictReader(file)}
-    worst = max(differences, key=lambda key: abs(differences[key]))
-    mean = sum(differences.values()) / len(differences)
-    passed = abs(differences[worst]) <= TOLERANCE and abs(mean) <= MEAN_TOLERANCE
-    print(
-        f"{len(differences)} losses of {len(read_sweep(path).runs)} runs: mean difference {mean:+.5f} nats, largest "
-        f"{differences[worst]:+.5f} ({worst}); {'within' if passed else 'NOT within'} {MEAN_TOLERANCE} and {TOLERANCE}"
-    )
-    return 0 if passed else 1
+        differences = {str(_key(row)): float(row["loss"]) - losses[_key(row)] for row in csv.DictReader(file)}
+    about = f"{len(differences)} losses of {len(read_sweep(path).runs)} runs"
+    return 0 if within(about, differences, MEAN_TOLERANCE, TOLERANCE) else 1
 
 
 if __name__ == "__main__":
