@@ -192,6 +192,9 @@ def test_the_whole_demo_trains_fits_and_reports(tmp_path):
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out" / "report.html").stat().st_size > 10_000
     assert len((tmp_path / "out" / "runs.csv").read_text().splitlines()) == 7
+    shown = " ".join(done.stdout[done.stdout.index("What this showed") :].split())
+    assert re.search(r"runs once solves \d+% .* run 12 times solves 9\d%", shown)
+    assert "Next: `loopscale lab two-axes --shipped`" in shown
 
 
 @pytest.mark.parametrize("verb", VERBS)

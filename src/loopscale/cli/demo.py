@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import numpy as np
@@ -29,8 +30,13 @@ from loopscale.planning import Budget, Plan, flops_of, isoflop_over_recurrence, 
 from loopscale.planning.text import legend, mark, sentences
 from loopscale.scaling import Points, costs, published
 
+if TYPE_CHECKING:
+    from loopscale.lab import Scores
+
 COLUMNS = ("E", "R", "tokens", "loss", "shipped", "law", "minus R=1")
 EQUAL_COLUMNS = ("E", "R", "tokens", "predicted loss", "difference to R=1", "90% interval")
+PASSES = 12
+"""Passes at which the model of the laboratory is shown to solve its task."""
 RESAMPLES = 60
 """Refits for the intervals of the comparison at equal compute."""
 
@@ -55,12 +61,13 @@ def demo_command(ctx: click.Context, out: str, plan_only: bool) -> None:
     chosen, panels = _plan(folder)
     if plan_only:
         return
-    _loop_at_work()
+    scores = _loop_at_work()
     seen = _train(ctx, folder)
     law = _fit()
     rows = _compare(seen, law)
     equal = _equal_compute(seen, law)
-    _report(folder, chosen, panels, seen, law, rows, equal)
+    _report(folder, chosen, panels, scores, seen, law, rows, equal)
+    _close(chosen, scores, equal)
 
 
 def _plan(folder: Path) -> tuple[Plan, list[Panel]]:
@@ -87,8 +94,8 @@ def _plan(folder: Path) -> tuple[Plan, list[Panel]]:
     return best, panels
 
 
-def _loop_at_work() -> None:
-    """Score the shipped model of a task that needs many passes, at each test-time R."""
+def _loop_at_work() -> Scores:
+    """Score the shipped model of a task that needs many passes, at each test-time R, and return the scores."""
     from loopscale.cli.lab import print_scores
     from loopscale.lab import shipped_model, show_shipped
 
@@ -99,8 +106,18 @@ def _loop_at_work() -> None:
         "with about ten passes, another number at each step, and now scored with fewer and more.",
         highlight=False,
     )
-    print_scores(show_shipped(), 12)
+    scores = show_shipped()
+    print_scores(scores, PASSES)
     console().print("`loopscale lab s3` trains it again while you watch, in about three minutes.", highlight=False)
+    return scores
+
+
+def _loop_sentence(scores: Scores) -> str:
+    """Say what passes do on the task."""
+    return (
+        f"One layer that runs once solves {scores.at(1):.0%} of the words of S3 (chance {scores.task.chance:.0%}); the "
+        f"same layer run {PASSES} times solves {scores.at(PASSES):.0%}."
+    )
 
 
 def _train(ctx: click.Context, folder: Path) -> Observations:
@@ -110,7 +127,7 @@ def _train(ctx: click.Context, folder: Path) -> Observations:
     from loopscale.sweep.spec import read_sweep
     from loopscale.sweep.store import Store
 
-    console().rule("Six looped MoEs of one layer, trained now on the State of the Union addresses")
+    console().rule("Plain text for comparison: six looped MoEs of one layer, trained now")
     path = folder / "demo.toml"
     write_text(path, files("loopscale.cli").joinpath("demo.toml").read_text(encoding="utf-8"))
     ctx.invoke(run_sweep, file=str(path), on="local")
@@ -263,16 +280,28 @@ def _report(
     folder: Path,
     chosen: Plan,
     panels: list[Panel],
+    scores: Scores,
     seen: Observations,
     law: Fit,
     rows: list[tuple[str, ...]],
     equal: list[Looped],
 ) -> None:
     """Write the page that shows all of it."""
+    from loopscale.figures.lab import draw_scores
+    from loopscale.lab import shipped_model
+
     report = Report("Looped MoEs: planned, trained, fitted")
-    report.question("Which looped MoE should one train, and does looping pay at equal compute?")
-    report.answer(f"{sentences(chosen)['answer']} (5e21 FLOPs, 3 GB of int4 weights). {_equal_answer(equal)}")
+    report.question("Which looped MoE should one train, what does looping do, and does it pay at equal compute?")
+    report.answer(
+        f"{sentences(chosen)['answer']} (5e21 FLOPs, 3 GB of int4 weights). {_loop_sentence(scores)} On plain text: "
+        f"{_equal_answer(equal)}"
+    )
     report.text(_measured_pairs(law.observations))
+    report.heading("A loop at work")
+    report.figure(
+        [draw_scores([scores], ["the shipped model"], shipped_model().config.recurrence)],
+        "The word problem of S3 with twelve elements: accuracy by passes at test time, and by position.",
+    )
     report.heading("Confidence")
     report.text(f"The plan: {sentences(chosen)['trust']}. {sentences(chosen)['confidence']}.")
     gains = " and ".join(f"{row[-1]} nats at E = {row[0]}" for row in rows if row[1] == "4")
@@ -300,3 +329,17 @@ def _report(
     report.provenance(trained=f"{len(seen)} runs in {folder / 'runs.csv'}", fitted=micro.source)
     report.save(folder / "report.html")
     console().print(f"Saved {folder / 'report.html'} and {folder / 'runs.csv'}.", highlight=False)
+
+
+def _close(chosen: Plan, scores: Scores, equal: list[Looped]) -> None:
+    """Say what was shown, and which command comes next."""
+    most = max(row.recurrence for row in equal)
+    verdicts = dict.fromkeys(row.verdict for row in equal if row.recurrence == most)
+    console().rule("What this showed")
+    console().print(
+        f"Reasoning: {_loop_sentence(scores)}\n"
+        f"Plain text: with one layer of width 32, at equal compute, R = {most:g} {' or '.join(verdicts)}.\n"
+        f"At scale: the paper's law plans {chosen.choice.label} for 5e21 FLOPs and 3 GB.\n"
+        "Next: `loopscale lab two-axes --shipped` shows what passes and experts each buy, over five seeds.",
+        highlight=False,
+    )
