@@ -7,19 +7,26 @@ if it has more runs; then the figures of docs/images and the outputs in docs/lab
 from __future__ import annotations
 
 import argparse
-import os
+import csv
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
+
+from click.testing import CliRunner
+from page_tables import replace_tables
+
+from loopscale.cli.verbs import cli
+from loopscale.core.tables import markdown
 from loopscale.figures.lab import draw_downstream, draw_two_axes
 from loopscale.figures.style import save
 from loopscale.lab import downstream, two_axes
 from loopscale.lab.questions import summary
-from loopscale.lab.tables import Table
+from loopscale.lab.tables import Mean, Table
 
+HERE = Path(__file__).parent
 ROOT = Path(__file__).parents[2]
 DATA, PAGE, IMAGES = ROOT / "src/loopscale/lab/data", ROOT / "docs/lab.md", ROOT / "docs/images"
 
@@ -36,12 +43,68 @@ def ship(table: Table, folder: Path | None, name: str) -> None:
 
 def renew(command: str) -> None:
     """Put what a command prints into the page, below it."""
-    variables = {**os.environ, "COLUMNS": "80", "NO_COLOR": "1"}
-    arguments = [sys.executable, "-m", "loopscale", *command.split()]
-    printed = subprocess.run(arguments, env=variables, capture_output=True, text=True, check=True).stdout
-    body = "".join(f"{line.rstrip()}\n" for line in printed.splitlines())
+    result = CliRunner(env={"COLUMNS": "80", "NO_COLOR": "1"}).invoke(cli, command.split(), catch_exceptions=False)
+    body = "".join(f"{line.rstrip()}\n" for line in result.output.splitlines())
     block = re.compile(rf"(    loopscale {command}\n\n<!-- output: measured -->\n```text\n).*?```", re.DOTALL)
     PAGE.write_text(block.sub(lambda match: f"{match[1]}{body}```", PAGE.read_text()))
+
+
+def tables() -> dict[str, str]:
+    """Return the tables of the page that no command prints."""
+    return {"seeds": seeds_table(), "injections": injections_table(), "paths": paths_table()}
+
+
+def _rows(name: str) -> list[dict[str, str]]:
+    with (HERE / name).open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def seeds_table() -> str:
+    """Return the accuracy of each seed of the word problem by test-time R, and on longer words."""
+    shown = (1, 4, 8, 10, 12, 16, 24)
+    rows = [row for row in _rows("s3-seeds.csv") if row["mean_recurrence"] == "10"]
+    at = {
+        (row["seed"], row["elements"], int(row["test_recurrence"])): f"{float(row['accuracy']):.2f}".lstrip("0")
+        for row in rows
+    }
+    lines = [
+        [seed, *(at[seed, "12", R] for R in shown), at[seed, "18", 18],
+         next(f"{float(row['cpu_seconds']):.0f}" for row in rows if row["seed"] == seed)]
+        for seed in sorted({row["seed"] for row in rows})
+    ]  # fmt: skip
+    columns = ["seed", *(f"R = {R}" for R in shown), "words of 18, R = 18", "core-seconds"]
+    return markdown(columns, lines)
+
+
+def injections_table() -> str:
+    """Return how reliably each injection trains: accuracy over seeds, the lowest seed, and how many learnt the task."""
+    rows = _rows("injections.csv")
+    lines = []
+    for injection in dict.fromkeys(row["injection"] for row in rows):
+        of_it = [row for row in rows if row["injection"] == injection]
+        accuracy = [float(row["accuracy"]) for row in of_it]
+        learnt = sum(row["status"] == "learnt" for row in of_it)
+        lines.append(
+            [f"`{injection}`", f"{int(of_it[0]['weights']):,}", f"{len(of_it)}", _span(Mean.of(accuracy)),
+             f"{min(accuracy):.2f}", f"{max(accuracy):.2f}", f"{learnt} of {len(of_it)}"]
+        )  # fmt: skip
+    return markdown(["injection", "weights", "seeds", "accuracy", "lowest", "highest", "learnt"], lines)
+
+
+def paths_table() -> str:
+    """Return Psi, the diversity of expert paths, of the looped models with experts."""
+    rows = [row for row in downstream.shipped_rows() if row["experts"] > 1 and row["recurrence"] > 1]
+    lines = []
+    for width, budget in sorted({(row["width"], row["budget"]) for row in rows}):
+        of_cell = [row for row in rows if (row["width"], row["budget"]) == (width, budget)]
+        spans = (Mean.of([row[f"{part}_psi"] for row in of_cell]) for part in ("words", "facts"))
+        lines.append([f"{width}", f"{of_cell[0]['steps']:,}", f"{len(of_cell)}", *(_span(mean) for mean in spans)])
+    return markdown(["width", "steps", "seeds", "words", "facts"], lines)
+
+
+def _span(mean: Mean) -> str:
+    half = "" if mean.interval is None else f" ± {(mean.interval[1] - mean.interval[0]) / 2:.2f}"
+    return f"{mean.value:.2f}{half}"
 
 
 def main() -> None:
@@ -53,10 +116,9 @@ def main() -> None:
     ship(two_axes.TABLE, options.two_axes, two_axes.RESULTS)
     ship(downstream.TABLE, options.downstream, downstream.RESULTS)
     save(draw_two_axes(two_axes.summary(two_axes.shipped_rows())), IMAGES / "lab-two-axes.svg")
-    result = summary(downstream.shipped_rows())
-    if result["runs"] == result["planned"]:
-        save(draw_downstream(result), IMAGES / "lab-downstream.svg")
-    for command in ("lab two-axes --shipped", "lab downstream --shipped"):
+    save(draw_downstream(summary(downstream.shipped_rows())), IMAGES / "lab-downstream.svg")
+    PAGE.write_text(replace_tables(PAGE.read_text(), tables()))
+    for command in ("lab two-axes --shipped", "lab downstream --shipped", "lab downstream --shipped --law"):
         renew(command)
 
 

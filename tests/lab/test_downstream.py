@@ -13,7 +13,7 @@ from loopscale.core.errors import InputError
 from loopscale.figures.lab import draw_downstream
 from loopscale.lab import downstream
 from loopscale.lab.downstream import BUDGET, CELLS, PASSES, TABLE, WIDTHS, Cell, run
-from loopscale.lab.law import asked_of, task_law
+from loopscale.lab.law import asked_of, held_out_errors, task_law
 from loopscale.lab.questions import summary
 from loopscale.lab.tables import Row
 from loopscale.train.data.batches import IGNORED
@@ -149,11 +149,35 @@ def test_a_measure_that_no_cell_has_learnt_is_named() -> None:
     assert summary(rows)["learnt"] == {"reasoning": False, "knowledge": True}
 
 
+def test_a_pass_replaces_weights_only_within_the_widths_that_were_trained() -> None:
+    reasoning = {(32, 1): 0.4, (48, 1): 0.6, (32, 3): 0.5, (32, 6): 0.7}
+    rows = [
+        {**row, "words": reasoning.get((row["width"], row["recurrence"]), 0.3) + 0.001 * row["seed"]}
+        for row in made_up(4)
+    ]
+    inside, above = summary(rows)["replaced"]
+    assert inside["factor"] == pytest.approx(48 / 32)  # half of the way in log weights, which grow as the width squared
+    assert inside["interval"] == pytest.approx([48 / 32, 48 / 32])
+    assert (above["factor"], above["outside"]) == (None, "above")
+
+
+def test_a_law_that_is_not_identified_answers_nothing() -> None:
+    rows = [{**row, "facts_loss": 1.0 + 1e-3 * row["seed"]} for row in made_up(3)]
+    law = task_law(rows, "facts")
+    assert law.degenerate
+    answer = asked_of(law)
+    assert answer["undecided"]
+    assert "theta" not in answer
+    assert set(held_out_errors(rows, "words")) == {"none", "linear", "power", "bounded"}
+
+
 def test_the_law_is_fitted_to_a_part_and_refused_with_too_few_seeds() -> None:
     law = task_law(made_up(3), "words")
     answers = asked_of(law)
-    low, high = answers["theta"]["interval"]
-    assert low <= answers["theta"]["value"] <= high or low == pytest.approx(high)
+    assert answers["rmse"] < answers["deviation"]
+    if not law.degenerate:
+        low, high = answers["theta"]["interval"]
+        assert low <= answers["theta"]["value"] <= high or low == pytest.approx(high)
     assert len(law.observations) == 3 * len(CELLS)
     with pytest.raises(InputError, match="needs 3 seeds of every cell, and there are 2"):
         task_law(made_up(2), "words")

@@ -30,12 +30,12 @@ def row(cell: str, seed: int, accuracy: float) -> Row:
 
 
 def test_every_cell_is_trained_once_and_never_again(tmp_path: Path, small: None) -> None:
-    seen: list[tuple[str, str, int]] = []
-    rows = run(tmp_path, [0], tell=lambda *told: seen.append(told[:3]) if told[3] is None else None)
+    seen: list[tuple[str, int]] = []
+    rows = run(tmp_path, [0], tell=lambda *told: seen.append(told[:2]) if told[2] is None else None)
     assert len(rows) == len(seen) == 10
     stored = TABLE.read(tmp_path / two_axes.RESULTS)
     assert [row["accuracy"] for row in stored] == [row["accuracy"] for row in rows]
-    assert run(tmp_path, [0], tell=lambda *told: seen.append(told[:3])) == stored
+    assert run(tmp_path, [0], tell=lambda *told: seen.append(told[:2])) == stored
     assert len(seen) == 10
     assert not list((tmp_path / "runs").iterdir())
 

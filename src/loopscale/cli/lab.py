@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -354,12 +354,28 @@ def _save_figure(run: LabRun) -> None:
     save(draw_scores([run.scores], [f"seed {run.recipe.seed}"], run.recipe.recurrence), run.folder / "accuracy.svg")
 
 
-@lab_command.command("two-axes")
-@click.option("--seeds", type=click.IntRange(min=1), default=1, show_default=True, help="Seeds of each cell.")
+def _experiment(name: str) -> Callable[[Callable[..., None]], click.Command]:
+    """Register the command of an experiment with the options that all of them have."""
+
+    def register(function: Callable[..., None]) -> click.Command:
+        for option in (
+            click.option("--json", "as_json", is_flag=True, help="Print means and differences as JSON."),
+            click.option(
+                "--out", type=click.Path(), default=f"runs/lab/{name}", show_default=True, help="Folder of the results."
+            ),
+            click.option("--shipped", is_flag=True, help="Show the runs that come with loopscale; train nothing."),
+            click.option(
+                "--seeds", type=click.IntRange(min=1), default=1, show_default=True, help="Seeds of each cell."
+            ),
+        ):
+            function = option(function)
+        return lab_command.command(name)(function)
+
+    return register
+
+
+@_experiment("two-axes")
 @click.option("--equal-flops", is_flag=True, help="Also train the models without a loop for as many FLOPs.")
-@click.option("--shipped", is_flag=True, help="Show the runs that come with loopscale; train nothing.")
-@click.option("--out", type=click.Path(), default="runs/lab/two-axes", show_default=True, help="Folder of the results.")
-@click.option("--json", "as_json", is_flag=True, help="Print means and differences as JSON.")
 def two_axes_command(seeds: int, equal_flops: bool, shipped: bool, out: str, as_json: bool) -> None:
     """Compare recurrence and experts on reasoning and on knowledge, with separate layers as a control.
 
@@ -370,31 +386,70 @@ def two_axes_command(seeds: int, equal_flops: bool, shipped: bool, out: str, as_
     loopscale lab two-axes --seeds 5 --equal-flops
     """
     from loopscale.figures.lab import draw_two_axes
-    from loopscale.figures.style import save
     from loopscale.lab import two_axes
 
-    folder = Path(out)
-    if shipped:
-        rows = two_axes.shipped_rows()
+    cells = (*two_axes.CELLS, *(two_axes.EQUAL_FLOPS if equal_flops else ()))
+    rows = two_axes.shipped_rows() if shipped else two_axes.run(Path(out), range(seeds), cells, tell=_tell)
+    written = None if shipped else Path(out) / two_axes.RESULTS
+    _show(two_axes.summary(rows), _print_two_axes, draw_two_axes, written, as_json)
+
+
+@_experiment("downstream")
+@click.option("--law", is_flag=True, help="Show the law loss(N, D, R, E) of each part instead.")
+def downstream_command(seeds: int, shipped: bool, out: str, law: bool, as_json: bool) -> None:
+    """Train one model on reasoning, knowledge and text, at two sizes, E, R and matched training FLOPs.
+
+    One seed has 26 runs and takes about six minutes of an idle core. Rerun the command to resume, or with more seeds.
+    The protocol is docs/lab-protocol.md.
+
+    \b
+    loopscale lab downstream --shipped
+    loopscale lab downstream --seeds 5
+    """
+    from loopscale.figures.lab import draw_downstream
+    from loopscale.lab import downstream
+    from loopscale.lab.law import asked_of, held_out_errors, task_law
+    from loopscale.lab.questions import summary
+
+    rows = downstream.shipped_rows() if shipped else downstream.run(Path(out), range(seeds), tell=_tell)
+    result = summary(rows)
+    if law:
+        result["law"] = {
+            part: asked_of(task_law(rows, part)) | {"held_out": held_out_errors(rows, part)}
+            for part in ("words", "facts")
+        }
+    written = None if shipped else Path(out) / downstream.RESULTS
+    _show(result, _print_law if law else _print_downstream, draw_downstream, written, as_json)
+
+
+def _tell(about: str, seed: int, row: dict[str, Any] | None) -> None:
+    if row is None:
+        click.echo(f"training: {about}, seed {seed}", err=True)
+    elif row.get("status", "done") != "done":
+        click.echo(f"    failed: {row['status']}", err=True)
     else:
-        cells = (*two_axes.CELLS, *(two_axes.EQUAL_FLOPS if equal_flops else ()))
-        rows = two_axes.run(folder, range(seeds), cells, tell=_tell)
-    result = two_axes.summary(rows)
-    if not shipped:
-        save(draw_two_axes(result), folder / "two-axes.svg")
+        scores = ", ".join(f"{name} {row[name]:.3f}" for name in ("accuracy", "words", "facts") if name in row)
+        click.echo(f"    {scores} in {row['seconds']:.0f} s", err=True)
+
+
+def _show(
+    result: dict[str, Any],
+    print_result: Callable[[dict[str, Any]], None],
+    draw: Callable[[dict[str, Any]], Any],
+    written: Path | None,
+    as_json: bool,
+) -> None:
+    """Print what an experiment shows; the figure is saved beside the runs that were ``written``."""
+    from loopscale.figures.style import save
+
+    if written is not None:
+        save(draw(result), written.with_suffix(".svg"))
     if as_json:
         print_json(result)
         return
-    _print_two_axes(result)
-    if not shipped:
-        click.echo(f"every run is in {folder / two_axes.RESULTS}, the figure in {folder / 'two-axes.svg'}")
-
-
-def _tell(subject: str, model: str, seed: int, row: dict[str, Any] | None) -> None:
-    if row is None:
-        click.echo(f"training: {subject}, {model}, seed {seed}", err=True)
-    else:
-        click.echo(f"    accuracy {row['accuracy']:.3f} in {row['seconds']:.0f} s", err=True)
+    print_result(result)
+    if written is not None:
+        click.echo(f"every run is in {written}, the figure in {written.with_suffix('.svg')}")
 
 
 def _print_two_axes(result: dict[str, Any]) -> None:
@@ -419,70 +474,6 @@ def _print_two_axes(result: dict[str, Any]) -> None:
     print_table(title, ("of", *subjects), rows, left=("of",))
 
 
-def _accuracy(cell: dict[str, Any] | None) -> str:
-    """Return a mean with half its 95% interval, or that it is at chance."""
-    if cell is None:
-        return ""
-    limits = cell["interval"]
-    half = "" if limits is None else f" ± {(limits[1] - limits[0]) / 2:.2f}"
-    return f"{cell['accuracy']:.2f}{half}{' at chance' if cell['at_chance'] else ''}"
-
-
-@lab_command.command("downstream")
-@click.option("--seeds", type=click.IntRange(min=1), default=1, show_default=True, help="Seeds of each cell.")
-@click.option("--shipped", is_flag=True, help="Show the runs that come with loopscale; train nothing.")
-@click.option(
-    "--out", type=click.Path(), default="runs/lab/downstream", show_default=True, help="Folder of the results."
-)
-@click.option("--law", is_flag=True, help="Also fit loss(N, D, R, E) to reasoning and to knowledge.")
-@click.option("--json", "as_json", is_flag=True, help="Print means and differences as JSON.")
-def downstream_command(seeds: int, shipped: bool, out: str, law: bool, as_json: bool) -> None:
-    """Train one model on reasoning, knowledge and text, at two sizes, E, R and matched training FLOPs.
-
-    One seed has 26 runs and takes about six minutes of an idle core. Rerun the command to resume, or with more seeds.
-    The protocol is docs/lab-protocol.md.
-
-    \b
-    loopscale lab downstream --shipped
-    loopscale lab downstream --seeds 5
-    """
-    from loopscale.figures.lab import draw_downstream
-    from loopscale.figures.style import save
-    from loopscale.lab import downstream
-    from loopscale.lab.law import asked_of, task_law
-    from loopscale.lab.questions import summary
-
-    folder = Path(out)
-    rows = downstream.shipped_rows() if shipped else downstream.run(folder, range(seeds), tell=_tell_downstream)
-    result = summary(rows)
-    if law:
-        result["law"] = {part: asked_of(task_law(rows, part)) for part in ("words", "facts")}
-    if not shipped:
-        save(draw_downstream(result), folder / "downstream.svg")
-    if as_json:
-        print_json(result)
-        return
-    _print_downstream(result)
-    for part, asked in result.get("law", {}).items():
-        (kappa, limits), (theta, range_) = ((one["value"], one["interval"]) for one in asked.values())
-        decided = "" if range_[0] > 0 else ": whether experts raise the gain is undecided"
-        click.echo(
-            f"law on {part}: kappa1 {kappa:.2g} ({limits[0]:.2g} to {limits[1]:.2g}), theta {theta:.2g} "
-            f"({range_[0]:.2g} to {range_[1]:.2g}){decided}"
-        )
-    if not shipped:
-        click.echo(f"every run is in {folder / downstream.RESULTS}, the figure in {folder / 'downstream.svg'}")
-
-
-def _tell_downstream(about: str, seed: int, row: dict[str, Any] | None) -> None:
-    if row is None:
-        click.echo(f"training: {about}, seed {seed}", err=True)
-    elif row["status"] != "done":
-        click.echo(f"    failed: {row['status']}", err=True)
-    else:
-        click.echo(f"    words {row['words']:.3f}, facts {row['facts']:.3f} in {row['seconds']:.0f} s", err=True)
-
-
 def _print_downstream(result: dict[str, Any]) -> None:
     if not result["differences"]:
         click.echo(f"{result['runs']} of {result['planned']} runs, too few to compare two cells")
@@ -500,12 +491,55 @@ def _print_downstream(result: dict[str, Any]) -> None:
     for measure, learnt in result["learnt"].items():
         if not learnt:
             click.echo(f"no cell has learnt {measure} (0.8 of the way from chance to all right)")
+    for answer in result["replaced"]:
+        click.echo(f"R = {answer['recurrence']} at width {widths[0]} reasons {_replaced(answer, widths[-1])}")
+
+
+def _replaced(answer: dict[str, Any], largest: int) -> str:
+    """Say which model of one pass has the reasoning of a loop."""
+    if answer["factor"] is None:
+        sides = {"above": f"better than all up to width {largest} at one pass", "below": "worse than at one pass"}
+        return sides.get(answer["outside"], "unknown: too few runs")
+    limits = answer["interval"]
+    span = "interval open" if limits is None else f"{limits[0]:.1f}x to {limits[1]:.1f}x"
+    return f"as {answer['factor']:.1f}x its weights at one pass ({span})"
+
+
+def _print_law(result: dict[str, Any]) -> None:
+    """Print what the laws on tasks answer; a degenerate fit leaves its coefficients undecided."""
+    rows, law = [], result["law"]
+    for part, asked in law.items():
+        held = asked["held_out"]
+        best = min(held, key=held.__getitem__)
+        spans = [
+            f"{asked[name]['value']:.2g} ({asked[name]['interval'][0]:.2g} to {asked[name]['interval'][1]:.2g})"
+            if name in asked
+            else "undecided"
+            for name in ("kappa1", "theta")
+        ]
+        error = (f"{asked['rmse']:.2f}", f"{asked['deviation']:.2f}", f"{held[best]:.2f} ({best})")
+        rows.append((part, *error, *spans))
+    columns = ("part", "RMSE", "deviation", "largest R held out", "kappa1", "theta")
+    print_table("Law loss(N, D, R, E) on each part, nats per answer", columns, rows, left=("part",))
+    for part, asked in law.items():
+        if "undecided" in asked:
+            click.echo(f"{part}: {asked['undecided'].split(':')[0]}")
+
+
+def _accuracy(cell: dict[str, Any] | None) -> str:
+    """Return a mean with half its 95% interval, or that it is at chance."""
+    if cell is None:
+        return ""
+    return f"{cell['accuracy']:.2f}{_half(cell)}{' at chance' if cell['at_chance'] else ''}"
 
 
 def _difference(answer: dict[str, Any] | None) -> str:
     """Return a difference with half its 95% interval; a star marks an interval that excludes zero."""
     if answer is None:
         return ""
-    limits = answer["interval"]
-    half = "" if limits is None else f" ± {(limits[1] - limits[0]) / 2:.2f}"
-    return f"{answer['value']:+.2f}{half}{'*' if answer['clear'] else ' '}"
+    return f"{answer['value']:+.2f}{_half(answer)}{'*' if answer['clear'] else ' '}"
+
+
+def _half(mean: dict[str, Any]) -> str:
+    limits = mean["interval"]
+    return "" if limits is None else f" ± {(limits[1] - limits[0]) / 2:.2f}"

@@ -7,6 +7,7 @@ from typing import Any
 
 from loopscale.core.errors import InputError
 from loopscale.fitting import Fit, Observations, fit
+from loopscale.fitting.compare import compare
 from loopscale.fitting.covariance import coefficient_intervals
 from loopscale.lab.downstream import CELLS, DONE
 from loopscale.lab.tables import Row
@@ -15,6 +16,8 @@ LEAST = 3
 """Seeds of every cell below which no law is fitted: its intervals would come from too few runs."""
 ASKED = ("kappa1", "theta")
 """The gain from recurrence, and how much experts raise it."""
+HELD_OUT = ("none", "linear", "power", "bounded")
+"""Mappings that predict the runs with the most passes from the others."""
 
 
 def observations(rows: Sequence[Row], part: str) -> Observations:
@@ -45,7 +48,20 @@ def task_law(rows: Sequence[Row], part: str) -> Fit:
     return fit(observations(rows, part), outer="joint-moe", mapping="sparsity-conditional")
 
 
-def asked_of(law: Fit) -> dict[str, dict[str, Any]]:
-    """Return kappa1 and theta with their 90% intervals over resampled runs."""
+def asked_of(law: Fit) -> dict[str, Any]:
+    """Return what a law on a task answers: its error beside the scatter of the losses, and kappa1 and theta.
+
+    A degenerate fit answers nothing: ``undecided`` says why instead.
+    """
+    answer: dict[str, Any] = {"rmse": law.law.rmse, "deviation": float(law.observations.loss.std())}
+    if law.degenerate:
+        return answer | {"undecided": law.degenerate[0]}
     intervals = coefficient_intervals(law)
-    return {name: {"value": law.coefficients[name], "interval": list(intervals[name])} for name in ASKED}
+    return answer | {name: {"value": law.coefficients[name], "interval": list(intervals[name])} for name in ASKED}
+
+
+def held_out_errors(rows: Sequence[Row], part: str) -> dict[str, float]:
+    """Return the RMSE of each mapping on the runs with the most passes, fitted to the others."""
+    most = f"R={max(row['recurrence'] for row in rows)}"
+    result = compare(observations(rows, part), [most], outer="joint-moe", mappings=HELD_OUT, folds=0)
+    return {name: result.score(most, name).rmse for name in HELD_OUT}

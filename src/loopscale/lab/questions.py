@@ -7,11 +7,16 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from loopscale.lab.downstream import BUDGET, CELLS, DONE, EXPERTS, PASSES, WIDTHS, Cell
 from loopscale.lab.scores import LEARNT_FROM
 from loopscale.lab.tables import Mean, Row
 from loopscale.train.data.mixture import Downstream
 
+RESAMPLES = 1000
+"""Draws of the seeds for the interval of a ratio."""
 MEASURES = {"reasoning": ("words",), "knowledge": ("facts",), "overall": ("words", "facts")}
 """The parts that a measure is the mean of."""
 FEW, MANY = PASSES[0], PASSES[-1]
@@ -75,6 +80,46 @@ QUESTIONS = (
 )
 
 
+def replaced(rows: Sequence[Row], recurrence: int) -> dict[str, Any]:
+    """Return how many times the weights a model of one pass needs for the reasoning of a loop of the smallest width.
+
+    Both have the larger budget. Widths of one pass are interpolated in log weights, and seeds are resampled for the
+    95% interval. Outside the widths that were trained there is no factor: ``outside`` says on which side.
+    """
+    few, many = (_cell(1, R, BUDGET) for R in (FEW, recurrence))
+    plain_ = [by_seed(rows, Cell(width, **few), "reasoning") for width in WIDTHS]
+    looped = by_seed(rows, Cell(WIDTHS[0], **many), "reasoning")
+    seeds = sorted(set(looped).intersection(*plain_))
+    answer: dict[str, Any] = {"recurrence": recurrence, "seeds": len(seeds), "factor": None, "interval": None}
+    if not seeds:
+        return answer | {"outside": None}
+    weights = [
+        next(row["weights"] for row in rows if Cell(width, **few).is_of(row) and row["status"] == DONE)
+        for width in WIDTHS
+    ]
+    values = np.array([[of_seed[seed] for seed in seeds] for of_seed in (*plain_, looped)])
+    answer["reasoning"] = values.mean(axis=1).tolist()
+    drawn = np.random.default_rng(0).integers(len(seeds), size=(RESAMPLES, len(seeds)))
+    factors = [_factor(values[:, chosen].mean(axis=1), weights) for chosen in (np.arange(len(seeds)), *drawn)]
+    share = float(np.mean([one in ("below", "above") for one in factors[1:]]))
+    if isinstance(factors[0], str):
+        return answer | {"outside": factors[0], "outside_share": share}
+    answer["factor"] = factors[0]
+    if share == 0 and len(seeds) >= 3:
+        answer["interval"] = np.percentile(np.array(factors[1:], dtype=float), [2.5, 97.5]).tolist()
+    return answer | {"outside": None, "outside_share": share}
+
+
+def _factor(values: NDArray[np.float64], weights: Sequence[int]) -> float | str:
+    """Return the factor by interpolation, or on which side of the widths the loop lies."""
+    small, large, looped = values
+    if not small < large or looped > large:
+        return "above"
+    if looped < small:
+        return "below"
+    return float((weights[1] / weights[0]) ** ((looped - small) / (large - small)))
+
+
 def summary(rows: Sequence[Row]) -> dict[str, Any]:
     """Return the gate, the means of all cells, and the answers, as plain values."""
     cells = []
@@ -99,10 +144,13 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
     }
     done = [row for row in rows if row["status"] == DONE]
     counts = {"runs": len(rows), "failed": len(rows) - len(done), "planned": 5 * len(CELLS)}
-    return {"kind": "downstream", "schema": 1, **counts, "learnt": learnt, "cells": cells, "differences": answers}
+    factors = [replaced(rows, R) for R in PASSES if R > FEW]
+    return {
+        "kind": "downstream", "schema": 1, **counts, "learnt": learnt, "cells": cells, "differences": answers,
+        "replaced": factors,
+    }  # fmt: skip
 
 
 def plain(mean: Mean) -> dict[str, Any]:
     """Return a mean as plain values."""
-    interval = None if mean.low is None else [mean.low, mean.high]
-    return {"value": mean.value, "interval": interval, "seeds": mean.seeds}
+    return {"value": mean.value, "interval": mean.interval, "seeds": mean.seeds}

@@ -76,6 +76,11 @@ class Mean:
         return cls(mean, mean - half, mean + half, count)
 
     @property
+    def interval(self) -> list[float] | None:
+        """The interval as plain values; None without one."""
+        return None if self.low is None or self.high is None else [self.low, self.high]
+
+    @property
     def clear(self) -> bool:
         """Whether the interval of a difference excludes zero."""
-        return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
+        return self.interval is not None and (self.interval[0] > 0 or self.interval[1] < 0)

@@ -90,11 +90,11 @@ def run(
     seeds: Iterable[int],
     cells: Sequence[Cell] = CELLS,
     *,
-    tell: Callable[[str, str, int, Row | None], None] = lambda *_: None,
+    tell: Callable[[str, int, Row | None], None] = lambda *_: None,
 ) -> list[Row]:
     """Train every cell on both tasks with each seed, and return all rows; what ``out`` already holds is not repeated.
 
-    ``tell`` is called before and after each run with its task, cell and seed, and after it with its row.
+    ``tell`` is called before and after each run with what it is and its seed, and after it with its row.
     """
     path = out / RESULTS
     rows = TABLE.read(path) if path.is_file() else []
@@ -104,14 +104,15 @@ def run(
             for cell in cells:
                 if (subject, cell.name, seed) in done:
                     continue
-                tell(subject, cell.about, seed, None)
+                about = f"{subject}, {cell.about}"
+                tell(about, seed, None)
                 folder = out / "runs" / f"{subject}-{cell.name}-seed{seed}"
                 recipe = recipe_of(subject, cell, seed)
                 trained = train_task(recipe, folder, most=recipe.recurrence, model=False)
                 rows.append(_row(subject, cell, trained))
                 TABLE.write(path, rows)
                 shutil.rmtree(folder)
-                tell(subject, cell.about, seed, rows[-1])
+                tell(about, seed, rows[-1])
     return rows
 
 
@@ -181,7 +182,7 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
                     "model": cell.about,
                     **{name: first[name] for name in ("weights", "training_flops", "chance")},
                     "accuracy": mean.value,
-                    "interval": None if mean.low is None else [mean.low, mean.high],
+                    "interval": mean.interval,
                     "seeds": mean.seeds,
                     "bits": fmean(row["bits"] for row in of_cell),
                     "at_chance": status(mean.value, mean.seeds * first["problems"], first["chance"]) == AT_CHANCE,
@@ -193,9 +194,8 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
         for name, other, about in QUESTIONS:
             change = difference(rows, subject, name, other)
             if change is not None:
-                low_high = None if change.low is None else [change.low, change.high]
                 differences.append(
                     {"task": subject, "cell": name, "against": other, "about": about, "value": change.value}
-                    | {"interval": low_high, "seeds": change.seeds, "clear": change.clear}
+                    | {"interval": change.interval, "seeds": change.seeds, "clear": change.clear}
                 )
     return {"kind": "two axes", "schema": 1, "cells": cells, "differences": differences}
