@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from loopscale.cli.verbs import cli
 from loopscale.core.quantities import format_count
-from loopscale.planning import Cluster, Plan, search, search_on
+from loopscale.planning import Cluster, Plan, device_flops, search, search_on
 from loopscale.planning.design import card_size, experts_text
 from loopscale.planning.devices import USABLE, find_device
 from loopscale.planning.job import expected_days
@@ -58,7 +58,7 @@ def random_case(seed: int) -> tuple[str, int, int, dict[str, object]]:
 def test_a_training_file_has_the_plans_sizes_and_days_and_fits(seed: int) -> None:
     device, gpus, days, limits = random_case(seed)
     cluster = Cluster(device, gpus)
-    found = search_on(cluster, gpus * days * 24, lambda real: search(real_flops=real, extrapolate=True, **limits))
+    found = search_on(cluster, real_flops=device_flops(gpus * days * 24, device), extrapolate=True, **limits)
     planned = Plan.of(found, whole=False)
     text = planned.train_file(device, gpus)
     config = TrainConfig.from_dict(tomllib.loads(text))

@@ -1,5 +1,6 @@
 """The first ten minutes of three new users: their files as they came, and the commands that they tried."""
 
+import json
 import re
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from test_commands import refused, run
 from test_screens import check_screen
 
+import loopscale as ls
 from loopscale.scaling import ScalingLaw
 
 SIZES = (0.08, 0.18, 0.4, 0.9)
@@ -161,3 +163,47 @@ def test_an_answer_too_far_in_tokens_names_the_limit_that_gives_one(terminal, ca
     assert "no answer: the best design" in said
     assert "set --max-tokens to 5T for the best design within 10x" in said
     check_screen(run(capsys, *budget, "--max-tokens", "5T"))
+
+
+def test_the_next_command_that_a_fit_names_has_an_answer(terminal, capsys):
+    text = run(capsys, "fit", "semicolons.csv", "--resamples", "5", "--out", "next.json")
+    command = text.partition("Next: loopscale ")[2].split()
+    check_screen(run(capsys, *command))
+
+
+def test_a_law_predicts_a_looped_model_of_ones_own(terminal, capsys):
+    run(capsys, "fit", "looped.csv", "--resamples", "5", "--out", "own.json")
+    model = ("predict", "--params", "4B", "--recurrence", "4", "--tokens", "400B", "--law", "own.json")
+    assert "--loop-params is missing: this model is looped" in refused(capsys, *model)
+    text = run(capsys, *model, "--loop-params", "2B")
+    check_screen(text)
+    assert "4.0B dense model · looped 4x · 400B tokens" in text
+    assert "--loop-params is larger than --params" in refused(capsys, *model, "--loop-params", "5B")
+    predicted = ls.predict(N=4e9, loop_params=2e9, recurrence=4, D=400e9, law="own.json")
+    assert f"{predicted.loss:.2f}" in text.splitlines()[0]
+
+
+def test_designs_far_beyond_the_data_have_no_loss_in_the_table(terminal, capsys):
+    budget = ("plan", "--flops", "4.59e22", "--memory", "3GB", "--bits", "int4")
+    assert re.search(r"^0\.6B 2/16 R=4 +5\.47T† +beyond 10x ", run(capsys, *budget), re.M)
+    assert "beyond 10x" in run(capsys, *budget, "--verbose")
+    assert re.search(r"^0\.6B 2/16 R=4 +5\.47T† +\d\.\d{4}† ", run(capsys, *budget, "--extrapolate"), re.M)
+
+
+def test_two_designs_are_compared_in_the_memory_of_a_phone(terminal, capsys):
+    pair = ("matched", "1.0B:8:2", "2.4B:1:1", "--flops", "5e21")
+    text = run(capsys, *pair, "--memory", "3GB", "--bits", "int4", "--context", "8k")
+    check_screen(text)
+    assert re.search(r"^3 GB memory +1\.0B 1\.9\d+ +2\.4B 2\.06", text, re.M)
+    assert "memory" not in run(capsys, *pair).replace("KV memory", "")
+
+
+def test_a_context_counts_in_the_memory_of_a_profile(capsys):
+    profile = ("profile", "joint", "--flops", "5e21", "--memory", "3GB", "--bits", "int4", "--json")
+    without, with_context = (json.loads(run(capsys, *profile, *more)) for more in ((), ("--context", "128k")))
+    assert without["rows"][0]["loss"] < with_context["rows"][0]["loss"]
+
+
+def test_options_under_other_names_are_answered_with_what_to_write(capsys):
+    assert "no option --weeks; write --days 3weeks" in refused(capsys, "plan", "--weeks", "3")
+    assert "write --min-speed 20" in refused(capsys, "plan", "--tokens-per-second", "20")

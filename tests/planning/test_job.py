@@ -8,7 +8,7 @@ import pytest
 
 from loopscale.architecture import rung
 from loopscale.core.quantities import parse_bits, parse_context
-from loopscale.planning import Budget, Cluster, Plan, WithheldError, plan, search, search_on
+from loopscale.planning import Budget, Cluster, Plan, WithheldError, device_flops, plan, search, search_on
 from loopscale.planning.devices import DEVICES, USABLE
 from loopscale.planning.job import CHUNK, Job, Layout, padding
 
@@ -94,9 +94,8 @@ def test_padding_and_recomputation_are_counted() -> None:
 @pytest.mark.parametrize(("device", "gpus", "days"), [("h100", 64, 21), ("l40s", 16, 3), ("a100", 24, 7)])
 def test_a_plan_for_devices_takes_no_longer_than_it_was_given(device: str, gpus: int, days: float) -> None:
     cluster = Cluster(device, gpus)
-    found = search_on(
-        cluster, gpus * days * 24, lambda real: search(real_flops=real, memory="6GB", bits=4, extrapolate=True)
-    )
+    real = device_flops(gpus * days * 24, device)
+    found = search_on(cluster, real_flops=real, memory="6GB", bits=4, extrapolate=True)
     assert cluster.cost(found.choice).days <= days * 1.005
 
 
@@ -153,3 +152,14 @@ def test_a_withheld_answer_names_the_best_design_within_reach() -> None:
     inside = [row for row in listed if row.trust != "beyond" and row.ruled_out_by is None]
     best = min(inside, key=lambda row: row.loss)
     assert (label, loss) == (best.label, f"{best.loss:.4f}")
+
+
+def test_a_plan_for_devices_uses_their_time_and_leaves_out_what_they_cannot_train() -> None:
+    cluster = Cluster("h100", 8)
+    found = search_on(cluster, real_flops=device_flops(8 * 21 * 24, "h100"))
+    cost = cluster.cost(found.choice)
+    assert cost.fits
+    assert cost.days == pytest.approx(21, rel=0.02)
+    free = search(real_flops=device_flops(8 * 21 * 24, "h100")).choice
+    assert not cluster.cost(free).fits
+    assert free.loss < found.choice.loss

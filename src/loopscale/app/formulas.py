@@ -137,7 +137,7 @@ def _grid(*, too_little: bool = False, **budget: Any) -> Any:
     """Return the grid of one symbolic design under a symbolic budget; ``budget`` sets fields of that."""
     x = Fake("x", EXAMPLES | ({"tokens": 0.5} if too_little else {}))
     space = Fake(
-        "x", EXAMPLES, models=(), shape=(), recurrences=x.R,
+        "x", EXAMPLES, models=(), shape=(), recurrences=x.R, overheads={},
         unrolled=lambda *_: costs.unrolled(x.active, x.loop, x.R),
         kv_bytes=lambda **options: x.kv_bytes if "kept_window" in options else x.kv_of_one,
     )  # fmt: skip

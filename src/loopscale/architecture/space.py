@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -58,6 +58,9 @@ class Space:
     free: frozenset[str] = frozenset()
     """Axes (size, experts, recurrence) that were not set; a search may extend the sizes if they are among them."""
     active_experts: int = 2
+    overheads: Mapping[tuple[str, float, int], float] = field(default_factory=dict)
+    """What training takes on devices for each FLOP that it is planned with, by size, experts and recurrence: 1 where
+    nothing is said, infinite for a design that the devices cannot train."""
 
     @classmethod
     def of(
@@ -106,8 +109,20 @@ class Space:
         ]
         return np.moveaxis(np.asarray(sizes, float), 1, -1).reshape(self.shape)
 
+    def overhead(self, recurrences: IntArray) -> FloatArray:
+        """Return the overheads of training on the grid (S, K, P)."""
+        found = np.ones((*self.active.shape, len(recurrences)))
+        for s, k, p in np.ndindex(found.shape if self.overheads else (0, 0, 0)):
+            key = (self.names[s], float(self.experts[s, k]), int(recurrences[p]))
+            found[s, k, p] = self.overheads.get(key, 1.0)
+        return found
+
     def extended(self, upward: bool) -> Space | None:
         """Return the space with further sizes by the same rule; None where the sizes are not free or have an end."""
+        wider = self._extended(upward)
+        return None if wider is None else replace(wider, overheads=self.overheads)
+
+    def _extended(self, upward: bool) -> Space | None:
         more = self._more_sizes(upward) if "size" in self.free else []
         if not more:
             return None

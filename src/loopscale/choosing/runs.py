@@ -137,8 +137,10 @@ class NextRuns:
         """
         runs, noise = counted(len(self.runs), "run"), float(np.sqrt(self.noise.new_run))
         gain = f"expected error {self.before:.2g} → {self.after:.2g} nats"
+        if not self.runs:
+            return f"No candidate within the budget lowers the expected error, {self.before:.2g} nats."
         if self.below_noise:
-            answer = f"Not worth it: {gain} after {runs}, less than the noise of one run ({noise:.2g})."
+            answer = f"Not worth it: {runs} take {gain}, a gain below the noise of one run ({noise:.2g})."
         else:
             answer = f"Train {runs} for {format_count(self.flops)} FLOPs: {gain}."
         what = "loss differences to the rivals" if self.goal is Goal.CHOICE else "predictions at the target"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -11,10 +12,13 @@ from loopscale.cli.output import print_json
 from loopscale.cli.params import verbose_option
 from loopscale.cli.reading import data_options, take_runs
 from loopscale.cli.verbs import verb
+from loopscale.core.errors import LoopscaleError
 from loopscale.core.progress import progress_bar
+from loopscale.core.quantities import format_power
 from loopscale.core.report import check_report_path
 from loopscale.core.text import WIDTH
-from loopscale.fitting import Scheme, fit
+from loopscale.fitting import Fit, Scheme, fit
+from loopscale.planning import search
 
 
 @verb("fit")
@@ -78,6 +82,19 @@ def fit_command(
         fit_report(result).save(report)
     saved = [path for path in (out, report) if path is not None]
     if saved and not as_json:
-        follow = f"Next: loopscale plan --flops 5e21 --law {out}" if out is not None else ""
+        follow = "" if out is None else _next_command(result, out)
         line = f"Saved {', '.join(saved)}.   {follow}".rstrip()
         click.echo("\n" + (line if len(line) <= WIDTH else line.replace("   Next", "\nNext")))
+
+
+def _next_command(result: Fit, path: str) -> str:
+    """Return the plan to ask for next: at the largest compute, up to 3x that of any run, that the law answers for."""
+    law, largest = replace(result.law, resamples=None), float(result.observations.points.train_flops.max())
+    for factor in (3.0, 1.0, 0.3, 0.1, 0.03, 0.01):
+        flops = format_power(factor * largest, 1)
+        try:
+            search(flops=flops, law=law)
+        except LoopscaleError:  # too far from the runs, or the fit is degenerate
+            continue
+        return f"Next: loopscale plan --flops {flops} --law {path}"
+    return ""

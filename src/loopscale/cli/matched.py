@@ -6,7 +6,7 @@ import click
 
 from loopscale.architecture import rung
 from loopscale.cli.output import print_json
-from loopscale.cli.params import COUNT, law_option, output_options, trust_options
+from loopscale.cli.params import BITS, BYTES, CONTEXT, COUNT, law_option, output_options, trust_options
 from loopscale.cli.verbs import verb
 from loopscale.core.tables import Table
 from loopscale.planning import flops_of, matched
@@ -31,6 +31,9 @@ def within(flops: float, case: float) -> bool:
 @click.argument("first", required=False)
 @click.argument("second", required=False)
 @click.option("--flops", type=COUNT, help="Training compute of both, like 5e21.  [default: the case study's]")
+@click.option("--memory", type=BYTES, help="Also compare in this memory, like 3GB.  [default: that of the smaller]")
+@click.option("--bits", type=BITS, help="Also compare in equal memory, at these bits per weight.")
+@click.option("--context", type=CONTEXT, help="Count the KV cache of this context in that memory; 8k is 8,192.")
 @law_option
 @trust_options
 @output_options
@@ -38,6 +41,9 @@ def matched_command(
     first: str | None,
     second: str | None,
     flops: float | None,
+    memory: float | None,
+    bits: float | None,
+    context: int | None,
     law: ScalingLaw,
     extrapolate: bool,
     allow_degenerate: bool,
@@ -53,6 +59,7 @@ def matched_command(
     \b
     loopscale matched
     loopscale matched 0.3B:8:4 0.6B:8:1 --flops 1e22
+    loopscale matched 1.0B:8:2 2.4B:1:1 --flops 5e21 --memory 3GB --bits int4 --context 8k
     loopscale matched 1.0B:8:1 1.0B:1:1 --flops 5e21 --json
     """
     if (first is None) != (second is None) or (first is not None and flops is None):
@@ -63,7 +70,10 @@ def matched_command(
     assert flops is not None
     # The comparison that the paper printed is answered, however far from its sweep; the trust line says how far.
     known = law.name == DEFAULT and (first, second) == (case_first, case_second) and within(flops, case_flops)
-    result = matched(first, second, flops, law, extrapolate=extrapolate or known, allow_degenerate=allow_degenerate)
+    result = matched(
+        first, second, flops, law, memory=memory, bits=bits, context=context, extrapolate=extrapolate or known,
+        allow_degenerate=allow_degenerate,
+    )  # fmt: skip
     if as_json:
         print_json({"kind": "matched", **result.to_dict()})
     elif as_csv:

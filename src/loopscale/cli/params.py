@@ -189,15 +189,20 @@ def one_model(
         if experts is not None or layers is not None:
             raise click.UsageError("--experts and --layers do not go with --config, which states them itself")
         return read_config(config)
-    if experts is not None and len(experts) != 1:
-        raise click.UsageError("--experts takes one number here")
-    E = experts[0] if experts else 1
+    E = one_of(experts)
     if rung_text is not None:
         if layers is not None:
             raise click.UsageError("--layers goes with --width; a rung has its own depth")
         return rung(rung_text, E, active_experts)
     assert width is not None
     return at_width(width, layers, experts=E, active_experts=active_experts)
+
+
+def one_of(experts: tuple[float, ...] | None) -> float:
+    """Return the one number of experts that an option names."""
+    if experts is not None and len(experts) != 1:
+        raise click.UsageError("--experts takes one number here")
+    return experts[0] if experts else 1
 
 
 def check_recurrence(model: Architecture, recurrence: int | None) -> None:

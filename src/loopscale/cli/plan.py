@@ -44,6 +44,7 @@ from loopscale.planning import (
     Space,
     architecture_space,
     continuous_space,
+    device_flops,
     flops_of,
     ladder_space,
     search,
@@ -182,16 +183,12 @@ def plan_command(
         check_report_path(report)
     compute, space = _Compute(options), _space(options, law)
 
-    def best(flops: float | None, real_flops: float | None) -> Search:
-        return search(
-            _budget(options, flops, real_flops), space, law, eps=eps, rule=rule, extrapolate=extrapolate,
-            allow_degenerate=allow_degenerate,
-        )  # fmt: skip
-
-    if compute.hours is None:
-        found = best(compute.flops, options["real_flops"])
-    else:
-        found = search_on(compute.cluster, compute.hours, lambda real: best(None, real))
+    limits = _budget(options, compute.flops, compute.real_flops)
+    among = (limits, space, law)
+    rules: dict[str, Any] = {
+        "eps": eps, "rule": rule, "extrapolate": extrapolate, "allow_degenerate": allow_degenerate,
+    }  # fmt: skip
+    found = search(*among, **rules) if compute.hours is None else search_on(compute.cluster, *among, **rules)
     planned = Plan.of(found, grow=grow, cluster=compute.named, price=options["price"])
     choice = planned.choice
     cost = rounding_cost(planned.budget.bits, choice.tokens, choice.total_parameters) if rounding else None
@@ -209,17 +206,17 @@ def plan_command(
         click.echo(found.table().csv(), nl=False)
     else:
         if verbose:
-            print_plan(found, planned, top)
+            print_plan(found, planned, top, extrapolate)
             if grow:
                 console().print(f"Growing passes: {growth_text(planned.growth, planned.eps)}", highlight=False)
         else:
-            answer, *rest = plan_screen(planned, found.rivals(top), grow).splitlines()
+            answer, *rest = plan_screen(planned, found.rivals(top), grow, extrapolate).splitlines()
             console().print(f"[bold]{answer}[/]", highlight=False, soft_wrap=True)
             click.echo("\n".join(rest))
         if cost is not None:
             click.echo("\n".join(fact("rounding", rounding_text(cost, choice.loss))))
         if pareto is not None:
-            _print_front(found, pareto)
+            _print_front(found, pareto, extrapolate)
 
 
 def _write_training_file(planned: Plan, cluster: Cluster, path: str) -> None:
@@ -288,6 +285,14 @@ class _Compute:
         return None
 
     @property
+    def real_flops(self) -> float | None:
+        """The compute as devices run it, where it is stated so, in devices or in money."""
+        if self.hours is None:
+            real: float | None = self.options["real_flops"]
+            return real
+        return device_flops(self.hours, self.cluster.device, self.cluster.utilisation)
+
+    @property
     def hours(self) -> float | None:
         """The compute in device-hours, where it is stated in devices or money."""
         o = self.options
@@ -353,7 +358,7 @@ def _own_model(path: str) -> Architecture:
     return read_config(path)
 
 
-def print_plan(found: Search, planned: Plan, top: int) -> None:
+def print_plan(found: Search, planned: Plan, top: int, extrapolate: bool) -> None:
     """Print the choice in sentences, how far it can be trusted, and the table of alternatives."""
     out, texts = console(), sentences(planned)
     out.print(f"[bold]{texts['answer']}[/]", highlight=False)
@@ -362,21 +367,24 @@ def print_plan(found: Search, planned: Plan, top: int) -> None:
         if line:
             out.print(line, highlight=False)
     listed = [planned.choice, *found.rivals(top)]
-    rows = map(table_row, listed)
+    rows = (table_row(row, extrapolate) for row in listed)
     print_table("Nearest designs", COLUMNS, rows, left=("size", "verdict"), optional=("memory",))
     if note := legend(axis for row in listed for axis in row.extrapolated):
         out.print(note, highlight=False)
 
 
-def _print_front(found: Search, cost: str) -> None:
+def _print_front(found: Search, cost: str, extrapolate: bool) -> None:
     """Print the front with the 90% band of each loss."""
     bands = found.front_rows(cost)
     columns = [*COLUMNS[:-1], "FLOPs/token"]
     designs = [found.design(int(flat)) for flat in found.front(cost)]
-    rows = [(*table_row(row)[:-1], format_power(row.inference_flops)) for row in designs]
+    rows = [(*table_row(row, extrapolate)[:-1], format_power(row.inference_flops)) for row in designs]
     if bands and bands[0].interval is not None:
         columns.insert(5, "90% band")
-        spans = [f"{band.loss_low:.4f}–{band.loss_high:.4f}" for band in bands]
+        spans = [
+            f"{band.loss_low:.4f}–{band.loss_high:.4f}" if extrapolate or band.trust != "beyond" else ""
+            for band in bands
+        ]
         rows = [(*row[:5], span, *row[5:]) for row, span in zip(rows, spans, strict=True)]
     title = f"No other design beats these in both loss and {cost}"
     print_table(title, columns, rows, left=("size",), optional=("tokens",))

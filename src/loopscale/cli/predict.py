@@ -15,6 +15,7 @@ from loopscale.cli.params import (
     law_option,
     model_options,
     one_model,
+    one_of,
     output_options,
     trust_options,
     verbose_option,
@@ -33,7 +34,9 @@ from loopscale.scaling import ScalingLaw
 
 @verb("predict")
 @model_options
-@click.option("--params", type=COUNT, help="A parameter count instead, for laws that need no architecture, like 7e9.")
+@click.option("--params", type=COUNT, help="N of your own model instead, counted as the law counts it, like 7e9.")
+@click.option("--loop-params", type=COUNT, help="N_loop of that model: its looped part, with --recurrence.")
+@click.option("--total-params", type=COUNT, help="N_total of that model: with all experts, with --experts.")
 @click.option("--recurrence", type=WHOLE, help="R: passes through the loop.  [default: the model's own]")
 @click.option("--tokens", type=COUNT, help="Training tokens, like 500B.")
 @click.option("--flops", type=COUNT, help="Training compute instead of tokens, like 5e21.")
@@ -54,6 +57,8 @@ def predict_command(
     check_path: str | None,
     loss: float | None,
     params: float | None,
+    loop_params: float | None,
+    total_params: float | None,
     recurrence: int | None,
     tokens: float | None,
     flops: float | None,
@@ -77,6 +82,7 @@ def predict_command(
     loopscale predict --width 2048 --experts 16 --flops 1e22
     loopscale predict --rung 0.6B --experts 8 --tokens 500B --gpus 64 --device h100
     loopscale predict --params 7e9 --tokens 2T --law chinchilla-epoch-2024
+    loopscale predict --params 4B --loop-params 2B --recurrence 4 --tokens 400B --law law.json
     loopscale predict --config path/to/config.json --tokens 1T --law chinchilla-epoch-2024
     loopscale predict --params 7e9 --tokens 2T --law law.json --register prediction.json
     loopscale predict --check prediction.json --loss 2.31
@@ -92,10 +98,12 @@ def predict_command(
     if params is None:
         architecture = one_model(model.pop("rung"), **model)
         check_recurrence(architecture, recurrence)
-    elif any(model[name] for name in ("rung", "width", "layers", "experts", "config")):
-        raise click.UsageError("--params states the size; leave out --rung, --width, --layers, --experts and --config")
+    elif any(model[name] for name in ("rung", "width", "layers", "config")):
+        raise click.UsageError("--params states the size; leave out --rung, --width, --layers and --config")
+    experts = one_of(model["experts"]) if params is not None else 1
     prediction = predict(
-        architecture, tokens, recurrence, law, flops=flops, real_flops=real_flops, N=params, extrapolate=extrapolate,
+        architecture, tokens, recurrence, law, flops=flops, real_flops=real_flops, N=params, loop_params=loop_params,
+        total_params=total_params, experts=experts, extrapolate=extrapolate,
         cluster=None if device is None else Cluster(device, gpus, utilisation), price=price,
         allow_degenerate=allow_degenerate,
     )  # fmt: skip

@@ -13,6 +13,7 @@ from loopscale.architecture import RUNG_EXPERTS, RUNG_RECURRENCES, RUNGS
 from loopscale.cli.output import console, print_json, print_table
 from loopscale.cli.params import (
     BITS,
+    CONTEXT,
     COUNTS,
     EXPERTS,
     INTEGERS,
@@ -61,6 +62,7 @@ JOINT_COLUMNS = ("memory", "size", "experts", "R", "tokens", "loss", "agreement"
 @click.option("--flops", type=COUNTS, help="Compute budgets, like 5e20,1e21.  [default: 5e21; for maps a range]")
 @click.option("--memory", type=MEMORIES, help="Memory budgets, like 1GB,3GB,10GB.  [default: 0.25 GB to 32 GB]")
 @click.option("--bits", type=BITS, default="16", show_default=True, help="Bits per weight, for memory.")
+@click.option("--context", type=CONTEXT, help="Count the KV cache of this context, for memory; 8k is 8,192.")
 @click.option("--rung", "rungs", type=RUNG_LIST, help=f"Rungs.  [default: {','.join(RUNGS)}]")
 @click.option("--experts", type=EXPERTS, help="Expert counts.")
 @click.option("--recurrence", "recurrences", type=INTEGERS, help="Recurrences, like 1,2,4 or 1..10.")
@@ -107,6 +109,7 @@ class Asked:
     flops: tuple[float, ...] | None
     memory: tuple[float, ...] | None
     bits: float
+    context: int | None
     rungs: tuple[str, ...] | None
     experts: tuple[float, ...] | None
     recurrences: tuple[int, ...] | None
@@ -118,7 +121,7 @@ class Asked:
 
     def memory_problem(self) -> tuple[Sequence[float], Budget, Space]:
         """Return memory budgets, the compute that goes with them, and the whole design space."""
-        budget = Budget(flops=(self.flops or (5e21,))[0], bits=self.bits)
+        budget = Budget(flops=(self.flops or (5e21,))[0], bits=self.bits, context=self.context)
         memory = self.memory or tuple(2.0 ** np.arange(-2, 6) * 1e9)
         return memory, budget, self.space(RUNG_EXPERTS, RUNG_RECURRENCES)
 

@@ -50,6 +50,19 @@ FIRST_SCREEN = ("plan", "predict", "count", "fit", "forecast", "backtest", "next
                 "train", "sweep", "eval", "generate", "lab", "app", "figures")  # fmt: skip
 """The verbs that ``loopscale --help`` explains; it names the others."""
 
+OTHER_WORDS = {
+    "--weeks": "write --days 3weeks",
+    "--hours": "write --days 36h, or --gpu-hours for all devices together",
+    "--tokens-per-second": "write --min-speed 20 --bandwidth 51GB/s",
+    "--speed": "write --min-speed 20 --bandwidth 51GB/s",
+    "--ram": "write --memory 3GB",
+    "--quantization": "write --bits q4_k_m",
+    "--compute": "write --flops 5e21",
+    "--loops": "write --recurrence 4",
+    "--passes": "write --recurrence 4",
+}
+"""Options that people try under another name, and what to write."""
+
 VERBS = tuple(name for names in GROUPS.values() for name in names)
 
 
@@ -174,6 +187,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         code = cli.main(args=argv, prog_name="loopscale", standalone_mode=False)
         sys.stdout.flush()
+    except click.NoSuchOption as error:
+        hint = OTHER_WORDS.get(error.option_name)
+        message = error.format_message() if hint is None else f"no option {error.option_name}; {hint}"
+        _stop(_command_path(error), message)
     except click.ClickException as error:
         _stop(_command_path(error), error.format_message())
     except LoopscaleError as error:

@@ -2,9 +2,10 @@
 
 from loopscale.architecture import Space, architecture_space, continuous_space, ladder_space, size_space, width_space
 from loopscale.planning.budget import FIELDS, Budget, budget_text
-from loopscale.planning.cluster import Cluster, ClusterCost, search_on
+from loopscale.planning.cluster import Cluster, ClusterCost
 from loopscale.planning.compute import device_flops, flops_of, training_cost
 from loopscale.planning.design import Design, design_text
+from loopscale.planning.device_search import search_on
 from loopscale.planning.devices import DEVICES, PEAK_FLOPS, PRESETS, UTILISATION
 from loopscale.planning.grid import Grid, Rule, design_label, evaluate
 from loopscale.planning.matching import Matched, matched

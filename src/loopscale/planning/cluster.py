@@ -1,10 +1,8 @@
-"""The devices that train a model: what a design takes on them, and what so many device-hours train best."""
+"""The devices that train a model, and what a design takes on them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,14 +10,11 @@ from loopscale.architecture import Architecture
 from loopscale.architecture.layers import Size
 from loopscale.core.errors import InputError
 from loopscale.core.quantities import format_bytes, format_power
-from loopscale.planning.compute import device_flops, time_cost, training_cost
+from loopscale.planning.compute import time_cost, training_cost
 from loopscale.planning.design import Design
 from loopscale.planning.devices import NODE, UTILISATION, find_device
 from loopscale.planning.job import Job, StepCost, expected_days, padding
 from loopscale.planning.recipes import BATCH, CAPACITY, CONTEXT
-
-if TYPE_CHECKING:
-    from loopscale.planning.searching import Search
 
 LEAST_STEPS = 2000
 """Steps that a run should have at least: shorter ones get smaller batches."""
@@ -99,14 +94,14 @@ class Cluster:
         ranked = job.fastest()
         return job, ranked[0] if ranked else job.least_memory(), bool(ranked)
 
-    def slowdown(self, design: Design) -> float:
-        """Return how much longer a step takes than its arithmetic without recomputation, at least 1."""
+    def overhead(self, design: Design) -> tuple[float, bool]:
+        """Return how much longer a step takes than its arithmetic without recomputation, and whether it fits."""
         found = self.best(design)
         if found is None:
-            return 1.0
-        job, cost, _ = found
+            return 1.0, True
+        job, cost, fits = found
         plain = job.flops_per_token() * job.step_tokens / self.devices / job.device.flops
-        return float(max(1.0, cost.seconds / plain))
+        return float(max(1.0, cost.seconds / plain)), fits
 
     def cost(self, design: Design, price: float | None = None) -> ClusterCost:
         """Return what a design takes to train here; ``price`` is in dollars a device-hour."""
@@ -136,17 +131,3 @@ def sequences_of(tokens: float, devices: float) -> Size:
     """Return the sequences of a step for each device."""
     most = np.minimum(BATCH, np.maximum(1, np.floor(tokens / CONTEXT / LEAST_STEPS)))
     return np.maximum(1, np.rint(most / devices))
-
-
-def search_on(cluster: Cluster, hours: float, search: Callable[[float], Search]) -> Search:
-    """Search for the design that so many device-hours train best; ``search`` takes the real training compute.
-
-    What a design takes beyond its arithmetic, such as recomputed blocks, depends on the design: the search is repeated
-    with what the last choice leaves, until a choice takes no more.
-    """
-    whole, slower = device_flops(hours, cluster.device, cluster.utilisation), 1.0
-    found = search(whole)
-    while (more := cluster.slowdown(found.choice)) > slower * 1.001:
-        slower = more  # it only rises, so that the search ends and the choice keeps within the hours
-        found = search(whole / slower)
-    return found

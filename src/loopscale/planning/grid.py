@@ -396,7 +396,11 @@ def _matched_tokens(space: Space, passes: IntArray, budget: Budget, flops: Float
     tokens = costs.tokens_for(flops[:, None, None, None], unrolled, budget.serve_tokens or 0.0)
     if real is not None:
         serving = costs.inference_flops(unrolled) * (budget.serve_tokens or 0.0)
-        tokens = np.minimum(tokens, (real - serving) / real_flops_per_token(space, passes))
+        taken = real_flops_per_token(space, passes)
+        if space.overheads:
+            overhead = space.overhead(passes)
+            taken = taken * np.where(np.isfinite(overhead), overhead, 1.0)
+        tokens = np.minimum(tokens, (real - serving) / taken)
     if budget.max_tokens is not None:
         tokens = np.minimum(tokens, budget.max_tokens)
     return np.asarray(np.maximum(tokens, 0.0))

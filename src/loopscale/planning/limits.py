@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 SLACK = 1 + 1e-12
 """Relative tolerance at a limit: a design that needs exactly the limit fits despite rounding."""
 
+DEVICES = "devices"
+"""What rules out a design that the devices cannot train: not a field of the budget."""
 NEAR = 0.01
 """Share of a limit within which a miss is written exactly."""
 
@@ -101,6 +103,17 @@ def _times(value: float, digits: int) -> str:
     return f"{value:,.{digits}g} times"
 
 
+def _devices(grid: Grid) -> Limit | None:
+    """The memory of the devices that train, where they were asked."""
+    if not grid.space.overheads:
+        return None
+    need = np.where(np.isfinite(grid.space.overhead(grid.space.recurrences)), 1.0, 2.0)
+    return Limit(
+        DEVICES, need, 1.0, _times, "does not fit the devices in training", "nothing can be trained on these devices",
+        "{candidate} needs more memory in training than they have",
+    )  # fmt: skip
+
+
 def _memory(grid: Grid) -> Limit | None:
     budget = grid.budget
     if budget.memory is None:
@@ -146,12 +159,12 @@ def _compute(grid: Grid) -> Limit | None:
 
 
 FORMULAS: tuple[Callable[[Grid], Limit | None], ...] = (_serving, _one_token, _memory, _speed, _compute, _real_compute)
-"""The hardest first: the first that a candidate misses is the reason that is given."""
+"""Of budgets, the hardest first: the first that a candidate misses is the reason that is given."""
 
 
 def limits_of(grid: Grid) -> tuple[Limit, ...]:
     """Return every limit that the budget sets."""
-    made: Iterator[Limit | None] = (formula(grid) for formula in FORMULAS)
+    made: Iterator[Limit | None] = (formula(grid) for formula in (_devices, *FORMULAS))
     return (*(limit for limit in made if limit is not None), *_own_limits(grid))
 
 

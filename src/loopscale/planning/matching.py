@@ -10,7 +10,7 @@ import numpy as np
 
 from loopscale.architecture import Architecture, continuous
 from loopscale.core.arrays import FloatArray
-from loopscale.core.quantities import count_of, plain
+from loopscale.core.quantities import bits_of, bytes_of, context_of, count_of, format_bytes, plain
 from loopscale.planning import refusals
 from loopscale.planning.compute import parse_reference
 from loopscale.planning.grid import design_label
@@ -43,6 +43,14 @@ CONDITIONS: dict[str, tuple[Measure, ...]] = {
 
 
 @dataclass(frozen=True)
+class Condition:
+    """What is equal, and how much of it each design may have."""
+
+    name: str
+    caps: list[tuple[Measure, float]]
+
+
+@dataclass(frozen=True)
 class Matched:
     """Two designs on equal terms: one row for each condition. Differences are the first minus the second."""
 
@@ -68,6 +76,9 @@ def matched(
     flops: float | str,
     law: Any = None,
     *,
+    memory: float | str | None = None,
+    bits: float | str | None = None,
+    context: int | str | None = None,
     extrapolate: bool = False,
     allow_degenerate: bool = False,
 ) -> Matched:
@@ -76,6 +87,8 @@ def matched(
     Beyond that, at equal total parameters, at equal KV memory per token, and at both: the larger is then made smaller
     along the ladder, experts and recurrence held, until it has no more than the other. The compute multiplier is the
     training compute that the second needs for each FLOP of the first to reach the same loss, each at its best size.
+    With ``memory``, ``bits`` or ``context`` they are also compared in equal memory, weights and KV cache together: in
+    ``memory``, or in that of the smaller.
     """
     law, budget = law_of(law), count_of(flops, "flops")
     pair = [(one, one.recurrence) if isinstance(one, Architecture) else parse_reference(one) for one in (first, second)]
@@ -86,12 +99,33 @@ def matched(
     refusals.check_answer(
         "one of the two designs", law, trust, extrapolate=extrapolate, allow_degenerate=allow_degenerate
     )
-    rows = [_condition(name, pair, budget, law, extrapolate) for name in CONDITIONS]
+    conditions = [
+        Condition(name, [(measure, min(measure(*one) for one in pair)) for measure in measures])
+        for name, measures in CONDITIONS.items()
+    ]
+    if (memory, bits, context) != (None, None, None):
+        conditions.append(_in_memory(pair, memory, bits, context))
+    rows = [_condition(each, pair, budget, law, extrapolate) for each in conditions]
     ratios = _compute_ratios(pair, budget, law)
     usable = ratios[1:][np.isfinite(ratios[1:])]
     interval = tuple(float(end) for end in np.percentile(usable, [5, 95])) if len(usable) else None
     compute = float(ratios[0]) if np.isfinite(ratios[0]) else None
     return Matched(_label(pair[0]), _label(pair[1]), budget, tuple(rows), compute, interval, trust)  # type: ignore[arg-type]
+
+
+def _in_memory(
+    pair: list[Looped], memory: float | str | None, bits: float | str | None, context: int | str | None
+) -> Condition:
+    """Return the condition that weights and KV cache take no more than a memory."""
+    width = 16.0 if bits is None else bits_of(bits, "bits")
+    positions = 0 if context is None else int(context_of(context, "context"))
+
+    def taken(model: Architecture, recurrence: int) -> float:
+        cache = float(model.kv_bytes(recurrence, context=positions)) if positions else 0.0
+        return _total(model, recurrence) * width / 8 + cache
+
+    cap = min(taken(*one) for one in pair) if memory is None else bytes_of(memory, "memory")
+    return Condition(f"{format_bytes(cap)} memory", [(taken, cap)])
 
 
 def _label(looped: Looped) -> str:
@@ -111,14 +145,15 @@ def _joint_trust(pair: list[Looped], widths: list[float], flops: float, law: Sca
     return first.worse(second).noting(uncertainty_text(law.uncertainty))
 
 
-def _condition(name: str, pair: list[Looped], flops: float, law: ScalingLaw, extrapolate: bool) -> dict[str, Any]:
+def _condition(
+    condition: Condition, pair: list[Looped], flops: float, law: ScalingLaw, extrapolate: bool
+) -> dict[str, Any]:
     """Return the losses of both, resized so that neither has more of what is to be equal.
 
     Losses are None where a size lies more than 10x beyond what the law was fitted on, unless ``extrapolate``.
     """
     widths = [float(model.width) for model, _ in pair]
-    for measure in CONDITIONS[name]:
-        cap = min(_measured(measure, one, float(one[0].width)) for one in pair)
+    for measure, cap in condition.caps:
         widths = [min(width, _width_within(one, measure, cap)) for one, width in zip(pair, widths, strict=True)]
     losses = [_losses(_points(one, flops, law, width), law) for one, width in zip(pair, widths, strict=True)]
     difference = losses[0] - losses[1]
@@ -129,7 +164,7 @@ def _condition(name: str, pair: list[Looped], flops: float, law: ScalingLaw, ext
     known = level != "beyond" or extrapolate
     first, second = (continuous(width, one[0].experts) for one, width in zip(pair, widths, strict=True))
     return {
-        "condition": name,
+        "condition": condition.name,
         "trust": level,
         "first_active": float(first.active + first.embedding),
         "second_active": float(second.active + second.embedding),

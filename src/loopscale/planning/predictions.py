@@ -85,18 +85,22 @@ def predict(
     price: float | None = None,
     N: float | str | None = None,
     D: float | str | None = None,
+    loop_params: float | str | None = None,
+    total_params: float | str | None = None,
     extrapolate: bool = False,
     allow_degenerate: bool = False,
 ) -> Prediction:
     """Predict the loss of a model after ``tokens``, or after what ``flops`` or ``real_flops`` of training allow.
 
     ``model`` is an architecture, or a rung by name with ``experts``: ``predict("1.0B", experts=8, tokens="500B")``.
-    For a law that needs no architecture give sizes: ``predict(N=7e9, D=2e12, law="chinchilla-epoch-2024")``. ``law``
-    is a fit, a law, a published name or a file. ``real_flops`` counts output head, attention and expert padding too;
-    ``cluster`` asks what the training takes on devices, at a ``price`` in dollars a device-hour. A prediction more than
-    10x beyond what the law was fitted on is withheld unless ``extrapolate``.
+    A model of yours is known by its counts, as the law counts them: ``predict(N=7e9, D=2e12, law="law.json")``, with
+    ``loop_params`` (N_loop) where it is looped and ``total_params`` (N_total) where it has experts.
+
+    ``law`` is a fit, a law, a published name or a file. ``real_flops`` counts output head, attention and expert padding
+    too; ``cluster`` asks what the training takes on devices, at a ``price`` in dollars a device-hour. A prediction more
+    than 10x beyond what the law was fitted on is withheld unless ``extrapolate``.
     """
-    law, space = law_of(law), _one_model(model, experts, N, recurrence)
+    law, space = law_of(law), _one_model(model, experts, N, recurrence, loop_params, total_params)
     refusals.check_variables(law, space.experts, space.recurrences)
     count = _tokens(tokens, D, flops, real_flops, space)
     grid = evaluate(law, space, Budget(tokens=count), rule=Rule.LOSS)
@@ -124,22 +128,45 @@ def predict(
 
 
 def _one_model(
-    model: Architecture | str | None, experts: float, N: float | str | None, recurrence: int | None
+    model: Architecture | str | None,
+    experts: float,
+    N: float | str | None,
+    recurrence: int | None,
+    loop: float | str | None,
+    total: float | str | None,
 ) -> Space:
     """Return the space that holds one model at one recurrence."""
     if (model is None) == (N is None):
         raise InputError("predict: give a model (an architecture or a rung like '1.0B') or a size N, one of them")
     if N is not None:
-        if recurrence not in (None, 1) or experts != 1:
-            raise InputError(
-                "predict: this law needs the looped parameters and experts too; give a rung or an architecture, or "
-                "forecast with `loop_params` and `total_params`"
-            )
-        return size_space([whole_count_of(N, "N")])
+        return _counted_model(float(whole_count_of(N, "N")), experts, recurrence or 1, loop, total)
+    if loop is not None or total is not None:
+        raise InputError("`loop_params` and `total_params` describe a model given by its size; give `params` with them")
     one = rung(model, experts) if isinstance(model, str) else model
     if not isinstance(one, Architecture):
         raise InputError(f"predict: model is {shown(model)}; give an architecture or a rung like '1.0B'")
     return architecture_space([one], [one.recurrence if recurrence is None else recurrence])
+
+
+def _counted_model(
+    N: float, experts: float, recurrence: int, loop: float | str | None, total: float | str | None
+) -> Space:
+    """Return the space of one model that is known by its counts."""
+    counts = {"loop_params": (loop, recurrence > 1, "is looped"), "total_params": (total, experts > 1, "has experts")}
+    for name, (count, needed, why) in counts.items():
+        if needed and count is None:
+            raise InputError(f"`{name}` is missing: this model {why}", remedy=f"add `{name}`, or give a rung")
+    looped = 0.0 if loop is None else float(whole_count_of(loop, "loop_params"))
+    stored = N if total is None else float(whole_count_of(total, "total_params"))
+    if looped > N:
+        raise InputError("`loop_params` is larger than `params`, of which it is a part")
+    if stored < N:
+        raise InputError("`total_params` is smaller than `params`, which is a part of it")
+    one = size_space([N])
+    return replace(
+        one, recurrences=np.array([recurrence]), loop=np.full_like(one.active, looped),
+        total=np.full_like(one.active, stored), experts=np.full_like(one.active, experts),
+    )  # fmt: skip
 
 
 def _tokens(

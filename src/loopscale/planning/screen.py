@@ -11,7 +11,8 @@ from loopscale.core.text import WIDTH, fact, text_table
 from loopscale.planning.budget import FIELDS
 from loopscale.planning.design import Design, card_size, experts_text
 from loopscale.planning.growing import growth_text
-from loopscale.planning.text import bits_text, edge_text, legend, mark, uncertainty_text
+from loopscale.planning.limits import DEVICES
+from loopscale.planning.text import BEYOND, bits_text, edge_text, legend, mark, share_text, uncertainty_text
 from loopscale.scaling import Trust
 
 if TYPE_CHECKING:
@@ -27,8 +28,11 @@ BAR = 20
 SHORT_LABELS = {"flops": "compute", "unique_tokens": "unique tokens", "max_tokens": "tokens"}
 
 
-def plan_screen(plan: Plan, rivals: Sequence[Design], grow: bool = False) -> str:
-    """Return the plan on one screen; ``grow`` says that passes were allowed to grow during training."""
+def plan_screen(plan: Plan, rivals: Sequence[Design], grow: bool = False, extrapolate: bool = False) -> str:
+    """Return the plan on one screen; ``grow`` says that passes were allowed to grow during training.
+
+    Losses more than 10x beyond the law's data are left out of the table unless ``extrapolate``.
+    """
     choice = plan.choice
     head = [f"Train {headline(choice)}", ""]
     for label, text in plan_facts(plan, grow).items():
@@ -37,7 +41,9 @@ def plan_screen(plan: Plan, rivals: Sequence[Design], grow: bool = False) -> str
     room = max(SCREEN - len(head) - len(tail) - 4, FEWEST)
     shown = list(rivals)[:room]
     table = text_table(
-        ALTERNATIVES, [_alternative(row, choice) for row in shown], left=("Nearest designs", "ruled out by")
+        ALTERNATIVES,
+        [_alternative(row, choice, extrapolate) for row in shown],
+        left=("Nearest designs", "ruled out by"),
     )
     note = legend(axis for row in (choice, *shown) for axis in row.extrapolated)
     return "\n".join([*head, "", table, *([note] if note else []), *tail])
@@ -136,20 +142,25 @@ def _certainty(plan: Plan) -> str:
     else:
         parts.append(f"the next is {plan.lead:.4f} behind (fit error {plan.eps:.2g})")
     if plan.agreement is not None:
-        share = next((vote.share for vote in plan.votes if vote.design == plan.choice.label), 0.0)
-        parts.append(f"near-optimal in {plan.agreement:.0%} of {plan.resamples} refits, {share:.0%} pick it")
+        parts.append(f"near-optimal in {share_text(plan.agreement, plan.resamples)} refits")
+        if plan.tied_sizes is None:
+            share = next((vote.share for vote in plan.votes if vote.design == plan.choice.label), 0.0)
+            parts[-1] += f", {round(share * plan.resamples)} pick it"
     return "; ".join(parts)
 
 
-def _alternative(row: Design, choice: Design) -> tuple[str, ...]:
-    outside = row.extrapolated
-    ruled_out_by = {None: "", "pass": f"pass {row.recurrence} gains too little", "experts": "experts gain too little"}
+def _alternative(row: Design, choice: Design, extrapolate: bool) -> tuple[str, ...]:
+    outside, stated = row.extrapolated, extrapolate or row.trust != "beyond"
+    ruled_out_by = {
+        None: "", "pass": f"pass {row.recurrence} gains too little", "experts": "experts gain too little",
+        DEVICES: "training devices",
+    }  # fmt: skip
     by = row.ruled_out_by
     return (
         mark(row.label, bool({"size", "experts", "recurrence"} & set(outside))),
         mark(format_count(row.tokens), "tokens" in outside),
-        mark(f"{row.loss:.4f}", bool(outside)),
-        f"{row.loss - choice.loss:+.4f}",
+        mark(f"{row.loss:.4f}", bool(outside)) if stated else "",
+        f"{row.loss - choice.loss:+.4f}" if stated else BEYOND,
         format_bytes(row.memory),
         ruled_out_by[by] if by in ruled_out_by else FIELDS[str(by)].label,
     )
@@ -159,7 +170,8 @@ def _tail(plan: Plan) -> list[str]:
     gains = []
     for row in (row for row in plan.sensitivities if row.binds):
         label = SHORT_LABELS.get(row.limit, FIELDS[row.limit].label)
-        gains.append(f"{'2x' if row.factor > 1 else 'half'} {label} → {-row.saved:+.3f}")
+        saved = BEYOND if row.trust == "beyond" else f"{-row.saved:+.3f}"
+        gains.append(f"{'2x' if row.factor > 1 else 'half'} {label} → {saved}")
     lines = wrap("   ".join(gains[:3]), WIDTH) if gains else []
     lines += wrap(edge_text(plan), WIDTH, subsequent_indent="  ")
     better = plan.next_best
@@ -204,7 +216,7 @@ def matched_screen(result: Matched) -> str:
                 f"{card_size(row[f'{side}_active'])} {'' if (loss := row[f'{side}_loss']) is None else f'{loss:.4f}'}"
                 for side in ("first", "second")
             ),
-            "beyond 10x" if row["difference"] is None else f"{row['difference']:+.4f}",
+            BEYOND if row["difference"] is None else f"{row['difference']:+.4f}",
             "" if row["low"] is None else f"{row['low']:+.4f} to {row['high']:+.4f}",
         )
         for row in result.rows

@@ -19,6 +19,10 @@ EXTRAPOLATED = "†"
 """Marks a number for which the law is used outside the range it was fitted on."""
 
 
+BEYOND = "beyond 10x"
+"""Stands for a loss that is withheld: the law has no data within a factor of ten."""
+
+
 def mark(text: str, extrapolated: bool) -> str:
     """Return ``text`` with the sign of extrapolation where it applies."""
     return f"{text}{EXTRAPOLATED}" if extrapolated else text
@@ -101,11 +105,16 @@ def confidence(plan: Plan) -> str:
     if plan.agreement is not None:
         votes = [vote for vote in plan.votes[:4] if vote.share >= 0.05]
         own = ", ".join(f"{vote.design} {vote.share:.0%}" for vote in votes)
-        choices = f" (their choices: {own})" if own and votes[0].share >= 0.2 else ""
+        choices = f"; the refits pick {own}" if own and votes[0].share >= 0.2 else ""
         tie = plan.eps or plan.law_eps or 0.0  # the rule "loss" has no eps
-        sentence += f". Within {tie:.3g} of the best under {plan.agreement:.0%} of the resampled laws{choices}"
+        sentence += f". Within {tie:.3g} of the best in {share_text(plan.agreement, plan.resamples)} refits{choices}"
     law = law_text(plan.law, plan.resamples)
     return f"{sentence}. {capital(interval_text(plan.interval, plan.uncertainty))}. Law: {law}"
+
+
+def share_text(share: float, count: int) -> str:
+    """Write a share of refits: "all 100" or "94 of 100"."""
+    return f"all {count}" if share == 1 else f"{round(share * count)} of {count}"
 
 
 def uncertainty_text(uncertainty: str) -> str:
@@ -228,18 +237,18 @@ COLUMNS = ("size", "experts", "R", "tokens", "loss", "memory", "verdict")
 """Of the table of alternatives, which fits 80 columns."""
 
 
-def table_row(row: Design) -> tuple[str, ...]:
-    """Return one line of the table of alternatives."""
-    outside = row.extrapolated
+def table_row(row: Design, extrapolate: bool = False) -> tuple[str, ...]:
+    """Return one line of the table of alternatives; a loss far beyond the data is stated with ``extrapolate`` only."""
+    outside, stated = row.extrapolated, extrapolate or row.trust != "beyond"
     experts = "dense" if row.experts_total == 1 else f"{row.experts_active:g} of {row.experts_total:g}"
     return (
         mark(row.rung, "size" in outside),
         mark(experts, "experts" in outside),
         mark(str(row.recurrence), "recurrence" in outside),
         mark(format_count(row.tokens), "tokens" in outside),
-        mark(f"{row.loss:.4f}", bool(outside)),
+        mark(f"{row.loss:.4f}", bool(outside)) if stated else BEYOND,
         format_bytes(row.memory),
-        row.verdict,
+        row.verdict if stated or row.ruled_out_by else "",
     )
 
 
@@ -257,7 +266,7 @@ def table_html(plan: Plan) -> str:
     texts = sentences(plan)
     lines = [f"<p><b>{escape(texts['answer'])}</b></p>"]
     lines += [f"<p>{escape(texts[part])}</p>" for part in ("costs", "trust", "confidence", "prices") if texts[part]]
-    rows = [table_row(row) for row in [plan.choice, *plan.rivals]]
+    rows = [table_row(row, plan.trust.level == "beyond") for row in [plan.choice, *plan.rivals]]
     head = "".join(f"<th>{name}</th>" for name in COLUMNS)
     body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
     return "".join([*lines, f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"])

@@ -1,0 +1,97 @@
+"""The search for the design that devices train best."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from loopscale.architecture import Space
+from loopscale.core.errors import InputError
+from loopscale.planning.budget import Budget
+from loopscale.planning.cluster import Cluster
+from loopscale.planning.design import Design
+from loopscale.planning.searching import Search, default_space, law_of, search
+
+LONG = 1e15
+"""Tokens of a run with whole batches."""
+Overheads = dict[tuple[str, float, int], float]
+"""By size, experts and recurrence: see :attr:`Space.overheads`."""
+
+
+def search_on(
+    cluster: Cluster,
+    budget: Budget | None = None,
+    space: Space | None = None,
+    law: Any = None,
+    *,
+    extrapolate: bool = False,
+    allow_degenerate: bool = False,
+    **options: Any,
+) -> Search:
+    """Search for the design that devices train best with ``real_flops``; arguments are those of :func:`search`.
+
+    What a design takes beyond its arithmetic, such as recomputed blocks, depends on the design. It is computed for the
+    designs that may be the best: those whose loss would be lowest if they took no more. Designs that the devices cannot
+    train are left out, unless there are no others.
+    """
+    law = law_of(law)
+    space, bare = default_space(law) if space is None else space, replace(law, resamples=None)
+
+    def best(overheads: Overheads) -> Search:
+        return search(
+            budget, replace(space, overheads=overheads), bare, extrapolate=True, allow_degenerate=True, **options
+        )
+
+    overheads: Overheads = {}
+    try:
+        while _learn(cluster, best(overheads), overheads, only_fitting=True):
+            pass
+    except InputError:  # nothing is left
+        overheads = {}
+        while _learn(cluster, best(overheads), overheads, only_fitting=False):
+            pass
+    return search(
+        budget, replace(space, overheads=overheads), law, extrapolate=extrapolate, allow_degenerate=allow_degenerate,
+        **options,
+    )  # fmt: skip
+
+
+def _learn(cluster: Cluster, found: Search, overheads: Overheads, only_fitting: bool) -> bool:
+    """Add the overheads of the designs that may be the best; return whether the choice has to be made again."""
+    learnt = only_fitting and _leave_out(cluster, found, overheads)
+    losses, usable, lowest = found.grid.loss_ZFSKP[0, 0].ravel(), found.usable.ravel(), np.inf
+    for flat in found.ranked:
+        if not usable[flat] or losses[flat] >= lowest:
+            break
+        design = found.design(int(flat))
+        before = overheads.get(_key(design), 1.0)
+        overhead, fits = cluster.overhead(design)
+        overhead = overhead if fits or not only_fitting else np.inf
+        if overhead > before * 1.001:  # it only rises, so that the search ends and the choice keeps within the hours
+            overheads[_key(design)], learnt = overhead, True
+        points = found.points(int(flat))
+        if np.isfinite(overhead):
+            tokens = np.maximum(points.tokens * min(1.0, before / overhead), 1.0)
+            lowest = min(lowest, float(found.law(replace(points, tokens=tokens))))
+    return learnt
+
+
+def _leave_out(cluster: Cluster, found: Search, overheads: Overheads) -> bool:
+    """Note the models that do not fit even without looping; return whether there are new ones."""
+    space, count = found.grid.space, len(overheads)
+    if len(space.models) != space.active.size:
+        return False
+    for at in np.ndindex(space.active.shape):
+        keys = [(space.names[at[0]], float(space.experts[at]), int(R)) for R in space.recurrences]
+        if all(key in overheads for key in keys):
+            continue
+        job = cluster.job(space.models[np.ravel_multi_index(at, space.active.shape)], 1, LONG)
+        if job.least_memory().memory > job.usable:
+            overheads.update(dict.fromkeys(keys, np.inf))
+    return len(overheads) > count
+
+
+def _key(design: Design) -> tuple[str, float, int]:
+    return design.rung, float(design.experts), design.recurrence
