@@ -4,6 +4,7 @@ import io
 
 from rich.console import Console
 
+from loopscale.cli.sweep.plan import print_plan
 from loopscale.cli.sweep.status import status_lines
 from loopscale.sweep.store import RunState, progress
 
@@ -36,3 +37,19 @@ def test_a_running_sweep_says_how_long_it_takes():
 
 def test_a_finished_sweep_names_the_next_command():
     assert "Next: loopscale fit sweep.toml --out law.json" in shown([state("a", "done", 100)])
+
+
+def test_status_and_plan_of_a_large_sweep_fit_a_screen(capsys):
+    runs = [state(f"large-E4-R{R}-s{seed}", "running", 40) for R in range(1, 6) for seed in range(8)]
+    runs += [state(f"small-E4-R{R}", "waiting", 0) for R in range(60)]
+    rows = [
+        {"run": f"{size}-E{E}-R{R}", "size": size, "experts": E, "recurrence": R, "longest": 1e9, "observations": 1,
+         "flops": 1e18, "real_flops": 2e18, "flops_alone": 1e18, "seconds": 50.0, "process_seconds": 50.0,
+         "memory": 2e9, "disk": 1e6, "active": 1e6, "total": 2e6}
+        for size in ("tiny", "small", "large") for E in (1, 4, 16) for R in (1, 2, 4, 8)
+    ]  # fmt: skip
+    print_plan("first", rows, 2, None, "sweep.toml")
+    for text in (shown(runs), capsys.readouterr().out):
+        lines = text.rstrip().splitlines()
+        assert len(lines) <= 22, text
+        assert max(map(len, lines)) <= 80, text

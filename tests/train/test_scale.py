@@ -230,6 +230,10 @@ def test_the_command_prints_an_estimate(tmp_path: Path) -> None:
     assert json.loads(said.output)["cost"] == pytest.approx(2 * cost)
     said = CliRunner().invoke(cli, ["train", str(toml), "--estimate", "--gpus", "2"])
     assert "simulated on fake tensors: no GPU was used" in said.output
+    assert said.output.startswith("Fits each of 2 h100: ")
+    lines = said.output.splitlines()
+    assert len(lines) <= 22
+    assert max(map(len, lines)) <= 80
 
 
 def test_activations_fit_the_memory_given_and_losses_stay(text: Path, tmp_path: Path) -> None:

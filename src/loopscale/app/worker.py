@@ -66,7 +66,7 @@ def read_sweep(text: str, options: FitOptions) -> Observations:
     if options.loop_share is None or points.loop is not None:
         return data
     values = {field.name: getattr(points, field.name) for field in fields(points)}
-    note = f"N_loop is taken as {options.loop_share:.0%} of the active parameters"
+    note = f"assuming that N_loop is {options.loop_share:.0%} of the active parameters"
     looped = Points(**{**values, "loop": options.loop_share * points.active})
     return replace(data, points=looped, notes=(*data.notes, note))
 

@@ -59,8 +59,8 @@ class Space:
     """Axes (size, experts, recurrence) that were not set; a search may extend the sizes if they are among them."""
     active_experts: int = 2
     overheads: Mapping[tuple[str, float, int], float] = field(default_factory=dict)
-    """What training takes on devices for each FLOP that it is planned with, by size, experts and recurrence: 1 where
-    nothing is said, infinite for a design that the devices cannot train."""
+    """What training takes on devices for each FLOP that it is planned with, by size, experts and recurrence: 1 by
+    default, infinite for a design that the devices cannot train."""
 
     @classmethod
     def of(

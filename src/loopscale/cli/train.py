@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from loopscale.cli.output import console, print_json, print_table
+from loopscale.cli.output import console, print_json
 from loopscale.cli.params import FRACTION, price_option
 from loopscale.cli.verbs import verb
 from loopscale.core.errors import InputError, shown
 from loopscale.core.quantities import format_bytes, format_count, format_power
+from loopscale.core.text import WIDTH, fact
 from loopscale.planning import UTILISATION
 from loopscale.planning.design import sizes_text
 
 if TYPE_CHECKING:
     from loopscale.train.callbacks import Callback
     from loopscale.train.config import TrainConfig
+    from loopscale.train.estimate import Estimate
 
 
 @verb("train")
@@ -193,14 +197,14 @@ def _describe(run: TrainConfig, folder: Path, gpus: int, device: str, utilisatio
         days = expected_days(cost.seconds, run.steps, utilisation)
         facts |= {"device": device, "gpus": gpus, "memory": cost.memory, "days": days, "layout": str(cost.layout)}
         facts["device_flops"] = cost.flops * gpus * run.steps
-    if not as_json:
-        console().print(facts["sizes"], highlight=False)
+    if not as_json:  # before the data are read, which can take a while
+        lines = [f"Settings of the run in {folder}", "", *fact("model", facts["sizes"])]
         if "days" in facts:
-            console().print(
-                f"on {gpus} {device}: {format_bytes(facts['memory'])} each, {facts['days']:.3g} days at "
+            lines += fact(
+                "devices", f"{gpus} {device}, {format_bytes(facts['memory'])} each, {facts['days']:.3g} days at "
                 f"{utilisation:.0%} of listed rates, with {facts['layout']}",
-                highlight=False,
-            )
+            )  # fmt: skip
+        click.echo("\n".join(lines))
     store = run_dir.open_tokens(run, progress=not as_json)
     open_batches(run, store)
     model = run_dir.model_config(run, store)
@@ -209,13 +213,13 @@ def _describe(run: TrainConfig, folder: Path, gpus: int, device: str, utilisatio
         names = ("tokens", "active", "loop", "total", "training_flops", "real_training_flops")
         print_json(facts | {"steps": run.steps, **{name: counted[name] for name in names}, "data": store.about})
         return
-    console().print(
-        f"{folder}: {format_count(counted['total'])} weights without embeddings, {format_count(counted['active'])} "
-        f"active, {format_count(counted['loop'])} of them looped {model.recurrence} times; {run.steps:,} steps of "
-        f"{run.step_tokens:,} tokens, {format_power(counted['training_flops'])} FLOPs by 6ND "
-        f"({format_power(counted['real_training_flops'])} with head, attention and padding); {store.about}",
-        highlight=False,
-    )
+    counts = [format_count(counted[name]) for name in ("total", "active", "loop")]
+    lines = fact("counts", "without embeddings {} weights, {} active, {} of them looped".format(*counts))
+    lines += fact(
+        "training", f"{run.steps:,} steps of {run.step_tokens:,} tokens, {format_power(counted['training_flops'])} "
+        f"FLOPs by 6ND ({format_power(counted['real_training_flops'])} with head, attention and padding)",
+    )  # fmt: skip
+    click.echo("\n".join([*lines, *fact("data", store.about)]))
 
 
 UNBALANCED = 2.0
@@ -244,7 +248,7 @@ def _print(summary: dict[str, Any], folder: Path) -> None:
         rate = balancing_rate(rows[-1]["step"] if rows else 1)
         click.echo(
             f"warning: at the end the busiest expert of a layer had {load:.1f} times the mean load\n"
-            f"help: give [model] bias_update_rate = {rate:g} for so few steps"
+            f"  help: give [model] bias_update_rate = {rate:g} for so few steps"
         )
     forecast = summary.get("forecast")
     if forecast is not None:
@@ -262,30 +266,34 @@ def _estimate(run: TrainConfig, gpus: int, device: str, price: float, utilisatio
     if as_json:
         print_json(result.to_dict())
         return
-    gigabyte = 1e9
-    console().print(result.sizes, highlight=False)
-    if result.chosen is not None:
-        console().print(f"chosen: {result.chosen}", highlight=False)
-    if result.runner_up is not None:
-        console().print(f"runner-up: {result.runner_up}", highlight=False)
-    rows = [(kind, f"{size / gigabyte:.2f}") for kind, size in result.parts.items()]
-    rows.append(("peak", f"{result.peak_bytes / gigabyte:.2f}"))
-    print_table(f"memory of one {device} of {gpus}, GB (simulated)", ("part", "GB"), rows, left=("part",))
-    if result.host_bytes:
-        host = f"and {result.host_bytes / gigabyte:.2f} GB in the memory of the host"
-        click.echo(f"{host}; the time of copying is not in the step below")
-    verdict = "fits in" if result.fits else "does not fit in"
-    moved = ", ".join(f"{kind} {size / gigabyte:.3g} GB" for kind, size in result.communication_bytes.items())
-    click.echo(
-        f"{verdict} {result.memory_bytes / gigabyte:.0f} GB\n"
-        f"communication per step and GPU: {moved or 'none'}\n"
-        f"host syncs per step, outside logging: {result.host_syncs}\n"
-        f"step: at least {result.step_seconds:.3g} s (arithmetic {result.compute_seconds:.3g} s at the peak, "
-        f"memory traffic {result.traffic_seconds:.3g} s, communication {result.communication_seconds:.3g} s), at most "
-        f"{result.tokens_per_second:,.0f} tokens/s\n"
-        f"whole run: at least {result.least_days:.3g} days; {result.days:.3g} days and ${result.cost:,.0f} at "
-        f"{result.utilisation:.0%} of listed rates (assumed; --utilisation changes it) and ${price:g} an hour\n"
-        "simulated on fake tensors: no GPU was used"
-    )
+    click.echo("\n".join(_estimate_lines(result, gpus, device, price)))
+
+
+def _estimate_lines(result: Estimate, gpus: int, device: str, price: float) -> Iterator[str]:
+    """Yield the estimate on one screen: whether it fits and how long it takes, then the parts of both."""
+    parts = ", ".join(f"{kind} {size / 1e9:.2f}" for kind, size in result.parts.items())
+    moved = ", ".join(f"{kind} {size / 1e9:.3g} GB" for kind, size in result.communication_bytes.items())
+    peak = f"{result.peak_bytes / 1e9:.2f} GB of {result.memory_bytes / 1e9:.0f} GB"
+    facts = {
+        "model": result.sizes,
+        "chosen": result.chosen or "",
+        "runner-up": str(result.runner_up or ""),
+        "memory": f"{peak} at the peak: {parts}",
+        "host": f"{result.host_bytes / 1e9:.2f} GB; its copies are not in the step" if result.host_bytes else "",
+        "step": f"at least {result.step_seconds:.3g} s, at most {result.tokens_per_second:,.0f} tokens/s: arithmetic "
+        f"{result.compute_seconds:.3g} s, memory traffic {result.traffic_seconds:.3g} s, communication "
+        f"{result.communication_seconds:.3g} s at listed rates",
+        "moved": f"{moved or 'nothing'}, per step and GPU",
+        "syncs": f"{result.host_syncs} waits for the host per step, outside logging",
+        "run": f"{result.days:.3g} days at {result.utilisation:.0%} of listed rates (assumed; --utilisation changes "
+        f"it), at least {result.least_days:.3g}; ${result.cost:,.0f} at ${price:g} an hour",
+    }
+    where = f"{gpus} {device}" if gpus == 1 else f"each of {gpus} {device}"
+    verdict = f"{'Fits' if result.fits else 'Does not fit'} {where}: {peak}"
+    yield from wrap(f"{verdict} · {result.days:.3g} days · ${result.cost:,.0f}", WIDTH)
+    yield ""
+    for label, text in facts.items():
+        yield from fact(label, text) if text else []
+    yield "simulated on fake tensors: no GPU was used"
     for line in result.advice:
-        click.echo(f"to make it fit: {line}")
+        yield from wrap(f"to make it fit: {line}", WIDTH, subsequent_indent="  ")

@@ -80,7 +80,7 @@ def draw_downstream(table: Table, axes: Any | None = None) -> Any:
     """Draw the scores of :func:`mean_scores` against training compute; dashed lines join equal compute.
 
     Each model and recurrence is a curve; a compute that several share is a dashed line. Where all share one compute,
-    there is no curve over it: each has a line of its own, so that no point hides another.
+    there is no curve over it: each has a separate line, so that no point hides another.
     """
     axes = or_new(axes)
     if len(set(table.columns["training_flops"])) == 1 and len(table) > 1:

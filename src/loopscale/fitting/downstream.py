@@ -1,7 +1,7 @@
 """From loss to accuracy in two steps, with the error of each and a backtest.
 
 Step one leads from the loss of pretraining to the loss on the task, by a line; it is left out where the task has no
-loss of its own. Step two leads from that loss to the accuracy by a logistic curve from chance to the ceiling. The
+loss. Step two leads from that loss to the accuracy by a logistic curve from chance to the ceiling. The
 error of a step is that on models that it was not fitted on. The backtest fits both steps to the models with the higher
 losses and predicts the best ones.
 """

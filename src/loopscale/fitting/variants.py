@@ -32,7 +32,8 @@ RESAMPLES = 200
 LEAST_LAW_ROWS = 8
 """Baseline runs from which a law is fitted; fewer give a curve along compute."""
 OWN_LINE = 0.3
-"""Standard deviation of ln(D / N) below which runs lie along one line, so that size and tokens cannot be told apart."""
+"""Standard deviation of ln(D / N) below which runs lie along one line, so that size and tokens are not
+separately identifiable."""
 FACTORS = np.linspace(np.log(1 / 30), np.log(30), 1201)
 """Logarithms of the speedups that are looked through."""
 CURVE_NOISE = 0.003

@@ -111,7 +111,7 @@ def _write_sizes(writer: Any, config: Any, gguf: Any) -> None:
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
         writer.add_nextn_predict_layers(0)
     elif getattr(config, "norm_topk_prob", None) is not None:
-        # llama.cpp divides Qwen3-MoE's gates by their sum and not OLMoE's, whatever the file says.
+        # llama.cpp divides Qwen3-MoE's gates by their sum and not OLMoE's; the file cannot change that.
         normalised = config.model_type == "qwen3_moe"
         if config.norm_topk_prob != normalised:
             raise InputError(f"llama.cpp has no {config.model_type} with norm_topk_prob {config.norm_topk_prob}")

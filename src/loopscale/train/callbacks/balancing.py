@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 RECENT = 20
 """Steps that the load in the summary is taken over. It does not follow the length of the run: a point on the trunk of a
-sweep has the summary of a run of its own."""
+sweep has the summary of a separate run."""
 
 
 class Balancing(Callback):

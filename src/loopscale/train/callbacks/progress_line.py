@@ -95,7 +95,7 @@ class ProgressLine(Callback):
 def describe(row: dict[str, Any]) -> str:
     """Return the numbers of a row in one short line."""
     parts = [f"loss {row['loss']:.4f}", f"{row['tokens_per_second'] / 1e3:.1f}k tok/s"]
-    parts.append(f"{row['flops_per_second'] / 1e9:.0f} GFLOP/s ({row['peak_share']:.0%})")
+    parts.append(f"{row['peak_share']:.0%} of peak")
     if "expert_load" in row:
         parts.append(f"expert load {row['expert_load']:.2f}")
     if row.get("dropped"):

@@ -1,6 +1,6 @@
 """Reasoning, knowledge and a little text in one stream: the task of the laboratory's downstream experiment.
 
-A row has one kind of problem, which its symbols tell: every kind has symbols of its own. Reasoning is a word of S3.
+A row has one kind of problem, which its symbols identify: no two kinds share symbols. Reasoning is a word of S3.
 Knowledge is an entity, named by two symbols, and a question for each of its two attributes. Text is a window of the
 built-in corpus, whose answer is always the next character.
 

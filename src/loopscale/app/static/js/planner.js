@@ -430,7 +430,7 @@ export function quantile(values, share) {
   return part >= 0.5 ? b - (b - a) * (1 - part) : a + (b - a) * part;
 }
 
-// The 90% interval of the loss of one design, of a new run where the law knows its spread, else of the law alone; none
+// The 90% interval of the loss of one design, of a new run where the law knows its spread, else of the curve; none
 // more than 10x beyond the data of a law that others fitted.
 export function intervalOf(law, x) {
   // How a law that others fitted errs more than 10x beyond its data is not known.

@@ -74,7 +74,7 @@ export function restore(hash, entry = 0) {
   Object.assign(state, DEFAULTS);
   for (const [name, value] of query)
     if (name in DEFAULTS && (ALLOWED[name] ?? [value]).includes(value)) state[name] = value;
-  // A link that sets a budget of its own was not made for the place of the first view.
+  // A link that sets its budget was not made for the place of the first view.
   if (!query.has("where") && !sameLimits(PLACE.limits, state)) state.where = "";
   try {
     if (!pins().every((pin) => typeof pin.query === "string")) state.pins = "";
