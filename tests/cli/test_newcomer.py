@@ -11,6 +11,7 @@ from test_screens import check_screen
 
 import loopscale as ls
 from loopscale.scaling import ScalingLaw
+from pages import ROOT
 
 SIZES = (0.08, 0.18, 0.4, 0.9)
 
@@ -28,6 +29,12 @@ def dense() -> list[str]:
             lines.append(f"d{N:g}-{ratio},finished,{N},{ratio * N * 1e9:.0f},{loss},{loss}")
     return [*lines, lines[3], "oom,crashed,0.4,1e9,4.1,4.3", "old,failed,0.9,,,", "new,running,0.18,1e9,3.0,",
             "boom,finished,0.4,8e9,7.1,6.9"]  # fmt: skip
+
+
+def clean() -> list[str]:
+    """Runs with nothing wrong with them."""
+    rows = [line.split(",") for line in dense()[1:17]]
+    return ["run,params,tokens,loss", *(f"{r[0]},{float(r[2]) * 1e9:.0f},{r[3]},{r[5]}" for r in rows)]
 
 
 def moe() -> list[str]:
@@ -207,3 +214,49 @@ def test_a_context_counts_in_the_memory_of_a_profile(capsys):
 def test_options_under_other_names_are_answered_with_what_to_write(capsys):
     assert "no option --weeks; write --days 3weeks" in refused(capsys, "plan", "--weeks", "3")
     assert "write --min-speed 20" in refused(capsys, "plan", "--tokens-per-second", "20")
+
+
+def test_the_interval_of_a_published_law_is_that_of_a_run_and_wider_than_its_error(capsys):
+    planned = json.loads(run(capsys, "plan", "--flops", "5e21", "--memory", "3GB", "--bits", "int4", "--json"))
+    interval = planned["interval"]
+    assert interval["kind"] == "predictive"
+    assert (interval["high"] - interval["low"]) / 2 > 1.645 * planned["law_eps"]
+
+
+def test_exponents_are_printed_as_papers_print_them_with_the_law_as_an_equation(terminal, capsys):
+    text = run(capsys, "fit", "semicolons.csv", "--resamples", "5")
+    assert re.search(r"L = 1\.\d+ \+ 0\.\d+ / N\^0\.\d+ \+ 0\.\d+ / D\^0\.\d+ +\(N, D in billions\)", text)
+    assert re.search(r"alpha 0\.\d+ \[0\.\d+, 0\.\d+\]", text)
+
+
+def test_a_prediction_as_csv_has_plain_cells(capsys):
+    row = run(capsys, "predict", "--rung", "1.0B", "--experts", "8", "--tokens", "500B", "--csv")
+    assert "{" not in row
+    assert len(row.splitlines()) == 2
+
+
+def test_tables_have_one_style(terminal, capsys):
+    commands = (
+        ("plan", "--flops", "5e21", "--memory", "3GB"),
+        ("matched", "1.0B:8:4", "2.4B:8:1", "--flops", "1e21"),
+        ("count", "--rung", "0.3B"),
+        ("profile", "joint", "--memory", "3GB"),
+        ("compare", "semicolons.csv", "--folds", "2", "--resamples", "50"),
+    )
+    for command in commands:
+        text = run(capsys, *command)
+        assert re.search(r"^─+$", text, re.M), text
+        assert not set("━┃│┏┡┌") & set(text), text
+
+
+def test_a_server_that_others_reach_wants_a_secret_and_the_docs_give_one(capsys):
+    pytest.importorskip("uvicorn")
+    assert "give --token SECRET" in refused(capsys, "app", "--host", "0.0.0.0")
+    assert "--host 0.0.0.0 --token " in (ROOT / "docs" / "app.md").read_text()
+
+
+def test_the_faq_says_what_counts_as_a_run_as_the_fit_does(terminal, capsys):
+    rows = [line.partition(",")[2] for line in clean()]
+    Path("norun.csv").write_text("\n".join(rows) + "\n")
+    assert "every row counts as a run" in run(capsys, "fit", "norun.csv", "--resamples", "5")
+    assert "rows with equal N" not in (ROOT / "docs" / "faq.md").read_text()
