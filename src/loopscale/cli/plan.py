@@ -358,7 +358,7 @@ def _own_model(path: str) -> Architecture:
     return read_config(path)
 
 
-def print_plan(found: Search, planned: Plan, top: int, extrapolate: bool) -> None:
+def print_plan(found: Search, planned: Plan, top: int, extrapolate: bool = False) -> None:
     """Print the choice in sentences, how far it can be trusted, and the table of alternatives."""
     out, texts = console(), sentences(planned)
     out.print(f"[bold]{texts['answer']}[/]", highlight=False)
