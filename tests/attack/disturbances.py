@@ -233,6 +233,8 @@ def starve(sweep: Sweep) -> bool:
         return False
     while psutil.pid_exists(pid) and str(pid) in (group / "cgroup.procs").read_text().split():
         time.sleep(0.05)
+    with suppress(OSError):
+        group.rmdir()
     return True
 
 
