@@ -12,8 +12,8 @@ from loopscale.app.formulas import formulas
 from loopscale.app.trace import Fake, Symbol, javascript
 from loopscale.architecture import RUNG_EXPERTS, RUNGS, extended_rungs, ladder_space
 from loopscale.core.errors import InputError
-from loopscale.core.quantities import decimals, format_bytes, format_count, format_power
-from loopscale.planning import FIELDS, Budget, Plan, evaluate, search
+from loopscale.core.quantities import decimals, format_bytes, format_count, format_power, fraction_of
+from loopscale.planning import DEVICES, FIELDS, Budget, Cluster, Plan, Search, evaluate, search, search_on
 from loopscale.planning.design import design_at
 from loopscale.scaling import MAPPINGS, OUTER_LAWS, PUBLISHED, Counting, FittedRange, ScalingLaw, Units
 from loopscale.scaling.trust import times
@@ -102,7 +102,14 @@ def random_task(rng: random.Random) -> dict[str, Any]:
     if law == "looped-moe-2026" and rng.random() < 0.3:
         options["rungs"] = rng.sample(list(RUNGS), 2)
         options["recurrences"] = rng.choice([[1], [1, 2, 4], [2, 8]])
-    return {"law": law, "limits": random_budget(rng), "options": options}
+    task = {"law": law, "limits": random_budget(rng), "options": options}
+    if rng.random() < 0.4:
+        for name in ("flops", "real_flops"):
+            task["limits"].pop(name, None)
+        gpus = rng.choice([1, 6, 8, 64, 100])
+        days, share = round(10 ** rng.uniform(-1, 2), 3), rng.choice(["40%", "0.33"])
+        task["devices"] = {"gpus": gpus, "days": days, "device": rng.choice(list(DEVICES)), "utilisation": share}
+    return task
 
 
 def test_a_thousand_random_laws_designs_and_budgets_give_the_numbers_of_python():
@@ -130,14 +137,16 @@ def test_a_thousand_random_laws_designs_and_budgets_give_the_numbers_of_python()
 
 PLAN = """
 const laws = {};
-return tasks.map(({ law, limits, options }) => {
+return tasks.map(({ law, limits, options, devices }) => {
   laws[law] ??= preparedLaw(DATA.laws[law]);
   try {
-    const found = search(laws[law], limits, options);
+    const asked = devices && devicesOf({ ...devices, gpus: String(devices.gpus) });
+    const found = asked ? searchOn(asked, laws[law], limits, options) : search(laws[law], limits, options);
     const agreed = found.agreement();
     const { flat, effective_parameters, memory, ...choice } = found.choice;
     return {
-      choice, trust: found.trust, interval: found.interval, agreement: agreed && agreed.share,
+      choice, days: found.training.days, fits: found.training.fits, trust: found.trust,
+      interval: found.interval, agreement: agreed && agreed.share,
       votes: agreed && agreed.votes.map(({ design, share }) => ({ design, share })), lead: found.lead,
       unspent_flops: found.unspent, supervised: found.real && found.real.supervised,
       rivals: found.rivals().map(({ label, verdict }) => [label, verdict]),
@@ -157,8 +166,21 @@ def python_plan(task: dict[str, Any]) -> dict[str, Any]:
     space = None
     if "rungs" in options:
         space = ladder_space(options.pop("rungs"), recurrences=options.pop("recurrences"), free=["experts"])
+    given = task.get("devices")
+    cluster = (
+        Cluster(given["device"], given["gpus"], fraction_of(given["utilisation"], "share")) if given else Cluster()
+    )
+
+    def best(**compute: float) -> Search:
+        return search(None, space, task["law"], extrapolate=True, **options, **task["limits"], **compute)
+
     try:
-        plan = Plan.of(search(None, space, task["law"], extrapolate=True, **options, **task["limits"]))
+        found = (
+            search_on(cluster, given["gpus"] * given["days"] * 24, lambda real: best(real_flops=real))
+            if given
+            else best()
+        )
+        plan = Plan.of(found, cluster=cluster)
     except InputError as error:
         return {"refused": error.problem}
     choice = plan.choice.to_dict()
@@ -166,6 +188,8 @@ def python_plan(task: dict[str, Any]) -> dict[str, Any]:
     own = len(trust["reasons"]) - len(plan.edge) - 1 - any("each token" in reason for reason in trust["reasons"])
     return {
         "choice": {name: choice[name] for name in choice if name not in ("loss_low", "loss_high")},
+        "days": plan.devices.days,
+        "fits": plan.devices.fits,
         "trust": {**trust, "reasons": trust["reasons"][:own], "extrapolated": choice["extrapolated"]},
         "interval": plan.interval,
         "agreement": plan.agreement,
@@ -183,7 +207,7 @@ def python_plan(task: dict[str, Any]) -> dict[str, Any]:
 def check_scenarios(count: int, seed: int) -> None:
     rng = random.Random(seed)
     tasks = [random_task(rng) for _ in range(count)]
-    for task, page in zip(tasks, run_node(PLAN, tasks, "planner.js"), strict=True):
+    for task, page in zip(tasks, run_node(PLAN, tasks, "cluster.js", "planner.js"), strict=True):
         python = python_plan(task)
         assert not differences(python, page), task
 

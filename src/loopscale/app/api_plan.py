@@ -45,6 +45,7 @@ from loopscale.planning import (
     ladder_space,
     predict,
     search,
+    search_on,
     training_cost,
 )
 from loopscale.planning.design import design_at
@@ -105,7 +106,9 @@ def plan_routes(laws: LawStore, limits: Limits, sweep: str | None = None, run: s
             found, verdict = _given(request, law, limits)
             return JSONResponse(finite(plan_reply(found, request, verdict)))
         found = make_search(request, law, limits)
-        own = None if request.config is None else own_model(found, *_own(request, law), request.extrapolate)
+        own = (
+            None if request.config is None else own_model(found, *_own(request, law, found.budget), request.extrapolate)
+        )
         return JSONResponse(finite(plan_reply(found, request, own=own)))
 
     @api.post(
@@ -139,19 +142,26 @@ def make_search(request: PlanRequest, law: ScalingLaw, limits: Limits) -> Search
     space = request.space(law)
     if space is not None:
         _check_size(space, law, limits)
-    return search(
-        request.budget(), space, law, eps=request.eps, rule=request.rule, extrapolate=request.extrapolate,
-        allow_degenerate=request.allow_degenerate,
-    )  # fmt: skip
+
+    def best(budget: Budget) -> Search:
+        return search(
+            budget, space, law, eps=request.eps, rule=request.rule, extrapolate=request.extrapolate,
+            allow_degenerate=request.allow_degenerate,
+        )  # fmt: skip
+
+    hours, cluster = request.hours(), request.cluster()
+    if hours is None or cluster is None:
+        return best(request.budget())
+    return search_on(cluster, hours, lambda real: best(request.budget(real_flops=real)))
 
 
 def _given(request: PlanRequest, law: ScalingLaw, limits: Limits) -> tuple[Search, str]:
     """Return the search over one given design, even if a limit rules it out, and its verdict among all designs."""
     if request.config is not None and request.design in (None, "config"):
-        return _own(request, law)
+        return _own(request, law, request.budget())
     allowed = request.model_copy(update={"design": None, "extrapolate": True, "allow_degenerate": True})
     everything = make_search(allowed, law, limits)
-    one = _searcher(request, law)(request.budget().lifted(), _one_design(request, everything.grid.space))
+    one = _searcher(request, law)(everything.budget.lifted(), _one_design(request, everything.grid.space))
     verdicts = {row.label: row.verdict for row in everything.candidates()}
     return one, verdicts.get(one.choice.label, "not in the search space")
 
@@ -165,9 +175,9 @@ def _one_design(request: PlanRequest, searched: Space) -> Space:
     return ladder_space([rung], [experts], [recurrence])
 
 
-def _own(request: PlanRequest, law: ScalingLaw) -> tuple[Search, str]:
+def _own(request: PlanRequest, law: ScalingLaw, budget: Budget) -> tuple[Search, str]:
     """Return the best form of the user's model, within the limits if it has one, and which limit it misses."""
-    budget, space, choose = request.budget(), request.own_space(law), _searcher(request, law)
+    space, choose = request.own_space(law), _searcher(request, law)
     try:
         return choose(budget, space), MEETS
     except InputError:

@@ -12,15 +12,16 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
 
+from loopscale.app.trace import RINT, javascript
 from loopscale.app.trace import Fake as _Fake
 from loopscale.app.trace import Symbol as _Symbol
-from loopscale.app.trace import javascript
 from loopscale.architecture import Architecture, at_width
 from loopscale.architecture.ladder import between_rungs
 from loopscale.planning import FIELDS, design
 from loopscale.planning import grid as _grid_module
 from loopscale.planning import limits as _limits_module
-from loopscale.planning.job import padding
+from loopscale.planning.cluster import sequences_of
+from loopscale.planning.job import REDUCES, Job, Layout, expected_days, padding
 from loopscale.planning.limits import Limit
 from loopscale.planning.recipes import CAPACITY, CONTEXT
 from loopscale.scaling import MAPPINGS, OUTER_LAWS, Points, ScalingLaw, costs
@@ -43,14 +44,15 @@ COUNTS = ("active", "loop", "total", "embedding", "parameters", "layers")
 EXAMPLES = {
     "width": 1280.0, "E": 8.0, "R": 3.0, "D": 300.0, "U": 100.0, "N": 1.0, "tail": 0.3, "flops": 5e21, "memory": 3e9,
     "real_flops": 8e21, "context": 8192.0, "kept_window": 512.0, "serve_tokens": 1e9, "active": 8e8, "loop": 6e8,
-    "total": 4e9, "embedding": 3e8, "tokens": 3e11, "max_tokens": 4e11, "bits": 4.0, "real": 9e9, "head": 3e8,
+    "total": 4e9, "embedding": 3e8, "devices": 8.0, "sequences": 384.0, "tokens": 3e11,
+    "max_tokens": 4e11, "bits": 4.0, "real": 9e9, "head": 3e8,
 }  # fmt: skip
 """Values for which formulas take their general path."""
 
 
 def formulas() -> str:
     """Return the JavaScript of every formula."""
-    return "".join([_laws(), _architectures(), _costs(), _trust(), _limits()])
+    return "".join([RINT, _laws(), _architectures(), _costs(), _jobs(), _trust(), _limits()])
 
 
 def _table(name: str, functions: dict[str, str]) -> str:
@@ -121,7 +123,12 @@ def _model(model: Architecture) -> dict[str, Any]:
 
 @contextmanager
 def _one_design() -> Iterator[None]:
-    """Let the functions of a grid take one symbolic design: what they look up by model is an input of it."""
+    """Let the functions of a grid take one symbolic design: what they look up by model is an input of it.
+
+    A grid asks ``output_head`` and ``real_flops_per_token`` for the arrays of all its models. A symbolic design has no
+    models, so while it is traced these two names of ``planning.grid`` return its inputs ``x.head`` and ``x.real``,
+    which ``_model`` traces from the architecture. They are put back at once, and the page is built in one thread.
+    """
     names = ("output_head", "real_flops_per_token")
     kept = {name: getattr(grid, name) for name in names}
     grid.output_head = lambda _: Symbol.named("x.head", EXAMPLES["head"])
@@ -168,6 +175,45 @@ def _costs() -> str:
     return _table("COSTS", {name: javascript("", value, "x, b") for name, value in traced.items()})
 
 
+def _jobs() -> str:
+    """Trace what a step of training costs on devices, for each way of sharing it, and how long a run takes.
+
+    A formula is traced along one path, so there is one for each: dense or not, gradients reduced by step, pass or
+    block, batches in one part or several, one pass or several.
+    """
+    job, device = Fake("job", EXAMPLES), Fake("device", {"memory": 8e10})
+    width, E = Symbol.named("x.width", EXAMPLES["width"]), Symbol.named("x.E", EXAMPLES["E"])
+    functions = {}
+    for kind, model in {"dense": at_width(width, experts=1), "mixture": at_width(width, experts=E)}.items():
+        for reduce in REDUCES:
+            for parts in (1, Symbol.named("layout.accumulate", 2.0)):
+                for passes in (1.0, 3.0):
+                    one = Job(
+                        model, Symbol.named("x.R", passes), job.sequences * job.devices, CONTEXT, job.devices, device,
+                        padding=padding(model, CAPACITY),
+                    )  # fmt: skip
+                    layout = Layout(parts, Symbol.named("layout.replicas"), reduce, Symbol.named("layout.stored", 0.5))
+                    cost = one.cost(layout)
+                    tokens = one.step_tokens / one.devices / parts
+                    key = f"{kind} {reduce} {'one' if parts == 1 else 'parts'} {'once' if passes == 1 else 'looped'}"
+                    functions[key] = javascript("", {
+                        "memory": cost.memory, "flops": cost.flops, "compute": cost.compute_seconds,
+                        "traffic": cost.traffic_seconds, "communication": cost.communication_seconds,
+                        "plain": one.flops_per_token(), "calls": one.calls, "block": one._block(tokens),
+                        "kept": one._kept(tokens), "tokens": one.step_tokens,
+                    }, "x, job, device, layout")  # fmt: skip
+    tokens, devices = Symbol.named("tokens", EXAMPLES["tokens"]), Symbol.named("devices", 8)
+    step, steps, share = (Symbol.named(name) for name in ("step", "steps", "utilisation"))
+    return "".join(
+        [
+            _table("JOBS", functions),
+            f"export {javascript('sequencesOf', sequences_of(tokens, devices), 'tokens, devices')}",
+            f"export {javascript('usableOf', Job.usable_of(device), 'device')}",
+            f"export {javascript('expectedDays', expected_days(step, steps, share), 'step, steps, utilisation')}",
+        ]
+    )
+
+
 def _trust() -> str:
     """Trace how far a value lies outside a range, and the predictive interval of a law."""
     span = Fake("x", axis=(Symbol.named("low", 1.0), Symbol.named("high", 2.0)))
@@ -199,7 +245,11 @@ class _FakeLaw(_Fake):
 
 
 def _limits() -> str:
-    """Trace every limit: when it holds, what a design needs of it, and the sentences about it."""
+    """Trace every limit: when it holds, what a design needs of it, and the sentences about it.
+
+    The sentences hold amounts. While they are traced, the functions of ``planning.limits`` that write amounts return
+    placeholders like ``{need:bytes}`` instead, which the page fills; they are put back at the end.
+    """
     kept = {name: getattr(limits, name) for name in ("format_bytes", "format_count", "FIELDS")}
     written = {"format_bytes": "bytes", "format_count": "count"}
     for name, kind in written.items():

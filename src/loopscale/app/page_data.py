@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from loopscale import __version__
@@ -15,7 +16,9 @@ from loopscale.core.quantities import WEIGHT_FORMATS
 from loopscale.planning import DEVICES, FIELDS, PRESETS, UTILISATION
 from loopscale.planning.budget import LEAST_MEMORY
 from loopscale.planning.design import STEPS
+from loopscale.planning.devices import NODE, Device
 from loopscale.planning.grid import interval_basis
+from loopscale.planning.job import REDUCES
 from loopscale.planning.limits import NEAR, SLACK
 from loopscale.planning.sensitivity import KEPT_WINDOW
 from loopscale.planning.text import AXIS_TEXT, TRUST_TEXT
@@ -47,8 +50,10 @@ def page_data() -> dict[str, Any]:
         "weightFormats": WEIGHT_FORMATS,
         "fields": [_field(name) for name in FIELDS],
         "presets": [preset(name, values) for name, values in PRESETS.items()],
-        "devices": {name: {"flops": device.flops, "watts": device.watts} for name, device in DEVICES.items()},
+        "devices": {name: _device(device) for name, device in DEVICES.items()},
         "utilisation": UTILISATION,
+        "node": NODE,
+        "reduces": list(REDUCES),
         "outers": {name: _outer(law) for name, law in _outers().items()},
         "mappings": {
             name: {
@@ -108,6 +113,10 @@ def _field(name: str) -> dict[str, Any]:
         "most": field.amount.most,
         "example": field.slider.start or field.slider.first,
     }
+
+
+def _device(device: Device) -> dict[str, float]:
+    return {**asdict(device), "link": device.link or device.network}
 
 
 def _number(value: float) -> float | None:

@@ -30,7 +30,7 @@ def plan_reply(
     found: Search, request: PlanRequest, verdict: str = "chosen", own: dict[str, Any] | None = None
 ) -> dict[str, Any]:
     """Return everything that the page shows of a plan."""
-    planned = Plan.of(found, candidates=request.top)
+    planned = Plan.of(found, candidates=request.top, cluster=request.cluster())
     return {
         "plan": planned.to_dict(),
         "sentences": page_sentences(planned, sentences(planned)),

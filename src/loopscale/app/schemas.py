@@ -22,9 +22,11 @@ from loopscale.architecture import (
 )
 from loopscale.core import schemas
 from loopscale.core.errors import InputError
+from loopscale.core.quantities import fraction_of
 from loopscale.core.schemas import Record
-from loopscale.planning import FIELDS, Budget
+from loopscale.planning import FIELDS, UTILISATION, Budget, Cluster
 from loopscale.planning.budget import WHOLE, BudgetField
+from loopscale.planning.devices import NODE
 from loopscale.planning.files import PlanFile
 from loopscale.planning.searching import experts_for, recurrences_for
 from loopscale.scaling import DEFAULT, MAPPINGS, OUTER_LAWS, ScalingLaw
@@ -76,9 +78,10 @@ class SpaceFields(BudgetFields):
     experts: list[Experts] = Field(list(RUNG_EXPERTS), min_length=1, max_length=16)
     recurrences: list[Passes] = Field(list(RUNG_RECURRENCES), min_length=1, max_length=32)
 
-    def budget(self) -> Budget:
-        """Return the planner's budget."""
-        return Budget(**{name: getattr(self, name) for name in FIELDS})
+    def budget(self, real_flops: float | None = None) -> Budget:
+        """Return the planner's budget; ``real_flops`` replaces the compute."""
+        limits = {name: getattr(self, name) for name in FIELDS}
+        return Budget(**limits if real_flops is None else {**limits, "flops": None, "real_flops": real_flops})
 
     def space(self, law: ScalingLaw) -> Space | None:
         """Return the design space; None where the request leaves it to the planner, which suits it to the law."""
@@ -110,6 +113,10 @@ class PlanRequest(SpaceFields):
     rule: Literal["paper", "loss"] = "paper"
     extrapolate: bool = Field(False, description="Answer even more than 10x beyond what the law was fitted on.")
     allow_degenerate: bool = Field(False, description="Use a law whose fit was degenerate all the same.")
+    gpus: int | None = Field(None, ge=1, le=100_000, description="Compute as a number of devices, with `days`.")
+    days: float | None = Field(None, gt=0, le=1e5, description="Days that the devices train, with `gpus`.")
+    device: Name | None = Field(None, description="The accelerator that training costs are given for; h100 if `gpus`.")
+    utilisation: Annotated[str, Field(max_length=20)] | None = Field(None, description="Like 0.4 or 40%.")
     top: int = Field(20, ge=1, le=500, description="Ranked candidates to return.")
     config: dict[str, Any] | None = Field(
         None, description="The content of a config.json: your own model, to judge beside the designs."
@@ -119,6 +126,23 @@ class PlanRequest(SpaceFields):
         description="One design to describe instead of the best: RUNG:EXPERTS:RECURRENCE, or 'config' for that of "
         "config.json.",
     )
+
+    def hours(self) -> float | None:
+        """Return the device-hours, where the compute is given so."""
+        if (self.gpus is None) != (self.days is None):
+            raise InputError("`gpus` and `days` go together; give both", field="gpus")
+        if self.gpus is None or self.days is None:
+            return None
+        if any(getattr(self, name) is not None for name in ("flops", "real_flops")):
+            raise InputError("`gpus` and `flops` both state the compute; give one", field="gpus")
+        return self.gpus * self.days * 24
+
+    def cluster(self) -> Cluster | None:
+        """Return the devices that train the model, where they are named; a node where their number is not."""
+        if self.gpus is None and self.device is None:
+            return None
+        share = UTILISATION if self.utilisation is None else fraction_of(self.utilisation, "utilisation")
+        return Cluster(self.device or "h100", self.gpus or NODE, share)
 
     def own_space(self, law: ScalingLaw) -> Space:
         """Return the model of ``config`` as a design space: looped as often as it may be, if it has a loop."""

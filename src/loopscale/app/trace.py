@@ -17,7 +17,7 @@ import numpy as np
 _CALLS = {
     "exp": "Math.exp", "log": "Math.log", "expm1": "Math.expm1", "log1p": "Math.log1p", "log10": "Math.log10",
     "sqrt": "Math.sqrt", "absolute": "Math.abs", "minimum": "Math.min", "maximum": "Math.max", "power": "Math.pow",
-    "rint": "Math.round", "floor": "Math.floor",
+    "rint": "rint", "floor": "Math.floor",
 }  # fmt: skip
 _INFIX = {
     "add": "+", "subtract": "-", "multiply": "*", "divide": "/", "less": "<", "less_equal": "<=", "greater": ">",
@@ -215,16 +215,28 @@ class Fake:
         return getattr(self, name)
 
 
+RINT = """// As Python rounds: halves to the even number.
+const rint = (x) => (Math.abs(x % 1) === 0.5 ? 2 * Math.round(x / 2) : Math.round(x));
+"""
+"""What traced functions call that JavaScript does not have."""
+
+
 def javascript(name: str, result: Any, arguments: str = "x") -> str:
-    """Return a JavaScript function of ``arguments`` that computes a traced result; shared parts are computed once."""
-    result = plain(result)
+    """Return a JavaScript function of ``arguments`` that computes a traced result, or an object of several by name.
+
+    Shared parts are computed once.
+    """
+    results = {key: plain(value) for key, value in (result if isinstance(result, dict) else {"": result}).items()}
     keys: dict[int, str] = {}
     uses: dict[str, int] = {}
-    _count(result, keys, uses)
+    for value in results.values():
+        _count(value, keys, uses)
     lines: list[str] = []
-    value = _written(result, keys, uses, {}, lines)
+    names: dict[str, str] = {}
+    written = {key: _bare(_written(value, keys, uses, names, lines)) for key, value in results.items()}
+    text = written[""] if "" in written else f"{{ {', '.join(f'{key}: {value}' for key, value in written.items())} }}"
     body = "".join(f"  {line}\n" for line in lines)
-    return f"function {name}({arguments}) {{\n{body}  return {_bare(value)};\n}}\n"
+    return f"function {name}({arguments}) {{\n{body}  return {text};\n}}\n"
 
 
 def _bare(text: str) -> str:

@@ -3,9 +3,9 @@ import { DATA } from "./data.js";
 import { $, button, make, table } from "./dom.js";
 import { draw } from "./model.js";
 import { letter, unpin } from "./pins.js";
-import { question } from "./plan.js";
-import { given, search } from "./planner.js";
-import { Refusal, bytes, cardSize, count, experts, fixed, passes, power, written } from "./quantities.js";
+import { find, question } from "./plan.js";
+import { given } from "./planner.js";
+import { Refusal, bytes, cardSize, count, experts, fixed, passes, power, trainingText, written } from "./quantities.js";
 import { pins, scenarioOf, set, state } from "./state.js";
 
 function sides() {
@@ -13,7 +13,7 @@ function sides() {
   return list.map((side) => {
     try {
       const asked = question(side.values);
-      const found = search(asked.law, asked.limits, asked.options);
+      const found = find(asked);
       const own = side.values.design ? given(found, side.values.design) : null;
       return { ...side, asked, found: own?.found ?? found, design: own?.design ?? found.choice };
     } catch (error) {
@@ -38,6 +38,7 @@ export function updateCompare() {
     ["passes", of((d) => passes(d.recurrence))],
     ["training tokens", of((d) => count(d.tokens))],
     ["loss", of((d, { found }) => (found.trust.level === "beyond" && !state.extrapolate ? "withheld" : fixed(d.loss, 4)))],
+    ["training time", of((_, { found }) => trainingText(found.training))],
     ["memory needed", of((d) => bytes(d.memory))],
     ["generation", of((d) => (d.tokens_per_second === null ? "–" : `at most ${count(d.tokens_per_second)} tokens/s`))],
     ["inference FLOPs per token", of((d) => power(d.inference_flops))],

@@ -39,7 +39,9 @@ export const keptPins = () => {
 export function pinnedPlaces() {
   return pins().flatMap(({ query }, k) => {
     try {
-      return [{ name: letter(k), limits: question(scenarioOf(query)).limits }];
+      const { limits, devices } = question(scenarioOf(query));
+      const real = devices && { real_flops: devices.hours * 3600 * devices.cluster.device.flops * devices.cluster.utilisation };
+      return [{ name: letter(k), limits: { ...limits, ...real } }];
     } catch {
       return [];
     }

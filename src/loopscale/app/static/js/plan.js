@@ -1,4 +1,5 @@
 // The Plan view: reads the state, searches, and draws. An answer that cannot be given never removes the last one.
+import { devicesOf } from "./cluster.js";
 import { DATA } from "./data.js";
 import { drawDetails } from "./details.js";
 import { $, announce } from "./dom.js";
@@ -6,7 +7,7 @@ import { chosenLaw } from "./laws.js";
 import { afterMap, drawMap } from "./map.js";
 import { drawModel } from "./model.js";
 import { drawMultiples } from "./multiples.js";
-import { given, preparedLaw, search } from "./planner.js";
+import { given, preparedLaw, search, searchOn } from "./planner.js";
 import { Refusal, parse } from "./quantities.js";
 import { drawSentence } from "./sentence.js";
 import { state } from "./state.js";
@@ -22,10 +23,10 @@ export function question(values = state) {
     const text = String(values[field.name] ?? "").trim();
     if (text) limits[field.name] = parse(field, text);
   }
-  const devices = deviceFlops(values);
-  if (devices !== null) {
-    limits.real_flops = devices;
+  const devices = devicesOf(values);
+  if (devices) {
     delete limits.flops;
+    delete limits.real_flops;
   }
   const list = (text) => (text ? text.split(",") : undefined);
   const options = { rule: values.rule };
@@ -34,8 +35,12 @@ export function question(values = state) {
   if (values.experts) options.experts = list(values.experts).map(Number);
   if (values.passes) options.recurrences = Array.from({ length: wholePasses(values.passes) }, (_, k) => k + 1);
   if (values.eps) options.eps = epsOf(values.eps);
-  return { law, limits, options };
+  return { law, limits, options, devices };
 }
+
+// The answer to a question.
+export const find = ({ law, limits, options, devices }) =>
+  devices ? searchOn(devices, law, limits, options) : search(law, limits, options);
 
 function rungsOf(names) {
   const unknown = names.find((name) => !(name in DATA.extended));
@@ -55,31 +60,19 @@ function epsOf(text) {
   return eps;
 }
 
-// The real FLOPs of devices over days; null where the compute is not given so.
-export function deviceFlops({ gpus, device, days, utilisation }) {
-  if (!gpus) return null;
-  const amount = (text, field, what) => {
-    const number = Number(String(text).replaceAll(",", ""));
-    if (!(Number.isFinite(number) && number > 0)) throw new Refusal(`${what} should be a number above zero`, field);
-    return number;
-  };
-  const share = utilisation ? Number(utilisation.replace("%", "")) / (utilisation.includes("%") ? 100 : 1) : DATA.utilisation;
-  if (!(share > 0 && share <= 1)) throw new Refusal("utilisation should be above 0 and at most 1", "utilisation", "write it like 40%");
-  const peak = DATA.devices[device || "h100"]?.flops;
-  if (!peak) throw new Refusal(`the device ${device} is not known`, "device");
-  return amount(gpus, "gpus", "GPUs") * amount(days, "days", "Days") * 24 * 3600 * peak * share;
-}
-
 // What the page shows now: the last answer that could be given, what was asked for it, and why a newer one could not.
 export const shown = { found: null, own: null, problem: null, withheld: null, asked: null };
 
-const keyOf = (asked) => JSON.stringify([asked.law.name, asked.limits, asked.options]);
+const keyOf = ({ law, limits, options, devices }) =>
+  JSON.stringify([law.name, limits, options, devices && [devices.hours, devices.cluster.name, devices.cluster.devices, devices.cluster.utilisation]]);
 
 export function answer() {
   try {
     const asked = question();
-    if (!shown.found || shown.key !== keyOf(asked) || shown.law !== asked.law) {
-      const found = search(asked.law, asked.limits, asked.options);
+    const key = keyOf(asked);
+    if (!shown.found || shown.key !== key || shown.law !== asked.law) {
+      const found = find(asked);
+      if (asked.devices) asked.limits.real_flops = found.b.real_flops;
       const blocked = [
         found.trust.level === "beyond" && !state.extrapolate && "extrapolate",
         asked.law.degenerate.length && !state.allow_degenerate && "allow_degenerate",
@@ -89,7 +82,7 @@ export function answer() {
         shown.found ??= firstAnswer(); // a link may lead straight to a withheld answer
         return;
       }
-      Object.assign(shown, { found, asked, key: keyOf(asked), law: asked.law });
+      Object.assign(shown, { found, asked, key, law: asked.law });
     }
     shown.own = state.design ? given(shown.found, state.design) : null;
     Object.assign(shown, { problem: null, withheld: null });

@@ -1,11 +1,14 @@
 // The search for a design, as loopscale.planning does it. Every formula in it is generated from the Python functions
 // (formulas.js); what stands here is the loop around them, which a test compares with Python.
+import { Cluster } from "./cluster.js";
 import { DATA } from "./data.js";
 import { Refusal, bytes, cardSize, count, filled, fixed, general, labelOf, times } from "./quantities.js";
 import {
   ARCHITECTURES, COSTS, FORMS, GAINS, LIMITS, STEPS, activeRatio, effective, predictiveHigh, predictiveLow, rangeFactor,
   rangeOutside,
 } from "./formulas.js"; // prettier-ignore
+
+const NODE = new Cluster();
 
 // ---- laws ----
 
@@ -120,6 +123,7 @@ function rowOf(kind, width, E) {
     for (const name of ["active", "loop", "total", "embedding", "parameters", "layers", "head"]) row[name] = model[name](x);
     row.used = E === 1 ? 1 : 2;
     row.there = E === 1 ? 1 : 2 * E;
+    row.built = kind === "ladder";
     rowsCache.set(key, row);
   }
   return rowsCache.get(key);
@@ -128,7 +132,7 @@ function rowOf(kind, width, E) {
 function sizeRow(N) {
   return {
     width: null, layers: null, E: 1, active: N, loop: 0, total: N, embedding: 0, parameters: N, head: 0, used: 1,
-    there: 1, model: null,
+    there: 1, model: null, built: false,
   }; // prettier-ignore
 }
 
@@ -223,6 +227,7 @@ class Candidate {
     this.used = row.used;
     this.there = row.there;
     this.model = row.model;
+    this.built = row.built;
     this.R = R;
     this.tokens = 1;
     this.real = row.real ?? 0;
@@ -552,6 +557,26 @@ export function search(file, values, options = {}) {
   return new Found(law, grid, chosen, options);
 }
 
+// The best design for so many device-hours. What a design takes beyond its arithmetic depends on the design, so the
+// search is repeated with what the last choice leaves, until a choice takes no more.
+export function searchOn({ cluster, hours }, file, values, options) {
+  const found = onDevices({ cluster, hours }, (real) => search(file, { ...values, real_flops: real }, options));
+  return Object.assign(found, { devices: { cluster, hours } });
+}
+
+function onDevices({ cluster, hours }, make) {
+  const whole = hours * 3600 * cluster.device.flops * cluster.utilisation;
+  let slower = 1;
+  let found = make(whole);
+  for (;;) {
+    const x = found.grid.designs[found.chosen];
+    const more = cluster.slowdown(x, x.tokens);
+    if (more <= slower * 1.001) return found;
+    slower = more;
+    found = make(whole / slower);
+  }
+}
+
 export class Found {
   constructor(law, grid, chosen, options) {
     Object.assign(this, { law, grid, chosen, options });
@@ -604,6 +629,15 @@ export class Found {
     const x = this.grid.designs[this.chosen];
     if (!x.model) return null;
     return { flops: x.real * x.tokens, supervised: x.model.supervised(x) * x.tokens };
+  }
+
+  // What training takes on devices: those that were asked about, else a node.
+  get training() {
+    return this.once("training", () => {
+      const cluster = this.devices?.cluster ?? NODE;
+      const x = this.grid.designs[this.chosen];
+      return { cluster, ...cluster.cost(x, x.tokens, this.choice.real_train_flops ?? this.choice.train_flops) };
+    });
   }
 
   get spent() {
@@ -758,7 +792,7 @@ function cellOf(grid, flat) {
   const x = grid.designs[flat];
   const row = grid.space.rows[Math.floor(flat / grid.space.P)];
   const name = grid.space.kind === "ladder" ? grid.space.names[sizeOf(grid.space, flat)] : cardSize(row.parameters);
-  return { R: x.R, E: row.E, there: row.there, name, loss: grid.loss[flat], level: levelOf(grid.law, x.inputs) };
+  return { R: x.R, E: row.E, used: row.used, there: row.there, name, loss: grid.loss[flat], level: levelOf(grid.law, x.inputs) };
 }
 
 // One design by hand, "1.0B:8:2" (size, experts for each active one, passes), under the budget of a search, whether or
@@ -769,10 +803,12 @@ export function given(found, text) {
   const fine = name in DATA.extended && experts >= 1 && Number.isInteger(2 * experts) && Number.isInteger(recurrence) && recurrence >= 1 && recurrence <= 1000;
   if (!fine) throw new Refusal(`“${text}” is no design`, "design", "write it like 1.0B:8:2");
   const space = makeSpace("ladder", [name], [experts], [recurrence], []);
-  const grid = evaluate(found.law, space, found.b, found.grid);
-  const [by, verdict] = judged(grid, 0, -1);
+  const under = (b) => new Found(found.law, evaluate(found.law, space, b, found.grid), 0, {});
+  const one = found.devices
+    ? Object.assign(onDevices(found.devices, (real) => under(budgetOf({ ...found.b.set, real_flops: real }))), { devices: found.devices })
+    : under(found.b);
+  const [by, verdict] = judged(one.grid, 0, -1);
   const misses = by !== null && !DATA.steps.includes(by) ? verdict : null;
-  const one = new Found(found.law, grid, 0, {});
   return { design: { ...one.choice, misses }, found: one, misses, difference: one.choice.loss - found.choice.loss };
 }
 

@@ -170,6 +170,11 @@ function positive(value, text, field) {
   return value;
 }
 
+// What training takes on its devices: "14 days on 8 H100".
+export const daysText = (days) => (days >= 0.995 ? `${count(days)} ${count(days) === "1" ? "day" : "days"}` : `${count(24 * days)} hours`);
+export const trainingText = ({ cluster, days, fits }) => `${daysText(days)} on ${count(cluster.devices)} ${deviceName(cluster.name)}${fits ? "" : ", if it fitted"}`;
+export const deviceName = (name) => name.replace(/^rtx/, "RTX ").replace(/^(a|h|gh|b|l|mi|tpu)(?=[-\d])/, (letters) => letters.toUpperCase()).replace(/(gb|pcie)$/, (letters) => letters.toUpperCase());
+
 // Columns of a table, as the server sends them, to rows.
 export function rows(columns) {
   const names = Object.keys(columns);

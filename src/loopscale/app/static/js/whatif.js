@@ -3,8 +3,8 @@ import { $, button, make } from "./dom.js";
 import { textOf } from "./fields.js";
 import { designText } from "./model.js";
 import { ownModel } from "./own.js";
-import { FIELD, current, shown } from "./plan.js";
-import { search } from "./planner.js";
+import { devicesOf } from "./cluster.js";
+import { FIELD, current, find, shown } from "./plan.js";
 import { Refusal, shortName, signed } from "./quantities.js";
 import { set, state } from "./state.js";
 
@@ -15,9 +15,9 @@ export function drawWhatIfs() {
   const { found, asked } = shown;
   const place = $("#whatifs");
   const { design } = current();
-  const attempt = (label, change, limits, options, note = () => "") => {
+  const attempt = (label, change, limits, options, note = () => "", devices = asked.devices) => {
     try {
-      const other = search(asked.law, { ...asked.limits, ...limits }, { ...asked.options, ...options });
+      const other = find({ law: asked.law, limits: { ...asked.limits, ...limits }, options: { ...asked.options, ...options }, devices });
       if (other.trust.level === "beyond") return item(label, "?", "more than 10x beyond the data", change, null);
       return item(label, signed(other.choice.loss - design.loss), shortName(other.choice), () => change(other.choice), other.choice.loss - design.loss, note(other.choice));
     } catch (error) {
@@ -29,13 +29,15 @@ export function drawWhatIfs() {
   const twice = (name, label) => {
     if (asked.limits[name] === undefined) return;
     const value = 2 * asked.limits[name];
-    const changes = { [name]: textOf(FIELD[name], value), ...(name === "memory" && { where: "" }), ...(name === "real_flops" && { gpus: "" }), design: "" };
-    if (name === "real_flops" && state.gpus) Object.assign(changes, { gpus: String(2 * Number(state.gpus)), real_flops: state.real_flops });
+    const changes = { [name]: textOf(FIELD[name], value), ...(name === "memory" && { where: "" }), design: "" };
     items.push(attempt(label, () => set(changes, { control: `twice ${name}` }), { [name]: value }));
   };
   twice("memory", "Twice the memory");
   twice("flops", "Twice the compute");
-  twice("real_flops", state.gpus ? "Twice the GPUs" : "Twice the compute");
+  if (asked.devices) {
+    const gpus = String(2 * Number(state.gpus.replaceAll(",", "")));
+    items.push(attempt("Twice the GPUs", () => set({ gpus, design: "" }, { control: "twice gpus" }), {}, {}, () => "", devicesOf({ ...state, gpus })));
+  } else twice("real_flops", "Twice the compute");
   twice("max_tokens", "Twice the data");
   const ladder = found.grid.space.kind === "ladder";
   if (found.law.onlyRecurrence === null && ladder && !state.passes && design.recurrence > 1)

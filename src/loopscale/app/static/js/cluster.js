@@ -1,0 +1,101 @@
+// The devices that train a model, as loopscale.planning.cluster and .job compute them: the formulas are generated
+// (formulas.js); what stands here is the choice among ways to share a step.
+import { DATA } from "./data.js";
+import { JOBS, expectedDays, sequencesOf, usableOf } from "./formulas.js";
+import { Refusal } from "./quantities.js";
+
+const rounded = (seconds) => Math.round(100 * Math.log(seconds));
+const divisors = (number) => Array.from({ length: number }, (_, k) => k + 1).filter((part) => number % part === 0);
+const seconds = ({ compute, traffic, communication }) => Math.max(compute, traffic, communication);
+
+export class Cluster {
+  constructor({ name = "h100", devices = DATA.node, utilisation = DATA.utilisation } = {}) {
+    Object.assign(this, { name, devices, utilisation, device: DATA.devices[name] });
+  }
+
+  // The fastest setting of a design that fits, else that of least memory; null for a design that cannot be built.
+  best(x, tokens) {
+    if (!x.built) return null;
+    const job = { devices: this.devices, sequences: sequencesOf(tokens, this.devices) };
+    const key = `${x.width} ${x.E} ${x.R} ${job.sequences}`;
+    this.kept ??= new Map();
+    if (!this.kept.has(key)) this.kept.set(key, this.searched(x, job));
+    return this.kept.get(key);
+  }
+
+  searched(x, job) {
+    const usable = usableOf(this.device);
+    const cost = (reduce, layout) =>
+      JOBS[`${x.E === 1 ? "dense" : "mixture"} ${reduce} ${layout.accumulate === 1 ? "one" : "parts"} ${x.R === 1 ? "once" : "looped"}`](x, job, this.device, layout);
+    let best = null;
+    const better = (a, b) => {
+      const [at, bt] = [rounded(seconds(a)), rounded(seconds(b))];
+      if (at !== bt) return at < bt;
+      const [as, bs] = [a.compute + a.traffic + a.communication, b.compute + b.traffic + b.communication];
+      return as !== bs ? as < bs : a.memory < b.memory;
+    };
+    let least = null;
+    for (const shards of divisors(this.devices))
+      for (const reduce of DATA.reduces) {
+        const replicas = this.devices / shards;
+        for (const accumulate of divisors(job.sequences)) {
+          const fitted = fit((stored) => cost(reduce, { accumulate, replicas, stored }), usable);
+          if (fitted && (!best || better(fitted, best))) best = fitted;
+        }
+        const small = cost(reduce, { accumulate: job.sequences, replicas, stored: 0 });
+        if (!least || small.memory < least.memory) least = small;
+      }
+    return { step: best ?? least, fits: Boolean(best) };
+  }
+
+  // How much longer a step takes than its arithmetic without recomputation, at least 1.
+  slowdown(x, tokens) {
+    const found = this.best(x, tokens);
+    if (!found) return 1;
+    const { step } = found;
+    return Math.max(1, seconds(step) / ((step.plain * step.tokens) / this.devices / this.device.flops));
+  }
+
+  // What training a design takes: days, and whether it fits.
+  cost(x, tokens, flops) {
+    const found = this.best(x, tokens);
+    if (!found) return { days: flops / (this.device.flops * this.utilisation * 3600) / this.devices / 24, fits: true, memory: null };
+    return { days: expectedDays(seconds(found.step), tokens / found.step.tokens, this.utilisation), fits: found.fits, memory: found.step.memory };
+  }
+}
+
+// Stores as many activations as fit; null where even recomputing all of them does not.
+function fit(cost, usable) {
+  const whole = cost(1);
+  if (whole.memory <= usable) return whole;
+  const least = cost(0);
+  const spare = usable - least.memory;
+  if (spare < 0) return null;
+  const calls = Math.trunc(spare / (least.block - least.kept / least.calls));
+  return calls === 0 ? least : cost(Math.min(1, calls / least.calls));
+}
+
+// Devices and their hours, where the compute is given so; else null.
+export function devicesOf({ gpus, device, days, utilisation }) {
+  if (!gpus) return null;
+  const amount = (text, field, what, whole) => {
+    const number = Number(String(text).replaceAll(",", ""));
+    if (!(Number.isFinite(number) && number > 0 && (!whole || Number.isInteger(number)))) throw new Refusal(`${what} should be a ${whole ? "whole " : ""}number above zero`, field);
+    return number;
+  };
+  const share = utilisation ? Number(utilisation.replace("%", "")) / (utilisation.includes("%") ? 100 : 1) : DATA.utilisation;
+  if (!(share > 0 && share <= 1)) throw new Refusal("utilisation should be above 0 and at most 1", "utilisation", "write it like 40%");
+  const name = device || "h100";
+  if (!DATA.devices[name]) throw new Refusal(`the device ${device} is not known`, "device");
+  const devices = amount(gpus, "gpus", "GPUs", true);
+  if (devices > 100_000) throw new Refusal("GPUs should be at most 100,000", "gpus");
+  return { cluster: clusterOf(name, devices, share), hours: devices * amount(days, "days", "Days") * 24 };
+}
+
+const clusters = new Map();
+function clusterOf(name, devices, utilisation) {
+  const key = `${name} ${devices} ${utilisation}`;
+  if (clusters.size > 50) clusters.clear();
+  if (!clusters.has(key)) clusters.set(key, new Cluster({ name, devices, utilisation }));
+  return clusters.get(key);
+}
