@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from browser import open_in, open_page, settled
+from browser import facts, open_in, open_page, settled
 
 from loopscale.architecture import from_config
 from loopscale.cli import demo
@@ -51,7 +51,8 @@ def fit_file(page, path: Path) -> None:
 
 def test_a_sweep_is_previewed_fitted_compared_extended_and_planned_with(page, sweep_file):
     fit_file(page, sweep_file)
-    assert "144 losses of 36 runs" in page.inner_text("#fit-result")
+    assert "144 losses of 36 runs" in facts(page, "#fit-result")
+    law_is_drawn(page)
     page.fill("#slices", "R=8")
     page.click("#compare-mappings")
     page.wait_for_selector("#chart-held-out svg")
@@ -63,6 +64,23 @@ def test_a_sweep_is_previewed_fitted_compared_extended_and_planned_with(page, sw
     page.click("#choose-runs")
     page.wait_for_selector("#runs tbody tr")
     assert "time on one h100" in page.inner_text("#runs")
+
+
+def law_is_drawn(page) -> None:
+    """The law with its points and band, a target that the keyboard moves, and intervals of the coefficients."""
+    assert page.locator("#chart-law .band").count() == 1
+    assert page.locator("#chart-law .point").count() == 144
+    said = page.inner_text("#forecast-said")
+    assert re.search(r"decades outside the data: loss \d\.\d+, 90% of runs \d\.\d+ to \d\.\d+, with", said)
+    page.focus("#target")
+    page.keyboard.press("ArrowLeft")
+    assert page.inner_text("#forecast-said") != said
+    page.keyboard.press("End")
+    last = page.inner_text("#forecast-said")
+    page.select_option("#curve-kind", "1")
+    assert page.inner_text("#forecast-said") != last
+    assert page.locator("#fit-result svg.span").count() >= 5
+    assert not re.search(r"\b[ER]=\d", page.inner_text("#chart-residuals"))
 
 
 def test_planning_with_a_fitted_law_moves_the_budget_into_its_range_and_says_so(page):
@@ -88,7 +106,7 @@ def test_a_fit_is_kept_over_a_reload_and_in_a_second_tab(page, address, sweep_fi
     page.reload()
     settled(page)
     page.wait_for_selector("#chart-residuals svg")
-    assert "144 losses of 36 runs" in page.inner_text("#fit-result")
+    assert "144 losses of 36 runs" in facts(page, "#fit-result")
     other = open_in(page.context, address)
     other.click("#chip-law")
     assert "yours: my sweep" in other.inner_text("#law")
@@ -221,7 +239,7 @@ def test_columns_are_previewed_and_mapped_by_drop_down(page, tmp_path, sweep_csv
     page.wait_for_selector("#start-fit:not([disabled])")
     page.click("#start-fit")
     page.wait_for_selector("#chart-residuals svg")
-    assert "144 losses of 36 runs" in page.inner_text("#fit-result")
+    assert "144 losses of 36 runs" in facts(page, "#fit-result")
     assert "1 outlier beyond" in page.inner_text("#fit-result .warnings")
     assert page.locator("#outliers tbody tr").count() == 1
 

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from browser import facts, findings, open_page, settled
 from filelock import FileLock
 
 from conftest import Client
@@ -16,6 +17,7 @@ STEPS, STEP_TOKENS = 400, 16 * 128
 
 
 def folder_of(tmp_path, rows, **extra):
+    tmp_path.mkdir(exist_ok=True)
     config = TrainConfig.from_dict({"data": {"context": 128}, "run": {"tokens": STEPS * STEP_TOKENS, "batch": 16}})
     write_json(tmp_path / "run.json", {"kind": KIND, "schema": SCHEMA, "config": config.to_dict()})
     lines = [
@@ -84,3 +86,30 @@ def test_the_server_answers_with_what_it_documents(own_server, tmp_path, client)
     assert reply.status == 200, reply.body
     assert reply.json["step"] == 49
     assert client.send("/api/run").status == 404
+
+
+def test_the_page_draws_the_run_while_it_trains_and_when_it_has_ended(browser, own_server, tmp_path):
+    folder = folder_of(tmp_path, range(1, 201), validation_loss=2.5)
+    with FileLock(tmp_path / ".lock"):
+        page = open_page(browser, f"{own_server('--run', str(folder)).address}/#view=run")
+        page.wait_for_selector("#run-plot svg")
+        assert page.inner_text("#run-state") == "Training"
+        said = facts(page, "#run-stats")
+        assert "Progress 50%" in said
+        assert "Time left 7 min 1K tokens/s" in said
+        assert "Will end at" in said
+        assert page.locator("#run-plot .band").count() == 1
+        folder_of(tmp_path, range(1, 251), validation_loss=2.5)
+        page.wait_for_function("() => document.querySelector('#run-stats').textContent.includes('step 250')")
+        assert findings(page) == []
+    folder_of(tmp_path, range(1, STEPS + 1), validation_loss=2.5)
+    write_json(tmp_path / "summary.json",
+               {"kind": SUMMARY, "schema": 1, "tokens": STEPS * STEP_TOKENS, "validation_loss": 2.25})  # fmt: skip
+    page.wait_for_function("() => document.querySelector('#run-state').textContent === 'Finished'")
+    assert "Validation loss 2.2500" in facts(page, "#run-stats")
+    assert page.locator("#run-plot .band").count() == 0  # nothing is left to forecast
+    page.set_viewport_size({"width": 390, "height": 844})
+    settled(page)
+    assert page.evaluate("() => document.documentElement.scrollWidth") <= 390
+    assert page.errors == []
+    page.context.close()

@@ -106,7 +106,7 @@ def _width(law: ScalingLaw, table: Table) -> float | None:
 def _advice(count: int) -> str:
     if count < ENOUGH:
         return f"A law needs at least {ENOUGH} losses; there are {count}."
-    return "A law is fitted again as points arrive, with its uncertainty."
+    return "The law is refitted as runs finish."
 
 
 def sweep_routes(live: LiveSweep | None, laws: LawStore) -> APIRouter:

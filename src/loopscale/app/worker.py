@@ -22,6 +22,7 @@ from loopscale.core.quantities import format_duration, format_power, fraction_of
 from loopscale.fitting import Fit, Observations, fit, identification, residuals_by_axis
 from loopscale.fitting.backtest import backtest
 from loopscale.fitting.compare import compare
+from loopscale.fitting.forecasting import TESTED, forecast
 from loopscale.fitting.residuals import outlying_rows
 from loopscale.fitting.slices import suggest_slices
 from loopscale.planning import plan, training_cost
@@ -32,6 +33,10 @@ Report = Callable[[str, int, int], None]
 """Called with the current stage, how much of it is done, and the total."""
 SHOWN = 2_000
 """Rows of a sweep that a chart shows."""
+CURVE = 61
+"""Amounts of compute at which a fit's forecast is drawn."""
+MOST_CURVES = 10
+"""Kinds of model for which it is drawn."""
 BACKTEST_RESAMPLES = 60
 """Refits behind the intervals of a backtest."""
 AVERAGED = 16
@@ -79,6 +84,7 @@ def fit_work(text: str, options: FitOptions, report: Report) -> dict[str, Any]:
     del content["data"]  # the page has the file, and keeps results in the browser
     return {
         **content,
+        **_curves(fitted),
         "form": str(fitted.law.form),
         "meanings": {term.name: term.meaning for term in fitted.law.terms},
         "fixed": list(fitted.fixed),
@@ -180,12 +186,39 @@ def _points(fitted: Fit) -> dict[str, list[Any]]:
         "residual": fitted.residuals,
         "size": points.active,
         "tokens": points.tokens,
+        "flops": points.train_flops,
         "experts": points.experts,
         "recurrence": points.recurrence,
         "run": data.run,
         "outlier": np.isin(np.arange(len(data)), odd),
     }
     return {name: column[kept].tolist() for name, column in columns.items()}
+
+
+def _curves(fitted: Fit) -> dict[str, Any]:
+    """Return the lowest loss at each compute, from the smallest run to as far as intervals were tested.
+
+    There is one curve for each number of experts and passes of the sweep, the law's own frontier first.
+    """
+    points = fitted.observations.points
+    grid = np.geomspace(points.train_flops.min(), points.train_flops.max() * 10**TESTED, CURVE).tolist()
+    kinds = sorted(set(zip(points.experts.tolist(), points.recurrence.tolist(), strict=True)))
+    if fitted.law.frontier is not None:
+        own = fitted.law.frontier.models
+        kinds.sort(key=lambda kind: kind != (own.experts, own.recurrence))
+    shown = [kinds[k] for k in np.unique(np.linspace(0, len(kinds) - 1, MOST_CURVES).round().astype(int))]
+    names = ("flops", "params", "tokens", "loss", "low", "high", "decades")
+    curves = []
+    try:
+        for E, R in shown:
+            rows = forecast(
+                fitted, flops=grid, experts=E, recurrence=R, extrapolate=True, allow_degenerate=True
+            )  # fmt: skip
+            values = {name: [float(f"{getattr(row, name):.7g}") for row in rows] for name in names}
+            curves.append({"experts": E, "recurrence": R, "rows": values})
+    except InputError as error:
+        return {"curves": [], "curves_problem": error.told(PAGE_TERMS.get)}
+    return {"curves": curves, "curves_problem": None}
 
 
 def _next_budget(data: Observations) -> float:

@@ -3,7 +3,11 @@ import { palette } from "./chart.js";
 import { extent, logAxis, unique } from "./axes.js";
 import { count, loss, percent, power, rows } from "./quantities.js";
 
-const about = (d) => `${count(d.size)} E=${d.experts} R=${d.recurrence}, ${count(d.tokens)} tokens`;
+const experts = (E) => (E === 1 ? "dense" : `${E}x experts`);
+const passes = (R) => (R === 1 ? "1 pass" : `${R} passes`);
+const about = (d) => `${count(d.size)}, ${experts(d.experts)}, ${passes(d.recurrence)}, ${count(d.tokens)} tokens`;
+// Many points lie on one another: the more there are, the fainter each is.
+const faint = (points) => Math.max(0.12, Math.min(0.55, 14 / Math.sqrt(points.length)));
 
 export function observed(points, title) {
   const { series, muted } = palette();
@@ -19,7 +23,7 @@ export function observed(points, title) {
       x: d.observed,
       y: d.predicted,
       colour: series[d.outlier ? 1 : 0],
-      opacity: d.outlier ? 1 : 0.55,
+      opacity: d.outlier ? 1 : faint(points),
       r: d.outlier ? 3.6 : 2.6,
     })),
     points: points.map((d) => ({
@@ -31,7 +35,7 @@ export function observed(points, title) {
   };
 }
 
-const AXES = { size: "active parameters N", tokens: "training tokens D", experts: "experts E", recurrence: "passes R" };
+const AXES = { size: "active parameters", tokens: "training tokens", experts: "experts per active one", recurrence: "passes" };
 
 export function residuals(points, axis, title) {
   const { series, muted } = palette();
@@ -53,7 +57,7 @@ export function residuals(points, axis, title) {
       x: d[axis],
       y: d.residual,
       colour: series[d.outlier ? 1 : 0],
-      opacity: d.outlier ? 1 : 0.5,
+      opacity: d.outlier ? 1 : faint(points),
       r: d.outlier ? 3.6 : 2.6,
     })),
     points: points.map((d) => ({
@@ -97,7 +101,7 @@ export function backtest({ hidden, fitted, level }, title) {
       y: d.error,
       series: "hidden",
       text: () =>
-        `${d.run}\nN ${count(d.N)}, E=${d.E} R=${d.R}, ${count(d.D)} tokens\nobserved ${loss(d.observed)}, predicted ${loss(d.predicted)}\n${d.inside ? "inside" : "outside"} the interval`,
+        `${d.run}\n${count(d.N)} parameters, ${experts(d.E)}, ${passes(d.R)}, ${count(d.D)} tokens\nobserved ${loss(d.observed)}, predicted ${loss(d.predicted)}\n${d.inside ? "inside" : "outside"} the interval`,
     })),
   };
 }
@@ -173,12 +177,12 @@ export function losses(points, title) {
   const colour = (d) => series[experts.indexOf(d.experts) % series.length];
   return {
     title,
-    hint: "A point for each loss; colours show the experts E.",
+    hint: "A point for each loss. Colours: experts per active one.",
     margin: { right: 56 },
     // Names of the colours beside the largest run of each.
     lines: experts.map((E) => {
       const last = points.filter((d) => d.experts === E).reduce((a, b) => (b.flops >= a.flops ? b : a));
-      return { label: `E=${E}`, colour: colour(last), points: [{ x: last.flops, y: last.loss }] };
+      return { label: E === 1 ? "dense" : `${E}x`, colour: colour(last), points: [{ x: last.flops, y: last.loss }] };
     }),
     x: logAxis(
       points.map((d) => d.flops),

@@ -10,7 +10,7 @@ import { state } from "./state.js";
 export const heldOut = (id, slices) =>
   jobCard({
     title: "Which recurrence form generalizes best? (held-out test)",
-    hint: "Rows to hold out, like R=8, E=16, N>0.9B, D>400B. Cross-validation by run comes with them.",
+    hint: "Rows to hold out: passes like R=8, experts per active one like E=16, sizes like N>0.9B, tokens like D>400B. Cross-validation by run comes with them.",
     label: "Rows to hold out",
     field: "slices",
     value: slices.join(", "),
@@ -92,8 +92,8 @@ function scores(result) {
 function runsTable(result) {
   const columns = [
     { name: "size", left: true, cell: (d) => d.model },
-    { name: "E", cell: (d) => String(d.experts) },
-    { name: "R", cell: (d) => String(d.recurrence) },
+    { name: "experts per active one", cell: (d) => String(d.experts) },
+    { name: "passes", cell: (d) => String(d.recurrence) },
     { name: "tokens", cell: (d) => count(d.tokens) },
     { name: "FLOPs", cell: (d) => power(d.flops) },
     { name: "FLOPs so far", cell: (d) => power(d.cumulative_flops) },

@@ -4,6 +4,8 @@ import { download } from "./download.js";
 import { figure } from "./figure.js";
 import { observed, residuals } from "./fit_charts.js";
 import { backtested, heldOut, nextRuns } from "./fit_more.js";
+import { term } from "./glossary.js";
+import { intervalPlot, lawCard } from "./law_chart.js";
 import { chooseLaw } from "./sentence.js";
 import { count, loss, rows, significant } from "./quantities.js";
 import { addLaw } from "./laws.js";
@@ -13,7 +15,7 @@ export function showFit({ id, result }) {
   place.hidden = false;
   place.dataset.law = result.law_id;
   place.replaceChildren(
-    ...[overview(result), pictures(), outliers(result), coefficients(result)].filter(Boolean),
+    ...[overview(result), lawCard(result), pictures(), coefficients(result), outliers(result)].filter(Boolean),
     heldOut(id, result.slices),
     backtested(id),
     nextRuns(id, result.next_budget),
@@ -28,20 +30,16 @@ export function showFit({ id, result }) {
 function overview(result) {
   const law = result.law;
   const facts = [
-    ["RMSE", `${law.rmse.toFixed(4)} nats`],
-    ["R²", result.r_squared.toFixed(5)],
-    ["Data", `${result.rows} losses of ${result.runs} runs`],
-    ["Search", `${result.agreeing} of ${result.starts} starts agree`],
+    [term("rmse", "RMSE"), law.rmse.toFixed(4), "nats"],
+    [term("r²", "R²"), result.r_squared.toFixed(5), "of the variance"],
+    ["Data", `${result.rows} losses`, `of ${result.runs} runs`],
+    [term("starts", "Search"), `${result.agreeing} of ${result.starts}`, "starts agree"],
   ];
   return make(
     "section",
-    { class: "card" },
+    { class: law.degenerate.length ? "card degenerate" : "card" },
     make("h2", { tabindex: -1 }, `${law.name}: ${result.form}`),
-    make(
-      "dl",
-      { class: "facts" },
-      facts.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))),
-    ),
+    make("dl", { class: "stats" }, facts.map(([name, value, under]) => make("div", { class: "stat" }, make("dt", {}, name), make("dd", { class: "value" }, value), make("dd", { class: "under" }, under)))),
     law.degenerate.length
       ? make("p", { class: "problem" }, `The data do not determine this law: ${law.degenerate.join("; ")}. It must not be used for predictions.`)
       : null,
@@ -121,9 +119,9 @@ function outliers(result) {
   if (!odd.length) return null;
   const columns = [
     { name: "run", left: true, cell: (d) => d.run },
-    { name: "N", cell: (d) => count(d.size) },
-    { name: "E", cell: (d) => String(d.experts) },
-    { name: "R", cell: (d) => String(d.recurrence) },
+    { name: "parameters", cell: (d) => count(d.size) },
+    { name: "experts per active one", cell: (d) => String(d.experts) },
+    { name: "passes", cell: (d) => String(d.recurrence) },
     { name: "tokens", wide: true, cell: (d) => count(d.tokens) },
     { name: "observed", cell: (d) => loss(d.observed) },
     { name: "predicted", cell: (d) => loss(d.predicted) },
@@ -151,21 +149,25 @@ function coefficients(result) {
   }));
   const columns = [
     { name: "coefficient", left: true, cell: (d) => d.name },
+    { name: "what it is (sizes and tokens in billions)", left: true, cell: (d) => result.meanings[d.name] },
     { name: "estimate", cell: (d) => significant(d.value, 5) },
+    { name: "−100% to +100%", cell: (d) => intervalPlot(d.value, d.span, d.known?.identified) },
     {
       name: "90% interval",
+      wide: true,
       cell: (d) => (d.span ? `${significant(d.span[0], 4)} to ${significant(d.span[1], 4)}` : "–"),
     },
     {
       name: "identified",
+      head: term("identified"),
       cell: (d) => (d.known ? (d.known.on_bound ? "on a bound" : d.known.identified ? "yes" : "no") : "held"),
     },
-    { name: "meaning (N and D in billions)", left: true, wide: true, cell: (d) => result.meanings[d.name] },
   ];
   return make(
     "section",
     { class: "card" },
     make("h3", {}, "Coefficients"),
+    make("p", { class: "hint" }, "Dot: the estimate. Line: its 90% interval, relative to the estimate; an arrow leaves the scale. Grey: the data do not determine it."),
     make("div", { class: "scroll", tabindex: 0 }, make("table", {}, table(columns, list))),
   );
 }

@@ -70,18 +70,26 @@ const VAGUE = 0.2;
 function showUncertainty(widths) {
   const fits = history.filter((item) => item.law && widths[item.law] != null);
   $("#sweep-fitted").hidden = !fits.length;
-  $("#chart-uncertainty").hidden = !fits.length;
+  $("#chart-uncertainty").hidden = fits.length < 2;
   if (!fits.length) return;
   const { count, law, result } = fits.at(-1);
   const vague = widths[law] > VAGUE;
   $("#sweep-fitted").textContent = vague
-    ? `${count} losses do not determine a law yet: its 90% interval is ${percent(widths[law])} wide at the median point. Runs at other sizes, tokens and passes help most; \`loopscale next\` chooses them.`
-    :
-    `Law of ${count} losses: ${result.form}; RMSE ${result.law.rmse.toFixed(4)} nats; 90% interval ${significant(100 * widths[law])}% wide at the median point.`;
+    ? notYet(count, result)
+    : `Law of ${count} losses: ${result.form}; RMSE ${result.law.rmse.toFixed(4)} nats; 90% interval ${significant(100 * widths[law])}% wide at the median point.`;
   $("#sweep-warnings").hidden = !result.warnings.length;
   $("#sweep-warnings").replaceChildren(...result.warnings.map((warning) => make("li", {}, sentence(warning))));
   const seen = fits.map((item) => ({ count: item.count, width: widths[item.law] }));
   figure("chart-uncertainty", (title) => uncertainty(seen, title), seen, $("#sweep-fitted").textContent);
+}
+
+// Three losses for each coefficient are a rule of thumb; which ones they are matters more.
+const EACH = 3;
+function notYet(count, { coefficients, fixed = [] }) {
+  const free = Object.keys(coefficients).length - fixed.length;
+  const more = EACH * free - count;
+  const enough = more > 0 ? ` A law with ${free} coefficients wants about ${EACH} losses for each: ${more} more may do.` : " More of the same kind will not help.";
+  return `Not enough yet: ${count} losses do not determine a law.${enough} Runs at other sizes, tokens and passes help most; \`loopscale next\` chooses them.`;
 }
 
 function show({ progress, text, runs, points, law }) {
@@ -103,7 +111,7 @@ function show({ progress, text, runs, points, law }) {
   $("#sweep-fit").textContent = finished ? "Open the fit" : "Open the fit of the points so far";
   $("#sweep-auto-label").hidden = finished;
   $("#chart-sweep h3").textContent = finished ? "Losses" : "Losses so far";
-  $("#sweep-law").textContent = law;
+  $("#sweep-law").textContent = finished ? "The sweep is finished. Open its fit, or run `loopscale fit` on the file of the sweep." : law;
   const seen = rows(points);
   if (!seen.length || seen.length === shown) return;
   shown = seen.length;
