@@ -75,6 +75,11 @@ def sentence(page: Page) -> str:
     return " ".join(page.inner_text("#sentence").split())
 
 
+def facts(page: Page, place: str = "#loss-line") -> str:
+    """The answer in numbers, each with its name."""
+    return " ".join(page.inner_text(place).split())
+
+
 def trust(page: Page) -> str:
     """The level of trust that stands under the answer."""
     return page.get_attribute("#trust-line", "data-level")

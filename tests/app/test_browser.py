@@ -5,11 +5,11 @@ import json
 import re
 
 import pytest
-from browser import enter, findings, mapped, open_in, open_page, sentence, settled, trust, visit
+from browser import enter, facts, findings, mapped, open_in, open_page, sentence, settled, trust, visit
 
 from loopscale.app.page import export_page
 from loopscale.core.quantities import format_count
-from loopscale.planning import plan
+from loopscale.planning import Cluster, plan
 from loopscale.planning.design import card_size, experts_text
 from loopscale.scaling import PUBLISHED
 
@@ -63,8 +63,9 @@ def test_the_answer_is_that_of_python_in_one_convention_of_size(page):
     assert "loop it twice" in sentence(page)
     shown = page.inner_text("#loss")
     assert abs(float(shown) - choice.loss) <= 0.5 * 10.0 ** -len(shown.partition(".")[2]) + 1e-12
-    assert f"{format_count(choice.tokens)} training tokens" in page.inner_text("#loss-line")
-    assert "2.71 GB of 3 GB" in page.inner_text("#loss-line")
+    assert f"Training tokens {format_count(choice.tokens)}" in facts(page)
+    assert "2.71 GB of 3 GB" in facts(page)
+    assert f"{format_count(Cluster().cost(choice).days)} days on 8 H100 at 40%" in facts(page)
     assert trust(page) == BEST.trust.level
     assert card_size(choice.total_parameters) in page.inner_text("#model-note")
 
@@ -98,7 +99,7 @@ def test_a_withheld_answer_leaves_the_map_with_a_question_mark_and_no_interval_o
     assert trust(page) == "beyond"
     assert page.inner_text("#interval") == ""
     assert re.fullmatch(r"\d\.\d\d", page.inner_text("#loss"))
-    page.click("#trust-line button")
+    page.click("#trust-line .link")
     page.wait_for_selector("#sure dl")
     assert "no interval so far beyond the data" in page.inner_text("#sure")
     assert "refits choose" not in page.inner_text("#sure")
@@ -119,11 +120,11 @@ def test_the_place_that_was_chosen_is_shown_and_speed_is_that_of_a_model_that_fi
     page.click("[data-place=laptop-16gb]")
     settled(page)
     assert "10 GB on a laptop" in sentence(page)
-    assert "tokens/s on a laptop" in page.inner_text("#loss-line")
+    assert "tokens/s on a laptop" in facts(page)
     enter(page, "memory", "6 GB")
     assert "on a laptop" not in sentence(page)
     visit(page, "where=&bandwidth=&memory=20+GB&bits=8")
-    assert "tokens/s" not in page.inner_text("#loss-line")
+    assert "tokens/s" not in facts(page)
 
 
 def test_compute_comes_from_gpus_and_days(page):
@@ -133,14 +134,15 @@ def test_compute_comes_from_gpus_and_days(page):
     page.fill("#in-days", "14")
     page.click("text=Use these devices")
     settled(page)
-    assert "8 h100 for 14 days" in sentence(page)
+    assert "8 H100 for 14 days" in sentence(page)
+    assert "14 days on 8 H100 at 40%" in facts(page)
     assert "--gpus 8 --device h100 --days 14" in command(page)
 
 
 @pytest.mark.parametrize(
     ("link", "says"),
     [
-        ("gpus=-1&days=14", "GPUs should be a number above zero"),
+        ("gpus=-1&days=14", "GPUs should be a whole number above zero"),
         ("gpus=8&days=14&utilisation=140%25", "utilisation should be above 0 and at most 1".capitalize()),
         ("law=own-nowhere", "This browser does not have the law nowhere"),
         ("design=9.9B:8:2", "is no design"),
@@ -241,7 +243,7 @@ def test_tokens_alone_are_a_budget(page):
     visit(page, "flops=&tokens=300B")
     assert page.inner_text("#message") == ""
     assert "300B tokens" in sentence(page)
-    assert "300B training tokens" in page.inner_text("#loss-line")
+    assert "Training tokens 300B" in facts(page)
 
 
 @pytest.mark.parametrize("text", ["1e21 FLOPs", "1 e21", "1e21"])
@@ -414,6 +416,74 @@ def test_axe_finds_nothing_and_nothing_overflows_at_any_size_in_both_themes(brow
         page.click(f"#views button[data-view={view}]")
         assert findings(page) == []
     page.context.close()
+
+
+def test_words_of_the_trade_are_explained_on_hover_on_focus_and_on_tap(page):
+    mapped(page)
+    known = set(page.eval_on_selector_all("[data-term]", "words => words.map((word) => word.dataset.term)"))
+    needed = {"loss", "tokens", "days", "memory", "speed", "trust", "size", "experts", "passes", "loop"}
+    assert needed <= known
+    for number in range(page.locator("#plan-view [data-term]:visible").count()):
+        word = page.locator("#plan-view [data-term]:visible").nth(number)
+        word.hover()
+        assert page.is_visible("#term-note.shown")
+        assert len(page.inner_text("#term-note")) > 20  # none is without its explanation
+    page.mouse.move(2, 2)
+    page.wait_for_selector("#term-note:not(.shown)", state="attached")
+    page.focus("#stat-loss .term")
+    assert "nats per token" in page.inner_text("#term-note")
+    page.keyboard.press("Escape")
+    assert not page.is_visible("#term-note.shown")
+    page.click("#step-experts .term")
+    assert "router" in page.inner_text("#term-note.shown")
+
+
+def test_everything_can_be_done_by_typing_its_name(page):
+    page.keyboard.press("Control+k")
+    page.keyboard.type("laptop")
+    page.keyboard.press("Enter")
+    settled(page)
+    assert "on a laptop" in sentence(page)
+    page.keyboard.press("/")
+    page.keyboard.type("batch")
+    page.keyboard.press("Enter")
+    assert page.evaluate("() => document.activeElement.id") == "in-batch"
+    page.keyboard.press("Escape")
+    page.click("#find")
+    assert findings(page) == []
+    page.errors.clear()  # axe tries to read the style sheet, which a page from a disk may not
+    page.keyboard.press("Escape")
+    assert page.locator("#palette").count() == 0
+
+
+def test_a_refusal_is_seen_wherever_one_has_scrolled_to(page):
+    page.evaluate("() => window.scrollTo(0, 900)")
+    page.wait_for_function("() => document.querySelector('#message').classList.contains('afar')")
+    page.evaluate("() => { location.hash = 'flops=5x' }")
+    page.wait_for_function("() => document.querySelector('#message').textContent.includes('5x')")
+    place = box(page, "#message")
+    assert 0 <= place["y"] < 200
+
+
+def test_a_finger_scrolls_over_the_map_and_a_tap_goes_there(browser, folder):
+    context = browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True)
+    page = open_in(context, f"file://{folder}/index.html")
+    mapped(page)
+    page.locator("#map-plot").scroll_into_view_if_needed()
+    assert page.evaluate("() => getComputedStyle(document.querySelector('#map-plot')).touchAction") != "none"
+    place = box(page, "#map-plot")
+    page.touchscreen.tap(place["x"] + place["width"] * 0.8, place["y"] + place["height"] * 0.3)
+    settled(page)
+    assert "on a phone" not in sentence(page)
+    context.close()
+
+
+def test_the_page_introduces_itself_to_those_who_link_to_it(page):
+    said = page.eval_on_selector_all("meta[property^='og:']", "all => all.map((m) => m.getAttribute('property'))")
+    assert {"og:title", "og:description", "og:image"} <= set(said)
+    page.click("#share-button")
+    page.click("#copy-embed")
+    assert page.evaluate("() => navigator.clipboard.readText()").startswith("<iframe src=")
 
 
 def test_motion_stops_where_it_is_not_wanted(browser, folder):

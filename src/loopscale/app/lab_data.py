@@ -17,10 +17,8 @@ NEEDED = {
     "pass_norms": False, "residual_scale": "none", "dtype": "float32",
 }  # fmt: skip
 """What the small forward of ``lab.js`` can run; the shipped model is of this kind."""
-CELLS = {
-    "plain": "one layer", "experts": "8 experts", "loop": "8 passes", "both": "8 experts and 8 passes",
-    "layers": "8 layers of their own",
-}  # fmt: skip
+CELLS = ("plain", "experts", "loop", "both", "layers", "plain-longer")
+"""Cells of the two-axes experiment that the page draws, in this order."""
 
 
 def lab_script() -> str:
@@ -37,7 +35,7 @@ def lab_data() -> dict[str, Any]:
     for name, value in NEEDED.items():
         if config[name] != value:
             raise ValueError(f"the page cannot run a model with {name} = {config[name]}")
-    rows = csv.DictReader((folder / "two-axes.csv").read_text(encoding="utf-8").splitlines())
+    rows = list(csv.DictReader((folder / "two-axes.csv").read_text(encoding="utf-8").splitlines()))
     return {
         "config": {
             "width": config["hidden_size"],
@@ -50,13 +48,26 @@ def lab_data() -> dict[str, Any]:
         "words": ["".join(str(point + 1) for point in element) for element in elements],
         "products": products,
         "weights": weights((folder / "s3" / "model.safetensors").read_bytes()),
-        "cells": CELLS,
+        "cells": {cell: _cell_name(cell, rows) for cell in CELLS},
         "runs": [
             {"task": row["task"], "cell": row["cell"], "seed": int(row["seed"]), "accuracy": float(row["accuracy"]),
              "chance": float(row["chance"])}
             for row in rows if row["cell"] in CELLS
         ],
     }  # fmt: skip
+
+
+def _cell_name(cell: str, rows: list[dict[str, str]]) -> str:
+    """Name a cell by what it has more of than the plain model."""
+    row = next(row for row in rows if row["cell"] == cell)
+    plain = next(other for other in rows if other["cell"] == "plain" and other["task"] == row["task"])
+    times = int(row["steps"]) // int(plain["steps"])
+    more = [
+        f"{number} {what}"
+        for name, what in (("experts", "experts"), ("recurrence", "passes"), ("layers", "layers"))
+        if (number := int(row[name])) > 1
+    ]
+    return " and ".join(more) or ("one layer" if times == 1 else f"one layer, {times}x steps")
 
 
 def weights(content: bytes) -> dict[str, dict[str, Any]]:

@@ -83,7 +83,7 @@ function run({ model, words, products, config }) {
 }
 
 function twoAxes({ runs, cells }) {
-  const [W, H] = [460, 210];
+  const [W, H] = [460, 244];
   return ["reasoning", "knowledge"].map((task) => {
     const mine = runs.filter((row) => row.task === task);
     const X = (share) => 150 + (W - 190) * share;

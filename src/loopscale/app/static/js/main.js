@@ -10,6 +10,8 @@ import { paint } from "./map.js";
 import { keptPins } from "./pins.js";
 import { updatePlan } from "./plan.js";
 import { buildSentence } from "./sentence.js";
+import { openPalette } from "./palette.js";
+import { buildRun, updateRun } from "./run.js";
 import { shareMenu } from "./share.js";
 import { canRedo, canUndo, onChange, restore, set, state } from "./state.js";
 import { buildSweep, updateSweep } from "./sweep.js";
@@ -21,6 +23,7 @@ function refresh(_, { draft = false } = {}) {
   if (state.view === "plan") updatePlan({ draft });
   else if (state.view === "compare") updateCompare();
   else if (state.view === "sweep") updateSweep();
+  else if (state.view === "run") updateRun();
   else if (state.view === "lab") showLab();
   else {
     restoreFit();
@@ -31,8 +34,10 @@ function refresh(_, { draft = false } = {}) {
 function showView() {
   for (const main of $$("main")) main.hidden = main.dataset.for !== state.view;
   for (const part of $$("#views button")) {
-    if (part.dataset.view === state.view) part.setAttribute("aria-current", "page");
-    else part.removeAttribute("aria-current");
+    if (part.dataset.view === state.view) {
+      part.setAttribute("aria-current", "page");
+      part.parentElement.scrollLeft = part.offsetLeft - part.parentElement.offsetLeft - 40;
+    } else part.removeAttribute("aria-current");
   }
   $("#undo").disabled = !canUndo();
   $("#redo").disabled = !canRedo();
@@ -44,6 +49,7 @@ function buildTop() {
       set({ view: part.dataset.view });
       scrollTo(0, 0);
     };
+  $("#find").onclick = openPalette;
   $("#undo").onclick = () => canUndo() && history.back();
   $("#redo").onclick = () => canRedo() && history.forward();
   $("#share").append(shareMenu());
@@ -85,6 +91,8 @@ function start() {
   buildSentence();
   buildTop();
   onChange(refresh);
+  // A refusal must be seen wherever one has scrolled to.
+  new IntersectionObserver(([{ isIntersecting }]) => $("#message").classList.toggle("afar", !isIntersecting)).observe($("#standing"));
   addEventListener("popstate", () => {
     const pinned = state.pins;
     restore(location.hash, history.state?.entry ?? 0);
@@ -101,6 +109,7 @@ function start() {
     call("choices")
       .then((choices) => {
         buildSweep(choices);
+        buildRun(choices);
         $("#where-computed").textContent = "computed on your own machine";
       })
       .catch(() => null);

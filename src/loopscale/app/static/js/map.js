@@ -2,6 +2,7 @@
 import { DATA } from "./data.js";
 import { $, make, write } from "./dom.js";
 import { textOf } from "./fields.js";
+import { term } from "./glossary.js";
 import { draw } from "./model.js";
 import { pinnedPlaces } from "./pins.js";
 import { FIELD, current, shown } from "./plan.js";
@@ -11,11 +12,22 @@ import { set, state } from "./state.js";
 
 const COLUMNS = 84;
 const ROWS = 60;
-const W = 640;
-const H = 400;
+const CELL = 12;
 const LEFT = 54;
-const BOTTOM = 34;
-const PLOT = { x: LEFT, y: 6, width: W - LEFT - 8, height: H - BOTTOM - 6 };
+const BOTTOM = 40;
+// The drawing is as large as its place, so that its letters are readable on a phone too.
+let [W, H] = [640, 400];
+export const PLOT = {};
+function measure() {
+  const width = $("#map-plot").clientWidth || 640;
+  [W, H] = [width, Math.round(width * (width < 480 ? 0.92 : 0.625))];
+  Object.assign(PLOT, { W, H, x: LEFT, y: 6, width: W - LEFT - 8, height: H - BOTTOM - 6 });
+  const plot = $("#map-plot");
+  plot.style.aspectRatio = `${W} / ${H}`;
+  $("svg", plot)?.setAttribute("viewBox", `0 0 ${W} ${H}`);
+  const canvas = $("canvas", plot);
+  if (canvas) Object.assign(canvas.style, { left: `${(100 * PLOT.x) / W}%`, top: `${(100 * PLOT.y) / H}%`, width: `${(100 * PLOT.width) / W}%`, height: `${(100 * PLOT.height) / H}%` });
+}
 const view = { key: "", cells: null, work: 0, trail: [], waiting: [] };
 
 // Calls back when the map is drawn: what can wait should not delay it.
@@ -81,8 +93,8 @@ const xOf = (memory) => PLOT.x + PLOT.width * Math.min(Math.max(share(memory, vi
 const yOf = (flops) => PLOT.y + PLOT.height * (1 - Math.min(Math.max(share(flops, view.range.compute), 0), 1));
 
 function build() {
-  const svg = draw("svg", { viewBox: `0 0 ${W} ${H}`, "aria-hidden": "true" });
-  const canvas = make("canvas", { width: COLUMNS * 6, height: ROWS * 6, "aria-hidden": "true" });
+  const svg = draw("svg", { "aria-hidden": "true" });
+  const canvas = make("canvas", { width: COLUMNS * CELL, height: ROWS * CELL, "aria-hidden": "true" });
   const handle = make("div", {
     id: "map-dot", class: "dot-handle", tabindex: 0, role: "slider", "aria-label": "Budget on the map: left and right change memory, up and down compute",
     "aria-valuemin": 0, "aria-valuemax": 100, "aria-valuenow": 50, onkeydown: byKey,
@@ -90,6 +102,14 @@ function build() {
   const plot = $("#map-plot");
   plot.append(canvas, svg, handle);
   svg.append(draw("g", { class: "contours" }), draw("g", { class: "labels" }), draw("g", { class: "axes" }), draw("g", { class: "trail" }), draw("g", { class: "ghosts" }), draw("g", { class: "you" }));
+  measure();
+  new ResizeObserver(() => {
+    if (!plot.clientWidth || plot.clientWidth === W) return;
+    measure();
+    view.trail = [];
+    paint();
+    if (view.range) drawDot();
+  }).observe(plot);
   plot.addEventListener("pointerdown", drag);
   plot.addEventListener("pointermove", hover);
   plot.addEventListener("pointerleave", () => readout(null));
@@ -97,7 +117,7 @@ function build() {
 
 const colours = () => {
   const style = getComputedStyle(document.documentElement);
-  return { R: Array.from({ length: 7 }, (_, k) => style.getPropertyValue(`--r${k + 1}`).trim()), ink: style.getPropertyValue("--ink").trim(), none: style.getPropertyValue("--nothing").trim() };
+  return { R: Array.from({ length: 7 }, (_, k) => style.getPropertyValue(`--r${k + 1}`).trim()), ink: style.getPropertyValue("--ink").trim(), card: style.getPropertyValue("--card").trim(), none: style.getPropertyValue("--nothing").trim() };
 };
 const colourIndex = (R) => (R <= 4 ? R - 1 : R <= 6 ? 4 : R <= 8 ? 5 : 6);
 
@@ -106,23 +126,43 @@ export function paint() {
   const canvas = $("#map-plot canvas");
   const context = canvas.getContext("2d");
   const palette = colours();
-  const [w, h] = [6, 6];
+  const [w, h] = [CELL, CELL];
+  const named = shown.found.grid.space.kind === "ladder";
   context.clearRect(0, 0, canvas.width, canvas.height);
   view.cells.forEach((row, i) =>
     row.forEach((cell, j) => {
+      const [x, y] = [j * w, (ROWS - 1 - i) * h];
+      context.globalAlpha = 1;
       context.fillStyle = cell ? palette.R[colourIndex(cell.R)] : palette.none;
-      context.fillRect(j * w, (ROWS - 1 - i) * h, w, h);
+      context.fillRect(x, y, w, h);
+      if (cell?.level === "beyond") {
+        context.globalAlpha = 0.3;
+        context.fillStyle = palette.card;
+        context.fillRect(x, y, w, h);
+      }
     }),
   );
+  // Borders between models: where the size or the number of experts changes.
+  context.strokeStyle = palette.card;
+  context.lineWidth = 1.3;
+  context.globalAlpha = 0.75;
+  context.beginPath();
+  const model = (i, j) => { const cell = view.cells[i]?.[j]; return cell ? `${cell.name} ${cell.there}` : ""; };
+  for (let i = 0; i < ROWS; i++)
+    for (let j = 0; j < COLUMNS; j++) {
+      const [x, y] = [j * w, (ROWS - 1 - i) * h];
+      if (j && model(i, j) !== model(i, j - 1)) context.moveTo(x, y), context.lineTo(x, y + h);
+      if (i && model(i, j) !== model(i - 1, j)) context.moveTo(x, y + h), context.lineTo(x + w, y + h);
+    }
+  if (named) context.stroke();
+  // Hatched where the best design lies far beyond the law's data.
   context.strokeStyle = palette.ink;
   context.lineWidth = 0.9;
-  // Hatched where the best design lies far beyond the law's data.
   view.cells.forEach((row, i) =>
     row.forEach((cell, j) => {
-      if (!cell || (cell.level !== "far" && cell.level !== "beyond")) return;
+      if (!cell || (cell.level !== "far" && cell.level !== "beyond") || (i + j) % 2) return;
       const [x, y] = [j * w, (ROWS - 1 - i) * h];
-      context.globalAlpha = cell.level === "beyond" ? 0.4 : 0.16;
-      if ((i + j) % 2) return;
+      context.globalAlpha = cell.level === "beyond" ? 0.3 : 0.16;
       context.beginPath();
       context.moveTo(x, y + h);
       context.lineTo(x + w, y);
@@ -146,22 +186,22 @@ function drawAxes() {
   const { range, axis } = view;
   const group = $("#map-plot .axes");
   group.replaceChildren(
-    ...tens(range.memory).map((value) => draw("text", { x: xOf(value), y: H - 18, "text-anchor": value >= range.memory[1] * 0.6 ? "end" : value <= range.memory[0] * 1.5 ? "start" : "middle" }, bytes(value))),
+    ...tens(range.memory).filter((value) => W >= 480 || Math.log10(value) % 1 === 0).map((value) => draw("text", { x: xOf(value), y: H - 24, "text-anchor": value >= range.memory[1] * 0.6 ? "end" : value <= range.memory[0] * 1.5 ? "start" : "middle" }, bytes(value))),
     ...tens(range.compute).map((value) => draw("text", { x: LEFT - 6, y: yOf(value) + 4, "text-anchor": "end" }, power(value))),
-    draw("text", { x: PLOT.x + PLOT.width / 2, y: H - 2, "text-anchor": "middle", class: "title" }, "memory at inference →"),
-    draw("text", { x: 12, y: PLOT.y + PLOT.height / 2, "text-anchor": "middle", class: "title", transform: `rotate(-90 12 ${PLOT.y + PLOT.height / 2})` }, axis === "flops" ? "training FLOPs →" : "real training FLOPs →"),
+    draw("text", { x: PLOT.x + PLOT.width / 2, y: H - 3, "text-anchor": "middle", class: "title" }, "memory when it runs →"),
+    draw("text", { x: 12, y: PLOT.y + PLOT.height / 2, "text-anchor": "middle", class: "title", transform: `rotate(-90 12 ${PLOT.y + PLOT.height / 2})` }, axis === "flops" ? "training compute, FLOPs →" : "training compute, real FLOPs →"),
   );
 }
 
-// The largest regions of one size and number of experts get its name.
+// The largest regions of one size and number of experts get its name, at the cell of theirs that is nearest to their middle.
 function drawLabels() {
   const regions = new Map();
   view.cells.forEach((row, i) =>
     row.forEach((cell, j) => {
       if (!cell) return;
-      const name = cell.there === 1 ? `${cell.name} dense` : `${cell.name} ×${cell.there}`;
-      const region = regions.get(name) ?? { count: 0, x: 0, y: 0 };
-      region.count += 1;
+      const name = cell.there === 1 ? `${cell.name} dense` : `${cell.name} ${cell.used}/${cell.there}`;
+      const region = regions.get(name) ?? { cells: [], x: 0, y: 0 };
+      region.cells.push([j, i]);
       region.x += j;
       region.y += i;
       regions.set(name, region);
@@ -169,11 +209,15 @@ function drawLabels() {
   );
   const taken = [];
   const texts = [];
-  for (const [name, { count, x, y }] of [...regions].sort((a, b) => b[1].count - a[1].count)) {
-    if (count < (shown.found.grid.space.kind === "sizes" ? 150 : 34)) break;
-    const [cx, cy] = [PLOT.x + (PLOT.width * (x / count + 0.5)) / COLUMNS, PLOT.y + PLOT.height * (1 - (y / count + 0.5) / ROWS)];
+  const least = (shown.found.grid.space.kind === "ladder" ? 70 : 170) * (W < 480 ? 2 : 1);
+  for (const [name, { cells, x, y }] of [...regions].sort((a, b) => b[1].cells.length - a[1].cells.length)) {
+    if (cells.length < least) break;
+    const [mx, my] = [x / cells.length, y / cells.length];
+    const [j, i] = cells.reduce((best, each) => (Math.hypot(each[0] - mx, each[1] - my) < Math.hypot(best[0] - mx, best[1] - my) ? each : best));
     const half = name.length * 3.4;
-    if (taken.some(([a, b, wide]) => Math.abs(a - cx) < half + wide + 4 && Math.abs(b - cy) < 15)) continue;
+    const cx = Math.min(Math.max(PLOT.x + (PLOT.width * (j + 0.5)) / COLUMNS, PLOT.x + half + 4), PLOT.x + PLOT.width - half - 26);
+    const cy = PLOT.y + PLOT.height * (1 - (i + 0.5) / ROWS);
+    if (taken.some(([a, b, wide]) => Math.abs(a - cx) < half + wide + 8 && Math.abs(b - cy) < 18)) continue;
     taken.push([cx, cy, half]);
     texts.push(draw("text", { x: cx, y: cy + 4, "text-anchor": "middle" }, name));
   }
@@ -210,7 +254,7 @@ function drawContours() {
           if (!last || cuts[0][0] > last[0]) last = cuts[0];
         }
       }
-    if (path) lines.push(draw("path", { d: path }), last && last[1] > 20 ? draw("text", { x: Math.min(last[0], W - 14), y: last[1] - 3, "text-anchor": "end" }, level.toFixed(step < 0.1 ? 2 : 1)) : null);
+    if (path) lines.push(draw("path", { d: path }), last && last[1] > 20 && last[0] > PLOT.x + PLOT.width * 0.8 ? draw("text", { x: Math.min(last[0], W - 14), y: last[1] - 3, "text-anchor": "end" }, level.toFixed(step < 0.1 ? 2 : 1)) : null);
   }
   $("#map-plot .contours").replaceChildren(...lines.filter(Boolean));
   return undefined;
@@ -221,10 +265,10 @@ function drawLegend() {
   const names = ["no loop", "2 passes", "3", "4", "5–6", "7–8", "9 or more"];
   const items = names.map((name, k) => [k, name]).filter(([k]) => seen.has(k));
   $("#map-legend").replaceChildren(
-    make("span", { class: "hint" }, "The best model loops:"),
+    make("span", { class: "hint" }, "The best model ", term("loop", "loops")),
     ...items.map(([k, name]) => make("span", { class: "key" }, make("i", { style: `background:var(--r${k + 1})` }), name)),
-    make("span", { class: "key" }, make("i", { class: "hatch" }), "far beyond the data"),
-    make("span", { class: "hint" }, "Labels: size × experts. Lines: equal loss."),
+    make("span", { class: "key" }, make("i", { class: "hatch" }), term("beyond the data", "far beyond the data")),
+    make("span", { class: "hint" }, "1.0B 2/16: a 1.0B model that uses 2 of 16 experts. Lines join equal ", term("loss"), "."),
   );
 }
 
@@ -263,7 +307,7 @@ function readout(cell) {
   const name = cell ? (cell.there === 1 ? `${cell.name} dense` : `${cell.name}, ${cell.there} experts`) : null;
   const text = cell
     ? `${name}, ${cell.R === 1 ? "no loop" : `${cell.R} passes`}, loss ${cell.loss.toFixed(3)}${cell.level === "far" || cell.level === "beyond" ? ", far beyond the data" : ""}`
-    : `drag the dot · here: ${shortName(design)}`;
+    : `Drag the dot. Here: ${shortName(design)}`;
   write($("#map-readout"), text);
 }
 
@@ -290,8 +334,10 @@ function moved(x, y) {
 
 function drag(event) {
   if (!view.range || event.button) return;
-  event.preventDefault();
   const plot = $("#map-plot");
+  // A finger on the map scrolls the page; on the dot it drags, and a tap goes there.
+  if (event.pointerType === "touch" && event.target.id !== "map-dot") return void plot.addEventListener("click", (tap) => set(moved(...at(tap)), { control: "map" }), { once: true });
+  event.preventDefault();
   plot.setPointerCapture(event.pointerId);
   let latest = event;
   let frame = 0;
@@ -315,6 +361,7 @@ function drag(event) {
   plot.addEventListener("pointerup", end);
   plot.addEventListener("pointercancel", end);
   follow(event);
+  return undefined;
 }
 
 function byKey(event) {

@@ -1,6 +1,7 @@
 // A drawing of the model: a token passes the prelude, runs R times through the loop, and leaves by the coda.
 import { DATA } from "./data.js";
 import { $, button, make, write } from "./dom.js";
+import { term } from "./glossary.js";
 import { current, shown } from "./plan.js";
 import { given } from "./planner.js";
 import { bytes, cardSize, signed } from "./quantities.js";
@@ -15,9 +16,17 @@ export function draw(name, attributes = {}, ...children) {
 }
 export const still = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
 
-const W = 520;
-const H = 210;
-const MID = 132;
+const H = 286;
+const MID = 84;
+// Narrow places get a narrower drawing, so that its letters stay readable.
+let W = 540;
+const LOOP = {};
+const PANEL = { y: 150, height: 130 };
+function measure() {
+  W = ($("#drawing").clientWidth || 540) < 430 ? 370 : 540;
+  Object.assign(LOOP, W === 540 ? { x: 128, width: 284, edge: 44, gap: 28 } : { x: 92, width: 186, edge: 26, gap: 14 });
+  Object.assign(PANEL, { x: W === 540 ? 40 : 4, width: W === 540 ? 460 : 362 });
+}
 
 export function drawModel() {
   const { design } = current();
@@ -31,8 +40,9 @@ export function drawModel() {
 }
 
 function drawPicture(design) {
-  const key = [design.layers, design.recurrence, design.experts_active, design.experts_total].join();
   const place = $("#drawing");
+  measure();
+  const key = [design.layers, design.recurrence, design.experts_active, design.experts_total, W].join();
   if (place.dataset.key === key) return;
   place.dataset.key = key;
   const layers = design.layers === null ? 12 : Math.round(design.layers);
@@ -42,81 +52,118 @@ function drawPicture(design) {
     draw(
       "svg",
       { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": described(design, inner) },
-      draw("path", { d: `M8 ${MID} H${W - 8}`, class: "wire" }),
-      block(30, 54, 2, "prelude", "edge"),
-      block(118, 284, inner, design.layers === null ? "layers" : `${inner} layers${R > 1 ? ", looped" : ""}`, "looped"),
-      block(436, 54, 2, "coda", "edge"),
+      draw("path", { d: `M6 ${MID} H${W - 6}`, class: "wire" }),
+      draw("path", { d: `M${W - 13} ${MID - 5} l8 5 l-8 5`, class: "wire" }),
+      block(LOOP.x - LOOP.edge - LOOP.gap, LOOP.edge, 2, W === 540 ? "2 layers" : "2", "edge"),
+      block(LOOP.x, LOOP.width, inner, design.layers === null ? "layers" : `${inner} layers${R > 1 ? `, run ${R} times` : ", run once"}`, "looped"),
+      block(LOOP.x + LOOP.width + LOOP.gap, LOOP.edge, 2, W === 540 ? "2 layers" : "2", "edge"),
+      draw("text", { x: 24, y: MID - 10 }, "token"),
+      draw("text", { x: W - 24, y: MID - 10 }, "next"),
       arcs(R),
-      expertDots(design),
-      draw("text", { x: 260, y: 16, class: "turns" }, R === 1 ? "one pass: no loop" : `${R} passes through the same weights`),
+      draw("text", { x: W / 2, y: 14, class: "turns" }, R === 1 ? "one pass: no loop" : `${R} passes through the same weights`),
+      layer(design, inner),
       still() ? null : token(R),
     ),
   );
+  light();
 }
 
 const described = (design, inner) =>
-  `A token passes 2 prelude layers, then ${inner} layers ${design.recurrence === 1 ? "once" : `${design.recurrence} times`}, then 2 coda layers. ` +
+  `A token passes 2 first layers, then ${inner} layers ${design.recurrence === 1 ? "once" : `${design.recurrence} times`}, then 2 last layers. ` +
   (design.experts_total === 1 ? "Every layer is dense." : `Each layer uses ${design.experts_active} of ${design.experts_total} experts for a token.`);
 
 function block(x, width, layers, label, kind) {
-  const lines = Array.from({ length: Math.min(layers, 40) }, (_, k) => {
-    const at = x + 6 + ((width - 12) * (k + 0.5)) / Math.min(layers, 40);
-    return draw("line", { x1: at, x2: at, y1: MID - 30, y2: MID + 30 });
-  });
+  const number = Math.min(layers, 40);
+  const at = (k) => x + 5 + ((width - 10) * (k + 0.5)) / number;
   return draw(
     "g",
     { class: `block ${kind}` },
-    draw("rect", { x, y: MID - 38, width, height: 76, rx: 8 }),
-    ...lines,
-    draw("text", { x: x + width / 2, y: MID + 56 }, label),
+    draw("rect", { x, y: MID - 25, width, height: 50, rx: 8 }),
+    ...Array.from({ length: number }, (_, k) => draw("line", { x1: at(k), x2: at(k), y1: MID - 18, y2: MID + 18 })),
+    draw("text", { x: x + width / 2, y: MID + 42 }, label),
   );
 }
 
 function arcs(R) {
-  const shownTurns = Math.min(R - 1, 5);
+  const [left, right, top] = [LOOP.x, LOOP.x + LOOP.width, MID - 25];
   return draw(
     "g",
     { class: "arcs" },
-    ...Array.from({ length: shownTurns }, (_, k) => {
-      const top = MID - 58 - 8 * k;
-      return draw("path", { d: `M402 ${MID - 38} C 424 ${top - 16}, 340 ${top - 20}, 260 ${top - 20} S 96 ${top - 16}, 118 ${MID - 38}`, style: `opacity:${1 - 0.13 * k}` });
+    ...Array.from({ length: Math.min(R - 1, 5) }, (_, k) => {
+      const high = top - 21 - 4.5 * k;
+      return draw("path", { d: `M${right - 10} ${top} C ${right + 8} ${high}, ${right - 30} ${high}, ${right - 60} ${high} H ${left + 60} C ${left + 30} ${high}, ${left - 8} ${high}, ${left + 10} ${top}`, style: `opacity:${1 - 0.15 * k}` });
     }),
-    R > 1 ? draw("path", { d: `M113 ${MID - 50} l5 12 l8 -10`, class: "head" }) : null,
+    R > 1 ? draw("path", { d: `M${left + 3} ${top - 10} l7 10 l6 -10`, class: "head" }) : null,
   );
 }
 
-function expertDots({ experts_active: used, experts_total: there }) {
-  if (there === 1) return null;
+// One layer, enlarged: attention, and the experts that a router chooses for each token.
+function layer({ experts_active: used, experts_total: there }, inner) {
+  const { x, y, width, height } = PANEL;
+  const middle = LOOP.x + LOOP.width / 2;
+  const centre = y + height / 2 + 8;
+  const box = (left, wide, text, kind) => draw("g", { class: `part ${kind}` }, draw("rect", { x: left, y: centre - 19, width: wide, height: 38, rx: 7 }), draw("text", { x: left + wide / 2, y: centre + 4 }, text));
+  const k = width / 460;
+  const inside =
+    there === 1
+      ? [draw("path", { d: `M${x + 14} ${centre} H${x + width - 14}`, class: "wire" }), box(x + 60 * k, 110 * k, "attention", "attention"), box(x + 250 * k, 140 * k, "feed-forward", "dense")]
+      : [draw("path", { d: `M${x + 10} ${centre} H${x + 24 + 142 * k}`, class: "wire" }), box(x + 22, 82 * k, "attention", "attention"), box(x + 22 + 100 * k, 62 * k, "router", "router"), expertDots(used, there, centre, x + 22 + 162 * k, x + width - 14)];
+  return draw(
+    "g",
+    { class: "layer" },
+    draw("path", { d: `M${middle - 4} ${MID + 19} L${x + 8} ${y} H${x + width - 8} L${middle + 4} ${MID + 19} Z`, class: "zoom" }),
+    draw("rect", { x, y, width, height, rx: 10, class: "panel" }),
+    draw("text", { x: x + width / 2, y: y + 19, class: "name" }, there === 1 ? "each layer is dense: all weights work on every token" : `each layer: ${used} of ${there} experts work on a token`),
+    ...inside,
+  );
+}
+
+function expertDots(used, there, centre, from, right) {
   const number = Math.min(there, 64);
-  const across = Math.min(number, 16);
-  const rows = Math.ceil(number / across);
-  const gap = 15;
+  const rows = number <= 4 ? 1 : number <= 16 ? 2 : 4;
+  const across = Math.ceil(number / rows);
+  const gap = Math.min(22, (right - from - 56) / (across - 1 || 1), 84 / rows);
+  const middle = (from + 44 + right) / 2;
+  const [left, top] = [middle - ((across - 1) * gap) / 2, centre - ((rows - 1) * gap) / 2];
+  const spots = Array.from({ length: number }, (_, k) => [left + gap * (k % across), top + gap * Math.floor(k / across)]);
   return draw(
     "g",
     { class: "experts", "data-used": used },
-    draw("rect", { x: 260 - (across * gap) / 2 - 8, y: MID - (rows * gap) / 2 - 5, width: across * gap + 16, height: rows * gap + 10, rx: 9, class: "pool" }),
-    ...Array.from({ length: number }, (_, k) =>
-      draw("circle", { cx: 260 + gap * ((k % across) - (across - 1) / 2), cy: MID + gap * (Math.floor(k / across) - (rows - 1) / 2), r: 4.6, class: k < used ? "lit" : "" }),
-    ),
+    ...Array.from({ length: Math.min(used, 8) }, (_, k) => draw("path", { class: "route", d: route(from, centre, ...spots[(k * 5 + 2) % number]) })),
+    ...spots.map(([cx, cy]) => draw("circle", { cx, cy, r: Math.min(7.5, gap * 0.36), "data-from": `${from} ${centre}` })),
   );
 }
+const route = (x, y, cx, cy) => `M${x} ${y} C ${x + 40} ${y}, ${cx - 40} ${cy}, ${cx} ${cy}`;
 
 function token(R) {
-  const turn = `H402 C 424 ${MID - 74}, 340 ${MID - 78}, 260 ${MID - 78} S 96 ${MID - 74}, 118 ${MID}`;
-  const path = `M8 ${MID} H118 ${Array.from({ length: Math.min(R, 10) - 1 }, () => turn).join(" ")} H${W - 8}`;
+  const [left, right] = [LOOP.x + 10, LOOP.x + LOOP.width - 10];
+  const high = MID - 46;
+  const turn = `H${right} C ${right + 18} ${high}, ${right - 20} ${high}, ${right - 50} ${high} H${left + 50} C ${left + 20} ${high}, ${left - 18} ${high}, ${left} ${MID}`;
+  const path = `M6 ${MID} H${left} ${Array.from({ length: Math.min(R, 10) - 1 }, () => turn).join(" ")} H${W - 10}`;
   const circle = draw("circle", { r: 6, class: "token" });
-  circle.append(draw("animateMotion", { dur: `${2.4 + 1.8 * (Math.min(R, 10) - 1)}s`, repeatCount: "indefinite", path }));
+  circle.append(draw("animateMotion", { dur: `${3 + 2.4 * (Math.min(R, 10) - 1)}s`, repeatCount: "indefinite", path }));
   return circle;
 }
 
-// Other experts light up for other tokens.
-setInterval(() => {
+// Other tokens go to other experts.
+function light() {
   const group = $(".experts");
-  if (!group || still() || document.hidden || state.view !== "plan") return;
+  if (!group) return;
   const dots = [...group.querySelectorAll("circle")];
-  const lit = new Set();
-  while (lit.size < Math.min(Number(group.dataset.used), dots.length)) lit.add(Math.floor(Math.random() * dots.length));
-  dots.forEach((dot, k) => dot.setAttribute("class", lit.has(k) ? "lit" : ""));
+  const used = Math.min(Number(group.dataset.used), dots.length);
+  const lit = [];
+  while (lit.length < used) {
+    const k = Math.floor(Math.random() * dots.length);
+    if (!lit.includes(k)) lit.push(k);
+  }
+  dots.forEach((dot, k) => dot.setAttribute("class", lit.includes(k) ? "lit" : ""));
+  group.querySelectorAll(".route").forEach((path, k) => {
+    const dot = dots[lit[k]];
+    path.setAttribute("d", route(...dot.dataset.from.split(" ").map(Number), Number(dot.getAttribute("cx")), Number(dot.getAttribute("cy"))));
+  });
+}
+setInterval(() => {
+  if (!still() && !document.hidden && state.view === "plan") light();
 }, 1400);
 
 // ---- changing the design by hand ----
@@ -160,7 +207,7 @@ function buildSteppers(place) {
     ...AXES.map(([axis, label]) => {
       const step = (name, sign) =>
         make("button", { type: "button", class: name, "aria-label": `${label}: ${name === "up" ? "more" : "fewer"}`, onclick: (event) => set({ design: normal(event.currentTarget.dataset.design) }, { control: `step ${axis}` }) }, sign, make("small"));
-      return make("div", { class: "stepper", id: `step-${axis}`, role: "group", "aria-label": label }, make("span", {}, label), step("down", "−"), make("output"), step("up", "+"));
+      return make("div", { class: "stepper", id: `step-${axis}`, role: "group", "aria-label": label }, make("span", {}, term(axis, label)), step("down", "−"), make("output"), step("up", "+"));
     }),
   ); // prettier-ignore
 }

@@ -3,11 +3,12 @@ import { DATA } from "./data.js";
 import { $, $$, button, make, toast, write } from "./dom.js";
 import { fieldRow, showRows } from "./fields.js";
 import { ARCHITECTURES } from "./formulas.js";
-import { explain } from "./glossary.js";
+import { term } from "./glossary.js";
 import { addLaw, lawOf, ownLaws } from "./laws.js";
-import { FIELD, current, deviceFlops, shown } from "./plan.js";
+import { devicesOf } from "./cluster.js";
+import { FIELD, current, shown } from "./plan.js";
 import { close, popoverButton } from "./popover.js";
-import { amountOf, bytes, cardSize, count, decimals, experts, fixed, parse, passes, power } from "./quantities.js";
+import { amountOf, bytes, cardSize, count, daysText, decimals, deviceName, experts, fixed, parse, passes, percent, power } from "./quantities.js";
 import { DEFAULTS, set, state } from "./state.js";
 
 // Budgets that stand in the sentence itself; the others are added to it where they are set.
@@ -27,9 +28,9 @@ export function buildSentence() {
     "With ", holder(parts.compute), " to train, and ", holder(parts.place), " at ", holder(parts.bits), parts.extra,
     ", ", parts.answer, ".",
   ); // prettier-ignore
-  parts.more = popoverButton(make("button", { type: "button", class: "quiet", id: "more-limits" }, "+ more limits"), "More limits", morePanel);
+  parts.more = popoverButton(make("button", { type: "button", class: "quiet", id: "more-limits" }, "+ Add a limit"), "More limits", morePanel);
   parts.law = popoverButton(make("button", { type: "button", class: "quiet", id: "chip-law" }), "Scaling law", lawPanel);
-  $("#stories").append(holder(parts.more), holder(parts.law), ...stories());
+  $("#stories").append(make("span", { class: "limits" }, holder(parts.more), holder(parts.law)), make("span", { class: "tries" }, ...stories()));
 }
 
 function computePanel() {
@@ -40,7 +41,7 @@ function computePanel() {
     { id: "in-device", onchange: (event) => set({ device: event.target.value === "h100" ? "" : event.target.value }) },
     Object.keys(DATA.devices).map((name) => make("option", { value: name, selected: name === (state.device || "h100") }, name)),
   );
-  const note = make("p", { class: "field-note", id: "devices-note" });
+  const note = make("p", { class: "field-note", id: "devices-note" }, devicesText());
   return [
     fieldRow(FIELD.flops),
     make("details", { open: Boolean(state.gpus) }, make("summary", {}, "From GPUs and days"),
@@ -147,9 +148,9 @@ function stories() {
   const list = [
     ["A phone", "where=phone"],
     ["A laptop", "where=laptop-16gb"],
-    ["8 GPUs, two weeks", "gpus=8&days=14&where=8xh100"],
+    ["8 GPUs, two weeks", "gpus=8&days=14&where=phone"],
     ["Little data", "flops=2e21&unique_tokens=30B"],
-    ["Does looping pay?", "flops=2e22&memory=1+GB&bits=4&where="],
+    ["Does looping pay?", "flops=2e22&memory=1+GB&bits=4&where=&bandwidth="],
   ]; // prettier-ignore
   const link = ([name, query]) => {
     const values = Object.fromEntries(new URLSearchParams(query));
@@ -158,7 +159,7 @@ function stories() {
     const href = `#${new URLSearchParams({ ...preset?.limits, ...values })}`;
     return make("a", { href, class: "story", onclick: (event) => { event.preventDefault(); set({ ...changes, pins: state.pins }, { control: `story ${name}` }); } }, name); // prettier-ignore
   };
-  return [make("span", { class: "hint" }, "Try: "), ...list.map(link), make("button", { type: "button", class: "quiet", id: "tour" }, "What is this?")];
+  return [make("span", { class: "hint" }, "Examples"), ...list.map(link), make("button", { type: "button", class: "quiet", id: "tour" }, "What is this?")];
 }
 
 // ---- showing ----
@@ -172,7 +173,7 @@ export function drawSentence({ sure = false } = {}) {
       return state[name];
     }
   };
-  const devices = state.gpus ? `${state.gpus} ${state.device || "h100"} for ${state.days} days` : "";
+  const devices = state.gpus ? `${state.gpus} ${deviceName(state.device || "h100")} for ${state.days} days` : "";
   const compute = state.flops ? `${text("flops")} FLOPs` : state.real_flops ? `${text("real_flops")} real FLOPs` : state.tokens ? `${text("tokens")} tokens` : "some compute";
   write(parts.compute, devices || compute);
   const memory = text("memory");
@@ -199,7 +200,7 @@ export function drawSentence({ sure = false } = {}) {
 
 // Limits that are set and not in the sentence, each a way to change it.
 function drawExtras(text) {
-  const names = DATA.fields.map(({ name }) => name).filter((name) => !NAMED.includes(name) && state[name] && state[name] !== String(FIELD[name].default ?? "") && !(name === "bandwidth" && state.where) && !(name === "real_flops" && !state.flops && !state.gpus) && !(name === "tokens" && !state.flops && !state.gpus));
+  const names = DATA.fields.map(({ name }) => name).filter((name) => !NAMED.includes(name) && state[name] && state[name] !== String(FIELD[name].default ?? "") && !(name === "bandwidth" && (state.where || state.bandwidth === DEFAULTS.bandwidth)) && !(name === "real_flops" && !state.flops && !state.gpus) && !(name === "tokens" && !state.flops && !state.gpus));
   const key = names.map((name) => `${name}=${text(name)}`).join();
   if (parts.extra.dataset.key === key) return;
   parts.extra.dataset.key = key;
@@ -210,9 +211,11 @@ function drawExtras(text) {
 
 function devicesText() {
   try {
-    const values = { ...state, gpus: $("#in-gpus").value || state.gpus, days: $("#in-days").value || state.days };
-    const flops = deviceFlops(values);
-    return flops === null ? "Devices buy real FLOPs: output head, attention and expert padding count too." : `${power(flops)} real FLOPs at ${state.utilisation || `${100 * DATA.utilisation}%`} of the peak. Recomputation is not counted.`;
+    const values = { ...state, gpus: $("#in-gpus")?.value || state.gpus, days: $("#in-days")?.value || state.days };
+    const devices = devicesOf(values);
+    if (!devices) return "Devices run all that training computes: output head, attention, expert padding, and what is recomputed to fit.";
+    const { device, utilisation } = devices.cluster;
+    return `${power(devices.hours * 3600 * device.flops * utilisation)} FLOPs at ${percent(utilisation)} of the listed rate, with output head, attention, expert padding and what is recomputed to fit.`;
   } catch (error) {
     return `${error.message}.`;
   }
@@ -252,7 +255,24 @@ export function axesText(found) {
     .join("; ");
 }
 
+// The answer in numbers: each with its name, which explains itself, and what it rests on.
+const STATS = [["loss", "Loss"], ["tokens", "Training tokens"], ["days", "Training time"], ["memory", "Memory"], ["speed", "Speed"]];
+
+function buildStats() {
+  $("#loss-line").append(
+    ...STATS.map(([name, label]) => make("div", { class: "stat", id: `stat-${name}` }, make("dt", {}, term(name, label)), make("dd", { class: "value", id: name === "loss" ? "loss" : null }), make("dd", { class: "under", id: name === "loss" ? "interval" : null }))),
+  ); // prettier-ignore
+}
+
+function stat(name, value, under) {
+  const place = $(`#stat-${name}`);
+  place.hidden = value === "";
+  write($(".value", place), value);
+  write($(".under", place), under);
+}
+
 function drawLoss(design, sure) {
+  if (!$("#loss-line").children.length) buildStats();
   const { found } = current();
   const level = found.trust.level;
   const span = sure && level !== "beyond" ? found.interval : null;
@@ -262,25 +282,22 @@ function drawLoss(design, sure) {
   if (sure) drawLoss.last = half === null ? null : { digits, text: intervalText(span, half, digits, level) };
   const said = sure || !drawLoss.last ? { digits, text: span ? intervalText(span, half, digits, level) : "" } : drawLoss.last;
   const b = found.b;
-  const memory = b.set.memory === undefined ? bytes(design.memory) : `${bytes(design.memory)} of ${bytes(b.memory)}`;
+  stat("loss", Number.isFinite(design.loss) ? fixed(design.loss, said.digits) : "–", said.text);
+  stat("tokens", count(design.tokens), `${power(design.train_flops)} FLOPs by 6ND`);
+  const { cluster, days, fits: trains } = found.training;
+  stat("days", daysText(days), `on ${count(cluster.devices)} ${deviceName(cluster.name)}${trains ? ` at ${percent(cluster.utilisation)}` : ", but it does not fit them"}`);
+  stat("memory", bytes(design.memory), b.set.memory === undefined ? "no limit set" : `of ${bytes(b.memory)}`);
   const fits = b.set.memory === undefined || design.memory <= b.memory * DATA.slack;
-  const speed = design.tokens_per_second !== null && fits ? `at most ${count(design.tokens_per_second)} tokens/s${state.where ? ` on ${PLACES[state.where]}` : ""}` : "";
-  const facts = [`${count(design.tokens)} training tokens`, memory, speed].filter(Boolean);
-  $("#loss-line").replaceChildren(
-    make("span", { class: "loss" }, "loss ", make("b", { id: "loss" }, Number.isFinite(design.loss) ? fixed(design.loss, said.digits) : "–")),
-    make("span", { id: "interval" }, said.text),
-    ...facts.map((fact) => make("span", { class: "fact" }, fact)),
-  );
-  explain($(".loss"), "loss");
+  stat("speed", design.tokens_per_second !== null && fits ? `≤ ${count(design.tokens_per_second)}` : "", `tokens/s ${state.where ? `on ${PLACES[state.where]}` : `at ${bytes(b.bandwidth)}/s`}`);
 }
 
 export function intervalText(span, half, digits, level) {
   const holds = level === "far" ? " if the law's form still holds" : "";
-  if (span.kind === "predictive") return `90% of runs: ${fixed(span.low, digits)} to ${fixed(span.high, digits)}${holds}`;
-  return ` ± ${fixed(half, digits)}${holds || " if the law holds; one run varies more"}`;
+  if (span.kind === "predictive") return `90% of runs: ${fixed(span.low, digits)}–${fixed(span.high, digits)}${holds}`;
+  return `± ${fixed(half, digits)}${holds || " for the curve; one run varies more"}`;
 }
 
-const TRUST = { inside: "Inside the measured range", near: "Slightly beyond the measured range", far: "Far beyond the measured range", beyond: "More than 10x beyond the measured range" };
+const TRUST = { inside: "Inside the", near: "Slightly beyond the", far: "Far beyond the", beyond: "More than 10x beyond the" };
 
 function drawTrust() {
   const { found } = current();
@@ -292,7 +309,7 @@ function drawTrust() {
   Object.assign(place.dataset, { key, level });
   place.replaceChildren(
     make("span", { class: "dot", "aria-hidden": "true" }),
-    make("span", {}, `${TRUST[level]}${outside ? `: ${outside}` : ""}. `),
+    make("span", {}, `${TRUST[level]} `, term("trust", "measured range"), `${outside ? `: ${outside}` : ""}.`),
     button("How sure?", () => { const part = $("#sure"); part.open = true; part.scrollIntoView({ block: "center" }); $("summary", part).focus(); }, { class: "link" }),
   ); // prettier-ignore
 }

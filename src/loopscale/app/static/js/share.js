@@ -1,10 +1,10 @@
 // Links, files and pictures of what the page shows.
 import { call, server } from "./api.js";
-import { $, copy, make, toast } from "./dom.js";
+import { $, $$, copy, make, toast } from "./dom.js";
 import { download } from "./download.js";
 import { keep } from "./kept.js";
 import { lawOf, serverLaw } from "./laws.js";
-import { mapCanvas } from "./map.js";
+import { PLOT, mapCanvas } from "./map.js";
 import { menu } from "./menu.js";
 import { pin } from "./pins.js";
 import { requestBody, shown } from "./plan.js";
@@ -103,7 +103,7 @@ function saveImage() {
   let y = wrapped(context, $("#sentence").innerText.replace(/\s+/g, " ").trim(), 50, 74, W - 100, 48);
   context.font = "22px system-ui, sans-serif";
   context.fillStyle = colour("--soft");
-  y = wrapped(context, `${$(".loss").innerText.replace("?", "")} ${$("#interval").innerText}`.replace(/\s+/g, " "), 50, y + 10, W - 100, 30);
+  y = wrapped(context, $$(".stat:not([hidden])").map((each) => `${$(".value", each).innerText} ${$(".under", each).innerText}`).slice(0, 4).join(" · "), 50, y + 10, W - 100, 30);
   y = wrapped(context, $("#trust-line").innerText.replace("How sure?", ""), 50, y, W - 100, 30);
   const height = H - y - 60;
   context.imageSmoothingEnabled = false;
@@ -111,13 +111,13 @@ function saveImage() {
   const dot = $("#map-dot");
   const [left, top] = [Number.parseFloat(dot.style.left), Number.parseFloat(dot.style.top)];
   context.beginPath();
-  context.arc(50 + ((W - 100) * ((left / 100) * 640 - 54)) / 578, y - 8 + (height * ((top / 100) * 400 - 6)) / 360, 12, 0, 7);
+  context.arc(50 + ((W - 100) * ((left / 100) * PLOT.W - PLOT.x)) / PLOT.width, y - 8 + (height * ((top / 100) * PLOT.H - PLOT.y)) / PLOT.height, 12, 0, 7);
   context.lineWidth = 5;
   context.strokeStyle = colour("--mine");
   context.stroke();
   context.fillStyle = colour("--soft");
   context.font = "20px system-ui, sans-serif";
-  context.fillText("memory → (right), training compute ↑; colour: how often the best model loops", 50, H - 26);
+  context.fillText("right: more memory, up: more training compute; darker: the best model loops more often", 50, H - 26);
   context.textAlign = "right";
   context.fillText("loopscale", W - 50, H - 26);
   canvas.toBlob((blob) => download("loopscale.png", blob, "image/png"), "image/png");

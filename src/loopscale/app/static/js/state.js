@@ -11,7 +11,7 @@ export const DEFAULTS = {
   word: "", loops: "", ...FIRST, ...PLACE.limits,
 }; // prettier-ignore
 const ALLOWED = {
-  view: ["plan", "fit", "lab", "compare", "sweep"],
+  view: ["plan", "fit", "lab", "compare", "sweep", "run"],
   rule: ["paper", "loss"],
   where: ["", ...DATA.presets.map(({ name }) => name)],
 };
