@@ -7,6 +7,8 @@ small; the recording is a GIF of a drag over the map, of a step by hand and of t
 from __future__ import annotations
 
 import io
+import json
+import random
 import re
 import subprocess
 import sys
@@ -16,11 +18,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
 from PIL import Image
 
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "tests" / "app"), str(ROOT / "tests")]
 from browser import chromium, enter, mapped, open_page, settled, visit  # noqa: E402
+from test_run_view import folder_of  # noqa: E402
 
 from loopscale.scaling import Points, published  # noqa: E402
 from loopscale.sweep.store import Store  # noqa: E402
@@ -173,6 +177,24 @@ def recording(browser: Any, address: str) -> None:
     small[0].save(IMAGES / "explorer.gif", save_all=True, append_images=small[1:], duration=220, loop=0, optimize=True)
 
 
+def live_run(browser: Any) -> None:
+    """Take a training run in its middle; its log is that of a made-up run."""
+    folder = folder_of(Path(tempfile.mkdtemp()) / "tiny", range(1, 241))
+    log, noise = folder / "metrics.jsonl", random.Random(0)
+    rows = [json.loads(line) for line in log.read_text().splitlines()]
+    for row in rows:
+        row["loss"] += noise.gauss(0, 0.02)
+        if row["step"] % 10 == 0:
+            row["validation_loss"] = row["loss"] + 0.01
+    log.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with FileLock(folder / ".lock"), explorer("--run", str(folder)) as address:
+        page = open_page(browser, f"{address}/#view=run", width=1300, height=900)
+        page.wait_for_selector("#run-plot svg")
+        page.wait_for_timeout(300)
+        save(picture(page), "explorer-run.png")
+        page.context.close()
+
+
 def main() -> None:
     """Take all of them."""
     with explorer() as address, chromium() as browser:
@@ -180,6 +202,7 @@ def main() -> None:
         preview(browser, address)
         recording(browser, address)
         live_sweep(browser)
+        live_run(browser)
     for path in sorted(IMAGES.glob("explorer*")):
         print(f"{path.name}: {path.stat().st_size / 1e3:.0f} kB")
 
