@@ -13,16 +13,21 @@ import torch
 from click.testing import CliRunner
 from training import corpus, small
 
+from loopscale.architecture import rung
 from loopscale.cli.verbs import cli
 from loopscale.core.errors import DivergenceError, InputError
 from loopscale.model import LoopedMoEConfig, LoopedMoEForCausalLM
 from loopscale.model.experts import grouped_ffn
 from loopscale.model.kernels import chunked_cross_entropy
+from loopscale.planning.devices import DEVICES
+from loopscale.planning.step_memory import stored_numbers
 from loopscale.train import init
 from loopscale.train.config import RECIPES, TrainConfig
 from loopscale.train.estimate import estimate
 from loopscale.train.memory import block_bytes, block_calls, stored_blocks
 from loopscale.train.metrics import read_metrics
+from loopscale.train.settings import model_without_text, step_cost
+from loopscale.train.timing import measured_device
 from loopscale.train.trainer import Trainer, train
 from loss_speed import in_a_process
 from model_references import cross_entropy_reference, expert_ffn_reference
@@ -215,6 +220,46 @@ def test_passes_that_are_drawn_are_estimated_at_their_config(kind: str) -> None:
     )
     assert drawn.peak_bytes == fixed.peak_bytes
     assert drawn.flops <= fixed.flops * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_the_closed_form_of_shared_experts_is_near_the_simulated_step(stored: bool) -> None:
+    config = TrainConfig.from_dict({
+        "model": {"width": 256, "layers": 6, "head_size": 64, "experts": 8, "recurrence": 2, "vocab_size": 512,
+                  "dispatch": "drop-and-pad"},
+        "data": {"context": 256},
+        "run": {"batch": 64, "accumulate": 2, "activation_checkpointing": not stored, "precision": "bf16"},
+        "parallel": {"experts": 4, "reduce": "step"},
+    })  # fmt: skip
+    result, model = estimate(config, 8, "h100"), model_without_text(config)
+    cost = step_cost(config, model, 8, DEVICES["h100"])
+    assert cost.moved == pytest.approx(sum(result.communication_bytes.values()), rel=0.1)
+    assert cost.memory == pytest.approx(result.peak_bytes, rel=0.15)
+
+
+@pytest.mark.parametrize("name", ["dense", "mixture"])
+def test_the_closed_form_names_every_tensor_that_a_block_stores(name: str) -> None:
+    architecture = rung("0.1B", 1 if name == "dense" else 8)
+    config = LoopedMoEConfig.from_architecture(architecture, recurrence=2, dispatch="drop-and-pad", capacity_factor=1.5)
+    stored, _ = block_bytes(config, 2, 512, torch.bfloat16)
+    layer = architecture.loop_block[0].layer
+    assert 2 * 2 * 512 * stored_numbers(layer, architecture.width, 1.5) == pytest.approx(stored, rel=0.03)
+
+
+def test_a_device_that_no_table_has_is_measured() -> None:
+    device = measured_device("cpu", size=128)
+    assert 1e6 < device.flops < 1e15
+    assert 1e6 < device.bandwidth < 1e13
+
+
+def test_offload_pays_for_copies_and_for_the_optimiser_of_the_host() -> None:
+    here, there = (
+        estimate(scaled(parallel={"offload": offload, "reduce": "block"}), 4, "h100") for offload in (False, True)
+    )
+    # A gradient is as large as its weight, and goes to the host too once the next part begins.
+    assert there.host_bytes == pytest.approx(2 * here.parts["weights"] + here.parts["optimizer"], rel=0.02)
+    assert there.peak_bytes < here.peak_bytes
+    assert there.step_seconds > here.step_seconds + there.host_seconds > here.step_seconds
 
 
 def test_the_command_prints_an_estimate(tmp_path: Path) -> None:

@@ -186,6 +186,7 @@ def _changed(data: dict[str, Any], changes: tuple[str, ...]) -> dict[str, Any]:
 def _describe(run: TrainConfig, folder: Path, gpus: int, device: str, utilisation: float, as_json: bool) -> None:
     from loopscale.planning.devices import find_device
     from loopscale.planning.job import expected_days
+    from loopscale.planning.training_file import TEXTS
     from loopscale.train import run_dir
     from loopscale.train.settings import model_without_text, step_cost
     from loopscale.train.trainer import open_batches
@@ -205,13 +206,15 @@ def _describe(run: TrainConfig, folder: Path, gpus: int, device: str, utilisatio
                 f"{utilisation:.0%} of listed rates, with {facts['layout']}",
             )  # fmt: skip
         click.echo("\n".join(lines))
-    store = run_dir.open_tokens(run, progress=not as_json)
-    open_batches(run, store)
-    model = run_dir.model_config(run, store)
+    model, about = planned, f"no text yet: put yours into {TEXTS}, or change [data] files"
+    if run.data.files != (TEXTS,) or Path(TEXTS).exists():  # a file of `plan --train` names a folder to be filled
+        store = run_dir.open_tokens(run, progress=not as_json)
+        open_batches(run, store)
+        model, about = run_dir.model_config(run, store), store.about
     counted = run_dir.summary(run, model, run.steps, 0.0)
     if as_json:
         names = ("tokens", "active", "loop", "total", "training_flops", "real_training_flops")
-        print_json(facts | {"steps": run.steps, **{name: counted[name] for name in names}, "data": store.about})
+        print_json(facts | {"steps": run.steps, **{name: counted[name] for name in names}, "data": about})
         return
     counts = [format_count(counted[name]) for name in ("total", "active", "loop")]
     lines = fact("counts", "without embeddings {} weights, {} active, {} of them looped".format(*counts))
@@ -219,7 +222,7 @@ def _describe(run: TrainConfig, folder: Path, gpus: int, device: str, utilisatio
         "training", f"{run.steps:,} steps of {run.step_tokens:,} tokens, {format_power(counted['training_flops'])} "
         f"FLOPs by 6ND ({format_power(counted['real_training_flops'])} with head, attention and padding)",
     )  # fmt: skip
-    click.echo("\n".join([*lines, *fact("data", store.about)]))
+    click.echo("\n".join([*lines, *fact("data", about)]))
 
 
 UNBALANCED = 2.0
@@ -279,7 +282,9 @@ def _estimate_lines(result: Estimate, gpus: int, device: str, price: float) -> I
         "chosen": result.chosen or "",
         "runner-up": str(result.runner_up or ""),
         "memory": f"{peak} at the peak: {parts}",
-        "host": f"{result.host_bytes / 1e9:.2f} GB; its copies are not in the step" if result.host_bytes else "",
+        "host": f"{result.host_bytes / 1e9:.2f} GB; its optimiser takes {result.host_seconds:.3g} s of a step"
+        if result.host_bytes
+        else "",
         "step": f"at least {result.step_seconds:.3g} s, at most {result.tokens_per_second:,.0f} tokens/s: arithmetic "
         f"{result.compute_seconds:.3g} s, memory traffic {result.traffic_seconds:.3g} s, communication "
         f"{result.communication_seconds:.3g} s at listed rates",

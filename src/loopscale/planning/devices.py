@@ -26,6 +26,8 @@ class Device:
     """Bytes a second to another device of the node, each way; None where no training step is simulated on it."""
     network: float = 50e9
     """Bytes a second to other nodes, for each device: one port of 400 Gb/s."""
+    host_memory: float = 250e9
+    """Bytes of the host for each device: a server of eight has 2 TB."""
 
 
 DEVICES: Mapping[str, Device] = MappingProxyType(
@@ -38,8 +40,8 @@ DEVICES: Mapping[str, Device] = MappingProxyType(
         "h20": Device(148e12, 96e9, 400, 4.0e12, 450e9),
         "h200": Device(989e12, 141e9, 700, 4.8e12, 450e9),
         "b200": Device(2250e12, 180e9, 1000, 8.0e12, 900e9),
-        "l40s": Device(362e12, 48e9, 350, 864e9, 32e9, 25e9),
-        "rtx4090": Device(165e12, 24e9, 450, 1008e9, 32e9, 12.5e9),
+        "l40s": Device(362e12, 48e9, 350, 864e9, 32e9, 25e9, 192e9),
+        "rtx4090": Device(165e12, 24e9, 450, 1008e9, 32e9, 12.5e9, 64e9),
         "mi250x": Device(383e12, 128e9, 560, 3.28e12),
         "mi300x": Device(1307e12, 192e9, 750, 5.3e12, 448e9),
         "tpu-v4": Device(275e12, 32e9, 192, 1.23e12),
@@ -54,6 +56,10 @@ UTILISATION = 0.4
 """Default share of the listed rates that training reaches; well-tuned dense training reaches 0.4 to 0.5."""
 NODE = 8
 """Devices of a node, which are connected by fast links."""
+HOST_LINK = 32e9
+"""Bytes a second between a device and its host: PCIe 4.0 with 16 lanes."""
+HOST_BANDWIDTH = 40e9
+"""Bytes a second of the host's memory for each device: a server of eight has eight channels or more of DDR4."""
 USABLE = 0.94
 """Fraction of a device's memory that tensors can use; the rest is for the driver, libraries and fragmentation."""
 

@@ -7,10 +7,9 @@ Python's ``min``, ``max``, ``float`` or ``if`` would decide a number at once.
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -19,15 +18,16 @@ import numpy as np
 from loopscale.architecture import Architecture
 from loopscale.architecture.layers import Layer, MixtureOfExperts, Size
 from loopscale.core.quantities import format_bytes
-from loopscale.planning.devices import NODE, USABLE, UTILISATION, Device
+from loopscale.planning.devices import HOST_BANDWIDTH, HOST_LINK, NODE, USABLE, UTILISATION, Device
+from loopscale.planning.layouts import REDUCES as REDUCES
+from loopscale.planning.layouts import Layout as Layout
+from loopscale.planning.layouts import divisors, layouts
+from loopscale.planning.step_memory import FP32, GRADIENT, Activations, host_bytes, peak_bytes, stored_numbers
 
 MARGIN = 0.95
 """Share of the usable memory that a chosen setting may take: the closed form is within a few percent of the step."""
-CHUNK = 1 << 24
-"""Logits that the loss computes at once."""
-STATES, GRADIENT = 12, 4
-"""Bytes of a weight in training, in fp32: the weight with two moments of AdamW, and its gradient."""
-REDUCES = ("step", "pass", "block")
+STATES = 3 * FP32
+"""Bytes of a weight in training with two moments of AdamW, all in fp32."""
 
 
 def padding(model: Architecture, capacity: float) -> Any:
@@ -66,45 +66,14 @@ def real_flops_per_token(
 
 
 @dataclass(frozen=True)
-class Layout:
-    """How devices share a step."""
-
-    accumulate: int = 1
-    """Parts in which a device computes its share of a batch."""
-    replicas: int = 1
-    """Copies of the sharded model."""
-    reduce: str = "step"
-    """When gradients of the loop are reduced."""
-    stored: float = 1.0
-    """Share of the block calls whose activations are stored; the others are recomputed in backward."""
-    activation_bytes: float | None = None
-    """Memory for activations where only some are stored."""
-    experts: int = 1
-    """Devices that hold the experts of a layer together."""
-
-    def settings(self) -> dict[str, dict[str, Any]]:
-        """Return the layout as sections of a training file."""
-        run: dict[str, Any] = {"accumulate": self.accumulate}
-        if self.stored == 0:
-            run["activation_checkpointing"] = True
-        elif self.activation_bytes is not None:
-            run["activation_memory"] = float(f"{self.activation_bytes:.3g}")
-        return {"run": run, "parallel": {"replicas": self.replicas, "reduce": self.reduce}}
-
-    def __str__(self) -> str:
-        recomputed = {1.0: "nothing recomputed", 0.0: "all blocks recomputed"}.get(
-            self.stored, f"{1 - self.stored:.0%} of the blocks recomputed"
-        )
-        return f'accumulate = {self.accumulate}, replicas = {self.replicas}, reduce = "{self.reduce}", {recomputed}'
-
-
-@dataclass(frozen=True)
 class StepCost:
     """What one device needs for a step in a layout."""
 
     layout: Layout
     memory: float
     """Bytes at the peak."""
+    host_memory: float
+    """Bytes in the memory of the host, for one device; 0 without offload."""
     flops: float
     moved: float
     """Bytes that it receives from others."""
@@ -113,24 +82,98 @@ class StepCost:
     traffic_seconds: float
     """To read and write its own memory."""
     communication_seconds: float
+    """To receive from other devices, and to copy to and from the host."""
+    copy_seconds: float
+    """The copies alone, with offload."""
+    host_seconds: float
+    """The optimiser on the host, with offload; the device waits for it."""
 
     @property
     def seconds(self) -> float:
         """The least time of a step: arithmetic, memory or communication, whichever takes longest."""
-        return step_seconds(self.compute_seconds, self.traffic_seconds, self.communication_seconds)
+        return step_seconds(self.compute_seconds, self.traffic_seconds, self.communication_seconds, self.host_seconds)
 
     def __str__(self) -> str:
         return f"{self.layout}: {format_bytes(self.memory)}, at least {self.seconds:.3g} s a step"
 
 
-def step_seconds(compute: float, traffic: float, communication: float) -> float:
-    """Return the least time of a step: the three overlap at best."""
-    return max(compute, traffic, communication)
+def step_seconds(compute: float, traffic: float, communication: float, host: float = 0.0) -> float:
+    """Return the least time of a step: the first three overlap at best, and the device waits for the host."""
+    return max(compute, traffic, communication) + host
 
 
 def expected_days(step: float, steps: float, utilisation: float = UTILISATION) -> float:
     """Return the days of a run whose steps take ``step`` seconds at listed rates, of which it reaches a share."""
     return step * steps / utilisation / 86400
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The weights of a model by where they are used."""
+
+    all: Size
+    loop: Size
+    edges: Size
+    """Prelude and coda."""
+    embedding: Size
+    experts: Size
+    """Those of all experts."""
+    layers: Size
+
+    @classmethod
+    def of(cls, model: Architecture) -> Weights:
+        """Count the weights of a model."""
+        width = model.width
+        loop, edges = (
+            sum(stack.count * (stack.layer.stored(width) + stack.layer.router(width)) for stack in stacks)
+            for stacks in (model.loop_block, (*model.prelude, *model.coda))
+        )
+        experts = sum(stack.count * _experts(stack.layer, width) for stack in _stacks(model))
+        return cls(model.parameters, loop, edges, model.embedding, experts, np.maximum(model.layers, 1.0))
+
+    def _gathered(self, layout: Layout) -> Size:
+        """Return the share of the blocks' weights that a device gathers: experts that others hold are not."""
+        if layout.experts == 1:
+            return 1.0
+        return 1 - self.experts / (self.loop + self.edges) * (1 - 1 / layout.experts)
+
+    def missing(self, layout: Layout, shards: float) -> Size:
+        """Return the share of the blocks' weights that a device receives when it gathers them: all but its shard.
+
+        Devices that hold experts together shard their part of the experts over fewer devices.
+        """
+        if layout.experts == 1:
+            return 1 - 1 / shards
+        experts = self.experts / (self.loop + self.edges)
+        return (1 - experts) * (1 - 1 / shards) + experts / layout.experts * (1 - layout.experts / shards)
+
+    def own_loop(self, layout: Layout) -> Size:
+        """Return the weights of the loop that a device gathers."""
+        return self.loop * self._gathered(layout)
+
+    def own_edges(self, layout: Layout) -> Size:
+        """Return the weights of prelude and coda that a device gathers."""
+        return self.edges * self._gathered(layout)
+
+    def own(self, layout: Layout) -> Size:
+        """Return all weights that a device gathers."""
+        return self.embedding + self.own_loop(layout) + self.own_edges(layout)
+
+    def block(self, layout: Layout) -> Size:
+        """Return those of one block."""
+        return (self.own_loop(layout) + self.own_edges(layout)) / self.layers
+
+
+def _stacks(model: Architecture) -> tuple[Any, ...]:
+    return (*model.loop_block, *model.prelude, *model.coda)
+
+
+def _experts(layer: Layer, width: Size) -> Size:
+    """Return the weights of a layer's routed experts: three matrices each."""
+    feed_forward = layer.feed_forward
+    if not isinstance(feed_forward, MixtureOfExperts):
+        return 0.0
+    return 3 * feed_forward.routed * feed_forward.hidden * width
 
 
 @dataclass(frozen=True)
@@ -153,11 +196,17 @@ class Job:
     """Bytes of a number in products: 2 for bf16."""
     states: float = STATES
     """Bytes of a weight with what the optimiser keeps of it."""
+    drops: bool = True
+    """Whether experts drop and pad: only then devices can hold experts together without reading counts."""
 
     @property
     def step_tokens(self) -> int:
         """Tokens of a step."""
         return self.batch * self.context
+
+    def part_tokens(self, accumulate: int) -> float:
+        """Return the tokens that a device computes at once, in so many parts."""
+        return self.step_tokens / self.devices / accumulate
 
     def flops_per_token(self, recomputed: float = 0.0) -> Size:
         """Return the real training FLOPs of a token."""
@@ -172,7 +221,23 @@ class Job:
         """How many times a block runs in one training forward."""
         model, R = self.model, self.recurrence
         readouts = R if self.per_loop_supervision else 1
-        return _depth(model.prelude) + R * _depth(model.loop_block) + readouts * _depth(model.coda)
+        return _depth(model.prelude) + R * self.loop_layers + readouts * _depth(model.coda)
+
+    @cached_property
+    def loop_layers(self) -> Size:
+        """Layers of the loop block."""
+        return _depth(self.model.loop_block)
+
+    @property
+    def layer(self) -> Layer:
+        """A layer of the model; all have the same shape in training."""
+        layer: Layer = _stacks(self.model)[0].layer
+        return layer
+
+    @cached_property
+    def weights(self) -> Weights:
+        """The weights of the model."""
+        return Weights.of(self.model)
 
     @cached_property
     def _forward_flops(self) -> tuple[Size, Size]:
@@ -180,43 +245,21 @@ class Job:
         plain = self.flops_per_token()
         return plain, self.flops_per_token(1.0) - plain
 
-    @cached_property
-    def _weights(self) -> tuple[Size, Size, Size, Size]:
-        """All weights, those of the loop, those of prelude and coda, and the embeddings."""
-        model, width = self.model, self.model.width
-        loop, edges = (
-            sum(stack.count * (stack.layer.stored(width) + stack.layer.router(width)) for stack in stacks)
-            for stacks in (model.loop_block, (*model.prelude, *model.coda))
-        )
-        return model.parameters, loop, edges, model.embedding
-
-    @cached_property
-    def _block_numbers(self) -> Size:
-        """Numbers that backward needs of one token in one block, as counted in a simulated block.
-
-        Of the width: norms with their copies in fp32, queries, attention and its output. An expert's row is gathered,
-        and its product is kept before and after the gate; the rows of a token come together in its output.
-        """
-        stacks = (*self.model.loop_block, *self.model.prelude, *self.model.coda)
-        layer: Layer = stacks[0].layer
-        width, feed_forward = self.model.width, layer.feed_forward
-        attention = 10 * width + layer.attention.cached()
-        if isinstance(feed_forward, MixtureOfExperts):
-            k = feed_forward.active_experts
-            return attention + (1 + 2 * k) * width + self.padding * k * (width + 3 * feed_forward.hidden)
-        return attention + 3 * feed_forward.hidden
-
     def cost(self, layout: Layout) -> StepCost:
         """Return what a step needs in a layout."""
         tokens = self.step_tokens / self.devices
         plain, again = self._forward_flops
         flops = (plain + (1 - layout.stored) * again) * tokens
         within, across = self._moved(layout)
-        shards = self.devices / layout.replicas
-        communication = within / self._rate(shards) + across / self._rate(self.devices)
+        exchanged, host = self._exchanged(layout), host_bytes(self, layout)
+        communication = within / self._rate(self.devices / layout.replicas) + across / self._rate(self.devices)
+        if layout.experts > 1:
+            communication += exchanged / self._rate(layout.experts)
+        copied = self._copied(layout) / HOST_LINK if layout.offload else 0.0
         return StepCost(
-            layout, self._memory(layout), flops, within + across, flops / self.device.flops,
-            self._traffic(layout) / self.device.bandwidth, communication,
+            layout, peak_bytes(self, layout), host, flops, within + across + exchanged, flops / self.device.flops,
+            self._traffic(layout) / self.device.bandwidth, communication + copied, copied,
+            2 * host / HOST_BANDWIDTH,  # the optimiser reads and writes all that the host holds
         )  # fmt: skip
 
     def _rate(self, devices: float) -> Size:
@@ -225,85 +268,59 @@ class Job:
 
     def _moved(self, layout: Layout) -> tuple[Size, Size]:
         """Return the bytes that a device receives in a step within a copy of the model, and from other copies."""
-        weights, loop, edges, embedding = self._weights
-        shards, replicas, R = self.devices / layout.replicas, layout.replicas, self.recurrence
-        gathered = embedding + 2 * edges + 2 * R * loop if layout.reduce == "block" else weights + edges
-        once = layout.reduce == "step"
-        reduced = weights if once else weights + (R - 1) * loop
+        weights, replicas, R = self.weights, layout.replicas, self.recurrence
+        shards, once = self.devices / replicas, layout.reduce == "step"
+        missing = weights.missing(layout, shards)
+        loop, edges = weights.loop * missing, weights.edges * missing
+        embedding = weights.embedding * (1 - 1 / shards)
+        gathered = embedding + 2 * edges + (2 * R if layout.reduce == "block" else 1) * loop
+        reduced = embedding + edges + (1 if once else R) * loop
         within = layout.accumulate * self.number * gathered + GRADIENT * reduced * (1 if once else layout.accumulate)
-        across = 2 * (replicas - 1) / replicas * GRADIENT * reduced / shards
-        return within * (shards - 1) / shards, across
+        summed = weights.all + (0 if once else R - 1) * weights.loop
+        return within, 2 * (replicas - 1) / replicas * GRADIENT * summed / shards
+
+    def _exchanged(self, layout: Layout) -> Size:
+        """Return the bytes of tokens that a device receives from those that hold experts with it.
+
+        Every computed row is sent to its expert and back, in forward and in backward; a block that is recomputed sends
+        its rows once more.
+        """
+        feed_forward = self.layer.feed_forward
+        if layout.experts == 1 or not isinstance(feed_forward, MixtureOfExperts):
+            return 0.0
+        rows = self.step_tokens / self.devices * self.padding * feed_forward.active_experts
+        times = 4 + 2 * (1 - layout.stored)
+        away = (layout.experts - 1) / layout.experts
+        return times * self.calls * rows * self.model.width * self.number * away
+
+    def _copied(self, layout: Layout) -> Size:
+        """Return the bytes between a device and its host: shards in fp32 whenever they are gathered, and gradients."""
+        weights, R = self.weights, self.recurrence
+        times = 2 * R if layout.reduce == "block" else 1
+        gathered = weights.embedding + 2 * weights.edges + times * weights.loop
+        return layout.accumulate * (FP32 * gathered + GRADIENT * weights.all) * layout.replicas / self.devices
 
     def _traffic(self, layout: Layout) -> Size:
         """Return the bytes that a device reads and writes in its own memory: weights, activations, optimiser."""
-        weights, loop, _, _ = self._weights
-        used = weights + (self.recurrence - 1) * loop
-        activations = self.step_tokens / self.devices * self.calls * self._block_numbers
-        states = (2 * self.states + 2 * GRADIENT) * weights * layout.replicas / self.devices
-        return 3 * self.number * (layout.accumulate * used + activations) + states
-
-    def _memory(self, layout: Layout) -> Size:
-        """Return the bytes of one device at the peak of a step: of the moments that can be it, the largest."""
-        weights, loop, edges, embedding = self._weights
-        loop /= layout.experts  # those of others are not gathered
-        number, R, by_step = self.number, self.recurrence, layout.reduce == "step"
-        shards = self.devices / layout.replicas
-        sharded = GRADIENT * weights / shards
-        block_weights = (loop + edges) / np.maximum(self.model.layers, 1.0)
-        tokens = self.step_tokens / self.devices / layout.accumulate
-        kept, block = self._kept(tokens), self._block(tokens)
-        stored = kept + layout.stored * (self.calls * block - kept)
-        backward = self._backward(tokens) + np.where(layout.stored < 1, block, 0.0)
-        logits = np.minimum(tokens * self.model.vocabulary, CHUNK) * (number + 4)
-        throughout = self.states * weights / shards
-        if self.devices == 1 and number == 4:  # nothing is gathered, and gradients are whole
-            earlier = GRADIENT * weights if layout.accumulate > 1 else 0.0
-            begins = stored + max(logits, backward) + GRADIENT * embedding
-            return throughout + max(earlier + begins, GRADIENT * weights + kept + backward)
-        throughout += number * (embedding + (2 * block_weights if layout.reduce == "block" else loop))
-        if layout.accumulate > 1:  # gradients of earlier parts; those reduced once a step are whole until the last part
-            throughout += GRADIENT * weights if by_step else sharded
-        own = 0.0 if layout.accumulate > 1 else sharded
-        # The loss computes the gradient of the output head at once, in fp32, and keeps it in the type of the products.
-        head = number * embedding
-        moments = [stored + logits + (GRADIENT + number) * embedding]
-        moments.append(stored + backward + head + (number + GRADIENT) * block_weights)
-        looped = R * _depth(self.model.loop_block) / self.calls
-        before_loop = stored * (1 - looped) / 2
-        if by_step:
-            # The loop's gradients are summed over passes in the type of the products. When they are reduced, in fp32,
-            # its weights are no longer gathered.
-            reduced = own * edges / 2 / weights
-            moments.append(before_loop + (GRADIENT * loop if own else 0.0) + head + reduced)
-            if R > 1:
-                later = before_loop + stored * looped * (R - 1) / R
-                moments.append(later + backward + number * loop + head + reduced)
-        else:
-            moments.append(before_loop + head + own + (number + GRADIENT) * block_weights)
-        moments.append(own + head + (number + GRADIENT) * embedding)
-        return throughout + functools.reduce(np.maximum, moments)
-
-    def _backward(self, tokens: float) -> Size:
-        """Return the bytes that the backward of one block needs for a moment: gradients of its products."""
-        stacks = (*self.model.loop_block, *self.model.prelude, *self.model.coda)
-        feed_forward, rows = stacks[0].layer.feed_forward, 1.0
-        if isinstance(feed_forward, MixtureOfExperts):
-            rows = self.padding * feed_forward.active_experts
-        return self.number * tokens * (3 * rows * feed_forward.hidden + 2 * self.model.width)
-
-    def stored_share(self, accumulate: int, activation_bytes: float) -> float:
-        """Return the share of block calls that the trainer stores in a stated memory for activations."""
-        tokens = self.step_tokens / self.devices / accumulate
-        block, kept = self._block(tokens), self._kept(tokens)
-        calls = (activation_bytes - kept - block) / (block - kept / self.calls)
-        return float(min(1.0, max(0.0, calls / self.calls)))
+        used = self.weights.all + (self.recurrence - 1) * self.weights.loop
+        numbers = stored_numbers(self.layer, self.model.width, self.padding)
+        activations = self.step_tokens / self.devices * self.calls * numbers
+        states = (2 * self.states + 2 * GRADIENT) * self.weights.all * layout.replicas / self.devices
+        return 3 * self.number * (layout.accumulate * used + activations) + (0.0 if layout.offload else states)
 
     def _block(self, tokens: float) -> Size:
-        return self.number * tokens * self._block_numbers
+        """Return the bytes that backward needs of one block call."""
+        return self.number * tokens * stored_numbers(self.layer, self.model.width, self.padding)
 
     def _kept(self, tokens: float) -> Size:
         """Return the bytes of the inputs of all block calls, which stay when everything is recomputed."""
         return self.number * tokens * self.calls * self.model.width
+
+    def stored_share(self, accumulate: int, activation_bytes: float) -> float:
+        """Return the share of block calls that the trainer stores in a stated memory for activations."""
+        activations = Activations.of(self, accumulate)
+        calls = (activation_bytes - activations.allowance(0)) / activations.each
+        return float(min(1.0, max(0.0, calls / self.calls)))
 
     @staticmethod
     def usable_of(device: Device) -> float:
@@ -315,40 +332,48 @@ class Job:
         """Bytes that a chosen setting may take."""
         return self.usable_of(self.device)
 
-    def layouts(self, pinned: Mapping[str, Any] | None = None) -> Iterator[StepCost]:
-        """Yield the cost of every layout that fits the device; ``pinned`` are fields of a layout that are set."""
-        pinned = pinned or {}
-        share = self.batch // self.devices
-        for shards in _divisors(self.devices):
-            for reduce in REDUCES:
-                for parts in _divisors(share):
-                    layout = Layout(parts, self.devices // shards, reduce)
-                    if any(getattr(layout, name) != value for name, value in pinned.items() if name != "stored"):
-                        continue
-                    fitted = self._fitted(layout, pinned.get("stored"))
-                    if fitted is not None:
-                        yield fitted
+    def fitting(self, pinned: Mapping[str, Any] | None = None) -> list[StepCost]:
+        """Return the cost of every layout that fits the device; ``pinned`` are fields of a layout that are set.
+
+        Devices hold experts together, and weights go to the host, only where nothing fits without.
+        """
+        pinned, sequences = pinned or {}, self.batch // self.devices
+        groups = [pinned["experts"]] if "experts" in pinned else self._groups()
+        for experts, offload in (([1], False), (groups, False), ([1, *groups], True)):
+            ways = layouts(self.devices, sequences, experts, offload=offload)
+            allowed = (layout for layout in ways if layout.keeps_to(pinned))
+            fitted = [self._fitted(layout, pinned.get("stored")) for layout in allowed]
+            if fits := [cost for cost in fitted if cost is not None]:
+                return fits
+        return []
+
+    def _groups(self) -> list[int]:
+        """Return the numbers of devices of a node that can hold the experts of a layer together."""
+        feed_forward = self.layer.feed_forward
+        if not isinstance(feed_forward, MixtureOfExperts) or not self.drops:
+            return []
+        return [n for n in divisors(self.devices) if 1 < n <= NODE and feed_forward.routed % n == 0]
+
+    def _fits(self, layout: Layout) -> bool:
+        room = USABLE * self.device.host_memory
+        return bool(peak_bytes(self, layout) <= self.usable and host_bytes(self, layout) <= room)
 
     def _fitted(self, layout: Layout, stored: float | None) -> StepCost | None:
         """Return a layout that stores as many activations as fit; None where even recomputing all of them does not."""
         if stored is not None:
-            fixed = Layout(layout.accumulate, layout.replicas, layout.reduce, stored)
-            return self.cost(fixed) if self._memory(fixed) <= self.usable else None
-        if self._memory(layout) <= self.usable:
+            layout = replace(layout, stored=stored)
+            return self.cost(layout) if self._fits(layout) else None
+        if self._fits(layout):
             return self.cost(layout)
-        least = Layout(layout.accumulate, layout.replicas, layout.reduce, 0.0)
-        spare = self.usable - self._memory(least)
-        if spare < 0:
+        least = replace(layout, stored=0.0)
+        if not self._fits(least):
             return None
-        tokens = self.step_tokens / self.devices / layout.accumulate
-        block, kept = self._block(tokens), self._kept(tokens)
-        calls = int(spare / (block - kept / self.calls))
+        activations = Activations.of(self, layout.accumulate)
+        calls = int((self.usable - peak_bytes(self, least)) / activations.each)
         if calls == 0:
             return self.cost(least)
-        allowed = kept + block + calls * (block - kept / self.calls)
-        return self.cost(
-            Layout(layout.accumulate, layout.replicas, layout.reduce, min(1.0, calls / self.calls), allowed)
-        )
+        share, allowed = float(min(1.0, calls / self.calls)), float(activations.allowance(calls))
+        return self.cost(replace(layout, stored=share, activation_bytes=allowed))
 
     def fastest(self, pinned: Mapping[str, Any] | None = None) -> list[StepCost]:
         """Return the layouts that fit, the fastest first.
@@ -360,21 +385,20 @@ class Job:
             together = cost.compute_seconds + cost.traffic_seconds + cost.communication_seconds
             return round(100 * math.log(cost.seconds)), together, cost.memory
 
-        return sorted(self.layouts(pinned), key=order)
+        return sorted(self.fitting(pinned), key=order)
 
     def least_memory(self) -> StepCost:
-        """Return the layout that takes the least memory, whether or not it fits."""
-        share = self.batch // self.devices
-        return min(
-            (self.cost(Layout(share, self.devices // shards, reduce, 0.0)) for shards in _divisors(self.devices)
-             for reduce in REDUCES),
-            key=lambda cost: cost.memory,
-        )  # fmt: skip
+        """Return the layout that takes the least memory of the devices alone, whether or not it fits."""
+        return self.cost(min(self._least_layouts(), key=lambda layout: peak_bytes(self, layout)))
+
+    def least_bytes(self) -> float:
+        """Return the least bytes of a device that the job takes without the memory of the host."""
+        return float(min(peak_bytes(self, layout) for layout in self._least_layouts()))
+
+    def _least_layouts(self) -> list[Layout]:
+        """Return the layouts that can take the least: all devices share one copy, and compute a sequence at a time."""
+        return [Layout(max(1, self.batch // self.devices), 1, reduce, 0.0) for reduce in REDUCES]
 
 
 def _depth(stacks: tuple[Any, ...]) -> Size:
     return sum(stack.count for stack in stacks)
-
-
-def _divisors(number: int) -> list[int]:
-    return [part for part in range(1, number + 1) if number % part == 0]

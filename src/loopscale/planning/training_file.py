@@ -17,6 +17,7 @@ from loopscale.planning.recipes import CONTEXT, PAPER
 from loopscale.scaling import find_law
 
 TEXTS = "texts/"
+"""The folder of text that a training file names until its user names another."""
 
 
 def built_as(design: Design) -> tuple[str, str]:

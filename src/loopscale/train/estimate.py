@@ -39,7 +39,7 @@ from loopscale.train.data.batches import Batch
 from loopscale.train.init import materialise, meta_model
 from loopscale.train.memory import block_calls, stored_blocks
 from loopscale.train.optimizers import build_optimizer, fill_state
-from loopscale.train.parallel.process import ParallelProcess
+from loopscale.train.parallel.process import ParallelProcess, stored_type
 from loopscale.train.run_dir import real_flops_per_token
 from loopscale.train.settings import CPU, choose, job_of, layout_of, model_without_text
 from loopscale.train.step import apply, gradients
@@ -47,8 +47,9 @@ from loopscale.train.timing import block_rate
 
 DEVICES = {name: device for name, device in devices.DEVICES.items() if device.link is not None} | {"cpu": CPU}
 """Devices whose links are known, and the CPU of this machine, whose rate is measured."""
-OFFLOADED = ("optimizer", "weights")
-"""Kinds of memory that ``[parallel] offload`` moves to the host; gradients are counted on the device."""
+OFFLOADED = ("optimizer", "sharded gradients", "weights")
+"""Kinds of memory that ``[parallel] offload`` moves to the host. Gradients of the first part are counted on the device
+until the second begins: the trainer copies them one block at a time."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,9 @@ class Estimate:
     parts: dict[str, int]
     """What the memory holds at the peak."""
     host_bytes: int
-    """Weights and optimiser in the memory of the host, for one GPU, with ``[parallel] offload``; the time of copying
-    them is not in ``step_seconds``."""
+    """Weights, gradients and optimiser in the memory of the host, for one GPU, with ``[parallel] offload``."""
+    host_seconds: float
+    """The optimiser on the host, in ``step_seconds``."""
     memory_bytes: float
     """Memory of the device."""
     communication_bytes: dict[str, float]
@@ -108,9 +110,10 @@ class Estimate:
 class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Tracks the bytes of all live storages by kind, and the bytes that collectives move."""
 
-    def __init__(self, vocabulary: int) -> None:
+    def __init__(self, vocabulary: int, elsewhere: tuple[str, ...] = ()) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.kind = "weights"
+        self._elsewhere = elsewhere
         self.live: Counter[str] = Counter()
         self.peak, self.at_peak = 0, Counter[str]()
         self.communication: dict[str, float] = defaultdict(float)
@@ -162,8 +165,18 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.live[kind] += storage.nbytes()
         self._note_peak()
 
+    def rename(self, tensor: Tensor, kind: str) -> None:
+        """Count a tensor as another kind of memory from now on."""
+        local = tensor._local_tensor if isinstance(tensor, DTensor) else tensor
+        key = local.untyped_storage()._cdata
+        if key in self._known:
+            before, size = self._known[key]
+            self.live[before] -= size
+            self.live[kind] += size
+            self._known[key] = (kind, size)
+
     def _note_peak(self) -> None:
-        total = sum(self.live.values())
+        total = sum(size for kind, size in self.live.items() if kind not in self._elsewhere)
         if total > self.peak:
             self.peak, self.at_peak = total, self.live.copy()
 
@@ -204,6 +217,10 @@ class _Simulated(ParallelProcess):
     def defer_reduction(self, model: Any, last: bool) -> None:
         assert self.meter is not None
         self.marks.append(self.meter.communication.copy())
+        if self.offload and self.reduce != "step":  # those of the part before are sharded, and on the host
+            for weight in model.parameters():
+                if weight.grad is not None:
+                    self.meter.rename(weight.grad, "sharded gradients")
         super().defer_reduction(model, last)
 
 
@@ -231,11 +248,12 @@ def estimate(
     dtype = torch.float32 if precision == "fp32" else torch.bfloat16
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=gpus)
     try:
-        meter = Meter(model_config.vocab_size)
         parallel = config.parallel
+        meter = Meter(model_config.vocab_size, OFFLOADED if parallel.offload else ())
         process = _Simulated(
-            torch.device("cpu"), 0, gpus, dtype, parallel.experts, parallel.replicas, parallel.reduce, meter=meter
-        )
+            torch.device("cpu"), 0, gpus, dtype, parallel.experts, parallel.replicas, parallel.reduce,
+            parallel.offload, stored_type(config.run.precision), meter=meter,
+        )  # fmt: skip
         process.check_experts(model_config.num_experts)
         stored = _simulate(config, model_config, process, meter)
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
@@ -307,20 +325,26 @@ def _result(
     links = device.link or device.network, device.network
     across = communication.get("allreduce", 0.0)  # between copies of the model
     within = sum(communication.values()) - across
+    # Between those that hold experts together.
+    exchanged = sum(size for kind, size in communication.items() if "alltoall" in kind)
+    within -= exchanged
     moved = within / links[gpus // parallel.replicas > NODE] + across / links[gpus > NODE]
+    moved += exchanged / links[parallel.experts > NODE]
     job = job_of(config, model, gpus, device, process.dtype.itemsize)
-    compute, traffic = flops / device.flops, job.cost(layout_of(config, job)).traffic_seconds
-    seconds = step_seconds(compute, traffic, moved)
+    closed = job.cost(layout_of(config, job))
+    compute, traffic = flops / device.flops, closed.traffic_seconds
+    moved += closed.copy_seconds
+    seconds = step_seconds(compute, traffic, moved, closed.host_seconds)
     days = expected_days(seconds, config.steps, utilisation)
-    # Weights and optimiser are there throughout, so that the peak is at the same moment without them.
     host = OFFLOADED if config.parallel.offload else ()
     on_host = sum(meter.at_peak[kind] for kind in host)
     found = Estimate(
         gpus=gpus,
         device=name,
-        peak_bytes=meter.peak - on_host,
+        peak_bytes=meter.peak,
         parts={kind: size for kind, size in sorted(meter.at_peak.items()) if size and kind not in host},
         host_bytes=on_host,
+        host_seconds=closed.host_seconds,
         memory_bytes=device.memory,
         communication_bytes=communication,
         host_syncs=0,

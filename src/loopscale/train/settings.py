@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loopscale.planning.devices import Device, device_called
-from loopscale.planning.job import Job, Layout, StepCost
+from loopscale.planning.job import Job, StepCost
+from loopscale.planning.layouts import Layout
 from loopscale.train import run_dir
-from loopscale.train.config import TrainConfig
+from loopscale.train.config import ParallelSection, TrainConfig
 from loopscale.train.data.tokenizer import vocabulary_of
 from loopscale.train.schedule import recurrence_shares
 
@@ -20,15 +21,16 @@ if TYPE_CHECKING:
     from loopscale.architecture import Architecture
     from loopscale.model import LoopedMoEConfig
 
-CPU = Device(0.15e12, 24e9, 100, 40e9, 1e9, 1e9)
-"""A core of a CPU."""
-UNKNOWN = Device(100e12, 24e9, 300, 1e12, 32e9, 12.5e9)
-"""A GPU that the table of devices does not have; only the ratios of its rates matter for the choice."""
+CPU = Device(0.15e12, 24e9, 100, 40e9, 1e9, 1e9, host_memory=0.0)
+"""A core of a CPU; its memory is the host's, so that nothing can go there."""
 LEAST_COMPILED_STEPS = 2000
 LEAST_COMPILED_FLOPS = 2e13
 """Runs that are worth compiling, on GPUs and on CPUs: compiling a model takes a core about a minute, and saves it a
 tenth to a fifth of about 20 minutes of training at 20 GFLOP/s."""
-CHOSEN = {"run": ("accumulate", "activation_checkpointing", "activation_memory"), "parallel": ("replicas", "reduce")}
+CHOSEN = {
+    "run": ("accumulate", "activation_checkpointing", "activation_memory"),
+    "parallel": ("replicas", "reduce", "experts", "offload"),
+}
 """What "auto" chooses, by section."""
 
 
@@ -66,6 +68,7 @@ def job_of(config: TrainConfig, model: LoopedMoEConfig, devices: int, device: De
         shares=recurrence_shares(config, model),
         number=number,
         states=_states(config, architecture),
+        drops=model.dispatch == "drop-and-pad",
     )
 
 
@@ -74,7 +77,8 @@ def _states(config: TrainConfig, model: Architecture) -> float:
     moments = 2.0
     if config.optimizer.name == "muon":  # one moment for hidden matrices, two for embeddings
         moments = 1 + float(model.embedding) / float(model.parameters)
-    return 4 * (1 + moments + bool(config.run.ema))
+    weight = 2 if config.run.precision == "bf16-weights" else 4
+    return weight + 4 * (moments + bool(config.run.ema))
 
 
 def layout_of(config: TrainConfig, job: Job) -> Layout:
@@ -83,7 +87,9 @@ def layout_of(config: TrainConfig, job: Job) -> Layout:
     stored = 0.0 if run.activation_checkpointing else 1.0
     if run.activation_memory is not None:
         stored = job.stored_share(run.parts, run.activation_memory)
-    return Layout(run.parts, parallel.replicas, parallel.reduce, stored, run.activation_memory, parallel.experts)
+    return Layout(
+        run.parts, parallel.replicas, parallel.reduce, stored, run.activation_memory, parallel.experts, parallel.offload
+    )
 
 
 def step_cost(config: TrainConfig, model: LoopedMoEConfig, devices: int, device: Device) -> StepCost:
@@ -115,11 +121,10 @@ def choose(
 def _pinned(config: TrainConfig) -> dict[str, Any]:
     """Return the parts of a layout that the settings state themselves: those that differ from their defaults."""
     parallel, pinned = config.parallel, dict[str, Any]()
-    special = parallel.experts > 1 or parallel.offload
-    if special or parallel.replicas != 1:
-        pinned["replicas"] = parallel.replicas
-    if special or parallel.reduce != "step":
-        pinned["reduce"] = parallel.reduce
+    defaults = ParallelSection()
+    for name in CHOSEN["parallel"]:
+        if getattr(parallel, name) != getattr(defaults, name):
+            pinned[name] = getattr(parallel, name)
     if config.run.recomputes:
         pinned["stored"] = 0.0
     return pinned
@@ -167,10 +172,12 @@ def _this_device(ranks: int) -> Device:
     """Return the device that a process of this machine computes on, with the memory that it has here."""
     import torch
 
+    from loopscale.train.timing import measured_device
+
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", ranks))
+    host = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")) / here
     if torch.cuda.is_available():
         known = device_called(torch.cuda.get_device_name())
         memory = float(torch.cuda.get_device_properties(0).total_memory)
-        return replace(known or UNKNOWN, memory=memory)
-    here = int(os.environ.get("LOCAL_WORLD_SIZE", ranks))
-    memory = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    return replace(CPU, memory=memory / here)
+        return replace(known or measured_device(), memory=memory, host_memory=host)
+    return replace(CPU, memory=host)

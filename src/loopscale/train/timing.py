@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from copy import deepcopy
 
 import torch
@@ -10,8 +11,14 @@ import torch
 from loopscale.model import LoopedMoEConfig
 from loopscale.model.blocks import Attention, Block, rotary
 from loopscale.model.loading import quiet
+from loopscale.planning.devices import HOST_LINK as PCIE
+from loopscale.planning.devices import Device
 
 REPEATS = 5
+MATRIX = 4096
+"""Rows and columns of the product that measures a GPU."""
+NETWORK = 12.5e9
+"""Bytes a second to other nodes that are assumed where nothing is known: 100 Gb/s."""
 MOST_TOKENS = 4096
 """Tokens that are timed at once; more take proportionally longer."""
 
@@ -40,6 +47,30 @@ def block_rate(config: LoopedMoEConfig, sequences: int, context: int) -> float:
             out_BTD.square().mean().backward()
             seconds.append(time.process_time() - start)
     return _block_flops(config, context) * sequences * context * torch.get_num_threads() / min(seconds[1:])
+
+
+def measured_device(name: str = "cuda", size: int = MATRIX) -> Device:
+    """Return a device that the table does not have, with its arithmetic and its memory as measured here.
+
+    Its links are not measured: PCIe and a slow network are assumed.
+    """
+    target = torch.device(name)
+    a, b = torch.randn(2, size, size, device=target).to(torch.bfloat16 if target.type == "cuda" else torch.float32)
+    product = torch.empty_like(a)
+
+    def seconds(run: Callable[[], object]) -> float:
+        taken = []
+        for _ in range(1 + REPEATS):  # the first one loads the kernels
+            start = time.perf_counter()
+            run()
+            if target.type == "cuda":
+                torch.cuda.synchronize(target)
+            taken.append(time.perf_counter() - start)
+        return max(min(taken[1:]), 1e-9)
+
+    flops = 2 * size**3 / seconds(lambda: torch.mm(a, b, out=product))
+    bandwidth = 2 * a.nbytes / seconds(lambda: product.copy_(a))
+    return Device(flops, 24e9, 300, bandwidth, PCIE, NETWORK)
 
 
 def _block_flops(config: LoopedMoEConfig, context: int) -> float:
