@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ from loopscale.architecture import rung
 from loopscale.core.quantities import parse_bits, parse_context
 from loopscale.planning import Budget, Cluster, Plan, WithheldError, device_flops, plan, search, search_on
 from loopscale.planning.devices import DEVICES, USABLE
-from loopscale.planning.job import CHUNK, Job, Layout, padding
+from loopscale.planning.job import Job, Layout, padding
+from loopscale.planning.step_memory import CHUNK
 
 
 def job(
@@ -163,3 +165,15 @@ def test_a_plan_for_devices_uses_their_time_and_leaves_out_what_they_cannot_trai
     free = search(real_flops=device_flops(8 * 21 * 24, "h100")).choice
     assert not cluster.cost(free).fits
     assert free.loss < found.choice.loss
+
+
+def test_what_does_not_fit_the_devices_goes_to_the_host_before_it_is_given_up() -> None:
+    model = rung("0.3B", 16)
+    small = replace(DEVICES["rtx4090"], host_memory=64e9)
+    job = Job(model, 1, 64, 2048, 1, small, float(padding(model, 1.5)))
+    best = job.fastest()[0]
+    assert best.layout.offload
+    assert best.memory <= job.usable
+    assert 0 < best.host_memory <= 64e9
+    assert best.host_seconds > 0
+    assert replace(job, device=replace(small, host_memory=16e9)).fastest() == []

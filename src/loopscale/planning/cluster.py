@@ -16,6 +16,8 @@ from loopscale.planning.devices import NODE, UTILISATION, find_device
 from loopscale.planning.job import Job, StepCost, expected_days, padding
 from loopscale.planning.recipes import BATCH, CAPACITY, CONTEXT
 
+PLAIN = {"experts": 1, "offload": False}
+"""What a plan counts on: the memory of the devices, each with all experts that it uses."""
 LEAST_STEPS = 2000
 """Steps that a run should have at least: shorter ones get smaller batches."""
 ENERGY = "board power of the devices; hosts and cooling come on top"
@@ -91,7 +93,7 @@ class Cluster:
             job = self.job(design.architecture(), design.recurrence, design.tokens)
         except InputError:
             return None
-        ranked = job.fastest()
+        ranked = job.fastest(PLAIN)
         return job, ranked[0] if ranked else job.least_memory(), bool(ranked)
 
     def overhead(self, design: Design) -> tuple[float, bool]:

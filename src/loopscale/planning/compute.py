@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from loopscale.architecture import Architecture, rung
 from loopscale.core.errors import InputError, shown
 from loopscale.core.quantities import count_of, fraction_of, parse_count, parse_integers
 from loopscale.planning.devices import UTILISATION, find_device
 from loopscale.scaling import costs
+
+if TYPE_CHECKING:
+    from loopscale.planning.design import Design
 
 
 def device_flops(hours: float | str, device: str, utilisation: float | str = UTILISATION) -> float:
@@ -44,6 +48,19 @@ def time_cost(days: float, device: str, devices: int, price: float | None = None
     hours = days * 24 * devices
     watts = find_device(device).watts
     return TrainingCost(hours, days, hours * watts / 1000, None if price is None else price * hours)
+
+
+def first_token_seconds(design: Design, prompt: int, rate: float, bandwidth: float | None = None) -> float:
+    """Return the least time to read a prompt and give its first token, at ``rate`` FLOP/s.
+
+    Every token of the prompt goes through all passes, with attention to those before it; the output head is needed
+    once. A short prompt is bound by reading the weights.
+    """
+    model, R = design.architecture(), design.recurrence
+    head = 2.0 * model.width * model.vocabulary
+    forward = float(model.real_train_flops_per_token(R, context=prompt)) / 3 - head
+    reading = 0.0 if bandwidth is None else design.bytes_per_token / bandwidth
+    return float(max((forward * prompt + head) / rate, reading))
 
 
 def flops_of(reference: Architecture | str, tokens: float | str, recurrence: int = 1) -> float:
