@@ -11,7 +11,8 @@ from training import corpus, small
 
 from loopscale.train.config import TrainConfig
 from loopscale.train.metrics import read_metrics
-from loopscale.train.optimizers import MuonAdamW, fill_state, orthogonal
+from loopscale.train.optimizers import AdamW, MuonAdamW, fill_state, orthogonal
+from loopscale.train.step import gradients
 from loopscale.train.trainer import Trainer, train
 
 MUON = {"name": "muon", "learning_rate": 0.01}
@@ -28,17 +29,22 @@ def losses(out: Path) -> list[float]:
 
 def resumed_equals_whole(config: TrainConfig, folder: Path) -> None:
     """Train a run at once, and the same run stopped and resumed; all their tensors must be equal."""
-    whole = Trainer(config, folder / "whole")
-    whole.train()
-    stopped = Trainer(config, folder / "stopped")
-    stopped.train(until=17)
-    stopped.save()
-    resumed = Trainer(config, folder / "stopped")
-    assert resumed.resume()
-    resumed.train()
+
+    def trained(out: str, until: int | None = None) -> dict[str, torch.Tensor]:
+        trainer = Trainer(config, folder / out)
+        trainer.resume()
+        trainer.train(until=until)
+        trainer.save()
+        tensors = {name: getattr(tensor, "_local_tensor", tensor) for name, tensor in trainer.tensors().items()}
+        trainer.process.close()
+        return tensors
+
+    whole = trained("whole")
+    trained("stopped", until=17)
+    resumed = trained("stopped")
     assert losses(folder / "stopped") == losses(folder / "whole")
-    for name, tensor in whole.tensors().items():
-        assert torch.equal(tensor, resumed.tensors()[name]), name
+    for name, tensor in whole.items():
+        assert torch.equal(tensor, resumed[name]), name
 
 
 @pytest.mark.parametrize("shape", [(12, 30), (30, 12), (16, 16)])
@@ -107,6 +113,55 @@ def test_the_average_is_validated_exported_and_resumed(text: Path, tmp_path: Pat
     plain.train()
     assert torch.equal(plain.tensors()[f"model.{name}"], weight.detach()), "averaging leaves the training as it is"
     assert summary["validation_loss"] != plain.validate()
+
+
+def test_weights_in_bf16_resume_bit_for_bit_with_the_rest_in_fp32(text: Path, tmp_path: Path) -> None:
+    config = small(text, run={"precision": "bf16-weights", "ema": 0.9, "accumulate": 2})
+    resumed_equals_whole(config, tmp_path)
+    trainer = Trainer(config, tmp_path / "types")
+    types = {name: tensor.dtype for name, tensor in trainer.tensors().items()}
+    trainer.train(until=1)
+    weights = dict(trainer.model.named_parameters())
+    assert {weight.dtype for name, weight in weights.items() if ".router." in name} == {torch.float32}
+    assert {weight.dtype for name, weight in weights.items() if ".router." not in name} == {torch.bfloat16}
+    others = {kind for name, kind in types.items() if name.startswith(("optimizer.", "average."))}
+    assert others == {torch.float32}
+    trainer.process.close()
+
+
+def test_gradients_of_weights_in_bf16_are_fp32(text: Path, tmp_path: Path) -> None:
+    trainer = Trainer(small(text, run={"precision": "bf16-weights"}), tmp_path / "run")
+    try:
+        gradients(trainer.model, trainer.parts(0), trainer.process, False)
+        kinds = {weight.grad.dtype for weight in trainer.model.parameters() if weight.grad is not None}
+    finally:
+        trainer.process.close()
+    assert kinds == {torch.float32}
+
+
+def test_weights_in_bf16_learn_about_as_much(text: Path, tmp_path: Path) -> None:
+    whole, rounded = (
+        losses_of(small(text, run={"precision": name}), tmp_path / name) for name in ("bf16", "bf16-weights")
+    )
+    assert rounded[0] == pytest.approx(whole[0], abs=0.05)
+    assert whole[0] - whole[-1] > 0.5
+    assert rounded[-1] == pytest.approx(whole[-1], abs=0.25 * (whole[0] - whole[-1]))
+
+
+def test_an_update_of_weights_in_bf16_is_that_of_adamw_rounded() -> None:
+    torch.manual_seed(0)
+    start = torch.randn(8, 6).bfloat16()
+    ours, theirs = torch.nn.Parameter(start.clone()), torch.nn.Parameter(start.float())
+    ours.grad_dtype = torch.float32
+    own, reference = (
+        kind([weight], lr=0.1, weight_decay=0.2) for kind, weight in ((AdamW, ours), (torch.optim.AdamW, theirs))
+    )
+    fill_state(own)
+    gradient = torch.randn(8, 6)
+    ours.grad, theirs.grad = gradient.clone(), gradient.clone()
+    own.step()
+    reference.step()
+    assert torch.equal(ours.detach(), theirs.detach().bfloat16())
 
 
 def test_a_checkpoint_of_the_other_optimiser_is_refused(text: Path, tmp_path: Path) -> None:
@@ -200,8 +255,18 @@ def test_sizes_and_folders_that_do_not_fit_are_refused(text: Path, tmp_path: Pat
         Trainer(continued(text, trained, experts=3), tmp_path / "three")
 
 
-@pytest.mark.parametrize(("optimizer", "ema", "bytes_each"), [("adamw", 0.0, 12), ("muon", 0.0, 8), ("adamw", 0.9, 16)])
-def test_what_an_optimiser_keeps_is_in_the_estimated_memory(optimizer: str, ema: float, bytes_each: float) -> None:
+@pytest.mark.parametrize(
+    ("optimizer", "ema", "precision", "bytes_each"),
+    [
+        ("adamw", 0.0, "bf16", 12),
+        ("muon", 0.0, "bf16", 8),
+        ("adamw", 0.9, "bf16", 16),
+        ("adamw", 0.0, "bf16-weights", 10),
+    ],
+)
+def test_what_an_optimiser_keeps_is_in_the_estimated_memory(
+    optimizer: str, ema: float, precision: str, bytes_each: float
+) -> None:
     from loopscale.planning.devices import DEVICES
     from loopscale.train.estimate import estimate
     from loopscale.train.settings import model_without_text, step_cost
@@ -212,7 +277,7 @@ def test_what_an_optimiser_keeps_is_in_the_estimated_memory(optimizer: str, ema:
         },
         "data": {"context": 64},
         "optimizer": {"name": optimizer},
-        "run": {"batch": 2, "ema": ema, "precision": "bf16"},
+        "run": {"batch": 2, "ema": ema, "precision": precision},
     })  # fmt: skip
     result, model = estimate(config, 2, "h100"), model_without_text(config)
     kept = result.parts["weights"] + result.parts["optimizer"]

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from test_trainer import losses, same, weights
@@ -28,8 +29,20 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return corpus(tmp_path_factory.mktemp("corpus") / "text")
 
 
-def test_twenty_random_kills_leave_the_run_that_was_never_killed(text: Path, tmp_path: Path) -> None:
-    config = small(text, run={"tokens": 150 * 4 * 32, "async_checkpoints": True})
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param({}, id="plain"),
+        pytest.param({"optimizer": {"name": "muon"}}, id="muon", marks=pytest.mark.slow),
+        pytest.param({"run": {"precision": "bf16"}}, id="bf16", marks=pytest.mark.slow),
+        pytest.param({"run": {"precision": "bf16-weights", "ema": 0.9}}, id="bf16-weights", marks=pytest.mark.slow),
+    ],
+)
+def test_twenty_random_kills_leave_the_run_that_was_never_killed(
+    text: Path, tmp_path: Path, settings: dict[str, dict[str, Any]]
+) -> None:
+    run = {"tokens": 150 * 4 * 32, "async_checkpoints": True, **settings.get("run", {})}
+    config = small(text, **{**settings, "run": run})
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["loopscale.train.trainer"])
 

@@ -19,14 +19,15 @@ class Average:
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
         self._weights = dict(model.named_parameters())
-        self.tensors = {name: weight.detach().clone() for name, weight in self._weights.items()}
+        # In fp32 also where the weights are not: what a step adds is smaller than the last digit of bf16.
+        self.tensors = {name: weight.detach().to(torch.float32, copy=True) for name, weight in self._weights.items()}
 
     @torch.no_grad()
     def update(self, step: int) -> None:
         """Move towards the weights after a step; early steps count for more, as the initial weights mean nothing."""
         decay = min(self.decay, (1 + step) / (SOON + step))
         averages, weights = self._locals()
-        torch._foreach_lerp_(averages, weights, 1 - decay)
+        torch._foreach_lerp_(averages, [weight.float() for weight in weights], 1 - decay)
 
     @contextmanager
     def applied(self) -> Iterator[None]:

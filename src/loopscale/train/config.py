@@ -304,8 +304,10 @@ class RunSection(Record):
     that fits the devices, with what is recomputed and how processes share the work where those are not set; the run's
     folder holds the choice."""
     seed: FromZero = 0
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """ "fp32", "bf16" (products in bf16; weights, optimiser, gradients and routers in fp32) or "auto": bf16 on GPUs."""
+    precision: Literal["auto", "fp32", "bf16", "bf16-weights"] = "auto"
+    """ "fp32", "bf16" (products in bf16; weights, optimiser, gradients and routers in fp32), "bf16-weights" (weights
+    stored in bf16 too, as the paper states; optimiser, gradients and routers stay fp32), or "auto": bf16 on GPUs.
+    Weights in bf16 lose updates that are smaller than their last digit."""
     compile: bool | Literal["auto"] = False
     """Compile each block with torch.compile: slower to start, faster for long runs. "auto" does where a compiler is at
     hand and the run is long enough to repay it; the run's folder holds the choice."""

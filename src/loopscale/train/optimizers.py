@@ -27,13 +27,14 @@ def build_optimizer(model: nn.Module, section: OptimizerSection, width: int, rec
         "embedding": {"peak": rate, "lr": rate},
         "vectors": {"peak": rate, "lr": rate, "weight_decay": 0.0},
     }
-    groups: dict[tuple[str, object], list[nn.Parameter]] = {}
+    groups: dict[tuple[str, torch.dtype, object], list[nn.Parameter]] = {}
     for name, weight in model.named_parameters():
-        # Weights that are sharded over different processes cannot share a group.
-        groups.setdefault((_kind(name, weight, section.name), getattr(weight, "device_mesh", None)), []).append(weight)
-    kind = MuonAdamW if section.name == "muon" else torch.optim.AdamW
-    return kind(
-        [{"params": weights, **kinds[kind]} for (kind, _), weights in groups.items()],
+        # Weights of different types, or sharded over different processes, cannot share a group.
+        mesh, kind = getattr(weight, "device_mesh", None), _kind(name, weight, section.name)
+        groups.setdefault((kind, weight.dtype, mesh), []).append(weight)
+    optimizer = MuonAdamW if section.name == "muon" else AdamW
+    return optimizer(
+        [{"params": weights, **kinds[kind]} for (kind, *_), weights in groups.items()],
         betas=section.betas,
         eps=section.eps,
         weight_decay=section.weight_decay,
@@ -49,7 +50,41 @@ def _kind(name: str, weight: Tensor, optimizer: str) -> str:
     return "router" if optimizer == "muon" and "router" in name else "hidden"
 
 
-class MuonAdamW(torch.optim.AdamW):
+def _is_rounded(group: dict[str, Any]) -> bool:
+    return bool(group["params"][0].dtype != torch.float32)
+
+
+class AdamW(torch.optim.AdamW):
+    """AdamW whose moments and arithmetic are fp32, also for weights that are stored in bf16."""
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """Update all weights."""
+        every = self.param_groups
+        self.param_groups = [group for group in every if not _is_rounded(group)]
+        try:
+            if self.param_groups:
+                super().step()
+        finally:
+            self.param_groups = every
+        for group in filter(_is_rounded, every):
+            for weight in group["params"]:
+                if weight.grad is not None:
+                    self._update_rounded(weight, group)
+
+    def _update_rounded(self, weight: Tensor, group: dict[str, Any]) -> None:
+        state, grad = self.state[weight], _local(weight.grad)  # type: ignore[arg-type]
+        mean, square, (beta1, beta2) = _local(state["exp_avg"]), _local(state["exp_avg_sq"]), group["betas"]
+        step = state["step"].add_(1)  # a tensor of the device, which the host does not wait for
+        mean.lerp_(grad, 1 - beta1)
+        square.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
+        scale = (square / (1 - beta2**step)).sqrt_().add_(group["eps"]).mul_(1 - beta1**step)
+        local = _local(weight)
+        whole = local.float().mul_(1 - group["lr"] * group["weight_decay"])
+        local.copy_(whole.addcdiv_(mean, scale, value=-group["lr"]))
+
+
+class MuonAdamW(AdamW):
     """Muon for the groups that ask for it, AdamW for the others.
 
     torch.optim.Muon takes matrices alone. The experts of a layer are stored together: each of them is a matrix here.
@@ -78,7 +113,8 @@ class MuonAdamW(torch.optim.AdamW):
         momentum.lerp_(weight.grad, 1 - self.MOMENTUM)
         update = weight.grad.lerp(momentum, self.MOMENTUM)  # type: ignore[union-attr]
         rows, columns = weight.shape[-2:]
-        weight.mul_(1 - rate * decay).add_(_orthogonal(update), alpha=-rate * 0.2 * math.sqrt(max(rows, columns)))
+        size = rate * 0.2 * math.sqrt(max(rows, columns))
+        weight.copy_(weight.float().mul_(1 - rate * decay).add_(_orthogonal(update), alpha=-size))
 
 
 def _orthogonal(update: Tensor) -> Tensor:
@@ -105,6 +141,11 @@ def orthogonal(matrices: Tensor) -> Tensor:
     return result.to(matrices.dtype)
 
 
+def _local(tensor: Tensor) -> Tensor:
+    tensor = tensor.detach()
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
 def set_rate(optimizer: torch.optim.Optimizer, factor: float) -> None:
     """Set the rate of every group to ``factor`` times its peak."""
     for group in optimizer.param_groups:
@@ -117,7 +158,7 @@ def fill_state(optimizer: torch.optim.Optimizer) -> None:
         for weight in group["params"]:
             if optimizer.state[weight]:
                 continue
-            zeros = torch.zeros_like(weight, memory_format=torch.preserve_format)
+            zeros = torch.zeros_like(weight, dtype=torch.float32, memory_format=torch.preserve_format)
             if group.get("muon"):
                 optimizer.state[weight] = {"momentum_buffer": zeros}
                 continue

@@ -29,14 +29,21 @@ from loopscale.train.parallel.process import DATA, EXPERTS, REPLICAS
 
 
 def shard(
-    model: LoopedMoEForCausalLM, mesh: DeviceMesh, dtype: torch.dtype, reduce: str, offload: bool = False
+    model: LoopedMoEForCausalLM,
+    mesh: DeviceMesh,
+    dtype: torch.dtype,
+    reduce: str,
+    offload: bool = False,
+    stored: torch.dtype = torch.float32,
 ) -> None:
     """Shard the weights in place; experts that are divided already are sharded over ``data`` alone.
 
-    Weights are stored and gradients summed in fp32; ``dtype`` is the type that weights are gathered and multiplied in.
-    Routers are gathered in fp32, because a rounding there changes which expert is chosen. With ``offload`` the shards
-    and their gradients are in the memory of the host.
+    Weights are ``stored`` in one type, and gathered and multiplied in ``dtype``; gradients are summed in fp32. Routers
+    are stored and gathered in fp32, because a rounding there changes which expert is chosen. With ``offload`` the
+    shards and their gradients are in the memory of the host.
     """
+    if stored != torch.float32:
+        _store_as(model, stored)
     whole, experts = _meshes(mesh)
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
     options: dict[str, Any] = {"mesh": whole, "shard_placement_fn": partial(_placement, whole.size(-1), experts)}
@@ -63,7 +70,30 @@ def shard(
             if module in loop or isinstance(module, FSDPModule):
                 PassGradients(module)
     fully_shard(model, **options)
+    if stored != torch.float32:
+        model.register_forward_pre_hook(_keep_gradients)  # after FSDP's own, which sets the types of its groups
     model.register_forward_hook(_reshard)
+
+
+def _store_as(model: nn.Module, dtype: torch.dtype) -> None:
+    """Store all weights of a meta model but its routers' in a type."""
+    routers = {id(weight) for module in model.modules() if isinstance(module, Router) for weight in module.parameters()}
+    for module in model.modules():
+        for name, weight in module._parameters.items():
+            if weight is not None and id(weight) not in routers and weight.dtype == torch.float32:
+                module._parameters[name] = nn.Parameter(weight.to(dtype), weight.requires_grad)
+    model.tie_weights()  # type: ignore[operator]
+
+
+def _keep_gradients(model: nn.Module, inputs: Any) -> None:
+    """Keep sharded gradients in the fp32 that they are reduced in: FSDP would round them to the type of the weights."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            group = module._get_fsdp_state()._fsdp_param_group
+            if group is not None:
+                group._orig_dtype = torch.float32
+                for weight in group.fsdp_params:
+                    weight.sharded_param.grad_dtype = torch.float32
 
 
 def _meshes(mesh: DeviceMesh) -> tuple[DeviceMesh, FSDPMeshInfo]:

@@ -89,6 +89,8 @@ class ParallelProcess(Process):
     """When gradients of the loop are reduced, as in ``[parallel] reduce``."""
     offload: bool = False
     """Whether shards are kept in the memory of the host, as in ``[parallel] offload``."""
+    stored: torch.dtype = torch.float32
+    """The type that weights are stored in; routers are always fp32."""
 
     def prepare(self, model: LoopedMoEForCausalLM) -> LoopedMoEForCausalLM:
         """Return a meta model with its weights sharded, and memory for this rank's shards."""
@@ -110,7 +112,7 @@ class ParallelProcess(Process):
 
         if self.group > 1:
             share_experts(model, mesh[EXPERTS])
-        shard(model, mesh, self.dtype, self.reduce, self.offload)
+        shard(model, mesh, self.dtype, self.reduce, self.offload, self.stored)
         return model
 
     def mesh(self) -> DeviceMesh:
@@ -192,7 +194,12 @@ def precision(name: str, device: torch.device) -> torch.dtype:
     if name == "auto":
         able = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
         return torch.bfloat16 if able else torch.float32
-    return torch.bfloat16 if name == "bf16" else torch.float32
+    return torch.float32 if name == "fp32" else torch.bfloat16
+
+
+def stored_type(name: str) -> torch.dtype:
+    """Return the dtype that ``[run] precision`` stores weights in."""
+    return torch.bfloat16 if name == "bf16-weights" else torch.float32
 
 
 def join(config: TrainConfig, device: torch.device, dtype: torch.dtype) -> ParallelProcess:
@@ -205,8 +212,9 @@ def join(config: TrainConfig, device: torch.device, dtype: torch.dtype) -> Paral
     dist.init_process_group(backend, store=rendezvous_store(rank, ranks), rank=rank, world_size=ranks)
     parallel = config.parallel
     return ParallelProcess(
-        device, rank, ranks, dtype, parallel.experts, parallel.replicas, parallel.reduce, parallel.offload
-    )
+        device, rank, ranks, dtype, parallel.experts, parallel.replicas, parallel.reduce, parallel.offload,
+        stored_type(config.run.precision),
+    )  # fmt: skip
 
 
 def rendezvous_store(rank: int, ranks: int) -> Store:
