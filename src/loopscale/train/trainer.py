@@ -70,11 +70,12 @@ class Trainer:
         progress: bool = False,
         callbacks: Iterable[Callback] = (),
         allow_code: bool = False,
+        data: TokenStore | None = None,
     ) -> None:
         self.out, self.progress = Path(out), progress
         self.config = config = settled(config, self.out)
         self.process = this_process(config) if process is None else process
-        self.store = run_dir.open_tokens(config, progress and self.process.rank == 0)
+        self.store = data or run_dir.open_tokens(config, progress and self.process.rank == 0)
         self.model_config: LoopedMoEConfig = run_dir.model_config(config, self.store)
         self.batches, self.validation = open_batches(config, self.store)
         self.callbacks = callbacks_of(config, self.model_config, callbacks, allow_code=allow_code)
@@ -346,19 +347,20 @@ def train(
     branch: str | Path | None = None,
     callbacks: Iterable[Callback] = (),
     allow_code: bool = False,
+    data: TokenStore | None = None,
 ) -> dict[str, Any] | None:
     """Train a run to its end in the folder ``out``, resuming where an earlier call stopped; return its summary.
 
     ``branch`` is the folder of another run with the same settings but another length: the new run starts from its
     latest checkpoint that both lengths share. ``callbacks`` are added to those that the settings ask for; modules that
-    [[callbacks]] names are imported only with ``allow_code``. After SIGTERM a checkpoint is written and the result is
-    None.
+    [[callbacks]] names are imported only with ``allow_code``. ``data`` takes the place of [data], as a ``DrawnStore``
+    of your own function does. After SIGTERM a checkpoint is written and the result is None.
     """
     summary = run_dir.finished(Path(out), config)
     if summary is not None:
         return summary
     with _sigterm() as terminated:
-        trainer = Trainer(config, out, progress=progress, callbacks=callbacks, allow_code=allow_code)
+        trainer = Trainer(config, out, progress=progress, callbacks=callbacks, allow_code=allow_code, data=data)
         try:
             with run_dir.locked(trainer.out, trainer.process.rank):
                 if not trainer.resume() and branch is not None:

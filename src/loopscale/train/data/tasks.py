@@ -149,15 +149,19 @@ class Task(ABC):
 
     def tokenizer(self) -> Any:
         """Return the vocabulary as a Hugging Face tokenizer; words are separated by spaces."""
-        from tokenizers import Tokenizer
-        from tokenizers.models import WordLevel
-        from tokenizers.pre_tokenizers import WhitespaceSplit
-        from transformers import PreTrainedTokenizerFast
+        return word_tokenizer((*self.words, END))
 
-        ids = {word: token for token, word in enumerate((*self.words, END))}
-        tokenizer = Tokenizer(WordLevel(ids, unk_token=END))
-        tokenizer.pre_tokenizer = WhitespaceSplit()
-        return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END)  # type: ignore[no-untyped-call]
+
+def word_tokenizer(words: tuple[str, ...]) -> Any:
+    """Return a Hugging Face tokenizer of words that are separated by spaces; one of them is the end."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import WhitespaceSplit
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(WordLevel({word: token for token, word in enumerate(words)}, unk_token=END))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END)  # type: ignore[no-untyped-call]
 
 
 def held_out(rows_BT: Rows) -> NDArray[np.bool_]:
