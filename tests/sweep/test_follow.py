@@ -7,7 +7,7 @@ import pytest
 from test_sweep_commands import call
 
 from loopscale.sweep.spec import read_sweep
-from sweeps import write_sweep
+from sweeps import BASE, write_sweep
 
 GRID = """[sizes.small]
 width = 16
@@ -24,7 +24,7 @@ tokens = [64, 128]
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
     """A finished sweep with the learning rate as an axis."""
-    path = write_sweep(tmp_path_factory.mktemp("follow"), GRID)
+    path = write_sweep(tmp_path_factory.mktemp("follow"), GRID, base=f"{BASE}validate_every = 2\n")
     assert call("run", path, "--workers", "1", "--quiet")[0] == 0
     return path
 
@@ -45,6 +45,21 @@ def test_a_training_field_may_be_an_axis_and_the_best_of_it_is_exported(path):
             one for one in every if (one["size"], one["R"], one["D (raw)"]) == (row["size"], row["R"], row["D (raw)"])
         ]
         assert row["loss"] == min((one["loss"] for one in same), key=float)
+
+
+def test_losses_on_the_way_are_exported_as_unfinished(path):
+    finished, every = rows(path), rows(path, "--intermediate")
+    added = every[len(finished) :]
+    assert every[: len(finished)] == finished
+    assert len(added) >= len(read_sweep(path).runs)
+    assert {row["finished"] for row in finished} == {"True"}
+    assert {row["finished"] for row in added} == {"False"}
+    for row in added:
+        same = next(one for one in finished if one["run"] == row["run"])
+        per_token = [float(one["training_flops"]) / float(one["D (raw)"]) for one in (row, same)]
+        assert per_token[0] == pytest.approx(per_token[1])
+        assert row["N_act (raw)"] == same["N_act (raw)"]
+    assert call("export", path, "--intermediate", "--best")[0] == 2
 
 
 def test_the_status_shows_time_and_cost(path):

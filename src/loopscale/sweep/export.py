@@ -5,6 +5,7 @@ Commands import this, so what loads torch or fits laws is imported inside functi
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -69,6 +70,25 @@ def observations(sweep: Sweep, store: Store) -> tuple[Observations, dict[str, li
     return observed, beside
 
 
+D = "D (raw)"
+"""The column of tokens."""
+
+
+def _on_the_way(sweep: Sweep, records: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield the validation losses of the trunks of runs, as rows like those of their finished points."""
+    from loopscale.sweep.store import run_folder
+    from loopscale.train.metrics import read_metrics
+
+    for first in {record["run"]: record for record in reversed(records)}.values():
+        metrics = run_folder(sweep.results, str(first["run"])) / "metrics.jsonl"
+        for row in read_metrics(metrics) if metrics.is_file() else ():
+            if "validation_loss" in row:
+                share = row["tokens"] / float(first[D])
+                scaled = {name: float(first[name]) * share for name in ("training_flops", "real_training_flops")}
+                seen = {D: float(row["tokens"]), "loss": row["validation_loss"], "finished": False}
+                yield {**first, **scaled, **seen, "label": ""}
+
+
 def largest_point(sweep: Sweep, store: Store) -> Points | None:
     """Return the sweep's most expensive point, finished or not, as a law takes it; None while nothing is finished."""
     import numpy as np
@@ -89,11 +109,14 @@ def largest_point(sweep: Sweep, store: Store) -> Points | None:
     )
 
 
-def table(sweep: Sweep, store: Store, *, best: bool = False) -> tuple[Table, tuple[str, ...]]:
+def table(
+    sweep: Sweep, store: Store, *, best: bool = False, intermediate: bool = False
+) -> tuple[Table, tuple[str, ...]]:
     """Return the observations under names that ``loopscale fit`` reads, and a sentence for each that is left out.
 
     ``best`` keeps, of runs that differ only in training fields that are axes of the grid, the one of lowest loss at
-    each D.
+    each D. ``intermediate`` adds the validation losses on the way, of runs that have a finished point; their column
+    ``finished`` is false, as their learning rate has not decayed.
     """
     from loopscale.core.tables import Table
 
@@ -103,6 +126,9 @@ def table(sweep: Sweep, store: Store, *, best: bool = False) -> tuple[Table, tup
     rows = [cells[str(key)] for key in observed.run]
     beside |= {name: [dict(cell.settings).get(name, "") for cell in rows] for name in names if name not in _SHOWN}
     whole = Table({**observed.columns(), **beside})
+    if intermediate:
+        records = list(whole.records())
+        whole = Table.from_records([*records, *_on_the_way(sweep, records)])
     if not best:
         return whole, observed.skipped
     lowest: dict[Any, tuple[float, int]] = {}

@@ -39,7 +39,8 @@ def extend(file: str, next_runs: str) -> None:
 @FILE
 @click.option("--out", type=click.Path(), help="A CSV file.  [default: print it]")
 @click.option("--best", is_flag=True, help="Of runs that differ only in training fields, keep the lowest loss.")
-def export(file: str, out: str | None, best: bool) -> None:
+@click.option("--intermediate", is_flag=True, help="Add the validation losses on the way, marked as not finished.")
+def export(file: str, out: str | None, best: bool, intermediate: bool) -> None:
     """Write the observations so far, finished sweep or not, as a CSV that `loopscale fit` reads.
 
     \b
@@ -51,9 +52,11 @@ def export(file: str, out: str | None, best: bool) -> None:
     from loopscale.sweep.store import Store
     from loopscale.verify import refuse_damage
 
+    if best and intermediate:
+        raise InputError("--best chooses among finished points, and --intermediate adds others", remedy="give one")
     sweep = read_sweep(file)
     with Store(sweep.results) as store:
-        observations, left_out = table(sweep, store, best=best)
+        observations, left_out = table(sweep, store, best=best, intermediate=intermediate)
     for reason in left_out:
         click.echo(f"left out: {reason}", err=True)
     refuse_damage(sweep.results)  # before anything is written that a law may be fitted to
@@ -61,7 +64,9 @@ def export(file: str, out: str | None, best: bool) -> None:
         click.echo(observations.csv(), nl=False)
         return
     observations.save(out)
-    console().print(f"{len(observations)} of {sweep.observations} observations are in {out}", highlight=False)
+    finished = sum(map(bool, observations.columns["finished"]))
+    more = f", and {len(observations) - finished} on the way" if intermediate else ""
+    console().print(f"{finished} of {sweep.observations} observations{more} are in {out}", highlight=False)
 
 
 @verb("rebuild", short_help="Restore a damaged or lost database.")
