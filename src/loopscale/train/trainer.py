@@ -158,7 +158,10 @@ class Trainer:
     @property
     def row_is_due(self) -> bool:
         """Whether the step that is under way ends with a row of metrics."""
-        return (self.step + 1) % self.config.run.log_every == 0 or self.step + 1 == self.config.steps
+        run, step = self.config.run, self.step + 1
+        return step == self.config.steps or any(
+            every and step % every == 0 for every in (run.log_every, run.validate_every)
+        )
 
     def is_due(self, every: int) -> bool:
         """Tell whether something that happens ``every`` so many steps, 0 for never, happens after this one."""
