@@ -13,6 +13,7 @@ from loopscale.cli.groups import GroupedVerb, option_group
 from loopscale.cli.output import console, print_json, print_table
 from loopscale.cli.params import (
     ACTIVE,
+    BYTES,
     COUNT,
     DAYS,
     EXPERTS,
@@ -52,6 +53,7 @@ from loopscale.planning import (
     width_space,
 )
 from loopscale.planning.budget import BudgetField, Group
+from loopscale.planning.compute import first_token_seconds
 from loopscale.planning.devices import NODE
 from loopscale.planning.growing import growth_text
 from loopscale.planning.rounding import rounding_cost, rounding_text
@@ -93,6 +95,12 @@ def _budget_options(group: Group) -> list[Callable[[Any], Any]]:
         "--for", "preset", type=click.Choice(list(PRESETS)), help="Device: sets memory, bits, context and bandwidth."
     ),
     *_budget_options(Group.MEMORY),
+    click.option(
+        "--overhead", type=BYTES, metavar="BYTES", help="Part of --memory that the runtime takes, like 500MB."
+    ),
+    click.option(
+        "--serve-flops", type=COUNT, help="FLOP/s where the model runs: gives the time to the first token of --context."
+    ),
 )
 @option_group(
     "Models",
@@ -190,6 +198,7 @@ def plan_command(
     }  # fmt: skip
     found = search(*among, **rules) if compute.hours is None else search_on(compute.cluster, *among, **rules)
     planned = Plan.of(found, grow=grow, cluster=compute.named, price=options["price"])
+    first = _first_token(planned, options["serve_flops"])
     choice = planned.choice
     cost = rounding_cost(planned.budget.bits, choice.tokens, choice.total_parameters) if rounding else None
     if train is not None:
@@ -215,8 +224,21 @@ def plan_command(
             click.echo("\n".join(rest))
         if cost is not None:
             click.echo("\n".join(fact("rounding", rounding_text(cost, choice.loss))))
+        if first is not None:
+            click.echo(first)
         if pareto is not None:
             _print_front(found, pareto, extrapolate)
+
+
+def _first_token(planned: Plan, rate: float | None) -> str | None:
+    """Say when the first token of a prompt comes, where the speed of the device is stated."""
+    if rate is None:
+        return None
+    prompt = planned.budget.context
+    if prompt is None:
+        raise click.UsageError("--serve-flops needs the length of the prompt; give --context")
+    seconds = first_token_seconds(planned.choice, prompt, rate, planned.budget.bandwidth)
+    return f"First token of a prompt of {prompt:,} tokens: after at least {seconds:.2g} s"
 
 
 def _write_training_file(planned: Plan, cluster: Cluster, path: str) -> None:
@@ -231,6 +253,10 @@ def _budget(options: dict[str, Any], flops: float | None, real_flops: float | No
     limits = {name: options[name] for name in FIELDS if options[name] is not None}
     if options["preset"] is not None:
         limits = {**PRESETS[options["preset"]], **limits}
+    if (overhead := options["overhead"]) is not None:
+        if not overhead < limits.get("memory", 0.0):
+            raise click.UsageError("--overhead is a part of --memory; give a memory that is larger")
+        limits["memory"] -= overhead
     return Budget(**{**limits, "flops": flops, "real_flops": real_flops})
 
 
