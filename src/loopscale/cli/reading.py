@@ -56,6 +56,7 @@ def reading_options(function: F) -> F:
             help="What the file's parameter counts include.  [default: without-embeddings]",
         ),
         click.option("--keep", metavar="EXPRESSION", help='Rows to use, like "D/N >= 20" or "width == 512".'),
+        click.option("--balance", is_flag=True, help="Weight rows so that each compute budget counts alike."),
         click.option("--best-of", is_flag=True, help="Use the lowest loss of each model and token count."),
         click.option(
             "--strict", is_flag=True, help="Refuse rows without a loss, size or tokens; else they are skipped."
@@ -88,6 +89,7 @@ def read_runs(
     counts: str | None,
     keep: str | None,
     best_of: bool,
+    balance: bool,
     strict: bool,
     simulated_noise: float,
     simulated_recurrence: tuple[int, ...],
@@ -100,6 +102,7 @@ def read_runs(
         "counts": counts,
         "keep": keep,
         "best_of": best_of,
+        "balance": balance,
         "strict": strict,
     }
     simulation: dict[str, Any] = {"simulated_noise": simulated_noise, "simulated_recurrence": simulated_recurrence}
@@ -109,10 +112,10 @@ def read_runs(
     if runs == "simulated" and not is_file(runs):
         sweep = simulate_sweep(noise=simulated_noise, recurrences=simulated_recurrence)
         sweep = replace(sweep, reading=Reading(runs))
-        return Observations.of(sweep, keep=keep, best_of=best_of, name=name)
+        return Observations.of(sweep, keep=keep, best_of=best_of, balance=balance, name=name)
     if Path(runs).suffix == ".toml" or is_sweep_folder(runs):
         sweep = replace(read_sweep_runs(runs), reading=Reading(runs))
-        return Observations.of(sweep, keep=keep, best_of=best_of, name=name)
+        return Observations.of(sweep, keep=keep, best_of=best_of, balance=balance, name=name)
     return Observations.of(runs, name=name, **choices)
 
 

@@ -16,11 +16,10 @@ from loopscale.core.arrays import FloatArray, IntArray
 from loopscale.core.errors import InputError
 from loopscale.core.quantities import counted, format_count
 from loopscale.core.tables import Table
+from loopscale.fitting.data.budgets import budgets
 from loopscale.fitting.data.observations import Observations
 from loopscale.scaling import costs
 
-SAME_BUDGET = 0.12
-"""Runs whose ln C differs by less from the next lower one share its budget."""
 FEWEST = 4
 """Sizes that a budget needs: one more than a parabola has coefficients."""
 WINDOW = 30.0
@@ -122,7 +121,7 @@ def isoflop(data: Any, *, level: float = 0.9, seed: int = 0) -> IsoFlop:
         raise InputError(f"`level` is {level}", remedy="it should lie between 0 and 1, as 0.9")
     random = np.random.default_rng(seed)
     results = [_budget(points.active, points.train_flops, observations.loss, rows, level, random)
-               for rows in _budgets(points.train_flops)]  # fmt: skip
+               for rows in budgets(points.train_flops)]  # fmt: skip
     used = [(budget, draws) for budget, draws in results if not budget.reason]
     if len(used) < 2:
         reasons = Counter(budget.reason for budget, _ in results if budget.reason).most_common(1)
@@ -147,13 +146,6 @@ def isoflop(data: Any, *, level: float = 0.9, seed: int = 0) -> IsoFlop:
         level=level,
         source=observations.source,
     )
-
-
-def _budgets(flops: FloatArray) -> list[IntArray]:
-    """Return the rows of each budget, from the smallest budget up."""
-    order = np.argsort(flops, kind="stable")
-    cuts = np.flatnonzero(np.diff(np.log(flops[order])) > SAME_BUDGET) + 1
-    return [np.asarray(rows) for rows in np.split(order, cuts)]
 
 
 def _budget(

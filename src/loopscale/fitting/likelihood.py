@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -72,7 +73,11 @@ def _held(problem: Problem, fit: Fit, best: FloatArray, k: int) -> tuple[float, 
 
 
 MOST_STEPS = 40
-"""Steps on either side; each is a third of a standard error and grows."""
+"""Steps on either side; each is a third of a standard deviation and grows."""
+REFITS = 100
+"""Refits that scale the profile of a fit without resampled laws."""
+WIDE = NormalDist().inv_cdf(0.95)
+"""Standard deviations from the estimate at which the profile is made to agree with the refits."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +88,7 @@ class Profile:
     values: FloatArray
     objective: FloatArray
     statistic: FloatArray
-    """Likelihood ratio, scaled so that its curvature is that of the error over runs; about chi-squared with 1."""
+    """Likelihood ratio, scaled so that its width is that of refits on resampled runs; about chi-squared with 1."""
     low: float
     high: float
     level: float
@@ -101,8 +106,8 @@ class Profile:
 def likelihood_profile(fit: Fit, coefficient: str, *, level: float = 0.9) -> Profile:
     """Move one coefficient both ways, refit all others at each place, and read off its interval.
 
-    Unlike resampling this sees a lopsided or open-ended range. The scale of the likelihood comes from the scatter
-    between runs (Chandler & Bate 2007), so points along one run do not count as independent.
+    Unlike resampling this sees a lopsided or open-ended range. Its scale is that of refits on resampled runs: a Huber
+    fit has no likelihood of its own, and the sandwich of its derivatives covered 58 to 86% at a nominal 90%.
     """
     problem = fit.problem
     if coefficient not in fit.free:
@@ -112,36 +117,50 @@ def likelihood_profile(fit: Fit, coefficient: str, *, level: float = 0.9) -> Pro
         )
     if not 0 < level < 1:
         raise InputError(f"`level` is {level}", remedy="it should lie between 0 and 1, as 0.9")
-    which, best = fit.free.index(coefficient), fit.optimum
-    errors = fit_covariance(fit)
-    scale, step = _scale(errors.names, errors.inverse, errors.robust, coefficient, problem.width[which])
-    limit = student_quantile(level, max(errors.runs - 1, 1)) ** 2
-    sides = [list(_side(problem, fit, best, which, sign * step, scale, limit)) for sign in (-1.0, 1.0)]
-    places = [*reversed(sides[0]), (float(best[which]), fit.objective, 0.0), *sides[1]]
-    u, objective, statistic = (np.array(column) for column in zip(*places, strict=True))
-    ends = [_crossing([(float(best[which]), fit.objective, 0.0), *side], limit) for side in sides]
+    which, best, runs = fit.free.index(coefficient), fit.optimum, len(fit.observations.runs)
+    deviation = _deviation(fit, coefficient, which)
+    step = min(deviation / 3, problem.width[which] / 20) or problem.width[which] / 100
+    limit = student_quantile(level, max(runs - 1, 1)) ** 2
+    reach = deviation * max(WIDE, float(np.sqrt(limit)))
+    start = (float(best[which]), fit.objective, 0.0)
+    sides = [[start, *_side(problem, fit, best, which, sign * step, reach)] for sign in (-1.0, 1.0)]
+    scale = _scale(sides, deviation)
+    sides = [[(u, objective, rise * scale) for u, objective, rise in side] for side in sides]
+    u, objective, statistic = (np.array(column) for column in zip(*reversed(sides[0]), *sides[1][1:], strict=True))
+    ends = [_crossing(side, limit) for side in sides]
     back = np.exp if problem.logarithmic[which] else np.asarray
     low, high = (float(back(end)) for end, _ in ends)
-    opened = (ends[0][1], ends[1][1])
-    return Profile(coefficient, back(u), objective, statistic, low, high, level, errors.runs, opened)
+    return Profile(coefficient, back(u), objective, statistic, low, high, level, runs, (ends[0][1], ends[1][1]))
 
 
-def _scale(
-    names: tuple[str, ...], inverse: FloatArray, robust: FloatArray, coefficient: str, width: float
-) -> tuple[float, float]:
-    """Return what turns twice the rise of the objective into a chi-squared, and a third of a standard error."""
-    if coefficient not in names:  # on a bound: no curvature, so the typical ratio serves
-        ratios = np.diag(inverse) / np.maximum(np.diag(robust), 1e-300)
-        return float(np.median(ratios)) if len(ratios) else 1.0, width / 100
-    k = names.index(coefficient)
-    error = float(np.sqrt(robust[k, k]))
-    return float(inverse[k, k] / max(robust[k, k], 1e-300)), min(error / 3, width / 20) or width / 100
+def _deviation(fit: Fit, coefficient: str, which: int) -> float:
+    """Return the standard deviation of a coefficient over refits on resampled runs, in search coordinates."""
+    resampled = fit if fit.resamples is not None else fit.resample(REFITS, seed=fit.seed)
+    assert resampled.resamples is not None
+    drawn = resampled.resamples[:, resampled.problem.names.index(coefficient)]
+    if fit.problem.logarithmic[which]:
+        drawn = np.log(drawn)
+    low, high = np.quantile(drawn, (0.05, 0.95))
+    return float(high - low) / (2 * WIDE)
+
+
+def _scale(sides: list[list[tuple[float, float, float]]], deviation: float) -> float:
+    """Return what makes the rise so many deviations from the estimate, over both sides, that of a normal error."""
+    rises = []
+    for side in sides:
+        away = np.abs(np.array([u for u, _, _ in side]) - side[0][0])
+        if len(side) > 1 and away[-1] >= WIDE * deviation > 0:
+            roots = np.sqrt([rise for _, _, rise in side])
+            rises.append(float(np.interp(WIDE * deviation, away, roots)) ** 2)
+    if not rises or max(rises) <= 0:  # the refits spread over the whole range: nothing is known of it
+        return 0.0
+    return WIDE**2 / float(np.mean(rises))
 
 
 def _side(
-    problem: Problem, fit: Fit, best: FloatArray, which: int, step: float, scale: float, limit: float
+    problem: Problem, fit: Fit, best: FloatArray, which: int, step: float, reach: float
 ) -> Iterator[tuple[float, float, float]]:
-    """Walk away from the optimum until the statistic is well above its limit or the range ends."""
+    """Walk away from the optimum until well beyond what the interval can reach, or the range ends."""
     held = np.arange(len(best)) == which
     u = best.copy()
     for k in range(MOST_STEPS):
@@ -152,9 +171,8 @@ def _side(
         moved = problem.with_fixed(held, u)
         optima = descend(moved, u[~held][None, :], delta=fit.delta, tolerance=1e-9, damping=1e-6)
         u[~held] = optima.u_SP[0]
-        rise = max(float(optima.value_S[0]) - fit.objective, 0.0)
-        yield float(u[which]), float(optima.value_S[0]), 2 * rise * scale
-        if 2 * rise * scale > 1.5 * limit:
+        yield float(u[which]), float(optima.value_S[0]), 2 * max(float(optima.value_S[0]) - fit.objective, 0.0)
+        if abs(u[which] - best[which]) > 3 * reach:
             return
 
 

@@ -13,6 +13,7 @@ from loopscale.core.text import WIDTH, fact, side_by_side, warning
 from loopscale.fitting.covariance import coefficient_intervals, fit_covariance
 from loopscale.fitting.resample import Scheme
 from loopscale.fitting.search import Recipe
+from loopscale.fitting.sensitivity import sensitivity_lines
 from loopscale.fitting.warnings import cautions
 
 if TYPE_CHECKING:
@@ -39,7 +40,8 @@ ASIDE = ("run", "finished", "k", "step", "FLOPs")
 def summary(fit: Fit, verbose: bool = False) -> str:
     """Return the fit as plain text: one screen, or everything."""
     if verbose:
-        return "\n".join([_answer(fit), "", *_details(fit), "", *_coefficient_table(fit), *warning_lines(fit)])
+        tables = ["", *_coefficient_table(fit), "", *sensitivity_lines(fit)]
+        return "\n".join([_answer(fit), "", *_details(fit), *tables, *warning_lines(fit)])
     head, coefficients = [_answer(fit), "", *_facts(fit), ""], _coefficients(fit)
     warnings = warning_lines(fit, WARNINGS)
     if len(head) + len(coefficients) + len(warnings) > LINES:
@@ -86,6 +88,8 @@ def _facts(fit: Fit) -> list[str]:
         tests = counted(fit.spread.backtests, "backtest")
         lines += fact("10x out", f"±{fit.spread.growth:.1%} expected ({tests} and a prior from public sweeps)")
     lines += fact("covers", f"{' · '.join(covers)}; {_counting(fit)}")
+    if data.reading.balance:
+        lines += fact("weights", "each compute budget counts alike (--balance)")
     if data.columns_used:
         each = "; every row counts as a run" if not data.named_runs and len(data.runs) == len(data) else ""
         used = [f"{symbol} = {name}" for symbol, name in data.columns_used.items() if symbol not in ASIDE]

@@ -23,6 +23,8 @@ class Reading:
     """The expression that chose rows."""
     best_of: bool = False
     """Whether only the lowest loss of each model and token count was used."""
+    balance: bool = False
+    """Whether each compute budget counts alike, however many runs it has."""
     strict: bool = False
     """Whether incomplete rows were refused."""
 

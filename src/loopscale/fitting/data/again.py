@@ -16,7 +16,7 @@ from loopscale.scaling import Provenance, ScalingLaw
 if TYPE_CHECKING:
     from loopscale.fitting.data.observations import Observations
 
-CHOICES = ("columns", "units", "counts", "keep", "best_of", "strict")
+CHOICES = ("columns", "units", "counts", "keep", "best_of", "balance", "strict")
 """What a reading can be told, by the names of ``Observations.of``."""
 
 

@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 from loopscale.core.arrays import BoolArray, FloatArray, IntArray
 from loopscale.core.errors import InputError, choice, nearest, shown
 from loopscale.core.files import is_file
+from loopscale.core.quantities import counted
 from loopscale.core.tables import Table
 from loopscale.fitting.data.again import is_law_file, read_again
+from loopscale.fitting.data.budgets import balanced_weights
 from loopscale.fitting.data.folders import is_run_folder
 from loopscale.fitting.data.keep import best_rows, matching_rows
 from loopscale.fitting.data.readers import RawTable, columns_table, csv_table, frame_table, read_table, records_table
@@ -151,6 +153,12 @@ class Observations:
         note = f"best of each model and token count: {len(rows)} of {len(self)} rows"
         return replace(self.where(rows), notes=(*self.notes, note))
 
+    def balanced(self) -> Observations:
+        """Return the rows with weights such that each compute budget counts alike, however many runs it has."""
+        weights, count = balanced_weights(self.points.train_flops, self.weight)
+        note = f"each of {counted(count, 'compute budget')} counts alike"
+        return replace(self, weight=weights, notes=(*self.notes, note), reading=replace(self.reading, balance=True))
+
     @classmethod
     def of(
         cls,
@@ -161,6 +169,7 @@ class Observations:
         counts: Counting | str | None = None,
         keep: str | None = None,
         best_of: bool = False,
+        balance: bool = False,
         strict: bool = False,
         name: str | None = None,
     ) -> Observations:
@@ -172,12 +181,13 @@ class Observations:
         nor the magnitude tells; ``counts`` whether parameter counts include embeddings.
 
         ``keep`` chooses rows by an expression (:meth:`keep`), before any cell is judged; ``best_of`` keeps the lowest
-        loss of each model and token count (:meth:`best_of`). Rows without a loss, a size or tokens are left out and
-        counted in ``notes``; ``strict`` refuses them. ``name`` is what to call the sweep and its law.
+        loss of each model and token count (:meth:`best_of`); ``balance`` weights the rows so that each compute budget
+        counts alike (:meth:`balanced`). Rows without a loss, a size or tokens are left out and counted in ``notes``;
+        ``strict`` refuses them. ``name`` is what to call the sweep and its law.
         """
         if is_law_file(data):
             choices = {"columns": columns, "units": units, "counts": counts, "keep": keep, "best_of": best_of,
-                       "strict": strict}  # fmt: skip
+                       "balance": balance, "strict": strict}  # fmt: skip
             rows = read_again(data, cls.of, choices)
             return rows if name is None else replace(rows, name=name)
         if isinstance(data, str) and _is_name(data):
@@ -195,6 +205,7 @@ class Observations:
             reading = Reading(path, dict(columns or {}), dict(units or {}), kind, keep, strict=strict)
             rows = replace(rows, reading=reading, name=Path(path).name.split(".")[0] if path else rows.name)
         rows = replace(rows.best_of(), reading=replace(rows.reading, best_of=True)) if best_of else rows
+        rows = rows.balanced() if balance and not rows.reading.balance else rows
         return rows if name is None else replace(rows, name=name)
 
     @classmethod
