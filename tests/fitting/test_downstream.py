@@ -51,6 +51,39 @@ def test_the_best_models_are_predicted_from_the_others(table: Path) -> None:
     assert found.backtest["error"] < 0.5 * found.backtest["without"]
 
 
+def test_compute_leads_to_the_loss_and_on_to_the_accuracy(tmp_path: Path) -> None:
+    """A power of compute whose floor is what the step assumes, tokens in billions, and noise of 1% in the loss."""
+    random = np.random.default_rng(0)
+    N, D = 10 ** random.uniform(8, 9.7, 60), 10 ** random.uniform(0.5, 2.2, 60)
+    flops = 6 * N * D * 1e9
+    loss = (1.6 + 0.9 * (flops / 1e21) ** -0.15) * np.exp(0.01 * random.standard_normal(60))
+    accuracy = 0.25 + 0.6 / (1 + np.exp(3 * (loss - 2.6)))
+    path = tmp_path / "models.csv"
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([["params", "tokens_b", "loss", "acc"], *zip(N, D, loss, accuracy, strict=True)])
+    found = downstream(path, "acc", chance=0.25)
+    assert found.compute is not None
+    assert found.from_compute is not None
+    assert found.compute.error < 0.06
+    assert found.from_compute["error"] < 0.5 * found.from_compute["without"]
+    assert found.from_compute["models"] == 18
+    truth = 0.25 + 0.6 / (1 + np.exp(3 * (1.6 + 0.9 * 10**-0.15 - 2.6)))
+    at = found.predict_from_compute(1e22)
+    assert at["low"] < truth < at["high"]
+    line = [str(path), "--accuracy", "acc", "--chance", "0.25", "--flops", "1e22"]
+    assert "after 1e22 FLOPs" in CliRunner().invoke(downstream_command, line).output
+    read = json.loads(CliRunner().invoke(downstream_command, [*line, "--json"]).output)
+    assert read["predictions"][0]["accuracy"] == pytest.approx(float(at["accuracy"]))
+    assert read["from_compute"]["error"] == found.from_compute["error"]
+
+
+def test_without_sizes_there_is_no_step_from_compute(table: Path) -> None:
+    found = downstream(table, "acc", chance=0.25)
+    assert found.compute is None
+    with pytest.raises(InputError, match="no size and tokens"):
+        found.predict_from_compute(1e22)
+
+
 def test_columns_and_values_that_cannot_be_are_refused(table: Path) -> None:
     with pytest.raises(InputError, match="no column 'ac'"):
         downstream(table, "ac")

@@ -1,14 +1,15 @@
-"""From loss to accuracy in two steps, with the error of each and a backtest.
+"""From compute to loss to accuracy, with the error of each step and backtests.
 
-Step one leads from the loss of pretraining to the loss on the task, by a line; it is left out where the task has no
-loss. Step two leads from that loss to the accuracy by a logistic curve from chance to the ceiling. The
-error of a step is that on models that it was not fitted on. The backtest fits both steps to the models with the higher
-losses and predicts the best ones.
+The first step leads from training compute to the loss of pretraining, L = c + a C^-b, where the table states sizes and
+tokens. The second leads from the loss to the accuracy: by a line to the task's own loss, where there is one, and from
+there by a logistic curve from chance to the ceiling. The error of a step is that on models that it was not fitted on.
+One backtest fits the way from the loss to the models with the higher losses and predicts the best ones; the other fits
+all steps to the models of less compute and predicts the largest from their compute alone.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import NormalDist
 from textwrap import wrap
@@ -18,13 +19,21 @@ import numpy as np
 
 from loopscale.core.arrays import FloatArray
 from loopscale.core.errors import InputError, nearest
+from loopscale.core.quantities import format_power
 from loopscale.core.text import WIDTH, fact
-from loopscale.fitting.data.readers import read_table
+from loopscale.fitting.data.columns import find_columns
+from loopscale.fitting.data.readers import RawTable, read_table
+from loopscale.fitting.frontier import FLOOR
+from loopscale.scaling import costs
 
 LEAST_MODELS = 8
+LEAST_RANGE = 1.0
+"""Range of ln C from which the step from compute to loss is fitted."""
+UNIT = 1e21
+"""Compute at which the coefficient a of the power of compute is stated."""
 FOLDS = 5
 HIDDEN = 0.3
-"""Share of the models, those of the lowest loss, that the backtest hides."""
+"""Share of the models, those of the lowest loss or of the most compute, that a backtest hides."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +42,8 @@ class Step:
 
     name: str
     values: tuple[float, ...]
-    """Intercept and slope of the line, or ceiling less chance, slope and middle of the logistic curve."""
+    """Intercept and slope of the line; ceiling less chance, slope and middle of the logistic curve; or c, a and b of
+    the power of compute, a at 1e21 FLOPs."""
     error: float
     """Root-mean-square error on models left out of the fit."""
 
@@ -53,6 +63,23 @@ class Downstream:
     """Root-mean-square error of the accuracy over both steps, on models left out."""
     backtest: dict[str, float]
     """Models hidden, error of their accuracies, its mean (predicted minus measured), and the error without the loss."""
+    compute: Step | None = None
+    """From compute to loss; None where the table states no size and tokens."""
+    from_compute: dict[str, float] | None = None
+    """Error of the accuracy from compute alone on models left out (``left_out``), and the backtest of that."""
+
+    def loss_at(self, flops: Any) -> FloatArray:
+        """Return the loss of pretraining after so much training compute."""
+        if self.compute is None:
+            raise InputError("the table states no size and tokens", remedy="add columns N and D, or flops")
+        return _power(self.compute.values, np.asarray(flops, dtype=np.float64))
+
+    def predict_from_compute(self, flops: Any, level: float = 0.9) -> dict[str, FloatArray]:
+        """Return the accuracy after so much compute, with an interval from the errors of all steps together."""
+        value = self.predict(self.loss_at(flops), level)["accuracy"]
+        assert self.from_compute is not None
+        width = NormalDist().inv_cdf((1 + level) / 2) * max(self.from_compute["left_out"], self.from_compute["error"])
+        return {"accuracy": value, "low": np.clip(value - width, 0, 1), "high": np.clip(value + width, 0, 1)}
 
     def predict(self, loss: Any, level: float = 0.9) -> dict[str, FloatArray]:
         """Return the accuracy at losses of pretraining, with an interval from the errors of the backtest."""
@@ -66,9 +93,15 @@ class Downstream:
         """Return plain values for JSON."""
         return {"kind": "downstream", **asdict(self)}
 
-    def summary(self, losses: FloatArray | None = None) -> str:
-        """Return the answer at the losses asked for, and the error of each step."""
+    def summary(self, losses: FloatArray | None = None, flops: FloatArray | None = None) -> str:
+        """Return the answer at the losses or the compute asked for, and the error of each step."""
         lines = []
+        for budget in [] if flops is None else flops.tolist():
+            at = self.predict_from_compute(budget)
+            lines += wrap(
+                f"{self.accuracy} {at['accuracy']:.3f} after {format_power(budget)} FLOPs ({self.loss} "
+                f"{self.loss_at(budget):.3f}), 90% interval {at['low']:.3f} to {at['high']:.3f}.", WIDTH,
+            )  # fmt: skip
         for loss in [] if losses is None else losses.tolist():
             at = self.predict(loss)
             lines += wrap(
@@ -76,23 +109,38 @@ class Downstream:
                 f"{at['high']:.3f}.", WIDTH,
             )  # fmt: skip
         lines += [""] if lines else []
+        if self.compute is not None:
+            lines += fact("step 1", f"compute → {self.loss}: error {self.compute.error:.3f} on models left out")
         if self.first is not None:
-            lines += fact("step 1", f"{self.loss} → {self.task_loss}: error {self.first.error:.3f} nats on models left "
-                          "out")  # fmt: skip
-        lines += fact("step 2", f"{self.task_loss or self.loss} → {self.accuracy}: error {self.second.error:.3f}")
-        lines += fact("both", f"error {self.both:.3f} on models left out, {self.models} models, chance {self.chance:g}")
-        hidden = self.backtest
-        lines += fact("backtest", f"the {hidden['models']:.0f} best models hidden: error {hidden['error']:.3f}, bias "
-                      f"{hidden['bias']:+.3f}; the mean of the others misses by {hidden['without']:.3f}")  # fmt: skip
+            lines += fact("step 2", f"{self.loss} → {self.task_loss}: error {self.first.error:.3f}")
+        lines += fact("" if self.first else "step 2", f"{self.task_loss or self.loss} → {self.accuracy}: error "
+                      f"{self.second.error:.3f}")  # fmt: skip
+        lines += fact("from loss", f"error {self.both:.3f} on models left out, {self.models} models, chance "
+                      f"{self.chance:g}")  # fmt: skip
+        lines += fact("", f"the {_tested(self.backtest, 'best')}")
+        if (whole := self.from_compute) is not None:
+            lines += fact("compute", f"error {whole['left_out']:.3f} on models left out, from their compute alone")
+            lines += fact("", f"the {_tested(whole, 'largest')}")
         return "\n".join(lines)
+
+
+def _tested(hidden: dict[str, float], which: str) -> str:
+    return (
+        f"{hidden['models']:.0f} {which} models hidden: error {hidden['error']:.3f}, bias {hidden['bias']:+.3f}; the "
+        f"mean of the others misses by {hidden['without']:.3f}"
+    )
 
 
 def downstream(
     path: str | Path, accuracy: str, *, loss: str = "loss", task_loss: str | None = None, chance: float = 0.0
 ) -> Downstream:
-    """Fit the two steps to a table with one model a row: columns of a loss, an accuracy, and perhaps a task's loss."""
+    """Fit the steps to a table with one model a row: columns of a loss, an accuracy, and perhaps a task's loss.
+
+    Where the table has columns of size and tokens, or of FLOPs, the step from compute to loss is fitted too.
+    """
     names = [loss, accuracy, *([] if task_loss is None else [task_loss])]
-    rows = _rows(path, names)
+    table = read_table(path)
+    rows, flops = _rows(table, names, str(path))
     if len(rows) < LEAST_MODELS:
         raise InputError(f"{len(rows)} models have {', '.join(names)}; it takes {LEAST_MODELS}", where=str(path))
     if not 0 <= chance < 1:
@@ -112,7 +160,65 @@ def downstream(
     }  # fmt: skip
     first = None if task_loss is None else Step("line", _fit_line(x, task), errors[0])
     second = Step("logistic", _fit_logistic(task, y, chance), errors[1])
-    return Downstream(accuracy, loss, task_loss, chance, len(x), first, second, errors[2], test)
+    answer = Downstream(accuracy, loss, task_loss, chance, len(x), first, second, errors[2], test)
+    known = np.isfinite(flops)
+    if known.sum() < LEAST_MODELS or np.ptp(np.log(flops[known])) < LEAST_RANGE:
+        return answer
+    compute, whole = _from_compute(flops[known], x[known], task[known], y[known], chance, task_loss is not None)
+    return replace(answer, compute=compute, from_compute=whole)
+
+
+def _from_compute(
+    flops: FloatArray, x: FloatArray, task: FloatArray, y: FloatArray, chance: float, two: bool
+) -> tuple[Step, dict[str, float]]:
+    """Return the step from compute to loss, and how well the accuracy follows from compute by all steps."""
+
+    def misses(out: Any) -> tuple[FloatArray, FloatArray]:
+        reached = _power(_fit_power(flops[~out], x[~out]), flops[out])
+        task_reached = _line(_fit_line(x[~out], task[~out]), reached) if two else reached
+        return reached - x[out], _logistic(_fit_logistic(task[~out], y[~out], chance), task_reached, chance) - y[out]
+
+    folds = np.random.default_rng(0).permutation(len(x)) % FOLDS
+    losses, accuracies = zip(*(misses(folds == fold) for fold in range(FOLDS)), strict=True)
+    hidden = _largest(flops)
+    ahead = misses(hidden)[1]
+    whole = {
+        "left_out": float(np.sqrt(np.mean(np.concatenate(accuracies) ** 2))), "models": float(hidden.sum()),
+        "error": float(np.sqrt(np.mean(ahead**2))), "bias": float(np.mean(ahead)),
+        "without": float(np.sqrt(np.mean((y[hidden] - y[~hidden].mean()) ** 2))),
+    }  # fmt: skip
+    error = float(np.sqrt(np.mean(np.concatenate(losses) ** 2)))
+    return Step("power", _fit_power(flops, x), error), whole
+
+
+def _largest(flops: FloatArray) -> Any:
+    """Return the models of the most compute, as near to the hidden share as models of equal compute allow."""
+    cuts = np.unique(flops)[2:]  # two values of compute at least are left to fit
+    shares = np.array([np.mean(flops >= cut) for cut in cuts])
+    if not len(cuts):
+        return flops >= flops.max()
+    return flops >= cuts[np.argmin(np.abs(shares - HIDDEN))]
+
+
+def _fit_power(flops: FloatArray, loss: FloatArray) -> tuple[float, float, float]:
+    """Fit L = c + a (C / 1e21)^-b with the floor c at the share of the lowest loss that forecasts expect."""
+    from scipy.optimize import least_squares
+
+    floor = FLOOR * float(loss.min())
+    at = np.log(flops / UNIT)
+
+    def residuals(values: FloatArray) -> FloatArray:
+        return np.log(floor + np.exp(values[0] - values[1] * at)) - np.log(loss)
+
+    slope, level = np.polyfit(at, np.log(loss - floor), 1)
+    start = np.array([level, np.clip(-slope, 0.01, 0.9)])
+    found = least_squares(residuals, start, bounds=([-20, 0], [20, 1]), loss="soft_l1", f_scale=0.02)
+    return floor, float(np.exp(found.x[0])), float(found.x[1])
+
+
+def _power(values: tuple[float, ...], flops: FloatArray) -> FloatArray:
+    floor, scale, exponent = values
+    return np.asarray(floor + scale * (flops / UNIT) ** -exponent)
 
 
 def _left_out(
@@ -159,13 +265,28 @@ def _logistic(values: tuple[float, ...], x: FloatArray, chance: float) -> FloatA
     return np.asarray(chance + height / (1.0 + np.exp(np.clip(slope * (x - middle), -60, 60))))
 
 
-def _rows(path: str | Path, names: list[str]) -> FloatArray:
-    table = read_table(path)
+def _rows(table: RawTable, names: list[str], where: str) -> tuple[FloatArray, FloatArray]:
+    """Return the columns asked for of the models that have all of them, and their training compute, NaN if unknown."""
     for name in names:
         if name not in table.columns:
-            raise InputError(f"no column {name!r}{nearest(name, list(table.columns))}", where=str(path))
-    rows = np.array([[_number(cell) for cell in table.columns[name]] for name in names]).T
-    return np.asarray(rows[np.isfinite(rows).all(axis=1)])
+            raise InputError(f"no column {name!r}{nearest(name, list(table.columns))}", where=where)
+    rows = np.array([_numbers(table, name) for name in names]).T
+    complete = np.isfinite(rows).all(axis=1)
+    columns = find_columns(table.columns, {"loss": names[0]}, where)
+
+    def field(name: str) -> FloatArray | None:
+        column = columns.get(name)
+        return None if column is None else _numbers(table, column.name) * (column.unit or 1.0)
+
+    flops, size, tokens = field("flops"), field("active"), field("tokens")
+    if flops is None:
+        unknown = size is None or tokens is None
+        flops = np.full(len(rows), np.nan) if unknown else np.asarray(costs.train_flops(size, tokens))
+    return np.asarray(rows[complete]), np.where(flops > 0, flops, np.nan)[complete]
+
+
+def _numbers(table: RawTable, name: str) -> FloatArray:
+    return np.array([_number(cell) for cell in table.columns[name]])
 
 
 def _number(value: Any) -> float:
