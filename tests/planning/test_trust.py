@@ -12,18 +12,33 @@ from loopscale.architecture import rung
 from loopscale.cli import main
 from loopscale.core.errors import InputError
 from loopscale.fitting import fit
-from loopscale.planning import Budget, Plan, continuous_space, evaluate, ladder_space, plan, predict, search
+from loopscale.planning import (
+    Budget,
+    Plan,
+    continuous_space,
+    evaluate,
+    joint_optimum,
+    ladder_space,
+    plan,
+    predict,
+    search,
+)
+from loopscale.planning.matching import matched
+from loopscale.planning.screen import plan_facts
 from loopscale.scaling import (
     BILLIONS,
     PAPER,
     Counting,
     FittedRange,
+    Frontier,
     Points,
     ScalingLaw,
+    Spread,
     find_law,
     mapping,
     outer_law,
     published,
+    with_uncertainty,
 )
 from loopscale.scaling.trust import TRUST_LEVELS
 
@@ -365,3 +380,37 @@ def test_an_incomplete_plan_file_says_to_make_it_anew():
     del data["votes"]
     with pytest.raises(InputError, match=r"plan: field 'votes' is missing; make it anew with `loopscale plan --out`"):
         Plan.from_dict(data)
+
+
+def test_a_plan_says_where_the_runs_frontier_disagrees_with_the_law():
+    """A sweep whose losses fall faster than its law: the frontier, not the law, has what the runs show."""
+    law = replace(published("chinchilla-epoch-2024"), fitted=True, spread=Spread(0.004, 0.01, 1e21))
+    loss = float(law(Points(np.sqrt(1e21 / 120), np.sqrt(1e21 / 120) * 20)))
+    agreeing, below = (Frontier(1e21, ((share * loss, 0.05, 0.65),), 20) for share in (1.0, 0.9))
+    same = plan(flops=1e21, law=replace(law, frontier=agreeing))
+    assert same.frontier is None
+    assert "frontier" not in plan_facts(same)
+    other = plan(flops=1e21, law=replace(law, frontier=below))
+    assert other.frontier is not None
+    assert other.interval is not None
+    assert other.frontier["loss"] < other.interval["low"]
+    assert "disagrees with the law" in plan_facts(other)["frontier"]
+    assert Plan.from_dict(other.to_dict()) == other
+
+
+def test_more_than_ten_times_beyond_the_data_there_is_neither_interval_nor_agreement():
+    """The same rule for a published law and for one of our own, in plans, tables and comparisons."""
+    paper = with_uncertainty("looped-moe-2026")
+    for law in (paper, replace(paper, fitted=True)):
+        far = plan(flops=1e26, law=law, extrapolate=True)
+        assert far.trust.level == "beyond"
+        assert (far.interval, far.agreement, far.votes) == (None, None, ())
+        near = plan(flops=5e21, law=law)
+        assert near.interval is not None
+        assert near.agreement is not None
+    rows = list(joint_optimum(paper, [1e10, 1e14], Budget(flops=1e26, bits=16)).records())
+    for row in rows:
+        assert np.isnan(row["agreement"]) == np.isnan(row["loss_low"]) == (row["trust"] == "beyond")
+    pair = matched("1.0B:8:2", "1.0B:1:1", 1e26, paper, extrapolate=True)
+    assert pair.compute_interval is None
+    assert all(row["low"] is None for row in pair.rows if row["trust"] == "beyond")

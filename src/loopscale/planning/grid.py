@@ -257,11 +257,11 @@ def loss_band(law: ScalingLaw, points: Points) -> tuple[FloatArray, FloatArray]:
 def loss_interval(law: ScalingLaw, points: Points) -> dict[str, Any] | None:
     """Return the 90% interval of the loss at one point with its kind and basis.
 
-    None where the law has neither resamples nor a spread, and more than 10x beyond the data of a law that others
-    fitted: how such a law errs there is not known.
+    None where the law has neither resamples nor a spread, and more than 10x beyond its data: how the law alone errs
+    there is not known. Forecasts, which use the frontier of the runs too, go further.
     """
     kind = interval_kind(law)
-    if kind is None or (not law.fitted and law.trust(points).level == "beyond"):
+    if kind is None or law.trust(points).level == "beyond":
         return None
     low, high = loss_band(law, points)
     return {"low": float(low), "high": float(high), "level": 0.9, "kind": kind, "basis": interval_basis(law)}

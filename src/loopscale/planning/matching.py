@@ -108,7 +108,8 @@ def matched(
     rows = [_condition(each, pair, budget, law, extrapolate) for each in conditions]
     ratios = _compute_ratios(pair, budget, law)
     usable = ratios[1:][np.isfinite(ratios[1:])]
-    interval = tuple(float(end) for end in np.percentile(usable, [5, 95])) if len(usable) else None
+    sure = len(usable) and trust.level != "beyond"
+    interval = tuple(float(end) for end in np.percentile(usable, [5, 95])) if sure else None
     compute = float(ratios[0]) if np.isfinite(ratios[0]) else None
     return Matched(_label(pair[0]), _label(pair[1]), budget, tuple(rows), compute, interval, trust)  # type: ignore[arg-type]
 
@@ -157,10 +158,11 @@ def _condition(
         widths = [min(width, _width_within(one, measure, cap)) for one, width in zip(pair, widths, strict=True)]
     losses = [_losses(_points(one, flops, law, width), law) for one, width in zip(pair, widths, strict=True)]
     difference = losses[0] - losses[1]
-    low, high = np.percentile(difference[1:], [5, 95]) if len(difference) > 1 else (None, None)
+    level = _joint_trust(pair, widths, flops, law).level
+    sure = len(difference) > 1 and level != "beyond"
+    low, high = np.percentile(difference[1:], [5, 95]) if sure else (None, None)
     values = {"first_loss": losses[0][0], "second_loss": losses[1][0], "difference": difference[0],
               "low": low, "high": high}  # fmt: skip
-    level = _joint_trust(pair, widths, flops, law).level
     known = level != "beyond" or extrapolate
     first, second = (continuous(width, one[0].experts) for one, width in zip(pair, widths, strict=True))
     return {

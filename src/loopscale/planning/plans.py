@@ -81,6 +81,8 @@ class Plan:
     """What training takes on the devices that were named; None where none were."""
     pareto: dict[str, tuple[FrontRow, ...]] = field(default_factory=dict)
     """The designs that no other beats in both loss and memory, or loss and inference cost."""
+    frontier: dict[str, float] | None = None
+    """What the frontier of the law's runs forecasts for the choice, where that lies outside the interval."""
     growth: Growth | None = None
     """Passes that grow during training, where they were asked for and save eps: the choice is trained by them."""
 
@@ -110,6 +112,7 @@ class Plan:
             choice=found.choice,
             trust=found.trust,
             interval=found.interval,
+            frontier=found.frontier,
             uncertainty=found.law.uncertainty,
             lead=found.lead,
             agreement=found.agreement,

@@ -65,7 +65,7 @@ class Prediction:
         }
 
     def __repr__(self) -> str:
-        interval = interval_text(self.interval, self.uncertainty)
+        interval = interval_text(self.interval, self.uncertainty, self.trust.level)
         return (
             f"<Prediction {self.design.label} on {format_count(self.design.tokens)} tokens: "
             f"loss {self.loss:.4f} ({interval}), trust {self.trust.level}>"

@@ -74,7 +74,7 @@ def recurrence_map(
     best_ZFSK = np.argmin(np.where(gains, grid.loss_ZFSKP, np.inf), axis=-1)
     chosen = space.recurrences[best_ZFSK]
     shape = best_ZFSK.shape[1:]
-    return Table.from_arrays(
+    return _known(
         shape,
         flops=grid.flops[:, None, None],
         rung=np.array(space.names)[:, None],
@@ -112,7 +112,7 @@ def experts_map(
     best_ZBP = np.stack(per_pass, axis=-1)
     found, (s, k) = best_ZBP[0] >= 0, np.unravel_index(np.maximum(best_ZBP[0], 0), space.active.shape)
     loss = grid.loss_ZFSKP[0, 0][s, k, np.arange(space.shape[2])]
-    return Table.from_arrays(
+    return _known(
         found.shape,
         memory=memory_B[:, None],
         recurrence=space.recurrences,
@@ -155,7 +155,7 @@ def joint_optimum(
     if len(grid.loss_ZFSKP) > 1:
         low, high = np.percentile(grid.loss_ZFSKP[1:, 0][:, s, k, p], [5, 95], axis=0)
         columns |= {"loss_low": np.where(found, low, np.nan), "loss_high": np.where(found, high, np.nan)}
-    return Table.from_arrays(found.shape, **columns, **_choice_spans(space, picks_ZFB[1:, 0]))
+    return _known(found.shape, **columns, **_choice_spans(space, picks_ZFB[1:, 0]))
 
 
 def _choice_spans(space: Space, picks_ZB: IntArray) -> dict[str, FloatArray]:
@@ -233,7 +233,15 @@ def _curves(grid: Grid, best_axis: int) -> Table:
     if len(grid.loss_ZFSKP) > 1:
         columns["loss_low"], columns["loss_high"] = grid.band_FSKP
         columns["interval"] = interval_kind(grid.law)
-    return Table.from_arrays(marks.shape, **columns)
+    return _known(marks.shape, **columns)
+
+
+def _known(shape: tuple[int, ...], **columns: Any) -> Table:
+    """Return a table without intervals and agreement where designs lie more than 10x beyond the law's data."""
+    beyond = np.broadcast_to(columns["trust"], shape) == "beyond"
+    uncertain = {name: np.where(beyond, np.nan, np.broadcast_to(columns[name], shape))
+                 for name in ("agreement", "loss_low", "loss_high") if name in columns}  # fmt: skip
+    return Table.from_arrays(shape, **columns | uncertain)
 
 
 def outside_text(grid: Grid) -> np.ndarray[tuple[int, ...], np.dtype[np.str_]]:

@@ -12,7 +12,17 @@ from loopscale.planning.budget import FIELDS
 from loopscale.planning.design import Design, card_size, experts_text
 from loopscale.planning.growing import growth_text
 from loopscale.planning.limits import DEVICES
-from loopscale.planning.text import BEYOND, bits_text, edge_text, legend, mark, share_text, uncertainty_text
+from loopscale.planning.text import (
+    BEYOND,
+    bits_text,
+    edge_text,
+    frontier_text,
+    legend,
+    mark,
+    no_interval_text,
+    share_text,
+    uncertainty_text,
+)
 from loopscale.scaling import Trust
 
 if TYPE_CHECKING:
@@ -53,7 +63,8 @@ def plan_facts(plan: Plan, grow: bool = False) -> dict[str, str]:
     """Return what to know about the choice, by label."""
     choice = plan.choice
     facts = {
-        "loss": _loss_text(choice, plan.interval, plan.uncertainty),
+        "loss": _loss_text(choice, plan.interval, no_interval_text(plan.trust.level, plan.uncertainty)),
+        **({"frontier": frontier_text(plan.frontier)} if plan.frontier else {}),
         "size": _size(choice),
         "memory": _memory(plan),
         "training": _training(plan),
@@ -78,11 +89,11 @@ def headline(design: Design) -> str:
     return f"{kind} · {looped} · {format_count(design.tokens)} tokens"
 
 
-def _loss_text(design: Design, interval: Any, uncertainty: str) -> str:
+def _loss_text(design: Design, interval: Any, otherwise: str) -> str:
     """State the loss with the digits that its interval deserves, and say whether that is of a run or of the curve."""
     outside = bool(design.extrapolated)
     if interval is None:
-        return f"{mark(f'{design.loss:.4f}', outside)} nats/token; {uncertainty_text(uncertainty)}"
+        return f"{mark(f'{design.loss:.4f}', outside)} nats/token; {otherwise}"
     low, high = interval["low"], interval["high"]
     digits = decimals((high - low) / 2)
     return f"{mark(f'{design.loss:.{digits}f}', outside)} nats/token   {_interval(interval, digits)}"
@@ -203,7 +214,8 @@ def prediction_screen(prediction: Prediction) -> str:
     lines += fact("devices", prediction.devices.text(brief=True)) if prediction.devices else []
     lines += fact("inference", f"{format_power(design.inference_flops)} FLOPs per generated token")
     lines += fact("trust", short_trust(prediction.trust))
-    lines += fact("law", prediction.law + ("" if interval else f"; {uncertainty_text(prediction.uncertainty)}"))
+    why = "" if interval else f"; {no_interval_text(prediction.trust.level, prediction.uncertainty)}"
+    lines += fact("law", f"{prediction.law}{why}")
     return "\n".join([*lines, *([legend(outside)] if outside else [])])
 
 

@@ -111,6 +111,18 @@ class Search:
         """The 90% interval of the choice's loss, with what it rests on; None where the law has no resamples."""
         return loss_interval(self.law, self.points(self.chosen))
 
+    @property
+    def frontier(self) -> dict[str, float] | None:
+        """What the frontier of the law's runs forecasts for the choice, where that lies outside the law's interval."""
+        interval, points = self.interval, self.points(self.chosen)
+        if self.law.frontier is None or interval is None:
+            return None
+        new_run = self.law.forecast(points, interval["level"])
+        if interval["low"] <= float(new_run.loss) <= interval["high"]:
+            return None
+        return {"loss": float(new_run.loss), "low": float(new_run.low), "high": float(new_run.high),
+                "level": interval["level"]}  # fmt: skip
+
     @cached_property
     def picks(self) -> IntArray:
         """The design that the law (first) and each resampled law choose, as flat indices; -1 for none."""
@@ -118,12 +130,19 @@ class Search:
 
     @property
     def agreement(self) -> float | None:
-        """The share of resampled laws under which the choice is within eps of the best; None where there are none."""
+        """The share of resampled laws under which the choice is within eps of the best.
+
+        None where there are none, and more than 10x beyond the data: laws may agree there and all be wrong.
+        """
+        if self.trust.level == "beyond":
+            return None
         shared = float(near_agreement(self.grid, self.picks)[0, 0])
         return None if np.isnan(shared) else shared
 
     def votes(self) -> tuple[Vote, ...]:
-        """Return each design that some resampled law chooses, with the share that does, largest first."""
+        """Return each design that some resampled law chooses, with the share that does; none without agreement."""
+        if self.trust.level == "beyond":
+            return ()
         picks = self.picks[1:, 0, 0]
         designs, counts = np.unique(picks[picks >= 0], return_counts=True)
         order = np.argsort(-counts, kind="stable")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from loopscale.core.quantities import counted, format_bytes, format_count, format_power
+from loopscale.core.quantities import counted, decimals, format_bytes, format_count, format_power
 from loopscale.planning.budget import FIELDS
 from loopscale.planning.design import Design, card_size, design_text, law_counts_text
 from loopscale.scaling import Trust
@@ -109,7 +109,16 @@ def confidence(plan: Plan) -> str:
         tie = plan.eps or plan.law_eps or 0.0  # the rule "loss" has no eps
         sentence += f". Within {tie:.3g} of the best in {share_text(plan.agreement, plan.resamples)} refits{choices}"
     law = law_text(plan.law, plan.resamples)
-    return f"{sentence}. {capital(interval_text(plan.interval, plan.uncertainty))}. Law: {law}"
+    if plan.frontier is not None:
+        sentence += f". Loss {frontier_text(plan.frontier)}"
+    return f"{sentence}. {capital(interval_text(plan.interval, plan.uncertainty, plan.trust.level))}. Law: {law}"
+
+
+def frontier_text(frontier: Mapping[str, float]) -> str:
+    """Say what the frontier of the runs forecasts where the law disagrees with it."""
+    digits = decimals((frontier["high"] - frontier["low"]) / 2)
+    span = f"{frontier['low']:.{digits}f}–{frontier['high']:.{digits}f}"
+    return f"{frontier['loss']:.{digits}f} ({span}) by the runs' frontier: it disagrees with the law"
 
 
 def share_text(share: float, count: int) -> str:
@@ -122,10 +131,15 @@ def uncertainty_text(uncertainty: str) -> str:
     return f"uncertainty: {uncertainty}"
 
 
-def interval_text(interval: Mapping[str, Any] | None, uncertainty: str = "not published") -> str:
-    """Write an interval with what it rests on, or why there is none."""
+def no_interval_text(level: str, uncertainty: str) -> str:
+    """Say why there is no interval, at a ``level`` of trust."""
+    return "no interval so far beyond the data" if level == "beyond" else uncertainty_text(uncertainty)
+
+
+def interval_text(interval: Mapping[str, Any] | None, uncertainty: str = "not published", level: str = "") -> str:
+    """Write an interval with what it rests on, or why there is none at a ``level`` of trust."""
     if interval is None:
-        return uncertainty_text(uncertainty)
+        return no_interval_text(level, uncertainty)
     span = f"{interval['low']:.4f} to {interval['high']:.4f}"
     if interval["kind"] == "predictive":
         return f"{interval['level']:.0%} predictive interval for one run {span}, from {interval['basis']}"

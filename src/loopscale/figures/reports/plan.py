@@ -102,7 +102,8 @@ def _add_confidence(report: Report, plan: Plan, texts: Mapping[str, str]) -> Non
         if texts[part]:
             report.text(f"{texts[part]}.")
     if plan.agreement is None:
-        report.text("The law carries no resampled laws, so how often they would choose the same is not known.")
+        if plan.trust.level != "beyond":
+            report.text("The law carries no resampled laws, so how often they would choose the same is not known.")
         return
     report.table(("design", "share of resampled laws"), [(vote.design, f"{vote.share:.0%}") for vote in plan.votes])
 

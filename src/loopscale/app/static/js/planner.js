@@ -435,11 +435,10 @@ export function quantile(values, share) {
   return part >= 0.5 ? b - (b - a) * (1 - part) : a + (b - a) * part;
 }
 
-// The 90% interval of the loss of one design, of a new run where the law knows its spread, else of the curve; none
-// more than 10x beyond the data of a law that others fitted.
+// The 90% interval of the loss of one design, of a new run where the law knows its spread, else of the law alone; none
+// more than 10x beyond the data: how the law alone errs there is not known.
 export function intervalOf(law, x) {
-  // How a law that others fitted errs more than 10x beyond its data is not known.
-  if ((!law.rows && !law.spread) || (!law.fitted && levelOf(law, x.inputs) === "beyond")) return null;
+  if ((!law.rows && !law.spread) || levelOf(law, x.inputs) === "beyond") return null;
   const losses = law.rows?.map((c) => lossAt(law, c, x.inputs));
   const { basis } = law;
   if (!law.spread) return { low: quantile(losses, 0.05), high: quantile(losses, 0.95), level: 0.9, kind: "law", basis };
@@ -677,7 +676,7 @@ export class Found {
   // What each resampled law chooses: the share within eps of its best, and the votes. Slow: asked for when at rest.
   agreement() {
     return this.once("agreement", () => {
-      if (!this.law.rows) return null;
+      if (!this.law.rows || this.trust.level === "beyond") return null;
       const counts = new Map();
       const grid = { ...this.grid };
       for (const name of ["loss", "passGain", "expertGain"]) grid[name] = new Float64Array(grid.length);
