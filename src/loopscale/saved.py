@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 MODELS = {
     "law": "loopscale.scaling.schema:LawFile",
+    "grouped-law": "loopscale.scaling.schema:GroupedLawFile",
     "architecture": "loopscale.architecture.schema:ArchitectureFile",
     "fit": "loopscale.fitting.schema:FitFile",
     "plan": "loopscale.planning.files:PlanFile",

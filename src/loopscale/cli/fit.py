@@ -17,7 +17,7 @@ from loopscale.core.progress import progress_bar
 from loopscale.core.quantities import format_power
 from loopscale.core.report import check_report_path
 from loopscale.core.text import WIDTH
-from loopscale.fitting import Fit, Scheme, fit
+from loopscale.fitting import Fit, Scheme, fit, fit_groups
 from loopscale.planning import search
 
 
@@ -36,6 +36,7 @@ from loopscale.planning import search
     help="How to resample for intervals; `paper` is too narrow.",
 )
 @click.option("--resamples", type=click.IntRange(2, 100_000), default=100, show_default=True, help="How many refits.")
+@click.option("--group", help="Column of data sets or recipes: fit them together, with shared exponents.")
 @click.option("--name", help="What to call the law.  [default: the file's name]")
 @click.option("--out", type=click.Path(), help="Save the law, with its resampled laws, as JSON for --law.")
 @click.option("--report", type=click.Path(), help="Save a report with figures, as .html or .md.")
@@ -44,6 +45,7 @@ from loopscale.planning import search
 def fit_command(
     scheme: str,
     resamples: int,
+    group: str | None,
     name: str | None,
     out: str | None,
     report: str | None,
@@ -61,11 +63,24 @@ def fit_command(
     loopscale fit runs.csv --out law.json --report fit.html
     loopscale plan --flops 5e21 --memory 3GB --bits int4 --law law.json
     loopscale fit micro --mapping bounded
+    loopscale fit runs.csv --group recipe --out laws.json
     loopscale fit runs.csv --mapping bounded --fix c=1.35 --columns D=tokens_seen --units D=1B
     """
     if report is not None:
         check_report_path(report)
+    if group is not None and report is not None:
+        raise click.UsageError("--report shows one law; leave it out with --group")
     observations = take_runs(options, name)
+    if group is not None:
+        with progress_bar("Refitting resampled data", resamples) as progress:
+            how = {"resamples": 0} if scheme == "none" else {"resamples": resamples, "scheme": scheme}
+            groups = fit_groups(observations, group, progress=progress, **how, **options)
+        if out is not None:
+            groups.save(out)
+        print_json(groups.to_dict()) if as_json else click.echo(groups.summary(verbose))
+        if out is not None and not as_json:
+            click.echo(f"\nSaved {out}.\nNext: loopscale plan --flops 5e21 --law {out} --group {next(iter(groups))}")
+        return
     result = fit(observations, resamples=0, **options)
     if scheme != "none":
         with progress_bar("Refitting resampled data", resamples) as progress:

@@ -8,15 +8,24 @@ import click
 
 from loopscale.cli.form import form_options, mapping_option, recipe_option
 from loopscale.cli.output import print_json
-from loopscale.cli.params import COUNT, COUNTS, level_option, output_options, trust_options, verbose_option
+from loopscale.cli.params import (
+    COUNT,
+    level_option,
+    output_options,
+    run_options,
+    seal_options,
+    trust_options,
+    verbose_option,
+)
 from loopscale.cli.reading import data_options, take_runs
 from loopscale.cli.verbs import verb
-from loopscale.core.files import is_file
 from loopscale.core.progress import progress_bar
-from loopscale.fitting.forecasting import forecast
+from loopscale.fitting import Fit, Observations, fit_groups, forecast
+from loopscale.fitting.data.again import is_law_file
+from loopscale.fitting.groups import groups_of
 from loopscale.fitting.registered import check_forecasts, check_text, register_forecasts
 from loopscale.fitting.running import RunningForecast, final_loss, read_log
-from loopscale.scaling import Points, RateSchedule, find_law
+from loopscale.scaling import Points, RateSchedule, ScalingLaw, find_law
 from loopscale.scaling.annealing import KINDS
 
 FORM = ("outer", "mapping", "fixed", "bounds", "tie", "delta", "recipe", "seed")
@@ -25,13 +34,8 @@ FORM = ("outer", "mapping", "fixed", "bounds", "tie", "delta", "recipe", "seed")
 
 @verb("forecast")
 @data_options
-@click.option("--flops", type=COUNTS, help="Training compute: the compute-optimal run of each, like 1e21,1e23.")
-@click.option("--params", type=COUNTS, help="N of one run instead, counted as the data count it, like 7e9.")
-@click.option("--tokens", type=COUNTS, help="D of that run, like 2T.")
-@click.option("--loop-params", type=COUNT, help="N_loop of that run.  [default: the sweep's usual share]")
-@click.option("--total-params", type=COUNT, help="N_total of that run.  [default: the sweep's usual ratio]")
+@run_options("Training compute: the compute-optimal run of each, like 1e21,1e23.", several=True)
 @click.option("--experts", type=click.FloatRange(1), help="E: experts for each active one.  [default: the data's]")
-@click.option("--recurrence", type=click.IntRange(1), help="R: passes through the loop.  [default: the data's]")
 @click.option("--unique-tokens", type=COUNT, help="Different tokens among D, where they are repeated.")
 @level_option
 @click.option("--figure", type=click.Path(), help="Save a figure of runs, frontier, law and band (.png, .svg, .pdf).")
@@ -46,8 +50,8 @@ FORM = ("outer", "mapping", "fixed", "bounds", "tie", "delta", "recipe", "seed")
 )
 @click.option("--column", help="With --running: the column of the loss.")
 @click.option("--law", help="With --running: a law that predicts the same run, with --params and --tokens.")
-@click.option("--register", "register_path", type=click.Path(), help="Seal the forecast: write it with date and hash.")
-@click.option("--check", "check_path", type=click.Path(), help="Score a sealed forecast against RUNS, the later runs.")
+@seal_options("Score a sealed forecast against RUNS, the later runs.")
+@click.option("--group", help="Which group: COLUMN=NAME of a table, NAME of a law file from `fit --group`.")
 @mapping_option
 @click.option("--resamples", type=click.IntRange(2, 100_000), default=100, show_default=True, help="How many refits.")
 @form_options
@@ -69,6 +73,7 @@ def forecast_command(
     figure: str | None,
     register_path: str | None,
     check_path: str | None,
+    group: str | None,
     running: bool,
     steps: int | None,
     schedule: str,
@@ -111,10 +116,11 @@ def forecast_command(
         return
     if flops is None and params is None:
         raise click.UsageError("give --flops, or --params and --tokens")
-    observations = None if runs.endswith(".json") and is_file(runs) else take_runs(options)
-    data = runs if observations is None else observations
+    data: ScalingLaw | Observations | Fit = find_law(runs, group) if is_law_file(runs) else take_runs(options)
     form = {name: value for name, value in options.items() if name in FORM}
     with progress_bar("Refitting resampled data", resamples) as progress:
+        if group is not None and isinstance(data, Observations):
+            data, form = _group_fit(data, group, resamples, form), {}
         result = forecast(
             data, flops=flops, params=params, tokens=tokens, loop_params=loop_params, total_params=total_params,
             experts=experts, recurrence=recurrence, unique_tokens=unique_tokens, level=level, resamples=resamples,
@@ -129,10 +135,23 @@ def forecast_command(
     else:
         click.echo(result.summary(verbose))
     if figure is not None:
-        from loopscale.figures.forecast import draw_forecast
+        from loopscale.figures.fitting import draw_loss_over_compute, loss_over_compute
         from loopscale.figures.style import save
 
-        save(draw_forecast(result).figure, figure)
+        seen = None if result.fit is None else result.fit.observations
+        table = loss_over_compute(result.law, seen, forecasts=result.forecasts, level=level)
+        save(draw_loss_over_compute(table).figure, figure)
+
+
+def _group_fit(data: Observations, group: str, resamples: int, form: dict[str, Any]) -> Fit:
+    """Return the fit of one group, COLUMN=NAME, that shares its exponents with the others."""
+    column, _, name = group.partition("=")
+    names, _ = groups_of(data, column)
+    if name not in names:
+        raise click.UsageError(
+            f"--group {group} names no group; groups are {', '.join(f'{column}={n}' for n in names)}"
+        )
+    return fit_groups(data, column, resamples=resamples, **form)[name]
 
 
 def running_forecast(

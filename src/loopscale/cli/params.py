@@ -99,15 +99,40 @@ DAYS = Quantity("DAYS", _days)
 INTEGERS = Quantity("N,…", _unnamed(quantities.parse_integers))
 EXPERTS = Quantity("E,…", _experts)
 RUNG_LIST = Quantity("RUNG,…", _rungs)
-LAW = Quantity("NAME|FILE", find_law)
 WHOLE = click.IntRange(1, 10_000_000)
 EXITS = click.Choice(("kl", "entropy", "argmax", "state", "gate"))
 ACTIVE = click.IntRange(1, 1024)
 WIDTH = click.IntRange(1, 1_000_000)
 
 
+class LawType(Quantity):
+    """A law by its name or file; ``--group``, which is read before, chooses one of several in a file."""
+
+    def __init__(self) -> None:
+        super().__init__("NAME|FILE", find_law)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return find_law(value, None if ctx is None else ctx.meta.get(GROUP))
+        except InputError as error:
+            self.fail(error.told({"group": "--group"}.get), param, ctx)
+
+
+LAW = LawType()
+GROUP = "loopscale.group"
+
+
+def _store_group(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    ctx.meta[GROUP] = value
+
+
 def law_option(function: F) -> F:
-    """Add ``--law``."""
+    """Add ``--law``, and ``--group`` for files that hold the laws of several groups."""
+    function = click.option(
+        "--group", is_eager=True, expose_value=False, callback=_store_group, help="Which law of `fit --group`."
+    )(function)
     return click.option(
         "--law", type=LAW, default=DEFAULT, show_default=True, help="A published law by name, or a law file (JSON)."
     )(function)
@@ -139,6 +164,38 @@ def output_options(function: F) -> F:
     """Add ``--json`` and ``--csv``."""
     function = click.option("--csv", "as_csv", is_flag=True, help="Print the table as CSV.")(function)
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
+
+
+def run_options(flops: str, several: bool = False) -> Callable[[F], F]:
+    """Add the options that state one run by its counts, or with ``several`` many: size, tokens, compute, passes."""
+    count = COUNTS if several else COUNT
+    options = (
+        click.option("--params", type=count, help="N: parameters, counted as the law counts them, like 7e9."),
+        click.option("--loop-params", type=COUNT, help="N_loop of that model: its looped part, with --recurrence."),
+        click.option("--total-params", type=COUNT, help="N_total of that model: with all experts, with --experts."),
+        click.option("--tokens", type=count, help="D: training tokens, like 500B."),
+        click.option("--flops", type=count, help=flops),
+        click.option("--recurrence", type=WHOLE, help="R: passes through the loop.  [default: the law's or model's]"),
+    )
+
+    def add(function: F) -> F:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return add
+
+
+def seal_options(check: str) -> Callable[[F], F]:
+    """Add ``--register`` and ``--check``; ``check`` says what the later outcome is given as."""
+
+    def add(function: F) -> F:
+        function = click.option("--check", "check_path", type=click.Path(), help=check)(function)
+        return click.option(
+            "--register", "register_path", type=click.Path(), help="Seal the answer: write it with its date and a hash."
+        )(function)
+
+    return add
 
 
 def level_option(function: F) -> F:

@@ -17,6 +17,8 @@ from loopscale.cli.params import (
     one_model,
     one_of,
     output_options,
+    run_options,
+    seal_options,
     trust_options,
     verbose_option,
 )
@@ -34,19 +36,13 @@ from loopscale.scaling import ScalingLaw
 
 @verb("predict")
 @model_options
-@click.option("--params", type=COUNT, help="N of your own model instead, counted as the law counts it, like 7e9.")
-@click.option("--loop-params", type=COUNT, help="N_loop of that model: its looped part, with --recurrence.")
-@click.option("--total-params", type=COUNT, help="N_total of that model: with all experts, with --experts.")
-@click.option("--recurrence", type=WHOLE, help="R: passes through the loop.  [default: the model's own]")
-@click.option("--tokens", type=COUNT, help="Training tokens, like 500B.")
-@click.option("--flops", type=COUNT, help="Training compute instead of tokens, like 5e21.")
+@run_options("Training compute instead of tokens, like 5e21.")
 @click.option("--real-flops", type=COUNT, help="The same with output head, attention and expert padding.")
 @click.option("--gpus", type=WHOLE, default=NODE, show_default=True, help="Devices that train it, with --device.")
 @click.option("--device", help="Also say what training takes on devices of this kind, like h100.")
 @click.option("--utilisation", type=FRACTION, default=UTILISATION, show_default=True, help="Share of listed rates.")
 @click.option("--price", type=COUNT, help="Dollars per device-hour, with --device.")
-@click.option("--register", "register_path", type=click.Path(), help="Write the prediction with its date and a hash.")
-@click.option("--check", "check_path", type=click.Path(), help="Compare a registered prediction with --loss.")
+@seal_options("Score a sealed prediction against --loss.")
 @click.option("--loss", type=click.FloatRange(0, min_open=True), help="The measured loss, for --check.")
 @law_option
 @trust_options
@@ -134,7 +130,7 @@ def _print(prediction: Prediction, law: ScalingLaw) -> None:
     out, design = console(), prediction.design
     outside = set(design.extrapolated)
     loss = mark(f"{prediction.loss:.4f}", bool(outside))
-    band = f" ({interval_text(prediction.interval, prediction.uncertainty)})"
+    band = f" ({interval_text(prediction.interval, prediction.uncertainty, prediction.trust.level)})"
     out.print(f"[bold]loss {loss}[/] nats per token{band}", highlight=False)
     tokens = mark(format_count(design.tokens), "tokens" in outside)
     law_name = law_text(law.name, 0 if law.resamples is None else len(law.resamples))

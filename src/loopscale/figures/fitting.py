@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,9 @@ from loopscale.figures.style import (
     powers,
     size_colours,
 )
-from loopscale.fitting import Observations
-from loopscale.scaling import Points, ScalingLaw, costs
+from loopscale.fitting import Forecast, Observations
+from loopscale.scaling import Cost, Points, ScalingLaw, costs
+from loopscale.scaling.frontier import BY_SIZE
 
 AXES = {
     "active": ("active parameters N_act", "log"),
@@ -37,26 +39,43 @@ STEPS, SIZES = 41, 241
 """Budgets of the curve, and sizes that are compared at each."""
 
 
-def loss_over_compute(law: ScalingLaw, observations: Observations, flops: float | None = None) -> Table:
-    """Return the runs, the law's lowest loss for each budget with its 90% band, and the loss predicted at ``flops``.
+def loss_over_compute(
+    law: ScalingLaw,
+    observations: Observations | None,
+    flops: float | None = None,
+    forecasts: Sequence[Forecast] = (),
+    level: float = 0.9,
+) -> Table:
+    """Return the runs, the law's lowest loss for each budget with its band, and the losses predicted.
 
     ``kind`` is run, law, frontier (where the law has one) or predicted. The law's curve is the best that it finds at
     each budget among models of any size with the experts and passes of the data; its band is that of a new run.
-    Without ``flops``, or with more than ten times the compute of the largest run, the prediction is at ten times that
-    compute.
+    Predicted are ``forecasts``; without them the best run at ``flops``, or at ten times the compute of the largest run
+    where ``flops`` is beyond that. Without observations the models and the compute are those of the law's frontier.
     """
-    points, loss = observations.points, observations.loss
-    C = np.asarray(points.train_flops, float)
+    curve = law.frontier
+    if observations is None and curve is None:
+        raise InputError(f"law {law.name} has no compute-optimal frontier to draw", remedy="give the table of runs")
+    cost = BY_SIZE if curve is None else curve.cost
+    if observations is None:
+        assert curve is not None
+        points, C = curve.models.points(np.ones(1), np.ones(1)), curve.flops * np.array([1e-3, 1.0])
+    else:
+        points = observations.points
+        C = np.asarray(cost.flops(points), float)
     most = float(C.max())
-    target = BEYOND * most if flops is None or not most < flops <= BEYOND * most else flops
+    if forecasts:
+        target = max(most, *(each.flops for each in forecasts))
+    else:
+        target = BEYOND * most if flops is None or not most < flops <= BEYOND * most else flops
     budgets = np.append(np.geomspace(float(C.min()), 1.05 * target, STEPS), target)
-    best = _best(law, points, budgets)
+    best = _best(law, points, budgets, cost)
     by_law = law(best)
     loss_at, low, high = by_law, np.full(len(budgets), np.nan), np.full(len(budgets), np.nan)
     if law.spread is not None:
-        loss_at, low, high = law.forecast(best)[:3]
+        loss_at, low, high = law.forecast(best, level)[:3]
     elif law.resamples is not None:
-        low, high = law.interval(best)
+        low, high = law.interval(best, level)
     outside = [""] * len(budgets)
     for axis, flags in law.extrapolated(best).items():
         marked = np.broadcast_to(flags, low.shape)
@@ -66,29 +85,32 @@ def loss_over_compute(law: ScalingLaw, observations: Observations, flops: float 
         return {"kind": kind, "flops": float(budgets[k]), "active": float(best.active[k]), "loss": y,
                 "loss_low": float(low[k]), "loss_high": float(high[k]), "extrapolated": outside[k]}  # fmt: skip
 
-    rows: list[dict[str, Any]] = [
-        {"kind": "run", "flops": c, "active": n, "loss": y, "loss_low": np.nan, "loss_high": np.nan, "extrapolated": ""}
-        for c, n, y in zip(C.tolist(), points.active.tolist(), loss.tolist(), strict=True)
-    ]
+    rows: list[dict[str, Any]] = []
+    if observations is not None:
+        seen = zip(C.tolist(), points.active.tolist(), observations.loss.tolist(), strict=True)
+        rows = [{"kind": "run", "flops": c, "active": n, "loss": y, "loss_low": np.nan, "loss_high": np.nan,
+                 "extrapolated": ""} for c, n, y in seen]  # fmt: skip
     rows += [row("law", k, float(by_law[k])) for k in range(STEPS)]
-    if law.frontier is not None:
-        frontier = np.exp(law.frontier.log_loss(budgets)[0])
+    if curve is not None:
+        frontier = np.exp(curve.log_loss(budgets)[0])
         rows += [row("frontier", k, float(frontier[k])) for k in range(STEPS) if budgets[k] >= most / BEYOND]
-    rows.append(row("predicted", STEPS, float(loss_at[STEPS])))
+    rows += [{"kind": "predicted", "flops": each.flops, "active": each.params, "loss": each.loss, "loss_low": each.low,
+              "loss_high": each.high, "extrapolated": ""} for each in forecasts]  # fmt: skip
+    rows += [] if forecasts else [row("predicted", STEPS, float(loss_at[STEPS]))]
     return Table.from_records(rows)
 
 
-def _best(law: ScalingLaw, points: Points, budgets: FloatArray) -> Points:
+def _best(law: ScalingLaw, points: Points, budgets: FloatArray, cost: Cost) -> Points:
     """Return, for each budget, the model of lowest loss: any size, with experts and passes as the data have them."""
     share = np.zeros(points.shape) if points.loop is None else points.loop / points.active
     ratio = np.ones(points.shape) if points.total is None else points.total / points.active
-    designs = np.stack([points.experts, points.recurrence, share, ratio], axis=1)
+    proportions = (points.experts, points.recurrence, share, ratio)
+    designs = np.stack([np.broadcast_to(part, points.shape) for part in proportions], axis=1)
     _, first = np.unique(designs[:, :2], axis=0, return_index=True)
     E, R, share, ratio = designs[first].T[:, :, None, None]
     spread = np.exp(np.linspace(-np.log(1e3), np.log(1e3), SIZES))
-    unrolled = costs.unrolled(1.0, share, R)
     N = np.sqrt(budgets / costs.TRAIN / 20)[:, None] * spread + np.zeros_like(E)
-    D = costs.tokens_for(budgets[:, None], N * unrolled)
+    D = cost.tokens(budgets[:, None], N, costs.unrolled(1.0, share, R))
     parts = (N, D, R + 0 * N, E + 0 * N, share * N, ratio * N)
     by_budget = [np.moveaxis(part, 1, 0).reshape(len(budgets), -1) for part in parts]
     best = np.argmin(law(Points(*by_budget)), axis=1)
@@ -96,11 +118,12 @@ def _best(law: ScalingLaw, points: Points, budgets: FloatArray) -> Points:
 
 
 def draw_loss_over_compute(table: Table, axes: Any | None = None) -> Any:
-    """Draw a table of :func:`loss_over_compute`: runs coloured by size, the curve with its band, the predicted run."""
+    """Draw a table of :func:`loss_over_compute`: runs coloured by size, the curve with its band, the predicted runs."""
     axes = or_new(axes)
     parts = {kind: rows for (kind,), rows in groups(table, "kind").items()}
-    runs, curve, (predicted,) = parts["run"], parts["law"], parts["predicted"]
-    size_colours(axes, [(row["flops"], row["loss"], row["active"]) for row in runs], "active parameters")
+    runs, curve, predicted = parts.get("run", []), parts["law"], parts["predicted"]
+    if runs:
+        size_colours(axes, [(row["flops"], row["loss"], row["active"]) for row in runs], "active parameters")
     draw_curve(axes, curve, "flops", "loss", 1, "")
     if frontier := parts.get("frontier"):
         axes.plot(
@@ -109,22 +132,23 @@ def draw_loss_over_compute(table: Table, axes: Any | None = None) -> Any:
         at = frontier[int(0.6 * len(frontier))]
         axes.annotate("frontier of the runs", (at["flops"], at["loss"]), xytext=(-3, -9), color=COLOURS[0], ha="right",
                       textcoords="offset points", fontsize=6.5)  # fmt: skip
-    spread = None if np.isnan(predicted["loss_low"]) else [[predicted["loss"] - predicted["loss_low"]],
-                                                           [predicted["loss_high"] - predicted["loss"]]]  # fmt: skip
-    axes.errorbar(
-        [predicted["flops"]], [predicted["loss"]], yerr=spread, fmt="*", ms=8, color="black", elinewidth=1, capsize=2,
-        zorder=5,
-    )  # fmt: skip
+    for row in predicted:
+        spread = None if np.isnan(row["loss_low"]) else [[row["loss"] - row["loss_low"]],
+                                                         [row["loss_high"] - row["loss"]]]  # fmt: skip
+        axes.errorbar(
+            [row["flops"]], [row["loss"]], yerr=spread, fmt="*", ms=8, color="black", elinewidth=1, capsize=2, zorder=5,
+        )  # fmt: skip
     axes.set_xscale("log")
     powers(axes.xaxis)
-    highest = float(np.quantile([row["loss"] for row in runs], 0.98))
-    lowest = float(np.nanmin([row["loss_low"] for row in curve] + [row["loss"] for row in curve]))
+    highest = float(np.quantile([row["loss"] for row in runs or curve], 0.98))
+    lines = [*curve, *predicted]
+    lowest = float(np.nanmin([row["loss_low"] for row in lines] + [row["loss"] for row in lines]))
     axes.set_ylim(lowest - 0.12 * (highest - lowest), highest + 0.05 * (highest - lowest))
-    middle = curve[int(0.45 * len(curve))]
+    middle, last = curve[int(0.45 * len(curve))], predicted[-1]
     axes.annotate("law at its best size", (middle["flops"], middle["loss"]), xytext=(-4, -9), color=COLOURS[1],
                   textcoords="offset points", fontsize=6.5, ha="right")  # fmt: skip
-    said = f"predicted {predicted['loss']:.2f}\n{format_count(predicted['active'], 2)} parameters"
-    axes.annotate(said, (predicted["flops"], predicted["loss"]), xytext=(-7, -3), textcoords="offset points",
+    said = f"predicted {last['loss']:.2f}\n{format_count(last['active'], 2)} parameters"
+    axes.annotate(said, (last["flops"], last["loss"]), xytext=(-7, -3), textcoords="offset points",
                   fontsize=6.5, ha="right", va="top")  # fmt: skip
     return finish(axes, "", "training compute $C$ (FLOPs)", LOSS)
 

@@ -37,7 +37,9 @@ N_U = Coefficient(
     typical=0.1,
     positive=True,
 )
-O = Coefficient("O", 1e-9, 1e2, "size of the overfitting term", Term.REPETITION, typical=0.01, positive=True)  # noqa: E741
+O = Coefficient(  # noqa: E741
+    "O", 1e-9, 1e2, "size of the overfitting term", Term.REPETITION, Role.SCALE, typical=0.01, positive=True
+)
 NU = Coefficient("nu", 0.05, 4.0, "exponent of the overfitting term", Term.REPETITION, Role.SHAPE, 0.6, positive=True)
 
 

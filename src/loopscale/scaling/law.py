@@ -44,6 +44,8 @@ from loopscale.scaling.trust import (
 
 SCHEMA = 2
 """Version of the law file. Files of version 1 told ``fitted`` and ``degenerate`` in prose."""
+GROUPED, GROUPED_SCHEMA = "grouped-law", 1
+"""The file of several laws that share their exponents, one for each group of runs."""
 
 
 @dataclass(frozen=True)
@@ -343,11 +345,11 @@ class ScalingLaw:
         return data
 
     @classmethod
-    def from_dict(cls, data: object, where: str = "law") -> ScalingLaw:
-        """Read a law from plain values; ``where`` names their origin in errors."""
+    def from_dict(cls, data: object, where: str = "law", group: str | None = None) -> ScalingLaw:
+        """Read a law from plain values; ``where`` names their origin in errors, ``group`` one law of several."""
         from loopscale.scaling.schema import read_law  # pydantic is slow to import
 
-        values = read_law(data, where)
+        values = read_law(data, where, group)
         try:
             return cls(**values)
         except InputError as error:
@@ -358,9 +360,9 @@ class ScalingLaw:
         write_json(path, self.to_dict())
 
     @classmethod
-    def load(cls, path: str | Path) -> ScalingLaw:
-        """Read a law that :meth:`save` wrote, or one written by hand in that form."""
-        return cls.from_dict(read_json(path), str(path))
+    def load(cls, path: str | Path, group: str | None = None) -> ScalingLaw:
+        """Read a law that :meth:`save` wrote, or one written by hand in that form; ``group`` names one of several."""
+        return cls.from_dict(read_json(path), str(path), group)
 
     def table(self) -> Table:
         """Return the coefficients in the law's own units and for raw counts: ``coefficient, value, raw, meaning``."""

@@ -35,6 +35,8 @@ class Inputs:
     """N_loop, where recurrence matters."""
     U: Any = None
     """Unique tokens, where the law uses them."""
+    group: Any = None
+    """Number of the group that a row belongs to, where several groups are fitted together."""
 
     def rows(self, chosen: Any) -> Inputs:
         """Return some of the rows; a field that is one number for all of them stays."""

@@ -207,8 +207,13 @@ class HasLaw(Protocol):
     law: ScalingLaw
 
 
-def find_law(law: Any = None) -> ScalingLaw:
-    """Return the law that is meant: a law, a fit, a published name or a file; the paper's law for None."""
+def find_law(law: Any = None, group: str | None = None) -> ScalingLaw:
+    """Return the law that is meant: a law, a fit, a published name or a file; the paper's law for None.
+
+    ``group`` names the group in a file that holds the laws of several.
+    """
+    if group is not None and not isinstance(law, str | Path):
+        raise InputError("`group` goes with the file of several groups", remedy="leave it out")
     if law is None:
         return with_uncertainty(DEFAULT)
     if isinstance(law, ScalingLaw):
@@ -216,9 +221,11 @@ def find_law(law: Any = None) -> ScalingLaw:
     if isinstance(law, HasLaw) and isinstance(law.law, ScalingLaw):
         return find_law(law.law)
     if isinstance(law, str) and law in PUBLISHED:
+        if group is not None:
+            raise InputError(f"law {law} has no groups", field="group", remedy="leave `group` out")
         return with_uncertainty(law)
     if isinstance(law, Path) or (isinstance(law, str) and (law.endswith(".json") or is_file(law))):
-        return _from_file(law)
+        return _from_file(law, group)
     hint = nearest(law, PUBLISHED) if isinstance(law, str) else ""
     raise InputError(
         f"law {shown(law)} is neither a published law{hint} nor a file; choose from {', '.join(PUBLISHED)}"
@@ -254,12 +261,12 @@ def with_repetition(law: ScalingLaw) -> ScalingLaw:
     return replace(law, outer=outer, coefficients={**law.coefficients, "R_D": scale}, resamples=rows)
 
 
-def _from_file(path: str | Path) -> ScalingLaw:
-    """Read a law file, or the law inside a fit file."""
+def _from_file(path: str | Path, group: str | None) -> ScalingLaw:
+    """Read a law file, the law inside a fit file, or that of one group."""
     data: Any = read_json(path)
     if kind_of(data, str(path)) == "fit":
-        return ScalingLaw.from_dict(data.get("law"), f"{path}: law")
-    return ScalingLaw.from_dict(data, str(path))
+        return ScalingLaw.from_dict(data.get("law"), f"{path}: law", group)
+    return ScalingLaw.from_dict(data, str(path), group)
 
 
 def laws() -> Table:

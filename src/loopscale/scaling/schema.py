@@ -6,12 +6,12 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field
 
-from loopscale.core.errors import InputError
+from loopscale.core.errors import InputError, nearest, shown
 from loopscale.core.records import built, record_of
 from loopscale.core.schemas import File, Record, parse
 from loopscale.scaling.form import outer_law
 from loopscale.scaling.frontier import Frontier
-from loopscale.scaling.law import SCHEMA
+from loopscale.scaling.law import GROUPED, GROUPED_SCHEMA, SCHEMA
 from loopscale.scaling.mappings import mapping
 from loopscale.scaling.points import Counting, Units
 from loopscale.scaling.provenance import Provenance, Reading
@@ -124,8 +124,58 @@ class LawFile(File):
     """The data behind a fitted law and how they were read."""
 
 
-def read_law(data: object, where: str) -> dict[str, Any]:
-    """Return the arguments of ``ScalingLaw`` that a file gives; ``where`` names the file in errors."""
+class OffsetFormRecord(Record):
+    """One way in which groups may differ, and how well it predicts."""
+
+    offsets: str
+    coefficients: int = Field(ge=1)
+    error: float = Field(ge=0)
+    """Root-mean-square error of ln loss on held-out runs."""
+    chosen: bool = False
+
+
+class GroupedLawFile(File):
+    """Laws of several groups of runs that share their exponents: what ``fit --group`` saves."""
+
+    KIND, VERSION = GROUPED, GROUPED_SCHEMA
+
+    column: str
+    """The column that tells the groups apart."""
+    offsets: str
+    """What each group has of its own."""
+    forms: list[OffsetFormRecord] = Field(default_factory=list)
+    """What was tried."""
+    laws: dict[str, dict[str, Any]] = Field(min_length=1)
+    """By group, each as in a law file."""
+
+
+def _of_group(data: object, where: str, group: str | None) -> tuple[object, str]:
+    """Return one law of a file of several, and where it stands; another file is returned as it is."""
+    if not isinstance(data, dict) or data.get("kind") != GROUPED:
+        if group is not None:
+            raise InputError("this law has no groups", where=where, field="group", remedy="leave `group` out")
+        return data, where
+    file = parse(GroupedLawFile, data, where)
+    names = ", ".join(file.laws)
+    if group is None:
+        raise InputError(
+            f"it holds a law for each group of {file.column}", where=where, field="group",
+            remedy=f"say which with `group`: {names}",
+        )  # fmt: skip
+    if group not in file.laws:
+        raise InputError(
+            f"there is no group {shown(group)}{nearest(group, file.laws)}", where=where, field="group",
+            remedy=f"groups of {file.column} are {names}",
+        )  # fmt: skip
+    return file.laws[group], f"{where}: group {group}"
+
+
+def read_law(data: object, where: str, group: str | None = None) -> dict[str, Any]:
+    """Return the arguments of ``ScalingLaw`` that a file gives; ``where`` names the file in errors.
+
+    ``group`` is needed for a file that holds the laws of several groups.
+    """
+    data, where = _of_group(data, where, group)
     if isinstance(data, dict) and data.get("schema") == 1:
         data = _from_version_1(data)
     file = parse(LawFile, data, where)

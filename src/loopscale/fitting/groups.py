@@ -1,0 +1,312 @@
+"""Several data sets or recipes in one table: one fit with shared exponents, and offsets for each group.
+
+Four forms are tried: one law for all, an own factor on the loss, an own irreducible loss, and both. Each predicts runs
+that were left out of its fit, and the simplest form wins whose error is within one standard error of the best.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from loopscale.core.arrays import FloatArray, IntArray
+from loopscale.core.errors import InputError, choice, nearest, shown
+from loopscale.core.files import write_json
+from loopscale.core.quantities import counted, format_span, format_value
+from loopscale.core.text import fact, text_table
+from loopscale.fitting.checks import check_data
+from loopscale.fitting.covariance import coefficient_intervals
+from loopscale.fitting.data.observations import Observations
+from loopscale.fitting.degeneracy import why_degenerate
+from loopscale.fitting.estimate import DELTA, NO_BOUNDS, NOTHING, STARTS, choose_form, estimated_delta
+from loopscale.fitting.grouped_law import GroupedLaw, Offsets
+from loopscale.fitting.noise import run_noise, winsorised
+from loopscale.fitting.predictive import predictive_spread
+from loopscale.fitting.problem import NO_TIES, Problem, build_problem
+from loopscale.fitting.resample import Progress, Scheme, refit, resample
+from loopscale.fitting.result import RESAMPLES, Fit
+from loopscale.fitting.search import Recipe, SearchResult, search
+from loopscale.fitting.starts import check_finite, random_starts, staged_start
+from loopscale.fitting.summary import warning_lines
+from loopscale.scaling import OuterLaw, RecurrenceMapping
+from loopscale.scaling.law import GROUPED, GROUPED_SCHEMA
+
+FOLDS = 5
+FEWEST = 3
+"""Runs that a group needs: with fewer, runs cannot be left out of its offsets."""
+MOST = 20
+"""Groups that one fit takes."""
+
+
+@dataclass(frozen=True)
+class OffsetForm:
+    """One way in which groups may differ, and how well it predicts."""
+
+    offsets: str
+    coefficients: int
+    error: float
+    """Root-mean-square error of ln loss on runs left out of the fit."""
+    chosen: bool = False
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class GroupedFit:
+    """Laws of several groups that share their exponents. ``fit["name"]`` is the fit of one group."""
+
+    column: str
+    """The column that says which group a row belongs to."""
+    fits: Mapping[str, Fit]
+    """By group: each an ordinary fit, of the group's own rows and the shared exponents."""
+    forms: tuple[OffsetForm, ...]
+    """What was tried, from the simplest to the richest."""
+
+    def __getitem__(self, group: str) -> Fit:
+        if group not in self.fits:
+            raise InputError(
+                f"there is no group {shown(group)}{nearest(group, self.fits)}",
+                field="group", remedy=f"groups of {self.column} are {', '.join(self.fits)}",
+            )  # fmt: skip
+        return self.fits[group]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.fits)
+
+    def __len__(self) -> int:
+        return len(self.fits)
+
+    @property
+    def first(self) -> Fit:
+        """The fit of the first group."""
+        return next(iter(self.fits.values()))
+
+    @property
+    def chosen(self) -> OffsetForm:
+        """The form of the offsets that was chosen."""
+        return next(form for form in self.forms if form.chosen)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values: the content of the file that ``--law`` takes with ``--group``."""
+        return {
+            "kind": GROUPED,
+            "schema": GROUPED_SCHEMA,
+            "column": self.column,
+            "offsets": self.chosen.offsets,
+            "forms": [vars(form) for form in self.forms],
+            "laws": {group: fit.law.to_dict() for group, fit in self.fits.items()},
+        }
+
+    def save(self, path: str | Path) -> None:
+        """Write the laws of all groups as one JSON file."""
+        write_json(path, self.to_dict())
+
+    def summary(self, verbose: bool = False) -> str:
+        """Return the shared exponents, the groups, and why they differ as they do."""
+        first = self.first
+        rows = sum(len(fit.observations) for fit in self.fits.values())
+        runs = sum(len(fit.observations.runs) for fit in self.fits.values())
+        source = Path(first.observations.source).name
+        what = counted(runs, "run") if rows == runs else f"{rows:,} losses of {counted(runs, 'run')}"
+        names = [term.name for term in first.law.terms]
+        own = [name for name in names if len({fit.coefficients[name] for fit in self.fits.values()}) > 1]
+        ranked = [f"{form.offsets} {form.error:.2%}" for form in self.forms if not form.chosen]
+        lines = [f"Fitted {what} from {source} as {len(self)} groups of {self.column}", ""]
+        lines += fact("law", str(first.law.form))
+        lines += fact("shared", ", ".join(_estimate(first, name) for name in names if name not in own))
+        lines += fact("chosen", f"{self.chosen.offsets}: held-out error {self.chosen.error:.2%}; {', '.join(ranked)}. "
+                      "The simplest within one standard error of the best is taken.")  # fmt: skip
+        if first.spread is not None:
+            lines += fact("10x out", f"±{first.spread.growth:.1%} expected")
+        columns = ("group", "runs", "N", "D", *own, "error")
+        cells = [self._row(group, fit, own, verbose) for group, fit in self.fits.items()]
+        lines += ["", text_table(columns, cells, left=("group",))]
+        units = "N and D in billions; " if "A" in own else ""
+        lines += [f"{units}error: RMSE in {first.observations.loss_unit}"]
+        shown_warnings = dict.fromkeys(
+            line for fit in self.fits.values() for line in warning_lines(fit, None if verbose else 1)
+        )
+        return "\n".join([*lines, *shown_warnings])
+
+    @staticmethod
+    def _row(group: str, fit: Fit, own: list[str], verbose: bool) -> tuple[str, ...]:
+        span = fit.law.fitted_range
+        texts = (_estimate(fit, name).partition(" ")[2] for name in own)
+        values = (text if verbose else text.partition(" ")[0] for text in texts)
+        return (group, str(len(fit.observations.runs)), format_span(*span.size), format_span(*span.tokens), *values,
+                f"{fit.law.rmse or 0.0:.2g}")  # fmt: skip
+
+    def __str__(self) -> str:
+        return self.summary()
+
+    def __repr__(self) -> str:
+        return f"<GroupedFit of {len(self)} groups ({', '.join(self)}): {self.chosen.offsets}>"
+
+
+def _estimate(fit: Fit, name: str) -> str:
+    """Return a coefficient with its interval, exponents as papers print them."""
+    term = next(term for term in fit.law.terms if term.name == name)
+    value = term.published_sign * fit.coefficients[name]
+    if fit.resamples is None:
+        return f"{name} {value:.4g}"
+    low, high = sorted(term.published_sign * end for end in coefficient_intervals(fit)[name])
+    half = (high - low) / 2
+    return f"{name} {format_value(value, half)} [{format_value(low, half)}, {format_value(high, half)}]"
+
+
+def fit_groups(
+    data: Any,
+    group: str,
+    *,
+    outer: str | OuterLaw | None = None,
+    mapping: str | RecurrenceMapping | None = None,
+    fixed: Mapping[str, float] = NOTHING,
+    bounds: Mapping[str, tuple[float, float]] = NO_BOUNDS,
+    tie: Mapping[str, str] = NO_TIES,
+    delta: float | None = DELTA,
+    recipe: Recipe | str = Recipe.DEFAULT,
+    starts: int = STARTS,
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+    scheme: Scheme | str = Scheme.RUNS,
+    progress: Progress | None = None,
+) -> GroupedFit:
+    """Fit the groups of a table together: exponents are shared, and each group has its own offsets.
+
+    ``group`` is the column that tells the groups apart: data sets, tokenizers, recipes. What they have of their own
+    (nothing, a factor, an irreducible loss, or both) is the simplest form that predicts held-out runs as well as the
+    best. Other options are those of :func:`fit`. The result holds one :class:`Fit` for each group.
+    """
+    observations = Observations.of(data)
+    kind = choice(Recipe, recipe, "recipe")
+    if kind is Recipe.PAPER:
+        raise InputError("the paper's procedure has no groups", field="recipe", remedy="choose default or no-prior")
+    names, index = groups_of(observations, group)
+    inner, recurrence = choose_form(observations, outer, mapping)
+    check_data(observations, inner, recurrence, fixed, tie)
+    folds = _folds(observations, index)
+    tried = list[tuple[OffsetForm, Problem, SearchResult, float, FloatArray]]()
+    for offsets in Offsets:
+        law = GroupedLaw(inner, len(names), offsets)
+        problem = build_problem(observations, law, recurrence, fixed, bounds, tie, prior=kind is Recipe.DEFAULT)
+        problem = replace(problem, x=replace(problem.x, group=index))
+        if len(problem) <= len(problem.free):
+            break
+        check_finite(problem)
+        first = staged_start(problem)
+        points = np.concatenate([first[None, :], random_starts(problem, starts - 1, seed)])
+        best = search(problem, points, DELTA if delta is None else delta)
+        used = estimated_delta(problem.residuals(best.u)) if delta is None else delta
+        best = search(problem, np.concatenate([best.u[None, :], points]), used) if delta is None else best
+        errors = _held_out(problem, best.u, used, folds)
+        form = OffsetForm(offsets.value, len(problem.free), float(np.sqrt(np.mean(errors**2))))
+        tried.append((form, problem, best, used, errors))
+    which = _simplest([errors for *_, errors in tried], observations)
+    _, problem, best, used, _ = tried[which]
+    rows, drawn, spread = None, None, None
+    if resamples:
+        noise = run_noise(problem.residuals(best.u), observations.run, len(problem.free))
+        drawn = resample(problem, best.u, used, observations.run, noise, scheme=choice(Scheme, scheme, "scheme"),
+                         count=resamples, seed=seed, progress=progress)  # fmt: skip
+        spread, rows = predictive_spread(observations, problem, best.u, used, seed), drawn.rows
+    degenerate = why_degenerate(problem, best, used, observations, set(bounds))
+    joint, values = problem.outer, problem.coefficients(best.u)
+    assert isinstance(joint, GroupedLaw)
+    fits = {}
+    for g, name in enumerate(names):
+        own = observations.where(index == g)
+        label = f"{group} == {name!r}"
+        keep = label if own.reading.keep is None else f"({own.reading.keep}) and ({label})"
+        own = replace(own, name=f"{own.name} {name}", reading=replace(own.reading, keep=keep))
+        fits[name] = _group_fit(own, problem, joint, g, values, rows, best, used, kind, seed, degenerate)
+        if drawn is not None and spread is not None:
+            top = float(own.points.train_flops.max())
+            fits[name] = replace(fits[name], scheme=drawn.scheme, spread=replace(spread, frontier=top)).with_frontier()
+    forms = tuple(replace(form, chosen=k == which) for k, (form, *_) in enumerate(tried))
+    return GroupedFit(group, MappingProxyType(fits), forms)
+
+
+def _group_fit(
+    data: Observations, problem: Problem, law: GroupedLaw, g: int, values: Mapping[str, float],
+    rows: FloatArray | None, best: SearchResult, delta: float, recipe: Recipe, seed: int, degenerate: tuple[str, ...],
+) -> Fit:  # fmt: skip
+    """Return the fit of one group: its own law, on its own rows."""
+    gain = tuple(term.name for term in problem.mapping.coefficients)
+    order = (*(term.name for term in law.inner.coefficients), *gain)
+    own = law.of_group(values, g) | {name: values[name] for name in gain}
+    drawn = None
+    if rows is not None:
+        columns = dict(zip(problem.names, rows.T, strict=True))
+        drawn_columns = law.of_group(columns, g) | {name: columns[name] for name in gain}
+        drawn = np.stack([drawn_columns[name] for name in order], axis=1)
+    return Fit(
+        observations=data, outer=law.inner, mapping=problem.mapping,
+        coefficients=MappingProxyType({name: float(own[name]) for name in order}), objective=best.value, delta=delta,
+        recipe=recipe, starts=len(best.optima.value_S), agreeing=int(best.agreeing.sum()), degenerate=degenerate,
+        seed=seed, resamples=drawn,
+    )  # fmt: skip
+
+
+def groups_of(data: Observations, column: str) -> tuple[list[str], IntArray]:
+    """Return the groups in order of their size, the largest first, and the number of each row's group."""
+    if column not in data.extra:
+        raise InputError(
+            f"there is no column {shown(column)}{nearest(column, data.extra)}",
+            where=data.source, field="group", remedy="name the column that tells the groups apart",
+        )  # fmt: skip
+    cells = np.array([_text(cell) for cell in data.extra[column]], dtype=np.str_)
+    names, counts = np.unique(cells, return_counts=True)
+    if not 2 <= len(names) <= MOST:
+        raise InputError(
+            f"column {shown(column)} has {counted(len(names), 'value')}; groups are from 2 to {MOST}",
+            where=data.source, field="group",
+        )  # fmt: skip
+    ordered = names[np.argsort(-counts, kind="stable")].tolist()
+    for name in ordered:
+        runs = len(np.unique(data.run[cells == name]))
+        if runs < FEWEST:
+            raise InputError(
+                f"group {shown(name)} has {counted(runs, 'run')}; it takes {FEWEST} to find its offsets",
+                where=data.source, field="group", remedy=f"leave it out: `keep` \"{column} != '{name}'\"",
+            )  # fmt: skip
+    return ordered, np.array([ordered.index(cell) for cell in cells.tolist()], dtype=np.int64)
+
+
+def _text(cell: Any) -> str:
+    """Return a cell as a group's name: 2 for 2.0."""
+    if isinstance(cell, float | np.floating) and float(cell).is_integer():
+        return str(int(cell))
+    return str(cell).strip()
+
+
+def _folds(data: Observations, index: IntArray) -> IntArray:
+    """Return the fold of each row: runs stay together, and every group is in every fold as far as it goes."""
+    random, fold, start = np.random.default_rng(0), np.empty(len(data), dtype=np.int64), 0
+    for g in range(int(index.max()) + 1):
+        runs = np.unique(data.run[index == g])
+        for k, run in enumerate(random.permutation(runs)):
+            fold[(data.run == run) & (index == g)] = (start + k) % FOLDS
+        start += len(runs)
+    return fold
+
+
+def _held_out(problem: Problem, u: FloatArray, delta: float, folds: IntArray) -> FloatArray:
+    """Return the errors of ln loss on rows whose runs were left out, cut off where they are outliers."""
+    weights = np.array([(folds != k).astype(float) for k in range(FOLDS)])
+    weights = weights if problem.weight is None else weights * problem.weight
+    residuals = problem.residuals(refit(problem, u, delta, weights))
+    return winsorised(residuals[folds, np.arange(len(problem))], 0)
+
+
+def _simplest(errors: list[FloatArray], data: Observations) -> int:
+    """Return the first of the forms whose squared error is within one standard error of the best, over runs."""
+    best = int(np.argmin([np.mean(each**2) for each in errors]))
+    _, which = np.unique(data.run, return_inverse=True)
+    for k, each in enumerate(errors):
+        apart = np.bincount(which, each**2 - errors[best] ** 2) / np.bincount(which)
+        if apart.mean() <= apart.std(ddof=1) / np.sqrt(len(apart)):
+            return k
+    return best
