@@ -193,7 +193,7 @@ def python_plan(task: dict[str, Any]) -> dict[str, Any]:
         "trust": {**trust, "reasons": trust["reasons"][:own], "extrapolated": choice["extrapolated"]},
         "interval": plan.interval,
         "agreement": plan.agreement,
-        "votes": [dataclasses.asdict(vote) for vote in plan.votes] if plan.resamples else None,
+        "votes": None if plan.agreement is None else [dataclasses.asdict(vote) for vote in plan.votes],
         "lead": plan.lead,
         "unspent_flops": plan.unspent_flops,
         "supervised": plan.real_train_flops and plan.real_train_flops["supervised"],
