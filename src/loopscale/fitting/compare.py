@@ -75,7 +75,10 @@ def compare(
 
 
 def _forms(observations: Observations, outer: str | None, mappings: Sequence[str] | None) -> dict[str, tuple[str, str]]:
-    """Return the forms to compare by name: recurrence mappings on looped data, outer laws on data without loops."""
+    """Return the forms to compare by name: recurrence mappings on looped data, outer laws on data without loops.
+
+    Unless mappings are named, the null is among them: no gain from looping, or no effect of experts.
+    """
     if mappings or np.any(observations.points.recurrence > 1):
         chosen = outer or choose_form(observations)[0].name
         return {name: (chosen, name) for name in (tuple(mappings) if mappings else applicable(observations))}
@@ -85,7 +88,8 @@ def _forms(observations: Observations, outer: str | None, mappings: Sequence[str
     experts = bool(np.any(observations.points.experts > 1))
     alike = [law.name for law in OUTER_LAWS.values() if law.uses_tokens and law.uses_experts == experts
              and (not law.uses_unique or observations.points.unique_tokens is not None)]  # fmt: skip
-    return {name: (name, "none") for name in dict.fromkeys((default.name, *alike))}
+    null = (OUTER_LAWS["chinchilla"].name,) if experts else ()
+    return {name: (name, "none") for name in dict.fromkeys((default.name, *alike, *null))}
 
 
 def _title(forms: dict[str, tuple[str, str]]) -> str:

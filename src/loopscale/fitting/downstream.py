@@ -208,7 +208,7 @@ def _fit_power(flops: FloatArray, loss: FloatArray) -> tuple[float, float, float
     at = np.log(flops / UNIT)
 
     def residuals(values: FloatArray) -> FloatArray:
-        return np.log(floor + np.exp(values[0] - values[1] * at)) - np.log(loss)
+        return np.asarray(np.log(floor + np.exp(values[0] - values[1] * at)) - np.log(loss))
 
     slope, level = np.polyfit(at, np.log(loss - floor), 1)
     start = np.array([level, np.clip(-slope, 0.01, 0.9)])

@@ -58,7 +58,7 @@ def steps(outer: OuterLaw, mapping: RecurrenceMapping) -> Iterator[Step]:
     if set(PLAIN_EXPERTS) <= names:
         held.append(dict(PLAIN_EXPERTS))
         held += [dict(PLAIN_EXPERTS) | dict.fromkeys(DROPPED[: k + 1], 0.0) for k in range(len(DROPPED))]
-    below = {"sparsity-conditional": ("bounded", "power", "none"), "bounded": ("power", "none")}
+    below = {"sparsity-conditional": ("bounded", "power", "linear", "none"), "bounded": ("power", "linear", "none")}
     for name in (mapping.name, *below.get(mapping.name, ())):
         for fixed in held:
             yield Step(find_mapping(name), fixed)

@@ -88,6 +88,12 @@ def _facts(fit: Fit) -> list[str]:
         tests = counted(fit.spread.backtests, "backtest")
         lines += fact("10x out", f"±{fit.spread.growth:.1%} expected ({tests} and a prior from public sweeps)")
     lines += fact("covers", f"{' · '.join(covers)}; {_counting(fit)}")
+    only = [f"{symbol} = {low:g}" for symbol, (low, high) in (("E", span.experts), ("R", span.recurrence))
+            if low is not None and low == high and low != 1]  # fmt: skip
+    if only:
+        lines += fact(
+            "only", f"every run has {' and '.join(only)}: the law has no term for it and answers for it alone"
+        )
     if data.reading.balance:
         lines += fact("weights", "each compute budget counts alike (--balance)")
     if data.columns_used:

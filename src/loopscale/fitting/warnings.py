@@ -112,9 +112,9 @@ def _form(fit: Fit) -> Iterator[FitWarning]:
     data = fit.observations
     if not fit.outer.uses_experts and np.ptp(data.points.experts) > 0:
         yield FitWarning("E varies in the data, but the law does not know experts", "--outer joint-moe has them")
-    if not fit.mapping.loops and data.points.recurrence.max() > 1:
+    if not fit.mapping.loops and np.ptp(data.points.recurrence) > 0:
         yield FitWarning(
-            "some rows have R > 1, but the law does not know recurrence", "--mapping bounded has a gain from looping"
+            "R varies in the data, but the law does not know recurrence", "--mapping bounded has a gain from looping"
         )
     if gains := no_gain(fit.problem, dict(fit.coefficients)):
         yield FitWarning(f"{' and '.join(gains)} ended on its lower bound: these data show no gain from looping")

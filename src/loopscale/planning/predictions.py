@@ -100,7 +100,10 @@ def predict(
     too; ``cluster`` asks what the training takes on devices, at a ``price`` in dollars a device-hour. A prediction more
     than 10x beyond what the law was fitted on is withheld unless ``extrapolate``.
     """
-    law, space = law_of(law), _one_model(model, experts, N, recurrence, loop_params, total_params)
+    law = law_of(law)
+    if N is not None and recurrence is not None:  # before sizes are asked for that a law without passes does not need
+        refusals.check_variables(law, refusals.fixed_experts(law) or 1, recurrence)
+    space = _one_model(model, experts, N, recurrence, loop_params, total_params)
     refusals.check_variables(law, space.experts, space.recurrences)
     count = _tokens(tokens, D, flops, real_flops, space)
     grid = evaluate(law, space, Budget(tokens=count), rule=Rule.LOSS)
