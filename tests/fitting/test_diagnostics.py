@@ -114,6 +114,13 @@ def test_a_sound_fit_warns_of_nothing(fitted):
     assert fitted.warnings == ()
 
 
+def test_a_constant_that_the_law_has_no_term_for_is_a_note_and_not_a_warning():
+    p = SWEEP.points
+    found = fit(SWEEP.where((p.experts == 8) & (p.recurrence == 2)))
+    assert "every run has E = 8 and R = 2" in found.summary()
+    assert not any("recurrence" in sentence for sentence in found.warnings)
+
+
 def test_axes_that_the_law_does_not_know_are_said():
     said = " ".join(fit(SWEEP, outer="chinchilla", mapping="none").warnings)
     assert "the law does not know experts" in said

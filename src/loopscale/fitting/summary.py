@@ -91,9 +91,7 @@ def _facts(fit: Fit) -> list[str]:
     only = [f"{symbol} = {low:g}" for symbol, (low, high) in (("E", span.experts), ("R", span.recurrence))
             if low is not None and low == high and low != 1]  # fmt: skip
     if only:
-        lines += fact(
-            "only", f"every run has {' and '.join(only)}: the law has no term for it and answers for it alone"
-        )
+        lines += fact("only", f"every run has {' and '.join(only)}; the law has no term for that and plans at it")
     if data.reading.balance:
         lines += fact("weights", "each compute budget counts alike (--balance)")
     if data.columns_used:
