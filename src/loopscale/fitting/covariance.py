@@ -41,7 +41,8 @@ class Covariance:
     @property
     def errors(self) -> dict[str, float]:
         """Standard errors, in search coordinates: relative ones for coefficients searched in logarithm."""
-        return dict(zip(self.names, np.sqrt(np.diag(self.robust)).tolist(), strict=True))
+        variances = np.maximum(np.diag(self.robust), 0.0)  # a nearly singular one may round to less than zero
+        return dict(zip(self.names, np.sqrt(variances).tolist(), strict=True))
 
     @property
     def correlation(self) -> FloatArray:
