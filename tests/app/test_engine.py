@@ -13,7 +13,17 @@ from loopscale.app.trace import Fake, Symbol, javascript
 from loopscale.architecture import RUNG_EXPERTS, RUNGS, extended_rungs, ladder_space
 from loopscale.core.errors import InputError
 from loopscale.core.quantities import decimals, format_bytes, format_count, format_power, fraction_of
-from loopscale.planning import DEVICES, FIELDS, Budget, Cluster, Plan, Search, evaluate, search, search_on
+from loopscale.planning import (
+    DEVICES,
+    FIELDS,
+    Budget,
+    Cluster,
+    Plan,
+    device_flops,
+    evaluate,
+    search,
+    search_on,
+)
 from loopscale.planning.design import design_at
 from loopscale.scaling import MAPPINGS, OUTER_LAWS, PUBLISHED, Counting, FittedRange, ScalingLaw, Units
 from loopscale.scaling.trust import times
@@ -171,15 +181,13 @@ def python_plan(task: dict[str, Any]) -> dict[str, Any]:
         Cluster(given["device"], given["gpus"], fraction_of(given["utilisation"], "share")) if given else Cluster()
     )
 
-    def best(**compute: float) -> Search:
-        return search(None, space, task["law"], extrapolate=True, **options, **task["limits"], **compute)
-
+    asked = {"extrapolate": True, **options, **task["limits"]}
     try:
-        found = (
-            search_on(cluster, given["gpus"] * given["days"] * 24, lambda real: best(real_flops=real))
-            if given
-            else best()
-        )
+        if given:
+            real = device_flops(given["gpus"] * given["days"] * 24, cluster.device, cluster.utilisation)
+            found = search_on(cluster, None, space, task["law"], real_flops=real, **asked)
+        else:
+            found = search(None, space, task["law"], **asked)
         plan = Plan.of(found, cluster=cluster)
     except InputError as error:
         return {"refused": error.problem}

@@ -143,16 +143,8 @@ def make_search(request: PlanRequest, law: ScalingLaw, limits: Limits) -> Search
     if space is not None:
         _check_size(space, law, limits)
 
-    def best(budget: Budget) -> Search:
-        return search(
-            budget, space, law, eps=request.eps, rule=request.rule, extrapolate=request.extrapolate,
-            allow_degenerate=request.allow_degenerate,
-        )  # fmt: skip
-
-    hours, cluster = request.hours(), request.cluster()
-    if hours is None or cluster is None:
-        return best(request.budget())
-    return search_on(cluster, hours, lambda real: best(request.budget(real_flops=real)))
+    choose = _searcher(request, law, extrapolate=request.extrapolate, allow_degenerate=request.allow_degenerate)
+    return choose(request.budget(), space)
 
 
 def _given(request: PlanRequest, law: ScalingLaw, limits: Limits) -> tuple[Search, str]:
@@ -186,8 +178,14 @@ def _own(request: PlanRequest, law: ScalingLaw, budget: Budget) -> tuple[Search,
     return one, design_at(limited, one.chosen, -1).verdict
 
 
-def _searcher(request: PlanRequest, law: ScalingLaw) -> Callable[[Budget, Space], Search]:
-    return partial(search, law=law, eps=request.eps, rule=request.rule, extrapolate=True, allow_degenerate=True)
+def _searcher(
+    request: PlanRequest, law: ScalingLaw, *, extrapolate: bool = True, allow_degenerate: bool = True
+) -> Callable[[Budget, Space | None], Search]:
+    """Return the search among designs; those for devices are judged by what they take on them."""
+    made = search if request.hours() is None else partial(search_on, request.cluster())
+    return partial(
+        made, law=law, eps=request.eps, rule=request.rule, extrapolate=extrapolate, allow_degenerate=allow_degenerate
+    )
 
 
 def _check_size(space: Space, law: ScalingLaw, limits: Limits) -> None:

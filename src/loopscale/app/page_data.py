@@ -16,10 +16,12 @@ from loopscale.core.quantities import WEIGHT_FORMATS
 from loopscale.planning import DEVICES, FIELDS, PRESETS, UTILISATION
 from loopscale.planning.budget import LEAST_MEMORY
 from loopscale.planning.design import STEPS
+from loopscale.planning.device_search import LONG
 from loopscale.planning.devices import NODE, Device
 from loopscale.planning.grid import interval_basis
 from loopscale.planning.job import REDUCES
-from loopscale.planning.limits import NEAR, SLACK
+from loopscale.planning.limits import DEVICES as DEVICES_LIMIT
+from loopscale.planning.limits import DEVICES_TEXTS, NEAR, SLACK
 from loopscale.planning.sensitivity import KEPT_WINDOW
 from loopscale.planning.text import AXIS_TEXT, TRUST_TEXT
 from loopscale.scaling import DEFAULT, MAPPINGS, OUTER_LAWS, PUBLISHED, ScalingLaw, find_law
@@ -54,6 +56,9 @@ def page_data() -> dict[str, Any]:
         "utilisation": UTILISATION,
         "node": NODE,
         "reduces": list(REDUCES),
+        "longRun": LONG,
+        "devicesLimit": {"field": DEVICES_LIMIT, "otherwise": DEVICES_LIMIT}
+        | dict(zip(("excluded", "empty", "closest"), DEVICES_TEXTS, strict=True)),
         "outers": {name: _outer(law) for name, law in _outers().items()},
         "mappings": {
             name: {

@@ -24,7 +24,7 @@ from loopscale.core import schemas
 from loopscale.core.errors import InputError
 from loopscale.core.quantities import fraction_of
 from loopscale.core.schemas import Record
-from loopscale.planning import FIELDS, UTILISATION, Budget, Cluster
+from loopscale.planning import FIELDS, UTILISATION, Budget, Cluster, device_flops
 from loopscale.planning.budget import WHOLE, BudgetField
 from loopscale.planning.devices import NODE
 from loopscale.planning.files import PlanFile
@@ -136,6 +136,13 @@ class PlanRequest(SpaceFields):
         if any(getattr(self, name) is not None for name in ("flops", "real_flops")):
             raise InputError("`gpus` and `flops` both state the compute; give one", field="gpus")
         return self.gpus * self.days * 24
+
+    def budget(self, real_flops: float | None = None) -> Budget:
+        """Return the planner's budget, with the compute of the devices where they state it."""
+        hours, cluster = self.hours(), self.cluster()
+        if hours is not None and cluster is not None:
+            real_flops = device_flops(hours, cluster.device, cluster.utilisation)
+        return super().budget(real_flops)
 
     def cluster(self) -> Cluster | None:
         """Return the devices that train the model, where they are named; a node where their number is not."""

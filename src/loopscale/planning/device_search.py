@@ -81,14 +81,14 @@ def _learn(cluster: Cluster, found: Search, overheads: Overheads, only_fitting: 
 def _leave_out(cluster: Cluster, found: Search, overheads: Overheads) -> bool:
     """Note the models that do not fit even without looping; return whether there are new ones."""
     space, count = found.grid.space, len(overheads)
-    if len(space.models) != space.active.size:
+    if space.kind == "continuous" or len(space.models) != space.active.size:  # what cannot be built has no job
         return False
     for at in np.ndindex(space.active.shape):
         keys = [(space.names[at[0]], float(space.experts[at]), int(R)) for R in space.recurrences]
         if all(key in overheads for key in keys):
             continue
         job = cluster.job(space.models[np.ravel_multi_index(at, space.active.shape)], 1, LONG)
-        if job.least_memory().memory > job.usable:
+        if job.least_bytes() > job.usable:
             overheads.update(dict.fromkeys(keys, np.inf))
     return len(overheads) > count
 

@@ -26,6 +26,12 @@ SLACK = 1 + 1e-12
 
 DEVICES = "devices"
 """What rules out a design that the devices cannot train: not a field of the budget."""
+DEVICES_TEXTS = (
+    "does not fit the devices in training",
+    "nothing can be trained on these devices",
+    "{candidate} needs more memory in training than they have",
+)
+"""Why one design is excluded, why all are, and what the closest needs."""
 NEAR = 0.01
 """Share of a limit within which a miss is written exactly."""
 
@@ -108,10 +114,7 @@ def _devices(grid: Grid) -> Limit | None:
     if not grid.space.overheads:
         return None
     need = np.where(np.isfinite(grid.space.overhead(grid.space.recurrences)), 1.0, 2.0)
-    return Limit(
-        DEVICES, need, 1.0, _times, "does not fit the devices in training", "nothing can be trained on these devices",
-        "{candidate} needs more memory in training than they have",
-    )  # fmt: skip
+    return Limit(DEVICES, need, 1.0, _times, *DEVICES_TEXTS)
 
 
 def _memory(grid: Grid) -> Limit | None:

@@ -25,8 +25,7 @@ export class Cluster {
 
   searched(x, job) {
     const usable = usableOf(this.device);
-    const cost = (reduce, layout) =>
-      JOBS[`${x.E === 1 ? "dense" : "mixture"} ${reduce} ${layout.accumulate === 1 ? "one" : "parts"} ${x.R === 1 ? "once" : "looped"}`](x, job, this.device, layout);
+    const cost = (reduce, layout) => this.step(x, job, reduce, layout);
     let best = null;
     const better = (a, b) => {
       const [at, bt] = [rounded(seconds(a)), rounded(seconds(b))];
@@ -48,12 +47,29 @@ export class Cluster {
     return { step: best ?? least, fits: Boolean(best) };
   }
 
-  // How much longer a step takes than its arithmetic without recomputation, at least 1.
-  slowdown(x, tokens) {
+  // How much longer a step takes than its arithmetic without recomputation, at least 1, and whether it fits.
+  overhead(x, tokens) {
     const found = this.best(x, tokens);
-    if (!found) return 1;
-    const { step } = found;
-    return Math.max(1, seconds(step) / ((step.plain * step.tokens) / this.devices / this.device.flops));
+    if (!found) return { overhead: 1, fits: true };
+    const { step, fits } = found;
+    return { overhead: Math.max(1, seconds(step) / ((step.plain * step.tokens) / this.devices / this.device.flops)), fits };
+  }
+
+  // Whether a design takes more memory than the devices have, however a step of whole batches is shared.
+  exceeds(x) {
+    const job = { devices: this.devices, sequences: sequencesOf(DATA.longRun, this.devices) };
+    this.large ??= new Map();
+    const key = `${x.width} ${x.E} ${x.R}`;
+    if (!this.large.has(key)) {
+      const least = DATA.reduces.map((reduce) => this.step(x, job, reduce, { accumulate: job.sequences, replicas: 1, stored: 0 }).memory);
+      this.large.set(key, Math.min(...least) > usableOf(this.device));
+    }
+    return this.large.get(key);
+  }
+
+  step(x, job, reduce, layout) {
+    const kind = `${x.E === 1 ? "dense" : "mixture"} ${reduce} ${layout.accumulate === 1 ? "one" : "parts"} ${x.R === 1 ? "once" : "looped"}`;
+    return JOBS[kind](x, job, this.device, layout);
   }
 
   // What training a design takes: days, and whether it fits.
@@ -91,6 +107,9 @@ export function devicesOf({ gpus, device, days, utilisation }) {
   if (devices > 100_000) throw new Refusal("GPUs should be at most 100,000", "gpus");
   return { cluster: clusterOf(name, devices, share), hours: devices * amount(days, "days", "Days") * 24 };
 }
+
+// The compute of so many device-hours.
+export const realFlops = ({ cluster, hours }) => hours * 3600 * cluster.device.flops * cluster.utilisation;
 
 const clusters = new Map();
 function clusterOf(name, devices, utilisation) {

@@ -1,4 +1,5 @@
 // Scenarios that one keeps: ghosts on the map, and columns of the Compare view. Two tabs keep one list.
+import { realFlops } from "./cluster.js";
 import { toast } from "./dom.js";
 import { keep, kept } from "./kept.js";
 import { current, question } from "./plan.js";
@@ -40,7 +41,7 @@ export function pinnedPlaces() {
   return pins().flatMap(({ query }, k) => {
     try {
       const { limits, devices } = question(scenarioOf(query));
-      const real = devices && { real_flops: devices.hours * 3600 * devices.cluster.device.flops * devices.cluster.utilisation };
+      const real = devices && { real_flops: realFlops(devices) };
       return [{ name: letter(k), limits: { ...limits, ...real } }];
     } catch {
       return [];

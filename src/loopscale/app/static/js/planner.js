@@ -1,6 +1,6 @@
 // The search for a design, as loopscale.planning does it. Every formula in it is generated from the Python functions
 // (formulas.js); what stands here is the loop around them, which a test compares with Python.
-import { Cluster } from "./cluster.js";
+import { Cluster, realFlops } from "./cluster.js";
 import { DATA } from "./data.js";
 import { Refusal, bytes, cardSize, count, filled, fixed, general, labelOf, times } from "./quantities.js";
 import {
@@ -234,6 +234,7 @@ class Candidate {
     this.kv_bytes = 0;
     this.kv_of_one = 0;
     this.bytes_per_token = 0;
+    this.overhead = 1;
     this.inputs = null;
   }
 
@@ -243,8 +244,10 @@ class Candidate {
     return x;
   }
 
-  under(b) {
+  // `overhead` is what training takes on devices for each FLOP; infinite where it does not fit them.
+  under(b, overhead = 1) {
     const x = new Candidate(this, this.R);
+    x.overhead = overhead;
     if (b.set.context !== undefined) {
       if (!x.model) throw new Refusal("a model known by its size alone has no KV cache", "context", "leave the context out");
       x.kv_bytes = x.model.kv_bytes(x, b);
@@ -260,20 +263,32 @@ const candidates = (space) =>
   (space.candidates ??= space.rows.flatMap((row) => space.recurrences.map((R) => Candidate.of(row, R))));
 
 function tokensOf(x, b) {
-  return b.set.tokens !== undefined ? b.set.tokens : COSTS.tokens(x, b);
+  if (b.set.tokens !== undefined) return b.set.tokens;
+  const { real } = x;
+  if (Number.isFinite(x.overhead)) x.real = real * x.overhead;
+  const tokens = COSTS.tokens(x, b);
+  x.real = real;
+  return tokens;
 }
 
+const overheadKey = (name, E, R) => `${name} ${E} ${R}`;
+const overheadAt = (overheads, space, flat, R) =>
+  overheads?.get(overheadKey(space.names[sizeOf(space, flat)], space.rows[Math.floor(flat / space.P)].E, R)) ?? 1;
+
+// Not a field of the budget: set where devices were asked.
+const DEVICES = { ...DATA.devicesLimit, need: (x) => (Number.isFinite(x.overhead) ? 1 : 2), cap: () => 1, write: "" };
+
 // Losses, gains and limits of every design; arrays run over sizes, experts and passes.
-export function evaluate(law, space, b, { eps, rule }) {
+export function evaluate(law, space, b, { eps, rule, overheads }) {
   const all = candidates(space);
   const { length } = all;
   const grid = {
-    law, space, b, eps, rule, length, limits: limitsOf(b), designs: new Array(length),
+    law, space, b, eps, rule, overheads, length, limits: [...(overheads?.size ? [DEVICES] : []), ...limitsOf(b)], designs: new Array(length),
     loss: new Float64Array(length), passGain: new Float64Array(length), expertGain: new Float64Array(length),
     memory: new Float64Array(length), met: new Uint8Array(length), usable: new Uint8Array(length),
   }; // prettier-ignore
   for (let flat = 0; flat < length; flat++) {
-    const x = all[flat].under(b);
+    const x = all[flat].under(b, overheadAt(overheads, space, flat, all[flat].R));
     x.inputs = new Inputs(law, x, Math.max(x.tokens, 1), b.set.unique_tokens);
     grid.designs[flat] = x;
     grid.memory[flat] = COSTS.memory(x, b);
@@ -301,8 +316,9 @@ function fillLosses(grid, c) {
 }
 
 // The loss with one pass fewer, where that number of passes is not searched.
-function lossBefore({ law, space, b }, flat, c) {
-  const x = Candidate.of(space.rows[Math.floor(flat / space.P)], space.recurrences[flat % space.P] - 1).under(b);
+function lossBefore({ law, space, b, overheads }, flat, c) {
+  const R = space.recurrences[flat % space.P] - 1;
+  const x = Candidate.of(space.rows[Math.floor(flat / space.P)], R).under(b, overheadAt(overheads, space, flat, R));
   return x.tokens >= 1 ? lossAt(law, c, new Inputs(law, x, Math.max(x.tokens, 1), b.set.unique_tokens)) : Infinity;
 }
 
@@ -552,28 +568,65 @@ export function search(file, values, options = {}) {
   const eps = rule === "loss" ? 0 : (options.eps ?? law.eps);
   if (eps === null || eps === undefined)
     throw new Refusal(`the law ${law.name} states no fit error`, "eps", "give a minimum gain per step, or choose the lowest loss alone");
-  const [grid, chosen] = bestDesign(law, space, b, { eps, rule });
+  const [grid, chosen] = bestDesign(law, space, b, { eps, rule, overheads: options.overheads });
   return new Found(law, grid, chosen, options);
 }
 
-// The best design for so many device-hours. What a design takes beyond its arithmetic depends on the design, so the
-// search is repeated with what the last choice leaves, until a choice takes no more.
-export function searchOn({ cluster, hours }, file, values, options) {
-  const found = onDevices({ cluster, hours }, (real) => search(file, { ...values, real_flops: real }, options));
-  return Object.assign(found, { devices: { cluster, hours } });
+// The best design for so many device-hours, as loopscale.planning.device_search finds it: overheads are computed for
+// the designs that may be the best, and those that do not fit the devices are left out, unless there are no others.
+export function searchOn(devices, file, values, options) {
+  const asked = { ...values, real_flops: realFlops(devices) };
+  const settled = (onlyFitting) => {
+    const overheads = new Map();
+    for (;;) {
+      const found = search(file, asked, { ...options, overheads });
+      if (!learn(devices.cluster, found, overheads, onlyFitting)) return found;
+    }
+  };
+  let found;
+  try {
+    found = settled(true);
+  } catch (error) {
+    if (!(error instanceof Refusal)) throw error;
+    found = settled(false);
+  }
+  return Object.assign(found, { devices });
 }
 
-function onDevices({ cluster, hours }, make) {
-  const whole = hours * 3600 * cluster.device.flops * cluster.utilisation;
-  let slower = 1;
-  let found = make(whole);
-  for (;;) {
-    const x = found.grid.designs[found.chosen];
-    const more = cluster.slowdown(x, x.tokens);
-    if (more <= slower * 1.001) return found;
-    slower = more;
-    found = make(whole / slower);
+// Adds the overheads of the designs that may be the best; true where the choice has to be made again.
+function learn(cluster, found, overheads, onlyFitting) {
+  const { grid, law, b } = found;
+  let learnt = onlyFitting && leaveOut(cluster, grid.space, overheads);
+  let lowest = Infinity;
+  for (const flat of found.ranked) {
+    if (!grid.usable[flat] || grid.loss[flat] >= lowest) break;
+    const x = grid.designs[flat];
+    const key = overheadKey(grid.space.names[sizeOf(grid.space, flat)], x.E, x.R);
+    const before = overheads.get(key) ?? 1;
+    const taken = cluster.overhead(x, x.tokens);
+    const overhead = taken.fits || !onlyFitting ? taken.overhead : Infinity;
+    if (overhead > before * 1.001) {
+      overheads.set(key, overhead);
+      learnt = true;
+    }
+    if (Number.isFinite(overhead)) {
+      const tokens = Math.max(x.tokens * Math.min(1, before / overhead), 1);
+      lowest = Math.min(lowest, lossAt(law, law.c, new Inputs(law, x, tokens, b.set.unique_tokens)));
+    }
   }
+  return learnt;
+}
+
+// Notes the models that do not fit even without looping; true where there are new ones.
+function leaveOut(cluster, space, overheads) {
+  const { size } = overheads;
+  space.rows.forEach((row, at) => {
+    if (!row.built) return;
+    const keys = space.recurrences.map((R) => overheadKey(space.names[Math.floor(at / space.K)], row.E, R));
+    if (keys.every((key) => overheads.has(key)) || !cluster.exceeds(Candidate.of(row, 1))) return;
+    for (const key of keys) overheads.set(key, Infinity);
+  });
+  return overheads.size > size;
 }
 
 export class Found {
@@ -802,10 +855,19 @@ export function given(found, text) {
   const fine = name in DATA.extended && experts >= 1 && Number.isInteger(2 * experts) && Number.isInteger(recurrence) && recurrence >= 1 && recurrence <= 1000;
   if (!fine) throw new Refusal(`“${text}” is no design`, "design", "write it like 1.0B:8:2");
   const space = makeSpace("ladder", [name], [experts], [recurrence], []);
-  const under = (b) => new Found(found.law, evaluate(found.law, space, b, found.grid), 0, {});
-  const one = found.devices
-    ? Object.assign(onDevices(found.devices, (real) => under(budgetOf({ ...found.b.set, real_flops: real }))), { devices: found.devices })
-    : under(found.b);
+  const under = (overheads) => new Found(found.law, evaluate(found.law, space, found.b, { ...found.grid, overheads }), 0, {});
+  let one = under();
+  if (found.devices) {
+    const key = overheadKey(name, experts, recurrence);
+    for (let before = 1; ; ) {
+      const [x] = one.grid.designs;
+      const { overhead } = found.devices.cluster.overhead(x, x.tokens);
+      if (overhead <= before * 1.001) break;
+      before = overhead;
+      one = under(new Map([[key, overhead]]));
+    }
+    one.devices = found.devices;
+  }
   const [by, verdict] = judged(one.grid, 0, -1);
   const misses = by !== null && !DATA.steps.includes(by) ? verdict : null;
   return { design: { ...one.choice, misses }, found: one, misses, difference: one.choice.loss - found.choice.loss };

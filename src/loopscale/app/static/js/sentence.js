@@ -5,7 +5,7 @@ import { fieldRow, showRows } from "./fields.js";
 import { ARCHITECTURES } from "./formulas.js";
 import { term } from "./glossary.js";
 import { addLaw, lawOf, ownLaws } from "./laws.js";
-import { devicesOf } from "./cluster.js";
+import { devicesOf, realFlops } from "./cluster.js";
 import { FIELD, current, shown } from "./plan.js";
 import { close, popoverButton } from "./popover.js";
 import { amountOf, bytes, cardSize, count, daysText, decimals, deviceName, experts, fixed, parse, passes, percent, power } from "./quantities.js";
@@ -214,8 +214,7 @@ function devicesText() {
     const values = { ...state, gpus: $("#in-gpus")?.value || state.gpus, days: $("#in-days")?.value || state.days };
     const devices = devicesOf(values);
     if (!devices) return "Devices run all that training computes: output head, attention, expert padding, and what is recomputed to fit.";
-    const { device, utilisation } = devices.cluster;
-    return `${power(devices.hours * 3600 * device.flops * utilisation)} FLOPs at ${percent(utilisation)} of the listed rate, with output head, attention, expert padding and what is recomputed to fit.`;
+    return `${power(realFlops(devices))} FLOPs at ${percent(devices.cluster.utilisation)} of the listed rate, with output head, attention, expert padding and what is recomputed to fit.`;
   } catch (error) {
     return `${error.message}.`;
   }
