@@ -57,3 +57,9 @@ def test_files_that_make_names_exist():
     names = set(re.findall(r"\b(?:tests|benchmarks|tools|docs|experiments)/[\w/.-]+\.py\b", text))
     assert len(names) > 5
     assert not [name for name in names if not (ROOT / name).exists()]
+
+
+def test_every_test_file_has_a_name_of_its_own():
+    """pytest imports test files by name, so that two of one name cannot run together, as in ``make test-all``."""
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+    assert sorted(names) == sorted(set(names))

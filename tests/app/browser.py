@@ -45,7 +45,7 @@ def open_in(context: Any, address: str) -> Page:
     page.errors = []
     page.on("console", lambda line: _note(page, line.text) if line.type in ("error", "warning") else None)
     page.on("pageerror", lambda error: page.errors.append(str(error)))
-    page.set_default_timeout(600_000)  # a loaded machine may be slow, and a wrong page fails anyway
+    page.set_default_timeout(180_000)  # a loaded machine may be slow
     page.goto(address)
     settled(page)
     return page
