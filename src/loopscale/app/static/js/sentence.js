@@ -287,7 +287,8 @@ function drawLoss(design, sure) {
   stat("days", daysText(days), `on ${count(cluster.devices)} ${deviceName(cluster.name)}${trains ? ` at ${percent(cluster.utilisation)}` : ", but it does not fit them"}`);
   stat("memory", bytes(design.memory), b.set.memory === undefined ? "no limit set" : `of ${bytes(b.memory)}`);
   const fits = b.set.memory === undefined || design.memory <= b.memory * DATA.slack;
-  stat("speed", design.tokens_per_second !== null && fits ? `≤ ${count(design.tokens_per_second)}` : "", `tokens/s ${state.where ? `on ${PLACES[state.where]}` : `at ${bytes(b.bandwidth)}/s`}`);
+  const speed = design.tokens_per_second !== null && fits;
+  stat("speed", speed ? `≤ ${count(design.tokens_per_second)}` : "", speed ? `tokens/s ${state.where ? `on ${PLACES[state.where]}` : `at ${bytes(b.bandwidth)}/s`}` : "");
 }
 
 export function intervalText(span, half, digits, level) {
