@@ -182,7 +182,8 @@ def _searcher(
     request: PlanRequest, law: ScalingLaw, *, extrapolate: bool = True, allow_degenerate: bool = True
 ) -> Callable[[Budget, Space | None], Search]:
     """Return the search among designs; those for devices are judged by what they take on them."""
-    made = search if request.hours() is None else partial(search_on, request.cluster())
+    cluster = None if request.hours() is None else request.cluster()
+    made: Callable[..., Search] = search if cluster is None else partial(search_on, cluster)
     return partial(
         made, law=law, eps=request.eps, rule=request.rule, extrapolate=extrapolate, allow_degenerate=allow_degenerate
     )
