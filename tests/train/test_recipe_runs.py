@@ -11,7 +11,7 @@ import torch
 from training import corpus, small
 
 from loopscale.core.errors import InputError
-from loopscale.train.run_dir import real_flops_per_token
+from loopscale.train.run_dir import real_flops_per_token, summary
 from loopscale.train.schedule import recurrence_shares, shared_steps
 from loopscale.train.trainer import Trainer
 
@@ -89,3 +89,14 @@ def test_expected_draws_add_up_and_keep_their_mean(text: Path) -> None:
         shares = recurrence_shares(settings, settings.model.config(64, 32))
         assert sum(shares.values()) == pytest.approx(1)
         assert sum(passes * share for passes, share in shares.items()) == pytest.approx(mean)
+
+
+def test_a_run_whose_passes_grow_counts_the_compute_of_each_stage(text: Path) -> None:
+    grown = small(text, model={"recurrence": 3}, schedule={"recurrence": ((0.0, 1), (0.5, 3))})
+    model = grown.model.config(64, 32)
+    half = round(0.5 * grown.steps) / grown.steps
+    flops = [float(model.to_architecture().train_flops_per_token(passes)) for passes in (1, 3)]
+    counted = summary(grown, model, grown.steps, 2.0)
+    assert counted["training_flops"] == pytest.approx(
+        grown.steps * grown.step_tokens * (half * flops[0] + (1 - half) * flops[1])
+    )

@@ -30,7 +30,7 @@ from loopscale.planning.job import padding
 from loopscale.train.config import ScheduleSection, TrainConfig
 from loopscale.train.data.labels import TaskStore, prepare_rows
 from loopscale.train.data.token_store import DataSource, Mixture, TokenStore, prepare
-from loopscale.train.schedule import recurrence_shares, shared_steps
+from loopscale.train.schedule import recurrence_shares, scheduled_passes, shared_steps
 
 if TYPE_CHECKING:  # commands import this file, and not all of them need torch
     from loopscale.model import LoopedMoEConfig
@@ -300,18 +300,19 @@ def summary(config: TrainConfig, model: LoopedMoEConfig, step: int, loss: float)
     """Return the observation that a finished run is."""
     architecture = model.to_architecture()
     tokens = step * config.step_tokens
-    R = model.recurrence
+    stages = scheduled_passes(config) or {model.recurrence: 1.0}
     return {
         "kind": SUMMARY,
         "schema": SCHEMA,
         "validation_loss": loss,
         "tokens": tokens,
-        "recurrence": R,
+        "recurrence": model.recurrence,
         "experts": config.model.experts,
         "active": int(architecture.active),
         "loop": int(architecture.loop),
         "total": int(architecture.total),
-        "training_flops": float(architecture.train_flops_per_token(R)) * tokens,
+        "training_flops": sum(float(architecture.train_flops_per_token(R)) * share for R, share in stages.items())
+        * tokens,
         "real_training_flops": real_flops_per_token(config, model) * tokens,
         "seed": config.run.seed,
     }

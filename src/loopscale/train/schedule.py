@@ -44,12 +44,20 @@ def cooldown_start(schedule: ScheduleSection, steps: int) -> int:
 
 def recurrence_shares(config: TrainConfig, model: LoopedMoEConfig) -> dict[int, float]:
     """Return the fraction of a run's steps at each R: scheduled, expected of the draws, or the model's own."""
-    stages = config.schedule.recurrence or ((0.0, model.recurrence),)
-    starts = [round(start * config.steps) for start, _ in stages] + [config.steps]
     shares: dict[int, float] = {}
-    for (_, mean), first, last in zip(stages, starts, starts[1:], strict=False):
+    for mean, share in (scheduled_passes(config) or {model.recurrence: 1.0}).items():
         for passes, chance in _draws(model.random_recurrence, mean).items():
-            shares[passes] = shares.get(passes, 0.0) + chance * (last - first) / config.steps
+            shares[passes] = shares.get(passes, 0.0) + chance * share
+    return shares
+
+
+def scheduled_passes(config: TrainConfig) -> dict[int, float]:
+    """Return the fraction of a run's steps at each R of its schedule; empty where R is not scheduled."""
+    stages = config.schedule.recurrence or ()
+    ends = [round(start * config.steps) for start, _ in stages[1:]] + [config.steps]
+    shares: dict[int, float] = {}
+    for (start, passes), end in zip(stages, ends, strict=False):
+        shares[passes] = shares.get(passes, 0.0) + (end - round(start * config.steps)) / config.steps
     return shares
 
 
