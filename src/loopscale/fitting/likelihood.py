@@ -107,7 +107,8 @@ def likelihood_profile(fit: Fit, coefficient: str, *, level: float = 0.9) -> Pro
     """Move one coefficient both ways, refit all others at each place, and read off its interval.
 
     Unlike resampling this sees a lopsided or open-ended range. Its scale is that of refits on resampled runs: a Huber
-    fit has no likelihood of its own, and the sandwich of its derivatives covered 58 to 86% at a nominal 90%.
+    fit has no likelihood of its own, and the sandwich of its derivatives covered 58 to 86% at a nominal 90%. That of a
+    coefficient on a bound is the sandwich's.
     """
     problem = fit.problem
     if coefficient not in fit.free:
@@ -118,13 +119,21 @@ def likelihood_profile(fit: Fit, coefficient: str, *, level: float = 0.9) -> Pro
     if not 0 < level < 1:
         raise InputError(f"`level` is {level}", remedy="it should lie between 0 and 1, as 0.9")
     which, best, runs = fit.free.index(coefficient), fit.optimum, len(fit.observations.runs)
-    deviation = _deviation(fit, coefficient, which)
-    step = min(deviation / 3, problem.width[which] / 20) or problem.width[which] / 100
-    limit = student_quantile(level, max(runs - 1, 1)) ** 2
-    reach = deviation * max(WIDE, float(np.sqrt(limit)))
-    start = (float(best[which]), fit.objective, 0.0)
-    sides = [[start, *_side(problem, fit, best, which, sign * step, reach)] for sign in (-1.0, 1.0)]
-    scale = _scale(sides, deviation)
+    limit, start = student_quantile(level, max(runs - 1, 1)) ** 2, (float(best[which]), fit.objective, 0.0)
+
+    def walked(step: float, reach: float, rise: float) -> list[list[tuple[float, float, float]]]:
+        return [[start, *_side(problem, fit, best, which, sign * step, reach, rise)] for sign in (-1.0, 1.0)]
+
+    errors = fit_covariance(fit)
+    if coefficient in errors.names:
+        deviation = _deviation(fit, coefficient, which)
+        step = min(deviation / 3, problem.width[which] / 20) or problem.width[which] / 100
+        sides = walked(step, 3 * deviation * max(WIDE, float(np.sqrt(limit))), np.inf)
+        scale = _scale(sides, deviation)
+    else:  # on a bound refits pile up there, and their spread says nothing: the typical ratio of the errors serves
+        ratios = np.diag(errors.inverse) / np.maximum(np.diag(errors.robust), 1e-300)
+        scale = float(np.median(ratios)) if len(ratios) else 1.0
+        sides = walked(problem.width[which] / 100, np.inf, 1.5 * limit / scale)
     sides = [[(u, objective, rise * scale) for u, objective, rise in side] for side in sides]
     u, objective, statistic = (np.array(column) for column in zip(*reversed(sides[0]), *sides[1][1:], strict=True))
     ends = [_crossing(side, limit) for side in sides]
@@ -158,9 +167,9 @@ def _scale(sides: list[list[tuple[float, float, float]]], deviation: float) -> f
 
 
 def _side(
-    problem: Problem, fit: Fit, best: FloatArray, which: int, step: float, reach: float
+    problem: Problem, fit: Fit, best: FloatArray, which: int, step: float, reach: float, enough: float
 ) -> Iterator[tuple[float, float, float]]:
-    """Walk away from the optimum until well beyond what the interval can reach, or the range ends."""
+    """Walk away from the optimum until well beyond the interval, by distance or by rise, or the range ends."""
     held = np.arange(len(best)) == which
     u = best.copy()
     for k in range(MOST_STEPS):
@@ -171,8 +180,9 @@ def _side(
         moved = problem.with_fixed(held, u)
         optima = descend(moved, u[~held][None, :], delta=fit.delta, tolerance=1e-9, damping=1e-6)
         u[~held] = optima.u_SP[0]
-        yield float(u[which]), float(optima.value_S[0]), 2 * max(float(optima.value_S[0]) - fit.objective, 0.0)
-        if abs(u[which] - best[which]) > 3 * reach:
+        rise = 2 * max(float(optima.value_S[0]) - fit.objective, 0.0)
+        yield float(u[which]), float(optima.value_S[0]), rise
+        if abs(u[which] - best[which]) > reach or rise > enough:
             return
 
 
