@@ -271,7 +271,8 @@ def test_the_demo_report_answers_whether_looping_pays_and_fits_a_phone_in_both_t
     law, curves = demo._fit(), demo.isoflop_over_recurrence(published(), [5e21], demo.ladder_space(["1.0B"], [8]))
     panels = [demo.Panel(curves, demo.draw_isoflop_over_recurrence)]
     best = plan(flops=5e21, memory=3e9, bits=4)
-    demo._report(tmp_path, best, panels, seen, law, demo._compare(seen, law), demo._equal_compute(seen, law))
+    found = demo._loop_at_work(), seen, law, demo._compare(seen, law), demo._equal_compute(seen, law)
+    demo._report(tmp_path, best, panels, *found)
     grounds = set()
     for scheme in ("light", "dark"):
         page = browser.new_context(viewport={"width": 390, "height": 844}, color_scheme=scheme).new_page()

@@ -15,6 +15,7 @@ from loopscale.figures import GALLERY, Sources
 from loopscale.figures.results import paper_results
 from loopscale.fitting import simulate_sweep
 from loopscale.planning import Budget, joint_optimum
+from loopscale.planning.text import share_text
 from loopscale.scaling import PUBLISHED, published
 
 NEEDS_FILES = {"training", "test-time"}
@@ -170,7 +171,7 @@ def test_a_plan_report_says_what_was_asked_what_to_train_and_how_sure(capsys, tm
     assert sections(text) == ["Question", "Answer", "Confidence", "Nearest designs", "Provenance"]
     assert "training compute 5e21 FLOPs, memory 3 GB, bits per weight 4?" in text
     assert re.search(rf"{str(found['choice']['loss'])[:4]}\d*†? nats/token", text)
-    assert f"of the best under {found['agreement']:.0%} of the resampled laws" in text
+    assert f"of the best in {share_text(found['agreement'], found['resamples'])} refits" in text
     assert sections((tmp_path / "direct.html").read_text()) == sections(text)
     assert "file_sha256" in text
 

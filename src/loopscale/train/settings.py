@@ -165,7 +165,7 @@ def _compiles(config: TrainConfig) -> bool:
         return importlib.util.find_spec("triton") is not None and config.steps >= LEAST_COMPILED_STEPS
     compiler = shutil.which(os.environ.get("CXX", "c++"))
     flops = run_dir.real_flops_per_token(config, model_without_text(config)) * config.steps * config.step_tokens
-    return compiler is not None and flops >= LEAST_COMPILED_FLOPS
+    return compiler is not None and bool(flops >= LEAST_COMPILED_FLOPS)
 
 
 def _this_device(ranks: int) -> Device:
