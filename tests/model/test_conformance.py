@@ -11,10 +11,12 @@ import torch
 from click.testing import CliRunner
 from looped_models import model, tokens
 
+from loopscale.cli.conform import ENGINES as OFFERED
 from loopscale.cli.conform import conform_command
 from loopscale.core.errors import InputError
 from loopscale.model.cache import Slots
-from loopscale.model.conformance import Difference, compare, golden, report_of
+from loopscale.model.conformance import Difference, compare, golden
+from loopscale.model.engines import ENGINES, run_engine
 
 PROMPTS = [tokens(7, seed=seed).tolist() for seed in (3, 4)]
 
@@ -31,7 +33,7 @@ def differences(changed: Any, **changes: Any) -> list[Difference]:
 def test_the_model_written_out_as_plain_layers_conforms(changes: dict[str, Any]) -> None:
     made = looped(**changes)
     expected = golden(made, PROMPTS, (1, 2, 3))
-    report = report_of("unrolled", made, expected)
+    report = run_engine("unrolled", made, expected)
     assert not compare(expected, report)
     assert len(report["runs"][-1]["slots"]) == 2 + 2 * 3
 
@@ -43,7 +45,7 @@ def test_what_is_exported_conforms_in_its_engine(engine: str, package: str) -> N
     pytest.importorskip(package)
     made = looped(loop_layers=1)
     expected = golden(made, PROMPTS, (2,))
-    report = report_of(engine, made, expected)
+    report = run_engine(engine, made, expected)
     assert not compare(expected, report)
     assert all(run["logits"][0] is None and run["logits"][1] for run in report["runs"])
 
@@ -102,6 +104,10 @@ def test_a_report_of_tokens_alone_is_compared_and_near_ties_do_not_count() -> No
     assert [str(each) for each in compare(expected, report)] == ["tokens at R = 2, prompt 1: 1"]
     expected["runs"][1]["margins"][4] = 1e-6
     assert not compare(expected, report)
+
+
+def test_the_command_offers_every_engine() -> None:
+    assert tuple(ENGINES) == OFFERED
 
 
 def test_a_report_of_something_else_is_refused() -> None:

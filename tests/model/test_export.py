@@ -14,7 +14,8 @@ from looped_models import WITHOUT_LOOPSCALE, model, tokens
 from test_retrofit import MODELS, close, ids, logits, pretrained, run
 
 from loopscale.core.errors import InputError
-from loopscale.model.conformance import PROMPTS, compare, golden, report_of
+from loopscale.model.conformance import PROMPTS, compare, golden
+from loopscale.model.engines import run_engine
 from loopscale.model.export import unroll, write_program
 from loopscale.model.gguf_file import FORMATS, write_gguf
 from loopscale.model.llama_cpp import generated
@@ -242,7 +243,7 @@ def test_every_family_conforms_in_llama_cpp(kind: str) -> None:
             buffer.zero_()
     assert unroll(made, 2).config.model_type == kind
     expected = golden(made, [tokens(5, seed=seed).tolist() for seed in range(6)], (1, 2))
-    assert not compare(expected, report_of("llama.cpp", made, expected, tokenizer, LLAMA_CPP))
+    assert not compare(expected, run_engine("llama.cpp", made, expected, tokenizer, LLAMA_CPP))
 
 
 def test_a_program_of_torch_export_runs_where_only_torch_is_installed(tmp_path: Path) -> None:

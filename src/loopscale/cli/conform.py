@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 
 import click
 
@@ -58,7 +59,9 @@ def conform_command(
     """
     import torch
 
+    from loopscale.core.files import write_json
     from loopscale.model import conformance, loading
+    from loopscale.model.engines import run_engine
     from loopscale.model.prompts import read_prompts
 
     if (target is None) == (engine is None and outputs is None):
@@ -72,18 +75,18 @@ def conform_command(
         texts = read_prompts(prompts) if prompts is not None else list(conformance.PROMPTS)
         expected = conformance.golden(looped, [loaded_tokenizer(text)["input_ids"] for text in texts], recurrences)
     if target is not None:
-        conformance.write_golden(target, expected)
+        write_json(target, expected)
         console().print(f"{target}: {_size(expected)}", highlight=False)
         return
     if outputs is not None:
         reported = conformance.read_golden(outputs)
     else:
         assert engine is not None
-        reported = conformance.report_of(engine, looped, expected, loaded_tokenizer, packages)
+        reported = run_engine(engine, looped, expected, loaded_tokenizer, packages)
     differences = conformance.compare(expected, reported, tolerance)
     name = outputs or engine
     if as_json:
-        print_json({"kind": "conformity", "engine": name, "differences": conformance.as_rows(differences)})
+        print_json({"kind": "conformity", "engine": name, "differences": [asdict(d) for d in differences]})
     elif not differences:
         parts = [part for part in ("logits", "slots", "experts", "exits", "tokens") if part in reported["runs"][0]]
         console().print(f"{name} conforms: {_size(reported)}; {', '.join(parts)} compared", highlight=False)

@@ -7,21 +7,17 @@ pass, and the greedy tokens that follow. A report may leave parts out: llama.cpp
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from loopscale.core.errors import InputError, require
-from loopscale.core.files import check_version, read_json, write_json
-from loopscale.model import llama_cpp
+from loopscale.core.errors import InputError
+from loopscale.core.files import check_version, read_json
 from loopscale.model.exit import Exit
-from loopscale.model.export import unroll, write_onnx, write_program
-from loopscale.model.gguf_file import write_gguf
-from loopscale.model.mlx_folder import read_mlx, write_mlx
 from loopscale.model.model import LoopedMoEForCausalLM
 
 KIND, VERSION = "conformance", 1
@@ -65,27 +61,27 @@ def golden(model: LoopedMoEForCausalLM, prompts: Sequence[Sequence[int]], recurr
             raise InputError(
                 f"a prompt of {len(ids)} tokens: golden prompts have 2 or more, and room for {NEW} new ones"
             )
-    runs = [
-        {"prompt": index, "recurrence": R, **observe(model, ids, R)}
-        for R in recurrences
-        for index, ids in enumerate(prompts)
-    ]
-    return {**_head(model, prompts), "runs": runs}
+    return report(model, prompts, recurrences, (observe(model, ids, R) for R in recurrences for ids in prompts))
 
 
-def _head(model: LoopedMoEForCausalLM, prompts: Sequence[Sequence[int]]) -> dict[str, Any]:
+def report(
+    model: LoopedMoEForCausalLM,
+    prompts: Sequence[Sequence[int]],
+    recurrences: Sequence[int],
+    observations: Iterable[dict[str, Any]],
+) -> dict[str, Any]:
+    """Return a report: what was observed of each prompt, at each recurrence in turn."""
     sizes = {name: getattr(model.config, name) for name in ("prelude_layers", "loop_layers", "coda_layers")}
-    return {"kind": KIND, "schema": VERSION, "sizes": sizes, "prompts": [list(ids) for ids in prompts]}
+    runs = [
+        {"prompt": index, "recurrence": R, **observed}
+        for (R, index), observed in zip(product(recurrences, range(len(prompts))), observations, strict=True)
+    ]
+    return {"kind": KIND, "schema": VERSION, "sizes": sizes, "prompts": [list(ids) for ids in prompts], "runs": runs}
 
 
 def read_golden(file: str | Path) -> dict[str, Any]:
     """Read a golden file, or an engine's report, which has the same form."""
     return check_version(read_json(file), str(file), KIND, VERSION)
-
-
-def write_golden(file: str | Path, data: dict[str, Any]) -> None:
-    """Write a golden file."""
-    write_json(file, data)
 
 
 @torch.no_grad()
@@ -97,10 +93,10 @@ def observe(model: LoopedMoEForCausalLM, ids: Sequence[int], recurrence: int) ->
         ids_1T[:, -1:], recurrence=recurrence, past_key_values=cache, output_passes=True,
         output_routing=model.config.is_moe,
     )  # fmt: skip
-    report: dict[str, Any] = {"logits": [_top(logits[0, -1]) for logits in out.pass_logits]}
-    report["slots"] = _slots(model, recurrence, ((slot.keys, slot.values) for slot in cache.layers))
+    observed: dict[str, Any] = {"logits": [top_logits(logits[0, -1]) for logits in out.pass_logits]}
+    observed["slots"] = cache_slots(model, recurrence, ((slot.keys, slot.values) for slot in cache.layers))
     if out.routing is not None:
-        report["experts"] = [
+        observed["experts"] = [
             {"part": part, "pass": pass_index, "layer": layer, "ids": sorted(chosen[0, -1].tolist())}
             for (part, pass_index, layer), chosen in zip(
                 slot_places(model, recurrence, all_passes=True),
@@ -108,13 +104,13 @@ def observe(model: LoopedMoEForCausalLM, ids: Sequence[int], recurrence: int) ->
                 strict=True,
             )
         ]
-    report["exits"] = [
+    observed["exits"] = [
         {"criterion": criterion, "threshold": threshold,
          "passes": int(model(ids_1T, recurrence=recurrence, exit=Exit(criterion, threshold)).passes[0, -1])}
         for criterion, threshold in EXITS
     ]  # fmt: skip
-    report["tokens"], report["margins"] = _greedy(lambda so_far: model(so_far, recurrence=recurrence).logits, ids)
-    return report
+    observed["tokens"], observed["margins"] = greedy(lambda so_far: model(so_far, recurrence=recurrence).logits, ids)
+    return observed
 
 
 def slot_places(
@@ -131,18 +127,24 @@ def slot_places(
         yield "coda", None, layer
 
 
-def _top(logits_V: torch.Tensor) -> dict[str, list[float]]:
+def top_logits(logits_V: torch.Tensor) -> dict[str, list[float]]:
+    """Return the likeliest tokens and their logits."""
     best = logits_V.float().topk(min(TOP, len(logits_V)))
     return {"ids": best.indices.tolist(), "values": best.values.tolist()}
 
 
-def _last(states_BNTh: torch.Tensor) -> list[float]:
-    """Return the newest position of the first head."""
-    newest: list[float] = states_BNTh[0, 0, -1].float().tolist()
-    return newest
+def cache_slots(
+    model: LoopedMoEForCausalLM, R: int, states: Iterable[tuple[torch.Tensor, torch.Tensor]]
+) -> list[dict[str, Any]]:
+    """Return the newest position of each cache slot in its first head, from the keys and values (B, heads, T, size)."""
+    return [
+        {"part": part, "pass": pass_index, "layer": layer,
+         "keys": keys[0, 0, -1].float().tolist(), "values": values[0, 0, -1].float().tolist()}
+        for (part, pass_index, layer), (keys, values) in zip(slot_places(model, R), states, strict=True)
+    ]  # fmt: skip
 
 
-def _greedy(logits: Callable[[torch.Tensor], torch.Tensor], ids: Sequence[int]) -> tuple[list[int], list[float]]:
+def greedy(logits: Callable[[torch.Tensor], torch.Tensor], ids: Sequence[int]) -> tuple[list[int], list[float]]:
     """Return greedy tokens, and by how much each led the second."""
     so_far, margins = torch.tensor([list(ids)]), []
     for _ in range(NEW):
@@ -167,48 +169,49 @@ def compare(expected: dict[str, Any], reported: dict[str, Any], tolerance: float
     return found
 
 
-def _compare_run(golden_run: dict[str, Any], run: dict[str, Any], tolerance: float) -> Iterator[Difference]:
-    at = {"prompt": run["prompt"], "recurrence": run["recurrence"]}
-    for what, fields in (("experts", ("ids",)), ("slots", ("keys", "values"))):
-        theirs = {_place(entry): entry for entry in run.get(what, ())}
-        for entry in golden_run.get(what, ()) if what in run else ():
+def _compare_run(ours: dict[str, Any], theirs: dict[str, Any], tolerance: float) -> Iterator[Difference]:
+    at = {"prompt": theirs["prompt"], "recurrence": theirs["recurrence"]}
+    for what, field in (("experts", "experts"), ("cache slot", "slots")):
+        places = {_place(entry): entry for entry in theirs.get(field, ())}
+        for entry in ours.get(field, ()) if field in theirs else ():
             part, pass_index, layer = _place(entry)
-            other = theirs.get((part, pass_index, layer))
-            if other is None:
-                size = float("inf")
-            elif what == "experts":
-                size = float(len(set(entry["ids"]) - set(other["ids"])))
-            else:
-                size = max(_apart(entry[name], other[name], tolerance) for name in fields)
-            if size:
-                name = "experts" if what == "experts" else "cache slot"
-                yield Difference(name, **at, part=part, pass_index=pass_index, layer=layer, size=size)
-    for index, ours in enumerate(golden_run["logits"]):
-        theirs_here = run["logits"][index] if index < len(run.get("logits", ())) else None  # None: not reported
-        if theirs_here is not None:
-            values = dict(zip(theirs_here["ids"], theirs_here["values"], strict=True))
-            # The last of the likeliest may be another one by rounding.
-            shared = [token for token in ours["ids"][: TOP // 2] if token in values]
-            mine = dict(zip(ours["ids"], ours["values"], strict=True))
-            size = _apart([mine[token] for token in shared], [values[token] for token in shared], tolerance)
-            if len(shared) < len(ours["ids"][: TOP // 2]):
-                size = max(size, abs(ours["values"][0] - theirs_here["values"][0]), tolerance)
-            if size:
-                yield Difference("logits", **at, part="", pass_index=index + 1, layer=None, size=size)
-    for ours, other in zip(golden_run.get("exits", ()), run.get("exits", ()), strict=False):
-        if ours["passes"] != other["passes"]:
-            size = abs(ours["passes"] - other["passes"])
-            yield Difference("exit", **at, part="", pass_index=ours["passes"], layer=None, size=size)
-    for position, (ours, other) in enumerate(zip(golden_run["tokens"], run.get("tokens", ()), strict=False)):
-        if ours != other:
-            if golden_run["margins"][position] > tolerance:
-                wrong = sum(a != b for a, b in zip(golden_run["tokens"], run["tokens"], strict=False))
-                yield Difference("tokens", **at, part="", pass_index=None, layer=None, size=wrong)
-            return  # what follows another token is another text
+            if size := _layer_apart(entry, places.get((part, pass_index, layer)), tolerance):
+                yield Difference(what, **at, part=part, pass_index=pass_index, layer=layer, size=size)
+    for index, (mine, other) in enumerate(zip(ours["logits"], theirs.get("logits", ()), strict=False)):
+        if other is not None and (size := _logits_apart(mine, other, tolerance)):
+            yield Difference("logits", **at, part="", pass_index=index + 1, layer=None, size=size)
+    for mine, other in zip(ours.get("exits", ()), theirs.get("exits", ()), strict=False):
+        if size := abs(mine["passes"] - other["passes"]):
+            yield Difference("exit", **at, part="", pass_index=mine["passes"], layer=None, size=size)
+    pairs = list(zip(ours["tokens"], theirs.get("tokens", ()), strict=False))
+    wrong = [position for position, (mine, other) in enumerate(pairs) if mine != other]
+    # What follows another token is another text, so the first one decides; a near tie may go either way.
+    if wrong and ours["margins"][wrong[0]] > tolerance:
+        yield Difference("tokens", **at, part="", pass_index=None, layer=None, size=len(wrong))
 
 
 def _place(entry: dict[str, Any]) -> tuple[str, int | None, int]:
     return entry["part"], entry["pass"], entry["layer"]
+
+
+def _layer_apart(ours: dict[str, Any], theirs: dict[str, Any] | None, tolerance: float) -> float:
+    """Return how many experts differ, or by how much the cache slot does; a layer that is missing is infinitely far."""
+    if theirs is None:
+        return float("inf")
+    if "ids" in ours:
+        return float(len(set(ours["ids"]) - set(theirs["ids"])))
+    return max(_apart(ours[name], theirs[name], tolerance) for name in ("keys", "values"))
+
+
+def _logits_apart(ours: dict[str, Any], theirs: dict[str, Any], tolerance: float) -> float:
+    """Return the largest difference of the likeliest tokens' logits, or zero if it is within the tolerance."""
+    mine, values = (dict(zip(each["ids"], each["values"], strict=True)) for each in (ours, theirs))
+    likeliest = ours["ids"][: TOP // 2]  # further down another token may be listed by rounding
+    shared = [token for token in likeliest if token in values]
+    size = _apart([mine[token] for token in shared], [values[token] for token in shared], tolerance)
+    if len(shared) < len(likeliest):
+        size = max(size, abs(ours["values"][0] - theirs["values"][0]), tolerance)
+    return size
 
 
 def _apart(ours: Sequence[float], theirs: Sequence[float], tolerance: float) -> float:
@@ -217,172 +220,3 @@ def _apart(ours: Sequence[float], theirs: Sequence[float], tolerance: float) -> 
         return float("inf")
     largest = max((abs(a - b) for a, b in zip(ours, theirs, strict=True)), default=0.0)
     return largest if not largest <= tolerance * max(1.0, *(abs(a) for a in ours)) else 0.0
-
-
-def report_of(
-    engine: str,
-    model: LoopedMoEForCausalLM,
-    expected: dict[str, Any],
-    tokenizer: Any = None,
-    packages: str | None = None,
-) -> dict[str, Any]:
-    """Return what an engine computes of the golden prompts at the golden recurrences."""
-    prompts = expected["prompts"]
-    recurrences = list(dict.fromkeys(run["recurrence"] for run in expected["runs"]))
-    if engine == "transformers":
-        return golden(model, prompts, recurrences)
-    runs = list(ENGINES[engine](Subject(model, prompts, recurrences, tokenizer, packages)))
-    return {**_head(model, prompts), "runs": runs}
-
-
-@dataclass(frozen=True)
-class Subject:
-    """What an engine is to compute."""
-
-    model: LoopedMoEForCausalLM
-    prompts: list[list[int]]
-    recurrences: list[int]
-    tokenizer: Any
-    packages: str | None
-
-
-Runs = Iterator[dict[str, Any]]
-Logits = Callable[[torch.Tensor], torch.Tensor]
-
-
-@torch.no_grad()
-def _unrolled(subject: Subject) -> Runs:
-    """Run the plain model of a standard architecture."""
-    for R in subject.recurrences:
-        plain: Any = unroll(subject.model, R)
-        for index, ids in enumerate(subject.prompts):
-            cache = plain(torch.tensor([ids[:-1]]), use_cache=True).past_key_values
-            logits = plain(torch.tensor([ids[-1:]]), past_key_values=cache).logits
-            slots = _slots(subject.model, R, ((slot.keys, slot.values) for slot in cache.layers))
-            tokens, _ = _greedy(lambda so_far: plain(so_far).logits, ids)  # noqa: B023 - used at once
-            yield {"prompt": index, "recurrence": R, "tokens": tokens, "slots": slots, "logits": _last_pass(logits, R)}
-
-
-def _slots(
-    model: LoopedMoEForCausalLM, R: int, states: Iterable[tuple[torch.Tensor, torch.Tensor]]
-) -> list[dict[str, Any]]:
-    return [
-        {"part": part, "pass": pass_index, "layer": layer, "keys": _last(keys), "values": _last(values)}
-        for (part, pass_index, layer), (keys, values) in zip(slot_places(model, R), states, strict=True)
-    ]
-
-
-def _last_pass(logits_1TV: torch.Tensor, R: int) -> list[dict[str, list[float]] | None]:
-    """Return the logits of an engine that reports those of the last pass."""
-    return [None] * (R - 1) + [_top(logits_1TV[0, -1])]
-
-
-def _graph(subject: Subject, compiled: Callable[[int, Path], Logits]) -> Runs:
-    """Run a graph without a cache, which is written to a file for each recurrence."""
-    for R in subject.recurrences:
-        with tempfile.TemporaryDirectory() as folder:
-            logits = compiled(R, Path(folder))
-            for index, ids in enumerate(subject.prompts):
-                yield {"prompt": index, "recurrence": R, "tokens": _greedy(logits, ids)[0],
-                       "logits": _last_pass(logits(torch.tensor([ids])), R)}  # fmt: skip
-
-
-def _onnx(subject: Subject) -> Runs:
-    """Run the ONNX graph in onnxruntime."""
-    onnxruntime = require("onnxruntime", "onnx", "the engine onnx")
-
-    def compiled(R: int, folder: Path) -> Logits:
-        write_onnx(subject.model, folder / "model.onnx", R)
-        session = onnxruntime.InferenceSession(str(folder / "model.onnx"))
-        return lambda ids: torch.tensor(session.run(None, {"input_ids": ids.numpy()})[0])
-
-    return _graph(subject, compiled)
-
-
-def _program(subject: Subject) -> Runs:
-    """Run the program of torch.export."""
-
-    def compiled(R: int, folder: Path) -> Logits:
-        write_program(subject.model, folder / "model.pt2", R)
-        loaded = torch.export.load(folder / "model.pt2").module()
-        return lambda ids: loaded(ids).detach()
-
-    return _graph(subject, compiled)
-
-
-def _mlx(subject: Subject) -> Runs:
-    """Run the model file for MLX with its cache."""
-    mx = require("mlx.core", "mlx", "the engine mlx")
-
-    def array(ids: Any) -> Any:
-        return mx.array(ids, dtype=mx.int32)
-
-    def tensor(values: Any) -> torch.Tensor:
-        return torch.tensor(values.astype(mx.float32).tolist())
-
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        write_mlx(subject.model, folder)
-        loaded = read_mlx(folder)
-        for R in subject.recurrences:
-            loaded.args.recurrence = R
-            for index, ids in enumerate(subject.prompts):
-                cache = loaded.make_cache()
-                loaded(array([ids[:-1]]), cache)
-                logits = tensor(loaded(array([ids[-1:]]), cache))
-                held = ((slot.keys[:, :, : slot.offset], slot.values[:, :, : slot.offset]) for slot in cache)
-                slots = _slots(subject.model, R, ((tensor(keys), tensor(values)) for keys, values in held))
-                tokens, _ = _greedy(lambda so_far: tensor(loaded(array(so_far.tolist()))), ids)
-                yield {"prompt": index, "recurrence": R, "tokens": tokens, "slots": slots,
-                       "logits": _last_pass(logits, R)}  # fmt: skip
-
-
-def _llama_cpp(subject: Subject) -> Runs:
-    """Run a GGUF file in llama.cpp, through the npm package node-llama-cpp; it reports tokens."""
-    if subject.packages is None:
-        raise InputError(f"`packages` is missing: {llama_cpp.WHERE}")
-    for R in subject.recurrences:
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / "model.gguf"
-            write_gguf(unroll(subject.model, R), subject.tokenizer, file, "f32")
-            for index, tokens in enumerate(llama_cpp.generated(file, subject.prompts, NEW, subject.packages)):
-                yield {"prompt": index, "recurrence": R, "tokens": tokens}
-
-
-def _vllm(subject: Subject) -> Runs:
-    """Run vLLM, an engine for each recurrence with one copy of the weights; it reports tokens."""
-    try:
-        from vllm import SamplingParams
-    except ImportError:
-        raise InputError("vLLM is not installed here; it needs a separate environment (docs/serve.md)") from None
-    from loopscale.model.vllm import engines, register
-
-    with tempfile.TemporaryDirectory() as folder:
-        subject.model.save_pretrained(folder)
-        register()
-        longest = max(map(len, subject.prompts)) + NEW
-        made = engines(
-            folder, subject.recurrences, skip_tokenizer_init=True, dtype="float32", max_model_len=longest,
-            enforce_eager=True,
-        )  # fmt: skip
-        greedy = SamplingParams(temperature=0, max_tokens=NEW, detokenize=False, ignore_eos=True)
-        for R, engine in made.items():
-            replies = engine.generate([{"prompt_token_ids": ids} for ids in subject.prompts], greedy, use_tqdm=False)
-            for index, reply in enumerate(replies):
-                yield {"prompt": index, "recurrence": R, "tokens": list(reply.outputs[0].token_ids)}
-
-
-ENGINES: dict[str, Callable[[Subject], Runs]] = {
-    "unrolled": _unrolled,
-    "onnx": _onnx,
-    "torch.export": _program,
-    "mlx": _mlx,
-    "llama.cpp": _llama_cpp,
-    "vllm": _vllm,
-}
-"""Engines that are run here, beside "transformers": others write a report themselves."""
-
-
-def as_rows(differences: Sequence[Difference]) -> list[dict[str, Any]]:
-    """Return differences as plain values."""
-    return [asdict(difference) for difference in differences]
