@@ -1,6 +1,7 @@
 """The server listens to this machine alone, answers to its own name, and keeps within its limits."""
 
 import asyncio
+import json
 import os
 import socket
 import subprocess
@@ -200,7 +201,7 @@ def test_results_are_kept_packed_and_given_whole():
     jobs, job = Jobs(Limits(), lambda kind, result: seen.append(kind)), Job("fit", {})
     result = {"law": {"A": 0.1}, "points": [0.25] * 10_000}
     jobs._take(job, {"result": result})
-    assert (job.state, job.to_dict()["result"], seen) == ("done", result, ["fit"])
+    assert (job.state, json.loads(job.json())["result"], seen) == ("done", result, ["fit"])
     assert len(job.result) < 10_000
 
 

@@ -1,6 +1,7 @@
 """A soak of the explorer: a steady rate of requests with fits and uploads.
 
-No server error, memory that stays, and no file or process left behind.
+No server error, memory that stays, and no file or process left behind. It also states the processor time of a request,
+in the server and in its jobs, which other work on the machine does not change.
 
 python tests/attack/soak.py --seconds 3600 --rate 50 --log soak.jsonl
 """
@@ -145,6 +146,9 @@ def soak(seconds: float, rate: float, first: float = 60.0, log: Path | None = No
             process = psutil.Process(server.pid)
             try:
                 result = asyncio.run(load(address[0], process, seconds, rate, first, log))
+                times = process.cpu_times()
+                result["server_ms"] = 1e3 * (times.user + times.system) / result["requests"]
+                result["jobs_ms"] = 1e3 * (times.children_user + times.children_system) / result["requests"]
                 jobs = process.children(recursive=True)
             finally:
                 server.terminate()

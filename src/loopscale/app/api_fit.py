@@ -77,7 +77,7 @@ def fit_routes(jobs: Jobs, limits: Limits) -> APIRouter:
         responses=documented(415, 422, 429),
         openapi_extra=CSV_BODY,
     )
-    async def start_fit(request: Request, options: Annotated[FitOptions, Query()]) -> JSONResponse:
+    async def start_fit(request: Request, options: Annotated[FitOptions, Query()]) -> Response:
         """Fit a law to a sweep. Returns a job; its result has the law, its intervals and diagnostics."""
         content = await request.body()
         text = csv_text(content, options.name, request.headers.get("content-type", ""))
@@ -97,29 +97,29 @@ def fit_routes(jobs: Jobs, limits: Limits) -> APIRouter:
         return Response(TEMPLATE, media_type="text/csv")
 
     @api.post("/fits/{id}/compare", status_code=202, response_model=schemas.Job, responses=documented(404, 422, 429))
-    async def start_comparison(request: Request, id: JobId, body: CompareRequest) -> JSONResponse:  # noqa: A002
+    async def start_comparison(request: Request, id: JobId, body: CompareRequest) -> Response:  # noqa: A002
         """Compare recurrence mappings on held-out rows of a fitted sweep."""
         return _started(jobs.start("comparison", {**_sweep(jobs, id), "request": body.model_dump()}, _client(request)))
 
     @api.post("/fits/{id}/backtest", status_code=202, response_model=schemas.Job, responses=documented(404, 422, 429))
-    async def start_backtest(request: Request, id: JobId, body: BacktestRequest) -> JSONResponse:  # noqa: A002
+    async def start_backtest(request: Request, id: JobId, body: BacktestRequest) -> Response:  # noqa: A002
         """Hide the largest runs of a fitted sweep, fit the rest, and predict what was hidden."""
         return _started(jobs.start("backtest", {**_sweep(jobs, id), "request": body.model_dump()}, _client(request)))
 
     @api.post("/fits/{id}/next", status_code=202, response_model=schemas.Job, responses=documented(404, 422, 429))
-    async def start_next(request: Request, id: JobId, body: NextRequest) -> JSONResponse:  # noqa: A002
+    async def start_next(request: Request, id: JobId, body: NextRequest) -> Response:  # noqa: A002
         """Choose the runs that would reduce the uncertainty of a plan most when added to a fitted sweep."""
         return _started(jobs.start("design", {**_sweep(jobs, id), "request": body.model_dump()}, _client(request)))
 
     @api.get("/jobs/{id}", response_model=schemas.Job, responses=documented(404, 422))
-    async def get_job(id: JobId) -> JSONResponse:  # noqa: A002
+    async def get_job(id: JobId) -> Response:  # noqa: A002
         """Return the state of a job, and its result once it is done."""
-        return JSONResponse(jobs.find(id).to_dict())
+        return _reply(jobs.find(id))
 
     @api.delete("/jobs/{id}", response_model=schemas.Job, responses=documented(404, 422))
-    async def cancel_job(id: JobId) -> JSONResponse:  # noqa: A002
+    async def cancel_job(id: JobId) -> Response:  # noqa: A002
         """Stop a job."""
-        return JSONResponse(jobs.cancel(id).to_dict())
+        return _reply(jobs.cancel(id))
 
     @api.get("/example.csv", response_class=Response, responses={**documented(), 200: {"content": {"text/csv": {}}}})
     def example_csv() -> Response:
@@ -256,5 +256,9 @@ def _client(request: Request) -> str:
     return request.client.host if request.client is not None else ""
 
 
-def _started(job: Job) -> JSONResponse:
-    return JSONResponse(job.to_dict(), 202, headers={"location": f"/api/jobs/{job.id}"})
+def _started(job: Job) -> Response:
+    return _reply(job, 202, {"location": f"/api/jobs/{job.id}"})
+
+
+def _reply(job: Job, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(job.json(), status, headers, "application/json")

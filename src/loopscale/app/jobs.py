@@ -117,11 +117,12 @@ class Job:
     asked_at: float = field(default_factory=time.monotonic)
     """When a client last asked for its state; a job without a client is stopped."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return what clients see."""
+    def json(self) -> bytes:
+        """Return what clients see; a result is not read to be written again."""
         names = ("id", "kind", "state", "stage", "done", "total", "error")
-        result = None if self.result is None else json.loads(zlib.decompress(self.result))
-        return {**{name: getattr(self, name) for name in names}, "result": result}
+        head = json.dumps({name: getattr(self, name) for name in names})
+        result = b"null" if self.result is None else zlib.decompress(self.result)
+        return head[:-1].encode() + b', "result": ' + result + b"}"
 
     def end(self, state: str, error: str | None = None) -> None:
         """Record how it ended, unless it has ended already."""

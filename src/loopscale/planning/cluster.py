@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -82,8 +83,12 @@ class Cluster:
 
     def job(self, model: Architecture, recurrence: int, tokens: float) -> Job:
         """Return the training of a model by the paper's recipe as a job on these devices."""
+        return self.job_of(model, recurrence, batch_for(tokens, self.devices))
+
+    def job_of(self, model: Architecture, recurrence: int, batch: int) -> Job:
+        """Return the same with so many sequences a step."""
         return Job(
-            model, recurrence, batch_for(tokens, self.devices), CONTEXT, self.devices, find_device(self.device),
+            model, recurrence, batch, CONTEXT, self.devices, find_device(self.device),
             padding=float(padding(model, CAPACITY)),
         )  # fmt: skip
 
@@ -93,8 +98,7 @@ class Cluster:
             job = self.job(design.architecture(), design.recurrence, design.tokens)
         except InputError:
             return None
-        ranked = job.fastest(PLAIN)
-        return job, ranked[0] if ranked else job.least_memory(), bool(ranked)
+        return job, *_fastest(self, job.model, job.recurrence, job.batch)
 
     def overhead(self, design: Design) -> tuple[float, bool]:
         """Return how much longer a step takes than its arithmetic without recomputation, and whether it fits."""
@@ -122,6 +126,14 @@ class Cluster:
             self.device, self.devices, self.utilisation, days, taken.hours, taken.kilowatt_hours, taken.dollars, flops,
             memory, usable, fits, layout,
         )  # fmt: skip
+
+
+@lru_cache(maxsize=256)
+def _fastest(cluster: Cluster, model: Architecture, recurrence: int, batch: int) -> tuple[StepCost, bool]:
+    """Return the fastest setting and whether it fits; a plan, its training file and the next plan ask for the same."""
+    job = cluster.job_of(model, recurrence, batch)
+    ranked = job.fastest(PLAIN)
+    return ranked[0] if ranked else job.least_memory(), bool(ranked)
 
 
 def batch_for(tokens: float, devices: int) -> int:

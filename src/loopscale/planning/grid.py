@@ -376,10 +376,11 @@ def real_flops_per_token(space: Space, recurrences: IntArray) -> FloatArray:
     if not space.models:
         return np.asarray(costs.train_flops(space.unrolled(recurrences)))
     per_model = [
-        [
-            np.asarray(model.real_train_flops_per_token(int(R), context=CONTEXT, padding=padding(model, CAPACITY)))
-            for R in recurrences
-        ]
+        model.real_train_flops_per_token(
+            recurrences.astype(float).reshape(-1, *(1,) * np.ndim(model.active)),
+            context=CONTEXT,
+            padding=padding(model, CAPACITY),
+        )
         for model in space.models
     ]
     return np.moveaxis(np.asarray(per_model, float), 1, -1).reshape(*space.active.shape, len(recurrences))
