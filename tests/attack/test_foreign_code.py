@@ -15,7 +15,8 @@ pytest.importorskip("torch")
 pytest.importorskip("lm_eval")
 
 from loopscale.evaluate.suites import Benchmark, Trust
-from loopscale.evaluate.tasks import Tasks, check_tasks, folder_tasks
+from loopscale.evaluate.task_checks import check_tasks
+from loopscale.evaluate.tasks import Tasks, folder_tasks
 from loopscale.model import LoopedMoEConfig, LoopedMoEForCausalLM
 from loopscale.model.loading import load, load_tokenizer
 from loopscale.train.data.tokenizer import find_tokens

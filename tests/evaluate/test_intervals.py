@@ -2,7 +2,8 @@
 
 import pytest
 
-from loopscale.evaluate.results import Row, interval, printed, wide, wilson_interval
+from loopscale.evaluate.results import interval, printed, wide, wilson_interval
+from loopscale.evaluate.rows import Row
 from loopscale.evaluate.store import Score
 from loopscale.evaluate.suites import OVERALL, Benchmark, Suite
 

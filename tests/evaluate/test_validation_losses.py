@@ -14,7 +14,7 @@ import trained
 from loopscale.core.errors import InputError
 from loopscale.evaluate import fit_saturation
 from loopscale.evaluate.losses import cache_losses, exit_losses, pass_losses
-from loopscale.evaluate.tasks import Text, cut, read_text
+from loopscale.evaluate.texts import Text, cut, read_text
 from loopscale.model import Exit, loading
 
 VALID = Text("valid", (trained.text(6, seed=5), trained.text(3, seed=6)))

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from looped_models import model, tokens
 
 from loopscale.core.errors import InputError
+from loopscale.model.passes import LIMIT, overlap, pass_diagnostics
 from loopscale.model.prompt_set import TASKS, prompt_set
 from loopscale.model.prompts import batches_by_length
-from loopscale.model.psi import LIMIT, Moments, departures, diversity, overlap, pass_diagnostics, path_diversity
+from loopscale.model.psi import Moments, departures, diversity, path_diversity
 
 
 @settings(max_examples=20)

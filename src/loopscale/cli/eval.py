@@ -36,13 +36,16 @@ from loopscale.evaluate import (
     tidy,
     wide,
 )
-from loopscale.evaluate.results import LEAST, PAPER, baseline_flops, interval, labels, law_at_test_time
+from loopscale.evaluate.curves import LEAST
+from loopscale.evaluate.results import interval, labels
+from loopscale.evaluate.rows import PAPER, baseline_flops, law_at_test_time
 from loopscale.evaluate.suites import OVERALL, Trust
 from loopscale.train.run_dir import model_of, task_trained_on
 
 if TYPE_CHECKING:
     from loopscale.evaluate.runner import Checkpoint, EvalSettings, Progress
-    from loopscale.evaluate.tasks import Tasks, Text
+    from loopscale.evaluate.tasks import Tasks
+    from loopscale.evaluate.texts import Text
 
 COLUMNS = 3
 """Scores that fit a screen beside each other."""
@@ -357,7 +360,7 @@ def _plan(tasks: str | None, text_source: str | None, column: str, given: dict[s
     suite = Suite("text", ()) if tasks is None else _suite(tasks, _trust(given))
     text = None
     if text_source is not None:
-        from loopscale.evaluate.tasks import read_text
+        from loopscale.evaluate.texts import read_text
 
         text = read_text(text_source, column)
         columns = [Benchmark(f"{text.name} {name}", f"text:{text.name}", metric=metric, scored=False)

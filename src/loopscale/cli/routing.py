@@ -68,8 +68,9 @@ def routing_command(
     import torch
 
     from loopscale.model import loading
+    from loopscale.model.passes import pass_diagnostics
     from loopscale.model.prompts import batches, batches_by_length
-    from loopscale.model.psi import pass_diagnostics, path_diversity
+    from loopscale.model.psi import path_diversity
 
     prompts, tasks = _prompts(data, limit)
     folders = _models(paths)

@@ -1,22 +1,11 @@
 """Evaluate checkpoints at every recurrence: lm-eval's tasks, validation losses, early exit, and the tables of them.
 
-What needs torch or lm-eval (``runner``, ``validation``, ``lm``) is imported where it is used.
+What needs torch or lm-eval (``runner``, ``losses``, ``lm``) is imported where it is used.
 """
 
-from loopscale.evaluate.results import (
-    AccuracyCurve,
-    PublishedTable,
-    Row,
-    Saturation,
-    case_study,
-    fit_accuracy,
-    fit_saturation,
-    make_rows,
-    printed,
-    published_rows,
-    tidy,
-    wide,
-)
+from loopscale.evaluate.curves import AccuracyCurve, Saturation, fit_accuracy, fit_saturation
+from loopscale.evaluate.results import printed, tidy, wide
+from loopscale.evaluate.rows import PublishedTable, Row, case_study, make_rows, published_rows
 from loopscale.evaluate.store import Key, Model, Result, Score, Store, kept_models, read_checkpoint
 from loopscale.evaluate.suites import Benchmark, Suite, builtin_suites, load_suite
 

@@ -23,7 +23,7 @@ from loopscale.core.errors import InputError
 from loopscale.evaluate import lm
 from loopscale.evaluate.runner import Checkpoint, EvalSettings, Progress
 from loopscale.evaluate.store import Key, Result, Score, Store
-from loopscale.evaluate.tasks import Text, Windows, cut
+from loopscale.evaluate.texts import Text, Windows, cut
 from loopscale.model import Exit, LoopedMoEForCausalLM
 
 LARGEST_EXPONENT = 700.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,109 +11,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
 from tqdm import tqdm
 
-from loopscale.core import files
 from loopscale.core.errors import InputError, nearest, shown
-from loopscale.core.files import check_size, is_file
-from loopscale.evaluate import human_eval
 from loopscale.evaluate.suites import NO_TRUST, Benchmark, Trust
-
-OWN_TASKS = Path(__file__).parent / "local"
-
-READERS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
-
-
-@dataclass(frozen=True)
-class Text:
-    """Documents with a name for tables and a hash for keys."""
-
-    name: str
-    documents: tuple[str, ...]
-
-    @property
-    def digest(self) -> str:
-        """A hash of all documents."""
-        whole = hashlib.sha256()
-        for document in self.documents:
-            whole.update(hashlib.sha256(document.encode()).digest())
-        return whole.hexdigest()[:16]
-
-
-def read_text(source: str, column: str = "text") -> Text:
-    """Return the documents of a text file, of a JSONL, CSV or Parquet file, or of a data set NAME[:CONFIG[:SPLIT]]."""
-    path = Path(source)
-    if is_file(source) and path.suffix not in READERS:
-        documents = [files.read_text(path)]
-    elif is_file(source):
-        documents = _column(READERS[path.suffix], source, column, data_files=source)
-    elif path.suffix or "\0" in source:
-        raise InputError(f"{shown(source)}: no such file")
-    else:
-        documents = _from_hub(source, column)
-    kept = tuple(document for document in documents if document.strip())
-    if not kept:
-        raise InputError(f"{source}: it holds no text")
-    return Text(path.name, kept)
-
-
-@dataclass(frozen=True)
-class Windows:
-    """A text in tokens, cut into windows. Documents stand one after the other, an end-of-text token between them."""
-
-    parts: tuple[list[int], ...]
-    tokens_per_byte: float
-
-    def batches(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield token windows (B, T), padded on the right, and how many tokens of each count."""
-        for start in range(0, len(self.parts), size):
-            chosen = self.parts[start : start + size]
-            lengths = torch.tensor([len(part) for part in chosen])
-            padded = [part + [0] * (int(lengths.max()) - len(part)) for part in chosen]
-            yield torch.tensor(padded), lengths
-
-
-def cut(text: Text, tokenizer: Any, context: int) -> Windows:
-    """Return the text's windows of ``context`` tokens."""
-    end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
-    ids: list[int] = []
-    for document in text.documents:
-        ids += [*tokenizer(document, add_special_tokens=False, verbose=False)["input_ids"], *end]
-    ids = ids[: len(ids) - len(end)]  # the text does not say what follows its last document
-    parts = tuple(ids[start : start + context] for start in range(0, len(ids), context))
-    kept = tuple(part for part in parts if len(part) > 1)
-    if not kept:
-        raise InputError(f"{text.name}: it has {len(ids)} tokens; a loss needs two or more")
-    return Windows(kept, len(ids) / sum(len(document.encode()) for document in text.documents))
-
-
-def _from_hub(source: str, column: str) -> list[str]:
-    name, _, rest = source.partition(":")
-    config, _, split = rest.partition(":")
-    return _column(name, source, column, name=config or None, split=split or "test")
-
-
-def _column(reader: str, source: str, column: str, split: str = "train", **options: Any) -> list[str]:
-    import datasets
-
-    try:
-        with quiet():
-            found = datasets.load_dataset(reader, split=split, **options)
-    except ConnectionError as error:
-        raise InputError(
-            f"{source}: no such file, and the Hugging Face hub is out of reach; where it is not, fetch it with "
-            f"HF_HOME=folder hf download --repo-type dataset {reader}, bring the folder here, and set HF_HOME=folder "
-            "and HF_HUB_OFFLINE=1"
-        ) from error
-    except (OSError, ValueError, RuntimeError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise InputError(f"{source}: cannot be read: {reason}") from error
-    if column not in found.column_names:
-        raise InputError(f"{source}: no column {column!r}; it has {', '.join(found.column_names)}")
-    return [str(text) for text in found[column]]
-
+from loopscale.evaluate.task_checks import check_tasks, sandbox_templates
 
 LOCAL_READERS = ("json", "csv", "parquet", "arrow", "text")
 """What ``dataset_path`` says when the data are files and not on the hub."""
@@ -198,101 +99,6 @@ def folder_tasks(folder: Path, trust: Trust = NO_TRUST) -> list[str]:
     return found
 
 
-def check_tasks(folder: Path, trust: Trust) -> None:
-    """Refuse a folder of tasks that would run its own code or fetch data from an address, unless the user allows it.
-
-    Code can come from ``!function``, from a metric that lm-eval does not have (the ``evaluate`` package then loads one
-    from the hub or a folder), and from a YAML file that is included from elsewhere. Addresses are those of data files;
-    a data set that is named is looked up on the hub.
-    """
-    if (trust.code and trust.remote) or folder.resolve().is_relative_to(OWN_TASKS):
-        return
-    if folder == human_eval.home():
-        if trust.code:
-            return
-        raise InputError("human-eval runs the programs that the model writes; give --trust-task-code to allow it")
-    import lm_eval.api.metrics  # fills the registry
-    from lm_eval.api.registry import METRIC_REGISTRY
-
-    stock = Path(lm_eval.__file__).parent
-    waiting, seen = [file.resolve() for file in sorted(folder.rglob("*.y*ml"))], set[Path]()
-    while waiting:
-        file = waiting.pop()
-        if file in seen or file.is_relative_to(stock):
-            continue
-        seen.add(file)
-        content = _yaml(file)
-        reason = "" if trust.code else _code_in(content, set(METRIC_REGISTRY))
-        if reason:
-            raise InputError(f"{file}: {reason}, which runs code; give --trust-task-code if you trust this folder")
-        address = "" if trust.remote or not isinstance(content, dict) else _address_in(content)
-        if address:
-            raise InputError(f"{file}: its data are at {shown(address)}; give --allow-remote to fetch them")
-        included = content.get("include") if isinstance(content, dict) else None
-        names = included if isinstance(included, list) else [included]
-        waiting += [(file.parent / name).resolve() for name in names if isinstance(name, str)]
-
-
-def _yaml(file: Path) -> Any:
-    """Read a YAML file without making any object of its tags; a tagged value becomes a ``Tagged``."""
-    import yaml
-
-    class Loader(yaml.SafeLoader):  # type: ignore[misc]
-        """Reads tags as text."""
-
-    Loader.add_multi_constructor("", lambda loader, tag, node: Tagged(tag))
-    try:
-        check_size(file, 2**24)
-        return yaml.load(file.read_text(encoding="utf-8"), Loader=Loader)
-    except (OSError, UnicodeDecodeError, RecursionError, yaml.YAMLError, ValueError) as error:
-        reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise InputError(f"{file}: cannot be read as YAML: {reason[0]}") from None
-
-
-class Tagged(str):
-    """The tag of a YAML value, such as ``!function``."""
-
-
-def _code_in(content: Any, metrics: set[str]) -> str:
-    """Return what in a task's YAML would run code, or an empty string."""
-    if isinstance(content, Tagged):
-        return f"it has the tag {shown(str(content))}"
-    if isinstance(content, list):
-        return next(filter(None, (_code_in(item, metrics) for item in content)), "")
-    if isinstance(content, dict):
-        metric = content.get("metric")
-        if content.get("hf_evaluate") or (isinstance(metric, str) and metric not in metrics):
-            return f"it uses the metric {shown(metric)} of the package evaluate"
-        return next(filter(None, (_code_in(item, metrics) for item in content.values())), "")
-    return ""
-
-
-def _address_in(content: dict[str, Any]) -> str:
-    """Return an address in the fields of a task that say where its data are, or an empty string."""
-    waiting = [value for name, value in content.items() if name.startswith("dataset_")]
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, str) and "://" in value:
-            return value
-        waiting += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return ""
-
-
-def _sandbox_templates() -> None:
-    """Let lm-eval render prompts in Jinja's sandbox: a template of a task must not reach Python's internals."""
-    from jinja2.sandbox import SandboxedEnvironment
-    from lm_eval import utils
-
-    if not isinstance(utils.env, SandboxedEnvironment):
-        sandbox = SandboxedEnvironment(
-            loader=utils.env.loader,
-            undefined=utils.env.undefined,
-            keep_trailing_newline=utils.env.keep_trailing_newline,
-        )
-        sandbox.filters.update(utils.env.filters)
-        utils.env = sandbox
-
-
 class Nowhere:
     """A stream that forgets."""
 
@@ -338,7 +144,7 @@ def _stock_manager() -> Any:
 def _new_manager(folders: list[Path], stock: bool) -> Any:
     from lm_eval.tasks import TaskManager
 
-    _sandbox_templates()
+    sandbox_templates()
     with quiet():
         return TaskManager(include_path=list(folders), include_defaults=stock)
 

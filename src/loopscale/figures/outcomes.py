@@ -12,7 +12,8 @@ import numpy as np
 
 from loopscale.core.errors import InputError
 from loopscale.core.tables import Table
-from loopscale.evaluate.results import PROPORTIONS, fit_accuracy
+from loopscale.evaluate.curves import fit_accuracy
+from loopscale.evaluate.rows import PROPORTIONS
 from loopscale.evaluate.suites import builtin_suites, load_suite
 from loopscale.figures.style import LOSS, RECURRENCE, colour, finish, groups, legend, marker, or_new, powers, scientific
 
