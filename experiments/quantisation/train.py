@@ -70,12 +70,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--widths", type=int, nargs="*", default=WIDTHS)
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--kinds", nargs="*", choices=("plain", "noise"), default=("plain", "noise"))
     parser.add_argument("--tokens", type=float, default=5e5)
     options = parser.parse_args()
     torch.set_num_threads(1)
     for seed in range(options.seeds):
         for width in options.widths:
-            for kind, callbacks in (("plain", ()), ("noise", (WeightNoise(),))):
+            for kind in options.kinds:
+                callbacks = (WeightNoise(),) if kind == "noise" else ()
                 folder = options.out / f"width-{width}-{kind}-{seed}"
                 summary = train(settings(width, seed, options.tokens), folder, callbacks=callbacks)
                 assert summary is not None
