@@ -112,6 +112,14 @@ def test_a_small_text_has_something_held_out_by_default(tmp_path: Path, texts: l
     assert sum(map(len, documents["train"] + documents["validation"])) == 2 * sum(map(len, texts))
 
 
+def test_many_small_files_hold_out_enough_to_validate_on(tmp_path: Path) -> None:
+    """A hash alone would hold out about three of these documents: less than one sequence of 2,048."""
+    texts = [f"note {number:03d} " + f"some words {number:03d} " * 12 for number in range(300)]
+    assert 0 < sum(len(text) for text in texts if DataSource().held_out(text)) < 2048
+    store = store_of(tmp_path, texts, validation=0.01)
+    assert 2 * 2048 <= store.tokens["validation"] <= store.tokens["train"] / 4
+
+
 def test_a_share_of_zero_holds_out_nothing(tmp_path: Path) -> None:
     assert store_of(tmp_path, TEXTS, validation=0.0).documents["validation"] == 0
 

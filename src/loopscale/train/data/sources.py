@@ -241,7 +241,7 @@ def _one_sentence(path: Path) -> Iterator[None]:
 
 
 LEAST_HELD_OUT = 1 << 14
-"""Characters to hold out of a text so small that no document is held out by itself: a few sequences."""
+"""Characters to hold out of a text so small that its documents' hashes hold out too little: a few sequences."""
 
 
 def _mark(text: str) -> int:
@@ -310,7 +310,7 @@ class DataSource:
         return HoldOut(below=self.validation * 2**64)
 
     def hold_out_of_few(self) -> HoldOut:
-        """Return how documents are divided where ``hold_out`` takes none: a small text reads all of them twice.
+        """Return how documents are divided where ``hold_out`` takes too few: a small text is read twice.
 
         The documents with the lowest marks are held out, or the end of every document where those few would be more
         than a fifth of the text.

@@ -381,8 +381,8 @@ def make(
 ) -> None:
     """Write shards, tokenizer and index into ``folder``; continue from the progress that is recorded there."""
     tokens, writers = _write_shards(source, source.hold_out(), folder, progress, processes)
-    if source.validation and not writers["validation"].documents:
-        # None of a few documents is held out. The tokenizer is trained again, without what is held out now.
+    if source.validation and _too_few(writers):
+        # Too few of the documents are held out. The tokenizer is trained again, without what is held out now.
         shutil.rmtree(folder / TOKENIZER)
         for shard in folder.glob("*.bin"):
             shard.unlink()
@@ -391,6 +391,16 @@ def make(
         held = writers["validation"].documents
         raise InputError(f"there is no text to train on: {held} documents were found, all held out for validation")
     write_json(folder / INDEX, _index(tokens, writers, with_checksums(identity, source)))
+
+
+FEW_TOKENS = 1 << 12
+"""Tokens to hold out at least, two sequences of the default context, where they are at most a fifth of the text."""
+
+
+def _too_few(writers: dict[str, SplitWriter]) -> bool:
+    """Tell whether the documents that their hash holds out are none, or too few to validate on."""
+    held, trained = (sum(shard.tokens for shard in writers[split].shards) for split in ("validation", "train"))
+    return not writers["validation"].documents or (held < FEW_TOKENS and held + trained >= 5 * FEW_TOKENS)
 
 
 def _write_shards(
