@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from loopscale.cli.verbs import VERBS
-from loopscale.core.errors import EXTRAS
+from loopscale.core.errors import CPU_TORCH, EXTRAS, missing_extra
 from loopscale.scaling import published
+from pages import ROOT
 from wheels import build_wheel
 
 PACKAGES = sorted({package for packages in EXTRAS.values() for package in packages})
@@ -124,6 +125,13 @@ def test_an_import_without_the_optional_packages_names_the_extra(module):
     done = subprocess.run([sys.executable, "-c", code, json.dumps([PACKAGES, []])], capture_output=True, text=True)
     assert done.returncode == 1
     assert "pip install 'loopscale[train]'" in done.stderr.splitlines()[-1]
+
+
+def test_a_missing_torch_is_installed_without_cuda_first():
+    for extra in ("train", "eval", "quant"):
+        sentence = missing_extra("torch", extra)
+        assert sentence.index("whl/cpu") < sentence.index(f"then pip install 'loopscale[{extra}]'")
+    assert CPU_TORCH in (ROOT / "README.md").read_text()
 
 
 @pytest.mark.slow

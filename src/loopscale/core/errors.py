@@ -111,6 +111,8 @@ EXTRAS = {
     "gym": ("reasoning_gym",),
 }
 """The optional packages, by the extra that installs them."""
+CPU_TORCH = "torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
+"""The build of torch without CUDA, which the extras alone would bring on Linux: several gigabytes."""
 
 
 def require(module: str, extra: str, what: str = "this") -> Any:
@@ -124,7 +126,7 @@ def require(module: str, extra: str, what: str = "this") -> Any:
         raise MissingExtraError(missing_extra(missing, extra, what)) from None
 
 
-def check_extra(extra: str, what: str) -> None:
+def check_extra(extra: str, what: str = "this") -> None:
     """Refuse to continue unless the packages of ``extra`` are installed; imports none of them."""
     for package in EXTRAS[extra]:
         try:
@@ -136,7 +138,12 @@ def check_extra(extra: str, what: str) -> None:
 
 
 def missing_extra(module: str, extra: str, what: str = "this") -> str:
-    """Return the one sentence for a missing optional dependency."""
+    """Return the one sentence for a missing optional dependency; torch is installed first, without CUDA."""
+    if module == "torch":
+        return (
+            f"{what} needs the package 'torch', which is not installed: pip install {CPU_TORCH} (without the address "
+            f"if you have a GPU), then pip install 'loopscale[{extra}]'"
+        )
     return f"{what} needs the package {module!r}, which is not installed: pip install 'loopscale[{extra}]'"
 
 

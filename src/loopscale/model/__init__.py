@@ -6,7 +6,7 @@ Importing this registers the model with the Auto classes. A saved checkpoint car
 
 from loopscale.core.errors import check_extra
 
-check_extra("train", "the model")
+check_extra("train")
 
 # ruff: noqa: E402
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSequenceClassification

@@ -2,4 +2,4 @@
 
 from loopscale.core.errors import check_extra
 
-check_extra("train", "training")
+check_extra("train")
