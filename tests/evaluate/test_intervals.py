@@ -2,6 +2,7 @@
 
 import pytest
 
+from loopscale.cli.eval import Shown, show_results
 from loopscale.evaluate.results import interval, printed, wide, wilson_interval
 from loopscale.evaluate.rows import Row
 from loopscale.evaluate.store import Score
@@ -44,3 +45,21 @@ def test_a_score_without_items_or_error_has_no_interval():
     suite = Suite("small", (Benchmark("one", "one"),))
     assert interval(suite, Row("paper", 1, 1.0, scores={"one": Score(50.0)}), "one") is None
     assert interval(suite, Row("paper", 1, 1.0), "one") is None
+
+
+@pytest.mark.parametrize(("tasks", "passes"), [(4, 4), (16, 6)], ids=["local", "paper"])
+def test_what_eval_prints_fits_a_screen_and_starts_with_the_best(tasks, passes, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    names = [f"task-{k}" for k in range(tasks)]
+    suite = Suite("small", tuple(Benchmark(name, name, category=f"Kind {k % 3}") for k, name in enumerate(names)))
+    rows = [
+        Row("tiny", R, R, compute=1.0 * R, scores={name: Score(10.0 * R, 1.0) for name in [*names, "Kind 1", OVERALL]},
+            metrics=dict.fromkeys(names, "acc,none"), samples=dict.fromkeys(names, 10), training_flops=1e12)
+        for R in range(1, passes + 1)
+    ]  # fmt: skip
+    show_results(suite, rows, Shown(False, False, False, False), published=False, tidy_path=None)
+    lines = capsys.readouterr().out.rstrip().splitlines()
+    assert lines[0] == f"small: highest overall score {10.0 * passes:.1f}, tiny at R = {passes}"
+    assert len(lines) <= 22
+    assert max(map(len, lines)) <= 80
+    assert ("task-0" in "\n".join(lines)) == (tasks == 4)

@@ -86,6 +86,8 @@ def _intervals(suite: Suite, row: Row) -> dict[str, tuple[float, float]]:
     return {label: span for label, span in found.items() if span is not None}
 
 
+SCREEN = 22
+"""Lines of a screen beside the prompt."""
 SCREEN_ROWS = 14
 """Models of a sweep that a screen shows."""
 
@@ -115,19 +117,38 @@ def _print_sweep(suite: Suite, rows: Sequence[Row]) -> None:
     out.print(INTERVALS, highlight=False, markup=False)
 
 
-INTERVALS = "[low, high]: 95% interval in percent: Wilson's, and put together from these for a mean"
+INTERVALS = "[low, high]: 95% Wilson interval in percent; a mean combines those of its tasks"
 
 
 def _print(suite: Suite, rows: Sequence[Row]) -> None:
-    names = labels(suite, rows)
+    """Print the best row in a sentence, then the scores; a long suite shows its means alone."""
+    names, notes, out = labels(suite, rows), [*_notes(suite, rows)], console()
+    tables = -(-len(names) // COLUMNS)
+    means = [name for name in names if name in (*suite.categories(), OVERALL)]
+    if means and tables * (len(rows) + 2) + len(notes) + 2 > SCREEN:
+        names = means
+        notes.insert(0, "every task: --csv, --markdown or --tidy")
+    if answer := _best(suite, rows):
+        out.print(f"[bold]{escape(answer)}[/]", highlight=False)
     for start in range(0, len(names), COLUMNS):
         table = printed(suite, rows, names[start : start + COLUMNS])
         lines = [[escape(str(cell)) for cell in row.values()] for row in table.records()]
-        print_table("" if start else f"suite {escape(suite.name)}", list(table.columns), lines, left=("model", "R"))
-    if any(row.samples for row in rows):
-        console().print(INTERVALS, highlight=False, markup=False)
-    for note in _notes(suite, rows):
-        console().print(note, highlight=False, markup=False)
+        print_table("", list(table.columns), lines, left=("model", "R"))
+    for note in ([INTERVALS] if any(row.samples for row in rows) else []) + notes:
+        out.print(note, highlight=False, markup=False)
+
+
+def _best(suite: Suite, rows: Sequence[Row]) -> str:
+    """Say which model does best, and at which R: by the overall score, or else by the loss on the text."""
+    measured = [row for row in rows if not row.published]
+    if scored := [row for row in measured if OVERALL in row.scores]:
+        best = max(scored, key=lambda row: row.scores[OVERALL].value)
+        return f"{suite.name}: highest overall score {best.scores[OVERALL].value:.1f}, {best.title} at R = {best.at}"
+    for label in (benchmark.label for benchmark in suite.benchmarks if benchmark.metric == "loss"):
+        if losses := [row for row in measured if label in row.scores]:
+            best = min(losses, key=lambda row: row.scores[label].value)
+            return f"{label}: lowest loss {best.scores[label].value:.4f} nats, {best.title} at R = {best.at}"
+    return ""
 
 
 def _notes(suite: Suite, rows: Sequence[Row]) -> Iterator[str]:
