@@ -197,6 +197,14 @@ def test_designs_far_beyond_the_data_have_no_loss_in_the_table(terminal, capsys)
     assert re.search(r"^0\.6B 2/16 R=4 +5\.47T† +\d\.\d{4}† ", run(capsys, *budget, "--extrapolate"), re.M)
 
 
+def test_the_nearest_designs_are_listed_by_loss(terminal, capsys):
+    text = run(capsys, "plan", "--flops", "5e21", "--memory", "3GB", "--bits", "int4")
+    table = text.partition("Nearest designs")[2].partition("extrapolated")[0]
+    losses = re.findall(r"^\S+ \S+ R=\d+ +\S+ +(\d\.\d{4})", table, re.M)
+    assert len(losses) == 5
+    assert losses == sorted(losses)
+
+
 def test_two_designs_are_compared_in_the_memory_of_a_phone(terminal, capsys):
     pair = ("matched", "1.0B:8:2", "2.4B:1:1", "--flops", "5e21")
     text = run(capsys, *pair, "--memory", "3GB", "--bits", "int4", "--context", "8k")

@@ -69,7 +69,7 @@ def test_trust_is_graded_by_the_axis_that_lies_farthest_out():
     near = predict("1.0B", experts=8, recurrence=2, tokens="600B").trust
     assert near.level == "near"
     assert near.factors == {"size": 1.0, "tokens": pytest.approx(1.2), "experts": 1.0, "recurrence": 1.0}
-    assert near.reasons[0] == "tokens 600B is 1.2x beyond the fitted range (100B to 500B)"
+    assert near.reasons[0] == "600B tokens is 1.2x past the fitted range (100B to 500B)"
     assert predict("1.0B", tokens="4T").trust.level == "far"
     assert predict("1.0B", tokens="6T", extrapolate=True).trust.level == "beyond"
     assert "12x below" in predict("1.0B", tokens="8B", extrapolate=True).trust.reasons[0]

@@ -16,6 +16,7 @@ from loopscale.core.files import read_json, write_json
 from loopscale.train import callbacks as package
 from loopscale.train.callbacks import Callback, own_callbacks
 from loopscale.train.callbacks.loss_watch import LossWatch
+from loopscale.train.callbacks.progress_line import describe
 from loopscale.train.config import TrainConfig
 from loopscale.train.metrics import read_metrics
 from loopscale.train.trainer import Trainer, train
@@ -245,11 +246,17 @@ def test_the_rate_that_a_warning_suggests_falls_with_the_steps_to_the_papers() -
 def test_a_short_run_that_ends_unbalanced_is_warned_of(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     from loopscale.cli.train import _print
 
-    (tmp_path / "metrics.jsonl").touch()
+    (tmp_path / "metrics.jsonl").write_text('{"step": 60, "loss": 2.0}\n')
     summary = {"validation_loss": 2.0, "tokens": 1000, "training_flops": 1e9}
     _print({**summary, "expert_load": 3.57}, tmp_path)
     said = capsys.readouterr().out
     assert "the busiest expert of a layer had 3.6 times the mean load" in said
-    assert "help: give [model] bias_update_rate = 0.01 for so few steps" in said
+    assert "help: set [model] bias_update_rate = 0.01 for so few steps" in said
     _print({**summary, "expert_load": 1.4}, tmp_path)
     assert "warning" not in capsys.readouterr().out
+
+
+def test_the_progress_line_names_what_is_unusual_about_the_experts() -> None:
+    row = {"loss": 2.5, "tokens_per_second": 1900.0, "expert_load": 1.3, "dropped": 0.0}
+    assert describe(row) == "loss 2.5000, 1.9k tokens/s"
+    assert describe({**row, "expert_load": 3.46}) == "loss 2.5000, 1.9k tokens/s, busiest expert 3.5x the mean"

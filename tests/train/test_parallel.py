@@ -280,7 +280,7 @@ def test_a_killed_process_is_started_again_and_training_goes_on(text: Path, fold
     code, said, errors = finish(begun)
     assert code == 0, errors[-4000:]
     assert "Signal 9" in errors or "SIGKILL" in errors or "exitcode: -9" in errors
-    assert said.count("the model is in") == 1
+    assert said.count("Saved ") == 1
     assert furthest(out, alone({})) < 1e-4
 
 

@@ -130,7 +130,7 @@ def test_the_command_trains_and_says_where_the_model_is(text: Path, tmp_path: Pa
     command = [sys.executable, "-m", "loopscale.train", str(toml), "--set", "run.tokens=2k", "--out", "out", "--quiet"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "the model is in out/model" in done.stdout
+    assert "Saved out/model" in done.stdout
     wrong = subprocess.run([*command, "--set", "run.sed=1"], cwd=tmp_path, capture_output=True, text=True)
     assert wrong.returncode == 2
     assert wrong.stderr.strip() == f"loopscale: {toml}: run: unknown field 'sed' (did you mean 'seed'?)"

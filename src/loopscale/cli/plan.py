@@ -59,7 +59,7 @@ from loopscale.planning.growing import growth_text
 from loopscale.planning.rounding import rounding_cost, rounding_text
 from loopscale.planning.screen import plan_screen
 from loopscale.planning.searching import COSTS, experts_for, recurrences_for
-from loopscale.planning.text import COLUMNS, front_band_text, legend, sentences, table_row
+from loopscale.planning.text import COLUMNS, by_loss, front_band_text, legend, sentences, table_row
 from loopscale.scaling import ScalingLaw
 
 
@@ -392,7 +392,7 @@ def print_plan(found: Search, planned: Plan, top: int, extrapolate: bool = False
     for line in (texts["costs"], texts["devices"], *(texts[subject] for subject in subjects)):
         if line:
             out.print(line, highlight=False)
-    listed = [planned.choice, *found.rivals(top)]
+    listed = [planned.choice, *by_loss(found.rivals(top))]
     rows = (table_row(row, extrapolate) for row in listed)
     print_table("Nearest designs", COLUMNS, rows, left=("size", "verdict"), optional=("memory",))
     if note := legend(axis for row in listed for axis in row.extrapolated):

@@ -14,7 +14,7 @@ from loopscale.cli.output import console, print_json
 from loopscale.cli.params import FRACTION, price_option
 from loopscale.cli.verbs import verb
 from loopscale.core.errors import InputError, shown
-from loopscale.core.quantities import format_bytes, format_count, format_power
+from loopscale.core.quantities import counted, format_bytes, format_count, format_days, format_power
 from loopscale.core.text import WIDTH, fact
 from loopscale.planning import UTILISATION
 from loopscale.planning.design import sizes_text
@@ -202,7 +202,7 @@ def _describe(run: TrainConfig, folder: Path, gpus: int, device: str, utilisatio
         lines = [f"Settings of the run in {folder}", "", *fact("model", facts["sizes"])]
         if "days" in facts:
             lines += fact(
-                "devices", f"{gpus} {device}, {format_bytes(facts['memory'])} each, {facts['days']:.3g} days at "
+                "devices", f"{gpus} {device}, {format_bytes(facts['memory'])} each, {format_days(facts['days'])} at "
                 f"{utilisation:.0%} of listed rates, with {facts['layout']}",
             )  # fmt: skip
         click.echo("\n".join(lines))
@@ -211,22 +211,23 @@ def _describe(run: TrainConfig, folder: Path, gpus: int, device: str, utilisatio
         store = run_dir.open_tokens(run, progress=not as_json)
         open_batches(run, store)
         model, about = run_dir.model_config(run, store), store.about
-    counted = run_dir.summary(run, model, run.steps, 0.0)
+    summary = run_dir.summary(run, model, run.steps, 0.0)
     if as_json:
         names = ("tokens", "active", "loop", "total", "training_flops", "real_training_flops")
-        print_json(facts | {"steps": run.steps, **{name: counted[name] for name in names}, "data": about})
+        print_json(facts | {"steps": run.steps, **{name: summary[name] for name in names}, "data": about})
         return
-    counts = [format_count(counted[name]) for name in ("total", "active", "loop")]
+    counts = [format_count(summary[name]) for name in ("total", "active", "loop")]
     lines = fact("counts", "without embeddings {} weights, {} active, {} of them looped".format(*counts))
     lines += fact(
-        "training", f"{run.steps:,} steps of {run.step_tokens:,} tokens, {format_power(counted['training_flops'])} "
-        f"FLOPs by 6ND ({format_power(counted['real_training_flops'])} with head, attention and padding)",
+        "training", f"{counted(run.steps, 'step')} of {run.step_tokens:,} tokens, "
+        f"{format_power(summary['training_flops'])} FLOPs by 6ND "
+        f"({format_power(summary['real_training_flops'])} with head, attention and padding)",
     )  # fmt: skip
     click.echo("\n".join([*lines, *fact("data", about)]))
 
 
-UNBALANCED = 2.0
-"""Warn of a busiest expert above so many times the mean load."""
+FEWEST_STEPS = 50
+"""Steps below which no rate would balance the experts, so that nothing is said about them."""
 
 
 def balancing_rate(steps: int) -> float:
@@ -236,22 +237,22 @@ def balancing_rate(steps: int) -> float:
 
 def _print(summary: dict[str, Any], folder: Path) -> None:
     from loopscale.core.text import curve
+    from loopscale.train.callbacks.progress_line import UNBALANCED
     from loopscale.train.metrics import read_metrics
 
     rows = read_metrics(folder / "metrics.jsonl")
-    if len(rows) > 1:
-        click.echo(f"training loss\n{curve([row['loss'] for row in rows])}")
     console().print(
-        f"validation loss {summary['validation_loss']:.4f} after {format_count(summary['tokens'])} tokens "
-        f"({format_power(summary['training_flops'])} FLOPs)\nthe model is in {folder / 'model'}",
-        highlight=False,
-    )
-    load = summary.get("expert_load", 1.0)
-    if load > UNBALANCED:
-        rate = balancing_rate(rows[-1]["step"] if rows else 1)
+        f"validation loss {summary['validation_loss']:.4f} nats/token after {format_count(summary['tokens'])} tokens "
+        f"({format_power(summary['training_flops'])} FLOPs)\nSaved {folder / 'model'}",
+        highlight=False, soft_wrap=True,
+    )  # fmt: skip
+    if len(rows) > 1:
+        click.echo(f"training loss over {counted(rows[-1]['step'], 'step')}\n{curve([row['loss'] for row in rows])}")
+    load, steps = summary.get("expert_load", 1.0), rows[-1]["step"] if rows else 0
+    if load > UNBALANCED and steps >= FEWEST_STEPS:
         click.echo(
             f"warning: at the end the busiest expert of a layer had {load:.1f} times the mean load\n"
-            f"  help: give [model] bias_update_rate = {rate:g} for so few steps"
+            f"  help: set [model] bias_update_rate = {balancing_rate(steps):g} for so few steps"
         )
     forecast = summary.get("forecast")
     if forecast is not None:
@@ -290,12 +291,12 @@ def _estimate_lines(result: Estimate, gpus: int, device: str, price: float) -> I
         f"{result.communication_seconds:.3g} s at listed rates",
         "moved": f"{moved or 'nothing'}, per step and GPU",
         "syncs": f"{result.host_syncs} waits for the host per step, outside logging",
-        "run": f"{result.days:.3g} days at {result.utilisation:.0%} of listed rates (assumed; --utilisation changes "
-        f"it), at least {result.least_days:.3g}; ${result.cost:,.0f} at ${price:g} an hour",
+        "run": f"{format_days(result.days)} at {result.utilisation:.0%} of listed rates (assumed; --utilisation "
+        f"changes it), at least {format_days(result.least_days)}; ${result.cost:,.0f} at ${price:g} an hour",
     }
     where = f"{gpus} {device}" if gpus == 1 else f"each of {gpus} {device}"
     verdict = f"{'Fits' if result.fits else 'Does not fit'} {where}: {peak}"
-    yield from wrap(f"{verdict} · {result.days:.3g} days · ${result.cost:,.0f}", WIDTH)
+    yield from wrap(f"{verdict} · {format_days(result.days)} · ${result.cost:,.0f}", WIDTH)
     yield ""
     for label, text in facts.items():
         yield from fact(label, text) if text else []

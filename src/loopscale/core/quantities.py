@@ -226,6 +226,11 @@ def format_duration(seconds: float | None) -> str:
     return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.1f} days"
 
 
+def format_days(days: float) -> str:
+    """Write the time of a training run: ``14 days``, and shorter times in hours, minutes or seconds."""
+    return f"{days:.3g} days" if days >= 2 else format_duration(days * 86400) if days * 86400 >= 1 else "under 1 s"
+
+
 def plain(value: float) -> float:
     """Return a whole number as an int, so that JSON shows 8 and not 8.0."""
     number = float(value)

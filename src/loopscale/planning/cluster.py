@@ -10,7 +10,7 @@ import numpy as np
 from loopscale.architecture import Architecture
 from loopscale.architecture.layers import Size
 from loopscale.core.errors import InputError
-from loopscale.core.quantities import format_bytes, format_power
+from loopscale.core.quantities import format_bytes, format_days, format_power
 from loopscale.planning.compute import time_cost, training_cost
 from loopscale.planning.design import Design
 from loopscale.planning.devices import NODE, UTILISATION, find_device
@@ -53,7 +53,7 @@ class ClusterCost:
     def text(self, *, brief: bool = False) -> str:
         """Say what training takes; ``brief`` leaves out the arithmetic."""
         share = f"{self.utilisation:.0%}"
-        taken = f"{self.devices} {self.device} for {self.days:.3g} days"
+        taken = f"{self.devices} {self.device} for {format_days(self.days)}"
         if self.devices == 1:
             taken = f"{self.hours:,.0f} {self.device}-hours"
         if not self.fits and self.memory is not None:
@@ -66,7 +66,7 @@ class ClusterCost:
         each = "" if self.memory is None else f", {format_bytes(self.memory)} each"
         layout = "" if self.layout is None else f", with {self.layout}"
         return (
-            f"On {self.devices} {self.device}: {self.days:.3g} days{each}, {self.hours:,.0f} device-hours, "
+            f"On {self.devices} {self.device}: {format_days(self.days)}{each}, {self.hours:,.0f} device-hours, "
             f"{self.kilowatt_hours:,.0f} kWh ({ENERGY}){money}, for {format_power(self.flops)} real FLOPs at {share} "
             f"of listed rates (assumed; --utilisation changes it){layout}"
         )

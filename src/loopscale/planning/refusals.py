@@ -55,7 +55,7 @@ def check_answer(
         remedies.append("fit it to more data or a simpler form")
     if trust.level == "beyond" and not extrapolate:
         axes = [axis for axis, factor in trust.factors.items() if factor > 10]
-        reasons = [reason for reason in trust.reasons if reason.partition(" ")[0] in axes]
+        reasons = [reason for reason in trust.reasons if set(reason.partition(" is ")[0].split()) & set(axes)]
         problems.append(
             f"no answer: {what} is more than 10x beyond the runs behind law {law.name}: {'; '.join(reasons)}{instead()}"
         )

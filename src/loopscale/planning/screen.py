@@ -15,6 +15,7 @@ from loopscale.planning.limits import DEVICES
 from loopscale.planning.text import (
     BEYOND,
     bits_text,
+    by_loss,
     edge_text,
     frontier_text,
     legend,
@@ -49,7 +50,7 @@ def plan_screen(plan: Plan, rivals: Sequence[Design], grow: bool = False, extrap
         head += fact(label, text)
     tail = _tail(plan)
     room = max(SCREEN - len(head) - len(tail) - 4, FEWEST)
-    shown = list(rivals)[:room]
+    shown = by_loss(rivals[:room])
     table = text_table(
         ALTERNATIVES,
         [_alternative(row, choice, extrapolate) for row in shown],
@@ -136,7 +137,7 @@ def training_text(design: Design) -> str:
 
 
 def short_trust(trust: Trust) -> str:
-    """Say how far a prediction can be trusted; what its interval rests on is told elsewhere."""
+    """Say how far a prediction can be trusted; the basis of its interval is stated elsewhere."""
     reasons = [reason for reason in trust.reasons if not reason.startswith(uncertainty_text(""))]
     return f"{trust.level}: {'; '.join(reasons)}" if reasons else f"{trust.level} the range of the law's data"
 
@@ -147,11 +148,11 @@ def _certainty(plan: Plan) -> str:
     if (sizes := plan.tied_sizes) is not None:
         parts.append(f"any size from {card_size(sizes[0])} to {card_size(sizes[1])} is a tie")
     elif plan.lead is None:
-        parts.append("no other design is admissible")
+        parts.append("no other design is allowed")
     elif plan.lead < plan.eps:
-        parts.append(f"a tie: the next is {plan.lead:.4f} behind, less than {plan.eps:.2g}")
+        parts.append(f"a tie: {plan.lead:.4f} ahead of the next allowed, less than {plan.eps:.2g}")
     else:
-        parts.append(f"the next is {plan.lead:.4f} behind (fit error {plan.eps:.2g})")
+        parts.append(f"{plan.lead:.4f} ahead of the next allowed (fit error {plan.eps:.2g})")
     if plan.agreement is not None:
         parts.append(f"near-optimal in {share_text(plan.agreement, plan.resamples)} refits")
         if plan.tied_sizes is None:
@@ -191,10 +192,10 @@ def _tail(plan: Plan) -> list[str]:
             f"Nearly fits: {better.design}, loss {better.loss - plan.choice.loss:+.4f}; it does with {better.fits_with}"
         )
         lines += wrap(text, WIDTH, subsequent_indent="  ")
-    notes = [] if plan.budget.bits >= 16 else ["What quantised weights lose is not in the loss"]
+    notes = [] if plan.budget.bits >= 16 else ["Losses are of unquantised weights"]
     notes += [] if plan.at_real_bits is None else [bits_text(plan.at_real_bits)]
     lines += wrap("; ".join(notes), WIDTH, subsequent_indent="  ")
-    return [*lines, "More: --verbose, --json. Keep it: --out plan.json, --report plan.html."]
+    return [*lines, "More: --verbose. Save: --out plan.json, --report plan.html, --train run.toml"]
 
 
 def prediction_screen(prediction: Prediction) -> str:
@@ -205,14 +206,15 @@ def prediction_screen(prediction: Prediction) -> str:
     answer = f"{mark(f'{prediction.loss:.{digits}f}', bool(outside))} nats/token"
     if interval is not None:
         answer += f"   {_interval(interval, digits)}"
-    lines = [answer, "", *fact("model", f"{design.rung}: {headline(design)}"), *fact("size", _size(design))]
+    name = "" if headline(design).startswith(f"{design.rung} ") else f"{design.rung}: "
+    lines = [answer, "", *fact("model", f"{name}{headline(design)}"), *fact("size", _size(design))]
     if design.recurrence > 1:
         limit = prediction.largest_multiplier
         most = "has no limit" if limit is None else f"stays below {limit:.2f}x the active parameters"
         lines += fact("looping", f"the gain from more passes {most}")
     lines += fact("training", training_text(design))
     lines += fact("devices", prediction.devices.text(brief=True)) if prediction.devices else []
-    lines += fact("inference", f"{format_power(design.inference_flops)} FLOPs per generated token")
+    lines += fact("inference", f"{format_power(design.inference_flops)} FLOPs per generated token by 2N")
     lines += fact("trust", short_trust(prediction.trust))
     why = "" if interval else f"; {no_interval_text(prediction.trust.level, prediction.uncertainty)}"
     lines += fact("law", f"{prediction.law}{why}")

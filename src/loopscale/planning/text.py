@@ -20,12 +20,17 @@ EXTRAPOLATED = "†"
 
 
 BEYOND = "beyond 10x"
-"""Stands for a loss that is withheld: the law has no data within a factor of ten."""
+"""Written in place of a loss where the law has no data within a factor of ten."""
 
 
 def mark(text: str, extrapolated: bool) -> str:
     """Return ``text`` with the sign of extrapolation where it applies."""
     return f"{text}{EXTRAPOLATED}" if extrapolated else text
+
+
+def by_loss(designs: Iterable[Design]) -> list[Design]:
+    """Return designs by rising loss; those without a stated loss come last."""
+    return sorted(designs, key=lambda row: (row.trust == "beyond", row.loss))
 
 
 def legend(axes: Iterable[str]) -> str:
@@ -47,7 +52,7 @@ def answer(plan: Plan) -> str:
     loss = mark(f"{choice.loss:.4f}", bool(choice.extrapolated))
     sentence = f"Train {design_text(choice)}, on {format_count(choice.tokens)} tokens: predicted loss {loss}"
     if trust.level in ("far", "beyond"):
-        return f"{sentence}, {TRUST_TEXT[trust.level]} ({trust.axes})"
+        return f"{sentence}, extrapolated {TRUST_TEXT[trust.level]}: {trust.axes}"
     return sentence
 
 
@@ -60,7 +65,7 @@ def costs(plan: Plan) -> str:
     training = f"{format_power(choice.train_flops)} FLOPs of training{_real(plan)}"
     generated = f"{format_power(choice.inference_flops)} per generated token"
     worth = f"As good as {card_size(choice.effective_parameters)} without looping; " if choice.recurrence > 1 else ""
-    lossless = "" if budget.bits >= 16 else ". What quantised weights lose is not in the predicted loss"
+    lossless = "" if budget.bits >= 16 else ". Losses are of unquantised weights"
     return f"{worth}{weights}{cache}{limit}; {training}, {generated}. {law_counts_text(choice)}{lossless}"
 
 
@@ -87,8 +92,8 @@ AXIS_TEXT = {"size": "size", "experts": "number of experts", "recurrence": "numb
 TRUST_TEXT = {
     "inside": "inside the range that the law was fitted on",
     "near": "near the range that the law was fitted on",
-    "far": "far outside the range that the law was fitted on",
-    "beyond": "an extrapolation more than 10x beyond the range that the law was fitted on",
+    "far": "far beyond the range that the law was fitted on",
+    "beyond": "more than 10x beyond the range that the law was fitted on",
 }
 
 
@@ -161,7 +166,7 @@ def _lead(plan: Plan, eps: str) -> str:
         return f"Any size from {low} to {high} is within {step} of the best"
     lead = plan.lead
     if lead is None:
-        return "No other design is admissible"
+        return "No other design is allowed"
     if lead < plan.eps:
         return f"The top two differ by {lead:.4f} nats, less than {step}: a tie"
     return f"Beats the runner-up by {lead:.4f} nats, above {step}"
@@ -201,7 +206,7 @@ def prices(plan: Plan) -> str:
 def bits_text(other: BitsChoice) -> str:
     """Say what a format of weights that people use would allow."""
     choice = "nothing fits" if other.design is None else f"the choice is {other.design} (loss {other.loss:.4f})"
-    return f"at the {other.bits:g} bits of {other.format} {choice}"
+    return f"at {other.bits:g} bits ({other.format}) {choice}"
 
 
 def loosened(row: Sensitivity) -> str:
@@ -280,7 +285,7 @@ def table_html(plan: Plan) -> str:
     texts = sentences(plan)
     lines = [f"<p><b>{escape(texts['answer'])}</b></p>"]
     lines += [f"<p>{escape(texts[part])}</p>" for part in ("costs", "trust", "confidence", "prices") if texts[part]]
-    rows = [table_row(row, plan.trust.level == "beyond") for row in [plan.choice, *plan.rivals]]
+    rows = [table_row(row, plan.trust.level == "beyond") for row in [plan.choice, *by_loss(plan.rivals)]]
     head = "".join(f"<th>{name}</th>" for name in COLUMNS)
     body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
     return "".join([*lines, f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"])

@@ -18,6 +18,9 @@ AXES = ("size", "tokens", "experts", "recurrence")
 """The axes of a law's fitted range that every law has."""
 
 
+NAMED_VALUE = {"size": "size {}", "experts": "experts E = {}", "recurrence": "recurrence R = {}"}
+"""How a value is named in a sentence, by axis; others as "589B tokens"."""
+
 Span: TypeAlias = tuple[float | None, float | None]
 """Lowest and highest value; None where an end is not known."""
 
@@ -68,9 +71,10 @@ class FittedRange:
         span = getattr(self, axis)
         low, high = (None if end is None else format_count(end) for end in span)
         fitted = f"up to {high}" if low is None else f"from {low}" if high is None else f"{low} to {high}"
-        side = "below" if span[0] is not None and value < span[0] else "beyond"
+        side = "below" if span[0] is not None and value < span[0] else "past"
         factor = float(self.factor(axis, np.asarray(value)))
-        return f"{axis} {format_count(value)} is {times(factor)} {side} the fitted range ({fitted})"
+        named = NAMED_VALUE.get(axis, f"{{}} {axis}").format(format_count(value))
+        return f"{named} is {times(factor)} {side} the fitted range ({fitted})"
 
     def to_dict(self) -> dict[str, list[float | None]]:
         """Return the spans as plain values; epochs only where they are known."""
@@ -112,8 +116,8 @@ class Trust:
 
     @property
     def axes(self) -> str:
-        """The axes that lie outside, as text: "tokens 1.2x beyond, experts 2x beyond"."""
-        outside = [f"{axis} {times(factor)} beyond" for axis, factor in self.factors.items() if factor > 1]
+        """The axes that lie outside, as text: "1.2x in tokens, 2x in experts"."""
+        outside = [f"{times(factor)} in {axis}" for axis, factor in self.factors.items() if factor > 1]
         return ", ".join(outside) or "inside the fitted range"
 
 

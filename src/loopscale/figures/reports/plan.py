@@ -16,7 +16,7 @@ from loopscale.figures.style import COLOURS, LOSS, Panel, finish, legend, log_ti
 from loopscale.planning import Design, Plan, budget_text, isoflop_over_recurrence, ladder_space
 from loopscale.planning.design import card_size, design_text, experts_text
 from loopscale.planning.screen import headline, plan_facts
-from loopscale.planning.text import mark, sentences
+from loopscale.planning.text import by_loss, mark, sentences
 from loopscale.scaling import ScalingLaw
 
 _COSTS = {"memory": ("memory (GB)", 1e9), "inference": ("FLOPs for a generated token", 1.0)}
@@ -85,7 +85,7 @@ def plan_report(
     _add_confidence(report, plan, texts)
     report.text(f"{texts['costs']}.")
     report.heading("Nearest designs")
-    report.table(COLUMNS, [_row(row) for row in [choice, *plan.rivals]])
+    report.table(COLUMNS, [_row(row) for row in [choice, *by_loss(plan.rivals)]])
     facts = {**file_facts(source), **({} if command is None else {"command": command})}
     report.provenance(**facts, law=plan.law, rule=f"{plan.rule.value}, eps {plan.eps:g}")
     return report

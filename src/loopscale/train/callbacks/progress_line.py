@@ -1,4 +1,4 @@
-"""Show a live line: loss, throughput, utilisation, expert load, dropped tokens, final loss, time left."""
+"""Show a live line: loss, throughput, what is unusual about the experts, the forecast final loss, the time left."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     TextColumn,
-    TimeElapsedColumn,
     TimeRemainingColumn,
 )
 
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
     from loopscale.train.config import TrainConfig
 
 
+UNBALANCED = 2.0
+"""Mention the busiest expert above so many times the mean load."""
 ASKED_EVERY = 0.02
 """Share of the run after which its final loss is forecast again."""
 
@@ -53,8 +54,8 @@ class ProgressLine(Callback):
             BarColumn(bar_width=None),
             MofNCompleteColumn(),
             TextColumn("{task.fields[numbers]}"),
-            TimeElapsedColumn(),
             TimeRemainingColumn(),
+            TextColumn("left"),
             transient=False,
         )
         self._line, self._title = occasional_lines(True), trainer.out.name or "training"
@@ -94,10 +95,9 @@ class ProgressLine(Callback):
 
 def describe(row: dict[str, Any]) -> str:
     """Return the numbers of a row in one short line."""
-    parts = [f"loss {row['loss']:.4f}", f"{row['tokens_per_second'] / 1e3:.1f}k tok/s"]
-    parts.append(f"{row['peak_share']:.0%} of peak")
-    if "expert_load" in row:
-        parts.append(f"expert load {row['expert_load']:.2f}")
+    parts = [f"loss {row['loss']:.4f}", f"{row['tokens_per_second'] / 1e3:.1f}k tokens/s"]
+    if row.get("expert_load", 1.0) > UNBALANCED:
+        parts.append(f"busiest expert {row['expert_load']:.1f}x the mean")
     if row.get("dropped"):
         parts.append(f"dropped {row['dropped']:.1%}")
     return ", ".join(parts)

@@ -426,8 +426,9 @@ export function trustOf(law, x) {
 
 function outsideText(axis, [low, high], value, factor) {
   const fitted = low === null ? `up to ${count(high)}` : high === null ? `from ${count(low)}` : `${count(low)} to ${count(high)}`;
-  const side = low !== null && value < low ? "below" : "beyond";
-  return `${axis} ${count(value)} is ${times(factor)} ${side} the fitted range (${fitted})`;
+  const side = low !== null && value < low ? "below" : "past";
+  const named = { size: `size ${count(value)}`, experts: `experts E = ${count(value)}`, recurrence: `recurrence R = ${count(value)}` };
+  return `${named[axis] ?? `${count(value)} ${axis}`} is ${times(factor)} ${side} the fitted range (${fitted})`;
 }
 
 function decadesOutside(law, x) {
