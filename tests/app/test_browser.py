@@ -71,7 +71,7 @@ def test_the_answer_is_that_of_python_in_one_convention_of_size(page):
 
 
 def test_a_refused_value_keeps_the_last_answer_with_the_message_at_the_field(page):
-    page.wait_for_selector(".whatif:has-text('Sizes between')")
+    page.wait_for_selector(".whatif:has-text('size in between')")
     before, tall = page.inner_text("#train"), page.evaluate("() => document.body.scrollHeight")
     enter(page, "flops", "5x")
     assert "is not a value" in page.inner_text("#in-flops-note")
@@ -186,8 +186,8 @@ def test_steps_by_hand_say_their_price_and_what_does_not_fit(page):
 
 
 def test_what_if_names_the_answer_between_the_sizes_and_goes_there(page):
-    page.wait_for_selector(".whatif:has-text('Sizes between')")
-    text = page.inner_text(".whatif:has-text('Sizes between')")
+    page.wait_for_selector(".whatif:has-text('size in between')")
+    text = page.inner_text(".whatif:has-text('size in between')")
     between = plan(flops=5e21, memory=3e9, bits=4, space=_continuous())
     assert f"−{BEST.choice.loss - between.choice.loss:.3f}" in text
     page.click(".whatif:has-text('Twice the memory')")

@@ -87,7 +87,7 @@ def test_the_law_is_refitted_as_points_arrive_and_its_uncertainty_is_drawn(brows
         add(range(6, 9))
         page.wait_for_function("() => document.querySelector('#sweep-fitted').textContent.includes('Law of 27 losses')")
         page.wait_for_selector("#chart-uncertainty svg")
-        assert page.locator("#chart-uncertainty .dots path").count() >= 1
+        assert page.locator("#chart-uncertainty .dots").count() >= 1
         assert page.is_hidden("#sweep-fit-problem")
         assert page.errors == []
         page.context.close()

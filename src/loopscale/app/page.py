@@ -81,8 +81,7 @@ def page_files(server: bool) -> dict[str, bytes]:
         "theme.js": module("theme.js"),
         "style.css": (STATIC / "style.css").read_text(encoding="utf-8"),
     }
-    names = ["icon.svg", "preview.png", *(["vendor/d3.min.js", "vendor/d3.LICENSE"] if server else [])]
-    copied = {name: (STATIC / name).read_bytes() for name in names}
+    copied = {name: (STATIC / name).read_bytes() for name in ("icon.svg", "preview.png")}
     return {name: text.encode() for name, text in texts.items()} | copied
 
 

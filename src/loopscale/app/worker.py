@@ -23,11 +23,12 @@ from loopscale.fitting import Fit, Observations, fit, identification, residuals_
 from loopscale.fitting.backtest import backtest
 from loopscale.fitting.compare import compare
 from loopscale.fitting.forecasting import TESTED, forecast
+from loopscale.fitting.frontier import proportions, stated_cost
 from loopscale.fitting.residuals import outlying_rows
 from loopscale.fitting.slices import suggest_slices
 from loopscale.planning import plan, training_cost
 from loopscale.planning.devices import UTILISATION
-from loopscale.scaling import Counting, Points, costs
+from loopscale.scaling import Counting, Points, costs, lowest
 
 Report = Callable[[str, int, int], None]
 """Called with the current stage, how much of it is done, and the total."""
@@ -198,7 +199,8 @@ def _points(fitted: Fit) -> dict[str, list[Any]]:
 def _curves(fitted: Fit) -> dict[str, Any]:
     """Return the lowest loss at each compute, from the smallest run to as far as intervals were tested.
 
-    There is one curve for each number of experts and passes of the sweep, the law's own frontier first.
+    There is one curve for each number of experts and passes of the sweep, those of the frontier of the runs first.
+    Forecasts move the law to that frontier; ``by_law`` is the law as it is.
     """
     points = fitted.observations.points
     grid = np.geomspace(points.train_flops.min(), points.train_flops.max() * 10**TESTED, CURVE).tolist()
@@ -215,6 +217,8 @@ def _curves(fitted: Fit) -> dict[str, Any]:
                 fitted, flops=grid, experts=E, recurrence=R, extrapolate=True, allow_degenerate=True
             )  # fmt: skip
             values = {name: [float(f"{getattr(row, name):.7g}") for row in rows] for name in names}
+            models = proportions(points, (points.experts == E) & (points.recurrence == R))
+            values["by_law"] = np.exp(lowest(fitted.law, grid, models, stated_cost(fitted.observations))[0]).tolist()
             curves.append({"experts": E, "recurrence": R, "rows": values})
     except InputError as error:
         return {"curves": [], "curves_problem": error.told(PAGE_TERMS.get)}

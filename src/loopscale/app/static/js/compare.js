@@ -1,12 +1,20 @@
 // Scenarios side by side: the current one and every pin, each with what differs.
 import { DATA } from "./data.js";
 import { $, button, make, table } from "./dom.js";
+import { term } from "./glossary.js";
 import { draw } from "./model.js";
 import { letter, unpin } from "./pins.js";
 import { find, question } from "./plan.js";
 import { given } from "./planner.js";
+import { extent } from "./plot.js";
 import { Refusal, bytes, cardSize, count, experts, fixed, passes, power, trainingText, written } from "./quantities.js";
 import { pins, scenarioOf, set, state } from "./state.js";
+
+// Fields of a budget whose explanation has another name.
+const WORDS = {
+  real_flops: "flops", max_tokens: "tokens", unique_tokens: "tokens", batch: "kv cache", kv_bits: "kv cache", kept_passes: "kv cache",
+  kept_window: "kv cache", min_speed: "speed", bandwidth: "speed", cache: "speed", inference_flops: "inference flops", serve_tokens: "inference flops",
+}; // prettier-ignore
 
 function sides() {
   const list = [{ name: "now", values: state, query: null }, ...pins().map(({ name, query }, k) => ({ name: `${letter(k)}: ${name}`, values: scenarioOf(query), query }))];
@@ -28,27 +36,27 @@ export function updateCompare() {
   const laws = new Set(list.filter(({ asked }) => asked).map(({ asked }) => asked.law.name));
   $("#compare-note").hidden = laws.size < 2;
   const limit = (name) => (side) => side.asked && (side.asked.limits[name] === undefined ? "–" : written(DATA.fields.find((field) => field.name === name), side.asked.limits[name]));
-  const budget = DATA.fields.map(({ name, sentence }) => [sentence, limit(name)]);
+  const budget = DATA.fields.map(({ name, sentence }) => [sentence, limit(name), WORDS[name] ?? name]);
   const of = (read) => (side) => side.design && read(side.design, side);
   const facts = [
-    ["law", (side) => side.asked?.law.name],
+    ["law", (side) => side.asked?.law.name, "law"],
     ...budget,
-    ["design", of((d) => `${cardSize(d.active_parameters)} active, ${cardSize(d.total_parameters)} in all`)],
-    ["experts", of((d) => experts(d))],
-    ["passes", of((d) => passes(d.recurrence))],
-    ["training tokens", of((d) => count(d.tokens))],
-    ["loss", of((d, { found }) => (found.trust.level === "beyond" && !state.extrapolate ? "withheld" : fixed(d.loss, 4)))],
-    ["training time", of((_, { found }) => trainingText(found.training))],
-    ["memory needed", of((d) => bytes(d.memory))],
-    ["generation", of((d) => (d.tokens_per_second === null ? "–" : `at most ${count(d.tokens_per_second)} tokens/s`))],
-    ["inference FLOPs per token", of((d) => power(d.inference_flops))],
-    ["trust", of((_, { found }) => found.trust.level)],
+    ["design", of((d) => `${cardSize(d.active_parameters)} active, ${cardSize(d.total_parameters)} in all`), "size"],
+    ["experts", of((d) => experts(d)), "experts"],
+    ["passes", of((d) => passes(d.recurrence)), "passes"],
+    ["training tokens", of((d) => count(d.tokens)), "tokens"],
+    ["loss", of((d, { found }) => (found.trust.level === "beyond" && !state.extrapolate ? "withheld" : fixed(d.loss, 4))), "loss"],
+    ["training time", of((_, { found }) => trainingText(found.training)), "days"],
+    ["memory needed", of((d) => bytes(d.memory)), "memory"],
+    ["generation", of((d) => (d.tokens_per_second === null ? "–" : `at most ${count(d.tokens_per_second)} tokens/s`)), "speed"],
+    ["inference FLOPs per token", of((d) => power(d.inference_flops)), "inference flops"],
+    ["trust", of((_, { found }) => found.trust.level), "trust"],
   ];
   const always = ["design", "loss"];
-  const rows = facts.map(([name, read]) => ({ name, cells: list.map((side) => side.problem ? (name === "loss" ? side.problem : "") : String(read(side) ?? "")) })).filter(({ name, cells }) => always.includes(name) || new Set(cells).size > 1);
+  const rows = facts.map(([name, read, word]) => ({ name, word, cells: list.map((side) => side.problem ? (name === "loss" ? side.problem : "") : String(read(side) ?? "")) })).filter(({ name, cells }) => always.includes(name) || new Set(cells).size > 1);
   const columns = [
-    { name: "fact", head: make("span", { class: "unseen" }, "fact"), left: true, cell: (row) => row.name },
-    ...list.map((side, k) => ({ name: `side-${k}`, head: [side.name, side.query === null ? null : make("span", {}, " ", button("open", () => set({ ...scenarioOf(side.query), pins: state.pins, view: "plan" }), { class: "link" }), " ", button("remove", () => unpin(side.query), { class: "link" }))], cell: (row) => row.cells[k] })),
+    { name: "fact", head: make("span", { class: "unseen" }, "fact"), left: true, cell: ({ name, word }) => (word ? term(word, name) : name) },
+    ...list.map((side, k) => ({ name: `side-${k}`, head: [make("b", {}, side.name.split(": ")[0]), side.query === null ? null : make("span", { class: "side" }, make("small", {}, side.name.split(": ")[1]), button("open", () => set({ ...scenarioOf(side.query), pins: state.pins, view: "plan" }), { class: "link" }), " ", button("remove", () => unpin(side.query), { class: "link" }))], cell: (row) => row.cells[k] })),
   ];
   const same = facts.length - rows.length;
   $("#compare-table").replaceChildren(make("caption", {}, `${same} further facts are the same in all.`), ...table(columns, rows));
@@ -62,16 +70,14 @@ function drawCharts(list) {
 }
 
 function panel(name, list) {
-  const [W, H] = [560, 220];
-  const losses = list.map(({ design }) => design.loss).filter(Number.isFinite);
-  const [low, high] = [Math.min(...losses) - 0.01, Math.max(...losses) + 0.01];
-  const X = (loss) => 20 + ((W - 200) * (loss - low)) / (high - low);
-  const step = Math.min(34, (H - 50) / list.length);
-  return make("figure", { class: "card" }, make("figcaption", {}, make("h2", {}, `Loss by ${name}`)),
-    draw("svg", { viewBox: `0 0 ${W} ${40 + step * list.length}`, role: "img", "aria-label": list.map(({ name: side, design }) => `${side} ${fixed(design.loss, 3)}`).join(", ") },
-      ...list.flatMap(({ name: side, design }, k) => [
-        draw("path", { d: `M20 ${20 + step * k}H${X(design.loss)}`, class: "grid" }),
-        draw("circle", { cx: X(design.loss), cy: 20 + step * k, r: 6, class: k ? "point" : "mine" }),
-        draw("text", { x: X(design.loss) + 12, y: 24 + step * k, class: "tick" }, `${side.split(":")[0]} ${fixed(design.loss, 3)}`),
-      ]))); // prettier-ignore
+  const W = Math.min(620, innerWidth - 70);
+  const [left, right, step] = [44, W - 60, 34];
+  const [low, high] = extent(list.map(({ design }) => design.loss));
+  const X = (loss) => left + ((right - left) * (loss - low)) / (high - low);
+  const row = ({ name: side, design }, k) => {
+    const y = 20 + step * k;
+    return draw("g", {}, draw("text", { x: 0, y: y + 5 }, side.split(":")[0]), draw("path", { d: `M${left} ${y}H${right}`, class: "grid" }), draw("circle", { cx: X(design.loss), cy: y, r: 6, class: k ? "point" : "mine" }), draw("text", { x: right + 10, y: y + 5 }, fixed(design.loss, 3)));
+  }; // prettier-ignore
+  return make("figure", { class: "card" }, make("figcaption", {}, make("h2", {}, "Loss by ", term("law", name))),
+    draw("svg", { viewBox: `0 0 ${W} ${6 + step * list.length}`, style: `max-width:${W}px`, role: "img", "aria-label": list.map(({ name: side, design }) => `${side} ${fixed(design.loss, 3)}`).join(", ") }, ...list.map(row))); // prettier-ignore
 }

@@ -6,6 +6,7 @@ import { showFit } from "./fit_result.js";
 import { runJob } from "./job.js";
 import { keep, kept } from "./kept.js";
 import { addLaw, lawOf } from "./laws.js";
+import { counted } from "./quantities.js";
 import { set, state } from "./state.js";
 
 let chosen = null;
@@ -111,7 +112,7 @@ function previewParts({ columns, rows, fields, used, count, notes, needs_loop_sh
     cell: (row) => row[k],
   }));
   return [
-    make("h3", {}, `${chosen.file.name}: ${count} ${count === 1 ? "row" : "rows"}`),
+    make("h3", {}, `${chosen.file.name}: ${counted(count, "row")}`),
     wrong ? make("p", { class: "problem", role: "alert" }, sentence(wrong)) : null,
     make("div", { class: "fields" }, fields.map(pick)),
     share

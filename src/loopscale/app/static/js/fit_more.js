@@ -1,8 +1,8 @@
 // What to ask of a fitted sweep next: which mapping predicts held-out rows, and which runs to add.
 import { captioned, make, table } from "./dom.js";
-import { figure } from "./figure.js";
+import { figure } from "./chart.js";
 import { backtest, heldOutErrors } from "./fit_charts.js";
-import { count, percent, power, rows } from "./quantities.js";
+import { count, counted, percent, power, rows } from "./quantities.js";
 import { jobCard } from "./job.js";
 import { requestBody } from "./plan.js";
 import { state } from "./state.js";
@@ -24,7 +24,7 @@ export const heldOut = (id, slices) =>
     }),
     show: (result) =>
       make("div", {}, ...scores(result), chartCard("chart-held-out", "Held-out error of each form", "")),
-    draw: (result) => figure("chart-held-out", (title) => heldOutErrors(result.scores, title), result.scores),
+    draw: (result) => figure("chart-held-out", heldOutErrors(result.scores), result.scores),
   });
 
 export const backtested = (id) =>
@@ -38,7 +38,7 @@ export const backtested = (id) =>
     path: `fits/${id}/backtest`,
     body: (text) => ({ decades: Number(text) || text }),
     show: (result) => chartCard("chart-backtest", "Hidden runs: predicted against observed", result.summary),
-    draw: (result) => figure("chart-backtest", (title) => backtest(result, title), rows(result.hidden), result.summary),
+    draw: (result) => figure("chart-backtest", backtest(result), rows(result.hidden), result.summary),
   });
 
 function chartCard(id, title, text) {
@@ -101,6 +101,6 @@ function runsTable(result) {
     ...(result.runs.some((d) => d.dollars != null) ? [{ name: "dollars", cell: (d) => count(d.dollars, 2) }] : []),
     { name: "standard error after", cell: (d) => d.standard_error.toFixed(5) },
   ];
-  const caption = `Standard error of the loss differences to the alternatives: ${result.before.toFixed(5)} now, ${result.after.toFixed(5)} after ${result.runs.length} ${result.runs.length === 1 ? "run" : "runs"}. Times at ${percent(result.utilisation)} of the device's peak.`;
+  const caption = `Standard error of the loss differences to the alternatives: ${result.before.toFixed(5)} now, ${result.after.toFixed(5)} after ${counted(result.runs.length, "run")}. Times at ${percent(result.utilisation)} of the device's peak.`;
   return make("div", {}, ...captioned(caption, { id: "runs" }, table(columns, result.runs)));
 }

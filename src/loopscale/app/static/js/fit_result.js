@@ -1,13 +1,13 @@
 // What a fit found: its numbers, its charts, and what to do with it.
 import { $, make, segmented, sentence, table } from "./dom.js";
 import { download } from "./download.js";
-import { figure } from "./figure.js";
+import { figure } from "./chart.js";
 import { observed, residuals } from "./fit_charts.js";
 import { backtested, heldOut, nextRuns } from "./fit_more.js";
 import { term } from "./glossary.js";
 import { intervalPlot, lawCard } from "./law_chart.js";
 import { chooseLaw } from "./sentence.js";
-import { count, loss, rows, significant } from "./quantities.js";
+import { count, counted, loss, rows, significant } from "./quantities.js";
 import { addLaw } from "./laws.js";
 
 export function showFit({ id, result }) {
@@ -21,8 +21,8 @@ export function showFit({ id, result }) {
     nextRuns(id, result.next_budget),
   );
   const points = rows(result.points);
-  const about = `Law ${result.law.name}: ${result.form}, ${result.rows} losses of ${result.runs} runs.`;
-  figure("chart-observed", (title) => observed(points, title), points, about);
+  const about = `Law ${result.law.name}: ${result.form}, ${counted(result.rows, "loss")} of ${counted(result.runs, "run")}.`;
+  figure("chart-observed", observed(points), points, about);
   drawResiduals(points, "recurrence", about);
   $("h2", place).focus();
 }
@@ -32,7 +32,7 @@ function overview(result) {
   const facts = [
     [term("rmse", "RMSE"), law.rmse.toFixed(4), "nats"],
     [term("r²", "R²"), result.r_squared.toFixed(5), "of the variance"],
-    ["Data", `${result.rows} losses`, `of ${result.runs} runs`],
+    ["Data", counted(result.rows, "loss"), `of ${counted(result.runs, "run")}`],
     [term("starts", "Search"), `${result.agreeing} of ${result.starts}`, "starts agree"],
   ];
   return make(
@@ -110,7 +110,7 @@ function pictures() {
 
 function drawResiduals(points, axis, about) {
   segmented($("#residual-axis"), axis, (next) => drawResiduals(points, next, about));
-  figure("chart-residuals", (title) => residuals(points, axis, title), points, about);
+  figure("chart-residuals", residuals(points, axis), points, about);
 }
 
 // Rows that the law misses by far more than the others.

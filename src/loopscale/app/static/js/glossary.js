@@ -32,6 +32,12 @@ const TERMS = {
   frontier: "The lowest loss that the law reaches at each training compute, over sizes and tokens.",
   backtest: "The law is fitted without the largest runs, and then predicts them.",
   identified: "Whether the data determine the coefficient. If not, other values fit as well.",
+  "inference flops": "Floating-point operations for one generated token: 2 × parameters that it uses, the looped ones once for each pass.",
+  context: "How many tokens the model sees at once. Their keys and values are kept in memory while it generates.",
+  permutation: "A way to reorder things. 231 puts the first where the second was, the second where the third was, and the third where the first was. Doing one after another gives another permutation, their product.",
+  "early exit": "Stopping the passes of a position as soon as its answer no longer changes.",
+  seed: "The number that fixes the random start of a training run. Runs that differ only in it show what is chance.",
+  chance: "What guessing would reach.",
   starts: "The fit is started from many points. If most end at the same law, it is not a chance result.",
 }; // prettier-ignore
 

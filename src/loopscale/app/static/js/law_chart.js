@@ -2,7 +2,7 @@
 import { $, make, write } from "./dom.js";
 import { term } from "./glossary.js";
 import { keys, plot } from "./plot.js";
-import { count, decimals, fixed, power, rows } from "./quantities.js";
+import { count, decimals, fixed, power, rows, significant } from "./quantities.js";
 
 const kindOf = ({ experts, recurrence }) => `${experts === 1 ? "dense" : `${experts}x experts`}, ${recurrence === 1 ? "1 pass" : `${recurrence} passes`}`;
 
@@ -25,8 +25,8 @@ export function lawCard({ points, curves = [], curves_problem: refused }) {
   card.append(
     said,
     host,
-    keys([["run-key", curves.length > 1 ? "runs of this kind (others are faint)" : "runs"], ["band-key", "90% of runs"], ["line-key", "lowest loss at each compute"], ["beyond-key", "beyond the data"]]),
-    make("p", { class: "hint" }, "Drag the target, or use the arrow keys. The line is the ", term("frontier"), " of these models: the best size at each compute."),
+    keys([["run-key", curves.length > 1 ? "runs of this kind (others are faint)" : "runs"], ["line-key", "forecast by the frontier of the runs"], ["band-key", "90% of runs"], ["dash-key", "by the law alone"], ["beyond-key", "beyond the data"]]),
+    make("p", { class: "hint" }, "Drag the target, or use the arrow keys. Both lines are the ", term("frontier"), " of these models, the best size at each compute: by the law as it was fitted, and moved to where the best runs lie."),
   );
   const seen = Math.max(...data.map((d) => d.flops));
   let at = forecast.findIndex((d) => d.flops >= 10 * seen);
@@ -37,8 +37,8 @@ export function lawCard({ points, curves = [], curves_problem: refused }) {
     handle.style.left = `${(100 * drawn.X(d.flops)) / drawn.width}%`;
     const half = (d.high - d.low) / 2;
     const digits = decimals(half);
-    const far = d.decades > 0.005 ? `${d.decades < 0.05 ? "just" : `${d.decades.toFixed(1)} decades`} outside the data` : "within the data";
-    const text = `${power(d.flops)} FLOPs, ${far}: loss ${fixed(d.loss, digits)}, 90% of runs ${fixed(d.low, digits)} to ${fixed(d.high, digits)}, with ${count(d.params)} parameters on ${count(d.tokens)} tokens.${d.decades > 3 ? " Intervals were tested to 3 decades only." : ""}`;
+    const far = d.decades > 0.005 ? `${d.decades < 0.05 ? "just" : `${significant(10 ** d.decades, 2)}x`} beyond the data` : "within the data";
+    const text = `${power(d.flops)} FLOPs, ${far}: loss ${fixed(d.loss, digits)}, 90% of runs ${fixed(d.low, digits)} to ${fixed(d.high, digits)}, with ${count(d.params)} parameters on ${count(d.tokens)} tokens.${d.decades > 3 ? " Intervals were tested to 1,000x only." : ""}`;
     said.replaceChildren("At ", make("b", {}, text));
     handle.setAttribute("aria-valuenow", at);
     handle.setAttribute("aria-valuemax", forecast.length - 1);
@@ -61,7 +61,10 @@ export function lawCard({ points, curves = [], curves_problem: refused }) {
       y: { domain: [low, top], label: "loss, nats per token", format: (v) => v.toFixed(1 + (top - low < 2)) },
       shade: [[seen, forecast.at(-1).flops * 1.1]],
       bands: [{ points: forecast.map((d) => ({ x: d.flops, low: d.low, high: d.high })) }],
-      lines: [{ points: forecast.map((d) => ({ x: d.flops, y: d.loss })) }],
+      lines: [
+        { kind: "line faded", points: forecast.filter((d) => d.by_law != null).map((d) => ({ x: d.flops, y: d.by_law })) },
+        { points: forecast.map((d) => ({ x: d.flops, y: d.loss })) },
+      ],
       dots: [...data.map((d) => ({ x: d.flops, y: d.observed, colour: d.outlier ? "var(--bad)" : mine(d) ? "var(--ink)" : "var(--soft)", opacity: d.outlier ? 1 : mine(d) ? 0.8 : opacity })), { x: forecast[0].flops, y: forecast[0].loss, r: 6, kind: "mine" }],
     }); // prettier-ignore
     drawn = { ...result, width };

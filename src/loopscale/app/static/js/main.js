@@ -3,7 +3,6 @@ import { updateCompare } from "./compare.js";
 import { DATA } from "./data.js";
 import { $, $$ } from "./dom.js";
 import { buildFit, restoreFit } from "./fit.js";
-import { redraw } from "./figure.js";
 import { showLab } from "./lab.js";
 import { loadLaws } from "./laws.js";
 import { paint } from "./map.js";
@@ -15,7 +14,6 @@ import { buildRun, updateRun } from "./run.js";
 import { shareMenu } from "./share.js";
 import { canRedo, canUndo, onChange, restore, set, state } from "./state.js";
 import { buildSweep, updateSweep } from "./sweep.js";
-import { newTheme } from "./chart.js";
 import { startTour } from "./tour.js";
 
 function refresh(_, { draft = false } = {}) {
@@ -25,10 +23,7 @@ function refresh(_, { draft = false } = {}) {
   else if (state.view === "sweep") updateSweep();
   else if (state.view === "run") updateRun();
   else if (state.view === "lab") showLab();
-  else {
-    restoreFit();
-    redraw();
-  }
+  else restoreFit();
 }
 
 function showView() {
@@ -78,9 +73,7 @@ function switchTheme() {
     // kept for this visit only
   }
   nameTheme();
-  newTheme();
   paint();
-  redraw();
 }
 
 function start() {

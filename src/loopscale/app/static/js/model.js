@@ -122,7 +122,7 @@ function expertDots(used, there, centre, from, right) {
   const number = Math.min(there, 64);
   const rows = number <= 4 ? 1 : number <= 16 ? 2 : 4;
   const across = Math.ceil(number / rows);
-  const gap = Math.min(22, (right - from - 56) / (across - 1 || 1), 84 / rows);
+  const gap = Math.min(27, (right - from - 56) / (across - 1 || 1), 84 / rows);
   const middle = (from + 44 + right) / 2;
   const [left, top] = [middle - ((across - 1) * gap) / 2, centre - ((rows - 1) * gap) / 2];
   const spots = Array.from({ length: number }, (_, k) => [left + gap * (k % across), top + gap * Math.floor(k / across)]);
@@ -130,7 +130,7 @@ function expertDots(used, there, centre, from, right) {
     "g",
     { class: "experts", "data-used": used },
     ...Array.from({ length: Math.min(used, 8) }, (_, k) => draw("path", { class: "route", d: route(from, centre, ...spots[(k * 5 + 2) % number]) })),
-    ...spots.map(([cx, cy]) => draw("circle", { cx, cy, r: Math.min(7.5, gap * 0.36), "data-from": `${from} ${centre}` })),
+    ...spots.map(([cx, cy]) => draw("circle", { cx, cy, r: Math.min(9, gap * 0.36), "data-from": `${from} ${centre}` })),
   );
 }
 const route = (x, y, cx, cy) => `M${x} ${y} C ${x + 40} ${y}, ${cx - 40} ${cy}, ${cx} ${cy}`;

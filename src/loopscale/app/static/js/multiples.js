@@ -4,6 +4,7 @@ import { DATA } from "./data.js";
 import { $, make, write } from "./dom.js";
 import { designText, draw } from "./model.js";
 import { current, shown } from "./plan.js";
+import { logTicks } from "./plot.js";
 import { bandOver, given, lossOver } from "./planner.js";
 import { cardSize, count, fixed, signed } from "./quantities.js";
 import { set } from "./state.js";
@@ -12,10 +13,10 @@ const W = 300;
 const H = 190;
 const BOX = { left: 40, right: 8, top: 10, bottom: 26 };
 const charts = [
-  { id: "passes", title: "More or fewer passes", unit: "passes" },
-  { id: "experts", title: "More or fewer experts", unit: "experts" },
-  { id: "size", title: "A larger or smaller model", unit: "size" },
-  { id: "tokens", title: "More or fewer training tokens", unit: "tokens" },
+  { id: "passes", title: "More or fewer passes" },
+  { id: "experts", title: "More or fewer experts" },
+  { id: "size", title: "A larger or smaller model" },
+  { id: "tokens", title: "More or fewer tokens" },
 ];
 
 // The points of each chart: where they lie, their loss, and what rules them out.
@@ -103,7 +104,7 @@ function drawOne(id, points, [low, high], sure) {
   const finite = points.filter(({ loss }) => Number.isFinite(loss));
   const fits = finite.filter(({ misses }) => !misses);
   const faded = finite.filter(({ misses }, k) => misses || finite[k + 1]?.misses || finite[k - 1]?.misses);
-  const ticks = points.filter((_, k) => id === "passes" || id === "experts" ? k % Math.ceil(points.length / 8) === 0 : k % Math.ceil(points.length / 4) === 0);
+  const ticks = id === "tokens" ? logTicks([points[0].x, points.at(-1).x], 4).map((x) => ({ x, label: count(x) })) : points.filter((_, k) => id === "passes" || id === "experts" ? k % Math.ceil(points.length / 8) === 0 : k % Math.ceil(points.length / 4) === 0);
   const steps = [0.02, 0.05, 0.1, 0.2].find((each) => (high - low) / each <= 5) ?? 0.5;
   const lines = [];
   for (let level = Math.ceil(low / steps) * steps; level < high; level += steps) lines.push(level);
@@ -123,7 +124,7 @@ function drawOne(id, points, [low, high], sure) {
         draw("path", { class: "line", d: line(fits) }),
         ...(finite.length < 20 ? finite.map(({ x, loss, misses }) => draw("circle", { cx: X(x), cy: Y(loss), r: 2.6, class: misses ? "point faded" : "point" })) : []),
       ),
-      firstMiss && draw("text", { class: "miss", x: W - 8, y: BOX.top + 6, "text-anchor": "end" }, `dashed: ${firstMiss.misses}`),
+      firstMiss && draw("text", { class: "miss", x: W - 8, y: BOX.top + 6, "text-anchor": "end" }, `dashed: ${firstMiss.misses.replace(" of memory", "")}`),
       draw("path", { class: "guide", d: "" }),
       mark && draw("circle", { cx: X(mark.x), cy: Y(mark.loss), r: 6, class: "mine" }),
     ),

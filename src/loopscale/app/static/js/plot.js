@@ -1,14 +1,17 @@
-// A plain plot without a library: axes, bands, lines and points in the size of its place.
+// Every chart of measured data: axes, bands, lines and points in the size of its place, in the colours of the theme.
 import { make } from "./dom.js";
 import { draw } from "./model.js";
 
 const BOX = { left: 52, right: 16, top: 12, bottom: 40 };
 
-export const logTicks = ([low, high], most = 8) => {
-  const first = Math.ceil(Math.log10(low) - 1e-9);
-  const all = Array.from({ length: Math.max(0, Math.floor(Math.log10(high) + 1e-9) - first + 1) }, (_, k) => first + k);
-  return all.filter((_, k) => k % Math.ceil(all.length / most) === 0).map((k) => 10 ** k);
-};
+export function extent(values, margin = 0.05, log = false) {
+  const all = values.filter((v) => v != null && Number.isFinite(v));
+  const [low, high] = [Math.min(...all), Math.max(...all)];
+  if (log) return [low / (high / low || 1) ** margin / 1.0001, high * (high / low || 1) ** margin * 1.0001];
+  const room = (high - low || Math.abs(high) * 0.02 || 1) * margin;
+  return [low - room, high + room];
+}
+
 export function ticks([low, high], most = 6) {
   const raw = (high - low) / most;
   const size = 10 ** Math.floor(Math.log10(raw));
@@ -16,34 +19,74 @@ export function ticks([low, high], most = 6) {
   return Array.from({ length: Math.floor((high - low) / step) + 2 }, (_, k) => Math.ceil(low / step) * step + k * step).filter((value) => value <= high + 1e-12);
 }
 
-// `x` and `y`: { domain, log, label, format }. Marks are given in data units. Returns the element and its scales.
-export function plot({ width, height, label, x, y, shade = [], bands = [], lines = [], dots = [], texts = [] }) {
+// Powers of ten, or where fewer than three of them are in sight also their two- and fivefold.
+export function logTicks([low, high], most = 8) {
+  const first = Math.floor(Math.log10(low));
+  const powers = Array.from({ length: Math.ceil(Math.log10(high)) - first + 1 }, (_, k) => 10 ** (first + k));
+  const inside = (values) => values.filter((v) => v >= low * 0.999 && v <= high * 1.001);
+  const list = inside(powers).length >= 3 ? inside(powers) : inside(powers.flatMap((v) => [v, 2 * v, 5 * v]));
+  return list.filter((_, k) => k % Math.ceil(list.length / most) === 0);
+}
+
+// As many digits as tell neighbouring ticks apart.
+function plain(values) {
+  const step = Math.min(...values.slice(1).map((v, k) => Math.abs(v - values[k])));
+  const digits = Number.isFinite(step) && step > 0 ? Math.max(0, -Math.floor(Math.log10(step) + 1e-9)) : 2;
+  return (v) => (Math.abs(v) < step / 1e6 ? 0 : v).toFixed(Math.min(digits, 8));
+}
+
+// Points that look the same are a few paths, as thousands of elements would take long to draw. Pale ones are spread
+// over several, so that places where many lie become darker.
+const LAYERS = 16;
+function alike(dots, X, Y) {
+  const groups = new Map();
+  for (const [k, { x, y, r = 2.6, colour = "var(--r6)", opacity = 1 }] of dots.entries()) {
+    const key = `${r} ${colour} ${opacity} ${opacity < 1 ? k % LAYERS : 0}`;
+    const circle = `M${(X(x) - r).toFixed(1)} ${Y(y).toFixed(1)}a${r} ${r} 0 1 0 ${2 * r} 0a${r} ${r} 0 1 0 ${-2 * r} 0`;
+    if (groups.has(key)) groups.get(key).push(circle);
+    else groups.set(key, [circle]);
+  }
+  return [...groups].map(([key, circles]) => {
+    const [, colour, opacity] = key.split(" ");
+    return draw("path", { class: "dots", d: circles.join(""), style: `fill:${colour};opacity:${opacity}` });
+  });
+}
+
+// `x` and `y`: { domain, log, label, format, ticks }. Marks are given in data units; points with a `kind` are elements
+// of that class. Returns the element and its scales.
+export function plot({ width, height, label, x, y, left = BOX.left, shade = [], bands = [], lines = [], dots = [] }) {
+  const box = { ...BOX, left };
   const scale = ({ domain: [low, high], log }, from, to) => (value) =>
     from + (to - from) * (log ? Math.log(value / low) / Math.log(high / low) : (value - low) / (high - low));
-  const X = scale(x, BOX.left, width - BOX.right);
-  const Y = scale(y, height - BOX.bottom, BOX.top);
+  const X = scale(x, box.left, width - box.right);
+  const Y = scale(y, height - box.bottom, box.top);
   const path = (points) => points.map((p, k) => `${k ? "L" : "M"}${X(p.x).toFixed(1)} ${Y(p.y).toFixed(1)}`).join("");
   const xTicks = x.ticks ?? (x.log ? logTicks(x.domain, width < 480 ? 5 : 9) : ticks(x.domain, width < 480 ? 4 : 7));
+  const yTicks = y.ticks ?? ticks(y.domain, 5);
+  const [xText, yText] = [x.format ?? plain(xTicks), y.format ?? plain(yTicks)];
   const clip = `plot-${Math.random().toString(36).slice(2)}`;
+  const inside = { x: box.left, y: box.top, width: width - box.left - box.right, height: height - box.top - box.bottom };
   const element = draw(
     "svg",
     { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label, class: "plain-plot" },
-    draw("clipPath", { id: clip }, draw("rect", { x: BOX.left, y: BOX.top, width: width - BOX.left - BOX.right, height: height - BOX.top - BOX.bottom })),
-    ...shade.map(([from, to]) => draw("rect", { class: "beyond", x: X(from), y: BOX.top, width: Math.max(0, X(to) - X(from)), height: height - BOX.top - BOX.bottom })),
-    ...ticks(y.domain, 5).map((value) => draw("g", { class: "grid" }, draw("path", { d: `M${BOX.left} ${Y(value)}H${width - BOX.right}` }), draw("text", { x: BOX.left - 6, y: Y(value) + 4, "text-anchor": "end" }, y.format(value)))),
-    ...xTicks.map((value) => draw("text", { x: X(value), y: height - BOX.bottom + 17, "text-anchor": X(value) > width - 40 ? "end" : "middle" }, x.format(value))),
-    draw("text", { class: "axis-name", x: (BOX.left + width - BOX.right) / 2, y: height - 6, "text-anchor": "middle" }, x.label),
-    draw("text", { class: "axis-name", x: 13, y: height / 2, "text-anchor": "middle", transform: `rotate(-90 13 ${height / 2})` }, y.label),
+    draw("clipPath", { id: clip }, draw("rect", inside)),
+    ...shade.map(([from, to]) => draw("rect", { ...inside, class: "beyond", x: X(from), width: Math.max(0, X(to) - X(from)) })),
+    ...yTicks.map((value) => draw("g", { class: "grid" }, draw("path", { d: `M${box.left} ${Y(value)}H${width - box.right}` }), draw("text", { x: box.left - 6, y: Y(value) + 4, "text-anchor": "end" }, yText(value)))),
+    ...xTicks.map((value) => draw("text", { x: X(value), y: height - box.bottom + 17, "text-anchor": X(value) > width - 40 ? "end" : "middle" }, xText(value))),
+    draw("text", { class: "axis-name", x: (box.left + width - box.right) / 2, y: height - 6, "text-anchor": "middle" }, x.label),
+    y.label && draw("text", { class: "axis-name", x: 13, y: height / 2, "text-anchor": "middle", transform: `rotate(-90 13 ${height / 2})` }, y.label),
     draw(
       "g",
       { "clip-path": `url(#${clip})` },
-      ...bands.map(({ points, kind = "band" }) => draw("path", { class: kind, d: `${path(points.map((p) => ({ x: p.x, y: p.low })))}${path(points.map((p) => ({ x: p.x, y: p.high })).reverse()).replace("M", "L")}Z` })),
-      ...lines.map(({ points, kind = "line" }) => draw("path", { class: kind, d: path(points) })),
-      ...dots.map(({ x: a, y: b, r = 2.6, colour, opacity, kind = "point" }) => draw("circle", { cx: X(a).toFixed(1), cy: Y(b).toFixed(1), r, class: kind, style: colour ? `fill:${colour};opacity:${opacity ?? 1}` : null })),
+      ...bands.map(({ points }) => draw("path", { class: "band", d: `${path(points.map((p) => ({ x: p.x, y: p.low })))}${path(points.map((p) => ({ x: p.x, y: p.high })).reverse()).replace("M", "L")}Z` })),
+      ...lines.map(({ points, kind = "line", colour }) => draw("path", { class: kind, d: path(points), style: colour ? `stroke:${colour}` : null })),
+      ...alike(dots.filter(({ kind }) => !kind), X, Y),
     ),
-    ...texts.map(({ x: a, y: b, text, anchor = "start", dx = 0, dy = 0 }) => draw("text", { class: "note", x: X(a) + dx, y: Y(b) + dy, "text-anchor": anchor }, text)),
-  );
-  return { element, X, Y, box: BOX, inverse: (px) => (x.log ? x.domain[0] * (x.domain[1] / x.domain[0]) ** ((px - BOX.left) / (width - BOX.left - BOX.right)) : x.domain[0] + ((x.domain[1] - x.domain[0]) * (px - BOX.left)) / (width - BOX.left - BOX.right)) };
+    ...dots.filter(({ kind }) => kind).map(({ x: a, y: b, r, kind }) => draw("circle", { cx: X(a).toFixed(1), cy: Y(b).toFixed(1), r, class: kind })),
+  ); // prettier-ignore
+  const part = (px) => (px - box.left) / inside.width;
+  const inverse = (px) => (x.log ? x.domain[0] * (x.domain[1] / x.domain[0]) ** part(px) : x.domain[0] + (x.domain[1] - x.domain[0]) * part(px));
+  return { element, X, Y, inverse };
 }
 
 export const keys = (items) => make("p", { class: "legend" }, items.map(([kind, text, style]) => make("span", { class: "key" }, make("i", { class: kind, style }), text)));

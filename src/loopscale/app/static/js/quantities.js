@@ -56,6 +56,9 @@ export function bytes(value, digits = 3) {
   return `${fixed(value, 0)} B`;
 }
 
+// How many there are: "1 run", "2 losses".
+export const counted = (number, noun) => `${number.toLocaleString("en-US")} ${noun}${number === 1 ? "" : noun.endsWith("s") ? "es" : "s"}`;
+
 export const grouped = (value) => Number(fixed(value, 0)).toLocaleString("en-US");
 export const size = (value) => (value >= 1e8 ? `${fixed(value / 1e9, 3)}B` : count(value));
 // As model cards write a size, embeddings included.

@@ -57,7 +57,7 @@ function show(reply) {
   ].filter(Boolean); // prettier-ignore
   $("#run-stats").replaceChildren(...stats.map(([name, label, value, under]) => make("div", { class: "stat" }, make("dt", {}, ["loss", "tokens", "interval", "law"].includes(name) ? term(name === "tokens" ? "tokens" : name, label) : label), make("dd", { class: "value" }, value), make("dd", { class: "under" }, under))));
   const resume = reply.state === "stopped" ? " Start the same `loopscale train` command again to resume it." : "";
-  write($("#run-said"), ended ? `${reply.text} Next: loopscale eval on its folder, or loopscale forecast to compare it with your law.` : forecast ? forecast.text : seen.length ? `The log is too short to forecast the end.${resume}` : `No step is logged yet.${resume}`);
+  write($("#run-said"), ended ? `${reply.text} Next: loopscale eval on its folder, or loopscale forecast to compare it with your law.` : forecast ? `The final loss is forecast from the log and the learning-rate schedule.${resume}` : seen.length ? `The log is too short to forecast the end.${resume}` : `No step is logged yet.${resume}`);
   $("#run-alarms").hidden = !reply.alarms.length;
   $("#run-alarms").replaceChildren(...reply.alarms.map(({ text, step }) => make("li", {}, `Step ${count(step)}: ${text}`)));
   paint(reply);

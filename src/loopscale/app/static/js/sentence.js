@@ -282,7 +282,7 @@ function drawLoss(design, sure) {
   const said = sure || !drawLoss.last ? { digits, text: span ? intervalText(span, half, digits, level) : "" } : drawLoss.last;
   const b = found.b;
   stat("loss", Number.isFinite(design.loss) ? fixed(design.loss, said.digits) : "–", said.text);
-  stat("tokens", count(design.tokens), `${power(design.train_flops)} FLOPs by 6ND`);
+  stat("tokens", count(design.tokens), `for ${power(design.train_flops)} FLOPs`);
   const { cluster, days, fits: trains } = found.training;
   stat("days", daysText(days), `on ${count(cluster.devices)} ${deviceName(cluster.name)}${trains ? ` at ${percent(cluster.utilisation)}` : ", but it does not fit them"}`);
   stat("memory", bytes(design.memory), b.set.memory === undefined ? "no limit set" : `of ${bytes(b.memory)}`);

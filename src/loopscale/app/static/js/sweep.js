@@ -1,10 +1,10 @@
 // A sweep while it runs: its progress, its losses, and the law that is fitted again as points arrive.
 import { call, finish } from "./api.js";
 import { $, make, problem, sentence, table } from "./dom.js";
-import { figure } from "./figure.js";
+import { figure } from "./chart.js";
 import { fit } from "./fit.js";
 import { losses, uncertainty } from "./fit_charts.js";
-import { percent, rows, significant } from "./quantities.js";
+import { counted, percent, rows, significant } from "./quantities.js";
 import { set, state } from "./state.js";
 
 const EVERY = 2000;
@@ -76,11 +76,11 @@ function showUncertainty(widths) {
   const vague = widths[law] > VAGUE;
   $("#sweep-fitted").textContent = vague
     ? notYet(count, result)
-    : `Law of ${count} losses: ${result.form}; RMSE ${result.law.rmse.toFixed(4)} nats; 90% interval ${significant(100 * widths[law])}% wide at the median point.`;
+    : `Law of ${counted(count, "loss")}: ${result.form}; RMSE ${result.law.rmse.toFixed(4)} nats; 90% interval ${significant(100 * widths[law])}% wide at the median point.`;
   $("#sweep-warnings").hidden = !result.warnings.length;
   $("#sweep-warnings").replaceChildren(...result.warnings.map((warning) => make("li", {}, sentence(warning))));
   const seen = fits.map((item) => ({ count: item.count, width: widths[item.law] }));
-  figure("chart-uncertainty", (title) => uncertainty(seen, title), seen, $("#sweep-fitted").textContent);
+  figure("chart-uncertainty", uncertainty(seen), seen, $("#sweep-fitted").textContent);
 }
 
 // Three losses for each coefficient are a rule of thumb; which ones they are matters more.
@@ -89,7 +89,7 @@ function notYet(count, { coefficients, fixed = [] }) {
   const free = Object.keys(coefficients).length - fixed.length;
   const more = EACH * free - count;
   const enough = more > 0 ? ` A law with ${free} coefficients wants about ${EACH} losses for each: ${more} more may do.` : " More of the same kind will not help.";
-  return `Not enough yet: ${count} losses do not determine a law.${enough} Runs at other sizes, tokens and passes help most; \`loopscale next\` chooses them.`;
+  return `Not enough yet: ${counted(count, "loss")} ${count === 1 ? "does" : "do"} not determine a law.${enough} Runs at other sizes, tokens and passes help most; \`loopscale next\` chooses them.`;
 }
 
 function show({ progress, text, runs, points, law }) {
@@ -103,7 +103,7 @@ function show({ progress, text, runs, points, law }) {
     { name: "done", wide: true, cell: (d) => percent(d.share) },
     { name: "points", cell: (d) => d.points },
     { name: "latest loss", cell: (d) => (d.loss == null ? "–" : d.loss.toFixed(4)) },
-    { name: "problem", left: true, cell: (d) => d.error || "" },
+    ...(runs.some((d) => d.error) ? [{ name: "problem", left: true, cell: (d) => d.error || "" }] : []),
   ];
   $("#sweep-runs").replaceChildren(...table(columns, runs));
   $("#sweep-fit").disabled = progress.observations === 0;
@@ -115,5 +115,5 @@ function show({ progress, text, runs, points, law }) {
   const seen = rows(points);
   if (!seen.length || seen.length === shown) return;
   shown = seen.length;
-  figure("chart-sweep", (title) => losses(seen, title), seen, text);
+  figure("chart-sweep", losses(seen), seen, text);
 }

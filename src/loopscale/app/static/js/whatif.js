@@ -53,7 +53,7 @@ export function drawWhatIfs() {
   place.replaceChildren(...items);
   const slow = [];
   if (ladder && !state.continuous && !state.rungs)
-    slow.push(() => attempt("Sizes between the ladder's", () => set({ continuous: "1", design: "" }), {}, { continuous: true }));
+    slow.push(() => attempt("A size in between", () => set({ continuous: "1", design: "" }), {}, { continuous: true }));
   const next = () => {
     if (mine !== turn || !slow.length) return;
     place.append(slow.shift()());
