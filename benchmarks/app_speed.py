@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "app"))
 from browser import chromium, findings, mapped, open_page, settled
 
 STARTS, CLIENTS, DRAGS, SECONDS = 9, 200, 5, 2.0
-LATER = ("lab.js", "preview.png")
+LATER = ("lab.js", "lab-experts.js", "preview.png")
 """Files that the first view does not load."""
 
 

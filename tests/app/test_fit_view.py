@@ -69,8 +69,8 @@ def test_a_sweep_is_previewed_fitted_compared_extended_and_planned_with(page, sw
 def law_is_drawn(page) -> None:
     """The law with its points and band, a target that the keyboard moves, and intervals of the coefficients."""
     assert page.locator("#chart-law .band").count() == 1
-    drawn = page.eval_on_selector_all("#chart-law .dots", "paths => paths.map((path) => path.getAttribute('d')).join('')")
-    assert drawn.count("M") == 144
+    drawn = page.eval_on_selector_all("#chart-law .dots", "paths => paths.map((path) => path.getAttribute('d'))")
+    assert "".join(drawn).count("M") == 144
     said = page.inner_text("#forecast-said")
     assert re.search(r"x beyond the data: loss \d\.\d+, 90% of runs \d\.\d+ to \d\.\d+, with", said)
     page.focus("#target")

@@ -1,4 +1,4 @@
-"""The lab's trained model and its two-axes result, as a script that the page loads when its Lab view is opened."""
+"""The lab's trained models and its two-axes result, as scripts that the page loads when its Lab view shows them."""
 
 from __future__ import annotations
 
@@ -13,41 +13,38 @@ from typing import Any
 import loopscale
 
 NEEDED = {
-    "num_experts": 1, "prelude_layers": 0, "coda_layers": 0, "injection": "normed", "pass_attention": "shared",
+    "prelude_layers": 0, "coda_layers": 0, "injection": "normed", "pass_attention": "shared",
     "pass_norms": False, "residual_scale": "none", "dtype": "float32",
+    "norm_topk_prob": True, "routed_scaling_factor": 1.0, "pass_router": False, "bias_passes": None,
+    "shared_expert_intermediate_size": 0, "router_score": "sigmoid",
 }  # fmt: skip
-"""What the small forward of ``lab.js`` can run; the shipped model is of this kind."""
+"""What the small forward of ``looped.js`` can run; the shipped models are of this kind."""
+MODELS = {"s3": 12, "s3-experts": 6}
+"""The shipped models, and the length of the words that they were trained on."""
+FOLDER = Path(loopscale.__file__).parent / "lab" / "data"  # importing the lab would import torch
 CELLS = ("plain", "experts", "loop", "both", "layers", "plain-longer")
 """Cells of the two-axes experiment that the page draws, in this order."""
 
 
 def lab_script() -> str:
-    """Return the script."""
+    """Return the script of the Lab view with its first model."""
     return f"window.LOOPSCALE_LAB = {json.dumps(lab_data(), separators=(',', ':'))};\n"
 
 
+def experts_script() -> str:
+    """Return the script of the model with experts."""
+    return f"window.LOOPSCALE_LAB_EXPERTS = {json.dumps(model_data('s3-experts'), separators=(',', ':'))};\n"
+
+
 def lab_data() -> dict[str, Any]:
-    """Return the model's weights, its words, the group's table, and the runs of the two-axes experiment."""
+    """Return the first model, the words, the group's table, and the runs of the two-axes experiment."""
     elements = list(permutations(range(3)))
     products = [[elements.index(tuple(after[image] for image in first)) for after in elements] for first in elements]
-    folder = Path(loopscale.__file__).parent / "lab" / "data"  # importing the lab would import torch
-    config = json.loads((folder / "s3" / "config.json").read_text(encoding="utf-8"))
-    for name, value in NEEDED.items():
-        if config[name] != value:
-            raise ValueError(f"the page cannot run a model with {name} = {config[name]}")
-    rows = list(csv.DictReader((folder / "two-axes.csv").read_text(encoding="utf-8").splitlines()))
+    rows = list(csv.DictReader((FOLDER / "two-axes.csv").read_text(encoding="utf-8").splitlines()))
     return {
-        "config": {
-            "width": config["hidden_size"],
-            "heads": config["num_attention_heads"],
-            "layers": config["loop_layers"],
-            "eps": config["rms_norm_eps"],
-            "theta": config["rope_parameters"]["rope_theta"],
-            "trained": config["recurrence"],
-        },
+        "model": model_data("s3"),
         "words": ["".join(str(point + 1) for point in element) for element in elements],
         "products": products,
-        "weights": weights((folder / "s3" / "model.safetensors").read_bytes()),
         "cells": {cell: _cell_name(cell, rows) for cell in CELLS},
         "runs": [
             {"task": row["task"], "cell": row["cell"], "seed": int(row["seed"]), "accuracy": float(row["accuracy"]),
@@ -55,6 +52,28 @@ def lab_data() -> dict[str, Any]:
             for row in rows if row["cell"] in CELLS
         ],
     }  # fmt: skip
+
+
+def model_data(name: str) -> dict[str, Any]:
+    """Return a shipped model's weights, and what its forward needs to know."""
+    config = json.loads((FOLDER / name / "config.json").read_text(encoding="utf-8"))
+    for key, value in NEEDED.items():
+        if config.get(key, value) != value:
+            raise ValueError(f"the page cannot run a model with {key} = {config[key]}")
+    return {
+        "config": {
+            "width": config["hidden_size"],
+            "heads": config["num_attention_heads"],
+            "layers": config["loop_layers"],
+            "eps": config["rms_norm_eps"],
+            "theta": config["rope_parameters"]["rope_theta"],
+            "experts": config["num_experts"],
+            "used": config["num_experts_per_tok"],
+            "trained": config["recurrence"],
+            "trainedLength": MODELS[name],
+        },
+        "weights": weights((FOLDER / name / "model.safetensors").read_bytes()),
+    }
 
 
 def _cell_name(cell: str, rows: list[dict[str, str]]) -> str:

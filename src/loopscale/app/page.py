@@ -70,7 +70,7 @@ def script(*entries: str) -> str:
 @lru_cache(maxsize=2)
 def page_files(server: bool) -> dict[str, bytes]:
     """Return the page by file name. With ``server`` it uses the API beside it; else it is complete by itself."""
-    from loopscale.app.lab_data import lab_script
+    from loopscale.app.lab_data import experts_script, lab_script
 
     index = (STATIC / "index.html").read_text(encoding="utf-8")
     index = index.replace('data-server="no"', f'data-server="{"yes" if server else "no"}"')
@@ -78,6 +78,7 @@ def page_files(server: bool) -> dict[str, bytes]:
         "index.html": index,
         "page.js": script("main.js"),
         "lab.js": lab_script(),
+        "lab-experts.js": experts_script(),
         "theme.js": module("theme.js"),
         "style.css": (STATIC / "style.css").read_text(encoding="utf-8"),
     }

@@ -1,4 +1,4 @@
-"""The trained model that comes with loopscale."""
+"""The trained models that come with loopscale: ``s3``, and the smaller ``s3-experts``, with 2 of 8 experts."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from loopscale.train.data.puzzles import task_called
 from loopscale.train.data.tasks import Task
 
 
-def shipped_folder() -> Path:
-    """Return the folder of the model of the word problem of S3."""
-    return Path(str(resources.files("loopscale.lab") / "data" / "s3"))
+def shipped_folder(name: str = "s3") -> Path:
+    """Return the folder of a model of the word problem of S3."""
+    return Path(str(resources.files("loopscale.lab") / "data" / name))
 
 
-def shipped_model() -> Any:
-    """Return the shipped model of S3, as Transformers loads it."""
+def shipped_model(name: str = "s3") -> Any:
+    """Return a shipped model, as Transformers loads it."""
     from loopscale.lab.training import load
 
-    return load(shipped_folder())
+    return load(shipped_folder(name))
 
 
 def shipped_task() -> Task:

@@ -74,23 +74,54 @@ function attend(qkv, config, count) {
 
 const add = (x, y) => x.map((value, k) => value + y[k]);
 
-function block(x, model, layer, count) {
-  const { config, tensors } = model;
-  const part = (name) => tensors[`model.loop.${layer}.${name}.weight`];
-  const mixed = attend(linear(norm(x, part("input_layernorm"), config.eps, count), part("qkv_proj"), count), config, count);
-  const y = add(x, linear(mixed, part("o_proj"), count));
-  const both = linear(norm(y, part("post_attention_layernorm"), config.eps, count), part("mlp.gate_up_proj"), count);
-  const hidden = part("mlp.down_proj").shape[1];
+// A SwiGLU block for `count` rows.
+function feedForward(x, gateUp, down, count) {
+  const both = linear(x, gateUp, count);
+  const hidden = down.shape[1];
   const gated = new Float64Array(count * hidden);
   for (let t = 0; t < count; t++)
     for (let k = 0; k < hidden; k++) {
       const gate = both[t * 2 * hidden + k];
       gated[t * hidden + k] = (gate / (1 + Math.exp(-gate))) * both[t * 2 * hidden + hidden + k];
     }
-  return add(y, linear(gated, part("mlp.down_proj"), count));
+  return linear(gated, down, count);
 }
 
-// The logits after each of `passes` passes, a row for each token.
+// Every token goes to the `used` experts of the highest score. The bias balances experts: it affects which are chosen,
+// not how they are weighted. Returns the output and the experts of each token.
+function mixture(x, part, { used, width }, count) {
+  const [gateUp, down] = [part("experts.gate_up_proj"), part("experts.down_proj")];
+  const there = down.shape[0];
+  const expert = ({ shape: [, rows, columns], values }, e) => ({ shape: [rows, columns], values: values.subarray(e * rows * columns, (e + 1) * rows * columns) });
+  const scores = linear(x, part("router.weight"), count).map((logit) => 1 / (1 + Math.exp(-logit)));
+  const bias = part("router.e_score_correction_bias").values;
+  const y = new Float64Array(count * width);
+  const chosen = [];
+  for (let t = 0; t < count; t++) {
+    const mine = scores.subarray(t * there, (t + 1) * there);
+    const best = [...mine.keys()].sort((a, b) => mine[b] + bias[b] - mine[a] - bias[a]).slice(0, used);
+    const total = best.reduce((sum, e) => sum + mine[e], 0);
+    for (const e of best) {
+      const out = feedForward(x.subarray(t * width, (t + 1) * width), expert(gateUp, e), expert(down, e), 1);
+      for (let k = 0; k < width; k++) y[t * width + k] += (mine[e] / total) * out[k];
+    }
+    chosen.push(best);
+  }
+  return [y, chosen];
+}
+
+function block(x, model, layer, count) {
+  const { config, tensors } = model;
+  const part = (name) => tensors[`model.loop.${layer}.${name}.weight`];
+  const mixed = attend(linear(norm(x, part("input_layernorm"), config.eps, count), part("qkv_proj"), count), config, count);
+  const y = add(x, linear(mixed, part("o_proj"), count));
+  const inner = norm(y, part("post_attention_layernorm"), config.eps, count);
+  if (config.experts === 1) return [add(y, feedForward(inner, part("mlp.gate_up_proj"), part("mlp.down_proj"), count)), null];
+  const [out, chosen] = mixture(inner, (name) => tensors[`model.loop.${layer}.mlp.${name}`], config, count);
+  return [add(y, out), chosen];
+}
+
+// After each of `passes` passes: the logits, a row for each token, and the experts of each token in the last layer.
 export function runLooped(model, ids, passes) {
   const { config, tensors } = model;
   const count = ids.length;
@@ -102,9 +133,10 @@ export function runLooped(model, ids, passes) {
   let state = input;
   for (let pass = 0; pass < passes; pass++) {
     state = add(norm(state, tensors["model.injection.norm.weight"], config.eps, count), fed);
-    for (let layer = 0; layer < config.layers; layer++) state = block(state, model, layer, count);
+    let experts = null;
+    for (let layer = 0; layer < config.layers; layer++) [state, experts] = block(state, model, layer, count);
     const logits = linear(norm(state, tensors["model.norm.weight"], config.eps, count), tensors["lm_head.weight"], count);
-    all.push(Array.from({ length: count }, (_, t) => [...logits.slice(t * vocabulary, (t + 1) * vocabulary)]));
+    all.push({ logits: Array.from({ length: count }, (_, t) => [...logits.slice(t * vocabulary, (t + 1) * vocabulary)]), experts });
   }
   return all;
 }

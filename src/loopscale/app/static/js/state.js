@@ -8,15 +8,16 @@ const PLACE = DATA.presets[0];
 export const DEFAULTS = {
   view: "plan", law: "", rungs: "", experts: "", passes: "", eps: "", rule: "paper", continuous: "", extrapolate: "",
   allow_degenerate: "", design: "", where: PLACE.name, device: "", gpus: "", days: "", utilisation: "", fit: "", pins: "",
-  word: "", loops: "", ...FIRST, ...PLACE.limits,
+  lab: "", word: "", loops: "", ...FIRST, ...PLACE.limits,
 }; // prettier-ignore
 const ALLOWED = {
   view: ["plan", "fit", "lab", "compare", "sweep", "run"],
+  lab: ["", "experts"],
   rule: ["paper", "loss"],
   where: ["", ...DATA.presets.map(({ name }) => name)],
 };
 // What makes a scenario, which a pin keeps.
-export const SCENARIO = Object.keys(DEFAULTS).filter((name) => !["view", "fit", "pins", "word", "loops"].includes(name));
+export const SCENARIO = Object.keys(DEFAULTS).filter((name) => !["view", "fit", "pins", "lab", "word", "loops"].includes(name));
 
 function sameLimits(limits, values) {
   return Object.entries(limits).every(([name, text]) => values[name] === text);
