@@ -1,6 +1,7 @@
 """Held-out slices and cross-validation: which mapping predicts what it has not seen."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -110,8 +111,26 @@ def test_the_table_has_the_papers_shape_and_marks_the_best(comparison):
 
 def test_the_tidy_table_has_a_row_for_each_slice_and_mapping(comparison):
     records = list(comparison.table().records())
-    assert len(records) == 16
+    assert len(records) == 4 * len(comparison.mappings)
     assert set(records[0]) >= {"slice", "mapping", "coefficients", "rmse", "difference", "low", "high", "rows", "runs"}
+
+
+def test_named_mappings_are_compared_with_the_null(comparison):
+    assert comparison.mappings == ("none", *MOE_ORDER)
+
+
+def test_a_diverged_run_is_named_and_not_scored():
+    sweep = simulate_sweep(published().at_one_expert(), experts=(1,), recurrences=(1, 2, 4), noise=0.001)
+    k = int(np.flatnonzero(sweep.run == "0.6B-E1-R2")[0])
+    diverged = replace(sweep, loss=np.where(np.arange(len(sweep)) == k, 2.5 * sweep.loss, sweep.loss))
+    options = {"mappings": ("bounded",), "folds": 3, "count": 10}
+    clean, found = (compare(data, [], **options) for data in (sweep, diverged))
+    assert clean.warnings == ()
+    assert "run '0.6B-E1-R2'" in found.warnings[0].problem
+    assert "left out of the scores" in str(found)
+    before, after = (each.score(CROSS_VALIDATION, "bounded") for each in (clean, found))
+    assert after.rows == before.rows - 1
+    assert after.rmse < 2 * before.rmse
 
 
 def test_cross_validation_holds_out_every_run_once():

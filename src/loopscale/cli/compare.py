@@ -20,7 +20,7 @@ from loopscale.scaling import MAPPINGS
 @click.option(
     "--hold-out", "slices", multiple=True, metavar="SLICE", help="Rows to predict unseen, like R=16 or D>400B."
 )
-@click.option("--mapping", multiple=True, type=click.Choice(list(MAPPINGS)), help="Mappings.  [default: all]")
+@click.option("--mapping", multiple=True, type=click.Choice(list(MAPPINGS)), help="Mappings, `none` beside them.  [default: all]")
 @click.option(
     "--folds", type=click.IntRange(0, 1000), default=5, show_default=True, help="Cross-validation by run; 0 for none."
 )
@@ -54,7 +54,8 @@ def compare_command(
     result = compare(observations, slices, mappings=mapping or None, count=resamples, **options)
     if as_json:
         rows = list(result.table().records())
-        print_json({"kind": "comparison", "source": result.source, "outer": result.outer, "rows": rows})
+        facts = {"source": result.source, "outer": result.outer, "warnings": [each.problem for each in result.warnings]}
+        print_json({"kind": "comparison", **facts, "rows": rows})
     elif as_csv:
         click.echo(result.table().csv(), nl=False)
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from textwrap import wrap
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,11 +13,12 @@ from loopscale.core.arrays import BoolArray, FloatArray, IntArray
 from loopscale.core.errors import InputError, nearest, shown
 from loopscale.core.quantities import counted
 from loopscale.core.tables import Table
-from loopscale.core.text import WIDTH, text_table
+from loopscale.core.text import WIDTH, text_table, warning
 from loopscale.fitting.data.observations import Observations
 from loopscale.fitting.estimate import choose_form, fit
 from loopscale.fitting.resample import Progress
 from loopscale.fitting.slices import Slice
+from loopscale.fitting.warnings import FitWarning, diverged_warning
 from loopscale.scaling import MAPPINGS, OUTER_LAWS, mapping, outer_law
 
 CROSS_VALIDATION = "cross-validation"
@@ -43,7 +44,8 @@ def compare(
 ) -> Comparison:
     """Fit every form on the rows outside each slice and score it on the rows inside.
 
-    Forms are recurrence mappings where the data have loops, and outer laws where they have none.
+    Forms are recurrence mappings where the data have loops, and outer laws where they have none. The null is always
+    among them: no gain from looping, or no effect of experts. Rows of diverged runs are not scored.
 
     A run with a row in a slice of R, E or N is held out whole; a slice of D holds out rows. Cross-validation over
     ``folds`` of whole runs comes last; 0 leaves it out. ``procedure`` goes to every fit alike; coefficients that it
@@ -55,33 +57,38 @@ def compare(
     parts = [Slice.parse(part) if isinstance(part, str) else part for part in slices]
     tasks, notes = _tasks(observations, parts, folds, seed)
     settings = _settings(forms, procedure)
-    scores: list[Score] = []
+    sound, warnings = _sound(observations, forms, settings)
+    scores, degenerate = list[Score](), dict[str, None]()
     for order, (part, masks) in enumerate(tasks.items()):
         results = []
         for name in names:
-            results.append(_errors(observations, masks, forms[name], part, settings[name]))
+            results.append(_held_out(observations, masks, sound, forms[name], part, settings[name]))
             if progress is not None:
                 progress(len(scores) + len(results), len(tasks) * len(names))
-        errors = np.stack([errors for errors, _ in results])
+        errors = np.stack([result.errors for result in results])
         squares, rows = _by_run(observations, errors)
         paired = _paired(squares, rows, count, level, np.random.default_rng([seed, order]))
         relative = np.nanmean(np.abs(errors / observations.loss), axis=1).tolist()
         for k, name in enumerate(names):
             size = len(_coefficients(forms[name]) - {*settings[name].get("fixed", ()), *settings[name].get("tie", ())})
             scores.append(
-                Score(part, name, size, int(rows.sum()), len(rows), *paired[k], relative[k], results[k][1])
+                Score(part, name, size, int(rows.sum()), len(rows), *paired[k], relative[k], results[k].coverage)
             )  # fmt: skip
-    return Comparison(observations.source, _title(forms), tuple(scores), level, count, notes)
+        degenerate |= dict.fromkeys(f"{name} ({part})" for name, each in zip(names, results, strict=True) if each.degenerate)
+    if degenerate:
+        warnings.append(FitWarning(f"degenerate without the held-out rows: {', '.join(degenerate)}"))
+    return Comparison(observations.source, _title(forms), tuple(scores), level, count, notes, tuple(warnings))
 
 
 def _forms(observations: Observations, outer: str | None, mappings: Sequence[str] | None) -> dict[str, tuple[str, str]]:
     """Return the forms to compare by name: recurrence mappings on looped data, outer laws on data without loops.
 
-    Unless mappings are named, the null is among them: no gain from looping, or no effect of experts.
+    The null is the first of the mappings, and the last of the outer laws.
     """
     if mappings or np.any(observations.points.recurrence > 1):
         chosen = outer or choose_form(observations)[0].name
-        return {name: (chosen, name) for name in (tuple(mappings) if mappings else applicable(observations))}
+        names = dict.fromkeys(("none", *mappings)) if mappings else applicable(observations)
+        return {name: (chosen, name) for name in names}
     default = choose_form(observations)[0]
     if outer is not None:
         return {name: (name, "none") for name in dict.fromkeys((default.name, outer))}
@@ -141,11 +148,37 @@ def _folds(observations: Observations, folds: int, seed: int) -> list[BoolArray]
     return [np.isin(observations.run, runs[order[first::folds]]) for first in range(folds)]
 
 
-def _errors(
-    observations: Observations, masks: Sequence[BoolArray], form: tuple[str, str], part: str, procedure: dict[str, Any]
-) -> tuple[FloatArray, float | None]:
-    """Return predicted minus observed loss on the held-out rows (NaN on the others), and the share that is covered."""
-    errors, inside = np.full(len(observations), np.nan), list[BoolArray]()
+def _sound(
+    observations: Observations, forms: dict[str, tuple[str, str]], settings: dict[str, dict[str, Any]]
+) -> tuple[BoolArray, list[FitWarning]]:
+    """Return which rows are not of diverged runs by the richest form on all rows, and the warning about the others."""
+    richest = max(forms, key=lambda name: len(_coefficients(forms[name])))
+    try:
+        outer, gain = forms[richest]
+        result = fit(observations, outer=outer, mapping=gain, resamples=0, **settings[richest])
+    except InputError as error:
+        raise error.within(richest) from None
+    warning = diverged_warning(result, "the scores")
+    return result.sound, [] if warning is None else [warning]
+
+
+class HeldOut(NamedTuple):
+    """How one form predicts the rows of one slice."""
+
+    errors: FloatArray
+    """Predicted minus observed loss; NaN on rows that are not scored."""
+    coverage: float | None
+    """Share of the scored losses inside their predictive interval; None where there is none."""
+    degenerate: bool
+    """Whether a fit behind it was degenerate."""
+
+
+def _held_out(
+    observations: Observations, masks: Sequence[BoolArray], sound: BoolArray, form: tuple[str, str], part: str,
+    procedure: dict[str, Any],
+) -> HeldOut:  # fmt: skip
+    """Fit a form without the rows of each mask in turn, and predict those that are sound."""
+    errors, inside, degenerate = np.full(len(observations), np.nan), list[BoolArray](), False
     resamples = COVERAGE_RESAMPLES if len(_coefficients(form)) <= FEW_COEFFICIENTS else 0
     for mask in masks:
         try:
@@ -154,12 +187,15 @@ def _errors(
             )  # fmt: skip
         except InputError as error:
             raise error.within(f"without {part}, {form[0] if form[1] == 'none' else form[1]}") from None
-        held_out = observations.where(mask)
-        errors[mask] = result.law(held_out.points) - held_out.loss
+        degenerate |= bool(result.degenerate)
+        scored = observations.where(mask & sound)
+        errors[mask & sound] = result.law(scored.points) - scored.loss
         if resamples:
-            low, high = result.law.predictive_interval(held_out.points)
-            inside.append((low <= held_out.loss) & (held_out.loss <= high))
-    return errors, float(np.mean(np.concatenate(inside))) if inside else None
+            low, high = result.law.predictive_interval(scored.points)
+            inside.append((low <= scored.loss) & (scored.loss <= high))
+    if np.isnan(errors).all():
+        raise InputError(f"every run in {part} looks diverged", where=observations.source)
+    return HeldOut(errors, float(np.mean(np.concatenate(inside))) if inside else None, degenerate)
 
 
 def _by_run(observations: Observations, errors: FloatArray) -> tuple[FloatArray, IntArray]:
@@ -244,6 +280,7 @@ class Comparison:
     level: float
     count: int
     notes: tuple[str, ...]
+    warnings: tuple[FitWarning, ...] = ()
 
     @property
     def slices(self) -> tuple[str, ...]:
@@ -268,7 +305,7 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        return asdict(self)
+        return asdict(self) | {"warnings": [warning._asdict() for warning in self.warnings]}
 
     def __str__(self) -> str:
         return self.summary()
@@ -278,7 +315,8 @@ class Comparison:
         lines = [*(_answer(self, part) for part in self.slices), "", _table(self)]
         if verbose:
             lines += ["", _differences(self)]
-        return "\n".join([*lines, *self.notes])
+        warnings = [line for each in self.warnings for line in warning(*each)]
+        return "\n".join([*lines, *self.notes, *warnings])
 
 
 def _answer(comparison: Comparison, part: str) -> str:

@@ -55,8 +55,9 @@ def law_note(fit: Fit) -> str:
 def _data(fit: Fit) -> Iterator[FitWarning]:
     """Say what is wrong with the rows: diverged runs, suspicious columns, losses that are not final."""
     data = fit.observations
-    if rows := diverged_rows(fit):
-        yield _diverged(fit, rows)
+    rows = diverged_rows(fit)
+    if (diverged := diverged_warning(fit, "RMSE and R²")) is not None:
+        yield diverged
     yield from (FitWarning(*pair) for pair in data.warnings)
     others = [k for k in outlying_rows(fit) if k not in rows]
     if others:
@@ -76,8 +77,11 @@ def _data(fit: Fit) -> Iterator[FitWarning]:
         )
 
 
-def _diverged(fit: Fit, rows: list[int]) -> FitWarning:
-    data = fit.observations
+def diverged_warning(fit: Fit, left_out_of: str) -> FitWarning | None:
+    """Name the runs that look diverged, and say what they are left out of; None where there are none."""
+    data, rows = fit.observations, diverged_rows(fit)
+    if not rows:
+        return None
     names = [
         f"run {str(data.run[k])!r} ({data.place(k)}) looks diverged: loss {data.loss[k]:.3g}, "
         f"expected {data.loss[k] * np.exp(fit.residuals[k]):.3g}"
@@ -85,7 +89,7 @@ def _diverged(fit: Fit, rows: list[int]) -> FitWarning:
     ]
     more = f"; {len(rows) - NAMED} more" if len(rows) > NAMED else ""
     remedy = without_rows(data, rows)
-    return FitWarning(f"{'; '.join(names)}{more}", f"left out of RMSE and R²{'; ' if remedy else ''}{remedy}")
+    return FitWarning(f"{'; '.join(names)}{more}", f"left out of {left_out_of}{'; ' if remedy else ''}{remedy}")
 
 
 def without_rows(data: Observations, rows: list[int]) -> str:

@@ -59,7 +59,7 @@ def public_comparisons() -> tuple[list[Comparison], list[str]]:
             if letter == "N" and len(levels) < 3:
                 continue
             scores = compare(data, [part], outer="chinchilla", mappings=MAPPINGS, folds=0, count=10).scores
-            errors = {score.mapping: round(score.rmse, 4) for score in scores}
+            errors = {score.mapping: round(score.rmse, 4) for score in scores if score.mapping in MAPPINGS}
             label = part if letter == "R" else f"largest fifth of {letter}"
             found.append(Comparison(name, label, scores[0].rows, **errors))
     return found, missing

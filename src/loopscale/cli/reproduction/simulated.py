@@ -75,8 +75,8 @@ def _held_out_errors(seed: int) -> dict[str, float]:
         longer = simulate_sweep(law, seed=seed, experts=experts, recurrences=(1, 2, 3, 4, 6, 8, 16))
         for part in table["slices"]:
             data = longer if part == "R=16" else plain
-            scores = compare(data, [part], outer=outer, mappings=table["mappings"], folds=0, count=10).scores
-            found |= {f"{key} {part} {score.mapping}": score.rmse for score in scores}
+            result = compare(data, [part], outer=outer, mappings=table["mappings"], folds=0, count=10)
+            found |= {f"{key} {part} {name}": result.score(part, name).rmse for name in table["mappings"]}
     return found
 
 
