@@ -57,3 +57,19 @@ def test_a_resized_design_beyond_the_data_is_withheld():
     assert rows["KV memory"]["difference"] is None
     with pytest.raises(InputError, match="no answer"):
         matched("0.3B:8:4", "0.6B:8:1", "1e24")
+
+
+def test_outside_the_data_the_interval_is_for_one_run_of_each():
+    rows = {row["condition"]: row for row in matched("0.3B:8:4", "0.6B:8:1", 1e21).rows}
+    inside, outside = rows["training FLOPs"], rows["total parameters"]
+    assert (inside["trust"], inside["interval"]) == ("inside", "the curve")
+    assert (outside["trust"], outside["interval"]) == ("near", "one run of each")
+    assert outside["high"] - outside["low"] > 5 * (inside["high"] - inside["low"])
+
+
+def test_the_interval_of_a_multiplier_widens_with_the_distance_from_the_data():
+    widths = []
+    for flops in (1e21, 3e21):
+        low, high = matched("0.3B:8:4", "0.6B:8:1", flops).compute_interval
+        widths.append(high / low)
+    assert widths[1] > 3 * widths[0] > 3

@@ -18,6 +18,8 @@ from loopscale.planning.searching import law_of
 from loopscale.planning.text import uncertainty_text
 from loopscale.scaling import Points, ScalingLaw, Trust, costs
 
+CURVE, RUNS = "the curve", "one run of each"
+"""What an interval is of."""
 Looped = tuple[Architecture, int]
 """A model of the ladder and its recurrence; its size may be moved along the ladder."""
 
@@ -58,7 +60,8 @@ class Matched:
     second: str
     flops: float
     rows: tuple[dict[str, Any], ...]
-    """condition, the active parameters (with embeddings) and loss of each, their difference, its 90% interval."""
+    """condition, the active parameters (with embeddings) and loss of each, their difference, its 90% interval, and
+    what that is of: one run of each where a design lies outside the law's data, else the curve."""
     compute: float | None
     """Compute of the second for each FLOP of the first at the same loss, each at its own best size: above 1, the first
     is ahead. None where the two are more than 20x apart."""
@@ -106,12 +109,8 @@ def matched(
     if (memory, bits, context) != (None, None, None):
         conditions.append(_in_memory(pair, memory, bits, context))
     rows = [_condition(each, pair, budget, law, extrapolate) for each in conditions]
-    ratios = _compute_ratios(pair, budget, law)
-    usable = ratios[1:][np.isfinite(ratios[1:])]
-    sure = len(usable) and trust.level != "beyond"
-    interval = tuple(float(end) for end in np.percentile(usable, [5, 95])) if sure else None
-    compute = float(ratios[0]) if np.isfinite(ratios[0]) else None
-    return Matched(_label(pair[0]), _label(pair[1]), budget, tuple(rows), compute, interval, trust)  # type: ignore[arg-type]
+    compute, interval = _compute(pair, budget, law, trust.level)
+    return Matched(_label(pair[0]), _label(pair[1]), budget, tuple(rows), compute, interval, trust)
 
 
 def _in_memory(
@@ -156,11 +155,15 @@ def _condition(
     widths = [float(model.width) for model, _ in pair]
     for measure, cap in condition.caps:
         widths = [min(width, _width_within(one, measure, cap)) for one, width in zip(pair, widths, strict=True)]
-    losses = [_losses(_points(one, flops, law, width), law) for one, width in zip(pair, widths, strict=True)]
+    points = [_points(one, flops, law, width) for one, width in zip(pair, widths, strict=True)]
+    losses = [_losses(each, law) for each in points]
     difference = losses[0] - losses[1]
     level = _joint_trust(pair, widths, flops, law).level
-    sure = len(difference) > 1 and level != "beyond"
-    low, high = np.percentile(difference[1:], [5, 95]) if sure else (None, None)
+    low = high = interval = None
+    if predictive(law, level):
+        (low, high), interval = law.difference_interval(points[0], points[1]), RUNS
+    elif len(difference) > 1 and level != "beyond":
+        (low, high), interval = np.percentile(difference[1:], [5, 95]), CURVE
     values = {"first_loss": losses[0][0], "second_loss": losses[1][0], "difference": difference[0],
               "low": low, "high": high}  # fmt: skip
     known = level != "beyond" or extrapolate
@@ -171,6 +174,7 @@ def _condition(
         "first_active": float(first.active + first.embedding),
         "second_active": float(second.active + second.embedding),
         **{key: float(value) if known and value is not None else None for key, value in values.items()},
+        "interval": interval,
     }
 
 
@@ -195,8 +199,10 @@ def _losses(points: Points, law: ScalingLaw) -> FloatArray:
     return own if law.resamples is None else np.concatenate([own, law.resampled(points)])
 
 
-def _compute_ratios(pair: list[Looped], flops: float, law: ScalingLaw) -> FloatArray:
-    """Return, for the law and each resample, the second's compute for the first's at the mean of their losses.
+def _compute(
+    pair: list[Looped], flops: float, law: ScalingLaw, level: str
+) -> tuple[float | None, tuple[float, float] | None]:
+    """Return the second's compute for the first's at the mean of their losses, and its 90% interval.
 
     Each design is at its own best size: at a fixed size the loss has a floor that the other may lie below.
     """
@@ -205,7 +211,27 @@ def _compute_ratios(pair: list[Looped], flops: float, law: ScalingLaw) -> FloatA
     middle = len(grid) // 2
     target = (curves[0][:, middle] + curves[1][:, middle]) / 2
     needed = [_compute_for(curve, grid, target) for curve in curves]
-    return np.asarray(needed[1] / needed[0])
+    logs = np.log(needed[1] / needed[0])
+    drawn = logs[1:][np.isfinite(logs[1:])]
+    if not np.isfinite(logs[0]):
+        return None, None
+    ratio = float(np.exp(logs[0]))
+    if not len(drawn) or level == "beyond":
+        return ratio, None
+    ends = np.percentile(drawn, [5, 95])
+    if predictive(law, level):  # the error of the difference, over the slope of the loss along ln compute
+        points = [_points(one, flops, law, float(one[0].width)) for one in pair]
+        low, high = law.difference_interval(points[0], points[1])
+        step = np.log(grid[middle + 1] / grid[middle - 1])
+        slope = np.mean([(curve[0, middle - 1] - curve[0, middle + 1]) / step for curve in curves])
+        half = max(float(high - low) / 2 / slope, float(ends[1] - ends[0]) / 2)
+        ends = logs[0] - half, logs[0] + half
+    return ratio, (float(np.exp(ends[0])), float(np.exp(ends[1])))
+
+
+def predictive(law: ScalingLaw, level: str) -> bool:
+    """Tell whether intervals are for one run of each design: outside the data the form of the law errs too."""
+    return law.spread is not None and level in ("near", "far")
 
 
 def _compute_for(loss_ZC: FloatArray, flops_C: FloatArray, target_Z: FloatArray) -> FloatArray:

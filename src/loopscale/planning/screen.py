@@ -239,6 +239,10 @@ def matched_screen(result: Matched) -> str:
     lines = [*wrap(_matched_answer(result), WIDTH), "", text_table(columns, rows, left=("equal in",)), ""]
     lines += fact("columns", f"active parameters and loss after {format_power(result.flops)} FLOPs; difference is "
                   "first minus second, so minus means that the first has the lower loss")  # fmt: skip
+    of = {row["condition"]: row["interval"] for row in result.rows if row["interval"]}
+    if of:
+        several = "; ".join(f"{name}: {interval}" for name, interval in of.items())
+        lines += fact("intervals", f"of {next(iter(of.values()))}" if len(set(of.values())) == 1 else several)
     lines += fact("trust", short_trust(result.trust))
     if any(row["difference"] is None for row in result.rows):
         lines += fact("", "no answer more than 10x beyond the law's data; --extrapolate shows it")

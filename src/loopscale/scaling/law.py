@@ -177,10 +177,31 @@ class ScalingLaw:
         """
         if self.spread is None:
             raise InputError(f"{self.name}: this law carries no predictive spread; fit it again with resampling")
-        decades = np.maximum(self.spread.decades(points), self.decades_outside(points))
+        decades = self._decades_beyond(self.spread, points)
         half = student_quantile(level, DEGREES) * np.sqrt(self.deviation(points) ** 2 + self.spread.variance(decades))
         centre = self(points) * np.exp(-self.spread.drift * decades)
         return centre * np.exp(-half), centre * np.exp(half)
+
+    def difference_interval(self, first: Points, second: Points, level: float = 0.9) -> tuple[FloatArray, FloatArray]:
+        """Return the interval for the loss of one new run minus that of another, by the law alone.
+
+        The coefficients err for both at once, and so largely cancel; noise and the error beyond the data do not.
+        """
+        if self.spread is None:
+            raise InputError(f"{self.name}: this law carries no predictive spread; fit it again with resampling")
+        centre, variance = 0.0, 0.0
+        for sign, points in ((1, first), (-1, second)):
+            decades = self._decades_beyond(self.spread, points)
+            loss = self(points) * np.exp(-self.spread.drift * decades)
+            centre, variance = centre + sign * loss, variance + loss**2 * self.spread.variance(decades)
+        if self.resamples is not None:
+            variance = variance + _deviation(self.resampled(first) - self.resampled(second)) ** 2
+        half = student_quantile(level, DEGREES) * np.sqrt(variance)
+        return np.asarray(centre - half), np.asarray(centre + half)
+
+    def _decades_beyond(self, spread: Spread, points: Points) -> FloatArray:
+        """Return how far points lie beyond the data: by compute, or by the axes of the fitted range if that is more."""
+        return np.maximum(spread.decades(points), self.decades_outside(points))
 
     def forecast(self, points: Points, level: float = 0.9) -> LawForecast:
         """Forecast the loss of a new run: the law, moved to the frontier that its runs show, with an interval.
@@ -190,9 +211,9 @@ class ScalingLaw:
         """
         if self.frontier is None or self.spread is None:
             low, high = self.predictive_interval(points, level)
-            decades = np.maximum(self.spread.decades(points), self.decades_outside(points)) if self.spread else low
+            decades = self._decades_beyond(self.spread, points) if self.spread else low
             return LawForecast(np.sqrt(low * high), low, high, level, self(points), None, 0.0 * low, decades)
-        law, decades = self(points), np.maximum(self.spread.decades(points), self.decades_outside(points))
+        law, decades = self(points), self._decades_beyond(self.spread, points)
         curve, cost = self.frontier, self.frontier.cost
         flops, above = cost.flops(points), above_optimum(self, points, cost)
         shift = curve.log_loss(flops)[0] - lowest_between(self, flops, curve.models, cost)
@@ -214,8 +235,7 @@ class ScalingLaw:
         """Return the standard deviation of ln loss over the resampled laws; zero without any."""
         if self.resamples is None:
             return np.zeros(points.shape)
-        low, high = np.quantile(np.log(self.resampled(points)), tails(0.9), axis=0)
-        return np.asarray((high - low) / (2 * NormalDist().inv_cdf(0.95)))
+        return _deviation(np.log(self.resampled(points)))
 
     def decades_outside(self, points: Points) -> FloatArray:
         """Return how far points lie outside the fitted range, in decades summed over its axes; zero inside.
@@ -421,6 +441,12 @@ class ScalingLaw:
             self, outer=outer, mapping=recurrence, coefficients={**base, **gain}, resamples=None,
             name=f"{self.name} (reduced)",
         )  # fmt: skip
+
+
+def _deviation(values: FloatArray) -> FloatArray:
+    """Return the standard deviation along the first axis that the central 90% of the values have."""
+    low, high = np.quantile(values, tails(0.9), axis=0)
+    return np.asarray((high - low) / (2 * NormalDist().inv_cdf(0.95)))
 
 
 def _check_values(law: ScalingLaw, values: Mapping[str, float]) -> None:
