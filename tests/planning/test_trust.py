@@ -32,6 +32,7 @@ from loopscale.scaling import (
     FittedRange,
     Frontier,
     Points,
+    Proportions,
     ScalingLaw,
     Spread,
     find_law,
@@ -414,3 +415,13 @@ def test_more_than_ten_times_beyond_the_data_there_is_neither_interval_nor_agree
     pair = matched("1.0B:8:2", "1.0B:1:1", 1e26, paper, extrapolate=True)
     assert pair.compute_interval is None
     assert all(row["low"] is None for row in pair.rows if row["trust"] == "beyond")
+
+
+@pytest.mark.parametrize(("share", "named"), [(0.5, True), (0.85, False)])
+def test_a_loop_of_another_share_than_in_the_laws_runs_is_named(share, named):
+    models = Proportions(experts=1.0, recurrence=4.0, loop_share=share)
+    law = replace(published().at_one_expert(), frontier=Frontier(1e21, ((2.5, 0.05, 0.6),), models=models))
+    reasons = "; ".join(search(space=ladder_space(["0.6B"], [1], [4]), flops=3e20, law=law).trust.reasons)
+    assert (
+        f"the loop has 85% of the active parameters, but {share:.0%} in the runs behind the law" in reasons
+    ) is named

@@ -36,6 +36,9 @@ from loopscale.scaling import Points, ScalingLaw, Trust, find_law, with_repetiti
 COSTS = {"memory": "memory", "inference": "inference_flops"}
 """What a Pareto front may be drawn against, and the limit that is lifted for it."""
 
+LOOP_SHARE_APART = 0.1
+"""From this difference on, a design's loop is another part of the model than in the law's runs, and a plan says so."""
+
 
 @dataclass(frozen=True, eq=False)
 class Search:
@@ -94,7 +97,15 @@ class Search:
             reasons.append(
                 f"each token is seen {times_seen:.3g} times, discounted as data-constrained-2023 found on dense models"
             )
-        return self.law.trust(self.points(self.chosen)).noting(*reasons, uncertainty_text(self.law.uncertainty))
+        points, runs = self.points(self.chosen), None if self.law.frontier is None else self.law.frontier.models
+        if runs is not None and runs.loop_share and points.loop is not None and self.choice.recurrence > 1:
+            share = float(points.loop / points.active)
+            if abs(share - runs.loop_share) > LOOP_SHARE_APART:
+                reasons.append(
+                    f"the loop has {share:.0%} of the active parameters, "
+                    f"but {runs.loop_share:.0%} in the runs behind the law"
+                )
+        return self.law.trust(points).noting(*reasons, uncertainty_text(self.law.uncertainty))
 
     def nearer_text(self) -> str:
         """Name the best design that is at most 10x beyond the law's data, for an answer that is withheld."""
