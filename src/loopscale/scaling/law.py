@@ -177,7 +177,7 @@ class ScalingLaw:
         """
         if self.spread is None:
             raise InputError(f"{self.name}: this law carries no predictive spread; fit it again with resampling")
-        decades = self._decades_beyond(self.spread, points)
+        decades = _decades_beyond(self, self.spread, points)
         half = student_quantile(level, DEGREES) * np.sqrt(self.deviation(points) ** 2 + self.spread.variance(decades))
         centre = self(points) * np.exp(-self.spread.drift * decades)
         return centre * np.exp(-half), centre * np.exp(half)
@@ -189,19 +189,15 @@ class ScalingLaw:
         """
         if self.spread is None:
             raise InputError(f"{self.name}: this law carries no predictive spread; fit it again with resampling")
-        centre, variance = 0.0, 0.0
+        centre, variance = np.zeros(first.shape), np.zeros(first.shape)
         for sign, points in ((1, first), (-1, second)):
-            decades = self._decades_beyond(self.spread, points)
+            decades = _decades_beyond(self, self.spread, points)
             loss = self(points) * np.exp(-self.spread.drift * decades)
             centre, variance = centre + sign * loss, variance + loss**2 * self.spread.variance(decades)
         if self.resamples is not None:
             variance = variance + _deviation(self.resampled(first) - self.resampled(second)) ** 2
         half = student_quantile(level, DEGREES) * np.sqrt(variance)
         return np.asarray(centre - half), np.asarray(centre + half)
-
-    def _decades_beyond(self, spread: Spread, points: Points) -> FloatArray:
-        """Return how far points lie beyond the data: by compute, or by the axes of the fitted range if that is more."""
-        return np.maximum(spread.decades(points), self.decades_outside(points))
 
     def forecast(self, points: Points, level: float = 0.9) -> LawForecast:
         """Forecast the loss of a new run: the law, moved to the frontier that its runs show, with an interval.
@@ -211,9 +207,9 @@ class ScalingLaw:
         """
         if self.frontier is None or self.spread is None:
             low, high = self.predictive_interval(points, level)
-            decades = self._decades_beyond(self.spread, points) if self.spread else low
+            decades = _decades_beyond(self, self.spread, points) if self.spread else low
             return LawForecast(np.sqrt(low * high), low, high, level, self(points), None, 0.0 * low, decades)
-        law, decades = self(points), self._decades_beyond(self.spread, points)
+        law, decades = self(points), _decades_beyond(self, self.spread, points)
         curve, cost = self.frontier, self.frontier.cost
         flops, above = cost.flops(points), above_optimum(self, points, cost)
         shift = curve.log_loss(flops)[0] - lowest_between(self, flops, curve.models, cost)
@@ -441,6 +437,11 @@ class ScalingLaw:
             self, outer=outer, mapping=recurrence, coefficients={**base, **gain}, resamples=None,
             name=f"{self.name} (reduced)",
         )  # fmt: skip
+
+
+def _decades_beyond(law: ScalingLaw, spread: Spread, points: Points) -> FloatArray:
+    """Return how far points lie beyond the data: by compute, or by the axes of the fitted range if that is more."""
+    return np.maximum(spread.decades(points), law.decades_outside(points))
 
 
 def _deviation(values: FloatArray) -> FloatArray:
