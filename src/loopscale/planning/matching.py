@@ -218,14 +218,14 @@ def _compute(
     ratio = float(np.exp(logs[0]))
     if not len(drawn) or level == "beyond":
         return ratio, None
-    ends = np.percentile(drawn, [5, 95])
+    ends = np.percentile(drawn, [5, 95]).tolist()
     if predictive(law, level):  # the error of the difference, over the slope of the loss along ln compute
         points = [_points(one, flops, law, float(one[0].width)) for one in pair]
         low, high = law.difference_interval(points[0], points[1])
         step = np.log(grid[middle + 1] / grid[middle - 1])
         slope = np.mean([(curve[0, middle - 1] - curve[0, middle + 1]) / step for curve in curves])
-        half = max(float(high - low) / 2 / slope, float(ends[1] - ends[0]) / 2)
-        ends = logs[0] - half, logs[0] + half
+        half = max(float(high - low) / 2 / slope, (ends[1] - ends[0]) / 2)
+        ends = [logs[0] - half, logs[0] + half]
     return ratio, (float(np.exp(ends[0])), float(np.exp(ends[1])))
 
 
