@@ -20,7 +20,9 @@ from loopscale.scaling import MAPPINGS
 @click.option(
     "--hold-out", "slices", multiple=True, metavar="SLICE", help="Rows to predict unseen, like R=16 or D>400B."
 )
-@click.option("--mapping", multiple=True, type=click.Choice(list(MAPPINGS)), help="Mappings, `none` beside them.  [default: all]")
+@click.option(
+    "--mapping", multiple=True, type=click.Choice(list(MAPPINGS)), help="Mappings, `none` beside them.  [default: all]"
+)
 @click.option(
     "--folds", type=click.IntRange(0, 1000), default=5, show_default=True, help="Cross-validation by run; 0 for none."
 )

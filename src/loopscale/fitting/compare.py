@@ -74,7 +74,9 @@ def compare(
             scores.append(
                 Score(part, name, size, int(rows.sum()), len(rows), *paired[k], relative[k], results[k].coverage)
             )  # fmt: skip
-        degenerate |= dict.fromkeys(f"{name} ({part})" for name, each in zip(names, results, strict=True) if each.degenerate)
+        degenerate |= dict.fromkeys(
+            f"{name} ({part})" for name, each in zip(names, results, strict=True) if each.degenerate
+        )
     if degenerate:
         warnings.append(FitWarning(f"degenerate without the held-out rows: {', '.join(degenerate)}"))
     return Comparison(observations.source, _title(forms), tuple(scores), level, count, notes, tuple(warnings))

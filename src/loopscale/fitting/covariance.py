@@ -61,7 +61,7 @@ def covariance(
     residuals, jacobian = linearised
     weight = np.ones(len(residuals)) if problem.weight is None else problem.weight
     jacobian = jacobian[keep]
-    # The share of rows within delta stands for the curvature of each: smoother than counting just those rows.
+    # The share of rows within delta replaces the curvature of each: smoother than counting just those rows.
     inner = max(float(np.mean(np.abs(residuals) <= delta)), 1.0 / len(residuals))
     inverse = _inverse(inner * (jacobian * weight) @ jacobian.T)
     scores, runs = _by_run(jacobian * weight * np.clip(residuals, -delta, delta), run)

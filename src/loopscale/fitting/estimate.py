@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,12 +13,11 @@ from loopscale.core.errors import InputError, choice
 from loopscale.fitting.checks import check_data
 from loopscale.fitting.data.observations import Observations
 from loopscale.fitting.degeneracy import why_degenerate
-from loopscale.fitting.ladder import climb
-from loopscale.fitting.noise import robust_deviation, run_noise
+from loopscale.fitting.lack_of_fit import lack_of_fit
+from loopscale.fitting.ladder import Step, climb
+from loopscale.fitting.noise import robust_deviation
 from loopscale.fitting.paper_recipe import paper_recipe
-from loopscale.fitting.predictive import predictive_spread
 from loopscale.fitting.problem import NO_TIES, Problem, build_problem
-from loopscale.fitting.resample import resample
 from loopscale.fitting.result import RESAMPLES, Fit
 from loopscale.fitting.search import Recipe, SearchResult, search
 from loopscale.fitting.starts import check_finite, random_starts, staged_start, start_from, typical
@@ -57,8 +56,9 @@ def fit(
     ``data`` is a path (CSV, TSV, JSON lines, Parquet), a data frame of pandas, polars or pyarrow, the name of a public
     sweep, or :class:`Observations`; ``Observations.of("runs.csv", columns=..., keep=...)`` has the options of reading.
     A column ``weight``, or the noise of each loss in a column ``loss_std``, weights the rows. The form follows from
-    the data: with experts and recurrence where they vary, and a simpler one where the data do not determine that
-    (``Fit.ladder`` has those that were tried). ``outer`` and ``mapping`` choose another one.
+    the data: with experts and recurrence where they vary. Where the data do not determine that form, or it leaves a
+    trend in the residuals, others are tried on held-out runs (``Fit.ladder`` has them). ``outer`` and ``mapping``
+    choose one.
 
     Minimises the sum of Huber(``delta``) over the residuals of ln loss; a large delta means least squares, and None
     estimates it from the residuals. ``fixed`` holds coefficients at a value, ``bounds`` limits their range (both with
@@ -72,25 +72,38 @@ def fit(
     :meth:`Fit.resample` has the options of resampling.
     """
     observations = Observations.of(data)
-    _check_options(delta, starts, resamples)
+    check_options(delta, starts, resamples)
     kind = choice(Recipe, recipe, "recipe")
     options: dict[str, Any] = {"delta": delta, "recipe": kind, "starts": starts, "seed": seed}
     form, recurrence = choose_form(observations, outer, mapping)
     if outer is not None or mapping is not None or fixed or bounds or tie or kind is not Recipe.DEFAULT:
-        options |= {"fixed": fixed, "bounds": bounds, "tie": tie, "warm": warm}
-        return _fit(observations, form, recurrence, resamples=resamples, **options)
-    problem, result = None, None
+        held: dict[str, Any] = {"fixed": fixed, "bounds": bounds, "tie": tie}
+        result = _fit(observations, form, recurrence, warm=warm, **held, **options)
+    else:
+        result = _best_form(observations, form, recurrence, warm, options)
+    return result.resample(resamples, seed=seed) if resamples else result
+
+
+def _best_form(
+    data: Observations,
+    form: OuterLaw,
+    recurrence: RecurrenceMapping,
+    warm: Mapping[str, float] | None,
+    options: dict[str, Any],
+) -> Fit:
+    """Fit the full form, and those of the ladder where the data do not determine it or it does not describe them."""
     try:
-        result = _fit(observations, form, recurrence, resamples=0, warm=warm, **options)
-    except InputError as error:
-        problem = error
-    if result is None or result.degenerate or len(observations) < FEW * len(result.free) > FEW * FEWEST_FREE:
-        simpler = climb(observations, form, recurrence, fit, options)
-        if simpler is None and problem is not None:
-            raise problem
-        result = simpler or result
-    assert result is not None
-    return result.resample(resamples, seed=seed, workers=1) if resamples else result
+        full = _fit(data, form, recurrence, warm=warm, **options)
+    except InputError:
+        simpler = climb(data, Step(form, recurrence), None, _fit, options)
+        if simpler is None:
+            raise
+        return simpler
+    few = len(data) < FEW * len(full.free) > FEW * FEWEST_FREE
+    undetermined = bool(full.degenerate) or few
+    if undetermined or ((trend := lack_of_fit(full)) is not None and trend.matters):
+        return climb(data, Step(form, recurrence), None if undetermined else full, _fit, options) or full
+    return full
 
 
 def _fit(
@@ -98,7 +111,6 @@ def _fit(
     form: OuterLaw,
     recurrence: RecurrenceMapping,
     *,
-    resamples: int,
     delta: float | None,
     recipe: Recipe,
     starts: int,
@@ -109,29 +121,17 @@ def _fit(
     tie: Mapping[str, str] = NO_TIES,
 ) -> Fit:
     """Fit one form."""
-    kind = recipe
     check_data(observations, form, recurrence, fixed, tie)
-    problem = build_problem(observations, form, recurrence, fixed, bounds, tie, prior=kind is Recipe.DEFAULT)
-    check_finite(problem)
-    if kind is Recipe.PAPER:
-        best, used_delta = _by_paper(problem, warm, delta)
-    else:
-        best, used_delta = _by_default(problem, starts, seed, warm, delta)
-    coefficients = problem.coefficients(best.u)
-    u = problem.point(coefficients)
-    drawn = spread = None
-    if resamples:
-        noise = run_noise(problem.residuals(u), observations.run, len(problem.free))
-        drawn = resample(problem, u, used_delta, observations.run, noise, count=resamples, seed=seed)
-        spread = predictive_spread(observations, problem, u, used_delta, seed)
-    result = Fit(
+    problem = build_problem(observations, form, recurrence, fixed, bounds, tie, prior=recipe is Recipe.DEFAULT)
+    best, used_delta = solve(problem, recipe, starts=starts, seed=seed, warm=warm, delta=delta)
+    return Fit(
         observations=observations,
         outer=form,
         mapping=recurrence,
-        coefficients=MappingProxyType(coefficients),
+        coefficients=MappingProxyType(problem.coefficients(best.u)),
         objective=best.value,
         delta=used_delta,
-        recipe=kind,
+        recipe=recipe,
         starts=len(best.optima.value_S),
         seed=seed,
         agreeing=int(best.agreeing.sum()),
@@ -139,11 +139,7 @@ def _fit(
         fixed=MappingProxyType(dict(fixed)),
         bounds=MappingProxyType(dict(bounds)),
         tie=MappingProxyType(dict(tie)),
-        resamples=None if drawn is None else drawn.rows,
-        scheme=None if drawn is None else drawn.scheme,
-        spread=spread,
     )
-    return result.with_frontier() if resamples else result
 
 
 def choose_form(
@@ -168,25 +164,42 @@ def choose_form(
     )
 
 
-def _by_default(
-    problem: Problem, starts: int, seed: int, warm: Mapping[str, float] | None, delta: float | None
-) -> tuple[SearchResult, float]:
-    first = staged_start(problem) if warm is None else start_from(problem, warm)
-    points = np.concatenate([first[None, :], random_starts(problem, starts - 1, seed)])
-    best = search(problem, points, DELTA if delta is None else delta)
+class Solution(NamedTuple):
+    """Where a search ended, and the Huber delta of its objective."""
+
+    best: SearchResult
+    delta: float
+
+
+def solve(
+    problem: Problem,
+    recipe: Recipe = Recipe.DEFAULT,
+    *,
+    starts: int = STARTS,
+    seed: int = 0,
+    warm: Mapping[str, float] | None = None,
+    delta: float | None = DELTA,
+) -> Solution:
+    """Search for the best coefficients; where ``delta`` is None, once more with one estimated from the residuals."""
+    check_finite(problem)
+    if recipe is Recipe.PAPER:
+        points = (problem.point(typical(problem)) if warm is None else start_from(problem, warm))[None, :]
+        run = _by_paper
+    else:
+        first = staged_start(problem) if warm is None else start_from(problem, warm)
+        points = np.concatenate([first[None, :], random_starts(problem, starts - 1, seed)])
+        run = search
+    best = run(problem, points, DELTA if delta is None else delta)
     if delta is not None:
-        return best, delta
+        return Solution(best, delta)
     estimated = estimated_delta(problem.residuals(best.u))
-    return search(problem, np.concatenate([best.u[None, :], points]), estimated), estimated
+    again = points if recipe is Recipe.PAPER else np.concatenate([best.u[None, :], points])
+    return Solution(run(problem, again, estimated), estimated)
 
 
-def _by_paper(problem: Problem, warm: Mapping[str, float] | None, delta: float | None) -> tuple[SearchResult, float]:
-    first = problem.point(typical(problem)) if warm is None else start_from(problem, warm)
-    optima = paper_recipe(problem, first, DELTA if delta is None else delta)
-    if delta is None:
-        delta = estimated_delta(problem.residuals(optima.u_SP[0]))
-        optima = paper_recipe(problem, first, delta)
-    return SearchResult(optima.u_SP[0], float(optima.value_S[0]), optima), delta
+def _by_paper(problem: Problem, starts_SP: FloatArray, delta: float) -> SearchResult:
+    optima = paper_recipe(problem, starts_SP[0], delta)
+    return SearchResult(optima.u_SP[0], float(optima.value_S[0]), optima)
 
 
 def estimated_delta(residuals: FloatArray) -> float:
@@ -194,7 +207,8 @@ def estimated_delta(residuals: FloatArray) -> float:
     return max(1.345 * robust_deviation(residuals), LEAST_DELTA)
 
 
-def _check_options(delta: float | None, starts: int, resamples: int) -> None:
+def check_options(delta: float | None, starts: int, resamples: int) -> None:
+    """Refuse options of a fit that are out of range."""
     if delta is not None and not delta > 0:
         raise InputError(f"`delta` is {delta}", remedy="it should be above zero, or None to estimate it")
     if starts < 1:

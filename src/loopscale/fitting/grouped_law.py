@@ -18,7 +18,7 @@ WIDEST = 10.0
 
 
 class Offsets(Enum):
-    """What a group has of its own, from the simplest form to the richest."""
+    """In what groups differ, from the simplest form to the richest."""
 
     NONE = "one law for all"
     FACTOR = "own factor on the loss"

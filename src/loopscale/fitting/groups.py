@@ -1,6 +1,6 @@
 """Several data sets or recipes in one table: one fit with shared exponents, and offsets for each group.
 
-Four forms are tried: one law for all, an own factor on the loss, an own irreducible loss, and both. Each predicts runs
+Four forms are tried: one law for all, a factor on the loss for each group, an irreducible loss for each, and both. Each predicts runs
 that were left out of its fit, and the simplest form wins whose error is within one standard error of the best.
 """
 
@@ -23,20 +23,28 @@ from loopscale.fitting.checks import check_data
 from loopscale.fitting.covariance import coefficient_intervals
 from loopscale.fitting.data.observations import Observations
 from loopscale.fitting.degeneracy import why_degenerate
-from loopscale.fitting.estimate import DELTA, NO_BOUNDS, NOTHING, STARTS, choose_form, estimated_delta
+from loopscale.fitting.estimate import (
+    DELTA,
+    NO_BOUNDS,
+    NOTHING,
+    STARTS,
+    Solution,
+    check_options,
+    choose_form,
+    solve,
+)
 from loopscale.fitting.grouped_law import GroupedLaw, Offsets
-from loopscale.fitting.noise import run_noise, winsorised
+from loopscale.fitting.held_out import as_good_as_the_best, folds_of, held_out_errors, rms
+from loopscale.fitting.noise import run_noise
 from loopscale.fitting.predictive import predictive_spread
 from loopscale.fitting.problem import NO_TIES, Problem, build_problem
-from loopscale.fitting.resample import Progress, Scheme, refit, resample
+from loopscale.fitting.resample import Progress, Scheme, resample
 from loopscale.fitting.result import RESAMPLES, Fit
-from loopscale.fitting.search import Recipe, SearchResult, search
-from loopscale.fitting.starts import check_finite, random_starts, staged_start
+from loopscale.fitting.search import Recipe, SearchResult
 from loopscale.fitting.summary import warning_lines
 from loopscale.scaling import OuterLaw, RecurrenceMapping
 from loopscale.scaling.law import GROUPED, GROUPED_SCHEMA
 
-FOLDS = 5
 FEWEST = 3
 """Runs that a group needs: with fewer, runs cannot be left out of its offsets."""
 MOST = 20
@@ -176,36 +184,35 @@ def fit_groups(
 ) -> GroupedFit:
     """Fit the groups of a table together: exponents are shared, and each group has its own offsets.
 
-    ``group`` is the column that tells the groups apart: data sets, tokenizers, recipes. What they have of their own
+    ``group`` is the column of the groups: data sets, tokenizers, recipes. In what they differ
     (nothing, a factor, an irreducible loss, or both) is the simplest form that predicts held-out runs as well as the
     best. Other options are those of :func:`fit`. The result holds one :class:`Fit` for each group.
     """
     observations = Observations.of(data)
+    check_options(delta, starts, resamples)
     kind = choice(Recipe, recipe, "recipe")
     if kind is Recipe.PAPER:
         raise InputError("the paper's procedure has no groups", field="recipe", remedy="choose default or no-prior")
     names, index = groups_of(observations, group)
     inner, recurrence = choose_form(observations, outer, mapping)
     check_data(observations, inner, recurrence, fixed, tie)
-    folds = _folds(observations, index)
-    tried = list[tuple[OffsetForm, Problem, SearchResult, float, FloatArray]]()
+    folds = folds_of(observations.run, index)
+    tried = list[tuple[OffsetForm, Problem, Solution, FloatArray]]()
     for offsets in Offsets:
         law = GroupedLaw(inner, len(names), offsets)
         problem = build_problem(observations, law, recurrence, fixed, bounds, tie, prior=kind is Recipe.DEFAULT)
         problem = replace(problem, x=replace(problem.x, group=index))
         if len(problem) <= len(problem.free):
             break
-        check_finite(problem)
-        first = staged_start(problem)
-        points = np.concatenate([first[None, :], random_starts(problem, starts - 1, seed)])
-        best = search(problem, points, DELTA if delta is None else delta)
-        used = estimated_delta(problem.residuals(best.u)) if delta is None else delta
-        best = search(problem, np.concatenate([best.u[None, :], points]), used) if delta is None else best
-        errors = _held_out(problem, best.u, used, folds)
-        form = OffsetForm(offsets.value, len(problem.free), float(np.sqrt(np.mean(errors**2))))
-        tried.append((form, problem, best, used, errors))
-    which = _simplest([errors for *_, errors in tried], observations)
-    _, problem, best, used, _ = tried[which]
+        solution = solve(problem, kind, starts=starts, seed=seed, delta=delta)
+        errors = held_out_errors(problem, solution.best.u, solution.delta, folds)
+        if errors is None:
+            break
+        tried.append((OffsetForm(offsets.value, len(problem.free), rms(errors)), problem, solution, errors))
+    if not tried:
+        raise InputError("too few runs to leave some out of the fit", where=observations.source)
+    which = int(np.argmax(as_good_as_the_best([errors for *_, errors in tried], observations.run)))
+    _, problem, (best, used), _ = tried[which]
     rows, drawn, spread = None, None, None
     if resamples:
         noise = run_noise(problem.residuals(best.u), observations.run, len(problem.free))
@@ -255,7 +262,7 @@ def groups_of(data: Observations, column: str) -> tuple[list[str], IntArray]:
     if column not in data.extra:
         raise InputError(
             f"there is no column {shown(column)}{nearest(column, data.extra)}",
-            where=data.source, field="group", remedy="name the column that tells the groups apart",
+            where=data.source, field="group", remedy="name the column of the groups",
         )  # fmt: skip
     cells = np.array([_text(cell) for cell in data.extra[column]], dtype=np.str_)
     names, counts = np.unique(cells, return_counts=True)
@@ -280,33 +287,3 @@ def _text(cell: Any) -> str:
     if isinstance(cell, float | np.floating) and float(cell).is_integer():
         return str(int(cell))
     return str(cell).strip()
-
-
-def _folds(data: Observations, index: IntArray) -> IntArray:
-    """Return the fold of each row: runs stay together, and every group is in every fold as far as it goes."""
-    random, fold, start = np.random.default_rng(0), np.empty(len(data), dtype=np.int64), 0
-    for g in range(int(index.max()) + 1):
-        runs = np.unique(data.run[index == g])
-        for k, run in enumerate(random.permutation(runs)):
-            fold[(data.run == run) & (index == g)] = (start + k) % FOLDS
-        start += len(runs)
-    return fold
-
-
-def _held_out(problem: Problem, u: FloatArray, delta: float, folds: IntArray) -> FloatArray:
-    """Return the errors of ln loss on rows whose runs were left out, cut off where they are outliers."""
-    weights = np.array([(folds != k).astype(float) for k in range(FOLDS)])
-    weights = weights if problem.weight is None else weights * problem.weight
-    residuals = problem.residuals(refit(problem, u, delta, weights))
-    return winsorised(residuals[folds, np.arange(len(problem))], 0)
-
-
-def _simplest(errors: list[FloatArray], data: Observations) -> int:
-    """Return the first of the forms whose squared error is within one standard error of the best, over runs."""
-    best = int(np.argmin([np.mean(each**2) for each in errors]))
-    _, which = np.unique(data.run, return_inverse=True)
-    for k, each in enumerate(errors):
-        apart = np.bincount(which, each**2 - errors[best] ** 2) / np.bincount(which)
-        if apart.mean() <= apart.std(ddof=1) / np.sqrt(len(apart)):
-            return k
-    return best

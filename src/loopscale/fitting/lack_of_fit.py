@@ -23,8 +23,10 @@ SHARES = {"N": 4.0, "C": 1.5, "N × D": 0.5}
 constant: what is left needs the largest share to be found as often as a bend along D or C."""
 SHUFFLES = 199
 """Randomised data sets that a trend is compared with."""
+NEGLIGIBLE = 5e-4
+"""A trend below this share of the loss changes no decision, significant or not."""
 MIN_DEGREES = 3
-"""Degrees of freedom below which no trend can be told from noise."""
+"""Degrees of freedom below which a trend cannot be distinguished from noise."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,11 @@ class Trend:
     def significant(self) -> bool:
         """Whether chance alone hardly explains it."""
         return self.p_value <= self.level
+
+    @property
+    def matters(self) -> bool:
+        """Whether it is significant and large enough to change a decision."""
+        return self.significant and self.size > NEGLIGIBLE
 
 
 def lack_of_fit(fit: Fit) -> Trend | None:

@@ -1,7 +1,9 @@
-"""A ladder of nested forms, for data that do not determine the richest: the rung that predicts held-out runs best wins.
+"""A ladder of forms, for data that do not determine the full one, or that it does not describe.
 
-A rung holds coefficients of the full form at values where they have no effect, ties the two exponents, or takes a
-simpler recurrence mapping.
+Below the full form, a rung holds coefficients at values where they have no effect, ties the two exponents, or takes a
+simpler recurrence mapping. Beside it are other mappings and the interaction of N and D. All predict the same held-out
+runs: below, the lowest error wins; beside, the full form stays unless it is more than one standard error above it. The
+interaction is only shown: it describes most public sweeps better, and forecasts their larger runs no better.
 """
 
 from __future__ import annotations
@@ -12,21 +14,26 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from loopscale.core.arrays import FloatArray
 from loopscale.core.errors import InputError
 from loopscale.fitting.data.observations import Observations
+from loopscale.fitting.held_out import as_good_as_the_best, folds_of, held_out_errors, rms
 from loopscale.fitting.noise import winsorised
-from loopscale.scaling import OuterLaw, RecurrenceMapping
+from loopscale.scaling import OuterLaw, RecurrenceMapping, outer_law
 from loopscale.scaling import mapping as find_mapping
 
 if TYPE_CHECKING:
     from loopscale.fitting.result import Fit
 
-FOLDS = 5
 STARTS = 4
 PLAIN_EXPERTS = {"E_start": 1.0, "E_max": 1e6}
 """Effective experts are then the experts themselves."""
 DROPPED = ("zeta", "gamma", "omega")
 """Exponents of the experts that smaller MoE laws lack, in the order in which they go."""
+SIMPLER = {"sparsity-conditional": ("bounded", "power", "linear", "none"), "bounded": ("power", "linear", "none")}
+"""Mappings with fewer coefficients than each default one."""
+SHOWN_ONLY = "interaction"
+MORE_GENERAL = {"sparsity-conditional": ("general-conditional",), "bounded": ("general",)}
 
 
 @dataclass(frozen=True)
@@ -40,71 +47,84 @@ class Rung:
     aicc: float
     """Akaike's criterion with its correction for few rows; lower is better."""
     chosen: bool = False
+    eligible: bool = True
+    """Whether it may be chosen; the interaction is shown only."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """What a rung changes in the full form."""
+    """A form of the ladder."""
 
+    outer: OuterLaw
     mapping: RecurrenceMapping
     fixed: Mapping[str, float] = field(default_factory=dict)
     tie: Mapping[str, str] = field(default_factory=dict)
 
 
-def steps(outer: OuterLaw, mapping: RecurrenceMapping) -> Iterator[Step]:
-    """Yield the full form and those below it, richest first."""
+def below(outer: OuterLaw, mapping: RecurrenceMapping) -> Iterator[Step]:
+    """Yield the full form and simpler ones, richest first."""
     names = {term.name for term in outer.coefficients}
     held: list[dict[str, float]] = [{}]
     if set(PLAIN_EXPERTS) <= names:
         held.append(dict(PLAIN_EXPERTS))
         held += [dict(PLAIN_EXPERTS) | dict.fromkeys(DROPPED[: k + 1], 0.0) for k in range(len(DROPPED))]
-    below = {"sparsity-conditional": ("bounded", "power", "linear", "none"), "bounded": ("power", "linear", "none")}
-    for name in (mapping.name, *below.get(mapping.name, ())):
+    for name in (mapping.name, *SIMPLER.get(mapping.name, ())):
         for fixed in held:
-            yield Step(find_mapping(name), fixed)
+            yield Step(outer, find_mapping(name), fixed)
     if mapping.name == "none" and {"alpha", "beta"} <= names:
-        yield Step(mapping, held[-1], {"alpha": "beta"})
+        yield Step(outer, mapping, held[-1], {"alpha": "beta"})
+
+
+def beside(outer: OuterLaw, mapping: RecurrenceMapping) -> Iterator[Step]:
+    """Yield forms that may describe data better than the full one does."""
+    for name in (*MORE_GENERAL.get(mapping.name, ()), *SIMPLER.get(mapping.name, ())):
+        yield Step(outer, find_mapping(name))
+    if outer.name == "chinchilla":
+        yield Step(outer_law(SHOWN_ONLY), mapping)
 
 
 def climb(
-    data: Observations, outer: OuterLaw, mapping: RecurrenceMapping, fit: Callable[..., Fit], options: dict[str, Any]
+    data: Observations, full: Step, sound: Fit | None, fit: Callable[..., Fit], options: dict[str, Any]
 ) -> Fit | None:
-    """Return the sound fit whose form predicts held-out runs best, with the ladder; None where no form is sound."""
-    tried: list[tuple[Rung, Fit]] = []
-    for step in steps(outer, mapping):
-        form = {"outer": outer, "mapping": step.mapping, "fixed": step.fixed, "tie": step.tie, "resamples": 0}
+    """Return the sound fit whose form predicts held-out runs best, with the ladder; None where no form is sound.
+
+    ``sound`` is the fit of the full form, where the data determine it. ``fit`` fits one form.
+    """
+    fold = folds_of(data.run)
+    steps = below(full.outer, full.mapping) if sound is None else beside(full.outer, full.mapping)
+    fits = [] if sound is None else [sound]
+    options = options | {"starts": min(STARTS, options["starts"])}
+    for step in steps:
         try:
-            result = fit(data, **{**options, **form, "starts": min(STARTS, options["starts"])})
-            error = _held_out(data, result, fit, {**options, **form})
+            fits.append(fit(data, step.outer, step.mapping, fixed=step.fixed, tie=step.tie, **options))
         except InputError:  # still too few rows
             continue
-        if not result.degenerate:
-            free = len(result.free)
-            tried.append((Rung(_name(result), free, error, _aicc(result)), result))
+    tried: list[Fit] = []
+    errors: list[FloatArray] = []
+    for result in fits:
+        held_out = held_out_errors(result.problem, result.optimum, result.delta, fold)
+        if held_out is not None and not result.degenerate:
+            tried.append(result)
+            errors.append(held_out)
     if not tried:
         return None
-    best = min(range(len(tried)), key=lambda k: tried[k][0].error)
-    rungs = tuple(replace(rung, chosen=k == best) for k, (rung, _) in enumerate(tried))
-    return replace(tried[best][1], ladder=rungs)
+    eligible = [k for k, result in enumerate(tried) if result.outer.name != SHOWN_ONLY]
+    best = min(eligible, key=lambda k: rms(errors[k]))
+    if tried[0] is sound and as_good_as_the_best([errors[k] for k in eligible], data.run)[0]:
+        best = 0
+    rungs = tuple(
+        Rung(_name(result), len(result.free), rms(each), _aicc(result), k == best, k in eligible)
+        for k, (result, each) in enumerate(zip(tried, errors, strict=True))
+    )
+    return replace(tried[best], ladder=rungs)
 
 
 def _name(result: Fit) -> str:
     held = [name for name in (*PLAIN_EXPERTS, *DROPPED) if name in result.fixed]
     without = f" without {', '.join(held)}" if held else ""
     tied = "".join(f", {a} = {b}" for a, b in result.tie.items())
-    return f"{result.outer.name}{without}{tied}; mapping {result.mapping.name}"
-
-
-def _held_out(data: Observations, result: Fit, fit: Callable[..., Fit], options: dict[str, Any]) -> float:
-    """Return the error on held-out runs, the same folds for every form."""
-    folds = min(FOLDS, len(data.runs))
-    order = np.random.default_rng(0).permutation(len(data.runs))
-    errors = []
-    for k in range(folds):
-        mask = np.isin(data.run, data.runs[order[k::folds]])
-        part = fit(data.where(~mask), **{**options, "warm": dict(result.coefficients), "starts": 1})
-        errors.append(np.log(part.curve(data.points.rows(mask)) / data.loss[mask]))
-    return float(np.sqrt(np.mean(winsorised(np.concatenate(errors), 0) ** 2)))
+    gain = f", {result.mapping.name} recurrence" if result.mapping.loops else ""
+    return f"{result.outer.name}{without}{tied}{gain}"
 
 
 def _aicc(result: Fit) -> float:

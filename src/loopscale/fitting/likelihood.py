@@ -107,7 +107,7 @@ def likelihood_profile(fit: Fit, coefficient: str, *, level: float = 0.9) -> Pro
     """Move one coefficient both ways, refit all others at each place, and read off its interval.
 
     Unlike resampling this sees a lopsided or open-ended range. Its scale is that of refits on resampled runs: a Huber
-    fit has no likelihood of its own, and the sandwich of its derivatives covered 58 to 86% at a nominal 90%. That of a
+    fit has no likelihood, and the sandwich of its derivatives covered 58 to 86% at a nominal 90%. That of a
     coefficient on a bound is the sandwich's.
     """
     problem = fit.problem

@@ -32,7 +32,7 @@ def residual_scale(residuals: FloatArray, delta: float, free: int) -> float:
 
 
 def robust_deviation(residuals: FloatArray) -> float:
-    """Return the standard deviation that the median absolute residual stands for."""
+    """Return the standard deviation by the median absolute residual."""
     return 1.4826 * float(np.median(np.abs(residuals)))
 
 

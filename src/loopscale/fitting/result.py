@@ -123,7 +123,7 @@ class Fit:
     frontier: Frontier | None = None
     """The compute-optimal frontier that the runs show; None without resamples, or where the form has none."""
     ladder: tuple[Rung, ...] = ()
-    """The simpler forms that were tried because the data do not determine the full one; empty where they do."""
+    """The forms that were tried where the data do not determine the full one, or it leaves a trend; else empty."""
 
     @property
     def name(self) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from loopscale.core.quantities import counted, format_span, format_value
 from loopscale.core.tables import Table
-from loopscale.core.text import WIDTH, fact, side_by_side, warning
+from loopscale.core.text import WIDTH, fact, side_by_side, text_table, warning
 from loopscale.fitting.covariance import coefficient_intervals, fit_covariance
 from loopscale.fitting.resample import Scheme
 from loopscale.fitting.search import Recipe
@@ -40,7 +40,7 @@ ASIDE = ("run", "finished", "k", "step", "FLOPs")
 def summary(fit: Fit, verbose: bool = False) -> str:
     """Return the fit as plain text: one screen, or everything."""
     if verbose:
-        tables = ["", *_coefficient_table(fit), "", *sensitivity_lines(fit)]
+        tables = ["", *_coefficient_table(fit), *_ladder_table(fit), "", *sensitivity_lines(fit)]
         return "\n".join([_answer(fit), "", *_details(fit), *tables, *warning_lines(fit)])
     head, coefficients = [_answer(fit), "", *_facts(fit), ""], _coefficients(fit)
     warnings = warning_lines(fit, WARNINGS)
@@ -102,13 +102,28 @@ def _facts(fit: Fit) -> list[str]:
 
 
 def _ladder(fit: Fit) -> str:
-    """Say which of the simpler forms won, and by how much."""
-    ranked = sorted(fit.ladder, key=lambda rung: rung.error)
-    best, others = ranked[0], ranked[1:]
-    text = f"{best.coefficients} coefficients, held-out error {best.error:.2%}, AICc {best.aicc:.0f}"
+    """Say by how much the form won on held-out runs."""
+    chosen = next(rung for rung in fit.ladder if rung.chosen)
+    others = sorted((rung for rung in fit.ladder if not rung.chosen), key=lambda rung: rung.error)
+    text = f"held-out error {chosen.error:.2%}, AICc {chosen.aicc:.0f}"
     if others:
-        text += f"; next {others[0].coefficients} coefficients, {others[0].error:.2%}, {others[0].aicc:.0f}"
-    return f"{text} ({best.form}); {len(ranked)} forms were tried"
+        best = others[0]
+        why = "" if best.error >= chosen.error else " (a tie)" if best.eligible else " (shown only)"
+        text += f"; {best.form} {best.error:.2%}, {best.aicc:.0f}{why}"
+    return text
+
+
+def _ladder_table(fit: Fit) -> list[str]:
+    """Return the forms that were tried, from the lowest error up."""
+    if not fit.ladder:
+        return []
+    columns = ("form tried", "coefficients", "held-out error", "AICc", "")
+    rows = [
+        (rung.form, str(rung.coefficients), f"{rung.error:.2%}", f"{rung.aicc:.0f}",
+         "chosen" if rung.chosen else "" if rung.eligible else "shown only: it forecasts no better")
+        for rung in sorted(fit.ladder, key=lambda rung: rung.error)
+    ]  # fmt: skip
+    return ["", *text_table(columns, rows, left=("form tried", "")).splitlines()]
 
 
 def _counting(fit: Fit) -> str:

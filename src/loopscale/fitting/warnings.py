@@ -23,8 +23,6 @@ UNIDENTIFIED = 0.25
 """A coefficient whose standard error is this part of its whole search range is not identified."""
 FEW_ROWS = 3
 """Rows beyond the coefficients below which a fit of any form follows its data."""
-NEGLIGIBLE = 5e-4
-"""A trend of the residuals below this share of the loss changes no decision, significant or not."""
 NAMED = 3
 """Diverged runs that a warning names."""
 DEGENERATE = "degenerate: "
@@ -147,7 +145,7 @@ def _poor(fit: Fit) -> Iterator[FitWarning]:
 
 def _trend(fit: Fit) -> Iterator[FitWarning]:
     """Say where the law misses its own data."""
-    if (trend := lack_of_fit(fit)) is not None and trend.significant and trend.size > NEGLIGIBLE:
+    if (trend := lack_of_fit(fit)) is not None and trend.matters:
         yield FitWarning(
             f"lack of fit: residuals have a trend along {trend.along}, up to {trend.size:.1%} of the loss "
             f"(p = {trend.p_value:.3f})",

@@ -142,7 +142,7 @@ class GroupedLawFile(File):
     column: str
     """The column that tells the groups apart."""
     offsets: str
-    """What each group has of its own."""
+    """In what the groups differ."""
     forms: list[OffsetFormRecord] = Field(default_factory=list)
     """What was tried."""
     laws: dict[str, dict[str, Any]] = Field(min_length=1)

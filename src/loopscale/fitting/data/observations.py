@@ -175,7 +175,7 @@ class Observations:
     ) -> Observations:
         """Read observations from a file, a data frame, columns by name, or a public sweep by its name.
 
-        Files are CSV, TSV, JSON lines or Parquet; the file of a fitted law stands for the runs behind it, read as they
+        Files are CSV, TSV, JSON lines or Parquet; the file of a fitted law gives the runs behind it, read as they
         were then. ``columns`` says which column holds a field where its name does not,
         as in ``{"loss": "c4_en"}``; ``units`` what a count is in, as in ``{"active": 1e9}``, where neither the header
         nor the magnitude tells; ``counts`` whether parameter counts include embeddings.

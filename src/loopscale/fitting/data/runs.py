@@ -106,7 +106,7 @@ def weight(reader: TableReader) -> FloatArray | None:
 
 
 def _names_runs(names: NDArray[np.str_], model: IntArray, tokens: FloatArray) -> bool:
-    """Tell whether each name stands for one model, seen at most once at each token count."""
+    """Tell whether each name belongs to one model, seen at most once at each token count."""
     pairs = set(zip(names.tolist(), model.tolist(), strict=True))
     rows = set(zip(names.tolist(), tokens.tolist(), strict=True))
     return len(pairs) == len(set(names.tolist())) and len(rows) == len(names)
