@@ -21,8 +21,9 @@ NOISE = Noise(0.0017, 0.0)
 
 @pytest.fixture(scope="module")
 def small():
-    """A law fitted to a small sweep."""
-    return fit(simulate_sweep(rungs=("0.3B", "0.6B"), experts=(1, 4, 16), recurrences=(1, 2, 4), tokens=(1e11, 3e11)))
+    """A law of the full form, fitted to a small sweep."""
+    sweep = simulate_sweep(rungs=("0.3B", "0.6B"), experts=(1, 4, 16), recurrences=(1, 2, 4), tokens=(1e11, 3e11))
+    return fit(sweep, outer="joint-moe", mapping="sparsity-conditional")
 
 
 @pytest.fixture(scope="module")

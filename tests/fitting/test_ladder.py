@@ -44,10 +44,8 @@ def test_a_first_sweep_of_twelve_runs_gets_a_law_that_plans():
 
 def test_an_interaction_is_shown_and_not_taken():
     sizes, tokens = (values.ravel() for values in np.meshgrid(np.geomspace(3e7, 1e9, 8), np.geomspace(1e9, 1e11, 8)))
-    law = ScalingLaw(
-        outer_law("interaction"), mapping("none"),
-        {"A": 0.4, "alpha": -0.35, "B": 1.0, "beta": -0.37, "c": 1.8, "mu": 0.2, "eta": 0.05}, DENSE.units, DENSE.counts,
-    )  # fmt: skip
+    values = {"A": 0.4, "alpha": -0.35, "B": 1.0, "beta": -0.37, "c": 1.8, "mu": 0.2, "eta": 0.05}
+    law = ScalingLaw(outer_law("interaction"), mapping("none"), values, DENSE.units, DENSE.counts)
     noise = np.exp(0.001 * np.random.default_rng(0).standard_normal(len(sizes)))
     fitted = fit({"N": sizes, "D": tokens, "loss": law(Points(sizes, tokens)) * noise}, resamples=0)
     shown = next(rung for rung in fitted.ladder if rung.form == "interaction")

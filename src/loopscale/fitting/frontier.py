@@ -75,21 +75,27 @@ def _minima(data: Observations, flops: float) -> tuple[float | None, float | Non
 
 def posterior_draws(x: FloatArray, y: FloatArray, errors: FloatArray, count: int = DRAWS, seed: int = 0) -> FloatArray:
     """Draw loss, slope and floor share at x = 0, given ln losses ``y`` at ln computes ``x`` and the priors."""
-    curves = np.log(
-        FLOORS[:, None, None]
-        + (1 - FLOORS[:, None, None]) * np.exp(np.minimum(-(SLOPES[:, None] / (1 - FLOORS[:, None, None])) * x, 50.0))
-    )
-    apart = y - curves
+    places, where = np.unique(x, return_inverse=True)
+    share = FLOORS[:, None, None]
+    curves = np.log(share + (1 - share) * np.exp(np.minimum(-(SLOPES[:, None] / (1 - share)) * places, 50.0)))
+    squares, middle = curves**2, float(y.mean())
+
+    def best_level(weight: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return the level at which each curve misses least, and by how much: sums over rows of one compute."""
+        sums = (np.bincount(where, part) for part in (weight, weight * (y - middle), weight * (y - middle) ** 2))
+        one, first, second = sums
+        level = (first.sum() - curves @ one) / one.sum()
+        misfit = second.sum() - 2 * curves @ first + squares @ one - one.sum() * level**2
+        return middle + level, np.maximum(misfit, 0.0)
+
     weight = plain = errors**-2.0
     for _ in range(3):
-        level = apart @ weight / weight.sum()
-        left = apart - level[..., None]
-        misfit = (left**2) @ weight
-        best = left[np.unravel_index(np.argmin(misfit), misfit.shape)] / errors
+        level, misfit = best_level(weight)
+        lowest_at = np.unravel_index(np.argmin(misfit), misfit.shape)
+        best = (y - curves[lowest_at][where] - level[lowest_at]) / errors
         scale = max(1.4826 * float(np.median(np.abs(best))), 1.0)
         weight = plain * np.minimum(1.0, CUT * scale / np.maximum(np.abs(best), 1e-12))
-    level = apart @ weight / weight.sum()
-    misfit = ((apart - level[..., None]) ** 2) @ weight
+    level, misfit = best_level(weight)
     inflation = max(float(misfit.min()) / max(len(x) - 3, 1), 1.0)
     log_posterior = -0.5 * TEMPER * misfit / inflation - 0.5 * ((FLOORS[:, None] - FLOOR) / FLOOR_WIDTH) ** 2
     mass = np.exp(log_posterior - log_posterior.max()).ravel()

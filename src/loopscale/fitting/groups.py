@@ -1,7 +1,8 @@
 """Several data sets or recipes in one table: one fit with shared exponents, and offsets for each group.
 
-Four forms are tried: one law for all, a factor on the loss for each group, an irreducible loss for each, and both. Each predicts runs
-that were left out of its fit, and the simplest form wins whose error is within one standard error of the best.
+Four forms are tried: one law for all, a factor on the loss for each group, an irreducible loss for each, and both. Each
+predicts runs that were left out of its fit, and the simplest form wins whose error is within one standard error of the
+best.
 """
 
 from __future__ import annotations
