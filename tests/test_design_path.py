@@ -1,5 +1,6 @@
 """One design from a plan to a model: the same sizes and experts in every place that states them."""
 
+import json
 import random
 import tomllib
 
@@ -7,8 +8,9 @@ import pytest
 from click.testing import CliRunner
 
 from loopscale.cli.verbs import cli
+from loopscale.core.errors import InputError
 from loopscale.core.quantities import format_count
-from loopscale.planning import Cluster, Plan, device_flops, search, search_on
+from loopscale.planning import Cluster, Plan, device_flops, plan, search, search_on
 from loopscale.planning.design import card_size, experts_text
 from loopscale.planning.devices import USABLE, find_device
 from loopscale.planning.job import expected_days
@@ -47,6 +49,44 @@ def test_a_planned_design_is_the_one_that_is_built(tmp_path) -> None:
     assert config.run.tokens == round(choice.tokens)
 
 
+def test_python_plans_for_devices_as_the_command_line_does(tmp_path) -> None:
+    file, asked = (
+        tmp_path / "train.toml",
+        ("--gpus", "16", "--device", "a100", "--days", "2weeks", "--utilisation", "50%"),
+    )
+    done = CliRunner().invoke(cli, ["plan", *asked, *LIMITS, "--train", str(file), "--json"])
+    assert done.exit_code == 0, done.output
+    shown = json.loads(done.stdout)
+    planned = plan(gpus=16, device="a100", days="2weeks", utilisation="50%", memory="3GB", bits="int4")
+    assert planned.to_dict()["choice"] == shown["choice"]
+    assert planned.devices.days == pytest.approx(shown["devices"]["days"]) == pytest.approx(14, rel=0.01)
+    assert planned.train_config() == tomllib.loads(file.read_text())
+    checked = json.loads(CliRunner().invoke(cli, ["train", str(file), "--check", "--json"]).stdout)
+    assert (checked["device"], checked["gpus"]) == ("a100", 16)
+    assert checked["days"] == pytest.approx(planned.devices.days, rel=0.01)
+    assert checked["memory"] == pytest.approx(planned.devices.memory)
+    counted = json.loads(CliRunner().invoke(cli, ["count", str(file), "--bits", "4", "--json"]).stdout)
+    assert counted["weight_bytes"] == pytest.approx(planned.choice.weight_bytes)
+    assert counted["train_flops_per_token"] * planned.choice.tokens == pytest.approx(planned.choice.train_flops)
+    assert counted["real_train_flops_per_token"] * planned.choice.tokens == pytest.approx(
+        planned.choice.real_train_flops
+    )
+
+
+@pytest.mark.parametrize(
+    ("compute", "problem"),
+    [
+        ({"gpus": 8}, "`gpus` and `days` go together"),
+        ({"gpus": 8, "days": 3, "flops": 1e21}, "both state the compute"),
+        ({"gpus": 8, "days": "3 fortnights"}, "is not a time"),
+        ({"gpus": 8, "days": 3, "device": "h1000"}, "did you mean 'h100'"),
+    ],
+)
+def test_compute_in_devices_is_stated_once_and_whole(compute: dict[str, object], problem: str) -> None:
+    with pytest.raises(InputError, match=problem):
+        plan(memory="3GB", **compute)
+
+
 def random_case(seed: int) -> tuple[str, int, int, dict[str, object]]:
     draw = random.Random(seed)
     device, gpus = draw.choice(["h100", "a100", "h200", "b200", "h100-96gb", "l40s"]), draw.choice([8, 16, 24, 64])
@@ -60,8 +100,9 @@ def test_a_training_file_has_the_plans_sizes_and_days_and_fits(seed: int) -> Non
     cluster = Cluster(device, gpus)
     found = search_on(cluster, real_flops=device_flops(gpus * days * 24, device), extrapolate=True, **limits)
     planned = Plan.of(found, whole=False)
-    text = planned.train_file(device, gpus)
+    text = planned.train_file(cluster)
     config = TrainConfig.from_dict(tomllib.loads(text))
+    assert (config.resources.device, config.resources.gpus) == (device, gpus)
     model = model_without_text(config)
     assert float(model.to_architecture().parameters) == planned.choice.total_parameters
     assert model.recurrence == planned.choice.recurrence

@@ -42,6 +42,7 @@ COPIED = [
     BUDGET | {"continuous": True, "experts": [4], "recurrences": [1, 2]},
     {"flops": "1e21", "law": "chinchilla-2022", "rule": "loss"},
     {"flops": "1e26", "extrapolate": True},
+    {"gpus": 16, "days": 14, "device": "a100", "utilisation": "50%", "memory": "3GB", "bits": "int4"},
     BUDGET | {"law": MINE},
     BUDGET | {"law": POOR, "allow_degenerate": True},
 ]
@@ -62,7 +63,9 @@ def test_what_is_copied_runs_and_gives_the_plan_of_the_page(client, capsys, monk
         assert other["loss"] == pytest.approx(choice["loss"], abs=1e-12)
         assert other["tokens"] == pytest.approx(choice["tokens"], rel=1e-12)
     (tmp_path / "run.toml").write_text(copied["config"])
-    trained = TrainConfig.read(tmp_path / "run.toml").model
+    written = TrainConfig.read(tmp_path / "run.toml")
+    assert (written.resources.gpus, written.resources.device) == (asked.get("gpus", 8), asked.get("device", "h100"))
+    trained = written.model
     active = rung(trained.rung, trained.experts).active
     assert active == pytest.approx(choice["active"], rel=0.3 if "nearest size" in copied["config"] else 1e-12)
     assert (trained.experts, trained.recurrence) == (choice["experts"], choice["recurrence"])

@@ -162,6 +162,10 @@ def test_a_design_has_the_same_sizes_and_experts_in_every_text(capsys, client, p
             "flops=5e21&memory=3GB&bits=4&experts=1,8&passes=2",
             {"flops": 5e21, "memory": 3e9, "bits": 4, "experts": [1, 8], "recurrences": [1, 2]},
         ),
+        (
+            "gpus=16&days=14&device=a100&utilisation=50%25&flops=&memory=3GB&bits=4",
+            {"gpus": 16, "days": 14, "device": "a100", "utilisation": "50%", "memory": 3e9, "bits": 4},
+        ),
     ],
 )
 def test_the_page_copies_the_command_and_the_python_of_the_api(client, page, link, asked):

@@ -20,9 +20,10 @@ from loopscale.model import LoopedMoEConfig, LoopedMoEForCausalLM
 from loopscale.model.experts import grouped_ffn
 from loopscale.model.kernels import chunked_cross_entropy
 from loopscale.planning.devices import DEVICES
+from loopscale.planning.recipes import RECIPES
 from loopscale.planning.step_memory import stored_numbers
 from loopscale.train import init
-from loopscale.train.config import RECIPES, TrainConfig
+from loopscale.train.config import TrainConfig
 from loopscale.train.estimate import estimate
 from loopscale.train.memory import block_bytes, block_calls, stored_blocks
 from loopscale.train.metrics import read_metrics

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loopscale.train.config import ScheduleSection
 from loopscale.train.schedule import cooldown_start, rate_factor
+from loopscale.train.sections.optimizer import ScheduleSection
 
 KINDS = st.sampled_from(["cosine", "wsd", "constant"])
 

@@ -114,14 +114,29 @@ def copied_texts(found: Search, request: PlanRequest) -> dict[str, str]:
     return {
         "command": _command(found, request, law),
         "python": _python(found, request, law),
-        "config": train_file(found.choice, found.law.name, budget=found.budget),
+        "config": train_file(found.choice, found.law.name, request.cluster(), found.budget),
         "law_file": "" if published else law,
     }
 
 
+def _limits(found: Search, request: PlanRequest) -> list[tuple[str, float]]:
+    """Return the limits of a plan; the compute of devices is stated by them."""
+    return [pair for pair in found.budget.chosen().items() if pair[0] != "real_flops" or request.gpus is None]
+
+
+def _devices(request: PlanRequest) -> dict[str, Any]:
+    """Return the devices as the request names them."""
+    cluster = request.cluster()
+    if cluster is None:
+        return {}
+    days = None if request.days is None else plain(request.days)
+    stated = {"gpus": request.gpus, "device": cluster.device, "days": days, "utilisation": request.utilisation}
+    return {name: value for name, value in stated.items() if value is not None}
+
+
 def _command(found: Search, request: PlanRequest, law: str) -> str:
-    limits = found.budget.chosen()
-    words = [f"{FIELDS[name].option} {FIELDS[name].amount.exact(value)}" for name, value in limits.items()]
+    words = [f"--{name} {value}" for name, value in _devices(request).items()]
+    words += [f"{FIELDS[name].option} {FIELDS[name].amount.exact(value)}" for name, value in _limits(found, request)]
     words += [f"--rung {','.join(request.rungs)}"] if request.rungs else []
     words += ["--continuous"] if request.continuous else []
     chosen = request.model_fields_set
@@ -136,7 +151,7 @@ def _command(found: Search, request: PlanRequest, law: str) -> str:
 
 
 def _python(found: Search, request: PlanRequest, law: str) -> str:
-    options: dict[str, Any] = {name: plain(value) for name, value in found.budget.chosen().items()}
+    options: dict[str, Any] = {name: plain(value) for name, value in _limits(found, request)} | _devices(request)
     options |= {} if request.eps is None else {"eps": request.eps}
     options |= {"rule": "loss"} if request.rule == "loss" else {}
     options |= {"law": law}

@@ -26,6 +26,7 @@ from loopscale.core.quantities import fraction_of
 from loopscale.core.schemas import Record
 from loopscale.planning import FIELDS, UTILISATION, Budget, Cluster, device_flops
 from loopscale.planning.budget import WHOLE, BudgetField
+from loopscale.planning.compute import device_hours
 from loopscale.planning.devices import NODE
 from loopscale.planning.files import PlanFile
 from loopscale.planning.searching import experts_for, recurrences_for
@@ -129,13 +130,8 @@ class PlanRequest(SpaceFields):
 
     def hours(self) -> float | None:
         """Return the device-hours, where the compute is given so."""
-        if (self.gpus is None) != (self.days is None):
-            raise InputError("`gpus` and `days` go together; give both", field="gpus")
-        if self.gpus is None or self.days is None:
-            return None
-        if any(getattr(self, name) is not None for name in ("flops", "real_flops")):
-            raise InputError("`gpus` and `flops` both state the compute; give one", field="gpus")
-        return self.gpus * self.days * 24
+        stated = any(getattr(self, name) is not None for name in ("flops", "real_flops"))
+        return device_hours(self.gpus, self.days, flops_stated=stated)
 
     def budget(self, real_flops: float | None = None) -> Budget:
         """Return the planner's budget, with the compute of the devices where they state it."""

@@ -8,7 +8,16 @@ import click
 
 from loopscale.architecture import Architecture
 from loopscale.cli.output import print_json
-from loopscale.cli.params import BITS, CONTEXT, WHOLE, check_recurrence, model_options, one_model, output_options
+from loopscale.cli.params import (
+    BITS,
+    CONTEXT,
+    WHOLE,
+    check_recurrence,
+    model_options,
+    one_model,
+    output_options,
+    trained_model,
+)
 from loopscale.cli.verbs import verb
 from loopscale.core.quantities import format_bytes, format_count, format_power, plain
 from loopscale.core.tables import Table
@@ -17,6 +26,8 @@ from loopscale.planning.design import experts_text
 from loopscale.planning.job import padding
 from loopscale.planning.recipes import CAPACITY
 
+DEFAULT_CONTEXT = 2048
+
 
 @verb("count")
 @click.argument("config_path", metavar="[CONFIG]", required=False, type=click.Path())
@@ -24,7 +35,7 @@ from loopscale.planning.recipes import CAPACITY
 @click.option("--recurrence", type=WHOLE, help="R for the costs.  [default: the model's own]")
 @click.option("--bits", type=BITS, default="16", show_default=True, help="Bits per weight.")
 @click.option("--kv-bits", type=BITS, default="16", show_default=True, help="Bits per number in the KV cache.")
-@click.option("--context", type=CONTEXT, default=2048, show_default=True, help="Context for attention and KV cache.")
+@click.option("--context", type=CONTEXT, help="Context for attention and KV cache.  [default: the file's, or 2048]")
 @click.option("--batch", type=WHOLE, default=1, show_default=True, help="Sequences in the KV cache.")
 @click.option("--kept-passes", type=WHOLE, help="Passes that keep their own KV cache.  [default: all]")
 @click.option("--per-loop-supervision", is_flag=True, help="Count training with a loss after every pass.")
@@ -34,7 +45,7 @@ def count_command(
     recurrence: int | None,
     bits: float,
     kv_bits: float,
-    context: int,
+    context: int | None,
     batch: int,
     kept_passes: int | None,
     per_loop_supervision: bool,
@@ -46,16 +57,24 @@ def count_command(
 
     \b
     loopscale count path/to/config.json
+    loopscale count train.toml --bits q4_k_m
     loopscale count --rung 0.3B --experts 8 --recurrence 5 --context 8192 --bits int4
     """
     if config_path is not None:
         if model["config"] is not None:
             raise click.UsageError("give the config once, as an argument or with --config")
         model["config"] = config_path
+    file = str(model["config"] or "")
     architecture = one_model(model.pop("rung"), **model)
     check_recurrence(architecture, recurrence)
     R = architecture.recurrence if recurrence is None else recurrence
     padded = float(padding(architecture, CAPACITY))
+    if file.endswith(".toml"):
+        from loopscale.train.run_dir import row_padding
+
+        run, built = trained_model(file)
+        context, padded = context or run.data.context, row_padding(built)
+    context = context or DEFAULT_CONTEXT
     counts = {
         "model": architecture.name,
         "width": architecture.width,

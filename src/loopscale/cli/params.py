@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from typing import Any, TypeVar
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from loopscale.architecture import RUNGS, Architecture, at_width, read_config, rung, rung_name
 from loopscale.core import quantities
-from loopscale.core.errors import InputError, shown
+from loopscale.core.errors import InputError, require, shown
 from loopscale.scaling import DEFAULT, find_law
+
+if TYPE_CHECKING:
+    from loopscale.model import LoopedMoEConfig
+    from loopscale.train.config import TrainConfig
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -43,22 +48,6 @@ def _counts(text: str) -> tuple[float, ...]:
 
 def _memories(text: str) -> tuple[float, ...]:
     return tuple(quantities.parse_bytes(part, "") for part in text.split(","))
-
-
-_DAYS = {"h": 1 / 24, "hour": 1 / 24, "hours": 1 / 24, "d": 1.0, "day": 1.0, "days": 1.0, "w": 7.0, "week": 7.0,
-         "weeks": 7.0, "month": 30.0, "months": 30.0}  # fmt: skip
-
-
-def _days(text: str) -> float:
-    """Read a time in days, or with its unit: 21, 36h, 3weeks."""
-    match = re.fullmatch(r"\s*([0-9.]+)\s*([a-zA-Z]*)\s*", text)
-    try:
-        days = float(match[1]) * _DAYS[match[2].lower() or "d"] if match else 0.0
-    except (KeyError, ValueError):
-        days = 0.0
-    if not 0 < days < 1e6:
-        raise InputError(f"{shown(text)} is not a time; write it like 21, 36h or 3weeks")
-    return days
 
 
 def _context(text: str) -> int:
@@ -95,7 +84,7 @@ MEMORIES = Quantity("BYTES,…", _memories)
 BITS = Quantity("BITS", _unnamed(quantities.parse_bits))
 FRACTION = Quantity("SHARE", _unnamed(quantities.parse_fraction))
 CONTEXT = Quantity("TOKENS", _context)
-DAYS = Quantity("DAYS", _days)
+DAYS = Quantity("DAYS", _unnamed(quantities.parse_days))
 INTEGERS = Quantity("N,…", _unnamed(quantities.parse_integers))
 EXPERTS = Quantity("E,…", _experts)
 RUNG_LIST = Quantity("RUNG,…", _rungs)
@@ -222,7 +211,7 @@ def model_options(function: F) -> F:
         click.option("--layers", type=WHOLE, help="Depth for --width; follows the width unless given."),
         click.option("--experts", type=EXPERTS, help="E: routed experts for each active one.  [default: 1]"),
         click.option("--active-experts", type=ACTIVE, default=2, show_default=True, help="k: experts a token uses."),
-        click.option("--config", type=click.Path(), help="A Hugging Face config.json, or the folder that holds one."),
+        click.option("--config", type=click.Path(), help="A Hugging Face config.json, its folder, or a training file."),
     )  # fmt: skip
     for option in reversed(options):
         function = option(function)
@@ -245,6 +234,9 @@ def one_model(
     if config is not None:
         if experts is not None or layers is not None:
             raise click.UsageError("--experts and --layers do not go with --config, which states them itself")
+        if config.endswith(".toml"):
+            built: Architecture = trained_model(config)[1].to_architecture()
+            return replace(built, name=Path(config).stem)
         return read_config(config)
     E = one_of(experts)
     if rung_text is not None:
@@ -253,6 +245,16 @@ def one_model(
         return rung(rung_text, E, active_experts)
     assert width is not None
     return at_width(width, layers, experts=E, active_experts=active_experts)
+
+
+def trained_model(path: str) -> tuple[TrainConfig, LoopedMoEConfig]:
+    """Read a training file, and the model that it trains."""
+    require("torch", extra="train")
+    from loopscale.train.config import TrainConfig
+    from loopscale.train.settings import model_without_text
+
+    config = TrainConfig.read(path)
+    return config, model_without_text(config)
 
 
 def one_of(experts: tuple[float, ...] | None) -> float:

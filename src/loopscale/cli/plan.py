@@ -86,7 +86,7 @@ def _budget_options(group: Group) -> list[Callable[[Any], Any]]:
     click.option("--dollars", type=COUNT, help="Compute as money, with --device and --price."),
     click.option("--price", type=COUNT, help="Dollars per device-hour: with --dollars, or to show the cost."),
     click.option("--device", help=f"One of {', '.join(DEVICES)}."),
-    click.option("--utilisation", type=FRACTION, help="Share of the peak that training reaches.  [default: 40%]"),
+    click.option("--utilisation", type=FRACTION, help="Share of listed rates that training reaches.  [default: 40%]"),
 )
 @option_group("Data", *_budget_options(Group.DATA))
 @option_group(
@@ -244,9 +244,8 @@ def _first_token(planned: Plan, rate: float | None) -> str | None:
 def _write_training_file(planned: Plan, cluster: Cluster, path: str) -> None:
     from loopscale.core.files import write_text
 
-    write_text(path, planned.train_file(cluster.device, cluster.devices, cluster.utilisation))
-    click.echo(f"Saved {path}. Next: loopscale train {path} --estimate --gpus {cluster.devices} --device "
-               f"{cluster.device}", err=True)  # fmt: skip
+    write_text(path, planned.train_file(cluster))
+    click.echo(f"Saved {path}. Next: loopscale train {path} --estimate", err=True)
 
 
 def _budget(options: dict[str, Any], flops: float | None, real_flops: float | None) -> Budget:

@@ -16,7 +16,6 @@ from loopscale.cli.verbs import verb
 from loopscale.core.errors import InputError, shown
 from loopscale.core.quantities import counted, format_bytes, format_count, format_days, format_power
 from loopscale.core.text import WIDTH, fact
-from loopscale.planning import UTILISATION
 from loopscale.planning.design import sizes_text
 
 if TYPE_CHECKING:
@@ -39,11 +38,11 @@ if TYPE_CHECKING:
 @click.option("--find-rate", is_flag=True, help="Suggest a learning rate from 100 steps with a rising one, and exit.")
 @click.option("--estimate", is_flag=True, help="Simulate a step on --gpus x --device: memory, communication, time.")
 @click.option(
-    "--gpus", type=click.IntRange(min=1), default=8, show_default=True, help="GPUs of --estimate and --check."
+    "--gpus", type=click.IntRange(min=1), help="GPUs of --estimate and --check.  [default: [resources] of CONFIG, or 8]"
 )
-@click.option("--device", default="h100", show_default=True, help="Device of both: a100, h100, gh200, h200, …")
+@click.option("--device", help="Device of both: a100, h100, gh200, …  [default: [resources] of CONFIG, or h100]")
 @click.option(
-    "--utilisation", type=FRACTION, default=UTILISATION, show_default=True, help="Share of listed rates, for days."
+    "--utilisation", type=FRACTION, help="Share of listed rates, for days.  [default: [resources] of CONFIG, or 0.4]"
 )
 @price_option
 @click.option("--allow-code", is_flag=True, help="Run the modules that [[callbacks]] of CONFIG names.")
@@ -57,10 +56,10 @@ def train_command(
     check: bool,
     find_rate: bool,
     estimate: bool,
-    gpus: int,
-    device: str,
+    gpus: int | None,
+    device: str | None,
     price: float,
-    utilisation: float,
+    utilisation: float | None,
     allow_code: bool,
     quiet: bool,
     as_json: bool,
@@ -82,15 +81,18 @@ def train_command(
 
     where = config or "config"
     run = TrainConfig.from_dict(data, where)
+    stated = {"gpus": gpus, "device": device, "utilisation": utilisation}
+    run = run.changed(resources={name: value for name, value in stated.items() if value is not None})
     if estimate:
-        _estimate(run, gpus, device, price, utilisation, as_json)
+        _estimate(run, price, as_json)
         return
+    _warn_of_rounding(run)
     folder = Path(out or Path("runs") / (Path(config).stem if config else "tiny"))
     from loopscale.train import trainer
     from loopscale.train.parallel.process import launched_rank
 
     if check:
-        _describe(run, folder, gpus, device, utilisation, as_json)
+        _describe(run, folder, as_json)
         return
     if find_rate:
         _find_rate(run, as_json)
@@ -110,6 +112,18 @@ def train_command(
         print_json(summary)
     else:
         _print(summary, folder)
+
+
+def _warn_of_rounding(run: TrainConfig) -> None:
+    """Say so where whole steps change the length of a run: few steps of many tokens."""
+    trained = run.steps * run.step_tokens
+    if abs(trained - run.run.tokens) > 0.1 * run.run.tokens:
+        click.echo(
+            f"warning: [run] tokens is {format_count(run.run.tokens)}, and a step has {format_count(run.step_tokens)}: "
+            f"the run has {counted(run.steps, 'step')}, {format_count(trained)} tokens\n"
+            "  help: lower [run] batch or [data] context, or raise tokens",
+            err=True,
+        )
 
 
 def _find_rate(run: TrainConfig, as_json: bool) -> None:
@@ -183,14 +197,16 @@ def _changed(data: dict[str, Any], changes: tuple[str, ...]) -> dict[str, Any]:
     return changed
 
 
-def _describe(run: TrainConfig, folder: Path, gpus: int, device: str, utilisation: float, as_json: bool) -> None:
+def _describe(run: TrainConfig, folder: Path, as_json: bool) -> None:
     from loopscale.planning.devices import find_device
     from loopscale.planning.job import expected_days
     from loopscale.planning.training_file import TEXTS
     from loopscale.train import run_dir
+    from loopscale.train.sections.run import ResourcesSection
     from loopscale.train.settings import model_without_text, step_cost
     from loopscale.train.trainer import open_batches
 
+    gpus, device, utilisation = run.resources.gpus, run.resources.device, run.resources.utilisation
     planned = model_without_text(run)
     facts: dict[str, Any] = {"kind": "training check", "sizes": sizes_text(planned.to_architecture())}
     if run.run.batch % gpus == 0:
@@ -200,7 +216,7 @@ def _describe(run: TrainConfig, folder: Path, gpus: int, device: str, utilisatio
         facts["device_flops"] = cost.flops * gpus * run.steps
     if not as_json:  # before the data are read, which can take a while
         lines = [f"Settings of the run in {folder}", "", *fact("model", facts["sizes"])]
-        if "days" in facts:
+        if "days" in facts and (run.resources != ResourcesSection() or run.run.accumulate == "auto"):
             lines += fact(
                 "devices", f"{gpus} {device}, {format_bytes(facts['memory'])} each, {format_days(facts['days'])} at "
                 f"{utilisation:.0%} of listed rates, with {facts['layout']}",
@@ -217,7 +233,7 @@ def _describe(run: TrainConfig, folder: Path, gpus: int, device: str, utilisatio
         print_json(facts | {"steps": run.steps, **{name: summary[name] for name in names}, "data": about})
         return
     counts = [format_count(summary[name]) for name in ("total", "active", "loop")]
-    lines = fact("counts", "without embeddings {} weights, {} active, {} of them looped".format(*counts))
+    lines = fact("counts", "without embeddings {} weights, {} active, {} of them in the loop block".format(*counts))
     lines += fact(
         "training", f"{counted(run.steps, 'step')} of {run.step_tokens:,} tokens, "
         f"{format_power(summary['training_flops'])} FLOPs by 6ND "
@@ -263,10 +279,11 @@ def _print(summary: dict[str, Any], folder: Path) -> None:
         )
 
 
-def _estimate(run: TrainConfig, gpus: int, device: str, price: float, utilisation: float, as_json: bool) -> None:
+def _estimate(run: TrainConfig, price: float, as_json: bool) -> None:
     from loopscale.train.estimate import estimate
 
-    result = estimate(run, gpus, device, price=price, utilisation=utilisation)
+    gpus, device = run.resources.gpus, run.resources.device
+    result = estimate(run, gpus, device, price=price, utilisation=run.resources.utilisation)
     if as_json:
         print_json(result.to_dict())
         return

@@ -16,6 +16,7 @@ _BITS = re.compile(r"(?:int|uint|fp|float|bf|nf|mxfp|nvfp|q)?([0-9]+(?:\.[0-9]+)
 
 _FRACTION = re.compile(rf"{_NUMBER}\s*(%?)", re.IGNORECASE)
 
+_TIME = re.compile(rf"{_NUMBER}\s*([a-z]*)", re.IGNORECASE)
 _SCALE = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12, "p": 1e15}
 LARGEST = 1e90
 """Of a quantity that people give: the product of three is still a number."""
@@ -83,6 +84,19 @@ def parse_context(text: str, what: str = "context") -> float:
     return _positive(_number(match[1]) * 1024**power, text, what)
 
 
+_DAYS = {"h": 1 / 24, "hour": 1 / 24, "hours": 1 / 24, "d": 1.0, "day": 1.0, "days": 1.0, "w": 7.0, "week": 7.0,
+         "weeks": 7.0, "month": 30.0, "months": 30.0}  # fmt: skip
+
+
+def parse_days(text: str, what: str = "days") -> float:
+    """Read a time in days, or with its unit: ``21``, ``36h``, ``3weeks``."""
+    match = _TIME.fullmatch(text.strip())
+    days = _number(match[1]) * _DAYS.get(match[2].lower() or "d", 0.0) if match else 0.0
+    if not 0 < days < 1e6:
+        raise InputError(f"{shown(text)} is not a time", field=what, remedy="write it like 21, 36h or 3weeks")
+    return days
+
+
 def number_of(value: object, what: str = "number") -> float:
     """Return a finite number as a float; anything else, NaN and numbers too large for a float are refused."""
     if isinstance(value, bool) or not isinstance(value, SupportsFloat) or isinstance(value, str):
@@ -112,6 +126,11 @@ def whole_count_of(value: object, what: str = "tokens") -> float:
 def context_of(value: object, what: str = "context") -> float:
     """Return a context length given as a number or as text, like ``"8k"``."""
     return _of(value, what, parse_context)
+
+
+def days_of(value: object, what: str = "days") -> float:
+    """Return a time in days given as a number or as text, like ``"3weeks"``."""
+    return _of(value, what, parse_days)
 
 
 def bytes_of(value: object, what: str = "memory") -> float:

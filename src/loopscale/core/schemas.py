@@ -126,6 +126,8 @@ Bits = Annotated[float, Quantity(quantities.bits_of, 1, 64)]
 """A bit width: 4 or "int4"."""
 Whole = Annotated[int, Between(1, 10**15)]
 """A whole number from 1: steps, context, batch."""
+FromZero = Annotated[int, Between(0, 10**15)]
+"""A whole number that may be zero."""
 
 
 def parse(model: type[M], data: object, where: str) -> M:

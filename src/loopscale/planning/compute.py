@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from loopscale.architecture import Architecture, rung
 from loopscale.core.errors import InputError, shown
-from loopscale.core.quantities import count_of, fraction_of, parse_count, parse_integers
+from loopscale.core.quantities import count_of, days_of, fraction_of, parse_count, parse_integers
 from loopscale.planning.devices import UTILISATION, find_device
 from loopscale.scaling import costs
 
@@ -19,6 +19,17 @@ def device_flops(hours: float | str, device: str, utilisation: float | str = UTI
     """Return the training compute of so many device-hours at a utilisation like 0.4 or "40%"."""
     peak = find_device(device).flops
     return count_of(hours, "hours") * 3600 * peak * fraction_of(utilisation, "utilisation")
+
+
+def device_hours(gpus: int | None, days: float | str | None, *, flops_stated: bool = False) -> float | None:
+    """Return the hours that devices train in all, where the compute is stated by them; it is stated once."""
+    if (gpus is None) != (days is None):
+        raise InputError("`gpus` and `days` go together; give both", field="gpus")
+    if gpus is None:
+        return None
+    if flops_stated:
+        raise InputError("`gpus` and `flops` both state the compute; give one", field="gpus")
+    return gpus * days_of(days, "days") * 24
 
 
 @dataclass(frozen=True)

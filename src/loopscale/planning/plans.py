@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +12,12 @@ import numpy as np
 
 from loopscale.architecture import Space
 from loopscale.core.files import write_json
+from loopscale.core.quantities import fraction_of
 from loopscale.planning.budget import Budget
 from loopscale.planning.cluster import Cluster, ClusterCost
+from loopscale.planning.compute import device_flops, device_hours
 from loopscale.planning.design import Design
+from loopscale.planning.device_search import search_on
 from loopscale.planning.devices import NODE, UTILISATION
 from loopscale.planning.grid import Rule
 from loopscale.planning.growing import Growth, best_schedule
@@ -153,13 +158,19 @@ class Plan:
         """The stages of the passes in training; none where they stay the same."""
         return () if self.growth is None else self.growth.schedule
 
-    def train_config(self, device: str = "h100", gpus: int = NODE) -> dict[str, dict[str, Any]]:
-        """Return the sections of a training file for the choice, as ``TrainConfig.from_dict`` reads them."""
-        return train_config(self.trained, self.law, Cluster(device, gpus), self.schedule)
+    @property
+    def cluster(self) -> Cluster:
+        """The devices that the plan names; without any, a node of H100."""
+        named = self.devices
+        return Cluster() if named is None else Cluster(named.device, named.devices, named.utilisation)
 
-    def train_file(self, device: str = "h100", gpus: int = NODE, utilisation: float = UTILISATION) -> str:
-        """Return the choice as a training file (TOML) for devices, with what it takes on them in comments."""
-        return train_file(self.trained, self.law, Cluster(device, gpus, utilisation), self.budget, self.schedule)
+    def train_config(self, cluster: Cluster | None = None) -> dict[str, dict[str, Any]]:
+        """Return the sections of a training file for the choice, as ``TrainConfig.from_dict`` reads them."""
+        return train_config(self.trained, self.law, cluster or self.cluster, self.schedule)
+
+    def train_file(self, cluster: Cluster | None = None) -> str:
+        """Return the choice as a training file (TOML), with what it takes on its devices in comments."""
+        return train_file(self.trained, self.law, cluster or self.cluster, self.budget, self.schedule)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as plain values, with its sentences."""
@@ -224,17 +235,33 @@ def plan(
     extrapolate: bool = False,
     allow_degenerate: bool = False,
     grow: bool = False,
+    gpus: int | None = None,
+    days: float | str | None = None,
+    device: str | None = None,
+    utilisation: float | str = UTILISATION,
+    price: float | None = None,
     **limits: Any,
 ) -> Plan:
     """Choose the design with the lowest predicted loss among those that fit the budget and pass the rule.
 
-    Give the limits directly, ``plan(flops="5e21", memory="3GB", bits="int4")``, or as a :class:`Budget`. ``law`` is a
-    fit, a law, the name of a published law or a law file. Without ``space``, the paper's ladder is searched and
-    extended as far as the budget asks; an axis of ``space`` with one value is held fixed, the others are optimised.
+    Give the limits directly, ``plan(flops="5e21", memory="3GB", bits="int4")``, or as a :class:`Budget`. Compute may
+    also be devices: ``plan(gpus=8, device="h100", days=14, memory="3GB")``; ``price`` is in dollars a device-hour.
+    ``law`` is a fit, a law, the name of a published law or a law file. Without ``space``, the paper's ladder is
+    searched and extended as far as the budget asks; an axis of ``space`` with one value is held fixed, the others are
+    optimised.
     The answer is withheld where it lies more than 10x beyond what the law was fitted on, unless ``extrapolate``.
     With ``grow``, the plan also has the schedule of passes that grows during training, where one saves eps.
     """
-    found = search(
+    stated = {name for name in ("flops", "real_flops") if name in limits or getattr(budget, name, None) is not None}
+    hours = device_hours(gpus, days, flops_stated=bool(stated))
+    cluster = None
+    if device is not None or gpus is not None:
+        cluster = Cluster(device or "h100", gpus or NODE, fraction_of(utilisation, "utilisation"))
+    searched: Callable[..., Search] = search
+    if hours is not None and cluster is not None:
+        searched = partial(search_on, cluster)
+        limits["real_flops"] = device_flops(hours, cluster.device, cluster.utilisation)
+    found = searched(
         budget, space, law, eps=eps, rule=rule, extrapolate=extrapolate, allow_degenerate=allow_degenerate, **limits
     )
-    return Plan.of(found, grow=grow)
+    return Plan.of(found, grow=grow, cluster=cluster, price=price)

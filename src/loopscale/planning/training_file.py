@@ -13,6 +13,7 @@ from loopscale.core.quantities import format_bytes, format_count
 from loopscale.planning.budget import Budget, budget_text
 from loopscale.planning.cluster import Cluster, batch_for
 from loopscale.planning.design import Design, sizes_text
+from loopscale.planning.devices import UTILISATION
 from loopscale.planning.recipes import CONTEXT, PAPER
 from loopscale.scaling import find_law
 
@@ -53,7 +54,13 @@ def train_config(
         "schedule": {"warmup_steps": min(PAPER["schedule"]["warmup_steps"], steps // 20)}
         | ({"recurrence": [list(stage) for stage in schedule]} if schedule else {}),
         "run": run,
+        "resources": _resources(cluster),
     }
+
+
+def _resources(cluster: Cluster) -> dict[str, Any]:
+    resources: dict[str, Any] = {"gpus": cluster.devices, "device": cluster.device}
+    return resources if cluster.utilisation == UTILISATION else resources | {"utilisation": cluster.utilisation}
 
 
 def _vocabulary(design: Design) -> int:
@@ -99,6 +106,7 @@ def train_file(
         "batch": f"{format_count(sections['run']['batch'] * CONTEXT)} tokens a step",
         "accumulate": "chosen for the devices when the run starts",
         "law": "forecasts the final loss",
+        "resources": "what --check and --estimate count with; training uses the devices that it finds",
     }
     lines = [f"# {line}" for line in _header(design, law, cluster, budget)]
     for section, values in sections.items():

@@ -26,12 +26,11 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from loopscale.core.errors import InputError, nearest, shown
+from loopscale.core.errors import InputError
 from loopscale.model import LoopedMoEConfig
 from loopscale.model.experts import device_kernels
-from loopscale.planning import devices
 from loopscale.planning.design import sizes_text
-from loopscale.planning.devices import NODE, USABLE, UTILISATION
+from loopscale.planning.devices import NODE, USABLE, UTILISATION, Device, find_device
 from loopscale.planning.job import expected_days, step_seconds
 from loopscale.train.averaging import Average
 from loopscale.train.config import TrainConfig
@@ -45,8 +44,6 @@ from loopscale.train.settings import CPU, choose, job_of, layout_of, model_witho
 from loopscale.train.step import apply, gradients
 from loopscale.train.timing import block_rate
 
-DEVICES = {name: device for name, device in devices.DEVICES.items() if device.link is not None} | {"cpu": CPU}
-"""Devices whose links are known, and the CPU of this machine, whose rate is measured."""
 OFFLOADED = ("optimizer", "sharded gradients", "weights")
 """Kinds of memory that ``[parallel] offload`` moves to the host. Gradients of the first part are counted on the device
 until the second begins: the trainer copies them one block at a time."""
@@ -234,12 +231,10 @@ def estimate(
     utilisation: float = UTILISATION,
 ) -> Estimate:
     """Simulate a training step of ``config`` on ``gpus`` devices; ``price`` is in dollars per device-hour."""
-    if device not in DEVICES:
-        raise InputError(
-            f"--device {shown(device)} is not known{nearest(device, DEVICES)}; choose from {', '.join(DEVICES)}"
-        )
     model_config = model_without_text(config)
-    chosen, listed = None, DEVICES[device]
+    chosen, listed = None, CPU if device == "cpu" else find_device(device)
+    if listed.link is None:
+        raise InputError(f"a step on {device} cannot be simulated, because its links are not listed; use --check")
     if config.run.accumulate == "auto":
         number = 4 if precision == "fp32" else 2
         chosen = choose(config, gpus, listed, number=number, model=model_config)
@@ -314,7 +309,7 @@ def _result(
     process: _Simulated,
     meter: Meter,
     gpus: int,
-    named: tuple[str, devices.Device],
+    named: tuple[str, Device],
     price: float | None,
     utilisation: float,
     stored: float,

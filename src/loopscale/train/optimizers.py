@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate
 
-from loopscale.train.config import OptimizerSection
+from loopscale.train.sections.optimizer import OptimizerSection
 
 COEFFICIENTS = 3.4445, -4.7750, 2.0315
 ITERATIONS = 5

@@ -27,10 +27,11 @@ from loopscale.core.files import cache_folder, make_folder, read_json, write_jso
 from loopscale.core.schemas import File, parse
 from loopscale.planning import job
 from loopscale.planning.job import padding
-from loopscale.train.config import ScheduleSection, TrainConfig
+from loopscale.train.config import TrainConfig
 from loopscale.train.data.labels import TaskStore, prepare_rows
 from loopscale.train.data.token_store import DataSource, Mixture, TokenStore, prepare
 from loopscale.train.schedule import recurrence_shares, scheduled_passes, shared_steps
+from loopscale.train.sections.optimizer import ScheduleSection
 
 if TYPE_CHECKING:  # commands import this file, and not all of them need torch
     from loopscale.model import LoopedMoEConfig
@@ -363,7 +364,7 @@ class Difference:
 def differences(stored: dict[str, Any], wanted: dict[str, Any], *, measured_alike: bool = False) -> list[Difference]:
     """Return the settings that make ``wanted`` another run than ``stored``, both as ``TrainConfig.to_dict`` gives them.
 
-    What may change when a run resumes is left out: ``RESUMABLE``, and how processes share the work. With
+    What may change when a run resumes is left out: ``RESUMABLE``, the devices, and how they share the work. With
     ``measured_alike`` the losses of both must also be measured in the same way, as those of a sweep are.
     """
     ignored = {("data", "processes"), *(("run", name) for name in RESUMABLE)}
@@ -372,7 +373,9 @@ def differences(stored: dict[str, Any], wanted: dict[str, Any], *, measured_alik
     return [
         Difference(section, name, before.get(name), values.get(name))
         for section, values in wanted.items()
-        if section != "parallel" and isinstance(values, dict) and isinstance(before := stored.get(section), dict)
+        if section not in ("parallel", "resources")
+        and isinstance(values, dict)
+        and isinstance(before := stored.get(section), dict)
         for name in {**before, **values}
         if (section, name) not in ignored and before.get(name) != values.get(name)
     ]

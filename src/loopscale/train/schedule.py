@@ -9,7 +9,8 @@ from loopscale.scaling import annealing
 
 if TYPE_CHECKING:  # the model needs torch, and commands that only plan a sweep do not load it
     from loopscale.model import LoopedMoEConfig
-    from loopscale.train.config import ScheduleSection, TrainConfig
+    from loopscale.train.config import TrainConfig
+    from loopscale.train.sections.optimizer import ScheduleSection
 
 
 def rate_factor(schedule: ScheduleSection, step: int, steps: int) -> float:

@@ -13,9 +13,10 @@ from loopscale.planning.devices import Device, device_called
 from loopscale.planning.job import Job, StepCost
 from loopscale.planning.layouts import Layout
 from loopscale.train import run_dir
-from loopscale.train.config import ParallelSection, TrainConfig
+from loopscale.train.config import TrainConfig
 from loopscale.train.data.tokenizer import vocabulary_of
 from loopscale.train.schedule import recurrence_shares
+from loopscale.train.sections.run import ParallelSection
 
 if TYPE_CHECKING:
     from loopscale.architecture import Architecture

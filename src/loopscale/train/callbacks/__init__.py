@@ -14,7 +14,8 @@ from loopscale.train.callbacks.callback import Callback
 
 if TYPE_CHECKING:
     from loopscale.model import LoopedMoEConfig
-    from loopscale.train.config import CallbackSection, TrainConfig
+    from loopscale.train.config import TrainConfig
+    from loopscale.train.sections.run import CallbackSection
 
 __all__ = ["Callback", "callbacks_of", "own_callbacks", "states_by_name"]
 

@@ -102,7 +102,7 @@ def _meshes(mesh: DeviceMesh) -> tuple[DeviceMesh, FSDPMeshInfo]:
     if mesh[REPLICAS].size() == 1:
         return shards, FSDPMeshInfo(mesh[DATA], shard_mesh_dim=0)
     experts = HSDPMeshInfo(mesh[REPLICAS, DATA], shard_mesh_dim=1, replicate_mesh_dim=0)
-    return mesh[REPLICAS, "shards"], experts
+    return DeviceMesh._concatenate([mesh[REPLICAS], shards]), experts
 
 
 def _placement(shards: int, data: FSDPMeshInfo, weight: nn.Parameter) -> ShardPlacementResult | Shard | None:

@@ -72,7 +72,11 @@ export function pythonText() {
     imported = `from loopscale.planning import ${kind}\n`;
     lines.push(`space=${kind}(${parts.join(", ")})`);
   }
-  for (const [name, value] of chosen(found.b.set)) lines.push(`${name}=${literal(value)}`);
+  for (const [name, value] of chosen(found.b.set)) if (!state.gpus || name !== "real_flops") lines.push(`${name}=${literal(value)}`);
+  if (state.gpus) {
+    lines.push(`gpus=${state.gpus}`, `device='${state.device || "h100"}'`, `days=${state.days}`);
+    if (state.utilisation) lines.push(`utilisation='${state.utilisation}'`);
+  }
   if (asked.options.eps !== undefined) lines.push(`eps=${asked.options.eps}`);
   if (state.rule === "loss") lines.push("rule='loss'");
   lines.push(`law='${lawName()}'`);
