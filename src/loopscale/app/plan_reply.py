@@ -51,7 +51,7 @@ def own_model(found: Search, one: Search, verdict: str, extrapolate: bool) -> di
     more = one.choice.loss - found.choice.loss
     row = {**one.choice.to_dict(), "verdict": verdict, "ruled_out_by": None, "own": True, "trust": one.trust.level}
     if one.trust.level == "beyond" and not extrapolate:
-        return {**row, "loss": None, "verdict": "loss withheld: more than 10x beyond the law's data"}
+        return {**row, "loss": None, "verdict": "no loss: more than 10x beyond the law's data"}
     if verdict != MEETS:
         return {**row, "ruled_out_by": "limits"}
     return {**row, "verdict": f"loss {abs(more):.4f} {'higher' if more >= 0 else 'lower'}"}

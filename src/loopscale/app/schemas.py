@@ -379,7 +379,9 @@ class PlanReply(BaseModel):
     plan: PlanDocument
     sentences: dict[str, str] = Field(description="The plan in sentences, by subject.")
     trust: dict[str, Any] = Field(description="The level of trust, a description of it, and the reasons.")
-    limits: list[dict[str, Any]] = Field(description="What binds, and what a looser limit would buy.")
+    limits: list[dict[str, Any]] = Field(
+        description="The limits that determine the loss, and what looser ones would gain."
+    )
     memory: dict[str, float | None] = Field(description="Bytes of weights, embeddings and KV cache, and the limit.")
     copied: dict[str, str] = Field(alias="copy", description="The plan as a command, as Python, as a training file.")
     own: dict[str, Any] | None = Field(description="Your own model (config.json) under the same budget.")

@@ -1,6 +1,6 @@
 """Python formulas as JavaScript: a formula is run once on symbols, and what it computed is written down.
 
-The functions that plans use are run as they are. A symbol stands for a number; arithmetic, NumPy's ufuncs and
+The functions that plans use are run as they are. A symbol replaces a number; arithmetic, NumPy's ufuncs and
 ``np.where`` on it build an expression instead of a value. A symbol also has an example value, by which a comparison in
 an ``if`` is decided: a formula is traced along one path, and the caller chooses the example so that it is the general
 one. Tests compare every traced function with Python on random numbers.

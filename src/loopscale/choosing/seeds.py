@@ -1,4 +1,4 @@
-"""How many pairs of seeds show a difference between two recipes."""
+"""Number of seed pairs needed to detect a difference between two recipes."""
 
 from __future__ import annotations
 

@@ -24,13 +24,13 @@ ENGINES = ("transformers", "unrolled", "onnx", "torch.export", "mlx", "llama.cpp
 @click.option("--engine", type=click.Choice(ENGINES), help="Run this engine here.")
 @click.option("--report", "outputs", type=click.Path(), help="Read another engine's report, a file of the same form.")
 @click.option("--recurrence", "recurrences", type=INTEGERS, default="1,2,4", show_default=True, help="Recurrences.")
-@click.option("--prompts", type=click.Path(), help="One prompt on each line.  [default: 12 of our own]")
+@click.option("--prompts", type=click.Path(), help="One prompt on each line.  [default: 12 included prompts]")
 @click.option(
     "--tolerance", type=click.FloatRange(0), default=1e-3, show_default=True, help="Of the largest number compared."
 )
 @click.option("--packages", type=click.Path(), help="For llama.cpp: the folder with node-llama-cpp.")
 @click.option("--tokenizer", help="A tokenizer's folder.  [default: the model's]")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for other programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def conform_command(
     model: str,
     target: str | None,

@@ -53,7 +53,7 @@ def count_command(
     as_csv: bool,
     **model: Any,
 ) -> None:
-    """Count parameters, FLOPs and memory before a model is built.
+    """Count a model's parameters, FLOPs and memory.
 
     \b
     loopscale count path/to/config.json

@@ -281,7 +281,7 @@ def _caches(ctx: click.Context, param: click.Parameter, value: str | None) -> tu
 def eval_command(paths: tuple[str, ...], tasks: str | None, text_source: str | None, column: str, **given: Any) -> None:
     """Evaluate checkpoints at several recurrences: lm-eval tasks and validation loss, in the paper's table.
 
-    A sweep's file stands for the models that the sweep has kept, each at the recurrence that it was trained with.
+    A sweep's file evaluates the models that the sweep has kept, each at the recurrence it was trained with.
     Each finished (task, recurrence) is stored: a command that was stopped resumes, a finished one only prints.
     Without checkpoints it shows what the store holds.
 
@@ -338,7 +338,7 @@ def _download(tasks: str | None, trust: Trust) -> None:
 
 
 def _read_checkpoints(paths: Sequence[str], tokenizer: str | None, tokens: Sequence[float] | None) -> list[Checkpoint]:
-    """Return the checkpoints, read but not loaded; a sweep's file stands for the models that it kept."""
+    """Return the checkpoints, read but not loaded; of a sweep's file, the models that it kept."""
     from loopscale.evaluate.runner import Checkpoint
 
     folders: list[tuple[str, bool]] = []

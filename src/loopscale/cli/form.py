@@ -45,7 +45,7 @@ def _bounds(text: str) -> tuple[str, tuple[float, float]]:
 
 
 def _delta(text: str) -> float:
-    """Read a Huber delta; NaN stands for an estimated one until the command gets None."""
+    """Read a Huber delta; NaN means an estimated one until the command gets None."""
     if text.strip().lower() in ("auto", "inf"):
         return float("nan" if text.strip().lower() == "auto" else "inf")
     value = _number(text)

@@ -36,7 +36,7 @@ def gate_command(
     verbose: bool,
     **options: Any,
 ) -> None:
-    """Say whether a change helps: the speedup of one sweep over another.
+    """Test whether a change helps: the speedup of one sweep over another.
 
     RUNS is the variant. The speedup over the baseline is given with whether it grows with scale.
 

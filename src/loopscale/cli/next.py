@@ -72,7 +72,7 @@ def next_command(
     """Choose the runs to train next: those that reduce the error at a target most.
 
     The target is one larger run, a training compute, or a plan. The expected error includes that the law's form may be
-    wrong beyond the data. Runs are of your own sizes and larger ones, unless the data are on the paper's ladder.
+    wrong beyond the data. Candidates are your sizes and larger ones, unless the data are on the paper's ladder.
 
     \b
     loopscale next runs.csv --budget 3e19 --params 7B --tokens 140B

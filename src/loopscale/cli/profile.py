@@ -180,7 +180,7 @@ def _print_curves(title: str, axis: str, rows: list[dict[str, Any]]) -> None:
     for at in dict.fromkeys(row[across] for row in rows):
         found = [cells.get((at, curve)) for curve in curves]
         if all(row is None or row["loss"] is None for row in found):
-            continue  # every loss is withheld, which a line below says
+            continue  # no loss is shown, which a line below says
         write: Callable[[float], str] = {"size": format_size, "experts": built_experts}.get(axis, "{:g}".format)
         lines.append([write(at), *(_cell(row) for row in found)])
     label = {"size": "active", "recurrence": "R", "experts": "experts"}[axis]
@@ -210,7 +210,7 @@ def _cell(row: dict[str, Any] | None) -> str:
 
 def _loss(row: dict[str, Any]) -> str:
     if row["loss"] is None:
-        return "withheld"
+        return "no answer"
     return f"{row['loss']:.4f}" if np.isfinite(row["loss"]) else "–"
 
 
@@ -276,4 +276,4 @@ def _print_legend(rows: list[dict[str, Any]]) -> None:
 
 def _print_withheld(rows: list[dict[str, Any]]) -> None:
     if any(row["loss"] is None for row in rows):
-        console().print("withheld: more than 10x beyond the law's data; --extrapolate shows it", highlight=False)
+        console().print("no answer: more than 10x beyond the law's data; --extrapolate shows it", highlight=False)

@@ -117,7 +117,7 @@ def _prompts(data: str | None, limit: int | None) -> tuple[list[str], list[str]]
 
 
 def _models(paths: Sequence[str]) -> list[str]:
-    """Return the models' folders; a sweep's file stands for the models that it kept, each at its largest D."""
+    """Return the models' folders; of a sweep's file, the models that it kept, each at its largest D."""
     from loopscale.evaluate import kept_models
 
     folders: list[str] = []

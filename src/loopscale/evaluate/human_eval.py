@@ -71,7 +71,7 @@ def task_folder() -> Path:
 
 
 def passed(program: str, test: str, function: str) -> bool:
-    """Run a program and its test in a process of their own; return whether the test ended without an error."""
+    """Run a program and its test in a separate process; return whether the test ended without an error."""
     with tempfile.TemporaryDirectory() as folder:
         try:
             done = subprocess.run(

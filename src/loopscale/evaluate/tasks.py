@@ -54,7 +54,7 @@ class Tasks:
             self._check(benchmark)
 
     def leaves(self, name: str) -> list[Described]:
-        """Return the tasks that a name stands for, itself or the members of a group."""
+        """Return the tasks of a name: the task itself, or the members of a group."""
         return list(_leaves(self._manager.task_index, name))
 
     def load(self, benchmark: Benchmark) -> Any:
@@ -81,9 +81,7 @@ class Tasks:
         if entry.kind.name == "TAG" or (entry.kind.name == "GROUP" and not entry.cfg.get("aggregate_metric_list")):
             members = sorted({leaf.name for leaf in self.leaves(benchmark.task)})
             names = ",".join(members[:4]) + (",…" if len(members) > 4 else "")
-            raise InputError(
-                f"{benchmark.task!r} is {len(members)} tasks with no result of their own; name them: {names}"
-            )
+            raise InputError(f"{benchmark.task!r} is {len(members)} tasks without one result; name them: {names}")
         for leaf in self.leaves(benchmark.task) if benchmark.metric else ():
             if leaf.metrics and benchmark.metric not in leaf.metrics:
                 raise InputError(

@@ -105,7 +105,7 @@ def write_program(model: LoopedMoEForCausalLM, file: Path, recurrence: int | Non
     graph = _Logits(model, recurrence).eval()
     inputs, sizes = graph.example
     before = model.config._experts_implementation
-    # Transformers' grouped product on a CPU is an operation of its own, which torch alone could not load.
+    # Transformers' grouped product on a CPU is a custom operation, which torch alone could not load.
     model.set_experts_implementation("batched_mm")
     try:
         with torch.no_grad(), warnings.catch_warnings(), quiet():

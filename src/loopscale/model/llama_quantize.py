@@ -1,6 +1,6 @@
 """Quantise a GGUF file by llama.cpp's library: ``python llama_quantize.py LIBRARIES SOURCE TARGET FORMAT_NUMBER``.
 
-It runs in a process of its own, because the library prints every tensor and ends the process at some faults.
+It runs in a separate process, because the library prints every tensor and ends the process at some faults.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Prompts to measure routing on: 800 short ones of five tasks, filled into templates of our own with a fixed seed.
+"""Prompts to measure routing on: 800 short ones of five tasks, filled into our templates with a fixed seed.
 
 The paper measures expert-path diversity on 800 prompts of different tasks, which it does not publish. With one set that
 everybody has, values of Psi can be compared.

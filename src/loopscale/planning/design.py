@@ -250,7 +250,9 @@ def _judged(grid: Grid, at: tuple[int, ...], flat: int, chosen: int) -> tuple[st
 
 
 def _too_little(gain: float) -> str:
-    return f"gains only {gain:.4f}" if gain >= 0 else f"costs {-gain:.4f} nats"
+    if abs(gain) < 5e-5:
+        return "does not help"
+    return f"gains only {gain:.4f}" if gain > 0 else f"costs {-gain:.4f} nats"
 
 
 def _band(grid: Grid, at: tuple[int, ...]) -> tuple[float | None, float | None]:

@@ -44,10 +44,10 @@ THETA = Coefficient(
     neutral=0.0,
 )
 THETA1 = Coefficient(
-    "theta1", 0.0, 2.0, "how strongly sparsity raises the largest gain", Term.RECURRENCE, typical=0.3, neutral=0.0
+    "theta1", 0.0, 2.0, "effect of sparsity on the largest gain", Term.RECURRENCE, typical=0.3, neutral=0.0
 )
 THETA2 = Coefficient(
-    "theta2", 0.0, 2.0, "how strongly sparsity stretches the saturation", Term.RECURRENCE, typical=0.3, neutral=0.0
+    "theta2", 0.0, 2.0, "effect of sparsity on the saturation", Term.RECURRENCE, typical=0.3, neutral=0.0
 )
 
 MAPPINGS: dict[str, RecurrenceMapping] = {}

@@ -113,7 +113,7 @@ _SETS = (
         name="iso-depth-2026",
         source="Schwethelm, Rückert & Kaissis 2026, How Much Is One Recurrence Worth?",
         note="phi as published; the other five refitted here, phi held, to its 116 baseline runs as read off the "
-        "published figure. Losses are of its own tokenizer and data.",
+        "published figure. Losses are for its tokenizer and data.",
         rmse=0.0102,
         fitted_range=FittedRange(size=(1.09e7, 1.137e9), tokens=(3.24e8, 7.97e9), experts=(1, 1), recurrence=(1, 8)),
     ),

@@ -23,7 +23,7 @@ from loopscale.train.schedule import shared_steps
 
 RATE = "optimizer.learning_rate"
 SHIPPED = Path(__file__).parent / "configs"
-"""Sweeps that come with loopscale; their names stand for their files in every sweep command."""
+"""Included sweeps; every sweep command takes their names in place of a file."""
 
 
 class SweepRecord(Record):
@@ -210,7 +210,7 @@ def _check_sizes(named: Mapping[str, Iterable[str]], known: Collection[str], whe
 
 
 def read_sweep(path: str | Path) -> Sweep:
-    """Read a sweep's file, or the one that a name stands for; refuse what it cannot mean before anything is done."""
+    """Read a sweep's file, or an included sweep by name; refuse what it cannot mean before anything is done."""
     path = sweep_path(path)
     return parse_sweep(path, read_toml(path), str(path))
 

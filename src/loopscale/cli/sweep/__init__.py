@@ -16,7 +16,7 @@ __all__ = ["run", "sweep_command"]
 
 @click.group("sweep", cls=VerbGroup)
 def sweep_command() -> None:
-    """Train a grid of runs as a file says; every finished point becomes an observation for `loopscale fit`.
+    """Train a grid of runs; every finished point becomes an observation for `loopscale fit`.
 
     SWEEP is a TOML file, or the name of a sweep that comes with loopscale: paper, case-study,
     paper-mini, micro or micro-2.

@@ -68,7 +68,7 @@ def _listed(number: int, section: CallbackSection, allow_code: bool) -> Callback
         raise InputError(
             f"field 'use' is {shown(section.use)}{nearest(section.use, known)}; loopscale has {', '.join(known)}",
             where=where,
-            remedy="one of your own is named like my_module:MyCallback",
+            remedy="name your own like my_module:MyCallback",
         )
     try:
         inspect.signature(kind).bind(**section.options)

@@ -365,7 +365,7 @@ class DataSource:
 
 
 def list_files(names: tuple[str, ...]) -> list[Path]:
-    """Return the files that names, folders and globs stand for: each once, folders in sorted order."""
+    """Return the files of names, folders and globs: each once, folders in sorted order."""
     found: dict[Path, None] = {}
     for name in names:
         found |= dict.fromkeys(_listed(name))

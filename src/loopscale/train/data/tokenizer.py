@@ -102,7 +102,7 @@ def vocabulary_of(name: str) -> int:
 
 
 def find_tokens(name: str, training: Iterable[str]) -> Tokens:
-    """Return what ``name`` stands for; ``training`` is read only to train a BPE."""
+    """Return the tokenizer of a ``name``; ``training`` is read only to train a BPE."""
     check_name(name)
     if name == "bytes":
         return ByteTokens()

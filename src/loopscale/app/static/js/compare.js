@@ -45,7 +45,7 @@ export function updateCompare() {
     ["experts", of((d) => experts(d)), "experts"],
     ["passes", of((d) => passes(d.recurrence)), "passes"],
     ["training tokens", of((d) => count(d.tokens)), "tokens"],
-    ["loss", of((d, { found }) => (found.trust.level === "beyond" && !state.extrapolate ? "withheld" : fixed(d.loss, 4))), "loss"],
+    ["loss", of((d, { found }) => (found.trust.level === "beyond" && !state.extrapolate ? "no answer" : fixed(d.loss, 4))), "loss"],
     ["training time", of((_, { found }) => trainingText(found.training)), "days"],
     ["memory needed", of((d) => bytes(d.memory)), "memory"],
     ["generation", of((d) => (d.tokens_per_second === null ? "–" : `at most ${count(d.tokens_per_second)} tokens/s`)), "speed"],

@@ -27,7 +27,7 @@ const TERMS = {
   "beyond the data": "More than 3× outside the range of sizes, tokens, experts or passes that the law was fitted on.",
   rung: "A size of the paper's ladder of models, named after the parameters that a token uses.",
   residuals: "Predicted minus observed logarithm of the loss, one for each row of the data. A law that fits leaves no pattern.",
-  rmse: "Root-mean-square error: how far the law misses a typical row of its own data, in nats.",
+  rmse: "Root-mean-square error: how far the law misses a typical row of its data, in nats.",
   "r²": "The share of the variance of the losses that the law explains.",
   frontier: "The lowest loss that the law reaches at each training compute, over sizes and tokens.",
   backtest: "The law is fitted without the largest runs, and then predicts them.",

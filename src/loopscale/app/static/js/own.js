@@ -1,4 +1,4 @@
-// A model of one's own (config.json), judged by the server under the same budget.
+// The user's model (config.json), judged by the server under the same budget.
 import { call, server } from "./api.js";
 import { make } from "./dom.js";
 import { serverLaw } from "./laws.js";
