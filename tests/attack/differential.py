@@ -15,6 +15,8 @@ import shutil
 import subprocess
 import tempfile
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -174,27 +176,38 @@ def same(one: float | None, other: float | None, tolerance: float = 1e-12) -> bo
     return abs(one - other) <= tolerance * max(abs(one), abs(other))
 
 
-def surfaces(draw: random.Random, client: api.Client, page: Page | None, extreme: bool) -> tuple[str, Any, str]:
+Ask = Callable[[dict[str, Any]], Answer]
+"""Asks one surface for a plan."""
+
+
+def all_surfaces(client: api.Client, page: Page | None) -> dict[str, Ask]:
+    """Return how each surface is asked; the page needs Node."""
+    asks: dict[str, Ask] = {
+        "Python": by_python, "command line": partial(by_command, "plan", []), "API": partial(by_api, client),
+    }  # fmt: skip
+    return asks if page is None else asks | {"page": page.ask}
+
+
+def compared(draw: random.Random, asks: dict[str, Ask], extreme: bool) -> tuple[str, Any, str]:
     """Ask one random question everywhere; return kind, question and what is wrong."""
     question = asked_plan(draw, extreme)
-    answers = {
-        "command line": by_command("plan", [], question),
-        "Python": by_python(question),
-        "API": by_api(client, question),
-    }
-    if page is not None:
-        answers["page"] = page.ask(question)
+    answers = {name: ask(question) for name, ask in asks.items()}
     first = answers.pop("Python")
     wrong = [f"Python and {name}: {text}" for name, answer in answers.items() if (text := unlike(first, answer))]
     kind = "refused" if isinstance(first, str) else "answered"
     return kind, question, "; ".join(wrong)
 
 
-def relation(draw: random.Random, extreme: bool) -> tuple[str, Any, str]:
-    """Ask two questions whose answers must stand in a relation; return kind, question and what is wrong."""
+def relation(draw: random.Random, asks: dict[str, Ask], extreme: bool) -> tuple[str, Any, str]:
+    """Ask one surface two questions whose answers must stand in a relation; return kind, question and what is wrong.
+
+    What follows a plan, a prediction or two designs side by side, is asked in Python.
+    """
     question = asked_plan(draw, extreme) | {"extrapolate": True}
     kind = draw.choice(["units", "relaxed", "predicted", "tokens", "swapped", "trust"])
-    answer = by_python(question)
+    surface = draw.choice(list(asks)) if kind in ("units", "relaxed") else "Python"
+    ask_plan = asks[surface]
+    answer = ask_plan(question)
     if isinstance(answer, str):
         return "refused", question, ""
     choice = answer["choice"]
@@ -202,16 +215,16 @@ def relation(draw: random.Random, extreme: bool) -> tuple[str, Any, str]:
         other = {**question, "flops": repr(float(question["flops"]))}
         if "memory" in question:
             other["memory"] = f"{float(question['memory']) / 1e6!r}MB"
-        found = by_python(other)
+        found = ask_plan(other)
         # Other units may round in the last bit, where a limit is met exactly; nothing here is drawn at one.
-        return kind, (question, other), unlike_or_rounding(answer, found)
+        return f"{kind}, {surface}", (question, other), unlike_or_rounding(answer, found)
     if kind == "relaxed":
         name = draw.choice([name for name in ("memory", "flops", "max_tokens") if name in question])
         other = {**question, "rule": "loss", name: repr(float(question[name]) * 2)}
-        strict = by_python({**question, "rule": "loss"})
-        looser = by_python(other)
+        strict = ask_plan({**question, "rule": "loss"})
+        looser = ask_plan(other)
         worse = isinstance(looser, str) or looser["choice"]["loss"] > strict["choice"]["loss"] * (1 + 1e-12)
-        return kind, (question, other), f"twice the {name} is worse" if worse else ""
+        return f"{kind}, {surface}", (question, other), f"twice the {name} is worse" if worse else ""
     if kind == "swapped":
         pair = [f"{size}:{E}:{R}" for size, E, R in ((draw.choice(["0.3B", "0.6B", "1.0B"]), draw.choice([1, 8]),
                                                       draw.choice([1, 2, 4])) for _ in range(2))]  # fmt: skip
@@ -248,7 +261,7 @@ def unlike_or_rounding(first: Answer, second: Answer) -> str:
     one, other = first["choice"], second["choice"]
     if one["label"] != other["label"]:
         return f"label: {one['label']} and {other['label']}"
-    wrong = [name for name in CLOSE if not same(one[name], other[name], 1e-9)]
+    wrong = [name for name in CLOSE if name in one and not same(one[name], other[name], 1e-9)]
     return f"{wrong[0]}: {one[wrong[0]]} and {other[wrong[0]]}" if wrong else ""
 
 
@@ -256,12 +269,13 @@ def attack(trials: int, seed: int = 0) -> tuple[Counter[tuple[str, str]], list[A
     """Ask so many questions; return the verdicts by kind, and what was wrong."""
     verdicts, bad = Counter[tuple[str, str]](), []
     client, page = api.Client(), Page() if shutil.which("node") else None
+    asks = all_surfaces(client, page)
     try:
         for trial in range(trials):
             draw = random.Random(f"{seed} {trial}")
             extreme = trial % 3 == 0
             try:
-                kind, question, wrong = surfaces(draw, client, page, extreme) if trial % 2 else relation(draw, extreme)
+                kind, question, wrong = (compared if trial % 2 else relation)(draw, asks, extreme)
             except Exception as error:
                 kind, question, wrong = "exception", f"{seed} {trial}", f"{type(error).__name__}: {error}"
             verdicts[kind, "WRONG" if wrong else "works"] += 1
