@@ -14,7 +14,7 @@ export LOOPSCALE_DATA ?= $(realpath $(wildcard ../shared/data))
 # Fits work on small matrices, where more threads are slower.
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: run check test test-all test-vllm bench bench-vllm docs page pages attack audit lock sbom lint chromium clean reproduce-micro reproduce-lab
+.PHONY: run check test test-all test-vllm bench bench-vllm docs page pages attack audit lock sbom release lint chromium clean reproduce-micro reproduce-lab
 
 run: $(VENV)/train.stamp
 	@$(BIN)/loopscale demo --out out
@@ -72,6 +72,16 @@ audit: $(VENV)/dev.stamp
 # Writes sbom.json: everything installed, with licences, in CycloneDX form.
 sbom: $(VENV)/dev.stamp
 	$(BIN)/python tools/supply_chain.py sbom > sbom.json
+
+# Writes dist/: the wheel, built twice and compared, sbom.json and their checksums. The release workflow attaches them.
+release: sbom
+	rm -rf dist
+	$(BIN)/python -m hatchling build -t wheel -d dist/second
+	$(BIN)/python -m hatchling build -t wheel -d dist
+	cmp dist/*.whl dist/second/*.whl
+	rm -r dist/second
+	mv sbom.json dist
+	cd dist && shasum -a 256 *.whl sbom.json > SHA256SUMS
 
 bench: $(VENV)/bench.stamp chromium
 	$(BIN)/python benchmarks/run.py

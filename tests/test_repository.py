@@ -46,10 +46,23 @@ def test_decisions_are_numbered_and_dated():
     assert [int(number) for number, _ in found] == list(range(1, text.count("\n## ") + 1))
 
 
-def test_actions_are_pinned_by_commit():
-    for workflow in (ROOT / ".github" / "workflows").iterdir():
-        for action in re.findall(r"uses: (\S+)", workflow.read_text(encoding="utf-8")):
-            assert re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", action), action
+@pytest.mark.parametrize("path", sorted((ROOT / ".github" / "workflows").iterdir()), ids=lambda path: path.stem)
+def test_a_workflow_reads_as_yaml_pins_actions_by_commit_and_calls_what_make_offers(path):
+    yaml = pytest.importorskip("yaml")
+    workflow = yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert workflow["permissions"] == {"contents": "read"}
+    offered = re.search(r"^\.PHONY: (.+)$", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    for job in workflow["jobs"].values():
+        for step in job["steps"]:
+            assert re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", step.get("uses", "own/script@" + 40 * "0")), step
+            assert set(re.findall(r"\bmake (\w+)", step.get("run", ""))) <= set(offered[1].split()), step
+
+
+def test_a_release_carries_the_wheel_and_the_bill_of_materials():
+    text = (ROOT / ".github" / "workflows" / "release.yml").read_text(encoding="utf-8")
+    assert re.search(r"make release.*gh release create \S+ dist/\*", text, flags=re.DOTALL)
+    recipe = (ROOT / "Makefile").read_text(encoding="utf-8").partition("\nrelease:")[2].partition("\n\n")[0]
+    assert all(part in recipe for part in ("cmp dist/*.whl", "mv sbom.json dist", "SHA256SUMS"))
 
 
 def test_files_that_make_names_exist():
