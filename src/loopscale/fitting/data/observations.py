@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from loopscale.core.arrays import BoolArray, FloatArray, IntArray
 from loopscale.core.errors import InputError, choice, nearest, shown
 from loopscale.core.files import is_file
-from loopscale.core.quantities import counted
+from loopscale.core.quantities import count_of, counted
 from loopscale.core.tables import Table
 from loopscale.fitting.data.again import is_law_file, read_again
 from loopscale.fitting.data.budgets import balanced_weights
@@ -165,7 +165,7 @@ class Observations:
         data: Any,
         *,
         columns: Mapping[str, str] | None = None,
-        units: Mapping[str, float] | None = None,
+        units: Mapping[str, float | str] | None = None,
         counts: Counting | str | None = None,
         keep: str | None = None,
         best_of: bool = False,
@@ -177,7 +177,7 @@ class Observations:
 
         Files are CSV, TSV, JSON lines or Parquet; the file of a fitted law gives the runs behind it, read as they
         were then. ``columns`` says which column holds a field where its name does not,
-        as in ``{"loss": "c4_en"}``; ``units`` what a count is in, as in ``{"active": 1e9}``, where neither the header
+        as in ``{"loss": "c4_en"}``; ``units`` what a count is in, as in ``{"active": "1B"}``, where neither the header
         nor the magnitude tells; ``counts`` whether parameter counts include embeddings.
 
         ``keep`` chooses rows by an expression (:meth:`keep`), before any cell is judged; ``best_of`` keeps the lowest
@@ -199,10 +199,11 @@ class Observations:
             kept = keep if data.reading.keep is None else f"({data.reading.keep}) and ({keep})"
             rows = rows if keep is None else replace(rows, reading=replace(data.reading, keep=kept))
         else:
-            rows = cls._read(_table(data, name or "frame"), columns, units, counts, keep, strict)
+            sizes = {field: count_of(unit, "units") for field, unit in (units or {}).items()}
+            rows = cls._read(_table(data, name or "frame"), columns, sizes, counts, keep, strict)
             path = str(data) if isinstance(data, str | Path) else ""
             kind = counts.value if isinstance(counts, Counting) else counts
-            reading = Reading(path, dict(columns or {}), dict(units or {}), kind, keep, strict=strict)
+            reading = Reading(path, dict(columns or {}), sizes, kind, keep, strict=strict)
             rows = replace(rows, reading=reading, name=Path(path).name.split(".")[0] if path else rows.name)
         rows = replace(rows.best_of(), reading=replace(rows.reading, best_of=True)) if best_of else rows
         rows = rows.balanced() if balance and not rows.reading.balance else rows

@@ -96,7 +96,8 @@ class TableReader:
         symbols = {"N": at["active"], "D": at["tokens"], "E": at["experts"], "R": at["recurrence"],
                    "U": at.get("unique_tokens", at["tokens"]), "loss": self.values["loss"]}  # fmt: skip
         if "loop" in at or np.all(at["recurrence"] == 1):
-            symbols["C"] = costs.train_flops(self._unrolled(), at["tokens"])
+            with np.errstate(over="ignore"):  # numbers that are not plausible are refused later, by row
+                symbols["C"] = costs.train_flops(self._unrolled(), at["tokens"])
         named = {"run": self.extra[self.columns["run"].name]} if "run" in self.columns else {}
         mask = matching_rows(expression, {**self.extra, **named, **symbols})
         self.notes.append(f"{int(mask.sum())} of {count} rows kept by {expression}")
