@@ -72,6 +72,13 @@ b,1,arc,acc,0.35,0.01,2e19
 b,2,arc,acc,0.36,,2e19
 """
 PSI = "experts,recurrence,psi,spread\n8,1,1,0\n8,2,1.7,0.1\n8,4,2.9,0.2\n"
+MODELS = "loss,nll,acc,flops\n" + "".join(
+    f"{3.6 - 0.15 * k:.3f},{2.2 - 0.13 * k:.3f},{0.26 + 0.004 * k * k + 0.01 * k:.4f},{10 ** (18 + k / 2):.4g}\n"
+    for k in range(12)
+)
+LOG = "step,loss,lr\n" + "".join(
+    f"{k},{3 + 4 / (k + 1) ** 0.4:.5f},{0.001 * (1 - k / 400):.6f}\n" for k in range(1, 200, 3)
+)
 TEST_TIME = "recurrence,loss,stderr\n1,3.4,0.01\n2,3.2,0.01\n3,3.1,0.01\n"
 
 
@@ -88,11 +95,16 @@ def make_tables(folder: Path) -> None:
     for name in ("dense", "runs"):
         parquet.write_table(csv.read_csv(folder / f"{name}.csv"), folder / f"{name}.parquet")
     (folder / "iso.csv").write_text(_isoflop_table())
-    for name, text in (("results", RESULTS), ("psi", PSI), ("test-time", TEST_TIME)):
+    tables = {"results": RESULTS, "psi": PSI, "test-time": TEST_TIME, "models": MODELS, "log": LOG}
+    tables["groups"] = _two_recipes((folder / "iso.csv").read_text())
+    for name, text in tables.items():
         (folder / f"{name}.csv").write_text(text)
+    (folder / "short.txt").write_text("loop\nsmall\n")
     (folder / "prompts.txt").write_text("loop state expert\nsmall model\n" * 6)
     predict = ["predict", "--rung", "0.3B", "--tokens", "500B", "--register", str(folder / "registered.json")]
     assert run(*predict) == 0
+    seal = ["forecast", str(folder / "runs.csv"), "--flops", "1e23", "--extrapolate", "--register"]
+    assert run(*seal, str(folder / "sealed.json")) == 0
     fit = ls.fit(folder / "runs.csv", resamples=2)
     target = Target.of_file(folder / "plan.json", fit.observations.counts, Goal.CHOICE)
     chosen = next_runs(fit, 1e21, target, most=2)
@@ -110,6 +122,14 @@ def _isoflop_table() -> str:
             tokens = flops / (6 * size)
             rows.append(f"{size:.6g},{tokens:.6g},{1.7 + 400 / size**0.34 + 410 / tokens**0.28:.6g}")
     return "\n".join(rows) + "\n"
+
+
+def _two_recipes(table: str) -> str:
+    """Return the rows of a table twice, the second time with a lower loss and under another name."""
+    head, *rows = table.split()
+    better = [",".join([*row.split(",")[:-1], f"{float(row.split(',')[-1]) - 0.02:.6g}"]) for row in rows]
+    lines = [f"{head},recipe", *(f"{row},old" for row in rows), *(f"{row},new" for row in better)]
+    return "\n".join(lines) + "\n"
 
 
 def make_result(path: Path) -> None:
@@ -145,3 +165,5 @@ def make_sweep_folder(folder: Path) -> None:
         source = folder / name
         (shutil.copytree if source.is_dir() else shutil.copy)(source, whole / name)
     shutil.copytree(folder / "run" / "model", folder / "model")
+    assert run("export", "model", "--to", "unrolled", "-R", "1", "--out", "plain") == 0
+    assert run("conform", "model", "--recurrence", "1,2", "--prompts", "short.txt", "--write", "golden.json") == 0

@@ -1,7 +1,7 @@
 """Generate commands from grammars: most are right, so that deep paths are reached, and some options or files are odd.
 
-A trial is bad if a command ends in an exception, exits with another code than 0, 1 (verify) or 2, refuses with anything
-but one line, prints JSON that is not strict, or computes for longer than a minute.
+A trial is bad if a command ends in an exception, exits with another code than 0, 1 (verify, conform) or 2, refuses with
+anything but one line, prints JSON that is not strict, or computes for longer than a minute.
 """
 
 from __future__ import annotations
@@ -211,6 +211,122 @@ def following(g: Grammar) -> list[str]:
     ]  # fmt: skip
 
 
+def forecast(g: Grammar) -> list[str]:
+    """``loopscale forecast``: of larger runs, sealed ones, and a run in training."""
+    if g.coin(0.3):
+        log = g.files("run", "log.csv", "log.csv")
+        rate = [
+            *g.maybe("--schedule", "cosine", "wsd", "constant"),
+            *g.maybe("--warmup", "2"),
+            *g.maybe("--column", "x"),
+        ]
+        return ["forecast", log, "--running", *g.maybe("--steps", "400", "40", chance=0.7), *rate, *g.flag("--json")]
+    if g.coin(0.2):
+        return ["forecast", *table(g, "runs.csv"), "--check", g.files("sealed.json"), *g.flag("--json")]
+    model = g.draw.choice([
+        ["--flops", g.value("1e22", "1e21,1e23", "1e25")],
+        ["--params", g.value("7e9", "1B"), "--tokens", g.value("2T")],
+        ["--params", "2e9", "--loop-params", g.value("1e9"), "--recurrence", g.value("4"), "--tokens", g.value("400B")],
+    ])  # fmt: skip
+    out = g.draw.choice([[], [], ["--register", g.files.new(".json")], ["--figure", g.files.new(".svg")]])
+    runs = table(g, "dense.csv", "runs.csv", "iso.csv") if g.coin(0.6) else [g.files("law.json", "fit.json")]
+    return [
+        "forecast", *runs, *model, *g.maybe("--experts", "8", "1"), *g.maybe("--level", "0.8", "0.99"), *g.output(),
+        *g.maybe("--unique-tokens", "100B", chance=0.1), *g.flag("--extrapolate", 0.6), *g.flag("--verbose"), *out,
+    ]  # fmt: skip
+
+
+def gate(g: Grammar) -> list[str]:
+    """``loopscale gate`` and ``seeds``."""
+    if g.coin(0.2):
+        odds = [*g.maybe("--power", "0.9"), *g.maybe("--level", "0.01")]
+        return [
+            "seeds",
+            "--difference",
+            g.value("0.01", "-0.2"),
+            "--spread",
+            g.value("0.0144"),
+            *odds,
+            *g.flag("--json"),
+        ]
+    against = g.files("iso.csv", "groups.csv", "dense.csv") if g.coin(0.7) else g.files("law.json", "fit.json")
+    keep = [*g.maybe("--against-keep", "recipe == 'old'", "N > 1e8", chance=0.2), *g.maybe("--level", "0.8")]
+    return ["gate", *table(g, "iso.csv", "dense.csv"), "--against", against, "--resamples", "2", *keep, *g.output()]
+
+
+def downstream(g: Grammar) -> list[str]:
+    """``loopscale downstream``."""
+    at = g.draw.choice([["--at", g.value("2.6", "2.6,3")], ["--flops", g.value("1e22", "1e21,1e24")], []])
+    loss = [*g.maybe("--task-loss", "nll"), *g.maybe("--loss", "loss", "nll", "x", chance=0.1)]
+    chance = g.maybe("--chance", "0.25", "0.9", "1")
+    return ["downstream", g.files("models.csv"), "--accuracy", g.value("acc"), *at, *loss, *chance, *g.flag("--json")]
+
+
+def groups(g: Grammar) -> list[str]:
+    """``loopscale fit --group``."""
+    column = g.value("recipe", "recipe", "recipe", "E", "nothing")
+    out = ["--out", g.files.new(".json")] if g.coin(0.3) else []
+    return [
+        "fit",
+        *table(g, "groups.csv"),
+        "--group",
+        column,
+        "--resamples",
+        "2",
+        "--starts",
+        "2",
+        *out,
+        *g.flag("--json"),
+    ]
+
+
+def planned(g: Grammar) -> list[str]:
+    """``loopscale plan`` with a training file, a schedule of passes or the cost of few bits."""
+    more = [*(["--train", g.files.new(".toml")] if g.coin(0.5) else []), *g.flag("--grow", 0.4)]
+    memory = ["--memory", g.value("3GB"), "--bits", g.value("int4", "3"), *g.maybe("--overhead", "500MB")]
+    place = ["--device", g.value("h100", "a100"), *g.maybe("--gpus", "8", "64", chance=0.5)]
+    return [
+        "plan", "--flops", g.value("5e21", "1e20", "3e18", "1e25"), *more, *(place if g.coin(0.4) else []), *g.law(),
+        *([*memory, *g.flag("--rounding", 0.5)] if g.coin(0.5) else []), *g.output(), *g.flag("--extrapolate", 0.7),
+        *g.maybe("--recurrence", "1..4"), *g.maybe("--experts", "8"),
+    ]  # fmt: skip
+
+
+def lab(g: Grammar) -> list[str]:
+    """``loopscale lab``: what needs no training, and a few steps of it."""
+    small = ["--size", g.value("16"), "--steps", g.value("2", "3"), "--out", g.files.new("")]
+    shape = [*g.maybe("--recurrence", "2", "1"), *g.maybe("--experts", "2"), *g.maybe("--difficulty", "2", "4")]
+    shape += [*g.maybe("--layers", "2", chance=0.1), *g.flag("--supervise"), *g.flag("--fixed-recurrence")]
+    return g.draw.choice([
+        ["lab", g.value("s3", "z2", "hops", "addition", "tree", "reach", "recall", "facts"), *small, *shape],
+        ["lab", "tasks", *g.flag("--json")], ["lab", "downstream", "--shipped", *g.flag("--law"), *g.flag("--json")],
+        ["lab", "score", g.files("model", "run"), g.value("s3", "facts")],
+        ["lab", "test-time", g.files("model", "run"), "--problems", g.value("2"), *g.maybe("--task", "s3", chance=0.7)],
+    ])  # fmt: skip
+
+
+def engines(g: Grammar) -> list[str]:
+    """``loopscale convert``, ``export`` and ``conform`` on good and changed models."""
+    folder = g.files("model", "model", "run")
+    parts = [*g.maybe("--prelude", "1", "0"), *g.maybe("--coda", "1", "0"), *g.maybe("-R", "2", "1"),
+             *g.maybe("--experts", "2"), *g.maybe("--noise", "0.1"),
+             *(["--loop", "1", "--text", g.files("prompts.txt")] if g.coin(0.1) else [])]  # fmt: skip
+    form = g.draw.choice(["unrolled", "gguf", "transformers", "mlx", "unrolled"])
+    written = g.files.new(".gguf" if form == "gguf" else "")
+    quant = g.maybe("--quant", "f16", "q8_0", "f32", "q4_0") if form == "gguf" else []
+    checked = g.draw.choice([
+        ["--engine", g.value("unrolled", "transformers")], ["--write", g.files.new(".json")],
+        ["--golden", g.files("golden.json"), "--report", g.files("golden.json")],
+        ["--golden", g.files("golden.json"), "--engine", "unrolled"],
+    ])  # fmt: skip
+    return g.draw.choice([
+        ["convert", g.files("plain"), *parts, "--out", g.files.new("")],
+        ["export", folder, "--to", form, *g.maybe("-R", "2", "1"), *quant, "--out", written],
+        ["conform", folder, *checked, "--recurrence", g.value("1", "1,2"), "--prompts", g.files("short.txt"),
+         *g.maybe("--tolerance", "0.1"), *g.flag("--json")],
+    ])  # fmt: skip
+
+
 def isoflop(g: Grammar) -> list[str]:
     """``loopscale isoflop``."""
     return ["isoflop", *table(g, "iso.csv", "iso.csv", "dense.csv"), *g.maybe("--level", "0.8"), *g.flag("--json")]
@@ -303,6 +419,8 @@ COMMANDS: dict[str, tuple[Callable[[Grammar], list[str]], float]] = {
     "count": (count, 10), "laws": (laws, 6), "verify": (check, 10), "fit": (fit, 4), "backtest": (backtest, 1),
     "compare": (compare, 1), "next": (following, 1.5), "isoflop": (isoflop, 2), "report": (report, 0.5),
     "reproduce": (reproduce, 0.1), "train": (train, 4), "sweep": (sweep, 5), "model": (model, 3),
+    "forecast": (forecast, 3), "gate": (gate, 2), "downstream": (downstream, 2), "groups": (groups, 1),
+    "planned": (planned, 3), "lab": (lab, 1), "engines": (engines, 2),
 }  # fmt: skip
 """The grammar of each command, and how often it is drawn."""
 
@@ -357,7 +475,7 @@ def _verdict(argv: list[str], code: Any, out: str, err: str) -> str:
     lines = err.strip().splitlines()
     if "RuntimeWarning" in err:  # numpy's, about values that nobody should have computed
         return f"WARNING {lines[:2]}"
-    if code == 0 or (code == 1 and argv[0] == "verify"):
+    if code == 0 or (code == 1 and argv[0] in ("verify", "conform")):
         if "--json" in argv and "schema" not in argv[0]:
             try:
                 json.loads(out, parse_constant=refuse_constant)
@@ -369,17 +487,17 @@ def _verdict(argv: list[str], code: Any, out: str, err: str) -> str:
     return f"EXIT {code} {lines[:3]}"
 
 
-def trial(grammar: Grammar) -> tuple[str, list[str], str]:
-    """Draw a command and run it; return its name, its arguments and the verdict."""
-    names = list(COMMANDS)
-    weights = [weight for _, weight in COMMANDS.values()]
+def trial(grammar: Grammar, chosen: tuple[str, ...] = ()) -> tuple[str, list[str], str]:
+    """Draw a command, or one of those chosen, and run it; return its name, its arguments and the verdict."""
+    names = chosen or tuple(COMMANDS)
+    weights = [COMMANDS[name][1] for name in names]
     name = grammar.draw.choices(names, weights)[0]
     argv = [part.replace("\0", "�") for part in COMMANDS[name][0](grammar)]  # no shell can pass a zero byte
     return name, argv, call(argv)
 
 
 def attack(
-    folder: Path, trials: int, seed: int = 0, keep: Path | None = None
+    folder: Path, trials: int, seed: int = 0, keep: Path | None = None, chosen: tuple[str, ...] = ()
 ) -> tuple[Counter[tuple[str, str]], list[tuple[list[str], str]]]:
     """Run generated commands; return the counts by command and verdict, and the bad trials."""
     draw = random.Random(seed)
@@ -387,7 +505,7 @@ def attack(
     grammar = Grammar(draw, files)
     verdicts, bad = Counter[tuple[str, str]](), []
     for number in range(trials):
-        name, argv, verdict = trial(grammar)
+        name, argv, verdict = trial(grammar, chosen)
         good = verdict in ("works", "refused")
         verdicts[name, verdict if good else "BAD"] += 1
         if not good:

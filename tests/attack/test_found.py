@@ -4,12 +4,16 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import loopscale as ls
 from loopscale.architecture import ladder_space
 from loopscale.cli import main
 from loopscale.core.errors import InputError
+from loopscale.fitting import Observations
+from loopscale.fitting.variants import gate
+from loopscale.scaling import Points, find_law
 
 
 def refusal(capsys, *argv: str) -> str:
@@ -73,3 +77,20 @@ def test_a_damaged_database_is_no_server_error(files, tmp_path):
     finally:
         client.close()
     assert (status, "sweep.sqlite" in content.decode()) == (422, True)
+
+
+def test_rows_are_kept_beside_a_number_that_overflows(tmp_path, capsys, recwarn):
+    rows = "".join(f"{1e8 * k:g},{2e9 * k:g},{4 - k / 10:g}\n" for k in range(1, 9))
+    (tmp_path / "runs.csv").write_text(f"N,D,loss\n{rows}2e8,1e300,3.5\n")
+    assert "not plausible" in refusal(capsys, "fit", str(tmp_path / "runs.csv"), "--keep", "C > 1")
+    assert not [warning for warning in recwarn if warning.category is RuntimeWarning]
+
+
+def test_runs_of_one_budget_have_no_trend_with_compute():
+    law, sizes = find_law("chinchilla-epoch-2024"), np.array([2e8, 3e8, 5e8, 8e8])
+    tokens = 1e20 / (6 * sizes) * (1 + 1e-7 * np.arange(4))  # equal but for the last digits
+    rows = zip(sizes, tokens, law(Points(sizes, tokens)) - 0.01, strict=True)
+    table = "N,D,loss\n" + "".join(f"{N:.9g},{D:.9g},{loss:.6g}\n" for N, D, loss in rows)
+    trend = gate(Observations.from_csv(table, name="runs"), law, resamples=20).compute
+    assert trend.speedup > 1
+    assert trend.per_decade is None

@@ -66,6 +66,8 @@ def conform_command(
 
     if (target is None) == (engine is None and outputs is None):
         raise click.UsageError("give --write FILE, or --engine NAME, or --report FILE")
+    if target is not None and as_json:
+        raise click.UsageError("--json prints what differs; --write compares nothing")
     if engine is not None and outputs is not None:
         raise click.UsageError("give --engine or --report, not both")
     looped, loaded_tokenizer = loading.load(model_folder(model), tokenizer, dtype=torch.float32)

@@ -40,6 +40,8 @@ CURVE_NOISE = 0.003
 """Noise of ln loss assumed where a curve has too few runs to show it: that of small public sweeps."""
 LEAST_RUNS = 3
 """Runs of a variant from which a trend with scale is estimated."""
+LEAST_SPAN = 0.05
+"""Decades of compute that they should span: runs of one budget differ in its last digits."""
 THROUGHPUT = ("tokens_per_second", "tokens/s", "tok_per_s", "tps", "throughput")
 
 
@@ -125,7 +127,7 @@ class Trend:
     low: float
     high: float
     per_decade: float | None
-    """The factor by which it changes in a decade of compute; None for fewer than three runs."""
+    """The factor by which it changes in a decade of compute; None for fewer than three runs, or one budget."""
     per_decade_low: float | None
     per_decade_high: float | None
 
@@ -327,12 +329,12 @@ def _trend(x: FloatArray, own: FloatArray, noisy_Zn: FloatArray, level: float, r
     known = np.isfinite(own)
     x, own, noisy_Zn = x[known], own[known], noisy_Zn[:, known]
     top = float(x.max())
-    lines = len(x) >= LEAST_RUNS and len(np.unique(x)) > 1
+    lines = len(x) >= LEAST_RUNS and np.ptp(x) >= LEAST_SPAN
 
     def line(values: FloatArray, rows: Any) -> tuple[float, float]:
         use = np.isfinite(values)
         at, y = x[rows][use], values[use]
-        if not lines or len(np.unique(at)) < 2:
+        if not lines or len(at) < 2 or np.ptp(at) < LEAST_SPAN:
             return float(y.mean()) if len(y) else np.nan, np.nan
         slope, level_ = np.polyfit(at - top, y, 1)
         return float(level_), float(slope)
@@ -343,9 +345,15 @@ def _trend(x: FloatArray, own: FloatArray, noisy_Zn: FloatArray, level: float, r
     for values in noisy_Zn[1:] if len(noisy_Zn) > 1 else noisy_Zn:
         rows = random.integers(0, len(x), len(x)) if lines else everything
         drawn.append(line(values[rows], rows))
-    low, high = np.nanquantile(np.array(drawn), tails(level), axis=0)
-    slopes = (None, None, None) if not lines else (float(np.exp(v)) for v in (centre[1], low[1], high[1]))
-    return Trend(*(float(np.exp(v)) for v in (centre[0], low[0], high[0])), *slopes)
+    levels, slopes = (column[np.isfinite(column)] for column in np.array(drawn).T)
+    factors = (None, None, None) if not lines or not len(slopes) else _with_tails(centre[1], slopes, level)
+    return Trend(*_with_tails(centre[0], levels, level), *factors)
+
+
+def _with_tails(centre: float, drawn: FloatArray, level: float) -> tuple[float, float, float]:
+    """Return the factor of a logarithm, and the interval of its refits."""
+    low, high = np.quantile(drawn, tails(level)) if len(drawn) else (np.nan, np.nan)
+    return float(np.exp(centre)), float(np.exp(low)), float(np.exp(high))
 
 
 def _clock(
