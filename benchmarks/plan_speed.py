@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loopscale.architecture import RUNG_EXPERTS, RUNGS, rung
-from loopscale.planning import Budget, evaluate, ladder_space
+from loopscale.architecture import RUNG_EXPERTS, RUNGS, ladder_space, rung
+from loopscale.planning import Budget, evaluate
 from loopscale.scaling import ScalingLaw, find_law, published
 from timing import compare
 

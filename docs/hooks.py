@@ -18,13 +18,15 @@ from matplotlib.path import Path as Outline
 from matplotlib.textpath import TextPath
 
 from loopscale.app.page import export_page
-from loopscale.architecture import rung
+from loopscale.architecture import ladder_space, rung
 from loopscale.core.quantities import format_bytes, format_count
 from loopscale.core.tables import markdown
 from loopscale.figures.gallery import Sources, Task, draw_all
 from loopscale.figures.outcomes import mean_scores, present_groups
 from loopscale.figures.results import paper_psi, paper_results
-from loopscale.planning import PEAK_FLOPS, Budget, flops_of, joint_optimum, ladder_space, search
+from loopscale.planning import PEAK_FLOPS, Budget, search
+from loopscale.planning.compute import flops_of
+from loopscale.planning.profiles import joint_optimum
 from loopscale.scaling import PUBLISHED, published
 
 _EQUATION = re.compile(r"^\$\$\n(.*?)\n\$\$$", flags=re.DOTALL | re.MULTILINE)

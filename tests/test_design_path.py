@@ -10,8 +10,11 @@ from click.testing import CliRunner
 from loopscale.cli.verbs import cli
 from loopscale.core.errors import InputError
 from loopscale.core.quantities import format_count
-from loopscale.planning import Cluster, Plan, device_flops, plan, search, search_on
+from loopscale.planning import Plan, plan, search
+from loopscale.planning.cluster import Cluster
+from loopscale.planning.compute import device_flops
 from loopscale.planning.design import card_size, experts_text
+from loopscale.planning.device_search import search_on
 from loopscale.planning.devices import USABLE, find_device
 from loopscale.planning.job import expected_days
 from loopscale.train.config import TrainConfig

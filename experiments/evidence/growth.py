@@ -11,7 +11,8 @@ from scipy.optimize import least_squares
 from loopscale.core.arrays import FloatArray
 from loopscale.fitting import load_table
 from loopscale.fitting.data.looped import qlabs_geometry
-from loopscale.scaling import PassSchedule, Points, ScalingLaw, best_growth, scheduled_loss
+from loopscale.scaling import Points, ScalingLaw
+from loopscale.scaling.growth import PassSchedule, best_growth, scheduled_loss
 
 RESAMPLES = 200
 SEED = 0

@@ -34,7 +34,7 @@ _HOMES = {
     "load": "loopscale.saved:load",
     "next": "loopscale.choosing:next_runs",
     "plan": "loopscale.planning:plan",
-    "predict": "loopscale.planning:predict",
+    "predict": "loopscale.planning.predictions:predict",
     "rung": "loopscale.architecture:rung",
 }
 """Where each name of the front door lives."""
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from loopscale.planning import Budget as Budget
     from loopscale.planning import Plan as Plan
     from loopscale.planning import plan as plan
-    from loopscale.planning import predict as predict
+    from loopscale.planning.predictions import predict as predict
     from loopscale.saved import load as load
     from loopscale.scaling import Expression as Expression
     from loopscale.scaling import ScalingLaw as ScalingLaw

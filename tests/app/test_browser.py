@@ -9,7 +9,8 @@ from browser import enter, facts, findings, mapped, open_in, open_page, sentence
 
 from loopscale.app.page import export_page
 from loopscale.core.quantities import format_count
-from loopscale.planning import Cluster, plan
+from loopscale.planning import plan
+from loopscale.planning.cluster import Cluster
 from loopscale.planning.design import card_size, experts_text
 from loopscale.scaling import PUBLISHED
 
@@ -196,7 +197,7 @@ def test_what_if_names_the_answer_between_the_sizes_and_goes_there(page):
 
 
 def _continuous():
-    from loopscale.planning import continuous_space
+    from loopscale.architecture import continuous_space
 
     return continuous_space(free=["size", "experts", "recurrence"])
 

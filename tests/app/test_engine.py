@@ -13,18 +13,11 @@ from loopscale.app.trace import Fake, Symbol, javascript
 from loopscale.architecture import RUNG_EXPERTS, RUNGS, extended_rungs, ladder_space
 from loopscale.core.errors import InputError
 from loopscale.core.quantities import decimals, format_bytes, format_count, format_power, fraction_of
-from loopscale.planning import (
-    DEVICES,
-    FIELDS,
-    Budget,
-    Cluster,
-    Plan,
-    device_flops,
-    evaluate,
-    search,
-    search_on,
-)
+from loopscale.planning import DEVICES, FIELDS, Budget, Plan, evaluate, search
+from loopscale.planning.cluster import Cluster
+from loopscale.planning.compute import device_flops
 from loopscale.planning.design import design_at
+from loopscale.planning.device_search import search_on
 from loopscale.scaling import MAPPINGS, OUTER_LAWS, PUBLISHED, Counting, FittedRange, ScalingLaw, Units
 from loopscale.scaling.trust import times
 

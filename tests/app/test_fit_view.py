@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from browser import facts, open_in, open_page, settled
 
-from loopscale.architecture import from_config
+from loopscale.architecture import architecture_space, from_config
 from loopscale.cli import demo
 from loopscale.core.quantities import parse_count
 from loopscale.fitting.data.public import load_micro
-from loopscale.planning import architecture_space, plan
+from loopscale.planning import plan
 from loopscale.scaling import published
 
 

@@ -2,10 +2,11 @@
 
 import pytest
 
-from loopscale.architecture import rung
+from loopscale.architecture import ladder_space, rung
 from loopscale.cli import main
 from loopscale.core.errors import InputError
-from loopscale.planning import ladder_space, plan, predict
+from loopscale.planning import plan
+from loopscale.planning.predictions import predict
 
 LAW = "chinchilla-2022"
 PASSES = {"experts": 1, "recurrence": 2}

@@ -26,7 +26,8 @@ import loopscale as ls
 from loopscale.app.page import bundle
 from loopscale.cli import main
 from loopscale.core.errors import InputError
-from loopscale.planning import Plan, matched
+from loopscale.planning import Plan
+from loopscale.planning.matching import matched
 
 LEVELS = ("inside", "near", "far", "beyond")
 LAWS = ("looped-moe-2026", "joint-moe-2025", "chinchilla-epoch-2024", "iso-depth-2026", "qlabs-loops-2026")

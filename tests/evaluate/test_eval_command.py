@@ -18,7 +18,7 @@ import trained
 from click.testing import CliRunner, Result
 
 from loopscale.cli.eval import eval_command
-from loopscale.scaling import at_test_time
+from loopscale.scaling.at_test_time import at_test_time
 
 CHANCE = {"spelling": 25.0, "grammar": 25.0, "completion": 5.0}
 

@@ -14,7 +14,8 @@ from loopscale.core.errors import InputError
 from loopscale.figures import GALLERY, Sources
 from loopscale.figures.results import paper_results
 from loopscale.fitting import simulate_sweep
-from loopscale.planning import Budget, joint_optimum
+from loopscale.planning import Budget
+from loopscale.planning.profiles import joint_optimum
 from loopscale.planning.text import share_text
 from loopscale.scaling import PUBLISHED, published
 

@@ -12,7 +12,8 @@ from loopscale.figures.reports import fit_report
 from loopscale.figures.reports.results import fit_card
 from loopscale.figures.style import COLUMN, PAGE, STYLES, Panel, Picture, typeset
 from loopscale.fitting import Observations, fit, simulate_sweep
-from loopscale.scaling import PUBLISHED, compute_optimal, published
+from loopscale.scaling import PUBLISHED, published
+from loopscale.scaling.optimum import compute_optimal
 
 
 def dense_rows() -> dict[str, list[object]]:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from artists import cells, line, lines, points, scatter, shaded
 
-from loopscale.architecture import continuous, rung
+from loopscale.architecture import continuous, continuous_space, ladder_space, rung
 from loopscale.figures import (
     GALLERY,
     Sources,
@@ -17,15 +17,12 @@ from loopscale.figures import (
     draw_joint_optimum,
     draw_recurrence_map,
 )
-from loopscale.planning import (
-    Budget,
-    continuous_space,
+from loopscale.planning import Budget, plan
+from loopscale.planning.profiles import (
     experts_map,
     isoflop_over_recurrence,
     isoflop_over_size,
     joint_optimum,
-    ladder_space,
-    plan,
     recurrence_map,
 )
 from loopscale.scaling import published

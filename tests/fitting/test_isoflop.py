@@ -8,7 +8,8 @@ import pytest
 from loopscale.core.errors import InputError
 from loopscale.fitting import Observations
 from loopscale.fitting.isoflop import isoflop
-from loopscale.scaling import Points, compute_optimal, costs, published
+from loopscale.scaling import Points, costs, published
+from loopscale.scaling.optimum import compute_optimal
 
 LAW = published("chinchilla-epoch-2024")
 

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
+from loopscale.architecture import ladder_space
 from loopscale.fitting import fit
 from loopscale.fitting.data.public import simulate_sweep
-from loopscale.planning import ladder_space, plan
+from loopscale.planning import plan
 from loopscale.scaling import Points, ScalingLaw, mapping, outer_law, published
 
 DENSE = published().at_one_expert()

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from loopscale.cli.forecast import forecast_command
 from loopscale.core.errors import InputError
 from loopscale.fitting.running import RunLog, final_loss, read_log
-from loopscale.scaling import RateSchedule, annealed_loss, rate_factor
+from loopscale.scaling.annealing import RateSchedule, annealed_loss, rate_factor
 
 STEPS = 2000
 SCHEDULES = [

@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
-from loopscale.architecture import RUNG_EXPERTS, RUNG_RECURRENCES, RUNGS, rung
-from loopscale.planning import Budget, Rule, evaluate, flops_of, joint_optimum, ladder_space, plan
+from loopscale.architecture import RUNG_EXPERTS, RUNG_RECURRENCES, RUNGS, ladder_space, rung
+from loopscale.planning import Budget, Rule, evaluate, plan
+from loopscale.planning.compute import flops_of
+from loopscale.planning.profiles import joint_optimum
 from loopscale.scaling import PAPER, published
 
 LADDER = {  # rung: loop, total with embeddings at E = 1, 2, 4, 8, 16, in billions

@@ -6,16 +6,9 @@ Where one does not hold everywhere, the test says where; docs/journal.md tells m
 import numpy as np
 import pytest
 
-from loopscale.architecture import RUNG_EXPERTS, RUNGS, rung
-from loopscale.planning import (
-    Budget,
-    continuous_space,
-    evaluate,
-    experts_map,
-    joint_optimum,
-    ladder_space,
-    recurrence_map,
-)
+from loopscale.architecture import RUNG_EXPERTS, RUNGS, continuous_space, ladder_space, rung
+from loopscale.planning import Budget, evaluate
+from loopscale.planning.profiles import experts_map, joint_optimum, recurrence_map
 from loopscale.scaling import published
 
 LAW = published()

@@ -2,9 +2,9 @@
 
 import pytest
 
-from loopscale.architecture import rung
+from loopscale.architecture import ladder_space, rung
 from loopscale.core.errors import InputError
-from loopscale.planning import DEVICES, PRESETS, ladder_space, plan, search
+from loopscale.planning import DEVICES, PRESETS, plan, search
 from loopscale.planning.devices import device_called
 
 PHONE = PRESETS["phone"]["bandwidth"]

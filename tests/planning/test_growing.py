@@ -11,7 +11,8 @@ import loopscale as ls
 from loopscale.cli.plan import plan_command
 from loopscale.core.errors import InputError
 from loopscale.planning import Plan
-from loopscale.scaling import PassSchedule, Points, find_law, scheduled_flops, scheduled_loss
+from loopscale.scaling import Points, find_law
+from loopscale.scaling.growth import PassSchedule, scheduled_flops, scheduled_loss
 
 LOOPS = {"law": "qlabs-loops-2026", "extrapolate": True}
 

@@ -4,8 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from loopscale.architecture import ladder_space
 from loopscale.core.errors import InputError
-from loopscale.planning import Budget, evaluate, ladder_space, matched
+from loopscale.planning import Budget, evaluate
+from loopscale.planning.matching import matched
 from loopscale.scaling import find_law, published
 
 DESIGNS = st.builds(

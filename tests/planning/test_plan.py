@@ -8,24 +8,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loopscale.architecture import RUNGS, at_width, rung
-from loopscale.core.errors import InputError
-from loopscale.planning import (
-    Budget,
-    Rule,
+from loopscale.architecture import (
+    RUNGS,
     architecture_space,
+    at_width,
     continuous_space,
-    device_flops,
-    evaluate,
-    flops_of,
-    joint_optimum,
     ladder_space,
-    plan,
-    predict,
-    recurrence_map,
-    search,
+    rung,
     width_space,
 )
+from loopscale.core.errors import InputError
+from loopscale.planning import Budget, Rule, evaluate, plan, search
+from loopscale.planning.compute import device_flops, flops_of
+from loopscale.planning.predictions import predict
+from loopscale.planning.profiles import joint_optimum, recurrence_map
 from loopscale.scaling import ScalingLaw, published
 
 LAW = published()

@@ -4,8 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from loopscale.architecture import ladder_space
 from loopscale.core.errors import InputError
-from loopscale.planning import WithheldError, ladder_space, matched, plan, predict
+from loopscale.planning import WithheldError, plan
+from loopscale.planning.matching import matched
+from loopscale.planning.predictions import predict
 from loopscale.scaling import find_law
 
 DENSE = "chinchilla-epoch-2024"

@@ -8,7 +8,8 @@ import pytest
 import loopscale as ls
 from loopscale.cli import main
 from loopscale.core.errors import InputError
-from loopscale.planning import matched, search
+from loopscale.planning import search
+from loopscale.planning.matching import matched
 
 
 @pytest.mark.parametrize("field", ["tokens", "max_tokens", "unique_tokens", "serve_tokens"])

@@ -8,22 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loopscale.architecture import rung
+from loopscale.architecture import continuous_space, ladder_space, rung
 from loopscale.cli import main
 from loopscale.core.errors import InputError
 from loopscale.fitting import fit
-from loopscale.planning import (
-    Budget,
-    Plan,
-    continuous_space,
-    evaluate,
-    joint_optimum,
-    ladder_space,
-    plan,
-    predict,
-    search,
-)
+from loopscale.planning import Budget, Plan, evaluate, plan, search
 from loopscale.planning.matching import matched
+from loopscale.planning.predictions import predict
+from loopscale.planning.profiles import joint_optimum
 from loopscale.planning.screen import plan_facts
 from loopscale.scaling import (
     BILLIONS,

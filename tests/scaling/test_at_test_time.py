@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from loopscale.core.errors import InputError
-from loopscale.scaling import FIXED, RANDOM, at_test_time
+from loopscale.scaling.at_test_time import FIXED, RANDOM, at_test_time
 
 
 def test_fixed_training_is_best_at_the_trained_passes():

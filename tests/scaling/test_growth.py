@@ -4,20 +4,8 @@ import numpy as np
 import pytest
 
 from loopscale.core.errors import InputError
-from loopscale.scaling import (
-    BILLIONS,
-    Counting,
-    PassSchedule,
-    Points,
-    ScalingLaw,
-    best_growth,
-    mapping,
-    outer_law,
-    scheduled_flops,
-    scheduled_gain,
-    scheduled_loss,
-)
-from loopscale.scaling.growth import DELAY
+from loopscale.scaling import BILLIONS, Counting, Points, ScalingLaw, mapping, outer_law
+from loopscale.scaling.growth import DELAY, PassSchedule, best_growth, scheduled_flops, scheduled_gain, scheduled_loss
 
 LAW = ScalingLaw(
     outer_law("chinchilla"), mapping("bounded"),

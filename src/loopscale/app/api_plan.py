@@ -27,28 +27,15 @@ from loopscale.app.schemas import (
     PredictRequest,
 )
 from loopscale.app.security import Limits
-from loopscale.architecture import RUNG_EXPERTS, RUNG_RECURRENCES, RUNGS, size_space
+from loopscale.architecture import RUNG_EXPERTS, RUNG_RECURRENCES, RUNGS, Space, ladder_space, size_space
 from loopscale.core.errors import InputError
 from loopscale.core.files import finite
 from loopscale.core.quantities import format_count, fraction_of
-from loopscale.planning import (
-    DEVICES,
-    FIELDS,
-    PRESETS,
-    UTILISATION,
-    Budget,
-    Plan,
-    Search,
-    Space,
-    device_flops,
-    evaluate,
-    ladder_space,
-    predict,
-    search,
-    search_on,
-    training_cost,
-)
+from loopscale.planning import DEVICES, FIELDS, PRESETS, UTILISATION, Budget, Plan, Search, evaluate, search
+from loopscale.planning.compute import device_flops, training_cost
 from loopscale.planning.design import design_at
+from loopscale.planning.device_search import search_on
+from loopscale.planning.predictions import predict
 from loopscale.scaling import DEFAULT, MAPPINGS, OUTER_LAWS, PUBLISHED, ScalingLaw
 
 LawName = Annotated[str, PathParameter(max_length=80)]

@@ -21,9 +21,9 @@ from loopscale.planning import FIELDS, design
 from loopscale.planning import grid as _grid_module
 from loopscale.planning import limits as _limits_module
 from loopscale.planning.cluster import sequences_of
-from loopscale.planning.job import REDUCES, Job, Layout, expected_days, padding
+from loopscale.planning.job import REDUCES, Job, Layout, expected_days
 from loopscale.planning.limits import Limit
-from loopscale.planning.recipes import CAPACITY, CONTEXT
+from loopscale.planning.recipes import CAPACITY, CONTEXT, padding
 from loopscale.scaling import MAPPINGS, OUTER_LAWS, Points, ScalingLaw, costs
 from loopscale.scaling.extensions import Repeated
 from loopscale.scaling.form import effective

@@ -8,13 +8,7 @@ from typing import Any
 
 from loopscale.app.schemas import PlanRequest
 from loopscale.core.quantities import plain
-from loopscale.planning import (
-    FIELDS,
-    Plan,
-    Search,
-    budget_text,
-    train_file,
-)
+from loopscale.planning import FIELDS, Plan, Search, budget_text
 from loopscale.planning.text import (
     TRUST_TEXT,
     capital,
@@ -23,6 +17,7 @@ from loopscale.planning.text import (
     loosened,
     sentences,
 )
+from loopscale.planning.training_file import train_file
 from loopscale.scaling import Trust
 
 

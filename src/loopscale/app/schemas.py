@@ -24,8 +24,9 @@ from loopscale.core import schemas
 from loopscale.core.errors import InputError
 from loopscale.core.quantities import fraction_of
 from loopscale.core.schemas import Record
-from loopscale.planning import FIELDS, UTILISATION, Budget, Cluster, device_flops
+from loopscale.planning import FIELDS, UTILISATION, Budget
 from loopscale.planning.budget import WHOLE, BudgetField
+from loopscale.planning.cluster import Cluster
 from loopscale.planning.compute import device_hours
 from loopscale.planning.devices import NODE
 from loopscale.planning.files import PlanFile

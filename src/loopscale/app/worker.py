@@ -26,7 +26,8 @@ from loopscale.fitting.forecasting import TESTED, forecast
 from loopscale.fitting.frontier import proportions, stated_cost
 from loopscale.fitting.residuals import outlying_rows
 from loopscale.fitting.slices import suggest_slices
-from loopscale.planning import plan, training_cost
+from loopscale.planning import plan
+from loopscale.planning.compute import training_cost
 from loopscale.planning.devices import UTILISATION
 from loopscale.scaling import Counting, Points, costs, lowest
 

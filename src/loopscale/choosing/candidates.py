@@ -20,7 +20,8 @@ from loopscale.fitting.data.readers import read_table
 from loopscale.fitting.data.rows import read_rows
 from loopscale.planning import Design, Plan
 from loopscale.planning.refusals import fixed_experts, fixed_recurrence
-from loopscale.scaling import Counting, Points, ScalingLaw, compute_optimal
+from loopscale.scaling import Counting, Points, ScalingLaw
+from loopscale.scaling.optimum import compute_optimal
 
 RECURRENCES = (1, 2, 3, 4, 6, 8)
 TOKEN_LEVELS = 9

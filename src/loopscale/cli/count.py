@@ -23,8 +23,7 @@ from loopscale.core.quantities import format_bytes, format_count, format_power, 
 from loopscale.core.tables import Table
 from loopscale.core.text import fact, text_table
 from loopscale.planning.design import experts_text
-from loopscale.planning.job import padding
-from loopscale.planning.recipes import CAPACITY
+from loopscale.planning.recipes import CAPACITY, padding
 
 DEFAULT_CONTEXT = 2048
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 import numpy as np
 
-from loopscale.architecture import rung
+from loopscale.architecture import ladder_space, rung
 from loopscale.cli.output import console, print_table
 from loopscale.cli.plan import print_plan
 from loopscale.cli.profile import print_joint
@@ -26,7 +26,9 @@ from loopscale.figures.reports.results import add_picture
 from loopscale.figures.style import Panel, Picture, save
 from loopscale.fitting import Fit, Observations, fit
 from loopscale.fitting.data.public import load_micro
-from loopscale.planning import Budget, Plan, flops_of, isoflop_over_recurrence, joint_optimum, ladder_space, search
+from loopscale.planning import Budget, Plan, search
+from loopscale.planning.compute import flops_of
+from loopscale.planning.profiles import isoflop_over_recurrence, joint_optimum
 from loopscale.planning.text import legend, mark, sentences
 from loopscale.scaling import Points, costs, published
 

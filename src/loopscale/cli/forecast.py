@@ -25,8 +25,8 @@ from loopscale.fitting.data.again import is_law_file
 from loopscale.fitting.groups import groups_of
 from loopscale.fitting.registered import check_forecasts, check_text, register_forecasts
 from loopscale.fitting.running import RunningForecast, final_loss, read_log
-from loopscale.scaling import Points, RateSchedule, ScalingLaw, find_law
-from loopscale.scaling.annealing import KINDS
+from loopscale.scaling import Points, ScalingLaw, find_law
+from loopscale.scaling.annealing import KINDS, RateSchedule
 
 FORM = ("outer", "mapping", "fixed", "bounds", "tie", "delta", "recipe", "seed")
 """Options that the fit takes."""

@@ -9,7 +9,8 @@ from loopscale.cli.output import print_json
 from loopscale.cli.params import BITS, BYTES, CONTEXT, COUNT, law_option, output_options, trust_options
 from loopscale.cli.verbs import verb
 from loopscale.core.tables import Table
-from loopscale.planning import flops_of, matched
+from loopscale.planning.compute import flops_of
+from loopscale.planning.matching import matched
 from loopscale.planning.screen import matched_screen
 from loopscale.scaling import DEFAULT, PAPER, ScalingLaw
 

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from loopscale.architecture import RUNG_EXPERTS, RUNGS, Architecture, read_config
+from loopscale.architecture import (
+    RUNG_EXPERTS,
+    RUNGS,
+    Architecture,
+    Space,
+    architecture_space,
+    continuous_space,
+    ladder_space,
+    read_config,
+    width_space,
+)
 from loopscale.cli.groups import GroupedVerb, option_group
 from loopscale.cli.output import console, print_json, print_table
 from loopscale.cli.params import (
@@ -32,35 +42,18 @@ from loopscale.core.files import is_file, read_json
 from loopscale.core.quantities import format_power
 from loopscale.core.report import check_report_path
 from loopscale.core.text import fact
-from loopscale.planning import (
-    DEVICES,
-    FIELDS,
-    PRESETS,
-    UTILISATION,
-    Budget,
-    Cluster,
-    Plan,
-    Rule,
-    Search,
-    Space,
-    architecture_space,
-    continuous_space,
-    device_flops,
-    flops_of,
-    ladder_space,
-    search,
-    search_on,
-    width_space,
-)
+from loopscale.planning import DEVICES, FIELDS, PRESETS, UTILISATION, Budget, Plan, Rule, Search, search
 from loopscale.planning.budget import BudgetField, Group
-from loopscale.planning.compute import first_token_seconds
+from loopscale.planning.compute import device_flops, first_token_seconds, flops_of
 from loopscale.planning.devices import NODE
-from loopscale.planning.growing import growth_text
 from loopscale.planning.rounding import rounding_cost, rounding_text
 from loopscale.planning.screen import plan_screen
 from loopscale.planning.searching import COSTS, experts_for, recurrences_for
-from loopscale.planning.text import COLUMNS, by_loss, front_band_text, legend, sentences, table_row
+from loopscale.planning.text import COLUMNS, by_loss, front_band_text, growth_text, legend, sentences, table_row
 from loopscale.scaling import ScalingLaw
+
+if TYPE_CHECKING:
+    from loopscale.planning.cluster import Cluster
 
 
 def _budget_option(field: BudgetField) -> Callable[[Any], Any]:
@@ -196,7 +189,12 @@ def plan_command(
     rules: dict[str, Any] = {
         "eps": eps, "rule": rule, "extrapolate": extrapolate, "allow_degenerate": allow_degenerate,
     }  # fmt: skip
-    found = search(*among, **rules) if compute.hours is None else search_on(compute.cluster, *among, **rules)
+    if compute.hours is None:
+        found = search(*among, **rules)
+    else:
+        from loopscale.planning.device_search import search_on
+
+        found = search_on(compute.cluster, *among, **rules)
     planned = Plan.of(found, grow=grow, cluster=compute.named, price=options["price"])
     first = _first_token(planned, options["serve_flops"])
     choice = planned.choice
@@ -330,6 +328,8 @@ class _Compute:
     @property
     def cluster(self) -> Cluster:
         """The devices that train the model; a node where their number is not stated."""
+        from loopscale.planning.cluster import Cluster
+
         named = self.options["device"] or "h100"
         return Cluster(named, self.options["gpus"] or NODE, self._utilisation)
 

@@ -25,9 +25,11 @@ from loopscale.cli.params import (
 from loopscale.cli.verbs import verb
 from loopscale.core.quantities import format_count, format_power, format_size
 from loopscale.core.tables import Table
-from loopscale.planning import UTILISATION, Cluster, Prediction, predict
+from loopscale.planning import UTILISATION
+from loopscale.planning.cluster import Cluster
 from loopscale.planning.design import card_size, design_text, law_counts_text
 from loopscale.planning.devices import NODE
+from loopscale.planning.predictions import Prediction, predict
 from loopscale.planning.registered import check, register
 from loopscale.planning.screen import prediction_screen, training_text
 from loopscale.planning.text import interval_text, law_text, legend, mark, trust_text

@@ -9,7 +9,7 @@ from typing import Any
 import click
 import numpy as np
 
-from loopscale.architecture import RUNG_EXPERTS, RUNG_RECURRENCES, RUNGS
+from loopscale.architecture import RUNG_EXPERTS, RUNG_RECURRENCES, RUNGS, Space, ladder_space
 from loopscale.cli.output import console, print_json, print_table
 from loopscale.cli.params import (
     BITS,
@@ -26,19 +26,17 @@ from loopscale.cli.params import (
 from loopscale.cli.verbs import verb
 from loopscale.core.quantities import format_bytes, format_count, format_power, format_size
 from loopscale.core.tables import Table
-from loopscale.planning import (
-    Budget,
-    Space,
+from loopscale.planning import Budget
+from loopscale.planning.profiles import (
+    built_experts,
     choice_span,
     experts_map,
     isoflop_over_experts,
     isoflop_over_recurrence,
     isoflop_over_size,
     joint_optimum,
-    ladder_space,
     recurrence_map,
 )
-from loopscale.planning.profiles import built_experts
 from loopscale.planning.refusals import withheld
 from loopscale.planning.text import law_text, legend, mark
 from loopscale.scaling import ScalingLaw

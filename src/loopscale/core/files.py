@@ -6,16 +6,13 @@ Limits are checked before memory is allocated.
 from __future__ import annotations
 
 import gzip
-import hashlib
 import json
 import math
 import os
-import secrets
 import select
 import shutil
 import stat
 import sys
-import tomllib
 import zlib
 from contextlib import suppress
 from pathlib import Path
@@ -104,6 +101,8 @@ def read_json(path: str | Path) -> object:
 
 def read_toml(path: str | Path) -> dict[str, Any]:
     """Read a TOML file; anything that is not one gives a sentence that names the file."""
+    import tomllib  # commands that read no such file start without it
+
     text = read_text(path, "TOML")
     try:
         return tomllib.loads(text)
@@ -179,6 +178,8 @@ def check_version(data: object, where: str, kind: str, version: int) -> dict[str
 
 def checksum(path: Path) -> str:
     """Return the SHA-256 of a file's contents."""
+    import hashlib
+
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -290,7 +291,7 @@ def _is_special(path: str | Path) -> bool:
 
 
 def _replace_file(target: Path, content: bytes) -> None:
-    temporary = target.with_name(f".{target.name[:50]}.{secrets.token_hex(4)}")
+    temporary = target.with_name(f".{target.name[:50]}.{os.urandom(4).hex()}")
     # The umask applies here; tempfile would make the file private.
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
@@ -337,6 +338,8 @@ def write_json(path: str | Path, data: object) -> None:
 
 def content_checksum(data: dict[str, Any]) -> str:
     """Return the SHA-256 of an object's fields and values; their order and layout in a file do not matter."""
+    import hashlib
+
     content = {key: value for key, value in data.items() if key != CHECKSUM}
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), default=str)
     return "sha256:" + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

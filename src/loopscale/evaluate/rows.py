@@ -10,7 +10,7 @@ from loopscale.core.errors import InputError, nearest
 from loopscale.evaluate.store import PREFERRED, Model, Result, Score
 from loopscale.evaluate.suites import OVERALL, Benchmark, Suite
 from loopscale.scaling import PAPER as PRINTED
-from loopscale.scaling import AtTestTime, at_test_time
+from loopscale.scaling.at_test_time import AtTestTime, at_test_time
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from loopscale.architecture import RUNGS, rung, width_for_active
+from loopscale.architecture import RUNGS, continuous_space, ladder_space, rung, width_for_active
 from loopscale.core.arrays import FloatArray
 from loopscale.core.errors import InputError
 from loopscale.core.tables import Table
@@ -23,14 +23,12 @@ from loopscale.figures.capacity import fit_mappings
 from loopscale.figures.style import STYLES, Panel, Picture, Style, scientific
 from loopscale.fitting import Observations, simulate_sweep
 from loopscale.fitting.data.public import SWEEP_EXPERTS, SWEEP_RECURRENCES
-from loopscale.planning import (
-    Budget,
-    continuous_space,
+from loopscale.planning import Budget
+from loopscale.planning.profiles import (
     experts_map,
     isoflop_over_recurrence,
     isoflop_over_size,
     joint_optimum,
-    ladder_space,
     recurrence_map,
 )
 from loopscale.scaling import ScalingLaw

@@ -16,7 +16,8 @@ from loopscale.core.files import write_text
 from loopscale.core.quantities import format_count
 from loopscale.core.tables import Table
 from loopscale.figures import outcomes
-from loopscale.planning import Budget, choice_span, joint_optimum
+from loopscale.planning import Budget
+from loopscale.planning.profiles import choice_span, joint_optimum
 from loopscale.scaling import PUBLISHED, ScalingLaw, mapping
 
 if TYPE_CHECKING:

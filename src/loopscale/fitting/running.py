@@ -24,7 +24,7 @@ from loopscale.core.files import is_file
 from loopscale.core.quantities import decimals
 from loopscale.core.text import WIDTH, fact
 from loopscale.fitting.data.readers import read_table
-from loopscale.scaling import RateSchedule, annealed_loss
+from loopscale.scaling.annealing import RateSchedule, annealed_loss
 
 STEP = ("step", "_step", "iteration", "iter", "global_step", "train/global_step", "trainer/global_step")
 LOSS = (

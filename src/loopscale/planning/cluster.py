@@ -14,8 +14,8 @@ from loopscale.core.quantities import format_bytes, format_days, format_power
 from loopscale.planning.compute import time_cost, training_cost
 from loopscale.planning.design import Design
 from loopscale.planning.devices import NODE, UTILISATION, find_device
-from loopscale.planning.job import Job, StepCost, expected_days, padding
-from loopscale.planning.recipes import BATCH, CAPACITY, CONTEXT
+from loopscale.planning.job import Job, StepCost, expected_days
+from loopscale.planning.recipes import BATCH, CAPACITY, CONTEXT, padding
 
 PLAIN = {"experts": 1, "offload": False}
 """What a plan counts on: the memory of the devices, each with all experts that it uses."""

@@ -10,7 +10,9 @@ from pydantic import Field, create_model
 
 from loopscale.core.errors import InputError
 from loopscale.core.schemas import File, parse
+from loopscale.planning.cluster import ClusterCost
 from loopscale.planning.design import Design
+from loopscale.planning.growing import Growth
 from loopscale.planning.plans import SCHEMA, Plan
 
 ANEW = "make it anew with `loopscale plan --out`"
@@ -22,7 +24,7 @@ def _default(field: Any) -> Any:
     return ... if field.default is MISSING else field.default
 
 
-_HINTS = get_type_hints(Plan)
+_HINTS = get_type_hints(Plan, localns={"ClusterCost": ClusterCost, "Growth": Growth})
 _FIELDS: dict[str, Any] = {field.name: (_HINTS[field.name], _default(field)) for field in fields(Plan)}
 
 PlanFile: Any = create_model(

@@ -18,9 +18,8 @@ from loopscale.core.arrays import BoolArray, FloatArray, IntArray
 from loopscale.core.errors import InputError, choice
 from loopscale.core.quantities import plain
 from loopscale.planning.budget import Budget
-from loopscale.planning.job import padding
 from loopscale.planning.limits import SLACK, Limit, limits_of
-from loopscale.planning.recipes import CAPACITY, CONTEXT
+from loopscale.planning.recipes import CAPACITY, CONTEXT, padding
 from loopscale.scaling import Points, ScalingLaw, costs
 
 

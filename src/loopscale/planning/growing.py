@@ -15,10 +15,9 @@ import numpy as np
 
 from loopscale.core.arrays import FloatArray
 from loopscale.core.errors import InputError
-from loopscale.core.quantities import format_count, format_power
 from loopscale.planning.design import Design
-from loopscale.scaling import PassSchedule, ScalingLaw, costs, scheduled_loss
-from loopscale.scaling.growth import one_step
+from loopscale.scaling import ScalingLaw, costs
+from loopscale.scaling.growth import PassSchedule, one_step, scheduled_loss
 
 if TYPE_CHECKING:
     from loopscale.planning.searching import Search
@@ -71,23 +70,6 @@ def best_schedule(found: Search) -> Growth | None:
     flops = costs.train_flops(costs.unrolled(choice.active, choice.loop, schedule.mean), tokens[best])
     measured = tuple(passes for _, passes in stages) in MEASURED and choice.experts == 1
     return Growth(stages, schedule.mean, float(tokens[best]), float(flops), float(losses[best]), float(saved), measured)
-
-
-def growth_text(growth: Growth | None, eps: float) -> str:
-    """Say what a schedule of passes is worth."""
-    if growth is None:
-        return f"no schedule of passes saves more than {eps:.2g} at this compute"
-    basis = "" if growth.measured else "; measured for 2 to 4 passes in dense models alone"
-    return (
-        f"{schedule_text(growth.schedule)} saves {growth.saved:.3f}: loss {growth.loss:.4f} on "
-        f"{format_count(growth.tokens)} tokens, {format_power(growth.train_flops)} FLOPs at {growth.mean_passes:.2f} "
-        f"passes on average{basis}"
-    )
-
-
-def schedule_text(stages: Sequence[Sequence[float]]) -> str:
-    """Return stages as a training file has them: ``[[0, 1], [0.65, 3]]``."""
-    return "[" + ", ".join(f"[{start:g}, {passes:g}]" for start, passes in stages) + "]"
 
 
 def _check(law: ScalingLaw, tokens: float | None) -> None:

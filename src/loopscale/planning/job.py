@@ -30,11 +30,6 @@ STATES = 3 * FP32
 """Bytes of a weight in training with two moments of AdamW, all in fp32."""
 
 
-def padding(model: Architecture, capacity: float) -> Any:
-    """Return how many rows drop-and-pad computes for each routed one; a capacity of E holds every row."""
-    return np.minimum(capacity, model.experts)
-
-
 def real_flops_per_token(
     model: Architecture,
     shares: Mapping[int, float],

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, fields
-from functools import partial
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,19 +12,19 @@ from loopscale.architecture import Space
 from loopscale.core.files import write_json
 from loopscale.core.quantities import fraction_of
 from loopscale.planning.budget import Budget
-from loopscale.planning.cluster import Cluster, ClusterCost
 from loopscale.planning.compute import device_flops, device_hours
 from loopscale.planning.design import Design
-from loopscale.planning.device_search import search_on
 from loopscale.planning.devices import NODE, UTILISATION
 from loopscale.planning.grid import Rule
-from loopscale.planning.growing import Growth, best_schedule
 from loopscale.planning.records import BitsChoice, CachePolicy, Edge, FrontRow, NextBest, Sensitivity, Vote
 from loopscale.planning.searching import COSTS, Search, search
 from loopscale.planning.sensitivity import at_real_bits, cache_policies, next_best, sensitivities
 from loopscale.planning.text import sentences, short, table_html
-from loopscale.planning.training_file import train_config, train_file
 from loopscale.scaling import Trust
+
+if TYPE_CHECKING:
+    from loopscale.planning.cluster import Cluster, ClusterCost
+    from loopscale.planning.growing import Growth
 
 SCHEMA = 2
 LISTED = 20
@@ -127,9 +125,12 @@ class Plan:
             unspent_flops=found.unspent_flops,
             real_train_flops=found.real_train_flops(),
             candidates_in_all=int(np.prod(found.grid.space.shape)),
-            growth=best_schedule(found) if grow else None,
             devices=None if cluster is None else cluster.cost(found.choice, price),
         )
+        if grow:
+            from loopscale.planning.growing import best_schedule
+
+            answer = replace(answer, growth=best_schedule(found))
         if not whole:
             return answer
         further: dict[str, Any] = {
@@ -141,7 +142,7 @@ class Plan:
             "candidates": found.candidates(candidates),
             "pareto": {cost: found.front_rows(cost) for cost in COSTS},
         }
-        return cls(**{**{each.name: getattr(answer, each.name) for each in fields(cls)}, **further})
+        return replace(answer, **further)
 
     @property
     def binding(self) -> list[str]:
@@ -161,15 +162,21 @@ class Plan:
     @property
     def cluster(self) -> Cluster:
         """The devices that the plan names; without any, a node of H100."""
+        from loopscale.planning.cluster import Cluster
+
         named = self.devices
         return Cluster() if named is None else Cluster(named.device, named.devices, named.utilisation)
 
     def train_config(self, cluster: Cluster | None = None) -> dict[str, dict[str, Any]]:
         """Return the sections of a training file for the choice, as ``TrainConfig.from_dict`` reads them."""
+        from loopscale.planning.training_file import train_config
+
         return train_config(self.trained, self.law, cluster or self.cluster, self.schedule)
 
     def train_file(self, cluster: Cluster | None = None) -> str:
         """Return the choice as a training file (TOML), with what it takes on its devices in comments."""
+        from loopscale.planning.training_file import train_file
+
         return train_file(self.trained, self.law, cluster or self.cluster, self.budget, self.schedule)
 
     def to_dict(self) -> dict[str, Any]:
@@ -256,12 +263,17 @@ def plan(
     hours = device_hours(gpus, days, flops_stated=bool(stated))
     cluster = None
     if device is not None or gpus is not None:
+        from loopscale.planning.cluster import Cluster
+
         cluster = Cluster(device or "h100", gpus or NODE, fraction_of(utilisation, "utilisation"))
-    searched: Callable[..., Search] = search
-    if hours is not None and cluster is not None:
-        searched = partial(search_on, cluster)
+    rules: dict[str, Any] = {
+        "eps": eps, "rule": rule, "extrapolate": extrapolate, "allow_degenerate": allow_degenerate,
+    }  # fmt: skip
+    if hours is None or cluster is None:
+        found = search(budget, space, law, **rules, **limits)
+    else:
+        from loopscale.planning.device_search import search_on
+
         limits["real_flops"] = device_flops(hours, cluster.device, cluster.utilisation)
-    found = searched(
-        budget, space, law, eps=eps, rule=rule, extrapolate=extrapolate, allow_degenerate=allow_degenerate, **limits
-    )
+        found = search_on(cluster, budget, space, law, **rules, **limits)
     return Plan.of(found, grow=grow, cluster=cluster, price=price)

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
+from loopscale.architecture import Architecture
+
 RECIPES: dict[str, dict[str, dict[str, Any]]] = {
     "none": {},
     "paper": {
@@ -51,3 +55,8 @@ CONTEXT: int = PAPER["data"]["context"]
 CAPACITY: float = PAPER["model"]["capacity_factor"]
 """Rows that an expert computes for each routed one, in training with drop-and-pad."""
 BATCH: int = PAPER["run"]["batch"]
+
+
+def padding(model: Architecture, capacity: float) -> Any:
+    """Return how many rows drop-and-pad computes for each routed one; a capacity of E holds every row."""
+    return np.minimum(capacity, model.experts)

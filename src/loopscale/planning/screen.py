@@ -10,7 +10,6 @@ from loopscale.core.quantities import decimals, format_bytes, format_count, form
 from loopscale.core.text import WIDTH, fact, text_table
 from loopscale.planning.budget import FIELDS
 from loopscale.planning.design import Design, card_size, experts_text
-from loopscale.planning.growing import growth_text
 from loopscale.planning.limits import DEVICES
 from loopscale.planning.text import (
     BEYOND,
@@ -18,6 +17,7 @@ from loopscale.planning.text import (
     by_loss,
     edge_text,
     frontier_text,
+    growth_text,
     legend,
     mark,
     no_interval_text,

@@ -27,8 +27,7 @@ from loopscale.planning.grid import (
     near_agreement,
     rule_of,
 )
-from loopscale.planning.job import padding
-from loopscale.planning.recipes import CAPACITY, CONTEXT
+from loopscale.planning.recipes import CAPACITY, CONTEXT, padding
 from loopscale.planning.records import Edge, FrontRow, Vote
 from loopscale.planning.text import AXIS_TEXT, uncertainty_text
 from loopscale.scaling import Points, ScalingLaw, Trust, find_law, with_repetition

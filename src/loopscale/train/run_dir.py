@@ -26,7 +26,7 @@ from loopscale.core.errors import InputError, StorageError
 from loopscale.core.files import cache_folder, make_folder, read_json, write_json
 from loopscale.core.schemas import File, parse
 from loopscale.planning import job
-from loopscale.planning.job import padding
+from loopscale.planning.recipes import padding
 from loopscale.train.config import TrainConfig
 from loopscale.train.data.labels import TaskStore, prepare_rows
 from loopscale.train.data.token_store import DataSource, Mixture, TokenStore, prepare

@@ -13,7 +13,8 @@ import numpy as np
 
 from loopscale.architecture import RUNG_EXPERTS, RUNGS, ladder_space, rung
 from loopscale.cli.reproduction.line import Line, claim, number
-from loopscale.planning import Budget, evaluate, experts_map, joint_optimum, recurrence_map
+from loopscale.planning import Budget, evaluate
+from loopscale.planning.profiles import experts_map, joint_optimum, recurrence_map
 from loopscale.scaling import PAPER, Points, costs, published
 
 LIMITS = "Equations and propositions"

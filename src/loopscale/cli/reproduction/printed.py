@@ -14,8 +14,9 @@ from loopscale.architecture.layers import Attention
 from loopscale.cli.reproduction.line import Line, claim, number
 from loopscale.core.files import read_toml
 from loopscale.evaluate.suites import load_suite
-from loopscale.planning import flops_of, plan
+from loopscale.planning import plan
 from loopscale.planning.budget import Budget
+from loopscale.planning.compute import flops_of
 from loopscale.planning.recipes import RECIPES
 from loopscale.scaling import PAPER
 

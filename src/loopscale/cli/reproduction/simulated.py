@@ -16,7 +16,8 @@ import numpy as np
 
 from loopscale.architecture import RUNGS, rung
 from loopscale.cli.reproduction.line import Line
-from loopscale.planning import Budget, joint_optimum
+from loopscale.planning import Budget
+from loopscale.planning.profiles import joint_optimum
 from loopscale.scaling import PAPER, published, with_uncertainty
 
 STORED = Path(__file__).with_name("simulated.json")

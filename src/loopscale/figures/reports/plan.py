@@ -6,15 +6,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from loopscale.architecture import RUNGS
+from loopscale.architecture import RUNGS, ladder_space
 from loopscale.core.quantities import format_bytes, format_count
 from loopscale.core.report import Report
 from loopscale.core.tables import Table
 from loopscale.figures.optima import MEMORIES, draw_isoflop_over_recurrence
 from loopscale.figures.reports.results import add_picture, file_facts
 from loopscale.figures.style import COLOURS, LOSS, Panel, finish, legend, log_ticks, or_new, powers
-from loopscale.planning import Design, Plan, budget_text, isoflop_over_recurrence, ladder_space
+from loopscale.planning import Design, Plan, budget_text
 from loopscale.planning.design import card_size, design_text, experts_text
+from loopscale.planning.profiles import isoflop_over_recurrence
 from loopscale.planning.screen import headline, plan_facts
 from loopscale.planning.text import by_loss, mark, sentences
 from loopscale.scaling import ScalingLaw

@@ -36,8 +36,8 @@ from loopscale.figures.outcomes import (
 )
 from loopscale.figures.style import LOSS, Panel, Picture, colour, finish, groups, legend, or_new, powers, scientific
 from loopscale.fitting import Fit, Observations, correlations, identification
-from loopscale.planning import Budget, choice_span, joint_optimum
-from loopscale.planning.profiles import built_experts
+from loopscale.planning import Budget
+from loopscale.planning.profiles import built_experts, choice_span, joint_optimum
 from loopscale.scaling import Counting
 
 

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from loopscale.architecture import Architecture
 from loopscale.core.errors import InputError
-from loopscale.planning import Prediction, law_of, predict
+from loopscale.planning import law_of
+from loopscale.planning.predictions import Prediction, predict
 from loopscale.train.callbacks.callback import Callback
 
 if TYPE_CHECKING:
