@@ -21,9 +21,10 @@ from loopscale.app.page import export_page
 from loopscale.architecture import ladder_space, rung
 from loopscale.core.quantities import format_bytes, format_count
 from loopscale.core.tables import markdown
-from loopscale.figures.gallery import Sources, Task, draw_all
+from loopscale.figures.drawing import Task, draw_all
 from loopscale.figures.outcomes import mean_scores, present_groups
 from loopscale.figures.results import paper_psi, paper_results
+from loopscale.figures.sources import Sources
 from loopscale.planning import PEAK_FLOPS, Budget, search
 from loopscale.planning.compute import flops_of
 from loopscale.planning.profiles import joint_optimum

@@ -7,8 +7,10 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from loopscale.architecture import rung
-from loopscale.figures.gallery import GALLERY, PAPER_FIGURES, Sources, paper_figure
+from loopscale.figures.drawing import PAPER_FIGURES, paper_figure
+from loopscale.figures.gallery import GALLERY
 from loopscale.figures.results import RESULTS, checked_table, paper_psi, paper_results
+from loopscale.figures.sources import Sources
 from loopscale.figures.style import RECURRENCE
 from loopscale.scaling import published
 

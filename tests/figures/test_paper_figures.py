@@ -7,8 +7,10 @@ import pytest
 
 from loopscale.cli import main
 from loopscale.figures.capacity import dense_rows
-from loopscale.figures.gallery import GALLERY, PAPER_FIGURES, Sources, paper_figure
+from loopscale.figures.drawing import PAPER_FIGURES, paper_figure
+from loopscale.figures.gallery import GALLERY
 from loopscale.figures.results import paper_psi, paper_results
+from loopscale.figures.sources import Sources
 from loopscale.figures.tables import TABLES, laws_table
 from loopscale.fitting import simulate_sweep
 from loopscale.scaling import PAPER, published

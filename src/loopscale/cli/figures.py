@@ -89,7 +89,7 @@ def figures_command(
     loopscale figures --only figure-2,figure-5 --tables --out figures
     """
     from loopscale.figures import GALLERY
-    from loopscale.figures.gallery import PAPER_FIGURES, Task, draw_all
+    from loopscale.figures.drawing import PAPER_FIGURES, Task, draw_all
     from loopscale.figures.style import STYLES, WIDTHS
 
     kinds = _chosen(formats, FORMATS, "--format")
@@ -153,7 +153,7 @@ def _sources(
     flops: float,
 ) -> Sources:
     from loopscale.figures import results as tables
-    from loopscale.figures.gallery import Sources
+    from loopscale.figures.sources import Sources
 
     papers = law.name == DEFAULT
     return Sources(

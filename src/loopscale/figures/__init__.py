@@ -18,7 +18,7 @@ from loopscale.figures.capacity import (
     multiplier_by_sparsity,
 )
 from loopscale.figures.fitting import draw_intervals, draw_observed, draw_residuals, intervals, residuals
-from loopscale.figures.gallery import GALLERY, Sources
+from loopscale.figures.gallery import GALLERY
 from loopscale.figures.optima import (
     draw_best_experts,
     draw_best_loss,
@@ -38,6 +38,7 @@ from loopscale.figures.outcomes import (
     mean_scores,
 )
 from loopscale.figures.results import METRICS, PSI, RESULTS, TEST_TIME, read_table
+from loopscale.figures.sources import Sources
 from loopscale.figures.style import Panel, Picture, new_figure, save
 
 __all__ = [

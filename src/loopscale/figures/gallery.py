@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass
-from functools import cached_property, partial
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,12 +11,11 @@ import numpy as np
 from loopscale.architecture import RUNGS, continuous_space, ladder_space, rung, width_for_active
 from loopscale.core.arrays import FloatArray
 from loopscale.core.errors import InputError
+from loopscale.core.quantities import format_power
 from loopscale.core.tables import Table
 from loopscale.figures import capacity, fitting, optima, outcomes, schematic
-from loopscale.figures.capacity import fit_mappings
-from loopscale.figures.style import STYLES, Panel, Picture, Style, scientific
-from loopscale.fitting import Observations, simulate_sweep
-from loopscale.fitting.data.public import SWEEP_EXPERTS, SWEEP_RECURRENCES
+from loopscale.figures.sources import Sources
+from loopscale.figures.style import Panel, Picture
 from loopscale.planning import Budget
 from loopscale.planning.profiles import (
     experts_map,
@@ -32,159 +25,6 @@ from loopscale.planning.profiles import (
     recurrence_map,
 )
 from loopscale.scaling import ScalingLaw
-
-RESAMPLES = 100
-
-
-@dataclass(frozen=True, eq=False)
-class Sources:
-    """What figures are drawn from; a figure whose source is missing is left out."""
-
-    law: ScalingLaw
-    observations: Observations | None = None
-    held_out: str | None = None
-    """A slice like ``R=16``; without one, the largest R is held out where there are three or more."""
-    results: Table | None = None
-    psi: Table | None = None
-    metrics: Table | None = None
-    test_time: Table | None = None
-    flops: float = 5e21
-    origins: Mapping[str, str] | None = None
-    """Where ``results`` and ``psi`` come from, to be said in the captions."""
-
-    @cached_property
-    def sweep(self) -> Observations:
-        """The given sweep, or one simulated from the law on the paper's grid."""
-        if self.observations is not None:
-            return self.observations
-        if not self.law.mapping.loops:
-            raise InputError(f"law {self.law.name} has no recurrence term to simulate a sweep with; give --data")
-        experts = SWEEP_EXPERTS if self.law.outer.uses_experts else (1,)
-        noise = 0.0037 if self.law.rmse is None else self.law.rmse
-        return simulate_sweep(self.law, experts=experts, recurrences=(*SWEEP_RECURRENCES, 16), noise=noise)
-
-    @property
-    def hidden(self) -> str | None:
-        """The slice of the sweep that mappings are not fitted to."""
-        return self.held_out or _largest(self.sweep)
-
-    @cached_property
-    def mappings(self) -> dict[str, ScalingLaw]:
-        """The mappings fitted to the rows that are not held out, each with its resampled laws."""
-        return {name: fitted.law for name, fitted in fit_mappings(self.sweep, self.hidden, RESAMPLES).items()}
-
-    @cached_property
-    def dense_mappings(self) -> dict[str, ScalingLaw]:
-        """The mappings fitted to the dense rows (E = 1) alone, as the paper's loop law of dense models is."""
-        dense = capacity.dense_rows(self.sweep)
-        return {name: fitted.law for name, fitted in fit_mappings(dense, self.hidden, RESAMPLES).items()}
-
-    def mappings_at(self, experts: float) -> dict[str, ScalingLaw]:
-        """Return the mappings to show at one E: of the dense rows for a dense model, else of the whole sweep."""
-        alone = experts == 1 and len(np.unique(self.sweep.points.experts)) > 1
-        return self.dense_mappings if alone else self.mappings
-
-    @property
-    def fitted_rows(self) -> str:
-        """Which rows mappings were fitted to, as a caption continues."""
-        several = len(np.unique(self.sweep.points.experts)) > 1 and 1 in self.sweep.points.experts
-        alone = " (at E = 1, to the dense rows alone)" if several else ""
-        return (f" without {self.hidden}" if self.hidden else "") + alone
-
-    @property
-    def simulated(self) -> bool:
-        """Whether the sweep was drawn from the law."""
-        return self.observations is None
-
-    @property
-    def truth(self) -> ScalingLaw | None:
-        """What the sweep was simulated from; None for losses of real runs."""
-        return self.law if self.observations is None else None
-
-    @property
-    def fitted(self) -> ScalingLaw:
-        """The law shown with the sweep: the given one, or a fit to the simulated sweep."""
-        if self.observations is not None:
-            return self.law
-        return self.mappings.get(self.law.mapping.name, list(self.mappings.values())[-1])
-
-    @property
-    def where(self) -> str:
-        """Where the sweep's losses come from, as a caption continues."""
-        return f"of {self.sweep.source}" if self.truth is None else f"simulated from {self.law.name}"
-
-    def prepare(self) -> None:
-        """Fit what several pictures share, once."""
-        with suppress(InputError):  # reported by the pictures that need it
-            self.mappings, self.dense_mappings  # noqa: B018
-
-    def origin(self, name: str) -> str:
-        """Return the sentence on where a table comes from, for the end of a caption."""
-        return "" if self.origins is None or name not in self.origins else f" {self.origins[name]}"
-
-
-def _largest(observations: Observations) -> str | None:
-    R = np.unique(observations.points.recurrence)
-    return f"R={R[-1]:g}" if len(R) >= 3 else None
-
-
-PAYS = 4
-"""With fewer pictures, starting a second process takes longer than it saves."""
-
-
-@dataclass(frozen=True)
-class Task:
-    """What to draw from, where to, and in which formats."""
-
-    sources: Sources
-    folder: Path
-    formats: Sequence[str]
-    style: Style = STYLES["note"]
-
-    def draw(self, name: str) -> str | None:
-        """Draw one picture; return why not, where its source is missing."""
-        try:
-            note = "" if name in MEASURED else f"Law: {self.sources.law.name}."
-            picture = GALLERY[name](self.sources) if name in GALLERY else paper_figure(name, self.sources)
-            picture.save(self.folder, self.formats, note, self.style)
-        except InputError as error:
-            return str(error)
-        return None
-
-
-def draw_all(task: Task, names: Sequence[str], progress: Callable[[int, int], None] | None = None) -> dict[str, str]:
-    """Draw the named pictures; return those left out, each with the reason."""
-    left_out: dict[str, str] = {}
-    for done, (name, reason) in enumerate(_drawn(task, names), 1):
-        if reason is not None:
-            left_out[name] = reason
-        if progress is not None:
-            progress(done, len(names))
-    return left_out
-
-
-def _drawn(task: Task, names: Sequence[str]) -> Iterator[tuple[str, str | None]]:
-    workers = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1, 4)
-    if workers < 2 or len(names) < PAYS:
-        yield from ((name, task.draw(name)) for name in names)
-        return
-    task.sources.prepare()
-    context = multiprocessing.get_context("fork")  # passes the task on without pickling it
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=_take, initargs=(task,)) as pool:
-        yield from zip(names, pool.map(_draw, names), strict=True)
-
-
-_taken: list[Task] = []
-"""The task of this worker process."""
-
-
-def _take(task: Task) -> None:
-    _taken.append(task)
-
-
-def _draw(name: str) -> str | None:
-    return _taken[-1].draw(name)
-
 
 BUDGETS = np.geomspace(1e20, 1e23, 121)
 SIZES = np.geomspace(0.1e9, 2.5e9, 41)
@@ -296,7 +136,7 @@ def isoflop_recurrence(sources: Sources) -> Picture:
     """Loss against R at fixed compute, R* starred."""
     _looping(sources)
     table = isoflop_over_recurrence(sources.law, [sources.flops], ladder_space(FITTED_RUNGS, _experts(sources)))
-    caption = f"Loss against recurrence at {scientific(sources.flops)} FLOPs; stars mark R*."
+    caption = f"Loss against recurrence at {format_power(sources.flops)} FLOPs; stars mark R*."
     return _one("isoflop-recurrence", caption, table, optima.draw_isoflop_over_recurrence)
 
 
@@ -323,7 +163,7 @@ def best_experts(sources: Sources) -> Picture:
         free = experts_map(sources.law, BF16_MEMORY, budget, ladder_space(recurrences=(R,)))
         panels += [Panel(fixed, optima.draw_best_experts, f"r{R}"), Panel(free, optima.draw_best_experts, f"r{R}-free")]
     caption = (
-        f"Memory-optimal experts at {scientific(sources.flops)} FLOPs, bf16 weights: at fixed sizes, as the paper's "
+        f"Memory-optimal experts at {format_power(sources.flops)} FLOPs, bf16 weights: at fixed sizes, as the paper's "
         "rule has it, and with the size free."
     )
     return Picture("best-experts", caption, tuple(panels), 2.4)
@@ -338,8 +178,8 @@ def experts_maps(sources: Sources) -> Picture:
     levels = sorted({E for table in (fixed, free) for E in table.columns["best_experts"] if E == E})
     draw = partial(optima.draw_experts_map, levels=levels)
     caption = (
-        f"Memory-optimal experts over int4 memory and R at {scientific(sources.flops)} FLOPs: at a fixed size, as the "
-        "paper's rule has it, and with the size free. White: nothing fits."
+        f"Memory-optimal experts over int4 memory and R at {format_power(sources.flops)} FLOPs: at a fixed size, as "
+        "the paper's rule has it, and with the size free. White: nothing fits."
     )
     return Picture("experts-map", caption, (Panel(fixed, draw, "1.0b"), Panel(free, draw, "free")), 2.2)
 
@@ -357,7 +197,7 @@ def joint(sources: Sources) -> Picture:
     """The joint optimum against int4 memory."""
     _routing(sources)
     table = joint_optimum(sources.law, MEMORY, Budget(flops=sources.flops, bits=4))
-    caption = f"The best size, experts and recurrence as int4 memory grows, at {scientific(sources.flops)} FLOPs."
+    caption = f"The best size, experts and recurrence as int4 memory grows, at {format_power(sources.flops)} FLOPs."
     return _one("joint-optimum", caption, table, optima.draw_joint_optimum, 2.8)
 
 
@@ -467,50 +307,6 @@ GALLERY: dict[str, Callable[[Sources], Picture]] = {
     "test-time": test_time,
 }
 """Every picture by name, in the paper's order."""
-
-
-PAPER_FIGURES: dict[str, tuple[tuple[str, str, int | None], ...]] = {
-    "figure-1": (("a", "schematic", None), ("b", "loss-by-experts", None), ("c", "bounded-gain", None)),
-    "figure-2": (("a", "gain-by-mapping", 0), ("b", "loss-by-mapping", 0)),
-    "figure-3": (("a", "gain-by-sparsity", None), ("b", "loss-by-mapping", -1)),
-    "figure-4": (
-        ("a", "multiplier", None), ("b", "asymptote", None), ("c", "isoflop-size", 0), ("d", "isoflop-size", -1),
-    ),
-    "figure-5": (("a", "best-recurrence", None), ("b", "isoflop-recurrence", None), ("c", "recurrence-map", None)),
-    "figure-6": (("a", "best-experts", None), ("b", "experts-map", None), ("c", "joint-optimum", None)),
-    "figure-7": (("a", "downstream", 0), ("b", "downstream", 1), ("c", "downstream", 2), ("d", "downstream", 3)),
-}  # fmt: skip
-"""The paper's figures by number: the letter of a part, the picture it is of, and which panel, or None for all."""
-
-
-def paper_figure(number: str, sources: Sources) -> Picture:
-    """Return a figure of the paper with its parts lettered; a panel that the sources do not have is left out."""
-    panels: list[Panel] = []
-    captions: dict[str, list[str]] = {}
-    for letter, name, index in PAPER_FIGURES[number]:
-        picture = GALLERY[name](sources)
-        chosen = picture.panels if index is None else picture.panels[index:][:1]
-        panels += [
-            Panel(panel.table, partial(_lettered, draw=panel.draw, letter=letter), f"{letter}-{panel.name}".strip("-"))
-            for panel in chosen
-        ]
-        if chosen:
-            captions.setdefault(picture.caption, []).append(letter)
-    told = " ".join(f"({', '.join(letters)}) {caption}" for caption, letters in captions.items())
-    return Picture(number, told, tuple(panels))
-
-
-def _lettered(table: Table, axes: Any | None = None, *, draw: Callable[..., Any], letter: str) -> Any:
-    from matplotlib.text import Text
-
-    axes = draw(table, axes)
-    title = axes.get_title(loc="left")
-    for text in axes.get_children():
-        if isinstance(text, Text) and text.get_text() == title:
-            text.set_text(f"({letter}) {title}")  # set_title would undo its size
-    return axes
-
-
 MEASURED = ("schematic", "downstream", "scores-by-recurrence", "psi", "training", "test-time")
 """Pictures without a law."""
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from loopscale.core.quantities import format_power
 from loopscale.core.tables import Table
 from loopscale.figures.style import (
     LOSS,
@@ -23,7 +24,6 @@ from loopscale.figures.style import (
     marker,
     or_new,
     powers,
-    scientific,
     shade_extrapolated,
 )
 
@@ -249,11 +249,11 @@ def draw_isoflop_over_size(table: Table, axes: Any | None = None) -> Any:
     shade_extrapolated(axes, table.records(), "active", unit=BILLION)
     if len(budgets) > 1:
         for flops in budgets:
-            axes.plot([], [], color="0.3", linewidth=_width(budgets, flops), label=f"{scientific(flops)} FLOPs")
+            axes.plot([], [], color="0.3", linewidth=_width(budgets, flops), label=f"{format_power(flops)} FLOPs")
     log_ticks(axes.xaxis, WIDE_SIZES)
     legend(axes)
     E = next(iter(table.records()))["experts"]
-    title = f"E = {E:g}, fixed compute" if len(budgets) > 1 else f"E = {E:g}, {scientific(budgets[0])} FLOPs"
+    title = f"E = {E:g}, fixed compute" if len(budgets) > 1 else f"E = {E:g}, {format_power(budgets[0])} FLOPs"
     return finish(axes, title, "active parameters N_act (billions)", LOSS)
 
 
@@ -282,5 +282,5 @@ def draw_isoflop_over_recurrence(table: Table, axes: Any | None = None) -> Any:
                      linewidths=0.6, zorder=4, gid="best")  # fmt: skip
     shade_extrapolated(axes, table.records(), "recurrence")
     legend(axes)
-    flops = scientific(table.columns["flops"][0])
+    flops = format_power(table.columns["flops"][0])
     return finish(axes, f"{flops} FLOPs; ★ R*; hollow: extrapolated", RECURRENCE, LOSS)

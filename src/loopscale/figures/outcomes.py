@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from loopscale.core.errors import InputError
+from loopscale.core.quantities import format_power
 from loopscale.core.tables import Table
 from loopscale.evaluate.curves import fit_accuracy
 from loopscale.evaluate.rows import PROPORTIONS
 from loopscale.evaluate.suites import builtin_suites, load_suite
-from loopscale.figures.style import LOSS, RECURRENCE, colour, finish, groups, legend, marker, or_new, powers, scientific
+from loopscale.figures.style import LOSS, RECURRENCE, colour, finish, groups, legend, marker, or_new, powers
 
 OVERALL = "overall"
 _OF_SWEEP = ("size", "experts", "tokens", "validation_loss")
@@ -115,7 +116,7 @@ def _draw_matched(table: Table, axes: Any) -> Any:
     axes.set_yticks(range(len(rows)), [f"R = {row['recurrence']:g}" for row in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)
     legend(axes, 1)
-    flops = scientific(rows[0]["training_flops"])
+    flops = format_power(rows[0]["training_flops"])
     return finish(axes, f"{_group_title(table)}, {flops} FLOPs", _score_label(table), "recurrence at test time")
 
 
@@ -406,7 +407,7 @@ def _compute_ticks(axes: Any, budgets: Sequence[float]) -> None:
     powers(axes.xaxis)
     apart = [budgets[0], *(later for earlier, later in pairwise(budgets) if later > 1.1 * earlier)]
     if len(apart) <= 4:
-        axes.set_xticks(apart, [scientific(budget) for budget in apart])
+        axes.set_xticks(apart, [format_power(budget) for budget in apart])
 
 
 def _score_label(table: Table) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 from loopscale.core.arrays import FloatArray
 from loopscale.core.errors import InputError
 from loopscale.core.files import write_bytes
-from loopscale.core.quantities import format_count
+from loopscale.core.quantities import format_count, format_power
 from loopscale.core.tables import Table
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -184,14 +184,8 @@ def powers(axis: Any) -> None:
     low, high = axis.get_view_interval()
     steps = (1.0,) if high / low > 50 else (1.0, 2.0, 5.0)
     axis.set_major_locator(LogLocator(subs=steps, numticks=12))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: scientific(value)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: format_power(value)))
     axis.set_minor_formatter(NullFormatter())
-
-
-def scientific(value: float) -> str:
-    """Write a large number as people write compute: 5e21, 1.42e22."""
-    mantissa, _, exponent = f"{value:.2e}".partition("e")
-    return f"{float(mantissa):g}e{int(exponent)}"
 
 
 def save(figure: Any, path: str | Path) -> None:

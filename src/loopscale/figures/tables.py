@@ -21,7 +21,7 @@ from loopscale.planning.profiles import choice_span, joint_optimum
 from loopscale.scaling import PUBLISHED, ScalingLaw, mapping
 
 if TYPE_CHECKING:
-    from loopscale.figures.gallery import Sources
+    from loopscale.figures.sources import Sources
     from loopscale.fitting import Observations
 
 ENDINGS = ("tex", "html", "csv")

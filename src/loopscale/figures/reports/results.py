@@ -34,7 +34,7 @@ from loopscale.figures.outcomes import (
     mean_scores,
     present_groups,
 )
-from loopscale.figures.style import LOSS, Panel, Picture, colour, finish, groups, legend, or_new, powers, scientific
+from loopscale.figures.style import LOSS, Panel, Picture, colour, finish, groups, legend, or_new, powers
 from loopscale.fitting import Fit, Observations, correlations, identification
 from loopscale.planning import Budget
 from loopscale.planning.profiles import built_experts, choice_span, joint_optimum
@@ -67,7 +67,7 @@ def readable(cell: Any) -> str:
         if cell != cell:
             return "–"
         if abs(cell) >= 1e15:
-            return scientific(cell)
+            return format_power(cell)
         return format_count(cell) if abs(cell) >= 1e5 else f"{cell:.4g}"
     return str(cell)
 
