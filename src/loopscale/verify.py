@@ -45,7 +45,11 @@ def verify(path: str | Path) -> Iterator[Check]:
     if not exists:
         raise InputError(f"{shown(str(path))}: no such file or folder")
     if where.is_file():
-        yield from _file(where)
+        if where.suffix == ".json":
+            yield _json(where, _load)
+        else:
+            yield _table(where)
+            yield Check(where.name, Outcome.UNKNOWN, "tables carry no checksum: a changed digit cannot be found")
         return
     kinds = [check for name, check in FOLDERS.items() if any(where.glob(name))]
     if not kinds:
@@ -55,11 +59,6 @@ def verify(path: str | Path) -> Iterator[Check]:
         )
     for check in kinds:
         yield from check(where)
-
-
-def refuse_damage(path: str | Path) -> None:
-    """Raise the first damage that :func:`verify` finds."""
-    verified(path)
 
 
 def verified(path: str | Path) -> tuple[str, ...]:
@@ -79,14 +78,6 @@ def _tried(what: str, action: Callable[[], Any], detail: str = "") -> Check:
     except LoopscaleError as error:
         return Check(what, Outcome.BAD, str(error))
     return Check(what, Outcome.GOOD, text if isinstance(text, str) else detail)
-
-
-def _file(path: Path) -> Iterator[Check]:
-    if path.suffix != ".json":
-        yield _table(path)
-        yield Check(path.name, Outcome.UNKNOWN, "tables carry no checksum: a changed digit cannot be found")
-        return
-    yield _json(path, _load)
 
 
 def _json(path: Path, read: Callable[[Path], Any]) -> Check:

@@ -73,7 +73,8 @@ def app_command(
             f"{host} can be reached from other machines; give --token SECRET, or --insecure to serve everybody"
         )
     listening = _listen(host, port)
-    address = _address(host, listening.getsockname()[1])
+    name = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+    address = f"http://{name}:{listening.getsockname()[1]}"
     app = create_app((*LOOPBACK, host, *allowed), sweep=sweep, token=token, run=run)
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2, backlog=512, http=timed_protocol())
     if not is_loopback(host) and token is None:
@@ -101,8 +102,3 @@ def _listen(host: str, port: int | None) -> socket.socket:
 def _bound(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     return socket.create_server((host, port), family=family, backlog=512)
-
-
-def _address(host: str, port: int) -> str:
-    name = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
-    return f"http://{name}:{port}"

@@ -9,7 +9,7 @@ from loopscale.cli.verbs import verb
 from loopscale.core.errors import InputError, nearest, shown
 from loopscale.fitting import load_public, load_table
 from loopscale.fitting.data.looped import TABLES
-from loopscale.fitting.data.public import PUBLIC_FILES, PublicFile
+from loopscale.fitting.data.public import PUBLIC_FILES
 
 
 @verb("data")
@@ -27,23 +27,18 @@ def data_command(name: str | None, as_json: bool) -> None:
         raise InputError(f"`name` {shown(name)} is not a public sweep{nearest(name, PUBLIC_FILES)}")
     if as_json:
         chosen = PUBLIC_FILES if name is None else {name: PUBLIC_FILES[name]}
-        print_json({key: _record(source) for key, source in chosen.items()})
+        fields = ("file", "origin", "licence", "sha256", "url", "parts", "otherwise", "note")
+        print_json({key: {field: getattr(source, field) for field in fields} for key, source in chosen.items()})
     elif name is None:
-        rows = [(key, source.licence, _way(source), source.origin) for key, source in PUBLIC_FILES.items()]
+        rows = [
+            (key, source.licence, "downloaded" if source.url or source.parts else "LOOPSCALE_DATA", source.origin)
+            for key, source in PUBLIC_FILES.items()
+        ]
         columns = ("name", "licence", "obtained", "source")
         print_table("Public sweeps", columns, rows, left=columns, optional=("licence", "obtained"))
         console().print("`loopscale data NAME` shows what one holds, its derived columns and its caveats.")
     else:
         _show(name)
-
-
-def _way(source: PublicFile) -> str:
-    return "downloaded" if source.url or source.parts else "LOOPSCALE_DATA"
-
-
-def _record(source: PublicFile) -> dict[str, object]:
-    names = ("file", "origin", "licence", "sha256", "url", "parts", "otherwise", "note")
-    return {name: getattr(source, name) for name in names}
 
 
 def _show(name: str) -> None:

@@ -91,6 +91,7 @@ def figures_command(
     from loopscale.figures import GALLERY
     from loopscale.figures.drawing import PAPER_FIGURES, Task, draw_all
     from loopscale.figures.style import STYLES, WIDTHS
+    from loopscale.figures.tables import TABLES, write_tables
 
     kinds = _chosen(formats, FORMATS, "--format")
     names = _chosen(only, (*GALLERY, *PAPER_FIGURES), "--only") if only else list(GALLERY)
@@ -107,16 +108,10 @@ def figures_command(
     for name, reason in left_out.items():
         click.echo(f"not drawn: {name}: {reason}")
     if tables:
-        _write_tables(sources, folder)
-
-
-def _write_tables(sources: Sources, folder: Path) -> None:
-    from loopscale.figures.tables import TABLES, write_tables
-
-    missing = write_tables(sources, folder)
-    click.echo(f"Wrote {counted(len(TABLES) - len(missing), 'table')} there, each as tex, html and csv.")
-    for name, reason in missing.items():
-        click.echo(f"not written: table {name}: {reason}")
+        missing = write_tables(sources, folder)
+        click.echo(f"Wrote {counted(len(TABLES) - len(missing), 'table')} there, each as tex, html and csv.")
+        for name, reason in missing.items():
+            click.echo(f"not written: table {name}: {reason}")
 
 
 def _progress(names: Sequence[str], bar: Callable[[int, int], None]) -> Callable[[int, int], None]:

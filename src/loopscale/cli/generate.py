@@ -64,7 +64,10 @@ def generate_command(
     if bits is not None:
         quantize(model.float(), int(bits))  # type: ignore[no-untyped-call]
     passes = recurrences or (model.config.recurrence,)
-    _check_draft(draft, max(passes), how["temperature"])
+    if draft is not None and draft >= max(passes):
+        raise click.UsageError(f"--draft-recurrence is {draft}; it should be below the recurrence ({max(passes)})")
+    if draft is not None and how["temperature"]:
+        raise click.UsageError("--draft-recurrence decodes greedily: leave out --temperature")
     rows = [
         _continue(model, loaded_tokenizer, prompt, R, draft=draft if draft is not None and draft < R else None, **how)
         for R in passes
@@ -83,15 +86,6 @@ def generate_command(
                 f"in {counted(row['verifications'], 'verification')}",
                 highlight=False,
             )
-
-
-def _check_draft(draft: int | None, most: int, temperature: float) -> None:
-    if draft is None:
-        return
-    if draft >= most:
-        raise click.UsageError(f"--draft-recurrence is {draft}; it should be below the recurrence ({most})")
-    if temperature:
-        raise click.UsageError("--draft-recurrence decodes greedily: leave out --temperature")
 
 
 def _continue(

@@ -42,12 +42,9 @@ def _unnamed(parse: Callable[[str, str], Any]) -> Callable[[str], Any]:
     return lambda text: parse(text, "")
 
 
-def _counts(text: str) -> tuple[float, ...]:
-    return tuple(quantities.parse_count(part, "") for part in text.split(","))
-
-
-def _memories(text: str) -> tuple[float, ...]:
-    return tuple(quantities.parse_bytes(part, "") for part in text.split(","))
+def _several(parse: Callable[[str, str], Any]) -> Callable[[str], tuple[Any, ...]]:
+    """Return the parser of values with commas between them."""
+    return lambda text: tuple(parse(part, "") for part in text.split(","))
 
 
 def _context(text: str) -> int:
@@ -78,9 +75,9 @@ def _rungs(text: str) -> tuple[str, ...]:
 
 
 COUNT = Quantity("COUNT", _unnamed(quantities.parse_count))
-COUNTS = Quantity("COUNT,…", _counts)
+COUNTS = Quantity("COUNT,…", _several(quantities.parse_count))
 BYTES = Quantity("BYTES", _unnamed(quantities.parse_bytes))
-MEMORIES = Quantity("BYTES,…", _memories)
+MEMORIES = Quantity("BYTES,…", _several(quantities.parse_bytes))
 BITS = Quantity("BITS", _unnamed(quantities.parse_bits))
 FRACTION = Quantity("SHARE", _unnamed(quantities.parse_fraction))
 CONTEXT = Quantity("TOKENS", _context)

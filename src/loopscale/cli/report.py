@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -10,10 +10,9 @@ from loopscale.cli.params import LAW
 from loopscale.cli.reading import read_runs, reading_options
 from loopscale.cli.verbs import verb
 from loopscale.core.report import check_report_path
+from loopscale.fitting import fit
+from loopscale.planning import Plan
 from loopscale.scaling import PUBLISHED, ScalingLaw
-
-if TYPE_CHECKING:
-    from loopscale.core.report import Report
 
 KINDS = ("fit", "plan", "sweep", "evaluation")
 
@@ -44,36 +43,17 @@ def report_command(kind: str, file: str, law: ScalingLaw | None, out: str, **rea
     check_report_path(out)
     if law is not None and kind != "plan":
         raise click.UsageError(f"--law goes with a plan, not with a {kind}")
-    if kind == "plan":
-        made = _plan(file, law)
-    elif kind == "evaluation":
-        made = _evaluation(file)
-    else:
-        made = _runs(kind, file, reading)
-    made.save(out)
-    click.echo(f"Saved {out}.")
-
-
-def _runs(kind: str, file: str, reading: dict[str, Any]) -> Report:
-    from loopscale.figures.reports import fit_report, sweep_report
-    from loopscale.fitting import fit
-
-    observations = read_runs(file, **reading)
-    if kind == "sweep":
-        return sweep_report(observations)
-    return fit_report(fit(observations))
-
-
-def _plan(file: str, law: ScalingLaw | None) -> Report:
-    from loopscale.figures.reports import plan_report
-    from loopscale.planning import Plan
-
-    plan = Plan.load(file)
-    return plan_report(plan, law or PUBLISHED.get(plan.law), file)
-
-
-def _evaluation(file: str) -> Report:
-    from loopscale.figures.reports import evaluation_report
+    from loopscale.figures.reports import evaluation_report, fit_report, plan_report, sweep_report
     from loopscale.figures.results import RESULTS, read_table
 
-    return evaluation_report(read_table(file, RESULTS), file)
+    if kind == "plan":
+        plan = Plan.load(file)
+        report = plan_report(plan, law or PUBLISHED.get(plan.law), file)
+    elif kind == "evaluation":
+        report = evaluation_report(read_table(file, RESULTS), file)
+    elif kind == "sweep":
+        report = sweep_report(read_runs(file, **reading))
+    else:
+        report = fit_report(fit(read_runs(file, **reading)))
+    report.save(out)
+    click.echo(f"Saved {out}.")

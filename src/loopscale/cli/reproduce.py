@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
 
 import click
 
@@ -44,7 +43,8 @@ def reproduce_command(status: str | None, report: str | None, verbose: bool, as_
     listed = [line for line in lines if status in (None, line.status)]
     if as_json:
         content = {"kind": "reproduction", "summary": summary(lines), "lines": [line.to_dict() for line in listed]}
-        print_json({**content, "public": [_public_dict(each) for each in public], "left_out": missing})
+        compared = [{**asdict(comparison), "lowest": comparison.lowest} for comparison in public]
+        print_json({**content, "public": compared, "left_out": missing})
     elif as_csv:
         click.echo(Table.from_records([line.to_dict() for line in listed]).csv(), nl=False)
     elif status is not None or verbose:
@@ -73,10 +73,6 @@ def _screen(lines: list[Line], public: list[Comparison], missing: list[str]) -> 
     for sentence in missing:
         out.print(sentence, highlight=False)
     out.print("next: loopscale reproduce --status disagrees; all lines with --verbose or --report", highlight=False)
-
-
-def _public_dict(comparison: Comparison) -> dict[str, Any]:
-    return {**asdict(comparison), "lowest": comparison.lowest}
 
 
 def _row(line: Line) -> tuple[str, ...]:

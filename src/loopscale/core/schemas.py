@@ -163,8 +163,9 @@ def _sentence(error: ErrorDetails, model: type[Record], data: object, where: str
         return _wrong_tag(_joined(at, name), tag, value, context)
     if kind == "missing":
         return f"{at}: field {name!r} is missing"
-    described = f"{shown(value)}{_hint(value, context)}"
-    return f"{at}: field {name!r} is {described}; it should be {_wanted(kind, context, error)}"
+    allowed = re.findall(r"'([^']*)'", str(context.get("expected", "")))
+    hint = nearest(value, allowed) if isinstance(value, str) else ""
+    return f"{at}: field {name!r} is {shown(value)}{hint}; it should be {_wanted(kind, context, error)}"
 
 
 def _location(loc: tuple[int | str, ...], data: object, kind: str) -> tuple[list[str], str | None]:
@@ -216,11 +217,6 @@ def _wrong_tag(at: str, tag: str, value: Any, context: dict[str, Any]) -> str:
     if tag not in value:
         return f"{at}: field {tag!r} is missing"
     return f"{at}: field {tag!r} is {shown(value[tag])}{nearest(str(value[tag]), tags)}; it should be {_or(tags)}"
-
-
-def _hint(value: Any, context: dict[str, Any]) -> str:
-    names = re.findall(r"'([^']*)'", str(context.get("expected", "")))
-    return nearest(value, names) if isinstance(value, str) else ""
 
 
 def _or(names: list[str]) -> str:

@@ -50,7 +50,7 @@ def export(file: str, out: str | None, best: bool, intermediate: bool) -> None:
     from loopscale.sweep.export import table
     from loopscale.sweep.spec import read_sweep
     from loopscale.sweep.store import Store
-    from loopscale.verify import refuse_damage
+    from loopscale.verify import verified
 
     if best and intermediate:
         raise InputError("--best chooses among finished points, and --intermediate adds others", remedy="give one")
@@ -59,7 +59,7 @@ def export(file: str, out: str | None, best: bool, intermediate: bool) -> None:
         observations, left_out = table(sweep, store, best=best, intermediate=intermediate)
     for reason in left_out:
         click.echo(f"left out: {reason}", err=True)
-    refuse_damage(sweep.results)  # before anything is written that a law may be fitted to
+    verified(sweep.results)  # before anything is written that a law may be fitted to
     if out is None:
         click.echo(observations.csv(), nl=False)
         return
