@@ -93,11 +93,11 @@ def _json(path: Path, read: Callable[[Path], Any]) -> Check:
         _refuse_nonfinite(raw, path)
         return "checksum, schema and values"
 
-    found = _tried(path.name, check)
-    if found.outcome is Outcome.GOOD and not sealed:
+    finding = _tried(path.name, check)
+    if finding.outcome is Outcome.GOOD and not sealed:
         reason = "schema and values are right; it has no checksum (edited, or written by 0.1)"
         return Check(path.name, Outcome.UNKNOWN, reason)
-    return found
+    return finding
 
 
 def _load(path: Path) -> Any:
@@ -194,10 +194,10 @@ def _metrics(path: Path) -> str:
 def _checkpoints(folder: Path) -> Iterator[Check]:
     from loopscale.train import checkpoints
 
-    found = sorted(path for path in (folder / "checkpoints").glob("step-*") if path.is_dir())
-    for path in found:
+    folders = sorted(path for path in (folder / "checkpoints").glob("step-*") if path.is_dir())
+    for path in folders:
         yield _tried(f"checkpoints/{path.name}", lambda path=path: checkpoints.verify(path) and "checksums")  # type: ignore[misc]
-    if not found:
+    if not folders:
         yield Check("checkpoints", Outcome.UNKNOWN, "there is none")
 
 
@@ -280,8 +280,8 @@ def _observation(run: Path, tokens: int, loss: float, facts: dict[str, Any]) -> 
     summary = read_json(path)
     for name, value in summary.items() if isinstance(summary, dict) else ():
         if name != "checksum" and (name not in facts or facts[name] != value):
-            found = repr(facts[name]) if name in facts else "missing"
-            raise InputError(f"{path}: {name} is {value!r} here and {found} in the database")
+            stored = repr(facts[name]) if name in facts else "missing"
+            raise InputError(f"{path}: {name} is {value!r} here and {stored} in the database")
     return True
 
 

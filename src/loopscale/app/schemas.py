@@ -27,7 +27,7 @@ from loopscale.core.schemas import Record
 from loopscale.planning import FIELDS, UTILISATION, Budget
 from loopscale.planning.budget import WHOLE, BudgetField
 from loopscale.planning.cluster import Cluster
-from loopscale.planning.compute import device_hours
+from loopscale.planning.compute import device_flops, device_hours
 from loopscale.planning.devices import NODE
 from loopscale.planning.files import PlanFile
 from loopscale.planning.searching import experts_for, recurrences_for

@@ -17,10 +17,10 @@ def option_group(name: str, *options: Callable[[Any], Any]) -> Callable[[F], F]:
     """Add options, or decorators that add some, under a heading."""
 
     def decorate(function: F) -> F:
-        known = len(getattr(function, "__click_params__", []))
+        before = len(getattr(function, "__click_params__", []))
         for option in reversed(options):
             function = option(function)
-        for param in function.__click_params__[known:]:  # type: ignore[attr-defined]
+        for param in function.__click_params__[before:]:  # type: ignore[attr-defined]
             param.group = name
         return function
 

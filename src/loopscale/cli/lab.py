@@ -482,8 +482,8 @@ def _print_downstream(result: dict[str, Any]) -> None:
     answers = {(answer["measure"], answer["about"], answer["width"]): answer for answer in result["differences"]}
     rows = []
     for measure, about in dict.fromkeys((answer["measure"], answer["about"]) for answer in result["differences"]):
-        shown = [answers.get((measure, about, width)) for width in widths]
-        rows.append((measure, about, *(_difference(answer) for answer in shown)))
+        by_width = [answers.get((measure, about, width)) for width in widths]
+        rows.append((measure, about, *(_difference(answer) for answer in by_width)))
     title = "Differences, seed by seed (0 is chance, 1 all right; * 95% interval without 0)"
     columns = ("of", "change", *(f"width {width}" for width in widths))
     print_table(title, columns, rows, left=("of", "change"))
@@ -509,15 +509,15 @@ def _print_law(result: dict[str, Any]) -> None:
     """Print what the laws on tasks answer; a degenerate fit leaves its coefficients undecided."""
     rows, law = [], result["law"]
     for part, asked in law.items():
-        held = asked["held_out"]
-        best = min(held, key=held.__getitem__)
+        errors = asked["held_out"]
+        best = min(errors, key=errors.__getitem__)
         spans = [
             f"{asked[name]['value']:.2g} ({asked[name]['interval'][0]:.2g} to {asked[name]['interval'][1]:.2g})"
             if name in asked
             else "undecided"
             for name in ("kappa1", "theta")
         ]
-        error = (f"{asked['rmse']:.2f}", f"{asked['deviation']:.2f}", f"{held[best]:.2f} ({best})")
+        error = (f"{asked['rmse']:.2f}", f"{asked['deviation']:.2f}", f"{errors[best]:.2f} ({best})")
         rows.append((part, *error, *spans))
     columns = ("part", "RMSE", "deviation", "largest R held out", "kappa1", "theta")
     print_table("Law loss(N, D, R, E) on each part, nats per answer", columns, rows, left=("part",))

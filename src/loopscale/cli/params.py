@@ -57,17 +57,17 @@ def _context(text: str) -> int:
 
 def _experts(text: str) -> tuple[float, ...]:
     """Read expert counts: whole numbers and ranges, or any number from 1 up that routing can reach."""
-    found: set[float] = set()
+    counts: set[float] = set()
     for part in text.split(","):
         try:
             value = float(part)
         except ValueError:
-            found.update(quantities.parse_integers(part, ""))
+            counts.update(quantities.parse_integers(part, ""))
             continue
         if not 1 <= value <= 1e6:
             raise InputError(f"{shown(part.strip())} is not an expert count; it should be from 1 to 1,000,000")
-        found.add(value)
-    return tuple(sorted(found))
+        counts.add(value)
+    return tuple(sorted(counts))
 
 
 def _rungs(text: str) -> tuple[str, ...]:

@@ -176,11 +176,11 @@ def _print_curves(title: str, axis: str, rows: list[dict[str, Any]]) -> None:
     names = [_curve_name(keys, curve) for curve in curves]
     lines = []
     for at in dict.fromkeys(row[across] for row in rows):
-        found = [cells.get((at, curve)) for curve in curves]
-        if all(row is None or row["loss"] is None for row in found):
+        losses = [cells.get((at, curve)) for curve in curves]
+        if all(row is None or row["loss"] is None for row in losses):
             continue  # no loss is shown, which a line below says
         write: Callable[[float], str] = {"size": format_size, "experts": built_experts}.get(axis, "{:g}".format)
-        lines.append([write(at), *(_cell(row) for row in found)])
+        lines.append([write(at), *(_cell(row) for row in losses)])
     label = {"size": "active", "recurrence": "R", "experts": "experts"}[axis]
     widths = (len(cell) - len("[bold][/]") * ("[" in cell) for line in lines for cell in line[1:])
     widest = max(widths, default=0)
@@ -222,9 +222,9 @@ def _print_map(
     write: Callable[[float], str],
 ) -> None:
     columns = list(dict.fromkeys(row[across] for row in rows))
-    found = {(line(row), row[across]): row for row in rows}
+    cells = {(line(row), row[across]): row for row in rows}
     lines = list(dict.fromkeys(line(row) for row in rows))
-    body = [[name, *(_map_cell(found[name, at], value) for at in columns)] for name in lines]
+    body = [[name, *(_map_cell(cells[name, at], value) for at in columns)] for name in lines]
     print_table(title, [label, *(write(at) for at in columns)], body, left=(label,))
     _print_legend(rows)
     if any(row["agreement"] < CERTAIN for row in rows):

@@ -122,11 +122,11 @@ def _models(paths: Sequence[str]) -> list[str]:
 
     folders: list[str] = []
     for path in paths:
-        kept = kept_models(path)
-        if kept is None:
+        of_sweep = kept_models(path)
+        if of_sweep is None:
             folders.append(path)
         else:
-            longest = {folder.parent: folder for folder in sorted(kept, key=lambda one: float(one.name[1:]))}
+            longest = {folder.parent: folder for folder in sorted(of_sweep, key=lambda one: float(one.name[1:]))}
             folders += [str(folder) for folder in longest.values()]
     return folders
 
@@ -165,9 +165,9 @@ class Shown:
             row = list(diversity.table().records())[-1]
             cells.setdefault((row["experts"], row["recurrence"]), []).append(row)
         rows = [_pooled(cells[cell]) for cell in sorted(cells)]
-        told = departures({cell: _pooled(found)["psi"] for cell, found in cells.items()})
+        notes = departures({cell: _pooled(found)["psi"] for cell, found in cells.items()})
         if self._plain(
-            Table.from_records(rows), {"departures": told, "checked": "bounds 1 to min(E, R); no fall with R or E"}
+            Table.from_records(rows), {"departures": notes, "checked": "bounds 1 to min(E, R); no fall with R or E"}
         ):
             return
         passes = sorted({R for _, R in cells})
@@ -185,7 +185,7 @@ class Shown:
         most = max(row["models"] for row in rows)
         if most > 1:
             out.print(f"cells of several models (up to {most}) show the mean of their means and of their deviations")
-        for sentence in told or ["Psi lies in its bounds 1 to min(E, R) and never falls with R or with E."]:
+        for sentence in notes or ["Psi lies in its bounds 1 to min(E, R) and never falls with R or with E."]:
             out.print(sentence, highlight=False)
 
     def parts(self, diversity: Any, by: str) -> None:
@@ -198,10 +198,10 @@ class Shown:
         rows = list(table.records())
         lines = []
         for key in dict.fromkeys(row[by] for row in rows):
-            found = [row for row in rows if row[by] == key]
-            texts = [f"{row['psi']:.4f}" + (f" ± {row['std_prompts']:.4f}" if by == "task" else "") for row in found]
+            matching = [row for row in rows if row[by] == key]
+            texts = [f"{row['psi']:.4f}" + (f" ± {row['std_prompts']:.4f}" if by == "task" else "") for row in matching]
             lines.append([str(key), *texts[-6:]])
-        names = [f"R={row['recurrence']}" for row in found][-6:]
+        names = [f"R={row['recurrence']}" for row in matching][-6:]
         over = "over tokens" if by == "layer" else "mean ± std over prompts"
         print_table(f"Psi by {by}, {over}, {self._where()}", [by, *names], lines, left=(by,))
 

@@ -167,8 +167,8 @@ def check_version(data: object, where: str, kind: str, version: int) -> dict[str
         raise InputError(f"{where}: this is a {shown(stated)} file; a {kind!r} file is needed here")
     schema = content.get("schema")
     if not isinstance(schema, int) or isinstance(schema, bool):
-        found = f"is {shown(schema)}" if "schema" in content else "is missing"
-        raise InputError(f"{where}: field 'schema' {found}; it should be a whole number")
+        problem = f"is {shown(schema)}" if "schema" in content else "is missing"
+        raise InputError(f"{where}: field 'schema' {problem}; it should be a whole number")
     if schema > version:
         raise InputError(f"{where}: schema {schema} is newer than this loopscale reads ({version}); upgrade loopscale")
     if schema < 1:
@@ -203,8 +203,8 @@ def make_lasting_folder(folder: Path) -> None:
     """Make a folder and its parents where they are missing; a power cut cannot take them with all that follows."""
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     folder.mkdir(parents=True, exist_ok=True)
-    for made in missing:
-        flush_folder(made.parent)
+    for new in missing:
+        flush_folder(new.parent)
 
 
 def flush_file(file: IO[Any]) -> None:

@@ -106,7 +106,7 @@ class Report:
         import platform  # slow to import, and every command checks where its report goes
         from importlib.metadata import version
 
-        known = {
+        rows = {
             **facts,
             "command": facts.get("command", " ".join(["loopscale", *map(without_folder, sys.argv[1:])])),
             "loopscale": __version__,
@@ -114,7 +114,7 @@ class Report:
             **{name: version(name) for name in ("numpy", "scipy", "matplotlib")},
         }
         self.heading("Provenance")
-        self.table(("what", "value"), list(known.items()))
+        self.table(("what", "value"), list(rows.items()))
 
     def html(self) -> str:
         """Return the report as one HTML page; every text in it is escaped."""

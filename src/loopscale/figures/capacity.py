@@ -176,11 +176,11 @@ def _over_passes(name: str, law: ScalingLaw, model: Architecture, recurrences: F
 
 def _with_band(name: str, law: ScalingLaw, quantity: Callable[[ScalingLaw], FloatArray]) -> dict[str, FloatArray]:
     """Return the quantity under the law and, where it has resamples, the span of 90% of them."""
-    found = {name: quantity(law)}
+    columns = {name: quantity(law)}
     if law.resamples is not None:
         low, high = np.percentile([quantity(resampled) for resampled in law.resampled_laws()], [5, 95], axis=0)
-        found |= {f"{name}_low": low, f"{name}_high": high}
-    return found
+        columns |= {f"{name}_low": low, f"{name}_high": high}
+    return columns
 
 
 def _named(outside: Any, axis: str) -> Any:
@@ -200,11 +200,11 @@ def fit_mappings(
     observations: Observations, held_out: str | None = None, resamples: int = 0, **procedure: Any
 ) -> dict[str, Fit]:
     """Fit each mapping that the data can distinguish to the rows outside ``held_out``, a slice like ``R=16``."""
-    kept = observations
+    fitted_rows = observations
     if held_out is not None:
-        kept = observations.where(~Slice.parse(held_out).rows(observations)[0])
+        fitted_rows = observations.where(~Slice.parse(held_out).rows(observations)[0])
     return {
-        name: fit(kept, mapping=name, resamples=resamples, **procedure)
+        name: fit(fitted_rows, mapping=name, resamples=resamples, **procedure)
         for name in COMPARED
         if name in applicable(observations)
     }

@@ -102,8 +102,8 @@ def paper_figure(number: str, sources: Sources) -> Picture:
         ]
         if chosen:
             captions.setdefault(picture.caption, []).append(letter)
-    told = " ".join(f"({', '.join(letters)}) {caption}" for caption, letters in captions.items())
-    return Picture(number, told, tuple(panels))
+    together = " ".join(f"({', '.join(letters)}) {caption}" for caption, letters in captions.items())
+    return Picture(number, together, tuple(panels))
 
 
 def _lettered(table: Table, axes: Any | None = None, *, draw: Callable[..., Any], letter: str) -> Any:

@@ -147,8 +147,8 @@ def draw_loss_over_compute(table: Table, axes: Any | None = None) -> Any:
     middle, last = curve[int(0.45 * len(curve))], predicted[-1]
     axes.annotate("law at its best size", (middle["flops"], middle["loss"]), xytext=(-4, -9), color=COLOURS[1],
                   textcoords="offset points", fontsize=6.5, ha="right")  # fmt: skip
-    said = f"predicted {last['loss']:.2f}\n{format_count(last['active'], 2)} parameters"
-    axes.annotate(said, (last["flops"], last["loss"]), xytext=(-7, -3), textcoords="offset points",
+    label = f"predicted {last['loss']:.2f}\n{format_count(last['active'], 2)} parameters"
+    axes.annotate(label, (last["flops"], last["loss"]), xytext=(-7, -3), textcoords="offset points",
                   fontsize=6.5, ha="right", va="top")  # fmt: skip
     return finish(axes, "", "training compute $C$ (FLOPs)", LOSS)
 
@@ -200,14 +200,14 @@ def intervals(law: ScalingLaw, truth: ScalingLaw | None = None) -> Table:
     if law.resamples is None:
         raise InputError(f"{law.name}: this law carries no resampled laws; fit it with resampling first")
     low, high = np.percentile(law.resamples, [5, 95], axis=0)
-    known = {} if truth is None else truth.coefficients
+    truths = {} if truth is None else truth.coefficients
     return Table(
         {
             "coefficient": list(law.names),
             "estimate": [law.coefficients[name] for name in law.names],
             "low": low.tolist(),
             "high": high.tolist(),
-            "truth": [known.get(name, float("nan")) for name in law.names],
+            "truth": [truths.get(name, float("nan")) for name in law.names],
         }
     )
 

@@ -135,9 +135,9 @@ def sweep_scores(results: Table, group: str = OVERALL) -> Table | None:
                 f"results: {row['model']} of run {row['run']} has no {missing[0]!r}; models of a sweep have "
                 f"{', '.join(_OF_SWEEP)}, as `loopscale eval SWEEP.toml --tidy` writes them"
             )
-    known = {row["model"]: row for row in records}
+    by_model = {row["model"]: row for row in records}
     rows = [
-        {**scores, **{name: known[scores["model"]][name] for name in _OF_SWEEP}}
+        {**scores, **{name: by_model[scores["model"]][name] for name in _OF_SWEEP}}
         for scores in mean_scores(Table.from_records(records), group).records()
     ]
     return Table.from_records(sorted(rows, key=lambda row: (row["experts"], row["recurrence"], row["training_flops"])))
@@ -145,8 +145,8 @@ def sweep_scores(results: Table, group: str = OVERALL) -> Table | None:
 
 def sweep_groups(results: Table) -> tuple[str, ...]:
     """Return what the figure of a sweep shows: ``overall``, and ``reasoning`` where every model has such a task."""
-    found = present_groups(Table.from_records(_of_models(results)))
-    return tuple(group for group in (OVERALL, "reasoning") if group in found)
+    present = present_groups(Table.from_records(_of_models(results)))
+    return tuple(group for group in (OVERALL, "reasoning") if group in present)
 
 
 def _of_models(results: Table) -> list[dict[str, Any]]:
@@ -197,7 +197,7 @@ def _at_equal_compute(rows: Sequence[Mapping[str, Any]], wanted: float) -> list[
 
     if len({size for _, size in reached(wanted)}) < 2:
         wanted = max((end for span in spans.values() for end in span), key=lambda flops: len(reached(flops)))
-    found = []
+    interpolated = []
     for key in reached(wanted) if len(reached(wanted)) > 1 else ():
         flops, score, error = (
             np.array([row[name] for row in curves[key]], float) for name in ("training_flops", "score", "stderr")
@@ -207,8 +207,8 @@ def _at_equal_compute(rows: Sequence[Mapping[str, Any]], wanted: float) -> list[
             "score": float(np.interp(np.log(wanted), np.log(flops), score)),
             "stderr": float(np.interp(np.log(wanted), np.log(flops), error)),
         }
-        found.append({**curves[key][0], **at, "model": "", "interpolated": True})
-    return found
+        interpolated.append({**curves[key][0], **at, "model": "", "interpolated": True})
+    return interpolated
 
 
 def score_range(scores: Table) -> tuple[float, float]:

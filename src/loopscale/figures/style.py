@@ -302,9 +302,9 @@ def draw_map(
     X, Y = (np.array(list(dict.fromkeys(table.columns[name])), float) for name in (x, y))
     cells = {name: np.array(table.columns[name]).reshape(len(X), len(Y)).T for name in (value, OUTSIDE, "agreement")}
     level = np.searchsorted(np.asarray(levels), np.nan_to_num(cells[value].astype(float), nan=levels[0]))
-    shown = np.ma.masked_where(np.isnan(cells[value].astype(float)), level)
+    masked = np.ma.masked_where(np.isnan(cells[value].astype(float)), level)
     mesh = axes.pcolormesh(
-        X, Y, shown, cmap=_choices(len(levels)), vmin=-0.5, vmax=len(levels) - 0.5, shading="nearest", rasterized=True
+        X, Y, masked, cmap=_choices(len(levels)), vmin=-0.5, vmax=len(levels) - 0.5, shading="nearest", rasterized=True
     )
     _hatch(axes, X, Y, cells[OUTSIDE] != "", "////", OUTSIDE)
     _hatch(axes, X, Y, cells["agreement"].astype(float) < 0.5, "....", "uncertain")

@@ -87,9 +87,9 @@ def laws_table() -> Table:
 def _law_row(law: ScalingLaw) -> tuple[str, ...]:
     experts, tokens, loops = law.outer.uses_experts, law.outer.uses_tokens, law.mapping.loops
     kind = " ".join(word for word, held in (("looped", loops), ("MoE", experts)) if held) or "dense"
-    said = [YES if held else NO for held in (True, tokens, loops, experts)]
+    axes = [YES if held else NO for held in (True, tokens, loops, experts)]
     optimal = [YES if held else NO for held in (tokens, tokens and experts)]
-    return (kind, law.name, *said, _mapping_text(law), *optimal, YES, YES if tokens else NO,
+    return (kind, law.name, *axes, _mapping_text(law), *optimal, YES, YES if tokens else NO,
             REFITTED.get(law.name, NO), *(span_text(law, axis) for axis in ("size", "tokens", "experts", "recurrence")),
             )  # fmt: skip
 
@@ -153,12 +153,12 @@ def held_out(sources: Sources) -> Sheet:
 
 def _slices(data: Observations) -> dict[str, str]:
     """Return the slice at the largest value of each axis that has three or more, by what a table calls it."""
-    points, found = data.points, {}
+    points, slices = data.points, {}
     for letter, values in (("R", points.recurrence), ("E", points.experts), ("N", points.active), ("D", points.tokens)):
         levels = np.unique(values)
         if len(levels) >= 3:
-            found[f"{letter} = {format_count(levels[-1], 3)}"] = f"{letter}={levels[-1]:.10g}"
-    return found
+            slices[f"{letter} = {format_count(levels[-1], 3)}"] = f"{letter}={levels[-1]:.10g}"
+    return slices
 
 
 def ladder(sources: Sources) -> Sheet:

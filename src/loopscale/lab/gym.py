@@ -37,9 +37,9 @@ class GymTask:
     def problems(self, count: int, seed: int) -> Any:
         """Return problems of the library: items with "question" and "answer", and ``score_answer``."""
         library = require("reasoning_gym", "gym", "a task of reasoning-gym")
-        known = library.factory.DATASETS
-        if self.name not in known:
-            raise InputError(f"reasoning-gym has no task {shown(self.name)}{nearest(self.name, known)}")
+        tasks = library.factory.DATASETS
+        if self.name not in tasks:
+            raise InputError(f"reasoning-gym has no task {shown(self.name)}{nearest(self.name, tasks)}")
         try:
             return library.create_dataset(self.name, size=count, seed=seed, **self.settings)
         except (TypeError, ValueError, AssertionError) as error:
@@ -85,10 +85,10 @@ def check(folder: Path, model: str | Path, recurrence: int | None = None, count:
     for checker, item in task.new_problems(seen, count):
         ids = tokenizer(f"{item['question']}\n", return_tensors="pt", add_special_tokens=False).input_ids
         most = len(tokenizer(item["answer"], add_special_tokens=False).input_ids) + 1
-        said = loaded.generate(
+        output = loaded.generate(
             ids, max_new_tokens=most, do_sample=False, recurrence=R, pad_token_id=tokenizer.eos_token_id
         )
-        answer = tokenizer.decode(said[0, ids.shape[1] :], skip_special_tokens=True).strip()
+        answer = tokenizer.decode(output[0, ids.shape[1] :], skip_special_tokens=True).strip()
         points += checker.score_answer(answer, item)
         right += answer == item["answer"]
         asked += 1

@@ -75,8 +75,8 @@ class Scores:
     def bits(self, recurrence: int) -> float:
         """Return the bits about the answers that the model knows beyond a uniform guess."""
         symbols = math.log2(len(self.task.words))
-        known = symbols - float(self.loss_R[recurrence - 1]) / math.log(2)
-        return max(0.0, known) * self.count * len(self.task.asked)
+        learnt = symbols - float(self.loss_R[recurrence - 1]) / math.log(2)
+        return max(0.0, learnt) * self.count * len(self.task.asked)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values: ``accuracy`` by test-time R, and by position."""
@@ -152,20 +152,20 @@ def answers_by_pass(
     """Return what a model says at every position after each pass (R, B, T), and the mean loss of its answers (R,)."""
     was_training = model.training
     model.eval()  # type: ignore[no-untyped-call]
-    said: list[NDArray[np.int64]] = []
+    answers: list[NDArray[np.int64]] = []
     loss_R = np.zeros(most)
     for first in range(0, len(ids_BT), batch):
         ids = torch.from_numpy(ids_BT[first : first + batch]).to(model.device)
         labels = torch.from_numpy(answers_BT[first : first + batch]).to(model.device).flatten()
         passes = _pass_logits(model, ids, most)
-        said.append(np.stack([logits.argmax(-1).cpu().numpy() for logits in passes]))
+        answers.append(np.stack([logits.argmax(-1).cpu().numpy() for logits in passes]))
         for index, logits in enumerate(passes):
             loss = torch.nn.functional.cross_entropy(
                 logits.flatten(0, 1).float(), labels, ignore_index=IGNORED, reduction="sum"
             )
             loss_R[index] += float(loss)
     model.train(was_training)
-    return np.concatenate(said, axis=1), loss_R / np.count_nonzero(answers_BT != IGNORED)
+    return np.concatenate(answers, axis=1), loss_R / np.count_nonzero(answers_BT != IGNORED)
 
 
 def _pass_logits(model: LoopedMoEForCausalLM, ids: torch.Tensor, most: int) -> tuple[torch.Tensor, ...]:

@@ -45,8 +45,8 @@ def reduced_forms() -> Iterator[Line]:
     expected["R = 1 gives the law without loops"] = (
         law(Points(active, D, one, E, loop, total)), law(Points(active, D, one, E, 0 * loop, total)))  # fmt: skip
     expected["E = 1 and R = 1 give Chinchilla's law"] = (law(once), dense(unlooped))
-    for what, (found, wanted) in expected.items():
-        close = np.isclose(found, wanted, rtol=1e-8, atol=1e-12)
+    for what, (ours, wanted) in expected.items():
+        close = np.isclose(ours, wanted, rtol=1e-8, atol=1e-12)
         yield claim(LIMITS, what, "holds", int(close.sum()), count)
     model = rung("1.0B", 8)
     unrolled = float(model.unrolled(3))
@@ -132,8 +132,8 @@ def claims() -> Iterator[Line]:
     dense = loss("1.0B", 1, 1, 5e20)
     for E in (2, 4, 8, 16):
         mine = loss("0.3B", E, 1, 5e20)
-        said = "better" if table["experts_that_suffice"] <= E else "not better"
-        yield Line(where, f"0.3B with E = {E} against dense 1.0B at 5e20 FLOPs, as loss", said,
+        verdict = "better" if table["experts_that_suffice"] <= E else "not better"
+        yield Line(where, f"0.3B with E = {E} against dense 1.0B at 5e20 FLOPs, as loss", verdict,
                    "better" if mine < dense else "not better",
                    f"{mine:.3f} against {dense:.3f}; the paper says it of scores")  # fmt: skip
     for first, second, least in (
@@ -155,9 +155,10 @@ def claims() -> Iterator[Line]:
     flops = np.geomspace(5e20, 5e21, 7)
     cases = [(name, R, budget) for name in ("0.3B", "0.6B", "1.0B") for R in (2, 3, 4, 6) for budget in flops]
     lost = [(name, R, budget) for name, R, budget in cases if loss(name, 8, R, budget) >= loss(name, 1, 1, budget)]
-    told = ", ".join(f"{name} at R = {R} on {budget:.0e} FLOPs" for name, R, budget in lost) or "nowhere"
+    exceptions = ", ".join(f"{name} at R = {R} on {budget:.0e} FLOPs" for name, R, budget in lost) or "nowhere"
+    note = f"the paper says it of scores; in loss not for {exceptions}"
     yield claim(where, "E = 8 with R > 1 beats dense R = 1 at equal compute, as loss", "consistently",
-                len(cases) - len(lost), len(cases), f"the paper says it of scores; in loss not for {told}")  # fmt: skip
+                len(cases) - len(lost), len(cases), note)  # fmt: skip
     rows = PAPER["downstream"]["rows"]
     reasoning = {(row["model"], row["recurrence"]): float(np.mean(row["scores"][:2])) for row in rows}
     reference = reasoning[rows[0]["model"], 1]

@@ -83,9 +83,9 @@ class Line:
 
 def number(where: str, what: str, printed: float, ours: float, digits: int | None = None, note: str = "") -> Line:
     """Return a line for a number that the paper rounds to ``digits`` decimals; the note is kept where they differ."""
-    shown = ours if ours == printed else float(f"{ours:.6g}")
-    line = Line(where, what, printed, shown, digits=digits)
-    return line if line.status != DISAGREES else Line(where, what, printed, shown, note, digits=digits)
+    rounded = ours if ours == printed else float(f"{ours:.6g}")
+    line = Line(where, what, printed, rounded, digits=digits)
+    return line if line.status != DISAGREES else Line(where, what, printed, rounded, note, digits=digits)
 
 
 def claim(where: str, what: str, said: str, holds: int, cases: int, note: str = "") -> Line:

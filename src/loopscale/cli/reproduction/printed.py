@@ -42,15 +42,15 @@ def ladder() -> Iterator[Line]:
         yield number(where, f"{name} size of a head", table["head_size"], model.width // attention.heads)
         yield number(where, f"{name} N_act (B)", float(name[:-1]), (model.active + model.embedding) / 1e9, 1)
         for routers in (False, True):
-            said = ", with routers" if routers else ""
+            suffix = ", with routers" if routers else ""
             fewest = rung(name, experts=2)  # the fewest experts that need a router
             looped = fewest.router * fewest.loop_block[0].count / fewest.layers
             loop = model.loop + (looped if routers else 0)
-            yield number(where, f"{name} N_loop (B){said}", row["loop"], loop / 1e9, 1, near)
+            yield number(where, f"{name} N_loop (B){suffix}", row["loop"], loop / 1e9, 1, near)
             for E, printed in zip(table["experts"], row["total"], strict=True):
                 size = rung(name, experts=E)
                 total = (size.total + size.embedding + (size.router if routers else 0)) / 1e9
-                yield number(where, f"{name} N_total at E={E} (B){said}", printed, total, 1, near)
+                yield number(where, f"{name} N_total at E={E} (B){suffix}", printed, total, 1, near)
 
 
 def settings() -> Iterator[Line]:
@@ -69,7 +69,7 @@ def settings() -> Iterator[Line]:
     yield number(training["where"], "tokens per batch (millions)", training["batch_tokens_millions"], tokens, 2)
     model, optimizer = recipe["model"], recipe["optimizer"]
     base = grid["base"]
-    found: dict[str, Any] = {
+    values: dict[str, Any] = {
         "batch": recipe["run"]["batch"], "context": recipe["data"]["context"], "nodes": grid["resources"]["nodes"],
         "gpus": grid["resources"]["nodes"] * grid["resources"]["gpus"], "beta1": optimizer["betas"][0],
         "beta2": optimizer["betas"][1], "eps": optimizer["eps"], "weight_decay": optimizer["weight_decay"],
@@ -77,7 +77,7 @@ def settings() -> Iterator[Line]:
         "capacity": model["capacity_factor"], "vocabulary_thousands": base["model"]["vocab_size"] / 1e3,
         "dispatch": base["model"]["dispatch"],
     }  # fmt: skip
-    for name, ours in found.items():
+    for name, ours in values.items():
         what = f"training: {name.replace('_', ' ')}"
         if isinstance(ours, str):
             yield Line(training["where"], what, training[name], ours)
@@ -150,10 +150,10 @@ def path_diversity() -> Iterator[Line]:
     where = table["where"]
     for E, means, spreads in zip(table["experts"], table["mean"], table["deviation"], strict=True):
         for R, mean, spread in zip(table["recurrences"], means, spreads, strict=True):
-            known = E == 1 or R == 1
-            note = "by definition: one pass, or one expert" if known else "needs the trained checkpoints and prompts"
-            yield Line(where, f"Psi at E={E}, R={R}", mean, 1.0 if known else None, note)
-            yield Line(where, f"std of Psi at E={E}, R={R}", spread, 0.0 if known else None, note)
+            exact = E == 1 or R == 1
+            note = "by definition: one pass, or one expert" if exact else "needs the trained checkpoints and prompts"
+            yield Line(where, f"Psi at E={E}, R={R}", mean, 1.0 if exact else None, note)
+            yield Line(where, f"std of Psi at E={E}, R={R}", spread, 0.0 if exact else None, note)
     psi = np.array(table["mean"])
     highest = np.minimum.outer(np.array(table["experts"], float), np.array(table["recurrences"], float))
     inside = (psi >= 1) & (psi <= highest)

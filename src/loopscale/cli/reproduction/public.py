@@ -42,7 +42,7 @@ def public_comparisons() -> tuple[list[Comparison], list[str]]:
     from loopscale.fitting import load_public
     from loopscale.fitting.compare import compare
 
-    found, missing = [], []
+    comparisons, missing = [], []
     for name in SWEEPS:
         if not _is_here(name):
             missing.append(f"{name} was left out: its data are not here (see `loopscale data {name}`)")
@@ -61,5 +61,5 @@ def public_comparisons() -> tuple[list[Comparison], list[str]]:
             scores = compare(data, [part], outer="chinchilla", mappings=MAPPINGS, folds=0, count=10).scores
             errors = {score.mapping: round(score.rmse, 4) for score in scores if score.mapping in MAPPINGS}
             label = part if letter == "R" else f"largest fifth of {letter}"
-            found.append(Comparison(name, label, scores[0].rows, **errors))
-    return found, missing
+            comparisons.append(Comparison(name, label, scores[0].rows, **errors))
+    return comparisons, missing

@@ -29,36 +29,36 @@ def simulated_numbers(seed: int) -> dict[str, float]:
 
     sweep = simulate_sweep(seed=seed)
     fitted = fit(sweep, outer="joint-moe", mapping="sparsity-conditional", resamples=0)
-    found: dict[str, float] = {f"coefficient {name}": value for name, value in fitted.law.coefficients.items()}
+    numbers: dict[str, float] = {f"coefficient {name}": value for name, value in fitted.law.coefficients.items()}
     assert fitted.law.rmse is not None
-    found["RMSE, sparsity-conditional"] = fitted.law.rmse
+    numbers["RMSE, sparsity-conditional"] = fitted.law.rmse
     two = fit(sweep, outer="joint-moe", mapping="two-exponents", resamples=0).law.rmse
     assert two is not None
-    found["RMSE, two-exponents"] = two
+    numbers["RMSE, two-exponents"] = two
     for scheme in ("paper", "runs"):
         law = fitted.resample(PAPER["intervals"]["refits"], scheme=scheme, seed=seed).law
-        found |= {f"{name}, {scheme}": value for name, value in _interval_ends(law).items()}
-        found |= {f"{name}, {scheme}": value for name, value in _optimum_ends(law).items()}
-    return {name: float(f"{value:.5g}") for name, value in (found | _held_out_errors(seed)).items()}
+        numbers |= {f"{name}, {scheme}": value for name, value in _interval_ends(law).items()}
+        numbers |= {f"{name}, {scheme}": value for name, value in _optimum_ends(law).items()}
+    return {name: float(f"{value:.5g}") for name, value in (numbers | _held_out_errors(seed)).items()}
 
 
 def _interval_ends(law: Any) -> dict[str, float]:
-    found: dict[str, float] = {}
+    ends: dict[str, float] = {}
     for name in PAPER["intervals"]["values"]:
         low, high = np.percentile(law.resamples[:, law.names.index(name)], [5, 95])
-        found |= {f"{name} low": low, f"{name} high": high, f"{name} width": high - low}
-    return found
+        ends |= {f"{name} low": low, f"{name} high": high, f"{name} width": high - low}
+    return ends
 
 
 def _optimum_ends(law: Any) -> dict[str, float]:
     table = PAPER["joint_optima"]
     budget, memory = Budget(flops=table["flops"], bits=table["bits"]), [row["memory"] for row in table["rows"]]
-    found = {}
+    ends = {}
     for row in joint_optimum(law, memory, budget).records():
         for axis in ("active", "experts", "recurrence"):
             for end in ("low", "high"):
-                found[f"optimum {row['memory'] / 1e9:g} GB {axis} {end}"] = row[f"{axis}_{end}"]
-    return found
+                ends[f"optimum {row['memory'] / 1e9:g} GB {axis} {end}"] = row[f"{axis}_{end}"]
+    return ends
 
 
 def _held_out_errors(seed: int) -> dict[str, float]:
@@ -66,7 +66,7 @@ def _held_out_errors(seed: int) -> dict[str, float]:
     from loopscale.fitting.compare import compare
     from loopscale.fitting.data.public import SWEEP_EXPERTS
 
-    found: dict[str, float] = {}
+    errors: dict[str, float] = {}
     for key, outer, law, experts in (
         ("held_out_moe", "joint-moe", published(), SWEEP_EXPERTS),
         ("held_out_dense", "chinchilla", published().at_one_expert(), (1,)),
@@ -77,8 +77,8 @@ def _held_out_errors(seed: int) -> dict[str, float]:
         for part in table["slices"]:
             data = longer if part == "R=16" else plain
             result = compare(data, [part], outer=outer, mappings=table["mappings"], folds=0, count=10)
-            found |= {f"{key} {part} {name}": result.score(part, name).rmse for name in table["mappings"]}
-    return found
+            errors |= {f"{key} {part} {name}": result.score(part, name).rmse for name in table["mappings"]}
+    return errors
 
 
 @lru_cache
@@ -169,11 +169,11 @@ def held_out() -> Iterator[Line]:
                 yield _judged(table["where"], what, value, f"{key} {part} {mapping}", why)
             errors = np.array([stored()[f"{key} {part} {mapping}"] for mapping in table["mappings"]])
             order = np.argsort(printed)
-            kept = int(np.sum(np.all(np.diff(errors[order], axis=0) > 0, axis=0)))
+            same = int(np.sum(np.all(np.diff(errors[order], axis=0) > 0, axis=0)))
             what = f"held-out {part}, {dense}order of the mappings"
             yield Line(table["where"], what, " < ".join(table["mappings"][k] for k in order),
-                       f"in {kept} of {errors.shape[1]} simulated sweeps", "a claim of the table, on simulated sweeps",
-                       holds=kept, cases=errors.shape[1])  # fmt: skip
+                       f"in {same} of {errors.shape[1]} simulated sweeps", "a claim of the table, on simulated sweeps",
+                       holds=same, cases=errors.shape[1])  # fmt: skip
             best = int(np.sum(np.argmin(errors, axis=0) == int(np.argmin(printed))))
             what = f"held-out {part}, {dense}lowest error: {table['mappings'][int(np.argmin(printed))]}"
             yield Line(table["where"], what, "lowest", f"in {best} of {errors.shape[1]} simulated sweeps",

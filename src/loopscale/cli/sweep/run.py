@@ -32,12 +32,12 @@ def _backend_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def _chosen_backend(on: str, workers: int | None, processes: int | None, settings: dict[str, Any]) -> Backend:
     """Return the backend of ``--on``; a setting of another one is refused."""
-    given = {name: value for name, value in settings.items() if value not in (None, ())}
+    stated = {name: value for name, value in settings.items() if value not in (None, ())}
     for name, backend in backends().items():
-        for setting in given:
+        for setting in stated:
             if setting in backend.settings and name != on:
                 raise InputError(f"`{setting}` goes with --on {name}, and this is --on {on}")
-    return backends()[on](workers, processes, **given)
+    return backends()[on](workers, processes, **stated)
 
 
 @verb("run", short_help="Train what is not trained yet, or resume.")

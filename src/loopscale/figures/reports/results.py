@@ -291,18 +291,18 @@ def evaluation_report(results: Table, source: str | Path | None = None) -> Repor
 
 def _best(model: str, rows: list[dict[str, Any]]) -> str:
     top, first = max(rows, key=lambda row: row["score"]), min(rows, key=lambda row: row["recurrence"])
-    said = f"{model}: {_score(top)} on average over {top['tasks']} tasks at R = {top['recurrence']:g}"
+    sentence = f"{model}: {_score(top)} on average over {top['tasks']} tasks at R = {top['recurrence']:g}"
     if top is first:
-        return f"{said}."
-    return f"{said}, {_signed(top['score'] - first['score'])} over R = {first['recurrence']:g}."
+        return f"{sentence}."
+    return f"{sentence}, {_signed(top['score'] - first['score'])} over R = {first['recurrence']:g}."
 
 
 def _certainty(overall: list[dict[str, Any]]) -> str:
-    known = [row["stderr"] for row in overall if row["stderr"] == row["stderr"]]
-    if not known:
+    stderrs = [row["stderr"] for row in overall if row["stderr"] == row["stderr"]]
+    if not stderrs:
         return "The results state no standard errors, so small differences may be chance."
     return (
-        f"The mean scores have standard errors of up to {max(known):.3g}, which cover the choice of questions only; "
+        f"The mean scores have standard errors of up to {max(stderrs):.3g}, which cover the choice of questions only; "
         "another training run would differ by more."
     )
 
