@@ -21,7 +21,7 @@ from loopscale.app.page import export_page
 from loopscale.architecture import ladder_space, rung
 from loopscale.core.quantities import format_bytes, format_count
 from loopscale.core.tables import markdown
-from loopscale.figures.drawing import Task, draw_all
+from loopscale.figures.drawing import DrawingTask, draw_all
 from loopscale.figures.outcomes import mean_scores, present_groups
 from loopscale.figures.results import paper_psi, paper_results
 from loopscale.figures.sources import Sources
@@ -48,7 +48,7 @@ def on_pre_build(config: Any) -> None:
     shown = {name for page in pages for name in re.findall(r"figures/([a-z-]+)\.png", page.read_text(encoding="utf-8"))}
     missing = sorted(name for name in shown if not (folder / f"{name}.png").exists())
     results, psi = paper_results(), paper_psi()
-    left_out = draw_all(Task(Sources(published(), results=results, psi=psi), folder, ("png",)), missing)
+    left_out = draw_all(DrawingTask(Sources(published(), results=results, psi=psi), folder, ("png",)), missing)
     if left_out:
         raise ValueError(f"figures that a page shows could not be drawn: {left_out}")
 

@@ -13,7 +13,7 @@ import pytest
 from loopscale.core.errors import InputError
 from loopscale.core.tables import Table
 from loopscale.evaluate import fit_accuracy
-from loopscale.figures import gallery, outcomes
+from loopscale.figures import GALLERY, Sources, outcomes
 from loopscale.figures.results import RESULTS, checked_table
 from loopscale.scaling import DEFAULT, find_law
 from sweeps import BASE, write_sweep
@@ -61,7 +61,7 @@ def test_the_table_of_a_sweep_has_a_row_for_each_model_and_task_with_size_expert
 def test_the_downstream_figure_has_a_panel_along_experts_and_one_along_recurrence(rows):
     columns = {name: [row[name] for row in rows] for name in rows[0]}
     table = checked_table(columns, RESULTS, "tidy.csv")
-    picture = gallery.downstream(gallery.Sources(find_law(DEFAULT), results=table))
+    picture = GALLERY["downstream"](Sources(find_law(DEFAULT), results=table))
     assert [panel.name for panel in picture.panels] == ["experts-overall", "recurrence-overall", "loss"]
     for panel in picture.panels:
         axes = panel.draw(panel.table)
@@ -95,7 +95,7 @@ def measured(**renamed: str) -> Table:
 
 
 def test_the_downstream_figure_says_what_its_bars_are_and_that_the_differences_are_not_significant():
-    picture = gallery.downstream(gallery.Sources(find_law(DEFAULT), results=measured()))
+    picture = GALLERY["downstream"](Sources(find_law(DEFAULT), results=measured()))
     assert "Measured scores of 13 models" in picture.caption
     assert "one standard error" in picture.caption
     assert "the differences between the models are not significant" in picture.caption

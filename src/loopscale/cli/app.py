@@ -72,9 +72,8 @@ def app_command(
         raise click.UsageError(
             f"{host} can be reached from other machines; give --token SECRET, or --insecure to serve everybody"
         )
-    listening = _listen(host, port)
-    name = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
-    address = f"http://{name}:{listening.getsockname()[1]}"
+    listening = listen(host, port)
+    address = http_address(host, listening)
     app = create_app((*LOOPBACK, host, *allowed), sweep=sweep, token=token, run=run)
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2, backlog=512, http=timed_protocol())
     if not is_loopback(host) and token is None:
@@ -86,7 +85,7 @@ def app_command(
     uvicorn.Server(config).run(sockets=[listening])
 
 
-def _listen(host: str, port: int | None) -> socket.socket:
+def listen(host: str, port: int | None) -> socket.socket:
     """Return the socket to serve on; requests that arrive before the server is up wait in its queue."""
     try:
         return _bound(host, PORT if port is None else port)
@@ -102,3 +101,9 @@ def _listen(host: str, port: int | None) -> socket.socket:
 def _bound(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     return socket.create_server((host, port), family=family, backlog=512)
+
+
+def http_address(host: str, listening: socket.socket) -> str:
+    """Return the address at which a browser on this machine reaches a server on ``host``."""
+    name = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+    return f"http://{name}:{listening.getsockname()[1]}"

@@ -89,7 +89,7 @@ def figures_command(
     loopscale figures --only figure-2,figure-5 --tables --out figures
     """
     from loopscale.figures import GALLERY
-    from loopscale.figures.drawing import PAPER_FIGURES, Task, draw_all
+    from loopscale.figures.drawing import PAPER_FIGURES, DrawingTask, draw_all
     from loopscale.figures.style import STYLES, WIDTHS
     from loopscale.figures.tables import TABLES, write_tables
 
@@ -101,7 +101,7 @@ def figures_command(
     folder = make_folder(out)
     look = STYLES[style] if width is None else replace(STYLES[style], width=WIDTHS[width])
     with progress_bar("Drawing", len(names)) as bar:
-        left_out = draw_all(Task(sources, folder, kinds, look), names, _progress(names, bar))
+        left_out = draw_all(DrawingTask(sources, folder, kinds, look), names, _progress(names, bar))
     drawn = len(names) - len(left_out)
     many = counted(drawn, "figure")
     click.echo(f"Drew {many} in {folder}, each as {', '.join(kinds)} with its numbers as CSV.")

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from loopscale.cli.params import Quantity
+from loopscale.cli.params import QuantityType
 from loopscale.cli.reading import pair, pairs
 from loopscale.core.errors import InputError, shown
 from loopscale.fitting import Recipe
@@ -78,7 +78,7 @@ def form_options(function: F) -> F:
     options = (
         click.option(
             "--outer",
-            type=Quantity("NAME|EXPRESSION", _outer),
+            type=QuantityType("NAME|EXPRESSION", _outer),
             help=f"Outer law: {', '.join(OUTER_LAWS)}, or an expression like 'c + A/N**alpha + B/D**beta'.  "
             "[default: chosen from the data]",
         ),
@@ -89,7 +89,7 @@ def form_options(function: F) -> F:
         ),
         click.option(
             "--delta",
-            type=Quantity("NUMBER|auto|inf", _delta),
+            type=QuantityType("NUMBER|auto|inf", _delta),
             default="1e-3",
             show_default=True,
             callback=lambda ctx, param, value: None if value != value else value,

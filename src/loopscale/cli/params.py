@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Quantity(click.ParamType[Any]):
+class QuantityType(click.ParamType[Any]):
     """An option that one of our parsers reads; its error becomes the option's error."""
 
     def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
@@ -74,24 +74,24 @@ def _rungs(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(rung_name(part) for part in text.split(",")))
 
 
-COUNT = Quantity("COUNT", _unnamed(quantities.parse_count))
-COUNTS = Quantity("COUNT,…", _several(quantities.parse_count))
-BYTES = Quantity("BYTES", _unnamed(quantities.parse_bytes))
-MEMORIES = Quantity("BYTES,…", _several(quantities.parse_bytes))
-BITS = Quantity("BITS", _unnamed(quantities.parse_bits))
-FRACTION = Quantity("SHARE", _unnamed(quantities.parse_fraction))
-CONTEXT = Quantity("TOKENS", _context)
-DAYS = Quantity("DAYS", _unnamed(quantities.parse_days))
-INTEGERS = Quantity("N,…", _unnamed(quantities.parse_integers))
-EXPERTS = Quantity("E,…", _experts)
-RUNG_LIST = Quantity("RUNG,…", _rungs)
+COUNT = QuantityType("COUNT", _unnamed(quantities.parse_count))
+COUNTS = QuantityType("COUNT,…", _several(quantities.parse_count))
+BYTES = QuantityType("BYTES", _unnamed(quantities.parse_bytes))
+MEMORIES = QuantityType("BYTES,…", _several(quantities.parse_bytes))
+BITS = QuantityType("BITS", _unnamed(quantities.parse_bits))
+FRACTION = QuantityType("SHARE", _unnamed(quantities.parse_fraction))
+CONTEXT = QuantityType("TOKENS", _context)
+DAYS = QuantityType("DAYS", _unnamed(quantities.parse_days))
+INTEGERS = QuantityType("N,…", _unnamed(quantities.parse_integers))
+EXPERTS = QuantityType("E,…", _experts)
+RUNG_LIST = QuantityType("RUNG,…", _rungs)
 WHOLE = click.IntRange(1, 10_000_000)
 EXITS = click.Choice(("kl", "entropy", "argmax", "state", "gate"))
 ACTIVE = click.IntRange(1, 1024)
 WIDTH = click.IntRange(1, 1_000_000)
 
 
-class LawType(Quantity):
+class LawType(QuantityType):
     """A law by its name or file; ``--group``, which is read before, chooses one of several in a file."""
 
     def __init__(self) -> None:

@@ -31,7 +31,7 @@ from loopscale.cli.params import (
     INTEGERS,
     RUNG_LIST,
     WHOLE,
-    Quantity,
+    QuantityType,
     law_option,
     output_options,
     trust_options,
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 def _budget_option(field: BudgetField) -> Callable[[Any], Any]:
     default = "" if field.default is None else f"  [default: {field.amount.write(field.default)}]"
-    kind = Quantity(field.amount.name, lambda text: field.amount.read(text, ""))
+    kind = QuantityType(field.amount.name, lambda text: field.amount.read(text, ""))
     return click.option(field.option, field.name, type=kind, help=f"{field.help}{default}")
 
 

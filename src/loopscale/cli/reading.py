@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
-from loopscale.cli.params import INTEGERS, Quantity
+from loopscale.cli.params import INTEGERS, QuantityType
 from loopscale.core.errors import InputError, shown
 from loopscale.core.files import is_file
 from loopscale.core.quantities import parse_count
@@ -32,7 +32,7 @@ def pair(text: str) -> tuple[str, str]:
 
 def pairs(name: str, read: Callable[[str], tuple[str, Any]]) -> dict[str, Any]:
     """Return the settings of an option that is repeated, each time one NAME=VALUE; the command gets a dict."""
-    return {"multiple": True, "type": Quantity(name, read), "callback": lambda ctx, param, value: dict(value)}
+    return {"multiple": True, "type": QuantityType(name, read), "callback": lambda ctx, param, value: dict(value)}
 
 
 def _unit(text: str) -> tuple[str, float]:

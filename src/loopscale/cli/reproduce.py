@@ -8,7 +8,7 @@ import click
 
 from loopscale.cli.output import console, print_json, print_table
 from loopscale.cli.params import output_options
-from loopscale.cli.reproduction import MEANINGS, Comparison, Line, public_comparisons, reproduction, summary
+from loopscale.cli.reproduction import MEANINGS, Line, PublicComparison, public_comparisons, reproduction, summary
 from loopscale.cli.reproduction.line import DISAGREES
 from loopscale.cli.verbs import verb
 from loopscale.core.report import Report, check_report_path
@@ -59,7 +59,7 @@ def reproduce_command(status: str | None, report: str | None, verbose: bool, as_
         _screen(lines, public, missing)
 
 
-def _screen(lines: list[Line], public: list[Comparison], missing: list[str]) -> None:
+def _screen(lines: list[Line], public: list[PublicComparison], missing: list[str]) -> None:
     """Print the answer, the count of each status, and the public comparison."""
     out = console()
     out.print(f"{summary(lines)}.", highlight=False)
@@ -83,7 +83,7 @@ def _text(value: float | str) -> str:
     return value if isinstance(value, str) else f"{value:.6g}"
 
 
-def _report(lines: list[Line], public: list[Comparison], missing: list[str]) -> Report:
+def _report(lines: list[Line], public: list[PublicComparison], missing: list[str]) -> Report:
     report = Report("The paper's numbers, recomputed")
     report.question(f"Which numbers of the paper follow from its law and its tables? ({PAPER['source']})")
     report.answer(f"{summary(lines)}.")

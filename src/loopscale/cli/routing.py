@@ -94,13 +94,13 @@ def routing_command(
             )
             measured.append((folder, path_diversity(model, parts, recurrence)))
             bar(done, len(folders))
-    shown = Shown(len(prompts), SHIPPED if data is None else str(data), dtype, as_json, as_csv, plot)
+    output = Output(len(prompts), SHIPPED if data is None else str(data), dtype, as_json, as_csv, plot)
     if len(measured) > 1:
-        shown.grid(measured)
+        output.grid(measured)
     elif by is not None:
-        shown.parts(measured[0][1], by)
+        output.parts(measured[0][1], by)
     else:
-        shown.one(measured[0][1])
+        output.one(measured[0][1])
 
 
 def _prompts(data: str | None, limit: int | None) -> tuple[list[str], list[str]]:
@@ -131,7 +131,7 @@ def _models(paths: Sequence[str]) -> list[str]:
     return folders
 
 
-class Shown:
+class Output:
     """How the results of one command are printed."""
 
     def __init__(self, prompts: int, source: str, dtype: str, as_json: bool, as_csv: bool, plot: str | None) -> None:

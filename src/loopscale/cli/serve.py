@@ -6,7 +6,7 @@ import re
 
 import click
 
-from loopscale.cli.app import _address, _listen
+from loopscale.cli.app import http_address, listen
 from loopscale.cli.checkpoint import model_folder
 from loopscale.cli.verbs import verb
 from loopscale.core.errors import check_extra, require
@@ -65,7 +65,7 @@ def serve_command(
         raise click.UsageError(f"the name {called!r} holds an @, which stands before a recurrence; give another --name")
     app = build_app(looped, loaded_tokenizer, called, batching)
     app.add_middleware(Guard, hosts=(*LOOPBACK, host, *allowed), limits=Limits(), token=token)
-    listening = _listen(host, port)
-    click.echo(f"{called} at {_address(host, listening.getsockname()[1])}/v1; Ctrl-C stops it.")
+    listening = listen(host, port)
+    click.echo(f"{called} at {http_address(host, listening)}/v1; Ctrl-C stops it.")
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2)
     uvicorn.Server(config).run(sockets=[listening])

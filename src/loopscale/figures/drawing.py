@@ -22,7 +22,7 @@ PAYS = 4
 
 
 @dataclass(frozen=True)
-class Task:
+class DrawingTask:
     """What to draw from, where to, and in which formats."""
 
     sources: Sources
@@ -41,7 +41,9 @@ class Task:
         return None
 
 
-def draw_all(task: Task, names: Sequence[str], progress: Callable[[int, int], None] | None = None) -> dict[str, str]:
+def draw_all(
+    task: DrawingTask, names: Sequence[str], progress: Callable[[int, int], None] | None = None
+) -> dict[str, str]:
     """Draw the named pictures; return those left out, each with the reason."""
     left_out: dict[str, str] = {}
     for done, (name, reason) in enumerate(_drawn(task, names), 1):
@@ -52,7 +54,7 @@ def draw_all(task: Task, names: Sequence[str], progress: Callable[[int, int], No
     return left_out
 
 
-def _drawn(task: Task, names: Sequence[str]) -> Iterator[tuple[str, str | None]]:
+def _drawn(task: DrawingTask, names: Sequence[str]) -> Iterator[tuple[str, str | None]]:
     workers = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1, 4)
     if workers < 2 or len(names) < PAYS:
         yield from ((name, task.draw(name)) for name in names)
@@ -63,11 +65,11 @@ def _drawn(task: Task, names: Sequence[str]) -> Iterator[tuple[str, str | None]]
         yield from zip(names, pool.map(_draw, names), strict=True)
 
 
-_taken: list[Task] = []
+_taken: list[DrawingTask] = []
 """The task of this worker process."""
 
 
-def _take(task: Task) -> None:
+def _take(task: DrawingTask) -> None:
     _taken.append(task)
 
 

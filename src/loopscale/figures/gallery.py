@@ -67,7 +67,7 @@ def bounded_gain(sources: Sources) -> Picture:
     return _one("bounded-gain", caption, table, capacity.draw_bounded_and_unbounded)
 
 
-def gain_by_mapping(sources: Sources) -> Picture:
+def gain_by_mapping_picture(sources: Sources) -> Picture:
     """Effective-parameter gain under linear, power-law and bounded mappings."""
     panels = []
     for E in _seen_experts(sources):
@@ -88,7 +88,7 @@ def loss_by_mapping(sources: Sources) -> Picture:
     return Picture("loss-by-mapping", caption, tuple(panels))
 
 
-def gain_by_sparsity(sources: Sources) -> Picture:
+def gain_by_sparsity_picture(sources: Sources) -> Picture:
     """Effective-parameter gain against R for several E."""
     table = capacity.gain_by_sparsity(_looping(sources), experts=_all_experts(sources))
     return _one("gain-by-sparsity", "Effective-parameter gain for several E.", table, capacity.draw_gain_by_sparsity)
@@ -100,7 +100,7 @@ def multiplier(sources: Sources) -> Picture:
     return _one("multiplier", "Effective-parameter multiplier at the 1.0B rung.", table, capacity.draw_multiplier)
 
 
-def asymptote(sources: Sources) -> Picture:
+def asymptote_picture(sources: Sources) -> Picture:
     """The multiplier's limit over E."""
     law = _looping(sources)
     if np.isinf(law.mapping.asymptote(law.coefficients, 0.5)):
@@ -235,7 +235,7 @@ def interval_picture(sources: Sources) -> Picture:
     return _one("intervals", caption, table, _marked(fitting.draw_intervals, sources), 3.2)
 
 
-def downstream(sources: Sources) -> Picture:
+def downstream_picture(sources: Sources) -> Picture:
     """Scores against training compute; for the models of a sweep, over E at one R and over R at one E."""
     results = _given(sources.results, "--results")
     scores = outcomes.sweep_scores(results)
@@ -263,7 +263,7 @@ def scores_by_recurrence(sources: Sources) -> Picture:
     return _scores(sources, "scores-by-recurrence", text, outcomes.draw_scores_by_recurrence)
 
 
-def psi(sources: Sources) -> Picture:
+def psi_picture(sources: Sources) -> Picture:
     """Expert-path diversity."""
     table = _given(sources.psi, "--psi")
     return _one("psi", f"Expert-path diversity.{sources.origin('psi')}", table, outcomes.draw_psi)
@@ -284,11 +284,11 @@ GALLERY: dict[str, Callable[[Sources], Picture]] = {
     "schematic": schematic_picture,
     "loss-by-experts": loss_by_experts,
     "bounded-gain": bounded_gain,
-    "gain-by-mapping": gain_by_mapping,
+    "gain-by-mapping": gain_by_mapping_picture,
     "loss-by-mapping": loss_by_mapping,
-    "gain-by-sparsity": gain_by_sparsity,
+    "gain-by-sparsity": gain_by_sparsity_picture,
     "multiplier": multiplier,
-    "asymptote": asymptote,
+    "asymptote": asymptote_picture,
     "isoflop-size": isoflop_size,
     "best-recurrence": best_recurrence,
     "isoflop-recurrence": isoflop_recurrence,
@@ -300,9 +300,9 @@ GALLERY: dict[str, Callable[[Sources], Picture]] = {
     "residuals": residual_panels,
     "observed": observed,
     "intervals": interval_picture,
-    "downstream": downstream,
+    "downstream": downstream_picture,
     "scores-by-recurrence": scores_by_recurrence,
-    "psi": psi,
+    "psi": psi_picture,
     "training": training,
     "test-time": test_time,
 }

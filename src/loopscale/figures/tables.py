@@ -111,7 +111,7 @@ def span_text(law: ScalingLaw, axis: str) -> str:
     return ends[0] if ends[0] == ends[1] else "–".join(ends)
 
 
-def comparison(sources: Sources) -> Sheet:
+def laws_sheet(sources: Sources) -> Sheet:
     """The comparison of published laws."""
     caption = "Scaling laws: axes, recurrence mapping, optimality, and what can be done with each here."
     return Sheet("laws", caption, laws_table())
@@ -126,14 +126,14 @@ GAINS = {
 """The gain N_eff - N_act of each mapping, and its limit; kappa(m) = kappa m^-theta."""
 
 
-def mappings(sources: Sources) -> Sheet:
+def mappings_sheet(sources: Sources) -> Sheet:
     """The recurrence mappings and their limits."""
     rows = [(mapping(name).title, *texts) for name, texts in GAINS.items()]
     columns = {head: [row[k] for row in rows] for k, head in enumerate(("mapping", "N_eff - N_act", "R to infinity"))}
     return Sheet("mappings", "Recurrence mappings and their effective-parameter gains.", Table(columns))
 
 
-def held_out(sources: Sources) -> Sheet:
+def held_out_sheet(sources: Sources) -> Sheet:
     """RMSE of each mapping on rows held out along each axis, in dense models and in all."""
     from loopscale.figures.capacity import dense_rows
     from loopscale.fitting.compare import applicable, compare
@@ -161,7 +161,7 @@ def _slices(data: Observations) -> dict[str, str]:
     return slices
 
 
-def ladder(sources: Sources) -> Sheet:
+def ladder_sheet(sources: Sources) -> Sheet:
     """The model ladder."""
     rows = []
     for name in RUNGS:
@@ -177,7 +177,7 @@ def ladder(sources: Sources) -> Sheet:
     )
 
 
-def coefficients(sources: Sources) -> Sheet:
+def coefficients_sheet(sources: Sources) -> Sheet:
     """The coefficients of the law, with 90% intervals where it has resampled laws."""
     law = sources.fitted if sources.observations is not None else sources.law
     rows = []
@@ -190,7 +190,7 @@ def coefficients(sources: Sources) -> Sheet:
     return Sheet("coefficients", f"Coefficients of {law.name}.", Table.from_records(rows))
 
 
-def optima(sources: Sources) -> Sheet:
+def optima_sheet(sources: Sources) -> Sheet:
     """The joint optimum at three memories, with what 90% of the resampled laws choose."""
     from loopscale.figures.optima import MARKED
 
@@ -211,7 +211,7 @@ def optima(sources: Sources) -> Sheet:
     return Sheet("optima", "The best design for int4 weights in three memories.", Table.from_records(rows))
 
 
-def psi(sources: Sources) -> Sheet:
+def psi_sheet(sources: Sources) -> Sheet:
     """Expert-path diversity, a row for each E and a column for each R."""
     if sources.psi is None:
         raise InputError("give --psi")
@@ -233,7 +233,7 @@ def _with_spread(value: float, spread: float) -> str:
     return f"{value:.4f}" if spread != spread else f"{value:.4f} ± {spread:.4f}"
 
 
-def scores(sources: Sources) -> Sheet:
+def scores_sheet(sources: Sources) -> Sheet:
     """Scores by task, with the relative inference compute where it is known and the gain over R = 1."""
     if sources.results is None:
         raise InputError("give --results")
@@ -270,7 +270,7 @@ def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.1f}"
 
 
-def benchmarks(sources: Sources) -> Sheet:
+def benchmarks_sheet(sources: Sources) -> Sheet:
     """The benchmarks of the paper's suite with their shots and metrics."""
     from loopscale.evaluate.suites import load_suite
 
@@ -285,15 +285,15 @@ def benchmarks(sources: Sources) -> Sheet:
 
 
 TABLES: dict[str, Callable[[Sources], Sheet]] = {
-    "laws": comparison,
-    "mappings": mappings,
-    "held-out": held_out,
-    "ladder": ladder,
-    "coefficients": coefficients,
-    "optima": optima,
-    "psi": psi,
-    "scores": scores,
-    "benchmarks": benchmarks,
+    "laws": laws_sheet,
+    "mappings": mappings_sheet,
+    "held-out": held_out_sheet,
+    "ladder": ladder_sheet,
+    "coefficients": coefficients_sheet,
+    "optima": optima_sheet,
+    "psi": psi_sheet,
+    "scores": scores_sheet,
+    "benchmarks": benchmarks_sheet,
 }
 """Every table by name, in the paper's order."""
 

@@ -7,10 +7,10 @@ from collections import Counter
 from loopscale.cli.reproduction.claims import claims, findings, reduced_forms
 from loopscale.cli.reproduction.line import MEANINGS, Line
 from loopscale.cli.reproduction.printed import benchmarks, downstream, ladder, path_diversity, settings
-from loopscale.cli.reproduction.public import Comparison, public_comparisons
+from loopscale.cli.reproduction.public import PublicComparison, public_comparisons
 from loopscale.cli.reproduction.simulated import coefficients, held_out, intervals, joint_optima
 
-__all__ = ["MEANINGS", "Comparison", "Line", "public_comparisons", "reproduction", "summary"]
+__all__ = ["MEANINGS", "Line", "PublicComparison", "public_comparisons", "reproduction", "summary"]
 
 SECTIONS = (
     ladder, settings, coefficients, intervals, joint_optima, held_out, reduced_forms, findings, claims, benchmarks,

@@ -16,7 +16,7 @@ MAPPINGS = ("linear", "power", "bounded")
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PublicComparison:
     """The errors of three mappings on held-out rows of a public sweep of dense looped models."""
 
     sweep: str
@@ -37,7 +37,7 @@ def _is_here(name: str) -> bool:
     return bool(os.environ.get(FOLDER_VARIABLE)) or (cache_folder() / PUBLIC_FILES[name].file).is_file()
 
 
-def public_comparisons() -> tuple[list[Comparison], list[str]]:
+def public_comparisons() -> tuple[list[PublicComparison], list[str]]:
     """Return the comparisons, and a sentence for each sweep whose data are not here."""
     from loopscale.fitting import load_public
     from loopscale.fitting.compare import compare
@@ -61,5 +61,5 @@ def public_comparisons() -> tuple[list[Comparison], list[str]]:
             scores = compare(data, [part], outer="chinchilla", mappings=MAPPINGS, folds=0, count=10).scores
             errors = {score.mapping: round(score.rmse, 4) for score in scores if score.mapping in MAPPINGS}
             label = part if letter == "R" else f"largest fifth of {letter}"
-            comparisons.append(Comparison(name, label, scores[0].rows, **errors))
+            comparisons.append(PublicComparison(name, label, scores[0].rows, **errors))
     return comparisons, missing

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loopscale.cli.output import print_json
-from loopscale.cli.params import COUNT, WHOLE, Quantity, output_options, price_option
+from loopscale.cli.params import COUNT, WHOLE, QuantityType, output_options, price_option
 from loopscale.cli.sweep.progress import FILE
 from loopscale.cli.verbs import verb
 from loopscale.core.errors import InputError
@@ -19,7 +19,7 @@ from loopscale.core.text import fact, text_table
 if TYPE_CHECKING:
     from loopscale.sweep.cost import Cost
 
-FRACTION = Quantity("SHARE", lambda text: fraction_of(text, "share"))
+FRACTION = QuantityType("SHARE", lambda text: fraction_of(text, "share"))
 
 
 @verb("plan", short_help="Print runs, FLOPs, time, cost and memory beforehand.")

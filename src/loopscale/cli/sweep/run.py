@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loopscale.cli.output import console
-from loopscale.cli.params import WHOLE, Quantity
+from loopscale.cli.params import WHOLE, QuantityType
 from loopscale.cli.sweep.progress import FILE, is_over, print_summary, show_progress
 from loopscale.cli.verbs import verb
 from loopscale.core.errors import InputError
@@ -23,7 +23,7 @@ def _backend_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add an option for every setting of a backend."""
     for name, backend in reversed(backends().items()):
         for setting_name, setting in reversed(list(backend.settings.items())):
-            kind = Quantity(setting.metavar, setting.read)
+            kind = QuantityType(setting.metavar, setting.read)
             text = f"{setting.help}  (--on {name})"
             option = f"--{setting_name.replace('_', '-')}"
             command = click.option(option, type=kind, multiple=setting.repeated, help=text)(command)
