@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from loopscale.core.errors import InputError
-from loopscale.core.files import finite, read_json, write_json
+from loopscale.core.sealed import seal, unseal
 from loopscale.core.text import text_table
 from loopscale.fitting.data.observations import Observations
 from loopscale.fitting.forecasting import Forecasts
@@ -23,30 +20,6 @@ from loopscale.scaling.variables import check_points
 KIND = "registered-forecast"
 SHOWN = 10
 """Runs that a check lists."""
-
-
-def seal(path: str | Path, kind: str, content: Mapping[str, Any]) -> None:
-    """Write content with its date and a hash; an existing file is not replaced."""
-    if Path(path).exists():
-        raise InputError(f"{path}: it exists already; a registered prediction is not replaced, name another file")
-    dated = {"kind": kind, "schema": 1, "date": datetime.now(UTC).isoformat(timespec="seconds"), **content}
-    write_json(path, {**dated, "sha256": _digest(dated)})
-
-
-def unseal(path: str | Path, kind: str, command: str) -> dict[str, Any]:
-    """Read sealed content; a file of another kind, or one that was changed since, is refused."""
-    data = read_json(path)
-    if not isinstance(data, dict) or data.get("kind") != kind:
-        raise InputError(f"{path}: this is not a {kind.replace('-', ' ')}; write one with `{command}`")
-    content = {name: value for name, value in data.items() if name != "sha256"}
-    if data.get("sha256") != _digest(content):
-        raise InputError(f"{path}: its content does not match its hash; the file was changed after it was written")
-    return content
-
-
-def _digest(content: Mapping[str, Any]) -> str:
-    text = json.dumps(finite(content), sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def register_forecasts(result: Forecasts, path: str | Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from loopscale.fitting.registered import seal, unseal
+from loopscale.core.sealed import seal, unseal
 from loopscale.planning.predictions import Prediction
 from loopscale.planning.text import interval_text
 

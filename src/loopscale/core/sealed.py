@@ -1,0 +1,34 @@
+"""Sealed files: written once with a date and a hash, before an outcome is known, and read only if unchanged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from loopscale.core.errors import InputError
+from loopscale.core.files import content_checksum, finite, read_json, write_json
+
+
+def seal(path: str | Path, kind: str, content: Mapping[str, Any]) -> None:
+    """Write content with its date and a hash; an existing file is not replaced."""
+    if Path(path).exists():
+        raise InputError(f"{path}: it exists already; a registered prediction is not replaced, name another file")
+    dated = {"kind": kind, "schema": 1, "date": datetime.now(UTC).isoformat(timespec="seconds"), **content}
+    write_json(path, {**dated, "sha256": _digest(dated)})
+
+
+def unseal(path: str | Path, kind: str, command: str) -> dict[str, Any]:
+    """Read sealed content; a file of another kind, or one that was changed since, is refused."""
+    data = read_json(path)
+    if not isinstance(data, dict) or data.get("kind") != kind:
+        raise InputError(f"{path}: this is not a {kind.replace('-', ' ')}; write one with `{command}`")
+    content = {name: value for name, value in data.items() if name != "sha256"}
+    if data.get("sha256") != _digest(content):
+        raise InputError(f"{path}: its content does not match its hash; the file was changed after it was written")
+    return content
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    return content_checksum(finite(content)).removeprefix("sha256:")
