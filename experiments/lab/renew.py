@@ -20,7 +20,7 @@ from page_tables import replace_tables
 
 from loopscale.cli.verbs import cli
 from loopscale.core.tables import markdown
-from loopscale.figures.lab import draw_lab_downstream, draw_two_axes
+from loopscale.figures.lab import draw_downstream, draw_two_axes
 from loopscale.figures.style import save
 from loopscale.lab import downstream, two_axes
 from loopscale.lab.questions import summary
@@ -116,7 +116,7 @@ def main() -> None:
     ship(two_axes.TABLE, options.two_axes, two_axes.RESULTS)
     ship(downstream.TABLE, options.downstream, downstream.RESULTS)
     save(draw_two_axes(two_axes.summary(two_axes.shipped_rows())), IMAGES / "lab-two-axes.svg")
-    save(draw_lab_downstream(summary(downstream.shipped_rows())), IMAGES / "lab-downstream.svg")
+    save(draw_downstream(summary(downstream.shipped_rows())), IMAGES / "lab-downstream.svg")
     PAGE.write_text(replace_tables(PAGE.read_text(), tables()))
     for command in ("lab two-axes --shipped", "lab downstream --shipped", "lab downstream --shipped --law"):
         renew(command)

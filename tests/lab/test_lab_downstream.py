@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from loopscale.cli.verbs import cli
 from loopscale.core.errors import InputError
-from loopscale.figures.lab import draw_lab_downstream
+from loopscale.figures.lab import draw_downstream
 from loopscale.lab import downstream
 from loopscale.lab.downstream import BUDGET, CELLS, PASSES, TABLE, WIDTHS, Cell, run
 from loopscale.lab.law import asked_of, held_out_errors, task_law
@@ -184,7 +184,7 @@ def test_the_law_is_fitted_to_a_part_and_refused_with_too_few_seeds() -> None:
 
 
 def test_the_figure_has_panels_over_recurrence_and_over_experts() -> None:
-    figure = draw_lab_downstream(summary(made_up(3)))
+    figure = draw_downstream(summary(made_up(3)))
     assert [axes.get_title(loc="left") or axes.get_title() for axes in figure.axes] == 2 * [
         "overall", "reasoning", "knowledge"
     ]  # fmt: skip

@@ -406,7 +406,7 @@ def downstream_command(seeds: int, shipped: bool, out: str, law: bool, as_json: 
     loopscale lab downstream --shipped
     loopscale lab downstream --seeds 5
     """
-    from loopscale.figures.lab import draw_lab_downstream
+    from loopscale.figures.lab import draw_downstream
     from loopscale.lab import downstream
     from loopscale.lab.law import asked_of, held_out_errors, task_law
     from loopscale.lab.questions import summary
@@ -419,7 +419,7 @@ def downstream_command(seeds: int, shipped: bool, out: str, law: bool, as_json: 
             for part in ("words", "facts")
         }
     written = None if shipped else Path(out) / downstream.RESULTS
-    _show(result, _print_law if law else _print_downstream, draw_lab_downstream, written, as_json)
+    _show(result, _print_law if law else _print_downstream, draw_downstream, written, as_json)
 
 
 def _tell(about: str, seed: int, row: dict[str, Any] | None) -> None:

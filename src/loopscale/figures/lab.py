@@ -59,7 +59,7 @@ def draw_two_axes(summary: dict[str, Any]) -> Any:
     return figure
 
 
-def draw_lab_downstream(summary: dict[str, Any]) -> Any:
+def draw_downstream(summary: dict[str, Any]) -> Any:
     """Return the downstream figure: overall, reasoning and knowledge over training FLOPs, over R above and E below.
 
     Solid lines are the smaller width, dashed ones the larger; dotted verticals mark where all models of a width have
