@@ -260,3 +260,19 @@ def test_the_progress_line_names_what_is_unusual_about_the_experts() -> None:
     row = {"loss": 2.5, "tokens_per_second": 1900.0, "expert_load": 1.3, "dropped": 0.0}
     assert describe(row) == "loss 2.5000, 1.9k tokens/s"
     assert describe({**row, "expert_load": 3.46}) == "loss 2.5000, 1.9k tokens/s, busiest expert 3.5x the mean"
+
+
+def test_what_train_prints_fits_a_screen_and_starts_with_the_loss(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from loopscale.cli.train import _print
+
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = [f'{{"step": {step}, "loss": {5 - step / 500}}}' for step in range(1, 500)]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    summary = {"validation_loss": 4.0123, "tokens": 32_800, "training_flops": 1.03e11, "expert_load": 3.5}
+    _print(summary, tmp_path)
+    printed = capsys.readouterr().out.rstrip().splitlines()
+    assert printed[0] == "validation loss 4.0123 nats/token after 32.8K tokens (1.03e11 FLOPs)"
+    assert len(printed) <= 22
+    assert max(len(line) for line in printed if not line.startswith("Saved")) <= 80

@@ -140,10 +140,9 @@ def _print(model: Architecture, counts: dict[str, Any], bits: float, context: in
     for what, formula in (("training", "6 N_unroll"), ("inference", "2 N_unroll")):
         short = "train" if what == "training" else what
         paper, real = counts[f"{short}_flops_per_token"], counts[f"real_{short}_flops_per_token"]
-        head += fact(
-            what, f"{format_power(paper)} FLOPs per token by {formula}; {format_power(real)} with all that runs"
-        )
-    runs = f"output head, routers, attention over {context:,} positions"
-    head += fact("all", runs + (f", {padded:g} padded rows for each routed one in training" if padded > 1 else ""))
+        head += fact(what, f"{format_power(paper)} FLOPs per token by {formula}; {format_power(real)} in full")
+    routers = "routers, " if counts["router"] else ""
+    runs = f"with output head, {routers}attention over {context:,} positions"
+    head += fact("in full", runs + (f", {padded:g} padded rows for each routed one in training" if padded > 1 else ""))
     table = text_table(("weights", "exactly", "what"), rows, left=("weights", "what"))
     click.echo("\n".join([*head, "", table]))

@@ -83,9 +83,7 @@ def _list() -> None:
         columns[:4],
         optional=("counts", "recurrence", "outer law", "tokens"),
     )
-    console().print(
-        "counts: parameters with or without embeddings. `loopscale laws NAME` shows coefficients and source."
-    )
+    console().print("`loopscale laws NAME` shows coefficients, what its counts include, and the source.")
 
 
 def _compare(law: ScalingLaw | None, as_json: bool) -> None:

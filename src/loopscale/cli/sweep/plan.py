@@ -136,8 +136,8 @@ def print_plan(name: str, rows: list[dict[str, Any]], workers: int, device: Devi
     answer = f"{name}: {counted(len(rows), 'run')}, {losses:,} losses"
     lines = [f"{answer}, about {format_duration(seconds)} with {at_once}", ""]
     alone, real = _added(rows, "flops_alone"), _added(rows, "real_flops")
-    lines += fact("compute", f"{format_power(flops)} FLOPs by 6ND ({format_power(real)} with all that runs; "
-                  f"{format_power(alone)} by 6ND if every loss were a separate run)")  # fmt: skip
+    lines += fact("compute", f"{format_power(flops)} FLOPs by 6ND ({format_power(real)} with head, attention and "
+                  f"padding; {format_power(alone)} by 6ND if every loss were a separate run)")  # fmt: skip
     for label, text in _time_and_memory(rows, device).items():
         lines += fact(label, text)
     lines += fact("disk", format_bytes(_added(rows, "disk")))
