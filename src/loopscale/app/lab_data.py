@@ -13,7 +13,7 @@ from typing import Any
 import loopscale
 
 NEEDED = {
-    "prelude_layers": 0, "coda_layers": 0, "injection": "normed", "pass_attention": "shared",
+    "prelude_layers": 0, "coda_layers": 0, "injection": "diagonal", "pass_attention": "shared",
     "pass_norms": False, "residual_scale": "none", "dtype": "float32",
     "norm_topk_prob": True, "routed_scaling_factor": 1.0, "pass_router": False, "bias_passes": None,
     "shared_expert_intermediate_size": 0, "router_score": "sigmoid",

@@ -1,8 +1,8 @@
 """How the models of the laboratory are built and trained.
 
-One layer that loops, without prelude and coda. What it takes to train such a loop: the state normalised before each
-pass with the input added through a matrix, output projections that start at zero, an untied output head, and R
-drawn at each step around its mean, so that the answer does not depend on one number of passes.
+One layer that loops, without prelude and coda. What it takes to train such a loop: a decaying state to which each
+pass adds the input again, output projections that start at zero, an untied output head, and R drawn at each step
+around its mean, so that the answer does not depend on one number of passes.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class Recipe:
     """Draw R at each step from a Poisson distribution around ``recurrence``."""
     supervise: bool = False
     """Add the loss after every pass, not after the last only."""
-    injection: str = "normed"
+    injection: str = "diagonal"
+    """How the input returns before each pass; of six ways the one that learns most reliably (docs/lab.md)."""
 
     def __post_init__(self) -> None:
         if self.layers > 1 and self.recurrence > 1:

@@ -127,12 +127,13 @@ export function runLooped(model, ids, passes) {
   const count = ids.length;
   const table = tensors["model.embed_tokens.weight"].values;
   const input = Float64Array.from({ length: count * config.width }, (_, k) => table[ids[Math.floor(k / config.width)] * config.width + (k % config.width)]);
-  const fed = linear(input, tensors["model.injection.proj.weight"], count);
+  const decay = Float64Array.from(tensors["model.injection.rate"].values, (rate) => Math.exp(-Math.exp(rate)));
+  const gain = tensors["model.injection.gain"].values;
   const vocabulary = tensors["lm_head.weight"].shape[0];
   const all = [];
   let state = input;
   for (let pass = 0; pass < passes; pass++) {
-    state = add(norm(state, tensors["model.injection.norm.weight"], config.eps, count), fed);
+    state = state.map((value, k) => decay[k % config.width] * value + gain[k % config.width] * input[k]);
     let experts = null;
     for (let layer = 0; layer < config.layers; layer++) [state, experts] = block(state, model, layer, count);
     const logits = linear(norm(state, tensors["model.norm.weight"], config.eps, count), tensors["lm_head.weight"], count);
