@@ -11,7 +11,10 @@ import csv
 import re
 import shutil
 import sys
+from itertools import groupby
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 
@@ -20,10 +23,11 @@ from page_tables import replace_tables
 
 from loopscale.cli.verbs import cli
 from loopscale.core.tables import markdown
-from loopscale.figures.lab import draw_downstream, draw_two_axes
+from loopscale.figures.lab import draw_downstream, draw_scores, draw_two_axes
 from loopscale.figures.style import save
-from loopscale.lab import downstream, two_axes
+from loopscale.lab import downstream, shipped_model, two_axes
 from loopscale.lab.questions import summary
+from loopscale.lab.shipped import show_shipped
 from loopscale.lab.tables import Mean, Table
 
 HERE = Path(__file__).parent
@@ -51,7 +55,10 @@ def renew(command: str) -> None:
 
 def tables() -> dict[str, str]:
     """Return the tables of the page that no command prints."""
-    return {"seeds": seeds_table(), "injections": injections_table(), "paths": paths_table()}
+    return {
+        "seeds": seeds_table(), "controls": controls_table(), "injections": injections_table(), "paths": paths_table(),
+        "capacity": capacity_table(), "text": text_table(),
+    }  # fmt: skip
 
 
 def _rows(name: str) -> list[dict[str, str]]:
@@ -62,26 +69,83 @@ def _rows(name: str) -> list[dict[str, str]]:
 def seeds_table() -> str:
     """Return the accuracy of each seed of the word problem by test-time R, and on longer words."""
     shown = (1, 4, 8, 10, 12, 16, 24)
-    rows = [row for row in _rows("s3-seeds.csv") if row["mean_recurrence"] == "10"]
-    at = {
-        (row["seed"], row["elements"], int(row["test_recurrence"])): f"{float(row['accuracy']):.2f}".lstrip("0")
-        for row in rows
-    }
-    lines = [
-        [seed, *(at[seed, "12", R] for R in shown), at[seed, "18", 18],
-         next(f"{float(row['cpu_seconds']):.0f}" for row in rows if row["seed"] == seed)]
-        for seed in sorted({row["seed"] for row in rows})
-    ]  # fmt: skip
-    columns = ["seed", *(f"R = {R}" for R in shown), "words of 18, R = 18", "core-seconds"]
-    return markdown(columns, lines)
+    lines = []
+    for model, rows in groupby(
+        _rows("s3-seeds.csv"), key=lambda row: (row["model"], row["mean_recurrence"], row["seed"])
+    ):
+        name, recurrence, seed = model
+        if (name, recurrence) != ("diagonal", "10"):
+            continue
+        of_run = list(rows)
+        at = {(row["elements"], int(row["test_recurrence"])): f"{float(row['accuracy']):.2f}" for row in of_run}
+        core_seconds = f"{float(of_run[0]['cpu_seconds']):.0f}"
+        lines.append([seed, *(at["12", R] for R in shown), at["18", 18], core_seconds])
+    return markdown(["seed", *(f"R = {R}" for R in shown), "words of 18, R = 18", "core-seconds"], lines)
+
+
+def controls_table() -> str:
+    """Return loops with several injections and separate layers on words of 12 and of 18, by their seeds."""
+    rows = [row for row in _rows("s3-seeds.csv") if row["mean_recurrence"] in ("10", "1")]
+    lines = []
+    for model in dict.fromkeys(row["model"] for row in rows):
+        loops = not model.endswith("layers")
+        cells = []
+        for elements in (12, 18):
+            passes = elements if loops else 1
+            values = [
+                float(row["accuracy"])
+                for row in rows
+                if (row["model"], row["elements"], row["test_recurrence"]) == (model, f"{elements}", f"{passes}")
+            ]
+            cells.append(", ".join(f"{value:.2f}" for value in values))
+        lines.append([f"one layer, looped, `{model}`" if loops else f"{model.replace(' ', ' separate ')}", *cells])
+    return markdown(["model", "words of 12, seed by seed", "words of 18"], lines)
+
+
+def capacity_table() -> str:
+    """Return how many of 8,192 facts models of one pass recall, seed by seed."""
+    recalled: dict[str, list[str]] = {}
+    for row in _rows("capacity.csv"):
+        recalled.setdefault(row["model"], []).append(f"{float(row['accuracy']):.2f}")
+    return markdown(
+        ["model", "recalled, seed by seed"], [[model, ", ".join(seeds)] for model, seeds in recalled.items()]
+    )
+
+
+def text_table() -> str:
+    """Return the loss on text with each injection at the better of its rates, less that without injection."""
+    losses: dict[str, dict[str, dict[str, float]]] = {}
+    for row in _rows("injections-text.csv"):
+        losses.setdefault(row["injection"], {}).setdefault(row["learning_rate"], {})[row["seed"]] = float(row["loss"])
+    best = {name: min(rates.items(), key=lambda entry: fmean(entry[1].values())) for name, rates in losses.items()}
+    plain = best["none"][1]
+    lines = []
+    for name, (rate, of_seed) in best.items():
+        change = Mean.of([of_seed[seed] - plain[seed] for seed in plain])
+        less = "" if name == "none" else f"{change.value:+.3f} ± {(change.interval[1] - change.interval[0]) / 2:.3f}"
+        lines.append([f"`{name}`", rate, f"{fmean(of_seed.values()):.4f}", less])
+    return markdown(["injection", "rate", "loss, four seeds", "less none"], sorted(lines, key=lambda line: line[2]))
+
+
+def draw_word_problem() -> Any:
+    """Return the figure of the shipped model at every R, with the mean of separate layers beside it."""
+    model = shipped_model()
+    weights = sum(weight.numel() for weight in model.parameters())
+    deep = [row for row in _rows("s3-seeds.csv") if row["model"] == "12 layers" and row["elements"] == "12"]
+    control = {"12 separate layers": fmean(float(row["accuracy"]) for row in deep)}
+    return draw_scores([show_shipped(24)], [f"one layer, {weights:,} weights"], model.config.recurrence, control)
 
 
 def injections_table() -> str:
     """Return how reliably each injection trains: accuracy over seeds, the lowest seed, and how many learnt the task."""
     rows = _rows("injections.csv")
     lines = []
-    for injection in dict.fromkeys(row["injection"] for row in rows):
-        of_it = [row for row in rows if row["injection"] == injection]
+    by_injection: dict[str, list[dict[str, str]]] = {}
+    for row in rows:
+        by_injection.setdefault(row["model"], []).append(row)
+    for injection, of_it in sorted(
+        by_injection.items(), key=lambda entry: -fmean(float(row["accuracy"]) for row in entry[1])
+    ):
         accuracy = [float(row["accuracy"]) for row in of_it]
         learnt = sum(row["status"] == "learnt" for row in of_it)
         lines.append(
@@ -115,6 +179,7 @@ def main() -> None:
     options = parser.parse_args()
     ship(two_axes.TABLE, options.two_axes, two_axes.RESULTS)
     ship(downstream.TABLE, options.downstream, downstream.RESULTS)
+    save(draw_word_problem(), IMAGES / "lab-s3.svg")
     save(draw_two_axes(two_axes.summary(two_axes.shipped_rows())), IMAGES / "lab-two-axes.svg")
     save(draw_downstream(summary(downstream.shipped_rows())), IMAGES / "lab-downstream.svg")
     PAGE.write_text(replace_tables(PAGE.read_text(), tables()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,13 +13,20 @@ if TYPE_CHECKING:
     from loopscale.lab.scores import Scores
 
 
-def draw_scores(scores: Sequence[Scores], labels: Sequence[str], trained: int) -> Any:
-    """Return a figure: accuracy by test-time R for some models, and by position for the first of them."""
+def draw_scores(
+    scores: Sequence[Scores], labels: Sequence[str], trained: int, controls: Mapping[str, float] | None = None
+) -> Any:
+    """Return a figure: accuracy by test-time R for some models, and by position for the first of them.
+
+    ``controls`` are models without a loop, by label: a line each at their accuracy.
+    """
     figure, (left, right) = new_figure(1, 2, height=2.4)
     for index, (one, label) in enumerate(zip(scores, labels, strict=True)):
         passes = np.arange(1, one.most + 1)
         left.plot(passes, one.solved_R, color=colour(index), linewidth=1.3, marker="o", markersize=2.5, label=label)
     first = scores[0]
+    for index, (label, accuracy) in enumerate((controls or {}).items(), len(scores)):
+        left.axhline(accuracy, color=colour(index), linewidth=1.3, linestyle=":", label=label)
     left.axhline(first.task.chance, color="0.5", linewidth=0.8, linestyle="--", label="chance")
     left.axvline(trained, color="0.8", linewidth=0.8, label="R in training")
     left.set_ylim(0, 1.02)
