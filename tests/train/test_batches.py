@@ -185,6 +185,17 @@ def test_the_models_loss_is_over_the_targets(store: TokenStore) -> None:
     assert torch.allclose(out.loss, by_hand, atol=1e-5)
 
 
+def test_a_small_text_is_validated_in_one_shorter_sequence(tmp_path: Path) -> None:
+    store = store_of(tmp_path, ["a few words of text that somebody wrote " * 8], validation=0.01)
+    held = store.tokens["validation"]
+    assert 2 <= held < 64 <= store.tokens["train"]
+    batches = Batches(store, split="validation", batch=2, context=64, seed=0, shuffle=False)
+    batch = batches.batch(0)
+    assert batch.ids.shape == (2, held)
+    assert batch.ids[0].tolist() == stream(store, "validation")
+    assert batch.targets == held - 1
+
+
 def test_what_cannot_be_batched_is_refused(store: TokenStore, tmp_path: Path) -> None:
     short = store_of(tmp_path, ["too short"])
     with pytest.raises(

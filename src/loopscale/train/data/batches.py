@@ -92,12 +92,15 @@ class Batches:
     """The sequences of one split in a fixed order.
 
     Shuffled, the epochs follow each other without a gap and each has its own order. Unshuffled, for evaluation, every
-    epoch is the same and its last batch is filled up with rows that have no targets.
+    epoch is the same, its last batch is filled up with rows that have no targets, and a split of less than one sequence
+    is one shorter sequence.
     """
 
     def __init__(
         self, store: TokenStore, *, split: str, batch: int, context: int, seed: int, shuffle: bool = True
     ) -> None:
+        if not shuffle:  # what is held out of a small text is evaluated in shorter sequences
+            context = min(context, max(2, store.tokens.get(split, context)))
         _check(store, split, batch, context, seed)
         self.store, self.split, self.size, self.context = store, split, batch, context
         self.seed, self.shuffle = seed, shuffle

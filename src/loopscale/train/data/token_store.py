@@ -67,7 +67,7 @@ class TokenStore:
     @property
     def about(self) -> str:
         """What a run trains on, in a few words."""
-        return f"{self.tokens['train']:,} tokens to train on"
+        return f"{self.tokens['train']:,} tokens to train on, {self.tokens['validation']:,} held out"
 
     @property
     def dtype(self) -> np.dtype[Any]:
