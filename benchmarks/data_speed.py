@@ -17,7 +17,8 @@ from transformers.utils import logging
 from loopscale.model import LoopedMoEConfig, LoopedMoEForCausalLM
 from loopscale.train.data import sources
 from loopscale.train.data.batches import Batches
-from loopscale.train.data.token_store import DataSource, TokenStore, prepare
+from loopscale.train.data.prepare import DataSource, prepare
+from loopscale.train.data.token_store import TokenStore
 from timing import compare
 
 STORE_BYTES = 1_000_000_000

@@ -16,7 +16,7 @@ from token_stores import store_of, stream
 from loopscale.core.errors import InputError
 from loopscale.model import LoopedMoEConfig, LoopedMoEForCausalLM
 from loopscale.train.config import TrainConfig
-from loopscale.train.data import token_store
+from loopscale.train.data import shards
 from loopscale.train.data.batches import IGNORED, Batch, Batches, MixedBatches, Permutation
 from loopscale.train.data.token_store import Mixture, TokenStore
 
@@ -56,7 +56,7 @@ def test_an_order_of_trillions_is_computed_where_it_is_asked_for() -> None:
 def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
     """Return 2,000 or so tokens in ten shards, so that windows cross shards."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(token_store, "SHARD_TOKENS", 211)
+        patch.setattr(shards, "SHARD_TOKENS", 211)
         letters = random.Random(0)
         texts = ["".join(letters.choices(LETTERS, k=1 + place % 20)) for place in range(170)]
         return store_of(tmp_path_factory.mktemp("store"), texts, validation=0.2)

@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 
 from loopscale.train.data import sources
-from loopscale.train.data.token_store import DataSource
+from loopscale.train.data.sources import DataSource
 
 
 def test_it_is_237_addresses_from_washington_on_and_none_twice() -> None:

@@ -10,7 +10,7 @@ from training import corpus, small
 
 from loopscale.core.errors import InputError
 from loopscale.train.callbacks import data_check
-from loopscale.train.data.token_store import DataSource, prepare
+from loopscale.train.data.prepare import DataSource, prepare
 from loopscale.train.trainer import Trainer
 
 

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from token_stores import write_rows
 
 from loopscale.core.errors import InputError
-from loopscale.train.data.sources import LONG, SECTION
-from loopscale.train.data.token_store import DataSource
+from loopscale.train.data.sources import LONG, SECTION, DataSource
 
 TEXTS = ["It was the best of times.", "Ünïcode, 漢字 and 🙂\r\nwith lines", "last one"]
 

@@ -16,15 +16,17 @@ from token_stores import store_of, stream, write_rows
 
 from loopscale.core.errors import InputError, StorageError
 from loopscale.core.files import read_json, write_json
-from loopscale.train.data import token_store
-from loopscale.train.data.token_store import DataSource, TokenStore, prepare
+from loopscale.train.data import prepare as preparing
+from loopscale.train.data import shards
+from loopscale.train.data.prepare import DataSource, prepare
+from loopscale.train.data.token_store import TokenStore
 from loopscale.train.data.tokenizer import ByteTokens
 
 TEXTS = [f"document {place}: " + "some words " * (place % 13) for place in range(200)]
 PREPARE = """
 import sys
 from loopscale.core.errors import LoopscaleError
-from loopscale.train.data.token_store import DataSource, prepare
+from loopscale.train.data.prepare import DataSource, prepare
 try:
     print(prepare(DataSource((sys.argv[1],), validation=0.1), sys.argv[2], progress=False).digest)
 except LoopscaleError as error:
@@ -33,7 +35,7 @@ except LoopscaleError as error:
 
 INTERRUPTED = """
 import os
-from loopscale.train.data.token_store import SplitWriter
+from loopscale.train.data.shards import SplitWriter
 write, written = SplitWriter._write, 0
 def interrupted(self, ids):
     global written
@@ -64,7 +66,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_document_is_in_one_split_in_order(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, texts: list[str], share: float, room: int
 ) -> None:
-    monkeypatch.setattr(token_store, "SHARD_TOKENS", room)
+    monkeypatch.setattr(shards, "SHARD_TOKENS", room)
     texts = [*texts, "one that trains", *texts]
     source = DataSource(validation=share)
     kept = [text for text in texts if text.strip()]
@@ -277,11 +279,11 @@ def test_an_interrupted_preparation_resumes_to_the_same_shards(tmp_path: Path, m
         rows, [f"document {number} of many, some longer than others {'x' * (number % 7)}" for number in range(90)]
     )
     source = DataSource((str(rows),), tokenizer="train:300", validation=0.2)
-    monkeypatch.setattr(token_store, "GROUP", 200)
-    monkeypatch.setattr(token_store, "RECORD", 3)
-    monkeypatch.setattr(token_store, "SHARD_TOKENS", 300)
+    monkeypatch.setattr(preparing, "GROUP", 200)
+    monkeypatch.setattr(preparing, "RECORD", 3)
+    monkeypatch.setattr(shards, "SHARD_TOKENS", 300)
     whole = prepare(source, tmp_path / "whole", progress=False)
-    encode, calls = token_store._encode, []
+    encode, calls = preparing._encode, []
 
     def interrupted(*arguments: object) -> object:
         calls.append(arguments)
@@ -289,7 +291,7 @@ def test_an_interrupted_preparation_resumes_to_the_same_shards(tmp_path: Path, m
             raise KeyboardInterrupt
         return encode(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(token_store, "_encode", interrupted)
+    monkeypatch.setattr(preparing, "_encode", interrupted)
     with pytest.raises(KeyboardInterrupt):
         prepare(source, tmp_path / "cut", progress=False)
     assert not (tmp_path / "cut").exists()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from loopscale.train.data.token_store import DataSource, TokenStore, prepare
+from loopscale.train.data.prepare import DataSource, prepare
+from loopscale.train.data.token_store import TokenStore
 
 
 def write_rows(path: Path, texts: list[str], field: str = "text") -> Path:

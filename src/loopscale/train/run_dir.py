@@ -29,7 +29,9 @@ from loopscale.planning import job
 from loopscale.planning.recipes import padding
 from loopscale.train.config import TrainConfig
 from loopscale.train.data.labels import TaskStore, prepare_rows
-from loopscale.train.data.token_store import DataSource, Mixture, TokenStore, prepare
+from loopscale.train.data.prepare import prepare
+from loopscale.train.data.sources import DataSource
+from loopscale.train.data.token_store import Mixture, TokenStore
 from loopscale.train.schedule import recurrence_shares, scheduled_passes, shared_steps
 from loopscale.train.sections.optimizer import ScheduleSection
 

@@ -23,18 +23,12 @@ from numpy.typing import NDArray
 from loopscale.core.errors import InputError, shown
 from loopscale.core.files import read_json, write_json
 from loopscale.train.data.batches import IGNORED, Batch, Batches, MixedBatches, Permutation
+from loopscale.train.data.prepare import difference, with_checksums
 from loopscale.train.data.puzzles import Facts
+from loopscale.train.data.shards import atomic_folder, one_at_a_time
 from loopscale.train.data.sources import DataSource
 from loopscale.train.data.tasks import Rows, Split, Task
-from loopscale.train.data.token_store import (
-    INDEX,
-    TOKENIZER,
-    TokenStore,
-    atomic_folder,
-    difference,
-    one_at_a_time,
-    with_checksums,
-)
+from loopscale.train.data.token_store import INDEX, TOKENIZER, TokenStore
 from loopscale.train.data.tokenizer import find_tokens
 
 VALIDATION = 4096

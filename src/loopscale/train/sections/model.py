@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from loopscale.architecture import rung
 from loopscale.core.errors import InputError, nearest, shown
 from loopscale.core.schemas import FromZero, Record, Whole
+from loopscale.train.sections import with_options
 
 if TYPE_CHECKING:
     from loopscale.model import LoopedMoEConfig
@@ -50,8 +51,7 @@ class ModelSection(Record):
         """Move fields of the model's configuration to ``options``; refuse unknown ones with the nearest name."""
         if not isinstance(data, dict):
             return data
-        own = {key: value for key, value in data.items() if key in cls.model_fields}
-        rest = {key: value for key, value in data.items() if key not in cls.model_fields}
+        rest = [key for key in data if key not in cls.model_fields]
         if rest:
             from loopscale.model import LoopedMoEConfig
 
@@ -60,7 +60,7 @@ class ModelSection(Record):
             for key in rest:
                 if key not in known:
                     raise ValueError(f"unknown field {shown(key)}{nearest(str(key), known)}")
-        return own | {"options": {**own.get("options", {}), **rest}}
+        return with_options(cls, data)
 
     def config(self, vocabulary: int, context: int, **special: int | None) -> LoopedMoEConfig:
         """Return the model's configuration for a tokenizer; impossible shapes are refused here."""

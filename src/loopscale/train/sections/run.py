@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from loopscale.core.errors import InputError
 from loopscale.core.schemas import Bytes, Count, FromZero, Record, Whole
 from loopscale.planning.devices import NODE, UTILISATION
+from loopscale.train.sections import with_options
 
 Tracker = Literal["tensorboard", "wandb", "trackio"]
 
@@ -136,10 +137,7 @@ class CallbackSection(Record):
     @model_validator(mode="before")
     @classmethod
     def _gather_options(cls, data: Any) -> Any:
-        if not isinstance(data, dict):
-            return data
-        own = {key: value for key, value in data.items() if key in cls.model_fields}
-        return own | {"options": {**own.get("options", {}), **{k: v for k, v in data.items() if k not in own}}}
+        return with_options(cls, data) if isinstance(data, dict) else data
 
     @property
     def is_code(self) -> bool:
