@@ -49,14 +49,15 @@ def draw_two_axes(summary: dict[str, Any]) -> Any:
     for axes, (subject, title) in zip(panels, subjects.items(), strict=True):
         cells = [cell for cell in summary["cells"] if cell["task"] == subject]
         for index, cell in enumerate(cells):
-            kind = {"plain": 6, "experts": 1, "loop": 0, "both": 2}.get(cell["cell"], 4)
-            axes.bar(index, cell["accuracy"], 0.7, color=colour(kind), alpha=0.85)
+            name, _, longer = cell["cell"].partition("-")
+            kind = {"plain": 6, "experts": 1, "loop": 0, "both": 2}.get(name, 4)
+            axes.bar(index, cell["accuracy"], 0.7, color=colour(kind), alpha=0.45 if longer else 0.85)
             if cell["interval"] is not None:
                 low, high = cell["interval"]
                 error = [[cell["accuracy"] - low], [high - cell["accuracy"]]]
                 axes.errorbar(index, cell["accuracy"], error, color="0.2", capsize=2, linewidth=1)
         axes.axhline(cells[0]["chance"], color="0.5", linewidth=0.8, linestyle="--")
-        names = [cell["model"].replace(", ", "\n").replace(" separate", "\nseparate") for cell in cells]
+        names = [cell["model"].replace(", ", "\n").replace(" separate ", "\n").replace(" the ", "\n") for cell in cells]
         axes.set_xticks(range(len(cells)), names)
         axes.set_ylim(0, 1.05)
         seeds = sorted({cell["seeds"] for cell in cells})
