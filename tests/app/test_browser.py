@@ -148,6 +148,8 @@ def test_compute_comes_from_gpus_and_days(page):
         ("law=own-nowhere", "This browser does not have the law nowhere"),
         ("design=9.9B:8:2", "is no design"),
         ("passes=99", "Passes should be 1 to 32"),
+        ("law=chinchilla-epoch-2024&flops=1e21&where=&experts=8", "has no term for experts"),
+        ("law=chinchilla-epoch-2024&flops=1e21&where=&passes=4", "has no term for passes"),
     ],
 )
 def test_what_is_wrong_is_said_in_the_words_of_the_page(page, link, says):
@@ -288,6 +290,18 @@ def test_ten_presses_are_one_entry_of_the_history(browser, folder):
     page.context.close()
 
 
+def test_enter_and_leaving_the_field_are_one_change(page):
+    page.click("#chip-compute")
+    entries = page.evaluate("() => history.length")
+    page.fill("#in-flops", "2e21")
+    page.press("#in-flops", "Enter")
+    page.wait_for_timeout(2100)  # longer than changes of one control are joined
+    page.press("#in-flops", "Tab")
+    settled(page)
+    assert page.evaluate("() => history.length") == entries + 1
+    assert "2e21 FLOPs" in sentence(page)
+
+
 def test_a_link_restores_everything_and_is_short(page, browser):
     link = "flops=2e22&memory=1+GB&bits=4&where=&bandwidth=&design=0.6B:8:3"
     visit(page, link)
@@ -330,6 +344,10 @@ def test_scenarios_are_compared_by_what_differs_and_each_law_has_its_own_scale(p
     rows = page.locator("#compare-table tbody tr td:first-child").all_inner_texts()
     assert "law" in rows
     assert "bits per weight" not in rows
+    unexplained = "rows => rows.filter((row) => !row.cells[0].querySelector('[data-term]')).length"
+    assert page.eval_on_selector_all("#compare-table tbody tr", unexplained) == 0
+    page.hover("#compare-table [data-term=days]")
+    assert "40% of the listed speed" in page.inner_text("#term-note")
 
 
 def test_an_image_and_the_table_of_designs_can_be_taken_away(page, tmp_path):

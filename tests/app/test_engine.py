@@ -12,7 +12,7 @@ from loopscale.app.formulas import formulas
 from loopscale.app.trace import Fake, Symbol, javascript
 from loopscale.architecture import RUNG_EXPERTS, RUNGS, extended_rungs, ladder_space
 from loopscale.core.errors import InputError
-from loopscale.core.quantities import decimals, format_bytes, format_count, format_power, fraction_of
+from loopscale.core.quantities import counted, decimals, format_bytes, format_count, format_power, fraction_of
 from loopscale.planning import DEVICES, FIELDS, Budget, Plan, evaluate, search
 from loopscale.planning.cluster import Cluster
 from loopscale.planning.compute import device_flops
@@ -248,6 +248,12 @@ def test_numbers_are_written_and_read_as_python_writes_and_reads_them():
     )
     own = {"1.5 e21": "1.5e21", "5e21 FLOPs": "5e21"}  # the page forgives these
     assert read == [FIELDS[name].read(own.get(text, text)) for name, text in asked]
+
+
+def test_one_of_a_thing_is_written_without_an_s():
+    tasks = [[number, noun] for number in (0, 1, 2, 2400) for noun in ("run", "row", "loss")]
+    found = run_node("return tasks.map(([number, noun]) => counted(number, noun));", tasks, "quantities.js")
+    assert found == [counted(number, noun) for number, noun in tasks]
 
 
 def test_a_traced_formula_shares_what_it_uses_twice_and_keeps_both_branches():

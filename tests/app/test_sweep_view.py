@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from browser import open_page
+from browser import open_in, open_page
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "sweep"))
 from loopscale.app.sweep import LiveSweep
@@ -91,6 +91,43 @@ def test_the_law_is_refitted_as_points_arrive_and_its_uncertainty_is_drawn(brows
         assert page.is_hidden("#sweep-fit-problem")
         assert page.errors == []
         page.context.close()
+
+
+FITTED = {"law_id": "a", "rows": 24, "form": "a law", "law": {"rmse": 0.01}, "warnings": [], "fixed": []}
+
+
+def answering(reply):
+    """Answer a request without the server: with text as it is, with anything else as JSON."""
+    told = {"body": reply, "content_type": "text/csv"} if isinstance(reply, str) else {"json": reply}
+    return lambda route: route.fulfill(**told)
+
+
+@pytest.mark.parametrize(
+    ("width", "coefficients", "says"),
+    [
+        (22.0, 11, "Not enough yet: 24 losses do not determine a law. A law with 11 coefficients wants about 3 losses"),
+        (22.0, 5, "More of the same kind will not help."),
+        (0.02, 5, "Law of 24 losses: a law; RMSE 0.0100 nats; 90% interval 2% wide"),
+    ],
+)
+def test_a_law_that_the_losses_do_not_determine_is_not_shown_as_one(browser, address, width, coefficients, says):
+    progress = {"observations": 24, "share": 0.5}
+    reading = {"progress": progress, "enough": True, "text": "24 of 48 losses.", "runs": [], "points": {}, "law": "",
+               "widths": {"a": width}}  # fmt: skip
+    result = FITTED | {"coefficients": dict.fromkeys(map(str, range(coefficients)), 1.0)}
+    context = browser.new_context()
+    for path, reply in {
+        "choices": {"sweep": "demo", "run": None}, "sweep?*": reading, "sweep.csv": "run,loss",
+        "fit?*": {"id": "1", "state": "done", "result": result},
+    }.items():  # fmt: skip
+        context.route(f"**/api/{path}", answering(reply))
+    page = open_in(context, f"{address}/#view=sweep")
+    page.wait_for_selector("#sweep-fitted:not([hidden])")
+    said = page.inner_text("#sweep-fitted")
+    assert says in said
+    assert ("loopscale next" in said) == (width > 0.2)
+    assert ("9 more may do" in said) == (coefficients == 11)
+    context.close()
 
 
 def test_without_a_sweep_there_is_no_tab_and_the_api_says_how_to_get_one(client):

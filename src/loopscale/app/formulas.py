@@ -6,10 +6,6 @@ Every traced function takes ``x``, one design, and ``b``, the budget, as plain o
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import MappingProxyType
 from typing import Any
 
 from loopscale.app.trace import RINT, javascript
@@ -17,9 +13,8 @@ from loopscale.app.trace import Fake as _Fake
 from loopscale.app.trace import Symbol as _Symbol
 from loopscale.architecture import Architecture, at_width
 from loopscale.architecture.ladder import between_rungs
-from loopscale.planning import FIELDS, design
+from loopscale.planning import FIELDS, design, limits
 from loopscale.planning import grid as _grid_module
-from loopscale.planning import limits as _limits_module
 from loopscale.planning.cluster import sequences_of
 from loopscale.planning.job import REDUCES, Job, Layout, expected_days
 from loopscale.planning.limits import Limit
@@ -33,7 +28,6 @@ from loopscale.scaling.trust import FittedRange, Spread
 Fake: Any = _Fake
 Symbol: Any = _Symbol
 grid: Any = _grid_module
-limits: Any = _limits_module
 _range: Any = FittedRange
 _spread: Any = Spread
 _law: Any = ScalingLaw
@@ -121,31 +115,16 @@ def _model(model: Architecture) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@contextmanager
-def _one_design() -> Iterator[None]:
-    """Let the functions of a grid take one symbolic design: what they look up by model is an input of it.
-
-    A grid asks ``output_head`` and ``real_flops_per_token`` for the arrays of all its models. A symbolic design has no
-    models, so while it is traced these two names of ``planning.grid`` return its inputs ``x.head`` and ``x.real``,
-    which ``_model`` traces from the architecture. They are put back at once, and the page is built in one thread.
-    """
-    names = ("output_head", "real_flops_per_token")
-    kept = {name: getattr(grid, name) for name in names}
-    grid.output_head = lambda _: Symbol.named("x.head", EXAMPLES["head"])
-    grid.real_flops_per_token = lambda *_: Symbol.named("x.real", EXAMPLES["real"])
-    try:
-        yield
-    finally:
-        for name, value in kept.items():
-            setattr(grid, name, value)
-
-
 def _grid(*, too_little: bool = False, **budget: Any) -> Any:
-    """Return the grid of one symbolic design under a symbolic budget; ``budget`` sets fields of that."""
+    """Return the grid of one symbolic design under a symbolic budget; ``budget`` sets fields of that.
+
+    What a space looks up by model is an input of the design, which ``_model`` traces from the architecture.
+    """
     x = Fake("x", EXAMPLES | ({"tokens": 0.5} if too_little else {}))
     space = Fake(
         "x", EXAMPLES, models=(), shape=(), recurrences=x.R, overheads={},
         unrolled=lambda *_: costs.unrolled(x.active, x.loop, x.R),
+        output_head=lambda: x.head, real_train_flops=lambda *_, **__: x.real,
         kv_bytes=lambda **options: x.kv_bytes if "kept_window" in options else x.kv_of_one,
     )  # fmt: skip
     made = grid.Grid(
@@ -159,19 +138,18 @@ def _grid(*, too_little: bool = False, **budget: Any) -> Any:
 
 
 def _costs() -> str:
-    with _one_design():
-        one, shared = _grid(kept_passes=None), _grid(kept_passes=Symbol.named("b.kept_passes"))
-        traced = {
-            "unrolled": one.space.unrolled(),
-            "tokens": grid._matched_tokens(one.space, one.space.recurrences, _grid(tokens=None).budget, one.flops),
-            "weight_bytes": one.weight_bytes_SK,
-            "memory": one.memory_SKP,
-            "inference_flops": one.inference_SKP,
-            "bytes_read": one.bytes_read_SKP,
-            "bytes_read_shared": shared.bytes_read_SKP,
-            "train_flops": one.train_flops_FSKP,
-            "real_flops": one.real_flops_FSKP,
-        }
+    one, shared = _grid(kept_passes=None), _grid(kept_passes=Symbol.named("b.kept_passes"))
+    traced = {
+        "unrolled": one.space.unrolled(),
+        "tokens": grid._matched_tokens(one.space, one.space.recurrences, _grid(tokens=None).budget, one.flops),
+        "weight_bytes": one.weight_bytes_SK,
+        "memory": one.memory_SKP,
+        "inference_flops": one.inference_SKP,
+        "bytes_read": one.bytes_read_SKP,
+        "bytes_read_shared": shared.bytes_read_SKP,
+        "train_flops": one.train_flops_FSKP,
+        "real_flops": one.real_flops_FSKP,
+    }
     return _table("COSTS", {name: javascript("", value, "x, b") for name, value in traced.items()})
 
 
@@ -245,24 +223,8 @@ class _FakeLaw(_Fake):
 
 
 def _limits() -> str:
-    """Trace every limit: when it holds, what a design needs of it, and the sentences about it.
-
-    The sentences hold amounts. While they are traced, the functions of ``planning.limits`` that write amounts return
-    placeholders like ``{need:bytes}`` instead, which the page fills; they are put back at the end.
-    """
-    kept = {name: getattr(limits, name) for name in ("format_bytes", "format_count", "FIELDS")}
-    written = {"format_bytes": "bytes", "format_count": "count"}
-    for name, kind in written.items():
-        setattr(
-            limits, name, lambda value, digits=3, kind=kind: f"{{{value:{kind}}}}".replace("{{", "{").replace("}}", "}")
-        )
-    limits.FIELDS = MappingProxyType({name: _placeholder(field) for name, field in FIELDS.items()})
-    try:
-        with _one_design():
-            rows = [_limit_row(formula) for formula in (*limits.FORMULAS, *_own())]
-    finally:
-        for name, value in kept.items():
-            setattr(limits, name, value)
+    """Trace every limit: when it holds, what a design needs of it, and the sentences about it."""
+    rows = [_limit_row(formula) for formula in (*limits.FORMULAS, *_own())]
     steps = {name: design._too_little(Symbol.named("gain", sign)) for name, sign in (("gains", 0.5), ("costs", -0.5))}
     return f"export const LIMITS = [\n{''.join(rows)}];\nexport const STEPS = {steps!r};\n"
 
@@ -274,11 +236,6 @@ def _own() -> list[Any]:
         return lambda one: next((limit for limit in limits._own_limits(one) if limit.field == name), None)
 
     return [formula(name) for name, field in FIELDS.items() if field.need is not None]
-
-
-def _placeholder(field: Any) -> Any:
-    amount = dataclasses.replace(field.amount, write=lambda value: f"{value:count}")
-    return dataclasses.replace(field, amount=amount)
 
 
 def _absent(formula: Any, **budget: Any) -> bool:
@@ -298,7 +255,7 @@ def _limit_row(formula: Any) -> str:
     without_flops = formula(_grid(tokens=None, too_little=True, flops=None)) if free else None
     other = without_flops.field if without_flops is not None else limit.field
     need = Symbol.named("need", 2.0)
-    texts = {"excluded": limit.excluded, "empty": limit.empty, "closest": limit.closest, "write": limit.write(need, 3)}
+    texts = {name: getattr(limit, name) for name in ("excluded", "empty", "closest", "unit")}
     lines = [
         f"field: {limit.field!r}",
         f"otherwise: {other!r}",  # the field where no paper's compute is given

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -108,6 +108,32 @@ class Space:
             for model in self.models
         ]
         return np.moveaxis(np.asarray(sizes, float), 1, -1).reshape(self.shape)
+
+    def output_head(self) -> FloatArray:
+        """Return the weights of the output head, (S, K); none for models that are known by their size alone."""
+        if not self.models:
+            return np.zeros(self.active.shape)
+        heads = [np.asarray(model.vocabulary * model.width, float) for model in self.models]
+        return np.broadcast_to(heads[0] if len(heads) == 1 else np.reshape(heads, self.active.shape), self.active.shape)
+
+    def real_train_flops(
+        self, recurrences: IntArray, *, context: int, padding: Callable[[Architecture], float]
+    ) -> FloatArray:
+        """Return the real training FLOPs of a token on (S, K, P), without recomputation.
+
+        ``padding`` gives what experts compute in vain. Models that are known by their size alone have 6 N.
+        """
+        if not self.models:
+            return np.asarray(costs.train_flops(self.unrolled(recurrences)))
+        per_model = [
+            model.real_train_flops_per_token(
+                recurrences.astype(float).reshape(-1, *(1,) * np.ndim(model.active)),
+                context=context,
+                padding=padding(model),
+            )
+            for model in self.models
+        ]
+        return np.moveaxis(np.asarray(per_model, float), 1, -1).reshape(*self.active.shape, len(recurrences))
 
     def overhead(self, recurrences: IntArray) -> FloatArray:
         """Return the overheads of training on the grid (S, K, P)."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -118,7 +118,7 @@ class Grid:
         space, budget, passes = self.space, self.budget, self.space.recurrences.astype(float)
         stored_loop = space.total * space.loop / space.active * budget.bits / 8
         times_read = np.where((stored_loop <= (budget.cache or 0.0))[..., None], 1.0, passes)
-        weights = space.active[..., None] + (times_read - 1) * space.loop[..., None] + output_head(space)[..., None]
+        weights = space.active[..., None] + (times_read - 1) * space.loop[..., None] + space.output_head()[..., None]
         if budget.context is None:
             return np.asarray(weights * budget.bits / 8)
         keys = self.kv_bytes_SKP / budget.batch
@@ -188,7 +188,7 @@ class Grid:
             if not np.any(limit.met):
                 need = np.broadcast_to(limit.need, self.tokens_FSKP.shape)[0]
                 flat = int(np.argmin(need))
-                return limit.refusal(self.label(flat), float(need.ravel()[flat]))
+                return limit.refusal(self.label(flat), float(need.ravel()[flat]), self.budget)
         return InputError("no candidate meets all limits together", remedy="loosen one of them")
 
     def label(self, flat: int) -> str:
@@ -231,14 +231,6 @@ def design_label(size: str, experts: tuple[float, float], recurrence: int) -> st
     """Name a design in a few characters: "1.0B 2/16 R=2" uses 2 of 16 experts and is looped twice."""
     mixture = "dense" if experts[1] == 1 else f"{experts[0]:g}/{experts[1]:g}"
     return f"{size} {mixture} R={recurrence}"
-
-
-def output_head(space: Space) -> FloatArray:
-    """Return the weights of the output head, (S, K); none for models that are known by their size alone."""
-    if not space.models:
-        return np.zeros(space.active.shape)
-    heads = [np.asarray(model.vocabulary * model.width, float) for model in space.models]
-    return np.broadcast_to(heads[0] if len(heads) == 1 else np.reshape(heads, space.active.shape), space.active.shape)
 
 
 def interval_kind(law: ScalingLaw) -> str | None:
@@ -368,21 +360,8 @@ def law_points(
 
 
 def real_flops_per_token(space: Space, recurrences: IntArray) -> FloatArray:
-    """Return the real training FLOPs of a token on (S, K, P), by the paper's recipe and without recomputation.
-
-    Models that are known by their size alone have 6 N.
-    """
-    if not space.models:
-        return np.asarray(costs.train_flops(space.unrolled(recurrences)))
-    per_model = [
-        model.real_train_flops_per_token(
-            recurrences.astype(float).reshape(-1, *(1,) * np.ndim(model.active)),
-            context=CONTEXT,
-            padding=padding(model, CAPACITY),
-        )
-        for model in space.models
-    ]
-    return np.moveaxis(np.asarray(per_model, float), 1, -1).reshape(*space.active.shape, len(recurrences))
+    """Return the real training FLOPs of a token on (S, K, P), by the paper's recipe and without recomputation."""
+    return space.real_train_flops(recurrences, context=CONTEXT, padding=partial(padding, capacity=CAPACITY))
 
 
 def _matched_tokens(space: Space, passes: IntArray, budget: Budget, flops: FloatArray) -> FloatArray:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,7 +16,7 @@ import numpy as np
 from loopscale.core.arrays import BoolArray, FloatArray
 from loopscale.core.errors import InputError
 from loopscale.core.quantities import format_bytes, format_count
-from loopscale.planning.budget import FIELDS
+from loopscale.planning.budget import FIELDS, Budget
 
 if TYPE_CHECKING:
     from loopscale.planning.grid import Grid
@@ -46,12 +46,12 @@ class Limit:
     """Broadcasts to (F, S, K, P)."""
     cap: FloatArray | float
     """Broadcasts to the same."""
-    write: Callable[[float, int], str]
-    """Write an amount of the field with its unit, to so many digits."""
+    unit: str
+    """Of the field: "bytes", "times", or what stands after a count."""
     excluded: str
     """Why a candidate is ruled out; ``{need}`` is what it needs."""
     empty: str
-    """Why nothing fits."""
+    """Why nothing fits; names of fields in braces are what the budget has of them."""
     closest: str = "the smallest candidate, {candidate}, needs {need}"
     """What the candidate with the least need takes."""
     amount: Callable[[float], float] = float
@@ -61,6 +61,14 @@ class Limit:
     def met(self) -> BoolArray:
         """Where the need is within the cap."""
         return np.asarray(self.need <= self.cap * SLACK)
+
+    def write(self, value: float, digits: int) -> str:
+        """Write an amount of the field with its unit, to so many digits."""
+        if self.unit == "bytes":
+            return format_bytes(value, digits)
+        if self.unit == "times":
+            return f"{value:,.{digits}g} times"
+        return f"{format_count(value, digits)} {self.unit}".rstrip()
 
     def missed(self, need: float, cap: float) -> str:
         """Say why a candidate is ruled out; one that misses the limit by little gets the digits that show it."""
@@ -73,14 +81,12 @@ class Limit:
         over = self.write(abs(amount - limit), 2)
         return f"{self.excluded.format(need=self.write(amount, max(3, digits)))}, {over} {side}"
 
-    def refusal(self, candidate: str, need: float) -> InputError:
+    def refusal(self, candidate: str, need: float, budget: Budget) -> InputError:
         """Return why no candidate is left; ``candidate`` has the least need."""
+        given = {name: value for name in FIELDS if (value := getattr(budget, name)) is not None}
+        empty = self.empty.format(**{name: FIELDS[name].write(value) for name, value in given.items()})
         remedy = self.closest.format(candidate=candidate, need=self.write(self.amount(need), 3))
-        return InputError(self.empty, field=self.field, remedy=remedy)
-
-
-def _flops(value: float, digits: int) -> str:
-    return f"{format_count(value, digits)} FLOPs"
+        return InputError(empty, field=self.field, remedy=remedy)
 
 
 def _serving(grid: Grid) -> Limit | None:
@@ -88,8 +94,8 @@ def _serving(grid: Grid) -> Limit | None:
     if served is None or grid.budget.tokens is not None:
         return None
     return Limit(
-        "flops", grid.inference_SKP * served * (1 + 1e-9), grid.flops[:, None, None, None], _flops,
-        "serving exceeds the compute", f"serving {format_count(served)} tokens leaves no compute to train",
+        "flops", grid.inference_SKP * served * (1 + 1e-9), grid.flops[:, None, None, None], "FLOPs",
+        "serving exceeds the compute", "serving {serve_tokens} tokens leaves no compute to train",
         "the smallest candidate, {candidate}, needs {need} for it",
     )  # fmt: skip
 
@@ -99,14 +105,10 @@ def _one_token(grid: Grid) -> Limit | None:
         return None
     field = "real_flops" if grid.budget.flops is None and grid.budget.real_flops is not None else "flops"
     return Limit(
-        field, 1 / np.maximum(grid.tokens_FSKP, np.finfo(float).tiny), 1.0, _times,
+        field, 1 / np.maximum(grid.tokens_FSKP, np.finfo(float).tiny), 1.0, "times",
         "the compute is less than one token of training", "the compute does not pay for one token of any candidate",
         "the cheapest, {candidate}, needs {need} as much",
     )  # fmt: skip
-
-
-def _times(value: float, digits: int) -> str:
-    return f"{value:,.{digits}g} times"
 
 
 def _devices(grid: Grid) -> Limit | None:
@@ -114,7 +116,7 @@ def _devices(grid: Grid) -> Limit | None:
     if not grid.space.overheads:
         return None
     need = np.where(np.isfinite(grid.space.overhead(grid.space.recurrences)), 1.0, 2.0)
-    return Limit(DEVICES, need, 1.0, _times, *DEVICES_TEXTS)
+    return Limit(DEVICES, need, 1.0, "times", *DEVICES_TEXTS)
 
 
 def _memory(grid: Grid) -> Limit | None:
@@ -122,8 +124,8 @@ def _memory(grid: Grid) -> Limit | None:
     if budget.memory is None:
         return None
     return Limit(
-        "memory", grid.memory_SKP, budget.memory, format_bytes, "needs {need} of memory",
-        f"nothing fits in {format_bytes(budget.memory)} at {budget.bits:g} bits",
+        "memory", grid.memory_SKP, budget.memory, "bytes", "needs {need} of memory",
+        "nothing fits in {memory} at {bits} bits",
     )  # fmt: skip
 
 
@@ -133,8 +135,7 @@ def _speed(grid: Grid) -> Limit | None:
         return None
     return Limit(
         "min_speed", grid.bytes_read_SKP / budget.bandwidth, 1 / budget.min_speed,
-        lambda speed, digits: f"{format_count(speed, digits)} tokens/s", "generates {need}",
-        f"nothing generates {format_count(budget.min_speed)} tokens/s at {format_bytes(budget.bandwidth)}/s",
+        "tokens/s", "generates {need}", "nothing generates {min_speed} at {bandwidth}",
         "the fastest candidate, {candidate}, reaches {need}", amount=lambda seconds: 1 / seconds,
     )  # fmt: skip
 
@@ -145,7 +146,7 @@ def _real_compute(grid: Grid) -> Limit | None:
         return None
     need = grid.real_flops_FSKP + grid.inference_SKP * (budget.serve_tokens or 0.0)
     return Limit(
-        "real_flops", need, budget.real_flops, _flops, "needs {need} of real training",
+        "real_flops", need, budget.real_flops, "FLOPs", "needs {need} of real training",
         "no candidate can be trained on so many tokens",
     )  # fmt: skip
 
@@ -156,7 +157,7 @@ def _compute(grid: Grid) -> Limit | None:
         return None
     need = grid.train_flops_FSKP + grid.inference_SKP * (budget.serve_tokens or 0.0)
     return Limit(
-        "flops", need, grid.flops[:, None, None, None], _flops, "needs {need} of training",
+        "flops", need, grid.flops[:, None, None, None], "FLOPs", "needs {need} of training",
         "no candidate can be trained on so many tokens",
     )  # fmt: skip
 
@@ -175,9 +176,5 @@ def _own_limits(grid: Grid) -> Iterator[Limit]:
     for name, field in FIELDS.items():
         cap = getattr(grid.budget, name)
         if field.need is not None and cap is not None:
-            empty = f"nothing has as little as {field.write(cap)}"
-            yield Limit(name, field.need(grid), cap, partial(_counted, field.unit), field.excluded, empty)
-
-
-def _counted(unit: str, value: float, digits: int) -> str:
-    return f"{format_count(value, digits)} {unit}".rstrip()
+            empty = f"nothing has as little as {{{name}}}"
+            yield Limit(name, field.need(grid), cap, field.unit, field.excluded, empty)

@@ -2,7 +2,7 @@
 // (formulas.js); what stands here is the loop around them, which a test compares with Python.
 import { Cluster, realFlops } from "./cluster.js";
 import { DATA } from "./data.js";
-import { Refusal, bytes, cardSize, count, filled, fixed, general, labelOf, times } from "./quantities.js";
+import { Refusal, bytes, cardSize, count, filled, fixed, general, labelOf, times, written } from "./quantities.js";
 import {
   ARCHITECTURES, COSTS, FORMS, GAINS, LIMITS, STEPS, activeRatio, effective, predictiveHigh, predictiveLow, rangeFactor,
   rangeOutside,
@@ -276,7 +276,7 @@ const overheadAt = (overheads, space, flat, R) =>
   overheads?.get(overheadKey(space.names[sizeOf(space, flat)], space.rows[Math.floor(flat / space.P)].E, R)) ?? 1;
 
 // Not a field of the budget: set where devices were asked.
-const DEVICES = { ...DATA.devicesLimit, need: (x) => (Number.isFinite(x.overhead) ? 1 : 2), cap: () => 1, write: "" };
+const DEVICES = { ...DATA.devicesLimit, need: (x) => (Number.isFinite(x.overhead) ? 1 : 2), cap: () => 1, unit: "times" };
 
 // Losses, gains and limits of every design; arrays run over sizes, experts and passes.
 export function evaluate(law, space, b, { eps, rule, overheads }) {
@@ -378,9 +378,9 @@ function nothingFits(grid) {
     if (designs.some((x, flat) => needs[flat] <= limit.cap(x, b) * DATA.slack)) continue;
     let flat = 0;
     for (let k = 1; k < needs.length; k++) if (needs[k] < needs[flat]) flat = k;
-    const need = filled(limit.write, { need: limit.amount ? limit.amount(needs[flat]) : needs[flat] });
-    const remedy = filled(limit.closest.replace("{need}", need), { candidate: labelAt(space, flat) });
-    return new Refusal(filled(limit.empty, { b }), fieldOf(limit, b), remedy);
+    const need = writeNeed(limit, limit.amount ? limit.amount(needs[flat]) : needs[flat], 3);
+    const empty = limit.empty.replace(/\{(\w+)\}/g, (_, name) => written(DATA.fields.find((field) => field.name === name), b[name]));
+    return new Refusal(empty, fieldOf(limit, b), filled(limit.closest, { need, candidate: labelAt(space, flat) }));
   }
   return new Refusal("no candidate meets all limits together", "", "loosen one of them");
 }
@@ -537,13 +537,15 @@ function judged(grid, flat, chosen) {
 
 const tooLittle = (gain) => filled(gain >= 0 ? STEPS.gains : STEPS.costs, { gain: Math.abs(gain) });
 
+function writeNeed({ unit }, value, digits) {
+  if (unit === "bytes") return bytes(value, digits);
+  return unit === "times" ? `${general(value, digits)} times` : `${count(value, digits)} ${unit}`.trim();
+}
+
 // One that misses a limit by little gets the digits that show it.
 function missed(limit, need, cap) {
   const amount = limit.amount ?? ((value) => value);
-  const write = (value, digits) =>
-    limit.write.replace(/\{need:([\w,.]+)\}/, (_, kind) =>
-      kind === "bytes" ? bytes(value, digits) : kind === "count" ? count(value, digits) : general(value, digits),
-    );
+  const write = (value, digits) => writeNeed(limit, value, digits);
   const excess = need / cap - 1;
   if (!(excess > 0 && excess < DATA.near)) return limit.excluded.replace("{need}", write(amount(need), 3));
   const digits = Math.max(3, Math.min(9, 1 + Math.ceil(-Math.log10(excess))));

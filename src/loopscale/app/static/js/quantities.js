@@ -103,16 +103,9 @@ export function amountOf(field, value) {
   return Number.isInteger(value) && value < 1e6 && field.steps.length ? grouped(value) : count(value);
 }
 
-// Fills "{b.memory:bytes}" in a sentence that Python wrote for any budget.
+// Fills "{gain:.4f}" in a sentence that Python wrote for any design.
 export const filled = (text, values) =>
-  text.replace(/\{([\w.]+)(?::([\w,.]+))?\}/g, (_, path, kind) => {
-    const value = path.split(".").reduce((at, name) => at?.[name], values);
-    if (kind === "bytes") return bytes(value);
-    if (kind === "count") return count(value);
-    if (kind === "g") return general(value, 6);
-    if (kind?.endsWith("f")) return fixed(value, Number(kind.replace(/\D/g, "")));
-    return kind ? general(value, Number(kind.replace(/\D/g, ""))) : String(value);
-  });
+  text.replace(/\{(\w+)(?::\.(\d)f)?\}/g, (_, name, digits) => (digits ? fixed(values[name], Number(digits)) : values[name]));
 
 const NUMBER = "([0-9][0-9_,]*\\.?[0-9]*(?:e[+-]?[0-9]+)?|\\.[0-9]+(?:e[+-]?[0-9]+)?)";
 const COUNT = new RegExp(`^${NUMBER}\\s*([kmbgtp]?)$`, "i");
