@@ -98,7 +98,7 @@ def _plan(folder: Path) -> tuple[Plan, list[Panel]]:
 
 def _loop_at_work() -> Scores:
     """Score the shipped model of a task that needs many passes, at each test-time R, and return the scores."""
-    from loopscale.cli.lab import print_scores
+    from loopscale.cli.lab.training import print_scores
     from loopscale.lab import shipped_model, show_shipped
 
     weights = sum(weight.numel() for weight in shipped_model().parameters())

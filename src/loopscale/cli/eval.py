@@ -12,7 +12,7 @@ import click
 from rich.markup import escape
 
 from loopscale.cli.checkpoint import model_folder
-from loopscale.cli.lab import score_command
+from loopscale.cli.lab.scores import score_command
 from loopscale.cli.output import console, print_json, print_table
 from loopscale.cli.params import COUNTS, EXITS, INTEGERS, WHOLE, check_recurrence, output_options
 from loopscale.cli.verbs import verb

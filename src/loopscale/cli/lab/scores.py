@@ -1,0 +1,128 @@
+"""``loopscale lab tasks|score|test-time``: the tasks, and models scored on them."""
+
+from __future__ import annotations
+
+import click
+
+from loopscale.cli.lab.training import print_scores
+from loopscale.cli.output import console, print_json, print_table
+from loopscale.cli.params import EXITS
+from loopscale.cli.verbs import verb
+
+NAMES = ("s3", "z2", "s5", "hops", "addition", "tree", "reach", "recall", "facts")
+"""The tasks that have a command."""
+
+
+@verb("tasks")
+@click.option("--json", "as_json", is_flag=True, help="Print the tasks as JSON.")
+def tasks_command(as_json: bool) -> None:
+    """List the tasks, each with a problem and its answers.
+
+    A training file uses one with ``[data] task = "s3"`` and ``difficulty = 12``.
+    """
+    from loopscale.train.data.labels import fixed_problems
+    from loopscale.train.data.puzzles import TASKS
+
+    tasks = [TASKS[name](TASKS[name].usual) for name in NAMES]
+    if as_json:
+        fields = ("name", "kind", "about", "counts", "difficulty", "length", "vocabulary", "chance")
+        print_json([{field: getattr(task, field) for field in fields} for task in tasks])
+        return
+    for task in tasks:
+        ids_BT, _ = fixed_problems(task, 1, "validation")
+        click.echo(
+            f"{task.name}: {task.about} Difficulty: {task.difficulty:,} {task.counts}; chance {task.chance:.3f}."
+        )
+        click.echo("".join(f"    {line}\n" for line in task.show(ids_BT[0]).splitlines()))
+
+
+@verb("score")
+@click.argument("model", type=click.Path())
+@click.option("--task", help="The task.  [default: that of the run that trained the model]")
+@click.option("--difficulty", type=click.IntRange(min=1), help="Size of a problem.  [default: as in training]")
+@click.option("--most", type=click.IntRange(min=1), default=24, show_default=True, help="The most passes.")
+@click.option("--problems", type=click.IntRange(min=1), default=1024, show_default=True, help="New problems.")
+@click.option("--longer", is_flag=True, help="Longer problems than in training.")
+@click.option("--exit", "criterion", type=EXITS, help="Also let each position stop its loop, by this criterion.")
+@click.option("--threshold", type=click.FloatRange(0), default=0.001, show_default=True, help="Stop below this change.")
+@click.option("--json", "as_json", is_flag=True, help="Print the scores as JSON.")
+def score_command(
+    model: str,
+    task: str | None,
+    difficulty: int | None,
+    most: int,
+    problems: int,
+    longer: bool,
+    criterion: str | None,
+    threshold: float,
+    as_json: bool,
+) -> None:
+    """Score MODEL, the folder of a run or of a model, on a task at R = 1, 2, … passes.
+
+    \b
+    loopscale train s3.toml --out runs/s3
+    loopscale lab score runs/s3
+    loopscale lab score runs/s3 --difficulty 18 --exit kl
+    """
+    from loopscale.lab.recipes import reported_recurrence
+    from loopscale.lab.scores import score, score_exit
+    from loopscale.lab.training import load, task_of
+    from loopscale.model import Exit
+
+    chosen = task_of(model, task, difficulty)
+    loaded = load(model)
+    scores = score(loaded, chosen, most, count=problems, split="longer" if longer else "validation")
+    left = None
+    if criterion is not None:
+        left = score_exit(loaded, scores.task, Exit(criterion, threshold), most, count=problems)
+    if as_json:
+        print_json(scores.to_dict() | ({} if left is None else {"exit": left.to_dict()}))
+        return
+    print_scores(scores, reported_recurrence(loaded.config.recurrence, bool(loaded.config.random_recurrence)))
+    if left is not None:
+        passes = " ".join(f"{used:.1f}" for used in left.passes_A)
+        click.echo(
+            f"with exit by {criterion} below {threshold:g}: {left.solved:.2f} right with {left.passes_A.mean():.1f} "
+            f"passes on average; by position {passes}"
+        )
+
+
+@verb("test-time")
+@click.argument("model", type=click.Path(), required=False)
+@click.option("--task", help="The task.  [default: that of the run that trained the model]")
+@click.option("--difficulty", type=click.IntRange(min=1), help="Size of a problem.  [default: as in training]")
+@click.option("--problems", type=click.IntRange(min=1), default=512, show_default=True, help="New problems.")
+@click.option("--json", "as_json", is_flag=True, help="Print the scores as JSON.")
+def test_time_command(
+    model: str | None, task: str | None, difficulty: int | None, problems: int, as_json: bool
+) -> None:
+    """Show what more passes than in training do: longer problems, and positions that stop by themselves.
+
+    Without MODEL, the one that comes with loopscale.
+
+    \b
+    loopscale lab test-time
+    loopscale lab test-time runs/lab/s3-seed-1
+    """
+    from loopscale.lab.shipped import shipped_model, shipped_task
+    from loopscale.lab.test_time import measure
+    from loopscale.lab.training import load, task_of
+
+    loaded = shipped_model() if model is None else load(model)
+    result = measure(loaded, shipped_task() if model is None else task_of(model, task, difficulty), count=problems)
+    if as_json:
+        print_json(result.to_dict())
+        return
+    first = result.scores[0]
+    passes = range(2 * round(result.trained / 4), first.most + 1, 2)
+    rows = [(str(one.task.difficulty), *(f"{one.at(R):.2f}" for R in passes)) for one in result.scores]
+    console().print(f"trained at R around {result.trained}; chance {first.task.chance:.2f}", highlight=False)
+    print_table("Last answer right by problem size and test-time R", ("size", *map(str, passes)), rows)
+    last = len(first.task.asked) - 1
+    positions = sorted({0, last // 3, 2 * last // 3, last})
+    rows = [
+        (f"{threshold:g}", f"{one.solved:.2f}", *(f"{one.passes_A[at]:.1f}" for at in positions))
+        for threshold, one in result.exits.items()
+    ]
+    columns = ("stop below", "right", *(f"passes at {at + 1}" for at in positions))
+    print_table(f"Positions stop when their answer settles, after at most {first.most} passes", columns, rows)
