@@ -16,7 +16,7 @@ from loopscale.cli.verbs import verb
 @click.option("--level", type=float, default=0.05, show_default=True, help="Chance to find one that is not there.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def seeds_command(difference: float, spread: float, power: float, level: float, as_json: bool) -> None:
-    """Number of seed pairs needed to detect a difference between two recipes.
+    """Number of seed pairs needed to detect a difference.
 
     A pair is two runs with the same seed, which sets initial weights and order of the data, one of each recipe. The
     spread is that of their difference, from earlier pairs: two pairs tell little about it.
