@@ -127,10 +127,12 @@ def test_an_import_without_the_optional_packages_names_the_extra(module):
     assert "pip install 'loopscale[train]'" in done.stderr.splitlines()[-1]
 
 
-def test_a_missing_torch_is_installed_without_cuda_first():
-    for extra in ("train", "eval", "quant"):
-        sentence = missing_extra("torch", extra)
+def test_a_missing_torch_is_installed_without_cuda_first(monkeypatch):
+    monkeypatch.setattr("loopscale.core.errors.find_spec", lambda package: None)
+    for module, extra in (("torch", "train"), ("psutil", "train"), ("lm_eval", "eval"), ("torchao", "quant")):
+        sentence = missing_extra(module, extra)
         assert sentence.index("whl/cpu") < sentence.index(f"then pip install 'loopscale[{extra}]'")
+    assert "torch" not in missing_extra("uvicorn", "app")
     assert CPU_TORCH in (ROOT / "README.md").read_text()
 
 

@@ -121,7 +121,7 @@ def test_the_site_fetches_nothing_from_elsewhere(site):
 def test_the_api_pages_list_what_the_packages_offer(site):
     plan = (site / "api" / "plan.html").read_text(encoding="utf-8")
     assert plan.index('id="loopscale.planning.plan"') < plan.index('id="loopscale.planning.Budget"')
-    for name in ("joint_optimum", "Budget", "isoflop_over_recurrence"):
+    for name in ("profiles.joint_optimum", "Budget", "profiles.isoflop_over_recurrence"):
         assert f'id="loopscale.planning.{name}"' in plan
 
 

@@ -111,6 +111,8 @@ EXTRAS = {
     "gym": ("reasoning_gym",),
 }
 """The optional packages, by the extra that installs them."""
+WITHOUT_TORCH = ("app", "corpus", "track", "expressions")
+"""The extras that do not bring torch."""
 CPU_TORCH = "torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
 """The build of torch without CUDA, which the extras alone would bring on Linux: several gigabytes."""
 
@@ -129,22 +131,23 @@ def require(module: str, extra: str, what: str = "this") -> Any:
 def check_extra(extra: str, what: str = "this") -> None:
     """Refuse to continue unless the packages of ``extra`` are installed; imports none of them."""
     for package in EXTRAS[extra]:
-        try:
-            missing = find_spec(package) is None
-        except ModuleNotFoundError:  # an import hook hides it
-            missing = True
-        if missing:
+        if not _installed(package):
             raise MissingExtraError(missing_extra(package, extra, what))
+
+
+def _installed(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except ModuleNotFoundError:  # an import hook hides it
+        return False
 
 
 def missing_extra(module: str, extra: str, what: str = "this") -> str:
     """Return the one sentence for a missing optional dependency; torch is installed first, without CUDA."""
-    if module == "torch":
-        return (
-            f"{what} needs the package 'torch', which is not installed: pip install {CPU_TORCH} (without the address "
-            f"if you have a GPU), then pip install 'loopscale[{extra}]'"
-        )
-    return f"{what} needs the package {module!r}, which is not installed: pip install 'loopscale[{extra}]'"
+    install = f"pip install 'loopscale[{extra}]'"
+    if extra not in WITHOUT_TORCH and not _installed("torch"):
+        install = f"pip install {CPU_TORCH} (without the address if you have a GPU), then {install}"
+    return f"{what} needs the package {module!r}, which is not installed: {install}"
 
 
 def missing_package(error: ModuleNotFoundError) -> str | None:
