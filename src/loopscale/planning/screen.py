@@ -235,8 +235,8 @@ def matched_screen(result: Matched) -> str:
         )
         for row in result.rows
     ]
-    columns = ("equal in", result.first, result.second, "difference", "90% interval")
-    lines = [*wrap(_matched_answer(result), WIDTH), "", text_table(columns, rows, left=("equal in",)), ""]
+    columns = ("matched by", result.first, result.second, "difference", "90% interval")
+    lines = [*wrap(_matched_answer(result), WIDTH), "", text_table(columns, rows, left=("matched by",)), ""]
     lines += fact("columns", f"active parameters and loss after {format_power(result.flops)} FLOPs; difference is "
                   "first minus second, so minus means that the first has the lower loss")  # fmt: skip
     of = {row["condition"]: row["interval"] for row in result.rows if row["interval"]}
