@@ -32,6 +32,7 @@ MODELS = {
     "suite": "loopscale.evaluate.suites:SuiteFile",
     "evaluation": "loopscale.evaluate.store:ResultFile",
     "evaluated-model": "loopscale.evaluate.store:ModelFile",
+    "conformance": "loopscale.model.conformance_file:ConformanceFile",
     "checksums": "loopscale.core.schemas:ChecksumsFile",
 }
 """The pydantic model of each kind of file, imported when it is needed: some bring torch."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from loopscale.core.errors import InputError, LoopscaleError, StorageError, shown
-from loopscale.core.files import CHECKSUM, SEAL, check_seal, read_json
+from loopscale.core.files import CHECKSUM, SEAL, check_seal, kind_of, read_json
 
 
 class Outcome(Enum):
@@ -101,9 +101,38 @@ def _json(path: Path, read: Callable[[Path], Any]) -> Check:
 
 
 def _load(path: Path) -> Any:
+    """Read a file of any kind that a command writes."""
     from loopscale.saved import load
 
-    return load(path)
+    kind = kind_of(read_json(path), str(path))
+    return READERS[kind](path) if kind in READERS else load(path)
+
+
+def _groups(path: Path) -> None:
+    from loopscale.core.schemas import parse
+    from loopscale.scaling import ScalingLaw
+    from loopscale.scaling.schema import GroupedLawFile
+
+    for name in parse(GroupedLawFile, read_json(path), str(path)).laws:
+        ScalingLaw.load(path, name)
+
+
+def _sealed(path: Path) -> None:
+    from loopscale.fitting.registered import unseal
+
+    unseal(path, kind_of(read_json(path), str(path)), "--register")
+
+
+def _golden(path: Path) -> None:
+    from loopscale.model.conformance import read_golden
+
+    read_golden(path)
+
+
+READERS: dict[str, Callable[[Path], None]] = {
+    "grouped-law": _groups, "registered-forecast": _sealed, "registered-prediction": _sealed, "conformance": _golden,
+}  # fmt: skip
+"""How files are read that :func:`loopscale.load` does not open."""
 
 
 def _refuse_nonfinite(value: Any, path: Path) -> None:

@@ -94,9 +94,9 @@ def make_tables(folder: Path) -> None:
     (folder / "dense.csv.gz").write_bytes(gzip.compress((folder / "dense.csv").read_bytes()))
     for name in ("dense", "runs"):
         parquet.write_table(csv.read_csv(folder / f"{name}.csv"), folder / f"{name}.parquet")
-    (folder / "iso.csv").write_text(_isoflop_table())
+    (folder / "iso.csv").write_text(isoflop_table())
     tables = {"results": RESULTS, "psi": PSI, "test-time": TEST_TIME, "models": MODELS, "log": LOG}
-    tables["groups"] = _two_recipes((folder / "iso.csv").read_text())
+    tables["groups"] = two_recipes((folder / "iso.csv").read_text())
     for name, text in tables.items():
         (folder / f"{name}.csv").write_text(text)
     (folder / "short.txt").write_text("loop\nsmall\n")
@@ -112,7 +112,7 @@ def make_tables(folder: Path) -> None:
     (folder / "next.csv").write_text(chosen.table().csv())
 
 
-def _isoflop_table() -> str:
+def isoflop_table() -> str:
     """Return losses along three budgets, each a parabola over the size."""
     rows = ["N,D,loss"]
     for flops in (1e19, 1e20, 1e21):
@@ -124,7 +124,7 @@ def _isoflop_table() -> str:
     return "\n".join(rows) + "\n"
 
 
-def _two_recipes(table: str) -> str:
+def two_recipes(table: str) -> str:
     """Return the rows of a table twice, the second time with a lower loss and under another name."""
     head, *rows = table.split()
     better = [",".join([*row.split(",")[:-1], f"{float(row.split(',')[-1]) - 0.02:.6g}"]) for row in rows]

@@ -475,7 +475,7 @@ def _verdict(argv: list[str], code: Any, out: str, err: str) -> str:
     lines = err.strip().splitlines()
     if "RuntimeWarning" in err:  # numpy's, about values that nobody should have computed
         return f"WARNING {lines[:2]}"
-    if code == 0 or (code == 1 and argv[0] in ("verify", "conform")):
+    if code == 0 or (code == 1 and not err and argv[0] in ("verify", "conform")):
         if "--json" in argv and "schema" not in argv[0]:
             try:
                 json.loads(out, parse_constant=refuse_constant)

@@ -1,11 +1,14 @@
 """Faults that the attacks have found, one test each."""
 
 import json
+import random
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+from artefacts import MODELS, isoflop_table, run, two_recipes
+from mutants import mutated
 
 import loopscale as ls
 from loopscale.architecture import ladder_space
@@ -94,3 +97,51 @@ def test_runs_of_one_budget_have_no_trend_with_compute():
     trend = gate(Observations.from_csv(table, name="runs"), law, resamples=20).compute
     assert trend.speedup > 1
     assert trend.per_decade is None
+
+
+def test_a_condition_with_a_number_that_no_float_holds(tmp_path, capsys):
+    (tmp_path / "runs.csv").write_text("N,D,loss\n1e8,2e9,3.5\n")
+    assert "too large" in refusal(capsys, "fit", str(tmp_path / "runs.csv"), "--keep", f"N > {10**400}")
+
+
+def test_a_loss_below_zero_beside_accuracies(tmp_path, capsys):
+    (tmp_path / "models.csv").write_text(MODELS.replace("3.150,", "-1,"))
+    argv = ("downstream", str(tmp_path / "models.csv"), "--accuracy", "acc")
+    assert "losses are above zero" in refusal(capsys, *argv)
+    (tmp_path / "models.csv").write_text(MODELS)
+    assert "not a list of losses" in refusal(capsys, *argv, "--at", "-1")
+
+
+def test_a_log_without_rows(tmp_path, capsys):
+    (tmp_path / "log.csv").write_text("step,loss\n")
+    assert "no rows" in refusal(capsys, "forecast", str(tmp_path / "log.csv"), "--running", "--steps", "9")
+
+
+def test_what_fits_and_forecasts_write_is_not_called_damaged(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("groups.csv").write_text(two_recipes(isoflop_table()))
+    Path("iso.csv").write_text(isoflop_table())
+    assert run("fit", "groups.csv", "--group", "recipe", "--resamples", "2", "--starts", "1", "--out", "laws.json") == 0
+    assert run("forecast", "iso.csv", "--flops", "1e22", "--register", "sealed.json") == 0
+    assert run("predict", "--rung", "0.3B", "--tokens", "500B", "--register", "registered.json") == 0
+    for name in ("laws.json", "sealed.json", "registered.json"):
+        assert run("verify", name) == 0, name
+    sealed = json.loads(Path("sealed.json").read_text())
+    del sealed["checksum"]
+    Path("sealed.json").write_text(json.dumps(sealed | {"date": "2020-01-01"}))
+    assert run("verify", "sealed.json") == 1  # by its own hash
+
+
+def test_reports_of_engines_are_compared_or_refused(made, tmp_path):
+    conformance = pytest.importorskip("loopscale.model.conformance")
+    golden = json.loads((made / "golden.json").read_text())
+    golden.pop("checksum")
+    path, verdicts = tmp_path / "report.json", set[str]()
+    for seed in range(60):
+        path.write_text(json.dumps(mutated(golden, random.Random(seed))))
+        try:
+            conformance.compare(golden, conformance.read_golden(path))
+            verdicts.add("compared")
+        except InputError:
+            verdicts.add("refused")
+    assert verdicts == {"compared", "refused"}

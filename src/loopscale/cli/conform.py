@@ -73,6 +73,7 @@ def conform_command(
     looped, loaded_tokenizer = loading.load(model_folder(model), tokenizer, dtype=torch.float32)
     if file is not None:
         expected = conformance.read_golden(file)
+        conformance.check_prompts(looped, expected["prompts"])
     else:
         texts = read_prompts(prompts) if prompts is not None else list(conformance.PROMPTS)
         expected = conformance.golden(looped, [loaded_tokenizer(text)["input_ids"] for text in texts], recurrences)

@@ -8,13 +8,15 @@ import numpy as np
 from loopscale.cli.output import print_json
 from loopscale.cli.params import COUNTS
 from loopscale.cli.verbs import verb
+from loopscale.core.errors import InputError
+from loopscale.core.quantities import count_of
 from loopscale.fitting.downstream import downstream
 
 
 def _losses(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[float, ...]:
     try:
-        return () if value is None else tuple(float(part) for part in value.split(","))
-    except ValueError:
+        return () if value is None else tuple(count_of(part.strip(), "loss") for part in value.split(","))
+    except InputError:
         raise click.BadParameter(f"{value!r} is not a list of losses; write it like 2.5,2.3") from None
 
 

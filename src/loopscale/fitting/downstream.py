@@ -149,6 +149,8 @@ def downstream(
     task = x if task_loss is None else rows[:, 2]
     if y.max() > 1.0:
         raise InputError(f"{accuracy} goes up to {y.max():g}", where=str(path), remedy="give accuracies from 0 to 1")
+    if min(x.min(), task.min()) <= 0:
+        raise InputError(f"a loss is {min(x.min(), task.min()):g}", where=str(path), remedy="losses are above zero")
     folds = np.random.default_rng(0).permutation(len(x)) % FOLDS
     misses = [_left_out(x, task, y, folds == fold, chance, task_loss is not None) for fold in range(FOLDS)]
     errors = [float(np.sqrt(np.mean(np.concatenate(parts) ** 2))) for parts in zip(*misses, strict=True)]

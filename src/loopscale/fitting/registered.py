@@ -30,7 +30,7 @@ def register_forecasts(result: Forecasts, path: str | Path) -> None:
 def check_forecasts(path: str | Path, runs: Observations, level: float = 0.9) -> dict[str, Any]:
     """Score a sealed forecast against later runs: those with more compute than any run it was made from."""
     content = unseal(path, KIND, "loopscale forecast --register")
-    law = ScalingLaw.from_dict(content["with"], f"{path}: with")
+    law = ScalingLaw.from_dict(content.get("with"), f"{path}: with")
     if law.spread is None:
         raise InputError(f"{path}: its law has no predictive interval")
     later = runs.where(runs.points.train_flops > law.spread.frontier * (1 + 1e-9))

@@ -247,6 +247,8 @@ def _schedule_text(schedule: RateSchedule) -> str:
 
 
 def _from_records(records: Sequence[Mapping[str, Any]], source: str, column: str | None) -> RunLog:
+    if not records:
+        raise InputError("it has no rows", where=source)
     names = list(dict.fromkeys(name for record in records for name in record))
     step = _column(records, names, STEP)
     if step is None:

@@ -49,6 +49,8 @@ def matching_rows(expression: str, columns: Columns) -> BoolArray:
             raise _refused(expression, "it compares text with a number") from None
         except RecursionError:
             raise _refused(expression, "it is nested too deeply") from None
+        except OverflowError:
+            raise _refused(expression, "it holds a number that is too large") from None
     mask = np.broadcast_to(np.asarray(value), (count,))
     if mask.dtype != bool:
         raise _refused(expression, "it is a number, not a condition")
