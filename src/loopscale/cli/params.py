@@ -226,8 +226,8 @@ def one_model(
     """Return the model that the options name; exactly one of rung, width and config."""
     named = [text for text, value in (("--rung", rung_text), ("--width", width), ("--config", config)) if value]
     if len(named) != 1:
-        found = f"found {' and '.join(named)}" if named else "found none"
-        raise click.UsageError(f"give one of --rung, --width or --config ({found})")
+        stated = f"found {' and '.join(named)}" if named else "found none"
+        raise click.UsageError(f"give one of --rung, --width or --config ({stated})")
     if config is not None:
         if experts is not None or layers is not None:
             raise click.UsageError("--experts and --layers do not go with --config, which states them itself")

@@ -8,18 +8,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loopscale.cli.output import print_json
-from loopscale.cli.params import COUNT, WHOLE, QuantityType, output_options, price_option
+from loopscale.cli.params import COUNT, FRACTION, WHOLE, output_options, price_option
 from loopscale.cli.sweep.progress import FILE
 from loopscale.cli.verbs import verb
 from loopscale.core.errors import InputError
-from loopscale.core.quantities import counted, format_bytes, format_count, format_duration, format_power, fraction_of
+from loopscale.core.quantities import counted, format_bytes, format_count, format_duration, format_power
 from loopscale.core.tables import Table
 from loopscale.core.text import fact, text_table
 
 if TYPE_CHECKING:
     from loopscale.sweep.cost import Cost
-
-FRACTION = QuantityType("SHARE", lambda text: fraction_of(text, "share"))
 
 
 @verb("plan", short_help="Print runs, FLOPs, time, cost and memory beforehand.")
