@@ -1,7 +1,7 @@
 """Speed of the looped MoE against Hugging Face's Qwen3-MoE and a dense model, side by side, on one thread.
 
 CPU time of interleaved rounds: the machine's drift cancels within a round, and the spread is shown. Each peer has a
-config of its own, since Transformers keeps the experts implementation there, and models that share one config all run
+separate config, because Transformers keeps the experts implementation there, and models that share one config all run
 the last that was set.
 """
 

@@ -21,7 +21,7 @@ RECURRENCES = (1, 2, 4)
 
 
 def scores(checkpoint: Path, results: Path, backend: str) -> dict[int, dict[str, float]]:
-    """Return the scores with a backend, in a process of its own as vLLM changes the model's class."""
+    """Return the scores with a backend, in a separate process, because vLLM changes the model's class."""
     asked = [sys.executable, "-m", "loopscale", "eval", str(checkpoint), "--tasks", "local", "--context", "128"]
     asked += ["--recurrence", ",".join(map(str, RECURRENCES)), "--dtype", "float32", "--backend", backend]
     done = subprocess.run([*asked, "--results", str(results), "--json"], stdout=subprocess.PIPE, text=True, check=True)

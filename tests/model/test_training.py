@@ -13,7 +13,7 @@ from loopscale.model.balancing import load_ratio, update_biases
 
 
 def next_token_loss(logits: Tensor, ids: Tensor) -> Tensor:
-    """Return the loss as Transformers computes it: in float32, whatever the model's dtype."""
+    """Return the loss as Transformers computes it: in float32, for any dtype of the model."""
     return functional.cross_entropy(logits[:, :-1].float().flatten(0, 1), ids[:, 1:].flatten())
 
 

@@ -416,7 +416,7 @@ def _evaluate(checkpoints: Sequence[Checkpoint], work: Work, recurrences: tuple[
 
 
 def _tasks_of(benchmarks: tuple[Benchmark, ...], settings: EvalSettings) -> tuple[Benchmark, ...]:
-    """Return the tasks that these settings concern: likelihoods are read at once, whatever a cache would keep."""
+    """Return the tasks that these settings concern: likelihoods are read at once, with any cache."""
     return benchmarks if settings.kv is None else ()
 
 

@@ -137,7 +137,7 @@ def cache_losses(
     with _keeping(model, kv):
         for ids_BT, lengths_B in batches:
             ids_BT, counted_BT = _placed(model, ids_BT, lengths_B)
-            # A text that is read at once attends to the keys of every pass, whatever a cache would keep.
+            # A text that is read at once attends to the keys of every pass, with any cache.
             whole_BT = token_losses(model(ids_BT, recurrence=recurrence, use_cache=False).logits, ids_BT)
             steps = []
             for losses_B in _decoded(model, ids_BT, recurrence):

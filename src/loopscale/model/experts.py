@@ -281,11 +281,6 @@ def _combined(y_SD: Tensor, order_S: Tensor, weights_TK: Tensor) -> Tensor:
     """Return each token's weighted sum over its rows."""
     inverse_S = torch.empty_like(order_S)
     inverse_S[order_S] = torch.arange(len(order_S), device=order_S.device)
-    return _weighted_sum(y_SD, inverse_S, weights_TK)
-
-
-def _weighted_sum(y_SD: Tensor, inverse_S: Tensor, weights_TK: Tensor) -> Tensor:
-    """Return each token's weighted sum over its rows, which ``inverse_S`` finds."""
     if y_SD.dtype == torch.float32:  # one pass over the rows; other dtypes lack a fast kernel
         return functional.embedding_bag(
             inverse_S.view_as(weights_TK), y_SD, mode="sum", per_sample_weights=weights_TK.float()

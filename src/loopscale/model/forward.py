@@ -61,7 +61,7 @@ def resolve_recurrence(recurrence: object, exit_: object, config: LoopedMoEConfi
 def draw_recurrence(config: LoopedMoEConfig, generator: torch.Generator | None = None, mean: int | None = None) -> int:
     """Draw R for a training step. Processes that train together must draw alike: seed ``generator`` the same.
 
-    ``mean`` stands for the config's recurrence: the most of "uniform", the mean of "poisson".
+    ``mean`` is the config's recurrence: the most of "uniform", the mean of "poisson".
     """
     mean = config.recurrence if mean is None else mean
     if config.random_recurrence == "poisson":

@@ -21,7 +21,7 @@ from loopscale.model.outputs import Wanted
 from loopscale.model.psi import diversity
 
 LIMIT = 4
-"""The fixed point is taken to be the state after this many times as many passes as are reported."""
+"""The fixed point is estimated by the state after this many times as many passes as are reported."""
 
 
 def overlap(ids_RLXK: Tensor, experts: int) -> Tensor:
@@ -37,7 +37,7 @@ def overlap(ids_RLXK: Tensor, experts: int) -> Tensor:
 
 
 def _per_token(states_RXD: Tensor, entry_XD: Tensor, limit_XD: Tensor) -> dict[str, Tensor]:
-    """Return sums over tokens, for each pass, of what the states are; ``limit_XD`` stands for the fixed point."""
+    """Return sums over tokens, for each pass, of what the states are; ``limit_XD`` estimates the fixed point."""
     norm_RX = torch.linalg.vector_norm(states_RXD, dim=-1)
     before_RXD = torch.cat((entry_XD[None], states_RXD[:-1]))
     change_RX = torch.linalg.vector_norm(states_RXD - before_RXD, dim=-1) / norm_RX
