@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from looped_models import model, tokens
 from loopscale.cli.conform import ENGINES as OFFERED
 from loopscale.cli.conform import conform_command
 from loopscale.core.errors import InputError
+from loopscale.model import vllm as vllm_plugin
 from loopscale.model.cache import Slots
 from loopscale.model.conformance import Difference, compare, golden
 from loopscale.model.engines import ENGINES, run_engine
@@ -48,6 +51,41 @@ def test_what_is_exported_conforms_in_its_engine(engine: str, package: str) -> N
     report = run_engine(engine, made, expected)
     assert not compare(expected, report)
     assert all(run["logits"][0] is None and run["logits"][1] for run in report["runs"])
+
+
+class FakeVLLM:
+    """What `conform` uses of vLLM, with the tokens of Transformers; kernels may be missing."""
+
+    def __init__(self, model: Any, R: int, fault: str | None) -> None:
+        self.model, self.R, self.fault = model, R, fault
+
+    def generate(self, prompts: list[dict[str, Any]], how: SimpleNamespace, use_tqdm: bool) -> list[Any]:
+        if self.fault is not None:
+            raise RuntimeError(self.fault)
+        replies = []
+        for ids in (prompt["prompt_token_ids"] for prompt in prompts):
+            out = self.model.generate(
+                torch.tensor([ids]), recurrence=self.R, max_new_tokens=how.max_tokens, do_sample=False, eos_token_id=-1
+            )
+            replies.append(SimpleNamespace(outputs=[SimpleNamespace(token_ids=out[0, len(ids) :].tolist())]))
+        return replies
+
+
+@pytest.mark.parametrize("fault", [None, "Unsupported CPU attention configuration: head_dim=16\nmore"])
+def test_vllm_reports_tokens_or_says_what_it_lacks(fault: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = looped()
+    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(SamplingParams=SimpleNamespace))
+    monkeypatch.setattr(vllm_plugin, "register", lambda: None)
+    monkeypatch.setattr(vllm_plugin, "engines", lambda _, passes, **__: {R: FakeVLLM(made, R, fault) for R in passes})
+    expected = golden(made, PROMPTS, (1, 3))
+    if fault is not None:
+        with pytest.raises(InputError, match=r"^vLLM cannot run this model: Unsupported .* head_dim=16$"):
+            run_engine("vllm", made, expected)
+        return
+    report = run_engine("vllm", made, expected)
+    assert not compare(expected, report)
+    report["runs"][-1]["tokens"][0] += 1
+    assert [difference.what for difference in compare(expected, report)] == ["tokens"]
 
 
 def test_a_wrong_cache_slot_is_found_at_its_pass(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -148,25 +149,30 @@ def _llama_cpp(subject: Subject) -> Observations:
 
 def _vllm(subject: Subject) -> Observations:
     """Run vLLM, an engine for each recurrence with one copy of the weights; it reports tokens."""
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")  # GiB for each engine; the prompts are short
     try:
         from vllm import SamplingParams
     except ImportError:
         raise InputError("vLLM is not installed here; it needs a separate environment (docs/serve.md)") from None
-    from loopscale.model.vllm import engines, register
+    from loopscale.model import vllm as plugin
 
+    prompts = [{"prompt_token_ids": ids} for ids in subject.prompts]
+    how = SamplingParams(temperature=0, max_tokens=NEW, detokenize=False, ignore_eos=True)
     with tempfile.TemporaryDirectory() as folder:
         subject.model.save_pretrained(folder)
-        register()
-        longest = max(map(len, subject.prompts)) + NEW
-        made = engines(
-            folder, subject.recurrences, skip_tokenizer_init=True, dtype="float32", max_model_len=longest,
-            enforce_eager=True,
-        )  # fmt: skip
-        how = SamplingParams(temperature=0, max_tokens=NEW, detokenize=False, ignore_eos=True)
-        prompts = [{"prompt_token_ids": ids} for ids in subject.prompts]
-        for engine in made.values():
-            for reply in engine.generate(prompts, how, use_tqdm=False):
-                yield {"tokens": list(reply.outputs[0].token_ids)}
+        plugin.register()
+        try:
+            made = plugin.engines(
+                folder, subject.recurrences, skip_tokenizer_init=True, dtype="float32", enforce_eager=True,
+                max_model_len=max(map(len, subject.prompts)) + NEW,
+            )  # fmt: skip
+            replies = [reply for engine in made.values() for reply in engine.generate(prompts, how, use_tqdm=False)]
+        except (RuntimeError, ValueError, NotImplementedError) as error:  # a size that its kernels do not have
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise InputError(f"vLLM cannot run this model: {reason}") from error
+    for reply in replies:
+        yield {"tokens": list(reply.outputs[0].token_ids)}
 
 
 ENGINES: dict[str, Callable[[Subject], Observations]] = {
