@@ -2,7 +2,7 @@
 
 import pytest
 
-from loopscale.cli.eval import Shown, show_results
+from loopscale.cli.eval_tables import Shown, show_results
 from loopscale.evaluate.results import interval, printed, wide, wilson_interval
 from loopscale.evaluate.rows import Row
 from loopscale.evaluate.store import Score
