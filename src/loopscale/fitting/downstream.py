@@ -95,19 +95,17 @@ class Downstream:
 
     def summary(self, losses: FloatArray | None = None, flops: FloatArray | None = None) -> str:
         """Return the answer at the losses or the compute asked for, and the error of each step."""
+        budgets, levels = ([] if values is None else values.tolist() for values in (flops, losses))
+        asked = [
+            (f"after {format_power(budget)} FLOPs ({self.loss} {self.loss_at(budget):.3f})",
+             self.predict_from_compute(budget))
+            for budget in budgets
+        ]  # fmt: skip
+        asked += [(f"at {self.loss} {level:g}", self.predict(level)) for level in levels]
         lines = []
-        for budget in [] if flops is None else flops.tolist():
-            at = self.predict_from_compute(budget)
-            lines += wrap(
-                f"{self.accuracy} {at['accuracy']:.3f} after {format_power(budget)} FLOPs ({self.loss} "
-                f"{self.loss_at(budget):.3f}), 90% interval {at['low']:.3f} to {at['high']:.3f}.", WIDTH,
-            )  # fmt: skip
-        for loss in [] if losses is None else losses.tolist():
-            at = self.predict(loss)
-            lines += wrap(
-                f"{self.accuracy} {at['accuracy']:.3f} at {self.loss} {loss:g}, 90% interval {at['low']:.3f} to "
-                f"{at['high']:.3f}.", WIDTH,
-            )  # fmt: skip
+        for where, at in asked:
+            span = f"90% interval {at['low']:.3f} to {at['high']:.3f}"
+            lines += wrap(f"{self.accuracy} {at['accuracy']:.3f} {where}, {span}.", WIDTH)
         lines += [""] if lines else []
         if self.compute is not None:
             lines += fact("step 1", f"compute → {self.loss}: error {self.compute.error:.3f} on models left out")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -123,22 +124,32 @@ def _fit(
     """Fit one form."""
     check_data(observations, form, recurrence, fixed, tie)
     problem = build_problem(observations, form, recurrence, fixed, bounds, tie, prior=recipe is Recipe.DEFAULT)
-    best, used_delta = solve(problem, recipe, starts=starts, seed=seed, warm=warm, delta=delta)
+    solution = solve(problem, recipe, starts=starts, seed=seed, warm=warm, delta=delta)
+    held: dict[str, Any] = {
+        "fixed": MappingProxyType(dict(fixed)),
+        "bounds": MappingProxyType(dict(bounds)),
+        "tie": MappingProxyType(dict(tie)),
+    }
+    return replace(fit_at(solution, observations, problem, recipe, seed, set(bounds)), **held)
+
+
+def fit_at(
+    solution: Solution, data: Observations, problem: Problem, recipe: Recipe, seed: int, bounded: set[str]
+) -> Fit:
+    """Return where a search ended as a fit without resamples; ``bounded`` names what the user bounded."""
+    best, delta = solution
     return Fit(
-        observations=observations,
-        outer=form,
-        mapping=recurrence,
+        observations=data,
+        outer=problem.outer,
+        mapping=problem.mapping,
         coefficients=MappingProxyType(problem.coefficients(best.u)),
         objective=best.value,
-        delta=used_delta,
+        delta=delta,
         recipe=recipe,
         starts=len(best.optima.value_S),
         seed=seed,
         agreeing=int(best.agreeing.sum()),
-        degenerate=why_degenerate(problem, best, used_delta, observations, set(bounds)),
-        fixed=MappingProxyType(dict(fixed)),
-        bounds=MappingProxyType(dict(bounds)),
-        tie=MappingProxyType(dict(tie)),
+        degenerate=why_degenerate(problem, best, delta, data, bounded),
     )
 
 

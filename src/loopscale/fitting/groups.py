@@ -23,7 +23,6 @@ from loopscale.core.text import fact, text_table
 from loopscale.fitting.checks import check_data
 from loopscale.fitting.covariance import coefficient_intervals
 from loopscale.fitting.data.observations import Observations
-from loopscale.fitting.degeneracy import why_degenerate
 from loopscale.fitting.estimate import (
     DELTA,
     NO_BOUNDS,
@@ -32,6 +31,7 @@ from loopscale.fitting.estimate import (
     Solution,
     check_options,
     choose_form,
+    fit_at,
     solve,
 )
 from loopscale.fitting.grouped_law import GroupedLaw, Offsets
@@ -41,7 +41,7 @@ from loopscale.fitting.predictive import predictive_spread
 from loopscale.fitting.problem import NO_TIES, Problem, build_problem
 from loopscale.fitting.resample import Progress, Scheme, resample
 from loopscale.fitting.result import RESAMPLES, Fit
-from loopscale.fitting.search import Recipe, SearchResult
+from loopscale.fitting.search import Recipe
 from loopscale.fitting.summary import warning_lines
 from loopscale.scaling import OuterLaw, RecurrenceMapping
 from loopscale.scaling.law import GROUPED, GROUPED_SCHEMA
@@ -185,9 +185,9 @@ def fit_groups(
 ) -> GroupedFit:
     """Fit the groups of a table together: exponents are shared, and each group has its own offsets.
 
-    ``group`` is the column of the groups: data sets, tokenizers, recipes. In what they differ
-    (nothing, a factor, an irreducible loss, or both) is the simplest form that predicts held-out runs as well as the
-    best. Other options are those of :func:`fit`. The result holds one :class:`Fit` for each group.
+    ``group`` is the column of the groups: data sets, tokenizers, recipes. They differ in nothing, a factor, an
+    irreducible loss or both: the simplest of these that predicts held-out runs as well as the best. Other options are
+    those of :func:`fit`. The result holds one :class:`Fit` for each group.
     """
     observations = Observations.of(data)
     check_options(delta, starts, resamples)
@@ -213,49 +213,44 @@ def fit_groups(
     if not tried:
         raise InputError("too few runs to leave some out of the fit", where=observations.source)
     which = int(np.argmax(as_good_as_the_best([errors for *_, errors in tried], observations.run)))
-    _, problem, (best, used), _ = tried[which]
-    rows, drawn, spread = None, None, None
-    if resamples:
-        noise = run_noise(problem.residuals(best.u), observations.run, len(problem.free))
-        drawn = resample(problem, best.u, used, observations.run, noise, scheme=choice(Scheme, scheme, "scheme"),
-                         count=resamples, seed=seed, progress=progress)  # fmt: skip
-        spread, rows = predictive_spread(observations, problem, best.u, used, seed), drawn.rows
-    degenerate = why_degenerate(problem, best, used, observations, set(bounds))
-    joint, values = problem.outer, problem.coefficients(best.u)
-    assert isinstance(joint, GroupedLaw)
-    fits = {}
-    for g, name in enumerate(names):
-        own = observations.where(index == g)
-        label = f"{group} == {name!r}"
-        keep = label if own.reading.keep is None else f"({own.reading.keep}) and ({label})"
-        own = replace(own, name=f"{own.name} {name}", reading=replace(own.reading, keep=keep))
-        fits[name] = _group_fit(own, problem, joint, g, values, rows, best, used, kind, seed, degenerate)
-        if drawn is not None and spread is not None:
-            top = float(own.points.train_flops.max())
-            fits[name] = replace(fits[name], scheme=drawn.scheme, spread=replace(spread, frontier=top)).with_frontier()
     forms = tuple(replace(form, chosen=k == which) for k, (form, *_) in enumerate(tried))
+    _, problem, solution, _ = tried[which]
+    joint = fit_at(solution, observations, problem, kind, seed, set(bounds))
+    if resamples:
+        u, noise = solution.best.u, run_noise(problem.residuals(solution.best.u), observations.run, len(problem.free))
+        drawn = resample(problem, u, joint.delta, observations.run, noise, scheme=choice(Scheme, scheme, "scheme"),
+                         count=resamples, seed=seed, progress=progress)  # fmt: skip
+        spread = predictive_spread(observations, problem, u, joint.delta, seed)
+        joint = replace(joint, resamples=drawn.rows, scheme=drawn.scheme, spread=spread)
+    fits = {name: _of_group(joint, group, name, index, g) for g, name in enumerate(names)}
     return GroupedFit(group, MappingProxyType(fits), forms)
 
 
-def _group_fit(
-    data: Observations, problem: Problem, law: GroupedLaw, g: int, values: Mapping[str, float],
-    rows: FloatArray | None, best: SearchResult, delta: float, recipe: Recipe, seed: int, degenerate: tuple[str, ...],
-) -> Fit:  # fmt: skip
-    """Return the fit of one group: its own law, on its own rows."""
-    gain = tuple(term.name for term in problem.mapping.coefficients)
+def _of_group(joint: Fit, column: str, name: str, index: IntArray, g: int) -> Fit:
+    """Return the fit of one group: its law, on its rows. ``joint`` has the coefficients of all groups together."""
+    law = joint.outer
+    assert isinstance(law, GroupedLaw)
+    gain = [term.name for term in joint.mapping.coefficients]
     order = (*(term.name for term in law.inner.coefficients), *gain)
-    own = law.of_group(values, g) | {name: values[name] for name in gain}
-    drawn = None
-    if rows is not None:
-        columns = dict(zip(problem.names, rows.T, strict=True))
-        drawn_columns = law.of_group(columns, g) | {name: columns[name] for name in gain}
-        drawn = np.stack([drawn_columns[name] for name in order], axis=1)
-    return Fit(
-        observations=data, outer=law.inner, mapping=problem.mapping,
-        coefficients=MappingProxyType({name: float(own[name]) for name in order}), objective=best.value, delta=delta,
-        recipe=recipe, starts=len(best.optima.value_S), agreeing=int(best.agreeing.sum()), degenerate=degenerate,
-        seed=seed, resamples=drawn,
-    )  # fmt: skip
+
+    def own(values: Mapping[str, Any]) -> dict[str, Any]:
+        return law.of_group(values, g) | {each: values[each] for each in gain}
+
+    data, label = joint.observations.where(index == g), f"{column} == {name!r}"
+    keep = label if data.reading.keep is None else f"({data.reading.keep}) and ({label})"
+    data = replace(data, name=f"{data.name} {name}", reading=replace(data.reading, keep=keep))
+    coefficients = own(joint.coefficients)
+    result = replace(
+        joint,
+        observations=data,
+        outer=law.inner,
+        coefficients=MappingProxyType({each: float(coefficients[each]) for each in order}),
+    )
+    if joint.resamples is None or joint.spread is None:
+        return result
+    drawn = own(dict(zip(joint.coefficients, joint.resamples.T, strict=True)))
+    spread = replace(joint.spread, frontier=float(data.points.train_flops.max()))
+    return replace(result, resamples=np.stack([drawn[each] for each in order], axis=1), spread=spread).with_frontier()
 
 
 def groups_of(data: Observations, column: str) -> tuple[list[str], IntArray]:
