@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from loopscale.architecture import ladder_space
-from loopscale.fitting import fit
+from loopscale.fitting import Fit, fit
 from loopscale.fitting.data.public import simulate_sweep
 from loopscale.planning import plan
 from loopscale.scaling import Points, ScalingLaw, mapping, outer_law, published
@@ -24,6 +24,7 @@ def test_a_power_mapping_is_found_where_bounded_leaves_a_trend(seed):
     assert tried["chinchilla, power recurrence"].aicc < tried["chinchilla, bounded recurrence"].aicc
     assert "held-out error" in str(fitted)
     assert "chosen" in fitted.summary(verbose=True)
+    assert Fit.from_dict(fitted.to_dict()).ladder == fitted.ladder
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -44,8 +44,8 @@ class Rung:
     coefficients: int
     error: float
     """Root-mean-square error of ln loss on held-out runs."""
-    aicc: float
-    """Akaike's criterion with its correction for few rows; lower is better."""
+    aicc: float | None
+    """Akaike's criterion with its correction for few rows, lower is better; None where they are too few for it."""
     chosen: bool = False
     eligible: bool = True
     """Whether it may be chosen; the interaction is shown only."""
@@ -127,10 +127,10 @@ def _name(result: Fit) -> str:
     return f"{result.outer.name}{without}{tied}{gain}"
 
 
-def _aicc(result: Fit) -> float:
+def _aicc(result: Fit) -> float | None:
     rows, free = len(result.residuals), len(result.free)
     squares = float(np.sum(winsorised(result.residuals, free) ** 2))
     if rows - free - 2 <= 0:
-        return float("inf")
+        return None
     k = free + 1  # the noise is estimated too
     return rows * float(np.log(max(squares, 1e-300) / rows)) + 2 * k + 2 * k * (k + 1) / (rows - k - 1)

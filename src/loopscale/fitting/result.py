@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -346,6 +346,7 @@ class Fit:
             "seed": self.seed,
             "agreeing": self.agreeing,
             "scheme": None if self.scheme is None else self.scheme.value,
+            "ladder": [asdict(rung) for rung in self.ladder],
             "data": self.observations.to_dict(),
         }
         plain: dict[str, Any] = finite(content)  # an infinite delta is null
@@ -379,6 +380,7 @@ class Fit:
             scheme=file.scheme,
             spread=law.spread,
             frontier=law.frontier,
+            ladder=tuple(Rung(**dict(rung)) for rung in file.ladder),
         )
 
     def save(self, path: str | Path) -> None:

@@ -51,6 +51,20 @@ class NoiseRecord(Record):
     within_run: float | None
 
 
+class RungRecord(Record):
+    """A form that was tried, and how well it predicts held-out runs."""
+
+    form: str
+    coefficients: int
+    error: float
+    """Root-mean-square error of ln loss."""
+    aicc: float | None
+    """Akaike's criterion; null where the rows are too few for it."""
+    chosen: bool
+    eligible: bool = True
+    """Whether it may be chosen; the interaction is shown only."""
+
+
 class FitFile(File):
     """A fitted law with its data, its resamples and how it was found."""
 
@@ -79,6 +93,8 @@ class FitFile(File):
     """Coefficients that were held equal to another."""
     scheme: Scheme | None = None
     """How the data were resampled."""
+    ladder: list[RungRecord] = Field(default_factory=list)
+    """The forms that were tried; empty where the full one suits the data."""
     coefficients: dict[str, float] | None = None
     """Those of the law, for readers of the file; so are the fields below."""
     intervals: dict[str, tuple[float, float]] | None = None

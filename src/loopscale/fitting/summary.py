@@ -105,12 +105,16 @@ def _ladder(fit: Fit) -> str:
     """Say by how much the form won on held-out runs."""
     chosen = next(rung for rung in fit.ladder if rung.chosen)
     others = sorted((rung for rung in fit.ladder if not rung.chosen), key=lambda rung: rung.error)
-    text = f"held-out error {chosen.error:.2%}, AICc {chosen.aicc:.0f}"
+    text = f"held-out error {chosen.error:.2%}, AICc {_whole(chosen.aicc)}"
     if others:
         best = others[0]
         why = "" if best.error >= chosen.error else " (a tie)" if best.eligible else " (shown only)"
-        text += f"; {best.form} {best.error:.2%}, {best.aicc:.0f}{why}"
+        text += f"; {best.form} {best.error:.2%}, {_whole(best.aicc)}{why}"
     return text
+
+
+def _whole(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.0f}"
 
 
 def _ladder_table(fit: Fit) -> list[str]:
@@ -119,7 +123,7 @@ def _ladder_table(fit: Fit) -> list[str]:
         return []
     columns = ("form tried", "coefficients", "held-out error", "AICc", "")
     rows = [
-        (rung.form, str(rung.coefficients), f"{rung.error:.2%}", f"{rung.aicc:.0f}",
+        (rung.form, str(rung.coefficients), f"{rung.error:.2%}", _whole(rung.aicc),
          "chosen" if rung.chosen else "" if rung.eligible else "shown only: it forecasts no better")
         for rung in sorted(fit.ladder, key=lambda rung: rung.error)
     ]  # fmt: skip
