@@ -78,7 +78,7 @@ def picture(page: Any, height: int | None = None) -> Image.Image:
 
 def save(image: Image.Image, name: str) -> None:
     """Write a small PNG."""
-    image.quantize(COLOURS, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE).save(IMAGES / name, optimize=True)
+    image.quantize(COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(IMAGES / name, optimize=True)
 
 
 def stills(browser: Any, address: str) -> None:
@@ -120,7 +120,7 @@ def preview(browser: Any, address: str) -> None:
     page = open_page(browser, address, width=1200, height=630)
     mapped(page)
     page.wait_for_timeout(600)
-    image = picture(page).quantize(COLOURS, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+    image = picture(page).quantize(COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
     image.save(ROOT / "src" / "loopscale" / "app" / "static" / "preview.png", optimize=True)
     page.context.close()
 
