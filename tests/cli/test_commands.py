@@ -104,7 +104,7 @@ def test_plans_are_written_as_people_write_budgets(capsys):
     argv = ("plan", "--gpu-hours", "50_000", "--device", "h100", "--utilisation", "0.4", "--memory", "8GiB")
     text = run(capsys, *argv, "--bits", "int4", "--context", "8192", "--kv-bits", "fp8", "--serve-tokens", "1T")
     assert text.startswith("Train ")
-    assert "KV cache" in text
+    assert "B KV" in text
     assert "Nearest designs" in text
 
 

@@ -61,7 +61,7 @@ class ClusterCost:
             return f"does not fit on {self.devices} {self.device} ({need}); {taken} if it did"
         if brief:
             money = "" if self.dollars is None else f", ${self.dollars:,.0f}"
-            return f"{taken} at {share} of listed rates{money}, {self.kilowatt_hours:,.0f} kWh (devices only)"
+            return f"{taken} at {share} of listed rates{money}, {self.kilowatt_hours:,.0f} kWh (boards)"
         money = "" if self.dollars is None else f", {self.dollars:,.0f} dollars"
         each = "" if self.memory is None else f", {format_bytes(self.memory)} each"
         layout = "" if self.layout is None else f", with {self.layout}"

@@ -120,7 +120,7 @@ def _memory(plan: Plan) -> str:
         return f"{format_bytes(choice.memory)}{made_of}"
     filled = round(BAR * min(choice.memory / budget.memory, 1.0))
     bar = "█" * filled + "░" * (BAR - filled)
-    made_of = f"   {parts}" if choice.kv_bytes else f"   {budget.bits:g}-bit weights"
+    made_of = f"   {parts.removesuffix(' cache')}" if choice.kv_bytes else f"   {budget.bits:g}-bit weights"
     return f"{format_bytes(choice.memory)} of {format_bytes(budget.memory)}   {bar}{made_of}"
 
 
@@ -154,10 +154,14 @@ def _certainty(plan: Plan) -> str:
     else:
         parts.append(f"{plan.lead:.4f} ahead of the next allowed (fit error {plan.eps:.2g})")
     if plan.agreement is not None:
-        parts.append(f"near-optimal in {share_text(plan.agreement, plan.resamples)} refits")
-        if plan.tied_sizes is None:
-            share = next((vote.share for vote in plan.votes if vote.design == plan.choice.label), 0.0)
-            parts[-1] += f", {round(share * plan.resamples)} pick it"
+        share = next((vote.share for vote in plan.votes if vote.design == plan.choice.label), 0.0)
+        refits = f"{share_text(plan.agreement, plan.resamples)} refits"
+        if plan.tied_sizes is not None:
+            parts.append(f"near-optimal in {refits}")
+        elif share == 1:
+            parts.append(f"{refits} pick it")
+        else:
+            parts.append(f"near-optimal in {refits}, {round(share * plan.resamples)} pick it")
     return "; ".join(parts)
 
 
