@@ -35,7 +35,8 @@ SCREEN = 22
 """Lines that a screen leaves beside the prompt."""
 FEWEST = 2
 """Alternatives that are shown however much else there is to say."""
-BAR = 20
+BAR, SHORT_BAR = 20, 14
+"""Columns of the bar of memory; the shorter one leaves room for the parts."""
 SHORT_LABELS = {"flops": "compute", "unique_tokens": "unique tokens", "max_tokens": "tokens"}
 
 
@@ -118,8 +119,9 @@ def _memory(plan: Plan) -> str:
     made_of = f" ({parts})" if choice.kv_bytes else f" of weights at {budget.bits:g} bits"
     if budget.memory is None:
         return f"{format_bytes(choice.memory)}{made_of}"
-    filled = round(BAR * min(choice.memory / budget.memory, 1.0))
-    bar = "█" * filled + "░" * (BAR - filled)
+    length = SHORT_BAR if choice.kv_bytes else BAR
+    filled = round(length * min(choice.memory / budget.memory, 1.0))
+    bar = "█" * filled + "░" * (length - filled)
     made_of = f"   {parts.removesuffix(' cache')}" if choice.kv_bytes else f"   {budget.bits:g}-bit weights"
     return f"{format_bytes(choice.memory)} of {format_bytes(budget.memory)}   {bar}{made_of}"
 
