@@ -118,7 +118,7 @@ def _groups(path: Path) -> None:
 
 
 def _sealed(path: Path) -> None:
-    from loopscale.fitting.registered import unseal
+    from loopscale.core.sealed import unseal
 
     unseal(path, kind_of(read_json(path), str(path)), "--register")
 

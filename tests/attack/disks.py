@@ -50,6 +50,9 @@ def commands(disk: Path, folder: Path) -> dict[str, tuple[list[str], list[Path]]
         "figures": (["figures", *FIGURE, str(disk / "f")], []),
         "eval": (["eval", "model", "--text", "prompts.txt", "--results", str(disk / "r")], [disk / "r"]),
         "tokens": (["train", "run.toml", "--check", "--set", tokens], [disk / "tokens"]),
+        "convert": (["convert", "plain", "--prelude", "1", "--coda", "1", "--out", str(disk / "m")], [disk / "m"]),
+        "unrolled": (["export", "model", "--to", "unrolled", "-R", "2", "--out", str(disk / "u")], [disk / "u"]),
+        "gguf": (["export", "model", "--to", "gguf", "-R", "2", "--out", str(disk / "u.new")], []),
         "train": (["train", "run.toml", "--quiet", "--out", str(disk / "run")], [disk / "run"]),
     }  # fmt: skip
 

@@ -1,5 +1,6 @@
 """Faults that the attacks have found, one test each."""
 
+import errno
 import json
 import random
 import shutil
@@ -13,7 +14,7 @@ from mutants import mutated
 import loopscale as ls
 from loopscale.architecture import ladder_space
 from loopscale.cli import main
-from loopscale.core.errors import InputError
+from loopscale.core.errors import InputError, StorageError
 from loopscale.fitting import Observations
 from loopscale.fitting.variants import gate
 from loopscale.scaling import Points, find_law
@@ -145,3 +146,23 @@ def test_reports_of_engines_are_compared_or_refused(made, tmp_path):
         except InputError:
             verdicts.add("refused")
     assert verdicts == {"compared", "refused"}
+
+
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "full"), OSError("9 requested and 4 written")]
+)
+@pytest.mark.parametrize("is_folder", [True, False])
+def test_an_interrupted_conversion_or_export_leaves_nothing(tmp_path, error, is_folder):
+    pytest.importorskip("torch")
+    from loopscale.cli.convert import written_whole
+
+    def write() -> None:
+        with written_whole(tmp_path / "model") as written:
+            if is_folder:
+                written.mkdir()
+            (written / "config.json" if is_folder else written).write_text("half")
+            raise error
+
+    with pytest.raises(KeyboardInterrupt if isinstance(error, KeyboardInterrupt) else StorageError):
+        write()
+    assert not list(tmp_path.iterdir())

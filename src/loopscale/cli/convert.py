@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +13,8 @@ import click
 from loopscale.cli.output import console
 from loopscale.cli.params import ACTIVE, WHOLE
 from loopscale.cli.verbs import verb
-from loopscale.core.errors import InputError
+from loopscale.core.errors import InputError, LoopscaleError, StorageError
+from loopscale.core.files import replace_folder
 from loopscale.core.quantities import counted
 
 SAMPLE = 512
@@ -66,9 +70,10 @@ def convert_command(
         before = _choose(original, tokenizer, loop, text)
         after = original.config.num_hidden_layers - loop - before
     looped = retrofit(original, before, after, recurrence, experts, active_experts, seed, noise, where=folder)
-    looped.save_pretrained(target)
-    if tokenizer is not None:
-        tokenizer.save_pretrained(target)
+    with written_whole(target) as written:
+        looped.save_pretrained(written)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(written)
     config, screen = looped.config, console()
     parts = f"{config.prelude_layers} + {config.loop_layers} x {recurrence} + {config.coda_layers}"
     screen.print(f"{out}: a looped model of {looped.num_parameters():,} parameters, {parts} layers", highlight=False)
@@ -109,3 +114,34 @@ def new_folder(out: str) -> Path:
         files = "it is a file" if target.is_file() else f"it has {counted(len(list(target.iterdir())), 'file')}"
         raise InputError(f"`out` is {out}, and {files}; name a new folder")
     return target
+
+
+@contextmanager
+def written_whole(target: Path) -> Iterator[Path]:
+    """Give a file or folder to write, which gets its name when it is complete; an error leaves nothing of it."""
+    from loopscale.model.loading import quiet
+    from loopscale.train.checkpoints import disk_error
+
+    written = target.with_name(f".{target.name}.partial")
+    _remove(written)
+    try:
+        written.parent.mkdir(parents=True, exist_ok=True)
+        with quiet():
+            yield written
+        if written.is_dir():
+            replace_folder(written, target)
+        else:
+            written.replace(target)
+    except Exception as error:
+        if isinstance(error, LoopscaleError) or (cause := disk_error(error)) is None:
+            raise
+        raise StorageError(f"{target}: cannot be written: {cause}") from None
+    finally:
+        _remove(written)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

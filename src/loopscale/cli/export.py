@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from loopscale.cli.checkpoint import model_folder
-from loopscale.cli.convert import new_folder
+from loopscale.cli.convert import new_folder, written_whole
 from loopscale.cli.output import console
 from loopscale.cli.params import WHOLE
 from loopscale.cli.verbs import verb
@@ -69,8 +69,6 @@ def export_command(
         model_folder(model), tokenizer, dtype=torch.float32 if form in ("onnx", "pt2") else None
     )
     R = looped.config.recurrence if recurrence is None else recurrence
-    target.parent.mkdir(parents=True, exist_ok=True)
-    written = target.with_name(f"{target.name}.part") if is_file else target  # an interrupted file has another name
     if form in ("unrolled", "gguf"):
         plain = unroll(looped, recurrence)
         what = f"{plain.config.model_type}, {plain.config.num_hidden_layers} layers, R = {R}"
@@ -79,22 +77,21 @@ def export_command(
     else:
         what, size = f"looped_moe, R = {R}", f"{looped.num_parameters():,} parameters"
         saved = looped
-    if form == "gguf":
-        write_gguf(plain, loaded_tokenizer, written, quant or "f16", packages)
-    elif form == "onnx":
-        write_onnx(looped, written, recurrence)
-    elif form == "pt2":
-        write_program(looped, written, recurrence)
-    elif form == "mlx":
-        write_mlx(looped, written, recurrence)
-        loaded_tokenizer.save_pretrained(written)
-    else:
-        if form == "transformers":
-            looped.config.recurrence = R
-        saved.save_pretrained(written)
-        loaded_tokenizer.save_pretrained(written)
-    if is_file:
-        written.replace(target)
+    with written_whole(target) as written:
+        if form == "gguf":
+            write_gguf(plain, loaded_tokenizer, written, quant or "f16", packages)
+        elif form == "onnx":
+            write_onnx(looped, written, recurrence)
+        elif form == "pt2":
+            write_program(looped, written, recurrence)
+        elif form == "mlx":
+            write_mlx(looped, written, recurrence)
+            loaded_tokenizer.save_pretrained(written)
+        else:
+            if form == "transformers":
+                looped.config.recurrence = R
+            saved.save_pretrained(written)
+            loaded_tokenizer.save_pretrained(written)
     files = [target] if is_file else list(target.iterdir())
     screen = console()
     screen.print(f"{out}: {what}", highlight=False)

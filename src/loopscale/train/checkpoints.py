@@ -253,6 +253,8 @@ def disk_error(error: BaseException | None) -> str | None:
         if isinstance(current, OSError) and current.errno is not None:
             return os.strerror(current.errno)
         text = str(current)
+        if isinstance(current, OSError) and " requested and " in text:  # NumPy's, for a write that ended early
+            return os.strerror(errno.ENOSPC)
         for code in (errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT):
             if os.strerror(code) in text:
                 return os.strerror(code)
