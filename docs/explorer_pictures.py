@@ -31,7 +31,7 @@ from loopscale.sweep.store import Store  # noqa: E402
 from sweeps import open_sweep, write_sweep  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images"
-COLOURS = 200
+COLOURS = 256
 GIF_SIZE = (720, 504)
 
 
@@ -76,9 +76,14 @@ def picture(page: Any, height: int | None = None) -> Image.Image:
     return Image.open(io.BytesIO(shot)).convert("RGB")
 
 
+def few_colours(image: Image.Image) -> Image.Image:
+    """Return the picture with a palette; rare colours, like that of the mark of trust, stay what they are."""
+    return image.quantize(COLOURS, Image.Quantize.MAXCOVERAGE, kmeans=5, dither=Image.Dither.NONE)
+
+
 def save(image: Image.Image, name: str) -> None:
     """Write a small PNG."""
-    image.quantize(COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(IMAGES / name, optimize=True)
+    few_colours(image).save(IMAGES / name, optimize=True)
 
 
 def stills(browser: Any, address: str) -> None:
@@ -120,8 +125,7 @@ def preview(browser: Any, address: str) -> None:
     page = open_page(browser, address, width=1200, height=630)
     mapped(page)
     page.wait_for_timeout(600)
-    image = picture(page).quantize(COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
-    image.save(ROOT / "src" / "loopscale" / "app" / "static" / "preview.png", optimize=True)
+    few_colours(picture(page)).save(ROOT / "src" / "loopscale" / "app" / "static" / "preview.png", optimize=True)
     page.context.close()
 
 
