@@ -97,6 +97,13 @@ def test_a_request_ends_at_the_last_position(client: TestClient) -> None:
         ({"model": "other"}, 404, "'other' is not served here"),
         ({"prompt": "war " * 300}, 400, "and the model 128 positions"),
         ({"recurence": 2}, 422, "recurence"),
+        # Transformers' handlers answer these with a server error.
+        ({"prompt": ""}, 400, "prompt is ''; it should be a text"),
+        ({"max_tokens": -1}, 400, "max_tokens is -1; it should be a whole number"),
+        ({"temperature": "x"}, 400, "temperature is 'x'; it should be a number"),
+        ({"top_p": 2}, 400, "top_p is 2; it should be"),
+        ({"seed": 1e300}, 400, "seed is 1e+300; it should be"),
+        ({"stop": []}, 400, "stop is []; it should be a text"),
     ],
 )
 def test_bad_requests_are_refused_in_a_sentence(

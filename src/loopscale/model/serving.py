@@ -10,12 +10,13 @@ the same weights with another config, so with continuous batching each has its o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import copy
 from typing import Any
 
 from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
-from loopscale.core.errors import InputError, require
+from loopscale.core.errors import InputError, require, shown
 from loopscale.model.forward import resolve_recurrence
 from loopscale.model.model import LoopedMoEForCausalLM
 from loopscale.model.pretrained import with_recurrence
@@ -129,8 +130,13 @@ def build_app(model: LoopedMoEForCausalLM, tokenizer: Any, name: str, batching: 
 
         class Handler(kind):  # type: ignore[misc]
             async def handle_request(self, body: dict[str, Any], request_id: str) -> Any:
+                if (problem := wrong_value(body)) is not None:
+                    raise HTTPException(400, problem)
                 body["model"] = models.named(body.get("model"), body.pop("recurrence", None))
-                return await super().handle_request(body, request_id)
+                try:
+                    return await super().handle_request(body, request_id)
+                except ValueError as error:  # of Transformers: a stop text that no tokens give
+                    raise HTTPException(400, str(error)) from None
 
         return Handler(model_manager=models, generation_state=state)
 
@@ -146,6 +152,53 @@ def build_app(model: LoopedMoEForCausalLM, tokenizer: Any, name: str, batching: 
     )
     app.router.routes[:] = [route for route in app.router.routes if getattr(route, "path", None) in ROUTES]
     return app
+
+
+def wrong_value(body: dict[str, Any]) -> str | None:
+    """Return what is wrong with a value of a request; Transformers would answer it with a server error."""
+    for name, (is_right, wanted) in FIELDS.items():
+        value = body.get(name)
+        if (value is not None or (name in body and name in TEXTS)) and not is_right(value):
+            return f"{name} is {shown(value)}; it should be {wanted}"
+    return None
+
+
+def _number(low: float, high: float) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
+
+
+def _whole(low: int) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, int) and not isinstance(value, bool) and low <= value < 2**63
+
+
+def _is_text(value: Any) -> bool:
+    """Tell whether a value is text that a tokenizer can read: it has no half of a surrogate pair."""
+    return isinstance(value, str) and value != "" and value.encode(errors="ignore").decode() == value
+
+
+def _is_stop(value: Any) -> bool:
+    return _is_text(value) or (isinstance(value, list) and bool(value) and all(map(_is_text, value)))
+
+
+def _are_messages(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(message, dict) for message in value)
+
+
+TEXTS = ("prompt", "messages", "input")
+FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "prompt": (_is_text, "a text that is not empty"),
+    "messages": (_are_messages, "a list of messages"),
+    "input": (lambda value: _is_text(value) or _are_messages(value), "a text or a list of messages"),
+    "stop": (_is_stop, "a text or a list of texts"),
+    **dict.fromkeys(
+        ("max_tokens", "max_completion_tokens", "max_output_tokens"), (_whole(1), "a whole number above 0")
+    ),
+    "seed": (_whole(0), "a whole number from 0"),
+    "temperature": (_number(0.0, 100.0), "a number from 0 to 100"),
+    "top_p": (_number(1e-6, 1.0), "a number above 0, at most 1"),
+    **dict.fromkeys(("frequency_penalty", "presence_penalty"), (_number(-2.0, 2.0), "a number from -2 to 2")),
+}
+"""What the values of a request should be, where they are given."""
 
 
 def _paged_cache(model: LoopedMoEForCausalLM) -> Any:
