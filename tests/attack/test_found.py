@@ -105,8 +105,9 @@ def test_a_condition_with_a_number_that_no_float_holds(tmp_path, capsys):
     assert "too large" in refusal(capsys, "fit", str(tmp_path / "runs.csv"), "--keep", f"N > {10**400}")
 
 
-def test_a_loss_below_zero_beside_accuracies(tmp_path, capsys):
-    (tmp_path / "models.csv").write_text(MODELS.replace("3.150,", "-1,"))
+@pytest.mark.parametrize("loss", ["-1", "0", "1e300"])
+def test_a_loss_that_is_none_beside_accuracies(tmp_path, capsys, loss):
+    (tmp_path / "models.csv").write_text(MODELS.replace("3.150,", f"{loss},"))
     argv = ("downstream", str(tmp_path / "models.csv"), "--accuracy", "acc")
     assert "losses are above zero" in refusal(capsys, *argv)
     (tmp_path / "models.csv").write_text(MODELS)

@@ -29,6 +29,8 @@ from loopscale.scaling import costs
 LEAST_MODELS = 8
 LEAST_RANGE = 1.0
 """Range of ln C from which the step from compute to loss is fitted."""
+MOST_LOSS = 1000.0
+"""A loss beyond it is no loss of a language model."""
 UNIT = 1e21
 """Compute at which the coefficient a of the power of compute is stated."""
 FOLDS = 5
@@ -147,8 +149,10 @@ def downstream(
     task = x if task_loss is None else rows[:, 2]
     if y.max() > 1.0:
         raise InputError(f"{accuracy} goes up to {y.max():g}", where=str(path), remedy="give accuracies from 0 to 1")
-    if min(x.min(), task.min()) <= 0:
-        raise InputError(f"a loss is {min(x.min(), task.min()):g}", where=str(path), remedy="losses are above zero")
+    losses = np.concatenate([x, task])
+    if len(wrong := losses[(losses <= 0) | (losses > MOST_LOSS)]):
+        remedy = f"losses are above zero, and at most {MOST_LOSS:g}"
+        raise InputError(f"a loss is {wrong[0]:g}", where=str(path), remedy=remedy)
     folds = np.random.default_rng(0).permutation(len(x)) % FOLDS
     misses = [_left_out(x, task, y, folds == fold, chance, task_loss is not None) for fold in range(FOLDS)]
     errors = [float(np.sqrt(np.mean(np.concatenate(parts) ** 2))) for parts in zip(*misses, strict=True)]
