@@ -163,7 +163,7 @@ def _python(found: Search, request: PlanRequest, law: str) -> str:
             if name in request.model_fields_set
         }
         parts |= {"free": sorted(space.free)} if space.free else {}
-        imported = f"from loopscale.planning import {kind}\n"
+        imported = f"from loopscale.architecture import {kind}\n"
         arguments.insert(0, f"space={kind}({', '.join(f'{name}={value!r}' for name, value in parts.items())})")
     lines = "".join(f"    {argument},\n" for argument in arguments)
     return f"import loopscale as ls\n{imported}\nbest = ls.plan(\n{lines})\nprint(best)\n"

@@ -91,12 +91,12 @@ INTERVALS = "[low, high]: 95% Wilson interval in percent; a mean combines those 
 
 
 def _print(suite: Suite, rows: Sequence[Row]) -> None:
-    """Print the best row in a sentence, then the scores; a long suite shows its means alone."""
+    """Print the best row in a sentence, then the scores; a long suite shows its means and what --kv costs."""
     names, notes, out = labels(suite, rows), [*_notes(suite, rows)], console()
     tables = -(-len(names) // COLUMNS)
     means = [name for name in names if name in (*suite.categories(), OVERALL)]
     if means and tables * (len(rows) + 2) + len(notes) + 2 > SCREEN:
-        names = means
+        names = means + [benchmark.label for benchmark in suite.benchmarks if benchmark.metric == "kv_cost"]
         notes.insert(0, "every task: --csv, --markdown or --tidy")
     if answer := _best(suite, rows):
         out.print(f"[bold]{escape(answer)}[/]", highlight=False)

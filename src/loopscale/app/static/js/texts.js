@@ -69,7 +69,7 @@ export function pythonText() {
     const parts = [rungs && `rungs=${list(rungs)}`, experts && `experts=${list(experts)}`, recurrences && `recurrences=${list(recurrences)}`].filter(Boolean);
     const free = [!experts && "'experts'", !recurrences && "'recurrence'", !rungs && "'size'"].filter(Boolean);
     if (free.length) parts.push(`free=[${free.join(", ")}]`);
-    imported = `from loopscale.planning import ${kind}\n`;
+    imported = `from loopscale.architecture import ${kind}\n`;
     lines.push(`space=${kind}(${parts.join(", ")})`);
   }
   for (const [name, value] of chosen(found.b.set)) if (!state.gpus || name !== "real_flops") lines.push(`${name}=${literal(value)}`);
