@@ -82,8 +82,8 @@ def _cell_name(cell: str, rows: list[dict[str, str]]) -> str:
     plain = next(other for other in rows if other["cell"] == "plain" and other["task"] == row["task"])
     times = int(row["steps"]) // int(plain["steps"])
     more = [
-        f"{number} {what}"
-        for name, what in (("experts", "experts"), ("recurrence", "passes"), ("layers", "layers"))
+        f"{number}{what}"
+        for name, what in (("experts", "x experts"), ("recurrence", " passes"), ("layers", " layers"))
         if (number := int(row[name])) > 1
     ]
     return " and ".join(more) or ("one layer" if times == 1 else f"one layer, {times}x steps")
