@@ -173,7 +173,8 @@ def mixed(moments: list[Moment], index: int, draw: random.Random) -> tuple[Names
     for inode in {*moment.contents, *moment.synced}:
         whole = moment.contents.get(inode, moment.synced.get(inode, b""))
         synced = moment.synced.get(inode, b"")
-        contents[inode] = synced if whole == synced else draw.choice([synced, whole, whole[: len(whole) // 2]])
+        kept = len(synced) if whole.startswith(synced) else 0  # an append cannot take what was synced before it
+        contents[inode] = synced if whole == synced else draw.choice([synced, whole, whole[: (kept + len(whole)) // 2]])
     return names, contents
 
 
