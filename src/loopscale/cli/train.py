@@ -252,7 +252,7 @@ def _describe(run: TrainConfig, folder: Path, as_json: bool) -> None:
 
 
 FEWEST_STEPS = 50
-"""Steps below which no rate would balance the experts, so that nothing is said about them."""
+"""Steps below which no bias rate could balance the experts; shorter runs get no warning."""
 
 
 def balancing_rate(steps: int) -> float:

@@ -22,7 +22,7 @@ class ModelSection(Record):
 
     init_from: str | None = None
     """Start from the weights of a model: the folder of a run or of its model, or what `loopscale convert` wrote. Sizes,
-    options and tokenizer are that model's. ``experts`` may be a multiple of its own, and ``recurrence`` any number."""
+    options and tokenizer are that model's. ``experts`` may be a multiple of its experts, ``recurrence`` any number."""
     rung: str | None = None
     """A rung of the ladder, like "0.3B": it sets width, layers, head size and key-value heads."""
     width: Whole = 64
