@@ -11,7 +11,6 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -172,5 +171,4 @@ def score_parts(model: LoopedMoEForCausalLM, task: Any, recurrence: int) -> dict
 
 def shipped_rows() -> list[Row]:
     """Return the runs that come with loopscale."""
-    with resources.as_file(resources.files("loopscale.lab") / "data" / RESULTS) as path:
-        return TABLE.read(path)
+    return TABLE.shipped()

@@ -6,6 +6,7 @@ import csv
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -53,6 +54,11 @@ class Table:
         return [
             {name: readers.get(name, str)(row[name]) if row[name] else None for name in self.columns} for row in rows
         ]
+
+    def shipped(self) -> list[Row]:
+        """Read the runs that come with loopscale."""
+        with resources.as_file(resources.files("loopscale.lab") / "data" / f"{self.name}.csv") as path:
+            return self.read(path)
 
 
 @dataclass(frozen=True)

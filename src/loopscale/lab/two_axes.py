@@ -12,7 +12,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from importlib import resources
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
@@ -137,8 +136,7 @@ def _row(subject: str, cell: Cell, trained: LabRun) -> Row:
 
 def shipped_rows() -> list[Row]:
     """Return the runs that come with loopscale."""
-    with resources.as_file(resources.files("loopscale.lab") / "data" / RESULTS) as path:
-        return TABLE.read(path)
+    return TABLE.shipped()
 
 
 def accuracy(rows: Sequence[Row], subject: str, cell: str) -> dict[int, float]:
