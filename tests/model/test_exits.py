@@ -107,6 +107,32 @@ def test_the_cache_policy_is_apart_from_the_criterion() -> None:
         assert len(cache.layers) == made.config.num_hidden_layers
 
 
+@pytest.mark.parametrize("how", [{"num_beams": 3}, {"do_sample": True}, {"do_sample": True, "num_beams": 2}])
+def test_beams_and_samples_that_leave_at_a_pass_are_those_of_that_recurrence(how: dict[str, object]) -> None:
+    made = model(recurrence=5)
+    written = []
+    for passes in ({"recurrence": 2}, {"recurrence": "auto", "exit": Exit("state", 1e9)}):
+        torch.manual_seed(0)
+        written.append(made.generate(tokens(3, 6), max_new_tokens=8, **({"do_sample": False} | how), **passes))
+    assert torch.equal(*written)
+
+
+@torch.no_grad()
+def test_a_beam_with_early_exit_has_the_score_of_its_tokens_read_one_by_one() -> None:
+    made, early = model(recurrence=8), {"recurrence": "auto", "exit": Exit("state", 0.25)}
+    beams = {"num_beams": 3, "num_return_sequences": 3, "length_penalty": 0.0, "output_scores": True}
+    found = made.generate(tokens(2, 5), **early, **GREEDY, **beams)
+    for row, score in zip(found.sequences, found.sequences_scores, strict=True):
+        total, used, cache, ids = torch.zeros(()), set(), None, row[None, :5]
+        for token in row[5:]:
+            out = made(ids, past_key_values=cache, logits_to_keep=1, **early)
+            total = total + out.logits[0, -1].log_softmax(-1)[token]
+            used |= set(out.passes[0].tolist())
+            cache, ids = out.past_key_values, token[None, None]
+        assert len(used) > 1
+        assert float(total) == pytest.approx(float(score), abs=1e-5)
+
+
 def test_passes_that_did_not_run_hold_the_keys_of_the_last_that_did() -> None:
     made = model(recurrence=4)
     cache = made(tokens(1, 5), recurrence="auto", exit=Exit("state", 1e9)).past_key_values
