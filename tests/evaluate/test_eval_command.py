@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import trained
@@ -244,4 +245,18 @@ def test_an_unknown_task_and_a_hub_out_of_reach_say_what_to_do(untrained: Path, 
     assert "needs the data set 'allenai/ai2_arc:ARC-Easy', and the Hugging Face hub is out of reach" in said
     assert "HF_HOME=folder loopscale eval --tasks arc_easy --download" in said
     assert "HF_HUB_OFFLINE=1" in said
+    assert not (tmp_path / "r").exists()
+
+
+def test_heads_that_vllm_has_no_kernel_for_are_refused_before_an_engine_starts(
+    untrained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    on_cpu = SimpleNamespace(is_cpu=lambda: True)
+    kernels = SimpleNamespace(get_supported_head_sizes=lambda: [48, 96])
+    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "vllm.platforms", SimpleNamespace(current_platform=on_cpu))
+    attention = SimpleNamespace(CPUAttentionBackend=kernels)
+    monkeypatch.setitem(sys.modules, "vllm.v1.attention.backends.cpu_attn", attention)
+    done = run(untrained, "--tasks", "local", "--backend", "vllm", "--results", tmp_path / "r")
+    assert "vLLM on a CPU has attention for heads of 48, 96: run it with Transformers" in str(done.exception)
     assert not (tmp_path / "r").exists()

@@ -50,15 +50,14 @@ def vllm_engine(
     """Return what makes an engine for a recurrence: vLLM lays out its cache for one depth."""
     try:
         import vllm as engine
-        import vllm.platforms
     except ImportError:
         raise InputError("vLLM is not installed here; it needs a separate environment (docs/evaluate.md)") from None
     from loopscale.model import LoopedMoEConfig
     from loopscale.model.loading import check_finite_files
-    from loopscale.model.vllm import register
+    from loopscale.model.vllm import check_heads, register
 
     check_finite_files(Path(checkpoint))
-    assert engine.platforms.current_platform  # found by the packages' true versions, so before the next line
+    check_heads(checkpoint)  # it finds the platform by the packages' true versions, so before the next line
     harness_class = _harness_class(engine.__version__)
     register()
     length = context_of(LoopedMoEConfig.from_pretrained(checkpoint), context)

@@ -47,6 +47,25 @@ def register() -> None:
         ModelRegistry.register_model(ARCHITECTURE, BACKEND)
 
 
+def check_heads(checkpoint: str) -> None:
+    """Refuse heads of a size that vLLM has no attention for on CPUs, before an engine loads anything."""
+    from vllm.platforms import current_platform
+
+    from loopscale.model import LoopedMoEConfig
+
+    if not current_platform.is_cpu():
+        return
+    from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
+
+    sizes, own = CPUAttentionBackend.get_supported_head_sizes(), LoopedMoEConfig.from_pretrained(checkpoint).head_dim
+    if own not in sizes:
+        known = ", ".join(map(str, sizes))
+        raise InputError(
+            f"{checkpoint}: the model has heads of {own}, and vLLM on a CPU has attention for heads of {known}: run it "
+            "with Transformers (backend hf)"
+        )
+
+
 def engines(checkpoint: str, recurrences: Iterable[int], **options: Any) -> dict[int, Any]:
     """Return an ``LLM`` for each recurrence, all with the weights of the first.
 
@@ -61,6 +80,7 @@ def engines(checkpoint: str, recurrences: Iterable[int], **options: Any) -> dict
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # weights are shared between objects, not between processes
     from vllm import LLM
 
+    check_heads(checkpoint)
     overrides = options.pop("hf_overrides", {})
     made: dict[int, Any] = {}
     for recurrence in wanted:
