@@ -141,6 +141,13 @@ def test_passes_that_did_not_run_hold_the_keys_of_the_last_that_did() -> None:
     assert not torch.equal(cache.layers[1].keys, cache.layers[3].keys)
 
 
+def test_a_model_without_an_output_head_leaves_by_its_states() -> None:
+    made, early = model(recurrence=6), {"recurrence": "auto", "exit": Exit("state", 0.25)}
+    assert torch.equal(made.model(tokens(2, 5), **early).passes, made(tokens(2, 5), **early).passes)
+    with pytest.raises(InputError, match="criterion 'kl' needs a model with an output head"):
+        made.model(tokens(2, 5), recurrence="auto", exit=Exit("kl", 0.1))
+
+
 def test_a_whole_number_bounds_the_passes_beside_a_criterion() -> None:
     made = model(recurrence=2)
     out = made(tokens(1, 5), recurrence=5, exit=Exit("kl", 0.0))

@@ -57,7 +57,7 @@ class LoopedMoEModel(LoopedMoEPreTrainedModel):  # type: ignore[no-untyped-call]
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
         recurrence: int | str | None = None,
-        exit: ExitTracker | None = None,  # noqa: A002
+        exit: Exit | ExitTracker | None = None,  # noqa: A002
         output_passes: bool = False,
         output_routing: bool = False,
         output_hidden_states: bool | None = None,
@@ -66,9 +66,16 @@ class LoopedMoEModel(LoopedMoEPreTrainedModel):  # type: ignore[no-untyped-call]
         return_dict: bool | None = None,
         **kwargs: Any,
     ) -> LoopedMoEOutput | tuple[Any, ...]:
-        """Run the model; ``recurrence`` is the number of times that the loop block runs in this call."""
+        """Run the model; ``recurrence`` is the number of times that the loop block runs in this call.
+
+        ``exit`` is a criterion that needs no logits ("state" or "gate"), or the tracker of a model with an output head.
+        """
         if (input_ids is None) == (inputs_embeds is None):
             raise InputError("give either input_ids or inputs_embeds")
+        if isinstance(exit, Exit):
+            if exit.needs_logits:
+                raise InputError(f"exit: criterion {exit.criterion!r} needs a model with an output head; use 'state'")
+            exit = ExitTracker(exit, nn.Identity(), slice(None), self.exit_gate)  # noqa: A001
         x_BTD = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         use_cache = (self.config.use_cache and not self.training) if use_cache is None else use_cache
         wanted = Wanted(
