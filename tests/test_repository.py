@@ -11,6 +11,7 @@ import loopscale
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "loopscale"
 PACKAGES = sorted(path.parent for path in SOURCE.glob("*/__init__.py"))
+TEST = re.compile(r"`(test_\w+)\.py::(test_\w+)`")
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.name)
@@ -76,3 +77,10 @@ def test_every_test_file_has_a_name_of_its_own():
     """pytest imports test files by name, so that two of one name cannot run together, as in ``make test-all``."""
     names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
     assert sorted(names) == sorted(set(names))
+
+
+def test_tests_that_a_page_names_exist():
+    named = {pair for page in (ROOT / "docs").rglob("*.md") for pair in TEST.findall(page.read_text(encoding="utf-8"))}
+    assert len(named) > 20
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")}
+    assert not [f"{file}.py::{name}" for file, name in named if f"def {name}(" not in texts.get(file, "")]
