@@ -13,6 +13,7 @@ from loopscale.planning import plan
 from loopscale.planning.cluster import Cluster
 from loopscale.planning.design import card_size, experts_text
 from loopscale.scaling import PUBLISHED
+from loopscale.scaling.published import DEFAULT, with_uncertainty
 
 BEST = plan(flops=5e21, memory=3e9, bits=4)
 
@@ -138,6 +139,29 @@ def test_compute_comes_from_gpus_and_days(page):
     assert "8 H100 for 14 days" in sentence(page)
     assert "14 days on 8 H100 at 40%" in facts(page)
     assert "--gpus 8 --device h100 --days 14" in command(page)
+
+
+def test_enter_in_the_fields_of_the_devices_is_enough(page):
+    page.click("#chip-compute")
+    page.click(".popover details summary")
+    for name, value in (("gpus", "16"), ("days", "7")):
+        page.fill(f"#in-{name}", value)
+        page.press(f"#in-{name}", "Enter")
+        settled(page)
+    assert "16 H100 for 7 days" in sentence(page)
+    assert "7 days on 16 H100 at 40%" in facts(page)
+
+
+def test_the_origin_of_the_intervals_is_stated_once(page):
+    origin = with_uncertainty(DEFAULT).resampled_by
+    assert "simulated copy" in origin
+    mapped(page)
+    page.click("#trust-line .link")
+    page.wait_for_selector("#sure dl")
+    page.evaluate("() => document.querySelectorAll('details').forEach((fold) => (fold.open = true))")
+    settled(page)
+    assert page.inner_text("body").count(origin) == 1
+    assert "refits" not in page.inner_text("#loss-line")
 
 
 @pytest.mark.parametrize(

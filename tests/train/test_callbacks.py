@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from loopscale.core.files import read_json, write_json
 from loopscale.train import callbacks as package
 from loopscale.train.callbacks import Callback, own_callbacks
 from loopscale.train.callbacks.loss_watch import LossWatch
-from loopscale.train.callbacks.progress_line import describe
+from loopscale.train.callbacks.progress_line import ProgressLine, describe
 from loopscale.train.config import TrainConfig
 from loopscale.train.metrics import read_metrics
 from loopscale.train.trainer import Trainer, train
@@ -260,6 +261,21 @@ def test_the_progress_line_names_what_is_unusual_about_the_experts() -> None:
     row = {"loss": 2.5, "tokens_per_second": 1900.0, "expert_load": 1.3, "dropped": 0.0}
     assert describe(row) == "loss 2.5000, 1.9k tokens/s"
     assert describe({**row, "expert_load": 3.46}) == "loss 2.5000, 1.9k tokens/s, busiest expert 3.5x the mean"
+
+
+def test_the_line_of_a_run_states_the_time_left(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loopscale.core.progress.LINE_EVERY", 0.0)
+    line = ProgressLine()
+    line.trainer = SimpleNamespace(  # type: ignore[assignment]
+        progress=True, process=SimpleNamespace(rank=0), out=tmp_path / "tiny", step=0,
+        config=SimpleNamespace(steps=100, step_tokens=1000),
+    )  # fmt: skip
+    line.start()
+    line.report({"step": 40, "loss": 2.5, "tokens_per_second": 500.0})
+    line.stop()
+    assert capsys.readouterr().err == "tiny: step 40 of 100, loss 2.5000, 0.5k tokens/s, 2 min left\n"
 
 
 def test_what_train_prints_fits_a_screen_and_starts_with_the_loss(

@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress, ProgressColumn
 
+from loopscale.core.quantities import format_duration
+
 LINE_EVERY = 10.0
 """Seconds between two lines where there is no terminal; shorter work prints none."""
 
@@ -29,13 +31,13 @@ def bars(*columns: ProgressColumn | str, shown: bool = True, transient: bool = T
 @contextmanager
 def progress_bar(what: str, total: int) -> Iterator[Callable[[int, int], None]]:
     """Show progress while the block runs, which calls the function it is given with the number done and the total."""
-    line = occasional_lines()
+    line, started = occasional_lines(), time.monotonic()
     with bars() as bar:
         task = bar.add_task(escape(what), total=total)
 
         def update(done: int, of: int) -> None:
             bar.update(task, completed=done, total=of)
-            line(f"{what}: {done} of {of}")
+            line(f"{what}: {done} of {of}{time_left(started, done, of)}")
 
         yield update
 
@@ -54,12 +56,20 @@ def occasional_lines(shown: bool = True) -> Callable[[str], None]:
     return line
 
 
+def time_left(started: float, done: float, total: float) -> str:
+    """Return the time left at the pace since ``started``, as the end of a line; nothing before and after the work."""
+    if not 0 < done < total:
+        return ""
+    return f", {format_duration((time.monotonic() - started) * (total - done) / done)} left"
+
+
 class ResultBar:
     """Shows which result is being computed, and prints a line for each finished one where there is no terminal."""
 
     def __init__(self, results: int) -> None:
         self._out, self._bars = progress_console(), bars()
         self._task = self._bars.add_task("", total=results)
+        self._started, self._done, self._total = time.monotonic(), 0, results
         self._current = ""
 
     def now(self, what: str, done: int = 0) -> None:
@@ -70,8 +80,13 @@ class ResultBar:
     def finished(self, results: int = 1) -> None:
         """Count finished results."""
         self._bars.advance(self._task, results)
-        if self._current and not self._out.is_terminal:
-            self._out.print(f"{self._current}: done", highlight=False, markup=False, soft_wrap=True)
+        if not self._current:
+            self._total -= results  # known before, so they say nothing about the pace
+            return
+        self._done += results
+        if not self._out.is_terminal:
+            left = time_left(self._started, self._done, self._total)
+            self._out.print(f"{self._current}: done{left}", highlight=False, markup=False, soft_wrap=True)
         self._current = ""
 
     def __enter__(self) -> ResultBar:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -83,17 +84,18 @@ def _watching(shown: bool) -> Iterator[Watch]:
     from rich.live import Live
     from rich.text import Text
 
-    from loopscale.core.progress import occasional_lines, progress_console
+    from loopscale.core.progress import occasional_lines, progress_console, time_left
     from loopscale.lab.charts import by_recurrence
 
-    line, out = occasional_lines(shown), progress_console()
+    line, out, started = occasional_lines(shown), progress_console(), time.monotonic()
     with Live(Text("training …"), console=out, transient=True) if shown and out.is_terminal else _nothing() as live:
 
         def watch(step: int, steps: int, scores: Scores) -> None:
             accuracy = ", ".join(f"R = {R}: {scores.at(R):.2f}" for R in (1, 4, 8, 12) if scores.most >= R)
-            line(f"step {step:,} of {steps:,}: {accuracy}")
+            now = f"step {step:,} of {steps:,}{time_left(started, step, steps)}"
+            line(f"{now}: {accuracy}")
             if live is not None:
-                title = f"step {step:,} of {steps:,}, {scores.count} new problems, chance {scores.task.chance:.2f}"
+                title = f"{now}, {scores.count} new problems, chance {scores.task.chance:.2f}"
                 live.update(Text("\n".join([title, *by_recurrence(scores)])))
 
         yield watch

@@ -15,7 +15,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedColumn
+from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from loopscale.core.errors import InputError, shown
 from loopscale.core.files import replace_folder, write_json
@@ -262,7 +262,9 @@ def _groups(texts: Iterator[str]) -> Iterator[list[str]]:
 @contextmanager
 def _tracker(total: int | None, wanted: bool) -> Iterator[Callable[[str, Iterator[str]], Iterator[str]]]:
     """Yield a function that passes texts on unchanged and shows the number of bytes on a progress bar."""
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()
+    )  # fmt: skip
     with bars(*columns, shown=wanted) as bar:
 
         def tracked(what: str, texts: Iterator[str]) -> Iterator[str]:
