@@ -1,7 +1,8 @@
 """A small law of what rounding costs, from the rows of measure.py: ``python experiments/quantisation/law.py FILE ...``.
 
 For each model and part: difference = a * 2**(-c bits) * R**p, by least squares of logarithms, with 90% intervals from
-resampled sequences. Settings whose cost is not above two standard errors are shown but not fitted.
+resampled sequences. For each part over the models of text together: difference = a * 2**(-c bits) * (D / N)**g * R**p,
+with 90% intervals from resampled models. Settings whose cost is not above two standard errors are shown but not fitted.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import Any
 import numpy as np
 
 RESAMPLES = 500
+LEAST_ERROR = 0.1
+"""Relative error of a setting at least, as in loopscale.planning.rounding."""
 
 
 def fit(rows: list[dict[str, Any]], chosen: np.ndarray | None = None) -> np.ndarray | None:
@@ -29,6 +32,37 @@ def fit(rows: list[dict[str, Any]], chosen: np.ndarray | None = None) -> np.ndar
     bits, passes, cost = np.array(points).T
     solution, *_ = np.linalg.lstsq(np.stack((np.ones_like(bits), -bits, passes), axis=1), cost, rcond=None)
     return np.asarray(solution)
+
+
+def together(rows: list[dict[str, Any]]) -> np.ndarray | None:
+    """Return log2 a, c, g and p of several models; None where they do not determine them."""
+    points = [(1, -row["bits"], np.log2(row["ratio"]), np.log2(row["R"])) for row in rows]
+    if len(points) < 8 or np.linalg.matrix_rank(np.array(points)) < 4:
+        return None
+    cost = np.log2([row["difference"] for row in rows])
+    weight = 1 / np.maximum([row["error"] / row["difference"] for row in rows], LEAST_ERROR)
+    solution, *_ = np.linalg.lstsq(np.array(points) * weight[:, None], cost * weight, rcond=None)
+    return np.asarray(solution)
+
+
+def print_together(part: str, rows: list[dict[str, Any]], generator: np.random.Generator) -> None:
+    """Print the law of a part over all models, and how far it misses their settings."""
+    clear = [row for row in rows if row["difference"] > 2 * row["error"]]
+    best, models = together(clear), list(dict.fromkeys(row["model"] for row in clear))
+    if best is None:
+        print(f"all models, {part}: too few settings above noise for a law")
+        return
+    samples = []
+    for _ in range(RESAMPLES):
+        chosen = generator.choice(models, len(models))
+        samples.append(together([row for name in chosen for row in clear if row["model"] == name]))
+    low, high = np.quantile([sample for sample in samples if sample is not None], (0.05, 0.95), axis=0)
+    values = np.array([best, low, high])
+    values[:, 0] = 2 ** values[:, 0]
+    told = [
+        f"{name} = {v:.2f} ({least:.2f} to {most:.2f})" for name, (v, least, most) in zip("acgp", values.T, strict=True)
+    ]
+    print(f"all models, {part}: {', '.join(told)}; {len(clear)} settings of {len(models)} models")
 
 
 def main() -> None:
@@ -54,6 +88,11 @@ def main() -> None:
             for name, value, least, most in ((n, *(2**x for x in v)) if n == "a" else (n, *v) for n, *v in named)
         ]
         print(f"{model} {part}: {', '.join(fitted)}; {len(clear)} of {len(of)} settings")
+    for kind in ("plain", "noise"):
+        for part in dict.fromkeys(row["part"] for row in rows):
+            of = [row for row in rows if row.get("ratio") and row["part"] == part]
+            of = [row for row in of if ("-noise-" in row["model"]) is (kind == "noise")]
+            print_together(f"{part}, {kind}", of, generator)
 
 
 if __name__ == "__main__":

@@ -98,24 +98,25 @@ def following(ids_ST: torch.Tensor) -> torch.Tensor:
 
 def subjects(
     smollm: str | None, runs: Sequence[Path], count: int
-) -> Iterator[tuple[str, LoopedMoEForCausalLM, Any, Any, tuple[int, ...]]]:
-    """Yield name, model, sequences, labels and recurrences."""
+) -> Iterator[tuple[str, LoopedMoEForCausalLM, Any, Any, tuple[int, ...], float | None]]:
+    """Yield name, model, sequences, labels, recurrences and, for models of text, training tokens per parameter."""
     for run in runs:
         model, tokenizer = load(run / "model", dtype=torch.float32)
         ids_ST = sequences(tokenizer, count)
-        yield run.name, model, ids_ST, following(ids_ST), (1, 2, 4)
+        summary = json.loads((run / "summary.json").read_text())
+        yield run.name, model, ids_ST, following(ids_ST), (1, 2, 4), summary["tokens"] / summary["total"]
     if runs:
         return
     if smollm is not None:
         ids_ST = torch.load(Path(smollm) / "windows.pt")
-        yield "smollm", load_model(smollm, torch.float32), ids_ST, following(ids_ST), (1, 2, 3)
+        yield "smollm", load_model(smollm, torch.float32), ids_ST, following(ids_ST), (1, 2, 3), 14_900.0
         return
     model, tokenizer = load(DEMO, dtype=torch.float32)
     ids_ST = sequences(tokenizer, count)
-    yield "demo", model, ids_ST, following(ids_ST), (1, 2, 3, 4)
+    yield "demo", model, ids_ST, following(ids_ST), (1, 2, 3, 4), 16.2
     problems, answers = fixed_problems(task_called("s3", 12), 4 * count, "validation")
     model = load_model(shipped_folder(), torch.float32)
-    yield "s3", model, torch.from_numpy(problems), torch.from_numpy(answers), (1, 2, 4, 8, 12)
+    yield "s3", model, torch.from_numpy(problems), torch.from_numpy(answers), (1, 2, 4, 8, 12), None
 
 
 def main() -> None:
@@ -129,7 +130,7 @@ def main() -> None:
     parser.add_argument("--recurrences", type=int, nargs="*")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    for name, model, ids, labels, recurrences in subjects(options.smollm, options.models, options.sequences):
+    for name, model, ids, labels, recurrences, ratio in subjects(options.smollm, options.models, options.sequences):
         parts = [part for part in options.parts if model.config.is_moe or part != "experts"]
         for R in options.recurrences or recurrences:
             exact = losses(model, ids, labels, R)
@@ -137,9 +138,9 @@ def main() -> None:
                 for bits in options.bits:
                     with in_bits(model, part, bits):
                         more = losses(model, ids, labels, R) - exact
-                    row = {"model": name, "R": R, "part": part, "bits": bits, "loss": float(exact.mean()),
-                           "difference": float(more.mean()), "error": float(more.std() / len(more) ** 0.5),
-                           "sequences": more.tolist()}  # fmt: skip
+                    row = {"model": name, "R": R, "part": part, "bits": bits, "ratio": ratio,
+                           "loss": float(exact.mean()), "difference": float(more.mean()),
+                           "error": float(more.std() / len(more) ** 0.5), "sequences": more.tolist()}  # fmt: skip
                     with options.out.open("a") as file:
                         file.write(json.dumps(row) + "\n")
                     print(f"{name} R={R} {part} {bits}: {row['difference']:+.4f} ± {row['error']:.4f}", flush=True)
