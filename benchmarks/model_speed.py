@@ -1,5 +1,7 @@
 """Speed of the looped MoE against Hugging Face's Qwen3-MoE and a dense model, side by side, on one thread.
 
+    python benchmarks/model_speed.py [--parts training decoding] [--widths 128 256 512]
+
 CPU time of interleaved rounds: the machine's drift cancels within a round, and the spread is shown. Each peer has a
 separate config, because Transformers keeps the experts implementation there, and models that share one config all run
 the last that was set.
@@ -7,6 +9,7 @@ the last that was set.
 
 from __future__ import annotations
 
+import argparse
 import copy
 import statistics
 import time
@@ -23,6 +26,8 @@ from loopscale.model import LoopedMoEConfig, LoopedMoEForCausalLM, loading
 from timing import Ratio
 
 VOCABULARY, LAYERS, EXPERTS, K, CONTEXT = 4096, 8, 8, 2, 256
+WIDTHS = (128, 256, 512)
+PARTS = ("training", "decoding", "speculation", "recurrence")
 IMPLEMENTATIONS = ("eager", "grouped_mm", "batched_mm")
 Times = dict[str, list[float]]
 
@@ -228,16 +233,25 @@ def recurrence(width: int, batch: int, rounds: int) -> None:
 
 
 def main() -> None:
-    """Run everything."""
+    """Run everything, or some parts at some widths."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--parts", nargs="*", choices=PARTS, default=PARTS)
+    parser.add_argument("--widths", type=int, nargs="*", default=WIDTHS)
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
     logging.set_verbosity_error()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    training(256, batch=8, rounds=7)
-    training(512, batch=4, rounds=5)
-    decoding(256, batch=1, rounds=7)
-    decoding(256, batch=8, rounds=5)
-    speculation(rounds=3)
-    recurrence(256, batch=2, rounds=5)
+    for width in options.widths:
+        if "training" in options.parts:
+            training(width, batch=8 if width < 512 else 4, rounds=options.rounds)
+        if "decoding" in options.parts:
+            decoding(width, batch=1, rounds=options.rounds)
+            decoding(width, batch=8, rounds=options.rounds)
+    if "speculation" in options.parts:
+        speculation(rounds=3)
+    if "recurrence" in options.parts:
+        recurrence(256, batch=2, rounds=options.rounds)
 
 
 if __name__ == "__main__":
