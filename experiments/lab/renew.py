@@ -25,9 +25,9 @@ from loopscale.cli.verbs import cli
 from loopscale.core.tables import markdown
 from loopscale.figures.lab import draw_downstream, draw_scores, draw_two_axes
 from loopscale.figures.style import save
-from loopscale.lab import downstream, shipped_model, two_axes
+from loopscale.lab import downstream, two_axes
 from loopscale.lab.questions import summary
-from loopscale.lab.shipped import show_shipped
+from loopscale.lab.shipped import shipped_model, show_shipped
 from loopscale.lab.tables import Mean, Table
 
 HERE = Path(__file__).parent

@@ -12,9 +12,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from loopscale.cli.verbs import cli
 from loopscale.core.errors import InputError
-from loopscale.lab import Recipe, score, show_shipped
 from loopscale.lab.charts import bar
-from loopscale.lab.scores import AT_CHANCE, LEARNT, PARTLY, interval, status
+from loopscale.lab.recipes import Recipe
+from loopscale.lab.scores import AT_CHANCE, LEARNT, PARTLY, interval, score, status
+from loopscale.lab.shipped import show_shipped
 from loopscale.lab.training import load, task_of
 from loopscale.train.data.labels import fixed_problems
 from loopscale.train.data.puzzles import task_called

@@ -13,7 +13,8 @@ import pytest
 from click.testing import CliRunner
 
 from loopscale.cli.verbs import cli
-from loopscale.lab import Recipe, shipped_model
+from loopscale.lab.recipes import Recipe
+from loopscale.lab.shipped import shipped_model
 from loopscale.train.config import TrainConfig
 
 ROOT = Path(__file__).parents[2]

@@ -33,7 +33,7 @@ from loopscale.planning.text import legend, mark, sentences
 from loopscale.scaling import Points, costs, published
 
 if TYPE_CHECKING:
-    from loopscale.lab import Scores
+    from loopscale.lab.scores import Scores
 
 COLUMNS = ("E", "R", "tokens", "loss", "shipped", "law", "minus R=1")
 EQUAL_COLUMNS = ("E", "R", "tokens", "predicted loss", "difference to R=1", "90% interval")
@@ -99,7 +99,7 @@ def _plan(folder: Path) -> tuple[Plan, list[Panel]]:
 def _loop_at_work() -> Scores:
     """Score the shipped model of a task that needs many passes, at each test-time R, and return the scores."""
     from loopscale.cli.lab.training import print_scores
-    from loopscale.lab import shipped_model, show_shipped
+    from loopscale.lab.shipped import shipped_model, show_shipped
 
     weights = sum(weight.numel() for weight in shipped_model().parameters())
     console().rule("Looping at work: a task that one pass cannot solve, and more passes can")
@@ -290,7 +290,7 @@ def _report(
 ) -> None:
     """Write the page that shows all of it."""
     from loopscale.figures.lab import draw_scores
-    from loopscale.lab import shipped_model
+    from loopscale.lab.shipped import shipped_model
 
     report = Report("Looped MoEs: planned, trained, fitted")
     report.question("Which looped MoE should one train, what does looping do, and does it pay at equal compute?")

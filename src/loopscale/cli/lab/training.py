@@ -15,8 +15,8 @@ from loopscale.cli.verbs import Verb
 from loopscale.core.quantities import format_count, format_power
 
 if TYPE_CHECKING:
-    from loopscale.lab import LabRun, Scores
-    from loopscale.lab.training import Watch
+    from loopscale.lab.scores import Scores
+    from loopscale.lab.training import LabRun, Watch
 
 
 def task_command(name: str) -> click.Command:
@@ -47,7 +47,7 @@ def task_command(name: str) -> click.Command:
         if shipped:
             _shipped(name, as_json)
             return
-        from loopscale.lab import train_task
+        from loopscale.lab.training import train_task
 
         recipe = Recipe(task=name, **options)
         folder = Path(out) if out is not None else Path("runs") / "lab" / _folder_name(recipe)
@@ -136,7 +136,7 @@ def print_scores(scores: Scores, reported: int) -> None:
 
 def _shipped(name: str, as_json: bool) -> None:
     from loopscale.core.errors import InputError
-    from loopscale.lab import show_shipped
+    from loopscale.lab.shipped import show_shipped
 
     if name != "s3":
         raise InputError(f"no trained model of {name!r} comes with loopscale; s3 has one")
