@@ -19,13 +19,14 @@ from matplotlib.textpath import TextPath
 
 from loopscale.app.page import export_page
 from loopscale.architecture import ladder_space, rung
+from loopscale.core.devices import DEVICES, UTILISATION
 from loopscale.core.quantities import format_bytes, format_count
 from loopscale.core.tables import markdown
 from loopscale.figures.drawing import DrawingTask, draw_all
 from loopscale.figures.outcomes import mean_scores, present_groups
 from loopscale.figures.results import paper_psi, paper_results
 from loopscale.figures.sources import Sources
-from loopscale.planning import PEAK_FLOPS, Budget, search
+from loopscale.planning import Budget, search
 from loopscale.planning.compute import flops_of
 from loopscale.planning.profiles import joint_optimum
 from loopscale.scaling import PUBLISHED, published
@@ -160,9 +161,9 @@ def _laws() -> str:
 
 def _devices() -> str:
     rows = []
-    for name, peak in PEAK_FLOPS.items():
-        hours = [compute / (peak * 0.4 * 3600) for compute in (1e20, 1e21, 5e21, 1e22)]
-        rows.append((name, f"{peak / 1e12:,.0f}", *(f"{hour:,.0f}" for hour in hours)))
+    for name, device in DEVICES.items():
+        hours = [compute / (device.flops * UTILISATION * 3600) for compute in (1e20, 1e21, 5e21, 1e22)]
+        rows.append((name, f"{device.flops / 1e12:,.0f}", *(f"{hour:,.0f}" for hour in hours)))
     return _table(("device", "peak TFLOP/s (bf16)", "1e20 FLOPs", "1e21", "5e21", "1e22"), rows)
 
 

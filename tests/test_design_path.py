@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from loopscale.cli.verbs import cli
+from loopscale.core.devices import USABLE, find_device
 from loopscale.core.errors import InputError
 from loopscale.core.quantities import format_count
 from loopscale.planning import Plan, plan, search
@@ -15,7 +16,6 @@ from loopscale.planning.cluster import Cluster
 from loopscale.planning.compute import device_flops
 from loopscale.planning.design import card_size, experts_text
 from loopscale.planning.device_search import search_on
-from loopscale.planning.devices import USABLE, find_device
 from loopscale.planning.job import expected_days
 from loopscale.train.config import TrainConfig
 from loopscale.train.init import meta_model

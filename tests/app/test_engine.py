@@ -11,9 +11,10 @@ from engine import run_node
 from loopscale.app.formulas import formulas
 from loopscale.app.trace import Fake, Symbol, javascript
 from loopscale.architecture import RUNG_EXPERTS, RUNGS, extended_rungs, ladder_space
+from loopscale.core.devices import DEVICES
 from loopscale.core.errors import InputError
 from loopscale.core.quantities import counted, decimals, format_bytes, format_count, format_power, fraction_of
-from loopscale.planning import DEVICES, FIELDS, Budget, Plan, evaluate, search
+from loopscale.planning import FIELDS, Budget, Plan, evaluate, search
 from loopscale.planning.cluster import Cluster
 from loopscale.planning.compute import device_flops
 from loopscale.planning.design import design_at

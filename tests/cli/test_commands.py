@@ -330,6 +330,15 @@ def test_the_core_never_imports_torch_nor_waits_for_scipy():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.parametrize(("verb", "heavy"), [("train", "numpy"), ("sweep", "numpy"), ("lab", "torch")])
+def test_the_help_of_training_loads_nothing_heavy(verb, heavy):
+    code = (
+        "import sys; from loopscale.cli.verbs import cli; "
+        f"cli.main([{verb!r}, '--help'], standalone_mode=False); assert {heavy!r} not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_a_closed_pipe_is_no_error():
     argv = f"{sys.executable} -m loopscale plan --flops 5e21 --csv | head -n 1"
     done = subprocess.run(["bash", "-c", argv], capture_output=True, text=True, check=True)

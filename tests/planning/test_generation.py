@@ -3,9 +3,9 @@
 import pytest
 
 from loopscale.architecture import ladder_space, rung
+from loopscale.core.devices import DEVICES, device_called
 from loopscale.core.errors import InputError
-from loopscale.planning import DEVICES, PRESETS, plan, search
-from loopscale.planning.devices import device_called
+from loopscale.planning import PRESETS, plan, search
 
 PHONE = PRESETS["phone"]["bandwidth"]
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from loopscale.architecture import rung
+from loopscale.core.devices import DEVICES, USABLE
 from loopscale.core.quantities import parse_bits, parse_context
 from loopscale.planning import Budget, Plan, WithheldError, plan, search
 from loopscale.planning.cluster import Cluster
 from loopscale.planning.compute import device_flops
 from loopscale.planning.device_search import search_on
-from loopscale.planning.devices import DEVICES, USABLE
 from loopscale.planning.job import Job, Layout
 from loopscale.planning.recipes import padding
 from loopscale.planning.step_memory import CHUNK

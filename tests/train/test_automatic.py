@@ -10,7 +10,7 @@ import pytest
 import torch
 from training import corpus, small
 
-from loopscale.planning.devices import USABLE
+from loopscale.core.devices import USABLE
 from loopscale.planning.job import MARGIN
 from loopscale.train import settings
 from loopscale.train.metrics import read_metrics

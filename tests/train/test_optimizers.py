@@ -267,7 +267,7 @@ def test_sizes_and_folders_that_do_not_fit_are_refused(text: Path, tmp_path: Pat
 def test_what_an_optimiser_keeps_is_in_the_estimated_memory(
     optimizer: str, ema: float, precision: str, bytes_each: float
 ) -> None:
-    from loopscale.planning.devices import DEVICES
+    from loopscale.core.devices import DEVICES
     from loopscale.train.estimate import estimate
     from loopscale.train.settings import model_without_text, step_cost
 

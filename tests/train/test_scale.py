@@ -15,11 +15,11 @@ from training import corpus, small
 
 from loopscale.architecture import rung
 from loopscale.cli.verbs import cli
+from loopscale.core.devices import DEVICES
 from loopscale.core.errors import DivergenceError, InputError
 from loopscale.model import LoopedMoEConfig, LoopedMoEForCausalLM
 from loopscale.model.experts import grouped_ffn
 from loopscale.model.kernels import chunked_cross_entropy
-from loopscale.planning.devices import DEVICES
 from loopscale.planning.recipes import RECIPES
 from loopscale.planning.step_memory import stored_numbers
 from loopscale.train import init

@@ -28,10 +28,11 @@ from loopscale.app.schemas import (
 )
 from loopscale.app.security import Limits
 from loopscale.architecture import RUNG_EXPERTS, RUNG_RECURRENCES, RUNGS, Space, ladder_space, size_space
+from loopscale.core.devices import DEVICES, UTILISATION
 from loopscale.core.errors import InputError
 from loopscale.core.files import finite
 from loopscale.core.quantities import format_count, fraction_of
-from loopscale.planning import DEVICES, FIELDS, PRESETS, UTILISATION, Budget, Plan, Search, evaluate, search
+from loopscale.planning import FIELDS, PRESETS, Budget, Plan, Search, evaluate, search
 from loopscale.planning.compute import device_flops, training_cost
 from loopscale.planning.design import design_at
 from loopscale.planning.device_search import search_on

@@ -11,13 +11,13 @@ from loopscale import __version__
 from loopscale.architecture import RUNG_EXPERTS, RUNG_RECURRENCES, RUNGS
 from loopscale.architecture.ladder import extended_rungs
 from loopscale.architecture.space import CONTINUOUS_WIDTHS, GENERIC_SIZES
+from loopscale.core.devices import DEVICES, NODE, UTILISATION, Device
 from loopscale.core.files import finite
 from loopscale.core.quantities import WEIGHT_FORMATS
-from loopscale.planning import DEVICES, FIELDS, PRESETS, UTILISATION
+from loopscale.planning import FIELDS, PRESETS
 from loopscale.planning.budget import LEAST_MEMORY
 from loopscale.planning.design import STEPS
 from loopscale.planning.device_search import LONG
-from loopscale.planning.devices import NODE, Device
 from loopscale.planning.grid import interval_basis
 from loopscale.planning.job import REDUCES
 from loopscale.planning.limits import DEVICES as DEVICES_LIMIT

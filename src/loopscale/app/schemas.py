@@ -21,14 +21,14 @@ from loopscale.architecture import (
     rung_name,
 )
 from loopscale.core import schemas
+from loopscale.core.devices import NODE, UTILISATION
 from loopscale.core.errors import InputError
 from loopscale.core.quantities import fraction_of
 from loopscale.core.schemas import Record
-from loopscale.planning import FIELDS, UTILISATION, Budget
+from loopscale.planning import FIELDS, Budget
 from loopscale.planning.budget import WHOLE, BudgetField
 from loopscale.planning.cluster import Cluster
 from loopscale.planning.compute import device_flops, device_hours
-from loopscale.planning.devices import NODE
 from loopscale.planning.files import PlanFile
 from loopscale.planning.searching import experts_for, recurrences_for
 from loopscale.scaling import DEFAULT, MAPPINGS, OUTER_LAWS, ScalingLaw

@@ -16,6 +16,7 @@ import numpy as np
 
 from loopscale.app.schemas import BacktestRequest, CompareRequest, FitOptions, NextRequest, chosen_columns
 from loopscale.choosing import Goal, Target, ladder_candidates, next_runs
+from loopscale.core.devices import UTILISATION
 from loopscale.core.errors import InputError
 from loopscale.core.files import finite
 from loopscale.core.quantities import format_duration, format_power, fraction_of
@@ -28,7 +29,6 @@ from loopscale.fitting.residuals import outlying_rows
 from loopscale.fitting.slices import suggest_slices
 from loopscale.planning import plan
 from loopscale.planning.compute import training_cost
-from loopscale.planning.devices import UTILISATION
 from loopscale.scaling import Counting, Points, costs, lowest
 
 Report = Callable[[str, int, int], None]

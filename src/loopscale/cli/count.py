@@ -8,16 +8,8 @@ import click
 
 from loopscale.architecture import Architecture
 from loopscale.cli.output import print_json
-from loopscale.cli.params import (
-    BITS,
-    CONTEXT,
-    WHOLE,
-    check_recurrence,
-    model_options,
-    one_model,
-    output_options,
-    trained_model,
-)
+from loopscale.cli.params import BITS, CONTEXT, WHOLE, output_options
+from loopscale.cli.subjects import check_recurrence, model_options, one_model, trained_model
 from loopscale.cli.verbs import verb
 from loopscale.core.quantities import format_bytes, format_count, format_power, plain
 from loopscale.core.tables import Table

@@ -14,7 +14,8 @@ from loopscale.cli.checkpoint import model_folder
 from loopscale.cli.eval_tables import Shown, show_results
 from loopscale.cli.lab.scores import score_command
 from loopscale.cli.output import console
-from loopscale.cli.params import COUNTS, EXITS, INTEGERS, WHOLE, check_recurrence, output_options
+from loopscale.cli.params import COUNTS, EXITS, INTEGERS, WHOLE, output_options
+from loopscale.cli.subjects import check_recurrence
 from loopscale.cli.verbs import verb
 from loopscale.core.errors import InputError
 from loopscale.core.files import RECURRENCE

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loopscale.cli.params import COUNT, law_option
+from loopscale.cli.params import COUNT
 from loopscale.cli.reading import read_law_runs, reading_options
+from loopscale.cli.subjects import law_option
 from loopscale.cli.verbs import verb
 from loopscale.core.errors import nearest, shown
 from loopscale.core.files import make_folder

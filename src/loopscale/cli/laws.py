@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from loopscale.cli.output import console, print_json, print_table
-from loopscale.cli.params import COUNTS, LAW
+from loopscale.cli.params import COUNTS
+from loopscale.cli.subjects import LAW
 from loopscale.cli.verbs import verb
 from loopscale.core.quantities import format_count, format_power
 from loopscale.planning.text import uncertainty_text

@@ -6,7 +6,8 @@ import click
 
 from loopscale.architecture import rung
 from loopscale.cli.output import print_json
-from loopscale.cli.params import BITS, BYTES, CONTEXT, COUNT, law_option, output_options, trust_options
+from loopscale.cli.params import BITS, BYTES, CONTEXT, COUNT, output_options, trust_options
+from loopscale.cli.subjects import law_option
 from loopscale.cli.verbs import verb
 from loopscale.core.tables import Table
 from loopscale.planning.compute import flops_of

@@ -10,8 +10,9 @@ from loopscale.choosing import Goal, Target, ladder_candidates, next_runs, read_
 from loopscale.choosing.choose import MOST_RUNS
 from loopscale.cli.form import form_options, mapping_option
 from loopscale.cli.output import print_json
-from loopscale.cli.params import COUNT, COUNTS, EXPERTS, INTEGERS, RUNG_LIST, WHOLE, output_options, verbose_option
+from loopscale.cli.params import COUNT, COUNTS, EXPERTS, INTEGERS, WHOLE, output_options, verbose_option
 from loopscale.cli.reading import data_options, take_runs
+from loopscale.cli.subjects import RUNG_LIST
 from loopscale.cli.verbs import verb
 from loopscale.fitting import fit
 

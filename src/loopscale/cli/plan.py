@@ -29,23 +29,22 @@ from loopscale.cli.params import (
     EXPERTS,
     FRACTION,
     INTEGERS,
-    RUNG_LIST,
     WHOLE,
     QuantityType,
-    law_option,
     output_options,
     trust_options,
     verbose_option,
 )
+from loopscale.cli.subjects import RUNG_LIST, law_option
+from loopscale.core.devices import DEVICES, NODE, UTILISATION
 from loopscale.core.errors import InputError
 from loopscale.core.files import is_file, read_json
 from loopscale.core.quantities import format_power
 from loopscale.core.report import check_report_path
 from loopscale.core.text import fact
-from loopscale.planning import DEVICES, FIELDS, PRESETS, UTILISATION, Budget, Plan, Rule, Search, search
+from loopscale.planning import FIELDS, PRESETS, Budget, Plan, Rule, Search, search
 from loopscale.planning.budget import BudgetField, Group
 from loopscale.planning.compute import device_flops, first_token_seconds, flops_of
-from loopscale.planning.devices import NODE
 from loopscale.planning.rounding import rounding_cost, rounding_text
 from loopscale.planning.screen import plan_screen
 from loopscale.planning.searching import COSTS, experts_for, recurrences_for

@@ -9,26 +9,21 @@ import click
 from loopscale.cli.output import console, print_json
 from loopscale.cli.params import (
     COUNT,
-    FRACTION,
     WHOLE,
-    check_recurrence,
-    law_option,
-    model_options,
-    one_model,
-    one_of,
     output_options,
     run_options,
     seal_options,
     trust_options,
+    utilisation_option,
     verbose_option,
 )
+from loopscale.cli.subjects import check_recurrence, law_option, model_options, one_model, one_of
 from loopscale.cli.verbs import verb
+from loopscale.core.devices import NODE
 from loopscale.core.quantities import format_count, format_power, format_size
 from loopscale.core.tables import Table
-from loopscale.planning import UTILISATION
 from loopscale.planning.cluster import Cluster
 from loopscale.planning.design import card_size, design_text, law_counts_text
-from loopscale.planning.devices import NODE
 from loopscale.planning.predictions import Prediction, predict
 from loopscale.planning.registered import check, register
 from loopscale.planning.screen import prediction_screen, training_text
@@ -42,7 +37,7 @@ from loopscale.scaling import ScalingLaw
 @click.option("--real-flops", type=COUNT, help="The same with output head, attention and expert padding.")
 @click.option("--gpus", type=WHOLE, default=NODE, show_default=True, help="Devices that train it, with --device.")
 @click.option("--device", help="Also say what training takes on devices of this kind, like h100.")
-@click.option("--utilisation", type=FRACTION, default=UTILISATION, show_default=True, help="Share of listed rates.")
+@utilisation_option
 @click.option("--price", type=COUNT, help="Dollars per device-hour, with --device.")
 @seal_options("Score a sealed prediction against --loss.")
 @click.option("--loss", type=click.FloatRange(0, min_open=True), help="The measured loss, for --check.")

@@ -11,18 +11,8 @@ import numpy as np
 
 from loopscale.architecture import RUNG_EXPERTS, RUNG_RECURRENCES, RUNGS, Space, ladder_space
 from loopscale.cli.output import console, print_json, print_table
-from loopscale.cli.params import (
-    BITS,
-    CONTEXT,
-    COUNTS,
-    EXPERTS,
-    INTEGERS,
-    MEMORIES,
-    RUNG_LIST,
-    extrapolate_option,
-    law_option,
-    output_options,
-)
+from loopscale.cli.params import BITS, CONTEXT, COUNTS, EXPERTS, INTEGERS, MEMORIES, extrapolate_option, output_options
+from loopscale.cli.subjects import RUNG_LIST, law_option
 from loopscale.cli.verbs import verb
 from loopscale.core.quantities import format_bytes, format_count, format_power, format_size
 from loopscale.core.tables import Table

@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from loopscale.cli.params import LAW
 from loopscale.cli.reading import read_runs, reading_options
+from loopscale.cli.subjects import LAW
 from loopscale.cli.verbs import verb
 from loopscale.core.report import check_report_path
 from loopscale.fitting import fit

@@ -16,7 +16,6 @@ from loopscale.cli.verbs import verb
 from loopscale.core.errors import InputError, shown
 from loopscale.core.quantities import counted, format_bytes, format_count, format_days, format_power
 from loopscale.core.text import WIDTH, fact
-from loopscale.planning.design import sizes_text
 
 if TYPE_CHECKING:
     from loopscale.train.callbacks import Callback
@@ -207,7 +206,8 @@ def _changed(data: dict[str, Any], changes: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _describe(run: TrainConfig, folder: Path, as_json: bool) -> None:
-    from loopscale.planning.devices import find_device
+    from loopscale.core.devices import find_device
+    from loopscale.planning.design import sizes_text
     from loopscale.planning.job import expected_days
     from loopscale.planning.training_file import TEXTS
     from loopscale.train import run_dir

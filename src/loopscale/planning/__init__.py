@@ -1,19 +1,15 @@
 """Budgets in, the best design and its reasons out."""
 
-from loopscale.planning.budget import FIELDS, Budget, budget_text
+from loopscale.planning.budget import FIELDS, PRESETS, Budget, budget_text
 from loopscale.planning.design import Design, design_text
-from loopscale.planning.devices import DEVICES, PEAK_FLOPS, PRESETS, UTILISATION
 from loopscale.planning.grid import Grid, Rule, design_label, evaluate
 from loopscale.planning.plans import Plan, plan
 from loopscale.planning.refusals import WithheldError
 from loopscale.planning.searching import Search, law_of, search
 
 __all__ = [
-    "DEVICES",
     "FIELDS",
-    "PEAK_FLOPS",
     "PRESETS",
-    "UTILISATION",
     "Budget",
     "Design",
     "Grid",

@@ -14,6 +14,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from loopscale.core.devices import DEVICES
 from loopscale.core.errors import InputError, nearest, shown
 from loopscale.core.quantities import (
     bits_of,
@@ -350,6 +351,17 @@ FIELDS: Mapping[str, BudgetField] = MappingProxyType(
     {field.name: BudgetField(field.name, **field.metadata["facts"]) for field in fields(Budget)}
 )
 """Every field of a budget by name, in the order in which they are listed."""
+
+PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "phone": {"memory": 3e9, "bits": 4.0, "bandwidth": 51.2e9},
+        "laptop-16gb": {"memory": 10e9, "bits": 4.0, "context": 8192, "bandwidth": 102.4e9},
+        "rtx-4090": {"memory": 22e9, "bits": 8.0, "context": 8192, "bandwidth": DEVICES["rtx4090"].bandwidth},
+        "8xh100": {"memory": 576e9, "bits": 16.0, "context": 32768, "bandwidth": 8 * DEVICES["h100"].bandwidth},
+    }
+)
+"""Where the model is to run, as fields of a budget: the memory that is left for it, the bits of its weights, the
+context, and the bandwidth: LPDDR5 at 6400 MT/s with 64 bits (phone) and 128 bits (laptop), else the maker's."""
 
 
 def budget_of(budget: Budget | None, limits: Mapping[str, Any]) -> Budget:

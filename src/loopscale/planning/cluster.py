@@ -9,11 +9,11 @@ import numpy as np
 
 from loopscale.architecture import Architecture
 from loopscale.architecture.layers import Size
+from loopscale.core.devices import NODE, UTILISATION, find_device
 from loopscale.core.errors import InputError
 from loopscale.core.quantities import format_bytes, format_days, format_power
 from loopscale.planning.compute import time_cost, training_cost
 from loopscale.planning.design import Design
-from loopscale.planning.devices import NODE, UTILISATION, find_device
 from loopscale.planning.job import Job, StepCost, expected_days
 from loopscale.planning.recipes import BATCH, CAPACITY, CONTEXT, padding
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from loopscale.architecture import Architecture, rung
+from loopscale.core.devices import UTILISATION, find_device
 from loopscale.core.errors import InputError, shown
 from loopscale.core.quantities import count_of, days_of, fraction_of, parse_count, parse_integers
-from loopscale.planning.devices import UTILISATION, find_device
 from loopscale.scaling import costs
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ import numpy as np
 
 from loopscale.architecture import Architecture
 from loopscale.architecture.layers import Layer, MixtureOfExperts, Size
+from loopscale.core.devices import HOST_BANDWIDTH, HOST_LINK, NODE, USABLE, UTILISATION, Device
 from loopscale.core.quantities import format_bytes
-from loopscale.planning.devices import HOST_BANDWIDTH, HOST_LINK, NODE, USABLE, UTILISATION, Device
 from loopscale.planning.layouts import REDUCES as REDUCES
 from loopscale.planning.layouts import Layout as Layout
 from loopscale.planning.layouts import divisors, layouts

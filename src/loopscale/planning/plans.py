@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from loopscale.architecture import Space
+from loopscale.core.devices import NODE, UTILISATION
 from loopscale.core.files import write_json
 from loopscale.core.quantities import fraction_of
 from loopscale.planning.budget import Budget
 from loopscale.planning.compute import device_flops, device_hours
 from loopscale.planning.design import Design
-from loopscale.planning.devices import NODE, UTILISATION
 from loopscale.planning.grid import Rule
 from loopscale.planning.records import BitsChoice, CachePolicy, Edge, FrontRow, NextBest, Sensitivity, Vote
 from loopscale.planning.searching import COSTS, Search, search

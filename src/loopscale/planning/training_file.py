@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from loopscale.architecture import extended_rungs, rung
+from loopscale.core.devices import UTILISATION
 from loopscale.core.errors import InputError
 from loopscale.core.quantities import format_bytes, format_count
 from loopscale.planning.budget import Budget, budget_text
 from loopscale.planning.cluster import Cluster, batch_for
 from loopscale.planning.design import Design, sizes_text
-from loopscale.planning.devices import UTILISATION
 from loopscale.planning.recipes import CONTEXT, PAPER
 from loopscale.scaling import find_law
 

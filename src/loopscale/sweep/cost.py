@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from loopscale.core.devices import Device
 from loopscale.core.errors import InputError
 from loopscale.core.files import cache_folder, is_file, read_json, write_json
 from loopscale.model import LoopedMoEConfig
-from loopscale.planning.devices import Device
 from loopscale.planning.job import StepCost
 from loopscale.sweep.spec import Run, Sweep, executed_steps
 from loopscale.train import run_dir

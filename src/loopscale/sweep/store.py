@@ -15,8 +15,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from loopscale.core.errors import StorageError, require, shown
 from loopscale.sweep.database import FILE, Database
 
@@ -52,6 +50,8 @@ class Owner:
 @cache
 def machine() -> str:
     """Return a name for this machine since it was booted."""
+    import psutil
+
     boot = Path("/proc/sys/kernel/random/boot_id")
     session = boot.read_text().strip()[:8] if boot.is_file() else f"{psutil.boot_time():.0f}"
     return f"{platform.node()}/{session}"
@@ -59,6 +59,8 @@ def machine() -> str:
 
 def started_at(pid: int) -> str | None:
     """Return when a process was started, or None when there is none; a zombie is none."""
+    import psutil
+
     try:
         process = psutil.Process(pid)
         # The difference does not change when the system clock is set.

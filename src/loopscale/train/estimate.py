@@ -26,11 +26,11 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from loopscale.core.devices import NODE, USABLE, UTILISATION, Device, find_device
 from loopscale.core.errors import InputError
 from loopscale.model import LoopedMoEConfig
 from loopscale.model.experts import device_kernels
 from loopscale.planning.design import sizes_text
-from loopscale.planning.devices import NODE, USABLE, UTILISATION, Device, find_device
 from loopscale.planning.job import expected_days, step_seconds
 from loopscale.train.averaging import Average
 from loopscale.train.config import TrainConfig

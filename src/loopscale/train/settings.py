@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from loopscale.planning.devices import Device, device_called
+from loopscale.core.devices import Device, device_called
 from loopscale.planning.job import Job, StepCost
 from loopscale.planning.layouts import Layout
 from loopscale.train import run_dir

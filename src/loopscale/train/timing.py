@@ -8,11 +8,11 @@ from copy import deepcopy
 
 import torch
 
+from loopscale.core.devices import HOST_LINK as PCIE
+from loopscale.core.devices import Device
 from loopscale.model import LoopedMoEConfig
 from loopscale.model.blocks import Attention, Block, rotary
 from loopscale.model.loading import quiet
-from loopscale.planning.devices import HOST_LINK as PCIE
-from loopscale.planning.devices import Device
 
 REPEATS = 5
 MATRIX = 4096

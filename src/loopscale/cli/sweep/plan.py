@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loopscale.cli.output import print_json
-from loopscale.cli.params import COUNT, FRACTION, WHOLE, output_options, price_option
+from loopscale.cli.params import COUNT, WHOLE, output_options, price_option, utilisation_option
 from loopscale.cli.sweep.progress import FILE
 from loopscale.cli.verbs import verb
+from loopscale.core.devices import USABLE, Device, find_device
 from loopscale.core.errors import InputError
 from loopscale.core.quantities import counted, format_bytes, format_count, format_duration, format_power
-from loopscale.core.tables import Table
 from loopscale.core.text import fact, text_table
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @click.option("--workers", type=WHOLE, help="Runs at once.  [default: one for each core; with --device, one]")
 @click.option("--speed", type=COUNT, help="FLOP/s of one worker, instead of timing a few steps here.")
 @click.option("--device", help="Plan for GPUs of this kind, like h100, without timing anything.")
-@click.option("--utilisation", type=FRACTION, default="0.4", show_default=True, help="Share of the device's peak.")
+@utilisation_option
 @price_option
 @output_options
 def plan(
@@ -40,17 +40,17 @@ def plan(
     """
     from contextlib import chdir
 
-    from loopscale.planning.devices import find_device
+    from loopscale.core.tables import Table
     from loopscale.sweep.backends.local import usable_cores
     from loopscale.sweep.cost import as_measured, at_speed, checked, on_device, planned
     from loopscale.sweep.spec import read_sweep
 
     if device is not None and speed is not None:
         raise InputError("--device and --speed both say how fast the runs are; give one of them")
-    target = None if device is None else _device(device, **assumed)
+    target = None if device is None else Target(device.lower(), find_device(device), **assumed)
     sweep = read_sweep(file)
     if target is not None:
-        costs = planned(sweep, find_device(target.name))
+        costs = planned(sweep, target.device)
     else:
         costs = checked(sweep, progress=True) if speed is None else planned(sweep)
     if target is not None:
@@ -66,13 +66,6 @@ def plan(
         click.echo(Table.from_records(rows).csv(), nl=False)
     else:
         print_plan(sweep.name, rows, workers or (1 if target else len(usable_cores())), target, file)
-
-
-def _device(name: str, utilisation: float, price: float) -> Device:
-    from loopscale.planning.devices import USABLE, find_device
-
-    found = find_device(name)
-    return Device(name.lower(), found.flops, found.memory, USABLE * found.memory, utilisation, price)
 
 
 def plan_row(cost: Cost, seconds: float) -> dict[str, Any]:
@@ -101,14 +94,11 @@ def plan_row(cost: Cost, seconds: float) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Device:
+class Target:
     """The device that a plan is for, and what is assumed of it."""
 
     name: str
-    flops: float
-    memory: float
-    usable: float
-    """Bytes of the memory that tensors can use."""
+    device: Device
     utilisation: float
     price: float
     """Dollars per hour."""
@@ -119,7 +109,7 @@ MOST_GROUPS = 8
 COLUMNS = ("size", "E", "R", "runs", "tokens", "FLOPs", "time", "memory", "disk")
 
 
-def print_plan(name: str, rows: list[dict[str, Any]], workers: int, device: Device | None, file: str) -> None:
+def print_plan(name: str, rows: list[dict[str, Any]], workers: int, target: Target | None, file: str) -> None:
     """Print the plan: runs, compute and time in a line, facts, a table by size, and the command that starts it."""
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows:
@@ -129,14 +119,14 @@ def print_plan(name: str, rows: list[dict[str, Any]], workers: int, device: Devi
         for row in rows:
             groups.setdefault((row["size"],), []).append(row)
     flops, seconds = _added(rows, "flops"), max(_added(rows, "seconds") / workers, max(row["seconds"] for row in rows))
-    at_once = counted(workers, "worker" if device is None else "run") + ("" if device is None else " at once")
+    at_once = counted(workers, "worker" if target is None else "run") + ("" if target is None else " at once")
     losses = sum(row["observations"] for row in rows)
     answer = f"{name}: {counted(len(rows), 'run')}, {losses:,} losses"
     lines = [f"{answer}, about {format_duration(seconds)} with {at_once}", ""]
     alone, real = _added(rows, "flops_alone"), _added(rows, "real_flops")
     lines += fact("compute", f"{format_power(flops)} FLOPs by 6ND ({format_power(real)} with head, attention and "
                   f"padding; {format_power(alone)} by 6ND if every loss were a separate run)")  # fmt: skip
-    for label, text in _time_and_memory(rows, device).items():
+    for label, text in _time_and_memory(rows, target).items():
         lines += fact(label, text)
     lines += fact("disk", format_bytes(_added(rows, "disk")))
     table = text_table(COLUMNS, [_group(group) for group in groups.values()], left=("size", "E", "R"))
@@ -147,24 +137,25 @@ def _added(rows: list[dict[str, Any]], name: str) -> float:
     return float(sum(row[name] for row in rows))
 
 
-def _time_and_memory(rows: list[dict[str, Any]], device: Device | None) -> dict[str, str]:
+def _time_and_memory(rows: list[dict[str, Any]], target: Target | None) -> dict[str, str]:
     total = _added(rows, "process_seconds")
-    if device is None:
+    if target is None:
         return {"time": f"{format_duration(total)} of one core"}
     hours = total / 3600
-    days, dollars = (f"{amount:,.{0 if amount >= 100 else 2}f}" for amount in (hours / 24, hours * device.price))
+    days, dollars = (f"{amount:,.{0 if amount >= 100 else 2}f}" for amount in (hours / 24, hours * target.price))
+    usable = USABLE * target.device.memory
     most = max(rows, key=lambda row: row["memory"])
     facts = {
-        "time": f"{days} {device.name}-days at {device.utilisation:.0%} of listed rates (assumed, not measured), "
-        f"${dollars} at ${device.price:g} an hour",
+        "time": f"{days} {target.name}-days at {target.utilisation:.0%} of listed rates (assumed, not measured), "
+        f"${dollars} at ${target.price:g} an hour",
         "memory": f"at most {format_bytes(most['memory'])} a process ({most['run']}) by a closed-form estimate; "
-        f"tensors can use {format_bytes(device.usable)} of {device.name}'s {format_bytes(device.memory)}",
+        f"tensors can use {format_bytes(usable)} of {target.name}'s {format_bytes(target.device.memory)}",
     }
-    over = [row["run"] for row in rows if row["memory"] > device.usable]
+    over = [row["run"] for row in rows if row["memory"] > usable]
     if over:
         facts["warning"] = (
             f"{len(over)} of {counted(len(rows), 'run')} {'does' if len(over) == 1 else 'do'} not fit on "
-            f"{device.name}, the first is {over[0]}; raise [run] accumulate, set [run] activation_checkpointing or "
+            f"{target.name}, the first is {over[0]}; raise [run] accumulate, set [run] activation_checkpointing or "
             '[parallel] reduce = "pass", or give their size more gpus in [resources]'
         )
     return facts

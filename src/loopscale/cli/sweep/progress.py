@@ -7,10 +7,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from loopscale.cli.output import console
-from loopscale.core.progress import bars, occasional_lines
 from loopscale.core.quantities import format_duration
 from loopscale.sweep.store import progress
 
@@ -24,6 +22,10 @@ FILE = click.argument("file", type=click.Path(), metavar="SWEEP")
 @contextmanager
 def show_progress(name: str, quiet: bool) -> Iterator[Callable[[list[RunState]], None]]:
     """Show a bar for the whole sweep and one for each active run while the block runs."""
+    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+    from loopscale.core.progress import bars, occasional_lines
+
     columns = (
         TextColumn("[bold]{task.description}"),
         BarColumn(),

@@ -50,7 +50,7 @@ def peak_flops(device: torch.device, dtype: torch.dtype, size: int = 768) -> flo
     The measurement is a large matrix product, the best of a few: less than the maker's number.
     """
     if device.type == "cuda" and dtype == torch.bfloat16:
-        from loopscale.planning.devices import device_called
+        from loopscale.core.devices import device_called
 
         listed = device_called(torch.cuda.get_device_name(device))
         if listed is not None:

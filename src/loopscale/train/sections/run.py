@@ -6,9 +6,9 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from loopscale.core.devices import NODE, UTILISATION
 from loopscale.core.errors import InputError
 from loopscale.core.schemas import Bytes, Count, FromZero, Record, Whole
-from loopscale.planning.devices import NODE, UTILISATION
 from loopscale.train.sections import with_options
 
 Tracker = Literal["tensorboard", "wandb", "trackio"]

@@ -1,11 +1,10 @@
-"""The one table of devices: what makers state of accelerators, and presets for where a model is to run."""
+"""The one table of devices: what makers state of accelerators."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
 from loopscale.core.errors import InputError, nearest, shown
 
@@ -51,7 +50,6 @@ DEVICES: Mapping[str, Device] = MappingProxyType(
         "trainium2": Device(667e12, 96e9, 500, 2.9e12),
     }
 )
-PEAK_FLOPS: Mapping[str, float] = MappingProxyType({name: device.flops for name, device in DEVICES.items()})
 UTILISATION = 0.4
 """Default share of the listed rates that training reaches; well-tuned dense training reaches 0.4 to 0.5."""
 NODE = 8
@@ -62,17 +60,6 @@ HOST_BANDWIDTH = 40e9
 """Bytes a second of the host's memory for each device: a server of eight has eight channels or more of DDR4."""
 USABLE = 0.94
 """Fraction of a device's memory that tensors can use; the rest is for the driver, libraries and fragmentation."""
-
-PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
-    {
-        "phone": {"memory": 3e9, "bits": 4.0, "bandwidth": 51.2e9},
-        "laptop-16gb": {"memory": 10e9, "bits": 4.0, "context": 8192, "bandwidth": 102.4e9},
-        "rtx-4090": {"memory": 22e9, "bits": 8.0, "context": 8192, "bandwidth": DEVICES["rtx4090"].bandwidth},
-        "8xh100": {"memory": 576e9, "bits": 16.0, "context": 32768, "bandwidth": 8 * DEVICES["h100"].bandwidth},
-    }
-)
-"""Where the model is to run, as fields of a budget: the memory that is left for it, the bits of its weights, the
-context, and the bandwidth: LPDDR5 at 6400 MT/s with 64 bits (phone) and 128 bits (laptop), else the maker's."""
 
 
 def find_device(name: str) -> Device:
