@@ -1,12 +1,16 @@
-"""A law without experts or loops answers for neither: the same refusal on the command line, in Python and by HTTP."""
+"""A law does not answer for experts, passes or repeated tokens that it lacks: in Python, by command, HTTP and page."""
+
+import json
 
 import pytest
+from engine import run_node
 
 from loopscale.architecture import ladder_space, rung
 from loopscale.cli import main
 from loopscale.core.errors import InputError
 from loopscale.planning import plan
 from loopscale.planning.predictions import predict
+from loopscale.scaling import find_law
 
 LAW = "chinchilla-2022"
 PASSES = {"experts": 1, "recurrence": 2}
@@ -40,3 +44,58 @@ def test_a_law_does_not_answer_for_a_variable_that_it_lacks(client, capsys, verb
     answer = client.send(f"/api/{verb}", body | {"law": LAW})
     assert answer.status == 422
     assert refusal in answer.body.decode()
+
+
+@pytest.mark.parametrize(("design", "noun"), [(EXPERTS, "experts"), (PASSES, "passes")], ids=["experts", "recurrence"])
+def test_the_page_does_not_answer_for_a_variable_that_the_law_lacks(design, noun):
+    options = {"experts": [design["experts"]], "recurrences": [design["recurrence"]]}
+    code = """
+      try { spaceOf(preparedLaw(tasks.law), tasks.options); return null; }
+      catch (error) { if (!(error instanceof Refusal)) throw error; return [error.field, error.problem]; }
+    """
+    field, problem = run_node(code, {"law": find_law(LAW).to_dict(), "options": options}, "planner.js")
+    assert field == noun
+    assert f"has no term for {noun}" in problem
+
+
+REPEATED = "has no term for repeated tokens, so it cannot answer for 20 epochs"
+
+
+def test_repeated_tokens_are_refused_by_a_law_without_repetition(client, capsys, tmp_path):
+    law = tmp_path / "law.json"
+    law.write_text(json.dumps(find_law("chinchilla-epoch-2024").to_dict()))
+    with pytest.raises(InputError, match=REPEATED) as refused:
+        predict("0.6B", "100B", law=LAW, unique_tokens="5B")
+    assert refused.value.field == "unique_tokens"
+    line = ["--tokens", "100B", "--unique-tokens", "5B"]
+    for command in (["predict", "--rung", "0.6B", "--law", LAW], ["forecast", str(law), "--params", "1B"]):
+        with pytest.raises(SystemExit) as ended:
+            main([*command, *line])
+        told = capsys.readouterr().err
+        assert (ended.value.code, told.count("\n")) == (2, 1)
+        assert told.startswith("loopscale: --unique-tokens: ")
+        assert REPEATED in told
+    answer = client.send("/api/predict", {"rung": "0.6B", "tokens": "100B", "unique_tokens": "5B", "law": LAW})
+    assert answer.status == 422
+    assert REPEATED in answer.body.decode()
+
+
+def test_a_law_with_repetition_answers_alike_everywhere(client, capsys):
+    law = "data-constrained-2023"
+    fresh, repeated = (predict("0.6B", "100B", law=law, unique_tokens=unique).loss for unique in (None, "5B"))
+    assert repeated > fresh + 0.01
+    with pytest.raises(SystemExit):
+        main(["predict", "--rung", "0.6B", "--tokens", "100B", "--unique-tokens", "5B", "--law", law, "--json"])
+    assert json.loads(capsys.readouterr().out)["loss"] == repeated
+    body = {"rung": "0.6B", "tokens": "100B", "unique_tokens": "5B", "law": law}
+    assert client.send("/api/predict", body).json["loss"] == repeated
+
+
+def test_a_plan_says_that_it_discounts_repeated_tokens(client, capsys):
+    told = "each token is seen"
+    asked = {"flops": "1e21", "unique_tokens": "5B", "law": "chinchilla-epoch-2024", "extrapolate": True}
+    assert any(reason.startswith(told) for reason in plan(**asked).trust.reasons)
+    with pytest.raises(SystemExit):
+        main(["plan", "--flops", "1e21", "--unique-tokens", "5B", "--law", asked["law"], "--extrapolate", "--verbose"])
+    assert told in capsys.readouterr().out
+    assert told in client.send("/api/plan", asked).body.decode()

@@ -81,6 +81,7 @@ def plan_routes(laws: LawStore, limits: Limits, sweep: str | None = None, run: s
             request.training_tokens(model),
             request.recurrence,
             laws.find(request.law),
+            unique_tokens=request.unique_tokens,
             extrapolate=request.extrapolate,
             allow_degenerate=request.allow_degenerate,
         )

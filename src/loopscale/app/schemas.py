@@ -195,6 +195,7 @@ class PredictRequest(Record):
     experts: Experts = 1
     recurrence: Passes = 1
     tokens: Count | None = None
+    unique_tokens: Count | None = Field(None, description="Different tokens among them, where they are repeated.")
     flops: Count | None = Field(None, description="Training compute instead of tokens.")
     extrapolate: bool = Field(False, description="Answer even more than 10x beyond what the law was fitted on.")
     allow_degenerate: bool = Field(False, description="Use a law whose fit was degenerate all the same.")

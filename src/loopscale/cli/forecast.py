@@ -9,7 +9,6 @@ import click
 from loopscale.cli.form import form_options, mapping_option, recipe_option
 from loopscale.cli.output import print_json
 from loopscale.cli.params import (
-    COUNT,
     level_option,
     output_options,
     run_options,
@@ -36,7 +35,6 @@ FORM = ("outer", "mapping", "fixed", "bounds", "tie", "delta", "recipe", "seed")
 @data_options
 @run_options("Training compute: the compute-optimal run of each, like 1e21,1e23.", several=True)
 @click.option("--experts", type=click.FloatRange(1), help="E: experts for each active one.  [default: the data's]")
-@click.option("--unique-tokens", type=COUNT, help="Different tokens among D, where they are repeated.")
 @level_option
 @click.option("--figure", type=click.Path(), help="Save a figure of runs, frontier, law and band (.png, .svg, .pdf).")
 @click.option("--running", is_flag=True, help="RUNS is the log of a run in training: forecast its final loss.")

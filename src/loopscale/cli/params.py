@@ -122,6 +122,7 @@ def run_options(flops: str, several: bool = False) -> Callable[[F], F]:
         click.option("--loop-params", type=COUNT, help="N_loop of that model: its looped part, with --recurrence."),
         click.option("--total-params", type=COUNT, help="N_total of that model: with all experts, with --experts."),
         click.option("--tokens", type=count, help="D: training tokens, like 500B."),
+        click.option("--unique-tokens", type=COUNT, help="U: different tokens among D, where they are repeated."),
         click.option("--flops", type=count, help=flops),
         click.option("--recurrence", type=WHOLE, help="R: passes through the loop.  [default: the law's or model's]"),
     )

@@ -54,6 +54,7 @@ def predict_command(
     total_params: float | None,
     recurrence: int | None,
     tokens: float | None,
+    unique_tokens: float | None,
     flops: float | None,
     real_flops: float | None,
     gpus: int,
@@ -96,7 +97,7 @@ def predict_command(
     experts = one_of(model["experts"]) if params is not None else 1
     prediction = predict(
         architecture, tokens, recurrence, law, flops=flops, real_flops=real_flops, N=params, loop_params=loop_params,
-        total_params=total_params, experts=experts, extrapolate=extrapolate,
+        total_params=total_params, unique_tokens=unique_tokens, experts=experts, extrapolate=extrapolate,
         cluster=None if device is None else Cluster(device, gpus, utilisation), price=price,
         allow_degenerate=allow_degenerate,
     )  # fmt: skip

@@ -87,6 +87,7 @@ def predict(
     D: float | str | None = None,
     loop_params: float | str | None = None,
     total_params: float | str | None = None,
+    unique_tokens: float | str | None = None,
     extrapolate: bool = False,
     allow_degenerate: bool = False,
 ) -> Prediction:
@@ -94,7 +95,8 @@ def predict(
 
     ``model`` is an architecture, or a rung by name with ``experts``: ``predict("1.0B", experts=8, tokens="500B")``.
     A model of yours is known by its counts, as the law counts them: ``predict(N=7e9, D=2e12, law="law.json")``, with
-    ``loop_params`` (N_loop) where it is looped and ``total_params`` (N_total) where it has experts.
+    ``loop_params`` (N_loop) where it is looped and ``total_params`` (N_total) where it has experts. ``unique_tokens``
+    (U) are the different tokens among D, where they are repeated; a law without repetition refuses that.
 
     ``law`` is a fit, a law, a published name or a file. ``real_flops`` counts output head, attention and expert padding
     too; ``cluster`` asks what the training takes on devices, at a ``price`` in dollars a device-hour. A prediction more
@@ -104,11 +106,14 @@ def predict(
     if N is not None and recurrence is not None:  # before sizes are asked for that a law without passes does not need
         refusals.check_variables(law, refusals.fixed_experts(law) or 1, recurrence)
     space = _one_model(model, experts, N, recurrence, loop_params, total_params)
-    refusals.check_variables(law, space.experts, space.recurrences)
     count = _tokens(tokens, D, flops, real_flops, space)
-    grid = evaluate(law, space, Budget(tokens=count), rule=Rule.LOSS)
+    unique = None if unique_tokens is None else whole_count_of(unique_tokens, "unique_tokens")
+    grid = evaluate(law, space, Budget(tokens=count, unique_tokens=unique), rule=Rule.LOSS)
     design, points = design_at(grid, 0, 0), grid.points.rows((0, 0, 0, 0))
-    trust = law.trust(points).noting(uncertainty_text(law.uncertainty))
+    refusals.check_points(law, points)
+    epochs = float(points.tokens / points.unique)
+    repeated = [f"each token is seen {epochs:.3g} times"] if epochs > 1 else []
+    trust = law.trust(points).noting(*repeated, uncertainty_text(law.uncertainty))
     what = f"{design.label} on {format_count(count)} tokens"
     refusals.check_answer(what, law, trust, extrapolate=extrapolate, allow_degenerate=allow_degenerate)
     most = float(law.largest_multiplier(points))

@@ -9,12 +9,13 @@ from loopscale.core.quantities import format_count
 from loopscale.core.tables import Table
 from loopscale.planning.budget import Budget
 from loopscale.scaling import ScalingLaw, Trust
-from loopscale.scaling.variables import check_variables, fixed_experts, fixed_recurrence
+from loopscale.scaling.variables import check_points, check_variables, fixed_experts, fixed_recurrence
 
 __all__ = [
     "WithheldError",
     "check_answer",
     "check_budget",
+    "check_points",
     "check_tokens",
     "check_variables",
     "fixed_experts",

@@ -50,6 +50,6 @@ def check_points(law: ScalingLaw, points: Points) -> None:
         epochs = float(np.max(points.tokens / points.unique))
         raise InputError(
             f"law {law.name} has no term for repeated tokens, so it cannot answer for {epochs:.3g} epochs",
-            field="unique",
+            field="unique_tokens",
             remedy="choose a law with repetition, or leave out the number of unique tokens",
         )
