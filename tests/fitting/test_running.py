@@ -107,6 +107,17 @@ def test_logs_of_several_forms_give_the_same_forecast(rows: list[dict[str, float
     assert own.final == pytest.approx(table.final, abs=1e-6)
 
 
+def test_the_log_of_a_branch_begins_with_its_trunk(rows: list[dict[str, float]], tmp_path: Path) -> None:
+    branch = tmp_path / "run" / "D32000"
+    branch.mkdir(parents=True)
+    cut = len(rows) // 2
+    trunk = [*rows[:cut], {"step": rows[cut]["step"], "loss": 9.0}]  # the trunk went on without the cooldown
+    for folder, part in ((branch.parent, trunk), (branch, rows[cut:])):
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
+    np.testing.assert_array_equal(read_log(branch).loss, [row["loss"] for row in rows])
+    assert len(read_log(branch.parent).loss) == cut + 1
+
+
 def test_a_validation_loss_is_preferred_where_it_has_enough_rows(rows: list[dict[str, float]], tmp_path: Path) -> None:
     for count, column in ((3, "loss"), (20, "val_loss")):
         lines = [row | ({"val_loss": row["loss"] + 1} if i < count else {}) for i, row in enumerate(rows)]

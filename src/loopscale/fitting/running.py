@@ -121,9 +121,9 @@ def read_log(path: str | Path, column: str | None = None) -> RunLog:
     """
     folder = Path(path)
     if folder.is_dir():
-        own = next((file for file in (folder / "metrics.jsonl",) if file.is_file()), None)
-        if own is not None:
-            log = _from_records(_json_lines(own), str(own), column)
+        own = folder / "metrics.jsonl"
+        if own.is_file():
+            log = _from_records(_own_records(folder), str(own), column)
             return RunLog(log.step, log.loss, log.rate, log.column, log.source, _own_schedule(folder))
         return _from_records(_event_records(folder), str(path), column)
     if not is_file(path):
@@ -298,6 +298,14 @@ def _json_lines(path: Path) -> list[dict[str, Any]]:
             raise InputError(f"line {number} is no object", where=str(path))
         records.append(record)
     return records
+
+
+def _own_records(folder: Path) -> list[dict[str, Any]]:
+    """Return the rows of a run folder of ours; those of a sweep's branch come after its trunk's, one folder up."""
+    records, trunk = _json_lines(folder / "metrics.jsonl"), folder.resolve().parent / "metrics.jsonl"
+    first = min((_number(record.get(STEP[0])) for record in records), default=0.0)
+    before = _json_lines(trunk) if trunk.is_file() else []
+    return [record for record in before if _number(record.get(STEP[0])) < first] + records
 
 
 def _event_records(folder: Path) -> list[dict[str, Any]]:
