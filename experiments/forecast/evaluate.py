@@ -189,6 +189,12 @@ def table(rows: list[Split]) -> None:
         print(f"{decades:g} decades, {len(part)} sweeps: covered {by_sweep(part, 0.9):.1%} by sweep; pooled "
               + ", ".join(f"{level:.0%} {pooled(part, level):.1%}" for level in LEVELS)
               + f"; error {np.mean(errors):.2%}, bias {np.mean(bias):+.2%}; score over 0.2's {ratio}")  # fmt: skip
+    reviewed = [row for row in rows if 0 < row.decades <= 1.5]
+    known = [(row.score, BEFORE[row.sweep, row.decades]) for row in reviewed if (row.sweep, row.decades) in BEFORE]
+    print(f"mean over the {len(reviewed)} cuts of .5 to 1.5 decades: covered "
+          f"{np.mean([np.mean(row.inside(0.9)) for row in reviewed]):.1%}; pooled "
+          + ", ".join(f"{level:.0%} {pooled(reviewed, level):.1%}" for level in LEVELS)
+          + f"; score over 0.2's {np.exp(np.mean([np.log(a / b) for a, b in known])):.2f} ({len(known)})")  # fmt: skip
     far = [row for row in rows if np.any(row.compute > 2)]
     shares: dict[str, list[BoolArray]] = {row.sweep: [] for row in far}
     for row in far:
