@@ -168,6 +168,8 @@ def _vllm(subject: Subject) -> Observations:
                 max_model_len=max(map(len, subject.prompts)) + NEW,
             )  # fmt: skip
             replies = [reply for engine in made.values() for reply in engine.generate(prompts, how, use_tqdm=False)]
+        except InputError:
+            raise
         except (RuntimeError, ValueError, NotImplementedError) as error:  # a size that its kernels do not have
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise InputError(f"vLLM cannot run this model: {reason}") from error

@@ -61,8 +61,8 @@ def check_heads(checkpoint: str) -> None:
     if own not in sizes:
         known = ", ".join(map(str, sizes))
         raise InputError(
-            f"{checkpoint}: the model has heads of {own}, and vLLM on a CPU has attention for heads of {known}: run it "
-            "with Transformers (backend hf)"
+            f"the model has heads of {own}, and vLLM on a CPU has attention for heads of {known}: run it with "
+            "Transformers (backend hf)"
         )
 
 
