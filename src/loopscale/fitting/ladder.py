@@ -101,9 +101,9 @@ def climb(
             continue
     tried: list[Fit] = []
     errors: list[FloatArray] = []
-    for result in fits:
+    for result in (result for result in fits if not result.degenerate):
         held_out = held_out_errors(result.problem, result.optimum, result.delta, fold)
-        if held_out is not None and not result.degenerate:
+        if held_out is not None:
             tried.append(result)
             errors.append(held_out)
     if not tried:
