@@ -1,11 +1,15 @@
 """Sweeps are fitted in processes of their own, with progress; bad files are refused when they are sent."""
 
+import asyncio
 import gzip
 import io
+import sys
 import zipfile
 
 import pytest
 
+from loopscale.app import jobs
+from loopscale.app.security import Limits
 from loopscale.fitting import Observations, fit
 
 
@@ -119,6 +123,31 @@ def test_a_long_fit_does_not_stall_the_sliders_and_can_be_stopped(client, sweep_
     assert client.send(f"/api/jobs/{long}").json["state"] in ("waiting", "running")
     assert client.send(f"/api/jobs/{long}", method="DELETE").json["state"] == "cancelled"
     assert client.send(f"/api/jobs/{long}").json["state"] == "cancelled"
+
+
+def test_a_worker_that_has_answered_ends_by_itself(tmp_path, monkeypatch):
+    """To kill one that has ended takes its exit code from asyncio, which then writes a warning for every job."""
+    late = """
+import os, sys, time
+print('{"result": 1}', flush=True)
+os.close(1)
+time.sleep(0.3)
+open(sys.argv[1], "w")
+"""
+
+    async def worker() -> asyncio.subprocess.Process:
+        pipes = {"stdin": asyncio.subprocess.PIPE, "stdout": asyncio.subprocess.PIPE}
+        return await asyncio.create_subprocess_exec(sys.executable, "-c", late, str(tmp_path / "ended"), **pipes)
+
+    async def run() -> jobs.Job:
+        job = jobs.Jobs(Limits(), lambda kind, result: None).start("fit", {})
+        assert job.running is not None
+        await job.running
+        return job
+
+    monkeypatch.setattr(jobs, "_worker", worker)
+    assert asyncio.run(run()).state == "done"
+    assert (tmp_path / "ended").is_file()
 
 
 @pytest.mark.parametrize("ending", ["\n", "\r", "\r\n"])

@@ -211,10 +211,12 @@ class Jobs:
             process.stdin.close()
             async for line in process.stdout:
                 self._take(job, json.loads(line))
-        finally:
+            await process.wait()
+        except BaseException:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
+            raise
         job.end("failed", "the worker process stopped without a result; see the server's log")
 
     def _take(self, job: Job, message: dict[str, Any]) -> None:
