@@ -40,7 +40,7 @@ from loopscale.train.memory import block_calls, stored_blocks
 from loopscale.train.optimizers import build_optimizer, fill_state
 from loopscale.train.parallel.process import ParallelProcess, stored_type
 from loopscale.train.run_dir import real_flops_per_token
-from loopscale.train.settings import CPU, choose, job_of, layout_of, model_without_text
+from loopscale.train.settings import CPU, choose, compiles, job_of, layout_of, model_without_text
 from loopscale.train.step import apply, gradients
 from loopscale.train.timing import block_rate
 
@@ -259,7 +259,8 @@ def estimate(
     finally:
         dist.destroy_process_group()
     if device == "cpu":  # a machine at hand: its rate is measured, and reached
-        rate = block_rate(model_config, config.run.batch // config.run.parts // gpus, config.data.context)
+        sequences = config.run.batch // config.run.parts // gpus
+        rate = block_rate(model_config, sequences, config.data.context, compiled=compiles(config))
         listed, utilisation = replace(listed, flops=rate), 1.0
     result = _result(config, model_config, process, meter, gpus, (device, listed), price, utilisation, stored)
     if chosen is None:

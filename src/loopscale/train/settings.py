@@ -139,7 +139,7 @@ def settled(config: TrainConfig, out: Path) -> TrainConfig:
     stored = run_dir.stored_config(out)
     if config.run.compile == "auto":
         before = None if stored is None else stored["run"]["compile"]
-        config = config.changed(run={"compile": _compiles(config) if before in (None, "auto") else before})
+        config = config.changed(run={"compile": compiles(config) if before in (None, "auto") else before})
     if config.run.accumulate != "auto":
         return config
     from loopscale.train.parallel.process import launched, precision
@@ -158,10 +158,12 @@ def settled(config: TrainConfig, out: Path) -> TrainConfig:
     return config.changed(run={"accumulate": 1}) if choice is None else choice.config
 
 
-def _compiles(config: TrainConfig) -> bool:
-    """Tell whether a run is worth compiling here: long enough, and a compiler is at hand."""
+def compiles(config: TrainConfig) -> bool:
+    """Tell whether a run is compiled here; with "auto" if it is long enough, and a compiler is at hand."""
     import torch
 
+    if config.run.compile != "auto":
+        return config.run.compile
     if torch.cuda.is_available():
         return importlib.util.find_spec("triton") is not None and config.steps >= LEAST_COMPILED_STEPS
     compiler = shutil.which(os.environ.get("CXX", "c++"))

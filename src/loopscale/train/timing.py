@@ -13,6 +13,7 @@ from loopscale.core.devices import Device
 from loopscale.model import LoopedMoEConfig
 from loopscale.model.blocks import Attention, Block, rotary
 from loopscale.model.loading import quiet
+from loopscale.train.products import fast_products
 
 REPEATS = 5
 MATRIX = 4096
@@ -23,10 +24,11 @@ MOST_TOKENS = 4096
 """Tokens that are timed at once; more take proportionally longer."""
 
 
-def block_rate(config: LoopedMoEConfig, sequences: int, context: int) -> float:
+def block_rate(config: LoopedMoEConfig, sequences: int, context: int, *, compiled: bool = False) -> float:
     """Return the FLOP/s at which this process trains one block of a model, in fp32 on the CPU.
 
-    Processor time is counted, shared by the threads, so that other processes of the machine matter little.
+    Processor time is counted, shared by the threads, so that other processes of the machine matter little. The block
+    is not compiled, but a ``compiled`` run's products are timed.
     """
     config = deepcopy(config)
     config._attn_implementation = config._attn_implementation or "sdpa"
@@ -40,7 +42,7 @@ def block_rate(config: LoopedMoEConfig, sequences: int, context: int) -> float:
     x_BTD = torch.randn(sequences, context, config.hidden_size, requires_grad=True)
     angles = rotary(torch.arange(context).unsqueeze(0), config, torch.float32)
     seconds = []
-    with quiet():
+    with quiet(), fast_products(compiled):
         for _ in range(1 + REPEATS):  # the first one loads the kernels
             start = time.process_time()
             out_BTD = block(x_BTD, attention=attention, angles=angles, attention_mask=None, tally=config.is_moe)[0]

@@ -35,6 +35,7 @@ from loopscale.train.init import initialise, meta_model
 from loopscale.train.memory import stored_blocks
 from loopscale.train.optimizers import build_optimizer, fill_state, set_rate
 from loopscale.train.parallel.process import Process, this_process
+from loopscale.train.products import fast_products
 from loopscale.train.schedule import cooldown_start, rate_factor, scheduled_recurrence, shared_steps
 from loopscale.train.settings import settled
 from loopscale.train.start import start_from
@@ -112,7 +113,7 @@ class Trainer:
         """Train up to step ``until``, or to the end of the schedule; ``stop`` is called before every step."""
         last = self.config.steps if until is None else min(until, self.config.steps)
         self.model.train()
-        with repeatable(self.deterministic), run_dir.locked(self.out, self.process.rank), ExitStack() as started:
+        with self._kernels(), run_dir.locked(self.out, self.process.rank), ExitStack() as started:
             for callback in self.callbacks:
                 started.callback(callback.stop)
                 callback.start()
@@ -216,7 +217,7 @@ class Trainer:
         """Return the loss on the validation split; it is computed once per step."""
         if recurrence is None and self._validated is not None:
             return self._validated
-        with repeatable(self.deterministic), self._averaged():
+        with self._kernels(), self._averaged():
             loss = validation_loss(
                 self.model, self.validation, self.config.run.validation_sequences, self.process, recurrence
             )
@@ -285,6 +286,12 @@ class Trainer:
                 save_model(self.out / "model", self.model_config, tensors, self.store)
             write_json(self.out / "summary.json", summary)
         return summary
+
+    @contextmanager
+    def _kernels(self) -> Iterator[None]:
+        """Compute with the kernels that the run's settings ask for."""
+        with repeatable(self.deterministic), fast_products(bool(self.config.run.compile)):
+            yield
 
     def _averaged(self) -> AbstractContextManager[None]:
         """Give the model its averaged weights within the block, if the run keeps any."""

@@ -31,8 +31,9 @@ class RunSection(Record):
     stored in bf16 too, as the paper states; optimiser, gradients and routers stay fp32), or "auto": bf16 on GPUs.
     Weights in bf16 lose updates that are smaller than their last digit."""
     compile: bool | Literal["auto"] = False
-    """Compile each block with torch.compile: slower to start, faster for long runs. "auto" does where a compiler is at
-    hand and the run is long enough to repay it; the run's folder holds the choice."""
+    """Compile each block with torch.compile, and multiply by oneDNN on AMD processors: slower to start, faster for long
+    runs. "auto" does where a compiler is at hand and the run is long enough to repay it; the run's folder holds the
+    choice."""
     activation_checkpointing: bool = False
     """Recompute the activations of each block in backward instead of storing them."""
     activation_memory: Bytes | None = None
