@@ -19,6 +19,7 @@ import numpy as np
 
 from loopscale.core.arrays import FloatArray
 from loopscale.core.errors import InputError, nearest
+from loopscale.core.numerics import number_or_nan
 from loopscale.core.quantities import format_power
 from loopscale.core.text import WIDTH, fact
 from loopscale.fitting.data.columns import find_columns
@@ -290,11 +291,4 @@ def _rows(table: RawTable, names: list[str], where: str) -> tuple[FloatArray, Fl
 
 
 def _numbers(table: RawTable, name: str) -> FloatArray:
-    return np.array([_number(cell) for cell in table.columns[name]])
-
-
-def _number(value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return float("nan")
+    return np.array([number_or_nan(cell) for cell in table.columns[name]])

@@ -21,6 +21,7 @@ import numpy as np
 from loopscale.core.arrays import FloatArray
 from loopscale.core.errors import InputError, nearest
 from loopscale.core.files import is_file
+from loopscale.core.numerics import number_or_nan
 from loopscale.core.quantities import decimals
 from loopscale.core.text import WIDTH, fact
 from loopscale.fitting.data.readers import read_table
@@ -261,7 +262,10 @@ def _from_records(records: Sequence[Mapping[str, Any]], source: str, column: str
             where=source, field="column", remedy="name the column of the loss",
         )  # fmt: skip
     rate_name = _column(records, names, RATE)
-    rows = [(_number(r.get(step)), _number(r.get(chosen)), _number(r.get(rate_name or ""))) for r in records]
+    rows = [
+        (number_or_nan(r.get(step)), number_or_nan(r.get(chosen)), number_or_nan(r.get(rate_name or "")))
+        for r in records
+    ]
     kept = np.array([row for row in rows if np.isfinite(row[0]) and np.isfinite(row[1])]).reshape(-1, 3)
     order = np.argsort(kept[:, 0], kind="stable")
     rate = kept[order, 2] if rate_name is not None and np.isfinite(kept[:, 2]).all() and len(kept) else None
@@ -276,15 +280,8 @@ def _column(records: Sequence[Mapping[str, Any]], names: list[str], wanted: Sequ
 def _loss_column(records: Sequence[Mapping[str, Any]], names: list[str]) -> str | None:
     by_lower = {name.strip().lower(): name for name in names}
     found = [by_lower[name] for name in LOSS if name in by_lower]
-    counts = {name: sum(np.isfinite(_number(record.get(name))) for record in records) for name in found}
+    counts = {name: sum(np.isfinite(number_or_nan(record.get(name))) for record in records) for name in found}
     return next((name for name in found if counts[name] >= LEAST_ROWS), found[0] if found else None)
-
-
-def _number(value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return float("nan")
 
 
 def _json_lines(path: Path) -> list[dict[str, Any]]:
@@ -303,9 +300,9 @@ def _json_lines(path: Path) -> list[dict[str, Any]]:
 def _own_records(folder: Path) -> list[dict[str, Any]]:
     """Return the rows of a run folder of ours; those of a sweep's branch come after its trunk's, one folder up."""
     records, trunk = _json_lines(folder / "metrics.jsonl"), folder.resolve().parent / "metrics.jsonl"
-    first = min((_number(record.get(STEP[0])) for record in records), default=0.0)
+    first = min((number_or_nan(record.get(STEP[0])) for record in records), default=0.0)
     before = _json_lines(trunk) if trunk.is_file() else []
-    return [record for record in before if _number(record.get(STEP[0])) < first] + records
+    return [record for record in before if number_or_nan(record.get(STEP[0])) < first] + records
 
 
 def _event_records(folder: Path) -> list[dict[str, Any]]:

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
+
+from loopscale.train.parallel.shards import local_part
 
 SOON = 10
 """Steps after which the average forgets the initial weights about as fast as its decay says."""
@@ -46,9 +47,6 @@ class Average:
             weight.copy_(kept)
 
     def _locals(self) -> tuple[list[Tensor], list[Tensor]]:
-        return [_local(self.tensors[name]) for name in self._weights], [_local(w) for w in self._weights.values()]
-
-
-def _local(tensor: Tensor) -> Tensor:
-    tensor = tensor.detach()
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+        return [local_part(self.tensors[name]) for name in self._weights], [
+            local_part(w) for w in self._weights.values()
+        ]

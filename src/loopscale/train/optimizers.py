@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate
 
+from loopscale.train.parallel.shards import local_part
 from loopscale.train.sections.optimizer import OptimizerSection
 
 COEFFICIENTS = 3.4445, -4.7750, 2.0315
@@ -73,13 +74,13 @@ class AdamW(torch.optim.AdamW):
                     self._update_rounded(weight, group)
 
     def _update_rounded(self, weight: Tensor, group: dict[str, Any]) -> None:
-        state, grad = self.state[weight], _local(weight.grad)  # type: ignore[arg-type]
-        mean, square, (beta1, beta2) = _local(state["exp_avg"]), _local(state["exp_avg_sq"]), group["betas"]
+        state, grad = self.state[weight], local_part(weight.grad)  # type: ignore[arg-type]
+        mean, square, (beta1, beta2) = local_part(state["exp_avg"]), local_part(state["exp_avg_sq"]), group["betas"]
         step = state["step"].add_(1)  # a tensor of the device, which the host does not wait for
         mean.lerp_(grad, 1 - beta1)
         square.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
         scale = (square / (1 - beta2**step)).sqrt_().add_(group["eps"]).mul_(1 - beta1**step)
-        local = _local(weight)
+        local = local_part(weight)
         whole = local.float().mul_(1 - group["lr"] * group["weight_decay"])
         local.copy_(whole.addcdiv_(mean, scale, value=-group["lr"]))
 
@@ -139,11 +140,6 @@ def orthogonal(matrices: Tensor) -> Tensor:
         x = a * x + (b * gram + c * gram @ gram) @ x
     result: Tensor = x.mT if tall else x
     return result.to(matrices.dtype)
-
-
-def _local(tensor: Tensor) -> Tensor:
-    tensor = tensor.detach()
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def set_rate(optimizer: torch.optim.Optimizer, factor: float) -> None:

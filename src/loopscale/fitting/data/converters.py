@@ -10,12 +10,21 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
+from loopscale.core.arrays import FloatArray
+
 Rows = list[dict[str, Any]]
 
 
 def csv_rows(text: str) -> list[dict[str, str]]:
     """Return the rows of a CSV file by column."""
     return list(csv.DictReader(io.StringIO(text)))
+
+
+def numbers(rows: Rows, column: str) -> FloatArray:
+    """Return one column of numbers."""
+    return np.array([float(row[column]) for row in rows])
 
 
 def _marin_comma(files: dict[str, str]) -> Rows:

@@ -13,13 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from loopscale.core.arrays import FloatArray
 from loopscale.core.errors import InputError, shown
 from loopscale.core.tables import Table
+from loopscale.fitting.data.converters import Rows, numbers
 from loopscale.fitting.data.observations import Observations
 from loopscale.scaling import Counting, Points
-
-Rows = list[dict[str, str]]
 
 VOCABULARY = 50_304
 """Of the Q Labs models; their embedding and their output head are separate matrices."""
@@ -118,22 +116,18 @@ def marin_experts(rows: Rows, source: str) -> Observations:
 
 
 def _observations(rows: Rows, source: str) -> Observations:
-    unique = _numbers(rows, "unique_tokens") if "unique_tokens" in rows[0] else None
+    unique = numbers(rows, "unique_tokens") if "unique_tokens" in rows[0] else None
     return Observations(
         points=Points(
-            _numbers(rows, "N_act"), _numbers(rows, "D"), _numbers(rows, "R"), _numbers(rows, "E"),
-            _numbers(rows, "N_loop"), _numbers(rows, "N_total"), unique,
+            numbers(rows, "N_act"), numbers(rows, "D"), numbers(rows, "R"), numbers(rows, "E"),
+            numbers(rows, "N_loop"), numbers(rows, "N_total"), unique,
         ),
-        loss=_numbers(rows, "loss"),
+        loss=numbers(rows, "loss"),
         run=np.array([row["run"] for row in rows]),
         source=source,
         counts=Counting.WITHOUT_EMBEDDINGS,
         finished=np.ones(len(rows), dtype=bool),
     )  # fmt: skip
-
-
-def _numbers(rows: Rows, column: str) -> FloatArray:
-    return np.array([float(row[column]) for row in rows])
 
 
 def _choice(option: str, value: str, known: tuple[str, ...], name: str) -> None:
@@ -144,7 +138,7 @@ def _choice(option: str, value: str, known: tuple[str, ...], name: str) -> None:
 def growth_table(rows: Rows) -> Table:
     """Return the runs that grow their passes: counts, first and last passes, the share of the tokens with the last."""
     names = ("N_act", "N_loop", "R_start", "R_end", "grown", "D", "loss")
-    return Table({"run": [row["run"] for row in rows]} | {name: _numbers(rows, name).tolist() for name in names})
+    return Table({"run": [row["run"] for row in rows]} | {name: numbers(rows, name).tolist() for name in names})
 
 
 def curves_at_test_time(name: str, rows: Rows) -> Table:

@@ -26,7 +26,7 @@ from loopscale.core.files import cache_folder, make_folder, read_toml, write_byt
 from loopscale.core.progress import progress_bar
 from loopscale.core.tables import Table
 from loopscale.fitting.data import looped
-from loopscale.fitting.data.converters import CONVERTERS, Rows, csv_rows
+from loopscale.fitting.data.converters import CONVERTERS, Rows, csv_rows, numbers
 from loopscale.fitting.data.observations import Observations
 from loopscale.scaling import Counting, Points, ScalingLaw, costs, published
 
@@ -204,10 +204,10 @@ def epoch_chinchilla(*, drop_highest: int = 5) -> Observations:
     The five highest lie far from any fit: they move c from 1.82 to 1.89. D = FLOP / 6N.
     """
     table = _table("epoch-chinchilla")
-    loss, N = _numbers(table, "loss"), _numbers(table, "Model Size")
+    loss, N = numbers(table, "loss"), numbers(table, "Model Size")
     kept = np.sort(np.argsort(loss, kind="stable")[: len(loss) - drop_highest])
     return Observations(
-        points=_dense(N, costs.tokens_for(_numbers(table, "Training FLOP"), N)),
+        points=_dense(N, costs.tokens_for(numbers(table, "Training FLOP"), N)),
         loss=loss,
         run=np.array([f"point-{row}" for row in range(1, len(loss) + 1)]),
         source=_source("epoch-chinchilla"),
@@ -226,13 +226,13 @@ def clark_routing(*, router: str = "S-Base", every_step: bool = False) -> Observ
     if router not in routers:
         raise InputError(f"router {shown(router)} is not in clark-routing; choose from {', '.join(routers)}")
     rows = [row for row in rows if row["router_type"] in (router, "Dense") and _is_usable(row)]
-    step = _numbers(rows, "step")
+    step = numbers(rows, "step")
     run = np.array([f"{row['router_type']}-{row['hyper_id']}" for row in rows])
     finished = np.array([at == step[run == name].max() for at, name in zip(step, run, strict=True)])
-    N, total = _numbers(rows, "dense_parameter_count"), _numbers(rows, "total_parameter_count")
+    N, total = numbers(rows, "dense_parameter_count"), numbers(rows, "total_parameter_count")
     observations = Observations(
-        points=Points(N, TOKENS_PER_STEP * step, np.ones(len(N)), _numbers(rows, "num_experts"), None, total),
-        loss=_numbers(rows, "loss_validation"),
+        points=Points(N, TOKENS_PER_STEP * step, np.ones(len(N)), numbers(rows, "num_experts"), None, total),
+        loss=numbers(rows, "loss_validation"),
         run=run,
         source=_source("clark-routing"),
         counts=Counting.WITH_EMBEDDINGS,
@@ -251,11 +251,11 @@ def isodepth(*, variant: str = "baseline") -> Observations:
     if variant not in variants:
         raise InputError(f"variant {shown(variant)} is not in isodepth; choose from {', '.join(variants)}")
     rows = [row for row in table if row["variant"] == variant]
-    once, loop = _numbers(rows, "N_once"), _numbers(rows, "N_rec")
-    R = _numbers(rows, "r")
+    once, loop = numbers(rows, "N_once"), numbers(rows, "N_rec")
+    R = numbers(rows, "r")
     return Observations(
-        points=Points(once + loop, _numbers(rows, "D"), R, np.ones(len(R)), loop, once + loop),
-        loss=_numbers(rows, "loss"),
+        points=Points(once + loop, numbers(rows, "D"), R, np.ones(len(R)), loop, once + loop),
+        loss=numbers(rows, "loss"),
         run=np.array([f"{variant}-C{row['C']}-r{row['r']}-s{row['s']}" for row in rows]),
         source=_source("isodepth"),
         counts=Counting.WITHOUT_EMBEDDINGS,
@@ -305,10 +305,6 @@ def _table(name: str) -> list[dict[str, str]]:
     content = fetch(PUBLIC_FILES[name])
     text = gzip.decompress(content) if PUBLIC_FILES[name].file.endswith(".gz") else content
     return csv_rows(text.decode("utf-8"))
-
-
-def _numbers(rows: list[dict[str, str]], column: str) -> FloatArray:
-    return np.array([float(row[column]) for row in rows])
 
 
 def _source(name: str) -> str:

@@ -27,6 +27,7 @@ from loopscale.core.quantities import counted
 from loopscale.model import LoopedMoEForCausalLM
 from loopscale.train.config import TrainConfig
 from loopscale.train.init import materialise
+from loopscale.train.parallel.shards import local_part
 
 JOIN_TIMEOUT = 1800.0
 """Seconds that rank 0 waits for the other ranks."""
@@ -138,7 +139,7 @@ class ParallelProcess(Process):
 
         No weight is on two processes of a replica, so the squares of its shards add up to the square of the norm.
         """
-        grads = [_local(weight.grad) for weight in model.parameters() if weight.grad is not None]
+        grads = [local_part(weight.grad) for weight in model.parameters() if weight.grad is not None]
         norm = (self.total(torch.stack(torch._foreach_norm(grads)).square().sum()) / self.replicas).sqrt()
         if most:
             torch._foreach_mul_(grads, (most / (norm + 1e-6)).clamp(max=1.0))
@@ -163,10 +164,6 @@ class ParallelProcess(Process):
     def close(self) -> None:
         """Leave the process group."""
         dist.destroy_process_group()
-
-
-def _local(tensor: Tensor) -> Tensor:
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def this_process(config: TrainConfig) -> Process:
