@@ -28,14 +28,14 @@ from loopscale.figures.style import save
 from loopscale.lab import downstream, two_axes
 from loopscale.lab.questions import summary
 from loopscale.lab.shipped import shipped_model, show_shipped
-from loopscale.lab.tables import Mean, Table
+from loopscale.lab.tables import Mean, RunColumns
 
 HERE = Path(__file__).parent
 ROOT = Path(__file__).parents[2]
 DATA, PAGE, IMAGES = ROOT / "src/loopscale/lab/data", ROOT / "docs/lab.md", ROOT / "docs/images"
 
 
-def ship(table: Table, folder: Path | None, name: str) -> None:
+def ship(table: RunColumns, folder: Path | None, name: str) -> None:
     """Replace the shipped table by that of a folder, if it has more runs."""
     if folder is None:
         return

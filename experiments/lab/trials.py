@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from loopscale.lab.recipes import Recipe
+from loopscale.lab.recipes import LabRecipe
 from loopscale.lab.training import train_task
 from loopscale.lab.two_axes import EXPERTS, PASSES, TASKS
 from loopscale.model.rules import CHOICES
@@ -26,13 +26,13 @@ HERE = Path(__file__).parent
 RESULTS = ("accuracy", "status", "weights", "steps", "cpu_seconds")
 
 
-def injections(seed: int) -> dict[str, Recipe]:
+def injections(seed: int) -> dict[str, LabRecipe]:
     """Return the looped model of words with each injection, by the injection."""
     loop = replace(TASKS["reasoning"], recurrence=PASSES, seed=seed)
     return {name: replace(loop, injection=name) for name in CHOICES["injection"]}
 
 
-def capacity(seed: int) -> dict[str, Recipe]:
+def capacity(seed: int) -> dict[str, LabRecipe]:
     """Return models of one pass on 8,192 facts, by experts and steps."""
     base = replace(TASKS["knowledge"], difficulty=8192, recurrence=1, seed=seed)
     return {
@@ -46,7 +46,7 @@ TRIALS = {"injections": (injections, 10), "capacity": (capacity, 3)}
 """The recipes of a seed, and how many seeds."""
 
 
-def trained_row(recipe: Recipe, folder: Path) -> dict[str, Any]:
+def trained_row(recipe: LabRecipe, folder: Path) -> dict[str, Any]:
     """Train one run in a folder, which is removed at the end, and return its results."""
     run = train_task(recipe, folder, most=recipe.recurrence, model=False)
     shutil.rmtree(folder)

@@ -14,7 +14,7 @@ from loopscale.core.errors import InputError
 pytest.importorskip("torch")
 pytest.importorskip("lm_eval")
 
-from loopscale.evaluate.suites import Benchmark, Trust
+from loopscale.evaluate.suites import Benchmark, TaskTrust
 from loopscale.evaluate.task_checks import check_tasks
 from loopscale.evaluate.tasks import Tasks, folder_tasks
 from loopscale.model import LoopedMoEConfig, LoopedMoEForCausalLM
@@ -112,7 +112,7 @@ def test_a_task_with_code_needs_consent(task, line):
         with pytest.raises(InputError, match="--trust-task-code"):
             ask()
     assert not mark.exists()
-    check_tasks(task, Trust(code=True))
+    check_tasks(task, TaskTrust(code=True))
 
 
 @pytest.mark.parametrize(
@@ -127,10 +127,10 @@ def test_data_at_an_address_need_consent(task, place):
     name = place.partition(":")[0]
     others = "".join(line for line in TASK.splitlines(keepends=True) if not line.startswith(name))
     (task / "foreign.yaml").write_text(f"{others}{place}\n")
-    for trust in (Trust(), Trust(code=True)):
+    for trust in (TaskTrust(), TaskTrust(code=True)):
         with pytest.raises(InputError, match="--allow-remote"):
             folder_tasks(task, trust)
-    check_tasks(task, Trust(remote=True))
+    check_tasks(task, TaskTrust(remote=True))
 
 
 def test_files_of_a_training_text_are_never_addresses(tmp_path, monkeypatch):
@@ -218,9 +218,9 @@ def test_a_model_whose_weights_are_not_finite_gives_a_sentence_and_no_result(
 
 def test_a_score_that_is_not_finite_is_not_kept(tmp_path):
     from loopscale.evaluate.losses import LossSum
-    from loopscale.evaluate.store import Key, Result, Store
+    from loopscale.evaluate.store import Key, Result, ResultStore
 
     scores = LossSum(tokens=1, windows=1, total=1e4).scores(tokens_per_byte=1.0)
     with pytest.raises(InputError, match="perplexity is inf"):
-        Store(tmp_path).add(Result(Key("c" * 64, "text:x", 2, {}), scores, samples=1, seconds=1.0))
+        ResultStore(tmp_path).add(Result(Key("c" * 64, "text:x", 2, {}), scores, samples=1, seconds=1.0))
     assert not list(tmp_path.iterdir())

@@ -45,9 +45,9 @@ def test_a_saved_law_is_the_old_or_the_new_one(root, tmp_path):
 
 def test_a_result_is_there_whole_or_not_at_all(root, tmp_path):
     def add(recorder: Recorder) -> None:
-        from loopscale.evaluate.store import Key, Result, Score, Store
+        from loopscale.evaluate.store import Key, Result, ResultStore, Score
 
-        Store(root).add(Result(Key("c" * 64, "task", 2, {}), {"acc,none": Score(0.5)}, samples=10, seconds=1.0))
+        ResultStore(root).add(Result(Key("c" * 64, "task", 2, {}), {"acc,none": Score(0.5)}, samples=10, seconds=1.0))
         recorder.promise("added")
 
     def check(folder: Path, moment) -> None:

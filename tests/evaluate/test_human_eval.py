@@ -9,7 +9,7 @@ import pytest
 
 from loopscale.core.errors import InputError
 from loopscale.evaluate import human_eval
-from loopscale.evaluate.suites import Trust, select
+from loopscale.evaluate.suites import TaskTrust, select
 from loopscale.evaluate.tasks import Tasks
 
 PROBLEM = {
@@ -59,7 +59,7 @@ def test_nothing_runs_unless_the_user_asks(wheel: Path) -> None:
 
 def test_lm_eval_scores_an_answer_by_its_test(wheel: Path) -> None:
     (benchmark,) = select("human-eval", lambda _: []).benchmarks
-    (task,) = Tasks((benchmark,), Trust(code=True)).load(benchmark)["tasks"].values()
+    (task,) = Tasks((benchmark,), TaskTrust(code=True)).load(benchmark)["tasks"].values()
     document = next(iter(task.test_docs()))
     assert task.process_results(document, [PROBLEM["canonical_solution"]]) == {"pass@1": 1.0}
     assert task.process_results(document, ["    return 0\n"]) == {"pass@1": 0.0}

@@ -16,7 +16,7 @@ from loopscale.fitting import Observations, fit
 from loopscale.fitting.approaches import lower_envelope
 from loopscale.fitting.frontier import posterior_draws, stated_cost
 from loopscale.fitting.scoreboard import scoreboard, scoreboard_text
-from loopscale.scaling import Cost, Frontier, Points
+from loopscale.scaling import Frontier, Points, StatedCost
 
 REAL = Path(os.environ.get("LOOPSCALE_DATA", "")) / "real"
 real_data = pytest.mark.skipif(
@@ -117,7 +117,7 @@ def test_compute_is_as_the_file_states_it():
     assert cost.exponent < 0
     one = ls.forecast(data, flops=1e20, resamples=10)[0]
     assert 6 * one.params * one.tokens * float(cost.ratio(one.params)) == pytest.approx(1e20)
-    assert Cost().ratio(1e9) == 1
+    assert StatedCost().ratio(1e9) == 1
 
 
 def test_the_envelope_is_what_no_cheaper_run_beats():

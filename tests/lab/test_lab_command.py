@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from loopscale.cli.verbs import cli
 from loopscale.core.errors import InputError
 from loopscale.lab.charts import bar
-from loopscale.lab.recipes import Recipe
+from loopscale.lab.recipes import LabRecipe
 from loopscale.lab.scores import AT_CHANCE, LEARNT, PARTLY, interval, score, status
 from loopscale.lab.shipped import show_shipped
 from loopscale.lab.training import load, task_of
@@ -115,7 +115,7 @@ def test_a_model_of_no_task_needs_its_name(tmp_path: Path) -> None:
 
 
 def test_a_recipe_has_few_weights() -> None:
-    recipe = Recipe()
+    recipe = LabRecipe()
     config = recipe.config()
     counted = model_config(config, open_tokens(config, progress=False)).to_architecture()
     # Attention, feed-forward of 3 x width, injection, norms; embeddings and a head of 8 rows each.
@@ -124,8 +124,8 @@ def test_a_recipe_has_few_weights() -> None:
 
 def test_separate_layers_do_not_loop() -> None:
     with pytest.raises(InputError, match="separate layers"):
-        Recipe(layers=4, recurrence=2)
-    assert Recipe(layers=4, recurrence=1).config().model.options["injection"] == "none"
+        LabRecipe(layers=4, recurrence=2)
+    assert LabRecipe(layers=4, recurrence=1).config().model.options["injection"] == "none"
 
 
 @pytest.mark.parametrize(

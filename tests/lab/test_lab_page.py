@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from loopscale.cli.verbs import cli
-from loopscale.lab.recipes import Recipe
+from loopscale.lab.recipes import LabRecipe
 from loopscale.lab.shipped import shipped_model
 from loopscale.train.config import TrainConfig
 
@@ -59,7 +59,7 @@ def test_the_training_file_of_the_page_is_the_recipe_of_the_command() -> None:
     text = re.search(r'```toml title="s3.toml"\n(.*?)```', PAGE.read_text(), re.DOTALL)
     assert text is not None
     whole = text[1].replace('"50k"', re.findall(r'"([\d.]+M)" is the whole run', text[1])[0].join('""'))
-    assert TrainConfig.from_dict(tomllib.loads(whole), "s3.toml") == Recipe(task="s3", seed=0).config()
+    assert TrainConfig.from_dict(tomllib.loads(whole), "s3.toml") == LabRecipe(task="s3", seed=0).config()
 
 
 def test_the_tables_of_the_page_are_those_of_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import pytest
 from loopscale.cli import main
 from loopscale.core.errors import InputError
 from loopscale.sweep.spec import Sweep, read_sweep
-from loopscale.sweep.tune import RateLaw, Search, Trial, fit_rates, law_path
+from loopscale.sweep.tune import RateLaw, RateSearch, Trial, fit_rates, law_path
 from sweeps import write_sweep
 
 GRID = """
@@ -88,7 +88,7 @@ def test_losses_without_a_minimum_give_no_law() -> None:
 
 
 def test_the_search_goes_on_until_the_best_rate_is_between_two_others(tmp_path: Path) -> None:
-    search = Search(read_sweep(write_sweep(tmp_path, GRID)))
+    search = RateSearch(read_sweep(write_sweep(tmp_path, GRID)))
     found = search.run(trained)
     for cell, rates in search.rates.items():
         tried = [(t.loss, t.rate) for t in found if t.tokens == 320 and t.size == cell.size
@@ -98,7 +98,7 @@ def test_the_search_goes_on_until_the_best_rate_is_between_two_others(tmp_path: 
 
 
 def test_a_cell_whose_runs_all_fail_is_searched_at_lower_rates(tmp_path: Path) -> None:
-    search = Search(read_sweep(write_sweep(tmp_path, GRID)))
+    search = RateSearch(read_sweep(write_sweep(tmp_path, GRID)))
     search.run(lambda short: {})
     assert all(len(rates) == search.tune.most and min(rates) < 0.002 for rates in search.rates.values())
 
@@ -106,7 +106,7 @@ def test_a_cell_whose_runs_all_fail_is_searched_at_lower_rates(tmp_path: Path) -
 def test_a_sweep_takes_its_rates_from_the_law_that_was_found(tmp_path: Path) -> None:
     path = write_sweep(tmp_path, GRID)
     sweep = read_sweep(path)
-    law = fit_rates(Search(sweep).run(trained))
+    law = fit_rates(RateSearch(sweep).run(trained))
     law_path(sweep).parent.mkdir(parents=True)
     law.save(law_path(sweep))
     assert RateLaw.read(law_path(sweep)) == law

@@ -20,9 +20,9 @@ from loopscale.cli.verbs import verb
 from loopscale.core.errors import InputError
 from loopscale.core.files import RECURRENCE
 from loopscale.core.progress import ResultBar
-from loopscale.evaluate import Benchmark, Result, Store, Suite, kept_models, make_rows, read_checkpoint
+from loopscale.evaluate import Benchmark, Result, ResultStore, Suite, kept_models, make_rows, read_checkpoint
 from loopscale.evaluate.rows import baseline_flops
-from loopscale.evaluate.suites import Trust
+from loopscale.evaluate.suites import TaskTrust
 from loopscale.train.run_dir import model_of, task_trained_on
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ class Work:
     text: Text | None
     settings: tuple[EvalSettings, ...]
     """The plain one first, then one for each threshold of early exit and for each smaller KV cache."""
-    store: Store
-    trust: Trust
+    store: ResultStore
+    trust: TaskTrust
 
 
 def _thresholds(ctx: click.Context, param: click.Parameter, value: str) -> tuple[float, ...]:
@@ -148,7 +148,7 @@ def eval_command(paths: tuple[str, ...], tasks: str | None, text_source: str | N
         console().print(f"{engine}, {how.dtype}, greedy decoding (the paper: bfloat16, greedy)", highlight=False)
 
 
-def _download(tasks: str | None, trust: Trust) -> None:
+def _download(tasks: str | None, trust: TaskTrust) -> None:
     from loopscale.evaluate.tasks import Tasks
 
     if tasks is None:
@@ -185,11 +185,11 @@ def _named(path: str) -> str:
     return str(model_folder(path)) if path == "demo" else path
 
 
-def _trust(given: dict[str, Any]) -> Trust:
-    return Trust(code=given["trust_task_code"], remote=given["allow_remote"])
+def _trust(given: dict[str, Any]) -> TaskTrust:
+    return TaskTrust(code=given["trust_task_code"], remote=given["allow_remote"])
 
 
-def _suite(tasks: str, trust: Trust) -> Suite:
+def _suite(tasks: str, trust: TaskTrust) -> Suite:
     from loopscale.evaluate.suites import select
     from loopscale.evaluate.tasks import folder_tasks
 
@@ -218,7 +218,7 @@ def _plan(tasks: str | None, text_source: str | None, column: str, given: dict[s
     exits = [EarlyExit(given["criterion"], limit) for limit in given["thresholds"]] if given["criterion"] else []
     caches = [replace(plain, kv=cache_) for cache_ in given["caches"]]
     settings = (plain, *(replace(plain, exit=exit_rule) for exit_rule in exits), *caches)
-    return Work(suite, text, settings, Store(given["results"]), _trust(given))
+    return Work(suite, text, settings, ResultStore(given["results"]), _trust(given))
 
 
 def _evaluate(checkpoints: Sequence[Checkpoint], work: Work, recurrences: tuple[int, ...] | None) -> list[Result]:
@@ -280,7 +280,7 @@ def _one(
     return found
 
 
-def _task_loader(benchmarks: tuple[Benchmark, ...], trust: Trust) -> Any:
+def _task_loader(benchmarks: tuple[Benchmark, ...], trust: TaskTrust) -> Any:
     @cache
     def load() -> Tasks:
         from loopscale.evaluate.tasks import Tasks

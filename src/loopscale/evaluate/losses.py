@@ -22,7 +22,7 @@ from torch.nn.functional import cross_entropy
 from loopscale.core.errors import InputError
 from loopscale.evaluate import lm
 from loopscale.evaluate.runner import Checkpoint, EvalSettings, Progress
-from loopscale.evaluate.store import Key, Result, Score, Store
+from loopscale.evaluate.store import Key, Result, ResultStore, Score
 from loopscale.evaluate.texts import Text, Windows, cut
 from loopscale.model import Exit, LoopedMoEForCausalLM
 
@@ -190,7 +190,7 @@ def evaluate_text(
     text: Text,
     recurrences: Sequence[int],
     settings: EvalSettings,
-    store: Store,
+    store: ResultStore,
     progress: Progress,
 ) -> list[Result]:
     """Return the loss at each recurrence, or at the largest with early exit or a smaller cache, measured or stored."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from loopscale.core.errors import InputError
-from loopscale.evaluate.store import Key, Model, Result, Score, Store, contents_hash
+from loopscale.evaluate.store import Key, Model, Result, ResultStore, Score, contents_hash
 from loopscale.evaluate.suites import Benchmark, select
 from loopscale.evaluate.tasks import Tasks, folder_tasks, harness_version, quiet
 
@@ -113,7 +113,7 @@ def evaluate(
     checkpoint: Checkpoint,
     pairs: Sequence[Pair],
     settings: EvalSettings,
-    store: Store,
+    store: ResultStore,
     tasks: Callable[[], Tasks],
     progress: Progress,
 ) -> list[Result]:
@@ -130,7 +130,7 @@ def _measure(
     checkpoint: Checkpoint,
     pending: Sequence[Pair],
     settings: EvalSettings,
-    store: Store,
+    store: ResultStore,
     tasks: Tasks,
     progress: Progress,
 ) -> None:

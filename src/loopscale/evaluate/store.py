@@ -178,7 +178,7 @@ class Model:
 PREFERRED = ("acc_norm", "acc", "exact_match", "f1")
 
 
-class Store:
+class ResultStore:
     """A folder of results. Each is written whole or not at all, so that a kill at any moment loses none."""
 
     def __init__(self, folder: str | Path) -> None:

@@ -19,7 +19,7 @@ OVERALL = "Overall"
 
 
 @dataclass(frozen=True)
-class Trust:
+class TaskTrust:
     """What a folder of tasks may do."""
 
     code: bool = False
@@ -28,7 +28,7 @@ class Trust:
     """Fetch data from the addresses that it names."""
 
 
-NO_TRUST = Trust()
+NO_TRUST = TaskTrust()
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ from typing import Any
 from loopscale.core.errors import InputError, shown
 from loopscale.core.files import check_size
 from loopscale.evaluate import human_eval
-from loopscale.evaluate.suites import Trust
+from loopscale.evaluate.suites import TaskTrust
 
 OWN_TASKS = Path(__file__).parent / "local"
 
 
-def check_tasks(folder: Path, trust: Trust) -> None:
+def check_tasks(folder: Path, trust: TaskTrust) -> None:
     """Refuse a folder of tasks that would run its own code or fetch data from an address, unless the user allows it.
 
     Code can come from ``!function``, from a metric that lm-eval does not have (the ``evaluate`` package then loads one

@@ -14,7 +14,7 @@ from typing import Any
 from tqdm import tqdm
 
 from loopscale.core.errors import InputError, nearest, shown
-from loopscale.evaluate.suites import NO_TRUST, Benchmark, Trust
+from loopscale.evaluate.suites import NO_TRUST, Benchmark, TaskTrust
 from loopscale.evaluate.task_checks import check_tasks, sandbox_templates
 
 LOCAL_READERS = ("json", "csv", "parquet", "arrow", "text")
@@ -43,7 +43,7 @@ class Described:
 class Tasks:
     """The tasks that some benchmarks need. lm-eval's own 14,000 are indexed only if one of them is asked for."""
 
-    def __init__(self, benchmarks: tuple[Benchmark, ...], trust: Trust = NO_TRUST) -> None:
+    def __init__(self, benchmarks: tuple[Benchmark, ...], trust: TaskTrust = NO_TRUST) -> None:
         folders = sorted({benchmark.folder for benchmark in benchmarks if benchmark.folder is not None})
         for folder in folders:
             check_tasks(folder, trust)
@@ -90,7 +90,7 @@ class Tasks:
                 )
 
 
-def folder_tasks(folder: Path, trust: Trust = NO_TRUST) -> list[str]:
+def folder_tasks(folder: Path, trust: TaskTrust = NO_TRUST) -> list[str]:
     """Return the names of the tasks that a folder's YAML files define."""
     check_tasks(folder, trust)
     found: list[str] = _manager([folder.resolve()], stock=False).all_subtasks

@@ -24,7 +24,7 @@ from loopscale.figures.style import (
     size_colours,
 )
 from loopscale.fitting import Forecast, Observations
-from loopscale.scaling import Cost, Points, ScalingLaw, costs
+from loopscale.scaling import Points, ScalingLaw, StatedCost, costs
 from loopscale.scaling.frontier import BY_SIZE
 
 AXES = {
@@ -100,7 +100,7 @@ def loss_over_compute(
     return Table.from_records(rows)
 
 
-def _best(law: ScalingLaw, points: Points, budgets: FloatArray, cost: Cost) -> Points:
+def _best(law: ScalingLaw, points: Points, budgets: FloatArray, cost: StatedCost) -> Points:
     """Return, for each budget, the model of lowest loss: any size, with experts and passes as the data have them."""
     share = np.zeros(points.shape) if points.loop is None else points.loop / points.active
     ratio = np.ones(points.shape) if points.total is None else points.total / points.active

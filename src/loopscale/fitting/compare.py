@@ -58,7 +58,7 @@ def compare(
     tasks, notes = _tasks(observations, parts, folds, seed)
     settings = _settings(forms, procedure)
     sound, warnings = _sound(observations, forms, settings)
-    scores, degenerate = list[Score](), dict[str, None]()
+    scores, degenerate = list[SliceScore](), dict[str, None]()
     for order, (part, masks) in enumerate(tasks.items()):
         results = []
         for name in names:
@@ -72,7 +72,7 @@ def compare(
         for k, name in enumerate(names):
             size = len(_coefficients(forms[name]) - {*settings[name].get("fixed", ()), *settings[name].get("tie", ())})
             scores.append(
-                Score(part, name, size, int(rows.sum()), len(rows), *paired[k], relative[k], results[k].coverage)
+                SliceScore(part, name, size, int(rows.sum()), len(rows), *paired[k], relative[k], results[k].coverage)
             )  # fmt: skip
         degenerate |= dict.fromkeys(
             f"{name} ({part})" for name, each in zip(names, results, strict=True) if each.degenerate
@@ -247,7 +247,7 @@ def _settings(forms: dict[str, tuple[str, str]], procedure: dict[str, Any]) -> d
 
 
 @dataclass(frozen=True)
-class Score:
+class SliceScore:
     """How well one form predicts one held-out slice."""
 
     slice: str
@@ -278,7 +278,7 @@ class Comparison:
 
     source: str
     outer: str
-    scores: tuple[Score, ...]
+    scores: tuple[SliceScore, ...]
     level: float
     count: int
     notes: tuple[str, ...]
@@ -294,7 +294,7 @@ class Comparison:
         """The mappings, from the simplest."""
         return tuple(dict.fromkeys(score.mapping for score in self.scores))
 
-    def score(self, part: str, mapping: str) -> Score:
+    def score(self, part: str, mapping: str) -> SliceScore:
         """Return the score of one mapping on one slice."""
         for score in self.scores:
             if (score.slice, score.mapping) == (part, mapping):
@@ -355,7 +355,7 @@ def _differences(comparison: Comparison) -> str:
     return f"{title}\n{text_table(columns, rows, left=('held out', 'form'))}"
 
 
-def _mark(score: Score) -> str:
+def _mark(score: SliceScore) -> str:
     if score.best:
         return "*"
     return "~" if score.low is None or score.low <= 0 else " "

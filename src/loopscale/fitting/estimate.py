@@ -15,7 +15,7 @@ from loopscale.fitting.checks import check_data
 from loopscale.fitting.data.observations import Observations
 from loopscale.fitting.degeneracy import why_degenerate
 from loopscale.fitting.lack_of_fit import lack_of_fit
-from loopscale.fitting.ladder import Step, climb
+from loopscale.fitting.ladder import LadderForm, climb
 from loopscale.fitting.noise import robust_deviation
 from loopscale.fitting.paper_recipe import paper_recipe
 from loopscale.fitting.problem import NO_TIES, Problem, build_problem
@@ -96,14 +96,14 @@ def _best_form(
     try:
         full = _fit(data, form, recurrence, warm=warm, **options)
     except InputError:
-        simpler = climb(data, Step(form, recurrence), None, _fit, options)
+        simpler = climb(data, LadderForm(form, recurrence), None, _fit, options)
         if simpler is None:
             raise
         return simpler
     few = len(data) < FEW * len(full.free) > FEW * FEWEST_FREE
     undetermined = bool(full.degenerate) or few
     if undetermined or ((trend := lack_of_fit(full)) is not None and trend.matters):
-        return climb(data, Step(form, recurrence), None if undetermined else full, _fit, options) or full
+        return climb(data, LadderForm(form, recurrence), None if undetermined else full, _fit, options) or full
     return full
 
 

@@ -17,7 +17,7 @@ from loopscale.core.errors import InputError
 from loopscale.fitting.data.observations import Observations
 from loopscale.fitting.isoflop import isoflop
 from loopscale.fitting.noise import robust_scale, weighted_noise
-from loopscale.scaling import DENSE, Cost, Frontier, Points, Proportions, ScalingLaw, above_optimum, lowest
+from loopscale.scaling import DENSE, Frontier, Points, Proportions, ScalingLaw, StatedCost, above_optimum, lowest
 from loopscale.scaling.frontier import BY_SIZE, chosen_draws, closeness
 from loopscale.scaling.trust import OFF_FRONTIER
 
@@ -122,7 +122,7 @@ def _noise(data: Observations, law: ScalingLaw) -> float:
     return robust_scale(np.log(law(data.points) / data.loss), len(law.names))
 
 
-def stated_cost(data: Observations) -> Cost:
+def stated_cost(data: Observations) -> StatedCost:
     """Return how the file's own training FLOPs compare to 6 N_unroll D: a power of N, or no change without a column."""
     stated = next((np.asarray(data.extra[name]) for name in data.extra if name.strip().lower() in FLOP_COLUMNS), None)
     if stated is None:
@@ -136,9 +136,9 @@ def stated_cost(data: Observations) -> Cost:
         return BY_SIZE  # another unit, which the reader of the table has dealt with
     x, y = np.log(N / 1e9), np.log(ratio)
     if np.ptp(x) < 1e-6:
-        return Cost(float(np.exp(y.mean())), 0.0, float(N.min()), float(N.max()))
+        return StatedCost(float(np.exp(y.mean())), 0.0, float(N.min()), float(N.max()))
     exponent, log_factor = np.polyfit(x, y, 1)
-    return Cost(float(np.exp(log_factor)), float(exponent), float(N.min()), float(N.max()))
+    return StatedCost(float(np.exp(log_factor)), float(exponent), float(N.min()), float(N.max()))
 
 
 FLOP_COLUMNS = ("flops", "flop", "training_flop", "training_flops", "train_flops")

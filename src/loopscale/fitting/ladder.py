@@ -52,7 +52,7 @@ class Rung:
 
 
 @dataclass(frozen=True)
-class Step:
+class LadderForm:
     """A form of the ladder."""
 
     outer: OuterLaw
@@ -61,7 +61,7 @@ class Step:
     tie: Mapping[str, str] = field(default_factory=dict)
 
 
-def below(outer: OuterLaw, mapping: RecurrenceMapping) -> Iterator[Step]:
+def below(outer: OuterLaw, mapping: RecurrenceMapping) -> Iterator[LadderForm]:
     """Yield the full form and simpler ones, richest first."""
     names = {term.name for term in outer.coefficients}
     held: list[dict[str, float]] = [{}]
@@ -70,21 +70,21 @@ def below(outer: OuterLaw, mapping: RecurrenceMapping) -> Iterator[Step]:
         held += [dict(PLAIN_EXPERTS) | dict.fromkeys(DROPPED[: k + 1], 0.0) for k in range(len(DROPPED))]
     for name in (mapping.name, *SIMPLER.get(mapping.name, ())):
         for fixed in held:
-            yield Step(outer, find_mapping(name), fixed)
+            yield LadderForm(outer, find_mapping(name), fixed)
     if mapping.name == "none" and {"alpha", "beta"} <= names:
-        yield Step(outer, mapping, held[-1], {"alpha": "beta"})
+        yield LadderForm(outer, mapping, held[-1], {"alpha": "beta"})
 
 
-def beside(outer: OuterLaw, mapping: RecurrenceMapping) -> Iterator[Step]:
+def beside(outer: OuterLaw, mapping: RecurrenceMapping) -> Iterator[LadderForm]:
     """Yield forms that may describe data better than the full one does."""
     for name in (*MORE_GENERAL.get(mapping.name, ()), *SIMPLER.get(mapping.name, ())):
-        yield Step(outer, find_mapping(name))
+        yield LadderForm(outer, find_mapping(name))
     if outer.name == "chinchilla":
-        yield Step(outer_law(SHOWN_ONLY), mapping)
+        yield LadderForm(outer_law(SHOWN_ONLY), mapping)
 
 
 def climb(
-    data: Observations, full: Step, sound: Fit | None, fit: Callable[..., Fit], options: dict[str, Any]
+    data: Observations, full: LadderForm, sound: Fit | None, fit: Callable[..., Fit], options: dict[str, Any]
 ) -> Fit | None:
     """Return the sound fit whose form predicts held-out runs best, with the ladder; None where no form is sound.
 

@@ -120,7 +120,7 @@ class VariantRun:
 
 
 @dataclass(frozen=True)
-class Trend:
+class SpeedupTrend:
     """A speedup at the largest run of a variant, and how it changes with compute."""
 
     speedup: float
@@ -151,8 +151,8 @@ class Gate:
     variant: str
     baseline: str
     level: float
-    compute: Trend
-    time: Trend | None
+    compute: SpeedupTrend
+    time: SpeedupTrend | None
     """At equal wall clock; None where throughput is not stated on both sides."""
     runs: tuple[VariantRun, ...]
 
@@ -324,7 +324,9 @@ def _interval(values_Zn: FloatArray, level: float) -> FloatArray:
     return spans
 
 
-def _trend(x: FloatArray, own: FloatArray, noisy_Zn: FloatArray, level: float, random: np.random.Generator) -> Trend:
+def _trend(
+    x: FloatArray, own: FloatArray, noisy_Zn: FloatArray, level: float, random: np.random.Generator
+) -> SpeedupTrend:
     """Fit ln s as a line over the decades of compute; refits take their own speedups and draw the runs again."""
     known = np.isfinite(own)
     x, own, noisy_Zn = x[known], own[known], noisy_Zn[:, known]
@@ -347,7 +349,7 @@ def _trend(x: FloatArray, own: FloatArray, noisy_Zn: FloatArray, level: float, r
         drawn.append(line(values[rows], rows))
     levels, slopes = (column[np.isfinite(column)] for column in np.array(drawn).T)
     factors = (None, None, None) if not lines or not len(slopes) else _with_tails(centre[1], slopes, level)
-    return Trend(*_with_tails(centre[0], levels, level), *factors)
+    return SpeedupTrend(*_with_tails(centre[0], levels, level), *factors)
 
 
 def _with_tails(centre: float, drawn: FloatArray, level: float) -> tuple[float, float, float]:
@@ -389,7 +391,7 @@ def _throughput(extra: Mapping[str, Any]) -> FloatArray | None:
     return None
 
 
-def _trend_text(trend: Trend, level: float) -> str:
+def _trend_text(trend: SpeedupTrend, level: float) -> str:
     text = f"{trend.speedup:.3g}x at the largest run ({level:.0%}: {trend.low:.3g}x to {trend.high:.3g}x)"
     if trend.per_decade is None:
         return f"{text}; too few runs for a trend"
@@ -398,7 +400,7 @@ def _trend_text(trend: Trend, level: float) -> str:
     return f"{text}; {words[trend.direction]}: {span}"
 
 
-def _trend_dict(trend: Trend) -> dict[str, Any]:
+def _trend_dict(trend: SpeedupTrend) -> dict[str, Any]:
     return {**asdict(trend), "direction": trend.direction, "helps": trend.helps}
 
 

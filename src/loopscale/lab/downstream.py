@@ -18,9 +18,9 @@ import numpy as np
 import torch
 
 from loopscale.core.errors import InputError
-from loopscale.lab.recipes import Recipe
+from loopscale.lab.recipes import LabRecipe
 from loopscale.lab.scores import answers_by_pass
-from loopscale.lab.tables import Row, Table
+from loopscale.lab.tables import Row, RunColumns
 from loopscale.lab.training import one_thread
 from loopscale.model import LoopedMoEForCausalLM
 from loopscale.model.psi import path_diversity
@@ -35,7 +35,7 @@ BATCH, LEARNING_RATE, ENTITIES, PROBLEMS = 64, 4e-3, 1024, 2048
 RESULTS, DONE = "downstream.csv", "done"
 SUMMARY = ("active", "total", "tokens", "training_flops", "real_training_flops")
 """What a row takes from the summary of its run."""
-TABLE = Table(
+TABLE = RunColumns(
     "downstream",
     texts=("status",),
     numbers=("width", "experts", "recurrence", "layers", "budget", "steps", "seed", "weights", *SUMMARY[:3]),
@@ -69,9 +69,9 @@ class Cell:
         model = f"{self.layers} layers" if self.layers > 1 else f"E = {self.experts}, R = {self.recurrence}"
         return f"width {self.width}, {model}, {self.steps:,} steps"
 
-    def recipe(self, seed: int) -> Recipe:
+    def recipe(self, seed: int) -> LabRecipe:
         """Return how it is trained."""
-        return Recipe(
+        return LabRecipe(
             task="mixture", difficulty=ENTITIES, recurrence=self.recurrence, experts=self.experts, layers=self.layers,
             width=self.width, steps=self.steps, batch=BATCH, learning_rate=LEARNING_RATE, seed=seed,
             random_recurrence=False,

@@ -25,7 +25,7 @@ def reported_recurrence(recurrence: int, drawn: bool) -> int:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class LabRecipe:
     """A model of one layer, or of several that do not loop, and how it is trained on a task."""
 
     task: str = "s3"

@@ -18,7 +18,7 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Table:
+class RunColumns:
     """The columns of a table of runs."""
 
     name: str

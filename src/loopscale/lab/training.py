@@ -13,7 +13,7 @@ import torch
 
 from loopscale.core.errors import InputError
 from loopscale.core.files import read_json, write_json
-from loopscale.lab.recipes import Recipe
+from loopscale.lab.recipes import LabRecipe
 from loopscale.lab.scores import Scores, score
 from loopscale.model import LoopedMoEForCausalLM
 from loopscale.model.loading import quiet
@@ -37,7 +37,7 @@ Watch = Callable[[int, int, Scores], None]
 class LabRun:
     """A trained model with its scores."""
 
-    recipe: Recipe
+    recipe: LabRecipe
     folder: Path
     scores: Scores
     longer: Scores | None
@@ -61,7 +61,7 @@ class LabRun:
 
 
 def train_task(
-    recipe: Recipe,
+    recipe: LabRecipe,
     folder: Path,
     *,
     watch: Watch | None = None,

@@ -16,14 +16,14 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
-from loopscale.lab.recipes import Recipe
+from loopscale.lab.recipes import LabRecipe
 from loopscale.lab.scores import AT_CHANCE, status
-from loopscale.lab.tables import Mean, Row, Table
+from loopscale.lab.tables import Mean, Row, RunColumns
 from loopscale.lab.training import LabRun, train_task
 
 EXPERTS, PASSES = 8, 6
 RESULTS = "two-axes.csv"
-TABLE = Table(
+TABLE = RunColumns(
     "two-axes",
     texts=("task", "cell"),
     numbers=("experts", "recurrence", "layers", "steps", "seed", "weights", "problems"),
@@ -62,16 +62,16 @@ CELLS = (
 )
 EQUAL_FLOPS = (Cell("plain-longer", spent_on="steps"), Cell("experts-longer", EXPERTS, "steps"))
 TASKS = {
-    "reasoning": Recipe(
+    "reasoning": LabRecipe(
         task="s3", difficulty=4, width=32, steps=1200, batch=32, learning_rate=4e-3, random_recurrence=False
     ),
-    "knowledge": Recipe(
+    "knowledge": LabRecipe(
         task="facts", difficulty=3072, width=16, steps=600, batch=256, learning_rate=5e-3, random_recurrence=False
     ),
 }
 
 
-def recipe_of(subject: str, cell: Cell, seed: int) -> Recipe:
+def recipe_of(subject: str, cell: Cell, seed: int) -> LabRecipe:
     """Return how a cell is trained on reasoning or on knowledge."""
     base = TASKS[subject]
     return replace(

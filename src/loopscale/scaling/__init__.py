@@ -3,7 +3,7 @@
 from loopscale.scaling.coefficients import Coefficient, Role, Term
 from loopscale.scaling.expressions import Expression
 from loopscale.scaling.form import Form, inputs, outer_law
-from loopscale.scaling.frontier import Cost, Frontier, above_optimum, lowest
+from loopscale.scaling.frontier import Frontier, StatedCost, above_optimum, lowest
 from loopscale.scaling.general import GeneralConditional, GeneralRecurrence, exponent
 from loopscale.scaling.law import ScalingLaw
 from loopscale.scaling.mappings import MAPPINGS, RecurrenceMapping, mapping
@@ -36,7 +36,6 @@ __all__ = [
     "RAW",
     "TRUST_LEVELS",
     "Coefficient",
-    "Cost",
     "Counting",
     "Expression",
     "FittedRange",
@@ -55,6 +54,7 @@ __all__ = [
     "Role",
     "ScalingLaw",
     "Spread",
+    "StatedCost",
     "StoredOverfit",
     "Term",
     "Trust",

@@ -32,7 +32,7 @@ BUDGETS = 48
 
 
 @dataclass(frozen=True)
-class Cost:
+class StatedCost:
     """Training FLOPs of a run as its file states them: 6 N_unroll D times a power of N. The power is 1 by 6ND."""
 
     factor: float = 1.0
@@ -56,7 +56,7 @@ class Cost:
         return np.asarray(costs.tokens_for(flops, np.asarray(N) * unroll)) / self.ratio(N)
 
 
-BY_SIZE = Cost()
+BY_SIZE = StatedCost()
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +74,7 @@ class Frontier:
     size_exponent: float | None = None
     """d ln N* / d ln C by isoFLOP minima."""
     models: Proportions = DENSE
-    cost: Cost = BY_SIZE
+    cost: StatedCost = BY_SIZE
     noise: float | None = None
     """Standard deviation of a run near the frontier about the forecast, in ln loss; None in files of earlier versions.
     It is often below the noise about the law, which the runs far from the frontier determine."""
@@ -152,13 +152,13 @@ class Frontier:
             data.get("size"),
             data.get("size_exponent"),
             Proportions(**data.get("models", {})),
-            Cost(**data.get("cost", {})),
+            StatedCost(**data.get("cost", {})),
             data.get("noise"),
         )
 
 
 def lowest(
-    loss: Callable[[Points], FloatArray], flops: ArrayLike, models: Proportions = DENSE, cost: Cost = BY_SIZE
+    loss: Callable[[Points], FloatArray], flops: ArrayLike, models: Proportions = DENSE, cost: StatedCost = BY_SIZE
 ) -> tuple[FloatArray, FloatArray]:
     """Return the lowest ln loss of each budget over sizes of one proportion, and the size that reaches it.
 
@@ -182,7 +182,7 @@ def lowest(
 
 
 def lowest_between(
-    loss: Callable[[Points], FloatArray], flops: FloatArray, models: Proportions, cost: Cost
+    loss: Callable[[Points], FloatArray], flops: FloatArray, models: Proportions, cost: StatedCost
 ) -> FloatArray:
     """Return the lowest ln loss of many budgets: interpolated where they are more than a few."""
     C = np.asarray(flops, float)
@@ -192,7 +192,7 @@ def lowest_between(
     return np.asarray(np.interp(np.log(C), x, lowest(loss, np.exp(x), models, cost)[0]))
 
 
-def above_optimum(loss: Callable[[Points], FloatArray], points: Points, cost: Cost = BY_SIZE) -> FloatArray:
+def above_optimum(loss: Callable[[Points], FloatArray], points: Points, cost: StatedCost = BY_SIZE) -> FloatArray:
     """Return by how much the ln loss of each model exceeds that of the best size of its proportions and compute.
 
     Repetition counts too: the best size sees every token once.

@@ -195,7 +195,7 @@ def _columns(group: Sequence[Trial], centre: Mapping[str, float]) -> FloatArray:
     return np.asarray(columns - columns.mean(axis=0))
 
 
-class Search:
+class RateSearch:
     """A bracketed search over the cells of a sweep."""
 
     def __init__(self, sweep: Sweep) -> None:

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 def task_command(name: str) -> click.Command:
     """Return the command that trains one task."""
-    from loopscale.lab.recipes import Recipe
+    from loopscale.lab.recipes import LabRecipe
 
-    usual = Recipe()
+    usual = LabRecipe()
 
     @click.command(name, cls=Verb, short_help=f"Train a looped model on the task {name}.")
     @click.option("--difficulty", type=click.IntRange(min=1), help="Size of a problem.  [default: the task's usual]")
@@ -49,7 +49,7 @@ def task_command(name: str) -> click.Command:
             return
         from loopscale.lab.training import train_task
 
-        recipe = Recipe(task=name, **options)
+        recipe = LabRecipe(task=name, **options)
         folder = Path(out) if out is not None else Path("runs") / "lab" / _folder_name(recipe)
         with _watching(not as_json) as watch:
             run = train_task(recipe, folder, watch=watch)

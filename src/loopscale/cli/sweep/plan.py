@@ -47,7 +47,7 @@ def plan(
 
     if device is not None and speed is not None:
         raise InputError("--device and --speed both say how fast the runs are; give one of them")
-    target = None if device is None else Target(device.lower(), find_device(device), **assumed)
+    target = None if device is None else PlannedDevice(device.lower(), find_device(device), **assumed)
     sweep = read_sweep(file)
     if target is not None:
         costs = planned(sweep, target.device)
@@ -94,7 +94,7 @@ def plan_row(cost: Cost, seconds: float) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Target:
+class PlannedDevice:
     """The device that a plan is for, and what is assumed of it."""
 
     name: str
@@ -109,7 +109,7 @@ MOST_GROUPS = 8
 COLUMNS = ("size", "E", "R", "runs", "tokens", "FLOPs", "time", "memory", "disk")
 
 
-def print_plan(name: str, rows: list[dict[str, Any]], workers: int, target: Target | None, file: str) -> None:
+def print_plan(name: str, rows: list[dict[str, Any]], workers: int, target: PlannedDevice | None, file: str) -> None:
     """Print the plan: runs, compute and time in a line, facts, a table by size, and the command that starts it."""
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows:
@@ -137,7 +137,7 @@ def _added(rows: list[dict[str, Any]], name: str) -> float:
     return float(sum(row[name] for row in rows))
 
 
-def _time_and_memory(rows: list[dict[str, Any]], target: Target | None) -> dict[str, str]:
+def _time_and_memory(rows: list[dict[str, Any]], target: PlannedDevice | None) -> dict[str, str]:
     total = _added(rows, "process_seconds")
     if target is None:
         return {"time": f"{format_duration(total)} of one core"}

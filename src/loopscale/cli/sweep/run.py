@@ -112,7 +112,7 @@ def _tune(sweep: Sweep, backend: Backend, max_minutes: float | None, quiet: bool
     from loopscale.sweep.spec import read_sweep
     from loopscale.sweep.supervisor import Limits, Supervisor
     from loopscale.sweep.sync import opened, prepared
-    from loopscale.sweep.tune import Losses, Search, fit_rates, law_path
+    from loopscale.sweep.tune import Losses, RateSearch, fit_rates, law_path
 
     if law_path(sweep).is_file():
         return sweep
@@ -133,7 +133,7 @@ def _tune(sweep: Sweep, backend: Backend, max_minutes: float | None, quiet: bool
                 losses.setdefault(key, {})[tokens] = loss
         return losses
 
-    law = fit_rates(Search(sweep).run(train))
+    law = fit_rates(RateSearch(sweep).run(train))
     law.save(law_path(sweep))
     centre = ", ".join(f"{name} {format_count(value)}" for name, value in law.centre.items())
     console().print(f"{sweep.name}: {law}" + (f"; centre: {centre}" if centre else ""), highlight=False)
