@@ -1,12 +1,14 @@
 """The sweeps that come with loopscale: the paper's grid, its case study, a small version, and the micro-sweep."""
 
 import json
+import random
 
 import pytest
 from test_sweep_commands import call
 
-from loopscale.sweep.cost import planned
-from loopscale.sweep.spec import SHIPPED, read_sweep, shipped_sweeps
+from loopscale.core.devices import UTILISATION, find_device
+from loopscale.sweep.cost import on_device, planned
+from loopscale.sweep.spec import SHIPPED, executed_steps, read_sweep, shipped_sweeps
 from loopscale.train.estimate import estimate
 from sweeps import write_sweep
 
@@ -100,3 +102,17 @@ def test_the_memory_of_a_plan_is_that_of_the_simulated_step(tmp_path, processes,
     (cost,) = planned(read_sweep(path))
     simulated = estimate(cost.run.config, processes, "h100").peak_bytes
     assert cost.memory == pytest.approx(simulated, rel=0.2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("index", random.Random(32).sample(range(105), 5))
+def test_a_cell_of_the_papers_sweep_lasts_as_long_as_its_simulated_step_says(index):
+    cost = planned(read_sweep("paper"), find_device("h100"))[index]
+    (seconds,) = on_device([cost], UTILISATION)
+    steps = executed_steps(cost.run.config, cost.run.points)
+    config = cost.run.config.changed(run={"tokens": steps * cost.run.config.step_tokens})
+    simulated = estimate(config, cost.run.resources.processes, "h100")
+    print(f"{cost.run.cell}: planned {seconds / 86400:.2f} days, simulated {simulated.days:.2f}, {simulated.chosen}")
+    assert simulated.fits
+    assert seconds / 86400 == pytest.approx(simulated.days, rel=0.15)
+    assert cost.memory == pytest.approx(simulated.peak_bytes, rel=0.15)

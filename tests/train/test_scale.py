@@ -417,17 +417,17 @@ def test_a_process_needs_its_share_and_the_activations_of_its_sequences(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("rung", "gpus", "device", "reduce"),
-    [("1.0B", 64, "gh200", "block"), ("0.6B", 8, "h100", "pass"), ("0.3B", 8, "h100", "pass")],
-)
-def test_the_papers_largest_runs_fit_in_a_simulation(rung: str, gpus: int, device: str, reduce: str) -> None:
+@pytest.mark.parametrize(("rung", "gpus"), [("1.0B", 64), ("0.6B", 8), ("0.3B", 8)])
+def test_the_papers_largest_runs_fit_without_further_settings_and_are_bound_by_arithmetic(rung: str, gpus: int) -> None:
     config = {
         "recipe": {"name": "paper"},
         "model": {"rung": rung, "experts": 16, "recurrence": 8, "vocab_size": 202_048},
-        "run": {"tokens": "100B", "batch": 48 * gpus, "accumulate": 48, "activation_memory": "30GB"},
-        "parallel": {"reduce": reduce},
+        "run": {"tokens": "100B"},
     }
-    result = estimate(TrainConfig.from_dict(config), gpus, device)
+    result = estimate(TrainConfig.from_dict(config), gpus, "h100")
+    print(f"{rung} on {gpus}: {result.peak_bytes / 1e9:.1f} GB, {result.chosen}, step {result.step_seconds:.2f} s,"
+          f" arithmetic {result.compute_seconds:.2f} s, links {result.communication_seconds:.2f} s,"
+          f" memory {result.traffic_seconds:.2f} s")  # fmt: skip
     assert result.fits, result.parts
-    assert result.host_syncs == 0
+    assert result.step_seconds <= 1.3 * result.compute_seconds
+    assert result.host_syncs == 0, "a step that reads a value of the device cannot be simulated"

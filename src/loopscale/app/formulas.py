@@ -19,6 +19,7 @@ from loopscale.planning.cluster import sequences_of
 from loopscale.planning.job import REDUCES, Job, Layout, expected_days
 from loopscale.planning.limits import Limit
 from loopscale.planning.recipes import CAPACITY, CONTEXT, padding
+from loopscale.planning.step_memory import Activations
 from loopscale.scaling import MAPPINGS, OUTER_LAWS, Points, ScalingLaw, costs
 from loopscale.scaling.extensions import Repeated
 from loopscale.scaling.form import effective
@@ -172,13 +173,13 @@ def _jobs() -> str:
                     )  # fmt: skip
                     layout = Layout(parts, Symbol.named("layout.replicas"), reduce, Symbol.named("layout.stored", 0.5))
                     cost = one.cost(layout)
-                    tokens = one.step_tokens / one.devices / parts
+                    activations = Activations.of(one, parts)
                     key = f"{kind} {reduce} {'one' if parts == 1 else 'parts'} {'once' if passes == 1 else 'looped'}"
                     functions[key] = javascript("", {
                         "memory": cost.memory, "flops": cost.flops, "compute": cost.compute_seconds,
                         "traffic": cost.traffic_seconds, "communication": cost.communication_seconds,
-                        "plain": one.flops_per_token(), "calls": one.calls, "block": one._block(tokens),
-                        "kept": one._kept(tokens), "tokens": one.step_tokens,
+                        "plain": one.flops_per_token(), "calls": one.calls, "block": activations.block,
+                        "kept": activations.inputs, "tokens": one.step_tokens,
                     }, "x, job, device, layout")  # fmt: skip
     tokens, devices = Symbol.named("tokens", EXAMPLES["tokens"]), Symbol.named("devices", 8)
     step, steps, share = (Symbol.named(name) for name in ("step", "steps", "utilisation"))

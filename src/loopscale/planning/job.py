@@ -303,14 +303,6 @@ class Job:
         states = (2 * self.states + 2 * GRADIENT) * self.weights.all * layout.replicas / self.devices
         return 3 * self.number * (layout.accumulate * used + activations) + (0.0 if layout.offload else states)
 
-    def _block(self, tokens: float) -> Size:
-        """Return the bytes that backward needs of one block call."""
-        return self.number * tokens * stored_numbers(self.layer, self.model.width, self.padding)
-
-    def _kept(self, tokens: float) -> Size:
-        """Return the bytes of the inputs of all block calls, which stay when everything is recomputed."""
-        return self.number * tokens * self.calls * self.model.width
-
     def stored_share(self, accumulate: int, activation_bytes: float) -> float:
         """Return the share of block calls that the trainer stores in a stated memory for activations."""
         activations = Activations.of(self, accumulate)

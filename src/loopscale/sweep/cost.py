@@ -16,16 +16,18 @@ from typing import Any
 import numpy as np
 import torch
 
+from loopscale.architecture import Architecture
 from loopscale.core.devices import Device
 from loopscale.core.errors import InputError
 from loopscale.core.files import cache_folder, is_file, read_json, write_json
 from loopscale.model import LoopedMoEConfig
 from loopscale.planning.job import StepCost
+from loopscale.planning.step_memory import FP32
 from loopscale.sweep.spec import Run, Sweep, executed_steps
 from loopscale.train import run_dir
 from loopscale.train.config import TrainConfig
 from loopscale.train.data.token_store import TokenStore
-from loopscale.train.settings import CPU, step_cost
+from loopscale.train.settings import CPU, state_bytes, step_cost
 from loopscale.train.trainer import Trainer, open_batches
 
 MOST = 6
@@ -103,8 +105,6 @@ def _read() -> dict[str, float]:
     return times if isinstance(times, dict) else {}
 
 
-_STATES = 3
-"""Tensors that a checkpoint holds for each weight: itself and the two moments of AdamW."""
 _ROW = 220
 """Bytes of a line of metrics, about."""
 
@@ -219,15 +219,17 @@ def _cost(run: Run, model: LoopedMoEConfig, validation: int, keep_models: bool, 
         alone=paper * sum(run.points),
         shared=paper * steps * config.step_tokens,
         real=real * (steps * config.step_tokens + len(run.points) * seen / 3),
-        disk=_disk(run, float(architecture.parameters), steps, keep_models),
+        disk=_disk(run, architecture, steps, keep_models),
         step=step_cost(config, model, run.resources.processes, device),
     )
 
 
-def _disk(run: Run, parameters: float, steps: int, keep_models: bool) -> float:
+def _disk(run: Run, model: Architecture, steps: int, keep_models: bool) -> float:
+    """Return the bytes of checkpoints, of models in fp32 and of metrics."""
     config = run.config.run
-    models = len(run.points) if keep_models else 0
-    return 4 * parameters * (_STATES * config.keep + models) + _ROW * steps / config.log_every
+    models = FP32 * len(run.points) if keep_models else 0
+    each = state_bytes(run.config, model) * config.keep + models
+    return float(model.parameters) * each + _ROW * steps / config.log_every
 
 
 def _model(run: Run, build: Any, sweep: Sweep) -> LoopedMoEConfig:

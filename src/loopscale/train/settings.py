@@ -68,12 +68,12 @@ def job_of(config: TrainConfig, model: LoopedMoEConfig, devices: int, device: De
         backprop_passes=model.backprop_passes,
         shares=recurrence_shares(config, model),
         number=number,
-        states=_states(config, architecture),
+        states=state_bytes(config, architecture),
         drops=model.dispatch == "drop-and-pad",
     )
 
 
-def _states(config: TrainConfig, model: Architecture) -> float:
+def state_bytes(config: TrainConfig, model: Architecture) -> float:
     """Return the bytes of a weight with its moments and its average, on average over the model."""
     moments = 2.0
     if config.optimizer.name == "muon":  # one moment for hidden matrices, two for embeddings
