@@ -144,3 +144,14 @@ def test_the_api(predicted: dict[str, Any]) -> None:
         plan = client.post("/api/plan", json={"rungs": ["0.3B"], "experts": [8], "recurrences": [3], "tokens": TOKENS})
     agree(predicted, paper=reply["train_flops"], real=reply["real_train_flops"])
     agree(predicted, real=plan.json()["plan"]["choice"]["real_train_flops"])
+
+
+def test_count_reads_in_a_training_file_whether_every_pass_has_a_loss(tmp_path) -> None:
+    file = tmp_path / "train.toml"
+    file.write_text(
+        "[model]\nwidth = 64\nlayers = 3\nedge_layers = 1\nrecurrence = 3\nloop_loss_weights = [1.0]\n"
+        "[data]\ncontext = 128\n[run]\ntokens = 20480\nbatch = 8\n"
+    )
+    checked = answer("train", str(file), "--check", "--out", str(tmp_path / "run"))
+    counted = answer("count", str(file))["real_train_flops_per_token"] * checked["tokens"]
+    assert counted == pytest.approx(checked["device_flops"]) == pytest.approx(checked["real_training_flops"], rel=0.01)

@@ -339,6 +339,12 @@ def test_the_help_of_training_loads_nothing_heavy(verb, heavy):
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_more_power_takes_more_pairs_of_seeds(capsys):
+    argv = ("seeds", "--difference", "0.01", "--spread", "0.0144", "--json")
+    usual, more = (json.loads(run(capsys, *argv, *power))["pairs"] for power in ((), ("--power", "0.9")))
+    assert usual == 19 < more
+
+
 def test_a_closed_pipe_is_no_error():
     argv = f"{sys.executable} -m loopscale plan --flops 5e21 --csv | head -n 1"
     done = subprocess.run(["bash", "-c", argv], capture_output=True, text=True, check=True)

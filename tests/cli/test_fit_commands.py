@@ -43,11 +43,13 @@ def dense(tmp_path_factory) -> Path:
 
 def test_fit_writes_a_law_that_plan_takes_with_its_doubt(capsys, sweep, tmp_path):
     law, report = tmp_path / "law.json", tmp_path / "fit.html"
-    text = run(capsys, "fit", str(sweep), "--resamples", "20", "--out", str(law), "--report", str(report))
+    saved = ("--out", str(law), "--report", str(report), "--name", "ours")
+    text = run(capsys, "fit", str(sweep), "--resamples", "20", *saved)
     assert "joint MoE law, sparsity-conditional recurrence" in text
     assert "expected (3 backtests" in text
     assert f"Saved {law}, {report}." in text
     fitted = ScalingLaw.load(law)
+    assert fitted.name == "ours"
     assert fitted.resamples.shape == (20, 14)
     assert fitted.coefficients["kappa1"] == pytest.approx(published().coefficients["kappa1"], rel=0.05)
     argv = ("plan", "--flops", "5e21", "--memory", "1GB", "--bits", "4", "--law", str(law), "--json")
@@ -209,6 +211,8 @@ def test_next_on_a_dense_sweep_keeps_to_its_axes_and_ratios(capsys, dense, tmp_p
     for row in chosen["runs"]:
         assert (row["experts"], row["recurrence"]) == (1, 1)
         assert 2e9 / 3e9 * 0.99 <= row["tokens"] / row["active"] <= 1.5e11 / 1e8 * 1.01
+    chosen = json.loads(run(capsys, *argv, "--rung", "0.3B,0.6B", "--min-ratio", "10", "--max-ratio", "40"))
+    assert all(9.9 < row["tokens"] / row["active"] < 40.1 for row in chosen["runs"])
     table = tmp_path / "candidates.csv"
     table.write_text("model,N,D,cost\nsmall,2e8,4e9,5e18\nlarge,5e9,1e11,3e21\n")
     # The large one costs more than the budget. The small one lies so far from the target that the error of the law's

@@ -29,7 +29,6 @@ DEFAULT_CONTEXT = 2048
 @click.option("--context", type=CONTEXT, help="Context for attention and KV cache.  [default: the file's, or 2048]")
 @click.option("--batch", type=WHOLE, default=1, show_default=True, help="Sequences in the KV cache.")
 @click.option("--kept-passes", type=WHOLE, help="Passes that keep their own KV cache.  [default: all]")
-@click.option("--per-loop-supervision", is_flag=True, help="Count training with a loss after every pass.")
 @output_options
 def count_command(
     config_path: str | None,
@@ -39,7 +38,6 @@ def count_command(
     context: int | None,
     batch: int,
     kept_passes: int | None,
-    per_loop_supervision: bool,
     as_json: bool,
     as_csv: bool,
     **model: Any,
@@ -59,12 +57,12 @@ def count_command(
     architecture = one_model(model.pop("rung"), **model)
     check_recurrence(architecture, recurrence)
     R = architecture.recurrence if recurrence is None else recurrence
-    padded = float(padding(architecture, CAPACITY))
+    padded, supervised = float(padding(architecture, CAPACITY)), False
     if file.endswith(".toml"):
         from loopscale.train.run_dir import row_padding
 
         run, built = trained_model(file)
-        context, padded = context or run.data.context, row_padding(built)
+        context, padded, supervised = context or run.data.context, row_padding(built), built.reads_every_pass
     context = context or DEFAULT_CONTEXT
     counts = {
         "model": architecture.name,
@@ -87,9 +85,7 @@ def count_command(
         "unrolled": architecture.unrolled(R),
         "train_flops_per_token": architecture.train_flops_per_token(R),
         "real_train_flops_per_token": plain(
-            architecture.real_train_flops_per_token(
-                R, context=context, per_loop_supervision=per_loop_supervision, padding=padded
-            )
+            architecture.real_train_flops_per_token(R, context=context, per_loop_supervision=supervised, padding=padded)
         ),
         "inference_flops_per_token": architecture.inference_flops_per_token(R),
         "real_inference_flops_per_token": plain(architecture.real_inference_flops_per_token(R, context=context)),

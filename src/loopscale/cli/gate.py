@@ -48,7 +48,7 @@ def gate_command(
     loopscale gate variant.csv --against law.json --level 0.8
     loopscale gate all.csv --keep "recipe == 'new'" --against all.csv --against-keep "recipe == 'old'"
     """
-    reading = {name: options[name] for name in (*CHOICES, "simulated_noise", "simulated_recurrence")}
+    reading = {name: options[name] for name in (*CHOICES, "simulated_recurrence")}
     name = options["runs"]
     variant = take_runs(options)
     if name == against and against_keep is None:

@@ -62,13 +62,6 @@ def reading_options(function: F) -> F:
             "--strict", is_flag=True, help="Refuse rows without a loss, size or tokens; else they are skipped."
         ),
         click.option(
-            "--simulated-noise",
-            type=click.FloatRange(0, 1),
-            default=0.0037,
-            show_default=True,
-            help="Noise in nats when RUNS is `simulated`.",
-        ),
-        click.option(
             "--simulated-recurrence",
             type=INTEGERS,
             default=SWEEP_RECURRENCES,
@@ -91,7 +84,6 @@ def read_runs(
     best_of: bool,
     balance: bool,
     strict: bool,
-    simulated_noise: float,
     simulated_recurrence: tuple[int, ...],
     name: str | None = None,
 ) -> Observations:
@@ -105,12 +97,11 @@ def read_runs(
         "balance": balance,
         "strict": strict,
     }
-    simulation: dict[str, Any] = {"simulated_noise": simulated_noise, "simulated_recurrence": simulated_recurrence}
     if is_law_file(runs):
-        return read_again(runs, partial(read_runs, name=name, **simulation), choices)
+        return read_again(runs, partial(read_runs, name=name, simulated_recurrence=simulated_recurrence), choices)
     name = name or Path(runs).name.split(".")[0]
     if runs == "simulated" and not is_file(runs):
-        sweep = simulate_sweep(noise=simulated_noise, recurrences=simulated_recurrence)
+        sweep = simulate_sweep(recurrences=simulated_recurrence)
         sweep = replace(sweep, reading=Reading(runs))
         return Observations.of(sweep, keep=keep, best_of=best_of, balance=balance, name=name)
     if Path(runs).suffix == ".toml" or is_sweep_folder(runs):
@@ -129,7 +120,7 @@ def read_law_runs(data: str, law: ScalingLaw, options: dict[str, Any]) -> Observ
 
 def take_runs(options: dict[str, Any], name: str | None = None) -> Observations:
     """Take RUNS and the options of reading out of a command's options, and read the sweep."""
-    reading = (*CHOICES, "simulated_noise", "simulated_recurrence")
+    reading = (*CHOICES, "simulated_recurrence")
     return read_runs(options.pop("runs"), name=name, **{option: options.pop(option) for option in reading})
 
 

@@ -42,7 +42,6 @@ def tasks_command(as_json: bool) -> None:
 @click.option("--difficulty", type=click.IntRange(min=1), help="Size of a problem.  [default: as in training]")
 @click.option("--most", type=click.IntRange(min=1), default=24, show_default=True, help="The most passes.")
 @click.option("--problems", type=click.IntRange(min=1), default=1024, show_default=True, help="New problems.")
-@click.option("--longer", is_flag=True, help="Longer problems than in training.")
 @click.option("--exit", "criterion", type=EXITS, help="Also let each position stop its loop, by this criterion.")
 @click.option("--threshold", type=click.FloatRange(0), default=0.001, show_default=True, help="Stop below this change.")
 @click.option("--json", "as_json", is_flag=True, help="Print the scores as JSON.")
@@ -52,7 +51,6 @@ def score_command(
     difficulty: int | None,
     most: int,
     problems: int,
-    longer: bool,
     criterion: str | None,
     threshold: float,
     as_json: bool,
@@ -71,7 +69,7 @@ def score_command(
 
     chosen = task_of(model, task, difficulty)
     loaded = load(model)
-    scores = score(loaded, chosen, most, count=problems, split="longer" if longer else "validation")
+    scores = score(loaded, chosen, most, count=problems)
     left = None
     if criterion is not None:
         left = score_exit(loaded, scores.task, Exit(criterion, threshold), most, count=problems)

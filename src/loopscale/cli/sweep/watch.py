@@ -17,19 +17,15 @@ if TYPE_CHECKING:
     from loopscale.fitting import Observations
     from loopscale.scaling import Points
 
+EVERY = 30.0
+"""Seconds between checks."""
+
 
 @verb("watch", short_help="Fit the law again whenever points arrive.")
 @FILE
-@click.option(
-    "--every",
-    type=click.FloatRange(min=0),
-    default=30.0,
-    show_default=True,
-    help="Seconds between checks.",
-)
 @click.option("--once", is_flag=True, help="Fit what is there now, print one line and return.")
 @click.option("--resamples", type=WHOLE, default=40, show_default=True, help="Resampled laws behind the interval.")
-def watch(file: str, every: float, once: bool, resamples: int) -> None:
+def watch(file: str, once: bool, resamples: int) -> None:
     """Fit the law again whenever points arrive, and show how its uncertainty shrinks.
 
     Each line gives the error of the fit and the predicted loss of the sweep's largest run with its 90% interval.
@@ -53,7 +49,7 @@ def watch(file: str, every: float, once: bool, resamples: int) -> None:
                 click.echo(_watch_line(lambda: observations(sweep, store)[0], largest_point(sweep, store), resamples))
             if over or once:
                 return
-            sleep(every)
+            sleep(EVERY)
 
 
 def _watch_line(read: Callable[[], Observations], target: Points | None, resamples: int) -> str:
