@@ -64,11 +64,8 @@ def extended_rungs() -> dict[str, int]:
     """
     widths = [*range(256, 8192, 256), *range(8192, 16385, 512)]
     known = {width: name for name, width in RUNGS.items()}
-    return {known.get(width) or _size_name(at_width(width)): width for width in widths}
-
-
-def _size_name(model: Architecture) -> str:
-    return f"{(model.active + model.embedding) / 1e9:.1f}B"
+    sizes = {width: model.active + model.embedding for width in widths for model in [at_width(width)]}
+    return {known.get(width, f"{size / 1e9:.1f}B"): width for width, size in sizes.items()}
 
 
 def at_width(

@@ -128,7 +128,7 @@ def own_candidates(fit: Fit, budget: float, most: float) -> RunCandidates:
     loop = np.zeros(p.shape) if p.loop is None else p.loop
     models = np.unique(np.column_stack([p.active, p.recurrence, p.experts, loop, total]), axis=0)
     factors = 2.0 ** np.arange(1, 1 + max(0, int(np.log2(max(most / p.active.max(), 1.0)))))
-    grown = [_enlarged(model, factor) for model in _largest(models) for factor in factors]
+    grown = [model * [factor, 1.0, 1.0, factor, factor] for model in _largest(models) for factor in factors]
     rows = np.repeat(np.vstack([models, *grown]) if grown else models, len(ratios), axis=0)
     tokens = rows[:, 0] * np.tile(ratios, len(rows) // len(ratios))
     points = Points(rows[:, 0], tokens, rows[:, 1], rows[:, 2], rows[:, 3], rows[:, 4])
@@ -145,10 +145,6 @@ def _largest(models: FloatArray) -> list[FloatArray]:
     """Return the largest model for each number of passes and experts."""
     kinds = dict.fromkeys((float(row[1]), float(row[2])) for row in models)
     return [max((row for row in models if (row[1], row[2]) == kind), key=lambda row: row[0]) for kind in kinds]
-
-
-def _enlarged(model: FloatArray, factor: float) -> FloatArray:
-    return np.asarray(model * np.array([factor, 1.0, 1.0, factor, factor]))
 
 
 def default_candidates(fit: Fit, budget: float, target: Target) -> RunCandidates:

@@ -170,7 +170,10 @@ def _read_checkpoints(paths: Sequence[str], tokenizer: str | None, tokens: Seque
     folders: list[tuple[str, bool]] = []
     for path in paths:
         kept = kept_models(path)
-        folders += [(_named(path), False)] if kept is None else [(str(folder), True) for folder in kept]
+        if kept is None:
+            folders.append((str(model_folder(path)) if path == "demo" else path, False))
+        else:
+            folders += [(str(folder), True) for folder in kept]
     if tokens is not None and len(tokens) not in (1, len(folders)):
         raise click.UsageError(f"--tokens has {len(tokens)} numbers for {len(folders)} checkpoints; give one for each")
     counts = [None] * len(folders) if tokens is None else list(tokens) * (len(folders) if len(tokens) == 1 else 1)
@@ -178,11 +181,6 @@ def _read_checkpoints(paths: Sequence[str], tokenizer: str | None, tokens: Seque
         Checkpoint(str(model_of(folder)), tokenizer, read_checkpoint(folder, tokenizer, count), as_trained)
         for (folder, as_trained), count in zip(folders, counts, strict=True)
     ]
-
-
-def _named(path: str) -> str:
-    """Return the path, or the folder of the demo model that comes with the package."""
-    return str(model_folder(path)) if path == "demo" else path
 
 
 def _trust(given: dict[str, Any]) -> TaskTrust:

@@ -18,7 +18,6 @@ from loopscale.fitting.warnings import cautions
 
 if TYPE_CHECKING:
     from loopscale.fitting.result import Fit
-    from loopscale.scaling import Coefficient
 
 LEVEL = 0.9
 """Share of the distribution that intervals cover unless another is asked for."""
@@ -42,7 +41,8 @@ def summary(fit: Fit, verbose: bool = False) -> str:
     if verbose:
         tables = ["", *_coefficient_table(fit), *_ladder_table(fit), "", *sensitivity_lines(fit)]
         return "\n".join([_answer(fit), "", *_details(fit), *tables, *warning_lines(fit)])
-    head, coefficients = [_answer(fit), "", *_facts(fit), ""], _coefficients(fit)
+    head = [_answer(fit), "", *_facts(fit), ""]
+    coefficients = list(side_by_side([(name, *texts) for name, texts in _estimates(fit).items()]))
     warnings = warning_lines(fit, WARNINGS)
     if len(head) + len(coefficients) + len(warnings) > LINES:
         warnings = warning_lines(fit, 1)
@@ -147,10 +147,6 @@ def _equation(fit: Fit) -> str:
     return f"{text}, N = N_act + g(R) N_loop" if fit.mapping.loops else text
 
 
-def _sign(term: Coefficient, signed: bool) -> int:
-    return 1 if signed else term.published_sign
-
-
 def _estimates(fit: Fit, signed: bool = False) -> dict[str, tuple[str, str]]:
     """Return each coefficient's value and interval as text, with the digits that the interval deserves.
 
@@ -159,7 +155,7 @@ def _estimates(fit: Fit, signed: bool = False) -> dict[str, tuple[str, str]]:
     spans = _spans(fit)
     texts = {}
     for term in fit.law.terms:
-        sign, value = _sign(term, signed), fit.coefficients[term.name]
+        sign, value = 1 if signed else term.published_sign, fit.coefficients[term.name]
         if term.name in fit.tie or term.name in fit.fixed:
             texts[term.name] = f"{sign * value:.5g}", f"= {fit.tie[term.name]}" if term.name in fit.tie else "fixed"
             continue
@@ -186,10 +182,6 @@ def _spans(fit: Fit) -> Mapping[str, tuple[float, float]]:
             error = errors[name] * (value if logarithmic else 1.0)
             spans[name] = value - error, value + error
     return spans
-
-
-def _coefficients(fit: Fit) -> list[str]:
-    return list(side_by_side([(name, value, around) for name, (value, around) in _estimates(fit).items()]))
 
 
 def _details(fit: Fit) -> list[str]:

@@ -177,7 +177,7 @@ class Gate:
 
     def summary(self, verbose: bool = False) -> str:
         """Return the answer, how it changes with scale, and the runs."""
-        shown = self.runs if verbose or len(self.runs) <= MOST_SHOWN else _largest(self.runs)
+        shown = self.runs if verbose else self.runs[-MOST_SHOWN:]  # the largest
         timed = any(run.time_speedup is not None for run in self.runs)
         columns = ("run", "FLOPs", "loss", "baseline", "speedup", f"{self.level:.0%} interval",
                    *(("wall clock",) if timed else ()))  # fmt: skip
@@ -402,10 +402,6 @@ def _trend_text(trend: SpeedupTrend, level: float) -> str:
 
 def _trend_dict(trend: SpeedupTrend) -> dict[str, Any]:
     return {**asdict(trend), "direction": trend.direction, "helps": trend.helps}
-
-
-def _largest(runs: tuple[VariantRun, ...]) -> tuple[VariantRun, ...]:
-    return runs[-MOST_SHOWN:]
 
 
 def _exp(value: float) -> float | None:

@@ -11,7 +11,6 @@ from pydantic import Field, create_model
 from loopscale.core.errors import InputError
 from loopscale.core.schemas import File, parse
 from loopscale.planning.cluster import ClusterCost
-from loopscale.planning.design import Design
 from loopscale.planning.growing import Growth
 from loopscale.planning.plans import SCHEMA, Plan
 
@@ -52,13 +51,9 @@ def read_plan(data: object, where: str) -> dict[str, Any]:
     values = {name: getattr(read, name) for name in _FIELDS}
     for name in ("rivals", "candidates"):
         rows = zip(values[name], data.get(name, ()), strict=True)
-        values[name] = tuple(_untrained(design) if row["loss"] is None else design for design, row in rows)
+        # JSON has no infinity, which is the loss of a design that the budget leaves no token to train on.
+        values[name] = tuple(replace(design, loss=math.inf) if row["loss"] is None else design for design, row in rows)
     return values
-
-
-def _untrained(design: Design) -> Design:
-    """Return a design that the budget leaves no token to train on: JSON has no infinity."""
-    return replace(design, loss=math.inf)
 
 
 def _filled(data: object) -> object:

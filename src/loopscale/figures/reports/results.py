@@ -294,7 +294,7 @@ def _best(model: str, rows: list[dict[str, Any]]) -> str:
     sentence = f"{model}: {_score(top)} on average over {top['tasks']} tasks at R = {top['recurrence']:g}"
     if top is first:
         return f"{sentence}."
-    return f"{sentence}, {_signed(top['score'] - first['score'])} over R = {first['recurrence']:g}."
+    return f"{sentence}, {top['score'] - first['score']:+.3g} over R = {first['recurrence']:g}."
 
 
 def _certainty(overall: list[dict[str, Any]]) -> str:
@@ -329,7 +329,3 @@ def _cell(row: Mapping[str, Any] | None) -> str:
 
 def _score(row: Mapping[str, Any]) -> str:
     return f"{row['score']:.4g}"
-
-
-def _signed(value: float) -> str:
-    return f"{value:+.3g}"
