@@ -1,5 +1,6 @@
 """The commands that fit: what they print, write and refuse."""
 
+import copy
 import csv
 import io
 import json
@@ -13,6 +14,7 @@ from test_commands import refused, run
 
 from loopscale.choosing import next_runs, read_candidates
 from loopscale.cli import main
+from loopscale.core.sealed import _digest
 from loopscale.fitting import Observations, fit
 from loopscale.fitting.data.public import simulate_sweep
 from loopscale.scaling import ScalingLaw, published
@@ -257,6 +259,46 @@ def test_a_prediction_is_registered_once_and_checked(capsys, tmp_path):
     del data["checksum"]
     path.write_text(json.dumps(data))
     assert "does not match its hash" in refused(capsys, "predict", "--check", str(path), "--loss", "2")
+
+
+FORGED = {
+    "prediction": (None, [1], "x"),
+    "prediction.loss": (None, "2.0", 0, -1, 10**400, True),
+    "prediction.interval": ([1, 2], "x", {}),
+    "prediction.interval.low": (None, "a", 9.0),
+    "prediction.interval.high": (None, 0),
+    "prediction.interval.level": ("most", 90),
+    "prediction.interval.kind": (None, "odd"),
+    "prediction.interval.basis": (None,),
+    "date": (None, "yesterday", [1]),
+    "schema": (None, 99, "1"),
+}
+"""Values that a registered prediction cannot have, by field."""
+
+
+@pytest.mark.parametrize("field", FORGED)
+def test_a_forged_prediction_with_a_right_hash_is_refused_in_a_sentence(field, capsys, tmp_path):
+    path = tmp_path / "prediction.json"
+    run(capsys, "predict", "--rung", "1.0B", "--experts", "8", "--tokens", "500B", "--register", str(path))
+    written = json.loads(path.read_text())
+    for value in (*FORGED[field], "removed"):
+        content = {name: part for name, part in copy.deepcopy(written).items() if name not in ("checksum", "sha256")}
+        *parents, last = field.split(".")
+        inner = content
+        for name in parents:
+            inner = inner[name]
+        inner.pop(last) if value == "removed" else inner.update({last: value})
+        path.write_text(json.dumps(content | {"sha256": _digest(content)}))
+        message = refused(capsys, "predict", "--check", str(path), "--loss", "2")
+        assert message.count(str(path)) == 1
+        assert last in message
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"null", b"{}", bytes(range(256)), b"[" * 100_000, b'{"kind": 1}'])
+def test_a_damaged_prediction_is_refused_in_a_sentence(content, capsys, tmp_path):
+    path = tmp_path / "prediction.json"
+    path.write_bytes(content)
+    assert str(path) in refused(capsys, "predict", "--check", str(path), "--loss", "2")
 
 
 def kinds_of_sweeps() -> dict[str, str]:

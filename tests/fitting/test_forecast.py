@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 import loopscale as ls
+from loopscale.cli import main
 from loopscale.cli.forecast import forecast_command
 from loopscale.core.errors import InputError
 from loopscale.fitting import Observations, fit
@@ -211,6 +212,22 @@ def test_a_sealed_forecast_is_scored_against_later_runs_and_refused_once_changed
     Path(sealed).write_text(json.dumps(content))
     refused = CliRunner().invoke(forecast_command, [later, "--check", sealed])
     assert "does not match its hash" in str(refused.exception)
+
+
+@pytest.mark.parametrize(
+    ("decades", "sentence"),
+    [
+        pytest.param("50", "no sweep has 8 rows left to fit with 50 decades hidden; lower --decades", marks=real_data),
+        ("1", "no public sweep can be read; set LOOPSCALE_DATA to the folder that has them"),
+    ],
+)
+def test_a_scoreboard_of_nothing_is_refused_with_what_to_do(decades, sentence, capsys, tmp_path, monkeypatch):
+    if decades == "1":
+        monkeypatch.setenv("LOOPSCALE_DATA", str(tmp_path))
+    with pytest.raises(SystemExit) as stop:
+        main(["scoreboard", "--decades", decades])
+    assert stop.value.code == 2
+    assert sentence in capsys.readouterr().err
 
 
 @real_data

@@ -176,3 +176,11 @@ def test_the_command_writes_and_checks(tmp_path: Path) -> None:
     assert done.exit_code == 1
     assert "differs, first in the logits at R = 2, pass 2, prompt 1: 1" in done.output
     assert "give --write FILE, or --engine NAME" in run().output
+
+
+def test_json_is_refused_where_nothing_is_compared(tmp_path: Path) -> None:
+    file = tmp_path / "golden.json"
+    done = CliRunner().invoke(conform_command, ["demo", "--write", str(file), "--json"])
+    assert done.exit_code == 2
+    assert "--json prints what differs; --write compares nothing" in done.output
+    assert not file.exists()

@@ -136,7 +136,7 @@ class NextRuns:
         The first runs are shown; ``verbose`` shows all.
         """
         runs, noise = counted(len(self.runs), "run"), float(np.sqrt(self.noise.new_run))
-        gain = f"expected error {self.before:.2g} → {self.after:.2g} nats"
+        gain = f"expected error {self.before:#.2g} → {self.after:#.2g} nats"
         if not self.runs:
             return f"No candidate within the budget lowers the expected error, {self.before:.2g} nats."
         if self.below_noise:
@@ -149,7 +149,7 @@ class NextRuns:
             (
                 str(order), run.model, format_count(run.active), f"{run.experts:g}", str(run.recurrence),
                 format_count(run.tokens), format_count(run.flops), format_count(run.cumulative_flops),
-                f"{run.standard_error:.2g}",
+                f"{run.standard_error:#.2g}",
             )
             for order, run in enumerate(shown, 1)
         ]  # fmt: skip
@@ -167,4 +167,4 @@ class NextRuns:
         """Say what the error would be if the law's form were right."""
         if self.law_before is None or self.law_after is None or not self.growth:
             return ""
-        return f"; {self.law_before:.2g} → {self.law_after:.2g} if its form is exactly right"
+        return f"; {self.law_before:#.2g} → {self.law_after:#.2g} if its form is exactly right"

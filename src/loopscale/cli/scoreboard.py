@@ -30,8 +30,7 @@ def scoreboard_command(decades: float, level: float, as_json: bool, as_csv: bool
     entries, left_out = scoreboard(decades=decades, level=level)
     if as_json:
         rows = [asdict(each) | {"covered": each.covered} for each in entries]
-        print_json({"kind": "scoreboard", "entries": rows, "averages": averages(entries) if entries else None,
-                    "left_out": list(left_out)})  # fmt: skip
+        print_json({"kind": "scoreboard", "entries": rows, "averages": averages(entries), "left_out": list(left_out)})
     elif as_csv:
         click.echo(scoreboard_table(entries).csv(), nl=False)
     else:

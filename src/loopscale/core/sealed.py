@@ -7,15 +7,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from loopscale.core.errors import InputError
-from loopscale.core.files import content_checksum, finite, read_json, write_json
+from loopscale.core.errors import InputError, shown
+from loopscale.core.files import check_version, content_checksum, finite, read_json, write_json
+
+SCHEMA = 1
 
 
 def seal(path: str | Path, kind: str, content: Mapping[str, Any]) -> None:
     """Write content with its date and a hash; an existing file is not replaced."""
     if Path(path).exists():
         raise InputError(f"{path}: it exists already; a registered prediction is not replaced, name another file")
-    dated = {"kind": kind, "schema": 1, "date": datetime.now(UTC).isoformat(timespec="seconds"), **content}
+    dated = {"kind": kind, "schema": SCHEMA, "date": datetime.now(UTC).isoformat(timespec="seconds"), **content}
     write_json(path, {**dated, "sha256": _digest(dated)})
 
 
@@ -27,6 +29,13 @@ def unseal(path: str | Path, kind: str, command: str) -> dict[str, Any]:
     content = {name: value for name, value in data.items() if name != "sha256"}
     if data.get("sha256") != _digest(content):
         raise InputError(f"{path}: its content does not match its hash; the file was changed after it was written")
+    check_version(data, str(path), kind, SCHEMA)
+    try:
+        datetime.fromisoformat(content.get("date", ""))
+    except (TypeError, ValueError):
+        raise InputError(
+            f"{path}: field 'date' is {shown(content.get('date'))}; it should be a date and a time"
+        ) from None
     return content
 
 

@@ -64,13 +64,23 @@ def scoreboard(
     names: Iterable[str] = SWEEPS, decades: float = 1.0, level: float = 0.9, resamples: int = RESAMPLES
 ) -> tuple[tuple[Entry, ...], tuple[str, ...]]:
     """Return an entry for each sweep that can be read and split, and why the others are left out."""
-    entries, left_out = [], []
+    entries, left_out, readable = [], [], 0
     for name in names:
         try:
             data = load_public(name)
+            readable += 1
             entries.append(entry(name, data.keep(KEEP[name]) if name in KEEP else data, decades, level, resamples))
         except InputError as error:
             left_out.append(f"{name}: {error}")
+    if not entries and readable:
+        raise InputError(
+            f"no sweep has {FEWEST} rows left to fit with {decades:g} decades hidden", remedy="lower `decades`"
+        )
+    if not entries:
+        raise InputError(
+            "no public sweep can be read",
+            remedy="set LOOPSCALE_DATA to the folder that has them, or unset it and connect to download them",
+        )
     return tuple(entries), tuple(left_out)
 
 
@@ -79,7 +89,7 @@ def entry(name: str, data: Observations, decades: float, level: float, resamples
     flops = data.points.train_flops
     mask = flops > flops.max() / 10**decades * (1 + 1e-9)
     if (~mask).sum() < FEWEST:
-        raise InputError(f"{int((~mask).sum())} rows are left with {decades:g} decades hidden", where=name)
+        raise InputError(f"{int((~mask).sum())} rows are left with {decades:g} decades hidden")
     fitted, hidden = fit(data.where(~mask), resamples=resamples), data.where(mask)
     new_run, loss = fitted.law.forecast(hidden.points, level), np.log(hidden.loss)
     low, high = np.log(new_run.low), np.log(new_run.high)
@@ -149,8 +159,6 @@ def scoreboard_table(entries: Sequence[Entry]) -> Table:
 
 def scoreboard_text(entries: Sequence[Entry], left_out: Sequence[str]) -> str:
     """Return the scoreboard for the terminal."""
-    if not entries:
-        return "\n".join(["No public sweep can be read: set LOOPSCALE_DATA, or connect to download them.", *left_out])
     mean = averages(entries)
     share = f"{mean['largest_covered']} of {mean['sweeps']}"
     lines = [

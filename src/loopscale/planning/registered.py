@@ -18,11 +18,14 @@ def register(prediction: Prediction, path: str | Path) -> None:
 
 def check(path: str | Path, loss: float) -> str:
     """Compare a registered prediction with the loss that came out; a file that was changed since is refused."""
+    from loopscale.core.schemas import parse
+    from loopscale.planning.files import RegisteredRecord
+
     content = unseal(path, KIND, "loopscale predict --register")
-    stored = content["prediction"]
-    interval = stored.get("interval")
-    error = f"predicted {stored['loss']:.4f}, measured {loss:.4f} ({loss / stored['loss'] - 1:+.2%})"
+    stored = parse(RegisteredRecord, content.get("prediction"), f"{path}: prediction")
+    error = f"predicted {stored.loss:.4f}, measured {loss:.4f} ({loss / stored.loss - 1:+.2%})"
+    interval = stored.interval
     if interval is None:
         return f"Registered {content['date']}: {error}; no interval was registered."
-    inside = "inside" if interval["low"] <= loss <= interval["high"] else "outside"
-    return f"Registered {content['date']}: {error}; {inside} the {interval_text(interval)}."
+    inside = "inside" if interval.low <= loss <= interval.high else "outside"
+    return f"Registered {content['date']}: {error}; {inside} the {interval_text(interval.model_dump())}."
