@@ -2,7 +2,8 @@
 
 For each model and part: difference = a * 2**(-c bits) * R**p, by least squares of logarithms, with 90% intervals from
 resampled sequences. For each part over the models of text together: difference = a * 2**(-c bits) * (D / N)**g * R**p,
-with 90% intervals from resampled models. Settings whose cost is not above two standard errors are shown but not fitted.
+by weighted least squares of the costs themselves, so that settings within noise count too, with 90% intervals from
+resampled models. In the laws of single models, settings whose cost is not above two standard errors are left out.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.optimize import least_squares
 
 RESAMPLES = 500
 LEAST_ERROR = 0.1
@@ -34,35 +36,31 @@ def fit(rows: list[dict[str, Any]], chosen: np.ndarray | None = None) -> np.ndar
     return np.asarray(solution)
 
 
-def together(rows: list[dict[str, Any]]) -> np.ndarray | None:
-    """Return log2 a, c, g and p of several models; None where they do not determine them."""
-    points = [(1, -row["bits"], np.log2(row["ratio"]), np.log2(row["R"])) for row in rows]
-    if len(points) < 8 or np.linalg.matrix_rank(np.array(points)) < 4:
-        return None
-    cost = np.log2([row["difference"] for row in rows])
-    weight = 1 / np.maximum([row["error"] / row["difference"] for row in rows], LEAST_ERROR)
-    solution, *_ = np.linalg.lstsq(np.array(points) * weight[:, None], cost * weight, rcond=None)
-    return np.asarray(solution)
+def together(rows: list[dict[str, Any]]) -> np.ndarray:
+    """Return log2 a, c, g and p of several models."""
+    terms = np.array([(1, -row["bits"], np.log2(row["ratio"]), np.log2(row["R"])) for row in rows])
+    cost, error = (np.array([row[name] for row in rows]) for name in ("difference", "error"))
+    error = np.hypot(error, LEAST_ERROR * cost)
+    start = (1.0, 2.0, 0.3, 0.0)
+    return np.asarray(least_squares(lambda c: (np.exp2(np.clip(terms @ c, -60, 20)) - cost) / error, start).x)
 
 
 def print_together(part: str, rows: list[dict[str, Any]], generator: np.random.Generator) -> None:
-    """Print the law of a part over all models, and how far it misses their settings."""
-    clear = [row for row in rows if row["difference"] > 2 * row["error"]]
-    best, models = together(clear), list(dict.fromkeys(row["model"] for row in clear))
-    if best is None:
+    """Print the law of a part over all models."""
+    models = list(dict.fromkeys(row["model"] for row in rows))
+    if len(models) < 3 or sum(row["difference"] > 2 * row["error"] for row in rows) < len(rows) / 4:
         print(f"all models, {part}: too few settings above noise for a law")
         return
     samples = []
     for _ in range(RESAMPLES):
         chosen = generator.choice(models, len(models))
-        samples.append(together([row for name in chosen for row in clear if row["model"] == name]))
-    low, high = np.quantile([sample for sample in samples if sample is not None], (0.05, 0.95), axis=0)
-    values = np.array([best, low, high])
+        samples.append(together([row for name in chosen for row in rows if row["model"] == name]))
+    values = np.array([together(rows), *np.quantile(samples, (0.05, 0.95), axis=0)])
     values[:, 0] = 2 ** values[:, 0]
     told = [
         f"{name} = {v:.2f} ({least:.2f} to {most:.2f})" for name, (v, least, most) in zip("acgp", values.T, strict=True)
     ]
-    print(f"all models, {part}: {', '.join(told)}; {len(clear)} settings of {len(models)} models")
+    print(f"all models, {part}: {', '.join(told)}; {len(rows)} settings of {len(models)} models")
 
 
 def main() -> None:
