@@ -15,11 +15,13 @@ from loopscale.planning.rounding import MEASURED, rounding_cost
 PLAN = ["--flops", "5e21", "--memory", "3GB", "--bits", "int4"]
 
 
-def test_the_law_is_within_two_errors_or_60_percent_of_every_measurement() -> None:
+def test_nine_of_ten_measurements_lie_in_the_interval_within_their_error() -> None:
+    inside = []
     for ratio, bits, cost, error in MEASURED:
         law = rounding_cost(bits, ratio, 1.0)
-        assert law.low < law.cost < law.high
-        assert abs(law.cost - cost) < max(2 * error, 0.6 * law.cost)
+        assert law.low < law.cost < law.high < 4 * law.low
+        inside.append(law.low - error < cost < law.high + error)
+    assert 0.85 <= sum(inside) / len(inside) <= 1
 
 
 def test_each_bit_less_costs_about_four_times_as_much() -> None:
