@@ -131,9 +131,7 @@ def _budget_options(group: Group) -> list[Callable[[Any], Any]]:
     click.option(
         "--grow", is_flag=True, help="Let passes grow during training: also find the schedule that lowers the loss."
     ),
-    click.option(
-        "--rounding", is_flag=True, help="Also say what weights of so few bits cost, by a law of six models."
-    ),
+    click.option("--rounding", is_flag=True, help="Also say what weights of so few bits cost, by a law of six models."),
     trust_options,
 )
 @option_group(
