@@ -12,6 +12,7 @@ import pytest
 import loopscale as ls
 from loopscale.core.errors import InputError, MissingExtraError
 from loopscale.fitting import Observations, fit
+from loopscale.scaling import Counting
 
 SIZES, RATIOS = (70e6, 160e6, 410e6, 760e6, 1.3e9), (10, 20, 40, 80)
 HEADER = {"run": "run", "N": "params", "D": "tokens", "loss": "loss"}
@@ -315,6 +316,20 @@ def test_a_plain_table_warns_of_nothing():
 def test_counts_in_thousands_can_be_stated():
     table = columns(params=[row["N"] / 1e3 for row in rows()], tokens=[row["D"] / 1e3 for row in rows()])
     assert warned(table, units={"N": 1e3, "D": 1e3}) == ""
+
+
+def test_few_tokens_are_believed_where_both_headers_state_their_units():
+    few = columns(tokens=[row["N"] / 2 for row in rows()])
+    assert "tokens per parameter" in warned(few)
+    stated = {{"params": "N_act (raw)", "tokens": "D (raw)"}.get(name, name): cells for name, cells in few.items()}
+    assert "tokens per parameter" not in warned(stated)
+
+
+@pytest.mark.parametrize("counting", list(Counting))
+def test_a_column_may_state_what_parameters_count(counting):
+    read = Observations.of(columns(counting=[counting.value] * 20))
+    assert (read.counts, read.counts_assumed) == (counting, False)
+    assert Observations.of(columns(counting=["other"] * 20)).counts_assumed
 
 
 def test_a_dense_table_may_call_its_size_a_total():

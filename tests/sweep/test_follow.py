@@ -3,9 +3,12 @@
 import csv
 import io
 
+import numpy as np
 import pytest
 from test_sweep_commands import call
 
+from loopscale.fitting import Observations
+from loopscale.scaling import Counting
 from loopscale.sweep.spec import read_sweep
 from sweeps import BASE, write_sweep
 
@@ -45,6 +48,20 @@ def test_a_training_field_may_be_an_axis_and_the_best_of_it_is_exported(path):
             one for one in every if (one["size"], one["R"], one["D (raw)"]) == (row["size"], row["R"], row["D (raw)"])
         ]
         assert row["loss"] == min((one["loss"] for one in same), key=float)
+
+
+def test_an_export_states_its_columns_so_that_its_reader_suspects_none(path, tmp_path):
+    exported = rows(path)
+    for row in exported:  # no reader believes in runs of 64 tokens
+        row["D (raw)"] = str(50 * float(row["D (raw)"]))
+    with (tmp_path / "runs.csv").open("w", newline="") as file:
+        table = csv.DictWriter(file, list(exported[0]))
+        table.writeheader()
+        table.writerows(exported)
+    read = Observations.of(str(tmp_path / "runs.csv"))
+    assert np.median(read.points.tokens / read.points.active) < 1
+    assert not any("tokens per parameter" in warning for warning, _ in read.warnings)
+    assert (read.counts, read.counts_assumed) == (Counting.WITHOUT_EMBEDDINGS, False)
 
 
 def test_losses_on_the_way_are_exported_as_unfinished(path):

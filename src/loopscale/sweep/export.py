@@ -33,6 +33,7 @@ def observations(sweep: Sweep, store: Store) -> tuple[Observations, dict[str, li
     import numpy as np
 
     from loopscale.fitting import Observations
+    from loopscale.fitting.data.observations import COUNTING
     from loopscale.scaling import Counting, Points
 
     recorded = {(key, tokens): facts for key, tokens, _, facts in store.observations()}
@@ -66,6 +67,7 @@ def observations(sweep: Sweep, store: Store) -> tuple[Observations, dict[str, li
         finished=np.ones(len(rows), bool),
     )
     beside = {"size": [run.cell.size for run, _, _ in rows], **{name: facts[name] for name in _BESIDE}}
+    beside[COUNTING] = [observed.counts.value] * len(rows)
     beside["label"] = [sweep.label(run, run.points[tokens]) for run, tokens, _ in rows]
     return observed, beside
 

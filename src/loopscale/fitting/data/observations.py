@@ -39,6 +39,8 @@ POINT_COLUMNS = {
     "D (raw)": "tokens",
 }
 """The columns in which counts are written, and the fields of ``Points`` that they hold."""
+COUNTING = "counting"
+"""The column in which a sweep's export states what its parameters count, as ``--counts`` does."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -234,6 +236,9 @@ class Observations:
         strict: bool,
     ) -> Observations:
         kind = counts if isinstance(counts, Counting | None) else choice(Counting, counts, "counts")
+        stated = {str(cell) for cell in table.columns.get(COUNTING, ())}
+        if kind is None and len(stated) == 1 and stated <= {counting.value for counting in Counting}:
+            kind = Counting(stated.pop())
         rows = read_rows(table, columns or {}, units or {}, keep, strict)
         return cls(
             rows.points, rows.loss, rows.run, table.source, kind or Counting.WITHOUT_EMBEDDINGS, rows.notes,

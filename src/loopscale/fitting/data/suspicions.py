@@ -46,6 +46,8 @@ def suspicions(
 
 
 def _ratio(columns: Mapping[str, Column], points: Points) -> Iterator[Suspicion]:
+    if all(name in columns and columns[name].unit is not None for name in ("active", "tokens")):
+        return  # the headers state the units, as those of a sweep's export do
     ratio = float(np.median(points.tokens / points.active))
     if ratio < FEWEST_TOKENS:
         swapped = (
