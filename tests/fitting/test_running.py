@@ -65,6 +65,23 @@ def test_ninety_percent_intervals_cover_most_ends() -> None:
     assert np.mean(inside) >= 0.85
 
 
+def test_intervals_cover_the_ends_of_the_runs_that_ship() -> None:
+    """24 tiny runs of several schedules; docs/running.md has the whole table."""
+    path = Path(__file__).parents[2] / "experiments" / "running" / "logs.jsonl"
+    inside, errors = [], []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        content = json.loads(line)
+        step, loss = np.array(content["validation_loss"])
+        log = RunLog(step, loss, None, "validation_loss", content["run"], RateSchedule(**content["schedule"]))
+        for share in (0.5, 0.8):
+            found = final_loss(log.until(share * content["schedule"]["steps"]))
+            inside.append(found.low < loss[-1] < found.high)
+            errors.append(found.final / loss[-1] - 1)
+    assert len(inside) == 48
+    assert 0.8 <= np.mean(inside) <= 0.97
+    assert np.sqrt(np.mean(np.square(errors))) < 0.04
+
+
 def test_a_law_pulls_an_uncertain_forecast_and_not_when_it_contradicts_the_log() -> None:
     log, truth = log_of(SCHEDULES[0])
     part = log.until(0.4 * STEPS)
@@ -116,6 +133,10 @@ def test_the_log_of_a_branch_begins_with_its_trunk(rows: list[dict[str, float]],
         (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
     np.testing.assert_array_equal(read_log(branch).loss, [row["loss"] for row in rows])
     assert len(read_log(branch.parent).loss) == cut + 1
+    (branch / "metrics.jsonl").write_text("")  # as where the schedule has no cooldown
+    config = {"schedule": {"kind": "constant"}, "data": {"context": 8}, "run": {"tokens": 1600, "batch": 2}}
+    (branch / "run.json").write_text(json.dumps({"config": config}))
+    assert read_log(branch).step.max() == 100
 
 
 def test_a_validation_loss_is_preferred_where_it_has_enough_rows(rows: list[dict[str, float]], tmp_path: Path) -> None:

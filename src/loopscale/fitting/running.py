@@ -9,10 +9,10 @@ come, beside the noise of the log.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import NormalDist
 from textwrap import wrap
 from typing import Any
 
@@ -21,11 +21,12 @@ import numpy as np
 from loopscale.core.arrays import FloatArray
 from loopscale.core.errors import InputError, nearest
 from loopscale.core.files import is_file
-from loopscale.core.numerics import number_or_nan
+from loopscale.core.numerics import number_or_nan, student_quantile
 from loopscale.core.quantities import decimals
 from loopscale.core.text import WIDTH, fact
 from loopscale.fitting.data.readers import read_table
 from loopscale.scaling.annealing import RateSchedule, annealed_loss
+from loopscale.scaling.trust import DEGREES
 
 STEP = ("step", "_step", "iteration", "iter", "global_step", "train/global_step", "trainer/global_step")
 LOSS = (
@@ -42,6 +43,10 @@ ALPHA, ALPHA_WIDTH = 0.5, 0.5
 """Prior of alpha and the standard deviation of its logarithm."""
 FALL, FALL_WIDTH = 0.07, 0.7
 """Prior of B over the loss, what the decay of the rate takes away, and the standard deviation of its logarithm."""
+MOST_FALL = 0.3
+"""B over the loss is at most this: early logs would otherwise explain their first steep fall by the rate."""
+FLOOR, FLOOR_WIDTH = 0.8, 0.3
+"""Prior of c over the lowest loss so far, and its standard deviation."""
 SHARE_ERROR = 0.15
 """Error of the law of one run, as a share of the fall that is still to come: beside what its values leave open."""
 LEAST_ERROR = 0.003
@@ -124,8 +129,9 @@ def read_log(path: str | Path, column: str | None = None) -> RunLog:
     if folder.is_dir():
         own = folder / "metrics.jsonl"
         if own.is_file():
-            log = _from_records(_own_records(folder), str(own), column)
-            return RunLog(log.step, log.loss, log.rate, log.column, log.source, _own_schedule(folder))
+            schedule = _own_schedule(folder)
+            log = _from_records(_own_records(folder, schedule), str(own), column)
+            return RunLog(log.step, log.loss, log.rate, log.column, log.source, schedule)
         return _from_records(_event_records(folder), str(path), column)
     if not is_file(path):
         raise InputError("no such file or folder", where=str(path))
@@ -172,7 +178,7 @@ def final_loss(
         weight = deviation**2 / (deviation**2 + spread**2)
         final = (1 - weight) * by_log + weight * law_loss
         deviation = float(np.sqrt(1 - weight)) * deviation
-    width = NormalDist().inv_cdf((1 + level) / 2) * deviation
+    width = student_quantile(level, DEGREES) * deviation
     return RunningForecast(
         int(log.step.max()), schedule.steps, now, final, final - width, final + width, level, by_log, law_loss, weight,
         log.column, _schedule_text(schedule), noise,
@@ -207,13 +213,13 @@ def _fitted(log: RunLog, schedule: RateSchedule) -> tuple[FloatArray, FloatArray
         priors = [
             (values[2] - np.log(ALPHA)) / ALPHA_WIDTH,
             (values[3] - np.log(FALL * lowest)) / FALL_WIDTH,
-            (values[0] - 0.8 * lowest) / (0.3 * lowest),
+            (values[0] - FLOOR * lowest) / (FLOOR_WIDTH * lowest),
         ]
         return np.concatenate([misses, priors])
 
-    start_values = np.array([0.8 * lowest, np.log(0.2 * lowest), np.log(ALPHA), np.log(FALL * lowest)])
+    start_values = np.array([FLOOR * lowest, np.log(0.2 * lowest), np.log(ALPHA), np.log(FALL * lowest)])
     lower = [0.0, np.log(1e-4 * lowest), np.log(0.02), np.log(1e-5 * lowest)]
-    upper = [lowest, np.log(20 * lowest), np.log(3.0), np.log(lowest)]
+    upper = [lowest, np.log(20 * lowest), np.log(3.0), np.log(MOST_FALL * lowest)]
     found = least_squares(residuals, start_values, bounds=(lower, upper), loss="soft_l1", f_scale=2.0)
     jacobian = np.asarray(found.jac, dtype=np.float64)
     return np.asarray(found.x), np.asarray(np.linalg.inv(jacobian.T @ jacobian)), scatter
@@ -297,12 +303,14 @@ def _json_lines(path: Path) -> list[dict[str, Any]]:
     return records
 
 
-def _own_records(folder: Path) -> list[dict[str, Any]]:
+def _own_records(folder: Path, schedule: RateSchedule | None) -> list[dict[str, Any]]:
     """Return the rows of a run folder of ours; those of a sweep's branch come after its trunk's, one folder up."""
     records, trunk = _json_lines(folder / "metrics.jsonl"), folder.resolve().parent / "metrics.jsonl"
-    first = min((number_or_nan(record.get(STEP[0])) for record in records), default=0.0)
-    before = _json_lines(trunk) if trunk.is_file() else []
-    return [record for record in before if number_or_nan(record.get(STEP[0])) < first] + records
+    if not trunk.is_file():
+        return records
+    length = math.inf if schedule is None else schedule.steps + 1  # a branch without a cooldown has no rows itself
+    first = min((number_or_nan(record.get(STEP[0])) for record in records), default=length)
+    return [record for record in _json_lines(trunk) if number_or_nan(record.get(STEP[0])) < first] + records
 
 
 def _event_records(folder: Path) -> list[dict[str, Any]]:
