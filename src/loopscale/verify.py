@@ -71,13 +71,13 @@ def verified(path: str | Path) -> tuple[str, ...]:
     return tuple(sentences)
 
 
-def _tried(what: str, action: Callable[[], Any], detail: str = "") -> Check:
+def _tried(what: str, action: Callable[[], Any]) -> Check:
     """Run one check; an error of ours is its finding."""
     try:
         text = action()
     except LoopscaleError as error:
         return Check(what, Outcome.BAD, str(error))
-    return Check(what, Outcome.GOOD, text if isinstance(text, str) else detail)
+    return Check(what, Outcome.GOOD, text if isinstance(text, str) else "")
 
 
 def _json(path: Path, read: Callable[[Path], Any]) -> Check:

@@ -99,7 +99,7 @@ def at_width(
     )
 
 
-def continuous(width: ArrayLike, experts: ArrayLike, active_experts: int = 2) -> Architecture:
+def continuous(width: ArrayLike, experts: ArrayLike) -> Architecture:
     """Return the ladder between its rungs: real widths and depths, as arrays, for counts and costs only.
 
     At a rung's width it is that rung exactly; such a model cannot be built elsewhere.

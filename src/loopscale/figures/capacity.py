@@ -33,52 +33,43 @@ from loopscale.scaling import Points, ScalingLaw
 
 GAIN = "gain g_eff (loop blocks)"
 PASSES = np.linspace(1.0, 16.0, 61)
+SIZE = "1.0B"
+"""The model that gains are shown for."""
 EXPERTS = (1, 2, 4, 8, 16)
 ASYMPTOTE_EXPERTS = (1, 2, 4, 8, 16, 32, 64)
 
 
-def gain_by_mapping(
-    laws: Mapping[str, ScalingLaw], model: Architecture | None = None, recurrences: FloatArray = PASSES
-) -> Table:
+def gain_by_mapping(laws: Mapping[str, ScalingLaw], model: Architecture | None = None) -> Table:
     """Return g_eff against R under each of the named laws, at one model: ``mapping, experts, recurrence, gain``."""
-    model = rung("1.0B") if model is None else model
-    return stacked([("mapping", name, _with_experts(law, model, recurrences)) for name, law in laws.items()])
+    model = rung(SIZE) if model is None else model
+    return stacked([("mapping", name, _with_experts(law, model)) for name, law in laws.items()])
 
 
-def gain_by_sparsity(
-    law: ScalingLaw, size: str = "1.0B", experts: Sequence[float] = EXPERTS, recurrences: FloatArray = PASSES
-) -> Table:
+def gain_by_sparsity(law: ScalingLaw, experts: Sequence[float] = EXPERTS) -> Table:
     """Return g_eff against R for each E: ``experts, recurrence, gain``."""
-    parts = [("experts", E, _over_passes("gain", law, rung(size, E), recurrences)) for E in experts]
-    return stacked(parts)
+    return stacked([("experts", E, _over_passes("gain", law, rung(SIZE, E))) for E in experts])
 
 
 def bounded_and_unbounded(
-    law: ScalingLaw,
-    unbounded: Mapping[str, ScalingLaw],
-    size: str = "1.0B",
-    experts: Sequence[float] = (1, 8),
-    recurrences: FloatArray = PASSES,
+    law: ScalingLaw, unbounded: Mapping[str, ScalingLaw], experts: Sequence[float] = (1, 8)
 ) -> Table:
     """Return g_eff of the law for each E, and of mappings without a bound: ``mapping, experts, recurrence, gain``."""
-    parts = [("mapping", f"E = {E:g}", _with_experts(law, rung(size, E), recurrences)) for E in experts]
-    parts += [("mapping", name, _with_experts(other, rung(size), recurrences)) for name, other in unbounded.items()]
+    parts = [("mapping", f"E = {E:g}", _with_experts(law, rung(SIZE, E))) for E in experts]
+    parts += [("mapping", name, _with_experts(other, rung(SIZE))) for name, other in unbounded.items()]
     return stacked(parts)
 
 
-def _with_experts(law: ScalingLaw, model: Architecture, recurrences: FloatArray) -> dict[str, Any]:
-    return {"experts": [model.experts] * len(recurrences), **_over_passes("gain", law, model, recurrences)}
+def _with_experts(law: ScalingLaw, model: Architecture) -> dict[str, Any]:
+    return {"experts": [model.experts] * len(PASSES), **_over_passes("gain", law, model)}
 
 
-def multiplier_by_sparsity(
-    law: ScalingLaw, size: str = "1.0B", experts: Sequence[float] = EXPERTS, recurrences: FloatArray = PASSES
-) -> Table:
+def multiplier_by_sparsity(law: ScalingLaw, experts: Sequence[float] = EXPERTS) -> Table:
     """Return rho_eff = N_eff / N_act against R for each E: ``experts, recurrence, multiplier`` and its ``limit``."""
     parts = []
     for E in experts:
-        columns = _over_passes("multiplier", law, rung(size, E), recurrences)
-        points = rung(size, E).points(1e11, recurrences, law.counts)
-        columns["limit"] = np.broadcast_to(law.largest_multiplier(points), recurrences.shape)
+        columns = _over_passes("multiplier", law, rung(SIZE, E))
+        points = rung(SIZE, E).points(1e11, PASSES, law.counts)
+        columns["limit"] = np.broadcast_to(law.largest_multiplier(points), PASSES.shape)
         parts.append(("experts", E, columns))
     return stacked(parts)
 
@@ -166,12 +157,12 @@ def _over_recurrence(axes: Any, table: Table, title: str, y: str) -> Any:
     return finish(axes, title, RECURRENCE, y)
 
 
-def _over_passes(name: str, law: ScalingLaw, model: Architecture, recurrences: FloatArray) -> dict[str, Any]:
+def _over_passes(name: str, law: ScalingLaw, model: Architecture) -> dict[str, Any]:
     """Return one of the law's quantities along R, with its band."""
-    points = model.points(1e11, recurrences, law.counts)
-    columns = _with_band(name, law, lambda drawn: np.broadcast_to(getattr(drawn, name)(points), recurrences.shape))
-    outside = law.fitted_range.outside("recurrence", recurrences)
-    return {"recurrence": recurrences, **columns, "extrapolated": _named(outside, "recurrence")}
+    points = model.points(1e11, PASSES, law.counts)
+    columns = _with_band(name, law, lambda drawn: np.broadcast_to(getattr(drawn, name)(points), PASSES.shape))
+    outside = law.fitted_range.outside("recurrence", PASSES)
+    return {"recurrence": PASSES, **columns, "extrapolated": _named(outside, "recurrence")}
 
 
 def _with_band(name: str, law: ScalingLaw, quantity: Callable[[ScalingLaw], FloatArray]) -> dict[str, FloatArray]:

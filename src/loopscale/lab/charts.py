@@ -18,9 +18,9 @@ def bar(share: float, width: int = WIDTH) -> str:
     return ("█" * full + EIGHTHS[eighth].strip()).ljust(width)
 
 
-def by_recurrence(scores: Scores, shown: Sequence[int] = SHOWN) -> list[str]:
+def by_recurrence(scores: Scores) -> list[str]:
     """Return a line for each test-time R: the share of problems that are right, as a bar and as a number."""
-    return [f"  R = {R:<3d}{bar(scores.at(R))} {scores.at(R):.2f}" for R in shown if scores.most >= R]
+    return [f"  R = {R:<3d}{bar(scores.at(R))} {scores.at(R):.2f}" for R in SHOWN if scores.most >= R]
 
 
 def by_position(scores: Scores, recurrences: Sequence[int]) -> list[str]:

@@ -26,13 +26,9 @@ def isoflop_over_size(
     experts: Sequence[float] = (1, 8),
     recurrences: Sequence[int] = (1, 2, 4),
     widths: ArrayLike | None = None,
-    budget: Budget | None = None,
 ) -> Table:
-    """Return loss against N_act at fixed compute on the continuous ladder, with each curve's minimum marked.
-
-    Here and below, ``flops`` are the compute budgets; ``budget`` adds what else limits the tokens, if anything does.
-    """
-    grid = _compute_grid(law, continuous_space(experts, recurrences, widths), flops, Rule.LOSS, None, budget)
+    """Return loss against N_act at fixed compute on the continuous ladder, with each curve's minimum marked."""
+    grid = _compute_grid(law, continuous_space(experts, recurrences, widths), flops, Rule.LOSS, None)
     return _curves(grid, best_axis=-3)
 
 
@@ -41,11 +37,10 @@ def isoflop_over_recurrence(
     flops: ArrayLike,
     space: Space | None = None,
     eps: float | None = None,
-    budget: Budget | None = None,
 ) -> Table:
     """Return loss against R at fixed compute, with R* under the paper's rule marked on each curve."""
     space = ladder_space(experts=(1, 8)) if space is None else space
-    return _curves(_compute_grid(law, space, flops, Rule.PAPER, eps, budget), best_axis=-1)
+    return _curves(_compute_grid(law, space, flops, Rule.PAPER, eps), best_axis=-1)
 
 
 def isoflop_over_experts(
@@ -53,11 +48,10 @@ def isoflop_over_experts(
     flops: ArrayLike,
     space: Space | None = None,
     eps: float | None = None,
-    budget: Budget | None = None,
 ) -> Table:
     """Return loss against E at fixed compute, with E* under the paper's rule marked on each curve."""
     space = ladder_space(recurrences=(1, 4)) if space is None else space
-    return _curves(_compute_grid(law, space, flops, Rule.PAPER, eps, budget), best_axis=-2)
+    return _curves(_compute_grid(law, space, flops, Rule.PAPER, eps), best_axis=-2)
 
 
 def recurrence_map(
@@ -65,11 +59,10 @@ def recurrence_map(
     flops: ArrayLike,
     space: Space | None = None,
     eps: float | None = None,
-    budget: Budget | None = None,
 ) -> Table:
     """Return R* for every (compute, size, experts), with the share of resampled laws that agree."""
     space = ladder_space(experts=(1, 8)) if space is None else space
-    grid = _compute_grid(law, space, flops, Rule.PAPER, eps, budget)
+    grid = _compute_grid(law, space, flops, Rule.PAPER, eps)
     gains = grid.pass_gain_ZFSKP >= grid.eps
     best_ZFSK = np.argmin(np.where(gains, grid.loss_ZFSKP, np.inf), axis=-1)
     chosen = space.recurrences[best_ZFSK]
@@ -196,12 +189,9 @@ def choice_span(row: Mapping[str, Any], name: str, write: Callable[[float], str]
     return f"[{write(row[f'{name}_low'])}, {write(row[f'{name}_high'])}]"
 
 
-def _compute_grid(
-    law: ScalingLaw, space: Space, flops: ArrayLike, rule: Rule, eps: float | None, budget: Budget | None
-) -> Grid:
+def _compute_grid(law: ScalingLaw, space: Space, flops: ArrayLike, rule: Rule, eps: float | None) -> Grid:
     budgets = np.atleast_1d(np.asarray(flops, float))
-    limits = Budget(flops=float(budgets[0])) if budget is None else budget
-    return evaluate(law, space, limits, flops=budgets, eps=eps, rule=rule)
+    return evaluate(law, space, Budget(flops=float(budgets[0])), flops=budgets, eps=eps, rule=rule)
 
 
 def _curves(grid: Grid, best_axis: int) -> Table:

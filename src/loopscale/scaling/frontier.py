@@ -221,6 +221,6 @@ def closeness(above: FloatArray) -> FloatArray:
     return np.asarray(1 / (1 + (above / NEAR_FRONTIER) ** 2))
 
 
-def chosen_draws(rows: Sequence[Sequence[float]], digits: int = 7) -> tuple[tuple[float, float, float], ...]:
+def chosen_draws(rows: Sequence[Sequence[float]]) -> tuple[tuple[float, float, float], ...]:
     """Return draws with few digits, as a file keeps them."""
-    return tuple((float(f"{a:.{digits}g}"), float(f"{b:.{digits}g}"), float(f"{c:.{digits}g}")) for a, b, c in rows)
+    return tuple((float(f"{a:.7g}"), float(f"{b:.7g}"), float(f"{c:.7g}")) for a, b, c in rows)

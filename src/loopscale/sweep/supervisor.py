@@ -14,6 +14,8 @@ from loopscale.sweep.store import Job, Resources, RunState, Store
 
 POLL, LONGEST = 0.05, 1.0
 """Seconds between two looks at the store: short at first, so that short sweeps end at once, then longer."""
+PATIENCE = 120.0
+"""Seconds that workers have to save a checkpoint and end."""
 MOST_FRUITLESS = 60
 """Workers in a row that crash while no run makes progress; then the sweep stops."""
 
@@ -76,11 +78,11 @@ class Supervisor:
             started += self.launcher.start(self._job_for(run.resources)) is not None
         return started
 
-    def stop(self, patience: float = 120) -> None:
+    def stop(self) -> None:
         """Ask the workers to save a checkpoint and end; end those that do not."""
         try:
             self.store.request_stop(self.job.session)
-            until = time.monotonic() + patience
+            until = time.monotonic() + PATIENCE
             while any(worker.alive() for worker in self._workers) and time.monotonic() < until:
                 time.sleep(POLL)
         finally:

@@ -53,7 +53,7 @@ def status(file: str, every: bool, live: bool, price: float, as_json: bool) -> N
             console().print(status_lines(sweep.name, runs, every, price, file))
 
 
-def _live(lines: Callable[[], Group], over: Callable[[], bool], every: float = 2.0) -> None:
+def _live(lines: Callable[[], Group], over: Callable[[], bool]) -> None:
     """Show lines that change until something is over; Ctrl-C ends it."""
     from time import sleep
 
@@ -61,7 +61,7 @@ def _live(lines: Callable[[], Group], over: Callable[[], bool], every: float = 2
 
     with Live(lines(), console=console(), auto_refresh=False) as display:
         while not over():
-            sleep(every)
+            sleep(2)
             display.update(lines(), refresh=True)
 
 
