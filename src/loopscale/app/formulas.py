@@ -226,7 +226,8 @@ class _FakeLaw(_Fake):
 def _limits() -> str:
     """Trace every limit: when it holds, what a design needs of it, and the sentences about it."""
     rows = [_limit_row(formula) for formula in (*limits.FORMULAS, *_own())]
-    steps = {name: design._too_little(Symbol.named("gain", sign)) for name, sign in (("gains", 0.5), ("costs", -0.5))}
+    gains = {"gains": 0.5, "costs": -0.5, "neither": design.NO_GAIN / 2}
+    steps = {name: design._too_little(Symbol.named("gain", gain)) for name, gain in gains.items()}
     return f"export const LIMITS = [\n{''.join(rows)}];\nexport const STEPS = {steps!r};\n"
 
 

@@ -16,7 +16,7 @@ from loopscale.core.files import finite
 from loopscale.core.quantities import WEIGHT_FORMATS
 from loopscale.planning import FIELDS, PRESETS
 from loopscale.planning.budget import LEAST_MEMORY
-from loopscale.planning.design import STEPS
+from loopscale.planning.design import NO_GAIN, STEPS
 from loopscale.planning.device_search import LONG
 from loopscale.planning.grid import interval_basis
 from loopscale.planning.job import REDUCES
@@ -42,6 +42,7 @@ def page_data() -> dict[str, Any]:
         "slack": SLACK,
         "near": NEAR,
         "steps": list(STEPS),
+        "noGain": NO_GAIN,
         "keptWindow": KEPT_WINDOW,
         "leastMemory": LEAST_MEMORY,
         "trust": {level: _number(factor) for level, factor in TRUST_LEVELS.items()},

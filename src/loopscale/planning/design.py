@@ -16,6 +16,8 @@ from loopscale.planning.grid import Grid, Rule, design_label
 
 STEPS = ("pass", "experts")
 """What the rule refuses: a last pass, or a last step in experts, that gains less than eps."""
+NO_GAIN = 5e-5
+"""Nats below which a step changes nothing in the four decimals that people read."""
 
 
 @dataclass(frozen=True)
@@ -250,7 +252,7 @@ def _judged(grid: Grid, at: tuple[int, ...], flat: int, chosen: int) -> tuple[st
 
 
 def _too_little(gain: float) -> str:
-    if abs(gain) < 5e-5:
+    if abs(gain) < NO_GAIN:
         return "does not help"
     return f"gains only {gain:.4f}" if gain > 0 else f"costs {-gain:.4f} nats"
 
