@@ -200,6 +200,87 @@ def test_a_simulated_sweep_is_offered_and_called_so(page):
     page.wait_for_selector("#fit-result h2:has-text('simulated')")
 
 
+@pytest.fixture(scope="module")
+def result(client, sweep_csv) -> dict[str, object]:
+    """A small fit, as the API answers it."""
+    return client.job(client.send("/api/fit?name=simulated&resamples=20", sweep_csv))
+
+
+def shown(browser, address, job, **result):
+    """The Fit view with the result of a job that was changed on its way."""
+    context = browser.new_context(viewport={"width": 1300, "height": 900})
+    context.route("**/api/fit?*", lambda route: route.fulfill(json=job | {"result": job["result"] | result}))
+    page = open_in(context, f"{address}/#view=fit")
+    page.click("#micro-csv")
+    page.wait_for_selector("#chart-residuals svg")
+    return page
+
+
+def test_twenty_thousand_rows_show_where_they_lie_densely(browser, address, result):
+    points = {name: (column * 140)[:20_000] for name, column in result["result"]["points"].items()}
+    page = shown(browser, address, result, points=points, rows=20_000)
+    for chart in ("#chart-observed", "#chart-residuals"):
+        faint = page.eval_on_selector_all(f"{chart} .dots", "all => all.map((path) => Number(path.style.opacity))")
+        assert min(faint) <= 0.15
+        assert len(faint) < 40  # a few paths; thousands of elements would take long to draw
+    assert page.errors == []
+    page.context.close()
+
+
+def test_a_degenerate_fit_looks_like_one(browser, address, result):
+    law = result["result"]["law"] | {"degenerate": ["alpha and beta cannot be separated"]}
+    page = shown(browser, address, result, law=law)
+    problem = page.locator("#fit-result .degenerate .problem")
+    assert "must not be used for predictions" in problem.inner_text()
+    assert page.get_attribute("#plan-with", "class") == ""
+    page.context.close()
+    page = shown(browser, address, result)
+    assert page.get_attribute("#plan-with", "class") == "primary"
+    assert page.evaluate("() => getComputedStyle(document.querySelector('#fit-result h2')).outlineStyle") == "none"
+    page.context.close()
+
+
+def test_charts_of_a_fit_are_read_above_the_plot_and_saved_with_their_title(browser, address, result, tmp_path):
+    page = shown(browser, address, result)
+    page.locator("#chart-observed").scroll_into_view_if_needed()
+    plot = page.locator("#chart-observed .plot svg").bounding_box()
+    page.mouse.move(plot["x"] + plot["width"] / 2, plot["y"] + plot["height"] / 2)
+    read = page.locator("#chart-observed .readout")
+    assert re.search(r"tokens: observed \d\.\d+, predicted \d\.\d+", read.inner_text())
+    place = read.bounding_box()
+    assert place["y"] + place["height"] <= plot["y"] + 1  # it covers no point
+    before = read.inner_text()
+    page.focus("#chart-observed .plot")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    assert read.inner_text() not in ("", before)
+    with page.expect_download() as waiting:
+        page.click("#chart-observed .downloads button:has-text('SVG')")
+    waiting.value.save_as(tmp_path / "chart.svg")
+    texts = re.findall(r"<text ([^>]*)>([^<]*)", (tmp_path / "chart.svg").read_text())
+    assert texts[0][1] == page.inner_text("#chart-observed h3") == "Predicted against observed"
+    assert min(float(re.search(r'\bx="([-\d.]+)"', name)[1]) for name, _ in texts) >= 8  # none left of the title
+    assert page.errors == []
+    page.context.close()
+
+
+def test_files_of_a_spreadsheet_and_runs_that_diverged_are_read(page, tmp_path, sweep_csv):
+    lines = sweep_csv.decode().splitlines()
+    place = lines[0].split(",").index("loss")
+    for number, word in ((3, "diverged"), (4, "NaN")):
+        cells = lines[number].split(",")
+        lines[number] = ",".join([*cells[:place], word, *cells[place + 1 :]])
+    european = [line.replace(",", ";").replace(".", ",") for line in lines]
+    (tmp_path / "european.csv").write_text("\n".join(european))
+    page.click("#views button[data-view=fit]")
+    page.set_input_files("#csv-file", tmp_path / "european.csv")
+    page.wait_for_selector("#start-fit:not([disabled])")
+    said = page.inner_text("#preview")
+    assert "2 rows skipped" in said
+    assert "line" in said
+    assert page.locator("#preview .problem").count() == 0
+
+
 WRONG = {
     b"\x1f\x8b\x08 packed": "This is a gzip archive; send it unpacked, as CSV text.",
     b"\xff\xfe\x00": "byte 1 is not UTF-8 text",
@@ -282,6 +363,8 @@ def test_the_demo_report_answers_whether_looping_pays_and_fits_a_phone_in_both_t
         assert re.search(r"Does looping pay at equal compute\? .* 90% interval [+−-]\d\.\d{4} to [+−-]\d\.\d{4}", said)
         assert "Trust: near" in said or "near:" in said
         assert not re.search(r"\bTrue\b|\bFalse\b|\bNone\b|\d{3}e\+|\d\.\d{7}", said)
+        assert str(tmp_path) not in page.content()
+        signs_agree(page)
         assert page.evaluate("() => document.documentElement.scrollWidth") <= 390
         assert page.locator("img").count() == 0
         assert page.locator("figure svg").count() >= 2
@@ -289,3 +372,26 @@ def test_the_demo_report_answers_whether_looping_pays_and_fits_a_phone_in_both_t
         grounds.add((page.evaluate("() => getComputedStyle(document.body).backgroundColor"), page.evaluate(ink)))
         page.context.close()
     assert len({ground for ground, _ in grounds}) == len({ink for _, ink in grounds}) == 2
+
+
+def signs_agree(page) -> None:
+    """In every table a difference has the sign of the losses beside it: minus is a lower loss."""
+    tables = page.eval_on_selector_all(
+        "table",
+        "all => all.map((one) => [...one.rows].map((row) => [...row.cells].map((cell) => cell.innerText.trim())))",
+    )
+    number = lambda text: float(text.split()[0].replace("−", "-"))  # noqa: E731
+    compared = 0
+    for head, *rows in tables:
+        column = next((k for k, name in enumerate(head) if name in ("minus R=1", "difference to R=1")), None)
+        if column is None:
+            continue
+        loss = next(k for k, name in enumerate(head) if name in ("loss", "predicted loss"))
+        without = {row[0]: number(row[loss]) for row in rows if row[1] == "1"}
+        for row in rows:
+            if row[1] != "1":
+                assert number(row[column]) == pytest.approx(number(row[loss]) - without[row[0]], abs=2e-4), row
+                compared += 1
+    assert compared >= 4
+    assert "(a minus is a lower loss)" in " ".join(page.inner_text("body").split())
+    assert "gain over" not in page.inner_text("body")
