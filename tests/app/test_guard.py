@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -134,6 +135,26 @@ def test_other_machines_need_a_token_or_an_explicit_choice(capsys):
         main(["app", "--host", "0.0.0.0", "--no-open"])
     assert stop.value.code == 2
     assert "--token SECRET, or --insecure" in capsys.readouterr().err
+
+
+def test_the_commands_of_the_manual_are_accepted(monkeypatch, tmp_path, capsys):
+    import uvicorn
+
+    from loopscale.app import server
+    from loopscale.cli import app
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(app, "listen", lambda *_: socket.create_server(("127.0.0.1", 0)))
+    monkeypatch.setattr(app.webbrowser, "open", lambda _: None)
+    monkeypatch.setattr(server, "create_app", lambda *_, **__: None)
+    monkeypatch.setattr(uvicorn.Server, "run", lambda *_, **__: None)
+    manual = (Path(__file__).parents[2] / "docs" / "app.md").read_text()
+    commands = re.findall(r"^    loopscale (app.*?)(?:  #.*)?$", manual, re.MULTILINE)
+    assert len(commands) >= 6
+    for command in commands:
+        with pytest.raises(SystemExit) as stop:
+            main(command.split())
+        assert stop.value.code == 0, command
 
 
 def test_a_server_with_a_token_answers_only_those_who_know_it(own_server):
