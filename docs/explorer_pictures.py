@@ -6,6 +6,7 @@ small; the recording is a GIF of a drag over the map, of a step by hand and of t
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import random
@@ -23,7 +24,7 @@ from PIL import Image
 
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "tests" / "app"), str(ROOT / "tests")]
-from browser import chromium, enter, mapped, open_page, settled, visit  # noqa: E402
+from browser import chromium, enter, first_view, mapped, open_page, settled, visit  # noqa: E402
 from test_run_view import folder_of  # noqa: E402
 
 from loopscale.scaling import Points, published  # noqa: E402
@@ -120,6 +121,24 @@ def stills(browser: Any, address: str) -> None:
     page.context.close()
 
 
+def first(browser: Any, address: str) -> None:
+    """Take the first view, which the page's file holds."""
+    parts = first_view(browser, address)
+    parts["map-plot"] = re.sub(r"(?<=base64,)[^\"]+", smaller, parts["map-plot"])
+    path = ROOT / "src" / "loopscale" / "app" / "static" / "first_view.json"
+    path.write_text(json.dumps(parts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def smaller(image: re.Match[str]) -> str:
+    """Return a picture with few colours, as text."""
+    packed = io.BytesIO()
+    picture = Image.open(io.BytesIO(base64.b64decode(image[0]))).convert("RGB")
+    picture.quantize(16, Image.Quantize.MAXCOVERAGE, kmeans=5, dither=Image.Dither.NONE).save(
+        packed, "PNG", optimize=True
+    )
+    return base64.b64encode(packed.getvalue()).decode()
+
+
 def preview(browser: Any, address: str) -> None:
     """Take the picture that links to the page are shown with."""
     page = open_page(browser, address, width=1200, height=630)
@@ -202,6 +221,7 @@ def live_run(browser: Any) -> None:
 def main() -> None:
     """Take all of them."""
     with explorer() as address, chromium() as browser:
+        first(browser, address)
         stills(browser, address)
         preview(browser, address)
         recording(browser, address)

@@ -107,6 +107,47 @@ def enter(page: Page, name: str, value: str) -> None:
     settled(page)
 
 
+FIRST = (
+    "share",
+    "sentence",
+    "loss-line",
+    "trust-line",
+    "stories",
+    "model-price",
+    "drawing",
+    "model-note",
+    "steppers",
+    "memory",
+)
+FIRST_MAP = ("map-readout", "map-legend")
+# Which experts a picture lights is left to chance.
+CHANCE = "let drawn = 1; Math.random = () => (drawn = (drawn * 16807) % 2147483647) / 2147483647;"
+
+
+def first_view(browser: Browser, address: str) -> dict[str, str]:
+    """What the page draws for the first view, by element, as the page's own file holds it."""
+    context = browser.new_context(
+        viewport={"width": 1440, "height": 900}, color_scheme="light", reduced_motion="reduce"
+    )
+    context.add_init_script(CHANCE)
+    page = open_in(context, address)
+    mapped(page)
+    parts = {name: page.inner_html(f"#{name}") for name in (*FIRST, *FIRST_MAP)}
+    place = page.get_attribute("#map-plot canvas", "style")
+    images = ""
+    for theme in ("light", "dark"):
+        url = page.evaluate("() => document.querySelector('#map-plot canvas').toDataURL()")
+        images += f'<img class="{theme}" alt="" style="{place}" src="{url}">'
+        page.click("#theme")
+    page.evaluate("() => document.querySelector('#map-dot').removeAttribute('id')")
+    drawn = page.evaluate(
+        "() => ['svg', '.dot-handle'].map((part) => document.querySelector(`#map-plot ${part}`).outerHTML)"
+    )
+    parts["map-plot"] = f'<div class="first">{images}{"".join(drawn)}</div>'
+    context.close()
+    return parts
+
+
 def findings(page: Page) -> list[str]:
     """What axe-core finds above minor."""
     import axe_playwright_python

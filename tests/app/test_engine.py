@@ -223,6 +223,49 @@ def test_many_random_plans_are_the_same():
     check_scenarios(400, seed=3)
 
 
+MAP = """
+const law = preparedLaw(DATA.laws[DATA.law]);
+return tasks.map(({ limits, axis, computes, memories, options }) => {
+  const rows = [...mapRows(law, limits, { ...options, space: mapSpace(law, options) }, axis, computes, memories)];
+  return computes.flatMap((compute, i) => memories.map((memory, j) => {
+    const cell = rows[i][j];
+    const shown = cell && [cell.name, cell.E, cell.R, cell.loss, cell.level];
+    try {
+      const found = search(law, { ...limits, [axis]: compute, memory }, options);
+      const { rung, experts, recurrence, loss } = found.choice;
+      return [shown, [rung, experts, recurrence, loss, found.trust.level]];
+    } catch (error) {
+      if (!(error instanceof Refusal)) throw error;
+      return [shown, null];
+    }
+  }));
+});"""
+
+
+def test_every_cell_of_the_map_is_the_design_that_a_search_finds():
+    rng = random.Random(5)
+    tasks = []
+    for limits in (
+        {},
+        {"bits": 8, "context": 8192},
+        {"max_tokens": 3e11},
+        {"unique_tokens": 5e10},
+        {"serve_tokens": 1e12},
+    ):
+        for axis in ("flops", "real_flops"):
+            places = {
+                "computes": sorted(10 ** rng.uniform(17, 26) for _ in range(5)),
+                "memories": sorted(10 ** rng.uniform(7.5, 11.5) for _ in range(6)),
+            }
+            options = rng.choice([{}, {"rungs": ["0.6B", "1.0B"]}, {"rule": "loss"}])
+            tasks.append({"limits": {"bits": 4, **limits}, "axis": axis, "options": options, **places})
+    cells = [cell for task in run_node(MAP, tasks, "planner.js") for cell in task]
+    assert len(cells) == 300
+    assert sum(found is not None for _, found in cells) > 100
+    for shown, found in cells:
+        assert shown == found
+
+
 def test_numbers_are_written_and_read_as_python_writes_and_reads_them():
     rng = random.Random(4)
     values = [0.0, 1.25, 12.5, 999.5, 1000, 8192, 1e15, 9.995e11] + [10 ** rng.uniform(-6, 24) for _ in range(400)]

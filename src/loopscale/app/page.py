@@ -6,6 +6,7 @@ them are made here: ``formulas.js`` from the Python formulas, ``data.js`` from t
 
 from __future__ import annotations
 
+import json
 import re
 from functools import lru_cache
 from pathlib import Path
@@ -67,12 +68,24 @@ def script(*entries: str) -> str:
     return f'"use strict";\n(() => {{\n{bundle(*entries)}}})();\n'
 
 
+def _with_first_view(index: str) -> str:
+    """Put the first view into the page's file, so that it is seen before the script has run.
+
+    ``docs/explorer_pictures.py`` takes it from a browser; a test compares it with what the script draws.
+    """
+    for name, html in json.loads((STATIC / "first_view.json").read_text(encoding="utf-8")).items():
+        index, found = re.subn(rf'(id="{name}"[^>]*>)(?=</)', lambda opening, html=html: opening[1] + html, index)
+        if found != 1:
+            raise AssertionError(f"the page has no empty element called {name}")
+    return index
+
+
 @lru_cache(maxsize=2)
 def page_files(server: bool) -> dict[str, bytes]:
     """Return the page by file name. With ``server`` it uses the API beside it; else it is complete by itself."""
     from loopscale.app.lab_data import experts_script, lab_script
 
-    index = (STATIC / "index.html").read_text(encoding="utf-8")
+    index = _with_first_view((STATIC / "index.html").read_text(encoding="utf-8"))
     index = index.replace('data-server="no"', f'data-server="{"yes" if server else "no"}"')
     texts = {
         "index.html": index,

@@ -18,6 +18,12 @@ export function write(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
+// When what was drawn is on the screen.
+export const afterFrame = (work) => requestAnimationFrame(() => setTimeout(work));
+
+// Whether the page's address leads to another view than the first, which the page's file holds.
+export const linked = () => "link" in document.documentElement.dataset;
+
 export const button = (text, onclick, attributes = {}) =>
   make("button", { type: "button", onclick, ...attributes }, text);
 

@@ -3,7 +3,7 @@ import { $, make, segmented, write } from "./dom.js";
 import { term } from "./glossary.js";
 import { readModel, runLooped } from "./looped.js";
 import { draw } from "./model.js";
-import { counted } from "./quantities.js";
+import { counted, grouped } from "./quantities.js";
 import { set, state } from "./state.js";
 
 // Each file is a script, as browsers read no other data from a disk; it is loaded when its model is shown.
@@ -93,7 +93,7 @@ function run({ words, products }, model) {
   const { config } = model;
   const weights = Object.values(model.tensors).reduce((sum, { values }) => sum + values.length, 0);
   const layer = config.experts === 1 ? "one layer" : `one layer with ${config.used} of ${config.experts} experts for each position`;
-  write($("#lab-about"), `It was trained on words of ${config.trainedLength} with about ${config.trained} passes, and has ${layer}, ${weights.toLocaleString("en-US")} weights in all. It runs here, in your browser.`);
+  write($("#lab-about"), `It was trained on words of ${config.trainedLength} with about ${config.trained} passes, and has ${layer}, ${grouped(weights)} weights in all. It runs here, in your browser.`);
   const text = state.word || firstWord(config);
   const count = Math.min(Math.max(Math.round(Number(state.loops)) || config.trained, 1), MOST);
   if (document.activeElement !== $("#lab-word")) $("#lab-word").value = text;

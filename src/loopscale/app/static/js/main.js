@@ -1,11 +1,12 @@
 import { call, server } from "./api.js";
 import { updateCompare } from "./compare.js";
 import { DATA } from "./data.js";
-import { $, $$ } from "./dom.js";
+import { $, $$, afterFrame, linked } from "./dom.js";
 import { buildFit, restoreFit } from "./fit.js";
 import { showLab } from "./lab.js";
 import { loadLaws } from "./laws.js";
-import { paint } from "./map.js";
+import { buildMap, paint, readColours } from "./map.js";
+import { buildModel } from "./model.js";
 import { keptPins } from "./pins.js";
 import { updatePlan } from "./plan.js";
 import { buildSentence } from "./sentence.js";
@@ -31,7 +32,7 @@ function showView() {
   for (const part of $$("#views button")) {
     if (part.dataset.view === state.view) {
       part.setAttribute("aria-current", "page");
-      part.parentElement.scrollLeft = part.offsetLeft - part.parentElement.offsetLeft - 40;
+      requestAnimationFrame(() => { part.parentElement.scrollLeft = part.offsetLeft - part.parentElement.offsetLeft - 40; }); // prettier-ignore
     } else part.removeAttribute("aria-current");
   }
   $("#undo").disabled = !canUndo();
@@ -47,7 +48,7 @@ function buildTop() {
   $("#find").onclick = openPalette;
   $("#undo").onclick = () => canUndo() && history.back();
   $("#redo").onclick = () => canRedo() && history.forward();
-  $("#share").append(shareMenu());
+  $("#share").replaceChildren(shareMenu());
   $("#theme").onclick = switchTheme;
   nameTheme();
   $("#tour").onclick = startTour;
@@ -73,6 +74,7 @@ function switchTheme() {
     // kept for this visit only
   }
   nameTheme();
+  readColours();
   paint();
 }
 
@@ -81,6 +83,10 @@ function start() {
   restore(location.hash, history.state?.entry ?? 0);
   if (!state.pins) state.pins = keptPins();
   $("#version").textContent = `loopscale ${DATA.version}`;
+  showView();
+  const [modelWidth, mapWidth] = [$("#drawing").clientWidth, $("#map-plot").clientWidth]; // one layout for both
+  buildModel(modelWidth);
+  buildMap(mapWidth);
   buildSentence();
   buildTop();
   onChange(refresh);
@@ -92,11 +98,12 @@ function start() {
     if (!state.pins) state.pins = pinned;
     refresh();
   });
-  showView();
   // The first view draws at once; the others need the server.
   updatePlan();
   buildFit({ mappings: Object.keys(DATA.mappings), outer_laws: Object.keys(DATA.outers).filter((name) => DATA.outers[name].listed) });
   if (state.view !== "plan") refresh();
+  document.body.inert = false;
+  delete document.documentElement.dataset.link;
   document.documentElement.dataset.ready = "true";
   if (server())
     call("choices")
@@ -108,4 +115,6 @@ function start() {
       .catch(() => null);
 }
 
-start();
+// The page's file holds the first view, which is painted before the script draws it anew.
+if (linked()) start();
+else afterFrame(start);

@@ -1,6 +1,6 @@
 // The map: for every compute and memory, how often the best model loops, and which it is. Drag the dot.
 import { DATA } from "./data.js";
-import { $, make, write } from "./dom.js";
+import { $, linked, make, write } from "./dom.js";
 import { textOf } from "./fields.js";
 import { term } from "./glossary.js";
 import { draw } from "./model.js";
@@ -18,8 +18,7 @@ const BOTTOM = 40;
 // The drawing is as large as its place, so that its letters are readable on a phone too.
 let [W, H] = [640, 400];
 export const PLOT = {};
-function measure() {
-  const width = $("#map-plot").clientWidth || 640;
+function measure(width) {
   [W, H] = [width, Math.round(width * (width < 480 ? 0.92 : 0.625))];
   Object.assign(PLOT, { W, H, x: LEFT, y: 6, width: W - LEFT - 8, height: H - BOTTOM - 6 });
   const plot = $("#map-plot");
@@ -28,7 +27,7 @@ function measure() {
   const canvas = $("canvas", plot);
   if (canvas) Object.assign(canvas.style, { left: `${(100 * PLOT.x) / W}%`, top: `${(100 * PLOT.y) / H}%`, width: `${(100 * PLOT.width) / W}%`, height: `${(100 * PLOT.height) / H}%` });
 }
-const view = { key: "", cells: null, work: 0, trail: [], waiting: [] };
+const view = { key: "", cells: null, rows: null, trail: [], waiting: [] };
 
 // Calls back when the map is drawn: what can wait should not delay it.
 export const afterMap = (work) => ($("#map-plot")?.classList.contains("waiting") ? view.waiting.push(work) : work());
@@ -51,7 +50,6 @@ export function drawMap() {
   const axis = axisField();
   const { memory: _, flops: __, real_flops: ___, ...rest } = limits;
   const key = JSON.stringify([law.name, rest, options, axis, shown.own && 0]);
-  if (!$("#map-plot svg")) build();
   if (view.key !== key) {
     view.key = key;
     compute(law, { ...rest }, options, axis);
@@ -61,51 +59,53 @@ export function drawMap() {
 
 // Rows are computed in slices, so that the page stays quick; the old map stays until the new one is whole.
 function compute(law, limits, options, axis) {
-  clearTimeout(view.work);
+  const plot = $("#map-plot");
   const range = extent(law);
   const computes = geometric(...range.compute, ROWS);
   const memories = geometric(...range.memory, COLUMNS);
   const work = mapRows(law, limits, { ...options, space: mapSpace(law, options) }, axis, computes, memories);
-  $("#map-plot").classList.add("waiting");
-  const rows = [];
+  const rows = (view.rows = []);
+  plot.classList.add("waiting");
   const slice = () => {
+    if (view.rows !== rows) return; // another map is wanted by now
     const end = performance.now() + 14;
     do {
-      const next = work.next();
-      if (next.done) {
-        Object.assign(view, { cells: rows, computes, memories, range, axis });
+      if (rows.length === ROWS) {
+        Object.assign(view, { cells: rows, range, axis });
         paint();
         drawDot();
-        $("#map-plot").classList.remove("waiting");
+        plot.classList.remove("waiting");
         for (const each of view.waiting.splice(0)) each();
-        $("#map-plot").dataset.drawn = view.key;
+        plot.dataset.drawn = view.key;
         return;
       }
-      rows.push(next.value);
+      rows.push(work.next().value);
     } while (performance.now() < end);
-    view.work = setTimeout(slice, 0);
+    setTimeout(slice);
   };
-  view.work = setTimeout(slice, 0);
+  setTimeout(slice);
 }
 
 const share = (value, [low, high]) => Math.log(value / low) / Math.log(high / low);
 const xOf = (memory) => PLOT.x + PLOT.width * Math.min(Math.max(share(memory, view.range.memory), 0), 1);
 const yOf = (flops) => PLOT.y + PLOT.height * (1 - Math.min(Math.max(share(flops, view.range.compute), 0), 1));
 
-function build() {
+export function buildMap(width) {
+  const plot = $("#map-plot");
+  if (linked()) for (const id of ["map-plot", "map-legend", "map-readout"]) $(`#${id}`).replaceChildren();
+  readColours();
   const svg = draw("svg", { "aria-hidden": "true" });
   const canvas = make("canvas", { width: COLUMNS * CELL, height: ROWS * CELL, "aria-hidden": "true" });
   const handle = make("div", {
     id: "map-dot", class: "dot-handle", tabindex: 0, role: "slider", "aria-label": "Budget on the map: left and right change memory, up and down compute",
     "aria-valuemin": 0, "aria-valuemax": 100, "aria-valuenow": 50, onkeydown: byKey,
   }); // prettier-ignore
-  const plot = $("#map-plot");
-  plot.append(canvas, svg, handle);
+  plot.prepend(canvas, svg, handle);
   svg.append(draw("g", { class: "contours" }), draw("g", { class: "labels" }), draw("g", { class: "axes" }), draw("g", { class: "trail" }), draw("g", { class: "ghosts" }), draw("g", { class: "you" }));
-  measure();
+  measure(width || 640);
   new ResizeObserver(() => {
     if (!plot.clientWidth || plot.clientWidth === W) return;
-    measure();
+    measure(plot.clientWidth);
     view.trail = [];
     paint();
     if (view.range) drawDot();
@@ -115,65 +115,72 @@ function build() {
   plot.addEventListener("pointerleave", () => readout(null));
 }
 
-const colours = () => {
+// The colours of the theme.
+let palette = null;
+export function readColours() {
   const style = getComputedStyle(document.documentElement);
-  return { R: Array.from({ length: 7 }, (_, k) => style.getPropertyValue(`--r${k + 1}`).trim()), ink: style.getPropertyValue("--ink").trim(), card: style.getPropertyValue("--card").trim(), none: style.getPropertyValue("--nothing").trim() };
-};
+  const colour = (name) => style.getPropertyValue(name).trim();
+  palette = { R: Array.from({ length: 7 }, (_, k) => colour(`--r${k + 1}`)), ink: colour("--ink"), card: colour("--card"), none: colour("--nothing") };
+}
 const colourIndex = (R) => (R <= 4 ? R - 1 : R <= 6 ? 4 : R <= 8 ? 5 : 6);
 
 export function paint() {
   if (!view.cells) return;
   const canvas = $("#map-plot canvas");
   const context = canvas.getContext("2d");
-  const palette = colours();
   const [w, h] = [CELL, CELL];
   const named = shown.found.grid.space.kind === "ladder";
-  context.clearRect(0, 0, canvas.width, canvas.height);
-  view.cells.forEach((row, i) =>
-    row.forEach((cell, j) => {
-      const [x, y] = [j * w, (ROWS - 1 - i) * h];
-      context.globalAlpha = 1;
+  context.globalAlpha = 1;
+  view.cells.forEach((row, i) => {
+    // Neighbours of one colour are one rectangle.
+    for (let from = 0, to = 0; from < COLUMNS; from = to) {
+      const cell = row[from];
+      while (to < COLUMNS && row[to]?.R === cell?.R && row[to]?.level === cell?.level) to += 1;
+      const place = [from * w, (ROWS - 1 - i) * h, (to - from) * w, h];
       context.fillStyle = cell ? palette.R[colourIndex(cell.R)] : palette.none;
-      context.fillRect(x, y, w, h);
-      if (cell?.level === "beyond") {
-        context.globalAlpha = 0.3;
-        context.fillStyle = palette.card;
-        context.fillRect(x, y, w, h);
-      }
-    }),
-  );
+      context.fillRect(...place);
+      if (cell?.level !== "beyond") continue;
+      context.globalAlpha = 0.3;
+      context.fillStyle = palette.card;
+      context.fillRect(...place);
+      context.globalAlpha = 1;
+    }
+  });
   // Borders between models: where the size or the number of experts changes.
+  const differ = (a, b) => a !== b && (a?.name !== b?.name || a?.there !== b?.there);
   context.strokeStyle = palette.card;
   context.lineWidth = 1.3;
   context.globalAlpha = 0.75;
   context.beginPath();
-  const model = (i, j) => { const cell = view.cells[i]?.[j]; return cell ? `${cell.name} ${cell.there}` : ""; };
-  for (let i = 0; i < ROWS; i++)
+  for (let i = 0; i < ROWS && named; i++)
     for (let j = 0; j < COLUMNS; j++) {
       const [x, y] = [j * w, (ROWS - 1 - i) * h];
-      if (j && model(i, j) !== model(i, j - 1)) context.moveTo(x, y), context.lineTo(x, y + h);
-      if (i && model(i, j) !== model(i - 1, j)) context.moveTo(x, y + h), context.lineTo(x + w, y + h);
+      const cell = view.cells[i][j];
+      if (j && differ(cell, view.cells[i][j - 1])) context.moveTo(x, y), context.lineTo(x, y + h);
+      if (i && differ(cell, view.cells[i - 1][j])) context.moveTo(x, y + h), context.lineTo(x + w, y + h);
     }
-  if (named) context.stroke();
+  context.stroke();
   // Hatched where the best design lies far beyond the law's data.
   context.strokeStyle = palette.ink;
   context.lineWidth = 0.9;
-  view.cells.forEach((row, i) =>
-    row.forEach((cell, j) => {
-      if (!cell || (cell.level !== "far" && cell.level !== "beyond") || (i + j) % 2) return;
-      const [x, y] = [j * w, (ROWS - 1 - i) * h];
-      context.globalAlpha = cell.level === "beyond" ? 0.3 : 0.16;
-      context.beginPath();
-      context.moveTo(x, y + h);
-      context.lineTo(x + w, y);
-      context.stroke();
-    }),
-  );
-  context.globalAlpha = 1;
+  for (const [level, alpha] of [["far", 0.16], ["beyond", 0.3]]) {
+    context.globalAlpha = alpha;
+    context.beginPath();
+    view.cells.forEach((row, i) =>
+      row.forEach((cell, j) => {
+        if (cell?.level !== level || (i + j) % 2) return;
+        const [x, y] = [j * w, (ROWS - 1 - i) * h];
+        context.moveTo(x, y + h);
+        context.lineTo(x + w, y);
+      }),
+    );
+    context.stroke();
+  }
   drawAxes();
   drawLabels();
   drawContours();
   drawLegend();
+  $("#map-plot .first")?.remove();
 }
 
 const tens = ([low, high]) => {
@@ -232,31 +239,36 @@ function drawContours() {
   const [least, most] = [Math.min(...all), Math.max(...all)];
   const step = [0.02, 0.05, 0.1, 0.2, 0.5, 1].find((each) => (most - least) / each <= 9) ?? 2;
   const point = (i, j) => [PLOT.x + (PLOT.width * (j + 0.5)) / COLUMNS, PLOT.y + PLOT.height * (1 - (i + 0.5) / ROWS)];
-  const lines = [];
-  for (let level = Math.ceil(least / step) * step; level < most; level += step) {
-    let path = "";
-    let last = null;
-    for (let i = 0; i + 1 < ROWS; i++)
-      for (let j = 0; j + 1 < COLUMNS; j++) {
+  const levels = [];
+  for (let level = Math.ceil(least / step) * step; level < most; level += step) levels.push({ level, path: "", last: null });
+  for (let i = 0; i + 1 < ROWS; i++)
+    for (let j = 0; j + 1 < COLUMNS; j++) {
+      const losses = [value(i, j), value(i, j + 1), value(i + 1, j + 1), value(i + 1, j)];
+      if (losses.includes(undefined)) continue;
+      const [low, high] = [Math.min(...losses), Math.max(...losses)];
+      for (const line of levels) {
+        if (line.level <= low || line.level > high) continue;
         const corners = [[i, j], [i, j + 1], [i + 1, j + 1], [i + 1, j]];
-        const losses = corners.map(([a, b]) => value(a, b));
-        if (losses.some((each) => each === undefined)) continue;
         const cuts = [];
         for (let k = 0; k < 4; k++) {
           const [a, b] = [losses[k], losses[(k + 1) % 4]];
-          if (a < level === b < level) continue;
-          const t = (level - a) / (b - a);
+          if (a < line.level === b < line.level) continue;
+          const t = (line.level - a) / (b - a);
           const [p, q] = [point(...corners[k]), point(...corners[(k + 1) % 4])];
           cuts.push([p[0] + t * (q[0] - p[0]), p[1] + t * (q[1] - p[1])]);
         }
-        if (cuts.length === 2) {
-          path += `M${cuts[0].map((v) => v.toFixed(1))}L${cuts[1].map((v) => v.toFixed(1))}`;
-          if (!last || cuts[0][0] > last[0]) last = cuts[0];
-        }
+        if (cuts.length !== 2) continue;
+        line.path += `M${cuts[0].map((v) => v.toFixed(1))}L${cuts[1].map((v) => v.toFixed(1))}`;
+        if (!line.last || cuts[0][0] > line.last[0]) line.last = cuts[0];
       }
-    if (path) lines.push(draw("path", { d: path }), last && last[1] > 20 && last[0] > PLOT.x + PLOT.width * 0.8 ? draw("text", { x: Math.min(last[0], W - 14), y: last[1] - 3, "text-anchor": "end" }, level.toFixed(step < 0.1 ? 2 : 1)) : null);
-  }
-  $("#map-plot .contours").replaceChildren(...lines.filter(Boolean));
+    }
+  const named = ({ last }) => last[1] > 20 && last[0] > PLOT.x + PLOT.width * 0.8;
+  $("#map-plot .contours").replaceChildren(
+    ...levels.filter(({ path }) => path).flatMap((line) => [
+      draw("path", { d: line.path }),
+      ...(named(line) ? [draw("text", { x: Math.min(line.last[0], W - 14), y: line.last[1] - 3, "text-anchor": "end" }, line.level.toFixed(step < 0.1 ? 2 : 1))] : []),
+    ]),
+  ); // prettier-ignore
   return undefined;
 }
 

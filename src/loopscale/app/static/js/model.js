@@ -4,7 +4,7 @@ import { $, button, make, write } from "./dom.js";
 import { term } from "./glossary.js";
 import { current, shown } from "./plan.js";
 import { given } from "./planner.js";
-import { bytes, cardSize, signed } from "./quantities.js";
+import { bytes, cardSize, grouped, signed } from "./quantities.js";
 import { set, state } from "./state.js";
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -22,10 +22,21 @@ const MID = 84;
 let W = 540;
 const LOOP = {};
 const PANEL = { y: 150, height: 130 };
-function measure() {
-  W = ($("#drawing").clientWidth || 540) < 430 ? 370 : 540;
+function measure(width) {
+  W = (width || 540) < 430 ? 370 : 540;
   Object.assign(LOOP, W === 540 ? { x: 128, width: 284, edge: 44, gap: 28 } : { x: 92, width: 186, edge: 26, gap: 14 });
   Object.assign(PANEL, { x: W === 540 ? 40 : 4, width: W === 540 ? 460 : 362 });
+}
+
+export function buildModel(width) {
+  const place = $("#drawing");
+  measure(width);
+  new ResizeObserver(() => {
+    measure(place.clientWidth);
+    if (shown.found) drawPicture(current().design);
+  }).observe(place);
+  buildSteppers($("#steppers"));
+  $("#memory").replaceChildren(make("div", { class: "bar", role: "img" }, ["weights", "embeddings", "cache"].map((name) => make("span", { class: name }))), make("p", { class: "bar-text" }));
 }
 
 export function drawModel() {
@@ -41,7 +52,6 @@ export function drawModel() {
 
 function drawPicture(design) {
   const place = $("#drawing");
-  measure();
   const key = [design.layers, design.recurrence, design.experts_active, design.experts_total, W].join();
   if (place.dataset.key === key) return;
   place.dataset.key = key;
@@ -181,8 +191,6 @@ export const designText = ({ rung, experts, recurrence }, changes = {}) => {
 
 function drawSteppers(design) {
   const { found } = shown;
-  const place = $("#steppers");
-  if (!place.children.length) buildSteppers(place);
   const fixed = found.grid.space.kind !== "ladder" && !shown.own;
   for (const [axis, , write1, values] of AXES) {
     const group = $(`#step-${axis}`);
@@ -203,7 +211,7 @@ function drawSteppers(design) {
 }
 
 function buildSteppers(place) {
-  place.append(
+  place.replaceChildren(
     ...AXES.map(([axis, label]) => {
       const step = (name, sign) =>
         make("button", { type: "button", class: name, "aria-label": `${label}: ${name === "up" ? "more" : "fewer"}`, onclick: (event) => set({ design: normal(event.currentTarget.dataset.design) }, { control: `step ${axis}` }) }, sign, make("small"));
@@ -221,7 +229,7 @@ function drawPrice() {
   const key = own ? `${own.design.label} ${own.difference} ${own.misses}` : `best ${found.grid.length}`;
   if (place.dataset.key === key) return;
   place.dataset.key = key;
-  if (!own) return void place.replaceChildren(`the best of ${found.grid.length.toLocaleString("en-US")} designs`);
+  if (!own) return void place.replaceChildren(`the best of ${grouped(found.grid.length)} designs`);
   const price = Number.isFinite(own.difference) ? `${signed(own.difference)} nats against the best` : "it cannot be trained within the compute";
   place.replaceChildren(
     make("span", { class: own.misses ? "missing" : "" }, own.misses ? `does not fit: ${own.misses}` : price),
@@ -241,14 +249,10 @@ function drawMemory(design) {
   ].filter(([, value]) => value > 0);
   const limit = b.set.memory;
   const whole = Math.max(limit ?? 0, design.memory);
-  const place = $("#memory");
-  if (!place.children.length) place.append(make("div", { class: "bar", role: "img" }), make("p", { class: "bar-text" }));
-  const [bar, text] = place.children;
-  while (bar.children.length < 4) bar.append(make("span"));
+  const [bar, text] = $("#memory").children;
   ["weights", "embeddings", "KV cache"].forEach((name, k) => {
     const value = pieces.find(([each]) => each === name)?.[1] ?? 0;
     bar.children[k].style.width = `${(100 * value) / whole}%`;
-    bar.children[k].className = ["weights", "embeddings", "cache"][k];
   });
   bar.classList.toggle("over", limit !== undefined && design.memory > limit * DATA.slack);
   const used = `${bytes(design.memory)}${limit === undefined ? "" : ` of ${bytes(limit)}`}`;

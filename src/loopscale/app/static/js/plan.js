@@ -120,7 +120,7 @@ export function updatePlan({ draft = false } = {}) {
   answer();
   const stale = Boolean(shown.problem || shown.withheld);
   $("#plan-view").classList.toggle("stale", stale);
-  drawSentence();
+  drawSentence({ sure: !draft });
   drawModel();
   drawMap();
   drawMultiples();

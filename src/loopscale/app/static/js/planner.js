@@ -64,11 +64,17 @@ class Inputs {
     const extra = law.embeddings ? x.embedding : 0;
     const active = x.active + extra;
     this.N = active / law.units.parameters;
-    this.D = tokens / law.units.tokens;
+    this.D = 0;
     this.E = x.E;
     this.R = x.R;
     this.m = law.ratio ? activeRatio({ active, total: x.total + extra }) : 1;
     this.loop = law.loops ? x.loop / law.units.parameters : 0;
+    this.U = 0;
+    this.train(law, tokens, unique);
+  }
+
+  train(law, tokens, unique) {
+    this.D = tokens / law.units.tokens;
     this.U = Math.min(unique ?? tokens, tokens) / law.units.tokens;
   }
 }
@@ -230,7 +236,7 @@ class Candidate {
     this.built = row.built;
     this.R = R;
     this.tokens = 1;
-    this.real = row.real ?? 0;
+    this.real = 0;
     this.kv_bytes = 0;
     this.kv_of_one = 0;
     this.bytes_per_token = 0;
@@ -238,16 +244,11 @@ class Candidate {
     this.inputs = null;
   }
 
-  static of(row, R) {
-    const x = new Candidate(row, R);
-    x.real = row.model ? row.model.real(x) : COSTS.train_flops(x);
-    return x;
-  }
-
   // `overhead` is what training takes on devices for each FLOP; infinite where it does not fit them.
-  under(b, overhead = 1) {
-    const x = new Candidate(this, this.R);
+  static under(row, R, b, overhead) {
+    const x = new Candidate(row, R);
     x.overhead = overhead;
+    if (b.set.real_flops !== undefined) x.real = x.model ? x.model.real(x) : COSTS.train_flops(x);
     if (b.set.context !== undefined) {
       if (!x.model) throw new Refusal("a model known by its size alone has no KV cache", "context", "leave the context out");
       x.kv_bytes = x.model.kv_bytes(x, b);
@@ -258,9 +259,6 @@ class Candidate {
     return x;
   }
 }
-
-const candidates = (space) =>
-  (space.candidates ??= space.rows.flatMap((row) => space.recurrences.map((R) => Candidate.of(row, R))));
 
 function tokensOf(x, b) {
   if (b.set.tokens !== undefined) return b.set.tokens;
@@ -280,24 +278,39 @@ const DEVICES = { ...DATA.devicesLimit, need: (x) => (Number.isFinite(x.overhead
 
 // Losses, gains and limits of every design; arrays run over sizes, experts and passes.
 export function evaluate(law, space, b, { eps, rule, overheads }) {
-  const all = candidates(space);
-  const { length } = all;
+  const length = space.rows.length * space.P;
   const grid = {
     law, space, b, eps, rule, overheads, length, limits: [...(overheads?.size ? [DEVICES] : []), ...limitsOf(b)], designs: new Array(length),
     loss: new Float64Array(length), passGain: new Float64Array(length), expertGain: new Float64Array(length),
     memory: new Float64Array(length), met: new Uint8Array(length), usable: new Uint8Array(length),
   }; // prettier-ignore
   for (let flat = 0; flat < length; flat++) {
-    const x = all[flat].under(b, overheadAt(overheads, space, flat, all[flat].R));
+    const R = space.recurrences[flat % space.P];
+    const x = Candidate.under(space.rows[Math.floor(flat / space.P)], R, b, overheadAt(overheads, space, flat, R));
     x.inputs = new Inputs(law, x, Math.max(x.tokens, 1), b.set.unique_tokens);
     grid.designs[flat] = x;
     grid.memory[flat] = COSTS.memory(x, b);
-    let met = x.tokens >= 1;
-    for (const limit of grid.limits) met &&= limit.need(x, b) <= limit.cap(x, b) * DATA.slack;
-    grid.met[flat] = met;
+    grid.met[flat] = meets(grid, x);
   }
   fillLosses(grid, law.c);
   return grid;
+}
+
+function meets({ limits, b }, x) {
+  if (!(x.tokens >= 1)) return false;
+  for (const limit of limits) if (!(limit.need(x, b) <= limit.cap(x, b) * DATA.slack)) return false;
+  return true;
+}
+
+// The same designs with another compute, which changes their tokens and losses and nothing else.
+function spend(grid, b) {
+  grid.b = b;
+  grid.designs.forEach((x, flat) => {
+    x.tokens = tokensOf(x, b);
+    x.inputs.train(grid.law, Math.max(x.tokens, 1), b.set.unique_tokens);
+    grid.met[flat] = meets(grid, x);
+  });
+  fillLosses(grid, grid.law.c);
 }
 
 function fillLosses(grid, c) {
@@ -318,7 +331,7 @@ function fillLosses(grid, c) {
 // The loss with one pass fewer, where that number of passes is not searched.
 function lossBefore({ law, space, b, overheads }, flat, c) {
   const R = space.recurrences[flat % space.P] - 1;
-  const x = Candidate.of(space.rows[Math.floor(flat / space.P)], R).under(b, overheadAt(overheads, space, flat, R));
+  const x = Candidate.under(space.rows[Math.floor(flat / space.P)], R, b, overheadAt(overheads, space, flat, R));
   return x.tokens >= 1 ? lossAt(law, c, new Inputs(law, x, Math.max(x.tokens, 1), b.set.unique_tokens)) : Infinity;
 }
 
@@ -500,7 +513,7 @@ export function designAt(grid, flat, chosen) {
     tokens: x.tokens,
     loss: grid.loss[flat],
     train_flops: COSTS.train_flops(x, b),
-    real_train_flops: row.model ? COSTS.real_flops(x, b) : null,
+    real_train_flops: row.model ? COSTS.real_flops({ tokens: x.tokens, real: row.model.real(x) }, b) : null,
     inference_flops: COSTS.inference_flops(x, b),
     weight_bytes: COSTS.weight_bytes(x, b),
     kv_bytes: x.kv_bytes,
@@ -535,7 +548,8 @@ function judged(grid, flat, chosen) {
   return [null, `loss ${Number.isFinite(more) ? fixed(more, 4) : "inf"} higher`];
 }
 
-const tooLittle = (gain) => filled(gain >= 0 ? STEPS.gains : STEPS.costs, { gain: Math.abs(gain) });
+const tooLittle = (gain) =>
+  filled(Math.abs(gain) < DATA.noGain ? STEPS.neither : gain > 0 ? STEPS.gains : STEPS.costs, { gain: Math.abs(gain) });
 
 function writeNeed({ unit }, value, digits) {
   if (unit === "bytes") return bytes(value, digits);
@@ -626,7 +640,7 @@ function leaveOut(cluster, space, overheads) {
   space.rows.forEach((row, at) => {
     if (!row.built) return;
     const keys = space.recurrences.map((R) => overheadKey(space.names[Math.floor(at / space.K)], row.E, R));
-    if (keys.every((key) => overheads.has(key)) || !cluster.exceeds(Candidate.of(row, 1))) return;
+    if (keys.every((key) => overheads.has(key)) || !cluster.exceeds(new Candidate(row, 1))) return;
     for (const key of keys) overheads.set(key, Infinity);
   });
   return overheads.size > size;
@@ -683,7 +697,7 @@ export class Found {
   get real() {
     const x = this.grid.designs[this.chosen];
     if (!x.model) return null;
-    return { flops: x.real * x.tokens, supervised: x.model.supervised(x) * x.tokens };
+    return { flops: this.choice.real_train_flops, supervised: x.model.supervised(x) * x.tokens };
   }
 
   // What training takes on devices: those that were asked about, else a node.
@@ -796,50 +810,63 @@ export function mapSpace(law, options) {
 }
 
 // The best design in every cell of compute and memory; `axis` is the field that runs along compute. Cells are those of
-// `search`, one by one, but designs are evaluated once for each compute and shared by all amounts of memory.
+// `search`, but a design is evaluated once for each compute, for all amounts of memory and all spaces that hold it.
 export function* mapRows(law, values, options, axis, computes, memories) {
   const b0 = budgetOf({ ...values, memory: memories[0], [axis]: computes[0] });
   const used = b0.set.unique_tokens === undefined ? law : withRepetition(law);
   const rule = options.rule ?? "paper";
   const rules = { rule, eps: rule === "loss" ? 0 : (options.eps ?? law.eps) };
   const first = options.space ?? spaceOf(law, options);
+  const caps = memories.map((memory) => memory * DATA.slack);
+  const grids = new Map();
   for (const compute of computes) {
     const { memory: _, ...rest } = { ...values, [axis]: compute };
     const b = budgetOf(rest);
-    const grids = new Map();
-    yield memories.map((memory) => {
+    // The best of one size, or of all where a space is not extended, for every amount of memory.
+    const bestOf = (name, space) => {
+      let grid = grids.get(name);
+      if (!grid) {
+        grid = evaluate(used, space(), b, rules);
+        grid.column = Array.from(grid.memory, (memory) => caps.findIndex((cap) => memory <= cap));
+        grids.set(name, grid);
+      } else if (grid.b === b) return grid.best;
+      else spend(grid, b);
+      return (grid.best = bestBy(grid, caps.length));
+    };
+    const spaces = new Map();
+    const bestIn = (space) => {
+      if (!spaces.has(space)) {
+        const one = (name) => bestOf(name, () => makeSpace("ladder", [name], space.experts, space.recurrences, []));
+        spaces.set(space, space.kind === "ladder" ? space.sizes.map(one).reduce((all, more) => all.map((pick, k) => lower(pick, more[k]))) : bestOf("", () => space));
+      }
+      return spaces.get(space);
+    };
+    yield memories.map((_, column) => {
       let space = first;
       for (;;) {
-        if (!grids.has(space)) grids.set(space, ordered(evaluate(used, space, b, rules)));
-        const { grid, front } = grids.get(space);
-        const pick = within(front, memory * DATA.slack);
-        const s = sizeOf(space, pick);
-        const edge = pick < 0 || (space.S > 1 && (s === 0 || s === space.S - 1));
-        const wider = edge ? extended(space, pick >= 0 && s === space.S - 1) : null;
-        if (!wider) return pick < 0 ? null : cellOf(grid, pick);
+        const pick = bestIn(space)[column];
+        const s = pick && space.names.indexOf(pick.name);
+        const edge = !pick || (space.S > 1 && (s === 0 || s === space.S - 1));
+        const wider = edge ? extended(space, s === space.S - 1) : null;
+        if (!wider) return pick && (pick.cell ??= cellOf(pick.grid, pick.flat));
         space = wider;
       }
     });
   }
 }
 
-// The best usable design up to each amount of memory, by rising memory.
-function ordered(grid) {
-  const flats = [];
-  for (let flat = 0; flat < grid.length; flat++) if (grid.usable[flat]) flats.push(flat);
-  flats.sort((a, b) => grid.memory[a] - grid.memory[b] || grid.loss[a] - grid.loss[b]);
-  const front = [];
-  for (const flat of flats)
-    if (!front.length || grid.loss[flat] < front.at(-1).loss) front.push({ flat, memory: grid.memory[flat], loss: grid.loss[flat] });
-  return { grid, front };
-}
+// The better of two designs, as `optimum` chooses.
+const lower = (a, b) => (!a || (b && (b.loss < a.loss || (b.loss === a.loss && b.memory < a.memory))) ? b : a);
 
-function within(front, memory) {
-  let best = -1;
-  for (const item of front) {
-    if (item.memory > memory) break;
-    best = item.flat;
+// The best usable design of a grid for each amount of memory; null where none fits.
+function bestBy(grid, columns) {
+  const best = new Array(columns).fill(null);
+  for (let flat = 0; flat < grid.length; flat++) {
+    const column = grid.column[flat];
+    if (!grid.usable[flat] || column < 0 || best[column]?.loss < grid.loss[flat]) continue;
+    best[column] = lower(best[column], { grid, flat, loss: grid.loss[flat], memory: grid.memory[flat], name: grid.space.names[sizeOf(grid.space, flat)], cell: null });
   }
+  for (let column = 1; column < columns; column++) best[column] = lower(best[column - 1], best[column]);
   return best;
 }
 

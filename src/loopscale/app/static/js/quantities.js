@@ -56,10 +56,12 @@ export function bytes(value, digits = 3) {
   return `${fixed(value, 0)} B`;
 }
 
-// How many there are: "1 run", "2 losses".
-export const counted = (number, noun) => `${number.toLocaleString("en-US")} ${noun}${number === 1 ? "" : noun.endsWith("s") ? "es" : "s"}`;
+// A whole number in groups of three digits; the browser's own formats would take 10 ms to load.
+export const grouped = (value) => fixed(value, 0).replace(/\B(?=(\d{3})+$)/g, ",");
 
-export const grouped = (value) => Number(fixed(value, 0)).toLocaleString("en-US");
+// How many there are: "1 run", "2 losses".
+export const counted = (number, noun) => `${grouped(number)} ${noun}${number === 1 ? "" : noun.endsWith("s") ? "es" : "s"}`;
+
 export const size = (value) => (value >= 1e8 ? `${fixed(value / 1e9, 3)}B` : count(value));
 // As model cards write a size, embeddings included.
 export const cardSize = (value) => (value >= 1e8 ? `${fixed(value / 1e9, 1)}B` : count(value));

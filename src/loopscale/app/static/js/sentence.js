@@ -24,13 +24,13 @@ export function buildSentence() {
   parts.bits = chip("bits", "Bits per weight", bitsPanel);
   parts.extra = make("span", {});
   parts.answer = make("span", { id: "train" });
-  $("#sentence").append(
+  $("#sentence").replaceChildren(
     "With ", holder(parts.compute), " to train, and ", holder(parts.place), " at ", holder(parts.bits), parts.extra,
     ", ", parts.answer, ".",
   ); // prettier-ignore
   parts.more = popoverButton(make("button", { type: "button", class: "quiet", id: "more-limits" }, "+ Add a limit"), "More limits", morePanel);
   parts.law = popoverButton(make("button", { type: "button", class: "quiet", id: "chip-law" }), "Scaling law", lawPanel);
-  $("#stories").append(make("span", { class: "limits" }, holder(parts.more), holder(parts.law)), make("span", { class: "tries" }, ...stories()));
+  $("#stories").replaceChildren(make("span", { class: "limits" }, holder(parts.more), holder(parts.law)), make("span", { class: "tries" }, ...stories()));
 }
 
 function computePanel() {
@@ -308,7 +308,7 @@ function drawTrust() {
   if (place.dataset.key === key) return;
   Object.assign(place.dataset, { key, level });
   place.replaceChildren(
-    make("span", { class: "dot", "aria-hidden": "true" }),
+    make("span", { class: "dot", "data-level": level, "aria-hidden": "true" }),
     make("span", {}, `${TRUST[level]} `, term("trust", "measured range"), `${outside ? `: ${outside}` : ""}.`),
     button("How sure?", () => { const part = $("#sure"); part.open = true; part.scrollIntoView({ block: "center" }); $("summary", part).focus(); }, { class: "link" }),
   ); // prettier-ignore

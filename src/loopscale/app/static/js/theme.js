@@ -1,4 +1,4 @@
-// Runs before the first paint, so that the page never flashes in the other theme: the reader's choice, or the system's.
+// Runs before the first paint, so that the page never flashes in the other theme (the reader's choice, or the system's).
 (() => {
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const apply = () => {
@@ -7,5 +7,7 @@
     document.documentElement.dataset.theme = kept === "light" || kept === "dark" ? kept : system;
   };
   apply();
+  // The page's file holds the first view; a link may lead to another.
+  if (location.hash.length > 1) document.documentElement.dataset.link = "yes";
   dark.addEventListener("change", apply);
 })();

@@ -51,15 +51,14 @@ export function drawWhatIfs() {
   if (found.b.bits >= 4)
     items.push(attempt(`${found.b.bits / 2} bits instead of ${found.b.bits}`, () => set({ bits: String(found.b.bits / 2), where: "", design: "" }), { bits: found.b.bits / 2 }, {}, () => "rounding not counted"));
   place.replaceChildren(...items);
-  const slow = [];
-  if (ladder && !state.continuous && !state.rungs)
-    slow.push(() => attempt("A size in between", () => set({ continuous: "1", design: "" }), {}, { continuous: true }));
-  const next = () => {
-    if (mine !== turn || !slow.length) return;
-    place.append(slow.shift()());
-    setTimeout(next, 0);
-  };
-  setTimeout(next, 60);
+  if (ladder && !state.continuous && !state.rungs) {
+    // It takes longer than the others, which keep their places when it comes.
+    const label = "A size in between";
+    const waiting = item(label, "…", "", null, null);
+    waiting.setAttribute("aria-busy", "true");
+    place.append(waiting);
+    setTimeout(() => mine === turn && waiting.replaceWith(attempt(label, () => set({ continuous: "1", design: "" }), {}, { continuous: true })), 60);
+  }
   ownModel().then((own) => own && mine === turn && place.append(own));
 }
 
