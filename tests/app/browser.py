@@ -148,6 +148,35 @@ def first_view(browser: Browser, address: str) -> dict[str, str]:
     return parts
 
 
+def small_targets(page: Page) -> list[str]:
+    """What can be pressed in the view at hand and is smaller than 24 pixels; words within a text may be."""
+    return page.evaluate(
+        """() => [...document.querySelectorAll('main:not([hidden]), header')]
+        .flatMap((part) => [...part.querySelectorAll('button, input, select, summary, a')])
+        .filter((e) => e.offsetParent && !e.closest('#sentence') && !e.matches('p .term, p a, label input'))
+        .map((e) => [e.id || e.className || e.textContent, e.getBoundingClientRect()])
+        .filter(([, b]) => b.width < 23.5 || b.height < 23.5).map(([name, b]) => `${name} ${b.width}x${b.height}`)"""
+    )
+
+
+def reached(page: Page, presses: int = 60) -> set[str]:
+    """What the Tab key reaches; none of it may lie under the header or outside of the window."""
+    page.evaluate("() => { document.activeElement.blur(); scrollTo(0, 0); }")
+    names = set()
+    for _ in range(presses):
+        page.keyboard.press("Tab")
+        name, part, y, top = page.evaluate(
+            """() => { const e = document.activeElement, b = e.getBoundingClientRect();
+            return [e.id || e.className || e.textContent, e.closest('header, main, body').localName,
+                    b.top, document.querySelector('header.top').getBoundingClientRect().bottom]; }"""
+        )
+        if part == "body":
+            continue
+        names.add(name)
+        assert part == "header" or top - 2 <= y < page.viewport_size["height"], (name, y, top)
+    return names
+
+
 def findings(page: Page) -> list[str]:
     """What axe-core finds above minor."""
     import axe_playwright_python

@@ -5,7 +5,20 @@ import json
 import re
 
 import pytest
-from browser import enter, facts, findings, mapped, open_in, open_page, sentence, settled, trust, visit
+from browser import (
+    enter,
+    facts,
+    findings,
+    mapped,
+    open_in,
+    open_page,
+    reached,
+    sentence,
+    settled,
+    small_targets,
+    trust,
+    visit,
+)  # fmt: skip
 
 from loopscale.app.page import export_page
 from loopscale.core.quantities import format_count
@@ -420,30 +433,36 @@ def test_stories_are_links_and_the_tour_has_four_steps(page):
     assert page.locator(".tour").count() == 0
 
 
-def test_the_keyboard_reaches_everything_and_focus_is_never_hidden(page):
-    page.keyboard.press("Tab")
-    seen = []
-    for _ in range(60):
-        page.keyboard.press("Tab")
-        place = page.evaluate(
-            """() => { const e = document.activeElement, b = e.getBoundingClientRect();
-            const top = document.querySelector('header.top').getBoundingClientRect().bottom;
-            return { id: e.id || e.className, inHeader: Boolean(e.closest('header')), y: b.top, header: top } }"""
-        )
-        seen.append(place["id"])
-        if not place["inHeader"] and place["id"] not in ("", "skip"):
-            assert place["y"] >= place["header"] - 2, place
-    assert {"chip-compute", "chip-place", "chip-bits", "map-dot", "more-limits"} <= set(seen)
+NEEDED = {
+    "plan": {"chip-compute", "chip-place", "chip-bits", "map-dot", "more-limits"},
+    "lab": {"lab-passes", "lab-word"},
+    "compare": {"scroll"},
+    "fit": {"theme"},
+}
+"""What the Tab key has to reach in each view of a page from a disk; there, a fit needs a server."""
 
 
-def test_targets_are_at_least_24_pixels(page):
-    small = page.evaluate(
-        """() => [...document.querySelectorAll('#plan-view button, #plan-view input, #plan-view a, header button')]
-        .filter((e) => e.offsetParent && !e.closest('#sentence'))
-        .map((e) => [e.id || e.className || e.textContent, e.getBoundingClientRect()])
-        .filter(([, b]) => b.width < 23.5 || b.height < 23.5).map(([name, b]) => `${name} ${b.width}x${b.height}`)"""
-    )
-    assert small == []
+@pytest.mark.parametrize("view", NEEDED)
+def test_the_keyboard_reaches_everything_and_focus_is_never_hidden(page, view):
+    visit(page, "" if view == "plan" else f"view={view}")
+    assert NEEDED[view] <= reached(page)
+
+
+@pytest.mark.parametrize("view", NEEDED)
+def test_targets_are_at_least_24_pixels(page, view):
+    visit(page, "" if view == "plan" else f"view={view}")
+    assert small_targets(page) == []
+
+
+def test_the_buttons_are_few_and_named(page):
+    assert page.inner_text("#theme") in ("Dark", "Light")
+    assert "theme" in page.get_attribute("#theme", "aria-label")
+    page.click("#texts summary")
+    page.wait_for_selector("#texts pre")
+    assert page.locator("#texts .actions button").all_inner_texts() == ["Copy ▾", "Download ▾"]
+    page.click("#alternatives summary")
+    page.click("#limits summary")
+    assert "" not in [text.strip() for text in page.locator("th").all_inner_texts()]
 
 
 @pytest.mark.parametrize(("width", "height"), [(1440, 900), (820, 1180), (390, 844)])

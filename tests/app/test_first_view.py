@@ -1,4 +1,4 @@
-"""The page's file holds the first view, so that it is seen before the script has come, and nothing jumps when it does."""
+"""The page's file holds the first view: it is seen before the script has come, and nothing jumps when it does."""
 
 import base64
 import io

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from browser import facts, findings, open_page, settled
+from browser import facts, findings, open_page, reached, settled, small_targets
 from filelock import FileLock
 
 from conftest import Client
@@ -101,7 +101,13 @@ def test_the_page_draws_the_run_while_it_trains_and_when_it_has_ended(browser, o
         assert page.locator("#run-plot .band").count() == 1
         folder_of(tmp_path, range(1, 251), validation_loss=2.5)
         page.wait_for_function("() => document.querySelector('#run-stats').textContent.includes('step 250')")
-        assert findings(page) == []
+        for width, height in ((1440, 900), (820, 1180), (390, 844)):
+            page.set_viewport_size({"width": width, "height": height})
+            for _ in ("one theme", "the other"):
+                page.click("#theme")
+                assert findings(page) == []
+            assert small_targets(page) == []
+            assert {"theme", "find"} <= reached(page, 20)
     folder_of(tmp_path, range(1, STEPS + 1), validation_loss=2.5)
     write_json(tmp_path / "summary.json",
                {"kind": SUMMARY, "schema": 1, "tokens": STEPS * STEP_TOKENS, "validation_loss": 2.25})  # fmt: skip

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from browser import open_in, open_page
+from browser import findings, open_in, open_page, reached, small_targets
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "sweep"))
 from loopscale.app.sweep import LiveSweep
@@ -128,6 +128,47 @@ def test_a_law_that_the_losses_do_not_determine_is_not_shown_as_one(browser, add
     assert ("loopscale next" in said) == (width > 0.2)
     assert ("9 more may do" in said) == (coefficients == 11)
     context.close()
+
+
+def ended(browser, address, **options):
+    """The view of a sweep that has ended, and of which nothing was fitted."""
+    seen = {"run": ["a", "b"], "flops": [1e15, 2e15], "loss": [3.0, 2.8], "size": [1e6, 1e6], "tokens": [1e8, 2e8],
+            "experts": [1, 1], "recurrence": [1, 2]}  # fmt: skip
+    runs = [{"key": "a", "state": "done", "share": 1.0, "points": 1, "loss": 3.0, "error": ""}]
+    reading = {"progress": {"observations": 2, "share": 1}, "enough": False, "text": "2 of 2 losses.", "runs": runs,
+               "points": seen, "law": "A law needs eight losses.", "widths": {}}  # fmt: skip
+    context = browser.new_context(**options)
+    context.route("**/api/choices", answering({"sweep": "demo", "run": None}))
+    context.route("**/api/sweep?*", answering(reading))
+    page = open_in(context, f"{address}/#view=sweep")
+    page.wait_for_selector("#chart-sweep svg")
+    return page
+
+
+def test_a_sweep_that_has_ended_says_so_and_what_comes_next(browser, address):
+    page = ended(browser, address)
+    assert "The sweep is finished" in page.inner_text("#sweep-law")
+    assert "loopscale fit" in page.inner_text("#sweep-law")
+    assert page.inner_text("#sweep-fit") == "Open the fit"
+    assert page.is_hidden("#sweep-auto-label")
+    assert "so far" not in page.inner_text("#sweep-view")
+    plot = page.locator("#chart-sweep .plot svg").bounding_box()
+    page.mouse.move(plot["x"] + plot["width"] - 20, plot["y"] + plot["height"] / 2)
+    read = page.locator("#chart-sweep .readout")
+    assert "tokens: loss 2.8000" in read.inner_text()
+    assert read.bounding_box()["y"] < plot["y"]
+    page.context.close()
+
+
+@pytest.mark.parametrize(("width", "height"), [(1440, 900), (820, 1180), (390, 844)])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_sweep_is_accessible_at_any_size_in_both_themes(browser, address, width, height, scheme):
+    page = ended(browser, address, viewport={"width": width, "height": height}, color_scheme=scheme)
+    assert findings(page) == []
+    assert small_targets(page) == []
+    assert {"sweep-fit", "plot", "scroll"} <= reached(page, 30)
+    assert page.evaluate("() => document.documentElement.scrollWidth") <= width
+    page.context.close()
 
 
 def test_without_a_sweep_there_is_no_tab_and_the_api_says_how_to_get_one(client):
