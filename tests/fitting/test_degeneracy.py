@@ -89,6 +89,29 @@ def test_few_runs_of_several_expert_counts_get_a_smaller_law():
     assert len(fitted.ladder) > 2
 
 
+@pytest.mark.slow
+def test_clean_looped_moe_sweeps_of_108_rows_are_sound():
+    grid = {"experts": (1, 4, 16), "recurrences": (1, 2, 4), "tokens": (1e11, 2e11, 3.5e11, 5e11)}
+    sweeps = [simulate_sweep(**grid, seed=seed) for seed in range(14)]
+    assert {len(sweep) for sweep in sweeps} == {108}
+    assert sum(bool(fit(sweep, resamples=0).degenerate) for sweep in sweeps) <= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [16, 24, 40, 60])
+def test_small_moe_sweeps_get_a_law_that_predicts_larger_models(rows):
+    """1.6B parameters on 1.5T tokens: twice the size and three times the tokens of the sweep."""
+    larger = simulate_sweep(rungs=("1.6B",), experts=(1, 4, 16), recurrences=(1,), tokens=(1.5e12,), noise=0)
+    errors = []
+    for seed in range(5):
+        sweep = simulate_sweep(recurrences=(1,), tokens=(1e11, 2e11, 3.5e11, 5e11), seed=seed)
+        picked = np.sort(np.random.default_rng(seed).choice(len(sweep), rows, replace=False))
+        fitted = fit(sweep.where(picked), resamples=0)
+        assert not fitted.degenerate
+        errors.append(np.abs(fitted.law(larger.points) / larger.loss - 1).max())
+    assert np.median(errors) < 0.02
+
+
 def test_one_expert_count_gives_a_law_for_that_count():
     sweep = simulate_sweep(experts=(8,), recurrences=(1,))
     fitted = fit(sweep, resamples=10)

@@ -387,3 +387,11 @@ def test_an_exit_code_of_zero_is_a_finished_run():
 def test_few_rows_for_the_coefficients_warn():
     table = {name: cells[::3] for name, cells in columns().items()}
     assert any("7 rows for 5 coefficients" in text for text in fit(Observations.of(table)).warnings)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e9])
+def test_a_column_of_zeros_has_no_unit(scale):
+    table = columns(params=[row["N"] / scale for row in rows()], N_loop=[0.0] * len(rows()))
+    read = Observations.of(table)
+    assert "N_loop" not in " ".join(read.notes)
+    np.testing.assert_allclose(read.points.active, [row["N"] for row in rows()])

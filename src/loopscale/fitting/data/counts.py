@@ -64,7 +64,12 @@ def _detected(reader: TableReader, known: Mapping[str, float | None]) -> dict[st
     active = _positive(reader.values[size])
     tokens = _positive(reader.values["tokens"]) if "tokens" in known else 20 * active
     unit_N, unit_D = detect_units(active, tokens, known[size], known.get("tokens", 1.0))
-    sizes = {name: size_unit(_positive(reader.values[name]), active * unit_N, unit_N) for name in unknown}
+    sizes = {
+        name: size_unit(_positive(reader.values[name]), active * unit_N, unit_N)
+        if np.any(reader.values[name] > 0)
+        else 1.0  # zeros have no unit
+        for name in unknown
+    }
     whole = ((size, unit_N), ("tokens", unit_D), ("unique_tokens", unit_D))
     return sizes | {name: unit for name, unit in whole if name in unknown}
 
