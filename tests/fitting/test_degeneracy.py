@@ -108,8 +108,8 @@ def test_small_moe_sweeps_get_a_law_that_predicts_larger_models(rows):
         picked = np.sort(np.random.default_rng(seed).choice(len(sweep), rows, replace=False))
         fitted = fit(sweep.where(picked), resamples=0)
         assert not fitted.degenerate
-        errors.append(np.abs(fitted.law(larger.points) / larger.loss - 1).max())
-    assert np.median(errors) < 0.02
+        errors.append(np.sqrt(np.mean((fitted.law(larger.points) / larger.loss - 1) ** 2)))
+    assert np.median(errors) < 0.02  # .009 to .002 in docs/fitting.md
 
 
 def test_one_expert_count_gives_a_law_for_that_count():
