@@ -199,7 +199,7 @@ def test_a_small_text_is_validated_in_one_shorter_sequence(tmp_path: Path) -> No
 def test_what_cannot_be_batched_is_refused(store: TokenStore, tmp_path: Path) -> None:
     short = store_of(tmp_path, ["too short"])
     with pytest.raises(
-        InputError, match=r"train split has 10 tokens in 1 documents, less than one sequence of 16; give"
+        InputError, match=r"train split has 10 tokens in 1 document, less than one sequence of 16; give"
     ):
         Batches(short, split="train", batch=1, context=16, seed=0)
     with pytest.raises(InputError, match=r"validation split has 0 tokens in 0 documents.*; raise \[data\] validation"):

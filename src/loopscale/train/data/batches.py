@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loopscale.core.errors import InputError
+from loopscale.core.quantities import counted
 from loopscale.train.data.token_store import Mixture, TokenStore
 
 ROUNDS = 6
@@ -213,6 +214,14 @@ def _shares(weights: list[float]) -> list[int]:
     return [int(count) for count in counts]
 
 
+def _text_of(store: TokenStore) -> str:
+    """Return what a person calls the text of a store: its files or its dataset."""
+    files = [str(name) for name, *_ in store.source.get("files") or ()]
+    if files:
+        return files[0] if len(files) == 1 else f"{files[0]} and others"
+    return str(store.source.get("dataset") or store.folder)
+
+
 def _check(store: TokenStore, split: str, batch: int, context: int, seed: int) -> None:
     if split not in store.tokens:
         raise InputError(f"there is no split {split!r}; the splits are {', '.join(store.tokens)}")
@@ -220,12 +229,11 @@ def _check(store: TokenStore, split: str, batch: int, context: int, seed: int) -
         raise InputError(f"batch {batch}, context {context}, seed {seed}: they should be at least 1, 2 and 0")
     tokens = store.tokens[split]
     if tokens < context:
-        documents = store.documents[split]
         remedy = "give more text or a shorter [data] context"
         if split == "validation":
             fraction = store.source.get("validation", "unknown")
             remedy = f"raise [data] validation (now {fraction}), give more text, or a shorter [data] context"
         raise InputError(
-            f"{store.folder}: the {split} split has {tokens} tokens in {documents} documents, "
-            f"less than one sequence of {context}; {remedy}"
+            f"{_text_of(store)}: the {split} split has {counted(tokens, 'token')} in "
+            f"{counted(store.documents[split], 'document')}, less than one sequence of {context}; {remedy}"
         )
