@@ -3,6 +3,7 @@
 import json
 import random
 import tomllib
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -14,7 +15,7 @@ from loopscale.core.quantities import format_count
 from loopscale.planning import Plan, plan, search
 from loopscale.planning.cluster import Cluster
 from loopscale.planning.compute import device_flops
-from loopscale.planning.design import card_size, experts_text
+from loopscale.planning.design import card_size, experts_text, sizes_text
 from loopscale.planning.device_search import search_on
 from loopscale.planning.job import expected_days
 from loopscale.train.config import TrainConfig
@@ -112,6 +113,35 @@ def test_a_training_file_has_the_plans_sizes_and_days_and_fits(seed: int) -> Non
     cost = step_cost(config, model, gpus, find_device(device))
     assert expected_days(cost.seconds, config.steps) == pytest.approx(cluster.cost(planned.choice).days, rel=0.1)
     assert cost.memory <= USABLE * find_device(device).memory or "does not fit" in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(20))
+def test_a_random_plan_is_what_its_file_checks_and_simulates(seed: int, tmp_path) -> None:
+    device, gpus, days, limits = random_case(seed)
+    file, asked = tmp_path / "train.toml", ("--gpus", gpus, "--device", device, "--days", days, "--extrapolate")
+    given = (str(word) for word in (*asked, "--memory", limits["memory"], "--bits", limits["bits"]))
+
+    def answer(*arguments: str) -> dict[str, Any]:
+        done = CliRunner().invoke(cli, [*arguments, "--json"], catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        return json.loads(done.stdout)
+
+    planned = answer("plan", *given, "--train", str(file))
+    checked, simulated = (answer("train", str(file), option) for option in ("--check", "--estimate"))
+    memory, time = planned["devices"]["memory"], planned["devices"]["days"]
+    ratios = checked["memory"] / memory, simulated["peak_bytes"] / memory, checked["days"] / time
+    print(
+        seed,
+        device,
+        gpus,
+        planned["choice"]["label"],
+        *(f"{ratio:.3f}" for ratio in (*ratios, simulated["days"] / time)),
+    )
+    assert simulated["fits"]
+    assert simulated["sizes"] == sizes_text(model_without_text(TrainConfig.read(file)).to_architecture())
+    assert ratios == pytest.approx((1.0, 1.0, 1.0), rel=0.1)
+    assert simulated["days"] == pytest.approx(time, rel=0.1)
 
 
 def test_a_run_keeps_the_settings_that_it_chose(tmp_path) -> None:

@@ -9,6 +9,7 @@ from test_sweep_commands import call
 from loopscale.core.devices import UTILISATION, find_device
 from loopscale.sweep.cost import on_device, planned
 from loopscale.sweep.spec import SHIPPED, executed_steps, read_sweep, shipped_sweeps
+from loopscale.train.config import TrainConfig
 from loopscale.train.estimate import estimate
 from sweeps import write_sweep
 
@@ -21,6 +22,17 @@ def test_the_papers_sweep_is_450_points_of_90_trunks_and_the_held_out_runs_on_64
     assert (sizes, experts, passes) == ({"0.3B", "0.6B", "1.0B"}, {1, 2, 4, 8, 16}, {1, 2, 3, 4, 6, 8, 16})
     assert {run.resources.processes for run in sweep.runs} == {64}
     assert {run.config.step_tokens for run in sweep.runs} == {3072 * 2048}
+
+
+def test_the_papers_sweep_and_its_recipe_train_alike():
+    run = read_sweep("paper").runs[-1]
+    cell = {"rung": run.cell.size, "experts": run.cell.experts, "recurrence": run.cell.recurrence}
+    recipe = TrainConfig.from_dict({"recipe": {"name": "paper"}, "model": {**cell, "vocab_size": 202_048}})
+    own = run.config
+    assert (own.optimizer, own.schedule) == (recipe.optimizer, recipe.schedule)
+    assert own.model.config(202_048, 2048).to_dict() == recipe.model.config(202_048, 2048).to_dict()
+    for name in ("batch", "accumulate", "precision"):
+        assert getattr(own.run, name) == getattr(recipe.run, name), name
 
 
 def test_the_case_study_has_matched_compute_within_a_percent():
