@@ -137,6 +137,7 @@ def test_the_readme_is_short_and_opens_with_a_command_and_its_output():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     lines = re.sub(r"(?<=```text\n).*?(?=```)", "", text, flags=re.DOTALL).splitlines()
     assert len(lines) <= 100
+    assert max(map(len, lines)) < 140
     assert any(line.startswith("    loopscale plan") for line in lines[:12])
 
 

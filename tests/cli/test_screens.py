@@ -73,6 +73,7 @@ def test_the_readmes_commands_print_one_screen(command, terminal, capsys):
         "backtest runs.csv --resamples 10",
         "fit runs.csv --resample none --mapping none",
         "forecast runs.csv --flops 1e22 --resamples 10",
+        "plan --flops 5e21 --memory 3GB --bits int4 --overhead 300MB --context 2048 --serve-flops 4e12",
     ],
 )
 def test_other_commands_print_one_screen(command, terminal, capsys):

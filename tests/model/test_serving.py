@@ -114,6 +114,17 @@ def test_bad_requests_are_refused_in_a_sentence(
     assert said in reply.json()["detail"]
 
 
+def test_a_stop_text_that_no_tokens_give_is_refused(
+    client: TestClient, demo: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise ValueError("no tokens match the stop string")
+
+    monkeypatch.setattr("transformers.generation.stopping_criteria.StopStringCriteria.__init__", refuse)
+    reply = asked(client, stop="the")
+    assert (reply.status_code, "no tokens match the stop string" in reply.text) == (400, True)
+
+
 def test_requests_are_batched_by_recurrence(demo: tuple[Any, Any]) -> None:
     with TestClient(build_app(*load(DEMO, dtype=torch.float32), "demo", batching=True)) as batched:
         for R in (2, 1):

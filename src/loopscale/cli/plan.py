@@ -209,18 +209,18 @@ def plan_command(
     elif as_csv:
         click.echo(found.table().csv(), nl=False)
     else:
+        asked = {} if cost is None else {"rounding": rounding_text(cost, choice.loss)}
+        asked |= {} if first is None else {"prompt": first}
         if verbose:
             print_plan(found, planned, top, extrapolate)
             if grow:
                 console().print(f"Growing passes: {growth_text(planned.growth, planned.eps)}", highlight=False)
+            for label, text in asked.items():
+                click.echo("\n".join(fact(label, text)))
         else:
-            answer, *rest = plan_screen(planned, found.rivals(top), grow, extrapolate).splitlines()
+            answer, *rest = plan_screen(planned, found.rivals(top), grow, extrapolate, asked).splitlines()
             console().print(f"[bold]{answer}[/]", highlight=False, soft_wrap=True)
             click.echo("\n".join(rest))
-        if cost is not None:
-            click.echo("\n".join(fact("rounding", rounding_text(cost, choice.loss))))
-        if first is not None:
-            click.echo(first)
         if pareto is not None:
             _print_front(found, pareto, extrapolate)
 
@@ -233,7 +233,7 @@ def _first_token(planned: Plan, rate: float | None) -> str | None:
     if prompt is None:
         raise click.UsageError("--serve-flops needs the length of the prompt; give --context")
     seconds = first_token_seconds(planned.choice, prompt, rate, planned.budget.bandwidth)
-    return f"First token of a prompt of {prompt:,} tokens: after at least {seconds:.2g} s"
+    return f"{prompt:,} tokens, the first answer token after at least {seconds:.2g} s"
 
 
 def _write_training_file(planned: Plan, cluster: Cluster, path: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from textwrap import wrap
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from loopscale.core.quantities import decimals, format_bytes, format_count, format_power
@@ -40,14 +41,18 @@ BAR, SHORT_BAR = 20, 14
 SHORT_LABELS = {"flops": "compute", "unique_tokens": "unique tokens", "max_tokens": "tokens"}
 
 
-def plan_screen(plan: Plan, rivals: Sequence[Design], grow: bool = False, extrapolate: bool = False) -> str:
+def plan_screen(
+    plan: Plan, rivals: Sequence[Design], grow: bool = False, extrapolate: bool = False,
+    asked: Mapping[str, str] = MappingProxyType({}),
+) -> str:  # fmt: skip
     """Return the plan on one screen; ``grow`` says that passes were allowed to grow during training.
 
-    Losses more than 10x beyond the law's data are left out of the table unless ``extrapolate``.
+    ``asked`` are further facts by label. Losses more than 10x beyond the law's data are left out of the table unless
+    ``extrapolate``.
     """
     choice = plan.choice
     head = [f"Train {headline(choice)}", ""]
-    for label, text in plan_facts(plan, grow).items():
+    for label, text in (plan_facts(plan, grow) | dict(asked)).items():
         head += fact(label, text)
     tail = _tail(plan)
     room = max(SCREEN - len(head) - len(tail) - 4, FEWEST)
