@@ -18,7 +18,6 @@ from loopscale.core.quantities import format_power
 from loopscale.core.report import check_report_path
 from loopscale.core.text import WIDTH
 from loopscale.fitting import Fit, Scheme, fit, fit_groups
-from loopscale.planning import search
 
 
 @verb("fit")
@@ -104,6 +103,8 @@ def fit_command(
 
 def _next_command(result: Fit, path: str) -> str:
     """Return the plan to ask for next: at the largest compute, up to 3x that of any run, that the law answers for."""
+    from loopscale.planning import search
+
     law, largest = replace(result.law, resamples=None), float(result.observations.points.train_flops.max())
     for factor in (3.0, 1.0, 0.3, 0.1, 0.03, 0.01):
         flops = format_power(factor * largest, 1)
