@@ -77,9 +77,9 @@ def picture(page: Any, height: int | None = None) -> Image.Image:
     return Image.open(io.BytesIO(shot)).convert("RGB")
 
 
-def few_colours(image: Image.Image) -> Image.Image:
+def few_colours(image: Image.Image, colours: int = COLOURS) -> Image.Image:
     """Return the picture with a palette; rare colours, like that of the mark of trust, stay what they are."""
-    return image.quantize(COLOURS, Image.Quantize.MAXCOVERAGE, kmeans=5, dither=Image.Dither.NONE)
+    return image.quantize(colours, Image.Quantize.MAXCOVERAGE, kmeans=5, dither=Image.Dither.NONE)
 
 
 def save(image: Image.Image, name: str) -> None:
@@ -133,9 +133,7 @@ def smaller(image: re.Match[str]) -> str:
     """Return a picture with few colours, as text."""
     packed = io.BytesIO()
     picture = Image.open(io.BytesIO(base64.b64decode(image[0]))).convert("RGB")
-    picture.quantize(16, Image.Quantize.MAXCOVERAGE, kmeans=5, dither=Image.Dither.NONE).save(
-        packed, "PNG", optimize=True
-    )
+    few_colours(picture, 16).save(packed, "PNG", optimize=True)
     return base64.b64encode(packed.getvalue()).decode()
 
 
@@ -194,9 +192,7 @@ def recording(browser: Any, address: str) -> None:
         frames += [picture(page)] * 2
     frames += [picture(page)] * 6
     page.context.close()
-    small = [
-        frame.resize(GIF_SIZE, Image.Resampling.LANCZOS).quantize(40, dither=Image.Dither.NONE) for frame in frames
-    ]
+    small = [few_colours(frame.resize(GIF_SIZE, Image.Resampling.LANCZOS), 64) for frame in frames]
     small[0].save(IMAGES / "explorer.gif", save_all=True, append_images=small[1:], duration=220, loop=0, optimize=True)
 
 

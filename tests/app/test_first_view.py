@@ -79,3 +79,12 @@ def test_nothing_jumps_while_the_page_is_drawn(browser, address, width, height, 
     assert sum(jump[0] for jump in jumps) < 0.02, jumps  # browsers call 0.1 a good page
     assert page.errors == []
     context.close()
+
+
+def test_the_recording_of_the_manual_keeps_the_colours_of_the_page():
+    docs = STATIC.parents[3] / "docs"
+    frame = np.asarray(Image.open(docs / "images" / "explorer.gif").convert("RGB"), dtype=float)
+    style = (STATIC / "style.css").read_text()
+    for name in ("r6", "r3", "mine", "near"):  # weights, embeddings, your model, trust
+        colour = np.array([*bytes.fromhex(re.search(rf"--{name}: #(\w+)", style)[1])])
+        assert (np.abs(frame - colour).max(axis=2) <= 24).sum() > 10, name

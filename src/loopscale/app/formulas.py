@@ -1,7 +1,16 @@
 """The formulas of plans as JavaScript, traced from the functions that the command line and Python use.
 
+The idea: a function of Python is called with symbols instead of numbers (``trace.Symbol``), and what it computes with
+them is written down as JavaScript. ``Fake`` is an object whose attributes are such symbols: ``Fake("x").active`` is
+written as ``x.active``. Python's code is not changed and none of its globals are replaced: laws, grids, jobs and limits
+get fakes where they take designs, budgets and devices.
+
+A function is traced along one path. Where it has an ``if``, the values in ``EXAMPLES`` decide it, so they are those of
+the general case; what has several paths, such as a step of training, is traced once for each and chosen in JavaScript.
+
 Every traced function takes ``x``, one design, and ``b``, the budget, as plain objects; a law's take its coefficients
-``c`` too. ``planner.js`` has the search around them.
+``c`` too. To add a formula, call it with fakes below and give it a name; ``planner.js`` has the search around them, and
+``tests/app/test_engine.py`` compares both with Python.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ const WORDS = {
 }; // prettier-ignore
 
 function sides() {
-  const list = [{ name: "now", values: state, query: null }, ...pins().map(({ name, query }, k) => ({ name: `${letter(k)}: ${name}`, values: scenarioOf(query), query }))];
+  const list = [{ name: "now", values: state, query: null }, ...pins().map(({ name, query }, k) => ({ name: `${letter(k)}: ${name ?? ""}`, values: scenarioOf(query), query }))];
   return list.map((side) => {
     try {
       const asked = question(side.values);

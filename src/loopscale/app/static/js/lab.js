@@ -134,13 +134,13 @@ function twoAxes({ runs, cells }) {
   const H = 244;
   return ["reasoning", "knowledge"].map((task) => {
     const mine = runs.filter((row) => row.task === task);
-    const X = (share) => 150 + (W - 190) * share;
+    const X = (share) => 170 + (W - 210) * share;
     const lines = Object.entries(cells).map(([cell, name], k) => {
       const list = mine.filter((row) => row.cell === cell).map(({ accuracy }) => accuracy);
       const y = 34 + 34 * k;
       const mean = list.reduce((a, b) => a + b, 0) / list.length;
       return list.length
-        ? draw("g", {}, draw("text", { x: 142, y: y + 4, "text-anchor": "end" }, name), draw("path", { class: "grid", d: `M150 ${y}H${W - 40}` }), draw("path", { class: "line", d: `M${X(mean)} ${y - 9}V${y + 9}` }), ...list.map((share) => draw("circle", { class: "point", cx: X(share), cy: y, r: 4 })), draw("text", { x: W - 34, y: y + 4 }, `${Math.round(100 * mean)}%`))
+        ? draw("g", {}, draw("text", { x: 162, y: y + 4, "text-anchor": "end" }, name), draw("path", { class: "grid", d: `M170 ${y}H${W - 40}` }), draw("path", { class: "line", d: `M${X(mean)} ${y - 9}V${y + 9}` }), ...list.map((share) => draw("circle", { class: "point", cx: X(share), cy: y, r: 4 })), draw("text", { x: W - 34, y: y + 4 }, `${Math.round(100 * mean)}%`))
         : null;
     }); // prettier-ignore
     const chance = mine[0]?.chance ?? 0;

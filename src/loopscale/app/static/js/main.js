@@ -110,6 +110,7 @@ function start() {
       .then((choices) => {
         buildSweep(choices);
         buildRun(choices);
+        showView(); // with the tabs that were hidden
         $("#where-computed").textContent = "computed on your own machine";
       })
       .catch(() => null);
