@@ -32,6 +32,7 @@ from loopscale.scaling.trust import (
     DEGREES,
     FORECAST_DEGREES,
     FORM_ERROR,
+    FORM_POWER,
     MOST_DECADES,
     OFF_FRONTIER,
     TRUST_LEVELS,
@@ -220,7 +221,7 @@ class ScalingLaw:
         variance = (
             weight * near**2 + (1 - weight) * self.spread.noise**2
             + ((1 - weight / 2) * self.deviation(points)) ** 2  # the frontier rests on the law too, by half
-            + (FORM_ERROR * decades) ** 2
+            + (FORM_ERROR * decades**FORM_POWER) ** 2
             + (OFF_FRONTIER * above) ** 2
         )  # fmt: skip
         half = student_quantile(level, FORECAST_DEGREES) * np.sqrt(variance)

@@ -175,12 +175,13 @@ MOST_DECADES = 20.0
 """Decades beyond the data that widen an interval: more says nothing."""
 DEGREES = 8
 """Degrees of freedom of Student's t in predictive intervals: tails a little heavier than normal."""
-# The interval of a forecast by law and frontier has three constants. ``experiments/forecast/calibrate.py`` estimates
+# The interval of a forecast by law and frontier has four constants. ``experiments/forecast/calibrate.py`` estimates
 # them by maximum likelihood on cut public sweeps, and scores each sweep with those estimated without it.
 FORECAST_DEGREES = 4
-"""Degrees of freedom of Student's t. Likelihood says 6.0, with which sweeps left out are covered too seldom."""
-FORM_ERROR = 0.012
-"""Error of ln loss per decade beyond the data that neither the law nor the frontier tells (.0120 by likelihood)."""
+"""Degrees of freedom of Student's t. Likelihood says 6.5, with which sweeps left out are covered too seldom."""
+FORM_ERROR, FORM_POWER = 0.011, 0.7
+"""Error of ln loss one decade beyond the data that neither the law nor the frontier tells (.0112 by likelihood), and
+the power of the decades with which it grows (.68)."""
 OFF_FRONTIER = 0.1
 """Error of a law's distance between a run and the frontier, as a share of it (.093 by likelihood)."""
 
