@@ -74,9 +74,10 @@ def _with_first_view(index: str) -> str:
     ``docs/explorer_pictures.py`` takes it from a browser; a test compares it with what the script draws.
     """
     for name, html in json.loads((STATIC / "first_view.json").read_text(encoding="utf-8")).items():
-        index, found = re.subn(rf'(id="{name}"[^>]*>)(?=</)', lambda opening, html=html: opening[1] + html, index)
-        if found != 1:
+        empty = re.findall(rf'id="{name}"[^>]*>(?=</)', index)
+        if len(empty) != 1:
             raise AssertionError(f"the page has no empty element called {name}")
+        index = index.replace(empty[0], empty[0] + html)
     return index
 
 
