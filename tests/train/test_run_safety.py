@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 import subprocess
 import sys
@@ -110,6 +111,19 @@ def test_flipped_bytes_in_a_token_shard_are_found(text: Path, tmp_path: Path) ->
     shard.write_bytes(content)
     with pytest.raises(InputError, match=r"train-00000.bin: damaged: .* prepare it again"):
         train(config, tmp_path / "run")
+
+
+def test_a_shard_changed_after_a_first_run_is_found_although_its_size_and_time_are_kept(
+    text: Path, tmp_path: Path
+) -> None:
+    config, shard = damaged_store(text, tmp_path / "tokens")
+    train(config, tmp_path / "first")
+    before, content = shard.stat(), bytearray(shard.read_bytes())
+    content[100] ^= 1
+    shard.write_bytes(content)
+    os.utime(shard, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(InputError, match=r"train-00000.bin: damaged"):
+        train(config, tmp_path / "second")
 
 
 def test_an_id_outside_the_vocabulary_is_one_sentence(text: Path, tmp_path: Path) -> None:
