@@ -328,7 +328,7 @@ def _report(
         "The shipped micro-sweep, measured: points are runs, lines the bounded law fitted to them.",
         3.0,
     )
-    report.provenance(trained=f"{len(seen)} runs in {folder / 'runs.csv'}", fitted=micro.source)
+    report.provenance(trained=f"{len(seen)} runs in runs.csv", fitted=Path(micro.source).name)
     report.save(folder / "report.html")
     console().print(f"Saved {folder / 'report.html'} and {folder / 'runs.csv'}.", highlight=False)
 
