@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 from looped_models import WITHOUT_LOOPSCALE, model
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from loopscale.cli.export import export_command as export
 from loopscale.cli.generate import generate_command as generate
@@ -141,17 +141,30 @@ def test_the_demo_exported_with_its_code_loads_without_loopscale(tmp_path: Path)
     assert done.exit_code == 0, done.output
     assert "looped_moe, R = 2" in done.output
     script = WITHOUT_LOOPSCALE + (
-        "from transformers import AutoTokenizer\n"
+        "from transformers import AutoTokenizer, PreTrainedTokenizerFast\n"
         f"folder = {str(tmp_path / 'demo')!r}\n"
+        "plain = PreTrainedTokenizerFast.from_pretrained(folder)  # asks nothing: it does not read the model's config\n"
         "tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)\n"
         "model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)\n"
         "ids = tokenizer('The state of', return_tensors='pt').input_ids\n"
+        "assert plain('The state of').input_ids == ids[0].tolist()\n"
         "print(model.config.recurrence, model.generate(ids, max_new_tokens=3).shape[1] - ids.shape[1])\n"
     )
     alone = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
     )
     assert alone.stdout.strip() == "2 3", alone.stderr[-2000:]
+
+
+def test_no_call_asks_for_the_models_code_once_loopscale_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("a question"))
+    assert run(export, "demo", "--to", "transformers", "--out", tmp_path / "demo").exit_code == 0
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "demo")
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "demo")
+    assert type(model).__module__.startswith("loopscale.")
+    assert len(tokenizer) <= model.config.vocab_size
 
 
 def test_export_says_which_options_do_not_belong_together(tmp_path: Path) -> None:
