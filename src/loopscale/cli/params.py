@@ -94,11 +94,12 @@ def extrapolate_option(function: F) -> F:
     )(function)
 
 
+UTILISATION_HELP = f"Share of listed rates that training reaches.  [default: {UTILISATION:.0%}]"
+
+
 def utilisation_option(function: F) -> F:
     """Add ``--utilisation``."""
-    return click.option(
-        "--utilisation", type=FRACTION, default=UTILISATION, show_default=True, help="Share of listed rates."
-    )(function)
+    return click.option("--utilisation", type=FRACTION, default=UTILISATION, help=UTILISATION_HELP)(function)
 
 
 def price_option(function: F) -> F:

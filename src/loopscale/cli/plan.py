@@ -29,6 +29,7 @@ from loopscale.cli.params import (
     EXPERTS,
     FRACTION,
     INTEGERS,
+    UTILISATION_HELP,
     WHOLE,
     QuantityType,
     output_options,
@@ -78,7 +79,7 @@ def _budget_options(group: Group) -> list[Callable[[Any], Any]]:
     click.option("--dollars", type=COUNT, help="Compute as money, with --device and --price."),
     click.option("--price", type=COUNT, help="Dollars per device-hour: with --dollars, or to show the cost."),
     click.option("--device", help=f"One of {', '.join(DEVICES)}."),
-    click.option("--utilisation", type=FRACTION, help="Share of listed rates that training reaches.  [default: 40%]"),
+    click.option("--utilisation", type=FRACTION, help=UTILISATION_HELP),
 )
 @option_group("Data", *_budget_options(Group.DATA))
 @option_group(

@@ -65,8 +65,8 @@ def reading_options(function: F) -> F:
             "--simulated-recurrence",
             type=INTEGERS,
             default=SWEEP_RECURRENCES,
-            show_default=",".join(map(str, SWEEP_RECURRENCES)),
-            help="Recurrences when RUNS is `simulated`; add 16 for the paper's held-out slice.",
+            help="Recurrences when RUNS is `simulated`; add 16 for the paper's held-out slice.  "
+            f"[default: {','.join(map(str, SWEEP_RECURRENCES))}]",
         ),
     )
     for option in reversed(options):

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 )
 @click.option("--device", help="Device of both: a100, h100, gh200, …  [default: [resources] of CONFIG, or h100]")
 @click.option(
-    "--utilisation", type=FRACTION, help="Share of listed rates, for days.  [default: [resources] of CONFIG, or 0.4]"
+    "--utilisation", type=FRACTION, help="Share of listed rates, for days.  [default: [resources] of CONFIG, or 40%]"
 )
 @price_option
 @click.option("--allow-code", is_flag=True, help="Run the modules that [[callbacks]] of CONFIG names.")
