@@ -248,7 +248,9 @@ def test_a_prediction_is_registered_once_and_checked(capsys, tmp_path):
     argv = ("predict", "--rung", "1.0B", "--experts", "8", "--tokens", "500B", "--register", str(path))
     run(capsys, *argv)
     loss = json.loads(path.read_text())["prediction"]["loss"]
-    assert "(+1.00%)" in run(capsys, "predict", "--check", str(path), "--loss", str(1.01 * loss))
+    checked = run(capsys, "predict", "--check", str(path), "--loss", str(1.01 * loss))
+    assert "(+1.00%): outside the interval" in checked
+    assert max(map(len, checked.splitlines())) <= 80
     assert "exists already" in refused(capsys, *argv)
     assert "--check needs --loss" in refused(capsys, "predict", "--check", str(path))
     path.write_text(path.read_text().replace(f'"loss": {loss}', '"loss": 1.0'))

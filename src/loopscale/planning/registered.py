@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from loopscale.core.sealed import seal, unseal
+from loopscale.core.text import fact
 from loopscale.planning.predictions import Prediction
 from loopscale.planning.text import interval_text
 
@@ -23,9 +24,11 @@ def check(path: str | Path, loss: float) -> str:
 
     content = unseal(path, KIND, "loopscale predict --register")
     stored = parse(RegisteredRecord, content.get("prediction"), f"{path}: prediction")
-    error = f"predicted {stored.loss:.4f}, measured {loss:.4f} ({loss / stored.loss - 1:+.2%})"
     interval = stored.interval
+    answer = f"Measured {loss:.4f}, predicted {stored.loss:.4f} ({loss / stored.loss - 1:+.2%})"
     if interval is None:
-        return f"Registered {content['date']}: {error}; no interval was registered."
-    inside = "inside" if interval.low <= loss <= interval.high else "outside"
-    return f"Registered {content['date']}: {error}; {inside} the {interval_text(interval.model_dump())}."
+        lines = [f"{answer}; no interval was registered.", ""]
+    else:
+        inside = "inside" if interval.low <= loss <= interval.high else "outside"
+        lines = [f"{answer}: {inside} the interval.", "", *fact("interval", interval_text(interval.model_dump()))]
+    return "\n".join([*lines, *fact("sealed", content["date"])])
