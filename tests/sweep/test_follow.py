@@ -90,7 +90,8 @@ def test_the_status_shows_time_and_cost(path):
 def test_the_law_is_fitted_as_points_arrive(path):
     code, text = call("watch", path, "--once", "--resamples", "4")
     assert (code, text.count("\n")) == (0, 1)
-    assert text.startswith(("16 observations: ", "no law yet: "))
+    assert text.startswith(("16 observations, RMSE ", "no law yet: "))
+    assert len(text) <= 80 or text.startswith("no law yet: ")
 
 
 def test_runs_that_next_recommends_are_added_to_the_file(tmp_path, capsys):

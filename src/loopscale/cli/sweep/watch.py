@@ -29,6 +29,7 @@ def watch(file: str, once: bool, resamples: int) -> None:
     """Fit the law again whenever points arrive, and show how its uncertainty shrinks.
 
     Each line gives the error of the fit and the predicted loss of the sweep's largest run with its 90% interval.
+    `loopscale fit` explains the warnings that it counts.
 
     \b
     loopscale sweep watch sweep.toml
@@ -61,9 +62,9 @@ def _watch_line(read: Callable[[], Observations], target: Points | None, resampl
         law = fit(data, resamples=resamples)
     except LoopscaleError as error:
         return f"no law yet: {error}"
-    line = f"{len(data)} observations: {law.law.outer.name} law, rmse {law.law.rmse or 0:.4f}"
+    line = f"{len(data)} observations, RMSE {law.law.rmse or 0:.4f}"
     if target is not None:
         predicted = law.predict_points(target)
         low, high = float(predicted.low.item()), float(predicted.high.item())
-        line += f"; largest run {float(predicted.value.item()):.4f} [{low:.4f}, {high:.4f}], width {high - low:.4f}"
-    return line + (f"; {counted(len(law.warnings), 'warning')} (see `loopscale fit`)" if law.warnings else "")
+        line += f", largest run {float(predicted.value.item()):.4f} ({low:.4f} to {high:.4f})"
+    return line + (f", {counted(len(law.warnings), 'warning')}" if law.warnings else "")
