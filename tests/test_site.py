@@ -57,7 +57,8 @@ def test_no_link_of_the_site_is_dead(site):
                 continue
             target = (page.parent / unquote(parts.path)).resolve() if parts.path else page
             anchors = pages[target].anchors if target in pages else set()
-            if not target.exists() or (parts.fragment and target in pages and unquote(parts.fragment) not in anchors):
+            anchor = "" if "=" in parts.fragment else unquote(parts.fragment)  # "flops=5e21" is a view of the explorer
+            if not target.exists() or (anchor and target in pages and anchor not in anchors):
                 dead.append((str(page.relative_to(site)), link))
     assert not dead
 
