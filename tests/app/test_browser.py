@@ -371,6 +371,9 @@ def test_two_tabs_keep_one_list_of_pins(page):
 
 
 def test_scenarios_are_compared_by_what_differs_and_each_law_has_its_own_scale(page):
+    page.click("#views button[data-view=compare]")
+    assert page.inner_text("#compare-table caption") == "Nothing is pinned yet."
+    page.click("#views button[data-view=plan]")
     page.click("#share-button")
     page.click("#pin")
     page.click("#chip-law")
@@ -379,6 +382,7 @@ def test_scenarios_are_compared_by_what_differs_and_each_law_has_its_own_scale(p
     settled(page)
     page.click("#views button[data-view=compare]")
     assert page.is_visible("#compare-note")
+    assert "further facts are the same in all" in page.inner_text("#compare-table caption")
     assert page.locator("#compare-charts figure").count() == 2
     rows = page.locator("#compare-table tbody tr td:first-child").all_inner_texts()
     assert "law" in rows

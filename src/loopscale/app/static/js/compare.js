@@ -58,8 +58,8 @@ export function updateCompare() {
     { name: "fact", head: make("span", { class: "unseen" }, "fact"), left: true, cell: ({ name, word }) => (word ? term(word, name) : name) },
     ...list.map((side, k) => ({ name: `side-${k}`, head: [make("b", {}, side.name.split(": ")[0]), side.query === null ? null : make("span", { class: "side" }, make("small", {}, side.name.split(": ")[1]), button("open", () => set({ ...scenarioOf(side.query), pins: state.pins, view: "plan" }), { class: "link" }), " ", button("remove", () => unpin(side.query), { class: "link" }))], cell: (row) => row.cells[k] })),
   ];
-  const same = facts.length - rows.length;
-  $("#compare-table").replaceChildren(make("caption", {}, `${same} further facts are the same in all.`), ...table(columns, rows));
+  const caption = list.length > 1 ? `${facts.length - rows.length} further facts are the same in all.` : "Nothing is pinned yet.";
+  $("#compare-table").replaceChildren(make("caption", {}, caption), ...table(columns, rows));
   drawCharts(list.filter(({ found }) => found));
 }
 
