@@ -64,8 +64,11 @@ def extended_rungs() -> dict[str, int]:
     """
     widths = [*range(256, 8192, 256), *range(8192, 16385, 512)]
     known = {width: name for name, width in RUNGS.items()}
-    sizes = {width: model.active + model.embedding for width in widths for model in [at_width(width)]}
-    return {known.get(width, f"{size / 1e9:.1f}B"): width for width, size in sizes.items()}
+    rungs = {}
+    for width in widths:
+        model = at_width(width)
+        rungs[known.get(width, f"{(model.active + model.embedding) / 1e9:.1f}B")] = width
+    return rungs
 
 
 def at_width(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -52,11 +51,3 @@ def _incomplete_beta(a: float, b: float, x: float) -> float:
     terms = np.cumprod((a + b + order) / (a + 1 + order) * x)
     beta = math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
     return math.exp(a * math.log(x) + b * math.log1p(-x) - math.log(a) - beta) * (1 + float(terms.sum()))
-
-
-def number_or_nan(value: Any) -> float:
-    """Return a cell of a table as a number; NaN where it is none."""
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return float("nan")

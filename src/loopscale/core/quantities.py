@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from typing import SupportsFloat
+from typing import Any, SupportsFloat
 
 from loopscale.core.errors import InputError, shown
 
@@ -274,3 +274,11 @@ def _positive(value: float, text: str, what: str) -> float:
     if value > LARGEST:
         raise InputError(f"{shown(text)} is too large to compute with", field=what, remedy=f"give at most {LARGEST:g}")
     return value
+
+
+def number_or_nan(value: Any) -> float:
+    """Return a cell of a table as a number; NaN where it is none."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return float("nan")

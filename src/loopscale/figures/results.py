@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from loopscale.core.errors import InputError, nearest, shown
+from loopscale.core.quantities import number_or_nan
 from loopscale.core.tables import Table
 from loopscale.fitting.data.readers import read_columns
 from loopscale.scaling import PAPER
@@ -106,10 +107,7 @@ def _missing(cell: Any) -> bool:
 
 
 def _number(cell: Any, where: str, row: int, name: str) -> float:
-    try:
-        value = float(cell)
-    except (TypeError, ValueError):
-        value = math.nan
+    value = number_or_nan(cell)
     if not math.isfinite(value) or isinstance(cell, bool):
         raise InputError(f"{where}: row {row}: {name} is {shown(cell)}; it should be a finite number")
     return value

@@ -19,8 +19,7 @@ import numpy as np
 
 from loopscale.core.arrays import FloatArray
 from loopscale.core.errors import InputError, nearest
-from loopscale.core.numerics import number_or_nan
-from loopscale.core.quantities import format_power
+from loopscale.core.quantities import format_power, number_or_nan
 from loopscale.core.text import WIDTH, fact
 from loopscale.fitting.data.columns import find_columns
 from loopscale.fitting.data.readers import RawTable, read_table

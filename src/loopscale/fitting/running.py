@@ -21,8 +21,8 @@ import numpy as np
 from loopscale.core.arrays import FloatArray
 from loopscale.core.errors import InputError, nearest
 from loopscale.core.files import is_file
-from loopscale.core.numerics import number_or_nan, student_quantile
-from loopscale.core.quantities import decimals
+from loopscale.core.numerics import student_quantile
+from loopscale.core.quantities import decimals, number_or_nan
 from loopscale.core.text import WIDTH, fact
 from loopscale.fitting.data.readers import read_table
 from loopscale.scaling.annealing import RateSchedule, annealed_loss

@@ -12,7 +12,7 @@ from typing import Any
 
 from loopscale.core.errors import InputError, nearest, reason, shown
 from loopscale.core.files import read_json
-from loopscale.core.quantities import count_of, format_count
+from loopscale.core.quantities import count_of, format_count, number_or_nan
 
 AXES = ("size", "experts", "recurrence", "seed", "tokens")
 
@@ -180,10 +180,7 @@ def _csv(path: Path) -> list[dict[str, Any]]:
 
 
 def _number(value: object, name: str, where: str) -> float:
-    try:
-        number = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        number = float("nan")
+    number = number_or_nan(value)
     if not 1 <= number < 1e18 or (name != "tokens" and number != int(number)):
         raise InputError(f"{where}: {name} is {shown(value)}; a sweep trains whole numbers from 1 up")
     return number
