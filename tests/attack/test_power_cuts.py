@@ -184,7 +184,7 @@ def test_a_sweep_counts_no_point_whose_summary_could_be_lost(root, tmp_path, mon
     """SQLite syncs its own files; what it says must rest on summaries that are on the disk before."""
     pytest.importorskip("torch")
     from loopscale.sweep.spec import read_sweep
-    from loopscale.sweep.store import Job, Store, run_folder
+    from loopscale.sweep.store import Assignment, Store, run_folder
     from loopscale.sweep.worker import work
     from loopscale.train.run_dir import read_summary
     from sweeps import open_sweep, write_sweep
@@ -196,7 +196,7 @@ def test_a_sweep_counts_no_point_whose_summary_could_be_lost(root, tmp_path, mon
     counted = set()
 
     def operate(recorder: Recorder) -> None:
-        assert work(Job(str(sweep.root), sweep.folder, "session", False)) is None
+        assert work(Assignment(str(sweep.root), sweep.folder, "session", False)) is None
 
     def check(folder: Path, moment) -> None:
         with Store(folder / "tiny") as found:

@@ -12,18 +12,18 @@ from loopscale.cli.verbs import cli
 from loopscale.core.errors import InputError
 from loopscale.figures.lab import draw_downstream
 from loopscale.lab import downstream
-from loopscale.lab.downstream import BUDGET, CELLS, PASSES, TABLE, WIDTHS, Cell, run
+from loopscale.lab.downstream import BUDGET, CELLS, PASSES, TABLE, WIDTHS, BudgetedModel, run
 from loopscale.lab.law import asked_of, held_out_errors, task_law
 from loopscale.lab.questions import summary
 from loopscale.lab.tables import Row
 from loopscale.train.data.batches import IGNORED
-from loopscale.train.data.mixture import PARTS, Downstream
+from loopscale.train.data.mixture import PARTS, Mixture
 from loopscale.train.data.puzzles import S3
 from loopscale.train.data.tasks import held_out
 
 
-def drawn(count: int, split: str = "train") -> tuple[np.ndarray, np.ndarray, np.ndarray, Downstream]:
-    task = Downstream(100, seed=3)
+def drawn(count: int, split: str = "train") -> tuple[np.ndarray, np.ndarray, np.ndarray, Mixture]:
+    task = Mixture(100, seed=3)
     ids, answers = task.problems(np.random.default_rng(0), count, split)  # type: ignore[arg-type]
     return ids, answers, task.part_of(ids), task
 
@@ -42,13 +42,13 @@ def test_words_are_answered_as_the_word_problem_and_splits_never_share_one() -> 
 
 
 def test_facts_are_the_same_in_both_splits_and_those_of_the_seed() -> None:
-    task = Downstream(100, seed=3)
+    task = Mixture(100, seed=3)
     every = task.facts(np.arange(100))
     answers = task.solve(every)[:, 2:]
     names = task.entities
     assert len(np.unique(names)) == 100
     assert (answers - task.first["facts"] == task.values[names]).all()
-    assert (task.values != Downstream(100, seed=4).values).any()
+    assert (task.values != Mixture(100, seed=4).values).any()
     assert (task.solve(every)[:, :2] == IGNORED).all()
 
 
@@ -76,14 +76,20 @@ def test_cells_of_a_budget_have_equal_passes_and_the_small_budget_the_steps_of_t
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> list[Cell]:
+def small(monkeypatch: pytest.MonkeyPatch) -> list[BudgetedModel]:
     """Give the experiment a few entities and problems."""
     monkeypatch.setattr(downstream, "ENTITIES", 12)
     monkeypatch.setattr(downstream, "PROBLEMS", 16)
-    return [Cell(16, budget=2), Cell(16, experts=2, recurrence=2, budget=4), Cell(16, layers=2, budget=4)]
+    return [
+        BudgetedModel(16, budget=2),
+        BudgetedModel(16, experts=2, recurrence=2, budget=4),
+        BudgetedModel(16, layers=2, budget=4),
+    ]
 
 
-def test_every_cell_is_trained_once_and_a_stopped_experiment_resumes(tmp_path: Path, small: list[Cell]) -> None:
+def test_every_cell_is_trained_once_and_a_stopped_experiment_resumes(
+    tmp_path: Path, small: list[BudgetedModel]
+) -> None:
     first = run(tmp_path, [0], small[:2])
     seen: list[tuple[str, int]] = []
     rows = run(tmp_path, [0], small, tell=lambda about, seed, row: seen.append((about, seed)) if row else None)
@@ -94,7 +100,7 @@ def test_every_cell_is_trained_once_and_a_stopped_experiment_resumes(tmp_path: P
 
 
 def test_a_run_that_fails_is_a_row_with_its_reason(
-    tmp_path: Path, small: list[Cell], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, small: list[BudgetedModel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from loopscale.train.trainer import Trainer
 

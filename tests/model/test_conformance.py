@@ -18,7 +18,7 @@ from loopscale.cli.conform import conform_command
 from loopscale.core.errors import InputError
 from loopscale.model import vllm as vllm_plugin
 from loopscale.model.cache import Slots
-from loopscale.model.conformance import Difference, compare, golden
+from loopscale.model.conformance import Deviation, compare, golden
 from loopscale.model.engines import ENGINES, run_engine
 
 PROMPTS = [tokens(7, seed=seed).tolist() for seed in (3, 4)]
@@ -28,7 +28,7 @@ def looped(**changes: Any) -> Any:
     return model(dtype=torch.float32, **changes)
 
 
-def differences(changed: Any, **changes: Any) -> list[Difference]:
+def differences(changed: Any, **changes: Any) -> list[Deviation]:
     return compare(golden(looped(**changes), PROMPTS, (1, 3)), golden(changed, PROMPTS, (1, 3)))
 
 

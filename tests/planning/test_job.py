@@ -14,16 +14,16 @@ from loopscale.planning import Budget, Plan, WithheldError, plan, search
 from loopscale.planning.cluster import Cluster
 from loopscale.planning.compute import device_flops
 from loopscale.planning.device_search import search_on
-from loopscale.planning.job import Job, Layout
+from loopscale.planning.job import Layout, TrainingJob
 from loopscale.planning.recipes import padding
 from loopscale.planning.step_memory import CHUNK
 
 
 def job(
     name: str = "0.3B", experts: int = 16, passes: int = 2, sequences: int = 8, parts: int = 2, gpus: int = 8
-) -> Job:
+) -> TrainingJob:
     model = rung(name, experts)
-    return Job(model, passes, gpus * sequences * parts, 2048, gpus, DEVICES["h100"], float(padding(model, 1.5)))
+    return TrainingJob(model, passes, gpus * sequences * parts, 2048, gpus, DEVICES["h100"], float(padding(model, 1.5)))
 
 
 SIMULATED = [
@@ -78,7 +78,7 @@ def test_the_loss_is_counted_in_chunks_of_the_trainers_size() -> None:
 
 @pytest.mark.parametrize(("name", "gpus"), [("1.0B", 64), ("0.3B", 8), ("0.6B", 8)])
 def test_the_papers_largest_cells_fit_and_are_bound_by_arithmetic(name: str, gpus: int) -> None:
-    cell = Job(rung(name, 16), 8, 3072, 2048, gpus, DEVICES["h100"], 1.5)
+    cell = TrainingJob(rung(name, 16), 8, 3072, 2048, gpus, DEVICES["h100"], 1.5)
     best, runner_up = cell.fastest()[:2]
     assert best.memory < USABLE * DEVICES["h100"].memory
     assert best.seconds <= 1.3 * best.compute_seconds
@@ -174,7 +174,7 @@ def test_a_plan_for_devices_uses_their_time_and_leaves_out_what_they_cannot_trai
 def test_what_does_not_fit_the_devices_goes_to_the_host_before_it_is_given_up() -> None:
     model = rung("0.3B", 16)
     small = replace(DEVICES["rtx4090"], host_memory=64e9)
-    job = Job(model, 1, 64, 2048, 1, small, float(padding(model, 1.5)))
+    job = TrainingJob(model, 1, 64, 2048, 1, small, float(padding(model, 1.5)))
     best = job.fastest()[0]
     assert best.layout.offload
     assert best.memory <= job.usable

@@ -15,7 +15,7 @@ import loopscale.cli.sweep.run  # noqa: F401 - reloaded below
 import loopscale.sweep.backends as package
 from loopscale.core.errors import StorageError
 from loopscale.sweep.backends import ray as ray_backend
-from loopscale.sweep.store import Job, run_folder
+from loopscale.sweep.store import Assignment, run_folder
 from loopscale.sweep.worker import _torchrun, work
 from loopscale.train import run_dir
 from sweeps import open_sweep, write_sweep
@@ -93,7 +93,7 @@ def test_a_run_whose_folder_is_in_use_waits_and_the_others_are_trained(tmp_path,
     folder = run_folder(sweep.results, sweep.runs[0].key)
     child = multiprocessing.get_context("fork").Process(target=_hold, args=(folder, ready, done))
     child.start()
-    job = Job(str(sweep.root), sweep.folder, "session", keep_models=False)
+    job = Assignment(str(sweep.root), sweep.folder, "session", keep_models=False)
     try:
         while not ready.exists() and child.is_alive():
             time.sleep(0.01)
@@ -150,7 +150,7 @@ def test_what_ends_a_process_of_a_run_reaches_the_worker(tmp_path, monkeypatch, 
 
     monkeypatch.setattr(api, "elastic_launch", launch)
     claim = SimpleNamespace(claim_id="x", key="run")
-    job = Job(".", ".", "session", keep_models=False)
+    job = Assignment(".", ".", "session", keep_models=False)
     if told is None:
         assert "process 0 of the run ended: Signal 9 (SIGKILL)" in _torchrun(claim, job, "127.0.0.1:1")
     else:

@@ -18,7 +18,7 @@ from loopscale.core.errors import InputError, StorageError
 from loopscale.sweep.backends import Worker
 from loopscale.sweep.backends.local import Local, call
 from loopscale.sweep.spec import read_sweep
-from loopscale.sweep.store import Job, Resources, Store
+from loopscale.sweep.store import Assignment, Resources, Store
 from sweeps import BASE, open_sweep, write_sweep
 
 GRID = "[grid]\nrecurrence = [1, 2]\nseed = [{seeds}]\ntokens = [320, 640]\n[resources]\ngpus = 2\n"
@@ -148,7 +148,7 @@ def _ended(tmp_path) -> tuple[Local, Worker]:
     sweep, store = open_sweep(path)
     with store:
         local = Local(None, 1, {Resources()})
-        worker = local.start(Job(str(sweep.root), sweep.folder, "session", False, only=()))
+        worker = local.start(Assignment(str(sweep.root), sweep.folder, "session", False, only=()))
     assert worker is not None
     return local, worker
 

@@ -18,7 +18,7 @@ from loopscale.sweep.database import FILE, Database
 from loopscale.sweep.export import observations
 from loopscale.sweep.export import table as observations_table
 from loopscale.sweep.spec import read_sweep
-from loopscale.sweep.store import Job, Store, run_folder
+from loopscale.sweep.store import Assignment, Store, run_folder
 from loopscale.sweep.worker import work
 from sweeps import open_sweep, write_sweep
 
@@ -196,7 +196,7 @@ def test_a_database_that_is_deleted_under_a_worker_loses_no_result(original, tmp
             file.unlink()
 
     monkeypatch.setattr(Store, "record", delete_after)
-    assert "sweep rebuild" in (work(Job(str(sweep.root), sweep.folder, "session", keep_models=False)) or "")
+    assert "sweep rebuild" in (work(Assignment(str(sweep.root), sweep.folder, "session", keep_models=False)) or "")
     monkeypatch.undo()
     code, out = call("rebuild", path)
     assert (code, "observations restored" in out) == (0, True)
@@ -266,7 +266,7 @@ def test_finished_points_are_copied_to_a_url_and_rebuild_fetches_them(tmp_path, 
     path = write_sweep(tmp_path, f'objects = "{objects}"\n[grid]\ntokens = [64, 128]\n')
     sweep, store = open_sweep(path)
     with store:
-        assert work(Job(str(sweep.root), sweep.folder, "session", False, objects=sweep.objects)) is None
+        assert work(Assignment(str(sweep.root), sweep.folder, "session", False, objects=sweep.objects)) is None
 
     before = call("export", path)[1]
     assert before.count("\n") == 3
@@ -283,6 +283,6 @@ def test_objects_that_cannot_be_reached_stop_the_sweep_with_one_sentence(tmp_pat
     path = write_sweep(tmp_path, 'objects = "nosuch://sweep"\n[grid]\ntokens = 64\n')
     sweep, store = open_sweep(path)
     with store:
-        problem = work(Job(str(sweep.root), sweep.folder, "session", False, objects=sweep.objects))
+        problem = work(Assignment(str(sweep.root), sweep.folder, "session", False, objects=sweep.objects))
     assert problem is not None
     assert "nosuch://sweep: cannot be used for the objects of the sweep" in problem

@@ -73,7 +73,7 @@ def fit_routes(jobs: Jobs, limits: Limits) -> APIRouter:
     @api.post(
         "/fit",
         status_code=202,
-        response_model=schemas.Job,
+        response_model=schemas.JobReply,
         responses=documented(415, 422, 429),
         openapi_extra=CSV_BODY,
     )
@@ -96,27 +96,31 @@ def fit_routes(jobs: Jobs, limits: Limits) -> APIRouter:
         """Return a CSV file with the columns of a sweep and three rows to replace."""
         return Response(TEMPLATE, media_type="text/csv")
 
-    @api.post("/fits/{id}/compare", status_code=202, response_model=schemas.Job, responses=documented(404, 422, 429))
+    @api.post(
+        "/fits/{id}/compare", status_code=202, response_model=schemas.JobReply, responses=documented(404, 422, 429)
+    )
     async def start_comparison(request: Request, id: JobId, body: CompareRequest) -> Response:  # noqa: A002
         """Compare recurrence mappings on held-out rows of a fitted sweep."""
         return _started(jobs.start("comparison", {**_sweep(jobs, id), "request": body.model_dump()}, _client(request)))
 
-    @api.post("/fits/{id}/backtest", status_code=202, response_model=schemas.Job, responses=documented(404, 422, 429))
+    @api.post(
+        "/fits/{id}/backtest", status_code=202, response_model=schemas.JobReply, responses=documented(404, 422, 429)
+    )
     async def start_backtest(request: Request, id: JobId, body: BacktestRequest) -> Response:  # noqa: A002
         """Hide the largest runs of a fitted sweep, fit the rest, and predict what was hidden."""
         return _started(jobs.start("backtest", {**_sweep(jobs, id), "request": body.model_dump()}, _client(request)))
 
-    @api.post("/fits/{id}/next", status_code=202, response_model=schemas.Job, responses=documented(404, 422, 429))
+    @api.post("/fits/{id}/next", status_code=202, response_model=schemas.JobReply, responses=documented(404, 422, 429))
     async def start_next(request: Request, id: JobId, body: NextRequest) -> Response:  # noqa: A002
         """Choose the runs that would reduce the uncertainty of a plan most when added to a fitted sweep."""
         return _started(jobs.start("design", {**_sweep(jobs, id), "request": body.model_dump()}, _client(request)))
 
-    @api.get("/jobs/{id}", response_model=schemas.Job, responses=documented(404, 422))
+    @api.get("/jobs/{id}", response_model=schemas.JobReply, responses=documented(404, 422))
     async def get_job(id: JobId) -> Response:  # noqa: A002
         """Return the state of a job, and its result once it is done."""
         return _reply(jobs.find(id))
 
-    @api.delete("/jobs/{id}", response_model=schemas.Job, responses=documented(404, 422))
+    @api.delete("/jobs/{id}", response_model=schemas.JobReply, responses=documented(404, 422))
     async def cancel_job(id: JobId) -> Response:  # noqa: A002
         """Stop a job."""
         return _reply(jobs.cancel(id))

@@ -25,7 +25,7 @@ from loopscale.architecture.ladder import between_rungs
 from loopscale.planning import FIELDS, design, limits
 from loopscale.planning import grid as _grid_module
 from loopscale.planning.cluster import sequences_of
-from loopscale.planning.job import REDUCES, Job, Layout, expected_days
+from loopscale.planning.job import REDUCES, Layout, TrainingJob, expected_days
 from loopscale.planning.limits import Limit
 from loopscale.planning.recipes import CAPACITY, CONTEXT, padding
 from loopscale.planning.step_memory import Activations
@@ -176,7 +176,7 @@ def _jobs() -> str:
         for reduce in REDUCES:
             for parts in (1, Symbol.named("layout.accumulate", 2.0)):
                 for passes in (1.0, 3.0):
-                    one = Job(
+                    one = TrainingJob(
                         model, Symbol.named("x.R", passes), job.sequences * job.devices, CONTEXT, job.devices, device,
                         padding=padding(model, CAPACITY),
                     )  # fmt: skip
@@ -196,7 +196,7 @@ def _jobs() -> str:
         [
             _table("JOBS", functions),
             f"export {javascript('sequencesOf', sequences_of(tokens, devices), 'tokens, devices')}",
-            f"export {javascript('usableOf', Job.usable_of(device), 'device')}",
+            f"export {javascript('usableOf', TrainingJob.usable_of(device), 'device')}",
             f"export {javascript('expectedDays', expected_days(step, steps, share), 'step, steps, utilisation')}",
         ]
     )

@@ -16,7 +16,7 @@ from loopscale.core.errors import InputError, LoopscaleError, shown
 from loopscale.planning import WithheldError
 
 
-class Problem(BaseModel):
+class RefusalReply(BaseModel):
     """Why a request was refused."""
 
     error: str = Field(description="One sentence: what was found, and what to do.")
@@ -36,7 +36,7 @@ class RefusalError(Exception):
 
 
 def refused(status: int, sentence: str, field: str | None = None, **parts: Any) -> JSONResponse:
-    """Return the reply that refuses a request; ``parts`` are further fields of :class:`Problem`."""
+    """Return the reply that refuses a request; ``parts`` are further fields of :class:`RefusalReply`."""
     error = " ".join(sentence.split())
     body = {"error": error, "field": field, "problem": error, "remedy": "", "overrides": [], **parts}
     return JSONResponse(body, status)
@@ -44,7 +44,7 @@ def refused(status: int, sentence: str, field: str | None = None, **parts: Any) 
 
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Return the description of the refusals that an endpoint may answer with."""
-    return {status: {"model": Problem} for status in (400, 403, 408, 413, *statuses)}
+    return {status: {"model": RefusalReply} for status in (400, 403, 408, 413, *statuses)}
 
 
 def handle_problems(app: FastAPI) -> None:

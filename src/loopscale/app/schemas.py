@@ -444,7 +444,7 @@ class RunReply(BaseModel):
     text: str = Field(description="How the run stands, in one sentence.")
 
 
-class Job(BaseModel):
+class JobReply(BaseModel):
     """Work that continues after the reply: ask for its state with its id."""
 
     id: str

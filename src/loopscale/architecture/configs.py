@@ -216,7 +216,7 @@ def own_parts(c: ConfigFields) -> PassParts | None:
 
 
 @dataclass(frozen=True)
-class Family:
+class ConfigFamily:
     """How a config becomes an architecture, and what the family's class assumes where a field is absent."""
 
     build: Callable[[ConfigFields], Architecture]
@@ -244,30 +244,30 @@ _LOOPED = {
     "exit_gate": False,
 }
 
-FAMILIES: Mapping[str, Family] = {
-    "llama": Family(llama, {**_BIAS, "mlp_bias": False}),
-    "granite": Family(llama, {**_BIAS, "mlp_bias": False}),
-    "mistral": Family(mistral, {**_PLAIN, "num_key_value_heads": 8, "sliding_window": 4096}),
-    "phi3": Family(mistral, {**_PLAIN, "sliding_window": None}),
-    "qwen2": Family(qwen2, {**_PLAIN, **_LATE, "num_key_value_heads": 32}),
-    "qwen3": Family(qwen3, {**_BIAS, **_LATE, "num_key_value_heads": 32, "head_dim": 128}),
-    "olmo2": Family(olmo2, _BIAS),
-    "olmo3": Family(olmo3, {**_BIAS, "sliding_window": 4096}),
-    "gemma3_text": Family(
+FAMILIES: Mapping[str, ConfigFamily] = {
+    "llama": ConfigFamily(llama, {**_BIAS, "mlp_bias": False}),
+    "granite": ConfigFamily(llama, {**_BIAS, "mlp_bias": False}),
+    "mistral": ConfigFamily(mistral, {**_PLAIN, "num_key_value_heads": 8, "sliding_window": 4096}),
+    "phi3": ConfigFamily(mistral, {**_PLAIN, "sliding_window": None}),
+    "qwen2": ConfigFamily(qwen2, {**_PLAIN, **_LATE, "num_key_value_heads": 32}),
+    "qwen3": ConfigFamily(qwen3, {**_BIAS, **_LATE, "num_key_value_heads": 32, "head_dim": 128}),
+    "olmo2": ConfigFamily(olmo2, _BIAS),
+    "olmo3": ConfigFamily(olmo3, {**_BIAS, "sliding_window": 4096}),
+    "gemma3_text": ConfigFamily(
         gemma3, {**_BIAS, **_GEMMA, "tie_word_embeddings": True, "sliding_window": 4096, "sliding_window_pattern": 6}
     ),
-    "mixtral": Family(mixtral, {**_PLAIN, "num_key_value_heads": 8, "sliding_window": None}),
-    "olmoe": Family(olmoe, _BIAS),
-    "qwen2_moe": Family(qwen2_moe, {**_PLAIN, **_LATE, **_SPARSE, "num_key_value_heads": 16, "qkv_bias": True}),
-    "qwen3_moe": Family(qwen3_moe, {**_BIAS, **_LATE, **_SPARSE, "num_key_value_heads": 4}),
-    "gpt_oss": Family(
+    "mixtral": ConfigFamily(mixtral, {**_PLAIN, "num_key_value_heads": 8, "sliding_window": None}),
+    "olmoe": ConfigFamily(olmoe, _BIAS),
+    "qwen2_moe": ConfigFamily(qwen2_moe, {**_PLAIN, **_LATE, **_SPARSE, "num_key_value_heads": 16, "qkv_bias": True}),
+    "qwen3_moe": ConfigFamily(qwen3_moe, {**_BIAS, **_LATE, **_SPARSE, "num_key_value_heads": 4}),
+    "gpt_oss": ConfigFamily(
         gpt_oss,
         {**_PLAIN, "attention_bias": True, "num_key_value_heads": 8, "head_dim": 64, "sliding_window": 128},
     ),
-    "deepseek_v3": Family(deepseek_v3, {**_BIAS, "q_lora_rank": 1536, "moe_layer_freq": 1}),
-    "ouro": Family(ouro, {**_PLAIN, **_LATE, "total_ut_steps": 4}),
-    "looped_moe": Family(looped_moe, _LOOPED),
-    "huginn_raven": Family(huginn, {**_HUGINN, "tie_embeddings": True, "qk_bias": True, "bias": False}),
+    "deepseek_v3": ConfigFamily(deepseek_v3, {**_BIAS, "q_lora_rank": 1536, "moe_layer_freq": 1}),
+    "ouro": ConfigFamily(ouro, {**_PLAIN, **_LATE, "total_ut_steps": 4}),
+    "looped_moe": ConfigFamily(looped_moe, _LOOPED),
+    "huginn_raven": ConfigFamily(huginn, {**_HUGINN, "tie_embeddings": True, "qk_bias": True, "bias": False}),
 }
 """By ``model_type``. Defaults are those of the class that transformers, or the family's own code, builds."""
 

@@ -26,7 +26,7 @@ from loopscale.evaluate.suites import TaskTrust
 from loopscale.train.run_dir import model_of, task_trained_on
 
 if TYPE_CHECKING:
-    from loopscale.evaluate.runner import Checkpoint, EvalSettings, Progress
+    from loopscale.evaluate.runner import Checkpoint, EvalProgress, EvalSettings
     from loopscale.evaluate.tasks import Tasks
     from loopscale.evaluate.texts import Text
 
@@ -265,7 +265,7 @@ def _one(
     passes: Sequence[int],
     settings: EvalSettings,
     tasks: Any,
-    progress: Progress,
+    progress: EvalProgress,
 ) -> list[Result]:
     from loopscale.evaluate.runner import evaluate, plan_pairs
 

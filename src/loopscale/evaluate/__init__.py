@@ -6,14 +6,14 @@ What needs torch or lm-eval (``runner``, ``losses``, ``lm``) is imported where i
 from loopscale.evaluate.curves import AccuracyCurve, Saturation, fit_accuracy, fit_saturation
 from loopscale.evaluate.results import printed, tidy, wide
 from loopscale.evaluate.rows import PublishedTable, Row, case_study, make_rows, published_rows
-from loopscale.evaluate.store import Key, Model, Result, ResultStore, Score, kept_models, read_checkpoint
+from loopscale.evaluate.store import EvaluatedModel, Key, Result, ResultStore, Score, kept_models, read_checkpoint
 from loopscale.evaluate.suites import Benchmark, Suite, builtin_suites, load_suite
 
 __all__ = [
     "AccuracyCurve",
     "Benchmark",
+    "EvaluatedModel",
     "Key",
-    "Model",
     "PublishedTable",
     "Result",
     "ResultStore",

@@ -21,7 +21,7 @@ from torch.nn.functional import cross_entropy
 
 from loopscale.core.errors import InputError
 from loopscale.evaluate import lm
-from loopscale.evaluate.runner import Checkpoint, EvalSettings, Progress
+from loopscale.evaluate.runner import Checkpoint, EvalProgress, EvalSettings
 from loopscale.evaluate.store import Key, Result, ResultStore, Score
 from loopscale.evaluate.texts import Text, Windows, cut
 from loopscale.model import Exit, LoopedMoEForCausalLM
@@ -191,7 +191,7 @@ def evaluate_text(
     recurrences: Sequence[int],
     settings: EvalSettings,
     store: ResultStore,
-    progress: Progress,
+    progress: EvalProgress,
 ) -> list[Result]:
     """Return the loss at each recurrence, or at the largest with early exit or a smaller cache, measured or stored."""
     if settings.backend != "hf":
@@ -218,7 +218,7 @@ def _key(checkpoint: Checkpoint, text: Text, recurrence: int, settings: EvalSett
 
 
 def _measure(
-    checkpoint: Checkpoint, text: Text, keys: Sequence[Key], settings: EvalSettings, progress: Progress
+    checkpoint: Checkpoint, text: Text, keys: Sequence[Key], settings: EvalSettings, progress: EvalProgress
 ) -> list[Result]:
     start = time.monotonic()
     model, tokenizer = lm.load(checkpoint.path, checkpoint.tokenizer, settings.dtype)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from loopscale.core.errors import InputError, nearest
-from loopscale.evaluate.store import PREFERRED, Model, Result, Score
+from loopscale.evaluate.store import PREFERRED, EvaluatedModel, Result, Score
 from loopscale.evaluate.suites import OVERALL, Benchmark, Suite
 from loopscale.scaling import PAPER as PRINTED
 from loopscale.scaling.at_test_time import AtTestTime, at_test_time
@@ -106,7 +106,9 @@ class Row:
         return f"{self.recurrence} {self.kv}".rstrip()
 
 
-def make_rows(suite: Suite, models: Sequence[Model], results: Sequence[Result], baseline: str | None) -> list[Row]:
+def make_rows(
+    suite: Suite, models: Sequence[EvaluatedModel], results: Sequence[Result], baseline: str | None
+) -> list[Row]:
     """Return a row for each model and recurrence, for each early exit and KV cache, in the order of the models.
 
     Results of several backends or precisions have separate rows.
@@ -142,14 +144,14 @@ def published_rows(suite: Suite, table: PublishedTable) -> list[Row]:
     return _with_gains(rows)
 
 
-def _distinct(models: Sequence[Model]) -> list[Model]:
+def _distinct(models: Sequence[EvaluatedModel]) -> list[EvaluatedModel]:
     """Return the models with a piece of the hash behind names that occur twice."""
     once = list({model.checkpoint: model for model in models}.values())
     names = [model.name for model in once]
     return [replace(m, name=f"{m.name}@{m.checkpoint[:6]}") if names.count(m.name) > 1 else m for m in once]
 
 
-def _row(suite: Suite, model: Model, name: str, results: Sequence[Result], flops: float | None) -> Row:
+def _row(suite: Suite, model: EvaluatedModel, name: str, results: Sequence[Result], flops: float | None) -> Row:
     scores: dict[str, Score] = {}
     metrics: dict[str, str] = {}
     samples: dict[str, int] = {}
@@ -179,7 +181,7 @@ def _row(suite: Suite, model: Model, name: str, results: Sequence[Result], flops
     )
 
 
-def _expected_rise(model: Model, passes: float) -> float | None:
+def _expected_rise(model: EvaluatedModel, passes: float) -> float | None:
     trained = model.architecture.recurrence
     if trained == 1:
         return None
@@ -246,7 +248,7 @@ def _kv(result: Result) -> str:
     return result.key.settings.get("kv") or ""
 
 
-def baseline_flops(models: Sequence[Model], baseline: str | None) -> float | None:
+def baseline_flops(models: Sequence[EvaluatedModel], baseline: str | None) -> float | None:
     """Return the inference FLOPs that compute is stated over: of NAME[:R], or the first model at R = 1."""
     if not models:
         return None

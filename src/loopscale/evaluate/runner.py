@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from loopscale.core.errors import InputError
-from loopscale.evaluate.store import Key, Model, Result, ResultStore, Score, contents_hash
+from loopscale.evaluate.store import EvaluatedModel, Key, Result, ResultStore, Score, contents_hash
 from loopscale.evaluate.suites import Benchmark, select
 from loopscale.evaluate.tasks import Tasks, folder_tasks, harness_version, quiet
 
@@ -28,7 +28,7 @@ BOOTSTRAPS = 1000
 """For metrics that are not plain means; a mean's standard error is exact."""
 
 
-class Progress(Protocol):
+class EvalProgress(Protocol):
     """Receives the progress of an evaluation."""
 
     def now(self, what: str, done: int = 0) -> None:
@@ -84,7 +84,7 @@ class Checkpoint:
 
     path: str
     tokenizer: str | None
-    model: Model
+    model: EvaluatedModel
     as_trained: bool = False
     """Evaluate it at the recurrence that it was trained with, unless others are named."""
 
@@ -98,7 +98,7 @@ class Pair:
 
 
 def plan_pairs(
-    model: Model, benchmarks: Sequence[Benchmark], recurrences: Sequence[int], settings: EvalSettings
+    model: EvaluatedModel, benchmarks: Sequence[Benchmark], recurrences: Sequence[int], settings: EvalSettings
 ) -> list[Pair]:
     """Return what is to be evaluated, recurrence by recurrence: vLLM makes an engine for each."""
     own = {benchmark: settings.of(benchmark) for benchmark in benchmarks}
@@ -115,7 +115,7 @@ def evaluate(
     settings: EvalSettings,
     store: ResultStore,
     tasks: Callable[[], Tasks],
-    progress: Progress,
+    progress: EvalProgress,
 ) -> list[Result]:
     """Return the results of all pairs; those that the store lacks are measured and kept there one by one."""
     pending = [pair for pair in pairs if store.find(pair.key) is None]
@@ -132,7 +132,7 @@ def _measure(
     settings: EvalSettings,
     store: ResultStore,
     tasks: Tasks,
-    progress: Progress,
+    progress: EvalProgress,
 ) -> None:
     """Fetch all data before any work, load the model once, and go through the pairs."""
     from loopscale.evaluate import lm
@@ -192,7 +192,7 @@ def while_training(config: TrainConfig) -> Callable[[Any, TokenStore], dict[str,
     return scores
 
 
-def _run(lm: Any, loaded: Any, pair: Pair, settings: EvalSettings, progress: Progress) -> Result:
+def _run(lm: Any, loaded: Any, pair: Pair, settings: EvalSettings, progress: EvalProgress) -> Result:
     """Evaluate one task at one recurrence."""
     from lm_eval.evaluator import evaluate as run_harness
 

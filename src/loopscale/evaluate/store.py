@@ -131,7 +131,7 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Model:
+class EvaluatedModel:
     """What tables need to know of an evaluated checkpoint."""
 
     checkpoint: str
@@ -165,7 +165,7 @@ class Model:
         return {"kind": "evaluated-model", "schema": SCHEMA, **own, "architecture": self.architecture.to_dict()}
 
     @classmethod
-    def from_dict(cls, data: object, where: str) -> Model:
+    def from_dict(cls, data: object, where: str) -> EvaluatedModel:
         """Read what :meth:`to_dict` wrote."""
         file = parse(ModelFile, data, where)
         architecture = Architecture.from_dict(file.architecture, f"{where}: architecture")
@@ -201,10 +201,10 @@ class ResultStore:
         make_folder(path.parent)
         write_json(path, result.to_dict())
 
-    def add_model(self, model: Model) -> Model:
+    def add_model(self, model: EvaluatedModel) -> EvaluatedModel:
         """Keep what tables need to know of a checkpoint; return it with the training tokens, if they were known."""
         path = self.folder / model.checkpoint[:16] / "model.json"
-        known = Model.from_dict(read_json(path), str(path)) if path.is_file() else None
+        known = EvaluatedModel.from_dict(read_json(path), str(path)) if path.is_file() else None
         if known is not None and model.training_tokens is None:
             model = replace(model, training_tokens=known.training_tokens)
         if model != known:
@@ -212,9 +212,11 @@ class ResultStore:
             write_json(path, model.to_dict())
         return model
 
-    def models(self) -> list[Model]:
+    def models(self) -> list[EvaluatedModel]:
         """Return every checkpoint that was evaluated."""
-        return [Model.from_dict(read_json(path), str(path)) for path in sorted(self.folder.glob("*/model.json"))]
+        return [
+            EvaluatedModel.from_dict(read_json(path), str(path)) for path in sorted(self.folder.glob("*/model.json"))
+        ]
 
     def results(self) -> Iterator[Result]:
         """Yield every result."""
@@ -243,7 +245,7 @@ def kept_models(path: str | Path) -> list[Path] | None:
     return kept
 
 
-def read_checkpoint(folder: str | Path, tokenizer: str | None = None, tokens: float | None = None) -> Model:
+def read_checkpoint(folder: str | Path, tokenizer: str | None = None, tokens: float | None = None) -> EvaluatedModel:
     """Return the model of a checkpoint folder, without loading it.
 
     One that a run left in its folder has the run's name and its tokens; one of a sweep also its size and run.
@@ -269,7 +271,7 @@ def read_checkpoint(folder: str | Path, tokenizer: str | None = None, tokens: fl
             "score it with `loopscale lab score`"
         )
     trained = summary.get("tokens") if tokens is None else tokens
-    return Model(
+    return EvaluatedModel(
         contents_hash(parts),
         _name(architecture, run, summary),
         architecture,

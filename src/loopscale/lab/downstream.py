@@ -25,7 +25,7 @@ from loopscale.lab.training import one_thread
 from loopscale.model import LoopedMoEForCausalLM
 from loopscale.model.psi import path_diversity
 from loopscale.train.data.batches import IGNORED
-from loopscale.train.data.mixture import PARTS, Downstream
+from loopscale.train.data.mixture import PARTS, Mixture
 from loopscale.train.trainer import Trainer
 
 WIDTHS, EXPERTS, PASSES = (32, 48), 8, (1, 3, 6)
@@ -47,7 +47,7 @@ TABLE = RunColumns(
 
 
 @dataclass(frozen=True)
-class Cell:
+class BudgetedModel:
     """A model of the experiment and its budget."""
 
     width: int
@@ -83,15 +83,15 @@ class Cell:
         return all(row[name] == getattr(self, name) for name in names)
 
 
-def _cells() -> tuple[Cell, ...]:
+def _cells() -> tuple[BudgetedModel, ...]:
     cells = []
     most = PASSES[-1]
     for width in WIDTHS:
         for budget in (BUDGET // most, BUDGET):
-            cells += [Cell(width, 1, R, budget=budget) for R in PASSES]
-            cells += [Cell(width, EXPERTS, R, budget=budget) for R in (1, most)]
-            cells.append(Cell(width, layers=most, budget=budget))
-        cells.append(Cell(width, 1, PASSES[1], budget=BUDGET * PASSES[1] // most))  # the steps of R = 6
+            cells += [BudgetedModel(width, 1, R, budget=budget) for R in PASSES]
+            cells += [BudgetedModel(width, EXPERTS, R, budget=budget) for R in (1, most)]
+            cells.append(BudgetedModel(width, layers=most, budget=budget))
+        cells.append(BudgetedModel(width, 1, PASSES[1], budget=BUDGET * PASSES[1] // most))  # the steps of R = 6
     return tuple(cells)
 
 
@@ -101,7 +101,7 @@ CELLS = _cells()
 def run(
     out: Path,
     seeds: Iterable[int],
-    cells: Sequence[Cell] = CELLS,
+    cells: Sequence[BudgetedModel] = CELLS,
     *,
     tell: Callable[[str, int, Row | None], None] = lambda *_: None,
 ) -> list[Row]:
@@ -123,7 +123,7 @@ def run(
     return rows
 
 
-def train_cell(cell: Cell, seed: int, folder: Path) -> Row:
+def train_cell(cell: BudgetedModel, seed: int, folder: Path) -> Row:
     """Train one run in a folder, which is removed at the end, and return its row."""
     recipe = cell.recipe(seed)
     shutil.rmtree(folder, ignore_errors=True)
@@ -152,7 +152,7 @@ def score_parts(model: LoopedMoEForCausalLM, task: Any, recurrence: int) -> dict
 
     Words and text are new, and every fact is asked for.
     """
-    assert isinstance(task, Downstream)
+    assert isinstance(task, Mixture)
     row: dict[str, float] = {}
     for part in PARTS:
         ids_BT = task.validation(part, PROBLEMS)

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loopscale.lab.downstream import BUDGET, CELLS, DONE, EXPERTS, PASSES, WIDTHS, Cell
+from loopscale.lab.downstream import BUDGET, CELLS, DONE, EXPERTS, PASSES, WIDTHS, BudgetedModel
 from loopscale.lab.scores import LEARNT_FROM
 from loopscale.lab.tables import Mean, Row
-from loopscale.train.data.mixture import Downstream
+from loopscale.train.data.mixture import Mixture
 
 RESAMPLES = 1000
 """Draws of the seeds for the interval of a ratio."""
@@ -26,11 +26,11 @@ SMALL = BUDGET // MANY
 
 def value(row: Row, measure: str) -> float:
     """Return a measure of a run: accuracy with chance subtracted and all right as one, on average over its parts."""
-    chances = Downstream(1).chances
+    chances = Mixture(1).chances
     return fmean((row[part] - chances[part]) / (1 - chances[part]) for part in MEASURES[measure])
 
 
-def by_seed(rows: Sequence[Row], cell: Cell, measure: str) -> dict[int, float]:
+def by_seed(rows: Sequence[Row], cell: BudgetedModel, measure: str) -> dict[int, float]:
     """Return a measure of a cell by seed; failed runs have none."""
     return {row["seed"]: value(row, measure) for row in rows if row["status"] == DONE and cell.is_of(row)}
 
@@ -46,7 +46,7 @@ class Question:
 
     def answer(self, rows: Sequence[Row], width: int) -> Mean | None:
         """Return the mean difference over the seeds that all its cells have; None without one."""
-        signed = [(sign, by_seed(rows, Cell(width, **cell), self.measure)) for sign, cell in self._signed()]
+        signed = [(sign, by_seed(rows, BudgetedModel(width, **cell), self.measure)) for sign, cell in self._signed()]
         seeds = sorted(set.intersection(*(set(values) for _, values in signed)))
         if not seeds:
             return None
@@ -87,14 +87,14 @@ def replaced(rows: Sequence[Row], recurrence: int) -> dict[str, Any]:
     95% interval. Outside the widths that were trained there is no factor: ``outside`` says on which side.
     """
     few, many = (_cell(1, R, BUDGET) for R in (FEW, recurrence))
-    plain_ = [by_seed(rows, Cell(width, **few), "reasoning") for width in WIDTHS]
-    looped = by_seed(rows, Cell(WIDTHS[0], **many), "reasoning")
+    plain_ = [by_seed(rows, BudgetedModel(width, **few), "reasoning") for width in WIDTHS]
+    looped = by_seed(rows, BudgetedModel(WIDTHS[0], **many), "reasoning")
     seeds = sorted(set(looped).intersection(*plain_))
     answer: dict[str, Any] = {"recurrence": recurrence, "seeds": len(seeds), "factor": None, "interval": None}
     if not seeds:
         return answer | {"outside": None}
     weights = [
-        next(row["weights"] for row in rows if Cell(width, **few).is_of(row) and row["status"] == DONE)
+        next(row["weights"] for row in rows if BudgetedModel(width, **few).is_of(row) and row["status"] == DONE)
         for width in WIDTHS
     ]
     values = np.array([[of_seed[seed] for seed in seeds] for of_seed in (*plain_, looped)])

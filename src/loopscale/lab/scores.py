@@ -17,7 +17,7 @@ from loopscale.core.errors import InputError
 from loopscale.model import Exit, LoopedMoEForCausalLM
 from loopscale.train.data.batches import IGNORED
 from loopscale.train.data.labels import fixed_problems
-from loopscale.train.data.mixture import Downstream
+from loopscale.train.data.mixture import Mixture
 from loopscale.train.data.puzzles import Facts
 from loopscale.train.data.tasks import Rows, Split, Task
 
@@ -98,7 +98,7 @@ def score(
     model: LoopedMoEForCausalLM, task: Task, most: int, *, count: int = 1024, split: Split = "validation"
 ) -> Scores:
     """Score a model at every R from 1 to ``most``, on fixed problems of a split; facts are asked for all at once."""
-    if isinstance(task, Downstream):
+    if isinstance(task, Mixture):
         raise InputError("the task 'mixture' has a score for each part; `loopscale lab downstream` shows them")
     of_split = task.longer if split == "longer" and task.longer is not None else task
     if isinstance(task, Facts):

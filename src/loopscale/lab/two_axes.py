@@ -32,7 +32,7 @@ TABLE = RunColumns(
 
 
 @dataclass(frozen=True)
-class Cell:
+class Variant:
     """A model of the comparison."""
 
     name: str
@@ -54,13 +54,13 @@ class Cell:
 
 
 CELLS = (
-    Cell("plain"),
-    Cell("experts", EXPERTS),
-    Cell("loop", spent_on="recurrence"),
-    Cell("both", EXPERTS, "recurrence"),
-    Cell("layers", spent_on="layers"),
+    Variant("plain"),
+    Variant("experts", EXPERTS),
+    Variant("loop", spent_on="recurrence"),
+    Variant("both", EXPERTS, "recurrence"),
+    Variant("layers", spent_on="layers"),
 )
-EQUAL_FLOPS = (Cell("plain-longer", spent_on="steps"), Cell("experts-longer", EXPERTS, "steps"))
+EQUAL_FLOPS = (Variant("plain-longer", spent_on="steps"), Variant("experts-longer", EXPERTS, "steps"))
 TASKS = {
     "reasoning": LabRecipe(
         task="s3", difficulty=4, width=32, steps=1200, batch=32, learning_rate=4e-3, random_recurrence=False
@@ -71,7 +71,7 @@ TASKS = {
 }
 
 
-def recipe_of(subject: str, cell: Cell, seed: int) -> LabRecipe:
+def recipe_of(subject: str, cell: Variant, seed: int) -> LabRecipe:
     """Return how a cell is trained on reasoning or on knowledge."""
     base = TASKS[subject]
     return replace(
@@ -87,7 +87,7 @@ def recipe_of(subject: str, cell: Cell, seed: int) -> LabRecipe:
 def run(
     out: Path,
     seeds: Iterable[int],
-    cells: Sequence[Cell] = CELLS,
+    cells: Sequence[Variant] = CELLS,
     *,
     tell: Callable[[str, int, Row | None], None] = lambda *_: None,
 ) -> list[Row]:
@@ -115,7 +115,7 @@ def run(
     return rows
 
 
-def _row(subject: str, cell: Cell, trained: LabRun) -> Row:
+def _row(subject: str, cell: Variant, trained: LabRun) -> Row:
     scores, R = trained.scores, trained.recipe.recurrence
     facts = {name: trained.facts[name] for name in TABLE.columns if name in trained.facts}
     return {

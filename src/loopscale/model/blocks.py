@@ -19,7 +19,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from .cache import SlotUse, update
 from .config import LoopedMoEConfig
 from .kernels import rms_norm, rotary_heads
-from .moe import FeedForward, MoELayer, Routing
+from .moe import MoELayer, Routing, SwiGLU
 
 
 class RMSNorm(nn.Module):
@@ -80,7 +80,7 @@ class RotaryEmbedding(nn.Module):
         return rotary_frequencies(torch.zeros(1, 1, device=self.device), self.config)[0]
 
 
-class Attention(nn.Module):
+class SlotAttention(nn.Module):
     """Attention over one cache slot, without weights: a looped block uses a different one at each pass.
 
     Caches, ``generate`` and vLLM identify a layer by the integer ``layer_idx`` of this module.
@@ -118,7 +118,7 @@ class Attention(nn.Module):
 
 
 def plain_attention(
-    module: Attention,
+    module: SlotAttention,
     query_BNTh: Tensor,
     key_BNTh: Tensor,
     value_BNTh: Tensor,
@@ -152,7 +152,7 @@ class LowRank(nn.Module):
         return functional.linear(functional.linear(x_BTD, self.down), self.up)
 
 
-class PassParts(nn.Module):
+class PassModules(nn.Module):
     """The parts of a block that a later pass has for itself; a part that is None is that of the first pass."""
 
     def __init__(self, block: Block, config: LoopedMoEConfig) -> None:
@@ -182,18 +182,16 @@ class Block(GradientCheckpointingLayer):
         self.o_proj = nn.Linear(self.heads * self.head_dim, width, config.output_bias)
         self.q_norm, self.k_norm = (self._head_norm(heads, config) for heads in (self.heads, self.kv_heads))
         self.post_attention_layernorm = RMSNorm(width, config.rms_norm_eps)
-        self.mlp: nn.Module = (
-            MoELayer(config, looped) if config.is_moe else FeedForward(width, config.intermediate_size)
-        )
+        self.mlp: nn.Module = MoELayer(config, looped) if config.is_moe else SwiGLU(width, config.intermediate_size)
         own = looped and (config.pass_norms or config.pass_attention != "shared")
-        later = [PassParts(self, config) for _ in range(1, config.own_passes or 1)] if own else []
+        later = [PassModules(self, config) for _ in range(1, config.own_passes or 1)] if own else []
         self.later = nn.ModuleList(later) if later else None
         """Parts of the passes after the first."""
 
     def forward(
         self,
         x_BTD: Tensor,
-        attention: Attention,
+        attention: SlotAttention,
         angles: tuple[Tensor, Tensor],
         attention_mask: Tensor | None,
         pass_index: int = 0,

@@ -32,7 +32,7 @@ EXITS = (("kl", 0.02), ("argmax", 0.5))
 
 
 @dataclass(frozen=True)
-class Difference:
+class Deviation:
     """One thing that an engine computes otherwise."""
 
     what: str
@@ -166,13 +166,13 @@ def greedy(logits: Callable[[torch.Tensor], torch.Tensor], ids: Sequence[int]) -
     return so_far[0, len(ids) :].tolist(), margins
 
 
-def compare(expected: dict[str, Any], reported: dict[str, Any], tolerance: float = 1e-3) -> list[Difference]:
+def compare(expected: dict[str, Any], reported: dict[str, Any], tolerance: float = 1e-3) -> list[Deviation]:
     """Return what differs, in the order of computation; an empty list means that the engine conforms.
 
     ``tolerance`` is relative to the largest number compared. A token may differ where the second was as near.
     """
     runs = {(run["prompt"], run["recurrence"]): run for run in expected["runs"]}
-    found: list[Difference] = []
+    found: list[Deviation] = []
     for run in reported["runs"]:
         key = run["prompt"], run["recurrence"]
         if key not in runs:
@@ -181,25 +181,25 @@ def compare(expected: dict[str, Any], reported: dict[str, Any], tolerance: float
     return found
 
 
-def _compare_run(ours: dict[str, Any], theirs: dict[str, Any], tolerance: float) -> Iterator[Difference]:
+def _compare_run(ours: dict[str, Any], theirs: dict[str, Any], tolerance: float) -> Iterator[Deviation]:
     at = {"prompt": theirs["prompt"], "recurrence": theirs["recurrence"]}
     for what, field in (("experts", "experts"), ("cache slot", "slots")):
         places = {_place(entry): entry for entry in theirs.get(field, ())}
         for entry in ours.get(field, ()) if field in theirs else ():
             part, pass_index, layer = _place(entry)
             if size := _layer_apart(entry, places.get((part, pass_index, layer)), tolerance):
-                yield Difference(what, **at, part=part, pass_index=pass_index, layer=layer, size=size)
+                yield Deviation(what, **at, part=part, pass_index=pass_index, layer=layer, size=size)
     for index, (mine, other) in enumerate(zip(ours.get("logits", ()), theirs.get("logits", ()), strict=False)):
         if mine is not None and other is not None and (size := _logits_apart(mine, other, tolerance)):
-            yield Difference("logits", **at, part="", pass_index=index + 1, layer=None, size=size)
+            yield Deviation("logits", **at, part="", pass_index=index + 1, layer=None, size=size)
     for mine, other in zip(ours.get("exits", ()), theirs.get("exits", ()), strict=False):
         if size := abs(mine["passes"] - other["passes"]):
-            yield Difference("exit", **at, part="", pass_index=mine["passes"], layer=None, size=size)
+            yield Deviation("exit", **at, part="", pass_index=mine["passes"], layer=None, size=size)
     pairs = list(zip(ours.get("tokens", ()), theirs.get("tokens", ()), strict=False))
     wrong = [position for position, (mine, other) in enumerate(pairs) if mine != other]
     # What follows another token is another text, so the first one decides; a near tie may go either way.
     if wrong and not any(margin <= tolerance for margin in ours.get("margins", ())[wrong[0] : wrong[0] + 1]):
-        yield Difference("tokens", **at, part="", pass_index=None, layer=None, size=len(wrong))
+        yield Deviation("tokens", **at, part="", pass_index=None, layer=None, size=len(wrong))
 
 
 def _place(entry: dict[str, Any]) -> tuple[str, int | None, int]:

@@ -18,7 +18,7 @@ class _Entry(Record):
     model_config = ConfigDict(extra="allow")
 
 
-class _Logits(_Entry):
+class _PassLogits(_Entry):
     """The likeliest tokens of one pass."""
 
     ids: list[Index] = Field(min_length=1)
@@ -66,7 +66,7 @@ class _Run(_Entry):
 
     prompt: Index
     recurrence: Annotated[int, Field(ge=1, le=10_000)]
-    logits: list[_Logits | None] = Field(default_factory=list)
+    logits: list[_PassLogits | None] = Field(default_factory=list)
     """By pass."""
     slots: list[_Slot] = Field(default_factory=list)
     experts: list[_Experts] = Field(default_factory=list)

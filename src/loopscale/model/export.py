@@ -65,7 +65,7 @@ def unroll(model: LoopedMoEForCausalLM, recurrence: int | None = None) -> PreTra
     return plain
 
 
-class _Logits(nn.Module):
+class _LogitsOnly(nn.Module):
     """Token ids (batch, length) to logits with a fixed number of passes, without a cache."""
 
     def __init__(self, model: LoopedMoEForCausalLM, recurrence: int | None) -> None:
@@ -87,7 +87,7 @@ class _Logits(nn.Module):
 def write_onnx(model: LoopedMoEForCausalLM, file: Path, recurrence: int | None = None) -> None:
     """Write an ONNX graph from token ids (batch, length) to logits with ``recurrence`` passes, without a cache."""
     require("onnxscript", "onnx", "ONNX")
-    graph = _Logits(model, recurrence).eval()
+    graph = _LogitsOnly(model, recurrence).eval()
     inputs, sizes = graph.example
     with warnings.catch_warnings(), quiet():
         warnings.simplefilter("ignore")  # about packages that this model does not use
@@ -102,7 +102,7 @@ def write_program(model: LoopedMoEForCausalLM, file: Path, recurrence: int | Non
 
     ExecuTorch and AOTInductor compile such programs.
     """
-    graph = _Logits(model, recurrence).eval()
+    graph = _LogitsOnly(model, recurrence).eval()
     inputs, sizes = graph.example
     before = model.config._experts_implementation
     # Transformers' grouped product on a CPU is a custom operation, which torch alone could not load.

@@ -73,7 +73,7 @@ class Slot:
         return self.keys, self.values
 
 
-class FeedForward(nn.Module):  # type: ignore[misc]
+class SwiGLU(nn.Module):  # type: ignore[misc]
     """A dense SwiGLU block."""
 
     def __init__(self, width: int, hidden: int) -> None:
@@ -133,7 +133,7 @@ class MoELayer(nn.Module):  # type: ignore[misc]
         self.experts = Experts(args)
         hidden = args.shared_expert_intermediate_size
         if hidden:
-            self.shared_expert = FeedForward(args.hidden_size, hidden)
+            self.shared_expert = SwiGLU(args.hidden_size, hidden)
 
     def __call__(self, x: Any) -> Any:
         out = self.experts(x, *self.router(x))
@@ -155,7 +155,7 @@ class Block(nn.Module):  # type: ignore[misc]
             self.q_norm = nn.RMSNorm(h * heads if full else h, eps)
             self.k_norm = nn.RMSNorm(h * kv_heads if full else h, eps)
         self.post_attention_layernorm = nn.RMSNorm(D, eps)
-        self.mlp = MoELayer(args) if args.num_experts > 1 else FeedForward(D, args.intermediate_size)
+        self.mlp = MoELayer(args) if args.num_experts > 1 else SwiGLU(D, args.intermediate_size)
         self._args, self._periods = args, mx.array(args.rope_periods)
 
     def __call__(self, x: Any, slot: Any, scale: float = 1.0) -> Any:

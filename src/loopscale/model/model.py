@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache, DynamicCache
 from transformers.modeling_layers import GenericForSequenceClassification
 
-from .blocks import Attention, Block, RMSNorm, RotaryEmbedding
+from .blocks import Block, RMSNorm, RotaryEmbedding, SlotAttention
 from .cache import SlotUse
 from .config import LoopedMoEConfig
 from .errors import InputError
@@ -42,7 +42,7 @@ class LoopedMoEModel(LoopedMoEPreTrainedModel):  # type: ignore[no-untyped-call]
         self.exit_gate = ExitGate(width, eps) if config.exit_gate else None
         self.norm = RMSNorm(width, eps)
         self.rotary_emb = RotaryEmbedding(config)
-        self.attentions = nn.ModuleList(Attention(config, slot) for slot in range(config.num_hidden_layers))
+        self.attentions = nn.ModuleList(SlotAttention(config, slot) for slot in range(config.num_hidden_layers))
         self.gradient_checkpointing = False
         self.stored_calls: int | None = None
         """With activation checkpointing: how many block calls of a forward keep their activations, the first ones."""
@@ -159,7 +159,7 @@ class LoopedMoEModel(LoopedMoEPreTrainedModel):  # type: ignore[no-untyped-call]
     def slot_attentions(self, count: int) -> list[nn.Module]:
         """Return the attention of each slot; those beyond the config's recurrence are made on the spot."""
         own = list(self.attentions)[:count]
-        return own + [Attention(self.config, slot) for slot in range(len(own), count)]
+        return own + [SlotAttention(self.config, slot) for slot in range(len(own), count)]
 
 
 class LoopedMoEForCausalLM(LoopedMoEPreTrainedModel, LoopedGenerationMixin):  # type: ignore[no-untyped-call]

@@ -199,7 +199,7 @@ class Experts(ExpertWeights):
         return out_TD
 
 
-class FeedForward(nn.Module):
+class SwiGLU(nn.Module):
     """A dense SwiGLU block: the whole feed-forward layer when E = 1, and the shared expert."""
 
     def __init__(self, width: int, hidden: int) -> None:
@@ -221,7 +221,7 @@ class MoELayer(nn.Module):
         self.router = Router(config, looped)
         self.experts = Experts(config)
         hidden = config.shared_expert_intermediate_size
-        self.shared_expert = FeedForward(config.hidden_size, hidden) if hidden else None
+        self.shared_expert = SwiGLU(config.hidden_size, hidden) if hidden else None
 
     def forward(
         self, x_BTD: Tensor, pass_index: int = 0, tally: bool = False, token_mask: Tensor | None = None

@@ -14,7 +14,7 @@ from loopscale.core.errors import InputError
 from loopscale.core.quantities import format_bytes, format_days, format_power
 from loopscale.planning.compute import time_cost, training_cost
 from loopscale.planning.design import Design
-from loopscale.planning.job import Job, StepCost, expected_days
+from loopscale.planning.job import StepCost, TrainingJob, expected_days
 from loopscale.planning.recipes import BATCH, CAPACITY, CONTEXT, padding
 
 PLAIN = {"experts": 1, "offload": False}
@@ -81,18 +81,18 @@ class Cluster:
     utilisation: float = UTILISATION
     """Share of listed rates that training reaches."""
 
-    def job(self, model: Architecture, recurrence: int, tokens: float) -> Job:
+    def job(self, model: Architecture, recurrence: int, tokens: float) -> TrainingJob:
         """Return the training of a model by the paper's recipe as a job on these devices."""
         return self.job_of(model, recurrence, batch_for(tokens, self.devices))
 
-    def job_of(self, model: Architecture, recurrence: int, batch: int) -> Job:
+    def job_of(self, model: Architecture, recurrence: int, batch: int) -> TrainingJob:
         """Return the same with so many sequences a step."""
-        return Job(
+        return TrainingJob(
             model, recurrence, batch, CONTEXT, self.devices, find_device(self.device),
             padding=float(padding(model, CAPACITY)),
         )  # fmt: skip
 
-    def best(self, design: Design) -> tuple[Job, StepCost, bool] | None:
+    def best(self, design: Design) -> tuple[TrainingJob, StepCost, bool] | None:
         """Return a design's job with its fastest setting, and whether it fits; None if it cannot be built."""
         try:
             job = self.job(design.architecture(), design.recurrence, design.tokens)
@@ -115,7 +115,7 @@ class Cluster:
         if found is None:
             flops = design.train_flops if design.real_train_flops is None else design.real_train_flops
             days = training_cost(flops, self.device, self.devices, self.utilisation).days
-            memory, usable, fits, layout = None, Job.usable_of(device), True, None
+            memory, usable, fits, layout = None, TrainingJob.usable_of(device), True, None
         else:
             job, step, fits = found
             steps = design.tokens / job.step_tokens

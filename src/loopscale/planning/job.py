@@ -172,7 +172,7 @@ def _experts(layer: Layer, width: Size) -> Size:
 
 
 @dataclass(frozen=True)
-class Job:
+class TrainingJob:
     """A training run on devices."""
 
     model: Architecture

@@ -16,7 +16,7 @@ import numpy as np
 from loopscale.architecture.layers import Layer, MixtureOfExperts, Size
 
 if TYPE_CHECKING:
-    from loopscale.planning.job import Job
+    from loopscale.planning.job import TrainingJob
     from loopscale.planning.layouts import Layout
 
 FP32 = 4
@@ -72,7 +72,7 @@ class Activations:
     calls: Size
 
     @classmethod
-    def of(cls, job: Job, accumulate: int) -> Activations:
+    def of(cls, job: TrainingJob, accumulate: int) -> Activations:
         """Return the activations of a job whose device computes its share in ``accumulate`` parts."""
         layer, width, bytes_each = job.layer, job.model.width, job.number * job.part_tokens(accumulate)
         return cls(
@@ -100,12 +100,12 @@ class Activations:
         return self.inputs + self.block + calls * self.each
 
 
-def host_bytes(job: Job, layout: Layout) -> Size:
+def host_bytes(job: TrainingJob, layout: Layout) -> Size:
     """Return the bytes of the host for one device: with offload, its shards of weights, optimiser and gradients."""
     return (job.states + GRADIENT) * job.weights.all * layout.replicas / job.devices if layout.offload else 0.0
 
 
-def peak_bytes(job: Job, layout: Layout) -> Size:
+def peak_bytes(job: TrainingJob, layout: Layout) -> Size:
     """Return the bytes of one device at the peak of a step: of the moments that can be it, the largest."""
     activations = Activations.of(job, layout.accumulate)
     stored, backward = activations.stored(layout.stored), activations.backward(layout.stored)
@@ -120,7 +120,7 @@ def peak_bytes(job: Job, layout: Layout) -> Size:
     return throughout + _gathered(job, layout) + functools.reduce(np.maximum, moments)
 
 
-def _gathered(job: Job, layout: Layout) -> Size:
+def _gathered(job: TrainingJob, layout: Layout) -> Size:
     """Return the bytes of gathered weights and of the gradients of earlier parts, both there throughout a part."""
     weights = job.weights
     loop = 2 * weights.block(layout) if layout.reduce == "block" else weights.own_loop(layout)
@@ -132,11 +132,11 @@ def _gathered(job: Job, layout: Layout) -> Size:
     return gathered + (0.0 if layout.offload else _sharded_gradients(job, layout))
 
 
-def _sharded_gradients(job: Job, layout: Layout) -> Size:
+def _sharded_gradients(job: TrainingJob, layout: Layout) -> Size:
     return GRADIENT * job.weights.all * layout.replicas / job.devices
 
 
-def _moments(job: Job, layout: Layout, stored: Size, backward: Size, logits: Size) -> list[Size]:
+def _moments(job: TrainingJob, layout: Layout, stored: Size, backward: Size, logits: Size) -> list[Size]:
     """Return what a step adds at each moment that can be its peak."""
     weights, number, R = job.weights, job.number, job.recurrence
     block, loop, embedding = weights.block(layout), weights.own_loop(layout), weights.embedding

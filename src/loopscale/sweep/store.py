@@ -130,7 +130,7 @@ class RunState:
 
 
 @dataclass(frozen=True)
-class Job:
+class Assignment:
     """What a worker is told: plain values, which any backend can send."""
 
     root: str
@@ -452,7 +452,7 @@ def _state(row: sqlite3.Row, done: frozenset[int], has_worker: bool) -> RunState
 
 
 @dataclass(frozen=True)
-class Progress:
+class SweepProgress:
     """A sweep at one moment."""
 
     done: int
@@ -470,7 +470,7 @@ class Progress:
     """The same, added up over processes."""
 
 
-def progress(runs: Sequence[RunState]) -> Progress:
+def progress(runs: Sequence[RunState]) -> SweepProgress:
     """Add up the runs."""
     count = {state: sum(run.state == state for run in runs) for state in ("done", "failed", "running", "waiting")}
     spent = sum(run.seconds for run in runs)
@@ -480,7 +480,7 @@ def progress(runs: Sequence[RunState]) -> Progress:
     active = sum(run.state == "running" and not run.stale for run in runs)
     left = remaining * spent / done / active if done and spent and active else None
     processes = sum(run.seconds * run.resources.processes for run in runs)
-    return Progress(
+    return SweepProgress(
         count["done"], count["failed"], count["running"], count["waiting"],
         sum(len(run.done & set(run.points)) for run in runs), sum(len(run.points) for run in runs),
         done / total if total else 1.0, left, remaining * processes / done if done and spent else None,

@@ -10,7 +10,7 @@ from uuid import uuid4
 from loopscale.core.errors import InputError, StorageError
 from loopscale.sweep.backends import Launcher, Worker
 from loopscale.sweep.spec import Sweep
-from loopscale.sweep.store import Job, Resources, RunState, Store
+from loopscale.sweep.store import Assignment, Resources, RunState, Store
 
 POLL, LONGEST = 0.05, 1.0
 """Seconds between two looks at the store: short at first, so that short sweeps end at once, then longer."""
@@ -21,7 +21,7 @@ MOST_FRUITLESS = 60
 
 
 @dataclass(frozen=True)
-class Limits:
+class StopAfter:
     """When to stop before all runs are done."""
 
     runs: int | None = None
@@ -37,12 +37,12 @@ class Supervisor:
         store: Store,
         launcher: Launcher,
         workers: int,
-        limits: Limits,
+        limits: StopAfter,
         processes: int | None = None,
     ) -> None:
         self.store, self.launcher, self.most = store, launcher, workers
         only = tuple(run.key for run in store.claimable()[: limits.runs]) if limits.runs is not None else None
-        self.job = Job(
+        self.assignment = Assignment(
             str(sweep.root),
             sweep.folder,
             uuid4().hex,
@@ -75,13 +75,13 @@ class Supervisor:
         """Start workers without supervising them; return how many."""
         started = 0
         for run in self._claimable()[: self.most]:
-            started += self.launcher.start(self._job_for(run.resources)) is not None
+            started += self.launcher.start(self._assignment_for(run.resources)) is not None
         return started
 
     def stop(self) -> None:
         """Ask the workers to save a checkpoint and end; end those that do not."""
         try:
-            self.store.request_stop(self.job.session)
+            self.store.request_stop(self.assignment.session)
             until = time.monotonic() + PATIENCE
             while any(worker.alive() for worker in self._workers) and time.monotonic() < until:
                 time.sleep(POLL)
@@ -105,22 +105,25 @@ class Supervisor:
             for _ in [run for run in claimable if run.resources == resources]:
                 if len(self._workers) >= self.most:
                     return
-                worker = self.launcher.start(self._job_for(resources))
+                worker = self.launcher.start(self._assignment_for(resources))
                 if worker is None:
                     break
                 self._workers.append(worker)
 
-    def _job_for(self, resources: Resources) -> Job:
+    def _assignment_for(self, resources: Resources) -> Assignment:
         seconds = None if self._end is None else max(0.0, self._end - time.monotonic())
-        return replace(self.job, resources=resources, seconds=seconds, crew=uuid4().hex)
+        return replace(self.assignment, resources=resources, seconds=seconds, crew=uuid4().hex)
 
     def _claimable(self) -> list[RunState]:
-        return [run for run in self.store.claimable() if self.job.only is None or run.key in self.job.only]
+        return [
+            run for run in self.store.claimable() if self.assignment.only is None or run.key in self.assignment.only
+        ]
 
     def _runs_elsewhere(self) -> bool:
         """Tell whether workers that this process did not start, or that it lost sight of, hold runs."""
         return any(
-            run.state == "running" and (self.job.only is None or run.key in self.job.only) for run in self.store.runs()
+            run.state == "running" and (self.assignment.only is None or run.key in self.assignment.only)
+            for run in self.store.runs()
         )
 
     def _time_is_up(self) -> bool:

@@ -29,7 +29,7 @@ from typing import Any
 import torch
 
 from loopscale.core.errors import LoopscaleError, StorageError
-from loopscale.sweep.store import Claim, ClaimLost, Job, Store, copy_point, run_folder
+from loopscale.sweep.store import Assignment, Claim, ClaimLost, Store, copy_point, run_folder
 from loopscale.train.config import TrainConfig
 from loopscale.train.run_dir import FolderInUse
 from loopscale.train.schedule import shared_steps
@@ -131,53 +131,53 @@ class Trunk:
         return shared_steps(self.trainer.config.schedule, self._end(tokens))
 
 
-def work(job: Job, parent_lives: Callable[[], bool] = lambda: True) -> str | None:
+def work(assignment: Assignment, parent_lives: Callable[[], bool] = lambda: True) -> str | None:
     """Claim and train until no run is left or the worker is asked to stop.
 
     Return None, or one sentence about a problem that every other worker would meet too, such as a full disk.
     """
     torch.set_num_threads(1)
-    _bind(job.cores[:1] if job.resources.processes == 1 else job.cores, job.gpus)
-    end = None if job.seconds is None else time.monotonic() + job.seconds
+    _bind(assignment.cores[:1] if assignment.resources.processes == 1 else assignment.cores, assignment.gpus)
+    end = None if assignment.seconds is None else time.monotonic() + assignment.seconds
 
     def going() -> bool:
         return (end is None or time.monotonic() < end) and parent_lives()
 
     # Configs keep relative paths, so that a sweep that was moved is still the same sweep.
     try:
-        with chdir(job.root):
-            (_lead if job.node == 0 else _follow)(job, going)
+        with chdir(assignment.root):
+            (_lead if assignment.node == 0 else _follow)(assignment, going)
     except LoopscaleError as error:
         return str(error)
     return None
 
 
-def _lead(job: Job, going: Callable[[], bool]) -> None:
+def _lead(assignment: Assignment, going: Callable[[], bool]) -> None:
     """Claim runs and train each of them."""
     launches, in_use = 0, set[str]()
     try:
         while going():
-            with Store(Path(job.folder)) as store:
-                stopped = store.stop_requested(job.session)
-                claim = None if stopped else store.claim(job.only, job.resources, but=in_use)
+            with Store(Path(assignment.folder)) as store:
+                stopped = store.stop_requested(assignment.session)
+                claim = None if stopped else store.claim(assignment.only, assignment.resources, but=in_use)
             if claim is None:
                 return
-            if job.resources.nodes * _processes(job) == 1:
+            if assignment.resources.nodes * _processes(assignment) == 1:
                 try:
-                    _train_run(claim, job, going)
+                    _train_run(claim, assignment, going)
                 except FolderInUse:
                     in_use.add(claim.key)  # for a later worker
                 continue
             launches += 1
-            _launch_run(claim, job, launches)
+            _launch_run(claim, assignment, launches)
     finally:
-        if job.resources.nodes > 1:
-            with Store(Path(job.folder)) as store:
-                store.set_fact(f"crew {job.crew}", json.dumps({"launch": launches + 1, "claim": None}))
+        if assignment.resources.nodes > 1:
+            with Store(Path(assignment.folder)) as store:
+                store.set_fact(f"crew {assignment.crew}", json.dumps({"launch": launches + 1, "claim": None}))
 
 
-def _processes(job: Job) -> int:
-    return job.processes or job.resources.gpus
+def _processes(assignment: Assignment) -> int:
+    return assignment.processes or assignment.resources.gpus
 
 
 def _bind(cores: tuple[int, ...], gpus: tuple[int, ...]) -> None:
@@ -187,13 +187,13 @@ def _bind(cores: tuple[int, ...], gpus: tuple[int, ...]) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus))
 
 
-def _train_run(claim: Claim, job: Job, going: Callable[[], bool], crew_size: int = 1) -> None:
+def _train_run(claim: Claim, assignment: Assignment, going: Callable[[], bool], crew_size: int = 1) -> None:
     """Train a run in this process, as the only one or as the first of several; store how it ended."""
     trunk: Trunk | None = None
-    with Store(Path(job.folder)) as store:
+    with Store(Path(assignment.folder)) as store:
         try:
-            with _Heartbeat(claim, job) as heartbeat:
-                trunk = _open_trunk(claim, job)
+            with _Heartbeat(claim, assignment) as heartbeat:
+                trunk = _open_trunk(claim, assignment)
                 heartbeat.progress = lambda: trunk.steps_done
                 record = lambda tokens, loss, facts: store.record(claim, tokens, loss, facts)  # noqa: E731
                 stop = _agreement(trunk, lambda: heartbeat.stop_requested() or not going())
@@ -240,11 +240,11 @@ def _is_disk_error(error: Exception) -> bool:
     return any(os.strerror(code) in str(error) for code in _DISK)
 
 
-def _open_trunk(claim: Claim, job: Job) -> Trunk:
+def _open_trunk(claim: Claim, assignment: Assignment) -> Trunk:
     config = TrainConfig.from_dict(claim.config, f"run {claim.key}")
-    folder = run_folder(Path(job.folder), claim.key)
-    trunk = Trunk(config, claim.points, folder, job.keep_models, run=claim.key, size=claim.cell.get("size", ""))
-    trunk.objects = job.objects
+    folder = run_folder(Path(assignment.folder), claim.key)
+    trunk = Trunk(config, claim.points, folder, assignment.keep_models, run=claim.key, size=claim.cell.get("size", ""))
+    trunk.objects = assignment.objects
     return trunk
 
 
@@ -269,29 +269,29 @@ def _agreement(trunk: Trunk, first: Callable[[], bool]) -> Callable[[], bool]:
     return stop
 
 
-def _launch_run(claim: Claim, job: Job, launch: int) -> None:
+def _launch_run(claim: Claim, assignment: Assignment, launch: int) -> None:
     """Train a run on several processes, which torchrun's agent starts here and, with several nodes, on each of them."""
-    host = socket.gethostname() if job.resources.nodes > 1 else "127.0.0.1"
+    host = socket.gethostname() if assignment.resources.nodes > 1 else "127.0.0.1"
     with socket.socket() as free:
         free.bind(("", 0))
         endpoint = f"{host}:{free.getsockname()[1]}"
-    if job.resources.nodes > 1:
+    if assignment.resources.nodes > 1:
         message = {"launch": launch, "claim": asdict(claim) | {"done": sorted(claim.done)}, "endpoint": endpoint}
-        with Store(Path(job.folder)) as store:
-            store.set_fact(f"crew {job.crew}", json.dumps(message))
-    problem = _torchrun(claim, job, endpoint)
+        with Store(Path(assignment.folder)) as store:
+            store.set_fact(f"crew {assignment.crew}", json.dumps(message))
+    problem = _torchrun(claim, assignment, endpoint)
     if problem is not None:
         print(f"run {claim.key}: {problem}; it resumes from its last checkpoint", file=sys.stderr)
-        with Store(Path(job.folder)) as store, suppress(ClaimLost):
+        with Store(Path(assignment.folder)) as store, suppress(ClaimLost):
             store.crashed(claim, problem)
 
 
-def _follow(job: Job, going: Callable[[], bool]) -> None:
+def _follow(assignment: Assignment, going: Callable[[], bool]) -> None:
     """Join the launches of the crew's first node until it says that there are no more."""
     last = 0
     while going():
-        with Store(Path(job.folder)) as store:
-            text = store.fact(f"crew {job.crew}")
+        with Store(Path(assignment.folder)) as store:
+            text = store.fact(f"crew {assignment.crew}")
         message: dict[str, Any] = json.loads(text) if text else {"launch": 0}
         if message["launch"] == last:
             time.sleep(POLL)
@@ -302,10 +302,10 @@ def _follow(job: Job, going: Callable[[], bool]) -> None:
         kept = message["claim"]
         points = {int(tokens): requested for tokens, requested in kept["points"].items()}
         claim = Claim(**{**kept, "points": points, "done": frozenset(kept["done"])})
-        _torchrun(claim, job, message["endpoint"])
+        _torchrun(claim, assignment, message["endpoint"])
 
 
-def _torchrun(claim: Claim, job: Job, endpoint: str) -> str | None:
+def _torchrun(claim: Claim, assignment: Assignment, endpoint: str) -> str | None:
     """Run this node's processes of a run to their end; return what went wrong, or None.
 
     A problem that every worker would meet, such as a full disk, is raised.
@@ -317,13 +317,13 @@ def _torchrun(claim: Claim, job: Job, endpoint: str) -> str | None:
     logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
     fork = sys.platform == "linux" and not torch.cuda.is_available()
     config = LaunchConfig(
-        min_nodes=job.resources.nodes,
-        max_nodes=job.resources.nodes,
-        nproc_per_node=_processes(job),
+        min_nodes=assignment.resources.nodes,
+        max_nodes=assignment.resources.nodes,
+        nproc_per_node=_processes(assignment),
         run_id=claim.claim_id,
         rdzv_backend="static",
         rdzv_endpoint=endpoint,
-        rdzv_configs={"rank": job.node, "timeout": 300},
+        rdzv_configs={"rank": assignment.node, "timeout": 300},
         max_restarts=0,
         monitor_interval=0.1,
         start_method="fork" if fork else "spawn",
@@ -332,7 +332,7 @@ def _torchrun(claim: Claim, job: Job, endpoint: str) -> str | None:
         ),
     )
     try:
-        elastic_launch(config, train_rank)(claim, job, os.getpid())
+        elastic_launch(config, train_rank)(claim, assignment, os.getpid())
     except ChildFailedError as error:
         for failure in error.failures.values():
             kind, _, sentence = _message(failure).partition(": ")
@@ -351,23 +351,23 @@ def _message(failure: Any) -> str:
     return str(message["message"] if isinstance(message, dict) else message)
 
 
-def train_rank(claim: Claim, job: Job, parent: int) -> None:
+def train_rank(claim: Claim, assignment: Assignment, parent: int) -> None:
     """Train a run as one of several processes; the agent that started them sets RANK and WORLD_SIZE."""
     _die_with(parent)
     torch.set_num_threads(1)
     rank, local = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
-    if job.cores:
-        _bind((job.cores[local % len(job.cores)],), ())
+    if assignment.cores:
+        _bind((assignment.cores[local % len(assignment.cores)],), ())
 
     def parent_lives() -> bool:
         return os.getppid() == parent
 
     if rank == 0:
         with suppress(FolderInUse):
-            _train_run(claim, job, parent_lives, crew_size=2)
+            _train_run(claim, assignment, parent_lives, crew_size=2)
         return
     with suppress(ClaimLost, LoopscaleError):  # the first process stores what happened
-        trunk = _open_trunk(claim, job)
+        trunk = _open_trunk(claim, assignment)
         trunk.run(claim.done, lambda *_: None, _agreement(trunk, lambda: False))
 
 
@@ -383,11 +383,11 @@ def _die_with(parent: int) -> None:
 class _Heartbeat:
     """A thread that counts heartbeats in the store, however long a step takes, and reads requests to stop."""
 
-    def __init__(self, claim: Claim, job: Job) -> None:
+    def __init__(self, claim: Claim, assignment: Assignment) -> None:
         self._stop = self._lost = False
         self._problem: LoopscaleError | None = None
         self.progress: Callable[[], int] = lambda: 0
-        self._claim, self._job, self._ended = claim, job, Event()
+        self._claim, self._assignment, self._ended = claim, assignment, Event()
         self._thread = Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> _Heartbeat:
@@ -410,12 +410,12 @@ class _Heartbeat:
     def _run(self) -> None:
         last = time.monotonic()
         try:
-            with Store(Path(self._job.folder)) as store:
+            with Store(Path(self._assignment.folder)) as store:
                 while True:
                     ended = self._ended.wait(HEARTBEAT)
                     now = time.monotonic()
                     self._lost = not store.heartbeat(self._claim, self.progress(), now - last)
-                    self._stop = store.stop_requested(self._job.session)
+                    self._stop = store.stop_requested(self._assignment.session)
                     last = now
                     if ended or self._lost:
                         return

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from loopscale.core.errors import InputError
 from loopscale.model import LoopedMoEConfig
-from loopscale.model.blocks import Attention, Block, rotary
+from loopscale.model.blocks import Block, SlotAttention, rotary
 from loopscale.model.experts import device_kernels
 
 
@@ -68,7 +68,7 @@ def block_bytes(config: LoopedMoEConfig, sequences: int, context: int, dtype: to
     with FakeTensorMode(), device_kernels(), _default_dtype(torch.bfloat16):
         block = Block(config).train()
         weights = {weight.untyped_storage()._cdata for weight in block.parameters()}
-        attention = Attention(config, 0)
+        attention = SlotAttention(config, 0)
         x_BTD = torch.zeros(sequences, context, config.hidden_size, requires_grad=True)
         angles = rotary(torch.arange(context).unsqueeze(0), config, torch.bfloat16)
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loopscale.core.devices import Device, device_called
-from loopscale.planning.job import Job, StepCost
+from loopscale.planning.job import StepCost, TrainingJob
 from loopscale.planning.layouts import Layout
 from loopscale.train import run_dir
 from loopscale.train.config import TrainConfig
@@ -53,10 +53,10 @@ def model_without_text(config: TrainConfig) -> LoopedMoEConfig:
     return config.model.config(size, config.data.context)
 
 
-def job_of(config: TrainConfig, model: LoopedMoEConfig, devices: int, device: Device, number: int = 2) -> Job:
+def job_of(config: TrainConfig, model: LoopedMoEConfig, devices: int, device: Device, number: int = 2) -> TrainingJob:
     """Return a run as a job on devices; ``number`` is the bytes of a number in products."""
     architecture = model.to_architecture()
-    return Job(
+    return TrainingJob(
         architecture,
         model.recurrence,
         config.run.batch,
@@ -82,7 +82,7 @@ def state_bytes(config: TrainConfig, model: Architecture) -> float:
     return weight + 4 * (moments + bool(config.run.ema))
 
 
-def layout_of(config: TrainConfig, job: Job) -> Layout:
+def layout_of(config: TrainConfig, job: TrainingJob) -> Layout:
     """Return the layout that a configuration states."""
     run, parallel = config.run, config.parallel
     stored = 0.0 if run.activation_checkpointing else 1.0

@@ -11,7 +11,7 @@ import torch
 from loopscale.core.devices import HOST_LINK as PCIE
 from loopscale.core.devices import Device
 from loopscale.model import LoopedMoEConfig
-from loopscale.model.blocks import Attention, Block, rotary
+from loopscale.model.blocks import Block, SlotAttention, rotary
 from loopscale.model.loading import quiet
 from loopscale.train.products import fast_products
 
@@ -33,7 +33,7 @@ def block_rate(config: LoopedMoEConfig, sequences: int, context: int, *, compile
     config = deepcopy(config)
     config._attn_implementation = config._attn_implementation or "sdpa"
     sequences = max(1, min(sequences, MOST_TOKENS // context))
-    block, attention = Block(config).train(), Attention(config, 0)
+    block, attention = Block(config).train(), SlotAttention(config, 0)
     with torch.no_grad():
         for weight in block.parameters():
             weight.normal_(0, 0.02) if weight.dim() > 1 else weight.fill_(1.0)

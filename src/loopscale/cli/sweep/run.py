@@ -79,7 +79,7 @@ def run(
     """
     from loopscale.sweep.backends.local import call, open_forkserver
     from loopscale.sweep.spec import read_sweep
-    from loopscale.sweep.supervisor import Limits, Supervisor
+    from loopscale.sweep.supervisor import StopAfter, Supervisor
     from loopscale.sweep.sync import opened, prepared
 
     backend = _chosen_backend(on, workers, processes, settings)
@@ -94,7 +94,7 @@ def run(
         if retry_failed:
             store.retry_failed()
         launcher, at_once = backend.launcher(sweep)
-        supervisor = Supervisor(sweep, store, launcher, at_once, Limits(limit, max_minutes), backend.processes)
+        supervisor = Supervisor(sweep, store, launcher, at_once, StopAfter(limit, max_minutes), backend.processes)
         if detach:
             console().print(f"{sweep.name}: {supervisor.submit()} jobs submitted", highlight=False)
             return
@@ -110,7 +110,7 @@ def _tune(sweep: Sweep, backend: Backend, max_minutes: float | None, quiet: bool
     """Search for the rates of [tune], unless they are known, and return the sweep with them."""
     from loopscale.sweep.backends.local import call
     from loopscale.sweep.spec import read_sweep
-    from loopscale.sweep.supervisor import Limits, Supervisor
+    from loopscale.sweep.supervisor import StopAfter, Supervisor
     from loopscale.sweep.sync import opened, prepared
     from loopscale.sweep.tune import Losses, RateSearch, fit_rates, law_path
 
@@ -122,7 +122,7 @@ def _tune(sweep: Sweep, backend: Backend, max_minutes: float | None, quiet: bool
     def train(short: Sweep) -> Losses:
         with opened(short, call(prepared, short, not quiet)) as store:
             launcher, workers = backend.launcher(short)
-            supervisor = Supervisor(short, store, launcher, workers, Limits(None, max_minutes), backend.processes)
+            supervisor = Supervisor(short, store, launcher, workers, StopAfter(None, max_minutes), backend.processes)
             with show_progress(short.name, quiet) as show:
                 supervisor.run(show)
             if not is_over(store.runs()):  # the time is up; a later call resumes the search

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 if TYPE_CHECKING:
     from loopscale.sweep.spec import Sweep
-    from loopscale.sweep.store import Job, Resources
+    from loopscale.sweep.store import Assignment, Resources
 
 
 class Worker(Protocol):
@@ -30,7 +30,7 @@ class Worker(Protocol):
 class Launcher(Protocol):
     """A backend."""
 
-    def start(self, job: Job) -> Worker | None:
+    def start(self, assignment: Assignment) -> Worker | None:
         """Start a worker; return None while there is no room for what its runs need."""
 
     def wait(self, seconds: float) -> None:

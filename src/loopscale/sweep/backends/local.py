@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 from loopscale.core.errors import InputError, LoopscaleError, StorageError
 from loopscale.core.quantities import counted
 from loopscale.sweep.backends.backend import Backend, Setting
-from loopscale.sweep.store import Job, Resources
+from loopscale.sweep.store import Assignment, Resources
 
 if TYPE_CHECKING:
     from loopscale.sweep.spec import Sweep
@@ -167,12 +167,12 @@ class Local:
         if any(need.nodes > 1 for need in needs):
             raise InputError("--on local: a run needs several nodes ([resources] nodes); use --on ray or --on slurm")
 
-    def start(self, job: Job) -> LocalWorker | None:
+    def start(self, assignment: Assignment) -> LocalWorker | None:
         """Start a worker on devices that no other worker uses; None while there are too few."""
-        devices = self._free(job.processes or job.resources.gpus)
+        devices = self._free(assignment.processes or assignment.resources.gpus)
         if devices is None:
             return None
-        placed = replace(job, gpus=devices) if self.gpus else replace(job, cores=devices)
+        placed = replace(assignment, gpus=devices) if self.gpus else replace(assignment, cores=devices)
         receiver, sender = self._context.Pipe(duplex=False)
         process = self._context.Process(target=_main, args=(placed, sender), daemon=False)
         process.start()
@@ -210,14 +210,14 @@ class LocalBackend(Backend):
         return local, self.workers or local.workers
 
 
-def _main(job: Job, messages: Connection) -> None:
+def _main(assignment: Assignment, messages: Connection) -> None:
     # Ctrl-C reaches every process of the terminal; the supervisor asks workers to stop, after a checkpoint.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     assert parent is not None
     from loopscale.sweep.worker import work  # loads torch
 
-    problem = work(job, parent.is_alive)
+    problem = work(assignment, parent.is_alive)
     if problem is not None:
         messages.send(problem)
         sys.exit(2)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from loopscale.core.errors import InputError, StorageError, require
 from loopscale.sweep.backends.backend import Backend, Setting
-from loopscale.sweep.store import Job, Resources
+from loopscale.sweep.store import Assignment, Resources
 
 if TYPE_CHECKING:
     from loopscale.sweep.spec import Sweep
@@ -92,17 +92,17 @@ class Ray:
         """The number of workers that the cluster has room for."""
         return max(1, self._count // self._largest)
 
-    def start(self, job: Job) -> RayWorker:
+    def start(self, assignment: Assignment) -> RayWorker:
         """Submit the tasks of a worker, in a placement group if a run needs several processes."""
-        gpus, nodes = job.processes or job.resources.gpus, job.resources.nodes
+        gpus, nodes = assignment.processes or assignment.resources.gpus, assignment.resources.nodes
         if gpus * nodes == 1:
-            return RayWorker(self, [self._task(1).remote(job)], None)
+            return RayWorker(self, [self._task(1).remote(assignment)], None)
         bundle = {"CPU": gpus} | ({"GPU": gpus} if self._kind == "GPU" else {})
         group = self.ray.util.placement_group([bundle] * nodes, strategy="SPREAD" if nodes > 1 else "STRICT_PACK")
         strategy = self.ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy
         tasks = [
             self._task(gpus, scheduling_strategy=strategy(group, placement_group_bundle_index=node)).remote(
-                replace(job, node=node)
+                replace(assignment, node=node)
             )
             for node in range(nodes)
         ]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from loopscale.core.errors import InputError, nearest, require
 from loopscale.sweep.backends.backend import Backend, Setting
-from loopscale.sweep.store import Job
+from loopscale.sweep.store import Assignment
 
 if TYPE_CHECKING:
     from loopscale.sweep.spec import Sweep
@@ -21,18 +21,18 @@ MINUTES = 24 * 60
 """Time limit of a job unless one is given; another job resumes what it has not finished."""
 
 
-class Task:
+class NodeWork:
     """What a job runs on each of its nodes; a preempted job is queued again and resumes through the store."""
 
-    def __init__(self, job: Job) -> None:
-        self.job = job
+    def __init__(self, assignment: Assignment) -> None:
+        self.assignment = assignment
 
     def __call__(self) -> str | None:
         """Work; the first node claims the runs, the others follow it."""
         from loopscale.sweep.worker import work  # loads torch
 
-        node = int(os.environ.get("SLURM_NODEID", "0")) if self.job.resources.nodes > 1 else 0
-        return work(replace(self.job, node=node))
+        node = int(os.environ.get("SLURM_NODEID", "0")) if self.assignment.resources.nodes > 1 else 0
+        return work(replace(self.assignment, node=node))
 
     def checkpoint(self) -> Any:
         """Return what replaces this job when it is preempted or out of time."""
@@ -85,9 +85,9 @@ class Slurm:
         self._options = _parameters(options, self._executor)
         self._executor.update_parameters(**self._options)
 
-    def start(self, job: Job) -> SlurmWorker:
+    def start(self, assignment: Assignment) -> SlurmWorker:
         """Submit a job with what its runs need: one task on each node, which starts the node's processes."""
-        gpus, nodes = job.processes or job.resources.gpus, job.resources.nodes
+        gpus, nodes = assignment.processes or assignment.resources.gpus, assignment.resources.nodes
         if nodes > 1 and self._cluster != "slurm":
             raise InputError(f"--slurm cluster={self._cluster}: a run needs {nodes} nodes, and this is one machine")
         need: dict[str, Any] = {"nodes": nodes, "tasks_per_node": 1}
@@ -99,7 +99,7 @@ class Slurm:
             # When a node's task is lost, the others must end too, so that the job can be replaced.
             need["slurm_srun_args"] = ["--kill-on-bad-exit=1"]
         self._executor.update_parameters(**need)
-        return SlurmWorker(self._executor.submit(Task(job)))
+        return SlurmWorker(self._executor.submit(NodeWork(assignment)))
 
     def wait(self, seconds: float) -> None:
         """Wait so long."""

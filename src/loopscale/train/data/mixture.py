@@ -37,7 +37,7 @@ HELD_OUT_TEXT = 8
 
 
 @dataclass(frozen=True)
-class Downstream(Task):
+class Mixture(Task):
     """Words of S3, facts about entities and a little text, a row of one kind each."""
 
     name, kind = "mixture", "mixture"

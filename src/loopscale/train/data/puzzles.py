@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from loopscale.core.errors import InputError, nearest, shown
 from loopscale.train.data.batches import IGNORED
-from loopscale.train.data.mixture import Downstream
+from loopscale.train.data.mixture import Mixture
 from loopscale.train.data.tasks import Rows, Task
 
 
@@ -333,7 +333,7 @@ def _shuffled(rng: np.random.Generator, count: int, size: int) -> Rows:
 
 
 TASKS: dict[str, type[Task]] = {
-    kind.name: kind for kind in (Z2, S3, S5, Hops, Addition, Expressions, Reach, Recall, Facts, Downstream)
+    kind.name: kind for kind in (Z2, S3, S5, Hops, Addition, Expressions, Reach, Recall, Facts, Mixture)
 }
 
 
