@@ -1,7 +1,7 @@
 """Check what loopscale wrote, from end to end: checksums, schema, provenance and values that are not finite.
 
-:func:`verify` takes a file (law, fit, plan, results, table of runs) or a folder (run, sweep, token store, model,
-results). It yields one :class:`Check` for each thing checked, and for each thing that could not be checked.
+``verify`` takes a file (law, fit, plan, results, table of runs) or a folder (run, sweep, token store, model,
+results). It yields one ``Check`` for each thing checked, and for each thing that could not be checked.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def verify(path: str | Path) -> Iterator[Check]:
 
 
 def verified(path: str | Path) -> tuple[str, ...]:
-    """Return what :func:`verify` could check and what not, each in a sentence; damage is raised."""
+    """Return what ``verify`` could check and what not, each in a sentence; damage is raised."""
     sentences = []
     for check in verify(path):
         if check.outcome is Outcome.BAD:
@@ -132,7 +132,7 @@ def _golden(path: Path) -> None:
 READERS: dict[str, Callable[[Path], None]] = {
     "grouped-law": _groups, "registered-forecast": _sealed, "registered-prediction": _sealed, "conformance": _golden,
 }  # fmt: skip
-"""How files are read that :func:`loopscale.load` does not open."""
+"""How files are read that ``loopscale.load`` does not open."""
 
 
 def _refuse_nonfinite(value: Any, path: Path) -> None:

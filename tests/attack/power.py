@@ -1,6 +1,6 @@
 """Simulated power cuts: what a disk may hold when the machine stops, for every moment of an operation.
 
-A :class:`Recorder` watches a folder while an operation runs in this process. At every fsync, rename, removal and new
+A ``Recorder`` watches a folder while an operation runs in this process. At every fsync, rename, removal and new
 folder it notes all names and contents. From that it makes folders as a disk could hold them after a power cut:
 contents that were not synced are lost, cut short or there, and names that were not synced are the old or the new ones.
 """

@@ -36,7 +36,7 @@ class RefusalError(Exception):
 
 
 def refused(status: int, sentence: str, field: str | None = None, **parts: Any) -> JSONResponse:
-    """Return the reply that refuses a request; ``parts`` are further fields of :class:`RefusalReply`."""
+    """Return the reply that refuses a request; ``parts`` are further fields of ``RefusalReply``."""
     error = " ".join(sentence.split())
     body = {"error": error, "field": field, "problem": error, "remedy": "", "overrides": [], **parts}
     return JSONResponse(body, status)

@@ -282,7 +282,7 @@ class Architecture:
 
     @classmethod
     def load(cls, path: str | Path) -> Architecture:
-        """Read an architecture that :meth:`save` wrote, or one written by hand in that form."""
+        """Read an architecture that ``save`` wrote, or one written by hand in that form."""
         return cls.from_dict(read_json(path), str(path))
 
     def table(self) -> Table:

@@ -92,7 +92,7 @@ class Space:
     def kv_bytes(
         self, *, context: int, batch: int, bits: float, kept_passes: int | None, kept_window: int | None = None
     ) -> FloatArray:
-        """Return the KV cache of every candidate, (S, K, P), kept as :meth:`Architecture.kv_bytes` describes."""
+        """Return the KV cache of every candidate, (S, K, P), kept as ``Architecture.kv_bytes`` describes."""
         if not self.models:
             raise InputError(
                 "a model known by its size alone has no KV cache", field="context",

@@ -138,7 +138,7 @@ def own_candidates(fit: Fit, budget: float, most: float) -> RunCandidates:
 
 
 RATIO_LEVELS = 5
-"""Token counts of each model among :func:`own_candidates`."""
+"""Token counts of each model among ``own_candidates``."""
 
 
 def _largest(models: FloatArray) -> list[FloatArray]:

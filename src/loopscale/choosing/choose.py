@@ -1,6 +1,6 @@
 """Which runs to train next: those that reduce the expected error of the law at a target most.
 
-Optimal experimental design on the law's exact Jacobian, for a form that may be wrong (:mod:`form_error`). Each run adds
+Optimal experimental design on the law's exact Jacobian, for a form that may be wrong (``form_error``). Each run adds
 one row of information; the target's variance after it follows from a rank-one update, so thousands of candidates are
 weighed at once. What counts as the target is either the predictions at some points (V-optimality) or the differences
 between a plan's choice and its rivals. Shapes: Z laws, n candidates, p free coefficients, q targets, t target points.
@@ -41,7 +41,7 @@ def next_runs(
 ) -> NextRuns:
     """Choose runs within ``budget`` FLOPs that reduce the expected error of the refitted law at ``target`` most.
 
-    ``target`` is a :class:`Target`, or a plan or its file. Its variance has two parts: of the coefficients, and of the
+    ``target`` is a ``Target``, or a plan or its file. Its variance has two parts: of the coefficients, and of the
     law's form, which errs more the further the target lies beyond the largest run (``growth`` of ln loss per root
     decade of compute, estimated from the residuals; 0 trusts the form). Runs are chosen one by one, by what they
     remove per FLOP, per root of FLOPs and per run; the best of the three designs is kept. Averages over the law's

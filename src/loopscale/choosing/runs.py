@@ -98,12 +98,12 @@ class NextRuns:
         }
 
     def save(self, path: str | Path) -> None:
-        """Write the choice as JSON, for :meth:`load` and for a sweep file's ``next_runs``."""
+        """Write the choice as JSON, for ``load`` and for a sweep file's ``next_runs``."""
         write_json(path, self.to_dict())
 
     @classmethod
     def load(cls, path: str | Path) -> NextRuns:
-        """Read a choice that :meth:`save` wrote."""
+        """Read a choice that ``save`` wrote."""
         return cls.from_dict(read_json(path), str(path))
 
     @classmethod

@@ -63,7 +63,7 @@ def print_table(
 def rich_table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[str] = (), shown: Sequence[str] | None = None
 ) -> RichTable:
-    """Return a table in the one style of all commands, that of :func:`loopscale.core.text.text_table`.
+    """Return a table in the one style of all commands, that of ``loopscale.core.text.text_table``.
 
     ``shown`` names the columns to show, all unless given.
     """

@@ -26,7 +26,7 @@ class InputError(LoopscaleError, ValueError):
     """Bad input: what is wrong, where it is, which field it is about, and what to do.
 
     Texts name arguments in backquotes: ``remedy="give `flops` or `tokens`"``. Python shows them as they are. Another
-    surface calls :meth:`told` with its own names, so that the command line speaks of ``--flops``.
+    surface calls ``told`` with its own names, so that the command line speaks of ``--flops``.
     """
 
     def __init__(self, problem: str, *, where: str = "", field: str = "", remedy: str = "") -> None:

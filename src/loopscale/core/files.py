@@ -115,7 +115,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 def read_bytes(path: str | Path, most: int = TEXT_BYTES) -> bytes:
     """Read a file of at most ``most`` bytes.
 
-    A device or pipe without an end is refused by its size, a silent one after :data:`SILENCE_SECONDS`.
+    A device or pipe without an end is refused by its size, a silent one after ``SILENCE_SECONDS``.
     """
     check_size(path, most)
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # opening a pipe would wait for its writer

@@ -20,7 +20,7 @@ from loopscale.core.files import write_text
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Columns by name; :meth:`to_pandas` gives a data frame."""
+    """Columns by name; ``to_pandas`` gives a data frame."""
 
     columns: Mapping[str, Sequence[Any]]
 

@@ -40,7 +40,7 @@ class EvalProgress(Protocol):
 
 @dataclass(frozen=True)
 class EarlyExit:
-    """When tokens leave the loop: :class:`loopscale.model.Exit` without importing torch."""
+    """When tokens leave the loop: ``loopscale.model.Exit`` without importing torch."""
 
     criterion: str
     threshold: float

@@ -125,7 +125,7 @@ class Result:
 
     @classmethod
     def from_dict(cls, data: object, where: str) -> Result:
-        """Read what :meth:`to_dict` wrote."""
+        """Read what ``to_dict`` wrote."""
         file = parse(ResultFile, data, where)
         return cls(file.key, file.scores, file.samples, file.seconds, file.mean_passes, file.subtasks)
 
@@ -166,7 +166,7 @@ class EvaluatedModel:
 
     @classmethod
     def from_dict(cls, data: object, where: str) -> EvaluatedModel:
-        """Read what :meth:`to_dict` wrote."""
+        """Read what ``to_dict`` wrote."""
         file = parse(ModelFile, data, where)
         architecture = Architecture.from_dict(file.architecture, f"{where}: architecture")
         return cls(

@@ -1,6 +1,6 @@
 """Every plot, drawn from the tidy tables that the other packages return.
 
-Each ``draw_*`` takes a table and, if given, the axes to draw on, and returns the axes. :data:`GALLERY` holds the
+Each ``draw_*`` takes a table and, if given, the axes to draw on, and returns the axes. ``GALLERY`` holds the
 paper's figures by name.
 """
 

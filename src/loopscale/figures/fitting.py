@@ -118,7 +118,7 @@ def _best(law: ScalingLaw, points: Points, budgets: FloatArray, cost: StatedCost
 
 
 def draw_loss_over_compute(table: Table, axes: Any | None = None) -> Any:
-    """Draw a table of :func:`loss_over_compute`: runs coloured by size, the curve with its band, the predicted runs."""
+    """Draw a table of ``loss_over_compute``: runs coloured by size, the curve with its band, the predicted runs."""
     axes = or_new(axes)
     parts = {kind: rows for (kind,), rows in groups(table, "kind").items()}
     runs, curve, predicted = parts.get("run", []), parts["law"], parts["predicted"]

@@ -35,7 +35,7 @@ MEMORY = "weight memory (GB)"
 
 
 def draw_best_recurrence(table: Table, axes: Any | None = None) -> Any:
-    """Draw R* against compute for each (size, E) of :func:`loopscale.planning.profiles.recurrence_map`.
+    """Draw R* against compute for each (size, E) of ``loopscale.planning.profiles.recurrence_map``.
 
     Values are drawn where they are. Later curves are thinner, so that one shows where it lies on another.
     """
@@ -56,7 +56,7 @@ def draw_best_recurrence(table: Table, axes: Any | None = None) -> Any:
 
 
 def draw_best_loss(table: Table, axes: Any | None = None) -> Any:
-    """Draw the loss at R* against compute for each (size, E) of :func:`loopscale.planning.profiles.recurrence_map`.
+    """Draw the loss at R* against compute for each (size, E) of ``loopscale.planning.profiles.recurrence_map``.
 
     A marker stands where R* rises.
     """
@@ -142,7 +142,7 @@ def _chosen_sizes(axes: Any, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def draw_experts_map(table: Table, axes: Any | None = None, *, levels: Sequence[float] | None = None) -> Any:
-    """Draw E* over (memory, R) of :func:`loopscale.planning.profiles.experts_map`; white where nothing fits.
+    """Draw E* over (memory, R) of ``loopscale.planning.profiles.experts_map``; white where nothing fits.
 
     Maps to be compared share ``levels``. A column ``fixed`` names the one size.
     """
@@ -164,7 +164,7 @@ MARKED = (1e9, 3e9, 1e10)
 
 
 def draw_joint_optimum(table: Table, axes: Any | None = None, *, marked: Sequence[float] = MARKED) -> Any:
-    """Draw the best design's loss against memory of :func:`loopscale.planning.profiles.joint_optimum`.
+    """Draw the best design's loss against memory of ``loopscale.planning.profiles.joint_optimum``.
 
     Colours show R. The designs at the ``marked`` memories are named above the curve, where it leaves room.
     """
@@ -233,7 +233,7 @@ WIDE_SIZES = (0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20)
 
 
 def draw_isoflop_over_size(table: Table, axes: Any | None = None) -> Any:
-    """Draw loss against N_act for each (R, compute) of :func:`loopscale.planning.profiles.isoflop_over_size`.
+    """Draw loss against N_act for each (R, compute) of ``loopscale.planning.profiles.isoflop_over_size``.
 
     Minima are marked. The table holds one expert count. Colours show R; the legend says which width is which compute.
     """
@@ -263,7 +263,7 @@ def _width(budgets: Sequence[float], flops: float) -> float:
 
 
 def draw_isoflop_over_recurrence(table: Table, axes: Any | None = None) -> Any:
-    """Draw loss against R for each curve of :func:`loopscale.planning.profiles.isoflop_over_recurrence`.
+    """Draw loss against R for each curve of ``loopscale.planning.profiles.isoflop_over_recurrence``.
 
     A star marks R*, the last pass that gains at least eps; hollow points are extrapolated.
     """

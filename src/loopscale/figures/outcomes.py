@@ -33,7 +33,7 @@ def categories() -> dict[str, str]:
 def mean_scores(results: Table, group: str = OVERALL) -> Table:
     """Return the mean score of a group of tasks for each (model, recurrence, training compute).
 
-    ``results`` has the columns of :data:`loopscale.figures.results.RESULTS`. Only tasks that every model and recurrence
+    ``results`` has the columns of ``loopscale.figures.results.RESULTS``. Only tasks that every model and recurrence
     has are averaged: ``tasks`` counts them. Rows that are means themselves are skipped.
     """
     runs = groups(results, "model", "recurrence", "training_flops")
@@ -79,7 +79,7 @@ def _mean(key: tuple[Any, ...], rows: Sequence[Mapping[str, Any]], tasks: set[st
 
 
 def draw_downstream(table: Table, axes: Any | None = None) -> Any:
-    """Draw the scores of :func:`mean_scores` against training compute; dashed lines join equal compute.
+    """Draw the scores of ``mean_scores`` against training compute; dashed lines join equal compute.
 
     Each model and recurrence is a curve; a compute that several share is a dashed line. Where all share one compute,
     there is no curve over it: each has a separate line, so that no point hides another.
@@ -167,7 +167,7 @@ DENSE = "dense, R = 1"
 
 
 def along(scores: Table, by: str) -> Table:
-    """Return the models of :func:`sweep_scores` that differ in ``by``, and what they score at one equal compute.
+    """Return the models of ``sweep_scores`` that differ in ``by``, and what they score at one equal compute.
 
     The other axis is held at the paper's value, or else at the one with most models. Along R, the dense baseline
     (E = 1, R = 1) is added. ``curve`` names the value of ``by``; rows whose ``interpolated`` is true stand at the
@@ -235,7 +235,7 @@ def significance(scores: Table) -> str:
 
 
 def draw_sweep_downstream(table: Table, axes: Any | None = None, *, limits: tuple[float, float] | None = None) -> Any:
-    """Draw the scores of :func:`along` against training compute; ``limits`` is the range of scores.
+    """Draw the scores of ``along`` against training compute; ``limits`` is the range of scores.
 
     Colours tell the values of E or R apart, marks the sizes: the legend has one entry for each, not for each pair.
     The dashed line is one compute; a bar across it is a score interpolated there.
@@ -277,7 +277,7 @@ MANY = 40
 
 
 def draw_loss_to_accuracy(table: Table, axes: Any | None = None) -> Any:
-    """Draw the scores of :func:`sweep_scores` against validation loss, with the logistic curve fitted to them."""
+    """Draw the scores of ``sweep_scores`` against validation loss, with the logistic curve fitted to them."""
     axes = or_new(axes)
     for index, ((E,), rows) in enumerate(sorted(groups(table, "experts").items())):
         _points(axes, rows, "validation_loss", index, index, f"E = {E:g}", line="none")
@@ -298,7 +298,7 @@ def draw_loss_to_accuracy(table: Table, axes: Any | None = None) -> Any:
 
 
 def draw_scores_by_recurrence(table: Table, axes: Any | None = None) -> Any:
-    """Draw the scores of :func:`mean_scores` against test-time recurrence; a model with one R is a level line."""
+    """Draw the scores of ``mean_scores`` against test-time recurrence; a model with one R is a level line."""
     axes = or_new(axes)
     for index, ((model,), rows) in enumerate(groups(table, "model").items()):
         rows = sorted(rows, key=lambda row: row["recurrence"])

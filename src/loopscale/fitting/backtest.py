@@ -141,8 +141,8 @@ def backtest(
 ) -> Backtest:
     """Hide the top ``decades`` of training compute, or the rows of ``hold_out`` like ``C>1e21``, and predict them.
 
-    ``options`` are those of :func:`loopscale.fitting.fit`; ``workers`` and ``progress`` those of
-    :meth:`loopscale.fitting.Fit.resample`. Rolling origins repeat the backtest with other parts of the compute hidden,
+    ``options`` are those of ``loopscale.fitting.fit``; ``workers`` and ``progress`` those of
+    ``loopscale.fitting.Fit.resample``. Rolling origins repeat the backtest with other parts of the compute hidden,
     where enough rows remain.
     """
     observations = Observations.of(data)

@@ -55,7 +55,7 @@ def fit(
     """Fit a scaling law to observed losses: ``fit("runs.csv")`` is enough.
 
     ``data`` is a path (CSV, TSV, JSON lines, Parquet), a data frame of pandas, polars or pyarrow, the name of a public
-    sweep, or :class:`Observations`; ``Observations.of("runs.csv", columns=..., keep=...)`` has the options of reading.
+    sweep, or ``Observations``; ``Observations.of("runs.csv", columns=..., keep=...)`` has the options of reading.
     A column ``weight``, or the noise of each loss in a column ``loss_std``, weights the rows. The form follows from
     the data: with experts and recurrence where they vary. Where the data do not determine that form, or it leaves a
     trend in the residuals, others are tried on held-out runs (``Fit.ladder`` has them). ``outer`` and ``mapping``
@@ -70,7 +70,7 @@ def fit(
     box. ``recipe="paper"`` runs the paper's procedure instead, from one start.
 
     The law is refitted on ``resamples`` resampled data sets, whole runs drawn with replacement; 0 leaves that out.
-    :meth:`Fit.resample` has the options of resampling.
+    ``Fit.resample`` has the options of resampling.
     """
     observations = Observations.of(data)
     check_options(delta, starts, resamples)

@@ -246,7 +246,7 @@ def forecast(
 ) -> Forecasts:
     """Forecast the loss of larger runs from a sweep, with an interval for one run.
 
-    ``data`` is what :func:`loopscale.fitting.fit` takes, or a fit, a law or a law file. ``flops`` asks for the
+    ``data`` is what ``loopscale.fitting.fit`` takes, or a fit, a law or a law file. ``flops`` asks for the
     compute-optimal run of a budget (or of several); ``params`` with ``tokens`` or ``flops`` for one run.
     ``loop_params`` (N_loop), ``total_params`` (N_total), ``experts`` (E) and ``recurrence`` (R) describe a looped or
     sparse model; where they are left out, the proportions of the sweep's own models serve. ``options`` are those of

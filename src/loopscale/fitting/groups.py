@@ -187,7 +187,7 @@ def fit_groups(
 
     ``group`` is the column of the groups: data sets, tokenizers, recipes. They differ in nothing, a factor, an
     irreducible loss or both: the simplest of these that predicts held-out runs as well as the best. Other options are
-    those of :func:`fit`. The result holds one :class:`Fit` for each group.
+    those of ``fit``. The result holds one ``Fit`` for each group.
     """
     observations = Observations.of(data)
     check_options(delta, starts, resamples)

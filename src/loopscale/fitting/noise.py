@@ -83,7 +83,7 @@ def run_noise(residuals: FloatArray, run: Runs, free: int) -> float:
 
 
 def weighted_noise(residuals: FloatArray, weight: FloatArray, free: int) -> float:
-    """Return the standard deviation of runs of which some count more, shrunk to experience as :func:`run_noise` is."""
+    """Return the standard deviation of runs of which some count more, shrunk to experience as ``run_noise`` is."""
     sizes = np.abs(residuals)
     order = np.argsort(sizes)
     passed = np.cumsum(weight[order])
@@ -139,7 +139,7 @@ def noise_components(residuals: FloatArray, run: Runs, free: int) -> Noise | Non
     """Split the noise of a new run into that within a run and that between runs; None where the data cannot show them.
 
     They can where runs have several rows and outnumber the coefficients. The shares are those of an analysis of
-    variance by run, the coefficients' degrees of freedom taken off between the runs; the total is :func:`run_noise`,
+    variance by run, the coefficients' degrees of freedom taken off between the runs; the total is ``run_noise``,
     which predictive intervals use.
     """
     if not free < len(np.unique(run)) < len(residuals):

@@ -302,7 +302,7 @@ class Fit:
         return self.predict_points(points, level)
 
     def predict_points(self, points: Points, level: float = LEVEL) -> LossPrediction:
-        """Predict the loss at ``points``, as :meth:`predict` does."""
+        """Predict the loss at ``points``, as ``predict`` does."""
         new_run, (low, high) = self.law.forecast(points, level), self.law.interval(points, level)
         return LossPrediction(points, new_run.loss, new_run.low, new_run.high, new_run.law, low, high, level)
 
@@ -317,7 +317,7 @@ class Fit:
         return plot_fit(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fit as plain values: the content of its file, for :meth:`from_dict`.
+        """Return the fit as plain values: the content of its file, for ``from_dict``.
 
         Beside what the fit is made of (law, data, procedure) it states what follows: coefficients, intervals, quality.
         """
@@ -384,12 +384,12 @@ class Fit:
         )
 
     def save(self, path: str | Path) -> None:
-        """Write the fit with its data and resampled laws as JSON, for :meth:`load`."""
+        """Write the fit with its data and resampled laws as JSON, for ``load``."""
         write_json(path, self.to_dict())
 
     @classmethod
     def load(cls, path: str | Path) -> Fit:
-        """Read a fit that :meth:`save` wrote."""
+        """Read a fit that ``save`` wrote."""
         return cls.from_dict(read_json(path), str(path))
 
     def __eq__(self, other: object) -> bool:

@@ -1,6 +1,6 @@
 """The final loss of a run that is still training, from its log, with the learning-rate schedule taken into account.
 
-The annealing-aware law of :mod:`loopscale.scaling.annealing` is fitted to the log so far, with priors from our small
+The annealing-aware law of ``loopscale.scaling.annealing`` is fitted to the log so far, with priors from our small
 runs, and read off at the last step. A scaling law's prediction of the same run, where one is given, is averaged
 in by its variance. The interval rests on backtests: the error of such forecasts is a share of the fall that is still to
 come, beside the noise of the log.

@@ -55,7 +55,7 @@ class Deviation:
 
 
 def golden(model: LoopedMoEForCausalLM, prompts: Sequence[Sequence[int]], recurrences: Sequence[int]) -> dict[str, Any]:
-    """Return what the model computes in float32, in the form that :func:`compare` and engines use."""
+    """Return what the model computes in float32, in the form that ``compare`` and engines use."""
     check_prompts(model, prompts)
     return report(model, prompts, recurrences, (observe(model, ids, R) for R in recurrences for ids in prompts))
 

@@ -1,4 +1,4 @@
-"""Engines that compute a looped model here; each reports in the form of :mod:`loopscale.model.conformance`."""
+"""Engines that compute a looped model here; each reports in the form of ``loopscale.model.conformance``."""
 
 from __future__ import annotations
 

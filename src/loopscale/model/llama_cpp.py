@@ -28,7 +28,7 @@ WHERE = "the folder where `npm install node-llama-cpp @node-llama-cpp/linux-x64`
 
 
 def quantise(source: Path, target: Path, form: str, packages: str) -> None:
-    """Write a GGUF file in a format of :data:`K_QUANTS`; rows that are no multiple of 256 get the nearest other one."""
+    """Write a GGUF file in a format of ``K_QUANTS``; rows that are no multiple of 256 get the nearest other one."""
     system = {"Linux": "linux", "Darwin": "mac"}.get(platform.system(), "win")
     machine = {"x86_64": "x64", "AMD64": "x64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
     builds = (Path(packages) / "node_modules" / "@node-llama-cpp").glob(f"{system}-{machine}*/bins/*/libllama.*")

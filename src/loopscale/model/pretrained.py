@@ -79,7 +79,7 @@ class LoopedMoEPreTrainedModel(PreTrainedModel):  # type: ignore[no-untyped-call
         return targets
 
     def add_adapter(self, adapter_config: Any, adapter_name: str | None = None) -> None:
-        """Add an adapter as Transformers does; a LoRA without targets gets those of :meth:`lora_targets`."""
+        """Add an adapter as Transformers does; a LoRA without targets gets those of ``lora_targets``."""
         targets = ("target_modules", "target_parameters")
         if adapter_config.peft_type == "LORA" and not any(getattr(adapter_config, name) for name in targets):
             for name, value in self.lora_targets().items():

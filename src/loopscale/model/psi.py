@@ -133,7 +133,7 @@ def path_diversity(
     """Return Psi(1..R) over batches of (input_ids, attention_mask[, tasks]), each from one forward at R.
 
     A dense model's is 1 by definition, at every R. For a Psi that does not depend on the size of the batches, give
-    prompts of one length together (:func:`loopscale.model.prompts.batches_by_length`) and a model in float32.
+    prompts of one length together (``loopscale.model.prompts.batches_by_length``) and a model in float32.
     """
     config = model.config
     R = config.recurrence if recurrence is None else recurrence

@@ -1,7 +1,7 @@
 """The vLLM plugin: lets an engine serve a looped MoE through its Transformers backend, eager or compiled.
 
-vLLM calls :func:`register` by the entry point ``vllm.general_plugins`` in each of its processes. The recurrence is the
-engine's: ``hf_overrides={"recurrence": 3}``. :func:`engines` starts several in one process, with one copy of the
+vLLM calls ``register`` by the entry point ``vllm.general_plugins`` in each of its processes. The recurrence is the
+engine's: ``hf_overrides={"recurrence": 3}``. ``engines`` starts several in one process, with one copy of the
 weights.
 
 A compiled engine is correct at R > 1 because vLLM runs the experts of a layer as one opaque operation, which gets the

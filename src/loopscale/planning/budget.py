@@ -1,6 +1,6 @@
 """Budgets: every limit and setting of a plan, each described once.
 
-The fields of :class:`Budget` carry their label, unit, parser, command-line option, help text and slider. The options of
+The fields of ``Budget`` carry their label, unit, parser, command-line option, help text and slider. The options of
 ``loopscale plan``, the texts, the API's request, the page's controls and the plan file are made from them. A new limit
 is one field here that says what a candidate ``need``s; limits that depend on several fields stand in ``limits.py``.
 """

@@ -17,7 +17,7 @@ from loopscale.planning.searching import Search, default_space, law_of, search
 LONG = 1e15
 """Tokens of a run with whole batches."""
 Overheads = dict[tuple[str, float, int], float]
-"""By size, experts and recurrence: see :attr:`Space.overheads`."""
+"""By size, experts and recurrence: see ``Space.overheads``."""
 
 
 def search_on(
@@ -30,7 +30,7 @@ def search_on(
     allow_degenerate: bool = False,
     **options: Any,
 ) -> Search:
-    """Search for the design that devices train best with ``real_flops``; arguments are those of :func:`search`.
+    """Search for the design that devices train best with ``real_flops``; arguments are those of ``search``.
 
     What a design takes beyond its arithmetic, such as recomputed blocks, depends on the design. It is computed for the
     designs that may be the best: those whose loss would be lowest if they took no more. Designs that the devices cannot

@@ -160,7 +160,7 @@ class Grid:
 
     @cached_property
     def band_FSKP(self) -> tuple[FloatArray, FloatArray]:
-        """The 90% band of each loss, of the kind that :func:`interval_kind` says; infinite where the loss is."""
+        """The 90% band of each loss, of the kind that ``interval_kind`` says; infinite where the loss is."""
         if self.law.spread is None:
             with np.errstate(invalid="ignore"):  # a cell that no law can fill has an infinite loss, and no interval
                 low, high = np.percentile(self.loss_ZFSKP[1:], [5, 95], axis=0)
@@ -241,7 +241,7 @@ def interval_kind(law: ScalingLaw) -> str | None:
 
 
 def loss_band(law: ScalingLaw, points: Points) -> tuple[FloatArray, FloatArray]:
-    """Return the 90% interval of the loss at each point, of the kind that :func:`interval_kind` says."""
+    """Return the 90% interval of the loss at each point, of the kind that ``interval_kind`` says."""
     return law.interval(points) if law.spread is None else law.predictive_interval(points)
 
 

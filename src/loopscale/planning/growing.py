@@ -2,7 +2,7 @@
 
 The model stays the one that was chosen: its size and its experts. Its passes may start lower and end at any number that
 the limits allow, at the same compute, priced by the token-averaged N_unroll. What a schedule is worth follows the delay
-law of :mod:`loopscale.scaling.growth`, which was measured on dense models that grow from two passes to four.
+law of ``loopscale.scaling.growth``, which was measured on dense models that grow from two passes to four.
 """
 
 from __future__ import annotations

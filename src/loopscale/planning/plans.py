@@ -35,7 +35,7 @@ LISTED = 20
 class Plan:
     """A chosen design, the closest others, and how far the choice can be trusted.
 
-    The whole grid of candidates is not part of it: :func:`loopscale.planning.search` returns that.
+    The whole grid of candidates is not part of it: ``loopscale.planning.search`` returns that.
     """
 
     law: str
@@ -220,7 +220,7 @@ class Plan:
 
     @classmethod
     def load(cls, path: str | Path) -> Plan:
-        """Read a plan that :meth:`save` or ``loopscale plan --out`` wrote."""
+        """Read a plan that ``save`` or ``loopscale plan --out`` wrote."""
         from loopscale.core.files import read_json
 
         return cls.from_dict(read_json(path), str(path))
@@ -251,7 +251,7 @@ def plan(
 ) -> Plan:
     """Choose the design with the lowest predicted loss among those that fit the budget and pass the rule.
 
-    Give the limits directly, ``plan(flops="5e21", memory="3GB", bits="int4")``, or as a :class:`Budget`. Compute may
+    Give the limits directly, ``plan(flops="5e21", memory="3GB", bits="int4")``, or as a ``Budget``. Compute may
     also be devices: ``plan(gpus=8, device="h100", days=14, memory="3GB")``; ``price`` is in dollars a device-hour.
     ``law`` is a fit, a law, the name of a published law or a law file. Without ``space``, the paper's ladder is
     searched and extended as far as the budget asks; an axis of ``space`` with one value is held fixed, the others are

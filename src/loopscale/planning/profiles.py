@@ -183,7 +183,7 @@ def built_experts(experts: float) -> str:
 
 
 def choice_span(row: Mapping[str, Any], name: str, write: Callable[[float], str]) -> str:
-    """Write the span of resampled laws' choices in a row of :func:`joint_optimum`; nothing where it has none."""
+    """Write the span of resampled laws' choices in a row of ``joint_optimum``; nothing where it has none."""
     if f"{name}_low" not in row:
         return ""
     return f"[{write(row[f'{name}_low'])}, {write(row[f'{name}_high'])}]"

@@ -320,7 +320,7 @@ def search(
     allow_degenerate: bool = False,
     **limits: Any,
 ) -> Search:
-    """Search for the design that :func:`plan` chooses, and keep the whole grid of candidates."""
+    """Search for the design that ``plan`` chooses, and keep the whole grid of candidates."""
     budget, rule, law = budget_of(budget, limits), rule_of(rule), law_of(law)
     if space is None:
         space = default_space(law)

@@ -52,7 +52,7 @@ class Coefficient:
     term: Term
     role: Role = Role.SHAPE
     typical: float | None = None
-    """Where a search starts; None where :meth:`OuterLaw.typical` sizes it by the data."""
+    """Where a search starts; None where ``OuterLaw.typical`` sizes it by the data."""
     neutral: float | None = None
     """The value at which the effect is absent; None where there is none."""
     published_sign: int = 1

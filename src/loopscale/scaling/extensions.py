@@ -126,7 +126,7 @@ class Repeated(Extension):
 class Overfit(Extension):
     """Any outer law plus O ((N / U) (D / U - 1))^nu: loss that rises again when a large model repeats few tokens.
 
-    The term is zero while every token is new. Repeated data lose their value in :class:`Repeated`, but never harm.
+    The term is zero while every token is new. Repeated data lose their value in ``Repeated``, but never harm.
     """
 
     def __init__(self, inner: OuterLaw) -> None:

@@ -86,7 +86,7 @@ def active_ratio(recurrence: RecurrenceMapping, points: Points) -> FloatArray:
 
 
 def outer_law(law: OuterLaw | str | Mapping[str, Any]) -> OuterLaw:
-    """Return the outer law that is meant: itself, by name, by an expression, or as :meth:`OuterLaw.saved` gives it."""
+    """Return the outer law that is meant: itself, by name, by an expression, or as ``OuterLaw.saved`` gives it."""
     if isinstance(law, OuterLaw):
         return law
     if isinstance(law, Mapping):

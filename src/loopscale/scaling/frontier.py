@@ -144,7 +144,7 @@ class Frontier:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Frontier:
-        """Read a frontier from the plain values of :meth:`to_dict`."""
+        """Read a frontier from the plain values of ``to_dict``."""
         return cls(
             data["flops"],
             tuple(map(tuple, data["draws"])),

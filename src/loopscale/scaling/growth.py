@@ -114,7 +114,7 @@ def best_growth(
 ) -> GrowthChoice:
     """Return the schedule of one growth step with the lowest loss for a model of given size and a training budget.
 
-    ``rest`` goes to :class:`Points`: experts, total, unique_tokens.
+    ``rest`` goes to ``Points``: experts, total, unique_tokens.
     """
 
     def at(schedule: PassSchedule) -> tuple[float, float]:

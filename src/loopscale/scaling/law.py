@@ -53,7 +53,7 @@ GROUPED, GROUPED_SCHEMA = "grouped-law", 1
 class ScalingLaw:
     """Loss of a model from its size, tokens, experts and recurrence.
 
-    Call it on :class:`Points`. It is callable on arrays, knows its exact gradients, the simpler laws it
+    Call it on ``Points``. It is callable on arrays, knows its exact gradients, the simpler laws it
     contains, its units, and the range it was fitted on.
     """
 
@@ -204,7 +204,7 @@ class ScalingLaw:
         """Forecast the loss of a new run: the law, moved to the frontier that its runs show, with an interval.
 
         The nearer a run is to the compute-optimal size, the more the frontier counts. docs/prediction.md explains it.
-        A law without a frontier has the centre and the width of :meth:`predictive_interval`.
+        A law without a frontier has the centre and the width of ``predictive_interval``.
         """
         if self.frontier is None or self.spread is None:
             low, high = self.predictive_interval(points, level)
@@ -378,7 +378,7 @@ class ScalingLaw:
 
     @classmethod
     def load(cls, path: str | Path, group: str | None = None) -> ScalingLaw:
-        """Read a law that :meth:`save` wrote, or one written by hand in that form; ``group`` names one of several."""
+        """Read a law that ``save`` wrote, or one written by hand in that form; ``group`` names one of several."""
         return cls.from_dict(read_json(path), str(path), group)
 
     def table(self) -> Table:

@@ -16,7 +16,7 @@ from loopscale.scaling.outer import OUTER_LAWS, Chinchilla, Gradient, Inputs, Jo
 class StoredOverfit(Repeated):
     """Any outer law on repeated data plus O ((N_act / U) (D / U - 1))^nu: the weights overfit at any number of passes.
 
-    :class:`Overfit` has N_eff in the term, so that more passes overfit as more weights do. On public runs with 1 to 12
+    ``Overfit`` has N_eff in the term, so that more passes overfit as more weights do. On public runs with 1 to 12
     passes and 1 and 10 epochs only the weights do (docs/evidence.md). A sweep of few epochs does not determine R_D:
     hold it at 15.4, as Muennighoff et al. measured.
     """

@@ -60,7 +60,7 @@ _FULL = ("full", "disk i/o error", "readonly", "unable to open")
 
 
 class Database:
-    """One connection. Errors of SQLite become a :class:`StorageError` that names the file and what to do."""
+    """One connection. Errors of SQLite become a ``StorageError`` that names the file and what to do."""
 
     def __init__(self, folder: Path, *, make: bool, rebuild: bool = False) -> None:
         self.path = folder / FILE

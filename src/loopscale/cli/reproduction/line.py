@@ -19,7 +19,7 @@ MEANINGS = {
 
 @dataclass(frozen=True)
 class Line:
-    """One number or claim. Which fields are set says what the criterion is; :attr:`status` applies it."""
+    """One number or claim. Which fields are set says what the criterion is; ``status`` applies it."""
 
     where: str
     what: str

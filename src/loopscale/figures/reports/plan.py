@@ -38,7 +38,7 @@ def front_table(plan: Plan, cost: str) -> Table:
 
 
 def draw_front(table: Table, axes: Any | None = None) -> Any:
-    """Draw a front of :func:`front_table`, the choice starred where it lies on it."""
+    """Draw a front of ``front_table``, the choice starred where it lies on it."""
     axes = or_new(axes)
     kind = table.columns["kind"][0]
     label, unit = _COSTS[kind]

@@ -270,7 +270,7 @@ def _best_rows(data: Observations) -> list[tuple[str, ...]]:
 
 
 def evaluation_report(results: Table, source: str | Path | None = None) -> Report:
-    """Return the report of evaluation results, with the columns of :data:`loopscale.figures.results.RESULTS`."""
+    """Return the report of evaluation results, with the columns of ``loopscale.figures.results.RESULTS``."""
     overall = list(mean_scores(results).records())
     models = list(dict.fromkeys(row["model"] for row in overall))
     report = Report(f"Evaluation of {', '.join(models)}")

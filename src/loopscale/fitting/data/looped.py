@@ -1,7 +1,7 @@
 """Public runs of looped models: what each table holds, how its derived columns are made, and how to read it.
 
-Training runs become :class:`Observations`. Curves over the passes at test time have no training tokens of their own
-and stay tables: :func:`curves_at_test_time` gives them one form.
+Training runs become ``Observations``. Curves over the passes at test time have no training tokens of their own
+and stay tables: ``curves_at_test_time`` gives them one form.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ COUNTING = "counting"
 
 @dataclass(frozen=True, eq=False)
 class Observations:
-    """Losses seen in training, and what was trained. :meth:`of` reads them from a file, a frame or a public sweep."""
+    """Losses seen in training, and what was trained. ``of`` reads them from a file, a frame or a public sweep."""
 
     points: Points
     """One-dimensional arrays of one length, in raw counts."""
@@ -182,9 +182,9 @@ class Observations:
         as in ``{"loss": "c4_en"}``; ``units`` what a count is in, as in ``{"active": "1B"}``, where neither the header
         nor the magnitude tells; ``counts`` whether parameter counts include embeddings.
 
-        ``keep`` chooses rows by an expression (:meth:`keep`), before any cell is judged; ``best_of`` keeps the lowest
-        loss of each model and token count (:meth:`best_of`); ``balance`` weights the rows so that each compute budget
-        counts alike (:meth:`balanced`). Rows without a loss, a size or tokens are left out and counted in ``notes``;
+        ``keep`` chooses rows by an expression (``keep``), before any cell is judged; ``best_of`` keeps the lowest
+        loss of each model and token count (``best_of``); ``balance`` weights the rows so that each compute budget
+        counts alike (``balanced``). Rows without a loss, a size or tokens are left out and counted in ``notes``;
         ``strict`` refuses them. ``name`` is what to call the sweep and its law.
         """
         if is_law_file(data):
@@ -221,7 +221,7 @@ class Observations:
         columns: Mapping[str, str] | None = None,
         counts: Counting | str | None = None,
     ) -> Observations:
-        """Read the text of a CSV file; ``source`` names it in errors. Other options are those of :meth:`of`."""
+        """Read the text of a CSV file; ``source`` names it in errors. Other options are those of ``of``."""
         rows = cls._read(csv_table(text, source), columns, None, counts, None, strict=False)
         return rows if name is None else replace(rows, name=name)
 
@@ -248,7 +248,7 @@ class Observations:
         )  # fmt: skip
 
     def columns(self) -> dict[str, list[Any]]:
-        """Return the rows under names that :meth:`of` knows, in raw counts."""
+        """Return the rows under names that ``of`` knows, in raw counts."""
         columns: dict[str, Any] = {"run": self.run}
         for name, point in POINT_COLUMNS.items():
             columns |= {} if (values := getattr(self.points, point)) is None else {name: values}
@@ -317,11 +317,11 @@ class Observations:
             raise error.within(f"{where}: data") from None
 
     def csv(self) -> str:
-        """Return the rows as CSV text that :meth:`from_csv` reads."""
+        """Return the rows as CSV text that ``from_csv`` reads."""
         return Table(self.columns()).csv()
 
     def to_csv(self, path: str | Path) -> None:
-        """Write the rows as :meth:`of` reads them."""
+        """Write the rows as ``of`` reads them."""
         Table(self.columns()).save(path)
 
 

@@ -48,7 +48,7 @@ class PublicFile:
     """Repository and path, or what it was made from."""
     licence: str
     sha256: str
-    """Of its bytes; of its rows (:func:`rows_checksum`) if it is converted."""
+    """Of its bytes; of its rows (``rows_checksum``) if it is converted."""
     url: str | None = None
     """Where the file itself is published."""
     parts: tuple[str, ...] = ()
@@ -181,8 +181,8 @@ TOKENS_PER_STEP = 524_288
 def load_public(name: str, **options: object) -> Observations:
     """Return a public sweep by name: one of ``PUBLIC_FILES``.
 
-    Options are those of :func:`epoch_chinchilla`, :func:`clark_routing`, :func:`isodepth`, :func:`qlabs_loops` and
-    :func:`qlabs_regimes`; the others take none.
+    Options are those of ``epoch_chinchilla``, ``clark_routing``, ``isodepth``, ``qlabs_loops`` and
+    ``qlabs_regimes``; the others take none.
     """
     if name in looped.TABLES:
         raise InputError(f"{name} is not a sweep of training runs; read it with load_table({name!r})")

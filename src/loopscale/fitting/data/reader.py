@@ -34,7 +34,7 @@ class TableReader:
     unreadable: dict[str, BoolArray] = field(default_factory=dict)
     """Which cells of a field are not numbers."""
     derived: dict[str, FloatArray] = field(default_factory=dict)
-    """What :class:`Points` needs, by name, from one or more columns each."""
+    """What ``Points`` needs, by name, from one or more columns each."""
     extra: dict[str, NDArray[Any]] = field(default_factory=dict)
     suffixed: set[str] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)

@@ -75,7 +75,7 @@ def read_table(path: str | Path) -> RawTable:
 
 
 def read_columns(path: str | Path) -> Columns:
-    """Read the columns of a file that :func:`read_table` reads."""
+    """Read the columns of a file that ``read_table`` reads."""
     return read_table(path).columns
 
 

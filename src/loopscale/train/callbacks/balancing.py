@@ -30,7 +30,7 @@ class Balancing(Callback):
 
     def __init__(self) -> None:
         self._recent_LE: Tensor | None = None
-        """Tokens of each expert over about the last :data:`RECENT` steps."""
+        """Tokens of each expert over about the last ``RECENT`` steps."""
 
     @classmethod
     def for_run(cls, config: TrainConfig, model: LoopedMoEConfig) -> Balancing | None:

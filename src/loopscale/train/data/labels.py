@@ -204,7 +204,7 @@ class RowStore(LabelledStore):
 
     @property
     def stored_bytes(self) -> int:
-        """How much :meth:`verify` reads."""
+        """How much ``verify`` reads."""
         return sum(file.stat().st_size for file in self.folder.glob("*.npy"))
 
     @cached_property

@@ -143,7 +143,7 @@ class TokenStore:
 
     @property
     def stored_bytes(self) -> int:
-        """How much :meth:`verify` reads."""
+        """How much ``verify`` reads."""
         return sum(shard.tokens for shard in chain(*self.shards.values())) * self.dtype.itemsize
 
 
