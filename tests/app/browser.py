@@ -159,6 +159,16 @@ def small_targets(page: Page) -> list[str]:
     )
 
 
+def small_letters(page: Page) -> list[str]:
+    """Texts of the first drawings that are seen below 9.5 pixels, as drawings that are scaled down have them."""
+    return page.evaluate(
+        """() => [...document.querySelectorAll('#drawing text, #map-plot text')].map((e) => {
+            const svg = e.ownerSVGElement, scale = svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
+            return [e.textContent, parseFloat(getComputedStyle(e).fontSize) * scale];
+        }).filter(([, size]) => size < 9.5).map(([text, size]) => `${text} ${size}`)"""
+    )
+
+
 def reached(page: Page, presses: int = 60) -> set[str]:
     """What the Tab key reaches; none of it may lie under the header or outside of the window."""
     page.evaluate("() => { document.activeElement.blur(); scrollTo(0, 0); }")

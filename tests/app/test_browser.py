@@ -1,6 +1,7 @@
 """What people do in the explorer's Plan view, done in a real browser; the page comes from a disk, without a server."""
 
 import gzip
+import itertools
 import json
 import re
 
@@ -15,6 +16,7 @@ from browser import (
     reached,
     sentence,
     settled,
+    small_letters,
     small_targets,
     trust,
     visit,
@@ -59,16 +61,30 @@ def box(page, selector: str) -> dict[str, float]:
     return page.locator(selector).first.bounding_box()
 
 
-def test_the_first_screen_has_the_question_the_answer_the_model_and_the_map(page):
+SIZES = [(1440, 900), (1024, 768), (768, 1024), (390, 844)]
+"""A desktop, a tablet in both positions, and a phone."""
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_the_first_screen_has_the_question_the_answer_the_model_and_the_map(browser, folder, width, height):
+    page = open_page(browser, f"file://{folder}/index.html", width=width, height=height)
     mapped(page)
-    for part in ("#sentence", "#loss-line", "#drawing svg", "#map-plot"):
-        place = box(page, part)
+    parts = ("#sentence", "#loss-line", "#trust-line", "#stories", "#drawing svg", "#steppers", "#map-plot")
+    places = {part: box(page, part) for part in parts}
+    for part, place in places.items():
         assert place["y"] >= 0
-        assert place["y"] + place["height"] <= 900
+        assert place["y"] + place["height"] <= 900, part
+    for (name, a), (other, b) in itertools.combinations(places.items(), 2):
+        apart = a["x"] + a["width"] <= b["x"] or b["x"] + b["width"] <= a["x"]
+        assert apart or a["y"] + a["height"] <= b["y"] or b["y"] + b["height"] <= a["y"], (name, other)
     said = sentence(page)
     assert "5e21 FLOPs" in said
     assert "3 GB on a phone" in said
     assert "4 bits" in said
+    assert small_targets(page) == []
+    assert small_letters(page) == []
+    assert page.evaluate("() => document.documentElement.scrollWidth") <= width
+    page.context.close()
 
 
 def test_the_answer_is_that_of_python_in_one_convention_of_size(page):
@@ -469,7 +485,7 @@ def test_the_buttons_are_few_and_named(page):
     assert "" not in [text.strip() for text in page.locator("th").all_inner_texts()]
 
 
-@pytest.mark.parametrize(("width", "height"), [(1440, 900), (820, 1180), (390, 844)])
+@pytest.mark.parametrize(("width", "height"), SIZES)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_and_nothing_overflows_at_any_size_in_both_themes(browser, folder, width, height, scheme):
     page = open_page(browser, f"file://{folder}/index.html", width=width, height=height, scheme=scheme)

@@ -68,7 +68,7 @@ new PerformanceObserver((list) => {
 }).observe({ type: "layout-shift", buffered: true });"""
 
 
-@pytest.mark.parametrize(("width", "height"), [(1440, 900), (820, 1180), (390, 844)])
+@pytest.mark.parametrize(("width", "height"), [(1440, 900), (1024, 768), (768, 1024), (390, 844)])
 @pytest.mark.parametrize("link", ["", "flops=1e22", "flops=1e25", "flops=5x"])
 def test_nothing_jumps_while_the_page_is_drawn(browser, address, width, height, link):
     context = browser.new_context(viewport={"width": width, "height": height})

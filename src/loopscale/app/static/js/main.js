@@ -84,9 +84,10 @@ function start() {
   if (!state.pins) state.pins = keptPins();
   $("#version").textContent = `loopscale ${DATA.version}`;
   showView();
-  const [modelWidth, mapWidth] = [$("#drawing").clientWidth, $("#map-plot").clientWidth]; // one layout for both
+  const plot = $("#map-plot");
+  const [modelWidth, mapSize] = [$("#drawing").clientWidth, [plot.clientWidth, plot.clientHeight]]; // one layout for both
   buildModel(modelWidth);
-  buildMap(mapWidth);
+  buildMap(...mapSize);
   buildSentence();
   buildTop();
   onChange(refresh);

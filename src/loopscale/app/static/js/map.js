@@ -18,11 +18,10 @@ const BOTTOM = 40;
 // The drawing is as large as its place, so that its letters are readable on a phone too.
 let [W, H] = [640, 400];
 export const PLOT = {};
-function measure(width) {
-  [W, H] = [width, Math.round(width * (width < 480 ? 0.92 : 0.625))];
+function measure(width, height) {
+  [W, H] = [width, height];
   Object.assign(PLOT, { W, H, x: LEFT, y: 6, width: W - LEFT - 8, height: H - BOTTOM - 6 });
   const plot = $("#map-plot");
-  plot.style.aspectRatio = `${W} / ${H}`;
   $("svg", plot)?.setAttribute("viewBox", `0 0 ${W} ${H}`);
   const canvas = $("canvas", plot);
   if (canvas) Object.assign(canvas.style, { left: `${(100 * PLOT.x) / W}%`, top: `${(100 * PLOT.y) / H}%`, width: `${(100 * PLOT.width) / W}%`, height: `${(100 * PLOT.height) / H}%` });
@@ -90,7 +89,7 @@ const share = (value, [low, high]) => Math.log(value / low) / Math.log(high / lo
 const xOf = (memory) => PLOT.x + PLOT.width * Math.min(Math.max(share(memory, view.range.memory), 0), 1);
 const yOf = (flops) => PLOT.y + PLOT.height * (1 - Math.min(Math.max(share(flops, view.range.compute), 0), 1));
 
-export function buildMap(width) {
+export function buildMap(width, height) {
   const plot = $("#map-plot");
   if (linked()) for (const id of ["map-plot", "map-legend", "map-readout"]) $(`#${id}`).replaceChildren();
   readColours();
@@ -102,10 +101,11 @@ export function buildMap(width) {
   }); // prettier-ignore
   plot.prepend(canvas, svg, handle);
   svg.append(draw("g", { class: "contours" }), draw("g", { class: "labels" }), draw("g", { class: "axes" }), draw("g", { class: "trail" }), draw("g", { class: "ghosts" }), draw("g", { class: "you" }));
-  measure(width || 640);
+  measure(width || 640, height || 400);
   new ResizeObserver(() => {
-    if (!plot.clientWidth || plot.clientWidth === W) return;
-    measure(plot.clientWidth);
+    const { clientWidth, clientHeight } = plot;
+    if (!clientWidth || (clientWidth === W && clientHeight === H)) return;
+    measure(clientWidth, clientHeight);
     view.trail = [];
     paint();
     if (view.range) drawDot();
@@ -315,12 +315,15 @@ function drawDot() {
 }
 
 function readout(cell) {
+  const place = $("#map-readout");
+  if (!place.lastElementChild) place.replaceChildren(make("span", { class: "lead" }, "Drag the dot. "), make("span"));
   const { design } = current();
   const name = cell ? (cell.there === 1 ? `${cell.name} dense` : `${cell.name}, ${cell.there} experts`) : null;
   const text = cell
     ? `${name}, ${cell.R === 1 ? "no loop" : `${cell.R} passes`}, loss ${cell.loss.toFixed(3)}${cell.level === "far" || cell.level === "beyond" ? ", far beyond the data" : ""}`
-    : `Drag the dot. Here: ${shortName(design)}`;
-  write($("#map-readout"), text);
+    : `Here: ${shortName(design)}`;
+  place.firstElementChild.hidden = Boolean(cell);
+  write(place.lastElementChild, text);
 }
 
 function at(event) {

@@ -16,16 +16,21 @@ export function draw(name, attributes = {}, ...children) {
 }
 export const still = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
 
-const H = 286;
-const MID = 84;
-// Narrow places get a narrower drawing, so that its letters stay readable.
-let W = 540;
-const LOOP = {};
-const PANEL = { y: 150, height: 130 };
+// Where the parts of the drawing lie. Its letters are not scaled down: narrow places get a flatter drawing, as wide as
+// they are (the style sheet keeps its height free).
+const WIDE = {
+  W: 540, H: 286, mid: 84, half: 25, label: 42, turns: 14, rise: 21, fan: 4.5, x: 128, edge: 44, gap: 28, ends: "2 layers",
+  panel: { x: 40, y: 150, height: 130, name: 19, part: 19, rows: 84, boxes: [22, 82, 18, 62] },
+}; // prettier-ignore
+const FLAT = {
+  H: 156, mid: 57, half: 18, label: 30, turns: 12, rise: 12, fan: 2.6, x: 84, edge: 26, gap: 12, ends: "2",
+  panel: { x: 1, y: 92, height: 63, name: 15, part: 14, rows: 46, boxes: [8, 64, 10, 50] },
+}; // prettier-ignore
+const NARROW = 430;
+const PHONE = "(max-width: 700px)"; // as in the style sheet
+let layout = WIDE;
 function measure(width) {
-  W = (width || 540) < 430 ? 370 : 540;
-  Object.assign(LOOP, W === 540 ? { x: 128, width: 284, edge: 44, gap: 28 } : { x: 92, width: 186, edge: 26, gap: 14 });
-  Object.assign(PANEL, { x: W === 540 ? 40 : 4, width: W === 540 ? 460 : 362 });
+  layout = (width || WIDE.W) < NARROW ? { ...FLAT, W: Math.max(width, 270) } : WIDE;
 }
 
 export function buildModel(width) {
@@ -36,6 +41,7 @@ export function buildModel(width) {
     if (shown.found) drawPicture(current().design);
   }).observe(place);
   buildSteppers($("#steppers"));
+  if (matchMedia(PHONE).matches) $("#model-more").open = false;
   $("#memory").replaceChildren(make("div", { class: "bar", role: "img" }, ["weights", "embeddings", "cache"].map((name) => make("span", { class: name }))), make("p", { class: "bar-text" }));
 }
 
@@ -52,6 +58,7 @@ export function drawModel() {
 
 function drawPicture(design) {
   const place = $("#drawing");
+  const { W, H, mid, x, edge, gap, ends } = layout;
   const key = [design.layers, design.recurrence, design.experts_active, design.experts_total, W].join();
   if (place.dataset.key === key) return;
   place.dataset.key = key;
@@ -62,16 +69,16 @@ function drawPicture(design) {
     draw(
       "svg",
       { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": described(design, inner) },
-      draw("path", { d: `M6 ${MID} H${W - 6}`, class: "wire" }),
-      draw("path", { d: `M${W - 13} ${MID - 5} l8 5 l-8 5`, class: "wire" }),
-      block(LOOP.x - LOOP.edge - LOOP.gap, LOOP.edge, 2, W === 540 ? "2 layers" : "2", "edge"),
-      block(LOOP.x, LOOP.width, inner, design.layers === null ? "layers" : `${inner} layers${R > 1 ? `, run ${R} times` : ", run once"}`, "looped"),
-      block(LOOP.x + LOOP.width + LOOP.gap, LOOP.edge, 2, W === 540 ? "2 layers" : "2", "edge"),
-      draw("text", { x: 24, y: MID - 10 }, "token"),
-      draw("text", { x: W - 24, y: MID - 10 }, "next"),
+      draw("path", { d: `M6 ${mid} H${W - 6}`, class: "wire" }),
+      draw("path", { d: `M${W - 13} ${mid - 5} l8 5 l-8 5`, class: "wire" }),
+      block(x - edge - gap, edge, 2, ends, "edge"),
+      block(x, W - 2 * x, inner, design.layers === null ? "layers" : `${inner} layers${R > 1 ? `, run ${R} times` : ", run once"}`, "looped"),
+      block(W - x + gap, edge, 2, ends, "edge"),
+      draw("text", { x: 24, y: mid - 10 }, "token"),
+      draw("text", { x: W - 24, y: mid - 10 }, "next"),
       arcs(R),
-      draw("text", { x: W / 2, y: 14, class: "turns" }, R === 1 ? "one pass: no loop" : `${R} passes through the same weights`),
-      layer(design, inner),
+      draw("text", { x: W / 2, y: layout.turns, class: "turns" }, R === 1 ? "one pass: no loop" : `${R} passes through the same weights`),
+      layer(design),
       still() ? null : token(R),
     ),
   );
@@ -83,24 +90,25 @@ const described = (design, inner) =>
   (design.experts_total === 1 ? "Every layer is dense." : `Each layer uses ${design.experts_active} of ${design.experts_total} experts for a token.`);
 
 function block(x, width, layers, label, kind) {
+  const { mid, half } = layout;
   const number = Math.min(layers, 40);
-  const at = (k) => x + 5 + ((width - 10) * (k + 0.5)) / number;
+  const place = (k) => x + 5 + ((width - 10) * (k + 0.5)) / number;
   return draw(
     "g",
     { class: `block ${kind}` },
-    draw("rect", { x, y: MID - 25, width, height: 50, rx: 8 }),
-    ...Array.from({ length: number }, (_, k) => draw("line", { x1: at(k), x2: at(k), y1: MID - 18, y2: MID + 18 })),
-    draw("text", { x: x + width / 2, y: MID + 42 }, label),
+    draw("rect", { x, y: mid - half, width, height: 2 * half, rx: 8 }),
+    ...Array.from({ length: number }, (_, k) => draw("line", { x1: place(k), x2: place(k), y1: mid - half + 7, y2: mid + half - 7 })),
+    draw("text", { x: x + width / 2, y: mid + layout.label }, label),
   );
 }
 
 function arcs(R) {
-  const [left, right, top] = [LOOP.x, LOOP.x + LOOP.width, MID - 25];
+  const [left, right, top] = [layout.x, layout.W - layout.x, layout.mid - layout.half];
   return draw(
     "g",
     { class: "arcs" },
     ...Array.from({ length: Math.min(R - 1, 5) }, (_, k) => {
-      const high = top - 21 - 4.5 * k;
+      const high = top - layout.rise - layout.fan * k;
       return draw("path", { d: `M${right - 10} ${top} C ${right + 8} ${high}, ${right - 30} ${high}, ${right - 60} ${high} H ${left + 60} C ${left + 30} ${high}, ${left - 8} ${high}, ${left + 10} ${top}`, style: `opacity:${1 - 0.15 * k}` });
     }),
     R > 1 ? draw("path", { d: `M${left + 3} ${top - 10} l7 10 l6 -10`, class: "head" }) : null,
@@ -108,22 +116,24 @@ function arcs(R) {
 }
 
 // One layer, enlarged: attention, and the experts that a router chooses for each token.
-function layer({ experts_active: used, experts_total: there }, inner) {
-  const { x, y, width, height } = PANEL;
-  const middle = LOOP.x + LOOP.width / 2;
-  const centre = y + height / 2 + 8;
-  const box = (left, wide, text, kind) => draw("g", { class: `part ${kind}` }, draw("rect", { x: left, y: centre - 19, width: wide, height: 38, rx: 7 }), draw("text", { x: left + wide / 2, y: centre + 4 }, text));
-  const k = width / 460;
+function layer({ experts_active: used, experts_total: there }) {
+  const { W, mid, half, panel } = layout;
+  const { x, y, height, part } = panel;
+  const width = W - 2 * x;
+  const centre = y + (panel.name + height) / 2;
+  const box = (left, wide, text, kind) => draw("g", { class: `part ${kind}` }, draw("rect", { x: left, y: centre - part, width: wide, height: 2 * part, rx: 7 }), draw("text", { x: left + wide / 2, y: centre + 4 }, text));
+  const [before, attention, between, router] = panel.boxes;
+  const second = x + before + attention + between;
   const inside =
     there === 1
-      ? [draw("path", { d: `M${x + 14} ${centre} H${x + width - 14}`, class: "wire" }), box(x + 60 * k, 110 * k, "attention", "attention"), box(x + 250 * k, 140 * k, "feed-forward", "dense")]
-      : [draw("path", { d: `M${x + 10} ${centre} H${x + 24 + 142 * k}`, class: "wire" }), box(x + 22, 82 * k, "attention", "attention"), box(x + 22 + 100 * k, 62 * k, "router", "router"), expertDots(used, there, centre, x + 22 + 162 * k, x + width - 14)];
+      ? [draw("path", { d: `M${x + 14} ${centre} H${x + width - 14}`, class: "wire" }), box(x + 0.13 * width, 0.24 * width, "attention", "attention"), box(x + 0.54 * width, 0.31 * width, "feed-forward", "dense")]
+      : [draw("path", { d: `M${x + before / 2} ${centre} H${second}`, class: "wire" }), box(x + before, attention, "attention", "attention"), box(second, router, "router", "router"), expertDots(used, there, centre, second + router, x + width - 14)];
   return draw(
     "g",
     { class: "layer" },
-    draw("path", { d: `M${middle - 4} ${MID + 19} L${x + 8} ${y} H${x + width - 8} L${middle + 4} ${MID + 19} Z`, class: "zoom" }),
+    draw("path", { d: `M${W / 2 - 4} ${mid + half - 6} L${x + 8} ${y} H${x + width - 8} L${W / 2 + 4} ${mid + half - 6} Z`, class: "zoom" }),
     draw("rect", { x, y, width, height, rx: 10, class: "panel" }),
-    draw("text", { x: x + width / 2, y: y + 19, class: "name" }, there === 1 ? "each layer is dense: all weights work on every token" : `each layer: ${used} of ${there} experts work on a token`),
+    draw("text", { x: W / 2, y: y + panel.name, class: "name" }, there === 1 ? "each layer: all weights work on every token" : `each layer: ${used} of ${there} experts work on a token`),
     ...inside,
   );
 }
@@ -132,7 +142,7 @@ function expertDots(used, there, centre, from, right) {
   const number = Math.min(there, 64);
   const rows = number <= 4 ? 1 : number <= 16 ? 2 : 4;
   const across = Math.ceil(number / rows);
-  const gap = Math.min(27, (right - from - 56) / (across - 1 || 1), 84 / rows);
+  const gap = Math.min(27, (right - from - 56) / (across - 1 || 1), layout.panel.rows / rows);
   const middle = (from + 44 + right) / 2;
   const [left, top] = [middle - ((across - 1) * gap) / 2, centre - ((rows - 1) * gap) / 2];
   const spots = Array.from({ length: number }, (_, k) => [left + gap * (k % across), top + gap * Math.floor(k / across)]);
@@ -146,11 +156,12 @@ function expertDots(used, there, centre, from, right) {
 const route = (x, y, cx, cy) => `M${x} ${y} C ${x + 40} ${y}, ${cx - 40} ${cy}, ${cx} ${cy}`;
 
 function token(R) {
-  const [left, right] = [LOOP.x + 10, LOOP.x + LOOP.width - 10];
-  const high = MID - 46;
-  const turn = `H${right} C ${right + 18} ${high}, ${right - 20} ${high}, ${right - 50} ${high} H${left + 50} C ${left + 20} ${high}, ${left - 18} ${high}, ${left} ${MID}`;
-  const path = `M6 ${MID} H${left} ${Array.from({ length: Math.min(R, 10) - 1 }, () => turn).join(" ")} H${W - 10}`;
-  const circle = draw("circle", { r: 6, class: "token" });
+  // The path starts at the token's place, where it also stands before it moves.
+  const [left, right] = [layout.x + 4, layout.W - layout.x - 16];
+  const high = -layout.half - layout.rise;
+  const turn = `H${right} C ${right + 18} ${high}, ${right - 20} ${high}, ${right - 50} ${high} H${left + 50} C ${left + 20} ${high}, ${left - 18} ${high}, ${left} 0`;
+  const path = `M0 0 H${left} ${Array.from({ length: Math.min(R, 10) - 1 }, () => turn).join(" ")} H${layout.W - 16}`;
+  const circle = draw("circle", { r: 6, class: "token", transform: `translate(6 ${layout.mid})` });
   circle.append(draw("animateMotion", { dur: `${3 + 2.4 * (Math.min(R, 10) - 1)}s`, repeatCount: "indefinite", path }));
   return circle;
 }
