@@ -1,4 +1,4 @@
-"""The tables and picture of docs/results.md on the second micro-sweep, from the data that ships: ``python results.py``.
+"""The tables and picture of docs/micro-sweep-2.md on the second micro-sweep, from the data that ships: ``python results.py``.
 
 Text between ``<!-- begin NAME -->`` and ``<!-- end NAME -->`` is written anew; the words around it stay.
 """
@@ -460,7 +460,7 @@ def laws() -> Iterable[tuple[str, str]]:
 
 def main() -> None:
     """Write the page's tables and pictures."""
-    page = DOCS / "results.md"
+    page = DOCS / "micro-sweep-2.md"
     write_text(page, replace_tables(page.read_text(encoding="utf-8"), {**dict(tables()), **dict(laws())}))
     picture(plain_rows(), "micro-2")
     picture(router_rows(), "micro-2-router")

@@ -35,7 +35,7 @@ RECIPES: dict[str, dict[str, dict[str, Any]]] = {
 }
 """Values that a recipe sets; those of the file come before them. The learning rate and the schedule are not the
 paper's, which prints none: the rate falls with the width, and with R to the power 0.1, as in our own searches
-(docs/results.md)."""
+(docs/micro-sweep-2.md)."""
 RECIPES["paper-supervised"] = {
     **RECIPES["paper"],
     "model": {**RECIPES["paper"]["model"], "loop_loss_weights": [1.0]},

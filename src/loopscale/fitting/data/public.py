@@ -344,8 +344,8 @@ def load_micro(name: str = "micro") -> Observations:
     """Return a micro-sweep that ships with loopscale; all of them are measured.
 
     "micro" has one looped layer (docs/micro-sweep.md) and leaves out runs of fewer than 1.5M tokens, where more passes
-    may still raise the loss; "micro-all" has them. "micro-2" has a prelude and a coda (docs/results.md): the runs of
-    its sweep and the best of each search for a learning rate; its file holds the other searches and recipes too.
+    may still raise the loss; "micro-all" has them. "micro-2" has a prelude and a coda (docs/micro-sweep-2.md): the runs
+    of its sweep and the best of each search for a learning rate; its file holds the other searches and recipes too.
     In "micro-2-router" the runs with several passes and experts are those with a router for each pass.
     """
     if name.startswith("micro-2"):
