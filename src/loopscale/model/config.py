@@ -153,7 +153,7 @@ class LoopedMoEConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
             self.own_passes = self.recurrence
         kwargs.pop("num_hidden_layers", None)  # follows from the other fields
         super().__post_init__(**kwargs)  # type: ignore[no-untyped-call]
-        self.check()
+        check(self)
         # They depend on the sizes, so each config has its own; Transformers' base class declares them for a class.
         object.__setattr__(self, "base_model_tp_plan", tensor_plan(self))
         object.__setattr__(self, "base_model_ep_plan", expert_plan(self))
@@ -212,10 +212,6 @@ class LoopedMoEConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
     def is_moe(self) -> bool:
         """Whether the layers route."""
         return self.num_experts > 1
-
-    def check(self) -> None:
-        """Refuse sizes and options that no model can have, in one sentence."""
-        check(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as plain values, the unrolled depth among them for tools that only read."""

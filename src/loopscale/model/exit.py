@@ -132,10 +132,10 @@ class ExitTracker:
         left_BT[:, self._keep] = left_BP
         return left_BT
 
-    def finish(self, passes: int) -> Tensor:
-        """Return the passes that each wanted position used, of the ``passes`` that ran."""
+    def finish(self) -> Tensor:
+        """Return the passes that each position used (B, P): those that stayed to the end used all that ran."""
         assert self.passes_BP is not None
-        return torch.where(self.passes_BP > 0, self.passes_BP, passes)
+        return torch.where(self.passes_BP > 0, self.passes_BP, self.done)
 
 
 def _change(criterion: str, before: Tensor, now: Tensor) -> Tensor:

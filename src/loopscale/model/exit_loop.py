@@ -6,7 +6,7 @@ Shapes: B batch, b rows of it that are computed, T tokens, D width.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,16 +14,14 @@ from torch import Tensor, nn
 from .cache import SlotUse
 from .exit import ExitTracker
 from .forward import ForwardCall
-
-if TYPE_CHECKING:
-    from .model import LoopedMoEModel
+from .outputs import LoopedMoEOutput
 
 
 class ExitCall(ForwardCall):
     """A call in which tokens leave the loop when the criterion of ``tracker`` says so."""
 
-    def __init__(self, model: LoopedMoEModel, tracker: ExitTracker, **options: Any) -> None:
-        super().__init__(model, **options)
+    def __init__(self, tracker: ExitTracker, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self.tracker = tracker
         self.rows_b: Tensor | None = None
         """The rows of the batch that are computed now; None for all."""
@@ -63,6 +61,11 @@ class ExitCall(ForwardCall):
             # A slot that has keys of this forward keeps them; otherwise they are those of the previous pass.
             use = use._replace(rows_b=self.rows_b, source=slot if use.replace else slot - len(self.model.loop))
         return super().run(block, x_BTD, slot=slot, use=use, **options)
+
+    def report(self, out: LoopedMoEOutput) -> None:
+        """Add the passes used by each position and computed by the call to the output."""
+        out.passes, out.executed = self.tracker.finish(), torch.tensor(self.executed)
+        super().report(out)
 
     def _leave_out_finished(self, left_BT: Tensor | None, batch: int) -> None:
         """From here on compute only the rows of the batch that have a position left in the loop.

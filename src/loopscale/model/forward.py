@@ -75,7 +75,6 @@ class ForwardCall:
     def __init__(
         self,
         model: LoopedMoEModel,
-        *,
         recurrence: int,
         cache: Cache | None,
         wanted: Wanted = Wanted(),  # noqa: B008 - a tuple
@@ -180,8 +179,12 @@ class ForwardCall:
             routings.append(routing)
         return x_BTD
 
+    def run_loop(self, input_BTD: Tensor, every: bool) -> tuple[list[Tensor], list[Tensor]]:
+        """Run the loop of the model; a call with early exit has a different one."""
+        return self.model.run_loop(self, input_BTD, every)
+
     def report(self, out: LoopedMoEOutput) -> None:
-        """Put routing, hidden states and attention weights into the output."""
+        """Add routing, hidden states and attention weights to the output."""
         assert out.last_hidden_state is not None
         if self.wanted.hidden_states:
             out.hidden_states = (*self.hidden_states, out.last_hidden_state)

@@ -25,6 +25,7 @@ from .injection import build_injection
 from .losses import expected_loss, loss_of_passes, pass_weights, targets_of
 from .outputs import OF_PASSES, PASSED_ON, LoopedMoECausalOutput, LoopedMoEOutput, Wanted
 from .pretrained import LoopedMoEPreTrainedModel
+from .rules import check
 
 
 class LoopedMoEModel(LoopedMoEPreTrainedModel):  # type: ignore[no-untyped-call]
@@ -32,7 +33,7 @@ class LoopedMoEModel(LoopedMoEPreTrainedModel):  # type: ignore[no-untyped-call]
 
     def __init__(self, config: LoopedMoEConfig) -> None:
         super().__init__(config)
-        config.check()
+        check(config)
         width, eps = config.hidden_size, config.rms_norm_eps
         self.embed_tokens = nn.Embedding(config.vocab_size, width, config.pad_token_id)
         self.prelude = nn.ModuleList(Block(config) for _ in range(config.prelude_layers))
@@ -71,43 +72,35 @@ class LoopedMoEModel(LoopedMoEPreTrainedModel):  # type: ignore[no-untyped-call]
         ``exit`` is a criterion that needs no logits ("state" or "gate"), or the tracker of a model with an output head.
         """
         if (input_ids is None) == (inputs_embeds is None):
-            raise InputError("give either input_ids or inputs_embeds")
+            raise InputError("give either `input_ids` or `inputs_embeds`")
         if isinstance(exit, Exit):
             if exit.needs_logits:
                 raise InputError(f"exit: criterion {exit.criterion!r} needs a model with an output head; use 'state'")
             exit = ExitTracker(exit, nn.Identity(), slice(None), self.exit_gate)  # noqa: A001
         x_BTD = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         use_cache = (self.config.use_cache and not self.training) if use_cache is None else use_cache
+        cache = DynamicCache() if use_cache and past_key_values is None else past_key_values
+        R = resolve_recurrence(recurrence, None if exit is None else exit.exit, self.config)
         wanted = Wanted(
             routing=output_routing,
             hidden_states=self._wants("output_hidden_states", output_hidden_states),
             attentions=self._wants("output_attentions", output_attentions),
             router_logits=self._wants("output_router_logits", output_router_logits),
         )
-        options: dict[str, Any] = {
-            "recurrence": resolve_recurrence(recurrence, None if exit is None else exit.exit, self.config),
-            "cache": DynamicCache() if use_cache and past_key_values is None else past_key_values,
-            "wanted": wanted,
-            "options": kwargs,
-        }
-        call = ForwardCall(self, **options) if exit is None else ExitCall(self, exit, **options)
+        arguments = (self, R, cache, wanted, kwargs)
+        call = ForwardCall(*arguments) if exit is None else ExitCall(exit, *arguments)
         call.prepare(x_BTD, attention_mask, position_ids)
 
         input_BTD = self.run_prelude(call, x_BTD)
         every = output_passes or (exit is not None and exit.exit.needs_logits)
-        if isinstance(call, ExitCall):
-            states, hiddens = call.run_loop(input_BTD, every)
-        else:
-            states, hiddens = self.run_loop(call, input_BTD, every)
-        if call.cache is not None:
-            call.slots.trim(call.cache)
+        states, hiddens = call.run_loop(input_BTD, every)  # run_loop below, or that of ExitCall
+        if cache is not None:
+            call.slots.trim(cache)
         last_BTD = hiddens[-1] if every else self.read_out(call, states[-1])
 
-        out = LoopedMoEOutput(last_hidden_state=last_BTD, past_key_values=call.cache)
+        out = LoopedMoEOutput(last_hidden_state=last_BTD, past_key_values=cache)
         if output_passes:
             out.pass_states, out.pass_hidden_states = tuple(states), tuple(hiddens)
-        if isinstance(call, ExitCall):
-            out.passes, out.executed = call.tracker.finish(len(states)), torch.tensor(call.executed)
         call.report(out)
         return out if self._wants("return_dict", return_dict) else out.to_tuple()
 
@@ -118,7 +111,7 @@ class LoopedMoEModel(LoopedMoEPreTrainedModel):  # type: ignore[no-untyped-call]
         return x_BTD
 
     def run_loop(self, call: ForwardCall, input_BTD: Tensor, every: bool) -> tuple[list[Tensor], list[Tensor]]:
-        """Run all passes; return the state after each and, with ``every``, the read-out of each."""
+        """Run R passes; return the state after each and, with ``every``, the read-out of each."""
         state_BTD = input_BTD
         states: list[Tensor] = []
         hiddens: list[Tensor] = []
@@ -229,40 +222,48 @@ class LoopedMoEForCausalLM(LoopedMoEPreTrainedModel, LoopedGenerationMixin):  # 
             pass_logits = tuple(self.lm_head(hidden_BTD[:, keep]) for hidden_BTD in hiddens)
             fields |= {"logits": pass_logits[-1], "pass_logits": pass_logits if output_passes else None}
         if labels is not None:
-            targets = targets_of(labels, num_items_in_batch)
-            if supervised and self.model.exit_gate is not None:
-                assert out.pass_states is not None
-                gate, head = self.model.exit_gate, self.lm_head.weight
-                cross_entropy, negative_entropy = expected_loss(hiddens, out.pass_states, gate, head, targets)
-                fields["exit_loss"] = self.config.exit_entropy_coef * negative_entropy
-            elif output_logits:
-                cross_entropy = self._cross_entropy(pass_logits, labels, num_items_in_batch, kwargs)
-            else:
-                weights = self._pass_weights(len(hiddens))
-                cross_entropy = loss_of_passes(hiddens, weights, self.lm_head.weight, targets)
-            loss = cross_entropy
-            if self.training and out.z_loss is not None:
-                share = 1.0 if num_items_in_batch is None else targets.share
-                loss = loss + self.config.router_z_loss_coef * out.z_loss * share
-            if "exit_loss" in fields:
-                loss = loss + fields["exit_loss"]
-            fields |= {"loss": loss, "cross_entropy": cross_entropy}
+            states = out.pass_states if supervised else None
+            fields |= self._losses(hiddens, states, pass_logits, out.z_loss, labels, num_items_in_batch, kwargs)
         result = LoopedMoECausalOutput(**fields)
         return result if self._wants("return_dict", return_dict) else result.to_tuple()
 
-    def _pass_weights(self, passes: int) -> list[float]:
-        return pass_weights(self.config.loop_loss_weights if self.training else None, passes)
+    def _losses(
+        self,
+        hiddens: tuple[Tensor, ...],
+        states: tuple[Tensor, ...] | None,
+        pass_logits: tuple[Tensor, ...],
+        z_loss: Tensor | None,
+        labels: Tensor,
+        items: int | Tensor | None,
+        options: dict[str, Any],
+    ) -> dict[str, Tensor | None]:
+        """Return the loss of a call and its terms.
 
-    def _cross_entropy(
-        self, pass_logits: tuple[Tensor, ...], labels: Tensor, items: int | Tensor | None, kwargs: dict[str, Any]
-    ) -> Tensor:
-        """Return the next-token loss of the last pass, or in training the weighted mean over all passes."""
-        options = {**kwargs, "vocab_size": self.config.vocab_size, "num_items_in_batch": items}
-        total = torch.zeros((), device=labels.device)
-        for logits_BTV, weight in zip(pass_logits, self._pass_weights(len(pass_logits)), strict=True):
-            if weight:
-                total = total + self.loss_function(logits=logits_BTV, labels=labels, **options) * weight
-        return total
+        The cross-entropy is that of the last pass; in training it is a weighted mean over the passes, or with an exit
+        gate the mean expected over its distribution. Without ``pass_logits`` no logits are stored.
+        """
+        targets, gate, head_VD = targets_of(labels, items), self.model.exit_gate, self.lm_head.weight
+        weights = pass_weights(self.config.loop_loss_weights if self.training else None, len(hiddens))
+        exit_loss: Tensor | None = None
+        if states is not None and gate is not None:
+            cross_entropy, negative_entropy = expected_loss(hiddens, states, gate, head_VD, targets)
+            exit_loss = self.config.exit_entropy_coef * negative_entropy
+        elif pass_logits:
+            options = {**options, "vocab_size": self.config.vocab_size, "num_items_in_batch": items}
+            cross_entropy = torch.zeros((), device=labels.device)
+            for logits_BTV, weight in zip(pass_logits, weights, strict=True):
+                if weight:
+                    loss = self.loss_function(logits=logits_BTV, labels=labels, **options)
+                    cross_entropy = cross_entropy + loss * weight
+        else:
+            cross_entropy = loss_of_passes(hiddens, weights, head_VD, targets)
+        loss = cross_entropy
+        if self.training and z_loss is not None:
+            share = 1.0 if items is None else targets.share
+            loss = loss + self.config.router_z_loss_coef * z_loss * share
+        if exit_loss is not None:
+            loss = loss + exit_loss
+        return {"loss": loss, "cross_entropy": cross_entropy, "exit_loss": exit_loss}
 
 
 class LoopedMoEForSequenceClassification(GenericForSequenceClassification, LoopedMoEPreTrainedModel):  # type: ignore[no-untyped-call]

@@ -121,7 +121,7 @@ def pass_diagnostics(
 def _passes(model: LoopedMoEForCausalLM, input_ids: Tensor, mask_BT: Tensor, recurrence: int) -> dict[str, Tensor]:
     """Return sums over the tokens of a batch of what each pass does."""
     body, config, real_BT = model.model, model.config, mask_BT.bool()
-    call = ForwardCall(body, recurrence=recurrence, cache=None, wanted=Wanted(routing=True))
+    call = ForwardCall(body, recurrence, None, Wanted(routing=True))
     embedded_BTD = body.embed_tokens(input_ids)
     call.prepare(embedded_BTD, mask_BT, None)
     entry_BTD = state_BTD = body.run_prelude(call, embedded_BTD)

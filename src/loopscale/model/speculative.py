@@ -82,7 +82,7 @@ class SelfSpeculation:
         that it confirms, and one more.
         """
         past = self.cache.get_seq_length()
-        call = ForwardCall(self.model.model, recurrence=self.recurrence, cache=self.cache)
+        call = ForwardCall(self.model.model, self.recurrence, self.cache)
         cos_1n1r, sin_1n1r = self._angles(past, min(self.length + 1, most), device)
         read, state_1nD, entry_1nD = self._draft(call, token, cos_1n1r, sin_1n1r)
         length = len(read)
