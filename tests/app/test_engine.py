@@ -9,7 +9,8 @@ import pytest
 from engine import run_node
 
 from loopscale.app.formulas import formulas
-from loopscale.app.trace import Fake, Symbol, javascript
+from loopscale.app.formulas.javascript import javascript
+from loopscale.app.formulas.symbols import Fake, Symbol
 from loopscale.architecture import RUNG_EXPERTS, RUNGS, extended_rungs, ladder_space
 from loopscale.core.devices import DEVICES
 from loopscale.core.errors import InputError

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from loopscale import __version__
+from loopscale.app.formulas.laws import outer_laws
 from loopscale.architecture import RUNG_EXPERTS, RUNG_RECURRENCES, RUNGS
 from loopscale.architecture.ladder import extended_rungs
 from loopscale.architecture.space import CONTINUOUS_WIDTHS, GENERIC_SIZES
@@ -25,7 +26,6 @@ from loopscale.planning.limits import DEVICES_TEXTS, NEAR, SLACK
 from loopscale.planning.sensitivity import KEPT_WINDOW
 from loopscale.planning.text import AXIS_TEXT, TRUST_TEXT
 from loopscale.scaling import DEFAULT, MAPPINGS, OUTER_LAWS, PUBLISHED, ScalingLaw, find_law
-from loopscale.scaling.extensions import Repeated
 from loopscale.scaling.trust import AXES, MOST_DECADES, TRUST_LEVELS
 
 
@@ -60,7 +60,7 @@ def page_data() -> dict[str, Any]:
         "longRun": LONG,
         "devicesLimit": {"field": DEVICES_LIMIT, "otherwise": DEVICES_LIMIT}
         | dict(zip(("excluded", "empty", "closest"), DEVICES_TEXTS, strict=True)),
-        "outers": {name: _outer(law) for name, law in _outers().items()},
+        "outers": {name: _outer(law) for name, law in outer_laws().items()},
         "mappings": {
             name: {
                 "names": [term.name for term in mapping.coefficients],
@@ -88,14 +88,6 @@ def preset(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
     limits = {field: FIELDS[field].amount.exact(value) for field, value in values.items()}
     about = ", ".join(FIELDS[field].write(values[field]) for field in limits if field != "bits")
     return {"name": name, "label": f"{name} ({about}, {limits['bits']} bits)", "limits": limits}
-
-
-def _outers() -> dict[str, Any]:
-    laws = dict(OUTER_LAWS)
-    for law in OUTER_LAWS.values():
-        if not law.uses_unique:
-            laws.setdefault(f"{law.name}+repetition", Repeated(law))
-    return laws
 
 
 def _outer(law: Any) -> dict[str, Any]:

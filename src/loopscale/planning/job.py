@@ -1,7 +1,7 @@
 """A training job on devices: what it really computes, stores and moves, its time, and the fastest way to run it.
 
 All in closed form, without torch. ``loopscale train --estimate`` simulates the same step; tests compare the two. The
-explorer's page runs the same formulas: ``app/formulas.py`` traces them, so what it traces uses NumPy's functions where
+explorer's page runs the same formulas: ``app/formulas`` traces them, so what it traces uses NumPy's functions where
 Python's ``min``, ``max``, ``float`` or ``if`` would decide a number at once.
 """
 

@@ -1,32 +1,32 @@
-"""Python formulas as JavaScript: a formula is run once on symbols, and what it computed is written down.
+"""Numbers that are not known yet: a formula that is called with symbols returns the expression that it computes.
 
-The functions that plans use are run as they are. A symbol replaces a number; arithmetic, NumPy's ufuncs and
-``np.where`` on it build an expression instead of a value. A symbol also has an example value, by which a comparison in
-an ``if`` is decided: a formula is traced along one path, and the caller chooses the example so that it is the general
-one. Tests compare every traced function with Python on random numbers.
+A symbol replaces a number; arithmetic, NumPy's ufuncs and ``np.where`` on it build an expression instead of a value.
+A symbol also has an example, by which a comparison in an ``if`` is decided: a formula is traced along one path. The
+README of this package says what may stand in a formula, and what to do about the rest.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-_CALLS = {
+CALLS = {
     "exp": "Math.exp", "log": "Math.log", "expm1": "Math.expm1", "log1p": "Math.log1p", "log10": "Math.log10",
     "sqrt": "Math.sqrt", "absolute": "Math.abs", "minimum": "Math.min", "maximum": "Math.max", "power": "Math.pow",
     "rint": "rint", "floor": "Math.floor",
 }  # fmt: skip
-_INFIX = {
+"""NumPy's ufuncs that are functions of JavaScript."""
+INFIX = {
     "add": "+", "subtract": "-", "multiply": "*", "divide": "/", "less": "<", "less_equal": "<=", "greater": ">",
     "greater_equal": ">=", "logical_and": "&&", "logical_or": "||",
     "equal": "===", "not_equal": "!==", "remainder": "%",
 }  # fmt: skip
-_UFUNCS: dict[str, Callable[..., Any]] = {name: getattr(np, name) for name in (*_CALLS, *_INFIX, "negative")}
-
-
+"""Those that are operators of JavaScript."""
+_UFUNCS: dict[str, Callable[..., Any]] = {name: getattr(np, name) for name in (*CALLS, *INFIX, "negative")}
+_SAME = {"true_divide": "divide", "fabs": "absolute", "bitwise_or": "logical_or", "bitwise_and": "logical_and"}
+"""Other names of the same operations."""
 _SHAPES: dict[Any, Callable[[Any], Any]] = {
     np.shape: lambda _: (), np.ndim: lambda _: 0, np.iscomplexobj: lambda _: False, np.real: lambda value: value,
     np.broadcast_to: lambda value: value,
@@ -161,18 +161,13 @@ def apply(operation: str, *inputs: Any) -> Any:
     examples = [value.example if isinstance(value, Symbol) else value for value in arguments]
     if operation == "where":
         return Symbol("where", arguments, examples[1] if examples[0] else examples[2])
-    operation = {
-        "true_divide": "divide",
-        "fabs": "absolute",
-        "bitwise_or": "logical_or",
-        "bitwise_and": "logical_and",
-    }.get(operation, operation)
+    operation = _SAME.get(operation, operation)
     if operation == "isfinite":
         return bool(np.isfinite(examples[0]))
     if operation == "square":
         return apply("multiply", arguments[0], arguments[0])
     if operation not in _UFUNCS:
-        raise NotImplementedError(f"{operation} has no JavaScript here; add it to loopscale.app.trace")
+        raise NotImplementedError(f"{operation} has no JavaScript here; add it to {__name__}")
     with np.errstate(all="ignore"):
         example = _UFUNCS[operation](*examples)
     if not any(isinstance(value, Symbol) for value in arguments):
@@ -199,7 +194,10 @@ def _simplified(operation: str, arguments: tuple[Any, ...]) -> Any:
 
 
 class Fake:
-    """Stands for an object of a formula: each attribute that is not set is a symbol of that name."""
+    """Stands for an object that a formula reads: ``Fake("x").active`` is the symbol ``x.active``.
+
+    Attributes that are given are what they are given as; ``examples`` are those of the symbols, by name.
+    """
 
     def __init__(self, path: str = "x", examples: Mapping[str, float] | None = None, **attributes: Any) -> None:
         self.__dict__.update(attributes, _path=path, _examples=examples or {})
@@ -213,92 +211,3 @@ class Fake:
 
     def __getitem__(self, name: str) -> Any:
         return getattr(self, name)
-
-
-RINT = """// As Python rounds: halves to the even number.
-const rint = (x) => (Math.abs(x % 1) === 0.5 ? 2 * Math.round(x / 2) : Math.round(x));
-"""
-"""What traced functions call that JavaScript does not have."""
-
-
-def javascript(name: str, result: Any, arguments: str = "x") -> str:
-    """Return a JavaScript function of ``arguments`` that computes a traced result, or an object of several by name.
-
-    Shared parts are computed once.
-    """
-    results = {key: plain(value) for key, value in (result if isinstance(result, dict) else {"": result}).items()}
-    keys: dict[int, str] = {}
-    uses: dict[str, int] = {}
-    for value in results.values():
-        _count(value, keys, uses)
-    lines: list[str] = []
-    names: dict[str, str] = {}
-    written = {key: _bare(_written(value, keys, uses, names, lines)) for key, value in results.items()}
-    text = written[""] if "" in written else f"{{ {', '.join(f'{key}: {value}' for key, value in written.items())} }}"
-    body = "".join(f"  {line}\n" for line in lines)
-    return f"function {name}({arguments}) {{\n{body}  return {text};\n}}\n"
-
-
-def _bare(text: str) -> str:
-    """Leave out parentheses around a whole expression."""
-    depth = 0
-    for place, letter in enumerate(text):
-        depth += (letter == "(") - (letter == ")")
-        if depth == 0 and place < len(text) - 1:
-            return text
-    return text[1:-1] if text.startswith("(") else text
-
-
-def _count(value: Any, keys: dict[int, str], uses: dict[str, int]) -> str:
-    """Return a key that equal expressions share, and count how often each is used."""
-    if not isinstance(value, Symbol):
-        return number(value)
-    if value.operation == "input":
-        return str(value.arguments[0])
-    if id(value) not in keys:
-        parts = ",".join(_count(plain(argument), keys, uses) for argument in value.arguments)
-        keys[id(value)] = f"{value.operation}({parts})"
-    key = keys[id(value)]
-    uses[key] = uses.get(key, 0) + 1
-    return key
-
-
-def _written(value: Any, keys: dict[int, str], uses: dict[str, int], names: dict[str, str], lines: list[str]) -> str:
-    if not isinstance(value, Symbol):
-        return number(value)
-    if value.operation == "input":
-        return str(value.arguments[0])
-    key = keys[id(value)]
-    if key in names:
-        return names[key]
-    parts = [_written(plain(argument), keys, uses, names, lines) for argument in value.arguments]
-    squared = value.operation == "power" and parts[1] == "2"
-    if squared:
-        parts = [_named(parts[0], f"{key} base", names, lines)] * 2
-    if value.operation == "where":
-        text = f"({parts[0]} ? {parts[1]} : {parts[2]})"
-    elif value.operation == "negative":
-        text = f"(-{parts[0]})"
-    elif squared or value.operation in _INFIX:
-        text = f"({parts[0]} {'*' if squared else _INFIX[value.operation]} {parts[1]})"
-    else:
-        text = f"{_CALLS[value.operation]}({', '.join(map(_bare, parts))})"
-    return text if uses[key] == 1 else _named(text, key, names, lines)
-
-
-def _named(text: str, key: str, names: dict[str, str], lines: list[str]) -> str:
-    names[key] = f"t{len(names)}"
-    lines.append(f"const {names[key]} = {_bare(text)};")
-    return names[key]
-
-
-def number(value: Any) -> str:
-    """Write a number of Python as JavaScript reads it: the same double."""
-    if isinstance(value, bool | np.bool_):
-        return "true" if value else "false"
-    if math.isinf(value):
-        return "Infinity" if value > 0 else "-Infinity"
-    if math.isnan(value):
-        return "NaN"
-    whole = float(value)
-    return str(int(whole)) if whole.is_integer() and abs(whole) < 1e15 else repr(whole)
