@@ -9,6 +9,9 @@ import pytest
 
 from loopscale.app.page import bundle
 
+PLANNER = ("cluster.js", "design.js", "map_rows.js", "search.js")
+"""The modules that plan."""
+
 
 def run_node(code: str, tasks: Any, *modules: str) -> Any:
     """Run ``code``, a JavaScript function body of ``tasks``, beside the page's modules; return what it returns."""

@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import pytest
-from engine import run_node
+from engine import PLANNER, run_node
 
 from loopscale.app.formulas import formulas
 from loopscale.app.formulas.javascript import javascript
@@ -135,7 +135,7 @@ def test_a_thousand_random_laws_designs_and_budgets_give_the_numbers_of_python()
       const space = spaceOf(law, { rungs, experts, recurrences });
       return designAt(evaluate(law, space, budgetOf(limits), { eps: law.eps, rule: "paper" }), 0, 0);
     });"""
-    found = run_node(code, tasks, "planner.js")
+    found = run_node(code, tasks, *PLANNER)
     for task, python, page in zip(tasks, expected, found, strict=True):
         assert not differences(python, page), task
 
@@ -210,7 +210,7 @@ def python_plan(task: dict[str, Any]) -> dict[str, Any]:
 def check_scenarios(count: int, seed: int) -> None:
     rng = random.Random(seed)
     tasks = [random_task(rng) for _ in range(count)]
-    for task, page in zip(tasks, run_node(PLAN, tasks, "cluster.js", "planner.js"), strict=True):
+    for task, page in zip(tasks, run_node(PLAN, tasks, *PLANNER), strict=True):
         python = python_plan(task)
         assert not differences(python, page), task
 
@@ -260,7 +260,7 @@ def test_every_cell_of_the_map_is_the_design_that_a_search_finds():
             }
             options = rng.choice([{}, {"rungs": ["0.6B", "1.0B"]}, {"rule": "loss"}])
             tasks.append({"limits": {"bits": 4, **limits}, "axis": axis, "options": options, **places})
-    cells = [cell for task in run_node(MAP, tasks, "planner.js") for cell in task]
+    cells = [cell for task in run_node(MAP, tasks, *PLANNER) for cell in task]
     assert len(cells) == 300
     assert sum(found is not None for _, found in cells) > 100
     for shown, found in cells:

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from engine import run_node
+from engine import PLANNER, run_node
 
 from loopscale.architecture import ladder_space, rung
 from loopscale.cli import main
@@ -53,7 +53,7 @@ def test_the_page_does_not_answer_for_a_variable_that_the_law_lacks(design, noun
       try { spaceOf(preparedLaw(tasks.law), tasks.options); return null; }
       catch (error) { if (!(error instanceof Refusal)) throw error; return [error.field, error.problem]; }
     """
-    field, problem = run_node(code, {"law": find_law(LAW).to_dict(), "options": options}, "planner.js")
+    field, problem = run_node(code, {"law": find_law(LAW).to_dict(), "options": options}, *PLANNER)
     assert field == noun
     assert f"has no term for {noun}" in problem
 

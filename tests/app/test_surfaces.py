@@ -5,7 +5,7 @@ import random
 
 import pytest
 from browser import facts, open_page, visit
-from engine import run_node
+from engine import PLANNER, run_node
 from test_engine import PLAN, differences, python_plan, random_task
 
 from loopscale.cli import main
@@ -74,7 +74,7 @@ def check_random_scenarios(capsys, client, count: int, seed: int) -> None:
     """The command line, Python, the API and the page's planner give one answer."""
     rng = random.Random(seed)
     tasks = [task for task in (random_task(rng) for _ in range(count)) if "rungs" not in task["options"]]
-    for task, on_the_page in zip(tasks, run_node(PLAN, tasks, "cluster.js", "planner.js"), strict=True):
+    for task, on_the_page in zip(tasks, run_node(PLAN, tasks, *PLANNER), strict=True):
         in_python = python_plan(task)
         assert not differences(in_python, on_the_page), task
         devices = task.get("devices", {})

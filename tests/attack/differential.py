@@ -135,7 +135,7 @@ class Page:
         assert node is not None, "Node is not installed"
         self._folder = tempfile.TemporaryDirectory()
         script = Path(self._folder.name) / "page.js"
-        script.write_text(bundle("planner.js") + PAGE)
+        script.write_text(bundle("search.js") + PAGE)
         self._node = subprocess.Popen([node, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def ask(self, question: dict[str, Any]) -> Answer:

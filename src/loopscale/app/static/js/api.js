@@ -1,7 +1,7 @@
 // The server, where the page came from one: it fits, reads configs and follows sweeps.
 export const server = () => document.documentElement.dataset.server === "yes";
 
-export class ApiError extends Error {
+class ApiError extends Error {
   constructor(message, status, { field, problem, remedy, overrides = [] } = {}) {
     super(message);
     Object.assign(this, { status, field, problem, remedy, overrides });

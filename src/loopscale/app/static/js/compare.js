@@ -1,13 +1,14 @@
 // Scenarios side by side: the current one and every pin, each with what differs.
+import { FIELD } from "./budget.js";
 import { DATA } from "./data.js";
 import { $, button, make, table } from "./dom.js";
 import { term } from "./glossary.js";
 import { draw } from "./model.js";
 import { letter, unpin } from "./pins.js";
 import { find, question } from "./plan.js";
-import { given } from "./planner.js";
 import { extent } from "./plot.js";
 import { Refusal, bytes, cardSize, count, experts, fixed, passes, power, trainingText, written } from "./quantities.js";
+import { given } from "./search.js";
 import { pins, scenarioOf, set, state } from "./state.js";
 
 // Fields of a budget whose explanation has another name.
@@ -35,7 +36,7 @@ export function updateCompare() {
   const list = sides();
   const laws = new Set(list.filter(({ asked }) => asked).map(({ asked }) => asked.law.name));
   $("#compare-note").hidden = laws.size < 2;
-  const limit = (name) => (side) => side.asked && (side.asked.limits[name] === undefined ? "–" : written(DATA.fields.find((field) => field.name === name), side.asked.limits[name]));
+  const limit = (name) => (side) => side.asked && (side.asked.limits[name] === undefined ? "–" : written(FIELD[name], side.asked.limits[name]));
   const budget = DATA.fields.map(({ name, sentence }) => [sentence, limit(name), WORDS[name] ?? name]);
   const of = (read) => (side) => side.design && read(side.design, side);
   const facts = [

@@ -1,11 +1,12 @@
 // Everything that the first screen leaves out, folded: alternatives, limits, the command, and how sure the answer is.
+import { FIELD } from "./budget.js";
 import { DATA } from "./data.js";
 import { $, button, captioned, make, table } from "./dom.js";
 import { designText } from "./model.js";
-import { FIELD, current, shown } from "./plan.js";
+import { current, shown } from "./plan.js";
 import { bytes, cardSize, count, fixed, percent, power, shortName, signed, size } from "./quantities.js";
 import { axesText } from "./sentence.js";
-import { set, state } from "./state.js";
+import { set } from "./state.js";
 import { commandText, pythonText } from "./texts.js";
 import { copyMenu, downloadMenu } from "./share.js";
 

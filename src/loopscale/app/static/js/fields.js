@@ -1,5 +1,5 @@
 // Controls of the budget: a text field with its unit, a slider, and the message where a value is refused.
-import { $, make, write } from "./dom.js";
+import { make, write } from "./dom.js";
 import { amountOf, parse } from "./quantities.js";
 import { state, set } from "./state.js";
 
@@ -90,5 +90,3 @@ export function textOf(field, value) {
   const rounded = Number(value.toPrecision(field.steps.length ? 6 : 2));
   return amountOf(field, rounded).replaceAll(",", "");
 }
-
-export const focusField = (name) => $(`#in-${name}`)?.focus();

@@ -72,4 +72,3 @@ for (const kind of ["pointerover", "focusin", "click"])
 document.addEventListener("focusout", () => hide());
 addEventListener("scroll", hide, { passive: true });
 document.addEventListener("keydown", (event) => event.key === "Escape" && hide());
-export const explained = Object.keys(TERMS);

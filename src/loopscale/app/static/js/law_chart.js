@@ -1,5 +1,5 @@
 // The fitted law over compute: the runs, the best loss that each compute reaches with its band, and a target to drag.
-import { $, make, write } from "./dom.js";
+import { $, make } from "./dom.js";
 import { term } from "./glossary.js";
 import { keys, plot } from "./plot.js";
 import { count, decimals, fixed, power, rows, significant } from "./quantities.js";

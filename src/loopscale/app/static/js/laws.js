@@ -3,7 +3,7 @@
 import { call, server } from "./api.js";
 import { DATA } from "./data.js";
 import { keep, kept } from "./kept.js";
-import { preparedLaw } from "./planner.js";
+import { preparedLaw } from "./law.js";
 import { Refusal } from "./quantities.js";
 
 const known = new Map();

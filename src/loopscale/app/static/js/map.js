@@ -1,12 +1,13 @@
 // The map: for every compute and memory, how often the best model loops, and which it is. Drag the dot.
-import { DATA } from "./data.js";
+import { FIELD } from "./budget.js";
 import { $, linked, make, write } from "./dom.js";
 import { textOf } from "./fields.js";
 import { term } from "./glossary.js";
+import { mapRows } from "./map_rows.js";
 import { draw } from "./model.js";
 import { pinnedPlaces } from "./pins.js";
-import { FIELD, current, shown } from "./plan.js";
-import { mapRows, mapSpace } from "./planner.js";
+import { current, shown } from "./plan.js";
+import { geomspace, mapSpace } from "./space.js";
 import { bytes, power, shortName } from "./quantities.js";
 import { set, state } from "./state.js";
 
@@ -30,8 +31,6 @@ const view = { key: "", cells: null, rows: null, trail: [], waiting: [] };
 
 // Calls back when the map is drawn: what can wait should not delay it.
 export const afterMap = (work) => ($("#map-plot")?.classList.contains("waiting") ? view.waiting.push(work) : work());
-
-const geometric = (low, high, length) => Array.from({ length }, (_, k) => low * (high / low) ** (k / (length - 1)));
 
 // The part of the world that the law is about, and some of what lies beyond.
 function extent(law) {
@@ -60,8 +59,8 @@ export function drawMap() {
 function compute(law, limits, options, axis) {
   const plot = $("#map-plot");
   const range = extent(law);
-  const computes = geometric(...range.compute, ROWS);
-  const memories = geometric(...range.memory, COLUMNS);
+  const computes = geomspace(...range.compute, ROWS);
+  const memories = geomspace(...range.memory, COLUMNS);
   const work = mapRows(law, limits, { ...options, space: mapSpace(law, options) }, axis, computes, memories);
   const rows = (view.rows = []);
   plot.classList.add("waiting");

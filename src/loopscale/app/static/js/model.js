@@ -3,8 +3,8 @@ import { DATA } from "./data.js";
 import { $, button, make, write } from "./dom.js";
 import { term } from "./glossary.js";
 import { current, shown } from "./plan.js";
-import { given } from "./planner.js";
 import { bytes, cardSize, grouped, signed } from "./quantities.js";
+import { given } from "./search.js";
 import { set, state } from "./state.js";
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -14,7 +14,7 @@ export function draw(name, attributes = {}, ...children) {
   element.append(...children.flat().filter((child) => child != null && child !== false));
   return element;
 }
-export const still = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
+const still = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
 
 // Where the parts of the drawing lie. Its letters are not scaled down: narrow places get a flatter drawing, as wide as
 // they are (the style sheet keeps its height free).

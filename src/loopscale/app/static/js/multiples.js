@@ -2,11 +2,12 @@
 // one scale of loss and one mark for the model at hand.
 import { DATA } from "./data.js";
 import { $, make, write } from "./dom.js";
+import { bandOver, lossOver } from "./found.js";
 import { designText, draw } from "./model.js";
 import { current, shown } from "./plan.js";
 import { logTicks } from "./plot.js";
-import { bandOver, given, lossOver } from "./planner.js";
 import { cardSize, count, fixed, signed } from "./quantities.js";
+import { given } from "./search.js";
 import { set } from "./state.js";
 
 const W = 300;

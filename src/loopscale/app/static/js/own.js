@@ -8,7 +8,7 @@ import { current, requestBody } from "./plan.js";
 import { state } from "./state.js";
 import { kept } from "./kept.js";
 
-export const ownConfig = () => kept("config")[0] ?? null;
+const ownConfig = () => kept("config")[0] ?? null;
 
 export async function ownModel() {
   const config = ownConfig();

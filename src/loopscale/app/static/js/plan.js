@@ -3,17 +3,16 @@ import { devicesOf } from "./cluster.js";
 import { DATA } from "./data.js";
 import { drawDetails } from "./details.js";
 import { $, announce } from "./dom.js";
+import { preparedLaw } from "./law.js";
 import { chosenLaw } from "./laws.js";
 import { afterMap, drawMap } from "./map.js";
 import { drawModel } from "./model.js";
 import { drawMultiples } from "./multiples.js";
-import { given, preparedLaw, search, searchOn } from "./planner.js";
 import { Refusal, parse } from "./quantities.js";
+import { given, search, searchOn } from "./search.js";
 import { drawSentence } from "./sentence.js";
 import { state } from "./state.js";
 import { drawWhatIfs } from "./whatif.js";
-
-export const FIELD = Object.fromEntries(DATA.fields.map((field) => [field.name, field]));
 
 // What a scenario asks: the law, the budget's fields as numbers, and the designs to choose from.
 export function question(values = state) {
@@ -66,7 +65,7 @@ export const shown = { found: null, own: null, problem: null, withheld: null, as
 const keyOf = ({ law, limits, options, devices }) =>
   JSON.stringify([law.name, limits, options, devices && [devices.hours, devices.cluster.name, devices.cluster.devices, devices.cluster.utilisation]]);
 
-export function answer() {
+function answer() {
   try {
     const asked = question();
     const key = keyOf(asked);

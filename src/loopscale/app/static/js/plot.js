@@ -12,7 +12,7 @@ export function extent(values, margin = 0.05, log = false) {
   return [low - room, high + room];
 }
 
-export function ticks([low, high], most = 6) {
+function ticks([low, high], most = 6) {
   const raw = (high - low) / most;
   const size = 10 ** Math.floor(Math.log10(raw));
   const step = [1, 2, 5, 10].find((each) => each * size >= raw) * size;

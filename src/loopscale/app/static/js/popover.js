@@ -10,7 +10,7 @@ export function popoverButton(button, label, fill) {
   return button;
 }
 
-export function show(button, label, fill) {
+function show(button, label, fill) {
   close(false);
   const panel = make("div", { class: "popover", role: "dialog", "aria-label": label });
   panel.append(...[fill(panel)].flat(), make("button", { type: "button", class: "quiet close", onclick: () => close() }, "Done"));

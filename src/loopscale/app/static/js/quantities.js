@@ -79,11 +79,9 @@ export function decimals(uncertainty) {
   return Math.min(Math.max(digits - 1 - leading, 0), 8);
 }
 
-export const mixture = (d) => (d.experts_total === 1 ? "dense" : `${d.experts_active}/${d.experts_total}`);
 export const experts = (d) => (d.experts_total === 1 ? "dense" : `${d.experts_active} of ${d.experts_total}`);
 export const passes = (R) => ({ 1: "not looped", 2: "looped twice" })[R] ?? `looped ${R} times`;
 export const labelOf = (name, active, total, R) => `${name} ${total === 1 ? "dense" : `${active}/${total}`} R=${R}`;
-export const label = (d) => d.label ?? labelOf(d.rung, d.experts_active, d.experts_total, d.recurrence);
 
 // A design in a few words. Between the rungs of the ladder sizes have no name, so their parameters serve.
 export const shortName = (d) => {
@@ -150,7 +148,7 @@ const READERS = {
   },
 };
 
-export function parseCount(text, field) {
+function parseCount(text, field) {
   const match = COUNT.exec(text);
   if (!match) throw refused(text, field);
   const letter = match[2].toLowerCase();

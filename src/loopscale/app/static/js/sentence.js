@@ -1,4 +1,5 @@
 // The question and its answer in one sentence. The underlined parts are the form.
+import { FIELD } from "./budget.js";
 import { DATA } from "./data.js";
 import { $, $$, button, make, toast, write } from "./dom.js";
 import { fieldRow, showRows } from "./fields.js";
@@ -6,7 +7,7 @@ import { ARCHITECTURES } from "./formulas.js";
 import { term } from "./glossary.js";
 import { addLaw, lawOf, ownLaws } from "./laws.js";
 import { devicesOf, realFlops } from "./cluster.js";
-import { FIELD, current, shown } from "./plan.js";
+import { current, shown } from "./plan.js";
 import { close, popoverButton } from "./popover.js";
 import { amountOf, bytes, cardSize, count, daysText, decimals, deviceName, experts, fixed, parse, passes, percent, power } from "./quantities.js";
 import { DEFAULTS, set, state } from "./state.js";
@@ -62,7 +63,7 @@ function placePanel() {
   ); // prettier-ignore
   return [make("div", { class: "choices" }, choices), fieldRow(FIELD.memory), fieldRow(FIELD.context)];
 }
-export const PLACES = { phone: "a phone", "laptop-16gb": "a laptop", "rtx-4090": "an RTX 4090", "8xh100": "8 H100" };
+const PLACES = { phone: "a phone", "laptop-16gb": "a laptop", "rtx-4090": "an RTX 4090", "8xh100": "8 H100" };
 const EMPTY = { memory: "", context: "", bandwidth: "", bits: "" };
 
 function bitsPanel() {
@@ -291,7 +292,7 @@ function drawLoss(design, sure) {
   stat("speed", speed ? `≤ ${count(design.tokens_per_second)}` : "", speed ? `tokens/s ${state.where ? `on ${PLACES[state.where]}` : `at ${bytes(b.bandwidth)}/s`}` : "");
 }
 
-export function intervalText(span, half, digits, level) {
+function intervalText(span, half, digits, level) {
   const holds = level === "far" ? " if the law's form still holds" : "";
   if (span.kind === "predictive") return `90% of runs: ${fixed(span.low, digits)}–${fixed(span.high, digits)}${holds}`;
   return `± ${fixed(half, digits)}${holds || " for the curve; one run varies more"}`;

@@ -1,5 +1,6 @@
 // Links, files and pictures of what the page shows.
 import { call, server } from "./api.js";
+import { designAt } from "./design.js";
 import { $, $$, copy, make, toast } from "./dom.js";
 import { download } from "./download.js";
 import { keep } from "./kept.js";
@@ -8,7 +9,6 @@ import { PLOT, mapCanvas } from "./map.js";
 import { menu } from "./menu.js";
 import { pin } from "./pins.js";
 import { requestBody, shown } from "./plan.js";
-import { designAt } from "./planner.js";
 import { SCENARIO, link, set, state } from "./state.js";
 import { commandText, pythonText } from "./texts.js";
 

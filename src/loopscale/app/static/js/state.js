@@ -37,7 +37,7 @@ export function set(changes, { draft = false, control = Object.keys(changes).joi
   for (const listener of listeners) listener(changes, { draft });
 }
 
-export function commit(control = "") {
+function commit(control = "") {
   const address = link();
   if (address === place.address) return;
   const now = Date.now();

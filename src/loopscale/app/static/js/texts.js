@@ -1,9 +1,9 @@
 // The plan at hand as a command and as Python, as loopscale.app.plan_reply writes them; a test compares the two.
+import { FIELD, idleFields } from "./budget.js";
 import { DATA } from "./data.js";
 import { lawOf } from "./laws.js";
-import { idleFields } from "./planner.js";
 import { amountOf, general, parse } from "./quantities.js";
-import { FIELD, shown } from "./plan.js";
+import { shown } from "./plan.js";
 import { state } from "./state.js";
 
 // What differs from the defaults and counts.
@@ -13,7 +13,7 @@ function chosen(set) {
 }
 
 // As people write it where that reads back as the same number, else with all its digits.
-export function exact(name, value) {
+function exact(name, value) {
   const text = amountOf(FIELD[name], value).replace(/[ ,]/g, "");
   try {
     if (parse(FIELD[name], text) === value) return text;

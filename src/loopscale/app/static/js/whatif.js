@@ -1,10 +1,11 @@
 // What other budgets and designs would give; a click goes there.
+import { FIELD } from "./budget.js";
 import { $, button, make } from "./dom.js";
 import { textOf } from "./fields.js";
 import { designText } from "./model.js";
 import { ownModel } from "./own.js";
 import { devicesOf } from "./cluster.js";
-import { FIELD, current, find, shown } from "./plan.js";
+import { current, find, shown } from "./plan.js";
 import { Refusal, shortName, signed } from "./quantities.js";
 import { set, state } from "./state.js";
 
