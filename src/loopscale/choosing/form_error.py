@@ -56,6 +56,7 @@ def form_growth(fit: Fit, noise: Noise) -> float:
 
 def _rows(fit: Fit) -> IntArray:
     order = np.argsort(fit.observations.points.train_flops, kind="stable")
+    order = order[fit.sound[order]]
     taken = np.unique(np.linspace(0, len(order) - 1, min(len(order), MOST_ROWS)).round().astype(np.int64))
     return np.asarray(order[taken], dtype=np.int64)
 

@@ -110,8 +110,8 @@ class Noise:
 
     @classmethod
     def of(cls, fit: Fit) -> Noise:
-        """Split the residuals' variance into that within runs and that between them."""
-        return cls.split(fit.residuals, fit.observations.run, len(fit.free))
+        """Split the residuals' variance into that within runs and that between them; diverged runs do not count."""
+        return cls.split(fit.residuals[fit.sound], fit.observations.run[fit.sound], len(fit.free))
 
     @classmethod
     def split(cls, residuals: FloatArray, run: Runs, free: int) -> Noise:
