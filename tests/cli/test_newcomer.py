@@ -10,6 +10,7 @@ from test_commands import refused, run
 from test_screens import check_screen
 
 import loopscale as ls
+from loopscale.cli import main
 from loopscale.scaling import ScalingLaw
 from pages import ROOT
 
@@ -109,6 +110,35 @@ def test_the_readmes_first_fit_works_at_the_first_try_and_fits_a_screen(name, te
     if name in DIVERGED:
         assert f"run '{DIVERGED[name]}' (line " in text
         assert '--keep "loss < ' in text
+
+
+def test_headers_that_name_the_settings_of_wandb_are_recognised(terminal, capsys):
+    header, *rows = dense()
+    header = header.replace("Active Params (B)", "config.model_size_b").replace("train/tokens", "summary.train/tokens")
+    Path("settings.csv").write_text("\n".join([header, *rows]) + "\n")
+    text = run(capsys, "fit", "settings.csv", "--resample", "none")
+    assert "N_act = config.model_size_b" in text
+    assert "D = summary.train/tokens" in text
+
+
+def test_a_diverged_run_does_not_change_what_the_next_runs_are_worth(terminal, capsys):
+    target = ("--budget", "1e20", "--params", "7B", "--tokens", "140B", "--json")
+    expected = {}
+    for name, keep in (("all", ()), ("kept", ("--keep", "loss < 5"))):
+        chosen = json.loads(
+            run(capsys, "next", "looped.csv", *keep, "--mapping", "power", "--outer", "chinchilla", *target)
+        )
+        expected[name] = chosen["before"]
+    assert expected["all"] == pytest.approx(expected["kept"], rel=0.2)
+
+
+def test_a_group_of_commands_without_one_prints_its_help(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["sweep"])
+    assert stopped.value.code == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "Usage: loopscale sweep [OPTIONS] COMMAND [ARGS]..."
+    assert any(line.strip().startswith("status ") for line in lines)
 
 
 @pytest.mark.parametrize("name", ["wandb", "looped"])

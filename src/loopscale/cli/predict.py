@@ -86,6 +86,8 @@ def predict_command(
             raise click.UsageError("--check needs --loss, the loss that came out")
         click.echo(check(check_path, loss))
         return
+    if params is None and not any(model[name] for name in ("rung", "width", "config")):
+        raise click.UsageError("give one of --rung, --width or --config, or a size by --params 7e9")
     if sum(amount is not None for amount in (tokens, flops, real_flops)) != 1:
         raise click.UsageError("give --tokens, --flops or --real-flops, one of them")
     architecture = None

@@ -191,6 +191,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         hint = OTHER_WORDS.get(error.option_name)
         message = error.format_message() if hint is None else f"no option {error.option_name}; {hint}"
         _stop(_command_path(error), message)
+    except click.exceptions.NoArgsIsHelpError as error:  # a group without a command; its message is its help
+        click.echo(error.format_message(), err=True)
+        sys.exit(2)
     except click.ClickException as error:
         _stop(_command_path(error), error.format_message())
     except LoopscaleError as error:

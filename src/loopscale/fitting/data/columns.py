@@ -72,6 +72,8 @@ _UNITS = {
     "k": 1e3, "thousand": 1e3, "thousands": 1e3, "t": 1e12, "trillion": 1e12, "trillions": 1e12,
     "raw": 1.0, "count": 1.0,
 }  # fmt: skip
+_WANDB_TABLE = re.compile(r"^(config|summary|summary_metrics)[./]")
+"""How headers begin that name a table of W&B: settings, or last values."""
 COUNTS = ("active", "loop", "total", "once", "tokens", "unique_tokens")
 """Fields that count parameters or tokens, so that a header may state their unit."""
 
@@ -89,7 +91,8 @@ def find_columns(names: Iterable[str], chosen: Mapping[str, str], source: str) -
     listed = [str(name) for name in names]
     columns = _chosen_fields(chosen, listed, source)
     taken = {column.name for column in columns.values()}
-    plain = {name: normal_name(name) for name in listed if name not in taken}
+    own_first = sorted(listed, key=lambda name: bool(_WANDB_TABLE.match(name.strip().lower())))
+    plain = {name: normal_name(name) for name in own_first if name not in taken}
     for field, synonyms in SYNONYMS.items():
         if field not in columns and (column := _match(field, synonyms, plain)):
             columns[field] = column
@@ -157,8 +160,9 @@ def _match(field: str, synonyms: tuple[str, ...], plain: Mapping[str, str]) -> C
 
 
 def normal_name(name: str) -> str:
-    """Return ``Model Size (B)`` as ``model_size_b``."""
-    return re.sub(r"[^a-z0-9]+", "_", name.strip().lower()).strip("_").replace("_in_", "_")
+    """Return ``Model Size (B)`` as ``model_size_b``, without the table of W&B that it is from (``config.n_params``)."""
+    bare = _WANDB_TABLE.sub("", name.strip().lower())
+    return re.sub(r"[^a-z0-9]+", "_", bare).strip("_").replace("_in_", "_")
 
 
 def split_unit(normal: str) -> tuple[str, float | None]:
