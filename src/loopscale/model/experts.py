@@ -1,10 +1,10 @@
 # Copyright 2026 the loopscale authors. Licensed under the Apache License, Version 2.0.
 """The experts' feed-forward without padding and without dropping, as one operation with its own gradient.
 
-``expert_ffn`` chooses the path; the tests compare each with a reference of ten lines. Rows are sorted by expert, and
-each expert processes its rows in buffers that all experts share, so that they stay in the processor's cache. Backward
-recomputes the activations from the projected rows. Under ``torch.compile`` all rows go through each step together and
-the compiler fuses the steps.
+``expert_ffn`` chooses the path; the tests compare each with a reference of ten lines. In training on a CPU, rows are
+sorted by expert, and each expert processes its rows in buffers that all experts share, so that they stay in the
+processor's cache. Backward recomputes the activations from the projected rows. Under ``torch.compile`` all rows go
+through each step together and the compiler fuses the steps. GPUs multiply the rows of all experts in one kernel.
 
 Shapes: T tokens, K experts of a token, S = T K rows sorted by expert, E experts, D width, H width of an expert;
 C the rows of the expert at hand.
@@ -22,7 +22,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 FEW = 32
-"""Tokens of a forward without gradients up to which the steps between the products are not done expert by expert."""
+"""Up to so many tokens, a forward without gradients does only the products expert by expert."""
 
 _on_device = False
 
@@ -50,18 +50,15 @@ def tokens_of_experts(ids_TK: Tensor, experts: int) -> Tensor:
     return torch.bincount(ids_TK.flatten(), minlength=experts)
 
 
-def products(x_SI: Tensor, weight_EOI: Tensor, counts: list[int]) -> Tensor:
+def _expert_products(x_SI: Tensor, weight_EOI: Tensor, counts_E: Tensor) -> Tensor:
     """Return each row times its expert's matrix, for rows sorted by expert."""
+    counts = counts_E.tolist()
     out_SO = x_SI.new_empty(len(x_SI), weight_EOI.shape[1])
     rows = torch.split(x_SI, counts), weight_EOI.unbind(0), torch.split(out_SO, counts)
     for x_CI, weight_OI, out_CO in zip(*rows, strict=True):
         if x_CI.shape[0]:
             torch.mm(x_CI, weight_OI.t(), out=out_CO)
     return out_SO
-
-
-def _expert_products(x_SI: Tensor, weight_EOI: Tensor, counts_E: Tensor) -> Tensor:
-    return products(x_SI, weight_EOI, counts_E.tolist())
 
 
 def _expert_outer_products(grad_SO: Tensor, x_SI: Tensor, counts_E: Tensor) -> Tensor:
@@ -138,13 +135,11 @@ def grouped_ffn(x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, gate_up_E2HD: 
     """
     T, K = ids_TK.shape
     order_S = ids_TK.flatten().argsort(stable=True)
-    place_S = torch.empty_like(order_S).scatter(0, order_S, torch.arange(T * K, device=order_S.device))
     ends_E = tokens_of_experts(ids_TK, len(down_EDH)).cumsum(0).to(torch.int32)
     x_SD = x_TD.index_select(0, order_S // K)
     gate_SH, up_SH = functional.grouped_mm(x_SD, gate_up_E2HD.transpose(1, 2), offs=ends_E).chunk(2, dim=-1)
     y_SD = functional.grouped_mm(functional.silu(gate_SH) * up_SH, down_EDH.transpose(1, 2), offs=ends_E)
-    y_TKD = y_SD.index_select(0, place_S).view(T, K, -1)
-    return torch.matmul(weights_TK.to(y_TKD.dtype).unsqueeze(1), y_TKD).squeeze(1)
+    return weighted_sum(y_SD.index_select(0, inverse(order_S)).view(T, K, -1), weights_TK)
 
 
 def _one_token(x_1D: Tensor, ids_1K: Tensor, weights_1K: Tensor, gate_up_E2HD: Tensor, down_EDH: Tensor) -> Tensor:
@@ -159,9 +154,10 @@ def _one_token(x_1D: Tensor, ids_1K: Tensor, weights_1K: Tensor, gate_up_E2HD: T
 def _few_tokens(x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, gate_up_E2HD: Tensor, down_EDH: Tensor) -> Tensor:
     """Decode a small batch: all rows fit the processor's cache, so only the two products are done by expert."""
     order_S = ids_TK.flatten().argsort(stable=True)
-    counts = tokens_of_experts(ids_TK, len(down_EDH)).tolist()
-    gate_SH, up_SH = products(x_TD.index_select(0, order_S // ids_TK.shape[1]), gate_up_E2HD, counts).chunk(2, dim=-1)
-    return _combined(products(functional.silu(gate_SH).mul_(up_SH), down_EDH, counts), order_S, weights_TK)
+    counts_E = tokens_of_experts(ids_TK, len(down_EDH))
+    x_SD = x_TD.index_select(0, order_S // ids_TK.shape[1])
+    gate_SH, up_SH = _expert_products(x_SD, gate_up_E2HD, counts_E).chunk(2, dim=-1)
+    return _combined(_expert_products(functional.silu(gate_SH).mul_(up_SH), down_EDH, counts_E), order_S, weights_TK)
 
 
 def _row_product(x_1I: Tensor, weight_OI: Tensor) -> Tensor:
@@ -278,15 +274,23 @@ def _segments(counts: list[int]) -> Iterator[tuple[int, slice]]:
 
 
 def _combined(y_SD: Tensor, order_S: Tensor, weights_TK: Tensor) -> Tensor:
-    """Return each token's weighted sum over its rows."""
-    inverse_S = torch.empty_like(order_S)
-    inverse_S[order_S] = torch.arange(len(order_S), device=order_S.device)
+    """Return each token's weighted sum over its rows, which are sorted by expert."""
+    inverse_S = inverse(order_S)
     if y_SD.dtype == torch.float32:  # one pass over the rows; other dtypes lack a fast kernel
         return functional.embedding_bag(
             inverse_S.view_as(weights_TK), y_SD, mode="sum", per_sample_weights=weights_TK.float()
         )
-    y_TKD = y_SD.index_select(0, inverse_S).view(*weights_TK.shape, y_SD.shape[1])
-    return torch.matmul(weights_TK.to(y_SD.dtype).unsqueeze(1), y_TKD).squeeze(1)
+    return weighted_sum(y_SD.index_select(0, inverse_S).view(*weights_TK.shape, -1), weights_TK)
+
+
+def inverse(order_S: Tensor) -> Tensor:
+    """Return the inverse of a permutation."""
+    return torch.empty_like(order_S).scatter(0, order_S, torch.arange(len(order_S), device=order_S.device))
+
+
+def weighted_sum(y_TKD: Tensor, weights_TK: Tensor) -> Tensor:
+    """Return each token's weighted sum over the outputs of its experts."""
+    return torch.matmul(weights_TK.to(y_TKD.dtype).unsqueeze(1), y_TKD).squeeze(1)
 
 
 class _ExpertFFN(torch.autograd.Function):
@@ -294,8 +298,8 @@ class _ExpertFFN(torch.autograd.Function):
     def forward(
         ctx: Any, x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, gate_up_E2HD: Tensor, down_EDH: Tensor
     ) -> Tensor:
-        out_TD, *kept = _forward(x_TD, ids_TK, weights_TK, gate_up_E2HD, down_EDH)
-        ctx.save_for_backward(x_TD, weights_TK, gate_up_E2HD, down_EDH, *kept)
+        out_TD, *for_backward = _forward(x_TD, ids_TK, weights_TK, gate_up_E2HD, down_EDH)
+        ctx.save_for_backward(x_TD, weights_TK, gate_up_E2HD, down_EDH, *for_backward)
         return out_TD
 
     @staticmethod
@@ -309,7 +313,7 @@ def _compiled(x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, gate_up_E2HD: Te
     """Return the same in a form that a compiler can fuse, except for the products by expert."""
     T, K = ids_TK.shape
     order_S = ids_TK.flatten().argsort(stable=True)
-    inverse_S = torch.empty_like(order_S).scatter(0, order_S, torch.arange(T * K, device=order_S.device))
+    inverse_S = inverse(order_S)
     counts_E = tokens_of_experts(ids_TK, len(down_EDH))
     rows_SD = _Permuted.apply(x_TD.unsqueeze(1).expand(T, K, -1).flatten(0, 1), order_S, inverse_S)  # type: ignore[no-untyped-call]
     weight_S1 = _Permuted.apply(weights_TK.flatten().unsqueeze(1).to(x_TD.dtype), order_S, inverse_S)  # type: ignore[no-untyped-call]

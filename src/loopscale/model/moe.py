@@ -16,7 +16,7 @@ from torch.nn import functional
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS, use_experts_implementation
 
 from .config import LoopedMoEConfig
-from .experts import expert_ffn, quantized_ffn, tokens_of_experts
+from .experts import expert_ffn, quantized_ffn, tokens_of_experts, weighted_sum
 from .kernels import swiglu
 
 
@@ -110,7 +110,7 @@ def pad(
 ) -> tuple[Tensor, Tensor]:
     """Return each expert's first ``kept`` tokens (E, C, D), padded with zeros, and the slot of every row (S,).
 
-    Tokens that ``token_mask_T`` marks False take no slot.
+    Padding, which ``token_mask_T`` marks False, takes no slot.
     """
     flat_S = ids_TK.flatten()
     # A row's position in its expert's queue; rows beyond capacity share one spare slot, which is cut off.
@@ -135,7 +135,7 @@ def padded_experts(x_ECD: Tensor, gate_up_E2HD: Tensor, down_EDH: Tensor) -> Ten
 def unpad(y_ECD: Tensor, slot_S: Tensor, weights_TK: Tensor) -> Tensor:
     """Return each token's weighted sum over its rows; a dropped row is zero."""
     y_SD = functional.pad(y_ECD, (0, 0, 0, 1)).flatten(0, 1).index_select(0, slot_S)
-    return torch.matmul(weights_TK.to(y_SD.dtype).unsqueeze(1), y_SD.view(*weights_TK.shape, -1)).squeeze(1)
+    return weighted_sum(y_SD.view(*weights_TK.shape, -1), weights_TK)
 
 
 def drop_and_pad(

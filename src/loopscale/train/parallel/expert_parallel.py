@@ -15,7 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 
 from loopscale.model import LoopedMoEForCausalLM
-from loopscale.model.experts import expert_ffn
+from loopscale.model.experts import expert_ffn, inverse, weighted_sum
 from loopscale.model.moe import Experts, MoELayer, capacity, pad, padded_experts, unpad
 
 
@@ -27,7 +27,7 @@ def share_experts(model: LoopedMoEForCausalLM, mesh: DeviceMesh) -> None:
 
 
 class SharedExperts(nn.Module):
-    """This process's part of a layer's experts; it stands where ``Experts`` stood, with the same names and results."""
+    """This process's part of a layer's experts; it replaces ``Experts``, with the same names and results."""
 
     def __init__(self, whole: Experts, mesh: DeviceMesh) -> None:
         super().__init__()
@@ -70,8 +70,7 @@ class SharedExperts(nn.Module):
         ids_G1 = torch.arange(e, device=x_TD.device).repeat(self.size).repeat_interleave(got_E).unsqueeze(1)
         y_GD = expert_ffn(x_GD, ids_G1, x_GD.new_ones(ids_G1.shape), gate_up, down)
         y_SD = self._exchange(y_GD, sent, got)
-        y_TKD = y_SD.index_select(0, order_S.argsort()).view(T, K, -1)
-        return torch.matmul(weights_TK.to(y_TKD.dtype).unsqueeze(1), y_TKD).squeeze(1)
+        return weighted_sum(y_SD.index_select(0, inverse(order_S)).view(T, K, -1), weights_TK)
 
     def _drop_and_pad(
         self,
@@ -83,12 +82,12 @@ class SharedExperts(nn.Module):
         token_mask_T: Tensor | None,
     ) -> Tensor:
         n, e = self.size, len(down)
-        x_ECD, place_S = pad(x_TD, ids_TK, e * n, capacity(len(x_TD), self.config), token_mask_T)
+        x_ECD, slot_S = pad(x_TD, ids_TK, e * n, capacity(len(x_TD), self.config), token_mask_T)
         C, D = x_ECD.shape[1:]
         x_neCD = self._exchange(x_ECD).view(n, e, C, D)
         y_eGD = padded_experts(x_neCD.transpose(0, 1).reshape(e, n * C, D), gate_up, down)
         y_ECD = self._exchange(y_eGD.view(e, n, C, D).transpose(0, 1).reshape(n * e, C, D))
-        return unpad(y_ECD, place_S, weights_TK)
+        return unpad(y_ECD, slot_S, weights_TK)
 
     def _exchange(self, rows: Tensor, got: list[int] | None = None, sent: list[int] | None = None) -> Tensor:
         """Send each process its rows and return those that all sent here; without counts, in equal parts."""
@@ -101,18 +100,18 @@ def _own(weight: Tensor, mesh: DeviceMesh) -> nn.Parameter:
 
 
 class _AllToAll(torch.autograd.Function):
-    """Rows to other processes, and in backward their gradients on the way that they came."""
+    """Sends rows to other processes, and in backward their gradients back."""
 
     @staticmethod
     def forward(
         ctx: Any, rows: Tensor, got: list[int] | None, sent: list[int] | None, group: dist.ProcessGroup
     ) -> Tensor:
-        ctx.way = got, sent, group
+        ctx.counts = got, sent, group
         return _sent(rows, got, sent, group)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        got, sent, group = ctx.way
+        got, sent, group = ctx.counts
         return _sent(grad, sent, got, group), None, None, None
 
 
