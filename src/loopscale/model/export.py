@@ -35,7 +35,12 @@ def unroll(model: LoopedMoEForCausalLM, recurrence: int | None = None) -> PreTra
     """
     config = model.config
     R = resolve_recurrence(recurrence, None, config)
-    _check(model)
+    check_writable(model, "a model with the loop written out")
+    if config.injection != "none":
+        raise InputError(
+            f"injection is {config.injection!r}: plain layers do not see the loop's input again; keep the model in its "
+            "own form, or for 'add' write it `--to mlx`"
+        )
     layers = [to_theirs(block, config) for block in unrolled_blocks(model, R)]
     written = _standard_config(config, len(layers))
     if written.model_type == "glm4_moe":
@@ -58,9 +63,13 @@ def unroll(model: LoopedMoEForCausalLM, recurrence: int | None = None) -> PreTra
     plain.tie_weights()
     assert not unexpected, unexpected
     assert set(missing) <= {"lm_head.weight"}, missing
-    _restore_rotary(plain)
+    base: Any = plain.model
+    base.rotary_emb = type(base.rotary_emb)(plain.config)  # a model built on the meta device lacks its frequencies
     if model.generation_config is not None:
-        plain.generation_config = type(model.generation_config).from_dict(_plain_generation(model))
+        settings: dict[str, Any] = model.generation_config.to_dict()
+        own = ("recurrence", "transformers_version")
+        settings = {key: value for key, value in settings.items() if key not in own}
+        plain.generation_config = type(model.generation_config).from_dict(settings)
     plain.eval()  # type: ignore[no-untyped-call]
     return plain
 
@@ -116,26 +125,17 @@ def write_program(model: LoopedMoEForCausalLM, file: Path, recurrence: int | Non
         model.set_experts_implementation(before)
 
 
-def _restore_rotary(plain: PreTrainedModel) -> None:
-    """Compute the rotary frequencies, which a model that was built on the meta device lacks."""
-    base: Any = plain.model
-    base.rotary_emb = type(base.rotary_emb)(plain.config)
-
-
-def _plain_generation(model: LoopedMoEForCausalLM) -> dict[str, Any]:
-    fields: dict[str, Any] = model.generation_config.to_dict()
-    return {key: value for key, value in fields.items() if key not in ("recurrence", "transformers_version")}
-
-
-def _check(model: LoopedMoEForCausalLM) -> None:
-    """Refuse what plain layers cannot compute."""
+def check_writable(model: LoopedMoEForCausalLM, form: str) -> None:
+    """Refuse what no other form of the model has: packed weights, and a cache that passes share."""
     config = model.config
     if model.packed_bits is not None:
-        raise InputError(f"the weights are packed into {model.packed_bits} bits; load the model again")
-    if config.injection != "none":
-        raise InputError(f"injection is {config.injection!r}: plain layers do not see the loop's input again")
+        raise InputError(
+            f"the weights are packed into {model.packed_bits} bits, which cannot be written; load the model again"
+        )
     if config.kept_passes is not None or config.kept_window is not None:
-        raise InputError("kept_passes and kept_window share a cache between passes, which plain layers do not")
+        raise InputError(
+            f"kept_passes and kept_window share a cache between passes, which {form} does not; set both to None"
+        )
 
 
 def _standard_config(config: LoopedMoEConfig, layers: int) -> Any:

@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from loopscale.core.errors import InputError, require
 from loopscale.model.blocks import rotary_frequencies
 from loopscale.model.config import RESIDUAL_POWERS, LoopedMoEConfig
+from loopscale.model.export import check_writable
 from loopscale.model.forward import resolve_recurrence
 from loopscale.model.model import LoopedMoEForCausalLM
 
@@ -61,14 +62,11 @@ def _derived(config: LoopedMoEConfig) -> dict[str, Any]:
 def _check(model: LoopedMoEForCausalLM) -> None:
     """Refuse what the model file does not compute."""
     config = model.config
-    if model.packed_bits is not None:
-        raise InputError(f"the weights are packed into {model.packed_bits} bits; load the model again")
+    check_writable(model, "the model file for MLX")
     if config.differs_by_pass:
         raise InputError("passes with their own parts have no form in the model file for MLX; write it `--to unrolled`")
     if config.injection not in ("none", "add"):
         raise InputError(f"injection is {config.injection!r}: the model file for MLX has 'none' and 'add' only")
-    if config.kept_passes is not None or config.kept_window is not None:
-        raise InputError("kept_passes and kept_window share a cache between passes, which the model file does not")
     rope = config.rope_parameters
     assert rope is not None
     if rope["rope_type"] == "dynamic":
