@@ -153,7 +153,7 @@ def _psi() -> str:
 
 def _laws() -> str:
     rows = [
-        (f"`{law.name}`", str(law.form), "" if law.rmse is None else f"{law.rmse:g}", law.source)
+        (f"`{law.name}`", str(law.form), "" if law.rmse is None else f"{law.rmse:.3g}", law.source)
         for law in PUBLISHED.values()
     ]
     return _table(("name", "form", "RMSE", "source"), rows)

@@ -110,7 +110,7 @@ def _loop_at_work() -> Scores:
     )
     scores = show_shipped()
     print_scores(scores, PASSES)
-    console().print("`loopscale lab s3` trains it again while you watch, in about three minutes.", highlight=False)
+    console().print("`loopscale lab s3` trains it again while you watch, in about two minutes.", highlight=False)
     return scores
 
 

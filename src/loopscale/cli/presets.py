@@ -19,7 +19,7 @@ from loopscale.core.text import WIDTH
 def presets_command(name: str | None, as_json: bool) -> None:
     """List the training recipes, or print one as TOML sections.
 
-    A file names one with ``[recipe] name = "paper"``; values in the file override those of the recipe.
+    A file names one with `[recipe] name = "paper"`. Values in the file override those of the recipe.
     """
     from loopscale.planning.recipes import RECIPE_NOTES, RECIPES
 

@@ -27,7 +27,7 @@ def lab_command() -> None:
     """Train a small looped model on a task with exact answers: watch what each pass adds.
 
     \b
-    loopscale lab s3             # three minutes: from chance at R = 1 to right at R = 12
+    loopscale lab s3             # two minutes: from chance at R = 1 to right at R = 12
     loopscale lab s3 --shipped   # a model that is already trained, in seconds
     loopscale lab two-axes       # recurrence and experts, on reasoning and on knowledge
     loopscale lab downstream     # both in one model, at matched training FLOPs
