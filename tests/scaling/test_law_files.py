@@ -24,7 +24,7 @@ from loopscale.scaling import (
     with_repetition,
     with_uncertainty,
 )
-from loopscale.scaling.extensions import Overfit, Repeated
+from loopscale.scaling.extensions import EXTENSIONS
 
 COEFFICIENTS = {"E_start": 2.0, "E_max": 300.0}
 
@@ -68,9 +68,7 @@ def test_published_laws_and_what_is_made_of_them_come_back(name):
 WRITTEN = "c + A/N**alpha + B/D**beta"
 
 
-@pytest.mark.parametrize(
-    "extended", [lambda outer: outer, Repeated, Overfit, lambda outer: Repeated(outer, excess=True)]
-)
+@pytest.mark.parametrize("extended", [lambda outer: outer, *EXTENSIONS.values()])
 def test_an_expression_comes_back_with_its_bounds_and_its_extension(extended):
     law = example(extended(Expression(WRITTEN, {"A": (1e-3, 10)})), mapping("bounded"))
     again = ScalingLaw.from_dict(law.to_dict())
@@ -80,9 +78,9 @@ def test_an_expression_comes_back_with_its_bounds_and_its_extension(extended):
 
 
 def test_an_extension_is_found_by_name_on_any_outer_law_but_not_twice():
-    assert outer_law("kaplan+repetition") == Repeated(outer_law("kaplan"))
+    assert outer_law("kaplan+repetition") == EXTENSIONS["repetition"](outer_law("kaplan"))
     with pytest.raises(InputError, match="depends on unique tokens already"):
-        Overfit(outer_law("kaplan+repetition"))
+        EXTENSIONS["overfit"](outer_law("kaplan+repetition"))
     with pytest.raises(InputError, match=r"outer law 'kaplan.repetitions' is not known"):
         outer_law("kaplan+repetitions")
 

@@ -42,8 +42,8 @@ def new_forms():
         def gain(self, c, R, m):
             return c["rate"] * np.log(R) + np.zeros(np.shape(m))
 
-        def gain_gradient(self, c, R, m):
-            return {"rate": np.log(R) + np.zeros(np.shape(m))}
+        def gain_and_gradient(self, c, R, m):
+            return self.gain(c, R, m), {"rate": np.log(R) + np.zeros(np.shape(m))}
 
         def asymptote(self, c, m):
             return np.full(np.shape(m), np.inf)

@@ -9,6 +9,7 @@ it is kept whole, on a grid.
 from __future__ import annotations
 
 from dataclasses import replace
+from statistics import NormalDist
 
 import numpy as np
 
@@ -16,9 +17,9 @@ from loopscale.core.arrays import FloatArray
 from loopscale.core.errors import InputError
 from loopscale.fitting.data.observations import Observations
 from loopscale.fitting.isoflop import isoflop
-from loopscale.fitting.noise import robust_scale, weighted_noise
+from loopscale.fitting.noise import robust_deviation, robust_scale, weighted_noise
 from loopscale.scaling import DENSE, Frontier, Points, Proportions, ScalingLaw, StatedCost, above_optimum, lowest
-from loopscale.scaling.frontier import BY_SIZE, chosen_draws, closeness
+from loopscale.scaling.frontier import BY_SIZE, closeness, rounded_draws
 from loopscale.scaling.trust import OFF_FRONTIER
 
 FLOOR, FLOOR_WIDTH = 0.65, 0.1
@@ -56,7 +57,7 @@ def fit_frontier(data: Observations, law: ScalingLaw) -> Frontier | None:
     draws = posterior_draws(np.log(flops / flops.max()), np.log(data.loss) - moved, errors)
     above, top = above_optimum(law, data.points, cost), float(flops.max())
     near = int(np.sum(above < NEAR))
-    curve = Frontier(top, chosen_draws(draws.tolist()), near, *_minima(data, top), models, cost)
+    curve = Frontier(top, rounded_draws(draws.tolist()), near, *_minima(data, top), models, cost)
     weight = closeness(above)
     centre = np.log(law(data.points)) + weight * (curve.log_loss(flops)[0] - optimal)
     return replace(curve, noise=weighted_noise(np.log(data.loss) - centre, weight**2, len(law.names)))
@@ -93,7 +94,7 @@ def posterior_draws(x: FloatArray, y: FloatArray, errors: FloatArray, count: int
         level, misfit = best_level(weight)
         lowest_at = np.unravel_index(np.argmin(misfit), misfit.shape)
         best = (y - curves[lowest_at][where] - level[lowest_at]) / errors
-        scale = max(1.4826 * float(np.median(np.abs(best))), 1.0)
+        scale = max(robust_deviation(best), 1.0)
         weight = plain * np.minimum(1.0, CUT * scale / np.maximum(np.abs(best), 1e-12))
     level, misfit = best_level(weight)
     inflation = max(float(misfit.min()) / max(len(x) - 3, 1), 1.0)
@@ -104,15 +105,9 @@ def posterior_draws(x: FloatArray, y: FloatArray, errors: FloatArray, count: int
     flat = np.searchsorted(np.cumsum(mass) / mass.sum(), steps)
     floor, slope = np.unravel_index(np.minimum(flat, mass.size - 1), misfit.shape)
     level_error = np.sqrt(inflation / (TEMPER * weight.sum()))
-    noise = random.permutation(_normal_scores(count)) * level_error
+    scores = np.array([NormalDist().inv_cdf(step) for step in steps.tolist()])
+    noise = random.permutation(scores) * level_error
     return np.column_stack([np.exp(level[floor, slope] + noise), SLOPES[slope], FLOORS[floor]])
-
-
-def _normal_scores(count: int) -> FloatArray:
-    """Return evenly spread quantiles of the normal distribution."""
-    from statistics import NormalDist
-
-    return np.array([NormalDist().inv_cdf((k + 0.5) / count) for k in range(count)])
 
 
 def _noise(data: Observations, law: ScalingLaw) -> float:

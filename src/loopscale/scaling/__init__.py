@@ -2,6 +2,7 @@
 
 from loopscale.scaling.coefficients import Coefficient, Role, Term
 from loopscale.scaling.expressions import Expression
+from loopscale.scaling.extensions import StoredOverfit
 from loopscale.scaling.form import Form, inputs, outer_law
 from loopscale.scaling.frontier import Frontier, StatedCost, above_optimum, lowest
 from loopscale.scaling.general import GeneralConditional, GeneralRecurrence, exponent
@@ -21,7 +22,6 @@ from loopscale.scaling.published import (
     with_repetition,
     with_uncertainty,
 )
-from loopscale.scaling.repetition import StoredOverfit
 from loopscale.scaling.trust import AXES, TRUST_LEVELS, FittedRange, LawForecast, Spread, Trust, tails
 
 __all__ = [

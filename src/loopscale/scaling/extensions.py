@@ -155,6 +155,34 @@ class Overfit(Extension):
         return np.where(repeated, np.exp(c["nu"] * log), 0.0), log
 
 
+class StoredOverfit(Repeated):
+    """Any outer law on repeated data plus O ((N_act / U) (D / U - 1))^nu: the weights overfit at any number of passes.
+
+    Looping raises the effective parameters N_eff without weights that could memorise a repeated token, so N_eff stands
+    in the size term and N_act in the overfitting term. ``Overfit`` has N_eff there, so that more passes overfit as more
+    weights do. On public runs with 1 to 12 passes and 1 and 10 epochs only the weights do (docs/evidence.md). A sweep
+    of few epochs does not determine R_D: hold it at 15.4, as Muennighoff et al. measured.
+    """
+
+    def __init__(self, inner: OuterLaw) -> None:
+        self.excess = False
+        Extension.__init__(self, inner, "stored-overfit", "with overfitting of weights", (R_D, O, NU))
+
+    def loss_at(self, c: Values, N: Any, x: Inputs) -> Any:
+        return super().loss_at(c, N, x) + c["O"] * Overfit.power(c, x.N, x)[0]
+
+    def gradient_at(self, c: Values, N: Any, x: Inputs) -> Gradient:
+        loss, by, by_N = super().gradient_at(c, N, x)
+        power, log = Overfit.power(c, x.N, x)
+        return Gradient(loss + c["O"] * power, by | {"O": power, "nu": c["O"] * power * log}, by_N)
+
+    def rescaled(self, c: Values, parameters: float, tokens: float) -> dict[str, Any]:
+        return super().rescaled(c, parameters, tokens) | {"O": c["O"] * (parameters / tokens) ** c["nu"]}
+
+    def equation(self, c: Values) -> str:
+        return f"{super().equation(c)}, + {c['O']:.4g} (N_act/U (D/U - 1))^{c['nu']:.4g}"
+
+
 class _Saturated(NamedTuple):
     """An effective amount and its derivatives: by the amount itself, by the knee, by the scale."""
 
@@ -182,11 +210,12 @@ EXTENSIONS: dict[str, Callable[[OuterLaw], OuterLaw]] = {
     "repetition": Repeated,
     "excess": partial(Repeated, excess=True),
     "overfit": Overfit,
+    "stored-overfit": StoredOverfit,
 }
 """By suffix: ``outer_law("kaplan+repetition")`` extends any outer law. ``OUTER_LAWS`` lists the usual ones."""
 
 _LISTED = (
     Repeated(Chinchilla()), Repeated(Chinchilla(), excess=True), Repeated(JointMoE()), Overfit(Chinchilla()),
-    Overfit(JointMoE()),
+    Overfit(JointMoE()), StoredOverfit(Chinchilla()), StoredOverfit(JointMoE()),
 )  # fmt: skip
 OUTER_LAWS.update({law.name: law for law in _LISTED})

@@ -41,7 +41,8 @@ class Form:
 
     def loss(self, c: Values, x: Inputs) -> Any:
         """Return the loss in nats per token."""
-        return self.outer.loss_at(c, self._effective(c, x), x)
+        N = effective(x.N, x.loop, self.mapping.gain(c, x.R, x.m)) if self.mapping.loops else x.N
+        return self.outer.loss_at(c, N, x)
 
     def gradient(self, c: Values, x: Inputs) -> tuple[Any, dict[str, Any]]:
         """Return the loss and its exact derivative by each coefficient, by name."""
@@ -57,9 +58,6 @@ class Form:
         """Return a plausible value for every coefficient, for losses observed at ``x`` in billions."""
         gain = {c.name: c.typical for c in self.mapping.coefficients if c.typical is not None}
         return self.outer.typical(loss, x.N, x.D, x.E) | gain
-
-    def _effective(self, c: Values, x: Inputs) -> Any:
-        return effective(x.N, x.loop, self.mapping.gain(c, x.R, x.m)) if self.mapping.loops else x.N
 
 
 def effective(active: Any, loop: Any, gain: Any) -> Any:
@@ -89,17 +87,26 @@ def outer_law(law: OuterLaw | str | Mapping[str, Any]) -> OuterLaw:
     """Return the outer law that is meant: itself, by name, by an expression, or as ``OuterLaw.saved`` gives it."""
     if isinstance(law, OuterLaw):
         return law
+    hint = ""
     if isinstance(law, Mapping):
-        outer: OuterLaw = Expression(law["expression"], law.get("bounds"))
-        return EXTENSIONS[law["extension"]](outer) if law.get("extension") else outer
-    if law in OUTER_LAWS:
-        return OUTER_LAWS[law]
-    if isinstance(law, str) and re.search(r"\b[ND]\b", law) and re.search(r"[*/()]", law):
-        return Expression(law)
-    base, _, suffix = law.rpartition("+") if isinstance(law, str) else ("", "", "")
-    if base in OUTER_LAWS and suffix in EXTENSIONS:
-        return EXTENSIONS[suffix](OUTER_LAWS[base])
-    hint = nearest(law, OUTER_LAWS) if isinstance(law, str) else ""
+        expression, suffix = Expression(law["expression"], law.get("bounds")), law.get("extension")
+        if suffix is None:
+            return expression
+        if suffix in EXTENSIONS:
+            return EXTENSIONS[suffix](expression)
+        raise InputError(
+            f"{shown(suffix)} is not known{nearest(suffix, EXTENSIONS)}",
+            field="extension", remedy=f"choose from {', '.join(EXTENSIONS)}",
+        )  # fmt: skip
+    if isinstance(law, str):
+        if law in OUTER_LAWS:
+            return OUTER_LAWS[law]
+        if re.search(r"\b[ND]\b", law) and re.search(r"[*/()]", law):
+            return Expression(law)
+        base, _, suffix = law.rpartition("+")
+        if base in OUTER_LAWS and suffix in EXTENSIONS:
+            return EXTENSIONS[suffix](OUTER_LAWS[base])
+        hint = nearest(law, OUTER_LAWS)
     raise InputError(
         f"outer law {shown(law)} is not known{hint}; choose from {', '.join(OUTER_LAWS)}, or write an expression "
         "like 'c + A/N**alpha + B/D**beta'"

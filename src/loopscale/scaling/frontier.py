@@ -1,11 +1,11 @@
 """The compute-optimal frontier L*(C) = c + a C^-b: the lowest loss that each training budget reaches.
 
-A frontier is kept as draws, so that a law file can carry it and every surface can evaluate it without the data.
+A frontier is stored as draws, so that a law file can hold it and every surface can evaluate it without the data.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
@@ -20,11 +20,11 @@ from loopscale.scaling.points import Points
 from loopscale.scaling.proportions import DENSE, Proportions
 
 SIZES = 241
-"""Sizes at which the lowest loss of a budget is looked for."""
+"""Sizes among which the lowest loss of a budget is searched."""
 REACH = 7.0
 """They span e^7 below and above the square root of C / 6."""
 NEARBY = 113
-"""Sizes at which the best one of a model's own proportions is looked for."""
+"""Sizes among which the best one of a model's own proportions is searched."""
 NEAR_FRONTIER = 0.07
 """A run whose loss lies so far above the frontier, in ln loss, takes half of the frontier's correction."""
 BUDGETS = 48
@@ -68,7 +68,7 @@ class Frontier:
     draws: tuple[tuple[float, float, float], ...]
     """Loss at ``flops`` in nats, its slope there (-d ln L / d ln C), and the floor c as a share of that loss."""
     runs: int = 0
-    """Runs within 1% of the frontier, on which it mainly rests."""
+    """Runs within 1% of the frontier, which mainly determine it."""
     size: float | None = None
     """N* at ``flops`` by isoFLOP minima; None where the runs do not share budgets."""
     size_exponent: float | None = None
@@ -131,30 +131,7 @@ class Frontier:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        return {
-            "flops": self.flops,
-            "draws": [list(row) for row in self.draws],
-            "runs": self.runs,
-            "size": self.size,
-            "size_exponent": self.size_exponent,
-            "models": asdict(self.models),
-            "cost": asdict(self.cost),
-            "noise": self.noise,
-        }
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Frontier:
-        """Read a frontier from the plain values of ``to_dict``."""
-        return cls(
-            data["flops"],
-            tuple(map(tuple, data["draws"])),
-            data.get("runs", 0),
-            data.get("size"),
-            data.get("size_exponent"),
-            Proportions(**data.get("models", {})),
-            StatedCost(**data.get("cost", {})),
-            data.get("noise"),
-        )
+        return asdict(self) | {"draws": [list(row) for row in self.draws]}
 
 
 def lowest(
@@ -174,9 +151,9 @@ def lowest(
     with np.errstate(invalid="ignore", divide="ignore"):
         offset = np.where(bend > 0, 0.5 * (left - right) / bend, 0.0)
     step = 2 * REACH / (SIZES - 1)
-    found = middle <= np.minimum(left, right)
-    log_loss = np.where(found, middle - 0.25 * (left - right) * offset, np.nan)
-    size = np.where(found, N[rows, best] * np.exp(offset * step), np.nan)
+    is_minimum = middle <= np.minimum(left, right)
+    log_loss = np.where(is_minimum, middle - 0.25 * (left - right) * offset, np.nan)
+    size = np.where(is_minimum, N[rows, best] * np.exp(offset * step), np.nan)
     shape = np.shape(flops)
     return log_loss.reshape(shape), size.reshape(shape)
 
@@ -221,6 +198,6 @@ def closeness(above: FloatArray) -> FloatArray:
     return np.asarray(1 / (1 + (above / NEAR_FRONTIER) ** 2))
 
 
-def chosen_draws(rows: Sequence[Sequence[float]]) -> tuple[tuple[float, float, float], ...]:
-    """Return draws with few digits, as a file keeps them."""
+def rounded_draws(rows: Sequence[Sequence[float]]) -> tuple[tuple[float, float, float], ...]:
+    """Return draws with seven digits, which keep the file small."""
     return tuple((float(f"{a:.7g}"), float(f"{b:.7g}"), float(f"{c:.7g}")) for a, b, c in rows)

@@ -53,9 +53,6 @@ class GeneralRecurrence(RecurrenceMapping):
         curve, _, _ = _curve((R - 1.0) / c["kappa2"], c["tail"])
         return c["kappa1"] * curve + np.zeros(np.shape(m))
 
-    def gain_gradient(self, c: Values, R: Any, m: Any) -> dict[str, Any]:
-        return self.gain_and_gradient(c, R, m)[1]
-
     def gain_and_gradient(self, c: Values, R: Any, m: Any) -> tuple[Any, dict[str, Any]]:
         x = (R - 1.0) / c["kappa2"] + np.zeros(np.shape(m))
         curve, slope, by_tail = _curve(x, c["tail"])
@@ -78,9 +75,6 @@ class GeneralConditional(RecurrenceMapping):
         stretch = np.exp(-c["theta"] * np.log(m))
         curve, _, _ = _curve((R - 1.0) / (c["kappa2"] * stretch), c["tail"])
         return c["kappa1"] * stretch * curve
-
-    def gain_gradient(self, c: Values, R: Any, m: Any) -> dict[str, Any]:
-        return self.gain_and_gradient(c, R, m)[1]
 
     def gain_and_gradient(self, c: Values, R: Any, m: Any) -> tuple[Any, dict[str, Any]]:
         log_m = np.log(m)

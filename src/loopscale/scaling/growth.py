@@ -9,7 +9,7 @@ towards g(R) as dG/dt = (g(R) - G) / delay, with t the share of the tokens and G
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from typing import Any
 
@@ -70,14 +70,14 @@ class PassSchedule:
 
 def scheduled_gain(law: ScalingLaw, points: Points, schedule: PassSchedule, delay: float = DELAY) -> FloatArray:
     """Return the gain of models trained by ``schedule``, in looped blocks; ``points.recurrence`` does not count."""
-    gains = [law.gain(_with_passes(points, passes)) for _, passes in schedule.stages]
+    gains = [law.gain(replace(points, recurrence=np.asarray(passes))) for _, passes in schedule.stages]
     weights = schedule.credit(delay)
     return np.asarray(sum(weight * gain for weight, gain in zip(weights, gains, strict=True)))
 
 
 def scheduled_loss(law: ScalingLaw, points: Points, schedule: PassSchedule, delay: float = DELAY) -> FloatArray:
     """Return the loss of models trained by ``schedule`` and used with its final passes."""
-    final = _with_passes(points, schedule.final)
+    final = replace(points, recurrence=np.asarray(schedule.final))
     x = inputs(law.form, final, law.units)
     N = effective(x.N, x.loop, scheduled_gain(law, points, schedule, delay))
     return np.asarray(law.outer.loss_at(law.coefficients, N, x))
@@ -129,7 +129,3 @@ def best_growth(
     loss, tokens = at(best)
     least = min(fixed, key=lambda R: fixed[R])
     return GrowthChoice(best, loss, tokens, least, fixed[least])
-
-
-def _with_passes(points: Points, passes: float) -> Points:
-    return Points(points.active, points.tokens, passes, points.experts, points.loop, points.total, points.unique_tokens)

@@ -44,7 +44,7 @@ from loopscale.scaling.trust import (
 )
 
 SCHEMA = 2
-"""Version of the law file. Files of version 1 told ``fitted`` and ``degenerate`` in prose."""
+"""Version of the law file. Files of version 1 state ``fitted`` and ``degenerate`` in prose."""
 GROUPED, GROUPED_SCHEMA = "grouped-law", 1
 """The file of several laws that share their exponents, one for each group of runs."""
 
@@ -53,8 +53,8 @@ GROUPED, GROUPED_SCHEMA = "grouped-law", 1
 class ScalingLaw:
     """Loss of a model from its size, tokens, experts and recurrence.
 
-    Call it on ``Points``. It is callable on arrays, knows its exact gradients, the simpler laws it
-    contains, its units, and the range it was fitted on.
+    Call it on ``Points``. It has exact gradients, the simpler laws that it contains, its units, and the range that it
+    was fitted on.
     """
 
     outer: OuterLaw
@@ -149,7 +149,7 @@ class ScalingLaw:
         With ``own`` the law's own loss comes first.
         """
         if self.resamples is None:
-            raise InputError(f"{self.name}: this law carries no resampled laws; fit it with resampling first")
+            raise InputError("this law has no resampled laws", where=self.name, remedy="fit it again with resampling")
         rows = np.vstack([list(self.coefficients.values()), self.resamples]) if own else self.resamples
         columns = rows.T.reshape(len(self.names), -1, *([1] * len(points.shape)))
         return self._loss(dict(zip(self.names, columns, strict=True)), points)
@@ -176,11 +176,10 @@ class ScalingLaw:
 
         Uncertain coefficients, noise, and the signed error of laws beyond their data; plans use it.
         """
-        if self.spread is None:
-            raise InputError(f"{self.name}: this law carries no predictive spread; fit it again with resampling")
-        decades = _decades_beyond(self, self.spread, points)
-        half = student_quantile(level, DEGREES) * np.sqrt(self.deviation(points) ** 2 + self.spread.variance(decades))
-        centre = self(points) * np.exp(-self.spread.drift * decades)
+        spread = self._known_spread()
+        decades = _decades_beyond(self, spread, points)
+        half = student_quantile(level, DEGREES) * np.sqrt(self.deviation(points) ** 2 + spread.variance(decades))
+        centre = self(points) * np.exp(-spread.drift * decades)
         return centre * np.exp(-half), centre * np.exp(half)
 
     def difference_interval(self, first: Points, second: Points, level: float = 0.9) -> tuple[FloatArray, FloatArray]:
@@ -188,13 +187,12 @@ class ScalingLaw:
 
         The coefficients err for both at once, and so largely cancel; noise and the error beyond the data do not.
         """
-        if self.spread is None:
-            raise InputError(f"{self.name}: this law carries no predictive spread; fit it again with resampling")
+        spread = self._known_spread()
         centre, variance = np.zeros(first.shape), np.zeros(first.shape)
         for sign, points in ((1, first), (-1, second)):
-            decades = _decades_beyond(self, self.spread, points)
-            loss = self(points) * np.exp(-self.spread.drift * decades)
-            centre, variance = centre + sign * loss, variance + loss**2 * self.spread.variance(decades)
+            decades = _decades_beyond(self, spread, points)
+            loss = self(points) * np.exp(-spread.drift * decades)
+            centre, variance = centre + sign * loss, variance + loss**2 * spread.variance(decades)
         if self.resamples is not None:
             variance = variance + _deviation(self.resampled(first) - self.resampled(second)) ** 2
         half = student_quantile(level, DEGREES) * np.sqrt(variance)
@@ -206,20 +204,20 @@ class ScalingLaw:
         The nearer a run is to the compute-optimal size, the more the frontier counts. docs/prediction.md explains it.
         A law without a frontier has the centre and the width of ``predictive_interval``.
         """
-        if self.frontier is None or self.spread is None:
+        spread, law = self._known_spread(), self(points)
+        decades = _decades_beyond(self, spread, points)
+        if self.frontier is None:
             low, high = self.predictive_interval(points, level)
-            decades = _decades_beyond(self, self.spread, points) if self.spread else low
-            return LawForecast(np.sqrt(low * high), low, high, level, self(points), None, 0.0 * low, decades)
-        law, decades = self(points), _decades_beyond(self, self.spread, points)
+            return LawForecast(np.sqrt(low * high), low, high, level, law, None, 0.0 * low, decades)
         curve, cost = self.frontier, self.frontier.cost
         flops, above = cost.flops(points), above_optimum(self, points, cost)
         shift = curve.log_loss(flops)[0] - lowest_between(self, flops, curve.models, cost)
         weight = np.where(np.isfinite(shift), closeness(above), 0.0)
         shift = np.where(np.isfinite(shift), shift, 0.0)
         centre = np.log(law) + weight * shift
-        near = self.spread.noise if curve.noise is None else curve.noise
+        near = spread.noise if curve.noise is None else curve.noise
         variance = (
-            weight * near**2 + (1 - weight) * self.spread.noise**2
+            weight * near**2 + (1 - weight) * spread.noise**2
             + ((1 - weight / 2) * self.deviation(points)) ** 2  # the frontier rests on the law too, by half
             + (FORM_ERROR * decades**FORM_POWER) ** 2
             + (OFF_FRONTIER * above) ** 2
@@ -319,8 +317,8 @@ class ScalingLaw:
 
     def at_one_pass(self) -> ScalingLaw:
         """Return the law without recurrence that this one is at R = 1."""
-        kept = {term.name: self.coefficients[term.name] for term in self.outer.coefficients}
-        return self._reduced(self.outer, kept, NoRecurrence(), {})
+        base = {term.name: self.coefficients[term.name] for term in self.outer.coefficients}
+        return self._reduced(self.outer, base, NoRecurrence(), {})
 
     def in_units(self, units: Units) -> ScalingLaw:
         """Return the same law with its coefficients written for other units."""
@@ -394,12 +392,8 @@ class ScalingLaw:
     def equation(self) -> str:
         """Return the law as papers print it: raw counts and, for Chinchilla's form, positive exponents."""
         if not self.outer.rescales:
-            scale = (
-                ""
-                if self.units == RAW
-                else f"; N and D in units of {self.units.parameters:g} and {self.units.tokens:g}"
-            )
-            return f"{self.outer.equation(self.coefficients)}{scale}"
+            text, units = self.outer.equation(self.coefficients), self.units
+            return text if units == RAW else f"{text}; N and D in units of {units.parameters:g} and {units.tokens:g}"
         text = self.outer.equation(self.in_units(RAW).coefficients)
         return f"{text}, N = N_act + g(R) N_loop" if self.mapping.loops else text
 
@@ -420,6 +414,13 @@ class ScalingLaw:
     def _repr_html_(self) -> str:
         title = f"<p><b>{escape(self.name)}</b>: {escape(str(self.form))}. {escape(self.source)}</p>"
         return title + self.table()._repr_html_()
+
+    def _known_spread(self) -> Spread:
+        if self.spread is None:
+            raise InputError(
+                "this law has no predictive interval", where=self.name, remedy="fit it again with resampling"
+            )
+        return self.spread
 
     def _loss(self, c: Mapping[str, Any], points: Points) -> FloatArray:
         with np.errstate(all="ignore"):  # a value that is not finite is reported below

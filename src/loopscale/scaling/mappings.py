@@ -82,12 +82,8 @@ class RecurrenceMapping(ABC):
         """Return the effective-parameter gain in units of the loop block; zero at R = 1."""
 
     @abstractmethod
-    def gain_gradient(self, c: Values, R: Any, m: Any) -> dict[str, Any]:
-        """Return the derivative of the gain with respect to each coefficient, by name."""
-
     def gain_and_gradient(self, c: Values, R: Any, m: Any) -> tuple[Any, dict[str, Any]]:
-        """Return both, where a mapping can share work between them."""
-        return self.gain(c, R, m), self.gain_gradient(c, R, m)
+        """Return the gain and its derivative by each coefficient, by name."""
 
     @abstractmethod
     def asymptote(self, c: Values, m: Any) -> Any:
@@ -117,8 +113,8 @@ class NoRecurrence(RecurrenceMapping):
     def gain(self, c: Values, R: Any, m: Any) -> Any:
         return np.zeros(np.broadcast(R, m).shape)
 
-    def gain_gradient(self, c: Values, R: Any, m: Any) -> dict[str, Any]:
-        return {}
+    def gain_and_gradient(self, c: Values, R: Any, m: Any) -> tuple[Any, dict[str, Any]]:
+        return self.gain(c, R, m), {}
 
     def asymptote(self, c: Values, m: Any) -> Any:
         return np.zeros(np.shape(m))
@@ -134,8 +130,8 @@ class LinearRecurrence(RecurrenceMapping):
     def gain(self, c: Values, R: Any, m: Any) -> Any:
         return np.asarray(R) - 1.0 + np.zeros(np.shape(m))
 
-    def gain_gradient(self, c: Values, R: Any, m: Any) -> dict[str, Any]:
-        return {}
+    def gain_and_gradient(self, c: Values, R: Any, m: Any) -> tuple[Any, dict[str, Any]]:
+        return self.gain(c, R, m), {}
 
     def asymptote(self, c: Values, m: Any) -> Any:
         return np.full(np.shape(m), np.inf)
@@ -152,9 +148,9 @@ class PowerLawRecurrence(RecurrenceMapping):
     def gain(self, c: Values, R: Any, m: Any) -> Any:
         return np.expm1(c["phi"] * np.log(R)) + np.zeros(np.shape(m))
 
-    def gain_gradient(self, c: Values, R: Any, m: Any) -> dict[str, Any]:
+    def gain_and_gradient(self, c: Values, R: Any, m: Any) -> tuple[Any, dict[str, Any]]:
         log_R = np.log(R) + np.zeros(np.shape(m))
-        return {"phi": np.exp(c["phi"] * log_R) * log_R}
+        return self.gain(c, R, m), {"phi": np.exp(c["phi"] * log_R) * log_R}
 
     def asymptote(self, c: Values, m: Any) -> Any:
         """Grow without bound for phi > 0; lose the whole block for phi < 0."""
@@ -173,9 +169,10 @@ class BoundedRecurrence(RecurrenceMapping):
     def gain(self, c: Values, R: Any, m: Any) -> Any:
         return -c["kappa1"] * np.expm1(-(R - 1.0) / c["kappa2"]) + np.zeros(np.shape(m))
 
-    def gain_gradient(self, c: Values, R: Any, m: Any) -> dict[str, Any]:
+    def gain_and_gradient(self, c: Values, R: Any, m: Any) -> tuple[Any, dict[str, Any]]:
         x = (R - 1.0) / c["kappa2"] + np.zeros(np.shape(m))
-        return {"kappa1": -np.expm1(-x), "kappa2": -c["kappa1"] * np.exp(-x) * x / c["kappa2"]}
+        by = {"kappa1": -np.expm1(-x), "kappa2": -c["kappa1"] * np.exp(-x) * x / c["kappa2"]}
+        return self.gain(c, R, m), by
 
     def asymptote(self, c: Values, m: Any) -> Any:
         return c["kappa1"] + np.zeros(np.shape(m))
@@ -187,14 +184,11 @@ class SparsityConditional(RecurrenceMapping):
     name = "sparsity-conditional"
     title = "sparsity-conditional recurrence"
     formula = r"\kappa_{1} m^{-\theta} \left(1 - e^{-(R - 1) / (\kappa_{2} m^{-\theta})}\right)"
-    coefficients = (KAPPA1, KAPPA2, THETA)
+    coefficients: ClassVar[tuple[Coefficient, ...]] = (KAPPA1, KAPPA2, THETA)
     needs_ratio = True
 
     def gain(self, c: Values, R: Any, m: Any) -> Any:
         return _conditional_gain(c["kappa1"], c["kappa2"], c["theta"], c["theta"], R, m)
-
-    def gain_gradient(self, c: Values, R: Any, m: Any) -> dict[str, Any]:
-        return self.gain_and_gradient(c, R, m)[1]
 
     def gain_and_gradient(self, c: Values, R: Any, m: Any) -> tuple[Any, dict[str, Any]]:
         gain, d2 = _conditional_slopes(c["kappa1"], c["kappa2"], c["theta"], c["theta"], R, m)
@@ -208,20 +202,16 @@ class SparsityConditional(RecurrenceMapping):
         return BoundedRecurrence(), {"kappa1": c["kappa1"], "kappa2": c["kappa2"]}
 
 
-class TwoExponents(RecurrenceMapping):
+class TwoExponents(SparsityConditional):
     """Bounded, with kappa1 m^-theta1 and kappa2 m^-theta2: the appendix's ablation."""
 
     name = "two-exponents"
     title = "sparsity-conditional recurrence with two exponents"
     formula = r"\kappa_{1} m^{-\theta_{1}} \left(1 - e^{-(R - 1) / (\kappa_{2} m^{-\theta_{2}})}\right)"
     coefficients = (KAPPA1, KAPPA2, THETA1, THETA2)
-    needs_ratio = True
 
     def gain(self, c: Values, R: Any, m: Any) -> Any:
         return _conditional_gain(c["kappa1"], c["kappa2"], c["theta1"], c["theta2"], R, m)
-
-    def gain_gradient(self, c: Values, R: Any, m: Any) -> dict[str, Any]:
-        return self.gain_and_gradient(c, R, m)[1]
 
     def gain_and_gradient(self, c: Values, R: Any, m: Any) -> tuple[Any, dict[str, Any]]:
         gain, d2 = _conditional_slopes(c["kappa1"], c["kappa2"], c["theta1"], c["theta2"], R, m)
@@ -235,9 +225,6 @@ class TwoExponents(RecurrenceMapping):
 
     def asymptote(self, c: Values, m: Any) -> Any:
         return c["kappa1"] * np.exp(-c["theta1"] * np.log(m))
-
-    def dense(self, c: Values) -> tuple[RecurrenceMapping, dict[str, Any]]:
-        return BoundedRecurrence(), {"kappa1": c["kappa1"], "kappa2": c["kappa2"]}
 
 
 def _height_and_stretch(k1: Any, k2: Any, t1: Any, t2: Any, R: Any, m: Any) -> tuple[Any, Any]:

@@ -9,18 +9,33 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from loopscale.core.arrays import FloatArray
+from loopscale.core.arrays import BoolArray, FloatArray
 from loopscale.core.errors import InputError
 from loopscale.scaling import costs
 
-_WANTED = {
-    "active": ("N_act", "above zero"),
-    "tokens": ("D", "above zero"),
-    "recurrence": ("R", "1 or more"),
-    "experts": ("E", "1 or more"),
-    "loop": ("N_loop", "zero or more"),
-    "total": ("N_total", "above zero"),
-    "unique_tokens": ("U", "above zero"),
+
+class Wanted(Enum):
+    """What a number should be, as errors say it; it should be finite too."""
+
+    ABOVE_ZERO = "above zero"
+    NOT_NEGATIVE = "zero or more"
+    ONE_OR_MORE = "1 or more"
+
+    def holds(self, values: FloatArray) -> BoolArray:
+        """Tell which values are finite and in the range."""
+        if self is Wanted.ABOVE_ZERO:
+            return np.isfinite(values) & (values > 0)
+        return np.isfinite(values) & (values >= (1.0 if self is Wanted.ONE_OR_MORE else 0.0))
+
+
+_FIELDS = {
+    "active": ("N_act", Wanted.ABOVE_ZERO),
+    "tokens": ("D", Wanted.ABOVE_ZERO),
+    "recurrence": ("R", Wanted.ONE_OR_MORE),
+    "experts": ("E", Wanted.ONE_OR_MORE),
+    "loop": ("N_loop", Wanted.NOT_NEGATIVE),
+    "total": ("N_total", Wanted.ABOVE_ZERO),
+    "unique_tokens": ("U", Wanted.ABOVE_ZERO),
 }
 
 
@@ -29,7 +44,7 @@ class Points:
     """Models and their training tokens, as arrays that broadcast against one another.
 
     Counts are raw numbers (not billions), with or without embeddings as the law wants them:
-    ``law.counts`` says which. Numbers and lists are taken too.
+    ``law.counts`` says which. Numbers and lists work too.
     """
 
     active: FloatArray
@@ -95,11 +110,11 @@ class Points:
 
     def rows(self, chosen: Any) -> Points:
         """Return some of the points, where every field has one value for each."""
-        values: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
-        given = {
-            name: np.broadcast_to(value, self.shape)[chosen] for name, value in values.items() if value is not None
-        }
-        return Points(**given)
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return Points(**{
+            name: None if value is None else np.broadcast_to(value, self.shape)[chosen]
+            for name, value in values.items()
+        })  # fmt: skip
 
     @property
     def unique(self) -> FloatArray:
@@ -127,16 +142,15 @@ class Points:
 
 
 def _checked(name: str, value: ArrayLike) -> FloatArray:
-    symbol, wanted = _WANTED[name]
+    symbol, wanted = _FIELDS[name]
     try:
         array = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError):
         raise InputError(f"points: {name} ({symbol}) holds something that is not a number") from None
-    least = 1.0 if wanted.startswith("1") else 0.0
-    ok = np.isfinite(array) & ((array >= least) if wanted.endswith("or more") else (array > 0))
+    ok = wanted.holds(array)
     if not ok.all():
         bad = array[~ok].flat[0] if array.ndim else array
-        raise InputError(f"points: {name} ({symbol}) is {bad}; it should be finite and {wanted}")
+        raise InputError(f"points: {name} ({symbol}) is {bad}; it should be finite and {wanted.value}")
     return array
 
 

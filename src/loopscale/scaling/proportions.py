@@ -1,4 +1,4 @@
-"""The proportions of models of one kind, among which a compute-optimal size is looked for."""
+"""The proportions of models of one kind, among which the compute-optimal size is searched."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from loopscale.scaling.points import Points
 
 @dataclass(frozen=True)
 class Proportions:
-    """The proportions of the models among which a compute-optimal size is looked for."""
+    """What models of one kind share, whatever their size: experts, passes, loop share and active ratio."""
 
     experts: float = 1.0
     """E"""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 
@@ -12,7 +12,7 @@ class Reading:
     """How a table of runs was read. Commands on a law read its data again with the same choices."""
 
     data: str = ""
-    """The file or the name of the sweep, as it was given; empty for a frame."""
+    """The file or the name of the sweep, as the user wrote it; empty for a frame."""
     columns: Mapping[str, str] = field(default_factory=dict)
     """The columns that the user chose, by field."""
     units: Mapping[str, float] = field(default_factory=dict)
@@ -32,8 +32,12 @@ class Reading:
         """Return the choices as arguments of ``Observations.of``."""
         return {name: value for name, value in asdict(self).items() if name != "data"}
 
+    def narrowed(self, expression: str) -> Reading:
+        """Return the choices with a further expression that rows must fulfil."""
+        return replace(self, keep=expression if self.keep is None else f"({self.keep}) and ({expression})")
+
     def overruled(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the choices with those that ``options`` states instead; columns and units are joined."""
+        """Return the choices, overruled by those that ``options`` states; columns and units are merged."""
         stated = {name: value for name, value in options.items() if value}
         joined = {name: {**getattr(self, name), **stated.get(name, {})} for name in ("columns", "units")}
         return self.options() | stated | joined

@@ -14,13 +14,13 @@ import numpy as np
 from loopscale.core.errors import InputError, nearest, shown
 from loopscale.core.files import is_file, kind_of, read_json
 from loopscale.core.tables import Table
+from loopscale.scaling import costs
 from loopscale.scaling.extensions import Repeated
 from loopscale.scaling.form import outer_law
 from loopscale.scaling.law import ScalingLaw
 from loopscale.scaling.mappings import NoRecurrence, PowerLawRecurrence, SparsityConditional, mapping
 from loopscale.scaling.outer import Chinchilla, JointMoE, Kaplan, Routed
 from loopscale.scaling.points import BILLIONS, RAW, Counting, Points, Units
-from loopscale.scaling.repetition import StoredOverfit  # noqa: F401 - joins the laws that files name
 from loopscale.scaling.trust import AXES, TYPICAL_GROWTH, FittedRange, Spread
 
 DEFAULT = "looped-moe-2026"
@@ -40,7 +40,6 @@ def _routed(router: str, name: str, a: float, b: float, c: float, d: float, star
         source=f"Clark et al. 2022, Unified Scaling Laws for Routed Language Models, {router}",
         note="Every run used 131B tokens, so the law has no token term. N is the dense model's whole count; "
         "every second layer is routed.",
-        rmse=None,
         fitted_range=FittedRange(size=(1.65e7, 1.31e9), tokens=(1.31e11, 1.32e11), experts=(1, 512), recurrence=(1, 1)),
     )
 
@@ -162,14 +161,16 @@ def _refit(name: str) -> ScalingLaw:
     """
     content = json.loads(Path(__file__).with_name(f"{name}.json").read_text(encoding="utf-8"))
     spans = {axis: tuple(span) for axis, span in content["range"].items()}
-    same = ("coefficients", "counts", "name", "source", "note", "fitted", "rmse", "noise", "resamples", "resampled_by")
+    as_stored = (
+        "coefficients", "counts", "name", "source", "note", "fitted", "rmse", "noise", "resamples", "resampled_by",
+    )  # fmt: skip
     return ScalingLaw(
         outer=outer_law(content["outer"]),
         mapping=mapping(content["mapping"]),
         units=Units(**content["units"]),
         spread=Spread(**content["spread"]),
         fitted_range=FittedRange(**spans),
-        **{field: content[field] for field in same},
+        **{field: content[field] for field in as_stored},
     )
 
 
@@ -183,7 +184,9 @@ def _with_spread(law: ScalingLaw) -> ScalingLaw:
     if law.rmse is None or small is None or large is None or few is None or many is None:
         return law
     middle = float(law(Points(math.sqrt(small * large), math.sqrt(few * many))))
-    return replace(law, spread=Spread(law.rmse / middle, TYPICAL_GROWTH, 6 * large * (passes or 1) * many))
+    return replace(
+        law, spread=Spread(law.rmse / middle, TYPICAL_GROWTH, costs.train_flops(large * (passes or 1), many))
+    )
 
 
 PUBLISHED: dict[str, ScalingLaw] = {law.name: _with_spread(law) for law in _SETS} | {

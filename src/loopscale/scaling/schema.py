@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -10,15 +10,16 @@ from loopscale.core.errors import InputError, nearest, shown
 from loopscale.core.records import built, record_of
 from loopscale.core.schemas import File, Record, parse
 from loopscale.scaling.form import outer_law
-from loopscale.scaling.frontier import Frontier
+from loopscale.scaling.frontier import Frontier, StatedCost
 from loopscale.scaling.law import GROUPED, GROUPED_SCHEMA, SCHEMA
 from loopscale.scaling.mappings import mapping
 from loopscale.scaling.points import Counting, Units
+from loopscale.scaling.proportions import Proportions
 from loopscale.scaling.provenance import Provenance, Reading
-from loopscale.scaling.trust import FittedRange, Spread
+from loopscale.scaling.trust import FittedRange, Span, Spread
 
-Span: TypeAlias = tuple[float | None, float | None]
 NotNegative = Annotated[float, Field(ge=0)]
+Positive = Annotated[float, Field(gt=0)]
 _TYPES = {"float": float, "float | None": float | None, "int": Annotated[int, Field(ge=0)], "Span": Span | None}
 UnitsRecord = record_of(Units, _TYPES)
 RangeRecord = record_of(FittedRange, _TYPES)
@@ -28,12 +29,35 @@ SpreadRecord = record_of(
     overrides={
         "noise": NotNegative,
         "growth": NotNegative,
-        "frontier": Annotated[float, Field(gt=0)],
+        "frontier": Positive,
         "within": NotNegative | None,
     },
 )
+ProportionsRecord = record_of(
+    Proportions,
+    _TYPES,
+    overrides={
+        "experts": Annotated[float, Field(ge=1)],
+        "recurrence": Annotated[float, Field(ge=1)],
+        "loop_share": Annotated[float, Field(ge=0, le=1)],
+        "m": Annotated[float, Field(gt=0, le=1)],
+    },
+)
+CostRecord = record_of(StatedCost, _TYPES, overrides={"factor": Positive, "smallest": Positive, "largest": Positive})
+FrontierRecord = record_of(
+    Frontier,
+    _TYPES,
+    overrides={
+        "flops": Positive,
+        "draws": tuple[tuple[float, float, float], ...],
+        "size": Positive | None,
+        "models": ProportionsRecord,
+        "cost": CostRecord,
+        "noise": NotNegative | None,
+    },
+)
 _CHOICES = {"str": str, "bool": bool, "int": int, "str | None": str | None, "Mapping[str, str]": dict[str, str],
-            "Mapping[str, float]": dict[str, Annotated[float, Field(gt=0)]]}  # fmt: skip
+            "Mapping[str, float]": dict[str, Positive]}  # fmt: skip
 ReadingRecord = record_of(Reading, _CHOICES)
 ProvenanceRecord = record_of(Provenance, _CHOICES | {"Reading": ReadingRecord}, overrides={"rows": _TYPES["int"]})
 
@@ -45,45 +69,8 @@ class ExpressionRecord(Record):
     """Like "c + A/N**alpha + B/D**beta"."""
     bounds: dict[str, tuple[float, float]] = Field(default_factory=dict)
     """The range that a fit searches for each coefficient."""
-    extension: Literal["repetition", "excess", "overfit"] | None = None
+    extension: str | None = None
     """Further coefficients for tokens that are seen several times."""
-
-
-class ProportionsRecord(Record):
-    """The proportions of the models that a frontier is of."""
-
-    experts: float = Field(default=1.0, ge=1)
-    recurrence: float = Field(default=1.0, ge=1)
-    loop_share: float = Field(default=0.0, ge=0, le=1)
-    m: float = Field(default=1.0, gt=0, le=1)
-
-
-class CostRecord(Record):
-    """Training FLOPs as the data state them, relative to 6 N_unroll D."""
-
-    factor: float = Field(default=1.0, gt=0)
-    exponent: float = 0.0
-    smallest: float = Field(default=1.0, gt=0)
-    largest: float = Field(default=1e18, gt=0)
-
-
-class FrontierRecord(Record):
-    """The compute-optimal frontier L*(C), as draws of its coefficients."""
-
-    flops: float = Field(gt=0)
-    """The largest training compute of the data."""
-    draws: list[tuple[float, float, float]] = Field(min_length=1)
-    """Loss there in nats, its slope -d ln L / d ln C there, and the floor as a share of that loss."""
-    runs: int = Field(default=0, ge=0)
-    """Runs within 1% of the frontier."""
-    size: float | None = Field(default=None, gt=0)
-    """N* at that compute by isoFLOP minima."""
-    size_exponent: float | None = None
-    """d ln N* / d ln C by isoFLOP minima."""
-    models: ProportionsRecord = ProportionsRecord()
-    cost: CostRecord = CostRecord()
-    noise: float | None = Field(default=None, ge=0)
-    """Standard deviation of a run near the frontier, in ln loss."""
 
 
 class LawFile(File):
@@ -114,7 +101,7 @@ class LawFile(File):
     noise: float | None = Field(default=None, ge=0)
     """Robust standard deviation of the losses about the law, in nats."""
     spread: SpreadRecord | None = None  # type: ignore[valid-type]
-    frontier: FrontierRecord | None = None
+    frontier: FrontierRecord | None = None  # type: ignore[valid-type]
     range: RangeRecord = RangeRecord()  # type: ignore[valid-type]
     resamples: list[list[float]] | None = None
     """Coefficients of refits on resampled data, one row each."""
@@ -181,8 +168,6 @@ def read_law(data: object, where: str, group: str | None = None) -> dict[str, An
     file = parse(LawFile, data, where)
     values: dict[str, Any] = {name: built(value) for name, value in file}
     values["fitted_range"] = values.pop("range")
-    if file.frontier is not None:
-        values["frontier"] = Frontier.from_dict(file.frontier.model_dump())
     try:
         values["outer"] = outer_law(file.outer if isinstance(file.outer, str) else file.outer.model_dump())
         values["mapping"] = mapping(file.mapping)
@@ -192,7 +177,7 @@ def read_law(data: object, where: str, group: str | None = None) -> dict[str, An
 
 
 def _from_version_1(data: dict[str, Any]) -> dict[str, Any]:
-    """Return a law file of version 1, which told by fixed words in ``source`` and ``note`` what has fields now."""
+    """Return a law file of version 1, which states in fixed words of ``source`` and ``note`` what has fields now."""
     source, note = data.get("source", ""), data.get("note", "")
     if not (isinstance(source, str) and isinstance(note, str)):
         return data  # refused as any other wrong field

@@ -206,5 +206,5 @@ class LawForecast(NamedTuple):
 def tails(level: float) -> tuple[float, float]:
     """Return the two quantiles between which a share ``level`` lies."""
     if not 0 < level < 1:
-        raise InputError(f"level is {level}; it should lie between 0 and 1, as 0.9")
+        raise InputError(f"`level` is {level}", remedy="it should lie between 0 and 1, as 0.9")
     return (1 - level) / 2, (1 + level) / 2

@@ -1,6 +1,8 @@
-"""What a law has no term for: experts, passes or repeated tokens that it cannot answer for."""
+"""What a law cannot answer: variables that it has no term for, and anything where its coefficients are degenerate."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -8,6 +10,25 @@ from numpy.typing import ArrayLike
 from loopscale.core.errors import InputError
 from loopscale.scaling.law import ScalingLaw
 from loopscale.scaling.points import Points
+
+
+class WithheldError(InputError):
+    """An answer that is given only where the user allows it by an argument."""
+
+    def __init__(self, problem: str, overrides: Sequence[str], remedy: str) -> None:
+        self.overrides = tuple(overrides)
+        """The arguments that allow the answer all the same."""
+        options = " and ".join(f"`{name}`" for name in self.overrides)
+        super().__init__(problem, remedy=f"{remedy}, or allow the answer with {options}")
+
+
+REFIT = "fit it to more data or a simpler form"
+"""What to do about a degenerate law."""
+
+
+def why_degenerate(law: ScalingLaw) -> str:
+    """Say why a law is degenerate."""
+    return f"law {law.name} is degenerate: {'; '.join(law.degenerate)}"
 
 
 def fixed_experts(law: ScalingLaw) -> float | None:
