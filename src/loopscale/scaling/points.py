@@ -110,11 +110,11 @@ class Points:
 
     def rows(self, chosen: Any) -> Points:
         """Return some of the points, where every field has one value for each."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return Points(**{
-            name: None if value is None else np.broadcast_to(value, self.shape)[chosen]
-            for name, value in values.items()
-        })  # fmt: skip
+        rows: dict[str, Any] = {}
+        for name in _FIELDS:
+            value = getattr(self, name)
+            rows[name] = None if value is None else np.broadcast_to(value, self.shape)[chosen]
+        return Points(**rows)
 
     @property
     def unique(self) -> FloatArray:

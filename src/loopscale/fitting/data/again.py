@@ -11,13 +11,13 @@ from loopscale.core.errors import InputError, shown
 from loopscale.core.files import is_file, read_json
 from loopscale.fitting.data.folders import STATE
 from loopscale.fitting.data.wandb import is_project
-from loopscale.scaling import Provenance, ScalingLaw
+from loopscale.scaling import Provenance, Reading, ScalingLaw
 
 if TYPE_CHECKING:
     from loopscale.fitting.data.observations import Observations
 
-CHOICES = ("columns", "units", "counts", "keep", "best_of", "balance", "strict")
-"""What a reading can be told, by the names of ``Observations.of``."""
+CHOICES = tuple(Reading().options())
+"""The options of reading, by the names of ``Observations.of``."""
 
 
 def is_law_file(path: object) -> bool:
@@ -25,13 +25,13 @@ def is_law_file(path: object) -> bool:
     return isinstance(path, str | Path) and Path(path).suffix == ".json" and Path(path).name != STATE and is_file(path)
 
 
-def read_again(path: str | Path, read: Callable[..., Observations], options: Mapping[str, Any]) -> Observations:
-    """Return the runs behind a law file; ``read`` reads a table, and ``options`` overrule the law's own choices."""
+def read_again(path: str | Path, read: Callable[..., Observations], choices: Mapping[str, Any]) -> Observations:
+    """Return the runs behind a law file; ``read`` reads a table, and ``choices`` overrule the law's own."""
     provenance = _provenance(path)
-    reading, stated = provenance.reading, {name: options.get(name) for name in CHOICES}
-    observations = read(_data(reading.data, Path(path)), **reading.overruled(stated))
+    reading = provenance.reading
+    observations = read(_data(reading.data, Path(path)), **reading.overruled(choices))
     observations = replace(observations, reading=replace(observations.reading, data=reading.data))
-    if any(stated.values()) or observations.digest == provenance.sha256:
+    if any(choices.values()) or observations.digest == provenance.sha256:
         return observations
     changed = (
         f"{reading.data} is not what the law was fitted to: {len(observations)} rows now, {provenance.rows} then",
@@ -43,7 +43,12 @@ def read_again(path: str | Path, read: Callable[..., Observations], options: Map
 def law_data(law: ScalingLaw) -> str | None:
     """Return the table that a law was fitted to, if it is still there."""
     data = "" if law.provenance is None else law.provenance.reading.data
-    return data if data and (is_file(data) or is_project(data) or not Path(data).suffix) else None
+    return data if data and _is_readable(data) else None
+
+
+def _is_readable(data: str) -> bool:
+    """Tell whether data are a file that is there, a W&B project, or, without a suffix, the name of a sweep."""
+    return is_file(data) or is_project(data) or not Path(data).suffix
 
 
 def _provenance(path: str | Path) -> Provenance:
@@ -63,9 +68,9 @@ def _provenance(path: str | Path) -> Provenance:
 
 
 def _data(data: str, law: Path) -> str:
-    """Return the file of runs: as it was given, or beside the law. What is no file is the name of a sweep."""
+    """Return the data of a law, whose file may also lie beside that of the law."""
     beside = law.parent / data
-    if is_file(data) or is_project(data) or not Path(data).suffix:
+    if _is_readable(data):
         return data
     if is_file(str(beside)):
         return str(beside)

@@ -8,7 +8,7 @@ import numpy as np
 
 from loopscale.core.arrays import FloatArray
 from loopscale.core.errors import InputError, shown
-from loopscale.fitting.data.cells import WANTED, acceptable
+from loopscale.fitting.data.cells import WANTED
 from loopscale.fitting.data.columns import MissingColumnError
 from loopscale.scaling import Points
 
@@ -34,11 +34,11 @@ def check(reader: TableReader, name: str, values: FloatArray | None = None) -> N
     """Refuse the first cell of a field that is not what the field wants."""
     check_readable(reader, name)
     values = reader.values[name] if values is None else values
-    good = acceptable(values, name)
+    good = WANTED[name].holds(values)
     if not good.all():
         k = int(np.argmin(good))
-        found = "empty or not a number" if np.isnan(values[k]) else f"{values[k]:g}"
-        raise reader.cell_error(k, name, f"is {found}", f"it should be finite and {WANTED[name]}")
+        content = "empty or not a number" if np.isnan(values[k]) else f"{values[k]:g}"
+        raise reader.cell_error(k, name, f"is {content}", f"it should be finite and {WANTED[name].value}")
 
 
 def check_readable(reader: TableReader, name: str) -> None:

@@ -11,12 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loopscale.core.arrays import BoolArray, FloatArray
+from loopscale.scaling.points import Wanted
 
 WANTED = {
-    "active": "above zero", "tokens": "above zero", "flops": "above zero", "loss": "above zero", "total": "above zero",
-    "unique_tokens": "above zero", "weight": "above zero", "noise": "above zero",
-    "top_k": "1 or more", "recurrence": "1 or more", "experts": "1 or more",
-    "loop": "zero or more", "once": "zero or more", "step": "zero or more",
+    **dict.fromkeys(("active", "tokens", "flops", "loss", "total", "unique_tokens", "weight", "noise"),
+                    Wanted.ABOVE_ZERO),
+    **dict.fromkeys(("top_k", "recurrence", "experts"), Wanted.ONE_OR_MORE),
+    **dict.fromkeys(("loop", "once", "step"), Wanted.NOT_NEGATIVE),
 }  # fmt: skip
 """What the number in each field should be."""
 _SUFFIXED = re.compile(r"([0-9.eE+-]+)\s*([kKmMbBgGtT])")
@@ -55,13 +56,6 @@ def numbers(cells: Sequence[Any]) -> tuple[FloatArray, BoolArray, bool]:
         values[k], with_unit = (math.nan, False) if number is None else number
         suffixed |= with_unit
     return values, unreadable, suffixed
-
-
-def acceptable(values: FloatArray, field: str) -> BoolArray:
-    """Tell which values are what the field wants; an empty cell is not."""
-    wanted = WANTED[field]
-    least = 1.0 if wanted.startswith("1") else 0.0
-    return np.asarray(np.isfinite(values) & ((values >= least) if wanted.endswith("or more") else (values > 0)))
 
 
 def decimal_commas(columns: Mapping[str, Sequence[Any]], loss: str) -> bool:

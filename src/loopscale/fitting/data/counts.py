@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from loopscale.fitting.data.reader import TableReader
 
 LARGEST_MODEL = 3e11
-"""Parameters of a model that somebody may have trained a sweep of."""
+"""Parameters of the largest models of which a sweep is plausible."""
 
 
 def scale(reader: TableReader, stated: Mapping[str, float]) -> None:
     """Bring all counts to raw numbers, and say which units were detected."""
     known = {name: _known_unit(reader, name, stated) for name in COUNTS if name in reader.values}
-    reader.detected = detected = _detected(reader, known)
+    reader.detected = detected = _detect(reader, known)
     for name, unit in known.items():
         reader.values[name] = reader.values[name] * (detected[name] if unit is None else unit)
     for unit in sorted({unit for unit in detected.values() if unit != 1.0}):
@@ -32,21 +32,12 @@ def scale(reader: TableReader, stated: Mapping[str, float]) -> None:
         reader.notes.append(f"read as {UNIT_NAMES[unit]}: {', '.join(spans)}; state units to overrule")
     if "flops" in stated:
         reader.values["flops"] = reader.values["flops"] * stated["flops"]
-    _doubt_units(reader, known)
-
-
-def _doubt_units(reader: TableReader, known: Mapping[str, float | None]) -> None:
-    """Warn where another reading of the units is as likely, or where sizes and tokens seem to differ in kind."""
-    if "active" not in known or "tokens" not in known:
-        return
-    active = _positive(reader.values["active"])
-    if known["active"] is None and known["tokens"] is None:
-        unit = reader.detected["active"], reader.detected["tokens"]
-        if unit == (1e6, 1e9) and float(np.median(active)) * 1e3 < LARGEST_MODEL:
-            reader.warnings.append(
-                ("N read as millions and D as billions; billions and trillions are as likely",
-                 "state them: --units N=1M --units D=1B, or --units N=1B --units D=1T")
-            )  # fmt: skip
+    larger = 1e3 * float(np.median(_positive(reader.values["active"]))) if "active" in detected else np.inf
+    if (detected.get("active"), detected.get("tokens")) == (1e6, 1e9) and larger < LARGEST_MODEL:
+        reader.warnings.append(
+            ("N read as millions and D as billions; billions and trillions are as likely",
+             "state them: --units N=1M --units D=1B, or --units N=1B --units D=1T")
+        )  # fmt: skip
 
 
 def _known_unit(reader: TableReader, name: str, stated: Mapping[str, float]) -> float | None:
@@ -55,8 +46,8 @@ def _known_unit(reader: TableReader, name: str, stated: Mapping[str, float]) -> 
     return 1.0 if name in reader.suffixed else reader.columns[name].unit
 
 
-def _detected(reader: TableReader, known: Mapping[str, float | None]) -> dict[str, float]:
-    """Return the likeliest unit of each count that states none."""
+def _detect(reader: TableReader, known: Mapping[str, float | None]) -> dict[str, float]:
+    """Return the likeliest unit of each count that states none; a column of zeros has no unit."""
     size = next((name for name in ("active", "once") if name in known), None)
     unknown = [name for name, unit in known.items() if unit is None]
     if size is None or not unknown:
@@ -64,14 +55,13 @@ def _detected(reader: TableReader, known: Mapping[str, float | None]) -> dict[st
     active = _positive(reader.values[size])
     tokens = _positive(reader.values["tokens"]) if "tokens" in known else 20 * active
     unit_N, unit_D = detect_units(active, tokens, known[size], known.get("tokens", 1.0))
-    sizes = {
-        name: size_unit(_positive(reader.values[name]), active * unit_N, unit_N)
-        if np.any(reader.values[name] > 0)
-        else 1.0  # zeros have no unit
-        for name in unknown
-    }
-    whole = ((size, unit_N), ("tokens", unit_D), ("unique_tokens", unit_D))
-    return sizes | {name: unit for name, unit in whole if name in unknown}
+    units = {size: unit_N, "tokens": unit_D, "unique_tokens": unit_D}
+    for name in unknown:
+        if name not in units:
+            values = reader.values[name]
+            zero = not np.any(values > 0)
+            units[name] = 1.0 if zero else size_unit(_positive(values), active * unit_N, unit_N)
+    return {name: units[name] for name in unknown}
 
 
 def stated_units(units: Mapping[str, float], source: str) -> dict[str, float]:

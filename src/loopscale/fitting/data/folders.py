@@ -28,7 +28,7 @@ def is_run_folder(path: str | Path) -> bool:
 
 
 def run_records(path: str | Path) -> list[dict[str, Any]]:
-    """Return one record for each run: its name, size, tokens and last losses, as far as its files tell."""
+    """Return one record for each run: its name, size, tokens and last losses, as far as its files state them."""
     target = Path(path)
     if target.name == STATE:
         return [_trainer_record(target, target.parent.name or "run")]
@@ -38,7 +38,7 @@ def run_records(path: str | Path) -> list[dict[str, Any]]:
 
 
 def _states(folder: Path) -> dict[str, Path]:
-    """Return the last state of each run: checkpoints of one run stand in folders called checkpoint-STEP."""
+    """Return the last state of each run: checkpoints of one run are in folders called checkpoint-STEP."""
     last: dict[str, tuple[int, Path]] = {}
     for state in sorted(folder.rglob(STATE)):
         match = _CHECKPOINT.fullmatch(state.parent.name)
@@ -78,8 +78,8 @@ def _event_folders(folder: Path) -> list[Path]:
     return sorted({events.parent for events in folder.rglob(f"{EVENTS}*")})
 
 
-def _event_record(folder: Path, name: str) -> dict[str, Any]:
-    """Return the last value of every scalar of a TensorBoard run, and of its hyper-parameters as JSON, if any."""
+def read_events(folder: Path) -> Any:
+    """Return the events of a TensorBoard folder, loaded."""
     try:
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     except ImportError:
@@ -88,6 +88,12 @@ def _event_record(folder: Path, name: str) -> dict[str, Any]:
         ) from None
     events = EventAccumulator(str(folder))
     events.Reload()
+    return events
+
+
+def _event_record(folder: Path, name: str) -> dict[str, Any]:
+    """Return the last value of every scalar of a TensorBoard run, and of its hyper-parameters as JSON, if any."""
+    events = read_events(folder)
     record: dict[str, Any] = {"run": folder.name if name == "." else name}
     for tag in events.Tags()["scalars"]:
         record[tag] = events.Scalars(tag)[-1].value

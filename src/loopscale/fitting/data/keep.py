@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from loopscale.core.arrays import BoolArray, IntArray
+from loopscale.core.arrays import BoolArray, FloatArray, IntArray
 from loopscale.core.errors import InputError, nearest, shown
+from loopscale.scaling import costs
 
 Columns = Mapping[str, Any]
 
@@ -28,6 +29,12 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 _SUFFIX = re.compile(r"(?<![\w.])([0-9]+(?:\.[0-9]+)?)([kKmMbBtT])\b")
 _SCALE = {"k": "e3", "m": "e6", "b": "e9", "t": "e12"}
 _SINGLE_EQUALS = re.compile(r"(?<![<>=!])=(?!=)")
+
+
+def chosen_rows(expression: str, columns: Columns) -> tuple[BoolArray, str]:
+    """Return the mask of the rows for which an expression holds, and a note that says how many they are."""
+    mask = matching_rows(expression, columns)
+    return mask, f"{int(mask.sum())} of {len(mask)} rows kept by {expression}"
 
 
 def matching_rows(expression: str, columns: Columns) -> BoolArray:
@@ -57,6 +64,20 @@ def matching_rows(expression: str, columns: Columns) -> BoolArray:
     if not mask.any():
         raise InputError(f"{shown(expression)} keeps no row of {count}", field="keep")
     return np.array(mask)
+
+
+def row_symbols(counts: Mapping[str, Any], loss: FloatArray) -> dict[str, Any]:
+    """Return what expressions may use beside the columns: N, D, E, R, U, the loss and, where it is known, C in FLOPs.
+
+    ``counts`` holds arrays under the names of the fields of ``Points``.
+    """
+    active, tokens, R = counts["active"], counts["tokens"], counts["recurrence"]
+    unique = np.minimum(counts.get("unique_tokens", tokens), tokens)
+    symbols = {"N": active, "D": tokens, "E": counts["experts"], "R": R, "U": unique, "loss": loss}
+    if "loop" in counts or np.all(R == 1):
+        with np.errstate(over="ignore"):  # numbers that are not plausible are refused later, by row
+            symbols["C"] = costs.train_flops(costs.unrolled(active, counts.get("loop", 0.0), R), tokens)
+    return symbols
 
 
 def _value(node: ast.AST, expression: str, columns: Columns) -> Any:

@@ -92,9 +92,10 @@ def qlabs_loops(rows: Rows, source: str, *, recipe: str = "fixed") -> Observatio
     ``recipe="fixed"`` gives the 99 runs that vary the passes under one recipe; "all" adds 75 runs whose recipes were
     tuned for each architecture.
     """
-    _choice("recipe", recipe, ("fixed", "all"), "qlabs-loops")
-    kept = [row for row in rows if recipe == "all" or row["set"].startswith("fixed-anchor")]
-    return _observations(kept, source)
+    if recipe not in ("fixed", "all"):
+        raise InputError(f"`recipe` is {shown(recipe)}", where="qlabs-loops", remedy="choose from fixed, all")
+    chosen = [row for row in rows if recipe == "all" or row["set"].startswith("fixed-anchor")]
+    return _observations(chosen, source)
 
 
 def qlabs_regimes(rows: Rows, source: str, *, weight_decay: float | str = 0.8) -> Observations:
@@ -106,8 +107,8 @@ def qlabs_regimes(rows: Rows, source: str, *, weight_decay: float | str = 0.8) -
     if weight_decay != "all" and weight_decay not in decays:
         listed = ", ".join(f"{value:g}" for value in decays)
         raise InputError(f"qlabs-regimes: `weight_decay` is {shown(weight_decay)}; choose from {listed}, or 'all'")
-    kept = [row for row in rows if weight_decay == "all" or float(row["weight_decay"]) == weight_decay]
-    return _observations(kept, source)
+    chosen = [row for row in rows if weight_decay == "all" or float(row["weight_decay"]) == weight_decay]
+    return _observations(chosen, source)
 
 
 def marin_experts(rows: Rows, source: str) -> Observations:
@@ -128,11 +129,6 @@ def _observations(rows: Rows, source: str) -> Observations:
         counts=Counting.WITHOUT_EMBEDDINGS,
         finished=np.ones(len(rows), dtype=bool),
     )  # fmt: skip
-
-
-def _choice(option: str, value: str, known: tuple[str, ...], name: str) -> None:
-    if value not in known:
-        raise InputError(f"{name}: `{option}` is {shown(value)}; choose from {', '.join(known)}")
 
 
 def growth_table(rows: Rows) -> Table:

@@ -12,16 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loopscale.core.arrays import BoolArray, FloatArray, IntArray
-from loopscale.core.errors import InputError, choice, nearest, shown
+from loopscale.core.errors import InputError, nearest, shown
 from loopscale.core.files import is_file
 from loopscale.core.quantities import count_of, counted
 from loopscale.core.tables import Table
 from loopscale.fitting.data.again import is_law_file, read_again
 from loopscale.fitting.data.budgets import balanced_weights
 from loopscale.fitting.data.folders import is_run_folder
-from loopscale.fitting.data.keep import best_rows, matching_rows
+from loopscale.fitting.data.keep import best_rows, chosen_rows, row_symbols
 from loopscale.fitting.data.readers import RawTable, columns_table, csv_table, frame_table, read_table, records_table
-from loopscale.fitting.data.rows import read_rows
 from loopscale.fitting.data.runs import models
 from loopscale.fitting.data.wandb import is_project
 from loopscale.scaling import Counting, Points, Reading
@@ -88,9 +87,9 @@ class Observations:
     def __post_init__(self) -> None:
         count = len(self.loss)
         p = self.points
-        given = (p.active, p.tokens, p.recurrence, p.experts, p.loop, p.total, p.unique_tokens, self.run, self.finished,
-                 self.weight, self.numbers)  # fmt: skip
-        if any(column is not None and np.shape(column) != (count,) for column in given):
+        columns = (p.active, p.tokens, p.recurrence, p.experts, p.loop, p.total, p.unique_tokens, self.run,
+                   self.finished, self.weight, self.numbers)  # fmt: skip
+        if any(column is not None and np.shape(column) != (count,) for column in columns):
             raise InputError(
                 f"points, run and finished should all have one entry for each of {count} losses", where=self.source
             )
@@ -111,7 +110,7 @@ class Observations:
         return self.run[np.sort(first)]
 
     def place(self, k: int) -> str:
-        """Return where row ``k`` (from 0) stands in its source, as messages call it: ``line 22`` of a file."""
+        """Return the place of row ``k`` (from 0) in its source, as messages name it: ``line 22`` of a file."""
         return f"row {k + 1}" if self.numbers is None else f"{self.number_unit} {self.numbers[k]}"
 
     def where(self, chosen: BoolArray | IntArray | slice) -> Observations:
@@ -140,14 +139,11 @@ class Observations:
         N, D, E, R, C (training FLOPs), U (unique tokens) and loss are in raw counts; other columns are named as in the
         file.
         """
-        p = self.points
-        symbols = {"N": p.active, "D": p.tokens, "E": p.experts, "R": p.recurrence, "U": p.unique, "loss": self.loss,
-                   "run": self.run}  # fmt: skip
-        if p.loop is not None or np.all(p.recurrence == 1):
-            symbols["C"] = p.train_flops
-        mask = matching_rows(expression, {**self.extra, **symbols})
-        note = f"{int(mask.sum())} of {len(mask)} rows kept by {expression}"
-        return replace(self.where(mask), notes=(*self.notes, note))
+        counts = {name: getattr(self.points, name) for name in POINT_COLUMNS.values()}
+        symbols = row_symbols({name: values for name, values in counts.items() if values is not None}, self.loss)
+        mask, note = chosen_rows(expression, {**self.extra, "run": self.run, **symbols})
+        reading = self.reading.narrowed(expression)
+        return replace(self.where(mask), notes=(*self.notes, note), reading=reading)
 
     def best_of(self) -> Observations:
         """Return the lowest loss of each model and token count: of rows that differ only in other settings."""
@@ -178,9 +174,9 @@ class Observations:
         """Read observations from a file, a data frame, columns by name, or a public sweep by its name.
 
         Files are CSV, TSV, JSON lines or Parquet; the file of a fitted law gives the runs behind it, read as they
-        were then. ``columns`` says which column holds a field where its name does not,
-        as in ``{"loss": "c4_en"}``; ``units`` what a count is in, as in ``{"active": "1B"}``, where neither the header
-        nor the magnitude tells; ``counts`` whether parameter counts include embeddings.
+        were then. ``columns`` names the column of a field where the header does not show it, as in
+        ``{"loss": "c4_en"}``; ``units`` states the unit of a count, as in ``{"active": "1B"}``, where neither the
+        header nor the magnitude shows it; ``counts`` says whether parameter counts include embeddings.
 
         ``keep`` chooses rows by an expression (``keep``), before any cell is judged; ``best_of`` keeps the lowest
         loss of each model and token count (``best_of``); ``balance`` weights the rows so that each compute budget
@@ -198,14 +194,14 @@ class Observations:
             if columns or units or counts:
                 raise InputError("`columns`, `units` and `counts` are for files and frames", where=data.source)
             rows = data if keep is None else data.keep(keep)
-            kept = keep if data.reading.keep is None else f"({data.reading.keep}) and ({keep})"
-            rows = rows if keep is None else replace(rows, reading=replace(data.reading, keep=kept))
         else:
+            from loopscale.fitting.data.rows import read_rows  # which builds observations
+
             sizes = {field: count_of(unit, "units") for field, unit in (units or {}).items()}
-            rows = cls._read(_table(data, name or "frame"), columns, sizes, counts, keep, strict)
+            rows = read_rows(_table(data, name or "frame"), columns or {}, sizes, counts, keep, strict)
             path = str(data) if isinstance(data, str | Path) else ""
-            kind = counts.value if isinstance(counts, Counting) else counts
-            reading = Reading(path, dict(columns or {}), sizes, kind, keep, strict=strict)
+            stated = counts.value if isinstance(counts, Counting) else counts
+            reading = Reading(path, dict(columns or {}), sizes, stated, keep, strict=strict)
             rows = replace(rows, reading=reading, name=Path(path).name.split(".")[0] if path else rows.name)
         rows = replace(rows.best_of(), reading=replace(rows.reading, best_of=True)) if best_of else rows
         rows = rows.balanced() if balance and not rows.reading.balance else rows
@@ -222,33 +218,13 @@ class Observations:
         counts: Counting | str | None = None,
     ) -> Observations:
         """Read the text of a CSV file; ``source`` names it in errors. Other options are those of ``of``."""
-        rows = cls._read(csv_table(text, source), columns, None, counts, None, strict=False)
+        from loopscale.fitting.data.rows import read_rows
+
+        rows = read_rows(csv_table(text, source), columns or {}, {}, counts)
         return rows if name is None else replace(rows, name=name)
 
-    @classmethod
-    def _read(
-        cls,
-        table: RawTable,
-        columns: Mapping[str, str] | None,
-        units: Mapping[str, float] | None,
-        counts: Counting | str | None,
-        keep: str | None,
-        strict: bool,
-    ) -> Observations:
-        kind = counts if isinstance(counts, Counting | None) else choice(Counting, counts, "counts")
-        stated = {str(cell) for cell in table.columns.get(COUNTING, ())}
-        if kind is None and len(stated) == 1 and stated <= {counting.value for counting in Counting}:
-            kind = Counting(stated.pop())
-        rows = read_rows(table, columns or {}, units or {}, keep, strict)
-        return cls(
-            rows.points, rows.loss, rows.run, table.source, kind or Counting.WITHOUT_EMBEDDINGS, rows.notes,
-            rows.finished, rows.weight, rows.loss_unit, kind is None and not rows.non_embedding, rows.extra,
-            numbers=rows.numbers, number_unit=rows.number_unit, skipped=rows.skipped, columns_used=rows.columns_used,
-            warnings=rows.warnings, named_runs=rows.named_runs,
-        )  # fmt: skip
-
     def columns(self) -> dict[str, list[Any]]:
-        """Return the rows under names that ``of`` knows, in raw counts."""
+        """Return the rows under names that ``of`` reads, in raw counts."""
         columns: dict[str, Any] = {"run": self.run}
         for name, point in POINT_COLUMNS.items():
             columns |= {} if (values := getattr(self.points, point)) is None else {name: values}
@@ -258,7 +234,7 @@ class Observations:
         return {name: np.asarray(column).tolist() for name, column in columns.items()}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the rows and what is known of them as plain values, as a fit's file holds them."""
+        """Return the rows and how they were read as plain values, as a fit's file holds them."""
         return {
             "columns": self.columns(),
             "source": self.source,
@@ -280,14 +256,14 @@ class Observations:
         """Return the observations of a fit's file; ``where`` names it in errors."""
         loss = "bpb" if "bpb" in record.columns else "loss"
         needed = ("run", "N_act (raw)", "E", "R", "D (raw)", loss)
-        known = (*needed, *POINT_COLUMNS, "finished", "weight")
+        allowed = (*needed, *POINT_COLUMNS, "finished", "weight")
         for name in needed:
             if name not in record.columns:
                 raise InputError(f"there is no column {name!r}", where=f"{where}: data")
         numbers: dict[str, FloatArray] = {}
         for name, cells in record.columns.items():
-            if name not in known:
-                raise InputError(f"unknown column {shown(name)}{nearest(name, known)}", where=f"{where}: data")
+            if name not in allowed:
+                raise InputError(f"unknown column {shown(name)}{nearest(name, allowed)}", where=f"{where}: data")
             try:
                 numbers |= {} if name == "run" else {name: np.array(cells, dtype=np.float64)}
             except (TypeError, ValueError):

@@ -91,10 +91,10 @@ def _given(source: PublicFile, path: Path) -> bytes:
 
 
 def _checked(source: PublicFile, content: bytes, where: str) -> bytes:
-    found = rows_checksum(content) if source.convert else hashlib.sha256(content).hexdigest()
-    if found != source.sha256:
+    sha256 = rows_checksum(content) if source.convert else hashlib.sha256(content).hexdigest()
+    if sha256 != source.sha256:
         raise InputError(
-            f"{where}: SHA-256 is {found[:12]}…, but {source.file} from {source.origin} has {source.sha256[:12]}…; "
+            f"{where}: SHA-256 is {sha256[:12]}…, but {source.file} from {source.origin} has {source.sha256[:12]}…; "
             "remove the file to download it again, or read your own file with Observations.of"
         )
     return content
@@ -128,9 +128,9 @@ def _converted(source: PublicFile) -> bytes:
         content = Table.from_records(source.convert(texts)).csv().encode()
     except _UNREADABLE as error:
         raise InputError(f"{changed}: no rows can be read from it ({type(error).__name__}); nothing was kept") from None
-    found = rows_checksum(content)
-    if found != source.sha256:
-        sums = f"SHA-256 {found[:12]}… and not {source.sha256[:12]}…"
+    sha256 = rows_checksum(content)
+    if sha256 != source.sha256:
+        sums = f"SHA-256 {sha256[:12]}… and not {source.sha256[:12]}…"
         raise InputError(f"{changed}: it converts to rows with {sums}; nothing was kept")
     return content
 
@@ -191,10 +191,10 @@ def load_public(name: str, **options: object) -> Observations:
             f"public sweep {shown(name)} is not known{nearest(name, _LOADERS)}; choose from {', '.join(_LOADERS)}"
         )
     loader = _LOADERS[name]
-    known = list(inspect.signature(loader).parameters)
+    allowed = list(inspect.signature(loader).parameters)
     for option in options:
-        if option not in known:
-            raise InputError(f"{name}: option {shown(option)} is unknown; it takes {', '.join(known) or 'none'}")
+        if option not in allowed:
+            raise InputError(f"{name}: option {shown(option)} is unknown; it takes {', '.join(allowed) or 'none'}")
     return loader(**options)
 
 
@@ -205,7 +205,7 @@ def epoch_chinchilla(*, drop_highest: int = 5) -> Observations:
     """
     table = _table("epoch-chinchilla")
     loss, N = numbers(table, "loss"), numbers(table, "Model Size")
-    kept = np.sort(np.argsort(loss, kind="stable")[: len(loss) - drop_highest])
+    rest = np.sort(np.argsort(loss, kind="stable")[: len(loss) - drop_highest])
     return Observations(
         points=_dense(N, costs.tokens_for(numbers(table, "Training FLOP"), N)),
         loss=loss,
@@ -213,7 +213,7 @@ def epoch_chinchilla(*, drop_highest: int = 5) -> Observations:
         source=_source("epoch-chinchilla"),
         counts=Counting.WITH_EMBEDDINGS,
         notes=(f"dropped the {drop_highest} highest losses of {len(loss)}",) if drop_highest else (),
-    ).where(kept)
+    ).where(rest)
 
 
 def clark_routing(*, router: str = "S-Base", every_step: bool = False) -> Observations:
@@ -281,8 +281,8 @@ def marin_experts() -> Observations:
 def load_table(name: str) -> Table:
     """Return a public table that is not a sweep of training runs: growing passes, or passes at test time."""
     if name not in looped.TABLES:
-        known = ", ".join(looped.TABLES)
-        raise InputError(f"public table {shown(name)} is not known{nearest(name, looped.TABLES)}; choose from {known}")
+        tables = ", ".join(looped.TABLES)
+        raise InputError(f"public table {shown(name)} is not known{nearest(name, looped.TABLES)}; choose from {tables}")
     rows = _table(name)
     return looped.growth_table(rows) if name == "qlabs-growth" else looped.curves_at_test_time(name, rows)
 
@@ -384,12 +384,10 @@ def named_sweep(name: str) -> Observations:
         return simulate_sweep()
     if name in MICRO:
         return load_micro(name)
-    if name in _LOADERS:
+    if name in _LOADERS or name in looped.TABLES:  # tables are refused there, with how to read them
         return load_public(name)
-    if name in looped.TABLES:
-        return load_public(name)  # which says how to read it
-    known = ["simulated", *MICRO, *_LOADERS]
-    raise InputError(f"{name}: no such file or sweep{nearest(name, known)}; sweeps by name are {', '.join(known)}")
+    names = ["simulated", *MICRO, *_LOADERS]
+    raise InputError(f"{name}: no such file or sweep{nearest(name, names)}; sweeps by name are {', '.join(names)}")
 
 
 def simulate_sweep(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from loopscale.core.quantities import counted
 from loopscale.fitting.data.cell_checks import check, check_readable, compare
 from loopscale.fitting.data.cells import cells_of, decimal_commas, numbers, without_decimal_commas
 from loopscale.fitting.data.columns import SYMBOLS, Column, normal_name
-from loopscale.fitting.data.keep import matching_rows
+from loopscale.fitting.data.keep import chosen_rows, row_symbols
 from loopscale.fitting.data.readers import RawTable
 from loopscale.fitting.data.units import UNIT_NAMES
 from loopscale.scaling import Points, costs
@@ -47,7 +47,7 @@ class TableReader:
     def read_numbers(self) -> None:
         """Turn every numeric column into numbers, and every column into what expressions use."""
         if decimal_commas(self.table.columns, self.columns["loss"].name):
-            self.table = self.table.with_columns(without_decimal_commas(self.table.columns))
+            self.table = replace(self.table, columns=without_decimal_commas(self.table.columns))
             self.notes.append("commas read as decimal points")
         for name, column in self.columns.items():
             if name in ("run", "finished"):
@@ -92,15 +92,10 @@ class TableReader:
 
     def keep(self, expression: str) -> None:
         """Continue with the rows for which the expression holds."""
-        at, count = self.derived, len(self.table)
-        symbols = {"N": at["active"], "D": at["tokens"], "E": at["experts"], "R": at["recurrence"],
-                   "U": at.get("unique_tokens", at["tokens"]), "loss": self.values["loss"]}  # fmt: skip
-        if "loop" in at or np.all(at["recurrence"] == 1):
-            with np.errstate(over="ignore"):  # numbers that are not plausible are refused later, by row
-                symbols["C"] = costs.train_flops(self._unrolled(), at["tokens"])
-        named = {"run": self.extra[self.columns["run"].name]} if "run" in self.columns else {}
-        mask = matching_rows(expression, {**self.extra, **named, **symbols})
-        self.notes.append(f"{int(mask.sum())} of {count} rows kept by {expression}")
+        run = {"run": self.extra[self.columns["run"].name]} if "run" in self.columns else {}
+        symbols = row_symbols(self.derived, self.values["loss"])
+        mask, note = chosen_rows(expression, {**self.extra, **run, **symbols})
+        self.notes.append(note)
         self.choose(mask)
 
     def leave_out_incomplete(self) -> None:
@@ -174,12 +169,10 @@ class TableReader:
         if "tokens" in self.columns:
             return self.values["tokens"]
         self.notes.append("D = FLOPs / (6 N_unroll)")
-        with np.errstate(all="ignore"):
-            return np.asarray(costs.tokens_for(self.values["flops"], self._unrolled()))
-
-    def _unrolled(self) -> FloatArray:
         at = self.derived
-        return np.asarray(costs.unrolled(at["active"], at.get("loop", 0.0), at["recurrence"]))
+        unrolled = costs.unrolled(at["active"], at.get("loop", 0.0), at["recurrence"])
+        with np.errstate(all="ignore"):
+            return np.asarray(costs.tokens_for(self.values["flops"], unrolled))
 
     def _empty(self, name: str) -> BoolArray:
         return np.asarray(np.isnan(self.values[name]) & ~self.unreadable[name])

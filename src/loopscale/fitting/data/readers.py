@@ -25,7 +25,7 @@ Columns = dict[str, list[Any]]
 
 @dataclass(frozen=True, eq=False)
 class RawTable:
-    """Cells by column, and where each row stands in its source."""
+    """Cells by column, and the line or row of the source that each comes from."""
 
     columns: Columns
     source: str
@@ -42,10 +42,6 @@ class RawTable:
     def place(self, k: int) -> str:
         """Return where row ``k`` stands: ``line 22``."""
         return f"{self.unit} {self.numbers[k]}"
-
-    def with_columns(self, columns: Columns) -> RawTable:
-        """Return the same rows with other cells."""
-        return replace(self, columns=columns)
 
     def rows(self, chosen: BoolArray | IntArray) -> RawTable:
         """Return some of the rows, each with its own place."""
@@ -68,7 +64,7 @@ def read_table(path: str | Path) -> RawTable:
     if name.endswith((".csv", ".csv.gz", ".tsv", ".tsv.gz")):
         return csv_table(_text(path), str(path), "\t" if ".tsv" in name else None)
     raise InputError(
-        "this kind of file is not read",
+        "files of this kind cannot be read",
         where=str(path),
         remedy="give .csv, .tsv, .jsonl, .parquet, trainer_state.json or a folder of runs",
     )
@@ -88,7 +84,7 @@ def columns_table(columns: Columns, source: str) -> RawTable:
 
 
 def frame_table(frame: Any, source: str) -> RawTable:
-    """Take the columns of a pandas, polars or pyarrow frame, or of any other that narwhals knows."""
+    """Take the columns of a pandas, polars or pyarrow frame, or of any other that narwhals supports."""
     if nw.dependencies.is_pandas_dataframe(native := nw.to_native(frame, pass_through=True)):
         frame = _of_pandas(native, source)
     try:
@@ -153,9 +149,8 @@ def jsonl_table(text: str, source: str) -> RawTable:
         numbers.append(number)
     if not rows:
         raise InputError("the file is empty", where=source, remedy="each line should be a JSON object")
-    names = dict.fromkeys(key for row in rows for key in row)
-    check_cells(len(names) * len(rows), source)
-    return RawTable({str(name): [row.get(name) for row in rows] for name in names}, source, "line", np.array(numbers))
+    check_cells(len({key for row in rows for key in row}) * len(rows), source)
+    return replace(records_table(rows, source), unit="line", numbers=np.array(numbers))
 
 
 def csv_table(text: str, source: str, delimiter: str | None = None) -> RawTable:

@@ -3,62 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from loopscale.core.arrays import BoolArray, FloatArray, IntArray
+from loopscale.core.errors import choice
 from loopscale.fitting.data.cell_checks import check_columns, check_plausible
 from loopscale.fitting.data.columns import BITS_PER_BYTE, NON_EMBEDDING, find_columns, normal_name
 from loopscale.fitting.data.counts import scale, stated_units
+from loopscale.fitting.data.observations import COUNTING, Observations
 from loopscale.fitting.data.reader import TableReader
 from loopscale.fitting.data.readers import RawTable
 from loopscale.fitting.data.runs import crashed, distinct, finished, run_names, weight
 from loopscale.fitting.data.suspicions import suspicions
-from loopscale.scaling import Points
-
-
-@dataclass(frozen=True, eq=False)
-class Rows:
-    """What a table holds, in raw counts."""
-
-    points: Points
-    loss: FloatArray
-    run: NDArray[np.str_]
-    finished: BoolArray | None
-    notes: tuple[str, ...]
-    weight: FloatArray | None
-    loss_unit: str
-    non_embedding: bool
-    """Whether the header says that embeddings are left out."""
-    extra: dict[str, NDArray[Any]]
-    """All columns of the table by their own names."""
-    numbers: IntArray
-    """The line of the file, or the row of the frame, that each row comes from."""
-    number_unit: str
-    skipped: tuple[str, ...] = ()
-    """What was left out, in a few words each."""
-    columns_used: Mapping[str, str] = field(default_factory=dict)
-    """The column of each quantity by its symbol."""
-    warnings: tuple[tuple[str, str], ...] = ()
-    """What looks wrong: a sentence, and what to do about it."""
-    named_runs: bool = False
+from loopscale.scaling import Counting
 
 
 def read_rows(
     table: RawTable,
     columns: Mapping[str, str],
     units: Mapping[str, float],
+    counts: Counting | str | None = None,
     keep: str | None = None,
     strict: bool = False,
-) -> Rows:
-    """Return the rows of a table, or say what is wrong with it, and where.
-
-    ``keep`` chooses rows before any cell is judged. Rows without a loss, a size or tokens are left out and counted in
-    a note; ``strict`` refuses them.
-    """
+) -> Observations:
+    """Return the rows of a table, or say what is wrong with it, and where; options are those of ``Observations.of``."""
+    counting = counts if isinstance(counts, Counting | None) else choice(Counting, counts, "counts")
+    stated = {str(cell) for cell in table.columns.get(COUNTING, ())}
+    if counting is None and len(stated) == 1 and stated <= {known.value for known in Counting}:
+        counting = Counting(stated.pop())
     reader = TableReader(table, find_columns(table.columns, columns, table.source), notes=list(table.notes))
     check_columns(reader)
     reader.read_numbers()
@@ -79,12 +49,16 @@ def read_rows(
     check_plausible(reader, points)
     warnings = suspicions(reader.table, reader.columns, points, loss, run if reader.named_runs else None)
     size = reader.columns.get("active")
-    return Rows(
-        points, loss, run, finished(reader),
+    non_embedding = size is not None and normal_name(size.name) in NON_EMBEDDING
+    return Observations(
+        points, loss, run,
+        source=table.source,
+        counts=counting or Counting.WITHOUT_EMBEDDINGS,
+        finished=finished(reader),
         weight=weight(reader),
         notes=tuple(reader.notes),
         loss_unit="bits per byte" if normal_name(reader.columns["loss"].name) in BITS_PER_BYTE else "nats",
-        non_embedding=size is not None and normal_name(size.name) in NON_EMBEDDING,
+        counts_assumed=counting is None and not non_embedding,
         extra=reader.extra,
         numbers=reader.table.numbers,
         number_unit=reader.table.unit,

@@ -23,8 +23,8 @@ CHECKPOINTS = 10
 
 def models(points: Points) -> IntArray:
     """Return a number for the model of each row: rows that agree on everything but tokens share it."""
-    given = (points.active, points.recurrence, points.experts, points.loop, points.total)
-    table = np.stack([values for values in given if values is not None], axis=1)
+    counts = (points.active, points.recurrence, points.experts, points.loop, points.total)
+    table = np.stack([values for values in counts if values is not None], axis=1)
     return np.asarray(np.unique(table, axis=0, return_inverse=True)[1].reshape(-1), dtype=np.int64)
 
 

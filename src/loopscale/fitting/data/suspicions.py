@@ -12,6 +12,7 @@ from loopscale.core.quantities import format_count
 from loopscale.fitting.data.cells import numbers
 from loopscale.fitting.data.columns import BITS_PER_BYTE, TRAINING, Column, normal_name
 from loopscale.fitting.data.readers import RawTable
+from loopscale.fitting.data.runs import models
 from loopscale.scaling import Points, published
 
 FEWEST_TOKENS = 1.0
@@ -175,14 +176,12 @@ def _checkpoints(columns: Mapping[str, Column], points: Points, run: NDArray[np.
     """Suspect rows of one model at evenly spaced tokens, which sweeps of separate runs seldom have."""
     if run is not None or "step" in columns or "finished" in columns:
         return
-    models = np.stack([points.active, points.experts, points.recurrence], axis=1)
-    groups, which = np.unique(models, axis=0, return_inverse=True)
-    even = 0
-    for k in range(len(groups)):
-        tokens = np.sort(points.tokens[which.reshape(-1) == k])
-        steps = np.diff(tokens)
-        even += len(tokens) >= CHECKPOINTS and bool(np.ptp(steps) <= 0.01 * steps.max())
-    if even > len(groups) / 2:
+    model = models(points)
+    count, even = int(model.max()) + 1, 0
+    for k in range(count):
+        steps = np.diff(np.sort(points.tokens[model == k]))
+        even += len(steps) + 1 >= CHECKPOINTS and bool(np.ptp(steps) <= 0.01 * steps.max())
+    if even > count / 2:
         yield (
             "rows of one model at evenly spaced tokens look like checkpoints; each counts as a separate run",
             "a column `run` says which rows belong together",
