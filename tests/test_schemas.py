@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from enum import Enum
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
@@ -16,7 +17,7 @@ from loopscale.cli import main
 from loopscale.core.errors import InputError
 from loopscale.core.quantities import fraction_of
 from loopscale.core.schemas import Between, Bits, Bytes, Count, File, Quantity, Record, Whole, parse
-from loopscale.saved import MODELS, json_schema, model_of
+from loopscale.saved import MODELS, OBJECTS, json_schema, model_of
 
 
 class Colour(Enum):
@@ -113,6 +114,12 @@ def test_every_kind_of_file_has_a_schema():
     sources = {path: path.read_text(encoding="utf-8") for path in Path(loopscale.__file__).parent.rglob("*.py")}
     models = {name for text in sources.values() for name in re.findall(r"^class (\w+)\(File\):", text, flags=re.M)}
     assert models <= {home.partition(":")[2] for home in MODELS.values()}
+
+
+@pytest.mark.parametrize("home", OBJECTS.values())
+def test_every_kind_that_can_be_loaded_has_a_class_that_reads_it(home):
+    module, _, name = home.partition(":")
+    assert callable(getattr(import_module(module), name).from_dict)
 
 
 def test_the_command_prints_a_schema_and_refuses_other_names(capsys):

@@ -1,12 +1,12 @@
-"""Every kind of file that loopscale reads or writes: its model, its JSON Schema, and ``load``.
+"""Every kind of file that loopscale reads or writes: its pydantic model, its JSON Schema, and ``load``.
 
 This module stands above the packages that define the kinds, so it may name all of them. A new kind adds one line.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from loopscale.core.errors import InputError, nearest, shown
@@ -44,7 +44,7 @@ OBJECTS = {
     "plan": "loopscale.planning:Plan",
     "next-runs": "loopscale.choosing:NextRuns",
     "evaluation": "loopscale.evaluate.store:Result",
-    "evaluated-model": "loopscale.evaluate.store:Model",
+    "evaluated-model": "loopscale.evaluate.store:EvaluatedModel",
 }
 """The class that reads each kind with ``from_dict(data, where)``, for the kinds that ``load`` opens."""
 
@@ -58,10 +58,10 @@ def load(path: str | Path) -> Any:
     kind = kind_of(data, str(path))
     if kind not in OBJECTS:
         raise InputError(
-            f"{path}: a file of kind {shown(kind)} cannot be loaded{nearest(kind, OBJECTS)}; "
-            f"kinds that can: {', '.join(OBJECTS)}"
-        )
-    return _named(OBJECTS[kind]).from_dict(data, str(path))
+            f"a file of kind {shown(kind)} cannot be loaded{nearest(kind, OBJECTS)}",
+            where=str(path), remedy=f"kinds that can are {', '.join(OBJECTS)}",
+        )  # fmt: skip
+    return resolve_name(OBJECTS[kind]).from_dict(data, str(path))
 
 
 def json_schema(kind: str) -> dict[str, Any]:
@@ -75,10 +75,5 @@ def model_of(kind: str) -> type[Record]:
     """Return the model of a kind of file."""
     if kind not in MODELS:
         raise InputError(f"schema {shown(kind)} is not known{nearest(kind, MODELS)}; choose from {', '.join(MODELS)}")
-    model: type[Record] = _named(MODELS[kind])
+    model: type[Record] = resolve_name(MODELS[kind])
     return model
-
-
-def _named(home: str) -> Any:
-    module, _, attribute = home.partition(":")
-    return getattr(import_module(module), attribute)

@@ -10,12 +10,12 @@ import inspect
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from itertools import pairwise
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_type_hints
 
 from pydantic import Field, create_model, model_validator
 
 from loopscale.core.errors import InputError
-from loopscale.core.schemas import Record
+from loopscale.core.schemas import File, Record
 
 _CLASSES: dict[type[Record], type[Any]] = {}
 """The dataclass that each record was made from."""
@@ -34,19 +34,43 @@ def record_of(
     is stricter. A record that is one of several alternatives states its ``kind``.
     """
     described: dict[str, Any] = {} if kind is None else {"kind": (Literal[kind], ...)}
-    texts = _docstrings(part)
-    for field in fields(part):
-        annotation = (overrides or {}).get(field.name) or types[str(field.type)]
-        text = texts.get(field.name)
-        if field.default_factory is not MISSING:
-            described[field.name] = (annotation, Field(default_factory=field.default_factory, description=text))
-            continue
-        default = ... if field.default is MISSING else field.default
-        described[field.name] = (annotation, Field(default, description=text))
+    stricter = overrides or {}
+    described |= _fields(part, {f.name: stricter.get(f.name) or types[str(f.type)] for f in fields(part)})
     checks: dict[str, Any] = {"checked": model_validator(mode="after")(_checked)}
     record = create_model(part.__name__, __base__=Record, __doc__=part.__doc__, __validators__=checks, **described)
     _CLASSES[record] = part
     return record
+
+
+def file_of(
+    part: type[Any],
+    kind: str,
+    version: int,
+    *,
+    names: Mapping[str, Any] | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    **more: Any,
+) -> Any:
+    """Return the file of a dataclass: its fields with their types and docstrings, and ``more`` as pydantic has them.
+
+    ``names`` are classes that the module of the dataclass imports for type checkers alone; ``overrides`` holds the type
+    in the file by the name of a field, where it differs.
+    """
+    types = get_type_hints(part, localns=dict(names or {}), include_extras=True) | dict(overrides or {})
+    file = create_model(f"{part.__name__}File", __base__=File, __doc__=part.__doc__, **_fields(part, types), **more)
+    file.KIND, file.VERSION = kind, version
+    return file
+
+
+def _fields(part: type[Any], types: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a dataclass as pydantic takes them: type, default and description."""
+    texts, described = _docstrings(part), {}
+    for field in fields(part):
+        made: dict[str, Any] = {"default": ... if field.default is MISSING else field.default}
+        if field.default_factory is not MISSING:
+            made = {"default_factory": field.default_factory}
+        described[field.name] = (types[field.name], Field(**made, description=texts.get(field.name)))
+    return described
 
 
 def built(value: Any) -> Any:

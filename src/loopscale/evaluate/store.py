@@ -20,7 +20,8 @@ from loopscale.architecture import Architecture, read_config
 from loopscale.core.errors import InputError
 from loopscale.core.files import checksum, make_folder, read_json, write_json
 from loopscale.core.quantities import format_count
-from loopscale.core.schemas import File, parse
+from loopscale.core.records import file_of
+from loopscale.core.schemas import parse
 
 SCHEMA = 1
 WEIGHTS = ("*.safetensors", "*.bin")
@@ -54,44 +55,6 @@ class Score:
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
 
-class ResultFile(File):
-    """What was measured for one checkpoint, task, recurrence and settings."""
-
-    KIND, VERSION = "evaluation", SCHEMA
-
-    key: Key
-    """Everything that the result depends on."""
-    scores: dict[str, Score]
-    """By metric and filter, as lm-eval writes them: ``acc_norm,none``."""
-    samples: int = Field(ge=0)
-    seconds: float = Field(ge=0)
-    mean_passes: float | None = Field(default=None, ge=0)
-    """With early exit: passes that a scored token used."""
-    subtasks: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    """Of a group of tasks: the metrics of each."""
-
-
-class ModelFile(File):
-    """What tables need to know of an evaluated checkpoint."""
-
-    KIND, VERSION = "evaluated-model", SCHEMA
-
-    checkpoint: str
-    """Hash of weights, config and tokenizer."""
-    name: str
-    architecture: dict[str, Any]
-    """As in an architecture file."""
-    training_tokens: float | None = Field(default=None, gt=0)
-    size: str = ""
-    """The size's name in the sweep that trained it."""
-    run: str = ""
-    """The sweep's run that it is a point of."""
-    validation_loss: float | None = None
-    """The loss at the end of its training."""
-    random_recurrence: bool = False
-    """Whether its passes were drawn at random in training."""
-
-
 @dataclass(frozen=True)
 class Result:
     """What was measured for one key."""
@@ -99,9 +62,9 @@ class Result:
     key: Key
     scores: Mapping[str, Score]
     """By metric and filter, as lm-eval writes them: ``acc_norm,none``."""
-    samples: int
-    seconds: float
-    mean_passes: float | None = None
+    samples: Annotated[int, Field(ge=0)]
+    seconds: Annotated[float, Field(ge=0)]
+    mean_passes: Annotated[float, Field(ge=0)] | None = None
     """With early exit: passes that a scored token used."""
     subtasks: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Of a group of tasks: the metrics of each."""
@@ -126,8 +89,10 @@ class Result:
     @classmethod
     def from_dict(cls, data: object, where: str) -> Result:
         """Read what ``to_dict`` wrote."""
-        file = parse(ResultFile, data, where)
-        return cls(file.key, file.scores, file.samples, file.seconds, file.mean_passes, file.subtasks)
+        return cls(**dict(parse(ResultFile, data, where)))
+
+
+ResultFile = file_of(Result, "evaluation", SCHEMA, overrides={"subtasks": dict[str, dict[str, Any]]})
 
 
 @dataclass(frozen=True)
@@ -138,7 +103,7 @@ class EvaluatedModel:
     """Hash of weights, config and tokenizer."""
     name: str
     architecture: Architecture
-    training_tokens: float | None = None
+    training_tokens: Annotated[float, Field(gt=0)] | None = None
     size: str = ""
     """The size's name in the sweep that trained it."""
     run: str = ""
@@ -167,12 +132,11 @@ class EvaluatedModel:
     @classmethod
     def from_dict(cls, data: object, where: str) -> EvaluatedModel:
         """Read what ``to_dict`` wrote."""
-        file = parse(ModelFile, data, where)
-        architecture = Architecture.from_dict(file.architecture, f"{where}: architecture")
-        return cls(
-            file.checkpoint, file.name, architecture, file.training_tokens, file.size, file.run, file.validation_loss,
-            file.random_recurrence,
-        )  # fmt: skip
+        file = dict(parse(ModelFile, data, where))
+        return cls(**file | {"architecture": Architecture.from_dict(file["architecture"], f"{where}: architecture")})
+
+
+ModelFile = file_of(EvaluatedModel, "evaluated-model", SCHEMA, overrides={"architecture": dict[str, Any]})
 
 
 PREFERRED = ("acc_norm", "acc", "exact_match", "f1")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import MISSING, fields, replace
-from typing import Any, Literal, get_type_hints
+from dataclasses import fields, replace
+from typing import Any, Literal
 
-from pydantic import ConfigDict, Field, create_model, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from loopscale.core.errors import InputError
-from loopscale.core.schemas import File, Record, parse
+from loopscale.core.records import file_of
+from loopscale.core.schemas import Record, parse
 from loopscale.planning.cluster import ClusterCost
 from loopscale.planning.growing import Growth
 from loopscale.planning.plans import SCHEMA, Plan
@@ -17,24 +18,15 @@ from loopscale.planning.plans import SCHEMA, Plan
 ANEW = "make it anew with `loopscale plan --out`"
 
 
-def _default(field: Any) -> Any:
-    if field.default_factory is not MISSING:
-        return Field(default_factory=field.default_factory)
-    return ... if field.default is MISSING else field.default
-
-
-_HINTS = get_type_hints(Plan, localns={"ClusterCost": ClusterCost, "Growth": Growth})
-_FIELDS: dict[str, Any] = {field.name: (_HINTS[field.name], _default(field)) for field in fields(Plan)}
-
-PlanFile: Any = create_model(
-    "PlanFile",
-    __base__=File,
-    __doc__="A plan, as ``loopscale plan --json`` prints it and ``Plan.save`` writes it.",
-    **_FIELDS,
+PlanFile = file_of(
+    Plan,
+    "plan",
+    SCHEMA,
+    names={"ClusterCost": ClusterCost, "Growth": Growth},
     binding=(list[str], Field([], description="Limits that would lower the loss if they were looser.")),
     sentences=(dict[str, str], Field({}, description="The plan in sentences, by subject.")),
 )
-PlanFile.KIND, PlanFile.VERSION = "plan", SCHEMA
+"""A plan, as ``loopscale plan --json`` prints it and ``Plan.save`` writes it."""
 
 
 def read_plan(data: object, where: str) -> dict[str, Any]:
@@ -48,7 +40,7 @@ def read_plan(data: object, where: str) -> dict[str, Any]:
             raise
         raise InputError(error.problem, where=error.where, field=error.field, remedy=ANEW) from None
     assert isinstance(data, dict)
-    values = {name: getattr(read, name) for name in _FIELDS}
+    values = {field.name: getattr(read, field.name) for field in fields(Plan)}
     for name in ("rivals", "candidates"):
         rows = zip(values[name], data.get(name, ()), strict=True)
         # JSON has no infinity, which is the loss of a design that the budget leaves no token to train on.
