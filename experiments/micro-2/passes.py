@@ -15,9 +15,9 @@ import torch
 from loopscale.core.tables import Table
 from loopscale.model.loading import load_model
 from loopscale.model.psi import path_diversity
-from loopscale.train import run_dir
 from loopscale.train.config import TrainConfig
 from loopscale.train.data.batches import Batches
+from loopscale.train.data.stores import open_tokens
 
 HERE = Path(__file__).parent
 MOST, SEQUENCES, BATCH = 8, 256, 8
@@ -27,7 +27,7 @@ def measured(folder: Path) -> list[dict[str, float | str]]:
     """Return a row for each recurrence of one model."""
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     config = TrainConfig.from_dict(summary["config"])
-    store = run_dir.open_tokens(config, progress=False)
+    store = open_tokens(config, progress=False)
     batches = Batches(store, split="validation", batch=BATCH, context=config.data.context, seed=0, shuffle=False)
     parts = [torch.from_numpy(batches.batch(step).ids) for step in range(SEQUENCES // BATCH)]
     model = load_model(folder / "model").eval()

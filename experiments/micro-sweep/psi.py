@@ -14,8 +14,8 @@ from loopscale.core.tables import Table
 from loopscale.model.loading import load_model
 from loopscale.model.psi import path_diversity
 from loopscale.sweep.spec import read_sweep
-from loopscale.train import run_dir
 from loopscale.train.data.batches import Batches
+from loopscale.train.data.stores import open_tokens
 from loopscale.train.trainer import train
 
 HERE = Path(__file__).parent
@@ -33,7 +33,7 @@ def main(out: Path) -> None:
             continue
         config = run.config.changed(run={"tokens": 800_000, "compile": False})
         train(config, out / run.key, progress=True)
-        store = run_dir.open_tokens(config, progress=False)
+        store = open_tokens(config, progress=False)
         batches = Batches(store, split="validation", batch=8, context=128, seed=0, shuffle=False)
         parts = [torch.from_numpy(batches.batch(step).ids) for step in range(32)]
         found = path_diversity(

@@ -175,12 +175,12 @@ def _run(folder: Path) -> Iterator[Check]:
 
 def _run_tokens(folder: Path) -> Iterator[Check]:
     """Check the tokens that a run was trained on, where they still are, and that they are those of its summary."""
-    from loopscale.train.config import TrainConfig
-    from loopscale.train.run_dir import read_summary, stored_config, stored_tokens
+    from loopscale.train.data.stores import stored_tokens
+    from loopscale.train.run_dir import read_summary, stored_config
 
     try:
         config, summary = stored_config(folder), read_summary(folder)
-        store = None if config is None else stored_tokens(TrainConfig.from_dict(config))
+        store = None if config is None else stored_tokens(config)
     except LoopscaleError as error:
         yield Check("tokens", Outcome.UNKNOWN, str(error))
         return

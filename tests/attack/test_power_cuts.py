@@ -101,8 +101,8 @@ def small(text: Path, folder: Path, **run):
 
 def test_a_token_store_is_complete_or_made_again(root, text, tmp_path):
     pytest.importorskip("torch")
+    from loopscale.train.data.stores import open_tokens
     from loopscale.train.data.token_store import TokenStore
-    from loopscale.train.run_dir import open_tokens
 
     def make(recorder: Recorder) -> None:
         open_tokens(small(text, root / "tokens"), progress=False)

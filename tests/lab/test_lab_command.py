@@ -19,7 +19,7 @@ from loopscale.lab.shipped import show_shipped
 from loopscale.lab.training import load, task_of
 from loopscale.train.data.labels import fixed_problems
 from loopscale.train.data.puzzles import task_called
-from loopscale.train.run_dir import model_config, open_tokens
+from loopscale.train.data.stores import model_config, open_tokens
 
 
 @pytest.fixture(scope="module")

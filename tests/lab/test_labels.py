@@ -18,9 +18,9 @@ from loopscale.cli.verbs import cli
 from loopscale.core.errors import InputError
 from loopscale.evaluate import read_checkpoint
 from loopscale.model.loading import load_model
-from loopscale.train import run_dir
 from loopscale.train.config import TrainConfig
 from loopscale.train.data.batches import IGNORED
+from loopscale.train.data.stores import open_tokens
 from loopscale.train.metrics import read_metrics
 from loopscale.train.trainer import Trainer, open_batches, train
 
@@ -59,7 +59,7 @@ def completions(tmp_path: Path) -> dict[str, Any]:
 
 def test_the_context_and_the_vocabulary_follow_from_the_task(tmp_path: Path) -> None:
     config = settings(TASK)
-    store = run_dir.open_tokens(config, progress=False)
+    store = open_tokens(config, progress=False)
     assert config.data.context == 7
     assert store.vocabulary == 7
     assert TrainConfig.from_dict(config.to_dict()) == config
@@ -69,7 +69,7 @@ def test_only_answers_are_targets_and_each_stands_where_the_model_says_it() -> N
     config = settings(TASK)
     task = config.task
     assert task is not None
-    training, _ = open_batches(config, run_dir.open_tokens(config, progress=False))
+    training, _ = open_batches(config, open_tokens(config, progress=False))
     batch = training.batch(3)
     assert (batch.ids[:, -1] == task.end).all()
     # The model compares what it says after a token with the label of the next.
@@ -80,7 +80,7 @@ def test_only_answers_are_targets_and_each_stands_where_the_model_says_it() -> N
 @pytest.mark.parametrize("data", [TASK, {"task": "facts", "difficulty": 50}, {"task": "hops"}])
 def test_a_batch_is_a_function_of_seed_and_step_on_any_number_of_processes(data: dict[str, Any]) -> None:
     config = settings(data)
-    for batches in open_batches(config, run_dir.open_tokens(config, progress=False)):
+    for batches in open_batches(config, open_tokens(config, progress=False)):
         whole = batches.batch(5)
         parts = [batches.batch(5, rank=rank, ranks=4) for rank in range(4)]
         assert (np.concatenate([part.ids for part in parts]) == whole.ids).all()
@@ -90,7 +90,7 @@ def test_a_batch_is_a_function_of_seed_and_step_on_any_number_of_processes(data:
 
 def test_an_epoch_of_facts_has_every_fact_once() -> None:
     config = settings({"task": "facts", "difficulty": 64})
-    training, validation = open_batches(config, run_dir.open_tokens(config, progress=False))
+    training, validation = open_batches(config, open_tokens(config, progress=False))
     for batches in (training, validation):
         keys = np.concatenate([batches.batch(step).ids[:, :2] for step in range(8)])
         assert len(np.unique(keys, axis=0)) == 64
@@ -119,7 +119,7 @@ def test_a_run_on_a_task_learns_what_labels_ask(tmp_path: Path) -> None:
 
 def test_a_completion_is_the_target_and_its_prompt_is_not(tmp_path: Path) -> None:
     config = settings(completions(tmp_path))
-    training, _ = open_batches(config, run_dir.open_tokens(config, progress=False))
+    training, _ = open_batches(config, open_tokens(config, progress=False))
     batch = training.batch(0)
     for ids, labels in zip(batch.ids, batch.labels, strict=True):
         text = bytes(int(token) for token in ids if token < 256).decode()
@@ -133,7 +133,7 @@ def test_ids_and_labels_are_taken_as_they_are(tmp_path: Path) -> None:
     objects = [{"input_ids": [5, 6, 7, number], "labels": [-100, -100, 8, 9]} for number in range(40)]
     data = {"files": [rows(tmp_path / "ids.jsonl", *objects)], "format": "labels", "context": 6, "validation": 0.2}
     config = settings({**data, "folder": str(tmp_path / "rows")})
-    training, validation = open_batches(config, run_dir.open_tokens(config, progress=False))
+    training, validation = open_batches(config, open_tokens(config, progress=False))
     batch = training.batch(0)
     assert (batch.ids[:, :3] == [5, 6, 7]).all()
     assert (batch.ids[:, 4:] == 256).all()
@@ -156,7 +156,7 @@ def test_parquet_rows_are_those_of_jsonl(tmp_path: Path) -> None:
         config = settings(
             {"files": [str(tmp_path / name)], "format": "completion", "folder": str(tmp_path / f"{name}s")}
         )
-        digests.add(run_dir.open_tokens(config, progress=False).digest)
+        digests.add(open_tokens(config, progress=False).digest)
     assert len(digests) == 1
 
 
@@ -172,21 +172,21 @@ def test_a_bad_row_is_refused_by_its_number(tmp_path: Path, row: Any, problem: s
     file = rows(tmp_path / "a.jsonl", {"prompt": "a", "completion": "b"}, row)
     config = settings({"files": [file], "format": "completion", "folder": str(tmp_path / "rows")})
     with pytest.raises(InputError, match=problem):
-        run_dir.open_tokens(config, progress=False)
+        open_tokens(config, progress=False)
 
 
 def test_rows_of_another_source_in_the_same_folder_are_refused(tmp_path: Path) -> None:
     data = completions(tmp_path)
-    run_dir.open_tokens(settings(data), progress=False)
+    open_tokens(settings(data), progress=False)
     with pytest.raises(InputError, match="its rows are of another source: validation was"):
-        run_dir.open_tokens(settings({**data, "validation": 0.3}), progress=False)
+        open_tokens(settings({**data, "validation": 0.3}), progress=False)
 
 
 def test_an_id_outside_the_vocabulary_is_refused(tmp_path: Path) -> None:
     file = rows(tmp_path / "a.jsonl", {"input_ids": [1, 999], "labels": [-100, 3]})
     config = settings({"files": [file], "format": "labels", "folder": str(tmp_path / "rows")})
     with pytest.raises(InputError, match="the id 999, outside the vocabulary of 257"):
-        run_dir.open_tokens(config, progress=False)
+        open_tokens(config, progress=False)
 
 
 def test_a_row_longer_than_the_context_is_refused(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from loopscale.cli import main as loopscale
 from loopscale.sweep.store import Store, run_folder
-from loopscale.sweep.worker import Trunk
+from loopscale.sweep.trunk import Trunk
 
 
 def start(path: Path, *options: str, group: bool = False) -> subprocess.Popen:

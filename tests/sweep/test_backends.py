@@ -45,7 +45,7 @@ class ToyBackend(Backend):
     from pathlib import Path
     settings = {"toy_note": Setting("A file to write.", "PATH", Path)}
     def launcher(self, sweep):
-        return Launcher(self.given["toy_note"]), 1
+        return Launcher(self.values["toy_note"]), 1
 """
 
 

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from loopscale.core.errors import StorageError
+from loopscale.sweep import owner
 from loopscale.sweep import store as store_module
 from loopscale.sweep.database import FILE, journal
 from loopscale.sweep.store import LEASE, MOST_CRASHES, ClaimLost, Store
@@ -66,7 +67,7 @@ def test_an_observation_is_taken_once(store):
 def test_a_worker_whose_run_was_taken_over_can_change_nothing(store, monkeypatch):
     late = store.claim()
     with monkeypatch.context() as patch:
-        patch.setattr(store_module, "started_at", lambda pid: None)  # as if this process had died
+        patch.setattr(owner, "started_at", lambda pid: None)  # as if this process had died
         assert store.claimable()[0].key == late.key
         taken = store.claim()
     assert taken.key == late.key
@@ -145,7 +146,7 @@ def test_a_clock_that_jumps_loses_no_worker_of_this_machine(store, monkeypatch):
 
 
 def test_a_run_that_kills_every_worker_fails_in_the_end_and_progress_absolves_it(store, monkeypatch):
-    monkeypatch.setattr(store_module, "started_at", lambda pid: None)
+    monkeypatch.setattr(owner, "started_at", lambda pid: None)
     first = store.claim()
     for crashes in range(1, MOST_CRASHES):
         again = store.claim()

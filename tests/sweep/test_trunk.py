@@ -5,7 +5,7 @@ import torch
 
 from loopscale.model import LoopedMoEForCausalLM
 from loopscale.sweep.spec import executed_steps, read_sweep
-from loopscale.sweep.worker import Trunk
+from loopscale.sweep.trunk import Trunk
 from loopscale.train.trainer import train
 from sweeps import write_sweep
 

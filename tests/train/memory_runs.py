@@ -10,8 +10,8 @@ from pathlib import Path
 
 import torch
 
-from loopscale.train import run_dir
 from loopscale.train.config import TrainConfig
+from loopscale.train.data.stores import open_tokens
 from loopscale.train.parallel.process import this_process
 from loopscale.train.trainer import Trainer
 
@@ -26,7 +26,7 @@ def main(config_file: str, out: str) -> None:
     """Measure building a model, and then two steps."""
     torch.set_num_threads(1)
     config = TrainConfig.from_dict(json.loads(Path(config_file).read_text()))
-    run_dir.open_tokens(config, progress=False)
+    open_tokens(config, progress=False)
     process = this_process(config)
     process.total(torch.zeros(1))  # connects the processes, which takes buffers of its own
     tiny = config.changed(model={"width": 64, "layers": 4})

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from loopscale.train import run_dir
 from loopscale.train.config import TrainConfig
 from loopscale.train.data.batches import IGNORED, Batches
+from loopscale.train.data.stores import open_tokens
 from loopscale.train.trainer import train
 
 RUN = {
@@ -54,7 +54,7 @@ def trigram_loss(batches: Batches, tokens: np.ndarray, vocabulary: int, sequence
 
 def test_a_small_model_beats_a_trigram_model_of_the_same_text(tmp_path: Path) -> None:
     config = TrainConfig.from_dict(RUN)
-    store = run_dir.open_tokens(config, progress=False)
+    store = open_tokens(config, progress=False)
     tokens = np.concatenate(store.maps("train")).astype(np.int64)
     batches = Batches(store, split="validation", batch=8, context=128, seed=0, shuffle=False)
     trigrams = trigram_loss(batches, tokens, store.vocabulary, sequences=64)

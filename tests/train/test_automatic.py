@@ -14,7 +14,8 @@ from loopscale.core.devices import USABLE
 from loopscale.planning.job import MARGIN
 from loopscale.train import settings
 from loopscale.train.metrics import read_metrics
-from loopscale.train.run_dir import open_run, real_flops_per_token
+from loopscale.train.run_dir import open_run
+from loopscale.train.summary import real_flops_per_token
 from loopscale.train.timing import block_rate
 from loopscale.train.trainer import Trainer, train
 

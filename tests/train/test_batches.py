@@ -18,7 +18,7 @@ from loopscale.model import LoopedMoEConfig, LoopedMoEForCausalLM
 from loopscale.train.config import TrainConfig
 from loopscale.train.data import shards
 from loopscale.train.data.batches import IGNORED, Batch, Batches, MixedBatches, Permutation
-from loopscale.train.data.token_store import Mixture, TokenStore
+from loopscale.train.data.token_store import MixedStore, TokenStore
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 relaxed = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
@@ -219,10 +219,10 @@ def test_a_corpus_of_exactly_one_sequence_is_enough(tmp_path: Path) -> None:
     assert batch.targets == 30
 
 
-def mixture(tmp_path: Path, weights: dict[str, float]) -> Mixture:
+def mixture(tmp_path: Path, weights: dict[str, float]) -> MixedStore:
     texts = {name: [f"{name} document {number} with some words" for number in range(40)] for name in weights}
     parts = {name: store_of(tmp_path / name, rows) for name, rows in texts.items()}
-    return Mixture.of(parts, weights)
+    return MixedStore.of(parts, weights)
 
 
 def test_a_mixture_has_its_exact_shares_on_any_number_of_processes(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from loopscale.core.errors import InputError
 from loopscale.model import LoopedMoEForCausalLM
 from loopscale.train.config import TrainConfig
 from loopscale.train.data.drawn import DrawnStore
+from loopscale.train.data.labels import LabelledBatches
 from loopscale.train.metrics import read_metrics
 from loopscale.train.trainer import Trainer, train
 
@@ -51,7 +52,7 @@ def test_a_run_on_a_function_resumes_bit_for_bit(tmp_path: Path) -> None:
 
 
 def test_the_processes_of_a_run_share_a_step() -> None:
-    batches = DATA.batches(split="train", batch=8, context=12, seed=0)
+    batches = LabelledBatches(DATA, split="train", batch=8, context=12, seed=0)
     whole = batches.batch(3)
     parts = [batches.batch(3, rank=rank, ranks=2).ids for rank in range(2)]
     assert np.array_equal(whole.ids, np.concatenate(parts))
@@ -65,7 +66,7 @@ def test_labels_say_what_is_a_target() -> None:
         labels[:, -1] = ids[:, -1]
         return ids, labels
 
-    batch = DrawnStore.of("last", last_only, 17).batches(split="train", batch=4, context=12, seed=0).batch(0)
+    batch = LabelledBatches(DrawnStore.of("last", last_only, 17), split="train", batch=4, context=12, seed=0).batch(0)
     assert (batch.labels >= 0).sum() == 4
     assert batch.ids.shape == (4, 12)
 
@@ -80,7 +81,7 @@ def test_labels_say_what_is_a_target() -> None:
 )
 def test_what_a_function_should_not_return_is_refused(draw: Any, problem: str) -> None:
     with pytest.raises(InputError, match=problem):
-        DrawnStore.of("bad", draw, 17).batches(split="train", batch=4, context=12, seed=0).batch(0)
+        LabelledBatches(DrawnStore.of("bad", draw, 17), split="train", batch=4, context=12, seed=0).batch(0)
 
 
 def test_other_data_do_not_resume_a_run(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ import torch
 from training import corpus, small
 
 from loopscale.core.errors import InputError
-from loopscale.train.run_dir import real_flops_per_token, summary
 from loopscale.train.schedule import recurrence_shares, shared_steps
+from loopscale.train.summary import real_flops_per_token, summary_of
 from loopscale.train.trainer import Trainer
 
 GROWN: tuple[Any, ...] = ((0.0, 1), (0.5, 2))
@@ -96,7 +96,7 @@ def test_a_run_whose_passes_grow_counts_the_compute_of_each_stage(text: Path) ->
     model = grown.model.config(64, 32)
     half = round(0.5 * grown.steps) / grown.steps
     flops = [float(model.to_architecture().train_flops_per_token(passes)) for passes in (1, 3)]
-    counted = summary(grown, model, grown.steps, 2.0)
+    counted = summary_of(grown, model, grown.steps, 2.0)
     assert counted["training_flops"] == pytest.approx(
         grown.steps * grown.step_tokens * (half * flops[0] + (1 - half) * flops[1])
     )

@@ -22,6 +22,7 @@ from loopscale.core.files import checksum, read_json, write_json
 from loopscale.train import run_dir
 from loopscale.train.config import TrainConfig
 from loopscale.train.data import sources
+from loopscale.train.data.stores import open_tokens
 from loopscale.train.data.token_store import TokenStore
 from loopscale.train.metrics import read_metrics
 from loopscale.train.trainer import Trainer, train
@@ -83,7 +84,7 @@ def test_an_observation_records_what_produced_it(text: Path, tmp_path: Path) -> 
     assert summary is not None
     assert summary["config"] == config.to_dict()
     assert summary["schedule"] == "cosine"
-    assert summary["data"] == run_dir.open_tokens(config, progress=False).digest
+    assert summary["data"] == open_tokens(config, progress=False).digest
     assert summary["version"]
     assert summary["resumes"] == 0
     assert read_json(tmp_path / "run" / "summary.json") == summary
@@ -100,7 +101,7 @@ def test_the_last_step_is_saved_once(text: Path, tmp_path: Path) -> None:
 
 def damaged_store(text: Path, folder: Path) -> tuple[TrainConfig, Path]:
     config = small(text, model={"experts": 1}, data={"folder": str(folder)}, run={"tokens": 3 * STEP})
-    run_dir.open_tokens(config, progress=False)
+    open_tokens(config, progress=False)
     return config, folder / "train-00000.bin"
 
 
@@ -143,7 +144,7 @@ def test_every_run_verifies_its_store_once(text: Path, tmp_path: Path, monkeypat
     calls = []
     verify = TokenStore.verify
     monkeypatch.setattr(TokenStore, "verify", lambda store: calls.append(store) or verify(store))
-    run_dir.open_tokens(config, progress=False)
+    open_tokens(config, progress=False)
     assert not calls
     for number, name in enumerate(("first", "second"), start=1):
         train(config, tmp_path / name)

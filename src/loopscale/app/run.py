@@ -35,14 +35,12 @@ class LiveRun:
 
     def read(self) -> dict[str, Any]:
         """Return the state of the run, its losses so far, the time left and the loss that it will end with."""
-        from loopscale.train.config import TrainConfig
         from loopscale.train.metrics import read_metrics
         from loopscale.train.run_dir import is_locked, read_summary, stored_config
 
-        stored = stored_config(self.folder)
-        if stored is None:
+        config = stored_config(self.folder)
+        if config is None:
             raise InputError(f"{self.folder}: its run.json is gone")
-        config = TrainConfig.from_dict(stored)
         file = self.folder / "metrics.jsonl"
         rows = read_metrics(file) if file.is_file() else []
         summary = read_summary(self.folder)

@@ -210,9 +210,10 @@ def _describe(run: TrainConfig, folder: Path, as_json: bool) -> None:
     from loopscale.planning.design import sizes_text
     from loopscale.planning.job import expected_days
     from loopscale.planning.training_file import TEXTS
-    from loopscale.train import run_dir
+    from loopscale.train.data.stores import model_config, open_tokens
     from loopscale.train.sections.run import ResourcesSection
     from loopscale.train.settings import model_without_text, step_cost
+    from loopscale.train.summary import summary_of
     from loopscale.train.trainer import open_batches
 
     gpus, device, utilisation = run.resources.gpus, run.resources.device, run.resources.utilisation
@@ -233,10 +234,10 @@ def _describe(run: TrainConfig, folder: Path, as_json: bool) -> None:
         click.echo("\n".join(lines))
     model, about = planned, f"no text yet: put yours into {TEXTS}, or change [data] files"
     if run.data.files != (TEXTS,) or Path(TEXTS).exists():  # a file of `plan --train` names a folder to be filled
-        store = run_dir.open_tokens(run, progress=not as_json)
+        store = open_tokens(run, progress=not as_json)
         open_batches(run, store)
-        model, about = run_dir.model_config(run, store), store.about
-    summary = run_dir.summary(run, model, run.steps, 0.0)
+        model, about = model_config(run, store), store.about
+    summary = summary_of(run, model, run.steps, 0.0)
     if as_json:
         names = ("tokens", "active", "loop", "total", "training_flops", "real_training_flops")
         print_json(facts | {"steps": run.steps, **{name: summary[name] for name in names}, "data": about})

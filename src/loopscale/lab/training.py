@@ -1,4 +1,4 @@
-"""Training a task while one watches."""
+"""Train a task, with its scores while it trains."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from loopscale.train.trainer import Trainer
 REPORT = "lab.json"
 MOST = 24
 """The most passes at test time."""
-LOOK = 100
-"""Steps between two looks at the accuracy."""
-LOOK_PROBLEMS = 256
+WATCH_EVERY = 100
+"""Steps between two measurements of the accuracy during training."""
+WATCH_PROBLEMS = 256
 
 Watch = Callable[[int, int, Scores], None]
 """Called with the step, all steps, and the scores on a few problems."""
@@ -71,7 +71,8 @@ def train_task(
 ) -> LabRun:
     """Train a recipe in a folder, resuming what an earlier call left, and score it at every R up to ``most``.
 
-    ``watch`` sees the accuracy as it grows. One thread computes: the matrices are too small for more.
+    ``watch`` is called with the scores every ``WATCH_EVERY`` steps. One thread computes, because the matrices are too
+    small for more.
     """
     task = recipe.problem
     most = most or (MOST if recipe.recurrence > 1 else 1)
@@ -82,11 +83,12 @@ def train_task(
             with run_dir.locked(folder):
                 trainer.resume()
                 while trainer.step < trainer.config.steps:
-                    trainer.train(until=trainer.step - trainer.step % LOOK + LOOK)
+                    trainer.train(until=trainer.step - trainer.step % WATCH_EVERY + WATCH_EVERY)
                     if watch is not None:
-                        seen = score(trainer.model, task, min(most, 16), count=LOOK_PROBLEMS)
-                        watch(trainer.step, trainer.config.steps, seen)
-                before = _before(folder)
+                        scores = score(trainer.model, task, min(most, 16), count=WATCH_PROBLEMS)
+                        watch(trainer.step, trainer.config.steps, scores)
+                report = read_json(folder / REPORT) if (folder / REPORT).is_file() else {}
+                before = report if isinstance(report, dict) else {}  # of an earlier call, whose time counts too
                 seconds = before.get("seconds", 0.0) + time.perf_counter() - clock
                 cpu_seconds = before.get("cpu_seconds", 0.0) + time.process_time() - cpu
                 summary = trainer.finish(model=model)
@@ -107,12 +109,6 @@ def train_task(
     return run
 
 
-def _before(folder: Path) -> dict[str, Any]:
-    """Return the report of a run that was finished before; its time stays the time of training."""
-    report = read_json(folder / REPORT) if (folder / REPORT).is_file() else {}
-    return report if isinstance(report, dict) else {}
-
-
 def load(folder: str | Path) -> LoopedMoEForCausalLM:
     """Return the model of a run as Transformers loads it."""
     from transformers import AutoModelForCausalLM
@@ -127,7 +123,7 @@ def task_of(folder: str | Path, name: str | None = None, difficulty: int | None 
         raise InputError(f"{folder}: no such folder; give that of a run or of a model")
     run = run_dir.run_of(run_dir.model_of(folder))
     stored = None if run is None else run_dir.stored_config(run)
-    data = {} if stored is None else stored["data"]
+    data = {} if stored is None else stored.data.model_dump()
     if name is None and data.get("task") is None:
         raise InputError(f"{folder}: no run on a task left this model; name its `task`, like s3")
     same = name is None or name == data.get("task")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import platform
 import tempfile
 import time
@@ -11,7 +12,6 @@ from collections.abc import Sequence
 from contextlib import chdir
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,89 +24,21 @@ from loopscale.model import LoopedMoEConfig
 from loopscale.planning.job import StepCost
 from loopscale.planning.step_memory import FP32
 from loopscale.sweep.spec import Run, Sweep, executed_steps
-from loopscale.train import run_dir
-from loopscale.train.config import TrainConfig
+from loopscale.train.data.stores import model_config
+from loopscale.train.data.stores import open_tokens as open_store
 from loopscale.train.data.token_store import TokenStore
 from loopscale.train.settings import CPU, state_bytes, step_cost
+from loopscale.train.summary import real_flops_per_token
 from loopscale.train.trainer import Trainer, open_batches
 
 MOST = 6
 """Runs that are timed."""
 STEPS, SECONDS = 6, 2.0
-"""Steps timed of each after a first one, or as many as go into these seconds."""
-
-
-def at_speed(costs: Sequence[Cost], speed: float) -> list[float]:
-    """Return the seconds of each run at a stated speed: real FLOP/s of one worker."""
-    return [cost.real / speed for cost in costs]
-
-
-def on_device(costs: Sequence[Cost], utilisation: float) -> list[float]:
-    """Return the seconds of each run on the devices that it was counted for, at a share of their listed rates."""
-    return [cost.step.seconds * cost.real / _per_step(cost) / utilisation for cost in costs]
-
-
-def as_measured(costs: Sequence[Cost], *, now: bool) -> list[float] | None:
-    """Return the seconds of each run as timed on this machine: timed ``now`` if needed, or None if never before."""
-    sample, known = _sample(costs), _read()
-    missing = [cost for cost in sample if _shape(cost) not in known]
-    if missing and not now:
-        return None
-    if missing:
-        known |= {_shape(cost): _seconds_per_step(cost) for cost in missing}
-        _path().parent.mkdir(parents=True, exist_ok=True)
-        write_json(_path(), known)
-    flops = [_per_step(cost) for cost in sample]
-    rates = [_per_step(cost) / known[_shape(cost)] for cost in sample]
-    return [cost.real / float(np.interp(_per_step(cost), flops, rates)) for cost in costs]
-
-
-def _sample(costs: Sequence[Cost]) -> list[Cost]:
-    """Return a few runs, from the cheapest step to the most expensive."""
-    ordered = [cost for _, cost in sorted({_per_step(cost): cost for cost in costs}.items())]
-    picked = np.unique(np.linspace(0, len(ordered) - 1, min(MOST, len(ordered))).round().astype(int))
-    return [ordered[index] for index in picked]
-
-
-def _per_step(cost: Cost) -> float:
-    return run_dir.real_flops_per_token(cost.run.config, cost.model) * cost.run.config.step_tokens
-
-
-def _shape(cost: Cost) -> str:
-    """Return a name for everything that step time depends on."""
-    run = cost.run.config.run
-    settings = (run.batch, run.accumulate, run.precision, run.compile, run.activation_checkpointing)
-    text = json.dumps([cost.model.to_dict(), cost.run.config.data.context, settings], default=str, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _seconds_per_step(cost: Cost) -> float:
-    # Without validation and checkpoints, and with a schedule that does not end.
-    config = cost.run.config.changed(run={"checkpoint_every": 0, "validate_every": 0, "tokens": 1e15, "track": ()})
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            trainer = Trainer(config, Path(folder) / "timing")
-            trainer.train(until=1)
-            start = time.perf_counter()
-            trainer.train(until=1 + STEPS, stop=lambda: time.perf_counter() - start > SECONDS and trainer.step > 1)
-            return (time.perf_counter() - start) / (trainer.step - 1)
-    finally:
-        torch.set_num_threads(threads)
-
-
-def _path() -> Path:
-    return cache_folder() / f"step-times-{platform.node()}.json"
-
-
-def _read() -> dict[str, float]:
-    times = read_json(_path()) if is_file(_path()) else {}
-    return times if isinstance(times, dict) else {}
-
-
-_ROW = 220
-"""Bytes of a line of metrics, about."""
+"""Steps timed of each after a first one, or as many as fit into these seconds."""
+ANY_VOCABULARY = 264
+"""A vocabulary for checks and counts that hardly depend on it."""
+ROW_BYTES = 220
+"""About the bytes of a line of metrics."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +92,7 @@ def times_or_flops(sweep: Sweep, costs: Sequence[Cost]) -> dict[str, float]:
 def check_cells(sweep: Sweep) -> None:
     """Fail fast on invalid cells: build every model's configuration, for any vocabulary."""
     for run in sweep.runs:
-        _model(run, lambda config: config.model.config(vocabulary=264, context=config.data.context), sweep)
+        _model(sweep, run, ANY_VOCABULARY)
 
 
 def open_tokens(sweep: Sweep, progress: bool) -> dict[str, TokenStore]:
@@ -170,7 +102,7 @@ def open_tokens(sweep: Sweep, progress: bool) -> dict[str, TokenStore]:
     for run in sweep.runs:
         data, config = repr(run.config.data), run.config
         if data not in stores:
-            stores[data] = run_dir.open_tokens(config, progress)
+            stores[data] = open_store(config, progress)
         try:
             open_batches(config, stores[data])
         except InputError as error:
@@ -184,7 +116,7 @@ def count(sweep: Sweep, tokens: dict[str, TokenStore], device: Device = CPU) -> 
     return [
         _cost(
             run,
-            _model(run, lambda config, store=tokens[run.key]: run_dir.model_config(config, store), sweep),
+            _model(sweep, run, tokens[run.key]),
             tokens[run.key].tokens["validation"],
             sweep.keep_models,
             device,
@@ -200,17 +132,16 @@ def count_without_tokens(sweep: Sweep, vocabulary: int | None = None, device: De
         return None
     costs = []
     for run, size in zip(sweep.runs, sizes, strict=True):
-        model = _model(run, lambda config, size=size: config.model.config(size, config.data.context), sweep)
-        costs.append(_cost(run, model, 10**15, sweep.keep_models, device))
+        costs.append(_cost(run, _model(sweep, run, size), math.inf, sweep.keep_models, device))
     return costs
 
 
-def _cost(run: Run, model: LoopedMoEConfig, validation: int, keep_models: bool, device: Device) -> Cost:
+def _cost(run: Run, model: LoopedMoEConfig, validation: float, keep_models: bool, device: Device) -> Cost:
     config = run.config
     architecture = model.to_architecture()
     steps = executed_steps(config, run.points)
     paper = float(architecture.train_flops_per_token(model.recurrence))
-    real = run_dir.real_flops_per_token(config, model)
+    real = real_flops_per_token(config, model)
     # A validation is a forward, a third of a training step.
     seen = min(validation, config.run.validation_sequences * config.data.context)
     return Cost(
@@ -229,13 +160,84 @@ def _disk(run: Run, model: Architecture, steps: int, keep_models: bool) -> float
     config = run.config.run
     models = FP32 * len(run.points) if keep_models else 0
     each = state_bytes(run.config, model) * config.keep + models
-    return float(model.parameters) * each + _ROW * steps / config.log_every
+    return float(model.parameters) * each + ROW_BYTES * steps / config.log_every
 
 
-def _model(run: Run, build: Any, sweep: Sweep) -> LoopedMoEConfig:
-    config: TrainConfig = run.config
+def _model(sweep: Sweep, run: Run, tokens: TokenStore | int) -> LoopedMoEConfig:
+    """Return the configuration of a run's model, for its tokens or for a size of the vocabulary."""
+    config = run.config
     try:
-        built: LoopedMoEConfig = build(config)
-        return built
+        if isinstance(tokens, TokenStore):
+            return model_config(config, tokens)
+        return config.model.config(tokens, config.data.context)
     except InputError as error:
         raise InputError(f"{sweep.path}: {run.cell} cannot be trained: {error}") from None
+
+
+def at_speed(costs: Sequence[Cost], speed: float) -> list[float]:
+    """Return the seconds of each run at a stated speed: real FLOP/s of one worker."""
+    return [cost.real / speed for cost in costs]
+
+
+def on_device(costs: Sequence[Cost], utilisation: float) -> list[float]:
+    """Return the seconds of each run on the devices that it was counted for, at a share of their listed rates."""
+    return [cost.step.seconds * cost.real / _per_step(cost) / utilisation for cost in costs]
+
+
+def as_measured(costs: Sequence[Cost], *, now: bool) -> list[float] | None:
+    """Return the seconds of each run as timed on this machine: timed ``now`` if needed, or None if never before."""
+    sample, known = _sample(costs), _read()
+    missing = [cost for cost in sample if _shape(cost) not in known]
+    if missing and not now:
+        return None
+    if missing:
+        known |= {_shape(cost): _seconds_per_step(cost) for cost in missing}
+        _path().parent.mkdir(parents=True, exist_ok=True)
+        write_json(_path(), known)
+    flops = [_per_step(cost) for cost in sample]
+    rates = [_per_step(cost) / known[_shape(cost)] for cost in sample]
+    return [cost.real / float(np.interp(_per_step(cost), flops, rates)) for cost in costs]
+
+
+def _sample(costs: Sequence[Cost]) -> list[Cost]:
+    """Return a few runs, from the cheapest step to the most expensive."""
+    ordered = [cost for _, cost in sorted({_per_step(cost): cost for cost in costs}.items())]
+    picked = np.unique(np.linspace(0, len(ordered) - 1, min(MOST, len(ordered))).round().astype(int))
+    return [ordered[index] for index in picked]
+
+
+def _per_step(cost: Cost) -> float:
+    return real_flops_per_token(cost.run.config, cost.model) * cost.run.config.step_tokens
+
+
+def _shape(cost: Cost) -> str:
+    """Return a name for everything that step time depends on."""
+    run = cost.run.config.run
+    settings = (run.batch, run.accumulate, run.precision, run.compile, run.activation_checkpointing)
+    text = json.dumps([cost.model.to_dict(), cost.run.config.data.context, settings], default=str, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _seconds_per_step(cost: Cost) -> float:
+    # Without validation and checkpoints, and with a schedule that does not end.
+    config = cost.run.config.changed(run={"checkpoint_every": 0, "validate_every": 0, "tokens": 1e15, "track": ()})
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            trainer = Trainer(config, Path(folder) / "timing")
+            trainer.train(until=1)
+            start = time.perf_counter()
+            trainer.train(until=1 + STEPS, stop=lambda: time.perf_counter() - start > SECONDS and trainer.step > 1)
+            return (time.perf_counter() - start) / (trainer.step - 1)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _path() -> Path:
+    return cache_folder() / f"step-times-{platform.node()}.json"
+
+
+def _read() -> dict[str, float]:
+    times = read_json(_path()) if is_file(_path()) else {}
+    return times if isinstance(times, dict) else {}

@@ -46,7 +46,10 @@ def observations(sweep: Sweep, store: Store) -> tuple[Observations, dict[str, li
     ]
     versions = version_note((run.key, tokens, facts) for run, tokens, facts in rows)
     if not rows:
-        raise InputError(f"{sweep.path}: no point of the sweep {sweep.name!r} is finished yet")
+        raise InputError(
+            f"{sweep.path}: no point of the sweep {sweep.name!r} is finished yet; start or continue it with "
+            "`loopscale sweep run`"
+        )
     for run, tokens, values in rows:
         missing = [name for name in _FACTS if name not in values]
         if missing:
@@ -96,12 +99,12 @@ def largest_point(sweep: Sweep, store: Store) -> Points | None:
     import numpy as np
 
     from loopscale.scaling import Points
-    from loopscale.sweep.cost import count_without_tokens
+    from loopscale.sweep.cost import ANY_VOCABULARY, count_without_tokens
 
     if not any(True for _ in store.observations()):
         return None
 
-    costs = count_without_tokens(sweep, vocabulary=264)
+    costs = count_without_tokens(sweep, ANY_VOCABULARY)
     assert costs is not None
     most = max(costs, key=lambda cost: cost.alone / sum(cost.run.points) * max(cost.run.points))
     shape, cell = most.model.to_architecture(), most.run.cell

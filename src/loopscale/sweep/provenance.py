@@ -10,7 +10,8 @@ from typing import Any
 from loopscale.core.errors import InputError, LoopscaleError
 from loopscale.sweep.spec import Sweep
 from loopscale.train.config import TrainConfig
-from loopscale.train.run_dir import differences, stored_tokens
+from loopscale.train.data.stores import stored_tokens
+from loopscale.train.identity import first_difference
 
 Result = tuple[str, int, dict[str, Any]]
 """A run's key, the tokens of a point, and its summary."""
@@ -29,13 +30,9 @@ def foreign_results(sweep: Sweep, results: Iterable[Result]) -> dict[tuple[str, 
         key, tokens, facts = result
         if key not in configs:
             continue
-        stored = facts.get("config", {})
-        for first in differences(stored, configs[key].to_dict(), measured_alike=True)[:1] if stored else ():
-            foreign[key, tokens] = (
-                f"run {key} at {tokens} tokens was trained with [{first.section}] {first.name} = {first.stored!r}; the "
-                f"sweep's file says {first.wanted!r}"
-            )
-        if (key, tokens) not in foreign:
+        if reason := _other_settings(facts.get("config"), configs[key]):
+            foreign[key, tokens] = f"run {key} at {tokens} tokens was trained with {reason}"
+        else:
             groups.setdefault(repr(configs[key].data), []).append(result)
     for group in groups.values():
         counts = Counter(str(facts.get("data")) for _, _, facts in group)
@@ -49,6 +46,20 @@ def foreign_results(sweep: Sweep, results: Iterable[Result]) -> dict[tuple[str, 
                     f"{own[:12]})"
                 )
     return foreign
+
+
+def _other_settings(stored: Any, config: TrainConfig) -> str | None:
+    """Return the first setting of a result that is not the sweep's; None where all are, or none are recorded.
+
+    Settings that an earlier version did not have are read with their defaults.
+    """
+    if not stored:
+        return None
+    try:
+        first = first_difference(TrainConfig.from_dict(stored), config, measured_alike=True)
+    except LoopscaleError as error:
+        return f"settings that cannot be read: {error}"
+    return first and f"[{first.section}] {first.name} = {first.stored!r}; the sweep's file says {first.wanted!r}"
 
 
 def version_note(results: Iterable[Result]) -> str | None:

@@ -3,73 +3,22 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
 import sqlite3
 import time
 import uuid
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from loopscale.core.errors import StorageError, require, shown
+from loopscale.core.errors import StorageError, shown
 from loopscale.sweep.database import FILE, Database
+from loopscale.sweep.owner import Owner, machine
 
 LEASE = 60.0
 """Seconds without a new heartbeat, as this machine counts them, after which a worker of another machine is lost."""
 MOST_CRASHES = 30
 """Workers that may crash on a run one after another without any progress; then the run fails."""
-
-
-@dataclass(frozen=True)
-class Owner:
-    """A process."""
-
-    machine: str
-    pid: int
-    started_at: str
-    """When the process was started, in seconds since the machine was: a pid alone is used again."""
-
-    @classmethod
-    def this(cls) -> Owner:
-        """Return the current process."""
-        return cls(machine(), os.getpid(), started_at(os.getpid()) or "")
-
-    def is_here(self) -> bool:
-        """Tell whether the process belongs to this machine, which can look it up."""
-        return self.machine == machine()
-
-    def lives(self) -> bool:
-        """Tell whether the process of this machine still runs."""
-        return started_at(self.pid) == self.started_at
-
-
-@cache
-def machine() -> str:
-    """Return a name for this machine since it was booted."""
-    import psutil
-
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    session = boot.read_text().strip()[:8] if boot.is_file() else f"{psutil.boot_time():.0f}"
-    return f"{platform.node()}/{session}"
-
-
-def started_at(pid: int) -> str | None:
-    """Return when a process was started, or None when there is none; a zombie is none."""
-    import psutil
-
-    try:
-        process = psutil.Process(pid)
-        # The difference does not change when the system clock is set.
-        age = process.create_time() - psutil.boot_time()
-        return None if process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD) else f"{age:.1f}"
-    except psutil.NoSuchProcess:
-        return None
-    except psutil.AccessDenied:
-        return ""
 
 
 class ClaimLost(Exception):  # noqa: N818 - a normal event in a sweep, not an error
@@ -131,7 +80,7 @@ class RunState:
 
 @dataclass(frozen=True)
 class Assignment:
-    """What a worker is told: plain values, which any backend can send."""
+    """The instructions for a worker: plain values, which any backend can send."""
 
     root: str
     """The folder of the sweep's file; the paths in that file are relative to it."""
@@ -162,44 +111,6 @@ class Assignment:
 def run_folder(results: Path, key: str) -> Path:
     """Return the folder of a run."""
     return results / "runs" / key
-
-
-def copy_point(point: Path, objects: str) -> None:
-    """Copy a finished point, without its checkpoints, and its run's metrics to a folder or URL."""
-    files = [point.parent / "metrics.jsonl", *sorted(point.rglob("*"))]
-    with _remote(objects) as (system, base):
-        for file in files:
-            inner = file.relative_to(point.parent.parent)
-            if file.is_file() and "checkpoints" not in inner.parts and not file.name.startswith("."):
-                target = f"{base}/{inner.as_posix()}"
-                system.makedirs(target.rpartition("/")[0], exist_ok=True)
-                system.put_file(str(file), target)
-
-
-def fetch_points(results: Path, objects: str) -> int:
-    """Copy summaries and configurations that the runs' folders lack from a folder or URL; return how many came."""
-    count = 0
-    with _remote(objects) as (system, base):
-        for path in system.find(base) if system.exists(base) else ():
-            key, point, name, *deeper = (*path[len(base) :].strip("/").split("/"), "", "", "")[:4]
-            target = run_folder(results, key) / point / name
-            if name in ("summary.json", "run.json") and not any(deeper) and not target.exists():
-                target.parent.mkdir(parents=True, exist_ok=True)
-                system.get_file(path, str(target))
-                count += 1
-    return count
-
-
-@contextmanager
-def _remote(objects: str) -> Iterator[tuple[Any, str]]:
-    """Yield the file system of a folder or URL and the path in it; what goes wrong there is one sentence."""
-    core = require("fsspec.core", "train", "[sweep] objects")
-    try:
-        system, base = core.url_to_fs(objects)
-        yield system, base.rstrip("/")
-    except Exception as error:  # every file system has its own errors
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise StorageError(f"{objects}: cannot be used for the objects of the sweep: {reason[:300]}") from None
 
 
 class Store:

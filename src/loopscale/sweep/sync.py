@@ -14,11 +14,13 @@ from typing import Any
 
 from loopscale.core.errors import InputError, LoopscaleError
 from loopscale.sweep.database import FILE, set_aside
+from loopscale.sweep.objects import fetch_points
 from loopscale.sweep.provenance import foreign_results
 from loopscale.sweep.spec import Run, Sweep, executed_steps
-from loopscale.sweep.store import RunState, Store, fetch_points, parsed, run_folder
+from loopscale.sweep.store import RunState, Store, parsed, run_folder
 from loopscale.train.config import TrainConfig
-from loopscale.train.run_dir import differences, read_summary, stored_config
+from loopscale.train.identity import first_difference
+from loopscale.train.run_dir import read_summary, stored_config
 
 
 def update(store: Store, sweep: Sweep, costs: Mapping[str, float]) -> None:
@@ -33,7 +35,7 @@ def update(store: Store, sweep: Sweep, costs: Mapping[str, float]) -> None:
             if run.key not in stored:
                 _insert(store, run)
             else:
-                difference = _difference(TrainConfig.from_dict(parsed(stored[run.key])).to_dict(), run.config.to_dict())
+                difference = _difference(TrainConfig.from_dict(parsed(stored[run.key])), run.config)
                 if difference:
                     _replace_config(store, sweep, run, before.get(run.key), difference)
             _refresh(store, run, position, costs[run.key])
@@ -95,11 +97,10 @@ def _replace_config(store: Store, sweep: Sweep, run: Run, before: RunState | Non
     )
 
 
-def _difference(stored: dict[str, Any], current: dict[str, Any]) -> str | None:
+def _difference(stored: TrainConfig, current: TrainConfig) -> str | None:
     """Return a phrase about the first setting in which two runs differ."""
-    for first in differences(stored, current, measured_alike=True)[:1]:
-        return f"its [{first.section}] {first.name} was {first.stored!r} and is {first.wanted!r} now"
-    return None
+    first = first_difference(stored, current, measured_alike=True)
+    return first and f"its [{first.section}] {first.name} was {first.stored!r} and is {first.wanted!r} now"
 
 
 def prepared(sweep: Sweep, progress: bool) -> dict[str, float]:
@@ -132,16 +133,17 @@ def rebuild(sweep: Sweep) -> Rebuilt:
 
     No text is read: costs are counted for any vocabulary, and the next `sweep run` counts them again.
     """
-    from loopscale.sweep.cost import check_cells, count_without_tokens
+    from loopscale.sweep.cost import ANY_VOCABULARY, check_cells, count_without_tokens
 
     _refuse_active(sweep)
     check_cells(sweep)
-    costs = {cost.run.key: cost.real for cost in count_without_tokens(sweep, vocabulary=264) or ()}
+    costs = {cost.run.key: cost.real for cost in count_without_tokens(sweep, ANY_VOCABULARY) or ()}
     if sweep.objects is not None:
         fetch_points(sweep.results, sweep.objects)
     if not (sweep.results / "runs").is_dir():
         raise InputError(
-            f"{sweep.results}: there are no results of the sweep {sweep.name!r} to restore a database from"
+            f"{sweep.results}: there are no results of the sweep {sweep.name!r} to restore a database from; start "
+            "it with `loopscale sweep run`"
         )
     old = set_aside(sweep.results)
     results, skipped = _summaries(sweep)
@@ -177,7 +179,7 @@ def _summaries(sweep: Sweep) -> tuple[list[tuple[str, int, dict[str, Any]]], lis
                 config, summary = stored_config(point), read_summary(point)
                 if config is None or summary is None:
                     continue
-                difference = _difference(config, run.config.to_dict())
+                difference = _difference(config, run.config)
             except LoopscaleError as error:
                 skipped.append(str(error))
                 continue

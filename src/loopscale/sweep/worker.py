@@ -13,13 +13,12 @@ import errno
 import json
 import logging
 import os
-import shutil
 import signal
 import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import chdir, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -29,106 +28,25 @@ from typing import Any
 import torch
 
 from loopscale.core.errors import LoopscaleError, StorageError
-from loopscale.sweep.store import Assignment, Claim, ClaimLost, Store, copy_point, run_folder
+from loopscale.sweep.store import Assignment, Claim, ClaimLost, Store, run_folder
+from loopscale.sweep.trunk import Trunk
 from loopscale.train.config import TrainConfig
 from loopscale.train.run_dir import FolderInUse
-from loopscale.train.schedule import shared_steps
-from loopscale.train.trainer import Trainer
 
 if _COLLECTING:
     gc.enable()
 gc.freeze()  # modules stay loaded: no collection looks at them, and forked workers share their memory
 
-Record = Callable[[int, float, dict[str, Any]], None]
-"""Takes the tokens, the loss and the facts of a finished point."""
 HEARTBEAT = 2.0
 """Seconds between two heartbeats of a worker."""
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)
 POLL = 0.2
-"""Seconds between two looks for work of a node that follows another."""
+"""Seconds between two checks for work by a node that follows another."""
 _ENDING = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
 """Signals on which torchrun's agent ends the processes of a run, unless this process ignores them.
 
 Local workers ignore Ctrl-C: the supervisor asks them to stop, after a checkpoint.
 """
-
-
-class Trunk:
-    """A run in its folder: ``checkpoints`` of the trunk, and a folder for each point."""
-
-    def __init__(
-        self, config: TrainConfig, points: Iterable[int], folder: Path, keep_models: bool, **facts: Any
-    ) -> None:
-        self.points, self.folder, self.keep_models, self.facts = sorted(points), folder, keep_models, facts
-        self.objects: str | None = None
-        """A folder or URL that finished points are copied to."""
-        self.trainer = Trainer(config, folder)
-        self._branch_steps = 0
-        """Steps of the branches that are finished."""
-
-    @property
-    def steps_done(self) -> int:
-        """Steps of trunk and branches that are done."""
-        return self.trainer.step + self._branch_steps
-
-    def run(self, done: Iterable[int], record: Record, stop: Callable[[], bool]) -> bool:
-        """Train the points that are not ``done``; return False if ``stop`` ended it before the last one."""
-        pending = [tokens for tokens in self.points if tokens not in set(done)]
-        self._branch_steps = sum(self._end(tokens) - self._start(tokens) for tokens in set(self.points) - set(pending))
-        if pending:
-            self.trainer.resume(latest=self._start(pending[0]))
-        for tokens in pending:
-            if not self._train_to(self._start(tokens), stop):
-                return False
-            facts = self._branch(tokens, stop)
-            if facts is None:
-                return False
-            if self.objects is not None and self.trainer.process.rank == 0:
-                copy_point(self._folder(tokens), self.objects)  # before it counts as observed
-            record(tokens, facts["validation_loss"], facts)
-            if self.trainer.process.rank == 0:
-                shutil.rmtree(self._folder(tokens) / "checkpoints", ignore_errors=True)
-            self._branch_steps += self._end(tokens) - self._start(tokens)
-        return True
-
-    def _train_to(self, step: int, stop: Callable[[], bool]) -> bool:
-        """Train the trunk up to a step and save a checkpoint there, or where it was stopped."""
-        first = self.trainer.step
-        self.trainer.train(until=step, stop=stop)
-        if self.trainer.step > first:
-            self.trainer.save()
-        return self.trainer.step == step
-
-    def _branch(self, tokens: int, stop: Callable[[], bool]) -> dict[str, Any] | None:
-        """Train the cooldown of a point; return its summary, or None when stopped before the end."""
-        with self.trainer.branch(tokens, self._folder(tokens)):
-            self.trainer.resume()
-            self.trainer.train(stop=stop)
-            if self.trainer.step < self._end(tokens):
-                self.trainer.save()
-                return None
-            return self._summary()
-
-    def _summary(self) -> dict[str, Any]:
-        """Write the summary of the point that was just trained, and return it."""
-        trainer = self.trainer
-        config, model = trainer.config, trainer.model_config
-        return trainer.finish(
-            model=self.keep_models,
-            width=model.hidden_size,
-            layers=model.prelude_layers + model.loop_layers + model.coda_layers,
-            learning_rate=config.optimizer.learning_rate,
-            **self.facts,
-        )
-
-    def _folder(self, tokens: int) -> Path:
-        return self.folder / f"D{tokens}"
-
-    def _end(self, tokens: int) -> int:
-        return tokens // self.trainer.config.step_tokens
-
-    def _start(self, tokens: int) -> int:
-        return shared_steps(self.trainer.config.schedule, self._end(tokens))
 
 
 def work(assignment: Assignment, parent_lives: Callable[[], bool] = lambda: True) -> str | None:
@@ -210,7 +128,7 @@ def _train_run(claim: Claim, assignment: Assignment, going: Callable[[], bool], 
         except Exception as error:
             with suppress(ClaimLost):
                 _store_failure(store, claim, error, crew_size)
-        except BaseException:  # the worker is being ended, and its process may live on
+        except BaseException:  # the worker is being ended, and its process may continue
             with suppress(ClaimLost):
                 store.release(claim)
             raise
@@ -243,9 +161,8 @@ def _is_disk_error(error: Exception) -> bool:
 def _open_trunk(claim: Claim, assignment: Assignment) -> Trunk:
     config = TrainConfig.from_dict(claim.config, f"run {claim.key}")
     folder = run_folder(Path(assignment.folder), claim.key)
-    trunk = Trunk(config, claim.points, folder, assignment.keep_models, run=claim.key, size=claim.cell.get("size", ""))
-    trunk.objects = assignment.objects
-    return trunk
+    facts = {"run": claim.key, "size": claim.cell.get("size", "")}
+    return Trunk(config, claim.points, folder, assignment.keep_models, assignment.objects, **facts)
 
 
 def _agreement(trunk: Trunk, first: Callable[[], bool]) -> Callable[[], bool]:
@@ -299,9 +216,9 @@ def _follow(assignment: Assignment, going: Callable[[], bool]) -> None:
         last = message["launch"]
         if message["claim"] is None:
             return
-        kept = message["claim"]
-        points = {int(tokens): requested for tokens, requested in kept["points"].items()}
-        claim = Claim(**{**kept, "points": points, "done": frozenset(kept["done"])})
+        fields = message["claim"]
+        points = {int(tokens): requested for tokens, requested in fields["points"].items()}
+        claim = Claim(**{**fields, "points": points, "done": frozenset(fields["done"])})
         _torchrun(claim, assignment, message["endpoint"])
 
 
@@ -313,7 +230,7 @@ def _torchrun(claim: Claim, assignment: Assignment, endpoint: str) -> str | None
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    # It prints a traceback for each process that ends, and what ended it is told in a sentence here.
+    # It prints a traceback for each process that ends; the reason is reported in one sentence here.
     logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
     fork = sys.platform == "linux" and not torch.cuda.is_available()
     config = LaunchConfig(

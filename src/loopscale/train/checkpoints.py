@@ -30,6 +30,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from loopscale.core.errors import InputError, LoopscaleError, StorageError
 from loopscale.core.files import checksum, make_folder, read_json, remove_folder, replace_folder, write_json
 from loopscale.core.schemas import File, parse
+from loopscale.train.identity import ADDED
 
 KIND, SCHEMA = "training checkpoint", 1
 T = TypeVar("T")
@@ -96,7 +97,7 @@ class Checkpoints:
             # The training step communicates at the same time: the writer needs its own group.
             self._group = dist.new_group(backend="gloo")
         copies = {name: _copy_to_host(tensor) for name, tensor in tensors.items()}
-        self._writing = Thread(target=self._write_or_note, args=(manifest, copies, protect))
+        self._writing = Thread(target=self._write_and_keep_error, args=(manifest, copies, protect))
         self._writing.start()
         return self.path(manifest.step)
 
@@ -109,7 +110,7 @@ class Checkpoints:
             error, self._failed = self._failed, None
             raise error
 
-    def _write_or_note(self, manifest: Manifest, tensors: dict[str, Tensor], protect: int | None) -> None:
+    def _write_and_keep_error(self, manifest: Manifest, tensors: dict[str, Tensor], protect: int | None) -> None:
         try:
             self._write(manifest, tensors, protect)
         except BaseException as error:  # DCP's own error is no Exception
@@ -184,13 +185,15 @@ class Checkpoints:
             with _alone():
                 load(tensors, storage_reader=reader, no_dist=not _distributed())
         except (Exception, CheckpointException) as error:  # the checksums were right, so the tensors are others
-            raise InputError(f"{path}: its tensors do not match this model") from error
+            raise InputError(
+                f"{path}: its tensors do not match this model; choose another folder for this run"
+            ) from error
         return manifest
 
     def _complete(self, at: int | None, latest: int | None) -> Manifest | None:
         """Return the manifest of the latest complete checkpoint, or that of step ``at``."""
-        known = [step for step in self.steps() if latest is None or step <= latest]
-        for step in known if at is None else [at]:
+        candidates = [step for step in self.steps() if latest is None or step <= latest]
+        for step in candidates if at is None else [at]:
             try:
                 return verify(self.path(step))
             except InputError as error:
@@ -219,6 +222,7 @@ def verify(folder: Path) -> Manifest:
 
 
 def _check_identity(path: Path, stored: dict[str, Any], wanted: dict[str, Any]) -> None:
+    stored = ADDED | stored
     for key, value in wanted.items():
         if stored.get(key) != value:
             raise InputError(
@@ -239,8 +243,8 @@ def on_disk(target: Path) -> Iterator[None]:
         if cause is None:
             raise
         latest = Checkpoints(target.parent, 1).steps()
-        kept = f"the checkpoint of step {latest[0]} is complete" if latest else "no checkpoint was written yet"
-        raise StorageError(f"{target}: cannot be written: {cause}; {kept}; free some space and start again") from None
+        newest = f"the checkpoint of step {latest[0]} is complete" if latest else "no checkpoint was written yet"
+        raise StorageError(f"{target}: cannot be written: {cause}; {newest}; free some space and start again") from None
 
 
 def disk_error(error: BaseException | None) -> str | None:

@@ -8,10 +8,6 @@ roofline: the larger of arithmetic at the device's peak and communication at the
 
 from __future__ import annotations
 
-import weakref
-from collections import Counter, defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -19,12 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import Tensor
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
-from torch.distributed.tensor import DTensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from loopscale.core.devices import NODE, USABLE, UTILISATION, Device, find_device
 from loopscale.core.errors import InputError
@@ -36,12 +28,13 @@ from loopscale.train.averaging import Average
 from loopscale.train.config import TrainConfig
 from loopscale.train.data.batches import Batch
 from loopscale.train.init import materialise, meta_model
-from loopscale.train.memory import block_calls, stored_blocks
+from loopscale.train.memory import recompute_blocks
+from loopscale.train.meter import Meter, watched_storages
 from loopscale.train.optimizers import build_optimizer, fill_state
-from loopscale.train.parallel.process import ParallelProcess, stored_type
-from loopscale.train.run_dir import real_flops_per_token
+from loopscale.train.parallel.process import ParallelProcess, check_shares, stored_type
 from loopscale.train.settings import CPU, choose, compiles, job_of, layout_of, model_without_text
 from loopscale.train.step import apply, gradients
+from loopscale.train.summary import real_flops_per_token
 from loopscale.train.timing import block_rate
 
 OFFLOADED = ("optimizer", "sharded gradients", "weights")
@@ -86,7 +79,7 @@ class Estimate:
     cost: float | None
     """Dollars of ``days``; None where no price was given."""
     sizes: str
-    """The model in words, as plans have it."""
+    """The sizes of the model in words, as in plans."""
     chosen: str | None = None
     """What "auto" chose; None where the file sets it."""
     runner_up: str | None = None
@@ -104,115 +97,14 @@ class Estimate:
         return {"kind": "training estimate", "simulated": True, "fits": self.fits, **asdict(self)}
 
 
-class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Tracks the bytes of all live storages by kind, and the bytes that collectives move."""
-
-    def __init__(self, vocabulary: int, elsewhere: tuple[str, ...] = ()) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.kind = "weights"
-        self._elsewhere = elsewhere
-        self.live: Counter[str] = Counter()
-        self.peak, self.at_peak = 0, Counter[str]()
-        self.communication: dict[str, float] = defaultdict(float)
-        self._vocabulary = vocabulary
-        self._known: dict[int, tuple[str, int]] = {}
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if func.namespace == "c10d":
-            self._communicate(func, args)
-        for leaf in tree_leaves(result):
-            if isinstance(leaf, Tensor):
-                self._see(leaf, func.namespace)
-        return result
-
-    def _see(self, tensor: Tensor, namespace: str) -> None:
-        local = tensor._local_tensor if isinstance(tensor, DTensor) else tensor
-        storage = local.untyped_storage()
-        if storage._cdata not in self._known:
-            self._add(storage, self._kind_of(local, namespace))
-
-    def _kind_of(self, tensor: Tensor, namespace: str) -> str:
-        if self.kind != "step":
-            return self.kind
-        if namespace == "fsdp":
-            return "gathered weights"
-        if tensor.dim() and self._vocabulary in tensor.shape and tensor.shape[0] != self._vocabulary:
-            return "logits"
-        return "activations" if torch._C._current_graph_task_id() == -1 else "gradients"
-
-    def _add(self, storage: torch.UntypedStorage, kind: str) -> None:
-        key, size = storage._cdata, storage.nbytes()
-        self._known[key] = (kind, size)
-        self.live[kind] += size
-        weakref.finalize(storage, self._free, key).atexit = False
-        self._note_peak()
-
-    def _free(self, key: int) -> None:
-        kind, size = self._known.pop(key, ("", 0))
-        self.live[kind] -= size
-
-    def resized(self, storage: torch.UntypedStorage) -> None:
-        """Take note that a storage has another size: FSDP frees and allocates gathered weights so."""
-        if storage._cdata in self._known:
-            kind, size = self._known[storage._cdata]
-            self.live[kind] -= size
-        kind = "gathered weights"
-        self._known[storage._cdata] = (kind, storage.nbytes())
-        self.live[kind] += storage.nbytes()
-        self._note_peak()
-
-    def rename(self, tensor: Tensor, kind: str) -> None:
-        """Count a tensor as another kind of memory from now on."""
-        local = tensor._local_tensor if isinstance(tensor, DTensor) else tensor
-        key = local.untyped_storage()._cdata
-        if key in self._known:
-            before, size = self._known[key]
-            self.live[before] -= size
-            self.live[kind] += size
-            self._known[key] = (kind, size)
-
-    def _note_peak(self) -> None:
-        total = sum(size for kind, size in self.live.items() if kind not in self._elsewhere)
-        if total > self.peak:
-            self.peak, self.at_peak = total, self.live.copy()
-
-    def _communicate(self, func: Any, args: Any) -> None:
-        name = func._schema.name.split("::")[1].strip("_")
-        groups = [arg for arg in args if isinstance(arg, torch.ScriptObject)]
-        size = dist.ProcessGroup.unbox(groups[0]).size() if groups else 1
-        tensors = [leaf for leaf in tree_leaves(args) if isinstance(leaf, Tensor)]
-        largest = max((tensor.numel() * tensor.element_size() for tensor in tensors), default=0)
-        factor = (2 if name.startswith("allreduce") else 1) * (size - 1) / size
-        self.communication[name] += largest * factor
-
-
-@contextmanager
-def _watched_storages(meter: Meter) -> Iterator[None]:
-    """Tell the meter of every change of a storage's size, which no operation announces."""
-    plain = torch.UntypedStorage.resize_
-
-    def resize_(storage: torch.UntypedStorage, size: int) -> Any:
-        result = plain(storage, size)
-        meter.resized(storage)
-        return result
-
-    torch.UntypedStorage.resize_ = resize_  # type: ignore[method-assign, assignment]
-    try:
-        yield
-    finally:
-        torch.UntypedStorage.resize_ = plain  # type: ignore[method-assign]
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Simulated(ParallelProcess):
-    """A rank of a fake process group, which notes what each part of a batch communicates."""
+    """A rank of a fake process group, which records what each part of a batch communicates."""
 
-    meter: Meter | None = None
+    meter: Meter
     marks: list[dict[str, float]] = field(default_factory=list)
 
     def defer_reduction(self, model: Any, last: bool) -> None:
-        assert self.meter is not None
         self.marks.append(self.meter.communication.copy())
         if self.offload and self.reduce != "step":  # those of the part before are sharded, and on the host
             for weight in model.parameters():
@@ -232,14 +124,14 @@ def estimate(
 ) -> Estimate:
     """Simulate a training step of ``config`` on ``gpus`` devices; ``price`` is in dollars per device-hour."""
     model_config = model_without_text(config)
-    chosen, listed = None, CPU if device == "cpu" else find_device(device)
+    choice, listed = None, CPU if device == "cpu" else find_device(device)
     if listed.link is None:
         raise InputError(f"a step on {device} cannot be simulated, because its links are not listed; use --check")
     if config.run.accumulate == "auto":
         number = 4 if precision == "fp32" else 2
-        chosen = choose(config, gpus, listed, number=number, model=model_config)
-        config = config.changed(run={"accumulate": 1}) if chosen is None else chosen.config
-    _check(config, gpus)
+        choice = choose(config, gpus, listed, number=number, model=model_config)
+        config = choice.config
+    check_shares(config, gpus, "GPU")
     dtype = torch.float32 if precision == "fp32" else torch.bfloat16
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=gpus)
     try:
@@ -250,7 +142,7 @@ def estimate(
             parallel.offload, stored_type(config.run.precision), meter=meter,
         )  # fmt: skip
         process.check_experts(model_config.num_experts)
-        stored = _simulate(config, model_config, process, meter)
+        stored = _simulate(config, model_config, process)
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         raise InputError(
             f"the step reads values of the device ({error.func}), which cannot be simulated: with [parallel] experts "
@@ -258,43 +150,37 @@ def estimate(
         ) from None
     finally:
         dist.destroy_process_group()
-    if device == "cpu":  # a machine at hand: its rate is measured, and reached
+    if device == "cpu":  # this machine: its rate is measured, so all of it is reached
         sequences = config.run.batch // config.run.parts // gpus
         rate = block_rate(model_config, sequences, config.data.context, compiled=compiles(config))
         listed, utilisation = replace(listed, flops=rate), 1.0
-    result = _result(config, model_config, process, meter, gpus, (device, listed), price, utilisation, stored)
-    if chosen is None:
+    result = _result(config, model_config, process, (device, listed), price, utilisation, stored)
+    if choice is None or choice.best is None:
         return result
-    runner_up = None if chosen.runner_up is None else str(chosen.runner_up)
-    return replace(result, chosen=str(chosen.best.layout), runner_up=runner_up, settings=chosen.best.layout.settings())
+    layout, runner_up = choice.best.layout, None if choice.runner_up is None else str(choice.runner_up)
+    return replace(result, chosen=str(layout), runner_up=runner_up, settings=layout.settings())
 
 
-def _simulate(config: TrainConfig, model_config: LoopedMoEConfig, process: _Simulated, meter: Meter) -> float:
+def _simulate(config: TrainConfig, model_config: LoopedMoEConfig, process: _Simulated) -> float:
     """Run one step with at most two parts of a batch, which more parts repeat; return the share of blocks stored."""
-    run, context = config.run, config.data.context
+    run, context, meter = config.run, config.data.context, process.meter
     sequences = run.batch // run.parts // process.ranks
     fixed = deepcopy(model_config)
     fixed.random_recurrence = None  # a draw reads its value; memory is that of R, which "poisson" may exceed
     model = process.sharded(meta_model(fixed), process.mesh())  # fake tensors cannot make a mesh
     fake = FakeTensorMode(allow_non_fake_inputs=True)
-    with fake, device_kernels(), _watched_storages(meter), meter:
+    with fake, device_kernels(), watched_storages(meter), meter:
         materialise(model, process.device)
         model.train()
-        if run.recomputes:
-            model.gradient_checkpointing_enable()
-            model.model.stored_calls = 0
         meter.kind = "optimizer"
         optimizer = build_optimizer(model, config.optimizer, model_config.hidden_size, model_config.recurrence)
         fill_state(optimizer)
         average = Average(model, run.ema) if run.ema else None
-    stored = 0.0 if run.activation_checkpointing else 1.0
-    if run.activation_memory is not None:
-        model.model.stored_calls = stored_blocks(model_config, sequences, context, process.dtype, run.activation_memory)
-        stored = model.model.stored_calls / block_calls(model_config)
+    stored = recompute_blocks(model, config, process.ranks, process.dtype)
     ids = np.zeros((sequences, context), np.int64)
     parts = [Batch(ids, ids, np.zeros(ids.shape, np.bool_))] * min(2, run.parts)
     meter.kind = "step"
-    with fake, device_kernels(), _watched_storages(meter), meter:
+    with fake, device_kernels(), watched_storages(meter), meter:
         gradients(model, parts, process, config.data.document_mask)
         process.marks.append(meter.communication.copy())
         apply(model, optimizer, process, config.optimizer.clip)
@@ -308,14 +194,12 @@ def _result(
     config: TrainConfig,
     model: LoopedMoEConfig,
     process: _Simulated,
-    meter: Meter,
-    gpus: int,
     named: tuple[str, Device],
     price: float | None,
     utilisation: float,
     stored: float,
 ) -> Estimate:
-    (name, device), parallel = named, config.parallel
+    (name, device), parallel, gpus, meter = named, config.parallel, process.ranks, process.meter
     communication = _communication(process.marks, config.run.parts)
     flops = real_flops_per_token(config, model, 1 - stored) * config.step_tokens / gpus
     links = device.link or device.network, device.network
@@ -332,9 +216,9 @@ def _result(
     moved += closed.copy_seconds
     seconds = step_seconds(compute, traffic, moved, closed.host_seconds)
     days = expected_days(seconds, config.steps, utilisation)
-    host = OFFLOADED if config.parallel.offload else ()
+    host = OFFLOADED if parallel.offload else ()
     on_host = sum(meter.at_peak[kind] for kind in host)
-    found = Estimate(
+    result = Estimate(
         gpus=gpus,
         device=name,
         peak_bytes=meter.peak,
@@ -356,7 +240,7 @@ def _result(
         cost=None if price is None else days * 24 * gpus * price,
         sizes=sizes_text(model.to_architecture()),
     )
-    return replace(found, advice=_advice(found, config))
+    return replace(result, advice=_advice(result, config))
 
 
 def _communication(marks: list[dict[str, float]], parts: int) -> dict[str, float]:
@@ -368,12 +252,12 @@ def _communication(marks: list[dict[str, float]], parts: int) -> dict[str, float
     return {kind: size for kind, size in sorted(total.items()) if size}
 
 
-def _advice(found: Estimate, config: TrainConfig) -> list[str]:
+def _advice(result: Estimate, config: TrainConfig) -> list[str]:
     """Return what to change when the step does not fit, the cheapest first."""
-    if found.fits:
+    if result.fits:
         return []
     advice = []
-    if config.run.batch // config.run.parts // found.gpus > 1:
+    if config.run.batch // config.run.parts // result.gpus > 1:
         advice.append("raise [run] accumulate: fewer sequences at once")
     if not config.run.recomputes:
         advice.append('set [run] activation_memory, like "20GB": some blocks are recomputed')
@@ -384,15 +268,3 @@ def _advice(found: Estimate, config: TrainConfig) -> list[str]:
     if config.parallel.replicas > 1:
         advice.append("lower [parallel] replicas: each copy is then sharded over more GPUs")
     return [*advice, "use more GPUs, or GPUs with more memory"]
-
-
-def _check(config: TrainConfig, gpus: int) -> None:
-    share = config.run.parts * gpus
-    if gpus < 1 or config.run.batch % share:
-        raise InputError(
-            f"[run]: field 'batch' is {config.run.batch}, which {gpus} GPUs with accumulate = {config.run.parts} "
-            f"cannot share equally; give a multiple of {share}"
-        )
-    groups = config.parallel.experts * config.parallel.replicas
-    if gpus % groups:
-        raise InputError(f"[parallel]: {gpus} GPUs cannot form groups of {groups} (experts x replicas)")

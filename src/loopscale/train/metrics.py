@@ -21,7 +21,7 @@ class Sink(Protocol):
         """Store a row."""
 
     def sync(self) -> None:
-        """Wait until the rows so far would survive a power cut, where that is ours to do."""
+        """Wait until the rows so far would survive a power cut, where loopscale writes them itself."""
 
     def close(self) -> None:
         """Flush and close."""
@@ -31,8 +31,8 @@ class JsonLines:
     """``metrics.jsonl``: one object a line. A run that resumes drops the rows after the step it resumes from."""
 
     def __init__(self, path: Path, step: int) -> None:
-        kept = [json.dumps(row) for row in _repaired(path) if row["step"] <= step]
-        write_text(path, "".join(f"{line}\n" for line in kept))
+        earlier = [json.dumps(row) for row in _repaired(path) if row["step"] <= step]
+        write_text(path, "".join(f"{line}\n" for line in earlier))
         self._path = path
         self._file = path.open("a", encoding="utf-8")
 
@@ -66,7 +66,7 @@ def read_metrics(path: str | Path) -> list[dict[str, Any]]:
     """Return the rows of a ``metrics.jsonl``; a line that is not a row is refused by its number."""
     file = Path(path)
     if not file.is_file():
-        raise InputError(f"{path}: no such file")
+        raise InputError(f"{path}: no such file; give the metrics.jsonl of a run")
     rows = []
     for number, line in _complete_lines(file):
         row = _row(line)
@@ -125,7 +125,7 @@ class TensorBoard:
                 self._writer.add_scalar(name, value, row["step"])
 
     def sync(self) -> None:
-        """TensorBoard writes in its own time."""
+        """Do nothing: TensorBoard writes in the background."""
 
     def close(self) -> None:
         """Flush."""
@@ -145,7 +145,7 @@ class Wandb:
         self._module.log({name: value for name, value in row.items() if name != "step"}, step=row["step"])
 
     def sync(self) -> None:
-        """The tracker keeps its own files."""
+        """Do nothing: the tracker writes its own files."""
 
     def close(self) -> None:
         """Finish the run."""

@@ -17,13 +17,14 @@ from loopscale.train.config import TrainConfig
 from loopscale.train.data.tokenizer import vocabulary_of
 from loopscale.train.schedule import recurrence_shares
 from loopscale.train.sections.run import ParallelSection
+from loopscale.train.summary import real_flops_per_token, row_padding
 
 if TYPE_CHECKING:
     from loopscale.architecture import Architecture
     from loopscale.model import LoopedMoEConfig
 
 CPU = Device(0.15e12, 24e9, 100, 40e9, 1e9, 1e9, host_memory=0.0)
-"""A core of a CPU; its memory is the host's, so that nothing can go there."""
+"""A core of a CPU. Its memory is the host's, so there is nowhere to offload to."""
 LEAST_COMPILED_STEPS = 2000
 LEAST_COMPILED_FLOPS = 2e13
 """Runs that are worth compiling, on GPUs and on CPUs: compiling a model takes a core about a minute, and saves it a
@@ -37,12 +38,12 @@ CHOSEN = {
 
 @dataclass(frozen=True)
 class Choice:
-    """A configuration with its settings chosen, and what they cost."""
+    """A configuration with the settings of "auto" chosen, and what they cost."""
 
     config: TrainConfig
-    best: StepCost
-    runner_up: StepCost | None
-    fits: bool
+    best: StepCost | None = None
+    """None where the devices cannot share the batch equally: then nothing is chosen."""
+    runner_up: StepCost | None = None
 
 
 def model_without_text(config: TrainConfig) -> LoopedMoEConfig:
@@ -63,7 +64,7 @@ def job_of(config: TrainConfig, model: LoopedMoEConfig, devices: int, device: De
         config.data.context,
         devices,
         device,
-        padding=run_dir.row_padding(model),
+        padding=row_padding(model),
         per_loop_supervision=model.reads_every_pass,
         backprop_passes=model.backprop_passes,
         shares=recurrence_shares(config, model),
@@ -97,18 +98,17 @@ def step_cost(config: TrainConfig, model: LoopedMoEConfig, devices: int, device:
     """Return what a step of a run needs on devices, in closed form, with the settings of "auto" chosen."""
     number = 4 if config.run.precision == "fp32" else 2
     if config.run.accumulate == "auto":
-        choice = choose(config, devices, device, number=number, model=model)
-        config = config.changed(run={"accumulate": 1}) if choice is None else choice.config
+        config = choose(config, devices, device, number=number, model=model).config
     job = job_of(config, model, devices, device, number)
     return job.cost(layout_of(config, job))
 
 
 def choose(
     config: TrainConfig, devices: int, device: Device, *, number: int = 2, model: LoopedMoEConfig | None = None
-) -> Choice | None:
-    """Return the fastest setting that fits, or the one of least memory; None where the batch cannot be shared."""
+) -> Choice:
+    """Return the fastest settings that fit, or those that need the least memory where none fits."""
     if config.run.batch % devices:
-        return None
+        return Choice(config.changed(run={"accumulate": 1}))
     model = model or model_without_text(config)
     job = job_of(config, model, devices, device, number)
     ranked = job.fastest(_pinned(config))
@@ -116,7 +116,7 @@ def choose(
     settings = best.layout.settings()
     if config.run.recomputes:  # as the file has it
         settings["run"] = {"accumulate": best.layout.accumulate}
-    return Choice(config.changed(**settings), best, ranked[1] if len(ranked) > 1 else None, bool(ranked))
+    return Choice(config.changed(**settings), best, ranked[1] if len(ranked) > 1 else None)
 
 
 def _pinned(config: TrainConfig) -> dict[str, Any]:
@@ -138,15 +138,16 @@ def settled(config: TrainConfig, out: Path) -> TrainConfig:
     """
     stored = run_dir.stored_config(out)
     if config.run.compile == "auto":
-        before = None if stored is None else stored["run"]["compile"]
-        config = config.changed(run={"compile": compiles(config) if before in (None, "auto") else before})
+        chosen = None if stored is None else stored.run.compile
+        config = config.changed(run={"compile": compiles(config) if chosen in (None, "auto") else chosen})
     if config.run.accumulate != "auto":
         return config
     from loopscale.train.parallel.process import launched, precision
 
     ranks = int(os.environ["WORLD_SIZE"]) if launched() else 1
-    if stored is not None and stored["run"]["accumulate"] != "auto":
-        before = {section: {name: stored[section][name] for name in names} for section, names in CHOSEN.items()}
+    if stored is not None and stored.run.accumulate != "auto":
+        values = stored.to_dict()
+        before = {section: {name: values[section][name] for name in names} for section, names in CHOSEN.items()}
         whole = config.run.batch % (ranks * before["run"]["accumulate"]) == 0
         if whole and ranks % before["parallel"]["replicas"] == 0:
             return config.changed(**before)
@@ -154,12 +155,11 @@ def settled(config: TrainConfig, out: Path) -> TrainConfig:
 
     target = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     number = precision(config.run.precision, target).itemsize
-    choice = choose(config, ranks, _this_device(ranks), number=number)
-    return config.changed(run={"accumulate": 1}) if choice is None else choice.config
+    return choose(config, ranks, _this_device(ranks), number=number).config
 
 
 def compiles(config: TrainConfig) -> bool:
-    """Tell whether a run is compiled here; with "auto" if it is long enough, and a compiler is at hand."""
+    """Tell whether a run is compiled here: with "auto", if it is long enough and a compiler is installed."""
     import torch
 
     if config.run.compile != "auto":
@@ -167,7 +167,7 @@ def compiles(config: TrainConfig) -> bool:
     if torch.cuda.is_available():
         return importlib.util.find_spec("triton") is not None and config.steps >= LEAST_COMPILED_STEPS
     compiler = shutil.which(os.environ.get("CXX", "c++"))
-    flops = run_dir.real_flops_per_token(config, model_without_text(config)) * config.steps * config.step_tokens
+    flops = real_flops_per_token(config, model_without_text(config)) * config.steps * config.step_tokens
     return compiler is not None and bool(flops >= LEAST_COMPILED_FLOPS)
 
 

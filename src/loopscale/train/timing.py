@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from copy import deepcopy
 
 import torch
 
 from loopscale.core.devices import HOST_LINK as PCIE
 from loopscale.core.devices import Device
 from loopscale.model import LoopedMoEConfig
-from loopscale.model.blocks import Block, SlotAttention, rotary
 from loopscale.model.loading import quiet
+from loopscale.train.memory import lone_block
 from loopscale.train.products import fast_products
 
 REPEATS = 5
@@ -30,23 +29,18 @@ def block_rate(config: LoopedMoEConfig, sequences: int, context: int, *, compile
     Processor time is counted, shared by the threads, so that other processes of the machine matter little. The block
     is not compiled, but a ``compiled`` run's products are timed.
     """
-    config = deepcopy(config)
-    config._attn_implementation = config._attn_implementation or "sdpa"
     sequences = max(1, min(sequences, MOST_TOKENS // context))
-    block, attention = Block(config).train(), SlotAttention(config, 0)
+    block, _, run = lone_block(config, sequences, context)
     with torch.no_grad():
         for weight in block.parameters():
             weight.normal_(0, 0.02) if weight.dim() > 1 else weight.fill_(1.0)
         for buffer in block.buffers():
             buffer.zero_()
-    x_BTD = torch.randn(sequences, context, config.hidden_size, requires_grad=True)
-    angles = rotary(torch.arange(context).unsqueeze(0), config, torch.float32)
     seconds = []
     with quiet(), fast_products(compiled):
         for _ in range(1 + REPEATS):  # the first one loads the kernels
             start = time.process_time()
-            out_BTD = block(x_BTD, attention=attention, angles=angles, attention_mask=None, tally=config.is_moe)[0]
-            out_BTD.square().mean().backward()
+            run()[0].square().mean().backward()
             seconds.append(time.process_time() - start)
     return _block_flops(config, context) * sequences * context * torch.get_num_threads() / min(seconds[1:])
 

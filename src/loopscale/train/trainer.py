@@ -29,10 +29,12 @@ from loopscale.train.callbacks.validation import validation_loss
 from loopscale.train.checkpoints import Checkpoints, Manifest, on_disk
 from loopscale.train.config import TrainConfig
 from loopscale.train.data.batches import Batch, Batches, MixedBatches
-from loopscale.train.data.labels import AnyBatches, LabelledStore
-from loopscale.train.data.token_store import Mixture, TokenStore
+from loopscale.train.data.labels import AnyBatches, LabelledBatches, LabelledStore
+from loopscale.train.data.stores import model_config, open_tokens
+from loopscale.train.data.token_store import MixedStore, TokenStore
+from loopscale.train.identity import identity
 from loopscale.train.init import initialise, meta_model
-from loopscale.train.memory import stored_blocks
+from loopscale.train.memory import recompute_blocks
 from loopscale.train.optimizers import build_optimizer, fill_state, set_rate
 from loopscale.train.parallel.process import Process, this_process
 from loopscale.train.products import fast_products
@@ -40,6 +42,7 @@ from loopscale.train.schedule import cooldown_start, rate_factor, scheduled_recu
 from loopscale.train.settings import settled
 from loopscale.train.start import start_from
 from loopscale.train.step import apply, gradients, named_state, repeatable, seed_step
+from loopscale.train.summary import provenance, summary_of
 
 
 def save_model(target: Path, config: LoopedMoEConfig, tensors: dict[str, Tensor], store: TokenStore) -> None:
@@ -76,8 +79,8 @@ class Trainer:
         self.out, self.progress = Path(out), progress
         self.config = config = settled(config, self.out)
         self.process = this_process(config) if process is None else process
-        self.store = data or run_dir.open_tokens(config, progress and self.process.rank == 0)
-        self.model_config: LoopedMoEConfig = run_dir.model_config(config, self.store)
+        self.store = data or open_tokens(config, progress and self.process.rank == 0)
+        self.model_config: LoopedMoEConfig = model_config(config, self.store)
         self.batches, self.validation = open_batches(config, self.store)
         self.callbacks = callbacks_of(config, self.model_config, callbacks, allow_code=allow_code)
         for callback in self.callbacks:
@@ -90,7 +93,7 @@ class Trainer:
         if config.model.init_from is not None and not self.checkpoints.steps():
             start_from(self.model, config.model.init_from)
         self.average = Average(self.model, config.run.ema) if config.run.ema else None
-        self._set_activation_memory()
+        recompute_blocks(self.model, config, self.process.ranks, self.process.dtype)
         if config.run.compile:
             for block in (*self.model.model.prelude, *self.model.model.loop, *self.model.model.coda):
                 block.compile(dynamic=False, recompile_limit=SHAPES)
@@ -165,7 +168,7 @@ class Trainer:
         )
 
     def is_due(self, every: int) -> bool:
-        """Tell whether something that happens ``every`` so many steps, 0 for never, happens after this one."""
+        """Tell whether something that happens every ``every`` steps is due after this one; 0 is never."""
         return bool(every) and self.step % every == 0
 
     @property
@@ -209,7 +212,7 @@ class Trainer:
         if rows * self.config.run.parts != len(batch.ids):
             raise InputError(
                 f"[run]: a process has {len(batch.ids)} sequences of a batch, which {self.config.run.parts} parts "
-                "('accumulate') do not divide"
+                "('accumulate') do not divide; change one of them"
             )
         return [_rows(batch, slice(start, start + rows)) for start in range(0, len(batch.ids), rows)]
 
@@ -277,8 +280,8 @@ class Trainer:
         with self._averaged():
             tensors = self.process.full_state_dict(self.model) if model else {}
             tensors = {name: tensor.clone() for name, tensor in tensors.items()} if self.average else tensors
-        summary = run_dir.summary(self.config, self.model_config, self.step, self.validate()) | facts
-        summary |= run_dir.provenance(self.config, self.store, self.resumes)
+        summary = summary_of(self.config, self.model_config, self.step, self.validate()) | facts
+        summary |= provenance(self.config, self.store, self.resumes)
         for callback in self.callbacks:
             callback.summarise(summary)
         if self.process.rank == 0:
@@ -318,35 +321,21 @@ class Trainer:
             callback.load_state_dict(stored if isinstance(stored, dict) else {})
 
     def _identity(self) -> dict[str, Any]:
-        return run_dir.identity(self.config, self.model_config, self.store)
+        return identity(self.config, self.model_config, self.store)
 
     def _checkpoints(self, out: Path) -> Checkpoints:
         return Checkpoints(out / "checkpoints", self.config.run.keep, background=self.config.run.async_checkpoints)
-
-    def _set_activation_memory(self) -> None:
-        """Recompute the activations of all blocks, or of as many as the memory for activations needs."""
-        run, stored = self.config.run, 0
-        if run.activation_memory is None and not run.activation_checkpointing:
-            return
-        if run.activation_memory is not None:
-            sequences = run.batch // run.parts // self.process.ranks
-            stored = stored_blocks(
-                self.model_config, sequences, self.config.data.context, self.process.dtype, run.activation_memory
-            )
-        self.model.gradient_checkpointing_enable()
-        self.model.model.stored_calls = stored
 
 
 def open_batches(config: TrainConfig, store: TokenStore) -> tuple[AnyBatches, AnyBatches]:
     """Return the batches of the training and of the validation split."""
     options: dict[str, Any] = {"batch": config.run.batch, "context": config.data.context, "seed": config.run.seed}
+    kind: Any = Batches
     if isinstance(store, LabelledStore):
-        return store.batches(split="train", **options), store.batches(split="validation", shuffle=False, **options)
-    if isinstance(store, Mixture):
-        mixed = MixedBatches(store, split="train", **options)
-        return mixed, MixedBatches(store, split="validation", shuffle=False, **options)
-    training = Batches(store, split="train", **options)
-    return training, Batches(store, split="validation", shuffle=False, **options)
+        kind = LabelledBatches
+    elif isinstance(store, MixedStore):
+        kind = MixedBatches
+    return kind(store, split="train", **options), kind(store, split="validation", shuffle=False, **options)
 
 
 def train(
@@ -388,7 +377,7 @@ def _branch_from(trainer: Trainer, source: Path) -> None:
     if stored is None:
         raise InputError(f"{source}: no run to branch from: the folder has no run.json")
     config = trainer.config
-    shared = shared_steps(config.schedule, min(TrainConfig.from_dict(stored).steps, config.steps))
+    shared = shared_steps(config.schedule, min(stored.steps, config.steps))
     if not shared or not trainer.resume(latest=shared, source=source):
         raise InputError(
             f"{source}: no checkpoint to branch from: runs of the {config.schedule.kind} schedule with these lengths "

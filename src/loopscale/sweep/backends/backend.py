@@ -63,11 +63,11 @@ class Backend:
     settings: ClassVar[Mapping[str, Setting]] = {}
     """The settings that only this backend has, by name."""
     detaches: ClassVar[bool] = False
-    """Whether workers live on when the command ends, so that ``--detach`` makes sense."""
+    """Whether workers continue when the command ends, which ``--detach`` needs."""
 
     def __init__(self, workers: int | None = None, processes: int | None = None, **settings: Any) -> None:
-        """Take the number of workers at once, the processes of a run on each node, and the given settings."""
-        self.workers, self.processes, self.given = workers, processes, settings
+        """Take the number of workers at once, the processes of a run on each node, and values of ``settings``."""
+        self.workers, self.processes, self.values = workers, processes, settings
 
     def launcher(self, sweep: Sweep) -> tuple[Launcher, int]:
         """Return what starts workers for a sweep, and the number of workers at once."""

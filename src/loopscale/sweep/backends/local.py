@@ -46,7 +46,7 @@ def read_cores(text: str) -> tuple[int, ...]:
     usable = usable_cores()
     for core in cores:
         if core not in usable:
-            raise InputError(f"core {core} is not one of {', '.join(map(str, usable))}")
+            raise InputError(f"core {core} is not one of {', '.join(map(str, usable))}; choose from these")
     return cores
 
 
@@ -72,7 +72,9 @@ def call(function: Callable[..., T], *arguments: Any) -> T:
         process.join()
         if process.exitcode == 1:  # an unexpected error, whose traceback that process has printed
             raise SystemExit(1) from None
-        raise StorageError("the process that prepares the sweep was killed; is there enough memory?") from None
+        raise StorageError(
+            "the process that prepares the sweep was killed; is there enough memory? Run it again"
+        ) from None
     except BaseException:
         process.terminate()
         raise
@@ -206,7 +208,7 @@ class LocalBackend(Backend):
     }
 
     def launcher(self, sweep: Sweep) -> tuple[Local, int]:
-        local = Local(self.given.get("cores"), self.workers, self.needs(sweep))
+        local = Local(self.values.get("cores"), self.workers, self.needs(sweep))
         return local, self.workers or local.workers
 
 

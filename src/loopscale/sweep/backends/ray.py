@@ -76,7 +76,9 @@ class Ray:
             self.ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **own)
         except Exception as error:  # Ray raises many kinds
             what = "no cluster could be started here" if address is None else f"no cluster answers at {address!r}"
-            raise InputError(f"--on ray: {what}: {_first_line(error)}") from None
+            raise InputError(
+                f"--on ray: {what}: {_first_line(error)}; check --ray-address, or use --on local"
+            ) from None
         resources = self.ray.cluster_resources()
         self._kind = "GPU" if resources.get("GPU", 0) >= 1 else "CPU"
         self._count = int(resources.get(self._kind, 1))
@@ -151,7 +153,7 @@ class RayBackend(Backend):
     }
 
     def launcher(self, sweep: Sweep) -> tuple[Ray, int]:
-        cluster = Ray(self.given.get("ray_address"), self.workers, self.needs(sweep))
+        cluster = Ray(self.values.get("ray_address"), self.workers, self.needs(sweep))
         return cluster, self.workers or cluster.workers
 
 

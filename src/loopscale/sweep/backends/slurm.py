@@ -80,7 +80,7 @@ class Slurm:
                 "or try the same with --slurm cluster=local"
             )
         if self._cluster not in ("slurm", "local", "debug"):
-            raise InputError(f"--slurm: cluster {self._cluster!r} is not one of slurm and local")
+            raise InputError(f"--slurm: cluster {self._cluster!r} is not one of slurm and local; use one of these")
         self._executor = submitit.AutoExecutor(folder=folder / "slurm" / "%j", cluster=self._cluster)
         self._options = _parameters(options, self._executor)
         self._executor.update_parameters(**self._options)
@@ -106,7 +106,7 @@ class Slurm:
         time.sleep(seconds)
 
     def close(self) -> None:
-        """Do nothing: jobs live on by themselves."""
+        """Do nothing: jobs continue without this process."""
 
 
 def read_setting(text: str) -> tuple[str, str]:
@@ -133,7 +133,7 @@ class SlurmBackend(Backend):
 
     def launcher(self, sweep: Sweep) -> tuple[Slurm, int]:
         assert self.workers is not None
-        return Slurm(sweep.results, dict(self.given.get("slurm", ()))), self.workers
+        return Slurm(sweep.results, dict(self.values.get("slurm", ()))), self.workers
 
 
 def _parameters(options: Mapping[str, Any], executor: Any) -> dict[str, Any]:

@@ -34,14 +34,14 @@ def own_callbacks() -> dict[str, type[Callback]]:
 
 
 def callbacks_of(
-    config: TrainConfig, model: LoopedMoEConfig, given: Iterable[Callback] = (), *, allow_code: bool = False
+    config: TrainConfig, model: LoopedMoEConfig, added: Iterable[Callback] = (), *, allow_code: bool = False
 ) -> list[Callback]:
-    """Return the callbacks of a run: those that its settings ask for, those of [[callbacks]], and those ``given``.
+    """Return the callbacks of a run: those that its settings ask for, those of [[callbacks]], and those ``added``.
 
-    One that is given or listed takes the place of loopscale's own of the same class. Modules that [[callbacks]] names
-    are imported only with ``allow_code``.
+    One that is added or listed replaces loopscale's own of the same class. Modules that [[callbacks]] names are
+    imported only with ``allow_code``.
     """
-    others = [*given, *(_listed(number, section, allow_code) for number, section in enumerate(config.callbacks, 1))]
+    others = [*added, *(_listed(number, section, allow_code) for number, section in enumerate(config.callbacks, 1))]
     replaced = {type(callback) for callback in others}
     own = [kind.for_run(config, model) for kind in own_callbacks().values() if kind not in replaced]
     every = [*(callback for callback in own if callback is not None), *others]
@@ -73,12 +73,14 @@ def _listed(number: int, section: CallbackSection, allow_code: bool) -> Callback
     try:
         inspect.signature(kind).bind(**section.options)
     except TypeError as error:
-        raise InputError(f"{section.use} does not take these options: {error}", where=where) from None
+        raise InputError(
+            f"{section.use} does not take these options: {error}", where=where, remedy="give its own arguments only"
+        ) from None
     return kind(**section.options)
 
 
 def _imported(use: str, where: str, allow_code: bool) -> type[Callback]:
-    """Import a class of the user's; a settings file of somebody else never gets this far by itself."""
+    """Import a callback of the user's; reading a settings file alone never imports one."""
     if not allow_code:
         raise InputError(
             f"{use} is code from outside loopscale, which is not run unless you ask for it",
@@ -95,7 +97,9 @@ def _imported(use: str, where: str, allow_code: bool) -> type[Callback]:
             f"there is no module {module!r} in this folder or among the installed ones", where=where
         ) from None
     except AttributeError:
-        raise InputError(f"the module {module!r} has no {name!r}", where=where) from None
+        raise InputError(
+            f"the module {module!r} has no {name!r}", where=where, remedy="name a class that the module defines"
+        ) from None
     if not (inspect.isclass(value) and issubclass(value, Callback)):
         raise InputError(f"{use} is not a subclass of loopscale.train.callbacks.Callback", where=where)
     return value

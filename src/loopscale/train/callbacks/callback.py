@@ -28,7 +28,7 @@ class Callback:
     priority: ClassVar[int] = 0
     """Callbacks of a higher priority are called first."""
     trainer: Trainer
-    """The run that the callback belongs to; set before any other method is called."""
+    """The run of the callback; set before any other method is called."""
 
     @classmethod
     def for_run(cls, config: TrainConfig, model: LoopedMoEConfig) -> Self | None:
@@ -52,7 +52,7 @@ class Callback:
         """Add values to a row of metrics; ``trainer.step`` counts this step already."""
 
     def report(self, row: dict[str, Any]) -> None:
-        """Take a row of metrics that is complete."""
+        """A row of metrics is complete: write or show it."""
 
     def after_step(self) -> None:
         """A step is done, with or without a row."""

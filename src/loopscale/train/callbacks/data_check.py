@@ -1,4 +1,4 @@
-"""Read what a run trains on once more, and compare it with its checksums, before anything of the run counts."""
+"""Compare the tokens of a run with their checksums before it writes any result."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class DataCheck(Callback):
     first process reads it. No checkpoint and no summary is written before the comparison is done.
     """
 
-    priority = 200  # the first that is asked before a checkpoint
+    priority = 200  # before a checkpoint is written by any other
 
     def __init__(self) -> None:
         self._checked: Future[None] | None = None

@@ -45,7 +45,7 @@ class Forecast(Callback):
         return cls(run.law, architecture, config.model.recurrence, tokens, run.law_slack)
 
     def _set_length(self, tokens: float) -> None:
-        """Forecast the loss of a run of so many tokens."""
+        """Forecast the loss of a run of this length."""
         self._tokens, self.prediction = tokens, self._predict(tokens)
         if self.prediction.trust.level == "beyond":
             reasons = "; ".join(self.prediction.trust.reasons)
@@ -72,7 +72,7 @@ class Forecast(Callback):
         summary["forecast"] = self.summary(summary["validation_loss"])
 
     def row(self, tokens: float, loss: float) -> dict[str, Any]:
-        """Return what a row of metrics says of the forecast, given a validation loss after ``tokens``."""
+        """Return the forecast for a row of metrics, with an alarm if the loss after ``tokens`` departs from it."""
         low, high = self._interval
         alarm = self._alarm(tokens, loss)
         numbers = {"forecast": self.prediction.loss, "forecast_low": low, "forecast_high": high}

@@ -1,4 +1,4 @@
-"""Show a live line: loss, throughput, what is unusual about the experts, the forecast final loss, the time left."""
+"""Show a live line: loss, throughput, unbalanced experts, the forecast final loss, the time left."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 
 
 UNBALANCED = 2.0
-"""Mention the busiest expert above so many times the mean load."""
-ASKED_EVERY = 0.02
+"""The busiest expert is mentioned when its load is more than this many times the mean."""
+FORECAST_EVERY = 0.02
 """Share of the run after which its final loss is forecast again."""
 
 
 class ProgressLine(Callback):
-    """The line of a run whose trainer was asked for one, on the first process."""
+    """The live line of a trainer with ``progress``, on the first process."""
 
     priority = -20
 
     def __init__(self) -> None:
         self._bars: Progress | None = None
         self._ending = ""
-        self._asked = 0
+        self._forecast_at = 0
         self._line: Callable[[str], None] = lambda line: None
 
     @classmethod
@@ -66,8 +66,8 @@ class ProgressLine(Callback):
         if self._bars is None:
             return
         config = self.trainer.config
-        if row["step"] - self._asked >= config.steps * ASKED_EVERY:
-            self._ending, self._asked = self._final_loss(), row["step"]
+        if row["step"] - self._forecast_at >= config.steps * FORECAST_EVERY:
+            self._ending, self._forecast_at = self._final_loss(), row["step"]
         self._bars.update(self._task, numbers=describe(row) + self._ending)
         left = (config.steps - row["step"]) * config.step_tokens / row["tokens_per_second"]
         numbers = f"{describe(row)}{self._ending}"
@@ -76,12 +76,12 @@ class ProgressLine(Callback):
             self._bars.console.print(f"step {row['step']:,}: {row['alarm']}", markup=False, highlight=False)
 
     def _final_loss(self) -> str:
-        """Say with which loss the run will end, by its log so far; nothing while the log is too short."""
+        """Return the loss that the run will end with, by its log so far; empty while the log is too short."""
         try:
-            found = final_loss(read_log(self.trainer.out))
+            forecast = final_loss(read_log(self.trainer.out))
         except InputError:
             return ""
-        return f", ends at {found.final:.3f} ({found.low:.3f}–{found.high:.3f})"
+        return f", ends at {forecast.final:.3f} ({forecast.low:.3f}–{forecast.high:.3f})"
 
     def after_step(self) -> None:
         if self._bars is not None:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from loopscale.core.errors import InputError
 from loopscale.core.quantities import counted
-from loopscale.train.data.token_store import Mixture, TokenStore
+from loopscale.train.data.token_store import MixedStore, TokenStore
 
 ROUNDS = 6
 
@@ -60,6 +60,26 @@ def _scrambled(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))
+
+
+def shuffled(indices: NDArray[np.int64], count: int, seed: int) -> NDArray[np.int64]:
+    """Return which of ``count`` sequences are at some indices of the endless sequence of epochs, each in its order."""
+    epochs, within = np.divmod(indices, count)
+    sequences = np.empty_like(indices)
+    for epoch in np.unique(epochs):
+        selected = epochs == epoch
+        sequences[selected] = Permutation(count, seed, int(epoch))(within[selected])
+    return sequences
+
+
+def rows_of_rank(size: int, rank: int, ranks: int) -> NDArray[np.int64]:
+    """Return which rows of a batch a rank computes; those of the ranks, one after the other, are the whole batch."""
+    if size % ranks or not 0 <= rank < ranks:
+        raise InputError(
+            f"a batch of {size} sequences cannot be shared by {ranks} processes in equal parts; choose a multiple"
+        )
+    share = size // ranks
+    return np.arange(rank * share, (rank + 1) * share)
 
 
 IGNORED = -100
@@ -112,27 +132,15 @@ class Batches:
         self._ends = np.cumsum([shard.size for shard in self._maps])
 
     def batch(self, step: int, *, rank: int = 0, ranks: int = 1) -> Batch:
-        """Return the rows of a step that belong to a rank; the ranks' rows one after the other are the whole batch."""
-        if self.size % ranks or not 0 <= rank < ranks:
-            raise InputError(f"a batch of {self.size} sequences cannot be shared by {ranks} processes in equal parts")
-        share = self.size // ranks
-        indices = np.arange(rank * share, (rank + 1) * share)
+        """Return the rows of a step that belong to a rank."""
+        rows = rows_of_rank(self.size, rank, ranks)
         if self.shuffle:
-            return self._rows(self._shuffled(step * self.size + indices))
-        return self._rows(step % self.steps_per_epoch * self.size + indices)
+            return self._rows(shuffled(step * self.size + rows, self.windows, self.seed))
+        return self._rows(step % self.steps_per_epoch * self.size + rows)
 
     def rows(self, indices: NDArray[np.int64]) -> Batch:
         """Return the sequences at some indices of the endless sequence of epochs."""
-        return self._rows(self._shuffled(indices) if self.shuffle else indices % self.windows)
-
-    def _shuffled(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the windows at some indices of the endless sequence of epochs."""
-        epochs, within = np.divmod(indices, self.windows)
-        windows = np.empty_like(indices)
-        for epoch in np.unique(epochs):
-            selected = epochs == epoch
-            windows[selected] = Permutation(self.windows, self.seed, int(epoch))(within[selected])
-        return windows
+        return self._rows(shuffled(indices, self.windows, self.seed) if self.shuffle else indices % self.windows)
 
     def _rows(self, windows: NDArray[np.int64]) -> Batch:
         starts = windows * (self.context - 1)
@@ -168,7 +176,7 @@ class MixedBatches:
     """
 
     def __init__(
-        self, mixture: Mixture, *, split: str, batch: int, context: int, seed: int, shuffle: bool = True
+        self, mixture: MixedStore, *, split: str, batch: int, context: int, seed: int, shuffle: bool = True
     ) -> None:
         options = {"split": split, "batch": batch, "context": context, "seed": seed, "shuffle": shuffle}
         self._parts = [Batches(store, **options) for store in mixture.parts.values()]  # type: ignore[arg-type]
@@ -187,12 +195,9 @@ class MixedBatches:
         self.steps_per_epoch = max(1, rounds // batch)
 
     def batch(self, step: int, *, rank: int = 0, ranks: int = 1) -> Batch:
-        """Return the rows of a step that belong to a rank; the ranks' rows one after the other are the whole batch."""
-        if self.size % ranks or not 0 <= rank < ranks:
-            raise InputError(f"a batch of {self.size} sequences cannot be shared by {ranks} processes in equal parts")
-        share = self.size // ranks
+        """Return the rows of a step that belong to a rank."""
         step = step if self.shuffle else step % self.steps_per_epoch
-        indices = step * self.size + np.arange(rank * share, (rank + 1) * share)
+        indices = step * self.size + rows_of_rank(self.size, rank, ranks)
         rows = [self._parts[source].rows(np.array([index])) for source, index in zip(*self._find(indices), strict=True)]
         columns = [[row.ids for row in rows], [row.labels for row in rows], [row.starts for row in rows]]
         ids, labels, starts = (np.concatenate(column) for column in columns)
@@ -215,7 +220,7 @@ def _shares(weights: list[float]) -> list[int]:
 
 
 def _text_of(store: TokenStore) -> str:
-    """Return what a person calls the text of a store: its files or its dataset."""
+    """Return the name of a store's text for error messages: its files or its dataset."""
     files = [str(name) for name, *_ in store.source.get("files") or ()]
     if files:
         return files[0] if len(files) == 1 else f"{files[0]} and others"
@@ -226,7 +231,7 @@ def _check(store: TokenStore, split: str, batch: int, context: int, seed: int) -
     if split not in store.tokens:
         raise InputError(f"there is no split {split!r}; the splits are {', '.join(store.tokens)}")
     if batch < 1 or context < 2 or seed < 0:
-        raise InputError(f"batch {batch}, context {context}, seed {seed}: they should be at least 1, 2 and 0")
+        raise InputError(f"batch is {batch}, context {context} and seed {seed}; they should be at least 1, 2 and 0")
     tokens = store.tokens[split]
     if tokens < context:
         remedy = "give more text or a shorter [data] context"

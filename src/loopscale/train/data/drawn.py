@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from loopscale.core.errors import InputError
 from loopscale.train.data.batches import IGNORED
-from loopscale.train.data.labels import LabelledStore
+from loopscale.train.data.labels import ENDLESS, LabelledStore
 from loopscale.train.data.tasks import END, Rows, word_tokenizer
 
 Draw = Callable[[np.random.Generator, int, int], Any]
@@ -27,7 +27,7 @@ VALIDATION = 1024
 class DrawnStore(LabelledStore):
     """Rows that a function draws: ``train(config, out, data=DrawnStore.of("mine", draw, vocabulary=256))``.
 
-    ``draw(rng, count, context)`` returns so many rows of token ids, (count, at most context); every token is a target.
+    ``draw(rng, count, context)`` returns token ids, (count, at most context); every token is a target.
     It may also return a pair of ids and labels, aligned as in Hugging Face, where -100 is no target. All that is random
     should come from ``rng``, a function of seed and step: the run then resumes exactly, and on any number of processes.
     """
@@ -47,29 +47,21 @@ class DrawnStore(LabelledStore):
 
     @property
     def tokens(self) -> dict[str, int]:
-        """Tokens of each split; training draws for as long as it runs."""
-        return {"train": 10**15, "validation": 10**15}
+        """Tokens of each split."""
+        return {"train": ENDLESS, "validation": ENDLESS}
 
     @property
     def about(self) -> str:
         """What a run trains on, in a few words."""
         return f"rows of the function {self.name}"
 
-    @property
-    def stored_bytes(self) -> int:
-        """Nothing is stored."""
-        return 0
-
     def tokenizer(self) -> Any:
         """Return the tokenizer that is saved with the model."""
         numbers = (END if token == self.end else str(token) for token in range(self.vocabulary))
         return self.words or word_tokenizer(tuple(numbers))
 
-    def verify(self) -> None:
-        """Nothing is stored."""
-
     def rows(self, split: str) -> int | None:
-        """Return how many rows a split has: as many as one likes for training."""
+        """Return how many rows a split has; None for training, whose rows are drawn at every step."""
         return None if split == "train" else VALIDATION
 
     def drawn(self, seed: int, step: int, count: int, context: int) -> tuple[Rows, Rows]:
@@ -93,11 +85,14 @@ class DrawnStore(LabelledStore):
         try:
             ids, labels = (np.array(part, np.int64) for part in pair)
         except (TypeError, ValueError):
-            raise InputError(f"data {self.name!r}: its function returned no rows of whole numbers") from None
+            raise InputError(
+                f"data {self.name!r}: its function returned no rows of whole numbers; return an array of token ids, "
+                "or a pair of ids and labels"
+            ) from None
         if ids.ndim != 2 or ids.shape != labels.shape or len(ids) != count or not 1 <= ids.shape[1] <= context:
             raise InputError(
-                f"data {self.name!r}: its function gave ids {ids.shape} and labels {labels.shape} where {count} rows "
-                f"of at most {context} tokens were asked for"
+                f"data {self.name!r}: its function returned ids {ids.shape} and labels {labels.shape}; return {count} "
+                f"rows of at most {context} tokens"
             )
         if ids.min() < 0 or ids.max() >= self.vocabulary or labels.max() >= self.vocabulary:
             raise InputError(f"data {self.name!r}: its function returned ids outside of 0 to {self.vocabulary - 1}")

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from loopscale.core.errors import InputError, shown
 from loopscale.core.files import read_json, write_json
-from loopscale.train.data.batches import IGNORED, Batch, Batches, MixedBatches, Permutation
+from loopscale.train.data.batches import IGNORED, Batch, Batches, MixedBatches, rows_of_rank, shuffled
 from loopscale.train.data.prepare import difference, with_checksums
 from loopscale.train.data.puzzles import Facts
 from loopscale.train.data.shards import atomic_folder, one_at_a_time
@@ -33,6 +33,8 @@ from loopscale.train.data.tokenizer import find_tokens
 
 VALIDATION = 4096
 """Problems of a task's validation split."""
+ENDLESS = 10**15
+"""The tokens of a split whose rows are drawn for as long as a run needs them."""
 
 
 @dataclass(frozen=True)
@@ -41,25 +43,23 @@ class LabelledStore(TokenStore):
 
     @abstractmethod
     def rows(self, split: str) -> int | None:
-        """Return how many rows a split has; None for as many as one likes."""
+        """Return how many rows a split has; None where rows are drawn at every step."""
 
     @abstractmethod
     def read(self, split: str, indices: NDArray[np.int64], context: int) -> tuple[Rows, Rows]:
         """Return the ids and labels of rows of a split, padded to the context."""
 
     def drawn(self, seed: int, step: int, count: int, context: int) -> tuple[Rows, Rows]:
-        """Return the ids and labels of a training step, where a split has as many rows as one likes."""
+        """Return the ids and labels of a training step, where ``rows`` is None."""
         raise NotImplementedError
-
-    def batches(self, *, split: str, batch: int, context: int, seed: int, shuffle: bool = True) -> LabelledBatches:
-        """Return the batches of a split."""
-        return LabelledBatches(self, split=split, batch=batch, context=context, seed=seed, shuffle=shuffle)
 
 
 class LabelledBatches:
     """The rows of one split in a fixed order: shuffled anew in each epoch, or for evaluation as they are."""
 
-    def __init__(self, store: LabelledStore, *, split: str, batch: int, context: int, seed: int, shuffle: bool) -> None:
+    def __init__(
+        self, store: LabelledStore, *, split: str, batch: int, context: int, seed: int, shuffle: bool = True
+    ) -> None:
         self.store, self.split, self.size, self.context = store, split, batch, context
         self.seed, self.shuffle, self.count = seed, shuffle, store.rows(split)
         if self.count == 0:
@@ -67,30 +67,24 @@ class LabelledBatches:
         self.steps_per_epoch = -(-(self.count or 1) // batch)
 
     def batch(self, step: int, *, rank: int = 0, ranks: int = 1) -> Batch:
-        """Return the rows of a step that belong to a rank; the ranks' rows one after the other are the whole batch."""
-        if self.size % ranks or not 0 <= rank < ranks:
-            raise InputError(f"a batch of {self.size} sequences cannot be shared by {ranks} processes in equal parts")
-        share = slice(rank * (self.size // ranks), (rank + 1) * (self.size // ranks))
+        """Return the rows of a step that belong to a rank."""
+        rows = rows_of_rank(self.size, rank, ranks)
         if self.count is None:
             ids_BT, labels_BT = self.store.drawn(self.seed, step, self.size, self.context)
-            ids_BT, labels_BT = ids_BT[share], labels_BT[share]
+            ids_BT, labels_BT = ids_BT[rows], labels_BT[rows]
         else:
-            ids_BT, labels_BT = self._stored(step, np.arange(self.size)[share], self.count)
+            ids_BT, labels_BT = self._stored(step, rows, self.count)
         starts_BT = np.zeros(ids_BT.shape, np.bool_)
         starts_BT[:, 0] = True
         return Batch(ids_BT, labels_BT, starts_BT)
 
-    def _stored(self, step: int, within: NDArray[np.int64], count: int) -> tuple[Rows, Rows]:
+    def _stored(self, step: int, rows: NDArray[np.int64], count: int) -> tuple[Rows, Rows]:
         if not self.shuffle:
-            indices = step % self.steps_per_epoch * self.size + within
+            indices = step % self.steps_per_epoch * self.size + rows
             ids_BT, labels_BT = self.store.read(self.split, indices % count, self.context)
             labels_BT[indices >= count] = IGNORED  # the last batch is filled up with rows that do not count
             return ids_BT, labels_BT
-        epochs, places = np.divmod(step * self.size + within, count)
-        indices = np.empty_like(places)
-        for epoch in np.unique(epochs):
-            chosen = epochs == epoch
-            indices[chosen] = Permutation(count, self.seed, int(epoch))(places[chosen])
+        indices = shuffled(step * self.size + rows, count, self.seed)
         return self.store.read(self.split, indices, self.context)
 
 
@@ -124,8 +118,8 @@ class TaskStore(LabelledStore):
 
     @property
     def tokens(self) -> dict[str, int]:
-        """Tokens of each split; training draws new problems for as long as it runs."""
-        return {"train": 10**15, "validation": (self.rows("validation") or 0) * (self.task.length + 1)}
+        """Tokens of each split."""
+        return {"train": ENDLESS, "validation": (self.rows("validation") or 0) * (self.task.length + 1)}
 
     @property
     def about(self) -> str:
@@ -136,11 +130,8 @@ class TaskStore(LabelledStore):
         """Return the vocabulary of the task as a Hugging Face tokenizer."""
         return self.task.tokenizer()
 
-    def verify(self) -> None:
-        """Nothing is stored."""
-
     def rows(self, split: str) -> int | None:
-        """Return how many problems a split has: all facts, or as many as one likes."""
+        """Return how many problems a split has: all facts, or None for those that are drawn at every step."""
         if isinstance(self.task, Facts):
             return self.task.difficulty
         return None if split == "train" else VALIDATION
@@ -163,7 +154,7 @@ class TaskStore(LabelledStore):
 
 
 def fixed_problems(task: Task, count: int, split: Split) -> tuple[Rows, Rows]:
-    """Return the same problems of a split whenever and by whomever it is asked, and their answers."""
+    """Return problems of a split, always the same ones, and their answers."""
     return task.problems(np.random.default_rng((2**31, task.seed)), count, split)
 
 
@@ -183,7 +174,9 @@ class RowStore(LabelledStore):
     def verify(self) -> None:
         """Compare the arrays with the identity in the index."""
         if _digest(self.folder) != self.digest:
-            raise InputError(f"{self.folder}: damaged: its rows are not those of {INDEX}; remove the folder")
+            raise InputError(
+                f"{self.folder}: damaged: its rows are not those of {INDEX}; remove the folder and start again"
+            )
 
     def read(self, split: str, indices: NDArray[np.int64], context: int) -> tuple[Rows, Rows]:
         """Return rows by their index."""
@@ -227,7 +220,9 @@ def prepare_rows(source: DataSource, fields: tuple[str, str], folder: Path) -> R
                 _write_rows(source, fields, partial, identity)
     index = read_json(folder / INDEX)
     if not isinstance(index, dict):
-        raise InputError(f"{folder / INDEX}: found {shown(index)} where an object was expected; remove the folder")
+        raise InputError(
+            f"{folder / INDEX}: found {shown(index)} where an object was expected; remove the folder and start again"
+        )
     changed = difference(index.get("source", {}), identity, source)
     if changed:
         raise InputError(f"{folder}: its rows are of another source: {changed}; name another folder or remove it")
@@ -239,7 +234,7 @@ def _write_rows(source: DataSource, fields: tuple[str, str], folder: Path, ident
     tokens = find_tokens(source.tokenizer, training)
     parts: dict[str, list[tuple[Rows, Rows]]] = {"train": [], "validation": []}
     for row, where in source.rows(fields):
-        ids, labels = (_given if fields[0] == "input_ids" else _completion)(row, fields, tokens, where)
+        ids, labels = (_ids_of_row if fields[0] == "input_ids" else _completion)(row, fields, tokens, where)
         split = "validation" if source.held_out(json.dumps(row[0])) else "train"
         parts[split].append((ids, labels))
     for split, pairs in parts.items():
@@ -258,7 +253,7 @@ def _digest(folder: Path) -> str:
     return sha256(b"".join(sha256(file.read_bytes()).digest() for file in files)).hexdigest()
 
 
-def _given(row: tuple[Any, Any], fields: tuple[str, str], tokens: Any, where: str) -> tuple[Rows, Rows]:
+def _ids_of_row(row: tuple[Any, Any], fields: tuple[str, str], tokens: Any, where: str) -> tuple[Rows, Rows]:
     """Return ids and labels as a file gives them; labels are aligned as Hugging Face has it."""
     for name, values in zip(fields, row, strict=True):
         least = 0 if name == "input_ids" else IGNORED
@@ -272,7 +267,9 @@ def _given(row: tuple[Any, Any], fields: tuple[str, str], tokens: Any, where: st
             )
     ids, labels = (np.array(values, np.int64) for values in row)
     if len(ids) != len(labels) or not len(ids):
-        raise InputError(f"{where}: it has {len(ids)} ids and {len(labels)} labels; they should be as many, and some")
+        raise InputError(
+            f"{where}: it has {len(ids)} ids and {len(labels)} labels; there should be as many labels as ids, and some"
+        )
     return ids, labels
 
 

@@ -33,7 +33,7 @@ LETTERS = "\n" + string.digits + string.ascii_lowercase + string.punctuation + "
 CHARACTERS = 1 << 20
 """How much of the built-in corpus is read, from its end."""
 HELD_OUT_TEXT = 8
-"""The last of so many parts of the text is for validation."""
+"""The text is divided into this many parts, of which the last is for validation."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,9 @@ class Mixture(Task):
     def problems(self, rng: np.random.Generator, count: int, split: Split = "train") -> tuple[Rows, Rows]:
         """Return problems of a split, and their answers."""
         if split == "longer":
-            raise InputError("task 'mixture' has no longer problems: more entities are other ones")
+            raise InputError(
+                "task 'mixture' has no longer problems: more entities are other ones; score its validation split"
+            )
         rows_BT = self.draw(rng, count, split)
         return rows_BT, self.solve(rows_BT)
 
@@ -133,12 +135,12 @@ class Mixture(Task):
             return self.facts(np.arange(self.difficulty))
         return self.of(part, np.random.default_rng(2**31), count, "validation")
 
-    def check(self, ids_BT: Rows, said_BT: Rows) -> NDArray[np.bool_]:
+    def check(self, ids_BT: Rows, predicted_BT: Rows) -> NDArray[np.bool_]:
         """Return which rows have their last answer right (B,): parts ask at different positions."""
         answers_BT = self.solve(ids_BT)
         last_B = answers_BT.shape[1] - 1 - np.argmax(answers_BT[:, ::-1] != IGNORED, axis=1)
         rows_B = np.arange(len(ids_BT))
-        right_B: NDArray[np.bool_] = said_BT[rows_B, last_B] == answers_BT[rows_B, last_B]
+        right_B: NDArray[np.bool_] = predicted_BT[rows_B, last_B] == answers_BT[rows_B, last_B]
         return right_B
 
     def part_of(self, ids_BT: Rows) -> Rows:

@@ -90,7 +90,10 @@ def make(
         tokens, writers = _write_shards(source, source.hold_out_of_few(), folder, progress, processes)
     if not writers["train"].documents:
         held = writers["validation"].documents
-        raise InputError(f"there is no text to train on: {held} documents were found, all held out for validation")
+        raise InputError(
+            f"there is no text to train on: all {held} documents are held out for validation; give more text, or lower "
+            "[data] validation"
+        )
     write_json(folder / INDEX, _index(tokens, writers, with_checksums(identity, source)))
 
 

@@ -28,7 +28,7 @@ class Words(Task):
 
     kind, counts, usual, hardest = "reasoning", "elements of the word", 12, 512
     points: int
-    """The group permutes so many points."""
+    """How many points the group permutes."""
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -119,7 +119,7 @@ class Hops(Task):
 
 @dataclass(frozen=True)
 class Addition(Task):
-    """Two numbers of so many digits; the digits of the sum are read at once, the units first."""
+    """Two numbers of ``difficulty`` digits each; the digits of the sum are asked all at once, the units first."""
 
     name, kind, about = "addition", "reasoning", "The digits of a sum, units first, all read at once."
     counts, usual, hardest, scored = "digits of each number", 4, 18, "all"
@@ -316,7 +316,9 @@ class Facts(Task):
     def problems(self, rng: np.random.Generator, count: int, split: str = "train") -> tuple[Rows, Rows]:
         """Return random facts: both splits have the same."""
         if split == "longer":
-            raise InputError("task 'facts' has no longer problems: more facts are other facts")
+            raise InputError(
+                "task 'facts' has no longer problems: more facts are other facts; score its validation split"
+            )
         ids_BT = self.draw(rng, count)
         return ids_BT, self.solve(ids_BT)
 
@@ -328,7 +330,7 @@ class Facts(Task):
 
 
 def _shuffled(rng: np.random.Generator, count: int, size: int) -> Rows:
-    """Return so many random orders of ``range(size)``."""
+    """Return ``count`` random orders of ``range(size)``."""
     return rng.permuted(np.tile(np.arange(size), (count, 1)), axis=1)
 
 

@@ -141,4 +141,7 @@ def _writable(folder: Path) -> Iterator[None]:
     except LoopscaleError:
         raise
     except OSError as error:
-        raise StorageError(f"{folder}: the tokens cannot be written: {error.strerror or error}") from None
+        raise StorageError(
+            f"{folder}: the tokens cannot be written: {error.strerror or error}; free some space, or "
+            "name another [data] folder"
+        ) from None

@@ -169,7 +169,9 @@ def _objects(path: Path) -> Iterator[tuple[object, str]]:
     with _opened(path) as file:
         for number, line in enumerate(iter(partial(file.readline, ROW_BYTES + 1), b""), start=1):
             if len(line) > ROW_BYTES:
-                raise InputError(f"{path}: row {number} has more than the {ROW_BYTES:,} bytes that one row may have")
+                raise InputError(
+                    f"{path}: row {number} has more than the {ROW_BYTES:,} bytes that one row may have; divide it"
+                )
             if not line.strip():
                 continue
             where = f"{path}: row {number}"
@@ -179,7 +181,7 @@ def _objects(path: Path) -> Iterator[tuple[object, str]]:
                 raise InputError(f"{where}: not UTF-8 text at byte {error.start} of the row") from None
             except (ValueError, RecursionError) as error:
                 reason = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply"
-                raise InputError(f"{where}: not JSON: {reason}") from None
+                raise InputError(f"{where}: not JSON: {reason}; write one JSON object a line") from None
             yield row, where
 
 
@@ -235,7 +237,7 @@ def _one_sentence(path: Path) -> Iterator[None]:
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise InputError(f"{path}: not usable as gzip: {error}") from None
+        raise InputError(f"{path}: not usable as gzip: {error}; compress it again") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
 
@@ -287,7 +289,9 @@ class DataSource:
         if self.files and self.dataset:
             raise InputError(f"files and the dataset {shown(self.dataset)} are both given; give one of them")
         if not 0 <= self.validation < 1:
-            raise InputError(f"validation: {shown(self.validation)} is not a share from 0 to below 1")
+            raise InputError(
+                f"validation: {shown(self.validation)} is not a share from 0 to below 1; give one like 0.01"
+            )
 
     def documents(self) -> Iterator[str]:
         """Yield the text of every document that has any, in a fixed order."""
@@ -331,12 +335,12 @@ class DataSource:
 
     def identity(self) -> dict[str, Any]:
         """Return what the tokens depend on: these settings, and the name, size and time of every file."""
-        found: dict[str, Any] = asdict(self) | {"files": [_stamp(path) for path in list_files(self.files)]}
+        values: dict[str, Any] = asdict(self) | {"files": [_stamp(path) for path in list_files(self.files)]}
         if not self.files and self.dataset is None:
-            found["corpus"] = identity()
+            values["corpus"] = identity()
         if (own := self._tokenizer_file()) is not None:
-            found["tokenizer_file"] = _stamp(own)
-        return found
+            values["tokenizer_file"] = _stamp(own)
+        return values
 
     def checksums(self, kind: str) -> list[str]:
         """Return the SHA-256 of the text files, or of the tokenizer's file: what stays when they are copied."""
@@ -383,11 +387,11 @@ def _listed(name: str) -> list[Path]:
             raise InputError(f"{name}: the file is empty; give one with text")
         return [path]
     if not glob.has_magic(name):
-        raise InputError(f"{name}: no such file or folder")
+        raise InputError(f"{name}: no such file or folder; check the name in [data] files")
     matched = sorted(Path(name) for name in glob.glob(str(path), recursive=True))  # noqa: PTH207
     files = [file for file in matched if file.is_file() and file.stat().st_size]
     if not files:
-        raise InputError(f"{name}: no file matches, or all that do are empty")
+        raise InputError(f"{name}: no file matches, or all that do are empty; check the pattern in [data] files")
     return files
 
 

@@ -1,6 +1,6 @@
 """Tasks with exact answers: what to train on when a model should reason or remember, at a difficulty of your choice.
 
-A problem is a row of tokens. The answer to some of its positions is known: what the model should say there, after
+A problem is a row of tokens. The answer to some of its positions is known: what the model should predict there, after
 reading the row up to that token. A word of the group S3, for example, has an answer at every position, the product of
 all elements so far. Most problems therefore have many answers, and only the last of them needs the whole row.
 
@@ -29,7 +29,7 @@ Split = Literal["train", "validation", "longer"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "longer")
 END = "<|endoftext|>"
 HELD_OUT = 8
-"""One problem in so many belongs to validation."""
+"""One problem in this many belongs to validation."""
 ROUNDS = 64
 """Draws after which a task counts as having no problem of a split."""
 
@@ -49,7 +49,7 @@ class Task(ABC):
     counts: ClassVar[str]
     """What the difficulty is a number of."""
     usual: ClassVar[int]
-    """The difficulty that a file gets which names none."""
+    """The difficulty of a file that sets none."""
     hardest: ClassVar[int]
     scored: ClassVar[Literal["last", "all"]] = "last"
     """What a problem's score is: its last answer, or all of them together."""
@@ -57,8 +57,8 @@ class Task(ABC):
     def __post_init__(self) -> None:
         if not 1 <= self.difficulty <= self.hardest:
             raise InputError(
-                f"task {self.name!r}: the difficulty is {self.difficulty}; it counts {self.counts}, from 1 to "
-                f"{self.hardest}"
+                f"task {self.name!r}: the difficulty is {self.difficulty}; it counts {self.counts}, and should be from "
+                f"1 to {self.hardest}"
             )
 
     @property
@@ -68,7 +68,7 @@ class Task(ABC):
 
     @abstractmethod
     def draw(self, rng: np.random.Generator, count: int) -> Rows:
-        """Return so many random problems (B, T)."""
+        """Return ``count`` random problems (B, T)."""
 
     @abstractmethod
     def solve(self, ids_BT: Rows) -> Rows:
@@ -110,10 +110,12 @@ class Task(ABC):
         return float(counts.max() / len(rows_BT))
 
     def problems(self, rng: np.random.Generator, count: int, split: Split = "train") -> tuple[Rows, Rows]:
-        """Return so many problems of a split, and their answers."""
+        """Return ``count`` problems of a split, and their answers."""
         if split == "longer":
             if self.longer is None:
-                raise InputError(f"task {self.name!r} at difficulty {self.difficulty} has no longer problems")
+                raise InputError(
+                    f"task {self.name!r} at difficulty {self.difficulty} has no longer problems; lower the difficulty"
+                )
             return self.longer.problems(rng, count)
         kept: list[Rows] = []
         missing = count
@@ -130,9 +132,9 @@ class Task(ABC):
             "raise the difficulty"
         )
 
-    def check(self, ids_BT: Rows, said_BT: Rows) -> NDArray[np.bool_]:
-        """Return which problems are solved by what a model said at every position (B,)."""
-        right_BA = (said_BT == self.solve(ids_BT))[:, self.asked]
+    def check(self, ids_BT: Rows, predicted_BT: Rows) -> NDArray[np.bool_]:
+        """Return which problems are solved by what a model predicts at every position (B,)."""
+        right_BA = (predicted_BT == self.solve(ids_BT))[:, self.asked]
         solved_B: NDArray[np.bool_] = right_BA[:, -1] if self.scored == "last" else right_BA.all(axis=1)
         return solved_B
 

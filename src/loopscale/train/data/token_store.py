@@ -94,7 +94,9 @@ class TokenStore:
         """Open a folder that ``prepare`` wrote; the index and the size of every shard are checked, no token is read."""
         where = Path(folder)
         if not (where / INDEX).is_file():
-            raise InputError(f"{folder}: there are no tokens here: the folder has no {INDEX}; prepare them first")
+            raise InputError(
+                f"{folder}: there are no tokens here: the folder has no {INDEX}; prepare them with a run first"
+            )
         store = _read_index(where)
         for shard in chain(*store.shards.values()):
             _check_size(where / shard.file, shard.tokens * store.dtype.itemsize)
@@ -148,14 +150,14 @@ class TokenStore:
 
 
 @dataclass(frozen=True)
-class Mixture(TokenStore):
+class MixedStore(TokenStore):
     """Several stores of one vocabulary, and the weight of each; ``folder`` is that of the first."""
 
     parts: dict[str, TokenStore]
     weights: dict[str, float]
 
     @classmethod
-    def of(cls, parts: dict[str, TokenStore], weights: dict[str, float]) -> Mixture:
+    def of(cls, parts: dict[str, TokenStore], weights: dict[str, float]) -> MixedStore:
         """Join stores; their tokenizers must have the same vocabulary and end token."""
         stores = list(parts.values())
         if len({(store.vocabulary, store.end) for store in stores}) > 1:

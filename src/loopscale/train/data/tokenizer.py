@@ -1,4 +1,4 @@
-"""Text to token ids: bytes, a BPE trained on the spot, or any fast Hugging Face tokenizer."""
+"""Text to token ids: bytes, a BPE trained on the run's text, or any fast Hugging Face tokenizer."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ class FastTokens:
 
     def encode(self, texts: list[str]) -> Ids:
         """Return the ids of documents one after the other, each with the end token; the library uses every core."""
-        found = self._backend.encode_batch_fast(texts, add_special_tokens=False)
-        return np.concatenate([np.array([*encoding.ids, self.end], self._dtype) for encoding in found])
+        encodings = self._backend.encode_batch_fast(texts, add_special_tokens=False)
+        return np.concatenate([np.array([*encoding.ids, self.end], self._dtype) for encoding in encodings])
 
 
 def id_type(vocabulary: int) -> np.dtype[Any]:
@@ -109,8 +109,8 @@ def find_tokens(name: str, training: Iterable[str]) -> Tokens:
     wanted = _wanted(name)
     if wanted is not None:
         return FastTokens(trained := train_bpe(training, wanted), trained.eos_token_id)
-    found = load_fast(name)
-    return FastTokens(found, _end_of(found, name))
+    loaded = load_fast(name)
+    return FastTokens(loaded, _end_of(loaded, name))
 
 
 def train_bpe(texts: Iterable[str], vocabulary: int) -> Any:
@@ -134,12 +134,14 @@ def load_fast(name: str) -> Any:
     try:
         if name.endswith(".json"):
             return PreTrainedTokenizerFast(tokenizer_file=name)  # type: ignore[no-untyped-call]
-        found = _from_folder_or_hub(name)
+        loaded = _from_folder_or_hub(name)
     except Exception:  # Transformers, the hub and the tokenizers library raise many kinds here
         raise InputError(_not_found(name)) from None
-    if not getattr(found, "is_fast", False):
-        raise InputError(f"tokenizer {shown(name)}: it has no fast version (tokenizer.json), which is needed here")
-    return found
+    if not getattr(loaded, "is_fast", False):
+        raise InputError(
+            f"tokenizer {shown(name)}: it has no fast version, which is needed here; save it with tokenizer.json"
+        )
+    return loaded
 
 
 def _from_folder_or_hub(name: str) -> Any:
@@ -156,7 +158,7 @@ def _from_folder_or_hub(name: str) -> Any:
 
 def _not_found(name: str) -> str:
     if Path(name).exists():
-        return f"tokenizer {shown(name)}: there is no tokenizer in it that Transformers can load"
+        return f"tokenizer {shown(name)}: there is no tokenizer in it that Transformers can load; save one there"
     return (
         f"tokenizer {shown(name)}: no such folder, and the hub does not have it or cannot be reached; give the folder "
         "of a tokenizer that save_pretrained wrote, or 'bytes' or 'train:1024', which need no download"
@@ -166,12 +168,14 @@ def _not_found(name: str) -> str:
 def _end_of(tokenizer: Any, name: str) -> int:
     if tokenizer.eos_token_id is not None:
         return int(tokenizer.eos_token_id)
-    known = tokenizer.get_vocab()
+    vocabulary = tokenizer.get_vocab()
     for word in _USUAL_ENDS:
-        if word in known:
+        if word in vocabulary:
             tokenizer.eos_token = word
-            return int(known[word])
-    raise InputError(f"tokenizer {shown(name)}: it names no end-of-text token (eos_token), which documents end with")
+            return int(vocabulary[word])
+    raise InputError(
+        f"tokenizer {shown(name)}: it names no end-of-text token (eos_token), which documents end with; set one"
+    )
 
 
 def _wanted(name: str) -> int | None:

@@ -48,8 +48,8 @@ class SharedExperts(nn.Module):
         assert isinstance(weight, DTensor)
         local = weight.to_local()
         if local.requires_grad:
-            # Rows of all processes of the group meet here, and replicas of the group average what they have: the mean
-            # over all processes, which the other weights have, is smaller by the size of the group.
+            # Rows of all processes of the group arrive here, and replicas of the group average their gradients. The
+            # mean over all processes, which the other weights have, is smaller by the size of the group.
             local.register_hook(self._mean)  # type: ignore[no-untyped-call]
         return local
 

@@ -103,7 +103,7 @@ class ParallelProcess(Process):
         if experts % self.group:
             raise InputError(
                 f"[parallel]: field 'experts' is {self.group}, which does not divide the {experts} experts of a layer; "
-                "give a divisor of that"
+                f"give a divisor of {experts}"
             )
 
     def sharded(self, model: LoopedMoEForCausalLM, mesh: DeviceMesh) -> LoopedMoEForCausalLM:
@@ -202,7 +202,7 @@ def stored_type(name: str) -> torch.dtype:
 def join(config: TrainConfig, device: torch.device, dtype: torch.dtype) -> ParallelProcess:
     """Join the process group of this run; impossible settings are refused before that."""
     ranks, rank = (int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])) if launched() else (1, 0)
-    _check(config, ranks)
+    check_shares(config, ranks)
     backend = _backend(device)
     if device.type == "cuda":
         device = _own_gpu()
@@ -243,28 +243,30 @@ def _announce(store: Store, prefix: str, waiting: set[int]) -> None:
         waiting -= {rank for rank in waiting if store.check([f"heard/{prefix}/{rank}"])}
         if time.monotonic() > end:
             raise RendezvousError(
-                f"rank {min(waiting)} did not join in time ({JOIN_TIMEOUT / 60:g} minutes); launch all ranks"
+                f"rank {min(waiting)} did not join within {JOIN_TIMEOUT / 60:g} minutes; start all ranks"
             )
         time.sleep(0.01)
 
 
-def _check(config: TrainConfig, ranks: int) -> None:
-    batch, parts, group = config.run.batch, config.run.parts, config.parallel.experts
-    if batch % (ranks * parts):
-        shares = f"{ranks} processes" + (f" in {parts} parts each ('accumulate')" if parts > 1 else "")
+def check_shares(config: TrainConfig, ranks: int, noun: str = "process") -> None:
+    """Refuse a batch, expert groups or replicas that so many processes, or GPUs of an estimate, cannot share."""
+    batch, parts = config.run.batch, config.run.parts
+    group, replicas = config.parallel.experts, config.parallel.replicas
+    start = "start a multiple of {} with torchrun" if noun == "process" else "take a multiple of {}"
+    if ranks < 1 or batch % (ranks * parts):
+        shares = counted(ranks, noun) + (f" in {parts} parts each ('accumulate')" if parts > 1 else "")
         raise InputError(
             f"[run]: field 'batch' is {batch}, which {shares} cannot share equally; give a multiple of {ranks * parts}"
         )
-    replicas = config.parallel.replicas
-    if ranks % (group * replicas) and ranks % group == 0:
-        raise InputError(
-            f"[parallel]: field 'replicas' is {replicas}, but {ranks} processes with experts = {group} cannot form so "
-            f"many equal copies; start a multiple of {group * replicas} with torchrun"
-        )
     if ranks % group:
         raise InputError(
-            f"[parallel]: field 'experts' is {group}, but {counted(ranks, 'process')} cannot form groups of {group}; "
-            f"start a multiple of {group} with torchrun, or set experts = 1"
+            f"[parallel]: field 'experts' is {group}, but {counted(ranks, noun)} cannot form groups of {group}; "
+            f"{start.format(group)}, or set experts = 1"
+        )
+    if ranks % (group * replicas):
+        raise InputError(
+            f"[parallel]: field 'replicas' is {replicas}, but {counted(ranks, noun)} with experts = {group} cannot "
+            f"form so many equal copies; {start.format(group * replicas)}"
         )
 
 

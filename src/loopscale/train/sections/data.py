@@ -77,11 +77,11 @@ class DataSection(Record):
 
     @model_validator(mode="after")
     def _targets_have_a_source(self) -> DataSection:
-        reads = self.files or self.dataset or self.mix
+        has_text = self.files or self.dataset or self.mix
         if self.task is None and (self.difficulty is not None or self.task_seed):
             raise ValueError("'difficulty' and 'task_seed' belong to a 'task', and there is none")
         if self.task is not None:
-            if reads or self.format != "text" or self.tokenizer != "bytes":
+            if has_text or self.format != "text" or self.tokenizer != "bytes":
                 raise ValueError(f"the task {self.task!r} has its own tokens: leave out files, tokenizer and format")
             if (task := task_of(self.model_dump())) is not None and self.context != task.length + 1:
                 raise ValueError(f"a problem of {self.task!r} has {task.length + 1} tokens: leave 'context' out")
@@ -110,7 +110,7 @@ class DataSection(Record):
 
 
 def task_of(data: Mapping[Any, Any]) -> Task | None:
-    """Return the task that the fields of [data] name, if they name one; mistakes are told by their fields."""
+    """Return the task that the fields of [data] name, if they name one; fields of the wrong type name none."""
     from loopscale.train.data.puzzles import task_called
 
     name, difficulty = data.get("task"), data.get("difficulty")

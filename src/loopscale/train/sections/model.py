@@ -80,7 +80,9 @@ class ModelSection(Record):
 
     def _sizes(self) -> dict[str, Any]:
         if self.width % self.head_size:
-            raise InputError(f"field 'width' is {self.width}, no multiple of head_size {self.head_size}")
+            raise InputError(
+                f"field 'width' is {self.width}, no multiple of head_size {self.head_size}; change one of them"
+            )
         loop_layers = self.layers - 2 * self.edge_layers
         if loop_layers < 1:
             raise InputError(
@@ -90,7 +92,7 @@ class ModelSection(Record):
         if 4 * self.width % self.active_experts:
             raise InputError(
                 f"field 'active_experts' is {self.active_experts}, which does not divide the feed-forward width "
-                f"{4 * self.width}"
+                f"{4 * self.width}; give a divisor of it"
             )
         heads = self.width // self.head_size
         return {

@@ -1,4 +1,4 @@
-"""``[run]`` and what stands beside it: ``[parallel]``, ``[resources]``, ``[recipe]``, ``[[callbacks]]``."""
+"""``[run]``, ``[parallel]``, ``[resources]``, ``[recipe]`` and ``[[callbacks]]``."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class RunSection(Record):
     def parts(self) -> int:
         """The number of parts, once it is chosen."""
         if self.accumulate == "auto":
-            raise InputError("[run]: 'accumulate' is \"auto\", and nothing has chosen a number yet")
+            raise InputError("[run]: 'accumulate' is \"auto\", and nothing has chosen a number yet; set a number")
         return self.accumulate
 
     @property
