@@ -30,7 +30,7 @@ from loopscale.train.trainer import Trainer
 
 WIDTHS, EXPERTS, PASSES = (32, 48), 8, (1, 3, 6)
 BUDGET = 7200
-"""Passes times steps of the larger budget; the smaller has a sixth, with which R = 1 has the steps of R = 6 before."""
+"""Passes times steps of the larger budget. The smaller is a sixth: R = 1 then has the steps that R = 6 has here."""
 BATCH, LEARNING_RATE, ENTITIES, PROBLEMS = 64, 4e-3, 1024, 2048
 RESULTS, DONE = "downstream.csv", "done"
 SUMMARY = ("active", "total", "tokens", "training_flops", "real_training_flops")
@@ -157,8 +157,8 @@ def score_parts(model: LoopedMoEForCausalLM, task: Any, recurrence: int) -> dict
     for part in PARTS:
         ids_BT = task.validation(part, PROBLEMS)
         answers_BT = task.solve(ids_BT)
-        said_RBT, loss_R = answers_by_pass(model, ids_BT, answers_BT, recurrence)
-        right_BT = (said_RBT[-1] == answers_BT)[:, -1:] if part == "words" else said_RBT[-1] == answers_BT
+        predicted_RBT, loss_R = answers_by_pass(model, ids_BT, answers_BT, recurrence)
+        right_BT = (predicted_RBT[-1] == answers_BT)[:, -1:] if part == "words" else predicted_RBT[-1] == answers_BT
         asked_BT = answers_BT[:, -right_BT.shape[1] :] != IGNORED
         if part != "text":
             row[part] = float(np.mean(right_BT[asked_BT]))

@@ -43,7 +43,9 @@ class GymTask:
         try:
             return library.create_dataset(self.name, size=count, seed=seed, **self.settings)
         except (TypeError, ValueError, AssertionError) as error:
-            raise InputError(f"reasoning-gym's {self.name!r} does not take these settings: {error}") from error
+            raise InputError(
+                f"reasoning-gym's {self.name!r} does not take these settings: {error}; see its documentation"
+            ) from error
 
     def write(self, folder: Path, count: int) -> int:
         """Write different problems as rows of prompt and completion; return how many there are."""
@@ -65,7 +67,9 @@ class GymTask:
 def read_task(folder: Path) -> tuple[GymTask, set[str]]:
     """Return the task whose rows a folder holds, and their prompts."""
     if not (folder / SOURCE).is_file():
-        raise InputError(f"{folder}: no rows of `loopscale lab gym`: it has no {SOURCE}")
+        raise InputError(
+            f"{folder}: no rows of `loopscale lab gym`: it has no {SOURCE}; write them with that command first"
+        )
     source: Any = read_json(folder / SOURCE)
     prompts = {json.loads(line)["prompt"] for line in (folder / ROWS).read_text(encoding="utf-8").splitlines()}
     return GymTask(source["task"], source["settings"], source["seed"]), prompts

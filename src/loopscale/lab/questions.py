@@ -46,14 +46,12 @@ class Question:
 
     def answer(self, rows: Sequence[Row], width: int) -> Mean | None:
         """Return the mean difference over the seeds that all its cells have; None without one."""
-        signed = [(sign, by_seed(rows, BudgetedModel(width, **cell), self.measure)) for sign, cell in self._signed()]
+        terms = [*((1, cell) for cell in self.plus), *((-1, cell) for cell in self.minus)]
+        signed = [(sign, by_seed(rows, BudgetedModel(width, **cell), self.measure)) for sign, cell in terms]
         seeds = sorted(set.intersection(*(set(values) for _, values in signed)))
         if not seeds:
             return None
         return Mean.of([sum(sign * values[seed] for sign, values in signed) for seed in seeds])
-
-    def _signed(self) -> list[tuple[int, dict[str, int]]]:
-        return [*((1, cell) for cell in self.plus), *((-1, cell) for cell in self.minus)]
 
 
 def _cell(experts: int, recurrence: int, budget: int, layers: int = 1) -> dict[str, int]:
@@ -87,9 +85,9 @@ def replaced(rows: Sequence[Row], recurrence: int) -> dict[str, Any]:
     95% interval. Outside the widths that were trained there is no factor: ``outside`` says on which side.
     """
     few, many = (_cell(1, R, BUDGET) for R in (FEW, recurrence))
-    plain_ = [by_seed(rows, BudgetedModel(width, **few), "reasoning") for width in WIDTHS]
+    unlooped = [by_seed(rows, BudgetedModel(width, **few), "reasoning") for width in WIDTHS]
     looped = by_seed(rows, BudgetedModel(WIDTHS[0], **many), "reasoning")
-    seeds = sorted(set(looped).intersection(*plain_))
+    seeds = sorted(set(looped).intersection(*unlooped))
     answer: dict[str, Any] = {"recurrence": recurrence, "seeds": len(seeds), "factor": None, "interval": None}
     if not seeds:
         return answer | {"outside": None}
@@ -97,10 +95,10 @@ def replaced(rows: Sequence[Row], recurrence: int) -> dict[str, Any]:
         next(row["weights"] for row in rows if BudgetedModel(width, **few).is_of(row) and row["status"] == DONE)
         for width in WIDTHS
     ]
-    values = np.array([[of_seed[seed] for seed in seeds] for of_seed in (*plain_, looped)])
+    values = np.array([[of_seed[seed] for seed in seeds] for of_seed in (*unlooped, looped)])
     answer["reasoning"] = values.mean(axis=1).tolist()
-    drawn = np.random.default_rng(0).integers(len(seeds), size=(RESAMPLES, len(seeds)))
-    factors = [_factor(values[:, chosen].mean(axis=1), weights) for chosen in (np.arange(len(seeds)), *drawn)]
+    resamples = np.random.default_rng(0).integers(len(seeds), size=(RESAMPLES, len(seeds)))
+    factors = [_factor(values[:, sample].mean(axis=1), weights) for sample in (np.arange(len(seeds)), *resamples)]
     share = float(np.mean([one in ("below", "above") for one in factors[1:]]))
     if isinstance(factors[0], str):
         return answer | {"outside": factors[0], "outside_share": share}
@@ -130,15 +128,15 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
             cells.append(
                 {name: getattr(cell, name) for name in ("width", "experts", "recurrence", "layers", "budget", "steps")}
                 | {name: first[name] for name in ("weights", "training_flops", "real_training_flops")}
-                | {measure: plain(Mean.of(list(of_seed.values()))) for measure, of_seed in values.items()}
+                | {measure: Mean.of(list(of_seed.values())).to_dict() for measure, of_seed in values.items()}
             )
     answers = []
     for question in QUESTIONS:
         for width in WIDTHS:
             answer = question.answer(rows, width)
             if answer is not None:
-                named = {"measure": question.measure, "about": question.about, "width": width}
-                answers.append(named | plain(answer) | {"clear": answer.clear})
+                asked = {"measure": question.measure, "about": question.about, "width": width}
+                answers.append(asked | answer.to_dict() | {"clear": answer.clear})
     learnt = {
         measure: any(cell[measure]["value"] >= LEARNT_FROM for cell in cells) for measure in ("reasoning", "knowledge")
     }
@@ -149,8 +147,3 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
         "kind": "downstream", "schema": 1, **counts, "learnt": learnt, "cells": cells, "differences": answers,
         "replaced": factors,
     }  # fmt: skip
-
-
-def plain(mean: Mean) -> dict[str, Any]:
-    """Return a mean as plain values."""
-    return {"value": mean.value, "interval": mean.interval, "seeds": mean.seeds}

@@ -19,7 +19,7 @@ from loopscale.train.data.tasks import Task
 def reported_recurrence(recurrence: int, drawn: bool) -> int:
     """Return the test-time R of a report: the R of training, or a fifth more where R was drawn around that mean.
 
-    Half of the steps then had more passes than the mean, and the answer is ready a little after it.
+    Accuracy then still rises a little beyond the mean, as half of the steps had more passes.
     """
     return round(1.2 * recurrence) if drawn and recurrence > 1 else recurrence
 
@@ -35,7 +35,7 @@ class LabRecipe:
     experts: int = 1
     """E: experts for each active one."""
     layers: int = 1
-    """More than one: so many separate layers instead of a loop."""
+    """Separate layers; more than one replaces the loop."""
     width: int = 64
     steps: int = 2000
     batch: int = 64

@@ -106,9 +106,9 @@ def score(
         answers_BT = task.solve(ids_BT)
     else:
         ids_BT, answers_BT = fixed_problems(task, count, split)
-    said_RBT, loss_R = answers_by_pass(model, ids_BT, answers_BT, most)
+    predicted_RBT, loss_R = answers_by_pass(model, ids_BT, answers_BT, most)
     asked = of_split.asked
-    right_RBA = (said_RBT == answers_BT)[:, :, asked]
+    right_RBA = (predicted_RBT == answers_BT)[:, :, asked]
     solved_RB = right_RBA[:, :, -1] if of_split.scored == "last" else right_RBA.all(axis=2)
     return Scores(of_split, split, len(ids_BT), solved_RB.mean(axis=1), right_RBA.mean(axis=1), loss_R)
 
@@ -139,17 +139,17 @@ def score_exit(model: LoopedMoEForCausalLM, task: Task, exit_: Exit, most: int, 
     model.eval()  # type: ignore[no-untyped-call]
     ids_BT, answers_BT = fixed_problems(task, count, "validation")
     out = model(torch.from_numpy(ids_BT).to(model.device), recurrence=most, exit=exit_, use_cache=False)
-    said_BT = out.logits.argmax(-1).cpu().numpy()
-    right_A = (said_BT == answers_BT)[:, task.asked].mean(axis=0)
+    predicted_BT = out.logits.argmax(-1).cpu().numpy()
+    right_A = (predicted_BT == answers_BT)[:, task.asked].mean(axis=0)
     passes_A = out.passes.double().mean(dim=0).cpu().numpy()[task.asked]
-    return ExitScores(float(task.check(ids_BT, said_BT).mean()), right_A, passes_A)
+    return ExitScores(float(task.check(ids_BT, predicted_BT).mean()), right_A, passes_A)
 
 
 @torch.no_grad()
 def answers_by_pass(
     model: LoopedMoEForCausalLM, ids_BT: Rows, answers_BT: Rows, most: int, *, batch: int = 4096
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return what a model says at every position after each pass (R, B, T), and the mean loss of its answers (R,)."""
+    """Return a model's predictions by pass and position (R, B, T), and the mean loss of its answers (R,)."""
     was_training = model.training
     model.eval()  # type: ignore[no-untyped-call]
     answers: list[NDArray[np.int64]] = []

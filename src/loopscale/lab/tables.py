@@ -33,11 +33,11 @@ class RunColumns:
 
     def write(self, path: Path, rows: Sequence[Row]) -> None:
         """Write all rows as CSV; real numbers have six digits, and what a failed run lacks is empty."""
-        lines = [",".join(self.columns), *(",".join(self._shown(row, name) for name in self.columns) for row in rows)]
+        lines = [",".join(self.columns), *(",".join(self._cell(row, name) for name in self.columns) for row in rows)]
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, "".join(f"{line}\n" for line in lines))
 
-    def _shown(self, row: Row, name: str) -> str:
+    def _cell(self, row: Row, name: str) -> str:
         value = row.get(name)
         if value is None:
             return ""
@@ -49,7 +49,9 @@ class RunColumns:
             rows = list(csv.DictReader(file))
         if rows and set(self.columns) - set(rows[0]):
             missing = ", ".join(sorted(set(self.columns) - set(rows[0])))
-            raise InputError(f"{path}: not the runs of {self.name}: it lacks the columns {missing}")
+            raise InputError(
+                f"{path}: not the runs of {self.name}: it lacks the columns {missing}; choose another folder (--out)"
+            )
         readers: dict[str, Any] = {**dict.fromkeys(self.numbers, int), **dict.fromkeys(self.reals, float)}
         return [
             {name: readers.get(name, str)(row[name]) if row[name] else None for name in self.columns} for row in rows
@@ -72,7 +74,7 @@ class Mean:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Mean:
-        """Return the mean and Student's interval."""
+        """Return the mean of some values, one for each seed, with Student's interval."""
         from scipy.stats import t
 
         count, mean = len(values), fmean(values)
@@ -90,3 +92,7 @@ class Mean:
     def clear(self) -> bool:
         """Whether the interval of a difference excludes zero."""
         return self.interval is not None and (self.interval[0] > 0 or self.interval[1] < 0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, for JSON."""
+        return {"value": self.value, "interval": self.interval, "seeds": self.seeds}

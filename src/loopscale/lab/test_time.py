@@ -1,4 +1,4 @@
-"""Test-time scaling of one model: more passes than in training, longer problems, positions that stop by themselves."""
+"""Test-time scaling of one model: more passes than in training, longer problems, and early exit by position."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from loopscale.model import Exit, LoopedMoEForCausalLM
 from loopscale.train.data.tasks import Task
 
 LONGER = (1.0, 1.25, 1.5, 2.0)
-"""Difficulties that are scored, as multiples of that of training."""
+"""Difficulties that are scored, as multiples of the trained one."""
 THRESHOLDS = (1e-4, 1e-3, 1e-2)
 """Changes between two passes, in nats, below which a position stops."""
 

@@ -72,7 +72,7 @@ TASKS = {
 
 
 def recipe_of(subject: str, cell: Variant, seed: int) -> LabRecipe:
-    """Return how a cell is trained on reasoning or on knowledge."""
+    """Return the recipe of a cell for reasoning or for knowledge."""
     base = TASKS[subject]
     return replace(
         base,
@@ -193,7 +193,8 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
             change = difference(rows, subject, name, other)
             if change is not None:
                 differences.append(
-                    {"task": subject, "cell": name, "against": other, "about": about, "value": change.value}
-                    | {"interval": change.interval, "seeds": change.seeds, "clear": change.clear}
+                    {"task": subject, "cell": name, "against": other, "about": about}
+                    | change.to_dict()
+                    | {"clear": change.clear}
                 )
     return {"kind": "two axes", "schema": 1, "cells": cells, "differences": differences}
