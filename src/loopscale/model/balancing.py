@@ -31,7 +31,7 @@ def update_biases(model: LoopedMoEForCausalLM | LoopedMoEModel, counts: Trace, r
     """
     base = model.model if isinstance(model, LoopedMoEForCausalLM) else model
     if not base.config.is_moe:
-        raise InputError("this model has no experts to balance: num_experts is 1")
+        raise InputError("this model has no experts to balance: num_experts is 1; leave the balancing out")
     step = base.config.bias_update_rate if rate is None else rate
     for part, counted_LE in ((base.prelude, counts.prelude), (base.coda, counts.coda)):
         for block, counts_E in zip(part, counted_LE, strict=True):

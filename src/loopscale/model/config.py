@@ -141,7 +141,7 @@ class LoopedMoEConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
                 "upgrade loopscale, or load with trust_remote_code=True"
             )
         if kwargs.pop("loop_order", "cycle") != "cycle":
-            raise InputError("config: loop_order is no longer a field: the block is repeated as a whole")
+            raise InputError("config: loop_order is no longer a field: the block is repeated as a whole; remove it")
         if self.router_score != "sigmoid":
             self.format_version = FORMAT
         _refuse_near_misses(kwargs, type(self))
@@ -225,7 +225,9 @@ class LoopedMoEConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
         parts = architecture.prelude, architecture.loop_block, architecture.coda
         layers = [stack.layer for part in parts for stack in part]
         if len({repr(layer) for layer in layers}) != 1:
-            raise InputError(f"{architecture.name}: its layers differ, and this model has one kind of layer only")
+            raise InputError(
+                f"{architecture.name}: its layers differ, and this model has one kind of layer only; give all the same"
+            )
         fields = {
             "vocab_size": architecture.vocabulary,
             "hidden_size": architecture.width,
@@ -246,7 +248,7 @@ class LoopedMoEConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
 
 
 def _injection_of(architecture: Any) -> str:
-    """Return the injection that has so many weights."""
+    """Return the injection that an architecture has, by the number of its weights."""
     width = architecture.width
     weights = {width**2 + width: "normed", 2 * width**2 + width: "gated", 2 * width: "diagonal", 0: "none"}
     return weights.get(architecture.injection, "concat")
@@ -287,7 +289,7 @@ def _check_same(config: LoopedMoEConfig, architecture: Any) -> None:
     if ours[0] != theirs[0] or built.parameters != architecture.parameters:
         raise InputError(
             f"{architecture.name}: this model has no form for all its parts: it would hold {built.parameters:,} "
-            f"weights, not {architecture.parameters:,}"
+            f"weights, not {architecture.parameters:,}; use layers without attention windows, sinks and other norms"
         )
 
 

@@ -65,10 +65,11 @@ def check_prompts(model: LoopedMoEForCausalLM, prompts: Sequence[Sequence[int]])
     for ids in prompts:
         if len(ids) < 2 or len(ids) + NEW - 1 > model.config.max_position_embeddings:
             raise InputError(
-                f"a prompt of {len(ids)} tokens: golden prompts have 2 or more, and room for {NEW} new ones"
+                f"a prompt of {len(ids)} tokens: golden prompts have 2 or more, and room for {NEW} new ones; give "
+                f"prompts of 2 to {model.config.max_position_embeddings - NEW + 1} tokens"
             )
         if max(ids) >= model.config.vocab_size:
-            raise InputError(f"a prompt has token {max(ids)}; the model knows those below {model.config.vocab_size}")
+            raise InputError(f"a prompt has token {max(ids)}; the model's tokens are below {model.config.vocab_size}")
 
 
 def report(
@@ -176,7 +177,10 @@ def compare(expected: dict[str, Any], reported: dict[str, Any], tolerance: float
     for run in reported["runs"]:
         key = run["prompt"], run["recurrence"]
         if key not in runs:
-            raise InputError(f"the report has prompt {key[0]} at R = {key[1]}, which the golden file has not")
+            raise InputError(
+                f"the report has prompt {key[0]} at R = {key[1]}, which the golden file has not; "
+                "compare reports of the same prompts and recurrences"
+            )
         found += _compare_run(runs[key], run, tolerance)
     return found
 

@@ -138,7 +138,7 @@ def _mlx(subject: Subject) -> Observations:
 def _llama_cpp(subject: Subject) -> Observations:
     """Run a GGUF file in llama.cpp, through the npm package node-llama-cpp; it reports tokens."""
     if subject.packages is None:
-        raise InputError(f"`packages` is missing: {llama_cpp.WHERE}")
+        raise InputError(f"`packages` is missing; give {llama_cpp.WHERE}")
     for R in subject.recurrences:
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "model.gguf"

@@ -18,7 +18,7 @@ from .outputs import LoopedMoEOutput
 
 
 class ExitCall(ForwardCall):
-    """A call in which tokens leave the loop when the criterion of ``tracker`` says so."""
+    """A call in which tokens leave the loop when they meet the criterion of ``tracker``."""
 
     def __init__(self, tracker: ExitTracker, *arguments: Any) -> None:
         super().__init__(*arguments)

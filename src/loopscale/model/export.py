@@ -49,7 +49,8 @@ def unroll(model: LoopedMoEForCausalLM, recurrence: int | None = None) -> PreTra
         for layer in layers:
             if layer.pop("mlp.gate.e_score_correction_bias").any():
                 raise InputError(
-                    "the balancing bias of a softmax router is not zero, and no standard architecture has both"
+                    "the balancing bias of a softmax router is not zero, and no standard architecture has both; keep "
+                    "the model in its own form"
                 )
     state = {f"model.layers.{i}.{name}": tensor for i, layer in enumerate(layers) for name, tensor in layer.items()}
     for name in ("model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"):
@@ -148,7 +149,7 @@ def _standard_config(config: LoopedMoEConfig, layers: int) -> Any:
             return AutoConfig.for_model(family.model_type, **fields)
     parts = f"qk_norm {config.qk_norm!r}, qkv_bias {config.qkv_bias}, output_bias {config.output_bias}"
     kind = f"{config.router_score} experts" if config.is_moe else "dense layers"
-    raise InputError(f"no standard architecture has {kind} with {parts}")
+    raise InputError(f"no standard architecture has {kind} with {parts}; keep the model in its own form")
 
 
 def _shared_experts(config: LoopedMoEConfig) -> int:

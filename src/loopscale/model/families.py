@@ -176,7 +176,8 @@ def find_family(config: Any, where: str) -> Family:
     problems = list(_problems(family, config))
     if problems:
         raise InputError(
-            f"{where}: this {kind!r} model has {', and '.join(problems)}, which our layers have no form for"
+            f"{where}: this {kind!r} model has {', and '.join(problems)}, which our layers have no form for; choose "
+            "another model"
         )
     return family
 

@@ -38,7 +38,7 @@ def resolve_recurrence(recurrence: object, exit_: object, config: LoopedMoEConfi
     if exit_ is not None and not isinstance(exit_, Exit):
         raise InputError(f"exit is {exit_!r}; it should be an Exit, like Exit('kl', 0.01)")
     if recurrence == "auto" and exit_ is None:
-        raise InputError("recurrence 'auto' needs a criterion: exit=Exit('kl', 0.01), or another")
+        raise InputError("recurrence 'auto' needs a criterion: give exit=Exit('kl', 0.01), or another")
     if recurrence is None and draw and config.random_recurrence is not None:
         return draw_recurrence(config)
     if recurrence is None or recurrence == "auto":
@@ -54,7 +54,7 @@ def resolve_recurrence(recurrence: object, exit_: object, config: LoopedMoEConfi
             f"recurrence is {recurrence!r}; it should be a whole number from 1 to {MOST_LAYERS}, or 'auto'"
         )
     if passes > 1 and not config.loop_layers:
-        raise InputError(f"recurrence is {passes}, but the model has no loop block to repeat")
+        raise InputError(f"recurrence is {passes}, but the model has no loop block to repeat; use 1")
     return passes
 
 

@@ -117,7 +117,7 @@ class LoopedGenerationMixin(GenerationMixin):
         size, end = input_ids.shape[1], settings.eos_token_id
         changes = self._get_logits_processor(settings, size, device=str(input_ids.device))  # type: ignore[misc]
         if unknown := [name for name, value in others.items() if value is not None and name != "use_cache"]:
-            raise InputError(f"draft_recurrence does not take the argument {unknown[0]!r}")
+            raise InputError(f"draft_recurrence does not take the argument {unknown[0]!r}; leave it out")
         if changes:
             raise InputError(
                 f"draft_recurrence decodes greedily from the model's own logits, which {type(changes[0]).__name__} "
@@ -137,6 +137,8 @@ class LoopedGenerationMixin(GenerationMixin):
         new, length = (kwargs.get(name) or getattr(settings, name, None) for name in ("max_new_tokens", "max_length"))
         size = 0 if input_ids is None else input_ids.shape[1]
         if new is not None and size + new - 1 > most:
-            raise InputError(f"{size} tokens and {new} new ones are more than max_position_embeddings ({most})")
+            raise InputError(
+                f"{size} tokens and {new} new ones are more than max_position_embeddings ({most}); lower max_new_tokens"
+            )
         if new is None and length is not None and length - 1 > most:
-            raise InputError(f"max_length is {length}, more than max_position_embeddings ({most})")
+            raise InputError(f"max_length is {length}, more than max_position_embeddings ({most}); lower it")

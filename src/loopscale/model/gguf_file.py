@@ -59,7 +59,7 @@ def write_gguf(
     for name, tensor in _tensors(model, ARCHITECTURES[config.model_type] == "LLAMA"):
         written = names.get_name(name, try_suffixes=(".weight", ".bias"))
         if written is None:
-            raise InputError(f"llama.cpp has no tensor for {name!r}")
+            raise InputError(f"llama.cpp has no tensor for {name!r}; export another form")
         if "_exps" in written and not written.endswith(".weight"):
             written += ".weight"
         is_router = name.endswith("mlp.gate.weight")
@@ -114,9 +114,11 @@ def _write_sizes(writer: Any, config: Any, gguf: Any) -> None:
         # llama.cpp divides Qwen3-MoE's gates by their sum and not OLMoE's; the file cannot change that.
         normalised = config.model_type == "qwen3_moe"
         if config.norm_topk_prob != normalised:
-            raise InputError(f"llama.cpp has no {config.model_type} with norm_topk_prob {config.norm_topk_prob}")
+            raise InputError(
+                f"llama.cpp has no {config.model_type} with norm_topk_prob {config.norm_topk_prob}; export another form"
+            )
         if config.model_type == "olmoe" and config.num_key_value_heads != heads:
-            raise InputError("llama.cpp has no olmoe with fewer heads of keys than of queries")
+            raise InputError("llama.cpp has no olmoe with fewer heads of keys than of queries; export another form")
 
 
 def _write_rope(writer: Any, rope: dict[str, Any], gguf: Any) -> None:
@@ -125,7 +127,10 @@ def _write_rope(writer: Any, rope: dict[str, Any], gguf: Any) -> None:
         writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
         writer.add_rope_scaling_factor(rope["factor"])
     elif rope["rope_type"] != "default":
-        raise InputError(f"GGUF files are written with default or linear rotary positions, not {rope['rope_type']!r}")
+        raise InputError(
+            f"GGUF files are written with default or linear rotary positions, not {rope['rope_type']!r}; export "
+            "another form"
+        )
 
 
 def _tensors(model: PreTrainedModel, is_llama: bool) -> Iterator[tuple[str, Tensor]]:

@@ -40,7 +40,7 @@ def quantise(source: Path, target: Path, form: str, packages: str) -> None:
         [sys.executable, script, str(libraries), str(source), str(target), str(K_QUANTS[form])], "quantise the file"
     )
     if not target.is_file():
-        raise InputError(f"llama.cpp wrote no file: {_message(done)}")
+        raise InputError(f"llama.cpp wrote no file: {_message(done)}; try another format")
 
 
 def generated(file: Path, prompts: list[list[int]], new: int, packages: str) -> list[list[int]]:

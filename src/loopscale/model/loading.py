@@ -54,7 +54,10 @@ def check_finite(tensors: Iterable[tuple[str, Tensor]], where: str | Path) -> in
     count = 0
     for count, (name, tensor) in enumerate(tensors, 1):  # noqa: B007 - returned
         if not bool(torch.isfinite(tensor).all()):
-            raise InputError(f"{where}: {name} holds values that are not finite; the model is damaged or has diverged")
+            raise InputError(
+                f"{where}: {name} holds values that are not finite; the model is damaged or has diverged: copy it "
+                "again, or use an earlier checkpoint"
+            )
     return count
 
 
@@ -102,7 +105,8 @@ def load(
     loaded = load_tokenizer(checkpoint, tokenizer)
     if len(loaded) > model.config.vocab_size:
         raise InputError(
-            f"the tokenizer has {len(loaded)} tokens, more than the model's vocabulary of {model.config.vocab_size}"
+            f"the tokenizer has {len(loaded)} tokens, more than the model's vocabulary of {model.config.vocab_size}; "
+            "name the tokenizer that the model was trained with"
         )
     return model, loaded
 
@@ -122,14 +126,16 @@ def _check_weights(where: Path) -> None:
     files = sorted(where.glob("*.safetensors"))
     if not files:
         others = ", ".join(sorted(file.name for file in where.glob("*.bin"))) or "no weights"
-        raise InputError(f"{where}: found {others}; weights are read from .safetensors files only")
+        raise InputError(
+            f"{where}: found {others}; weights are read from .safetensors files only: save it again with safetensors"
+        )
     bytes_on_disk = sum(file.stat().st_size for file in files)
     with torch.device("meta"):
         parameters = LoopedMoEForCausalLM(LoopedMoEConfig.from_pretrained(str(where))).num_parameters()
     if parameters > bytes_on_disk:  # no format has less than a byte for a weight
         raise InputError(
             f"{where}: config.json describes {parameters:,} parameters, and the weights have {bytes_on_disk:,} bytes; "
-            "the two do not belong together, or a file is incomplete"
+            "the two do not belong together, or a file is incomplete: copy the folder again"
         )
 
 

@@ -55,7 +55,10 @@ def read_mlx(folder: Path) -> Any:
 def _derived(config: LoopedMoEConfig) -> dict[str, Any]:
     frequency_r, factor = rotary_frequencies(torch.zeros(1, 1), config)
     if factor != 1:
-        raise InputError("rotary positions whose cosines are scaled (yarn) have no form in the model file for MLX")
+        raise InputError(
+            "rotary positions whose cosines are scaled (yarn) have no form in the model file for MLX; write it "
+            "`--to unrolled`"
+        )
     return {"residual_power": RESIDUAL_POWERS[config.residual_scale], "rope_periods": (1 / frequency_r).tolist()}
 
 
@@ -70,4 +73,7 @@ def _check(model: LoopedMoEForCausalLM) -> None:
     rope = config.rope_parameters
     assert rope is not None
     if rope["rope_type"] == "dynamic":
-        raise InputError("dynamic rotary positions depend on the length, which the model file for MLX does not follow")
+        raise InputError(
+            "dynamic rotary positions depend on the length, which the model file for MLX does not follow; write it "
+            "`--to unrolled`"
+        )

@@ -131,7 +131,7 @@ class LoopedMoEModel(LoopedMoEPreTrainedModel):  # type: ignore[no-untyped-call]
         return x_BTD
 
     def inject(self, state_BTD: Tensor, input_BTD: Tensor) -> Tensor:
-        """Return what a pass starts from: the state, with the loop's input if the config says so."""
+        """Return what a pass starts from: the state, with the loop's input where the config has an injection."""
         kind = self.config.injection
         if self.injection is None:
             return state_BTD if kind == "none" else state_BTD + input_BTD
@@ -142,7 +142,9 @@ class LoopedMoEModel(LoopedMoEPreTrainedModel):  # type: ignore[no-untyped-call]
     def read_out(self, call: ForwardCall, x_BTD: Tensor, again: bool = False) -> Tensor:
         """Run coda and final norm; ``again`` overwrites the cache slots of an earlier read-out."""
         if again and call.cache is not None and not call.cache.is_croppable:
-            raise InputError("reading every pass rewrites the coda's cache slots, which a static cache cannot")
+            raise InputError(
+                "reading every pass rewrites the coda's cache slots, which a static cache cannot: use a dynamic one"
+            )
         routings, use = call.tally.of_read_out(), SlotUse(replace=True) if again else None
         for layer, block in enumerate(self.coda):
             x_BTD = call.run(block, x_BTD, slot=call.slots.coda(layer), use=use, routings=routings)
@@ -150,7 +152,7 @@ class LoopedMoEModel(LoopedMoEPreTrainedModel):  # type: ignore[no-untyped-call]
         return hidden_BTD
 
     def slot_attentions(self, count: int) -> list[nn.Module]:
-        """Return the attention of each slot; those beyond the config's recurrence are made on the spot."""
+        """Return the attention of each slot; those beyond the config's recurrence are made for this call."""
         own = list(self.attentions)[:count]
         return own + [SlotAttention(self.config, slot) for slot in range(len(own), count)]
 

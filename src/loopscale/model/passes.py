@@ -73,7 +73,7 @@ class PassDiagnostics:
     def table(self) -> Table:
         """Return one row for each pass; columns that the model has no meaning for are left out."""
         if not self.targets:
-            raise InputError("no tokens were read: the data is empty")
+            raise InputError("no tokens were read: the data is empty; give prompts with text")
         columns: dict[str, list[Any]] = {
             "recurrence": list(range(1, self.recurrence + 1)),
             "loss": (self.sums["loss"] / self.targets).tolist(),
@@ -102,7 +102,7 @@ def pass_diagnostics(
     """
     config = model.config
     if not config.loop_layers:
-        raise InputError("the model has no loop block, so there are no passes to compare")
+        raise InputError("the model has no loop block, so there are no passes to compare; give a looped model")
     R = 2 * config.recurrence if recurrence is None else recurrence
     result = PassDiagnostics(R, config.loop_layers)
     model.eval()  # type: ignore[no-untyped-call]

@@ -121,12 +121,12 @@ TASKS: dict[str, Callable[[Choose], str]] = {
 
 
 def prompt_set(per_task: int = PER_TASK) -> dict[str, list[str]]:
-    """Return different prompts of each task by its name: always the same ones, and a smaller set is a part of it."""
-    found = {}
+    """Return the prompts of each task by its name: always the same ones, and a smaller set is part of a larger one."""
+    by_task = {}
     for task, write in TASKS.items():
         choose = random.Random(f"{SEED} {task}")
         prompts: dict[str, None] = {}
         while len(prompts) < per_task:
             prompts[write(choose)] = None
-        found[task] = list(prompts)
-    return found
+        by_task[task] = list(prompts)
+    return by_task

@@ -84,7 +84,7 @@ class PathDiversity:
     def layer_means_RL(self) -> Tensor:
         """Psi of each looped layer, over tokens."""
         if self.layer_sums_RL is None:
-            raise InputError("no tokens were routed: the data is empty")
+            raise InputError("no tokens were routed: the data is empty; give prompts with text")
         return self.layer_sums_RL / (self.tokens.count / self.layer_sums_RL.shape[1])
 
     def by_layer(self) -> Table:
@@ -138,7 +138,7 @@ def path_diversity(
     config = model.config
     R = config.recurrence if recurrence is None else recurrence
     if not config.loop_layers:
-        raise InputError("the model has no loop block, so there is no expert path to measure")
+        raise InputError("the model has no loop block, so there is no expert path to measure; give a looped model")
     experts = config.num_experts / config.num_experts_per_tok if config.is_moe else 1.0
     result = PathDiversity(experts, R)
     model.eval()  # type: ignore[no-untyped-call]
@@ -154,16 +154,16 @@ def path_diversity(
 
 
 def departures(psi_by_cell: Mapping[tuple[float, int], float]) -> list[str]:
-    """Return where Psi by (E, R) leaves its bounds 1 to min(E, R), or falls with R or with E, each in words."""
-    found = []
+    """Return where Psi by (E, R) leaves its bounds 1 to min(E, R), or falls with R or with E, a sentence for each."""
+    sentences = []
     for (E, R), psi in sorted(psi_by_cell.items()):
         if not 1 - 1e-9 <= psi <= min(E, R) + 1e-9:
-            found.append(f"Psi at E = {E:g}, R = {R} is {psi:.4f}, outside 1 to {min(E, R):g}")
+            sentences.append(f"Psi at E = {E:g}, R = {R} is {psi:.4f}, outside 1 to {min(E, R):g}")
     for (E, R), psi in sorted(psi_by_cell.items()):
         more = [(other, passes) for other, passes in psi_by_cell if other == E and passes > R]
         sparser = [(other, passes) for other, passes in psi_by_cell if passes == R and other > E]
         if more and psi_by_cell[min(more, key=lambda cell: cell[1])] < psi - 1e-9:
-            found.append(f"Psi falls with R at E = {E:g}, after R = {R}")
+            sentences.append(f"Psi falls with R at E = {E:g}, after R = {R}")
         if sparser and psi_by_cell[min(sparser)] < psi - 1e-9:
-            found.append(f"Psi falls with E at R = {R}, after E = {E:g}")
-    return found
+            sentences.append(f"Psi falls with E at R = {R}, after E = {E:g}")
+    return sentences

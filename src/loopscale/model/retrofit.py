@@ -33,7 +33,7 @@ def load_pretrained(source: str | Path) -> tuple[PreTrainedModel, Any]:
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
             str(folder), dtype="auto", trust_remote_code=False, use_safetensors=True, **options
         )
-        # Without the file Transformers would make a tokenizer of the family's kind that knows no words.
+        # Without the file Transformers would make a tokenizer of the family's kind with an empty vocabulary.
         has_tokenizer = bool(options) or (folder / "tokenizer_config.json").is_file()
         tokenizer = (
             AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False, **options) if has_tokenizer else None
@@ -74,7 +74,9 @@ def retrofit(
         raise InputError("`noise` makes copied experts differ; give `experts` too", where=where)
     if experts > 1:
         if family.router is not None:
-            raise InputError("`experts` is for dense models, and this one has experts already", where=where)
+            raise InputError(
+                "`experts` is for dense models, and this one has experts already; leave it out", where=where
+            )
         if active_experts < 2:
             raise InputError(f"`active_experts` is {active_experts}; copies are exact with 2 or more", where=where)
         fields |= {

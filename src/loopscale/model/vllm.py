@@ -72,21 +72,25 @@ def engines(checkpoint: str, recurrences: Iterable[int], **options: Any) -> dict
     Each has its own KV cache, and runs when it is called. ``options`` are those of ``LLM``. Keep all of them until the
     last is done: vLLM closes the process groups of all with the first engine that is deleted.
     """
-    wanted = list(dict.fromkeys(recurrences))
-    if not wanted:
+    different = list(dict.fromkeys(recurrences))
+    if not different:
         raise InputError("give at least one recurrence")
     if refused := {"load_format", "tensor_parallel_size", "data_parallel_size"} & options.keys():
-        raise InputError(f"engines that share weights live in one process and do not take {min(refused)!r}")
+        raise InputError(
+            f"engines that share weights live in one process and do not take {min(refused)!r}; leave it out"
+        )
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # weights are shared between objects, not between processes
     from vllm import LLM
 
     check_heads(checkpoint)
     overrides = options.pop("hf_overrides", {})
-    made: dict[int, Any] = {}
-    for recurrence in wanted:
-        sharing = {"load_format": _shared_with(next(iter(made.values())))} if made else {}
-        made[recurrence] = LLM(checkpoint, hf_overrides={**overrides, "recurrence": recurrence}, **sharing, **options)
-    return made
+    engine_of: dict[int, Any] = {}
+    for recurrence in different:
+        sharing = {"load_format": _shared_with(next(iter(engine_of.values())))} if engine_of else {}
+        engine_of[recurrence] = LLM(
+            checkpoint, hf_overrides={**overrides, "recurrence": recurrence}, **sharing, **options
+        )
+    return engine_of
 
 
 def _shared_with(engine: Any) -> str:

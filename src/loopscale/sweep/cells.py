@@ -51,7 +51,7 @@ Axes = dict[str, tuple[Any, ...]]
 def read_axes(data: object, where: str, defaults: Mapping[str, tuple[Any, ...]]) -> Axes:
     """Read a table whose every axis is a value or a list of values; absent axes have their ``defaults``."""
     if not isinstance(data, dict):
-        raise InputError(f"{where}: found {shown(data)} where a table was expected")
+        raise InputError(f"{where}: found {shown(data)} where a table was expected; write axes and their values")
     fields = flat_fields({name: value for name, value in data.items() if name not in AXES}, where, AXES)
     axes = {name: _values(data[name], name, where) if name in data else defaults.get(name, ()) for name in AXES}
     axes |= {name: tuple(value if isinstance(value, list) else [value]) for name, value in fields.items()}
@@ -150,7 +150,7 @@ def read_next_runs(path: Path, defaults: Mapping[str, tuple[Any, ...]], into: Gr
     """Add the runs that ``loopscale next`` wrote: each row's ``model`` is a size's name or a rung."""
     rows = _json(path) if path.suffix == ".json" else _csv(path)
     if not rows:
-        raise InputError(f"{path}: it holds no run")
+        raise InputError(f"{path}: it holds no run; write it with `loopscale next`")
     for number, row in enumerate(rows, start=1):
         where = f"{path}: run {number}"
         missing = [name for name in _NEEDED if row.get(name) in (None, "")]
@@ -174,7 +174,7 @@ def _csv(path: Path) -> list[dict[str, Any]]:
         with path.open(encoding="utf-8", newline="") as file:
             return list(csv.DictReader(file))
     except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
+        raise InputError(f"{path}: no such file; write it with `loopscale next --csv`") from None
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{path}: cannot be read: {reason(error)}") from None
 

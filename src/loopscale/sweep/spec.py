@@ -275,7 +275,9 @@ def _sizes(data: dict[str, Any], where: str) -> dict[str, dict[str, Any]]:
             raise InputError(f"{where}: [sizes]: {name} is {shown(fields)}; it should be a table of model fields")
         for field in ("experts", "recurrence"):
             if field in fields:
-                raise InputError(f"{where}: [sizes.{name}]: {field!r} is an axis of the grid, not part of a size")
+                raise InputError(
+                    f"{where}: [sizes.{name}]: {field!r} is an axis of the grid, not part of a size; give it there"
+                )
     return data
 
 
@@ -346,7 +348,8 @@ class _Builder:
         need = self.resources.get(cell.size, self.resources[""])
         if config.run.batch % need.processes:
             raise InputError(
-                f"{where}: {need.processes} processes ([resources]) cannot share a batch of {config.run.batch} equally"
+                f"{where}: {need.processes} processes ([resources]) cannot share a batch of {config.run.batch} "
+                f"equally; give a batch that is a multiple of {need.processes}"
             )
         return Run(cell, config, _points(config, tokens, where), need)
 

@@ -105,11 +105,15 @@ def fit_rates(trials: Iterable[Trial], *, near: float = NEAR, resamples: int = R
     """Fit the law to the trials of all cells; refuse trials that show no best rate."""
     groups = _near_best(trials, near)
     if not groups:
-        raise InputError("no cell has finished runs at three rates; a learning-rate law needs some")
+        raise InputError(
+            "no cell has finished runs at three rates, which a learning-rate law needs; give [tune] more rates"
+        )
     varied = [name for name in VARIABLES if len({getattr(group[0], name) for group in groups}) > 1]
     cells = sorted({group[0].cell for group in groups})
     if len(cells) <= len([name for name in varied if name != "tokens"]):
-        raise InputError(f"{len(cells)} cells are too few for a learning-rate law over {', '.join(varied)}")
+        raise InputError(
+            f"{len(cells)} cells are too few for a learning-rate law over {', '.join(varied)}; tune on more cells"
+        )
     centre = {name: math.exp(np.mean([math.log(getattr(group[0], name)) for group in groups])) for name in varied}
     solve = _Parabolas(groups, centre)
     best, residual = solve.fit(range(len(groups)))
