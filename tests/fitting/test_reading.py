@@ -194,6 +194,26 @@ def test_the_runs_of_a_wandb_project_are_read(monkeypatch):
         Observations.of("wandb:lab/other")
 
 
+def test_the_settings_of_a_wandb_project_come_with_its_runs(monkeypatch):
+    asked = []
+
+    class Lazy(Project):
+        """The API of newer versions, which by default fetches the settings of each run separately."""
+
+        def runs(self, path: str, lazy: bool = True) -> list[SimpleNamespace]:
+            asked.append(lazy)
+            return super().runs(path)
+
+    runs = [
+        SimpleNamespace(name=row["run"], id=f"id{k}", state="finished", config={"params": row["N"]},
+                        summary={"train/tokens": row["D"], "eval/loss": row["loss"]})
+        for k, row in enumerate(rows())
+    ]  # fmt: skip
+    monkeypatch.setitem(sys.modules, "wandb", Lazy(runs))
+    assert len(Observations.of("wandb:lab/sweep")) == len(runs)
+    assert asked == [False]
+
+
 def test_a_wandb_project_without_the_package_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(MissingExtraError, match="pip install wandb, or download the runs table as CSV"):

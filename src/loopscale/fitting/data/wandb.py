@@ -1,10 +1,11 @@
-"""What Weights & Biases knows of runs: a project by its API, charts and histories that were downloaded as CSV."""
+"""Runs of Weights & Biases: a project by its API, and charts and histories that were downloaded as CSV."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from inspect import signature
 from typing import Any
 
 from loopscale.core.errors import InputError, MissingExtraError, shown
@@ -34,7 +35,10 @@ def project_records(address: str) -> list[dict[str, Any]]:
             "the runs table as CSV"
         ) from None
     try:
-        runs = list(wandb.Api().runs(address.removeprefix(PREFIX)))
+        query = wandb.Api().runs
+        # By default newer versions send a second request for the settings and values of each run.
+        whole = {"lazy": False} if "lazy" in signature(query).parameters else {}
+        runs = list(query(address.removeprefix(PREFIX), **whole))
     except Exception as error:  # no network, no login, no such project: each its own class
         raise InputError(f"cannot be read: {shown(str(error), 200)}", where=address) from None
     if not runs:
