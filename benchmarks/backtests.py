@@ -25,7 +25,7 @@ import numpy as np
 from loopscale.core.arrays import BoolArray, FloatArray
 from loopscale.core.numerics import student_quantile
 from loopscale.fitting import Fit, Observations, fit
-from loopscale.fitting.data.public import PUBLIC_FILES
+from loopscale.fitting.data.downloads import PUBLIC_FILES
 from loopscale.fitting.predictive import HIDDEN_DECADES, excess, mean_growth
 from loopscale.scaling.trust import DEGREES
 

@@ -14,16 +14,9 @@ import pytest
 from loopscale.architecture import rung
 from loopscale.core.errors import InputError
 from loopscale.core.files import cache_folder
+from loopscale.fitting.data.downloads import PUBLIC_FILES, PublicFile, fetch, rows_checksum
 from loopscale.fitting.data.looped import TABLES
-from loopscale.fitting.data.public import (
-    PUBLIC_FILES,
-    PublicFile,
-    fetch,
-    load_public,
-    load_table,
-    rows_checksum,
-    simulate_sweep,
-)
+from loopscale.fitting.data.public import load_public, load_table, simulate_sweep
 from loopscale.scaling import Counting, published
 
 FOLDER = os.environ.get("LOOPSCALE_DATA", "")

@@ -9,8 +9,8 @@ import pytest
 from loopscale.core.errors import InputError
 from loopscale.fitting import fit, load_public, load_table
 from loopscale.fitting.compare import CROSS_VALIDATION, compare
-from loopscale.fitting.data.looped import qlabs_geometry, qlabs_growth_rows, qlabs_loops_rows
-from loopscale.fitting.data.public import PUBLIC_FILES
+from loopscale.fitting.data.converters import qlabs_geometry, qlabs_growth_rows, qlabs_loops_rows
+from loopscale.fitting.data.downloads import PUBLIC_FILES
 from loopscale.scaling import MAPPINGS, PUBLISHED, find_law
 
 FOLDER = os.environ.get("LOOPSCALE_DATA", "")

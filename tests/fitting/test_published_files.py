@@ -18,8 +18,10 @@ from loopscale.core.errors import InputError
 from loopscale.core.files import cache_folder
 from loopscale.core.tables import Table
 from loopscale.fitting import Observations, fit
-from loopscale.fitting.data.looped import TABLES, qlabs_geometry
-from loopscale.fitting.data.public import PUBLIC_FILES, load_public, load_table, rows_checksum
+from loopscale.fitting.data.converters import qlabs_geometry
+from loopscale.fitting.data.downloads import PUBLIC_FILES, rows_checksum
+from loopscale.fitting.data.looped import TABLES
+from loopscale.fitting.data.public import load_public, load_table
 from loopscale.fitting.residuals import diverged_rows
 
 FOLDER = os.environ.get("LOOPSCALE_DATA", "")

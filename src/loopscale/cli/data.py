@@ -8,8 +8,8 @@ from loopscale.cli.output import console, print_json, print_table
 from loopscale.cli.verbs import verb
 from loopscale.core.errors import InputError, nearest, shown
 from loopscale.fitting import load_public, load_table
+from loopscale.fitting.data.downloads import PUBLIC_FILES
 from loopscale.fitting.data.looped import TABLES
-from loopscale.fitting.data.public import PUBLIC_FILES
 
 
 @verb("data")

@@ -9,7 +9,7 @@ import numpy as np
 
 from loopscale.core.errors import InputError
 from loopscale.core.files import cache_folder
-from loopscale.fitting.data.public import FOLDER_VARIABLE, PUBLIC_FILES
+from loopscale.fitting.data.downloads import FOLDER_VARIABLE, PUBLIC_FILES
 
 SWEEPS = ("qlabs-loops", "isodepth")
 MAPPINGS = ("linear", "power", "bounded")

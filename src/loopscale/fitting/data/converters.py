@@ -6,6 +6,7 @@ import ast
 import csv
 import io
 import json
+import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -109,6 +110,75 @@ def _tokens_in_name(text: str) -> float:
     return float(text[:-1]) * 1e6 if text.endswith("m") else float(text.replace("b", ".")) * 1e9
 
 
+VOCABULARY = 50_304
+"""Of the Q Labs models; their embedding and their output head are separate matrices."""
+GROWTH_BATCH = 524_288
+
+
+def qlabs_geometry(depth: int) -> dict[str, int]:
+    """Return the parameter counts of a Q Labs model of so many layers, which its source states in part.
+
+    Layers are 128 times the depth wide, with gated feed-forwards of 8/3 the width rounded up to 256. A third of the
+    layers, rounded up from the middle, is the loop.
+    """
+    width = 128 * depth
+    layer = 4 * width**2 + 3 * width * 256 * math.ceil(8 * width / 3 / 256)
+    return {
+        "N_act": depth * layer,
+        "N_total": depth * layer,
+        "N_loop": (depth + 2) // 3 * layer,
+        "N_embedding": 2 * VOCABULARY * width,
+    }
+
+
+def qlabs_loops_rows(files: dict[str, str]) -> Rows:
+    """Make the table of runs at equal compute from tpl.json (passes varied) and tpp.json (sizes varied)."""
+    budgets = {int(name): flops for name, flops in json.loads(files["tpl_budgets.json"]).items()}
+    varied = [row for row in json.loads(files["tpl.json"]) if row["family"] == "loop"]
+    for row in varied:
+        row["budget"] = min(budgets, key=lambda name: abs(math.log(budgets[name] / row["C"])))
+    rows = [
+        _qlabs_run(
+            f"tpl-d{row['anchor']}-K{row['k']}-b{row['budget']}", "fixed-anchor K sweep (tied, Operator-1 recipe)",
+            row["anchor"], row["k"], row["C"], row["C"] / (6 * row["Nc"]), round(row["L"], 6),
+        )
+        for row in sorted(varied, key=lambda row: (row["anchor"], row["budget"], row["k"]))
+    ]  # fmt: skip
+    recipes = {"van": "vanilla", "k1": "operator-1", "k2": "loop-2"}
+    for row in json.loads(files["tpp.json"]):
+        if row["arm"] in recipes:
+            recipe, depth, budget = recipes[row["arm"]], row["depth"], row["budget"]
+            run = _qlabs_run(
+                f"tpp-{recipe}-d{depth}-b{budget}", f"iso-compute ({recipe}, own recipe)", depth,
+                2 if recipe == "loop-2" else 1, row["C"], row["D"], round(row["L"], 7),
+            )  # fmt: skip
+            rows.append(run | ({"N_loop": 0} if recipe == "vanilla" else {}))
+    return rows
+
+
+def _qlabs_run(
+    name: str, group: str, depth: int, passes: int, flops: float, tokens: float, loss: float
+) -> dict[str, Any]:
+    counts = qlabs_geometry(depth)
+    return {
+        "run": name, "set": group, "depth": depth, **counts, "E": 1, "R": passes, "D": round(tokens),
+        "flops": int(flops), "loss": loss,
+    }  # fmt: skip
+
+
+def qlabs_growth_rows(files: dict[str, str]) -> Rows:
+    """Make the table of runs that grow from two to four passes from growth.json."""
+    cells = [row for row in json.loads(files["growth.json"]) if row["arm"] == "k2"]
+    return [
+        {
+            "run": f"grow-b{row['budget']:g}-d{row['depth']}-rho{row['rho']:.2f}", "depth": row["depth"],
+            **qlabs_geometry(row["depth"]), "E": 1, "R_start": 2, "R_end": 4, "grown": f"{row['rho']:.2f}",
+            "D": row["steps"] * GROWTH_BATCH, "loss": round(row["loss"], 6),
+        }
+        for row in cells
+    ]  # fmt: skip
+
+
 CONVERTERS: dict[str, Callable[[dict[str, str]], Rows]] = {
     "datablations": _datablations,
     "gemstones-hot": _gemstones,
@@ -116,5 +186,7 @@ CONVERTERS: dict[str, Callable[[dict[str, str]], Rows]] = {
     "misfitting-isoflop": _misfitting,
     "mlf-redpajama-c4val": _mlfoundations,
     "olmo-ladder": _olmo_ladder,
+    "qlabs-growth": qlabs_growth_rows,
+    "qlabs-loops": qlabs_loops_rows,
 }
 """Make the rows of a public sweep from the text of the published files, by file name."""

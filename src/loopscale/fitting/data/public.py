@@ -2,178 +2,25 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
-import hashlib
 import inspect
-import os
 import zlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from itertools import product
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from urllib.parse import unquote
 
 import numpy as np
 
 from loopscale.architecture import rung, rung_name
 from loopscale.core.arrays import FloatArray
 from loopscale.core.errors import InputError, nearest, shown
-from loopscale.core.files import cache_folder, make_folder, read_toml, write_bytes
-from loopscale.core.progress import progress_bar
 from loopscale.core.tables import Table
 from loopscale.fitting.data import looped
-from loopscale.fitting.data.converters import CONVERTERS, Rows, csv_rows, numbers
+from loopscale.fitting.data.converters import csv_rows, numbers
+from loopscale.fitting.data.downloads import PUBLIC_FILES, fetch, public_rows, public_source
 from loopscale.fitting.data.observations import Observations
 from loopscale.scaling import Counting, Points, ScalingLaw, costs, published
 
-FOLDER_VARIABLE = "LOOPSCALE_DATA"
-_PATIENCE = 60.0
-_UNREADABLE = (
-    AttributeError, LookupError, RecursionError, StopIteration, SyntaxError, TypeError, ValueError, csv.Error,
-)  # fmt: skip
-"""What a conversion raises on text of another form than the published files have."""
-
-
-@dataclass(frozen=True)
-class PublicFile:
-    """One sweep of somebody else's: where it is published, under what terms, and which checksum it must have."""
-
-    file: str
-    """Its name in the data folder and in the cache."""
-    origin: str
-    """Repository and path, or what it was made from."""
-    licence: str
-    sha256: str
-    """Of its bytes; of its rows (``rows_checksum``) if it is converted."""
-    url: str | None = None
-    """Where the file itself is published."""
-    parts: tuple[str, ...] = ()
-    """Where the files are that ``convert`` makes it from, each at a fixed commit."""
-    convert: Callable[[dict[str, str]], Rows] | None = None
-    """Makes the rows from the text of the parts by file name, in the order of ``parts``."""
-    otherwise: str = ""
-    """How to get it where there is nothing to download."""
-    note: str = ""
-    """Derived columns and caveats."""
-
-
-def fetch(source: PublicFile) -> bytes:
-    """Return the file's bytes, checked: from ``LOOPSCALE_DATA`` when that is set, or the cache, or the network."""
-    folder = os.environ.get(FOLDER_VARIABLE)
-    if folder:
-        return _given(source, Path(folder) / source.file)
-    cached = cache_folder() / source.file
-    if cached.is_file():
-        return _checked(source, cached.read_bytes(), str(cached))
-    if source.parts:
-        content = _converted(source)
-        make_folder(cached.parent)
-        write_bytes(cached, content)
-        return content
-    if source.url is None:
-        raise InputError(f"{source.file}: {source.otherwise}; put it in a folder and name that in {FOLDER_VARIABLE}")
-    return _download(source, source.url, cached.parent, f"sha256:{source.sha256}")
-
-
-def _given(source: PublicFile, path: Path) -> bytes:
-    try:
-        return _checked(source, path.read_bytes(), str(path))
-    except FileNotFoundError:
-        remedy = f"get it from {source.url}" if source.url else source.otherwise
-        remedy = remedy or f"unset {FOLDER_VARIABLE} to download and convert it from {source.origin}"
-        raise InputError(f"{path}: no such file in the folder that {FOLDER_VARIABLE} names; {remedy}") from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-
-
-def _checked(source: PublicFile, content: bytes, where: str) -> bytes:
-    sha256 = rows_checksum(content) if source.convert else hashlib.sha256(content).hexdigest()
-    if sha256 != source.sha256:
-        raise InputError(
-            f"{where}: SHA-256 is {sha256[:12]}…, but {source.file} from {source.origin} has {source.sha256[:12]}…; "
-            "remove the file to download it again, or read your own file with Observations.of"
-        )
-    return content
-
-
-def rows_checksum(content: bytes) -> str:
-    """Return the SHA-256 of a table's cells, numbers to twelve digits: line ends and the last bits do not count."""
-    text = content.decode("utf-8", errors="replace")
-    lines = [",".join(map(_twelve_digits, line.split(","))) for line in text.splitlines()]
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
-
-
-def _twelve_digits(cell: str) -> str:
-    try:
-        return f"{float(cell):.12g}"
-    except ValueError:
-        return cell
-
-
-def _converted(source: PublicFile) -> bytes:
-    """Return the table that the parts convert to, once its rows are those they should be."""
-    assert source.convert is not None
-    texts = {}
-    with TemporaryDirectory() as folder, progress_bar(f"download {source.file}", len(source.parts)) as update:
-        for done, url in enumerate(source.parts, start=1):
-            content = _download(source, url, Path(folder), None)
-            texts[unquote(url.rsplit("/", 1)[-1])] = content.decode("utf-8", errors="replace")
-            update(done, len(source.parts))
-    changed = f"{source.file}: what was downloaded from {source.origin} is not what it was"
-    try:
-        content = Table.from_records(source.convert(texts)).csv().encode()
-    except _UNREADABLE as error:
-        raise InputError(f"{changed}: no rows can be read from it ({type(error).__name__}); nothing was kept") from None
-    sha256 = rows_checksum(content)
-    if sha256 != source.sha256:
-        sums = f"SHA-256 {sha256[:12]}… and not {source.sha256[:12]}…"
-        raise InputError(f"{changed}: it converts to rows with {sums}; nothing was kept")
-    return content
-
-
-def _download(source: PublicFile, url: str, folder: Path, checksum: str | None) -> bytes:
-    """Download a file into ``folder``, where it is kept only if its checksum is right."""
-    pooch = import_module("pooch")  # imports requests, which only a download should cost
-
-    pooch.get_logger().setLevel("ERROR")
-    try:
-        path = pooch.retrieve(
-            url, checksum, fname=source.file if checksum else None, path=folder,
-            downloader=None if not url.startswith("http") else pooch.HTTPDownloader(timeout=_PATIENCE),
-        )  # fmt: skip
-        return Path(path).read_bytes()
-    except ValueError as error:  # pooch's error for another checksum, or for an address it cannot read
-        if "hash" not in str(error):
-            raise _failed(source, url, error) from None
-        raise InputError(
-            f"{url}: SHA-256 differs from that of {source.file} from {source.origin}; the file has changed there"
-        ) from None
-    except OSError as error:  # errors of requests are OSErrors
-        raise _failed(source, url, error) from None
-
-
-def _failed(source: PublicFile, url: str, error: Exception) -> InputError:
-    remedy = f"try again, or name a folder that has {source.file} in {FOLDER_VARIABLE}"
-    if not source.parts:
-        remedy = f"fetch it by hand into a folder and name that in {FOLDER_VARIABLE}"
-    return InputError(f"{url}: download failed: {shown(str(error))}; {remedy}")
-
-
-def _public_files() -> dict[str, PublicFile]:
-    """Return the sweeps of public.toml by name."""
-    sources, converters = {}, {**CONVERTERS, **looped.CONVERTERS}
-    for name, entry in read_toml(Path(__file__).with_name("public.toml")).items():
-        folders = entry.pop("from", {})
-        parts = tuple(f"{folder}/{file}" for folder, files in folders.items() for file in files)
-        sources[name] = PublicFile(**entry, parts=parts, convert=converters.get(name))
-    return sources
-
-
-PUBLIC_FILES = _public_files()
 TOKENS_PER_STEP = 524_288
 """Clark's batch: 256 sequences of 2,048 tokens."""
 
@@ -203,14 +50,15 @@ def epoch_chinchilla(*, drop_highest: int = 5) -> Observations:
 
     The five highest lie far from any fit: they move c from 1.82 to 1.89. D = FLOP / 6N.
     """
-    table = _table("epoch-chinchilla")
+    table = public_rows("epoch-chinchilla")
     loss, N = numbers(table, "loss"), numbers(table, "Model Size")
+    one = np.ones(len(N))
     rest = np.sort(np.argsort(loss, kind="stable")[: len(loss) - drop_highest])
     return Observations(
-        points=_dense(N, costs.tokens_for(numbers(table, "Training FLOP"), N)),
+        points=Points(N, costs.tokens_for(numbers(table, "Training FLOP"), N), one, one, None, N),
         loss=loss,
         run=np.array([f"point-{row}" for row in range(1, len(loss) + 1)]),
-        source=_source("epoch-chinchilla"),
+        source=public_source("epoch-chinchilla"),
         counts=Counting.WITH_EMBEDDINGS,
         notes=(f"dropped the {drop_highest} highest losses of {len(loss)}",) if drop_highest else (),
     ).where(rest)
@@ -221,7 +69,7 @@ def clark_routing(*, router: str = "S-Base", every_step: bool = False) -> Observ
 
     Only the last step of each run, or ``every_step``: those are points in mid-schedule, marked unfinished.
     """
-    rows = [row for row in _table("clark-routing") if _is_main_run(row)]
+    rows = [row for row in public_rows("clark-routing") if _is_main_run(row)]
     routers = sorted({row["router_type"] for row in rows} - {"Dense"})
     if router not in routers:
         raise InputError(f"router {shown(router)} is not in clark-routing; choose from {', '.join(routers)}")
@@ -234,7 +82,7 @@ def clark_routing(*, router: str = "S-Base", every_step: bool = False) -> Observ
         points=Points(N, TOKENS_PER_STEP * step, np.ones(len(N)), numbers(rows, "num_experts"), None, total),
         loss=numbers(rows, "loss_validation"),
         run=run,
-        source=_source("clark-routing"),
+        source=public_source("clark-routing"),
         counts=Counting.WITH_EMBEDDINGS,
         finished=finished,
     )
@@ -246,7 +94,7 @@ def isodepth(*, variant: str = "baseline") -> Observations:
 
     The adapter that injects the input belongs to the loop. Losses were read off a figure, to about .001 nats.
     """
-    table = _table("isodepth")
+    table = public_rows("isodepth")
     variants = sorted({row["variant"] for row in table})
     if variant not in variants:
         raise InputError(f"variant {shown(variant)} is not in isodepth; choose from {', '.join(variants)}")
@@ -257,25 +105,10 @@ def isodepth(*, variant: str = "baseline") -> Observations:
         points=Points(once + loop, numbers(rows, "D"), R, np.ones(len(R)), loop, once + loop),
         loss=numbers(rows, "loss"),
         run=np.array([f"{variant}-C{row['C']}-r{row['r']}-s{row['s']}" for row in rows]),
-        source=_source("isodepth"),
+        source=public_source("isodepth"),
         counts=Counting.WITHOUT_EMBEDDINGS,
         finished=np.ones(len(rows), dtype=bool),
     )
-
-
-def qlabs_loops(*, recipe: str = "fixed") -> Observations:
-    """Return looped runs at equal compute: ``recipe="fixed"`` the 99 under one recipe, "all" 75 others too."""
-    return looped.qlabs_loops(_table("qlabs-loops"), _source("qlabs-loops"), recipe=recipe)
-
-
-def qlabs_regimes(*, weight_decay: float | str = 0.8) -> Observations:
-    """Return looped runs on fresh and repeated data at one weight decay, or at ``"all"`` of them."""
-    return looped.qlabs_regimes(_table("qlabs-regimes"), _source("qlabs-regimes"), weight_decay=weight_decay)
-
-
-def marin_experts() -> Observations:
-    """Return runs with 64, 128 and 256 experts, without loops."""
-    return looped.marin_experts(_table("marin-experts"), _source("marin-experts"))
 
 
 def load_table(name: str) -> Table:
@@ -283,8 +116,7 @@ def load_table(name: str) -> Table:
     if name not in looped.TABLES:
         tables = ", ".join(looped.TABLES)
         raise InputError(f"public table {shown(name)} is not known{nearest(name, looped.TABLES)}; choose from {tables}")
-    rows = _table(name)
-    return looped.growth_table(rows) if name == "qlabs-growth" else looped.curves_at_test_time(name, rows)
+    return looped.growth_table() if name == "qlabs-growth" else looped.curves_at_test_time(name)
 
 
 def _is_main_run(row: dict[str, str]) -> bool:
@@ -296,39 +128,21 @@ def _is_usable(row: dict[str, str]) -> bool:
     return int(row["step"]) > 0 and row["loss_validation"] != ""
 
 
-def _dense(N: FloatArray, D: FloatArray) -> Points:
-    one = np.ones(len(N))
-    return Points(N, D, one, one, None, N)
-
-
-def _table(name: str) -> list[dict[str, str]]:
-    content = fetch(PUBLIC_FILES[name])
-    text = gzip.decompress(content) if PUBLIC_FILES[name].file.endswith(".gz") else content
-    return csv_rows(text.decode("utf-8"))
-
-
-def _source(name: str) -> str:
-    source = PUBLIC_FILES[name]
-    return f"{name}: {source.origin} ({source.licence})"
-
-
 def _tidy(name: str, /) -> Observations:
     """Return a sweep whose file is tidy already."""
-    return Observations.from_csv(fetch(PUBLIC_FILES[name]).decode("utf-8"), source=_source(name))
+    return Observations.from_csv(fetch(PUBLIC_FILES[name]).decode("utf-8"), source=public_source(name))
 
 
 _LOADERS: dict[str, Callable[..., Observations]] = {
     "epoch-chinchilla": epoch_chinchilla,
     "clark-routing": clark_routing,
     "isodepth": isodepth,
-    "qlabs-loops": qlabs_loops,
-    "qlabs-regimes": qlabs_regimes,
-    "marin-experts": marin_experts,
+    "qlabs-loops": looped.qlabs_loops,
+    "qlabs-regimes": looped.qlabs_regimes,
+    "marin-experts": looped.marin_experts,
     **{name: partial(_tidy, name) for name, source in PUBLIC_FILES.items() if source.file.startswith("real/")},
 }
 
-
-__all__ = ["MICRO", "PUBLIC_FILES", "load_micro", "load_public", "load_table", "simulate_sweep", "stacked"]
 
 MICRO_2 = Path(__file__).with_name("micro-2.csv")
 MICRO = ("micro", "micro-all", "micro-2", "micro-2-router")
