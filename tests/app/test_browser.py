@@ -65,7 +65,7 @@ SIZES = [(1440, 900), (1024, 768), (768, 1024), (390, 844)]
 """A desktop, a tablet in both positions, and a phone."""
 
 
-@pytest.mark.parametrize(("width", "height"), SIZES)
+@pytest.mark.parametrize(("width", "height"), [*SIZES, (820, 1180)])
 def test_the_first_screen_has_the_question_the_answer_the_model_and_the_map(browser, folder, width, height):
     page = open_page(browser, f"file://{folder}/index.html", width=width, height=height)
     mapped(page)
@@ -181,6 +181,23 @@ def test_enter_in_the_fields_of_the_devices_is_enough(page):
     assert "7 days on 16 H100 at 40%" in facts(page)
 
 
+def test_gpus_without_days_are_taken_for_the_days_that_the_field_shows(page):
+    page.click("#chip-compute")
+    page.click(".popover details summary")
+    days = page.get_attribute("#in-days", "placeholder")
+    page.fill("#in-gpus", "16")
+    page.press("#in-gpus", "Enter")
+    settled(page)
+    assert f"16 H100 for {days} days" in sentence(page)
+    assert page.inner_text("#message") == ""
+    page.fill("#in-gpus", "")
+    page.press("#in-gpus", "Enter")
+    settled(page)
+    assert "5e21 FLOPs" in page.inner_text("#chip-compute")
+    visit(page, "gpus=8")
+    assert f"8 H100 for {days} days" in sentence(page)
+
+
 def test_the_origin_of_the_intervals_is_stated_once(page):
     origin = with_uncertainty(DEFAULT).resampled_by
     assert "simulated copy" in origin
@@ -196,6 +213,7 @@ def test_the_origin_of_the_intervals_is_stated_once(page):
 @pytest.mark.parametrize(
     ("link", "says"),
     [
+        ("cache=1MB&where=&bandwidth=", "“On-chip cache” changes nothing alone"),
         ("gpus=-1&days=14", "GPUs should be a whole number above zero"),
         ("gpus=8&days=14&utilisation=140%25", "utilisation should be above 0 and at most 1".capitalize()),
         ("law=own-nowhere", "This browser does not have the law nowhere"),
@@ -208,6 +226,7 @@ def test_the_origin_of_the_intervals_is_stated_once(page):
 def test_what_is_wrong_is_said_in_the_words_of_the_page(page, link, says):
     visit(page, link)
     assert says in page.inner_text("#message")
+    assert "`" not in page.inner_text("body")
     assert page.is_visible("#drawing svg")
 
 
@@ -249,6 +268,15 @@ def test_what_if_names_the_answer_between_the_sizes_and_goes_there(page):
     page.click(".whatif:has-text('Twice the memory')")
     settled(page)
     assert "6 GB" in sentence(page)
+
+
+def test_what_if_compares_with_the_best_where_a_design_by_hand_does_not_fit(page):
+    gain = ".whatif:has-text('Twice the memory') b"
+    page.wait_for_selector(gain)
+    before = page.inner_text(gain)
+    visit(page, "design=2.4B:16:4")
+    page.wait_for_selector(gain)
+    assert page.inner_text(gain) == before
 
 
 def _continuous():
@@ -389,9 +417,10 @@ def test_two_tabs_keep_one_list_of_pins(page):
 def test_scenarios_are_compared_by_what_differs_and_each_law_has_its_own_scale(page):
     page.click("#views button[data-view=compare]")
     assert page.inner_text("#compare-table caption") == "Nothing is pinned yet."
+    assert page.is_hidden("#compare-charts")
+    page.click("#pin-now")
+    assert page.is_hidden("#compare-empty")
     page.click("#views button[data-view=plan]")
-    page.click("#share-button")
-    page.click("#pin")
     page.click("#chip-law")
     page.select_option("#law", "joint-moe-2025")
     page.keyboard.press("Escape")
@@ -399,7 +428,11 @@ def test_scenarios_are_compared_by_what_differs_and_each_law_has_its_own_scale(p
     page.click("#views button[data-view=compare]")
     assert page.is_visible("#compare-note")
     assert "further facts are the same in all" in page.inner_text("#compare-table caption")
-    assert page.locator("#compare-charts figure").count() == 2
+    panels = page.locator("#compare-charts figure")
+    assert panels.count() == 2
+    assert panels.locator(".mine").count() == panels.nth(0).locator(".mine").count() == 1  # the current answer alone
+    scale = "all => all.map((svg) => svg.getBoundingClientRect().width / svg.viewBox.baseVal.width)"
+    assert min(panels.locator("svg").evaluate_all(scale)) > 0.99  # letters are not scaled down
     rows = page.locator("#compare-table tbody tr td:first-child").all_inner_texts()
     assert "law" in rows
     assert "bits per weight" not in rows
@@ -547,6 +580,22 @@ def test_a_refusal_is_seen_wherever_one_has_scrolled_to(page):
     page.wait_for_function("() => document.querySelector('#message').textContent.includes('5x')")
     place = box(page, "#message")
     assert 0 <= place["y"] < 200
+
+
+LATE = """window.IntersectionObserver = class {
+    constructor(seen) { this.seen = seen; }
+    observe() { setTimeout(() => this.seen([{ isIntersecting: false }, { isIntersecting: true }])); }
+};"""
+
+
+def test_the_message_stays_in_its_place_where_that_is_seen(browser, folder):
+    """A busy browser reports several changes at once; the last one holds."""
+    context = browser.new_context()
+    context.add_init_script(LATE)
+    page = open_in(context, f"file://{folder}/index.html#flops=5x")
+    page.wait_for_function("() => document.querySelector('#message').textContent.includes('5x')")
+    assert "afar" not in (page.get_attribute("#message", "class") or "")
+    context.close()
 
 
 def test_a_finger_scrolls_over_the_map_and_a_tap_goes_there(browser, folder):

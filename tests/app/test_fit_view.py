@@ -176,6 +176,7 @@ def test_plans_go_on_without_the_server(browser, own_server):
     page.click("#views button[data-view=fit]")
     page.click("#micro-csv")
     page.wait_for_function("() => document.querySelector('#fit-problem').textContent.includes('does not answer')")
+    assert page.inner_text("#fit-problem code") == "loopscale app"
     page.context.close()
 
 
@@ -232,6 +233,7 @@ def test_a_degenerate_fit_looks_like_one(browser, address, result):
     page = shown(browser, address, result, law=law)
     problem = page.locator("#fit-result .degenerate .problem")
     assert "must not be used for predictions" in problem.inner_text()
+    assert "degenerate" in page.get_attribute("#chart-law", "class")  # and so does its forecast
     assert page.get_attribute("#plan-with", "class") == ""
     page.context.close()
     page = shown(browser, address, result)

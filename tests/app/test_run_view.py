@@ -113,6 +113,7 @@ def test_the_page_draws_the_run_while_it_trains_and_when_it_has_ended(browser, o
                {"kind": SUMMARY, "schema": 1, "tokens": STEPS * STEP_TOKENS, "validation_loss": 2.25})  # fmt: skip
     page.wait_for_function("() => document.querySelector('#run-state').textContent === 'Finished'")
     assert "Validation loss 2.2500" in facts(page, "#run-stats")
+    assert page.locator("#run-said code").all_inner_texts() == ["loopscale eval", "loopscale forecast"]
     assert page.locator("#run-plot .band").count() == 0  # nothing is left to forecast
     page.set_viewport_size({"width": 390, "height": 844})
     settled(page)

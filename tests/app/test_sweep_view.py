@@ -125,6 +125,7 @@ def test_a_law_that_the_losses_do_not_determine_is_not_shown_as_one(browser, add
     page.wait_for_selector("#sweep-fitted:not([hidden])")
     said = page.inner_text("#sweep-fitted")
     assert says in said
+    assert "`" not in page.inner_text("#sweep-view")
     assert ("loopscale next" in said) == (width > 0.2)
     assert ("9 more may do" in said) == (coefficients == 11)
     context.close()
@@ -152,6 +153,7 @@ def test_a_sweep_that_has_ended_says_so_and_what_comes_next(browser, address):
     assert page.inner_text("#sweep-fit") == "Open the fit"
     assert page.is_hidden("#sweep-auto-label")
     assert "so far" not in page.inner_text("#sweep-view")
+    assert page.inner_text("#sweep-law code") == "loopscale fit"
     plot = page.locator("#chart-sweep .plot svg").bounding_box()
     page.mouse.move(plot["x"] + plot["width"] - 20, plot["y"] + plot["height"] / 2)
     read = page.locator("#chart-sweep .readout")

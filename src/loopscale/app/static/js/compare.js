@@ -57,27 +57,42 @@ export function updateCompare() {
   const rows = facts.map(([name, read, word]) => ({ name, word, cells: list.map((side) => side.problem ? (name === "loss" ? side.problem : "") : String(read(side) ?? "")) })).filter(({ name, cells }) => always.includes(name) || new Set(cells).size > 1);
   const columns = [
     { name: "fact", head: make("span", { class: "unseen" }, "fact"), left: true, cell: ({ name, word }) => (word ? term(word, name) : name) },
-    ...list.map((side, k) => ({ name: `side-${k}`, head: [make("b", {}, side.name.split(": ")[0]), side.query === null ? null : make("span", { class: "side" }, make("small", {}, side.name.split(": ")[1]), button("open", () => set({ ...scenarioOf(side.query), pins: state.pins, view: "plan" }), { class: "link" }), " ", button("remove", () => unpin(side.query), { class: "link" }))], cell: (row) => row.cells[k] })),
+    ...list.map((side, k) => ({ name: `side-${k}`, head: [make("b", {}, side.name.split(": ")[0]), side.query === null ? null : make("span", { class: "side" }, make("small", {}, side.name.split(": ")[1]), make("span", {}, button("open", () => set({ ...scenarioOf(side.query), pins: state.pins, view: "plan" }), { class: "link" }), " ", button("remove", () => unpin(side.query), { class: "link" })))], cell: (row) => row.cells[k] })),
   ];
+  $("#compare-empty").hidden = list.length > 1;
   const caption = list.length > 1 ? `${facts.length - rows.length} further facts are the same in all.` : "Nothing is pinned yet.";
   $("#compare-table").replaceChildren(make("caption", {}, caption), ...table(columns, rows));
   drawCharts(list.filter(({ found }) => found));
 }
 
 // One panel for each law: losses of different laws have no common scale.
+let drawn = [];
+let width = 0;
+let watch = null;
 function drawCharts(list) {
+  watch ??= new ResizeObserver(() => {
+    if (![0, width].includes($("#compare-view").clientWidth)) drawCharts(drawn); // 0: another view is shown
+  });
+  watch.observe($("#compare-view"));
   const laws = [...new Set(list.map(({ asked }) => asked.law.name))];
-  $("#compare-charts").replaceChildren(...laws.map((name) => panel(name, list.filter(({ asked }) => asked.law.name === name))));
+  const place = $("#compare-charts");
+  place.hidden = list.length < 2; // one dot is no comparison
+  drawn = list;
+  width = place.parentElement.clientWidth;
+  const panels = laws.map((name) => list.filter(({ asked }) => asked.law.name === name));
+  // The letters of a drawing that is scaled down would be too small: it is drawn as wide as its card.
+  const wide = Math.min(620, width - 96);
+  const half = Math.min(620, width / 2 - 112);
+  place.replaceChildren(...panels.map((sides, k) => panel(laws[k], sides, laws.length > 1 && half >= 320 ? half : wide)));
 }
 
-function panel(name, list) {
-  const W = Math.min(620, innerWidth - 70);
+function panel(name, list, W) {
   const [left, right, step] = [44, W - 60, 34];
   const [low, high] = extent(list.map(({ design }) => design.loss));
   const X = (loss) => left + ((right - left) * (loss - low)) / (high - low);
-  const row = ({ name: side, design }, k) => {
+  const row = ({ name: side, query, design }, k) => {
     const y = 20 + step * k;
-    return draw("g", {}, draw("text", { x: 0, y: y + 5 }, side.split(":")[0]), draw("path", { d: `M${left} ${y}H${right}`, class: "grid" }), draw("circle", { cx: X(design.loss), cy: y, r: 6, class: k ? "point" : "mine" }), draw("text", { x: right + 10, y: y + 5 }, fixed(design.loss, 3)));
+    return draw("g", {}, draw("text", { x: 0, y: y + 5 }, side.split(":")[0]), draw("path", { d: `M${left} ${y}H${right}`, class: "grid" }), draw("circle", { cx: X(design.loss), cy: y, r: 6, class: query === null ? "mine" : "point" }), draw("text", { x: right + 10, y: y + 5 }, fixed(design.loss, 3)));
   }; // prettier-ignore
   return make("figure", { class: "card" }, make("figcaption", {}, make("h2", {}, "Loss by ", term("law", name))),
     draw("svg", { viewBox: `0 0 ${W} ${6 + step * list.length}`, style: `max-width:${W}px`, role: "img", "aria-label": list.map(({ name: side, design }) => `${side} ${fixed(design.loss, 3)}`).join(", ") }, ...list.map(row))); // prettier-ignore

@@ -27,14 +27,24 @@ export const linked = () => "link" in document.documentElement.dataset;
 export const button = (text, onclick, attributes = {}) =>
   make("button", { type: "button", onclick, ...attributes }, text);
 
+// A text in which `words in backquotes` are commands; the nodes of an element.
+export const coded = (text) =>
+  text.split("`").map((part, k) => (k % 2 ? make("code", {}, part) : part)).filter((part) => part !== "");
+
+// As `write`, for texts with elements between them, which keep the focus that they have.
+export function writeParts(element, parts) {
+  const text = parts.map((part) => part.textContent ?? part).join("");
+  if (element.textContent !== text) element.replaceChildren(...parts);
+}
+
 export function problem(element, error) {
   element.hidden = !error;
-  element.textContent = error ? sentence(error.message || String(error)) : "";
+  element.replaceChildren(...coded(error ? sentence(error.message || String(error)) : ""));
 }
 
 export function toast(text) {
   const element = $("#toast");
-  element.textContent = text;
+  element.replaceChildren(...coded(text));
   element.classList.add("shown");
   clearTimeout(toast.timer);
   toast.timer = setTimeout(() => element.classList.remove("shown"), 4000);

@@ -41,7 +41,7 @@ export function fieldRow(field) {
 function change(field, text, draft) {
   const changes = { [field.name]: text.trim() };
   if (["memory", "bits", "context", "bandwidth"].includes(field.name) && !draft) changes.where = "";
-  if (["flops", "real_flops"].includes(field.name)) changes.gpus = "";
+  if (["flops", "real_flops"].includes(field.name)) Object.assign(changes, { gpus: "", days: "" });
   set(changes, { draft, control: field.name });
 }
 
@@ -68,7 +68,7 @@ function showRow({ field, input, slider, note, clear, row }, problem) {
   row.classList.toggle("unset", !text);
   row.classList.toggle("bad", Boolean(problem));
   if (clear) clear.disabled = !text;
-  write(note, problem ? `${problem.message}.` : field.about);
+  write(note, problem ? `${problem.message.replaceAll("`", "")}.` : field.about);
   input.setAttribute("aria-invalid", String(Boolean(problem)));
 }
 

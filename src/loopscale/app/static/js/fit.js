@@ -108,7 +108,7 @@ function previewParts({ columns, rows, fields, used, count, notes, needs_loop_sh
     );
   const shown = columns.map((column, k) => ({
     name: column,
-    head: [column, make("small", { class: "is" }, used[column] ? ` = ${used[column]}` : " (not used)")],
+    head: [column, make("small", { class: "is" }, !used[column] ? " (not used)" : used[column] === column ? "" : ` = ${used[column]}`)],
     cell: (row) => row[k],
   }));
   return [

@@ -102,7 +102,7 @@ function pictures() {
     card("chart-observed", "Predicted against observed"),
     card(
       "chart-residuals",
-      "Residuals",
+      term("residuals", "Residuals"),
       make("div", { class: "segmented", role: "group", "aria-label": "Along which axis", id: "residual-axis" }, axes),
     ),
   );
@@ -149,7 +149,7 @@ function coefficients(result) {
   }));
   const columns = [
     { name: "coefficient", left: true, cell: (d) => d.name },
-    { name: "what it is (sizes and tokens in billions)", left: true, cell: (d) => result.meanings[d.name] },
+    { name: "what it is (sizes and tokens in billions)", left: true, class: "about-term", cell: (d) => result.meanings[d.name] },
     { name: "estimate", cell: (d) => significant(d.value, 5) },
     { name: "−100% to +100%", cell: (d) => intervalPlot(d.value, d.span, d.known?.identified) },
     {

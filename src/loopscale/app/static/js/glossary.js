@@ -19,8 +19,6 @@ const TERMS = {
   passes: "How many times a token runs through the looped layers. They are the same weights each time. One pass is a model without looping.",
   dense: "A model without experts: every weight works on every token.",
   loop: "The middle layers, which run several times. More passes cost compute, but no memory for weights.",
-  prelude: "The first layers, which run once.",
-  coda: "The last layers, which run once.",
   embeddings: "The table of token vectors, which is also the output layer.",
   "kv cache": "Keys and values of earlier positions, which generation keeps. Each pass has its own.",
   contours: "Lines of equal loss.",
@@ -70,5 +68,9 @@ for (const kind of ["pointerover", "focusin", "click"])
     else if (shownFor && kind !== "focusin") hide();
   });
 document.addEventListener("focusout", () => hide());
-addEventListener("scroll", hide, { passive: true });
+// Focus may scroll to the word: the note goes with it, as long as it is seen.
+addEventListener("scroll", () => {
+  const box = shownFor?.getBoundingClientRect();
+  if (box) box.bottom < 0 || box.top > innerHeight ? hide() : place(shownFor);
+}, { passive: true }); // prettier-ignore
 document.addEventListener("keydown", (event) => event.key === "Escape" && hide());

@@ -52,7 +52,7 @@ function build(place) {
         make(
           "div",
           {},
-          make("p", {}, "Each element of the word is a ", term("permutation"), " of three things: 231 moves 1 to 2, 2 to 3 and 3 to 1. At every position the model must name the product of all permutations so far."),
+          make("p", {}, "A small trained model runs here, in your browser. Each element of the word is a ", term("permutation"), " of three things. At every position the model names the product of all permutations so far, which takes a step of reasoning for each. Every pass through its one layer lets it get further."),
           make("div", { class: "segmented", id: "lab-model", role: "group", "aria-label": "Model" }, kinds),
           make("p", { id: "lab-about", class: "hint" }),
           make("label", { class: "block", for: "lab-word" }, "The word"),
@@ -77,7 +77,7 @@ function build(place) {
       "section",
       { class: "card", "aria-label": "Two axes" },
       make("h2", {}, "What passes, experts and layers do on two tasks"),
-      make("p", {}, "Small models on two tasks: words of a group (reasoning) and facts to remember (knowledge). Dots are single training runs, one for each ", term("seed"), "; the bar is their mean. The dashed line is ", term("chance"), ". Few seeds show no more than a tendency."),
+      make("p", {}, "Small models on two tasks: products of permutations, as above (reasoning), and facts to remember (knowledge). Dots are single training runs, one for each ", term("seed"), "; the bar is their mean. The dashed line is ", term("chance"), ". “8x experts” stores eight ", term("experts"), " for each one that works on a token."),
       make("div", { id: "two-axes" }),
     ),
   ); // prettier-ignore
@@ -93,7 +93,7 @@ function run({ words, products }, model) {
   const { config } = model;
   const weights = Object.values(model.tensors).reduce((sum, { values }) => sum + values.length, 0);
   const layer = config.experts === 1 ? "one layer" : `one layer with ${config.used} of ${config.experts} experts for each position`;
-  write($("#lab-about"), `It was trained on words of ${config.trainedLength} with about ${config.trained} passes, and has ${layer}, ${grouped(weights)} weights in all. It runs here, in your browser.`);
+  write($("#lab-about"), `It was trained on words of ${config.trainedLength} elements with about ${config.trained} passes, and has ${layer}, ${grouped(weights)} weights in all.`);
   const text = state.word || firstWord(config);
   const count = Math.min(Math.max(Math.round(Number(state.loops)) || config.trained, 1), MOST);
   if (document.activeElement !== $("#lab-word")) $("#lab-word").value = text;
@@ -145,7 +145,7 @@ function twoAxes({ runs, cells }) {
     }); // prettier-ignore
     const chance = mine[0]?.chance ?? 0;
     const seeds = new Set(mine.map(({ seed }) => seed)).size;
-    return make("figure", {}, make("figcaption", {}, make("h3", {}, task === "reasoning" ? "Reasoning: words of S3 solved" : "Knowledge: facts recalled"), make("p", { class: "hint" }, `${counted(seeds, "seed")}, ${counted(mine.length, "run")}`)),
+    return make("figure", {}, make("figcaption", {}, make("h3", {}, task === "reasoning" ? "Reasoning: words of permutations solved" : "Knowledge: facts recalled"), make("p", { class: "hint" }, `${counted(seeds, "seed")}, ${counted(mine.length, "run")}`)),
       draw("svg", { viewBox: `0 0 ${W} ${H}`, style: `max-width:${W}px`, role: "img", "aria-label": Object.entries(cells).map(([cell, name]) => `${name}: ${mine.filter((row) => row.cell === cell).map(({ accuracy }) => `${Math.round(100 * accuracy)}%`).join(", ")}`).join("; ") },
         draw("path", { class: "guide", d: `M${X(chance)} 14V${H - 16}` }), draw("text", { x: X(chance) + 4, y: 14 }, "chance"), ...lines)); // prettier-ignore
   });

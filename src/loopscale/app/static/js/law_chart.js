@@ -6,8 +6,8 @@ import { count, decimals, fixed, power, rows, significant } from "./quantities.j
 
 const kindOf = ({ experts, recurrence }) => `${experts === 1 ? "dense" : `${experts}x experts`}, ${recurrence === 1 ? "1 pass" : `${recurrence} passes`}`;
 
-export function lawCard({ points, curves = [], curves_problem: refused }) {
-  const card = make("section", { class: "card", id: "chart-law", "aria-label": "The law" }, make("div", { class: "card-head" }, make("h3", {}, "The law: what more compute would reach")));
+export function lawCard({ law, points, curves = [], curves_problem: refused }) {
+  const card = make("section", { class: law.degenerate.length ? "card degenerate" : "card", id: "chart-law", "aria-label": "The law" }, make("div", { class: "card-head" }, make("h3", {}, "The law: what more compute would reach")));
   if (!curves.length) {
     card.append(make("p", { class: "note-box" }, `No forecast: ${refused ?? "it was not made with this fit"}.`));
     return card;

@@ -7,7 +7,7 @@ import { showLab } from "./lab.js";
 import { loadLaws } from "./laws.js";
 import { buildMap, paint, readColours } from "./map.js";
 import { buildModel } from "./model.js";
-import { keptPins } from "./pins.js";
+import { keptPins, pin } from "./pins.js";
 import { updatePlan } from "./plan.js";
 import { buildSentence } from "./sentence.js";
 import { openPalette } from "./palette.js";
@@ -52,6 +52,7 @@ function buildTop() {
   $("#theme").onclick = switchTheme;
   nameTheme();
   $("#tour").onclick = startTour;
+  $("#pin-now").onclick = pin;
   addEventListener("keydown", (event) => {
     const typing = /^(input|textarea|select)$/i.test(event.target.tagName) && event.target.type !== "range";
     if (typing || !(event.ctrlKey || event.metaKey) || event.key.toLowerCase() !== "z") return;
@@ -92,7 +93,7 @@ function start() {
   buildTop();
   onChange(refresh);
   // A refusal must be seen wherever one has scrolled to.
-  new IntersectionObserver(([{ isIntersecting }]) => $("#message").classList.toggle("afar", !isIntersecting)).observe($("#standing"));
+  new IntersectionObserver((seen) => $("#message").classList.toggle("afar", !seen.at(-1).isIntersecting)).observe($("#standing"));
   addEventListener("popstate", () => {
     const pinned = state.pins;
     restore(location.hash, history.state?.entry ?? 0);

@@ -320,7 +320,7 @@ function readout(cell) {
   const name = cell ? (cell.there === 1 ? `${cell.name} dense` : `${cell.name}, ${cell.there} experts`) : null;
   const text = cell
     ? `${name}, ${cell.R === 1 ? "no loop" : `${cell.R} passes`}, loss ${cell.loss.toFixed(3)}${cell.level === "far" || cell.level === "beyond" ? ", far beyond the data" : ""}`
-    : `Here: ${shortName(design)}`;
+    : shown.problem || shown.withheld ? "No answer here." : `Here: ${shortName(design)}`;
   place.firstElementChild.hidden = Boolean(cell);
   write(place.lastElementChild, text);
 }

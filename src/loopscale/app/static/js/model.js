@@ -241,9 +241,9 @@ function drawPrice() {
   if (place.dataset.key === key) return;
   place.dataset.key = key;
   if (!own) return void place.replaceChildren(`the best of ${grouped(found.grid.length)} designs`);
-  const price = Number.isFinite(own.difference) ? `${signed(own.difference)} nats against the best` : "it cannot be trained within the compute";
+  const price = Number.isFinite(own.difference) ? [`${signed(own.difference)} `, term("nats"), " against the best"] : "it cannot be trained within the compute";
   place.replaceChildren(
-    make("span", { class: own.misses ? "missing" : "" }, own.misses ? `does not fit: ${own.misses}` : price),
+    make("span", { class: own.misses ? "missing" : null }, own.misses ? `does not fit: ${own.misses}` : price),
     button("Back to the best", () => set({ design: "" }, { control: "best" }), { id: "back-to-best" }),
   );
   return undefined;

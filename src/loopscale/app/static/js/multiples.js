@@ -3,6 +3,7 @@
 import { DATA } from "./data.js";
 import { $, make, write } from "./dom.js";
 import { bandOver, lossOver } from "./found.js";
+import { term } from "./glossary.js";
 import { designText, draw } from "./model.js";
 import { current, shown } from "./plan.js";
 import { logTicks } from "./plot.js";
@@ -13,6 +14,7 @@ import { set } from "./state.js";
 const W = 300;
 const H = 190;
 const BOX = { left: 40, right: 8, top: 10, bottom: 26 };
+const INSET = 8; // the ring at an end covers no number
 const charts = [
   { id: "passes", title: "More or fewer passes" },
   { id: "experts", title: "More or fewer experts" },
@@ -85,6 +87,7 @@ export function drawMultiples({ sure = false } = {}) {
 
 function build(place) {
   place.append(
+    make("div", { class: "about" }, make("h2", {}, "One change at a time"), make("p", { class: "hint" }, "Loss at the same compute. Ring: this model. Shaded: where nine of ten ", term("interval", "runs"), " should end. Dashed: beyond a limit. Click a point to take it.")),
     ...charts.map(({ id, title }) =>
       make("figure", { class: "card small", id: `over-${id}` }, make("figcaption", {}, make("h3", {}, title), make("p", { class: "readout" })), make("div", { class: "plot" })),
     ),
@@ -99,7 +102,7 @@ function drawOne(id, points, [low, high], sure) {
   const log = id !== "passes";
   const xs = points.map(({ x }) => (log ? Math.log(x) : x));
   const [left, right] = [Math.min(...xs), Math.max(...xs)];
-  const X = (x) => BOX.left + ((W - BOX.left - BOX.right) * ((log ? Math.log(x) : x) - left)) / (right - left || 1);
+  const X = (x) => BOX.left + INSET + ((W - BOX.left - BOX.right - 2 * INSET) * ((log ? Math.log(x) : x) - left)) / (right - left || 1);
   const Y = (loss) => BOX.top + (H - BOX.top - BOX.bottom) * (1 - (Math.min(Math.max(loss, low - 9), high + 9) - low) / (high - low));
   const line = (list) => list.map(({ x, loss }, k) => `${k ? "L" : "M"}${X(x).toFixed(1)} ${Y(loss).toFixed(1)}`).join("");
   const finite = points.filter(({ loss }) => Number.isFinite(loss));

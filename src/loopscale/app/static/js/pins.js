@@ -3,6 +3,7 @@ import { realFlops } from "./cluster.js";
 import { toast } from "./dom.js";
 import { keep, kept } from "./kept.js";
 import { current, question } from "./plan.js";
+import { shortName } from "./quantities.js";
 import { SCENARIO, parameters, pins, scenarioOf, set, state } from "./state.js";
 
 const sound = (list) => list.filter((item) => typeof item?.query === "string" && typeof item?.name === "string");
@@ -12,7 +13,7 @@ export function pin() {
   const query = String(parameters(state, SCENARIO));
   if (pins().some((other) => other.query === query)) return toast("This scenario is pinned already.");
   const law = state.law ? `, ${state.law.replace(/^own-/, "")}` : "";
-  write(merged(kept("pins"), pins(), [{ name: `${current().design.label} (${[state.flops || `${state.gpus} GPUs`, state.memory].filter(Boolean).join(", ")}${law})`, query }]));
+  write(merged(kept("pins"), pins(), [{ name: `${shortName(current().design)} (${[state.gpus ? `${state.gpus} GPUs` : state.flops, state.memory].filter(Boolean).join(", ")}${law})`, query }]));
   return toast("Pinned: a ghost on the map, a column of Compare.");
 }
 

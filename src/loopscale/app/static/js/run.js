@@ -1,6 +1,6 @@
 // A training run while it trains, and when it has ended: losses, the time left, and the loss it will end with.
 import { call } from "./api.js";
-import { $, make, problem, write } from "./dom.js";
+import { $, coded, make, problem, write, writeParts } from "./dom.js";
 import { term } from "./glossary.js";
 import { keys, plot } from "./plot.js";
 import { count, decimals, fixed, percent, rows } from "./quantities.js";
@@ -48,16 +48,17 @@ function show(reply) {
   bar.setAttribute("aria-label", `Progress: ${percent(share)}`);
   const seen = rows(reply.columns).filter((row) => row.loss !== null);
   const now = seen.at(-1);
+  const digits = forecast && decimals((forecast.high - forecast.low) / 2);
   const stats = [
     ["loss", ended ? "Validation loss" : "Training loss", ended ? (reply.validation_loss === null ? "–" : fixed(reply.validation_loss, 4)) : now ? fixed(now.loss, 3) : "–", now ? `step ${count(reply.step)}` : "no step yet"],
     ["tokens", "Progress", percent(share), `${count(reply.step * reply.step_tokens)} of ${count(reply.steps * reply.step_tokens)} tokens`],
-    ended ? null : ["days", "Time left", reply.seconds_left === null ? "–" : time(reply.seconds_left), reply.tokens_per_second ? `${count(reply.tokens_per_second)} tokens/s` : ""],
-    forecast ? ["interval", "Will end at", fixed(forecast.final, decimals((forecast.high - forecast.low) / 2)), `${percent(forecast.level)}: ${fixed(forecast.low, 3)}–${fixed(forecast.high, 3)}`] : null,
+    ended ? null : ["days", reply.state === "stopped" ? "Left to train" : "Time left", reply.seconds_left === null ? "–" : time(reply.seconds_left), reply.tokens_per_second ? `${count(reply.tokens_per_second)} tokens/s` : ""],
+    forecast ? ["interval", "Will end at", fixed(forecast.final, digits), `${percent(forecast.level)}: ${fixed(forecast.low, digits)}–${fixed(forecast.high, digits)}`] : null,
     law ? ["law", "The law said", fixed(law.loss, 3), `90%: ${fixed(law.low, 3)}–${fixed(law.high, 3)}`] : null,
   ].filter(Boolean); // prettier-ignore
   $("#run-stats").replaceChildren(...stats.map(([name, label, value, under]) => make("div", { class: "stat" }, make("dt", {}, ["loss", "tokens", "interval", "law"].includes(name) ? term(name === "tokens" ? "tokens" : name, label) : label), make("dd", { class: "value" }, value), make("dd", { class: "under" }, under))));
   const resume = reply.state === "stopped" ? " Start the same `loopscale train` command again to resume it." : "";
-  write($("#run-said"), ended ? `${reply.text} Next: loopscale eval on its folder, or loopscale forecast to compare it with your law.` : forecast ? `The final loss is forecast from the log and the learning-rate schedule.${resume}` : seen.length ? `The log is too short to forecast the end.${resume}` : `No step is logged yet.${resume}`);
+  writeParts($("#run-said"), coded(ended ? `${reply.text} Next: \`loopscale eval\` on its folder, or \`loopscale forecast\` to compare it with your law.` : forecast ? `The final loss is forecast from the log and the learning-rate schedule.${resume}` : seen.length ? `The log is too short to forecast the end.${resume}` : `No step is logged yet.${resume}`));
   $("#run-alarms").hidden = !reply.alarms.length;
   $("#run-alarms").replaceChildren(...reply.alarms.map(({ text, step }) => make("li", {}, `Step ${count(step)}: ${text}`)));
   paint(reply);

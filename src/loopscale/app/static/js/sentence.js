@@ -1,7 +1,7 @@
 // The question and its answer in one sentence. The underlined parts are the form.
 import { FIELD } from "./budget.js";
 import { DATA } from "./data.js";
-import { $, $$, button, make, toast, write } from "./dom.js";
+import { $, $$, button, coded, make, toast, write } from "./dom.js";
 import { fieldRow, showRows } from "./fields.js";
 import { ARCHITECTURES } from "./formulas.js";
 import { term } from "./glossary.js";
@@ -10,7 +10,7 @@ import { devicesOf, realFlops } from "./cluster.js";
 import { current, shown } from "./plan.js";
 import { close, popoverButton } from "./popover.js";
 import { amountOf, bytes, cardSize, count, daysText, decimals, deviceName, experts, fixed, parse, passes, percent, power } from "./quantities.js";
-import { DEFAULTS, set, state } from "./state.js";
+import { DEFAULTS, DEVICES, set, state } from "./state.js";
 
 // Budgets that stand in the sentence itself; the others are added to it where they are set.
 const NAMED = ["flops", "memory", "bits"];
@@ -35,8 +35,7 @@ export function buildSentence() {
 }
 
 function computePanel() {
-  const text = (name, label, placeholder) =>
-    make("label", {}, label, make("input", { type: "text", id: `in-${name}`, value: state[name], placeholder, onchange: (event) => set({ [name]: event.target.value.trim() }) }));
+  const text = (name, label, placeholder, onchange) => make("label", {}, label, make("input", { type: "text", id: `in-${name}`, value: state[name], placeholder, onchange }));
   const device = make(
     "select",
     { id: "in-device", onchange: (event) => set({ device: event.target.value === "h100" ? "" : event.target.value }) },
@@ -46,13 +45,22 @@ function computePanel() {
   return [
     fieldRow(FIELD.flops),
     make("details", { open: Boolean(state.gpus) }, make("summary", {}, "From GPUs and days"),
-      make("div", { class: "pair" }, make("label", {}, "Device", device), text("gpus", "GPUs", "8"), text("days", "Days", "14"), text("utilisation", "Utilisation", "40%")),
+      make("div", { class: "pair" }, make("label", {}, "Device", device), text("gpus", "GPUs", DEVICES.gpus, devicesChanged), text("days", "Days", DEVICES.days, devicesChanged), text("utilisation", "Utilisation", "40%", (event) => set({ utilisation: event.target.value.trim() }))),
       note,
-      button("Use these devices", () => {
-        set({ gpus: $("#in-gpus").value.trim() || "8", days: $("#in-days").value.trim() || "14" }, { control: "devices" });
-      }),
+      button("Use these devices", () => useDevices({ gpus: $("#in-gpus").value.trim(), days: $("#in-days").value.trim() })),
     ),
   ]; // prettier-ignore
+}
+
+// The pale number of an empty field counts once there are devices; without GPUs there are none.
+function devicesChanged({ target }) {
+  const [gpus, days] = [$("#in-gpus").value.trim(), $("#in-days").value.trim()];
+  if (target.id === "in-gpus" && !gpus) set({ gpus: "", days: "" }, { control: "devices" });
+  else useDevices({ gpus, days });
+}
+
+function useDevices({ gpus, days }) {
+  set({ gpus: gpus || DEVICES.gpus, days: days || DEVICES.days }, { control: "devices" });
 }
 
 function placePanel() {
@@ -120,7 +128,7 @@ function lawPanel(panel) {
         chooseLaw(addLaw(JSON.parse(await event.target.files[0].text())).id);
         close();
       } catch (error) {
-        about.textContent = error instanceof SyntaxError ? "This file is not JSON." : `${error.message}.`;
+        about.replaceChildren(...coded(error instanceof SyntaxError ? "This file is not JSON." : `${error.message}.`));
       }
     },
   }); // prettier-ignore
@@ -227,18 +235,20 @@ function drawMessage(problem, withheld) {
   if (place.dataset.key === key) return;
   place.dataset.key = key;
   if (!key) return void place.replaceChildren();
-  if (problem) return void place.replaceChildren(`${capital(problem.message)}. The last answer stays, greyed.`);
+  if (problem) return void place.replaceChildren(...coded(`${capital(told(problem.message))}. The last answer stays, greyed.`));
   const { found, blocked } = withheld;
   const why = blocked.includes("extrapolate")
-    ? `Too far to answer: ${axesText(found)}. Train a few runs closer to it first.`
+    ? `Too far to answer: ${axesText(found)}. Train a few runs closer to it first. Greyed: the last answer.`
     : `This law is degenerate: ${found.law.degenerate.join("; ")}.`;
   place.replaceChildren(
-    `${why} `,
+    ...coded(why),
     button("Show it anyway", () => set(Object.fromEntries(blocked.map((name) => [name, "1"])), { control: "anyway" }), { id: "show-anyway" }),
   );
   return undefined;
 }
 const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
+// Python names a field of the budget in backquotes; the page has a label for it.
+const told = (text) => text.replace(/`(\w+)`/g, (name, field) => (FIELD[field] ? `“${FIELD[field].label}”` : name));
 
 // Axes outside the law's range, in words: "589B tokens; the law saw up to 500B".
 export function axesText(found) {

@@ -10,6 +10,8 @@ export const DEFAULTS = {
   allow_degenerate: "", design: "", where: PLACE.name, device: "", gpus: "", days: "", utilisation: "", fit: "", pins: "",
   lab: "", word: "", loops: "", ...FIRST, ...PLACE.limits,
 }; // prettier-ignore
+// Devices that are offered; a link that names GPUs alone means so many days.
+export const DEVICES = { gpus: "8", days: "14" };
 const ALLOWED = {
   view: ["plan", "fit", "lab", "compare", "sweep", "run"],
   lab: ["", "experts"],
@@ -77,6 +79,7 @@ export function restore(hash, entry = 0) {
     if (name in DEFAULTS && (ALLOWED[name] ?? [value]).includes(value)) state[name] = value;
   // A link that sets its budget was not made for the place of the first view.
   if (!query.has("where") && !sameLimits(PLACE.limits, state)) state.where = "";
+  if (state.gpus && !state.days) state.days = DEVICES.days;
   try {
     if (!pins().every((pin) => typeof pin.query === "string")) state.pins = "";
   } catch {

@@ -1,9 +1,10 @@
 // A sweep while it runs: its progress, its losses, and the law that is fitted again as points arrive.
 import { call, finish } from "./api.js";
-import { $, make, problem, sentence, table } from "./dom.js";
+import { $, coded, make, problem, sentence, table, writeParts } from "./dom.js";
 import { figure } from "./chart.js";
 import { fit } from "./fit.js";
 import { losses, uncertainty } from "./fit_charts.js";
+import { term } from "./glossary.js";
 import { counted, percent, rows, significant } from "./quantities.js";
 import { set, state } from "./state.js";
 
@@ -74,9 +75,10 @@ function showUncertainty(widths) {
   if (!fits.length) return;
   const { count, law, result } = fits.at(-1);
   const vague = widths[law] > VAGUE;
-  $("#sweep-fitted").textContent = vague
-    ? notYet(count, result)
-    : `Law of ${counted(count, "loss")}: ${result.form}; RMSE ${result.law.rmse.toFixed(4)} nats; 90% interval ${significant(100 * widths[law])}% wide at the median point.`;
+  const said = vague
+    ? coded(notYet(count, result))
+    : [`Law of ${counted(count, "loss")}: ${result.form}; `, term("rmse", "RMSE"), ` ${result.law.rmse.toFixed(4)} nats; `, term("band", "90% interval"), ` ${significant(100 * widths[law])}% wide at the median point.`];
+  writeParts($("#sweep-fitted"), said);
   $("#sweep-warnings").hidden = !result.warnings.length;
   $("#sweep-warnings").replaceChildren(...result.warnings.map((warning) => make("li", {}, sentence(warning))));
   const seen = fits.map((item) => ({ count: item.count, width: widths[item.law] }));
@@ -111,7 +113,7 @@ function show({ progress, text, runs, points, law }) {
   $("#sweep-fit").textContent = finished ? "Open the fit" : "Open the fit of the points so far";
   $("#sweep-auto-label").hidden = finished;
   $("#chart-sweep h3").textContent = finished ? "Losses" : "Losses so far";
-  $("#sweep-law").textContent = finished ? "The sweep is finished. Open its fit, or run `loopscale fit` on the file of the sweep." : law;
+  writeParts($("#sweep-law"), coded(finished ? "The sweep is finished. Open its fit, or run `loopscale fit` on the file of the sweep." : law));
   const seen = rows(points);
   if (!seen.length || seen.length === shown) return;
   shown = seen.length;

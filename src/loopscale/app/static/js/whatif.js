@@ -15,7 +15,8 @@ export function drawWhatIfs() {
   const mine = turn;
   const { found, asked } = shown;
   const place = $("#whatifs");
-  const { design } = current();
+  // What does not fit is nothing to compare with: then the best that fits is.
+  const design = shown.own?.misses ? found.choice : current().design;
   const attempt = (label, change, limits, options, note = () => "", devices = asked.devices) => {
     try {
       const other = find({ law: asked.law, limits: { ...asked.limits, ...limits }, options: { ...asked.options, ...options }, devices });
