@@ -210,7 +210,8 @@ class Architecture:
     def real_inference_flops_per_token(self, recurrence: ArrayLike | None = None, *, context: int) -> Size:
         """Return the real cost of one generated token that attends to ``context`` positions."""
         cost = self._forward(lambda layer: layer.seen(context))
-        return cost(self.prelude) + self._loop_cost(cost, self._passes(recurrence)) + self._exit_cost(cost)
+        head = 2 * self.width * self.vocabulary
+        return cost(self.prelude) + self._loop_cost(cost, self._passes(recurrence)) + (cost(self.coda) + head)
 
     def weight_bytes(self, bits: float, *, routers: bool = False) -> Size:
         """Return the memory of the weights, embeddings included: the paper's M_weight.
@@ -231,13 +232,15 @@ class Architecture:
     ) -> Size:
         """Return the memory of the KV cache at ``recurrence`` (None: the model's own).
 
-        Each pass through a looped layer has its own keys and values; ``kept_passes`` keeps at most that
-        many of them (1: all passes share one slot), ``kept_window`` those of passes after the first for so many
-        tokens only. A windowed layer keeps its window (transformers: one
-        position less between steps); latent attention keeps its compressed state.
+        Each pass through a looped layer has its own keys and values. ``kept_passes`` keeps those of at most so many
+        passes (1: all passes share one slot), ``kept_window`` those of later passes for the last tokens only. A
+        windowed layer keeps its window (transformers: one position less between steps), latent attention its
+        compressed state.
         """
         if context is None or context < 0:
-            raise InputError(f"{self.name}: the KV cache needs a context of zero or more tokens; found {context}")
+            raise InputError(
+                f"context is {context}", where=self.name, remedy="the KV cache needs zero or more tokens of context"
+            )
         passes = self._passes(recurrence)
         slots = passes if kept_passes is None else np.minimum(passes, kept_passes)
         recent = context if kept_window is None else np.minimum(context, kept_window)
@@ -348,9 +351,6 @@ class Architecture:
             return 0
         one = sum(stack.count * count(parts, stack.layer, self.width) for stack in self.loop_block)
         return (parts.passes - 1) * one
-
-    def _exit_cost(self, cost: Callable[[tuple[Stack, ...]], Size]) -> Size:
-        return cost(self.coda) + 2 * self.width * self.vocabulary
 
     def _cached(self, stacks: tuple[Stack, ...], context: int) -> Size:
         return sum(s.count * s.layer.attention.cached() * s.layer.seen(context) for s in stacks)

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from loopscale.architecture.architecture import Architecture, Stack
 from loopscale.architecture.layers import (
+    LARGEST,
     Attention,
     FeedForward,
     LatentAttention,
@@ -25,10 +26,6 @@ MOST_LAYERS = 10_000
 EXPERTS = ("num_experts", "num_local_experts")
 """One field under two names, which transformers takes for one another."""
 _SLIDING, _FULL = "sliding_attention", "full_attention"
-
-
-LARGEST = 10**12
-"""The largest dimension that is accepted."""
 NO_DEFAULTS: Mapping[str, Any] = MappingProxyType({})
 
 

@@ -273,7 +273,7 @@ FAMILIES: Mapping[str, ConfigFamily] = {
 
 
 MOST_BYTES = 2**24
-"""A larger file is no model's config, and reading it would take long."""
+"""Configs are smaller; reading a larger file would take long."""
 MOST_PARAMETERS = 10**18
 
 
@@ -318,12 +318,12 @@ def _of_family(data: Mapping[str, Any], where: str) -> Architecture:
     family = FAMILIES[kind]
     architecture = replace(family.build(ConfigFields(data, where, family.defaults)), name=kind)
     if architecture.parameters > MOST_PARAMETERS:
-        raise InputError(f"{where}: its sizes multiply to more than 10^18 parameters; some field must be wrong")
+        raise InputError("its sizes multiply to more than 10^18 parameters", where=where, remedy="check its fields")
     return architecture
 
 
 def _located(path: Path) -> Path:
-    """Return the file to read, unless reading it would take forever."""
+    """Return the file to read; devices, pipes and files that are too large for a config are refused."""
     try:
         file = path / "config.json" if path.is_dir() else path
         if file.exists() and not file.is_file():

@@ -39,9 +39,9 @@ def rung(name: str, experts: float = 1, active_experts: int = 2) -> Architecture
 
     ``active_experts`` is k, which the paper leaves open; with k = 1 normalised gates give the router no gradient.
     """
-    known = rung_name(name)
-    width = RUNGS[known] if known in RUNGS else extended_rungs()[known]
-    return at_width(width, experts=experts, active_experts=active_experts, name=known)
+    name = rung_name(name)
+    width = RUNGS[name] if name in RUNGS else extended_rungs()[name]
+    return at_width(width, experts=experts, active_experts=active_experts, name=name)
 
 
 def rung_name(text: str) -> str:
@@ -63,11 +63,11 @@ def extended_rungs() -> dict[str, int]:
     The paper's rungs are 256 apart in width; so are these up to a width of 8,192, and 512 apart from there.
     """
     widths = [*range(256, 8192, 256), *range(8192, 16385, 512)]
-    known = {width: name for name, width in RUNGS.items()}
+    names = {width: name for name, width in RUNGS.items()}
     rungs = {}
     for width in widths:
         model = at_width(width)
-        rungs[known.get(width, f"{(model.active + model.embedding) / 1e9:.1f}B")] = width
+        rungs[names.get(width, f"{(model.active + model.embedding) / 1e9:.1f}B")] = width
     return rungs
 
 

@@ -13,6 +13,8 @@ from loopscale.core.errors import InputError, choice
 
 Size: TypeAlias = Any
 """A whole number, or an array of real numbers on the continuous ladder."""
+LARGEST = 10**12
+"""The largest dimension that files may state."""
 
 
 class QKNorm(Enum):
@@ -89,7 +91,7 @@ class LatentAttention:
         return q + kv_down + kv_up + self.heads * self.value_size * width
 
     def vectors(self, width: Size) -> Size:
-        """Return the norms of the compressed states and the biases of the projections that carry one."""
+        """Return the norms of the compressed states and the biases of the projections that have one."""
         norms = (self.query_rank or 0) + self.kv_rank
         biases = (self.query_rank or 0) + self.kv_rank + self.rope_size + width
         return norms + self.bias * biases

@@ -9,6 +9,7 @@ from pydantic import Field
 from loopscale.architecture.architecture import SCHEMA, Architecture, PassParts, Stack
 from loopscale.architecture.layers import (
     KINDS,
+    LARGEST,
     Attention,
     FeedForward,
     LatentAttention,
@@ -19,8 +20,6 @@ from loopscale.architecture.layers import (
 from loopscale.core.records import built, record_of
 from loopscale.core.schemas import Between, File, parse
 
-LARGEST = 10**12
-"""The largest dimension that is accepted."""
 Positive = Annotated[int, Between(1, LARGEST)]
 Natural = Annotated[int, Between(0, LARGEST)]
 _TYPES: dict[str, Any] = {

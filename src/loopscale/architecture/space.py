@@ -59,8 +59,8 @@ class Space:
     """Axes (size, experts, recurrence) that were not set; a search may extend the sizes if they are among them."""
     active_experts: int = 2
     overheads: Mapping[tuple[str, float, int], float] = field(default_factory=dict)
-    """What training takes on devices for each FLOP that it is planned with, by size, experts and recurrence: 1 by
-    default, infinite for a design that the devices cannot train."""
+    """FLOPs that devices spend for each planned FLOP of training, by size, experts and recurrence: 1 by default,
+    infinite for a design that the devices cannot train."""
 
     @classmethod
     def of(
@@ -121,7 +121,8 @@ class Space:
     ) -> FloatArray:
         """Return the real training FLOPs of a token on (S, K, P), without recomputation.
 
-        ``padding`` gives what experts compute in vain. Models that are known by their size alone have 6 N.
+        ``padding`` gives the rows that experts compute for each routed one. Models of which only the size is known
+        have 6 N.
         """
         if not self.models:
             return np.asarray(costs.train_flops(self.unrolled(recurrences)))
@@ -137,29 +138,24 @@ class Space:
 
     def overhead(self, recurrences: IntArray) -> FloatArray:
         """Return the overheads of training on the grid (S, K, P)."""
-        found = np.ones((*self.active.shape, len(recurrences)))
-        for s, k, p in np.ndindex(found.shape if self.overheads else (0, 0, 0)):
+        overhead_SKP = np.ones((*self.active.shape, len(recurrences)))
+        for s, k, p in np.ndindex(overhead_SKP.shape if self.overheads else (0, 0, 0)):
             key = (self.names[s], float(self.experts[s, k]), int(recurrences[p]))
-            found[s, k, p] = self.overheads.get(key, 1.0)
-        return found
+            overhead_SKP[s, k, p] = self.overheads.get(key, 1.0)
+        return overhead_SKP
 
     def extended(self, upward: bool) -> Space | None:
         """Return the space with further sizes by the same rule; None where the sizes are not free or have an end."""
-        wider = self._extended(upward)
-        return None if wider is None else replace(wider, overheads=self.overheads)
-
-    def _extended(self, upward: bool) -> Space | None:
         more = self._more_sizes(upward) if "size" in self.free else []
         if not more:
             return None
-        sizes = [*self._sizes(), *more] if upward else [*more, *self._sizes()]
-        passes = self.recurrences.tolist()
+        own: list[Any] = list(self.names) if self.kind == "ladder" else self.width[:, 0].tolist()
+        sizes, passes = [*own, *more] if upward else [*more, *own], self.recurrences.tolist()
         if self.kind == "ladder":
-            return ladder_space(sizes, self.expert_counts, passes, self.active_experts, self.free)
-        return continuous_space(self.expert_counts, passes, sizes, self.free)
-
-    def _sizes(self) -> list[Any]:
-        return list(self.names) if self.kind == "ladder" else [float(width) for width in self.width[:, 0]]
+            wider = ladder_space(sizes, self.expert_counts, passes, self.active_experts, self.free)
+        else:
+            wider = continuous_space(self.expert_counts, passes, sizes, self.free)
+        return replace(wider, overheads=self.overheads)
 
     def _more_sizes(self, upward: bool) -> list[Any]:
         """Return the next sizes beyond the largest or the smallest."""
@@ -250,7 +246,7 @@ def size_space(sizes: ArrayLike | None = None) -> Space:
 
 
 def architecture_space(models: Sequence[Architecture], recurrences: Sequence[int] = RUNG_RECURRENCES) -> Space:
-    """Return given models, each with its own experts; a model without a loop stays at R = 1."""
+    """Return the space of these models, each with its own experts; a model without a loop stays at R = 1."""
     if max(recurrences) > 1 and not any(model.loop for model in models):
         raise InputError(f"{models[0].name}: this model has no loop block; ask for recurrence 1 only")
     return Space.of([model.name for model in models], models, recurrences)
