@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 import numpy as np
 
 from loopscale.core.errors import InputError
+from loopscale.core.numerics import student_quantile
 
 MOST_PAIRS = 10_000
 
@@ -15,24 +18,21 @@ def pairs_needed(difference: float, spread: float, *, power: float = 0.8, level:
     ``spread`` is the standard deviation of the paired difference between two recipes over seeds, in the same unit.
     """
     _check_pairs(difference, spread, power, level)
-    low, high = 1, 2
-    while _paired_power(high, difference / spread, level) < power:
-        low, high = high, 2 * high
-        if high > MOST_PAIRS:
+    from scipy.stats import nct
+
+    def power_of(pairs: int) -> float:
+        shift, limit = difference / spread * np.sqrt(pairs), student_quantile(1 - level, pairs - 1)
+        return float(nct.sf(limit, pairs - 1, shift) + nct.cdf(-limit, pairs - 1, shift))
+
+    most = 2
+    while power_of(most) < power:  # the distribution is not accurate for far more pairs than are needed
+        most *= 2
+        if most > MOST_PAIRS:
             raise InputError(
-                f"a difference of {difference:g} at a spread of {spread:g} needs over {MOST_PAIRS:,} pairs"
+                f"a difference of {difference:g} at a spread of {spread:g} needs over {MOST_PAIRS:,} pairs",
+                remedy="reduce the spread, or look for a larger difference",
             )
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if _paired_power(middle, difference / spread, level) >= power else (middle, high)
-    return high
-
-
-def _paired_power(pairs: int, effect: float, level: float) -> float:
-    from scipy import stats
-
-    shift, limit = effect * np.sqrt(pairs), stats.t.ppf(1 - level / 2, pairs - 1)
-    return float(stats.nct.sf(limit, pairs - 1, shift) + stats.nct.cdf(-limit, pairs - 1, shift))
+    return bisect_left(range(most + 1), power, lo=max(most // 2, 2), key=power_of)
 
 
 def _check_pairs(difference: float, spread: float, power: float, level: float) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from loopscale.core.errors import InputError
 from loopscale.core.files import write_text
+from loopscale.core.numerics import student_quantile
 
 Row = dict[str, Any]
 
@@ -75,12 +76,10 @@ class Mean:
     @classmethod
     def of(cls, values: Sequence[float]) -> Mean:
         """Return the mean of some values, one for each seed, with Student's interval."""
-        from scipy.stats import t
-
         count, mean = len(values), fmean(values)
         if count < 3:
             return cls(mean, None, None, count)
-        half = float(t.ppf(0.975, count - 1)) * stdev(values) / math.sqrt(count)
+        half = student_quantile(0.95, count - 1) * stdev(values) / math.sqrt(count)
         return cls(mean, mean - half, mean + half, count)
 
     @property
