@@ -39,12 +39,12 @@ def exact_error(found: Fit, rows: Points, noise: Noise, growth: float) -> float:
     widths = [(term.upper - term.lower) / np.sqrt(12) for term in law.terms if term.name in found.free]
     loss, gradient = law.value_and_gradient(rows)
     J = gradient[:, columns] / loss[:, None] * widths
-    information = np.eye(len(columns)) + J.T @ J / noise.new_run
+    information = np.eye(len(columns)) + J.T @ J / noise.new_run_variance
     goal = law.value_and_gradient(TARGET)[1][0, columns] * widths
     level = float(law(TARGET)[0])
     x, at = places(rows), places(TARGET)
     least = np.minimum(x.min(axis=0), at.min(axis=0))
-    weight = np.r_[J @ np.linalg.solve(information, goal) / noise.new_run, -level]
+    weight = np.r_[J @ np.linalg.solve(information, goal) / noise.new_run_variance, -level]
     everywhere = np.vstack([x, at]) - least
     walk = weight @ covariance(everywhere, everywhere) @ weight
     return float(np.sqrt(goal @ np.linalg.solve(information, goal) + growth**2 * walk))

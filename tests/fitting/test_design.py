@@ -37,7 +37,7 @@ def exact_standard_error(found, points, target, noise, bounds):
     for rows in points:
         loss, gradient = law.value_and_gradient(rows)
         scaled = gradient / loss[:, None]
-        precision = precision + scaled.T @ scaled / noise.new_run
+        precision = precision + scaled.T @ scaled / noise.new_run_variance
     forms = target.rows(law.value_and_gradient(target.points)[1])
     return np.sqrt(np.mean(np.einsum("qp,pr,qr->q", forms, np.linalg.inv(precision), forms)))
 

@@ -1,4 +1,4 @@
-"""Runs that could be trained next, with what each costs."""
+"""Candidates for the next runs, with the cost of each."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from loopscale.fitting.data.public import stacked
 from loopscale.fitting.data.readers import read_table
 from loopscale.fitting.data.rows import read_rows
 from loopscale.planning import Design, Plan
-from loopscale.planning.refusals import fixed_experts, fixed_recurrence
 from loopscale.scaling import Counting, Points, ScalingLaw
 from loopscale.scaling.optimum import compute_optimal
+from loopscale.scaling.variables import default_variables
 
 RECURRENCES = (1, 2, 3, 4, 6, 8)
 TOKEN_LEVELS = 9
@@ -42,10 +42,8 @@ class RunCandidates:
 
     def where(self, chosen: IntArray) -> RunCandidates:
         """Return the chosen runs, in the order given."""
-        p = self.points
-        given = (p.active, p.tokens, p.recurrence, p.experts, p.loop_block, p.active / p.m)
         names = tuple(self.models[int(i)] for i in chosen)
-        return RunCandidates(names, Points(*(value[chosen] for value in given)), self.flops[chosen])
+        return RunCandidates(names, self.points.rows(chosen), self.flops[chosen])
 
     def label(self, i: int) -> str:
         """Name one run in a word."""
@@ -78,16 +76,19 @@ def ladder_candidates(
 ) -> RunCandidates:
     """Return runs of the paper's ladder and of the models in the data, along the axes that the law has.
 
-    A law without experts or recurrence learns nothing from other E or R, so those stay at 1. Rungs are those near the
+    Other E or R say nothing about a law without experts or recurrence, so those stay at 1. Rungs are those near the
     sizes of the data, unless named. Tokens range from half the least to twice the most seen, and ``ratio`` limits
-    tokens per parameter: to the range of the data where it is not given. Runs far outside cost little but tell little.
+    tokens per parameter: to the range of the data by default. Runs far outside it cost little, and are worth little.
     """
     data, law = fit.observations, fit.law
     p = data.points
     low, high = (float(end) for end in ((p.tokens / p.active).min(), (p.tokens / p.active).max()))
     limits = (low if ratio[0] is None else ratio[0], high if ratio[1] is None else ratio[1])
     if not 0 < limits[0] <= limits[1]:
-        raise InputError(f"tokens per parameter from {limits[0]:g} to {limits[1]:g}: the first should be the smaller")
+        raise InputError(
+            f"tokens per parameter are from {limits[0]:g} to {limits[1]:g}",
+            field="ratio", remedy="give the smaller number first",
+        )  # fmt: skip
     if tokens is None:
         tokens = np.geomspace(p.tokens.min() / 2, p.tokens.max() * 2, TOKEN_LEVELS).tolist()
     E = tuple(experts or RUNG_EXPERTS) if law.outer.uses_experts else (1,)
@@ -97,12 +98,16 @@ def ladder_candidates(
         [run_candidates([rung(name, count) for name in names for count in E], R, tokens, data.counts)] if names else []
     )
     if rungs is None and not on_ladder(data):
-        pools.append(_seen_models(data, tokens))
+        models = _models(p)
+        pools.append(_pool(np.repeat(models, len(tokens), axis=0), np.tile(tokens, len(models))))
     pool = _joined(pools)
     share = pool.points.tokens / pool.points.active
     inside = np.flatnonzero((share >= limits[0] * (1 - 1e-9)) & (share <= limits[1] * (1 + 1e-9)))
     if not len(inside):
-        raise InputError(f"no candidate has {limits[0]:.3g} to {limits[1]:.3g} tokens per parameter; widen the range")
+        raise InputError(
+            f"no candidate has {limits[0]:.3g} to {limits[1]:.3g} tokens per parameter",
+            field="ratio", remedy="widen the range",
+        )  # fmt: skip
     return pool.where(inside)
 
 
@@ -124,15 +129,11 @@ def own_candidates(fit: Fit, budget: float, most: float) -> RunCandidates:
     """
     p = fit.observations.points
     ratios = np.geomspace((p.tokens / p.active).min(), (p.tokens / p.active).max(), RATIO_LEVELS)
-    total = p.active / p.m if p.total is not None or np.all(p.experts == 1) else p.active * p.experts
-    loop = np.zeros(p.shape) if p.loop is None else p.loop
-    models = np.unique(np.column_stack([p.active, p.recurrence, p.experts, loop, total]), axis=0)
+    models = _models(p)
     factors = 2.0 ** np.arange(1, 1 + max(0, int(np.log2(max(most / p.active.max(), 1.0)))))
     grown = [model * [factor, 1.0, 1.0, factor, factor] for model in _largest(models) for factor in factors]
     rows = np.repeat(np.vstack([models, *grown]) if grown else models, len(ratios), axis=0)
-    tokens = rows[:, 0] * np.tile(ratios, len(rows) // len(ratios))
-    points = Points(rows[:, 0], tokens, rows[:, 1], rows[:, 2], rows[:, 3], rows[:, 4])
-    pool = RunCandidates(tuple(format_count(size) for size in rows[:, 0]), points, points.train_flops)
+    pool = _pool(rows, rows[:, 0] * np.tile(ratios, len(rows) // len(ratios)))
     affordable = np.flatnonzero(pool.flops <= budget)
     return pool.where(affordable) if len(affordable) else pool
 
@@ -154,14 +155,17 @@ def default_candidates(fit: Fit, budget: float, target: Target) -> RunCandidates
     return own_candidates(fit, budget, float(target.points.active.max()))
 
 
-def _seen_models(data: Observations, tokens: Sequence[float]) -> RunCandidates:
-    """Return the models of the data at every token count."""
-    p = data.points
+def _models(p: Points) -> FloatArray:
+    """Return the distinct models of some runs, one row each: N_act, R, E, N_loop and N_total."""
     total = p.active / p.m if p.total is not None or np.all(p.experts == 1) else p.active * p.experts
-    models = np.unique(np.column_stack([p.active, p.recurrence, p.experts, p.loop_block, total]), axis=0)
-    rows = np.repeat(models, len(tokens), axis=0)
-    points = Points(rows[:, 0], np.tile(tokens, len(models)), rows[:, 1], rows[:, 2], rows[:, 3], rows[:, 4])
-    return RunCandidates(tuple(format_count(size) for size in rows[:, 0]), points, points.train_flops)
+    return np.asarray(np.unique(np.column_stack([p.active, p.recurrence, p.experts, p.loop_block, total]), axis=0))
+
+
+def _pool(rows: FloatArray, tokens: FloatArray) -> RunCandidates:
+    """Return runs of models, each on its tokens, named by their size."""
+    active, recurrence, experts, loop, total = rows.T
+    points = Points(active, tokens, recurrence, experts, loop, total)
+    return RunCandidates(tuple(format_count(size) for size in active), points, points.train_flops)
 
 
 def _joined(pools: Sequence[RunCandidates]) -> RunCandidates:
@@ -175,12 +179,12 @@ def read_candidates(path: str | Path) -> RunCandidates:
     """Read runs to choose from: a table with N, D, where they matter E, R, N_loop, N_total, and ``cost`` in FLOPs."""
     table = read_table(path)
     costs = {name: cells for name, cells in table.columns.items() if name.strip().lower() in ("cost", "flops")}
-    # Losses are what these runs would tell; every other column is read as in a sweep.
-    known = {
+    # Losses are what these runs would measure; every other column is read as in a sweep.
+    other = {
         name: cells for name, cells in table.columns.items() if name.strip().lower() not in ("cost", "flops", "loss")
     }
-    rows = read_rows(replace(table, columns={**known, "loss": [1.0] * len(table)}), {}, {}, strict=True)
-    if len(rows.loss) != len(table):
+    rows = read_rows(replace(table, columns={**other, "loss": [1.0] * len(table)}), {}, {}, strict=True)
+    if len(rows) != len(table):
         raise InputError("some rows repeat another", where=str(path), remedy="list each candidate once")
     cost = next(iter(costs.values()), None)
     flops = rows.points.train_flops if cost is None else np.array([count_of(cell, f"{path}: cost") for cell in cost])
@@ -245,12 +249,14 @@ class Target:
     @classmethod
     def of_run(cls, law: ScalingLaw, params: float, tokens: float) -> Target:
         """Aim at the loss of one run of N parameters, counted as the law counts, on D tokens."""
-        return cls(_dense_points(law, params, tokens), Goal.PREDICTIONS)
+        E, R = default_variables(law)
+        N, D, one = np.array([params], dtype=np.float64), np.array([tokens], dtype=np.float64), np.ones(1)
+        return cls(Points(N, D, R * one, E * one, N if R > 1 else 0 * N, N * E), Goal.PREDICTIONS)
 
     @classmethod
     def of_flops(cls, law: ScalingLaw, flops: float) -> Target:
         """Aim at the loss of the size that the law finds best for a training compute."""
-        E, R = _proportions(law)
+        E, R = default_variables(law)
         if E > 1 or R > 1:
             raise InputError(
                 f"law {law.name} is of looped or sparse models, whose best design at a compute is a plan",
@@ -272,17 +278,6 @@ class Target:
     def rows(self, gradient: FloatArray) -> FloatArray:
         """Return the linear forms in the coefficients whose variance is to shrink."""
         return gradient[1:] - gradient[0] if self.goal is Goal.CHOICE else gradient
-
-
-def _proportions(law: ScalingLaw) -> tuple[float, float]:
-    """Return the E and R of a run that a law without them answers for; 1 for a law that has them."""
-    return fixed_experts(law) or 1.0, fixed_recurrence(law) or 1.0
-
-
-def _dense_points(law: ScalingLaw, params: float, tokens: float) -> Points:
-    E, R = _proportions(law)
-    N, one = np.array([params], dtype=np.float64), np.ones(1)
-    return Points(N, np.array([tokens], dtype=np.float64), R * one, E * one, N if R > 1 else 0 * N, N * E)
 
 
 def _key(design: Design) -> tuple[float, ...]:

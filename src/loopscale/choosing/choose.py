@@ -140,7 +140,7 @@ class _State:
         # The target's walk as its goal reads it: each loss, or each difference to the first.
         reads_qt = target.rows(np.diag(fit.law(target.points)))
         return cls(
-            rows_Znp, np.stack(goals), covariance_Zpp, rows_Znp @ covariance_Zpp, noise.new_run, growth,
+            rows_Znp, np.stack(goals), covariance_Zpp, rows_Znp @ covariance_Zpp, noise.new_run_variance, growth,
             np.stack([rows.T @ (covariance(seen, seen) @ rows) for rows in weighted_Znp]),
             covariance(new, seen) @ weighted_Znp, (reads_qt @ covariance(aim, seen)) @ weighted_Znp, new,
             covariance(new, aim) @ reads_qt.T,

@@ -2,8 +2,8 @@
 
 Beyond its data a law errs by more than its coefficients are uncertain. The walk W models that: ln loss is the law
 plus W plus noise, and W gains the variance growth^2 in each decade of compute. Along tokens per parameter it is
-another walk, which grows faster: a run tells most about runs of the same ratio. What the law can follow of W goes into
-its coefficients; the rest is the error of its form.
+another walk, which grows faster: a run is most informative about runs of the same ratio. What the law can follow of W
+goes into its coefficients; the rest is the error of its form.
 """
 
 from __future__ import annotations

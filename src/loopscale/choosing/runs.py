@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from textwrap import wrap
 from typing import Any, ClassVar
@@ -43,12 +43,17 @@ class NextRuns:
 
     runs: tuple[PlannedRun, ...]
     goal: Goal
+    """What the runs should make certain."""
     budget: float
+    """FLOPs."""
     before: float
     """Standard error at the target now, in nats: the root of the mean variance."""
     after: float
+    """The same once all runs are trained."""
     noise: Noise
+    """Standard deviations of ln loss."""
     candidates: int
+    """Runs to choose from."""
     laws: int
     """How many laws the choice was averaged over."""
     growth: float | None = None
@@ -56,6 +61,7 @@ class NextRuns:
     law_before: float | None = None
     """Standard error now if the form were right: the part of the coefficients alone."""
     law_after: float | None = None
+    """The same once all runs are trained."""
 
     @property
     def flops(self) -> float:
@@ -70,7 +76,7 @@ class NextRuns:
     @property
     def below_noise(self) -> bool:
         """Whether the runs should reduce the standard error by less than the noise of a single run."""
-        return bool(self.before - self.after < np.sqrt(self.noise.new_run))
+        return bool(self.before - self.after < np.sqrt(self.noise.new_run_variance))
 
     def table(self) -> Table:
         """Return one row for each run."""
@@ -113,10 +119,7 @@ class NextRuns:
         from loopscale.core.schemas import parse
 
         file = parse(NextRunsFile, data, where)
-        return cls(
-            tuple(file.runs), file.goal, file.budget, file.before, file.after, file.noise, file.candidates, file.laws,
-            file.growth, file.law_before, file.law_after,
-        )  # fmt: skip
+        return cls(**{field.name: getattr(file, field.name) for field in fields(cls)})
 
     def __str__(self) -> str:
         return self.summary()
@@ -135,7 +138,7 @@ class NextRuns:
 
         The first runs are shown; ``verbose`` shows all.
         """
-        runs, noise = counted(len(self.runs), "run"), float(np.sqrt(self.noise.new_run))
+        runs, noise = counted(len(self.runs), "run"), float(np.sqrt(self.noise.new_run_variance))
         gain = f"expected error {self.before:#.2g} → {self.after:#.2g} nats"
         if not self.runs:
             return f"No candidate within the budget lowers the expected error, {self.before:.2g} nats."

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -36,10 +35,6 @@ class Approach:
     size_exponent: float
     """d ln N* / d ln C"""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return asdict(self)
-
 
 Curve = Callable[[float], tuple[float, float]]
 """N* and L* at a budget."""
@@ -50,9 +45,12 @@ def approaches(data: Observations, law: ScalingLaw, flops: float) -> tuple[Appro
     frontier = law.frontier
     if frontier is None:
         raise InputError(f"law {law.name} has no compute-optimal frontier", where=data.source)
-    found = [("1, lower envelope", _envelope(data, frontier)), ("2, isoFLOP minima", _minima(data, frontier)),
-             ("3, law L(N, D)", (len(data), _of_law(law, frontier)))]  # fmt: skip
-    return tuple(_at(name, *result, frontier, flops) for name, result in found if result is not None)
+    curves = {
+        "1, lower envelope": _envelope(data, frontier),
+        "2, isoFLOP minima": _minima(data, frontier),
+        "3, law L(N, D)": (len(data), _of_law(law, frontier)),
+    }
+    return tuple(_at(name, *curve, frontier, flops) for name, curve in curves.items() if curve is not None)
 
 
 def _at(name: str, points: int, curve: Curve, frontier: Frontier, flops: float) -> Approach:

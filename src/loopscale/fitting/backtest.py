@@ -15,6 +15,7 @@ from loopscale.core.tables import Table
 from loopscale.core.text import fact, text_table
 from loopscale.fitting.data.observations import Observations
 from loopscale.fitting.estimate import fit
+from loopscale.fitting.held_out import interval_score, top_decades
 from loopscale.fitting.resample import Progress
 from loopscale.fitting.result import RESAMPLES, Fit
 from loopscale.fitting.slices import Slice
@@ -152,40 +153,37 @@ def backtest(
     result = _scored(fitted, observations.where(mask), label, level)
     if not rolling:
         return result
-    known = {decades: result.score} if hold_out is None else {}
+    scored = {decades: result.score} if hold_out is None else {}
     near = {"warm": dict(fitted.coefficients), "starts": 2, "seed": seed}  # other parts of the same sweep end nearby
-    return replace(result, origins=tuple(_origins(observations, level, {**near, **options}, known)))
+    return replace(result, origins=tuple(_origins(observations, level, {**near, **options}, scored)))
 
 
 def _hidden(data: Observations, decades: float, hold_out: str | None) -> tuple[BoolArray, str]:
     if hold_out is not None:
         part = Slice.parse(hold_out)
-        mask, _ = part.rows(data)
-        if not part.splits_runs:
-            mask = np.isin(data.run, np.unique(data.run[mask]))
+        mask, _ = part.held_out(data)
         return mask, part.text
     if not (np.isfinite(decades) and decades > 0):
         raise InputError(f"`decades` is {decades}", remedy="it should be above zero")
     flops = data.points.train_flops
-    limit = flops.max() / 10**decades
-    mask = flops > limit * (1 + 1e-9)
+    mask = top_decades(flops, decades)
     if mask.all():
         raise InputError(
             f"all runs lie within {decades:g} decades of compute "
             f"({format_count(flops.min())} to {format_count(flops.max())} FLOPs)",
             where=data.source, remedy="hide fewer `decades`",
         )  # fmt: skip
-    return mask, f"C > {format_count(limit)}"
+    return mask, f"C > {format_count(flops.max() / 10**decades)}"
 
 
 def _origins(
-    data: Observations, level: float, options: dict[str, Any], known: dict[float, BacktestScore]
+    data: Observations, level: float, options: dict[str, Any], scored: dict[float, BacktestScore]
 ) -> Sequence[BacktestScore]:
-    """Return a score for each origin that leaves enough rows; those that are known already are not fitted again."""
+    """Return a score for each origin that leaves enough rows; those that are ``scored`` are not fitted again."""
     scores = []
     for decades in ORIGINS:
-        if decades in known:
-            scores.append(replace(known[decades], hidden=f"top {decades:g} decades, {known[decades].hidden}"))
+        if decades in scored:
+            scores.append(replace(scored[decades], hidden=f"top {decades:g} decades, {scored[decades].hidden}"))
             continue
         try:
             mask, label = _hidden(data, decades, None)
@@ -200,18 +198,17 @@ def _scored(fitted: Fit, hidden: Observations, label: str, level: float) -> Back
     prediction = fitted.predict_points(hidden.points, level)
     loss, value = np.log(hidden.loss), np.log(prediction.value)
     low, high = np.log(prediction.low), np.log(prediction.high)
-    miss = np.maximum(low - loss, 0) + np.maximum(loss - high, 0)
-    inside = (prediction.law_low <= hidden.loss) & (hidden.loss <= prediction.law_high)
+    inside_band = (prediction.law_low <= hidden.loss) & (hidden.loss <= prediction.law_high)
     score = BacktestScore(
         hidden=label,
         train_rows=len(fitted.observations),
         held_out=len(hidden),
         level=level,
-        coverage=float(np.mean(miss == 0)),
-        law_coverage=float(np.mean(inside)),
+        coverage=float(np.mean((low <= loss) & (loss <= high))),
+        law_coverage=float(np.mean(inside_band)),
         mean_abs_relative_error=float(np.mean(np.abs(np.expm1(value - loss)))),
         median_width=float(np.median(high - low)),
-        interval_score=float(np.mean(high - low + 2 / (1 - level) * miss)),
+        interval_score=interval_score(low, high, loss, level),
         bias=float(np.mean(value - loss)),
     )
     source = fitted.observations.source

@@ -1,4 +1,4 @@
-"""Data that cannot determine a form: what is missing, and what to fit instead."""
+"""Data from which a form is not identifiable: what is missing, and what to fit instead."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from loopscale.core.errors import InputError
 from loopscale.core.quantities import format_count
 from loopscale.fitting.data.observations import Observations
-from loopscale.fitting.problem import NO_TIES
+from loopscale.fitting.problem import NOTHING
 from loopscale.scaling import Coefficient, OuterLaw, Points, RecurrenceMapping, Role, Term
 
 
@@ -18,7 +18,7 @@ def check_data(
     outer: OuterLaw,
     mapping: RecurrenceMapping,
     fixed: Mapping[str, float],
-    tie: Mapping[str, str] = NO_TIES,
+    tie: Mapping[str, str] = NOTHING,
 ) -> None:
     """Refuse data that cannot determine the form's free coefficients."""
     held = {*fixed, *tie}
@@ -72,7 +72,7 @@ def _listed(coefficients: Sequence[Coefficient]) -> str:
 def _check_runs(data: Observations, free: list[Coefficient]) -> None:
     if len(data.runs) == 1 and len(_belonging(free, Term.DATA, Term.IRREDUCIBLE)) < len(free):
         raise InputError(
-            f"all {len(data)} rows are of one run ({str(data.runs[0])!r}), which cannot tell size from anything else",
+            f"all {len(data)} rows are of one run ({str(data.runs[0])!r}), which cannot separate the effect of size",
             where=data.source,
             remedy="add runs, or fit its tokens alone: `outer` chinchilla, `mapping` none, and A and alpha in `fixed`",
         )
@@ -82,8 +82,8 @@ def _check_size(data: Observations, free: list[Coefficient]) -> None:
     size = _belonging(free, Term.SIZE)
     if any(term.role is Role.EXPONENT for term in size) and _constant(data.points, "active"):
         raise InputError(
-            f"every row has N_act = {format_count(data.points.active[0])}, so the exponent of the parameters cannot "
-            "be found",
+            f"every row has N_act = {format_count(data.points.active[0])}, so the exponent of the parameters is "
+            "not identifiable",
             where=data.source, remedy=f"add another size, or hold {_listed(size)} with `fixed`",
         )  # fmt: skip
 
@@ -93,7 +93,7 @@ def _check_tokens(data: Observations, outer: OuterLaw, free: list[Coefficient]) 
     if token and _constant(data.points, "tokens"):
         other = "choose `outer` routed, which has no token term, or " if outer.uses_experts else ""
         raise InputError(
-            f"every row has D = {format_count(data.points.tokens[0])}, so the data term cannot be told from c",
+            f"every row has D = {format_count(data.points.tokens[0])}, so the data term and c are not identifiable",
             where=data.source, remedy=f"add another D, or {other}hold {_listed(token)} with `fixed`",
         )  # fmt: skip
 
@@ -102,7 +102,7 @@ def _check_experts(data: Observations, mapping: RecurrenceMapping, free: list[Co
     if _belonging(free, Term.EXPERTS) and _constant(data.points, "experts"):
         gain = "bounded" if mapping.needs_ratio else mapping.name
         raise InputError(
-            f"every row has E = {data.points.experts[0]:g}, so how experts change the loss cannot be found",
+            f"every row has E = {data.points.experts[0]:g}, so the effect of experts is not identifiable",
             where=data.source, remedy=f"choose `outer` chinchilla with `mapping` {gain}",
         )  # fmt: skip
 
@@ -111,12 +111,12 @@ def _check_recurrence(data: Observations, mapping: RecurrenceMapping) -> None:
     R = data.points.recurrence
     if R.max() == 1:
         raise InputError(
-            f"no row has R > 1, so {mapping.name!r} recurrence cannot be found",
+            f"no row has R > 1, so {mapping.name!r} recurrence is not identifiable",
             where=data.source, remedy="choose `mapping` none",
         )  # fmt: skip
     if mapping.coefficients and _constant(data.points, "recurrence"):
         raise InputError(
-            f"every row has R = {R[0]:g}, so the gain from looping cannot be told from size",
+            f"every row has R = {R[0]:g}, so the gain from looping and the size term are not identifiable",
             where=data.source, remedy="add rows with R = 1, or choose `mapping` none",
         )  # fmt: skip
 

@@ -19,7 +19,7 @@ from loopscale.fitting.estimate import choose_form, fit
 from loopscale.fitting.resample import Progress
 from loopscale.fitting.slices import Slice
 from loopscale.fitting.warnings import FitWarning, diverged_warning
-from loopscale.scaling import MAPPINGS, OUTER_LAWS, mapping, outer_law
+from loopscale.scaling import MAPPINGS, OUTER_LAWS, mapping, outer_law, tails
 
 CROSS_VALIDATION = "cross-validation"
 SEVERAL = "several"
@@ -128,9 +128,7 @@ def _tasks(
     """Return, by name, the masks of rows to hold out in turn."""
     tasks, notes = {}, []
     for part in slices:
-        mask, note = part.rows(observations)
-        if not part.splits_runs:
-            mask = np.isin(observations.run, np.unique(observations.run[mask]))
+        mask, note = part.held_out(observations)
         tasks[part.text] = [mask]
         notes += [note] if note else []
     if folds:
@@ -202,9 +200,9 @@ def _held_out(
 
 def _by_run(observations: Observations, errors: FloatArray) -> tuple[FloatArray, IntArray]:
     """Return each held-out run's sum of squares under each mapping, and its number of rows."""
-    kept = ~np.isnan(errors[0])
-    _, run = np.unique(observations.run[kept], return_inverse=True)
-    squares = np.array([np.bincount(run, error[kept] ** 2) for error in errors], dtype=np.float64)
+    scored = ~np.isnan(errors[0])
+    _, run = np.unique(observations.run[scored], return_inverse=True)
+    squares = np.array([np.bincount(run, error[scored] ** 2) for error in errors], dtype=np.float64)
     return squares, np.bincount(run).astype(np.int64)
 
 
@@ -217,8 +215,7 @@ def _paired(
     drawn = random.integers(len(rows), size=(count, len(rows)))
     again = np.sqrt(squares[:, drawn].sum(axis=-1) / rows[drawn].sum(axis=-1))
     above = again - again[best]
-    tails = [50 * (1 - level), 50 * (1 + level)]
-    low, high = np.percentile(above, tails, axis=1).tolist() if len(rows) > 1 else [[None] * len(rmse)] * 2
+    low, high = np.quantile(above, tails(level), axis=1).tolist() if len(rows) > 1 else [[None] * len(rmse)] * 2
     numbers = (rmse, np.arange(len(rmse)) == best, rmse - rmse[best], (above > 0).mean(axis=1))
     score, is_best, difference, worse = (column.tolist() for column in numbers)
     return list(zip(score, is_best, difference, low, high, worse, strict=True))
@@ -230,18 +227,19 @@ def _coefficients(form: tuple[str, str]) -> set[str]:
 
 def _settings(forms: dict[str, tuple[str, str]], procedure: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Return each form's fit options: a held, tied or bounded coefficient concerns the forms that have it."""
-    known = set().union(*(_coefficients(form) for form in forms.values()))
-    given = {option: dict(procedure[option]) for option in ("fixed", "bounds", "tie") if option in procedure}
-    for option, values in given.items():
+    names = set().union(*(_coefficients(form) for form in forms.values()))
+    stated = {option: dict(procedure[option]) for option in ("fixed", "bounds", "tie") if option in procedure}
+    for option, values in stated.items():
         for coefficient in values:
-            if coefficient not in known:
+            if coefficient not in names:
                 raise InputError(
-                    f"coefficient {shown(coefficient)} is unknown{nearest(coefficient, known)}", field=option
-                )
+                    f"coefficient {shown(coefficient)} is unknown{nearest(coefficient, names)}",
+                    field=option, remedy=f"the forms have {', '.join(sorted(names))}",
+                )  # fmt: skip
     return {
         name: procedure
         | {option: {key: values[key] for key in values if key in _coefficients(form)}
-           for option, values in given.items()}
+           for option, values in stated.items()}
         for name, form in forms.items()
     }  # fmt: skip
 

@@ -55,20 +55,20 @@ def _runaways(problem: Problem, c: dict[str, float], at_bound: list[str]) -> Ite
             f"({weakest} = {c[weakest]:.3g}) takes its place, as happens with losses in mid-schedule"
         )
     gain = [term.name for term in edge if term.term is Term.RECURRENCE and term.positive]
-    if len(gain) > 1 and not no_gain(problem, c):
+    if len(gain) > 1 and no_gain(problem, c) is None:
         yield f"{' and '.join(gain)} ended on their bounds: the gain from looping does not saturate in these data"
 
 
-def no_gain(problem: Problem, c: dict[str, float]) -> list[str]:
-    """Return the sizes of the gain from looping that ended on their lower bound: such a law says that R gains nothing.
+def no_gain(problem: Problem, c: dict[str, float]) -> str | None:
+    """Return the size of the gain from looping if it ended on its lower bound: such a law says that R gains nothing.
 
     That is an answer, not a degenerate fit: no prediction depends on the rest of the mapping.
     """
-    terms = [term for term in problem.terms.values() if term.term is Term.RECURRENCE and term.positive]
-    low = {term.name: float(problem.lower[problem.free_names.index(term.name)]) for term in terms}
-    point = dict(zip(problem.free_names, problem.point(c).tolist(), strict=True))
-    near = dict(zip(problem.free_names, (1e-6 * problem.width).tolist(), strict=True))
-    return [term.name for term in terms[:1] if point[term.name] <= low[term.name] + near[term.name]]
+    size = next((t.name for t in problem.terms.values() if t.term is Term.RECURRENCE and t.positive), None)
+    if size is None:
+        return None
+    k = problem.free_names.index(size)
+    return size if problem.point(c)[k] <= problem.lower[k] + 1e-6 * problem.width[k] else None
 
 
 def _still_terms(problem: Problem, c: dict[str, float]) -> Iterator[str]:

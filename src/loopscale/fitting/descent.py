@@ -133,7 +133,7 @@ class _Group:
         )  # fmt: skip
 
     def take(self, chosen: BoolArray) -> _Group:
-        """Go on with some of the descents only."""
+        """Return some of the descents."""
         weight = self.problem.weight
         problem = self.problem if weight is None or weight.ndim == 1 else self.problem.weighted(weight[chosen])
         return _Group(
@@ -143,12 +143,12 @@ class _Group:
         )  # fmt: skip
 
     def record(self, optima: Optima, which: IntArray, chosen: BoolArray) -> None:
-        """Write down where the chosen descents are."""
+        """Copy the positions of the chosen descents into ``optima``."""
         optima.u_SP[which[chosen]] = self.u_SP[chosen]
         optima.value_S[which[chosen]] = self.value_S[chosen]
 
     def advance(self, tolerance: float, patience: int) -> BoolArray:
-        """Try one step of every descent, keep those that gain, damp the others; tell which descents are over."""
+        """Try one step of every descent, accept those that gain, damp the others; return which descents have ended."""
         step_SP, length_S, promised_S = self._step()
         worth_S = promised_S > 1e-15 * self.value_S
         over_S = ~worth_S & ((promised_S >= 0) | (self.damping_S > 1e6)) | (self.damping_S > MOST_DAMPING)

@@ -17,20 +17,21 @@ from typing import Any
 
 import numpy as np
 
-from loopscale.core.arrays import FloatArray
+from loopscale.core.arrays import BoolArray, FloatArray
 from loopscale.core.errors import InputError, nearest
 from loopscale.core.quantities import format_power, number_or_nan
 from loopscale.core.text import WIDTH, fact
 from loopscale.fitting.data.columns import find_columns
 from loopscale.fitting.data.readers import RawTable, read_table
 from loopscale.fitting.frontier import FLOOR
+from loopscale.fitting.held_out import rms
 from loopscale.scaling import costs
 
 LEAST_MODELS = 8
 LEAST_RANGE = 1.0
 """Range of ln C from which the step from compute to loss is fitted."""
 MOST_LOSS = 1000.0
-"""A loss beyond it is no loss of a language model."""
+"""No loss of a language model is larger."""
 UNIT = 1e21
 """Compute at which the coefficient a of the power of compute is stated."""
 FOLDS = 5
@@ -80,16 +81,14 @@ class Downstream:
         """Return the accuracy after so much compute, with an interval from the errors of all steps together."""
         value = self.predict(self.loss_at(flops), level)["accuracy"]
         assert self.from_compute is not None
-        width = NormalDist().inv_cdf((1 + level) / 2) * max(self.from_compute["left_out"], self.from_compute["error"])
-        return {"accuracy": value, "low": np.clip(value - width, 0, 1), "high": np.clip(value + width, 0, 1)}
+        return _interval(value, max(self.from_compute["left_out"], self.from_compute["error"]), level)
 
     def predict(self, loss: Any, level: float = 0.9) -> dict[str, FloatArray]:
         """Return the accuracy at losses of pretraining, with an interval from the errors of the backtest."""
         x = np.asarray(loss, dtype=np.float64)
         task = x if self.first is None else _line(self.first.values, x)
         value = _logistic(self.second.values, task, self.chance)
-        width = NormalDist().inv_cdf((1 + level) / 2) * max(self.both, self.backtest["error"])
-        return {"accuracy": value, "low": np.clip(value - width, 0, 1), "high": np.clip(value + width, 0, 1)}
+        return _interval(value, max(self.both, self.backtest["error"]), level)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -124,6 +123,12 @@ class Downstream:
         return "\n".join(lines)
 
 
+def _interval(accuracy: FloatArray, error: float, level: float) -> dict[str, FloatArray]:
+    width = NormalDist().inv_cdf((1 + level) / 2) * error
+    low, high = np.clip(accuracy - width, 0, 1), np.clip(accuracy + width, 0, 1)
+    return {"accuracy": accuracy, "low": low, "high": high}
+
+
 def _tested(hidden: dict[str, float], which: str) -> str:
     return (
         f"{hidden['models']:.0f} {which} models hidden: error {hidden['error']:.3f}, bias {hidden['bias']:+.3f}; the "
@@ -142,9 +147,12 @@ def downstream(
     table = read_table(path)
     rows, flops = _rows(table, names, str(path))
     if len(rows) < LEAST_MODELS:
-        raise InputError(f"{len(rows)} models have {', '.join(names)}; it takes {LEAST_MODELS}", where=str(path))
+        raise InputError(
+            f"{len(rows)} models have {', '.join(names)}",
+            where=str(path), remedy=f"give {LEAST_MODELS} models or more",
+        )  # fmt: skip
     if not 0 <= chance < 1:
-        raise InputError(f"`chance` is {chance:g}; it should be from 0 to below 1")
+        raise InputError(f"`chance` is {chance:g}", remedy="it should be from 0 to below 1")
     x, y = rows[:, 0], rows[:, 1]
     task = x if task_loss is None else rows[:, 2]
     if y.max() > 1.0:
@@ -155,21 +163,25 @@ def downstream(
         raise InputError(f"a loss is {wrong[0]:g}", where=str(path), remedy=remedy)
     folds = np.random.default_rng(0).permutation(len(x)) % FOLDS
     misses = [_left_out(x, task, y, folds == fold, chance, task_loss is not None) for fold in range(FOLDS)]
-    errors = [float(np.sqrt(np.mean(np.concatenate(parts) ** 2))) for parts in zip(*misses, strict=True)]
+    errors = [rms(np.concatenate(parts)) for parts in zip(*misses, strict=True)]
     hidden = x <= np.quantile(x, HIDDEN)
-    _, _, ahead = _left_out(x, task, y, hidden, chance, task_loss is not None)
-    test = {
-        "models": float(hidden.sum()), "error": float(np.sqrt(np.mean(ahead**2))), "bias": float(np.mean(ahead)),
-        "without": float(np.sqrt(np.mean((y[hidden] - y[~hidden].mean()) ** 2))),
-    }  # fmt: skip
+    test = _backtest(_left_out(x, task, y, hidden, chance, task_loss is not None)[2], y, hidden)
     first = None if task_loss is None else Step("line", _fit_line(x, task), errors[0])
     second = Step("logistic", _fit_logistic(task, y, chance), errors[1])
     answer = Downstream(accuracy, loss, task_loss, chance, len(x), first, second, errors[2], test)
-    known = np.isfinite(flops)
-    if known.sum() < LEAST_MODELS or np.ptp(np.log(flops[known])) < LEAST_RANGE:
+    stated = np.isfinite(flops)
+    if stated.sum() < LEAST_MODELS or np.ptp(np.log(flops[stated])) < LEAST_RANGE:
         return answer
-    compute, whole = _from_compute(flops[known], x[known], task[known], y[known], chance, task_loss is not None)
+    compute, whole = _from_compute(flops[stated], x[stated], task[stated], y[stated], chance, task_loss is not None)
     return replace(answer, compute=compute, from_compute=whole)
+
+
+def _backtest(misses: FloatArray, y: FloatArray, hidden: BoolArray) -> dict[str, float]:
+    """Return how well hidden accuracies were predicted, and how well the mean of the others predicts them."""
+    return {
+        "models": float(hidden.sum()), "error": rms(misses), "bias": float(np.mean(misses)),
+        "without": rms(y[hidden] - y[~hidden].mean()),
+    }  # fmt: skip
 
 
 def _from_compute(
@@ -177,7 +189,7 @@ def _from_compute(
 ) -> tuple[Step, dict[str, float]]:
     """Return the step from compute to loss, and how well the accuracy follows from compute by all steps."""
 
-    def misses(out: Any) -> tuple[FloatArray, FloatArray]:
+    def misses(out: BoolArray) -> tuple[FloatArray, FloatArray]:
         reached = _power(_fit_power(flops[~out], x[~out]), flops[out])
         task_reached = _line(_fit_line(x[~out], task[~out]), reached) if two else reached
         return reached - x[out], _logistic(_fit_logistic(task[~out], y[~out], chance), task_reached, chance) - y[out]
@@ -185,23 +197,16 @@ def _from_compute(
     folds = np.random.default_rng(0).permutation(len(x)) % FOLDS
     losses, accuracies = zip(*(misses(folds == fold) for fold in range(FOLDS)), strict=True)
     hidden = _largest(flops)
-    ahead = misses(hidden)[1]
-    whole = {
-        "left_out": float(np.sqrt(np.mean(np.concatenate(accuracies) ** 2))), "models": float(hidden.sum()),
-        "error": float(np.sqrt(np.mean(ahead**2))), "bias": float(np.mean(ahead)),
-        "without": float(np.sqrt(np.mean((y[hidden] - y[~hidden].mean()) ** 2))),
-    }  # fmt: skip
-    error = float(np.sqrt(np.mean(np.concatenate(losses) ** 2)))
-    return Step("power", _fit_power(flops, x), error), whole
+    whole = {"left_out": rms(np.concatenate(accuracies)), **_backtest(misses(hidden)[1], y, hidden)}
+    return Step("power", _fit_power(flops, x), rms(np.concatenate(losses))), whole
 
 
-def _largest(flops: FloatArray) -> Any:
+def _largest(flops: FloatArray) -> BoolArray:
     """Return the models of the most compute, as near to the hidden share as models of equal compute allow."""
     cuts = np.unique(flops)[2:]  # two values of compute at least are left to fit
     shares = np.array([np.mean(flops >= cut) for cut in cuts])
-    if not len(cuts):
-        return flops >= flops.max()
-    return flops >= cuts[np.argmin(np.abs(shares - HIDDEN))]
+    cut = cuts[np.argmin(np.abs(shares - HIDDEN))] if len(cuts) else flops.max()
+    return np.asarray(flops >= cut)
 
 
 def _fit_power(flops: FloatArray, loss: FloatArray) -> tuple[float, float, float]:
@@ -216,8 +221,8 @@ def _fit_power(flops: FloatArray, loss: FloatArray) -> tuple[float, float, float
 
     slope, level = np.polyfit(at, np.log(loss - floor), 1)
     start = np.array([level, np.clip(-slope, 0.01, 0.9)])
-    found = least_squares(residuals, start, bounds=([-20, 0], [20, 1]), loss="soft_l1", f_scale=0.02)
-    return floor, float(np.exp(found.x[0])), float(found.x[1])
+    best = least_squares(residuals, start, bounds=([-20, 0], [20, 1]), loss="soft_l1", f_scale=0.02).x
+    return floor, float(np.exp(best[0])), float(best[1])
 
 
 def _power(values: tuple[float, ...], flops: FloatArray) -> FloatArray:
@@ -226,7 +231,7 @@ def _power(values: tuple[float, ...], flops: FloatArray) -> FloatArray:
 
 
 def _left_out(
-    x: FloatArray, task: FloatArray, y: FloatArray, out: Any, chance: float, two: bool
+    x: FloatArray, task: FloatArray, y: FloatArray, out: BoolArray, chance: float, two: bool
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return the misses of the task's loss, of the accuracy from it, and of both steps together, on rows left out."""
     curve = _fit_logistic(task[~out], y[~out], chance)
@@ -259,8 +264,8 @@ def _fit_logistic(x: FloatArray, y: FloatArray, chance: float) -> tuple[float, .
 
     lower = [0.02, np.log(0.05 / spread), float(x.min()) - wide]
     upper = [1.0 - chance + 1e-9, np.log(20 / spread), float(x.max()) + wide]
-    found = least_squares(residuals, np.clip(start, lower, upper), bounds=(lower, upper), loss="soft_l1", f_scale=0.05)
-    height, log_slope, middle = found.x
+    best = least_squares(residuals, np.clip(start, lower, upper), bounds=(lower, upper), loss="soft_l1", f_scale=0.05)
+    height, log_slope, middle = best.x
     return float(height), float(np.exp(log_slope)), float(middle)
 
 

@@ -18,7 +18,7 @@ from loopscale.fitting.lack_of_fit import lack_of_fit
 from loopscale.fitting.ladder import LadderForm, climb
 from loopscale.fitting.noise import robust_deviation
 from loopscale.fitting.paper_recipe import paper_recipe
-from loopscale.fitting.problem import NO_TIES, Problem, build_problem
+from loopscale.fitting.problem import NOTHING, Problem, build_problem
 from loopscale.fitting.result import RESAMPLES, Fit
 from loopscale.fitting.search import Recipe, SearchResult, search
 from loopscale.fitting.starts import check_finite, random_starts, staged_start, start_from, typical
@@ -33,8 +33,6 @@ REPEATED, HARMFUL = 1.02, 16.0
 """Epochs from which the law is chosen with repeated data, and with a loss that rises again."""
 FEW, FEWEST_FREE = 3, 5
 """With fewer rows than this for each coefficient, simpler forms are tried too; a law of five has none but ties."""
-NOTHING: Mapping[str, float] = MappingProxyType({})
-NO_BOUNDS: Mapping[str, tuple[float, float]] = MappingProxyType({})
 
 
 def fit(
@@ -43,8 +41,8 @@ def fit(
     outer: str | OuterLaw | None = None,
     mapping: str | RecurrenceMapping | None = None,
     fixed: Mapping[str, float] = NOTHING,
-    bounds: Mapping[str, tuple[float, float]] = NO_BOUNDS,
-    tie: Mapping[str, str] = NO_TIES,
+    bounds: Mapping[str, tuple[float, float]] = NOTHING,
+    tie: Mapping[str, str] = NOTHING,
     delta: float | None = DELTA,
     recipe: Recipe | str = Recipe.DEFAULT,
     starts: int = STARTS,
@@ -118,8 +116,8 @@ def _fit(
     seed: int,
     warm: Mapping[str, float] | None = None,
     fixed: Mapping[str, float] = NOTHING,
-    bounds: Mapping[str, tuple[float, float]] = NO_BOUNDS,
-    tie: Mapping[str, str] = NO_TIES,
+    bounds: Mapping[str, tuple[float, float]] = NOTHING,
+    tie: Mapping[str, str] = NOTHING,
 ) -> Fit:
     """Fit one form."""
     check_data(observations, form, recurrence, fixed, tie)

@@ -3,28 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from loopscale.core.arrays import FloatArray
 from loopscale.core.errors import InputError
-from loopscale.core.files import is_file
 from loopscale.core.quantities import count_of, decimals, format_count, format_power
 from loopscale.core.tables import Table
 from loopscale.core.text import fact, text_table
 from loopscale.fitting.approaches import Approach, approaches
+from loopscale.fitting.data.again import is_law_file
 from loopscale.fitting.data.observations import Observations
 from loopscale.fitting.estimate import fit
 from loopscale.fitting.frontier import proportions
 from loopscale.fitting.resample import Progress
 from loopscale.fitting.result import RESAMPLES, Fit
 from loopscale.fitting.summary import warning_lines
-from loopscale.scaling import DENSE, Frontier, LawForecast, Points, Proportions, ScalingLaw, find_law, lowest, tails
+from loopscale.scaling import (
+    DENSE,
+    Frontier,
+    LawForecast,
+    Points,
+    Proportions,
+    ScalingLaw,
+    costs,
+    find_law,
+    lowest,
+    tails,
+)
 from loopscale.scaling.frontier import BY_SIZE, REACH
-from loopscale.scaling.variables import check_points, check_variables, fixed_experts, fixed_recurrence
+from loopscale.scaling.variables import (
+    REFIT,
+    WithheldError,
+    check_points,
+    check_variables,
+    default_variables,
+    why_degenerate,
+)
 
 TESTED = 3.5
 """Decades beyond the data to which the intervals were tested on public sweeps."""
@@ -91,7 +108,7 @@ def _part(loss: float, span: tuple[float, float] | None) -> dict[str, float | No
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Forecasts:
-    """Forecasts from one sweep, and what they rest on."""
+    """Forecasts from one sweep, with the law and the fit behind them."""
 
     forecasts: tuple[Forecast, ...]
     law: ScalingLaw
@@ -133,7 +150,7 @@ class Forecasts:
             "law": self.law.name,
             "forecasts": [each.to_dict() for each in self.forecasts],
             "frontier": None if curve is None else {"flops": curve.flops, "runs": curve.runs, **curve.coefficients()},
-            "approaches": [each.to_dict() for each in self.approaches()],
+            "approaches": [asdict(each) for each in self.approaches()],
             "degenerate": list(self.law.degenerate),
         }
 
@@ -255,14 +272,12 @@ def forecast(
     tails(level)
     result, law, source = _law_of(data, resamples, seed, progress, options)
     if law.degenerate and not allow_degenerate:
-        raise InputError(
-            f"law {law.name} is degenerate: {'; '.join(law.degenerate)}",
-            remedy="fit it to more data or a simpler form, or allow the answer with `allow_degenerate`",
-        )
+        raise WithheldError(why_degenerate(law), ["allow_degenerate"], REFIT)
     if law.spread is None:
         raise InputError(f"law {law.name} has no predictive interval", remedy="fit it again with resampling")
-    E = (fixed_experts(law) or 1.0) if experts is None else float(experts)
-    R = (fixed_recurrence(law) or 1.0) if recurrence is None else float(recurrence)
+    default_E, default_R = default_variables(law)
+    E = default_E if experts is None else float(experts)
+    R = default_R if recurrence is None else float(recurrence)
     check_variables(law, E, R)
     if params is None and tokens is not None:
         raise InputError("`tokens` needs `params`, the size of the model", remedy="or give `flops` alone")
@@ -282,9 +297,10 @@ def forecast(
         ]
     far = max(each.decades for each in rows)
     if far > FARTHEST and not extrapolate:
-        raise InputError(
-            f"withheld: {far:.1f} decades of compute beyond the data; intervals were tested to {TESTED:g}",
-            remedy="measure runs nearer to it first (`loopscale next` chooses them), or allow it with `extrapolate`",
+        raise WithheldError(
+            f"no answer: {far:.1f} decades of compute beyond the data; intervals were tested to {TESTED:g}",
+            ["extrapolate"],
+            "measure runs nearer to it first (`loopscale next` chooses them)",
         )
     return Forecasts(tuple(rows), law, source, result, params is None)
 
@@ -295,8 +311,7 @@ def _law_of(
     if isinstance(data, Fit):
         result = data if data.spread is not None else data.resample(resamples, seed=seed, progress=progress)
         return result, result.law, result.observations.source
-    is_path = isinstance(data, str | Path)
-    if isinstance(data, ScalingLaw) or (is_path and str(data).endswith(".json") and is_file(str(data))):
+    if isinstance(data, ScalingLaw) or is_law_file(data):
         law = find_law(data)
         return None, law, law.source or law.name
     observations = Observations.of(data)
@@ -317,8 +332,8 @@ def _runs(params: Any, tokens: Any, flops: Any) -> list[tuple[float, float | Non
     if len(sizes) != len(counts) and 1 not in (len(sizes), len(counts)):
         raise InputError(f"`params` has {len(sizes)} values and `tokens` {len(counts)}", remedy="give as many of each")
     sizes, counts = sizes * (len(counts) if len(sizes) == 1 else 1), counts * (len(sizes) if len(counts) == 1 else 1)
-    given = flops is None
-    return [(N, count if given else None, None if given else count) for N, count in zip(sizes, counts, strict=True)]
+    pairs = zip(sizes, counts, strict=True)
+    return [(N, D, None) for N, D in pairs] if flops is None else [(N, None, C) for N, C in pairs]
 
 
 def _models(result: Fit | None, law: ScalingLaw, E: float, R: float, usual: bool) -> Proportions:
@@ -369,7 +384,7 @@ def _optimal(law: ScalingLaw, flops: float, models: Proportions, level: float) -
 def _drawn_sizes(law: ScalingLaw, flops: float, models: Proportions) -> FloatArray:
     """Return N*(C) of each resampled law."""
     cost = BY_SIZE if law.frontier is None else law.frontier.cost
-    N = np.sqrt(flops / 6) * np.exp(np.linspace(-REACH, REACH, 481))
+    N = np.sqrt(flops / costs.TRAIN) * np.exp(np.linspace(-REACH, REACH, 481))
     losses = law.resampled(models.points(N, cost.tokens(flops, N, models.unroll())))
     return np.asarray(N[losses.argmin(axis=1)])
 

@@ -1,9 +1,9 @@
 """The compute-optimal frontier of a sweep: L*(C) = c + a C^-b from its runs, with a floor that other sweeps inform.
 
-Every run is moved to the best size of its compute by the fitted law's own distance between the two, and counts the less
-the longer that way is. Three coefficients go through the result: the loss and its slope at the largest compute, and the
-floor as a share of that loss. A sweep of one or two decades hardly tells its floor, so the posterior has a prior, and
-it is kept whole, on a grid.
+Every run is moved to the best size of its compute by the fitted law's distance between the two, and counts the less the
+larger that distance is. Three coefficients are fitted to the result: the loss and its slope at the largest compute, and
+the floor as a share of that loss. A sweep of one or two decades hardly
+determines its floor, so the posterior has a prior, and is computed on a grid.
 """
 
 from __future__ import annotations

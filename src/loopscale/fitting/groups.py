@@ -23,24 +23,12 @@ from loopscale.core.text import fact, text_table
 from loopscale.fitting.checks import check_data
 from loopscale.fitting.covariance import coefficient_intervals
 from loopscale.fitting.data.observations import Observations
-from loopscale.fitting.estimate import (
-    DELTA,
-    NO_BOUNDS,
-    NOTHING,
-    STARTS,
-    Solution,
-    check_options,
-    choose_form,
-    fit_at,
-    solve,
-)
+from loopscale.fitting.estimate import DELTA, STARTS, Solution, check_options, choose_form, fit_at, solve
 from loopscale.fitting.grouped_law import GroupedLaw, Offsets
 from loopscale.fitting.held_out import as_good_as_the_best, folds_of, held_out_errors, rms
-from loopscale.fitting.noise import run_noise
-from loopscale.fitting.predictive import predictive_spread
-from loopscale.fitting.problem import NO_TIES, Problem, build_problem
-from loopscale.fitting.resample import Progress, Scheme, resample
-from loopscale.fitting.result import RESAMPLES, Fit
+from loopscale.fitting.problem import NOTHING, Problem, build_problem
+from loopscale.fitting.resample import Progress, Scheme
+from loopscale.fitting.result import RESAMPLES, Fit, resampled
 from loopscale.fitting.search import Recipe
 from loopscale.fitting.summary import warning_lines
 from loopscale.scaling import OuterLaw, RecurrenceMapping
@@ -173,8 +161,8 @@ def fit_groups(
     outer: str | OuterLaw | None = None,
     mapping: str | RecurrenceMapping | None = None,
     fixed: Mapping[str, float] = NOTHING,
-    bounds: Mapping[str, tuple[float, float]] = NO_BOUNDS,
-    tie: Mapping[str, str] = NO_TIES,
+    bounds: Mapping[str, tuple[float, float]] = NOTHING,
+    tie: Mapping[str, str] = NOTHING,
     delta: float | None = DELTA,
     recipe: Recipe | str = Recipe.DEFAULT,
     starts: int = STARTS,
@@ -217,11 +205,7 @@ def fit_groups(
     _, problem, solution, _ = tried[which]
     joint = fit_at(solution, observations, problem, kind, seed, set(bounds))
     if resamples:
-        u, noise = solution.best.u, run_noise(problem.residuals(solution.best.u), observations.run, len(problem.free))
-        drawn = resample(problem, u, joint.delta, observations.run, noise, scheme=choice(Scheme, scheme, "scheme"),
-                         count=resamples, seed=seed, progress=progress)  # fmt: skip
-        spread = predictive_spread(observations, problem, u, joint.delta, seed)
-        joint = replace(joint, resamples=drawn.rows, scheme=drawn.scheme, spread=spread)
+        joint = resampled(joint, problem, solution.best.u, resamples, scheme=scheme, seed=seed, progress=progress)
     fits = {name: _of_group(joint, group, name, index, g) for g, name in enumerate(names)}
     return GroupedFit(group, MappingProxyType(fits), forms)
 
@@ -237,8 +221,7 @@ def _of_group(joint: Fit, column: str, name: str, index: IntArray, g: int) -> Fi
         return law.of_group(values, g) | {each: values[each] for each in gain}
 
     data, label = joint.observations.where(index == g), f"{column} == {name!r}"
-    keep = label if data.reading.keep is None else f"({data.reading.keep}) and ({label})"
-    data = replace(data, name=f"{data.name} {name}", reading=replace(data.reading, keep=keep))
+    data = replace(data, name=f"{data.name} {name}", reading=data.reading.narrowed(label))
     coefficients = own(joint.coefficients)
     result = replace(
         joint,

@@ -1,4 +1,4 @@
-"""Errors on runs that were left out of a fit, and forms whose errors are as low as the lowest."""
+"""Held-out runs: which to hide, how well they are predicted, and which forms predict them as well as the best."""
 
 from __future__ import annotations
 
@@ -13,6 +13,17 @@ from loopscale.fitting.problem import Problem
 from loopscale.fitting.resample import refit, varies
 
 FOLDS = 5
+
+
+def top_decades(flops: FloatArray, decades: float) -> BoolArray:
+    """Return the mask of the rows within the top ``decades`` of training compute."""
+    return np.asarray(flops > flops.max() / 10**decades * (1 + 1e-9))
+
+
+def interval_score(low: FloatArray, high: FloatArray, loss: FloatArray, level: float) -> float:
+    """Return the mean of width + 2 / (1 - level) x miss, all in ln loss; lower is better."""
+    miss = np.maximum(low - loss, 0) + np.maximum(loss - high, 0)
+    return float(np.mean(high - low + 2 / (1 - level) * miss))
 
 
 def folds_of(run: NDArray[np.str_], group: IntArray | None = None) -> IntArray:
@@ -32,10 +43,10 @@ def held_out_errors(problem: Problem, u: FloatArray, delta: float, fold: IntArra
 
     Each refit descends from the optimum ``u`` of all rows. None where the rows outside a fold cannot determine the law.
     """
-    kept = np.array([fold != k for k in range(int(fold.max()) + 1)])
-    if not all(varies(problem, rows) for rows in kept):
+    rest = np.array([fold != k for k in range(int(fold.max()) + 1)])
+    if not all(varies(problem, rows) for rows in rest):
         return None
-    weights = kept.astype(float) if problem.weight is None else kept * problem.weight
+    weights = rest.astype(float) if problem.weight is None else rest * problem.weight
     residuals = problem.residuals(refit(problem, u, delta, weights))
     return winsorised(residuals[fold, np.arange(len(problem))], 0)
 

@@ -18,7 +18,7 @@ from loopscale.core.quantities import counted, format_count
 from loopscale.core.tables import Table
 from loopscale.fitting.data.budgets import budgets
 from loopscale.fitting.data.observations import Observations
-from loopscale.scaling import costs
+from loopscale.scaling import costs, tails
 
 FEWEST = 4
 """Sizes that a budget needs: one more than a parabola has coefficients."""
@@ -29,7 +29,7 @@ DRAWS = 1000
 
 @dataclass(frozen=True)
 class IsoFlopBudget:
-    """One training budget: its parabola and what it found."""
+    """One training budget and the lowest point of its parabola."""
 
     flops: float
     rows: int
@@ -117,10 +117,9 @@ def isoflop(data: Any, *, level: float = 0.9, seed: int = 0) -> IsoFlop:
             "rows differ in experts (E) or recurrence (R); an isoFLOP curve compares sizes of one design",
             where=observations.source, remedy="keep one E and one R, as with `keep` \"E == 1 and R == 1\"",
         )  # fmt: skip
-    if not 0 < level < 1:
-        raise InputError(f"`level` is {level}", remedy="it should lie between 0 and 1, as 0.9")
+    ends = tails(level)
     random = np.random.default_rng(seed)
-    results = [_budget(points.active, points.train_flops, observations.loss, rows, level, random)
+    results = [_budget(points.active, points.train_flops, observations.loss, rows, ends, random)
                for rows in budgets(points.train_flops)]  # fmt: skip
     used = [(budget, draws) for budget, draws in results if not budget.reason]
     if len(used) < 2:
@@ -134,7 +133,7 @@ def isoflop(data: Any, *, level: float = 0.9, seed: int = 0) -> IsoFlop:
     log_C = np.log([budget.flops for budget, _ in used])
     slope, offset = _line(log_C, np.log([[budget.size for budget, _ in used]]))
     slopes, _ = _line(log_C, np.stack([draws for _, draws in used], axis=1))
-    low, high = (float(end) for end in np.quantile(slopes, [(1 - level) / 2, (1 + level) / 2]))
+    low, high = (float(end) for end in np.quantile(slopes, ends))
     a = float(slope[0])
     return IsoFlop(
         budgets=tuple(budget for budget, _ in results),
@@ -149,9 +148,14 @@ def isoflop(data: Any, *, level: float = 0.9, seed: int = 0) -> IsoFlop:
 
 
 def _budget(
-    N: FloatArray, C: FloatArray, loss: FloatArray, rows: IntArray, level: float, random: np.random.Generator
+    N: FloatArray,
+    C: FloatArray,
+    loss: FloatArray,
+    rows: IntArray,
+    ends: tuple[float, float],
+    random: np.random.Generator,
 ) -> tuple[IsoFlopBudget, FloatArray]:
-    """Return one budget and draws of ln N* from its resampled residuals."""
+    """Return one budget and draws of ln N* from its resampled residuals; ``ends`` are the quantiles of the interval."""
     flops = float(np.exp(np.log(C[rows]).mean()))
     best = N[rows][np.argmin(loss[rows])]
     near = rows[np.abs(np.log(N[rows] / best)) <= np.log(WINDOW)]
@@ -175,7 +179,7 @@ def _budget(
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # a resampled parabola may be a line
         draws = np.where(coefficients[0] > 0, -coefficients[1] / (2 * np.abs(coefficients[0])), 0.0) + middle
     draws = np.clip(draws, x.min(), x.max())
-    low, high = np.exp(np.quantile(draws, [(1 - level) / 2, (1 + level) / 2]))
+    low, high = np.exp(np.quantile(draws, ends))
     lowest = float(np.polyval(fitted, vertex - middle))
     return IsoFlopBudget(flops, len(near), float(np.exp(vertex)), float(low), float(high), lowest, ""), draws
 

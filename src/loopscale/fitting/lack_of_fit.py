@@ -1,4 +1,4 @@
-"""Lack of fit: a permutation test for trends that the residuals keep along the axes of the data."""
+"""Lack of fit: a permutation test for trends in the residuals along the axes of the data."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MIN_DEGREES = 3
 
 @dataclass(frozen=True)
 class Trend:
-    """The strongest trend that the residuals keep."""
+    """The strongest trend in the residuals."""
 
     along: str
     size: float
@@ -64,17 +64,17 @@ def lack_of_fit(fit: Fit) -> Trend | None:
         return None
     basis = _orthonormal(jacobian)
     left = features - (features @ basis.T) @ basis
-    kept = np.linalg.norm(left, axis=1) > 0.05 * np.linalg.norm(features, axis=1)
-    if not kept.any():
+    testable = np.linalg.norm(left, axis=1) > 0.05 * np.linalg.norm(features, axis=1)
+    if not testable.any():
         return None
-    left = left[kept] / np.linalg.norm(left[kept], axis=1, keepdims=True)
+    left = left[testable] / np.linalg.norm(left[testable], axis=1, keepdims=True)
     values = winsorised(fit.residuals, len(fit.free))
     values = values - (values @ basis.T) @ basis
     vectors = np.concatenate([left, basis])
     along = np.concatenate([(values @ vectors.T)[None, :], _randomised(values, vectors, fit.observations.run)])
     outside = values @ values - (along[:, len(left) :] ** 2).sum(axis=1)
     scores = along[:, : len(left)] ** 2 / np.maximum(outside, 1e-300)[:, None]
-    tested = [name for name, use in zip(names, kept, strict=True) if use]
+    tested = [name for name, use in zip(names, testable, strict=True) if use]
     # Each trend's own p-value among all data sets, over its share; the smallest is compared with that of the others.
     shares = (np.argsort(np.argsort(-scores, axis=0), axis=0) + 1) / [SHARES.get(name, 1.0) for name in tested]
     best = int(np.argmin(shares[0]))
@@ -99,8 +99,8 @@ def _orthonormal(rows: FloatArray) -> FloatArray:
     """Return an orthonormal basis of the space that the rows span."""
     scaled = rows / np.linalg.norm(rows, axis=1, keepdims=True).clip(1e-300)
     squares, directions = np.linalg.eigh(scaled @ scaled.T)  # a fifth of the time of an SVD of all rows
-    kept = squares > 1e-12 * squares[-1]
-    return np.asarray((directions[:, kept] / np.sqrt(squares[kept])).T @ scaled)
+    spanned = squares > 1e-12 * squares[-1]
+    return np.asarray((directions[:, spanned] / np.sqrt(squares[spanned])).T @ scaled)
 
 
 def _bends(data: Observations) -> tuple[list[str], FloatArray]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -37,8 +37,8 @@ MORE_GENERAL = {"sparsity-conditional": ("general-conditional",), "bounded": ("g
 
 
 @dataclass(frozen=True)
-class Rung:
-    """One form of the ladder, with how well it describes and predicts the data."""
+class LadderScore:
+    """How well one form of the ladder describes and predicts the data."""
 
     form: str
     coefficients: int
@@ -49,6 +49,7 @@ class Rung:
     chosen: bool = False
     eligible: bool = True
     """Whether it may be chosen; the interaction is shown only."""
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
 
 @dataclass(frozen=True)
@@ -112,11 +113,11 @@ def climb(
     best = min(eligible, key=lambda k: rms(errors[k]))
     if tried[0] is sound and as_good_as_the_best([errors[k] for k in eligible], data.run)[0]:
         best = 0
-    rungs = tuple(
-        Rung(_name(result), len(result.free), rms(each), _aicc(result), k == best, k in eligible)
+    scores = tuple(
+        LadderScore(_name(result), len(result.free), rms(each), _aicc(result), k == best, k in eligible)
         for k, (result, each) in enumerate(zip(tried, errors, strict=True))
     )
-    return replace(tried[best], ladder=rungs)
+    return replace(tried[best], ladder=scores)
 
 
 def _name(result: Fit) -> str:

@@ -20,6 +20,7 @@ from loopscale.fitting.descent import descend, side_by_side
 from loopscale.fitting.problem import Problem
 from loopscale.fitting.starts import typical
 from loopscale.fitting.warnings import UNIDENTIFIED
+from loopscale.scaling import tails
 
 if TYPE_CHECKING:
     from loopscale.fitting.result import Fit
@@ -116,8 +117,7 @@ def likelihood_profile(fit: Fit, coefficient: str, *, level: float = 0.9) -> Pro
             f"coefficient {shown(coefficient)} was not varied{nearest(coefficient, fit.free)}",
             remedy=f"choose from {', '.join(fit.free)}",
         )
-    if not 0 < level < 1:
-        raise InputError(f"`level` is {level}", remedy="it should lie between 0 and 1, as 0.9")
+    tails(level)  # which refuses a level that is no share
     which, best, runs = fit.free.index(coefficient), fit.optimum, len(fit.observations.runs)
     limit, start = student_quantile(level, max(runs - 1, 1)) ** 2, (float(best[which]), fit.objective, 0.0)
 

@@ -42,7 +42,7 @@ def robust_scale(residuals: FloatArray, free: int) -> float:
     A fit by absolute values passes through about as many rows as it has coefficients; those do not show the noise.
     """
     left = np.sort(np.abs(residuals))[min(free, len(residuals) - 1) :]
-    return 1.4826 * float(np.median(left))
+    return robust_deviation(left)
 
 
 def winsorised(residuals: FloatArray, free: int) -> FloatArray:
@@ -130,7 +130,7 @@ class Noise:
         return cls(float(np.sqrt(within)), float(np.sqrt(max(between - within, 0.0) / common)))
 
     @property
-    def new_run(self) -> float:
+    def new_run_variance(self) -> float:
         """The variance of a new run's final ln loss."""
         return self.observation**2 + self.run**2
 
@@ -145,7 +145,7 @@ def noise_components(residuals: FloatArray, run: Runs, free: int) -> Noise | Non
     if not free < len(np.unique(run)) < len(residuals):
         return None
     parts = Noise.split(residuals, run, free)
-    share = run_noise(residuals, run, free) / float(np.sqrt(parts.new_run))
+    share = run_noise(residuals, run, free) / float(np.sqrt(parts.new_run_variance))
     return Noise(parts.observation * share, parts.run * share)
 
 

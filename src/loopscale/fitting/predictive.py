@@ -8,6 +8,7 @@ import numpy as np
 
 from loopscale.core.arrays import BoolArray, FloatArray
 from loopscale.fitting.data.observations import Observations
+from loopscale.fitting.held_out import top_decades
 from loopscale.fitting.noise import noise_components, robust_scale, run_noise
 from loopscale.fitting.problem import Problem
 from loopscale.fitting.resample import refit, run_weights, varies
@@ -17,10 +18,10 @@ from loopscale.scaling import Spread
 from loopscale.scaling.trust import TYPICAL_GROWTH
 
 GROWTH_WEIGHT = 4.0
-"""Backtests that the experience with public sweeps counts for."""
+"""Weight of the growth in public sweeps, in backtests."""
 DRIFT, GROWTH_SHARE = 0.01, 0.8
-"""By how much, per decade beyond the data, ln losses come out below a law in public sweeps, and what is left of the
-growth of its error once that is taken off."""
+"""By how much, per decade beyond the data, ln losses lie below a law in public sweeps, and the share of the growth of
+its error that remains once that is subtracted."""
 LEAST_GROWTH = 0.3
 """A backtest that finds no error at all counts as this part of the typical growth: one of them proves little."""
 HIDDEN_DECADES = (0.5, 1.0, 1.5)
@@ -32,11 +33,11 @@ def predictive_spread(data: Observations, problem: Problem, u: FloatArray, delta
     """Estimate what predictive intervals add: noise between runs, and the growth of the law's error beyond the data.
 
     Growth comes from backtests inside the sweep that hide its top half, one and one and a half decades of compute,
-    averaged geometrically with what other sweeps have shown.
+    averaged geometrically with the growth in public sweeps.
     """
     flops, residuals, free = data.points.train_flops, problem.residuals(u), len(problem.free)
-    found = (excess(data, problem, u, delta, decades, seed) for decades in HIDDEN_DECADES)
-    excesses = [value for value in found if value is not None]
+    backtests = (excess(data, problem, u, delta, decades, seed) for decades in HIDDEN_DECADES)
+    excesses = [value for value in backtests if value is not None]
     parts = noise_components(residuals, data.run, free)
     within = None if parts is None else parts.observation
     noise = run_noise(residuals, data.run, free)
@@ -57,22 +58,22 @@ def excess(
     """Return the squared error per decade that a backtest finds beyond noise; None where it cannot be done."""
     flops = data.points.train_flops
     sound = sound_rows(problem.residuals(u), len(problem.free))  # one diverged run would widen every interval
-    kept = flops <= flops.max() / 10**decades * (1 + 1e-9)
-    run = data.run[kept]
-    if len(np.unique(run)) < MIN_RUNS or kept.all() or not varies(problem, kept):
+    top = top_decades(flops, decades)
+    run, hidden_rows = data.run[~top], top & sound
+    if len(np.unique(run)) < MIN_RUNS or not top.any() or not varies(problem, ~top):
         return None
-    inner = problem.rows(kept)
+    inner = problem.rows(~top)
     best_u = finish(inner, u[None, :], delta).u_SP[0]
     weights = run_weights(run, inner, BACKTEST_REFITS, np.random.default_rng(seed))
     if weights is None:
         return None
     refits_u = refit(inner, best_u, delta, weights, rough=True)
-    if not (~kept & sound).any():
+    if not hidden_rows.any():
         return None
-    hidden = problem.rows(~kept & sound)
+    hidden = problem.rows(hidden_rows)
     errors, drawn = hidden.residuals(best_u), hidden.residuals(refits_u)
     noise = robust_scale(inner.residuals(best_u), len(inner.free))
-    distance = np.log10(flops[~kept & sound] / flops[kept].max())
+    distance = np.log10(flops[hidden_rows] / flops[~top].max())
     return float(np.sum(errors**2 - drawn.var(axis=0) - noise**2) / np.sum(distance))
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +18,8 @@ from loopscale.core.errors import InputError, nearest, shown
 from loopscale.fitting.data.observations import Observations
 from loopscale.scaling import BILLIONS, Coefficient, Form, Inputs, OuterLaw, RecurrenceMapping, Role, Term, inputs
 
-NO_TIES: Mapping[str, str] = MappingProxyType({})
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+"""No coefficient held, bounded or tied."""
 APART = 1.001
 """E_max stays above E_start by this factor: where they meet, experts have no effect and Ê divides by zero."""
 SMALL = 1e-3
@@ -188,7 +190,7 @@ def build_problem(
     mapping: RecurrenceMapping,
     fixed: Mapping[str, float],
     bounds: Mapping[str, tuple[float, float]],
-    tie: Mapping[str, str] = NO_TIES,
+    tie: Mapping[str, str] = NOTHING,
     prior: bool = False,
 ) -> Problem:
     """Return the problem of fitting this form to these observations, with the priors of its coefficients or without."""

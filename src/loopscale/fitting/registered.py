@@ -1,4 +1,4 @@
-"""Sealed forecasts: written with a date and a hash before runs are trained, and scored against those that came."""
+"""Sealed forecasts: written with a date and a hash before runs are trained, and scored against those runs later."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from loopscale.core.sealed import seal, unseal
 from loopscale.core.text import text_table
 from loopscale.fitting.data.observations import Observations
 from loopscale.fitting.forecasting import Forecasts
-from loopscale.fitting.scoreboard import interval_score
+from loopscale.fitting.held_out import interval_score
 from loopscale.scaling import ScalingLaw
 from loopscale.scaling.variables import check_points
 

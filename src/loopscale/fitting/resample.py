@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from functools import partial
 from types import MappingProxyType
@@ -46,14 +46,6 @@ class Scheme(Enum):
     """The same rows with new losses drawn around the law; used where there are too few runs to leave any out."""
 
 
-@dataclass(frozen=True, eq=False)
-class Resamples:
-    """Coefficients of refits, one row each, and the scheme that drew their data."""
-
-    rows: FloatArray
-    scheme: Scheme
-
-
 def resample(
     problem: Problem,
     u: FloatArray,
@@ -66,26 +58,27 @@ def resample(
     seed: int = 0,
     workers: int | None = None,
     progress: Progress | None = None,
-) -> Resamples:
+) -> tuple[FloatArray, Scheme]:
     """Refit the law on ``count`` resampled data sets, each descent from the optimum ``u`` of the whole data.
 
     Runs are drawn with replacement by default, because the points along one run are not independent. On simulated and
     public sweeps a refit from the optimum was never above a full search of the same resample. ``noise`` is the
     standard deviation of ln loss that new losses are drawn with, where there are too few runs to leave any out.
-    ``workers`` processes share the refits; None means several only where the work takes long.
+    ``workers`` processes share the refits; None means several only where the work takes long. Returns the coefficients
+    of the refits, one row each, and the scheme by which their data were drawn.
     """
     if count < 2:
-        raise InputError(f"resampling needs 2 or more refits; found {count}")
+        raise InputError(f"`resamples` is {count}", remedy="resampling needs 2 or more refits")
     random = np.random.default_rng(seed)
     weights = None if scheme is Scheme.NOISE else run_weights(run, problem, count, random, scheme)
     if weights is None:
-        return Resamples(_noisy_refits(problem, u, delta, noise, count, random), Scheme.NOISE)
+        return _noisy_refits(problem, u, delta, noise, count, random), Scheme.NOISE
     rows = list[FloatArray]()
     for refitted in _refits(problem, u, delta, np.array_split(weights, -(-count // BATCH)), workers):
         rows.append(refitted)
         if progress is not None:
             progress(sum(map(len, rows)), count)
-    return Resamples(np.concatenate(rows), scheme)
+    return np.concatenate(rows), scheme
 
 
 def _noisy_refits(
@@ -170,8 +163,7 @@ def run_weights(
 def _draw(units: IntArray, scheme: Scheme, random: np.random.Generator) -> FloatArray:
     """Return how often each row is drawn; rows of one unit stay together."""
     if scheme is Scheme.PAPER:
-        kept = random.permutation(len(units)) < PAPER_SHARE * len(units)
-        return kept.astype(float)
+        return (random.permutation(len(units)) < PAPER_SHARE * len(units)).astype(float)
     count = int(units.max()) + 1
     return random.multinomial(count, np.full(count, 1.0 / count))[units].astype(float)
 

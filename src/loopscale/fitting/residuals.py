@@ -62,7 +62,7 @@ def _parts(values: FloatArray) -> list[tuple[float, float, BoolArray]]:
 def outliers(fit: Fit, beyond: float | None = None) -> Table:
     """Return the rows (from 1) whose residual is beyond so many robust standard deviations, worst first.
 
-    ``place`` is where the row stands in its file.
+    ``place`` is the line or row of the file.
     """
     residuals, deviations, data = fit.residuals, _deviations(fit), fit.observations
     rows = outlying_rows(fit, beyond)

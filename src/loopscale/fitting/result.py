@@ -20,7 +20,7 @@ from loopscale.core.tables import Table
 from loopscale.fitting.covariance import coefficient_intervals
 from loopscale.fitting.data.observations import Observations
 from loopscale.fitting.frontier import fit_frontier
-from loopscale.fitting.ladder import Rung
+from loopscale.fitting.ladder import LadderScore
 from loopscale.fitting.noise import Noise, noise_components, robust_scale, run_effects, run_noise
 from loopscale.fitting.predictive import predictive_spread
 from loopscale.fitting.problem import Problem, build_problem
@@ -40,7 +40,7 @@ from loopscale.scaling import (
     ScalingLaw,
     Spread,
 )
-from loopscale.scaling.variables import check_points, fixed_experts, fixed_recurrence
+from loopscale.scaling.variables import check_points, default_variables
 
 KIND, SCHEMA = "fit", 2
 RESAMPLES = 100
@@ -105,7 +105,7 @@ class Fit:
     agreeing: int
     """Starts that ended within 0.1% of the best objective."""
     degenerate: tuple[str, ...]
-    """Reasons why the coefficients mean nothing; empty for a sound fit."""
+    """Why the data do not determine the coefficients; empty for a sound fit."""
     fixed: Mapping[str, float] = field(default_factory=dict)
     bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """The user's own bounds; other coefficients keep those of their form."""
@@ -122,7 +122,7 @@ class Fit:
 
     frontier: Frontier | None = None
     """The compute-optimal frontier that the runs show; None without resamples, or where the form has none."""
-    ladder: tuple[Rung, ...] = ()
+    ladder: tuple[LadderScore, ...] = ()
     """The forms that were tried where the data do not determine the full one, or it leaves a trend; else empty."""
 
     @property
@@ -201,7 +201,7 @@ class Fit:
     @cached_property
     def warnings(self) -> tuple[str, ...]:
         """What a reader of the fit must know, each in a sentence, ordered by cause."""
-        return warnings_of(self)
+        return tuple(warning.problem for warning in warnings_of(self))
 
     @cached_property
     def run_noise(self) -> float:
@@ -248,13 +248,8 @@ class Fit:
         ``workers`` processes share the refits; None means several only where the work takes long. ``progress`` is
         called with the number of refits done and the total.
         """
-        data = self.observations
-        drawn = resample(
-            self.problem, self.optimum, self.delta, data.run, self.run_noise, scheme=choice(Scheme, scheme, "scheme"),
-            count=count, seed=seed, workers=workers, progress=progress,
-        )  # fmt: skip
-        spread = self.spread or predictive_spread(data, self.problem, self.optimum, self.delta, seed)
-        return replace(self, resamples=drawn.rows, scheme=drawn.scheme, spread=spread).with_frontier()
+        options: Any = {"scheme": scheme, "seed": seed, "workers": workers, "progress": progress}
+        return resampled(self, self.problem, self.optimum, count, **options).with_frontier()
 
     def with_frontier(self) -> Fit:
         """Return the fit with the frontier that its runs and its law show."""
@@ -293,8 +288,8 @@ class Fit:
         """
         sizes = {"loop": _either(loop, N_loop, "loop", "N_loop"), "total": _either(total, N_total, "total", "N_total"),
                  "unique": _either(unique, U, "unique", "U")}  # fmt: skip
-        E = (fixed_experts(self.law) or 1.0) if E is None else E
-        R = (fixed_recurrence(self.law) or 1.0) if R is None else R
+        default_E, default_R = default_variables(self.law)
+        E, R = default_E if E is None else E, default_R if R is None else R
         points = Points(
             _counts(N, "N"), _counts(D, "D"), R, E, *(None if v is None else _counts(v, k) for k, v in sizes.items())
         )
@@ -307,7 +302,7 @@ class Fit:
         return LossPrediction(points, new_run.loss, new_run.low, new_run.high, new_run.law, low, high, level)
 
     def summary(self, verbose: bool = False) -> str:
-        """Return the fit as plain text: law, error, range, coefficients and warnings; ``verbose`` tells everything."""
+        """Return the fit as plain text: law, error, range, coefficients and warnings; ``verbose`` adds all details."""
         return summary(self, verbose)
 
     def plot(self) -> Any:
@@ -346,7 +341,7 @@ class Fit:
             "seed": self.seed,
             "agreeing": self.agreeing,
             "scheme": None if self.scheme is None else self.scheme.value,
-            "ladder": [asdict(rung) for rung in self.ladder],
+            "ladder": [asdict(score) for score in self.ladder],
             "data": self.observations.to_dict(),
         }
         plain: dict[str, Any] = finite(content)  # an infinite delta is null
@@ -380,7 +375,7 @@ class Fit:
             scheme=file.scheme,
             spread=law.spread,
             frontier=law.frontier,
-            ladder=tuple(Rung(**dict(rung)) for rung in file.ladder),
+            ladder=tuple(file.ladder),
         )
 
     def save(self, path: str | Path) -> None:
@@ -414,6 +409,28 @@ class Fit:
         table = self.conf_int() if self.resamples is not None else estimates(self)
         notes = "".join(f"<li>{escape(sentence)}</li>" for sentence in self.warnings)
         return f"<p>{escape(repr(self))}</p>{table._repr_html_()}" + (f"<ul>{notes}</ul>" if notes else "")
+
+
+def resampled(
+    fit: Fit,
+    problem: Problem,
+    u: FloatArray,
+    count: int,
+    *,
+    scheme: Scheme | str,
+    seed: int,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> Fit:
+    """Return a fit with refits of its problem from the optimum ``u``, and the spread of its predictive intervals."""
+    data = fit.observations
+    noise = run_noise(problem.residuals(u), data.run, len(problem.free))
+    rows, drawn_by = resample(
+        problem, u, fit.delta, data.run, noise, scheme=choice(Scheme, scheme, "scheme"), count=count, seed=seed,
+        workers=workers, progress=progress,
+    )  # fmt: skip
+    spread = fit.spread or predictive_spread(data, problem, u, fit.delta, seed)
+    return replace(fit, resamples=rows, scheme=drawn_by, spread=spread)
 
 
 def fitted_range(data: Observations) -> FittedRange:

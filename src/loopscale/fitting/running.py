@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -24,17 +24,17 @@ from loopscale.core.files import is_file
 from loopscale.core.numerics import student_quantile
 from loopscale.core.quantities import decimals, number_or_nan
 from loopscale.core.text import WIDTH, fact
+from loopscale.fitting.data.columns import TRAINING, VALIDATION, normal_name
+from loopscale.fitting.data.folders import read_events
 from loopscale.fitting.data.readers import read_table
+from loopscale.fitting.noise import robust_deviation
 from loopscale.scaling.annealing import RateSchedule, annealed_loss
 from loopscale.scaling.trust import DEGREES
 
-STEP = ("step", "_step", "iteration", "iter", "global_step", "train/global_step", "trainer/global_step")
-LOSS = (
-    "validation_loss", "val_loss", "eval_loss", "val/loss", "eval/loss", "validation/loss", "valid_loss", "loss",
-    "train_loss", "train/loss", "training_loss", "loss/train",
-)  # fmt: skip
-"""Columns that hold the loss, those of validation first."""
-RATE = ("learning_rate", "lr", "train/learning_rate", "train/lr", "lr-adamw")
+STEP = ("step", "iteration", "iter", "global_step", "train_global_step", "trainer_global_step")
+LOSS = ("validation_loss", "val_loss", "eval_loss", *VALIDATION, "loss", *TRAINING)
+"""Headers of the loss, in the form of ``normal_name``; those of validation come first."""
+RATE = ("learning_rate", "lr", "train_learning_rate", "train_lr", "lr_adamw")
 LEAST_ROWS, LEAST_SHARE = 8, 0.05
 """Losses that a forecast needs, and the share of the run before which there is none."""
 SETTLED = 0.1
@@ -69,9 +69,9 @@ class RunLog:
 
     def until(self, step: float) -> RunLog:
         """Return the log as it was at a step."""
-        kept = self.step <= step
-        rate = None if self.rate is None else self.rate[kept]
-        return RunLog(self.step[kept], self.loss[kept], rate, self.column, self.source, self.schedule)
+        rows = self.step <= step
+        rate = None if self.rate is None else self.rate[rows]
+        return replace(self, step=self.step[rows], loss=self.loss[rows], rate=rate)
 
 
 @dataclass(frozen=True)
@@ -130,17 +130,15 @@ def read_log(path: str | Path, column: str | None = None) -> RunLog:
         own = folder / "metrics.jsonl"
         if own.is_file():
             schedule = _own_schedule(folder)
-            log = _from_records(_own_records(folder, schedule), str(own), column)
-            return RunLog(log.step, log.loss, log.rate, log.column, log.source, schedule)
+            return replace(_from_records(_own_records(folder, schedule), str(own), column), schedule=schedule)
         return _from_records(_event_records(folder), str(path), column)
     if not is_file(path):
         raise InputError("no such file or folder", where=str(path))
     if str(path).lower().endswith((".jsonl", ".ndjson")):
         return _from_records(_json_lines(folder), str(path), column)
-    table = read_table(path)
-    names = list(table.columns)
-    rows = zip(*(table.columns[name] for name in names), strict=True)
-    return _from_records([dict(zip(names, row, strict=True)) for row in rows], str(path), column)
+    columns = read_table(path).columns
+    rows = zip(*columns.values(), strict=True)
+    return _from_records([dict(zip(columns, row, strict=True)) for row in rows], str(path), column)
 
 
 def final_loss(
@@ -220,9 +218,9 @@ def _fitted(log: RunLog, schedule: RateSchedule) -> tuple[FloatArray, FloatArray
     start_values = np.array([FLOOR * lowest, np.log(0.2 * lowest), np.log(ALPHA), np.log(FALL * lowest)])
     lower = [0.0, np.log(1e-4 * lowest), np.log(0.02), np.log(1e-5 * lowest)]
     upper = [lowest, np.log(20 * lowest), np.log(3.0), np.log(MOST_FALL * lowest)]
-    found = least_squares(residuals, start_values, bounds=(lower, upper), loss="soft_l1", f_scale=2.0)
-    jacobian = np.asarray(found.jac, dtype=np.float64)
-    return np.asarray(found.x), np.asarray(np.linalg.inv(jacobian.T @ jacobian)), scatter
+    best = least_squares(residuals, start_values, bounds=(lower, upper), loss="soft_l1", f_scale=2.0)
+    jacobian = np.asarray(best.jac, dtype=np.float64)
+    return np.asarray(best.x), np.asarray(np.linalg.inv(jacobian.T @ jacobian)), scatter
 
 
 def _slope(values: FloatArray, share: float, rate: float) -> FloatArray:
@@ -244,7 +242,7 @@ def _scatter(values: FloatArray) -> float:
     if len(values) < 4:
         return float(np.std(values))
     second = values[2:] - 2 * values[1:-1] + values[:-2]
-    return float(1.4826 * np.median(np.abs(second)) / np.sqrt(6.0))
+    return robust_deviation(second) / float(np.sqrt(6.0))
 
 
 def _schedule_text(schedule: RateSchedule) -> str:
@@ -257,7 +255,7 @@ def _from_records(records: Sequence[Mapping[str, Any]], source: str, column: str
     if not records:
         raise InputError("it has no rows", where=source)
     names = list(dict.fromkeys(name for record in records for name in record))
-    step = _column(records, names, STEP)
+    step = next(iter(_columns(names, STEP)), None)
     if step is None:
         raise InputError(f"no column of steps among {', '.join(names[:8])}", where=source,
                          remedy=f"call it {STEP[0]}")  # fmt: skip
@@ -267,27 +265,25 @@ def _from_records(records: Sequence[Mapping[str, Any]], source: str, column: str
             f"no column {column!r}{nearest(column, names)}" if column else "no column of losses",
             where=source, field="column", remedy="name the column of the loss",
         )  # fmt: skip
-    rate_name = _column(records, names, RATE)
-    rows = [
-        (number_or_nan(r.get(step)), number_or_nan(r.get(chosen)), number_or_nan(r.get(rate_name or "")))
-        for r in records
-    ]
-    kept = np.array([row for row in rows if np.isfinite(row[0]) and np.isfinite(row[1])]).reshape(-1, 3)
-    order = np.argsort(kept[:, 0], kind="stable")
-    rate = kept[order, 2] if rate_name is not None and np.isfinite(kept[:, 2]).all() and len(kept) else None
-    return RunLog(kept[order, 0], kept[order, 1], rate, chosen, source)
+    rate_name = next(iter(_columns(names, RATE)), "")
+    cells = [[number_or_nan(record.get(name)) for name in (step, chosen, rate_name)] for record in records]
+    rows = np.array([row for row in cells if np.isfinite(row[:2]).all()]).reshape(-1, 3)
+    rows = rows[np.argsort(rows[:, 0], kind="stable")]
+    rate = rows[:, 2] if len(rows) and np.isfinite(rows[:, 2]).all() else None
+    return RunLog(rows[:, 0], rows[:, 1], rate, chosen, source)
 
 
-def _column(records: Sequence[Mapping[str, Any]], names: list[str], wanted: Sequence[str]) -> str | None:
-    by_lower = {name.strip().lower(): name for name in names}
-    return next((by_lower[name] for name in wanted if name in by_lower), None)
+def _columns(names: list[str], headers: Sequence[str]) -> list[str]:
+    """Return the columns with one of these headers, in the order of the headers."""
+    by_header = {normal_name(name): name for name in reversed(names)} | {name: name for name in names}
+    return list(dict.fromkeys(by_header[header] for header in headers if header in by_header))
 
 
 def _loss_column(records: Sequence[Mapping[str, Any]], names: list[str]) -> str | None:
-    by_lower = {name.strip().lower(): name for name in names}
-    found = [by_lower[name] for name in LOSS if name in by_lower]
-    counts = {name: sum(np.isfinite(number_or_nan(record.get(name))) for record in records) for name in found}
-    return next((name for name in found if counts[name] >= LEAST_ROWS), found[0] if found else None)
+    """Return the first column of losses that has enough rows, or the first of all."""
+    losses = _columns(names, LOSS)
+    counts = {name: sum(np.isfinite(number_or_nan(record.get(name))) for record in records) for name in losses}
+    return next((name for name in losses if counts[name] >= LEAST_ROWS), losses[0] if losses else None)
 
 
 def _json_lines(path: Path) -> list[dict[str, Any]]:
@@ -315,18 +311,13 @@ def _own_records(folder: Path, schedule: RateSchedule | None) -> list[dict[str, 
 
 def _event_records(folder: Path) -> list[dict[str, Any]]:
     """Return the scalars of a TensorBoard folder by step."""
-    try:
-        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-    except ImportError:
-        raise InputError(
-            "no metrics.jsonl there, and reading TensorBoard files needs the package 'tensorboard'",
-            where=str(folder), remedy="pip install tensorboard",
-        ) from None  # fmt: skip
-    events = EventAccumulator(str(folder))
-    events.Reload()
+    events = read_events(folder)
     tags = events.Tags()["scalars"]
     if not tags:
-        raise InputError("no metrics.jsonl and no TensorBoard scalars there", where=str(folder))
+        raise InputError(
+            "no metrics.jsonl and no TensorBoard scalars there",
+            where=str(folder), remedy="give the folder of a run, or a table of its log",
+        )  # fmt: skip
     steps: dict[int, dict[str, Any]] = {}
     for tag in tags:
         for event in events.Scalars(tag):

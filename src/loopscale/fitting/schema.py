@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import Field
 
 from loopscale.core.schemas import File, Record
+from loopscale.fitting.ladder import LadderScore
 from loopscale.fitting.resample import Scheme
 from loopscale.fitting.result import KIND, SCHEMA
 from loopscale.fitting.search import Recipe
@@ -44,25 +45,11 @@ class DataRecord(Record):
 
 
 class NoiseRecord(Record):
-    """Standard deviations of ln loss about the law; null where the data cannot tell the parts apart."""
+    """Standard deviations of ln loss about the law; null where the data do not separate the parts."""
 
     new_run: float
     between_runs: float | None
     within_run: float | None
-
-
-class RungRecord(Record):
-    """A form that was tried, and how well it predicts held-out runs."""
-
-    form: str
-    coefficients: int
-    error: float
-    """Root-mean-square error of ln loss."""
-    aicc: float | None
-    """Akaike's criterion; null where the rows are too few for it."""
-    chosen: bool
-    eligible: bool = True
-    """Whether it may be chosen; the interaction is shown only."""
 
 
 class FitFile(File):
@@ -93,7 +80,7 @@ class FitFile(File):
     """Coefficients that were held equal to another."""
     scheme: Scheme | None = None
     """How the data were resampled."""
-    ladder: list[RungRecord] = Field(default_factory=list)
+    ladder: list[LadderScore] = Field(default_factory=list)
     """The forms that were tried; empty where the full one suits the data."""
     coefficients: dict[str, float] | None = None
     """Those of the law, for readers of the file; so are the fields below."""

@@ -1,4 +1,4 @@
-"""What was forecast for the largest runs of public sweeps, what came, and how simple rivals did."""
+"""Forecasts of the largest runs of public sweeps beside their measured losses, and the same by simple rivals."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from loopscale.core.text import text_table
 from loopscale.fitting.data.observations import Observations
 from loopscale.fitting.data.public import load_public
 from loopscale.fitting.estimate import fit
+from loopscale.fitting.held_out import interval_score, top_decades
 from loopscale.fitting.result import Fit
 from loopscale.scaling import Points
 
@@ -30,7 +31,7 @@ FEWEST = 8
 
 @dataclass(frozen=True)
 class Entry:
-    """One sweep with its top decades hidden: what was forecast for them, and what came."""
+    """One sweep with its top decades hidden: their forecast losses beside the measured ones."""
 
     sweep: str
     decades: float
@@ -86,8 +87,7 @@ def scoreboard(
 
 def entry(name: str, data: Observations, decades: float, level: float, resamples: int = RESAMPLES) -> Entry:
     """Hide the top decades of a sweep's compute, forecast them from the rest, and score the forecasts."""
-    flops = data.points.train_flops
-    mask = flops > flops.max() / 10**decades * (1 + 1e-9)
+    mask = top_decades(data.points.train_flops, decades)
     if (~mask).sum() < FEWEST:
         raise InputError(f"{int((~mask).sum())} rows are left with {decades:g} decades hidden")
     fitted, hidden = fit(data.where(~mask), resamples=resamples), data.where(mask)
@@ -104,12 +104,6 @@ def entry(name: str, data: Observations, decades: float, level: float, resamples
         law_score=interval_score(*_law(fitted, hidden.points, level), loss, level),
         line_score=interval_score(*_plane(data.where(~mask), hidden.points, level), loss, level),
     )  # fmt: skip
-
-
-def interval_score(low: FloatArray, high: FloatArray, loss: FloatArray, level: float) -> float:
-    """Return the mean of width + 2 / (1 - level) x miss, in ln loss."""
-    miss = np.maximum(low - loss, 0) + np.maximum(loss - high, 0)
-    return float(np.mean(high - low + 2 / (1 - level) * miss))
 
 
 def _law(fitted: Fit, points: Points, level: float) -> tuple[FloatArray, FloatArray]:

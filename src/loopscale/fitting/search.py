@@ -1,4 +1,4 @@
-"""The search for the best optimum: descents from many starts, the hopeful ones finished on all rows."""
+"""The search for the best optimum: descents from many starts, the best of them finished on all rows."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class SearchResult:
 def search(problem: Problem, starts_SP: FloatArray, delta: float) -> SearchResult:
     """Descend from every start, by least squares on some rows first, then by the objective on all of them."""
     some = spread_rows(problem, max(ROUGH_ROWS, 8 * len(problem.free)))
-    rough = _revived(some, side_by_side(some, starts_SP, tolerance=1e-4))
+    rough = _restarted(some, side_by_side(some, starts_SP, tolerance=1e-4))
     basin_S, first_B = _basins(some, rough)
     hopeful_B = rough.value_S[first_B] <= HOPELESS * rough.value_S.min()
     u_BP = rough.u_SP[first_B]
@@ -66,8 +66,8 @@ def finish(problem: Problem, u_SP: FloatArray, delta: float) -> Optima:
     return side_by_side(problem, near.u_SP, delta=delta, damping=1e-6)
 
 
-def _revived(problem: Problem, optima: Optima) -> Optima:
-    """Give starts that ended above the best a second life, idle coefficients reset to typical values."""
+def _restarted(problem: Problem, optima: Optima) -> Optima:
+    """Descend once more from starts that ended above the best, with idle coefficients reset to typical values."""
     idle_SP = _idle(problem, optima)
     again = np.flatnonzero(idle_SP.any(axis=1) & (optima.value_S > 1.01 * optima.value_S.min()))
     if not len(again):

@@ -31,12 +31,18 @@ def sensitivity(fit: Fit) -> Table:
     Columns: what was changed, the irreducible loss and the exponents, the loss predicted at ten times the largest
     training compute (the largest run with size and tokens both grown), and its change in parts of the loss.
     """
+    return _changes(fit)[0]
+
+
+def _changes(fit: Fit) -> tuple[Table, int]:
+    """Return the table, and how many of its first rows are not refits without a run."""
     problem, best, data = fit.problem, fit.optimum, fit.observations
     labels, points = ["as fitted"], [best]
     for delta in DELTAS:
         if not np.isclose(delta, fit.delta):
             labels.append("least squares" if np.isinf(delta) else f"delta {delta:g}")
             points.append(finish(problem, best[None, :], delta).u_SP[0])
+    others = len(labels)
     runs = [run for run in data.runs if varies(problem, data.run != run)]
     if runs:
         weights = np.array([(data.run != run).astype(float) for run in runs])
@@ -48,9 +54,10 @@ def sensitivity(fit: Fit) -> Table:
         points += [without[k] for k in order]
     values, loss = problem.vectors(np.array(points)), _beyond(fit, np.array(points))
     shown = {name: values[:, problem.names.index(name)].tolist() for name in _names(fit)}
-    return Table({
+    table = Table({
         "change": labels, **shown, "loss": loss.tolist(), "difference": (loss / loss[0] - 1).tolist(),
     })  # fmt: skip
+    return table, others
 
 
 def _names(fit: Fit) -> list[str]:
@@ -76,20 +83,17 @@ def _beyond(fit: Fit, u_SP: FloatArray) -> FloatArray:
 
 def sensitivity_lines(fit: Fit, most: int = SHOWN) -> list[str]:
     """Return the table for a terminal: other deltas, and the runs that matter most."""
-    rows = list(sensitivity(fit).records())
+    table, others = _changes(fit)
+    rows = list(table.records())
     names, signs = _names(fit), {term.name: term.published_sign for term in fit.law.terms}
-    others = [row for row in rows if not row["change"].startswith("without run ")]
-    runs = [row for row in rows if row["change"].startswith("without run ")]
     cells = [
         (row["change"], *(f"{signs[name] * row[name]:.4g}" for name in names), f"{row['loss']:.4f}",
-         "" if row["change"] == "as fitted" else f"{row['difference']:+.2%}")
-        for row in (*others, *runs[:most])
+         f"{row['difference']:+.2%}" if order else "")
+        for order, row in enumerate(rows[: others + most])
     ]  # fmt: skip
     top = BEYOND * float(fit.observations.points.train_flops.max())
     columns = ("change", *names, f"loss at {format_power(top)}", "difference")
     lines = ["Sensitivity to single runs and to Huber's delta:", text_table(columns, cells, left=("change",))]
-    if len(runs) > most:
-        lines.append(
-            f"The other {len(runs) - most} runs change that loss by at most {abs(runs[most]['difference']):.2%}."
-        )
+    if rest := rows[others + most :]:
+        lines.append(f"The other {len(rest)} runs change that loss by at most {abs(rest[0]['difference']):.2%}.")
     return lines

@@ -72,10 +72,12 @@ class Slice:
             raise InputError(f"slice {self.text!r} selects {selected}; {self._present(observations)}")
         return mask, note
 
-    @property
-    def splits_runs(self) -> bool:
-        """Whether a run may have rows on both sides: along D and C only."""
-        return self.axis in "DC"
+    def held_out(self, observations: Observations) -> tuple[BoolArray, str]:
+        """Return the rows to hold out, and the note: whole runs, but along D and C, where a run may have both sides."""
+        mask, note = self.rows(observations)
+        if self.axis in "DC":
+            return mask, note
+        return np.isin(observations.run, np.unique(observations.run[mask])), note
 
     def _holds(self, values: FloatArray) -> BoolArray:
         if self.comparison == "=" and self.axis in "NDC":

@@ -14,7 +14,7 @@ from loopscale.fitting.covariance import coefficient_intervals, fit_covariance
 from loopscale.fitting.resample import Scheme
 from loopscale.fitting.search import Recipe
 from loopscale.fitting.sensitivity import sensitivity_lines
-from loopscale.fitting.warnings import cautions
+from loopscale.fitting.warnings import warnings_of
 
 if TYPE_CHECKING:
     from loopscale.fitting.result import Fit
@@ -54,11 +54,11 @@ def summary(fit: Fit, verbose: bool = False) -> str:
 
 def warning_lines(fit: Fit, most: int | None = None) -> list[str]:
     """Return the warnings with their help, at most so many of them, after a blank line."""
-    every = cautions(fit)
-    shown = every if most is None else every[:most]
-    lines = [line for caution in shown for line in warning(*caution)]
-    if len(shown) < len(every):
-        lines.append(f"{counted(len(every) - len(shown), 'more warning')}: --verbose")
+    warnings = warnings_of(fit)
+    first = warnings if most is None else warnings[:most]
+    lines = [line for problem, remedy in first for line in warning(problem, remedy)]
+    if len(first) < len(warnings):
+        lines.append(f"{counted(len(warnings) - len(first), 'more warning')}: --verbose")
     return ["", *lines] if lines else []
 
 
@@ -103,8 +103,8 @@ def _facts(fit: Fit) -> list[str]:
 
 def _ladder(fit: Fit) -> str:
     """Say by how much the form won on held-out runs."""
-    chosen = next(rung for rung in fit.ladder if rung.chosen)
-    others = sorted((rung for rung in fit.ladder if not rung.chosen), key=lambda rung: rung.error)
+    chosen = next(score for score in fit.ladder if score.chosen)
+    others = sorted((score for score in fit.ladder if not score.chosen), key=lambda score: score.error)
     text = f"held-out error {chosen.error:.2%}, AICc {_whole(chosen.aicc)}"
     if others:
         best = others[0]
@@ -123,9 +123,9 @@ def _ladder_table(fit: Fit) -> list[str]:
         return []
     columns = ("form tried", "coefficients", "held-out error", "AICc", "")
     rows = [
-        (rung.form, str(rung.coefficients), f"{rung.error:.2%}", _whole(rung.aicc),
-         "chosen" if rung.chosen else "" if rung.eligible else "shown only: it forecasts no better")
-        for rung in sorted(fit.ladder, key=lambda rung: rung.error)
+        (score.form, str(score.coefficients), f"{score.error:.2%}", _whole(score.aicc),
+         "chosen" if score.chosen else "" if score.eligible else "shown only: it forecasts no better")
+        for score in sorted(fit.ladder, key=lambda score: score.error)
     ]  # fmt: skip
     return ["", *text_table(columns, rows, left=("form tried", "")).splitlines()]
 
@@ -220,13 +220,13 @@ def _noise(fit: Fit) -> str:
     if (parts := fit.noise_components) is not None:
         return f"{total} ({parts.run:.2%} between runs, {parts.observation:.2%} within a run)"
     few = len(fit.observations.runs) < len(fit.observations)
-    return f"{total}{' (too few runs to tell noise between runs from noise within)' if few else ' between runs'}"
+    return f"{total}{' (too few runs to separate noise between runs from noise within)' if few else ' between runs'}"
 
 
 def _spread(fit: Fit) -> str:
     spread = fit.spread
     if spread is None:
-        return "no estimate; resampling gives predictive intervals"
+        return "not estimated; resampling gives predictive intervals"
     return (
         f"±{spread.growth:.1%} expected one decade of compute beyond the data "
         f"({counted(spread.backtests, 'backtest')} and a prior from public sweeps)"

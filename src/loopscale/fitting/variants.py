@@ -19,14 +19,14 @@ import numpy as np
 
 from loopscale.core.arrays import FloatArray
 from loopscale.core.errors import InputError
-from loopscale.core.files import is_file
 from loopscale.core.quantities import format_power
 from loopscale.core.tables import Table
 from loopscale.core.text import WIDTH, fact, text_table
+from loopscale.fitting.data.folders import STATE
 from loopscale.fitting.data.observations import Observations
 from loopscale.fitting.estimate import fit
 from loopscale.fitting.result import Fit
-from loopscale.scaling import Points, ScalingLaw, find_law, tails
+from loopscale.scaling import PUBLISHED, Points, ScalingLaw, costs, find_law, tails
 
 RESAMPLES = 200
 LEAST_LAW_ROWS = 8
@@ -35,7 +35,7 @@ OWN_LINE = 0.3
 """Standard deviation of ln(D / N) below which runs lie along one line, so that size and tokens are not
 separately identifiable."""
 FACTORS = np.linspace(np.log(1 / 30), np.log(30), 1201)
-"""Logarithms of the speedups that are looked through."""
+"""Logarithms of the speedups among which each run's is searched."""
 CURVE_NOISE = 0.003
 """Noise of ln loss assumed where a curve has too few runs to show it: that of small public sweeps."""
 LEAST_RUNS = 3
@@ -60,7 +60,7 @@ class LawBaseline:
 
     def losses(self, flops: FloatArray, ratio: FloatArray) -> FloatArray:
         """Return the losses of dense runs of that compute and D / N, (Z, ...): the law's own, then its refits'."""
-        size = np.sqrt(flops / (6 * ratio))
+        size = np.sqrt(flops / (costs.TRAIN * ratio))
         points = Points(size, size * ratio)
         own = self.law(points)[None]
         return own if self.law.resamples is None else np.concatenate([own, self.law.resampled(points)])
@@ -112,7 +112,7 @@ class VariantRun:
     baseline_loss: float
     """Of the same compute and the same tokens."""
     speedup: float | None
-    """None where the baseline cannot say: the loss lies outside what it reaches."""
+    """None where the baseline does not reach the loss."""
     low: float | None
     high: float | None
     time_speedup: float | None = None
@@ -200,13 +200,8 @@ class Gate:
 
     def _answer(self) -> str:
         trend = self.compute
+        verdict = {None: "Undecided", True: "It helps", False: "It does not help"}[trend.helps]
         where = f"at {format_power(max(run.flops for run in self.runs))} FLOPs"
-        if trend.helps is None:
-            return (
-                f"Undecided: {self.variant} is worth {trend.speedup:.3g}x of {self.baseline}'s compute {where}, "
-                f"{self.level:.0%} interval {trend.low:.3g}x to {trend.high:.3g}x."
-            )
-        verdict = "It helps" if trend.helps else "It does not help"
         return (
             f"{verdict}: {self.variant} is worth {trend.speedup:.3g}x of {self.baseline}'s compute {where}, "
             f"{self.level:.0%} interval {trend.low:.3g}x to {trend.high:.3g}x."
@@ -235,7 +230,7 @@ def gate(
     runs = variant if isinstance(variant, Observations) else Observations.of(variant)
     base, rows = _baseline(against, resamples, seed, outer, mapping)
     flops = runs.points.train_flops
-    size = flops / (6 * runs.points.tokens)
+    size = runs.points.unrolled
     ratio = runs.points.tokens / size
     factors = np.exp(FACTORS)
     losses = base.losses(flops[:, None] * factors, np.broadcast_to(ratio[:, None], (len(flops), len(factors))))
@@ -283,25 +278,19 @@ def _baseline(
 
 def is_law(name: str | Path) -> bool:
     """Tell whether a text names a law: a JSON file, or a published law."""
-    if is_file(name):
-        return str(name).endswith(".json")
-    try:
-        find_law(str(name))
-    except InputError:
-        return False
-    return True
+    return str(name) in PUBLISHED or (str(name).endswith(".json") and Path(name).name != STATE)
 
 
 def _speedups(losses_Znk: FloatArray, loss_n: FloatArray) -> FloatArray:
     """Return ln s of each run under each refit: where the baseline's loss, which falls with s, meets the run's."""
-    found = np.full(losses_Znk.shape[:2], np.nan)
-    for z, n in np.ndindex(*found.shape):
+    logs_Zn = np.full(losses_Znk.shape[:2], np.nan)
+    for z, n in np.ndindex(*logs_Zn.shape):
         curve = losses_Znk[z, n]
-        known = np.isfinite(curve)
-        falling = np.minimum.accumulate(np.where(known, curve, np.inf))[known]
+        finite = np.isfinite(curve)
+        falling = np.minimum.accumulate(np.where(finite, curve, np.inf))[finite]
         if len(falling) and falling[-1] <= loss_n[n] <= falling[0]:
-            found[z, n] = np.interp(-loss_n[n], -falling, FACTORS[known])
-    return found
+            logs_Zn[z, n] = np.interp(-loss_n[n], -falling, FACTORS[finite])
+    return logs_Zn
 
 
 def _with_noise(
@@ -318,9 +307,9 @@ def _with_noise(
 
 def _interval(values_Zn: FloatArray, level: float) -> FloatArray:
     low, high = tails(level)
-    known = np.isfinite(values_Zn).sum(axis=0) > 1
+    several = np.isfinite(values_Zn).sum(axis=0) > 1
     spans = np.full((2, values_Zn.shape[1]), np.nan)
-    spans[:, known] = np.nanquantile(values_Zn[:, known], [low, high], axis=0)
+    spans[:, several] = np.nanquantile(values_Zn[:, several], [low, high], axis=0)
     return spans
 
 
@@ -328,8 +317,8 @@ def _trend(
     x: FloatArray, own: FloatArray, noisy_Zn: FloatArray, level: float, random: np.random.Generator
 ) -> SpeedupTrend:
     """Fit ln s as a line over the decades of compute; refits take their own speedups and draw the runs again."""
-    known = np.isfinite(own)
-    x, own, noisy_Zn = x[known], own[known], noisy_Zn[:, known]
+    finite = np.isfinite(own)
+    x, own, noisy_Zn = x[finite], own[finite], noisy_Zn[:, finite]
     top = float(x.max())
     lines = len(x) >= LEAST_RUNS and np.ptp(x) >= LEAST_SPAN
 
@@ -369,14 +358,14 @@ def _clock(
     own, other = _throughput(runs.extra), None if rows is None else _throughput(rows.extra)
     if own is None or other is None or rows is None:
         return None
-    sizes = np.log(rows.points.train_flops / (6 * rows.points.tokens))
+    sizes = np.log(rows.points.unrolled)
     degree = 1 if len(np.unique(sizes)) > 1 else 0
     curve = np.polynomial.polynomial.polyfit(sizes, np.log(other), degree)
     tokens = runs.points.tokens
 
     def ratios(logs: FloatArray) -> FloatArray:
         spent = np.exp(logs) * flops
-        size = np.sqrt(spent / (6 * ratio))
+        size = np.sqrt(spent / (costs.TRAIN * ratio))
         seconds = size * ratio / np.exp(np.polynomial.polynomial.polyval(np.log(size), curve))
         return np.asarray(np.log(seconds / (tokens / own)))
 

@@ -25,7 +25,6 @@ FEW_ROWS = 3
 """Rows beyond the coefficients below which a fit of any form follows its data."""
 NAMED = 3
 """Diverged runs that a warning names."""
-DEGENERATE = "degenerate: "
 
 
 class FitWarning(NamedTuple):
@@ -35,19 +34,15 @@ class FitWarning(NamedTuple):
     remedy: str = ""
 
 
-def cautions(fit: Fit) -> tuple[FitWarning, ...]:
+def warnings_of(fit: Fit) -> tuple[FitWarning, ...]:
     """Return what a reader of the fit must know: first about the data, then about the form."""
     return (*_data(fit), *_poor(fit), *_degenerate(fit), *_trend(fit), *_form(fit), *_search(fit))
 
 
-def warnings_of(fit: Fit) -> tuple[str, ...]:
-    """Return the warnings, each in a sentence."""
-    return tuple(caution.problem for caution in cautions(fit))
-
-
 def law_note(fit: Fit) -> str:
-    """Return the warnings that a law carries as its note; its degeneracy has its own field."""
-    return "; ".join(text for text in warnings_of(fit) if not text.startswith(DEGENERATE))
+    """Return the warnings that a law has as its note; its degeneracy has its own field."""
+    own_field = set(_degenerate(fit))
+    return "; ".join(warning.problem for warning in warnings_of(fit) if warning not in own_field)
 
 
 def _data(fit: Fit) -> Iterator[FitWarning]:
@@ -106,7 +101,7 @@ def without_rows(data: Observations, rows: list[int]) -> str:
 
 def _degenerate(fit: Fit) -> Iterator[FitWarning]:
     for reason in fit.degenerate:
-        yield FitWarning(f"{DEGENERATE}{reason}", "add runs, try a simpler form, or hold coefficients with --fix")
+        yield FitWarning(f"degenerate: {reason}", "add runs, try a simpler form, or hold coefficients with --fix")
 
 
 def _form(fit: Fit) -> Iterator[FitWarning]:
@@ -118,8 +113,8 @@ def _form(fit: Fit) -> Iterator[FitWarning]:
         yield FitWarning(
             "R varies in the data, but the law does not know recurrence", "--mapping bounded has a gain from looping"
         )
-    if gains := no_gain(fit.problem, dict(fit.coefficients)):
-        yield FitWarning(f"{' and '.join(gains)} ended on its lower bound: these data show no gain from looping")
+    if (gain := no_gain(fit.problem, dict(fit.coefficients))) is not None:
+        yield FitWarning(f"{gain} ended on its lower bound: these data show no gain from looping")
     if len(data) - len(fit.free) < FEW_ROWS:
         yield FitWarning(
             f"{len(data)} rows for {len(fit.free)} coefficients: the fit passes close to every loss",

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from loopscale.core.errors import InputError
 from loopscale.core.quantities import format_count
 from loopscale.core.tables import Table
 from loopscale.planning.budget import Budget
 from loopscale.scaling import ScalingLaw, Trust
-from loopscale.scaling.variables import check_points, check_variables, fixed_experts, fixed_recurrence
+from loopscale.scaling.variables import (
+    REFIT,
+    WithheldError,
+    check_points,
+    check_variables,
+    fixed_experts,
+    fixed_recurrence,
+    why_degenerate,
+)
 
 __all__ = [
     "WithheldError",
@@ -22,16 +30,6 @@ __all__ = [
     "fixed_recurrence",
     "withheld",
 ]
-
-
-class WithheldError(InputError):
-    """An answer that is given only where the user allows it by an argument."""
-
-    def __init__(self, problem: str, overrides: Sequence[str], remedy: str) -> None:
-        self.overrides = tuple(overrides)
-        """The arguments that allow the answer all the same."""
-        options = " and ".join(f"`{name}`" for name in self.overrides)
-        super().__init__(problem, remedy=f"{remedy}, or allow the answer with {options}")
 
 
 def check_answer(
@@ -51,9 +49,9 @@ def check_answer(
     """
     problems, overrides, remedies = [], [], []
     if law.degenerate and not allow_degenerate:
-        problems.append(f"law {law.name} is degenerate: {'; '.join(law.degenerate)}")
+        problems.append(why_degenerate(law))
         overrides.append("allow_degenerate")
-        remedies.append("fit it to more data or a simpler form")
+        remedies.append(REFIT)
     if trust.level == "beyond" and not extrapolate:
         axes = [axis for axis, factor in trust.factors.items() if factor > 10]
         reasons = [reason for reason in trust.reasons if set(reason.partition(" is ")[0].split()) & set(axes)]

@@ -28,18 +28,18 @@ class Role(Enum):
 
 @dataclass(frozen=True)
 class Prior:
-    """What other sweeps say about a coefficient, for data that determine it poorly."""
+    """The value of a coefficient in other sweeps, for data that determine it poorly."""
 
     centre: float
     width: float
     """Standard deviation, of the logarithm for a coefficient that is searched in logarithm."""
     source: str
-    """Where it comes from, as texts say it."""
+    """Where it comes from, for texts."""
 
 
 @dataclass(frozen=True)
 class Coefficient:
-    """One coefficient of a form, described well enough that nothing else has to know its name.
+    """One coefficient of a form, described completely: no other code depends on its name.
 
     The range, the typical and the neutral value hold with counts in billions.
     """
@@ -60,4 +60,4 @@ class Coefficient:
     positive: bool = False
     """Whether the form needs it above zero."""
     prior: Prior | None = None
-    """Pulls a fit towards a value, unless the fit is told to go without."""
+    """Pulls a fit towards a value, unless the recipe is without priors."""

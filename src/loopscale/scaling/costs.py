@@ -1,6 +1,6 @@
 """What a looped model costs: N_unroll, FLOPs, and tokens for a budget.
 
-Every formula of compute stands here once. Arguments are numbers or arrays that broadcast; whole numbers stay whole.
+Every formula of compute is here, once. Arguments are numbers or arrays that broadcast; whole numbers stay whole.
 """
 
 from __future__ import annotations

@@ -132,9 +132,9 @@ class _Tree:
 
     def _mean(self, summand: Any, values: Mapping[str, float], x: Inputs) -> float:
         at = {"N": np.log(x.N), "D": np.log(x.D), "E": x.E, "R": x.R, "U": np.log(x.D if x.U is None else x.U)}
-        known = {self.symbols[name]: value for name, value in values.items()}
-        known |= {self.symbols[name]: float(np.mean(value)) for name, value in at.items()}
-        return _real(summand.subs(known))
+        numbers = {self.symbols[name]: value for name, value in values.items()}
+        numbers |= {self.symbols[name]: float(np.mean(value)) for name, value in at.items()}
+        return _real(summand.subs(numbers))
 
 
 @lru_cache(maxsize=64)
@@ -251,7 +251,7 @@ def _built(node: ast.expr, symbols: Mapping[str, Any], sympy: Any) -> Any:
         case ast.Call(func=ast.Name(id=name)):
             raise InputError(
                 f"expression: function {shown(name)} is not known{nearest(name, FUNCTIONS)}; "
-                f"choose from {', '.join(FUNCTIONS)}, each of one argument"
+                f"choose from {', '.join(FUNCTIONS)}, each with one argument"
             )
     raise InputError(f"expression: {shown(ast.unparse(node))} is neither a number, a name, arithmetic nor a function")
 
@@ -286,7 +286,7 @@ def _coefficients(tree: _Tree, bounds: Mapping[str, tuple[float, float]]) -> tup
 
 
 def _coefficient(name: str, tree: _Tree, bounds: tuple[float, float] | None) -> Coefficient:
-    """Describe a coefficient by where it stands in the expression."""
+    """Describe a coefficient by its position in the expression."""
     symbol = tree.symbols[name]
     summands = [term for term in tree.terms if symbol in term.free_symbols]
     variables = {key for term in summands for key in VARIABLES if tree.symbols[key] in term.free_symbols}

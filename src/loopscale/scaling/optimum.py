@@ -111,7 +111,7 @@ def leverage(law: ScalingLaw, flops: float, models: Proportions, reference: Prop
 def allocations(law: ScalingLaw, flops: Sequence[float], models: Proportions = DENSE, level: float = 0.9) -> Table:
     """Return N*(C), D*(C), their exponents and the loss for several budgets.
 
-    Where the law carries resampled laws, ``_low`` and ``_high`` columns span ``level`` of them; they are the
+    Where the law has resampled laws, ``_low`` and ``_high`` columns span ``level`` of them; they are the
     uncertainty of the curve. ``extrapolated`` names the axes on which the optimum leaves the fitted range.
     """
     ends = tails(level)

@@ -205,7 +205,7 @@ def published(name: str = DEFAULT) -> ScalingLaw:
 
 @runtime_checkable
 class HasLaw(Protocol):
-    """An object that carries a law as ``law``: a ``Fit``, whose package builds on this one."""
+    """An object with a law as ``law``: a ``Fit``, whose package builds on this one."""
 
     law: ScalingLaw
 
@@ -255,7 +255,7 @@ def with_uncertainty(name: str) -> ScalingLaw:
 def with_repetition(law: ScalingLaw) -> ScalingLaw:
     """Return a law in which repeated tokens count for less, as Muennighoff et al. 2023 measured on dense models.
 
-    A law that knows repetition itself is returned as it is.
+    A law that has a term for repetition is returned as it is.
     """
     if law.outer.uses_unique:
         return law

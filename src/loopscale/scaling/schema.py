@@ -127,7 +127,7 @@ class GroupedLawFile(File):
     KIND, VERSION = GROUPED, GROUPED_SCHEMA
 
     column: str
-    """The column that tells the groups apart."""
+    """The column that names the group of each run."""
     offsets: str
     """In what the groups differ."""
     forms: list[OffsetFormRecord] = Field(default_factory=list)

@@ -83,7 +83,7 @@ class FittedRange:
 
 
 TRUST_LEVELS: dict[str, float] = {"inside": 1.0, "near": 3.0, "far": 10.0, "beyond": math.inf}
-"""Levels of trust, by how many times beyond the fitted range a point may lie along its worst axis."""
+"""Levels of trust, by the largest factor by which a point may lie outside the fitted range along any axis."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ class Spread:
     """Backtests inside the sweep that ``growth`` rests on; it rests on other sweeps alone where this is zero."""
     within: float | None = None
     """The part of ``noise`` that rows of one run have apart; the rest is between runs, and a new run has both. None
-    where the data have one row a run, which cannot tell them apart."""
+    where the data have one row a run, which does not separate them."""
     drift: float = 0.0
     """By how much ln loss comes out below the law, per decade of compute beyond the data."""
 
@@ -180,7 +180,7 @@ DEGREES = 8
 FORECAST_DEGREES = 4
 """Degrees of freedom of Student's t. Likelihood says 6.5, with which sweeps left out are covered too seldom."""
 FORM_ERROR, FORM_POWER = 0.011, 0.7
-"""Error of ln loss one decade beyond the data that neither the law nor the frontier tells (.0112 by likelihood), and
+"""Error of ln loss one decade beyond the data that is in neither the law nor the frontier (.0112 by likelihood), and
 the power of the decades with which it grows (.68)."""
 OFF_FRONTIER = 0.1
 """Error of a law's distance between a run and the frontier, as a share of it (.093 by likelihood)."""

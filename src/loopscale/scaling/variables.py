@@ -41,6 +41,11 @@ def fixed_recurrence(law: ScalingLaw) -> int | None:
     return None if law.mapping.loops else int(_only(law.fitted_range.recurrence))
 
 
+def default_variables(law: ScalingLaw) -> tuple[float, float]:
+    """Return E and R where the user states neither: those that a law without them was fitted at, otherwise 1."""
+    return fixed_experts(law) or 1.0, fixed_recurrence(law) or 1.0
+
+
 def _only(span: tuple[float | None, float | None]) -> float:
     low, high = span
     return low if low is not None and low == high else 1.0
@@ -72,5 +77,6 @@ def check_points(law: ScalingLaw, points: Points) -> None:
         raise InputError(
             f"law {law.name} has no term for repeated tokens, so it cannot answer for {epochs:.3g} epochs",
             field="unique_tokens",
-            remedy="choose a law with repetition, or leave out the number of unique tokens",
+            remedy="choose a law with repetition, leave out the number of unique tokens, or ask for a plan, which adds "
+            "the published discount of dense models",
         )
