@@ -12,7 +12,6 @@ Names load when they are first used: importing the package imports neither numpy
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.3.0.dev0"
@@ -65,8 +64,9 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'loopscale' has no attribute {name!r}")
-    module, _, attribute = _HOMES[name].partition(":")
-    return getattr(import_module(module), attribute)
+    from pkgutil import resolve_name
+
+    return resolve_name(_HOMES[name])
 
 
 def __dir__() -> list[str]:

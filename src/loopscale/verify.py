@@ -36,33 +36,33 @@ class Check:
 
 
 def verify(path: str | Path) -> Iterator[Check]:
-    """Yield the checks of a file or folder; what it is follows from its content."""
+    """Yield the checks of a file or folder, by its content."""
     where = Path(path)
     try:
         exists = where.exists()
     except (OSError, ValueError):  # too long for a path, or with a zero byte
         exists = False
     if not exists:
-        raise InputError(f"{shown(str(path))}: no such file or folder")
+        raise InputError("no such file or folder", where=shown(str(path)))
     if where.is_file():
         if where.suffix == ".json":
             yield _json(where, _load)
         else:
             yield _table(where)
-            yield Check(where.name, Outcome.UNKNOWN, "tables carry no checksum: a changed digit cannot be found")
+            yield Check(where.name, Outcome.UNKNOWN, "tables have no checksum: a changed digit cannot be found")
         return
     kinds = [check for name, check in FOLDERS.items() if any(where.glob(name))]
     if not kinds:
         names = ", ".join(FOLDERS)
         raise InputError(
-            f"{path}: not a run, sweep, token store, model or results of loopscale; none of {names} is there"
+            f"not a run, sweep, token store, model or results of loopscale: none of {names} is there", where=str(path)
         )
     for check in kinds:
         yield from check(where)
 
 
 def verified(path: str | Path) -> tuple[str, ...]:
-    """Return what ``verify`` could check and what not, each in a sentence; damage is raised."""
+    """Return each check of ``verify`` as a sentence; damage is raised."""
     sentences = []
     for check in verify(path):
         if check.outcome is Outcome.BAD:
@@ -71,33 +71,29 @@ def verified(path: str | Path) -> tuple[str, ...]:
     return tuple(sentences)
 
 
-def _tried(what: str, action: Callable[[], Any]) -> Check:
-    """Run one check; an error of ours is its finding."""
+def _checked(what: str, action: Callable[[], str]) -> Check:
+    """Run one check, which returns what it covered, or raises an error of ours where something is damaged."""
     try:
-        text = action()
+        return Check(what, Outcome.GOOD, action())
     except LoopscaleError as error:
         return Check(what, Outcome.BAD, str(error))
-    return Check(what, Outcome.GOOD, text if isinstance(text, str) else "")
 
 
 def _json(path: Path, read: Callable[[Path], Any]) -> Check:
     """Check a JSON file of ours: its checksum, its schema, and that its numbers are finite."""
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return _tried(path.name, lambda: read_json(path))
-    sealed = isinstance(raw, dict) and CHECKSUM in raw
 
     def check() -> str:
+        read_json(path)
+        raw = json.loads(path.read_text(encoding="utf-8"))
         read(path)
         _refuse_nonfinite(raw, path)
-        return "checksum, schema and values"
+        return "checksum, schema and values" if isinstance(raw, dict) and CHECKSUM in raw else ""
 
-    finding = _tried(path.name, check)
-    if finding.outcome is Outcome.GOOD and not sealed:
-        reason = "schema and values are right; it has no checksum (edited, or written by 0.1)"
+    result = _checked(path.name, check)
+    if result.outcome is Outcome.GOOD and not result.detail:
+        reason = "schema and values are right; it has no checksum, so a changed digit cannot be found"
         return Check(path.name, Outcome.UNKNOWN, reason)
-    return finding
+    return result
 
 
 def _load(path: Path) -> Any:
@@ -141,7 +137,7 @@ def _refuse_nonfinite(value: Any, path: Path) -> None:
         for item in value.values() if isinstance(value, dict) else value:
             _refuse_nonfinite(item, path)
     elif isinstance(value, float) and not math.isfinite(value):
-        raise InputError(f"{path}: it holds a number that is not finite")
+        raise InputError("it holds a number that is not finite", where=str(path))
 
 
 def _table(path: Path) -> Check:
@@ -151,7 +147,7 @@ def _table(path: Path) -> Check:
         observations = Observations.of(path, strict=True)
         return f"{len(observations)} losses of {len(observations.runs)} runs, all finite"
 
-    return _tried(path.name, check)
+    return _checked(path.name, check)
 
 
 def _run(folder: Path) -> Iterator[Check]:
@@ -166,7 +162,7 @@ def _run(folder: Path) -> Iterator[Check]:
     else:
         yield Check("summary.json", Outcome.UNKNOWN, "the run is not finished")
     if (folder / "metrics.jsonl").is_file():
-        yield _tried("metrics.jsonl", lambda: _metrics(folder / "metrics.jsonl"))
+        yield _checked("metrics.jsonl", lambda: _metrics(folder / "metrics.jsonl"))
     yield from _run_tokens(folder)
     yield from _checkpoints(folder)
     if (folder / "model").is_dir():
@@ -194,7 +190,7 @@ def _run_tokens(folder: Path) -> Iterator[Check]:
             raise InputError(f"{store.folder}: these are other tokens than the run was trained on")
         return "checksums of what the run was trained on"
 
-    yield _tried("tokens", check)
+    yield _checked("tokens", check)
 
 
 def _check_summary(summary: dict[str, Any] | None, folder: Path) -> None:
@@ -217,7 +213,7 @@ def _metrics(path: Path) -> str:
             raise InputError(f"{path}: line {number} is not JSON") from None
         if not isinstance(row, dict) or not isinstance(row.get("step"), int):
             raise InputError(f"{path}: line {number} has no step")
-    return f"{sum(1 for line in lines if line.strip())} rows; they carry no checksum and are not used by fits"
+    return f"{sum(1 for line in lines if line.strip())} rows; they have no checksum and are not used by fits"
 
 
 def _checkpoints(folder: Path) -> Iterator[Check]:
@@ -225,22 +221,22 @@ def _checkpoints(folder: Path) -> Iterator[Check]:
 
     folders = sorted(path for path in (folder / "checkpoints").glob("step-*") if path.is_dir())
     for path in folders:
-        yield _tried(f"checkpoints/{path.name}", lambda path=path: checkpoints.verify(path) and "checksums")  # type: ignore[misc]
+
+        def check(path: Path = path) -> str:
+            checkpoints.verify(path)
+            return "checksums"
+
+        yield _checked(f"checkpoints/{path.name}", check)
     if not folders:
         yield Check("checkpoints", Outcome.UNKNOWN, "there is none")
 
 
 def _model(folder: Path) -> Iterator[Check]:
-    def check() -> str:
-        if not check_seal(folder):
-            raise LookupError
-        return "checksums of all files"
-
-    try:
-        yield _tried(f"{folder.name}: files", check)
-    except LookupError:
-        yield Check(f"{folder.name}: files", Outcome.UNKNOWN, f"it has no {SEAL} (written by 0.1, or not by a run)")
-    yield _tried(f"{folder.name}: weights", lambda: _finite_weights(folder))
+    files = _checked(f"{folder.name}: files", lambda: "checksums of all files" if check_seal(folder) else "")
+    if files.outcome is Outcome.GOOD and not files.detail:
+        files = Check(files.what, Outcome.UNKNOWN, f"it has no {SEAL}, so changed bytes cannot be found")
+    yield files
+    yield _checked(f"{folder.name}: weights", lambda: _finite_weights(folder))
 
 
 def _finite_weights(folder: Path) -> str:
@@ -264,7 +260,7 @@ def _tokens(folder: Path) -> Iterator[Check]:
         store.verify()
         return f"{sum(store.tokens.values()):,} tokens, checksums of every shard"
 
-    yield _tried("tokens", check)
+    yield _checked("tokens", check)
 
 
 def _sweep(folder: Path) -> Iterator[Check]:
@@ -285,7 +281,7 @@ def _sweep(folder: Path) -> Iterator[Check]:
         unknown = f"; {alone} cannot be verified: their runs left no summary" if alone else ""
         return f"{len(rows)} observations; {compared} compared with the summaries of their runs{unknown}"
 
-    yield _tried("sweep.sqlite", check)
+    yield _checked("sweep.sqlite", check)
 
 
 def _check_one_text(rows: list[tuple[str, int, float, dict[str, Any]]], folder: Path) -> None:
@@ -326,4 +322,4 @@ FOLDERS: dict[str, Callable[[Path], Iterator[Check]]] = {
     "config.json": _model,
     "*/*.result.json": _results,
 }
-"""The file by which a folder is known, and what checks such a folder."""
+"""What checks a folder, by the file that shows what the folder is."""
