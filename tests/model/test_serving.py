@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -130,6 +132,16 @@ def test_requests_are_batched_by_recurrence(demo: tuple[Any, Any]) -> None:
         for R in (2, 1):
             assert asked(batched, recurrence=R, max_tokens=4).json()["choices"][0]["text"] == written(demo, R, 4)
         assert batched.get("/health").json() == {"status": "ok"}
+
+
+def test_a_run_is_served_under_the_name_of_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tmp_path / "first"
+    shutil.copytree(DEMO, run / "model")
+    (run / "run.json").write_text("{}")
+    monkeypatch.setattr("uvicorn.Server.run", lambda self, sockets: [socket.close() for socket in sockets])
+    for folder in (run, run / "model"):
+        done = CliRunner().invoke(serve_command, [str(folder), "--port", "0"])
+        assert done.output.startswith("first at http://127.0.0.1:"), done.output
 
 
 def test_other_machines_need_a_token() -> None:

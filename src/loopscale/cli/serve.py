@@ -52,6 +52,7 @@ def serve_command(
     from loopscale.app.security import LOOPBACK, Guard, Limits, is_loopback
     from loopscale.model import loading
     from loopscale.model.serving import build_app
+    from loopscale.train.run_dir import run_of
 
     if token is not None and not re.fullmatch(r"[A-Za-z0-9._~-]{8,200}", token):
         raise click.UsageError("--token should have 8 to 200 letters, digits or any of . _ ~ -")
@@ -60,7 +61,7 @@ def serve_command(
     folder = model_folder(model)
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     looped, loaded_tokenizer = loading.load(folder, tokenizer)
-    called = name or folder.resolve().name
+    called = name or (run_of(folder) or folder.resolve()).name
     if "@" in called:
         raise click.UsageError(f"the name {called!r} holds an @, which stands before a recurrence; give another --name")
     app = build_app(looped, loaded_tokenizer, called, batching)
