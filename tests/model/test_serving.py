@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
