@@ -10,7 +10,7 @@ from rich.markup import escape
 
 from loopscale.cli.output import console, print_json, print_table
 from loopscale.core.errors import InputError
-from loopscale.core.quantities import format_count
+from loopscale.core.quantities import format_count, format_power
 from loopscale.evaluate import Row, Suite, case_study, fit_saturation, printed, published_rows, tidy, wide
 from loopscale.evaluate.curves import LEAST
 from loopscale.evaluate.results import interval, labels
@@ -104,7 +104,8 @@ def _print(suite: Suite, rows: Sequence[Row]) -> None:
         table = printed(suite, rows, names[start : start + COLUMNS])
         lines = [[escape(str(cell)) for cell in row.values()] for row in table.records()]
         print_table("", list(table.columns), lines, left=("model", "R"))
-    for note in ([INTERVALS] if any(row.samples for row in rows) else []) + notes:
+    bracketed = any(interval(suite, row, label) for row in rows for label in row.scores)
+    for note in ([INTERVALS] if bracketed else []) + notes:
         out.print(note, highlight=False, markup=False)
 
 
@@ -127,7 +128,7 @@ def _notes(suite: Suite, rows: Sequence[Row]) -> Iterator[str]:
     for name, flops in {
         row.model: row.training_flops for row in rows if row.training_flops and not row.published
     }.items():
-        yield f"{name}: {format_count(flops)} training FLOPs"
+        yield f"{name}: {format_power(flops)} training FLOPs"
     if any(row.published for row in rows):
         yield f"{PAPER} {case_study().source}, as printed; its compute is over its own baseline"
 
