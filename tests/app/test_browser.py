@@ -307,6 +307,12 @@ def test_a_law_without_recurrence_has_no_chart_of_passes(page):
     assert page.is_hidden("#over-experts")
     assert page.is_visible("#over-size")
     assert page.locator("#over-size .mine").count() == 1
+    size = re.search(r"a (\S+) dense model", sentence(page))[1]
+    assert page.inner_text("#step-size output") == size  # one size is written one way
+    assert f"{size} now" in page.inner_text("#over-size .readout")
+    assert size in page.inner_text("#map-readout")
+    page.wait_for_selector(".whatif")
+    assert "bits instead" not in page.inner_text("#whatifs")  # without a limit they change nothing
 
 
 def test_between_the_rungs_sizes_are_named_by_their_parameters(page):
@@ -617,6 +623,16 @@ def test_the_page_introduces_itself_to_those_who_link_to_it(page):
     page.click("#share-button")
     page.click("#copy-embed")
     assert page.evaluate("() => navigator.clipboard.readText()").startswith("<iframe src=")
+
+
+def test_the_menu_of_a_phone_lies_in_the_window(browser, folder):
+    page = open_page(browser, f"file://{folder}/index.html", width=390, height=844)
+    page.click("#share-button")
+    for item in ("#copy-link", "#copy-embed", "#save-image", "#pin"):
+        place = box(page, item)
+        assert place["y"] >= 0
+        assert place["y"] + place["height"] <= 844
+    page.context.close()
 
 
 def test_motion_stops_where_it_is_not_wanted(browser, folder):

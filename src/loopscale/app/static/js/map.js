@@ -261,11 +261,13 @@ function drawContours() {
         if (!line.last || cuts[0][0] > line.last[0]) line.last = cuts[0];
       }
     }
-  const named = ({ last }) => last[1] > 20 && last[0] > PLOT.x + PLOT.width * 0.8;
+  const named = [];
+  for (const { path, last } of levels)
+    if (path && last[1] > 20 && last[0] > PLOT.x + PLOT.width * 0.8 && named.every((y) => Math.abs(y - last[1]) >= 12)) named.push(last[1]);
   $("#map-plot .contours").replaceChildren(
     ...levels.filter(({ path }) => path).flatMap((line) => [
       draw("path", { d: line.path }),
-      ...(named(line) ? [draw("text", { x: Math.min(line.last[0], W - 14), y: line.last[1] - 3, "text-anchor": "end" }, line.level.toFixed(step < 0.1 ? 2 : 1))] : []),
+      ...(named.includes(line.last[1]) ? [draw("text", { x: Math.min(line.last[0], W - 14), y: line.last[1] - 3, "text-anchor": "end" }, line.level.toFixed(step < 0.1 ? 2 : 1))] : []),
     ]),
   ); // prettier-ignore
   return undefined;

@@ -3,7 +3,7 @@ import { DATA } from "./data.js";
 import { $, button, make, write } from "./dom.js";
 import { term } from "./glossary.js";
 import { current, shown } from "./plan.js";
-import { bytes, cardSize, grouped, signed } from "./quantities.js";
+import { bytes, cardSize, grouped, signed, sizeName } from "./quantities.js";
 import { given } from "./search.js";
 import { set, state } from "./state.js";
 
@@ -190,7 +190,7 @@ setInterval(() => {
 // ---- changing the design by hand ----
 
 const AXES = [
-  ["size", "Size", ({ rung, active_parameters: n }) => (/^d\d/.test(rung) ? cardSize(n) : rung), () => Object.keys(DATA.extended)],
+  ["size", "Size", sizeName, () => Object.keys(DATA.extended)],
   ["experts", "Experts", ({ experts_total: n }) => (n === 1 ? "dense" : `${n}`), () => DATA.experts],
   ["passes", "Passes", ({ recurrence }) => `${recurrence}`, () => Array.from({ length: 16 }, (_, k) => k + 1)],
 ];

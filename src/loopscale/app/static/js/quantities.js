@@ -83,9 +83,12 @@ export const experts = (d) => (d.experts_total === 1 ? "dense" : `${d.experts_ac
 export const passes = (R) => ({ 1: "not looped", 2: "looped twice" })[R] ?? `looped ${R} times`;
 export const labelOf = (name, active, total, R) => `${name} ${total === 1 ? "dense" : `${active}/${total}`} R=${R}`;
 
-// A design in a few words. Between the rungs of the ladder sizes have no name, so their parameters serve.
+// Between the rungs of the ladder, and for laws of size alone, sizes have no name: their parameters serve.
+export const sizeName = (d) => (d.width === null || /^d\d/.test(d.rung) ? cardSize(d.active_parameters) : d.rung);
+
+// A design in a few words.
 export const shortName = (d) => {
-  const name = /^d\d/.test(d.rung) ? cardSize(d.active_parameters) : d.rung;
+  const name = sizeName(d);
   const made = d.experts_total === 1 ? "dense" : `${experts(d)} experts`;
   return `${name}, ${made}, ${d.recurrence === 1 ? "no loop" : `${d.recurrence} passes`}`;
 };

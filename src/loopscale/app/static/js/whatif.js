@@ -50,7 +50,8 @@ export function drawWhatIfs() {
   }
   if (found.law.onlyExperts === null && ladder && !state.experts && design.experts > 1)
     items.push(attempt("A dense model", (d) => set({ design: designText(d) }, { control: "dense" }), {}, { experts: [1] }));
-  if (found.b.bits >= 4)
+  const bitsCount = asked.limits.memory !== undefined || asked.limits.min_speed !== undefined;
+  if (bitsCount && found.b.bits >= 4)
     items.push(attempt(`${found.b.bits / 2} bits instead of ${found.b.bits}`, () => set({ bits: String(found.b.bits / 2), where: "", design: "" }), { bits: found.b.bits / 2 }, {}, () => "rounding not counted"));
   place.replaceChildren(...items);
   if (ladder && !state.continuous && !state.rungs) {
