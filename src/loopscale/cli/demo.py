@@ -12,7 +12,6 @@ import numpy as np
 
 from loopscale.architecture import ladder_space, rung
 from loopscale.cli.output import console, print_table
-from loopscale.cli.plan import print_plan
 from loopscale.cli.profile import print_joint
 from loopscale.cli.verbs import verb
 from loopscale.core.errors import check_extra
@@ -29,6 +28,7 @@ from loopscale.fitting.data.public import load_micro
 from loopscale.planning import Budget, Plan, search
 from loopscale.planning.compute import flops_of
 from loopscale.planning.profiles import isoflop_over_recurrence, joint_optimum
+from loopscale.planning.screen import plan_screen
 from loopscale.planning.text import legend, mark, sentences
 from loopscale.scaling import Points, costs, published
 
@@ -79,7 +79,7 @@ def _plan(folder: Path) -> tuple[Plan, list[Panel]]:
     say.rule("Which model fits a phone: 5e21 FLOPs of training, 3 GB of int4 weights")
     result = search(budget, law=law)
     best = Plan.of(result)
-    print_plan(result, best, 4)
+    click.echo("$ loopscale plan --flops 5e21 --memory 3GB --bits int4\n" + plan_screen(best, result.rivals(4)))
     best.save(folder / "plan.json")
     say.rule("The best design as memory grows, at 5e21 FLOPs")
     print_joint("", joint_optimum(law, [1e9, 3e9, 1e10], budget))
@@ -88,7 +88,8 @@ def _plan(folder: Path) -> tuple[Plan, list[Panel]]:
     say.rule("How often should a 0.3B model loop, to match a 0.6B one trained on 6T tokens")
     matched = flops_of(rung("0.6B", experts=8), 6e12)
     looped = search(Budget(flops=matched), ladder_space(["0.3B"], [8]), law)
-    print_plan(looped, Plan.of(looped), 2)
+    click.echo("$ loopscale plan --rung 0.3B --experts 8 --like 0.6B:8:1 --like-tokens 6T")
+    click.echo(plan_screen(Plan.of(looped), looped.rivals(2)))
     curves = isoflop_over_recurrence(law, [5e21], ladder_space(["0.3B", "1.0B"], [1, 8]))
     panels = [Panel(curves, draw_isoflop_over_recurrence), Panel(steps, draw_joint_optimum)]
     save(Picture("plan", "", tuple(panels), 2.8).figure(columns=2), folder / "plan.png")
