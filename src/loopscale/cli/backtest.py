@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from loopscale.cli.form import form_options, mapping_option, recipe_option
-from loopscale.cli.output import print_json
+from loopscale.cli.form import form_options, mapping_option, recipe_option, resamples_option
+from loopscale.cli.output import print_result
 from loopscale.cli.params import level_option, output_options, verbose_option
 from loopscale.cli.reading import data_options, take_runs
 from loopscale.cli.verbs import verb
@@ -27,7 +27,7 @@ from loopscale.fitting.backtest import DECADES, backtest
 @click.option("--hold-out", metavar="SLICE", help='Hide these rows instead, like "C>1e21", N>1B, D>400B, R=16 or E=16.')
 @level_option
 @mapping_option
-@click.option("--resamples", type=click.IntRange(2, 100_000), default=100, show_default=True, help="How many refits.")
+@resamples_option
 @click.option("--figure", type=click.Path(), help="Save a figure of errors and intervals, as .png, .svg or .pdf.")
 @form_options
 @recipe_option
@@ -47,9 +47,4 @@ def backtest_command(figure: str | None, as_json: bool, as_csv: bool, verbose: b
         from loopscale.figures.style import save
 
         save(result.plot(), figure)
-    if as_json:
-        print_json(result.to_dict())
-    elif as_csv:
-        click.echo(result.table().csv(), nl=False)
-    else:
-        click.echo(result.summary(verbose))
+    print_result(result, as_json, as_csv, verbose)

@@ -9,7 +9,7 @@ import click
 
 from loopscale.cli.checkpoint import model_folder
 from loopscale.cli.output import console, print_json, print_table
-from loopscale.cli.params import INTEGERS
+from loopscale.cli.params import INTEGERS, json_option
 from loopscale.cli.verbs import verb
 from loopscale.core.quantities import counted
 
@@ -26,11 +26,15 @@ ENGINES = ("transformers", "unrolled", "onnx", "torch.export", "mlx", "llama.cpp
 @click.option("--recurrence", "recurrences", type=INTEGERS, default="1,2,4", show_default=True, help="Recurrences.")
 @click.option("--prompts", type=click.Path(), help="One prompt on each line.  [default: 12 included prompts]")
 @click.option(
-    "--tolerance", type=click.FloatRange(0), default=1e-3, show_default=True, help="Of the largest number compared."
+    "--tolerance",
+    type=click.FloatRange(0),
+    default=1e-3,
+    show_default=True,
+    help="Largest difference, relative to the largest number compared.",
 )
 @click.option("--packages", type=click.Path(), help="For llama.cpp: the folder with node-llama-cpp.")
 @click.option("--tokenizer", help="A tokenizer's folder.  [default: the model's]")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def conform_command(
     model: str,
     target: str | None,

@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from loopscale.cli.form import form_options, mapping_option, recipe_option
+from loopscale.cli.form import form_options, mapping_option, recipe_option, resamples_option
 from loopscale.cli.output import print_json
-from loopscale.cli.params import verbose_option
+from loopscale.cli.params import json_option, verbose_option
 from loopscale.cli.reading import data_options, take_runs
 from loopscale.cli.verbs import verb
 from loopscale.core.errors import LoopscaleError
@@ -34,12 +34,12 @@ from loopscale.fitting import Fit, Scheme, fit, fit_groups
     show_default=True,
     help="How to resample for intervals; `paper` is too narrow.",
 )
-@click.option("--resamples", type=click.IntRange(2, 100_000), default=100, show_default=True, help="How many refits.")
+@resamples_option
 @click.option("--group", help="Column of data sets or recipes: fit them together, with shared exponents.")
 @click.option("--name", help="What to call the law.  [default: the file's name]")
 @click.option("--out", type=click.Path(), help="Save the law, with its resampled laws, as JSON for --law.")
 @click.option("--report", type=click.Path(), help="Save a report with figures, as .html or .md.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 @verbose_option
 def fit_command(
     scheme: str,

@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from loopscale.cli.form import form_options, mapping_option, recipe_option
-from loopscale.cli.output import print_json
+from loopscale.cli.form import form_options, mapping_option, recipe_option, resamples_option
+from loopscale.cli.output import print_json, print_result
 from loopscale.cli.params import (
     level_option,
     output_options,
@@ -40,18 +40,26 @@ FORM = ("outer", "mapping", "fixed", "bounds", "tie", "delta", "recipe", "seed")
 @click.option("--running", is_flag=True, help="RUNS is the log of a run in training: forecast its final loss.")
 @click.option("--steps", type=click.IntRange(1), help="With --running: steps of the whole run.  [default: its own]")
 @click.option(
-    "--schedule", type=click.Choice(KINDS), default="cosine", show_default=True, help="With --running: its rate."
+    "--schedule",
+    type=click.Choice(KINDS),
+    default="cosine",
+    show_default=True,
+    help="With --running: its learning-rate schedule.",
 )
 @click.option("--warmup", type=click.IntRange(0), default=0, show_default=True, help="With --running: warm-up steps.")
 @click.option(
-    "--cooldown", type=click.FloatRange(0, 1), default=0.2, show_default=True, help="With --running: share of wsd."
+    "--cooldown",
+    type=click.FloatRange(0, 1),
+    default=0.2,
+    show_default=True,
+    help="With --running: share of the steps in which wsd lowers the rate.",
 )
 @click.option("--column", help="With --running: the column of the loss.")
 @click.option("--law", help="With --running: a law that predicts the same run, with --params and --tokens.")
 @seal_options("Score a sealed forecast against RUNS, the later runs.")
 @click.option("--group", help="Which group: COLUMN=NAME of a table, NAME of a law file from `fit --group`.")
 @mapping_option
-@click.option("--resamples", type=click.IntRange(2, 100_000), default=100, show_default=True, help="How many refits.")
+@resamples_option
 @form_options
 @recipe_option
 @trust_options
@@ -104,8 +112,8 @@ def forecast_command(
     """
     if running:
         rate = None if steps is None else RateSchedule(steps, schedule, warmup, cooldown)
-        found = running_forecast(runs, rate, column, law, params, tokens, level)
-        print_json(found.to_dict()) if as_json else click.echo(found.summary())
+        end = running_forecast(runs, rate, column, law, params, tokens, level)
+        print_json(end.to_dict()) if as_json else click.echo(end.summary())
         return
     options["runs"] = runs
     if check_path is not None:
@@ -126,12 +134,7 @@ def forecast_command(
         )  # fmt: skip
     if register_path is not None:
         register_forecasts(result, register_path)
-    if as_json:
-        print_json(result.to_dict())
-    elif as_csv:
-        click.echo(result.table().csv(), nl=False)
-    else:
-        click.echo(result.summary(verbose))
+    print_result(result, as_json, as_csv, verbose)
     if figure is not None:
         from loopscale.figures.fitting import draw_loss_over_compute, loss_over_compute
         from loopscale.figures.style import save
@@ -162,10 +165,10 @@ def running_forecast(
         return final_loss(log, schedule, level=level)
     if params is None or tokens is None:
         raise click.UsageError("--law predicts a run of --params on --tokens; give both")
-    found, point = find_law(law), Points(params[0], tokens[0])
-    loss = float(found(point))
+    predictor, point = find_law(law), Points(params[0], tokens[0])
+    loss = float(predictor(point))
     deviation = None
-    if found.resamples is not None:
-        low, high = found.predictive_interval(point) if found.spread is not None else found.interval(point)
+    if predictor.resamples is not None:
+        low, high = predictor.predictive_interval(point) if predictor.spread else predictor.interval(point)
         deviation = float(high - low) / 3.29
     return final_loss(log, schedule, law_loss=loss, law_deviation=deviation, level=level)

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
-
 import click
 
-from loopscale.cli.params import QuantityType
+from loopscale.cli.params import QuantityType, options
 from loopscale.cli.reading import pair, pairs
 from loopscale.core.errors import InputError, shown
 from loopscale.fitting import Recipe
 from loopscale.scaling import MAPPINGS, OUTER_LAWS, outer_law
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _outer(text: str) -> str:
@@ -54,51 +49,38 @@ def _delta(text: str) -> float:
     return value
 
 
-def mapping_option(function: F) -> F:
-    """Add ``--mapping``."""
-    return click.option(
-        "--mapping", type=click.Choice(list(MAPPINGS)), help="Recurrence mapping.  [default: chosen from the data]"
-    )(function)
-
-
-def recipe_option(function: F) -> F:
-    """Add ``--recipe``."""
-    return click.option(
-        "--recipe",
-        type=click.Choice([recipe.value for recipe in Recipe]),
-        default="default",
+mapping_option = click.option(
+    "--mapping", type=click.Choice(list(MAPPINGS)), help="Recurrence mapping.  [default: chosen from the data]"
+)
+recipe_option = click.option(
+    "--recipe",
+    type=click.Choice([recipe.value for recipe in Recipe]),
+    default="default",
+    show_default=True,
+    help="default: exact gradients and many starts. no-prior: the same without the priors of mapping general. "
+    "paper: the paper's procedure.",
+)
+resamples_option = click.option(
+    "--resamples", type=click.IntRange(2, 100_000), default=100, show_default=True, help="How many refits."
+)
+form_options = options(
+    click.option(
+        "--outer",
+        type=QuantityType("NAME|EXPRESSION", _outer),
+        help=f"Outer law: {', '.join(OUTER_LAWS)}, or an expression like 'c + A/N**alpha + B/D**beta'.  "
+        "[default: chosen from the data]",
+    ),
+    click.option("--fix", "fixed", **pairs("NAME=VALUE", _fixed), help="Hold a coefficient, like c=1.5."),
+    click.option("--tie", **pairs("NAME=NAME", pair), help="Tie two coefficients, like alpha=beta."),
+    click.option("--bound", "bounds", **pairs("NAME=LOW:HIGH", _bounds), help="Search a coefficient in this range."),
+    click.option(
+        "--delta",
+        type=QuantityType("NUMBER|auto|inf", _delta),
+        default="1e-3",
         show_default=True,
-        help="default: exact gradients and many starts. no-prior: the same without the priors of mapping general. "
-        "paper: the paper's procedure.",
-    )(function)
-
-
-def form_options(function: F) -> F:
-    """Add ``--outer`` and the options of the fit itself, each named as the argument of ``fit`` that it sets."""
-    options = (
-        click.option(
-            "--outer",
-            type=QuantityType("NAME|EXPRESSION", _outer),
-            help=f"Outer law: {', '.join(OUTER_LAWS)}, or an expression like 'c + A/N**alpha + B/D**beta'.  "
-            "[default: chosen from the data]",
-        ),
-        click.option("--fix", "fixed", **pairs("NAME=VALUE", _fixed), help="Hold a coefficient, like c=1.5."),
-        click.option("--tie", **pairs("NAME=NAME", pair), help="Tie two coefficients, like alpha=beta."),
-        click.option(
-            "--bound", "bounds", **pairs("NAME=LOW:HIGH", _bounds), help="Search a coefficient in this range."
-        ),
-        click.option(
-            "--delta",
-            type=QuantityType("NUMBER|auto|inf", _delta),
-            default="1e-3",
-            show_default=True,
-            callback=lambda ctx, param, value: None if value != value else value,
-            help="Huber delta on ln loss; `auto` estimates it, `inf` is least squares.",
-        ),
-        click.option(
-            "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of starts and resamples."
-        ),
-    )
-    for option in reversed(options):
-        function = option(function)
-    return function
+        callback=lambda ctx, param, value: None if value != value else value,
+        help="Huber delta on ln loss; `auto` estimates it, `inf` is least squares.",
+    ),
+    click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of starts and resamples."),
+)
+"""``--outer`` and the options of the fit itself, each named as the argument of ``fit`` that it sets."""

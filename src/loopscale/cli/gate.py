@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from loopscale.cli.output import print_json
+from loopscale.cli.output import print_result
 from loopscale.cli.params import level_option, output_options, verbose_option
 from loopscale.cli.reading import data_options, read_runs, take_runs
 from loopscale.cli.verbs import verb
@@ -20,8 +20,10 @@ from loopscale.fitting.variants import RESAMPLES, gate, is_law
 @click.option("--against-keep", metavar="EXPRESSION", help="Rows of the baseline to use, as --keep for the variant.")
 @level_option
 @click.option("--outer", help="Form of the baseline's law.  [default: chinchilla]")
-@click.option("--resamples", type=click.IntRange(2, 10_000), default=RESAMPLES, show_default=True, help="Refits.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the refits.")
+@click.option(
+    "--resamples", type=click.IntRange(2, 10_000), default=RESAMPLES, show_default=True, help="How many refits."
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the refits.")
 @output_options
 @verbose_option
 def gate_command(
@@ -38,7 +40,7 @@ def gate_command(
 ) -> None:
     """Test whether a change helps: the speedup of one sweep over another.
 
-    RUNS is the variant. The speedup over the baseline is given with whether it grows with scale.
+    RUNS is the variant. Prints its speedup over the baseline, and whether the speedup grows with scale.
 
     Each run is compared with a baseline run of the same compute and tokens: how much more compute would the baseline
     need for the same loss? With a column tokens_per_second on both sides the wall clock is compared too.
@@ -55,9 +57,4 @@ def gate_command(
         raise click.UsageError("the variant and the baseline are the same runs; choose them by --against-keep")
     base = against if is_law(against) else read_runs(against, **{**reading, "keep": against_keep})
     result = gate(variant, base, level=level, resamples=resamples, seed=seed, outer=outer)
-    if as_json:
-        print_json(result.to_dict())
-    elif as_csv:
-        click.echo(result.table().csv(), nl=False)
-    else:
-        click.echo(result.summary(verbose))
+    print_result(result, as_json, as_csv, verbose)

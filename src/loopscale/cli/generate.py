@@ -9,7 +9,7 @@ from rich.markup import escape
 
 from loopscale.cli.checkpoint import model_folder
 from loopscale.cli.output import console, print_json, print_table
-from loopscale.cli.params import EXITS, INTEGERS, WHOLE
+from loopscale.cli.params import EXITS, INTEGERS, WHOLE, json_option
 from loopscale.cli.verbs import verb
 from loopscale.core.quantities import counted
 
@@ -32,7 +32,7 @@ from loopscale.core.quantities import counted
     "--bits", type=click.Choice(("8", "4")), help="Quantise attention and experts after loading (extra quant)."
 )
 @click.option("--tokenizer", help="A tokenizer's folder.  [default: the checkpoint]")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def generate_command(
     checkpoint: str,
     prompt: str,

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
+from loopscale.cli.params import options
 from loopscale.cli.verbs import Verb
 
-F = TypeVar("F", bound=Callable[..., Any])
 OTHER = "Options"
 
 
-def option_group(name: str, *options: Callable[[Any], Any]) -> Callable[[F], F]:
+def option_group(name: str, *decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Add options, or decorators that add some, under a heading."""
 
-    def decorate(function: F) -> F:
+    def add(function: Any) -> Any:
         before = len(getattr(function, "__click_params__", []))
-        for option in reversed(options):
-            function = option(function)
-        for param in function.__click_params__[before:]:  # type: ignore[attr-defined]
+        function = options(*decorators)(function)
+        for param in function.__click_params__[before:]:
             param.group = name
         return function
 
-    return decorate
+    return add
 
 
 class GroupedVerb(Verb):

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import click
-
 from loopscale.cli.output import console, print_json, print_table
+from loopscale.cli.params import json_option, level_option
 from loopscale.cli.reading import data_options, take_runs
 from loopscale.cli.verbs import verb
 from loopscale.core.quantities import format_count, format_power
@@ -15,8 +14,8 @@ from loopscale.fitting.isoflop import IsoFlop, isoflop
 
 @verb("isoflop")
 @data_options
-@click.option("--level", type=click.FloatRange(0.01, 0.999), default=0.9, show_default=True, help="Of the intervals.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@level_option
+@json_option
 def isoflop_command(level: float, as_json: bool, **options: Any) -> None:
     """Find the best size at each training budget from isoFLOP curves: parabolas of the loss, and how it grows.
 

@@ -9,7 +9,7 @@ import click
 from loopscale.choosing import Goal, Target, ladder_candidates, next_runs, read_candidates
 from loopscale.choosing.choose import MOST_RUNS
 from loopscale.cli.form import form_options, mapping_option
-from loopscale.cli.output import print_json
+from loopscale.cli.output import print_result
 from loopscale.cli.params import COUNT, COUNTS, EXPERTS, INTEGERS, WHOLE, output_options, verbose_option
 from loopscale.cli.reading import data_options, take_runs
 from loopscale.cli.subjects import RUNG_LIST
@@ -105,12 +105,7 @@ def next_command(
             ratio=(min_ratio, max_ratio),
         )
     chosen = next_runs(result, budget, target, candidates=pool, most=most)
-    if as_json:
-        print_json(chosen.to_dict())
-    elif as_csv:
-        click.echo(chosen.table().csv(), nl=False)
-    else:
-        click.echo(chosen.summary(verbose))
+    print_result(chosen, as_json, as_csv, verbose)
 
 
 def _check_target(plan_path: str | None, params: float | None, tokens: float | None, flops: float | None) -> None:

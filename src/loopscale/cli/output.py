@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 from rich import box
@@ -13,6 +14,9 @@ from rich.measure import Measurement
 from rich.table import Table as RichTable
 
 from loopscale.core.files import finite
+
+if TYPE_CHECKING:
+    from loopscale.core.tables import Table
 
 PIPE_WIDTH = 140
 """Columns of a table that goes to a file or a pipe."""
@@ -75,6 +79,29 @@ def rich_table(
     for row in rows:
         table.add_row(*(row[index] for index in indices))
     return table
+
+
+class Result(Protocol):
+    """What can be printed in each of the three forms that commands offer."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+
+    def table(self) -> Table:
+        """Return the rows for CSV."""
+
+    def summary(self, verbose: bool = False) -> str:
+        """Return the text for people."""
+
+
+def print_result(result: Result, as_json: bool, as_csv: bool, verbose: bool) -> None:
+    """Print a result as JSON, as CSV or as text."""
+    if as_json:
+        print_json(result.to_dict())
+    elif as_csv:
+        click.echo(result.table().csv(), nl=False)
+    else:
+        click.echo(result.summary(verbose))
 
 
 def print_json(data: object) -> None:

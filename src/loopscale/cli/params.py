@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from loopscale.core import quantities
 from loopscale.core.devices import UTILISATION
 from loopscale.core.errors import InputError, shown
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 class QuantityType(click.ParamType[Any]):
@@ -40,14 +38,6 @@ def _several(parse: Callable[[str, str], Any]) -> Callable[[str], tuple[Any, ...
     return lambda text: tuple(parse(part, "") for part in text.split(","))
 
 
-def _context(text: str) -> int:
-    """Read a context length, where 8k is 8,192."""
-    value = quantities.parse_context(text, "")
-    if value != round(value) or value > 1e9:
-        raise InputError(f"{shown(text)} is not a whole number up to a billion; write it like 8192 or 32k")
-    return int(value)
-
-
 def _experts(text: str) -> tuple[float, ...]:
     """Read expert counts: whole numbers and ranges, or any number from 1 up that routing can reach."""
     counts: set[float] = set()
@@ -69,7 +59,7 @@ BYTES = QuantityType("BYTES", _unnamed(quantities.parse_bytes))
 MEMORIES = QuantityType("BYTES,…", _several(quantities.parse_bytes))
 BITS = QuantityType("BITS", _unnamed(quantities.parse_bits))
 FRACTION = QuantityType("SHARE", _unnamed(quantities.parse_fraction))
-CONTEXT = QuantityType("TOKENS", _context)
+CONTEXT = QuantityType("TOKENS", _unnamed(quantities.parse_context))
 DAYS = QuantityType("DAYS", _unnamed(quantities.parse_days))
 INTEGERS = QuantityType("N,…", _unnamed(quantities.parse_integers))
 EXPERTS = QuantityType("E,…", _experts)
@@ -79,46 +69,21 @@ ACTIVE = click.IntRange(1, 1024)
 WIDTH = click.IntRange(1, 1_000_000)
 
 
-def trust_options(function: F) -> F:
-    """Add ``--extrapolate`` and ``--allow-degenerate``."""
-    function = click.option("--allow-degenerate", is_flag=True, help="Use a law even if its fit was degenerate.")(
-        function
-    )
-    return extrapolate_option(function)
+def options(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return one decorator that adds several options; a command's help lists them in this order."""
+
+    def add(function: Any) -> Any:
+        for option in reversed(decorators):
+            function = option(function)
+        return function
+
+    return add
 
 
-def extrapolate_option(function: F) -> F:
-    """Add ``--extrapolate``."""
-    return click.option(
-        "--extrapolate", is_flag=True, help="Answer even more than 10x beyond what the law was fitted on."
-    )(function)
-
-
-UTILISATION_HELP = f"Share of listed rates that training reaches.  [default: {UTILISATION:.0%}]"
-
-
-def utilisation_option(function: F) -> F:
-    """Add ``--utilisation``."""
-    return click.option("--utilisation", type=FRACTION, default=UTILISATION, help=UTILISATION_HELP)(function)
-
-
-def price_option(function: F) -> F:
-    """Add ``--price``; the default is a round number for want of the user's own."""
-    return click.option(
-        "--price", type=click.FloatRange(min=0), default=2.5, show_default=True, help="Dollars per device-hour."
-    )(function)
-
-
-def output_options(function: F) -> F:
-    """Add ``--json`` and ``--csv``."""
-    function = click.option("--csv", "as_csv", is_flag=True, help="Print the table as CSV.")(function)
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
-
-
-def run_options(flops: str, several: bool = False) -> Callable[[F], F]:
+def run_options(flops: str, several: bool = False) -> Callable[[Any], Any]:
     """Add the options that state one run by its counts, or with ``several`` many: size, tokens, compute, passes."""
     count = COUNTS if several else COUNT
-    options = (
+    return options(
         click.option("--params", type=count, help="N: parameters, counted as the law counts them, like 7e9."),
         click.option("--loop-params", type=COUNT, help="N_loop of that model: its looped part, with --recurrence."),
         click.option("--total-params", type=COUNT, help="N_total of that model: with all experts, with --experts."),
@@ -128,37 +93,41 @@ def run_options(flops: str, several: bool = False) -> Callable[[F], F]:
         click.option("--recurrence", type=WHOLE, help="R: passes through the loop.  [default: the law's or model's]"),
     )
 
-    def add(function: F) -> F:
-        for option in reversed(options):
-            function = option(function)
-        return function
 
-    return add
-
-
-def seal_options(check: str) -> Callable[[F], F]:
+def seal_options(check: str) -> Callable[[Any], Any]:
     """Add ``--register`` and ``--check``; ``check`` says what the later outcome is given as."""
-
-    def add(function: F) -> F:
-        function = click.option("--check", "check_path", type=click.Path(), help=check)(function)
-        return click.option(
+    return options(
+        click.option(
             "--register", "register_path", type=click.Path(), help="Seal the answer: write it with its date and a hash."
-        )(function)
-
-    return add
-
-
-def level_option(function: F) -> F:
-    """Add ``--level``."""
-    return click.option(
-        "--level",
-        type=click.FloatRange(0, 1, min_open=True, max_open=True),
-        default=0.9,
-        show_default=True,
-        help="Share that intervals should cover.",
-    )(function)
+        ),
+        click.option("--check", "check_path", type=click.Path(), help=check),
+    )
 
 
-def verbose_option(function: F) -> F:
-    """Add ``--verbose``."""
-    return click.option("--verbose", is_flag=True, help="Print more than the answer.")(function)
+extrapolate_option = click.option(
+    "--extrapolate", is_flag=True, help="Answer even more than 10x beyond what the law was fitted on."
+)
+trust_options = options(
+    extrapolate_option,
+    click.option("--allow-degenerate", is_flag=True, help="Use a law even if its fit was degenerate."),
+)
+utilisation_option = click.option(
+    "--utilisation",
+    type=FRACTION,
+    default=UTILISATION,
+    help=f"Share of listed rates that training reaches.  [default: {UTILISATION:.0%}]",
+)
+price_option = click.option(
+    "--price", type=click.FloatRange(min=0), default=2.5, show_default=True, help="Dollars per device-hour."
+)
+"""The default is a round number for want of the user's own."""
+level_option = click.option(
+    "--level",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    default=0.9,
+    show_default=True,
+    help="Share that intervals should cover.",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+output_options = options(json_option, click.option("--csv", "as_csv", is_flag=True, help="Print the table as CSV."))
+verbose_option = click.option("--verbose", is_flag=True, help="Print more than the answer.")

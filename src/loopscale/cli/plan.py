@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -27,19 +28,18 @@ from loopscale.cli.params import (
     COUNT,
     DAYS,
     EXPERTS,
-    FRACTION,
     INTEGERS,
-    UTILISATION_HELP,
     WHOLE,
     QuantityType,
     output_options,
     trust_options,
+    utilisation_option,
     verbose_option,
 )
 from loopscale.cli.subjects import RUNG_LIST, law_option
-from loopscale.core.devices import DEVICES, NODE, UTILISATION
+from loopscale.core.devices import DEVICES, NODE
 from loopscale.core.errors import InputError
-from loopscale.core.files import is_file, read_json
+from loopscale.core.files import is_file, read_json, write_text
 from loopscale.core.quantities import format_power
 from loopscale.core.report import check_report_path
 from loopscale.core.text import fact
@@ -71,7 +71,7 @@ def _budget_options(group: Group) -> list[Callable[[Any], Any]]:
 @option_group(
     "Compute",
     *_budget_options(Group.COMPUTE),
-    click.option("--like", "like_model", help="Compute of a reference RUNG:EXPERTS:RECURRENCE, with --like-tokens."),
+    click.option("--like", help="Compute of a reference RUNG:EXPERTS:RECURRENCE, with --like-tokens."),
     click.option("--like-tokens", type=COUNT, help="Tokens that the reference is trained on, like 6T."),
     click.option("--gpus", type=WHOLE, help="Compute as a number of devices, with --device and --days."),
     click.option("--days", type=DAYS, help="Days that the devices train, like 21 or 3weeks, with --gpus."),
@@ -79,7 +79,7 @@ def _budget_options(group: Group) -> list[Callable[[Any], Any]]:
     click.option("--dollars", type=COUNT, help="Compute as money, with --device and --price."),
     click.option("--price", type=COUNT, help="Dollars per device-hour: with --dollars, or to show the cost."),
     click.option("--device", help=f"One of {', '.join(DEVICES)}."),
-    click.option("--utilisation", type=FRACTION, help=UTILISATION_HELP),
+    utilisation_option,
 )
 @option_group("Data", *_budget_options(Group.DATA))
 @option_group(
@@ -132,7 +132,9 @@ def _budget_options(group: Group) -> list[Callable[[Any], Any]]:
     click.option(
         "--grow", is_flag=True, help="Let passes grow during training: also find the schedule that lowers the loss."
     ),
-    click.option("--rounding", is_flag=True, help="Also say what weights of so few bits cost, by a law of six models."),
+    click.option(
+        "--rounding", is_flag=True, help="Also say what weights of few bits cost in loss, by a law of six models."
+    ),
     trust_options,
 )
 @option_group(
@@ -180,25 +182,24 @@ def plan_command(
     """
     if report is not None:
         check_report_path(report)
-    compute, space = _Compute(options), _space(options, law)
-
-    limits = _budget(options, compute.flops, compute.real_flops)
-    among = (limits, space, law)
-    rules: dict[str, Any] = {
-        "eps": eps, "rule": rule, "extrapolate": extrapolate, "allow_degenerate": allow_degenerate,
-    }  # fmt: skip
-    if compute.hours is None:
-        found = search(*among, **rules)
-    else:
+    compute, space = _compute(options), _space(options, law)
+    cluster = _cluster(options) if options["device"] or train else None
+    choose: Callable[..., Search] = search
+    if compute.hours is not None:
         from loopscale.planning.device_search import search_on
 
-        found = search_on(compute.cluster, *among, **rules)
-    planned = Plan.of(found, grow=grow, cluster=compute.named, price=options["price"])
+        choose = partial(search_on, _cluster(options))
+    result = choose(
+        _budget(options, compute), space, law, eps=eps, rule=rule, extrapolate=extrapolate,
+        allow_degenerate=allow_degenerate,
+    )  # fmt: skip
+    planned = Plan.of(result, grow=grow, cluster=cluster if options["device"] else None, price=options["price"])
     first = _first_token(planned, options["serve_flops"])
     choice = planned.choice
     cost = rounding_cost(planned.budget.bits, choice.tokens, choice.total_parameters) if rounding else None
     if train is not None:
-        _write_training_file(planned, compute.cluster, train)
+        write_text(train, planned.train_file(cluster))
+        click.echo(f"Saved {train}. Next: loopscale train {train} --estimate", err=True)
     if out is not None:
         planned.save(out)
     if report is not None:
@@ -208,22 +209,22 @@ def plan_command(
     if as_json:
         print_json(planned.to_dict() | ({} if cost is None else {"rounding": asdict(cost)}))
     elif as_csv:
-        click.echo(found.table().csv(), nl=False)
+        click.echo(result.table().csv(), nl=False)
     else:
         asked = {} if cost is None else {"rounding": rounding_text(cost, choice.loss)}
         asked |= {} if first is None else {"prompt": first}
         if verbose:
-            print_plan(found, planned, top, extrapolate)
+            print_plan(result, planned, top, extrapolate)
             if grow:
                 console().print(f"Growing passes: {growth_text(planned.growth, planned.eps)}", highlight=False)
             for label, text in asked.items():
                 click.echo("\n".join(fact(label, text)))
         else:
-            answer, *rest = plan_screen(planned, found.rivals(top), grow, extrapolate, asked).splitlines()
+            answer, *rest = plan_screen(planned, result.rivals(top), grow, extrapolate, asked).splitlines()
             console().print(f"[bold]{answer}[/]", highlight=False, soft_wrap=True)
             click.echo("\n".join(rest))
         if pareto is not None:
-            _print_front(found, pareto, extrapolate)
+            _print_front(result, pareto, extrapolate)
 
 
 def _first_token(planned: Plan, rate: float | None) -> str | None:
@@ -237,14 +238,7 @@ def _first_token(planned: Plan, rate: float | None) -> str | None:
     return f"{prompt:,} tokens, the first answer token after at least {seconds:.2g} s"
 
 
-def _write_training_file(planned: Plan, cluster: Cluster, path: str) -> None:
-    from loopscale.core.files import write_text
-
-    write_text(path, planned.train_file(cluster))
-    click.echo(f"Saved {path}. Next: loopscale train {path} --estimate", err=True)
-
-
-def _budget(options: dict[str, Any], flops: float | None, real_flops: float | None) -> Budget:
+def _budget(options: dict[str, Any], compute: Compute) -> Budget:
     limits = {name: options[name] for name in FIELDS if options[name] is not None}
     if options["preset"] is not None:
         limits = {**PRESETS[options["preset"]], **limits}
@@ -252,93 +246,68 @@ def _budget(options: dict[str, Any], flops: float | None, real_flops: float | No
         if not overhead < limits.get("memory", 0.0):
             raise click.UsageError("--overhead is a part of --memory; give a memory that is larger")
         limits["memory"] -= overhead
-    return Budget(**{**limits, "flops": flops, "real_flops": real_flops})
+    return Budget(**{**limits, "flops": compute.flops, "real_flops": compute.real_flops})
 
 
-class _Compute:
-    """The training compute, however the options state it, and what the plan costs on the device."""
+PARTNERS = {"like": ("like_tokens",), "gpus": ("device", "days"), "gpu_hours": ("device",),
+            "dollars": ("device", "price")}  # fmt: skip
+"""The options that a way to state the compute needs."""
+OWNERS = {"like_tokens": "like", "days": "gpus"}
+"""Options that mean nothing without another."""
 
-    WAYS = ("flops", "like_model", "gpus", "gpu_hours", "dollars")
-    DEVICES = ("gpus", "gpu_hours", "dollars")
-    """Ways that buy real FLOPs, which `real_flops` would state a second time."""
 
-    def __init__(self, options: dict[str, Any]) -> None:
-        self.options = options
-        ways = [name for name in self.WAYS if options[name] is not None]
-        stated = [
-            *ways,
-            *(["real_flops"] if options["real_flops"] is not None and set(ways) & set(self.DEVICES) else []),
-        ]
-        if len(stated) > 1:
-            texts = ["--like" if name == "like_model" else f"--{name.replace('_', '-')}" for name in stated]
-            raise click.UsageError(f"{' and '.join(texts)} both state the compute; give one")
-        self.way = ways[0] if ways else None
-        self._check_partners()
-        if self.way is None and options["tokens"] is None and options["real_flops"] is None:
-            raise click.UsageError(
-                "give the compute: --flops 5e21, --gpus 8 --device h100 --days 14, or --like 0.6B:8:1 --like-tokens 6T"
-            )
+@dataclass(frozen=True)
+class Compute:
+    """The training compute, however the options state it."""
 
-    def _check_partners(self) -> None:
-        partners = {"like_model": ("like_tokens",), "gpus": ("device", "days"), "gpu_hours": ("device",),
-                    "dollars": ("device", "price")}  # fmt: skip
-        for name in partners.get(self.way or "", ()):
-            if self.options[name] is None:
-                way = "like" if self.way == "like_model" else str(self.way).replace("_", "-")
-                raise click.UsageError(f"--{way} and --{name.replace('_', '-')} go together; give both")
-        owners = {"like_tokens": "like_model", "days": "gpus"}
-        for name, owner in owners.items():
-            if self.options[name] is not None and self.way != owner:
-                option = "--like" if owner == "like_model" else "--gpus"
-                raise click.UsageError(f"{option} and --{name.replace('_', '-')} go together; give both")
+    flops: float | None
+    """As the paper counts."""
+    real_flops: float | None
+    """As devices run it."""
+    hours: float | None
+    """Device-hours, where devices or money state it."""
 
-    @property
-    def flops(self) -> float | None:
-        """The compute in FLOPs; None when only tokens are given."""
-        if self.way in (None, "flops"):
-            flops: float | None = self.options["flops"]
-            return flops
-        if self.way == "like_model":
-            try:
-                return flops_of(self.options["like_model"], self.options["like_tokens"])
-            except InputError as error:
-                raise click.BadParameter(str(error), param_hint="'--like'") from None
-        return None
 
-    @property
-    def real_flops(self) -> float | None:
-        """The compute as devices run it, where it is stated so, in devices or in money."""
-        if self.hours is None:
-            real: float | None = self.options["real_flops"]
-            return real
-        return device_flops(self.hours, self.cluster.device, self.cluster.utilisation)
+def _compute(options: dict[str, Any]) -> Compute:
+    """Return the training compute, which one way states together with its partners."""
+    ways = [name for name in ("flops", *PARTNERS) if options[name] is not None]
+    if options["real_flops"] is not None and set(ways) - {"flops", "like"}:  # devices and money buy real FLOPs
+        ways.append("real_flops")
+    if len(ways) > 1:
+        raise click.UsageError(f"{' and '.join(map(_option, ways))} both state the compute; give one")
+    way = ways[0] if ways else None
+    needed = [(way, name) for name in PARTNERS.get(way or "", ()) if options[name] is None]
+    needed += [(owner, name) for name, owner in OWNERS.items() if options[name] is not None and way != owner]
+    for owner, name in needed:
+        raise click.UsageError(f"{_option(str(owner))} and {_option(name)} go together; give both")
+    if way is None and options["tokens"] is None and options["real_flops"] is None:
+        raise click.UsageError(
+            "give the compute: --flops 5e21, --gpus 8 --device h100 --days 14, or --like 0.6B:8:1 --like-tokens 6T"
+        )
+    flops, hours = options["flops"], options["gpu_hours"]
+    if way == "like":
+        try:
+            flops = flops_of(options["like"], options["like_tokens"])
+        except InputError as error:
+            raise click.BadParameter(str(error), param_hint="'--like'") from None
+    elif way == "gpus":
+        hours = options["gpus"] * options["days"] * 24
+    elif way == "dollars":
+        hours = options["dollars"] / options["price"]
+    if hours is None:
+        return Compute(flops, options["real_flops"], None)
+    return Compute(None, device_flops(hours, options["device"], options["utilisation"]), float(hours))
 
-    @property
-    def hours(self) -> float | None:
-        """The compute in device-hours, where it is stated in devices or money."""
-        o = self.options
-        if self.way == "gpus":
-            return float(o["gpus"] * o["days"] * 24)
-        if self.way == "gpu_hours":
-            return float(o["gpu_hours"])
-        return float(o["dollars"] / o["price"]) if self.way == "dollars" else None
 
-    @property
-    def cluster(self) -> Cluster:
-        """The devices that train the model; a node where their number is not stated."""
-        from loopscale.planning.cluster import Cluster
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
-        named = self.options["device"] or "h100"
-        return Cluster(named, self.options["gpus"] or NODE, self._utilisation)
 
-    @property
-    def _utilisation(self) -> float:
-        return self.options["utilisation"] or UTILISATION
+def _cluster(options: dict[str, Any]) -> Cluster:
+    """Return the devices that train the model; a node where their number is not stated."""
+    from loopscale.planning.cluster import Cluster  # most plans are for no device and start without it
 
-    @property
-    def named(self) -> Cluster | None:
-        """The devices, where the options name them."""
-        return None if self.options["device"] is None else self.cluster
+    return Cluster(options["device"] or "h100", options["gpus"] or NODE, options["utilisation"])
 
 
 def _space(options: dict[str, Any], law: ScalingLaw) -> Space | None:
@@ -381,7 +350,7 @@ def _own_model(path: str) -> Architecture:
     return read_config(path)
 
 
-def print_plan(found: Search, planned: Plan, top: int, extrapolate: bool = False) -> None:
+def print_plan(result: Search, planned: Plan, top: int, extrapolate: bool = False) -> None:
     """Print the choice in sentences, how far it can be trusted, and the table of alternatives."""
     out, texts = console(), sentences(planned)
     out.print(f"[bold]{texts['answer']}[/]", highlight=False)
@@ -389,18 +358,18 @@ def print_plan(found: Search, planned: Plan, top: int, extrapolate: bool = False
     for line in (texts["costs"], texts["devices"], *(texts[subject] for subject in subjects)):
         if line:
             out.print(line, highlight=False)
-    listed = [planned.choice, *by_loss(found.rivals(top))]
+    listed = [planned.choice, *by_loss(result.rivals(top))]
     rows = (table_row(row, extrapolate) for row in listed)
     print_table("Nearest designs", COLUMNS, rows, left=("size", "verdict"), optional=("memory",))
     if note := legend(axis for row in listed for axis in row.extrapolated):
         out.print(note, highlight=False)
 
 
-def _print_front(found: Search, cost: str, extrapolate: bool) -> None:
+def _print_front(result: Search, cost: str, extrapolate: bool) -> None:
     """Print the front with the 90% band of each loss."""
-    bands = found.front_rows(cost)
+    bands = result.front_rows(cost)
     columns = [*COLUMNS[:-1], "FLOPs/token"]
-    designs = [found.design(int(flat)) for flat in found.front(cost)]
+    designs = [result.design(int(flat)) for flat in result.front(cost)]
     rows = [(*table_row(row, extrapolate)[:-1], format_power(row.inference_flops)) for row in designs]
     if bands and bands[0].interval is not None:
         columns.insert(5, "90% band")
@@ -412,4 +381,4 @@ def _print_front(found: Search, cost: str, extrapolate: bool) -> None:
     title = f"No other design beats these in both loss and {cost}"
     print_table(title, columns, rows, left=("size",), optional=("tokens",))
     kind = bands[0].interval if bands else None
-    console().print(front_band_text(kind, found.law.uncertainty), highlight=False)
+    console().print(front_band_text(kind, result.law.uncertainty), highlight=False)

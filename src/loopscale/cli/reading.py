@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
-from loopscale.cli.params import INTEGERS, QuantityType
+from loopscale.cli.params import INTEGERS, QuantityType, options
 from loopscale.core.errors import InputError, shown
 from loopscale.core.files import is_file
 from loopscale.core.quantities import parse_count
@@ -18,8 +18,6 @@ from loopscale.fitting import Observations
 from loopscale.fitting.data.again import CHOICES, is_law_file, read_again
 from loopscale.fitting.data.public import SWEEP_RECURRENCES, simulate_sweep
 from loopscale.scaling import Counting, Reading, ScalingLaw
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 def pair(text: str) -> tuple[str, str]:
@@ -40,88 +38,63 @@ def _unit(text: str) -> tuple[str, float]:
     return name, parse_count(value, name)
 
 
-def data_options(function: F) -> F:
-    """Add RUNS and the options that say how to read it."""
-    return click.argument("runs", type=click.Path())(reading_options(function))
-
-
-def reading_options(function: F) -> F:
-    """Add the options that say how to read a sweep."""
-    options = (
-        click.option("--columns", **pairs("OURS=THEIRS", pair), help="A column's other name, like D=seen."),
-        click.option("--units", **pairs("COLUMN=UNIT", _unit), help="What a column counts in, like D=1B."),
-        click.option(
-            "--counts",
-            type=click.Choice([counting.value for counting in Counting]),
-            help="What the file's parameter counts include.  [default: without-embeddings]",
-        ),
-        click.option("--keep", metavar="EXPRESSION", help='Rows to use, like "D/N >= 20" or "width == 512".'),
-        click.option("--balance", is_flag=True, help="Weight rows so that each compute budget counts alike."),
-        click.option("--best-of", is_flag=True, help="Use the lowest loss of each model and token count."),
-        click.option(
-            "--strict", is_flag=True, help="Refuse rows without a loss, size or tokens; else they are skipped."
-        ),
-        click.option(
-            "--simulated-recurrence",
-            type=INTEGERS,
-            default=SWEEP_RECURRENCES,
-            help="Recurrences when RUNS is `simulated`; add 16 for the paper's held-out slice.  "
-            f"[default: {','.join(map(str, SWEEP_RECURRENCES))}]",
-        ),
-    )
-    for option in reversed(options):
-        function = option(function)
-    return function
+reading_options = options(
+    click.option("--columns", **pairs("OURS=THEIRS", pair), help="A column's other name, like D=seen."),
+    click.option("--units", **pairs("COLUMN=UNIT", _unit), help="What a column counts in, like D=1B."),
+    click.option(
+        "--counts",
+        type=click.Choice([counting.value for counting in Counting]),
+        help="What the file's parameter counts include.  [default: without-embeddings]",
+    ),
+    click.option("--keep", metavar="EXPRESSION", help='Rows to use, like "D/N >= 20" or "width == 512".'),
+    click.option("--balance", is_flag=True, help="Weight rows so that each compute budget counts alike."),
+    click.option("--best-of", is_flag=True, help="Use the lowest loss of each model and token count."),
+    click.option("--strict", is_flag=True, help="Refuse rows without a loss, size or tokens; else they are skipped."),
+    click.option(
+        "--simulated-recurrence",
+        type=INTEGERS,
+        default=SWEEP_RECURRENCES,
+        help="Recurrences when RUNS is `simulated`; add 16 for the paper's held-out slice.  "
+        f"[default: {','.join(map(str, SWEEP_RECURRENCES))}]",
+    ),
+)
+"""How to read a sweep."""
+data_options = options(click.argument("runs", type=click.Path()), reading_options)
+"""RUNS, and how to read it."""
 
 
 def read_runs(
-    runs: str,
-    *,
-    columns: dict[str, str],
-    units: dict[str, float],
-    counts: str | None,
-    keep: str | None,
-    best_of: bool,
-    balance: bool,
-    strict: bool,
-    simulated_recurrence: tuple[int, ...],
-    name: str | None = None,
+    runs: str, *, simulated_recurrence: tuple[int, ...], name: str | None = None, **choices: Any
 ) -> Observations:
-    """Return the sweep that RUNS names: a file, the file of a law, a sweep file, `simulated`, or a public sweep."""
-    choices: dict[str, Any] = {
-        "columns": columns,
-        "units": units,
-        "counts": counts,
-        "keep": keep,
-        "best_of": best_of,
-        "balance": balance,
-        "strict": strict,
-    }
+    """Return the sweep that RUNS names: a file, the file of a law, a sweep file, `simulated`, or a public sweep.
+
+    ``choices`` are those of ``fitting.data.again.CHOICES``.
+    """
     if is_law_file(runs):
         return read_again(runs, partial(read_runs, name=name, simulated_recurrence=simulated_recurrence), choices)
     name = name or Path(runs).name.split(".")[0]
     if runs == "simulated" and not is_file(runs):
         sweep = simulate_sweep(recurrences=simulated_recurrence)
-        sweep = replace(sweep, reading=Reading(runs))
-        return Observations.of(sweep, keep=keep, best_of=best_of, balance=balance, name=name)
-    if Path(runs).suffix == ".toml" or is_sweep_folder(runs):
-        sweep = replace(read_sweep_runs(runs), reading=Reading(runs))
-        return Observations.of(sweep, keep=keep, best_of=best_of, balance=balance, name=name)
-    return Observations.of(runs, name=name, **choices)
+    elif Path(runs).suffix == ".toml" or is_sweep_folder(runs):
+        sweep = read_sweep_runs(runs)
+    else:
+        return Observations.of(runs, name=name, **choices)
+    rows = {choice: choices[choice] for choice in ("keep", "best_of", "balance")}
+    return Observations.of(replace(sweep, reading=Reading(runs)), name=name, **rows)
 
 
-def read_law_runs(data: str, law: ScalingLaw, options: dict[str, Any]) -> Observations:
+def read_law_runs(data: str, law: ScalingLaw, reading: dict[str, Any]) -> Observations:
     """Return a sweep to show with a law: read as for its fit where it is the law's own, unless options say more."""
     if law.provenance is None or law.provenance.reading.data != data:
-        return read_runs(data, **options)
-    choices = {name: options[name] for name in CHOICES}
-    return read_runs(data, **options | law.provenance.reading.overruled(choices))
+        return read_runs(data, **reading)
+    choices = {name: reading[name] for name in CHOICES}
+    return read_runs(data, **reading | law.provenance.reading.overruled(choices))
 
 
-def take_runs(options: dict[str, Any], name: str | None = None) -> Observations:
-    """Take RUNS and the options of reading out of a command's options, and read the sweep."""
+def take_runs(values: dict[str, Any], name: str | None = None) -> Observations:
+    """Take RUNS and the options of reading out of a command's values, and read the sweep."""
     reading = (*CHOICES, "simulated_recurrence")
-    return read_runs(options.pop("runs"), name=name, **{option: options.pop(option) for option in reading})
+    return read_runs(values.pop("runs"), name=name, **{option: values.pop(option) for option in reading})
 
 
 def is_sweep_folder(path: str) -> bool:

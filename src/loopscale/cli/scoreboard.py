@@ -7,7 +7,7 @@ from dataclasses import asdict
 import click
 
 from loopscale.cli.output import print_json
-from loopscale.cli.params import output_options
+from loopscale.cli.params import level_option, output_options
 from loopscale.cli.verbs import verb
 from loopscale.fitting.scoreboard import averages, scoreboard, scoreboard_table, scoreboard_text
 
@@ -15,8 +15,7 @@ from loopscale.fitting.scoreboard import averages, scoreboard, scoreboard_table,
 @verb("scoreboard")
 @click.option("--decades", type=click.FloatRange(0, min_open=True), default=1.0, show_default=True,
               help="Decades of the largest compute to hide.")  # fmt: skip
-@click.option("--level", type=click.FloatRange(0, 1, min_open=True, max_open=True), default=0.9, show_default=True,
-              help="Share that intervals should cover.")  # fmt: skip
+@level_option
 @output_options
 def scoreboard_command(decades: float, level: float, as_json: bool, as_csv: bool) -> None:
     """Score forecasts on public sweeps: their largest runs hidden.
@@ -29,7 +28,7 @@ def scoreboard_command(decades: float, level: float, as_json: bool, as_csv: bool
     """
     entries, left_out = scoreboard(decades=decades, level=level)
     if as_json:
-        rows = [asdict(each) | {"covered": each.covered} for each in entries]
+        rows = [asdict(entry) | {"covered": entry.covered} for entry in entries]
         print_json({"kind": "scoreboard", "entries": rows, "averages": averages(entries), "left_out": list(left_out)})
     elif as_csv:
         click.echo(scoreboard_table(entries).csv(), nl=False)

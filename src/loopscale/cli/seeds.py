@@ -6,6 +6,7 @@ import click
 
 from loopscale.choosing import pairs_needed
 from loopscale.cli.output import console, print_json
+from loopscale.cli.params import json_option
 from loopscale.cli.verbs import verb
 
 
@@ -14,7 +15,7 @@ from loopscale.cli.verbs import verb
 @click.option("--spread", type=float, required=True, help="Standard deviation of the paired difference over seeds.")
 @click.option("--power", type=float, default=0.8, show_default=True, help="Chance to find it.")
 @click.option("--level", type=float, default=0.05, show_default=True, help="Chance to find one that is not there.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def seeds_command(difference: float, spread: float, power: float, level: float, as_json: bool) -> None:
     """Number of seed pairs needed to detect a difference.
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
-
 import click
 
-from loopscale.cli.app import http_address, listen
 from loopscale.cli.checkpoint import model_folder
+from loopscale.cli.network import check_access, host_option, http_address, listen
 from loopscale.cli.verbs import verb
 from loopscale.core.errors import check_extra, require
 
@@ -20,9 +18,9 @@ PORT = 8000
 @click.option("--batching", is_flag=True, help="Answer requests together: continuous batching with a paged cache.")
 @click.option("--tokenizer", help="A tokenizer's folder.  [default: the model's]")
 @click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="Port; 0 takes any.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; loopback by default.")
+@host_option
 @click.option("--allow-host", "allowed", multiple=True, metavar="NAME", help="Another host name that clients may use.")
-@click.option("--token", help="The API key that clients must send; needed for any --host but loopback.")
+@click.option("--token", help="API key that clients must send; required for any --host but loopback.")
 def serve_command(
     model: str,
     name: str | None,
@@ -49,24 +47,23 @@ def serve_command(
     uvicorn = require("uvicorn", "serve", "loopscale serve")
     from transformers.utils import logging
 
-    from loopscale.app.security import LOOPBACK, Guard, Limits, is_loopback
+    from loopscale.app.security import LOOPBACK, Guard, Limits
     from loopscale.model import loading
     from loopscale.model.serving import build_app
     from loopscale.train.run_dir import run_of
 
-    if token is not None and not re.fullmatch(r"[A-Za-z0-9._~-]{8,200}", token):
-        raise click.UsageError("--token should have 8 to 200 letters, digits or any of . _ ~ -")
-    if not is_loopback(host) and token is None:
-        raise click.UsageError(f"{host} can be reached from other machines; give --token SECRET")
+    check_access(host, token)
     folder = model_folder(model)
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     looped, loaded_tokenizer = loading.load(folder, tokenizer)
     called = name or (run_of(folder) or folder.resolve()).name
     if "@" in called:
-        raise click.UsageError(f"the name {called!r} holds an @, which stands before a recurrence; give another --name")
+        raise click.UsageError(
+            f"the name {called!r} has an @, which requests put before a recurrence; give another --name"
+        )
     app = build_app(looped, loaded_tokenizer, called, batching)
     app.add_middleware(Guard, hosts=(*LOOPBACK, host, *allowed), limits=Limits(), token=token)
-    listening = listen(host, port)
+    listening = listen(host, port, PORT)
     click.echo(f"{called} at {http_address(host, listening)}/v1; Ctrl-C stops it.")
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2)
     uvicorn.Server(config).run(sockets=[listening])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loopscale.architecture import RUNGS, Architecture, at_width, read_config, rung, rung_name
-from loopscale.cli.params import ACTIVE, EXPERTS, WHOLE, WIDTH, F, QuantityType
+from loopscale.cli.params import ACTIVE, EXPERTS, WHOLE, WIDTH, QuantityType, options
 from loopscale.core.errors import InputError, require
 from loopscale.scaling import DEFAULT, find_law
 
@@ -41,14 +41,14 @@ def _store_group(ctx: click.Context, param: click.Parameter, value: str | None) 
     ctx.meta[GROUP] = value
 
 
-def law_option(function: F) -> F:
-    """Add ``--law``, and ``--group`` for files that hold the laws of several groups."""
-    function = click.option(
-        "--group", is_eager=True, expose_value=False, callback=_store_group, help="Which law of `fit --group`."
-    )(function)
-    return click.option(
+law_option = options(
+    click.option(
         "--law", type=LAW, default=DEFAULT, show_default=True, help="A published law by name, or a law file (JSON)."
-    )(function)
+    ),
+    click.option(
+        "--group", is_eager=True, expose_value=False, callback=_store_group, help="Which law of `fit --group`."
+    ),
+)
 
 
 def _rungs(text: str) -> tuple[str, ...]:
@@ -58,19 +58,15 @@ def _rungs(text: str) -> tuple[str, ...]:
 RUNG_LIST = QuantityType("RUNG,…", _rungs)
 
 
-def model_options(function: F) -> F:
-    """Add the options that name one model: a rung, a width, or a config file."""
-    options = (
-        click.option("--rung", help=f"A rung of the ladder: {', '.join(RUNGS)}."),
-        click.option("--width", type=WIDTH, help="Any other width by the ladder's rules."),
-        click.option("--layers", type=WHOLE, help="Depth for --width; follows the width unless given."),
-        click.option("--experts", type=EXPERTS, help="E: routed experts for each active one.  [default: 1]"),
-        click.option("--active-experts", type=ACTIVE, default=2, show_default=True, help="k: experts a token uses."),
-        click.option("--config", type=click.Path(), help="A Hugging Face config.json, its folder, or a training file."),
-    )  # fmt: skip
-    for option in reversed(options):
-        function = option(function)
-    return function
+model_options = options(
+    click.option("--rung", help=f"A rung of the ladder: {', '.join(RUNGS)}."),
+    click.option("--width", type=WIDTH, help="Any other width by the ladder's rules."),
+    click.option("--layers", type=WHOLE, help="Depth for --width.  [default: by the ladder's rules]"),
+    click.option("--experts", type=EXPERTS, help="E: experts stored for each active one.  [default: 1]"),
+    click.option("--active-experts", type=ACTIVE, default=2, show_default=True, help="k: experts that a token uses."),
+    click.option("--config", type=click.Path(), help="A Hugging Face config.json, its folder, or a training file."),
+)
+"""The options that name one model: a rung, a width, or a config file."""
 
 
 def one_model(

@@ -5,13 +5,14 @@ from __future__ import annotations
 import click
 
 from loopscale.cli.output import print_json, print_table
+from loopscale.cli.params import json_option
 from loopscale.cli.verbs import verb
 from loopscale.verify import Outcome, verify
 
 
 @verb("verify")
 @click.argument("path", type=click.Path())
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 @click.pass_context
 def verify_command(ctx: click.Context, path: str, as_json: bool) -> None:
     """Check saved files for damage: a run, sweep, token store, model, law, plan, results or table of runs.

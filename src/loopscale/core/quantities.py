@@ -75,13 +75,24 @@ def parse_bits(text: str, what: str = "bits") -> float:
     return bits
 
 
-def parse_context(text: str, what: str = "context") -> float:
+def parse_context(text: str, what: str = "context") -> int:
     """Read a context length: ``8192``, ``8k`` (8,192 tokens) or ``1M`` (1,048,576), as model cards mean them."""
     match = _COUNT.fullmatch(text.strip())
     power = {"k": 1, "m": 2}.get(match[2].lower()) if match else None
     if match is None or power is None:
-        return parse_count(text, what)
-    return _positive(_number(match[1]) * 1024**power, text, what)
+        count = parse_count(text, what)
+    else:
+        count = _positive(_number(match[1]) * 1024**power, text, what)
+    return whole_of(count, text, what)
+
+
+def whole_of(number: float, text: object, what: str) -> int:
+    """Return a number that was written as ``text`` as an int; parts of one and more than a billion are refused."""
+    if number != round(number) or number > 1e9:
+        raise InputError(
+            f"{shown(text)} is not a whole number up to a billion", field=what, remedy="write it like 8192 or 32k"
+        )
+    return int(number)
 
 
 _DAYS = {"h": 1 / 24, "hour": 1 / 24, "hours": 1 / 24, "d": 1.0, "day": 1.0, "days": 1.0, "w": 7.0, "week": 7.0,
@@ -123,9 +134,9 @@ def whole_count_of(value: object, what: str = "tokens") -> float:
     return number
 
 
-def context_of(value: object, what: str = "context") -> float:
+def context_of(value: object, what: str = "context") -> int:
     """Return a context length given as a number or as text, like ``"8k"``."""
-    return _of(value, what, parse_context)
+    return int(_of(value, what, parse_context))
 
 
 def days_of(value: object, what: str = "days") -> float:
@@ -209,9 +220,9 @@ def format_value(value: float, uncertainty: float) -> str:
     return f"{value:.{decimals(uncertainty)}f}"
 
 
-def format_span(low: float | None, high: float | None) -> str:
+def format_span(low: float | None, high: float | None, digits: int = 3) -> str:
     """Write the range of a count: ``80M–900M``, or one number where both ends are the same."""
-    ends = ["?" if end is None else format_count(end) for end in (low, high)]
+    ends = ["?" if end is None else format_count(end, digits) for end in (low, high)]
     return ends[0] if ends[0] == ends[1] else "–".join(ends)
 
 

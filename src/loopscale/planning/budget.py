@@ -25,6 +25,7 @@ from loopscale.core.quantities import (
     format_count,
     format_power,
     whole_count_of,
+    whole_of,
 )
 
 if TYPE_CHECKING:
@@ -65,16 +66,7 @@ class Amount:
 
 
 def _whole_of(value: object, what: str) -> int:
-    number = count_of(value, what)
-    if number != round(number) or number > 1e9:
-        raise InputError(
-            f"{shown(value)} is not a whole number up to a billion", field=what, remedy="write it like 8192 or 32k"
-        )
-    return int(number)
-
-
-def _context_of(value: object, what: str) -> int:
-    return _whole_of(context_of(value, what), what)
+    return whole_of(count_of(value, what), value, what)
 
 
 def _rate_of(value: object, what: str) -> float:
@@ -88,7 +80,7 @@ TOKENS = Amount("COUNT", whole_count_of, format_count, 1)
 BYTES = Amount("BYTES", bytes_of, format_bytes)
 BYTES_PER_SECOND = Amount("BYTES/s", _rate_of, lambda value: f"{format_bytes(value)}/s")
 BITS = Amount("BITS", bits_of, "{:g}".format, 1, 64)
-CONTEXT = Amount("TOKENS", _context_of, "{:,.0f}".format, 1, 1e9)
+CONTEXT = Amount("TOKENS", context_of, "{:,.0f}".format, 1, 1e9)
 WHOLE = Amount("COUNT", _whole_of, "{:,.0f}".format, 1, 1e9)
 
 

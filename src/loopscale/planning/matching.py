@@ -108,7 +108,7 @@ def matched(
     ]
     if (memory, bits, context) != (None, None, None):
         conditions.append(_in_memory(pair, memory, bits, context))
-    rows = [_condition(each, pair, budget, law, extrapolate) for each in conditions]
+    rows = [_condition(condition, pair, budget, law, extrapolate) for condition in conditions]
     compute, interval = _compute(pair, budget, law, trust.level)
     return Matched(_label(pair[0]), _label(pair[1]), budget, tuple(rows), compute, interval, trust)
 
@@ -118,7 +118,7 @@ def _in_memory(
 ) -> Condition:
     """Return the condition that weights and KV cache take no more than a memory."""
     width = 16.0 if bits is None else bits_of(bits, "bits")
-    positions = 0 if context is None else int(context_of(context, "context"))
+    positions = 0 if context is None else context_of(context, "context")
 
     def taken(model: Architecture, recurrence: int) -> float:
         cache = float(model.kv_bytes(recurrence, context=positions)) if positions else 0.0
@@ -156,7 +156,7 @@ def _condition(
     for measure, cap in condition.caps:
         widths = [min(width, _width_within(one, measure, cap)) for one, width in zip(pair, widths, strict=True)]
     points = [_points(one, flops, law, width) for one, width in zip(pair, widths, strict=True)]
-    losses = [_losses(each, law) for each in points]
+    losses = [_losses(design, law) for design in points]
     difference = losses[0] - losses[1]
     level = _joint_trust(pair, widths, flops, law).level
     low = high = interval = None

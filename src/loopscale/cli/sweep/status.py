@@ -11,6 +11,7 @@ from rich.console import Group
 from rich.text import Text
 
 from loopscale.cli.output import console, print_json, rich_table
+from loopscale.cli.params import json_option
 from loopscale.cli.sweep.progress import FILE, describe, is_over
 from loopscale.cli.verbs import verb
 from loopscale.core.quantities import format_duration
@@ -31,7 +32,7 @@ _MARKS = {"done": "✓", "failed": "✗", "running": "▶", "waiting": "·"}
 @click.option("--all", "every", is_flag=True, help="Show every run, not only active and failed ones.")
 @click.option("--live", is_flag=True, help="Keep the table up to date until the sweep is done.")
 @click.option("--price", type=click.FloatRange(min=0), default=0.0, help="Dollars per process-hour, to show costs.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def status(file: str, every: bool, live: bool, price: float, as_json: bool) -> None:
     """Show the progress of the sweep: a mark for each run, failures, time left and cost.
 
