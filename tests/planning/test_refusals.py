@@ -49,3 +49,13 @@ def test_a_refusal_names_everything_that_allows_the_answer():
         plan(flops=1e26, law=law, extrapolate=True)
     assert half.value.overrides == ("allow_degenerate",)
     assert plan(flops=1e26, law=law, extrapolate=True, allow_degenerate=True).trust.level == "beyond"
+
+
+def test_a_plan_says_whose_discount_it_uses_for_repeated_tokens():
+    asked = {"flops": "1e21", "unique_tokens": "5B", "rule": "loss", "extrapolate": True}
+    reasons = {law: " ".join(plan(law=law, **asked).trust.reasons) for law in (DENSE, "data-constrained-2023")}
+    assert "times, discounted as data-constrained-2023 found on dense models" in reasons[DENSE]
+    assert "each token is seen" in reasons["data-constrained-2023"]
+    assert "discounted" not in reasons["data-constrained-2023"]
+    with pytest.raises(InputError, match="ask for a plan, which adds the published discount"):
+        predict("0.6B", "100B", law=DENSE, unique_tokens="5B")

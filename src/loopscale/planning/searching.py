@@ -47,6 +47,8 @@ class Search:
     """Every candidate's loss and costs."""
     chosen: int
     """The choice, as a flat index over (S, K, P)."""
+    discounted: bool = False
+    """Whether the law has no term for repeated tokens, and the published one was added."""
     _designs: dict[int, Design] = field(default_factory=dict, repr=False)
     """Designs by flat index: tables, fronts and sentences name many of them twice."""
 
@@ -92,10 +94,8 @@ class Search:
         reasons = [f"the best {AXIS_TEXT[edge.axis]} is at the edge of the search" for edge in self.edges]
         unique = self.budget.unique_tokens
         if unique is not None and self.choice.tokens > unique:
-            times_seen = self.choice.tokens / unique
-            reasons.append(
-                f"each token is seen {times_seen:.3g} times, discounted as data-constrained-2023 found on dense models"
-            )
+            discount = ", discounted as data-constrained-2023 found on dense models" if self.discounted else ""
+            reasons.append(f"each token is seen {self.choice.tokens / unique:.3g} times{discount}")
         points, runs = self.points(self.chosen), None if self.law.frontier is None else self.law.frontier.models
         if runs is not None and runs.loop_share and points.loop is not None and self.choice.recurrence > 1:
             share = float(points.loop / points.active)
@@ -326,16 +326,17 @@ def search(
         space = default_space(law)
     refusals.check_budget(budget)
     refusals.check_variables(law, space.experts, space.recurrences)
-    if budget.unique_tokens is not None:
+    discounted = budget.unique_tokens is not None and not law.outer.uses_unique
+    if discounted:
         law = with_repetition(law)
     bare, pick = best_design(law, space, budget, eps, rule)
     grid = bare if law.resamples is None else evaluate(law, bare.space, budget, eps=bare.eps, rule=rule)
-    found = Search(grid, pick)
+    result = Search(grid, pick, discounted)
     refusals.check_answer(
-        f"the best design, {found.choice.label},", law, found.trust, extrapolate=extrapolate,
-        allow_degenerate=allow_degenerate, searched=True, instead=found.nearer_text,
+        f"the best design, {result.choice.label},", law, result.trust, extrapolate=extrapolate,
+        allow_degenerate=allow_degenerate, searched=True, instead=result.nearer_text,
     )  # fmt: skip
-    return found
+    return result
 
 
 def law_of(law: Any) -> ScalingLaw:
