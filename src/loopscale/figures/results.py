@@ -5,7 +5,6 @@ A file is CSV, TSV, Parquet or JSON lines. Each kind of table has columns that i
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -54,8 +53,7 @@ TEST_TIME = Kind("test-time recurrence", (), ("recurrence", "loss"), ("stderr",)
 
 def read_table(path: str | Path, kind: Kind) -> Table:
     """Read a table of one kind, its numbers checked."""
-    columns = _json_lines(path) if str(path).endswith((".jsonl", ".ndjson")) else read_columns(path)
-    return checked_table(columns, kind, str(path))
+    return checked_table(read_columns(path), kind, str(path))
 
 
 def checked_table(columns: dict[str, list[Any]], kind: Kind, where: str) -> Table:
@@ -68,7 +66,7 @@ def checked_table(columns: dict[str, list[Any]], kind: Kind, where: str) -> Tabl
             )
     rows = len(columns[kind.columns[0]])
     if not rows:
-        raise InputError(f"{where}: there are no rows")
+        raise InputError("there are no rows", where=where)
     checked = dict(columns)
     for name in kind.numbers:
         checked[name] = [_number(cell, where, row, name) for row, cell in enumerate(columns[name], 1)]
@@ -109,28 +107,5 @@ def _missing(cell: Any) -> bool:
 def _number(cell: Any, where: str, row: int, name: str) -> float:
     value = number_or_nan(cell)
     if not math.isfinite(value) or isinstance(cell, bool):
-        raise InputError(f"{where}: row {row}: {name} is {shown(cell)}; it should be a finite number")
+        raise InputError(f"row {row}: {name} is {shown(cell)}", where=where, remedy="it should be a finite number")
     return value
-
-
-def _json_lines(path: str | Path) -> dict[str, list[Any]]:
-    """Return the objects of a JSON-lines file as columns; None where one lacks a field."""
-    try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or 'not UTF-8 text'}") from None
-    rows = [_object(line, path, number) for number, line in enumerate(lines, 1) if line.strip()]
-    names = dict.fromkeys(key for row in rows for key in row)
-    return {name: [row.get(name) for row in rows] for name in names}
-
-
-def _object(line: str, path: str | Path, number: int) -> dict[str, Any]:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        row = None
-    if not isinstance(row, dict):
-        raise InputError(f"{path}: line {number}: {shown(line[:40])} is not a JSON object")
-    return row

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -13,7 +13,7 @@ import numpy as np
 from loopscale.architecture import RUNG_EXPERTS, RUNGS, rung
 from loopscale.core.errors import InputError
 from loopscale.core.files import write_text
-from loopscale.core.quantities import format_count
+from loopscale.core.quantities import format_count, format_span
 from loopscale.core.tables import Table
 from loopscale.figures import outcomes
 from loopscale.planning import Budget
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from loopscale.figures.sources import Sources
     from loopscale.fitting import Observations
 
-ENDINGS = ("tex", "html", "csv")
-
 
 @dataclass(frozen=True)
 class Sheet:
@@ -35,19 +33,16 @@ class Sheet:
     caption: str
     table: Table
 
-    def save(self, folder: str | Path) -> list[Path]:
-        """Write the table as LaTeX (booktabs), as an HTML page and as CSV; return what was written."""
+    def save(self, folder: Path) -> None:
+        """Write the table as LaTeX (booktabs), as an HTML page and as CSV."""
         head = f"<!doctype html><meta charset=utf-8><title>{escape(self.name)}</title><p>{escape(self.caption)}</p>"
         texts = {
             "tex": f"% {self.caption}\n{self.table.latex()}",
             "html": f"{head}\n{self.table.html()}\n",
             "csv": self.table.csv(),
         }
-        written = []
-        for ending in ENDINGS:
-            written.append(Path(folder) / f"{self.name}.{ending}")
-            write_text(written[-1], texts[ending])
-        return written
+        for ending, text in texts.items():
+            write_text(folder / f"{self.name}.{ending}", text)
 
 
 YES, NO = "yes", "no"
@@ -105,10 +100,7 @@ def _mapping_text(law: ScalingLaw) -> str:
 def span_text(law: ScalingLaw, axis: str) -> str:
     """Return the range that the law was fitted on along one axis, as people write it."""
     low, high = getattr(law.fitted_range, axis)
-    if low is None and high is None:
-        return "not stated"
-    ends = ["?" if end is None else format_count(end, 2) for end in (low, high)]
-    return ends[0] if ends[0] == ends[1] else "–".join(ends)
+    return "not stated" if low is None and high is None else format_span(low, high, digits=2)
 
 
 def laws_sheet(sources: Sources) -> Sheet:
@@ -298,12 +290,12 @@ TABLES: dict[str, Callable[[Sources], Sheet]] = {
 """Every table by name, in the paper's order."""
 
 
-def write_tables(sources: Sources, folder: str | Path, names: Sequence[str] | None = None) -> dict[str, str]:
+def write_tables(sources: Sources, folder: Path) -> dict[str, str]:
     """Write the tables; return those left out, each with the reason."""
     left_out = {}
-    for name in names or TABLES:
+    for name, sheet in TABLES.items():
         try:
-            TABLES[name](sources).save(folder)
+            sheet(sources).save(folder)
         except InputError as error:
             left_out[name] = str(error)
     return left_out
