@@ -47,20 +47,20 @@ class Work:
 
 def _thresholds(ctx: click.Context, param: click.Parameter, value: str) -> tuple[float, ...]:
     try:
-        found = tuple(float(part) for part in value.split(","))
+        thresholds = tuple(float(part) for part in value.split(","))
     except ValueError:
-        found = (-1.0,)
-    if not all(0 <= threshold < float("inf") for threshold in found):
+        thresholds = (-1.0,)
+    if not all(0 <= threshold < float("inf") for threshold in thresholds):
         raise click.BadParameter(f"{value!r} is not a list of numbers from 0 up; write it like 0.001,0.01,0.1")
-    return found
+    return thresholds
 
 
 def _caches(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
-    found = tuple(value.split(",")) if value is not None else ()
-    for cache_ in found:
-        if not re.fullmatch(r"(passes|window):[1-9][0-9]{0,6}", cache_):
-            raise click.BadParameter(f"{cache_!r} is no KV cache; write passes:1, window:64, or both with a comma")
-    return found
+    caches = tuple(value.split(",")) if value is not None else ()
+    for kv in caches:
+        if not re.fullmatch(r"(passes|window):[1-9][0-9]{0,6}", kv):
+            raise click.BadParameter(f"{kv!r} is not a KV cache; write passes:1, window:64, or both with a comma")
+    return caches
 
 
 @verb("eval")
@@ -104,7 +104,9 @@ def _caches(ctx: click.Context, param: click.Parameter, value: str | None) -> tu
 )
 @click.option("--download", is_flag=True, help="Only fetch the tasks' data, to use them where there is no network.")
 @output_options
-def eval_command(paths: tuple[str, ...], tasks: str | None, text_source: str | None, column: str, **given: Any) -> None:
+def eval_command(
+    paths: tuple[str, ...], tasks: str | None, text_source: str | None, column: str, **options: Any
+) -> None:
     """Evaluate checkpoints at several recurrences: lm-eval tasks and validation loss, in the paper's table.
 
     A sweep's file evaluates the models that the sweep has kept, each at the recurrence it was trained with.
@@ -123,25 +125,29 @@ def eval_command(paths: tuple[str, ...], tasks: str | None, text_source: str | N
     loopscale eval runs/s3   # a model of a task of `loopscale lab`: its score at each R
     """
     if tasks is None and text_source is None and len(paths) == 1 and task_trained_on(paths[0]) is not None:
-        most = max(given["recurrences"] or [24])
-        click.get_current_context().invoke(score_command, model=paths[0], most=most, as_json=given["as_json"])
+        most = max(options["recurrences"] or [24])
+        click.get_current_context().invoke(score_command, model=paths[0], most=most, as_json=options["as_json"])
         return
     if tasks is None and text_source is None:
         raise click.UsageError("nothing to evaluate; give --tasks (paper, local, names) or --text FILE")
-    as_shown = Shown(given.pop("as_json"), given.pop("as_csv"), given.pop("markdown"), given.pop("latex"))
-    if given["download"]:
-        _download(tasks, _trust(given))
+    as_shown = Shown(options.pop("as_json"), options.pop("as_csv"), options.pop("markdown"), options.pop("latex"))
+    if options["download"]:
+        _download(tasks, _trust(options))
         return
-    checkpoints = _read_checkpoints(paths, given["tokenizer"], given["tokens"])
+    checkpoints = _read_checkpoints(paths, options["tokenizer"], options["tokens"])
     # A wrong name is refused before any work.
-    baseline_flops([checkpoint.model for checkpoint in checkpoints], given["baseline"])
-    work = _plan(tasks, text_source, column, given)
-    results = _evaluate(checkpoints, work, given["recurrences"])
-    if not results and not given["published"]:
-        raise InputError(f"{work.store.folder}: no results for these tasks and settings; give a checkpoint to evaluate")
+    baseline_flops([checkpoint.model for checkpoint in checkpoints], options["baseline"])
+    work = _plan(tasks, text_source, column, options)
+    results = _evaluate(checkpoints, work, options["recurrences"])
+    if not results and not options["published"]:
+        raise InputError(
+            "no results for these tasks and settings",
+            where=str(work.store.folder),
+            remedy="give a checkpoint to evaluate",
+        )
     models = [work.store.add_model(checkpoint.model) for checkpoint in checkpoints] or work.store.models()
-    rows = make_rows(work.suite, models, results, given["baseline"])
-    show_results(work.suite, rows, as_shown, published=given["published"], tidy_path=given["tidy"])
+    rows = make_rows(work.suite, models, results, options["baseline"])
+    show_results(work.suite, rows, as_shown, published=options["published"], tidy_path=options["tidy"])
     if checkpoints and not any(astuple(as_shown)):
         how = work.settings[0]
         engine = {"hf": "Hugging Face", "vllm": "vLLM"}[how.backend]
@@ -183,8 +189,8 @@ def _read_checkpoints(paths: Sequence[str], tokenizer: str | None, tokens: Seque
     ]
 
 
-def _trust(given: dict[str, Any]) -> TaskTrust:
-    return TaskTrust(code=given["trust_task_code"], remote=given["allow_remote"])
+def _trust(options: dict[str, Any]) -> TaskTrust:
+    return TaskTrust(code=options["trust_task_code"], remote=options["allow_remote"])
 
 
 def _suite(tasks: str, trust: TaskTrust) -> Suite:
@@ -194,15 +200,15 @@ def _suite(tasks: str, trust: TaskTrust) -> Suite:
     return select(tasks, partial(folder_tasks, trust=trust))
 
 
-def _plan(tasks: str | None, text_source: str | None, column: str, given: dict[str, Any]) -> Work:
+def _plan(tasks: str | None, text_source: str | None, column: str, options: dict[str, Any]) -> Work:
     from loopscale.evaluate.lm import native_dtype
     from loopscale.evaluate.runner import EarlyExit, EvalSettings
 
-    if given["criterion"] is not None and given["backend"] != "hf":
+    if options["criterion"] is not None and options["backend"] != "hf":
         raise click.UsageError("--exit goes with --backend hf; vLLM runs every token through all passes")
-    if given["caches"] and text_source is None:
+    if options["caches"] and text_source is None:
         raise click.UsageError("--kv measures the loss on a text; give --text FILE")
-    suite = Suite("text", ()) if tasks is None else _suite(tasks, _trust(given))
+    suite = Suite("text", ()) if tasks is None else _suite(tasks, _trust(options))
     text = None
     if text_source is not None:
         from loopscale.evaluate.texts import read_text
@@ -211,12 +217,12 @@ def _plan(tasks: str | None, text_source: str | None, column: str, given: dict[s
         columns = [Benchmark(f"{text.name} {name}", f"text:{text.name}", metric=metric, scored=False)
                    for name, metric in TEXT_METRICS.items()]  # fmt: skip
         suite = replace(suite, benchmarks=(*suite.benchmarks, *columns))
-    dtype = native_dtype() if given["dtype"] == "auto" else given["dtype"]
-    plain = EvalSettings(given["backend"], dtype, given["batch"], given["context"], given["limit"])
-    exits = [EarlyExit(given["criterion"], limit) for limit in given["thresholds"]] if given["criterion"] else []
-    caches = [replace(plain, kv=cache_) for cache_ in given["caches"]]
+    dtype = native_dtype() if options["dtype"] == "auto" else options["dtype"]
+    plain = EvalSettings(options["backend"], dtype, options["batch"], options["context"], options["limit"])
+    exits = [EarlyExit(options["criterion"], limit) for limit in options["thresholds"]] if options["criterion"] else []
+    caches = [replace(plain, kv=kv) for kv in options["caches"]]
     settings = (plain, *(replace(plain, exit=exit_rule) for exit_rule in exits), *caches)
-    return Work(suite, text, settings, ResultStore(given["results"]), _trust(given))
+    return Work(suite, text, settings, ResultStore(options["results"]), _trust(options))
 
 
 def _evaluate(checkpoints: Sequence[Checkpoint], work: Work, recurrences: tuple[int, ...] | None) -> list[Result]:
@@ -270,12 +276,12 @@ def _one(
     from loopscale.evaluate.runner import evaluate, plan_pairs
 
     pairs = plan_pairs(checkpoint.model, _tasks_of(benchmarks, settings), passes, settings)
-    found = evaluate(checkpoint, pairs, settings, work.store, tasks, progress)
+    results = evaluate(checkpoint, pairs, settings, work.store, tasks, progress)
     if work.text is not None:
         from loopscale.evaluate.losses import evaluate_text
 
-        found += evaluate_text(checkpoint, work.text, passes, settings, work.store, progress)
-    return found
+        results += evaluate_text(checkpoint, work.text, passes, settings, work.store, progress)
+    return results
 
 
 def _task_loader(benchmarks: tuple[Benchmark, ...], trust: TaskTrust) -> Any:

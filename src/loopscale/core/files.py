@@ -41,19 +41,21 @@ def check_size(path: str | Path, most: int = TEXT_BYTES) -> None:
     except (OSError, ValueError):
         return
     if size > most:
-        raise InputError(f"{path}: it has {size:,} bytes, more than the {most:,} that are read")
+        raise InputError(f"it has {size:,} bytes, more than the {most:,} that are read", where=str(path))
 
 
 def check_rows(rows: int, source: str) -> None:
     """Refuse a table with more rows than are read."""
     if rows > TABLE_ROWS:
-        raise InputError(f"{source}: it has {rows:,} rows, more than the {TABLE_ROWS:,} that are read")
+        raise InputError(f"it has {rows:,} rows, more than the {TABLE_ROWS:,} that are read", where=source)
 
 
 def check_cells(cells: int, source: str) -> None:
     """Refuse a table with more cells than are read."""
     if cells > TABLE_CELLS:
-        raise InputError(f"{source}: it has more than the {TABLE_CELLS:,} cells that are read; leave some columns out")
+        raise InputError(
+            f"it has more than the {TABLE_CELLS:,} cells that are read", where=source, remedy="leave some columns out"
+        )
 
 
 def gunzip(content: bytes, source: str, most: int = TEXT_BYTES) -> bytes:
@@ -66,7 +68,7 @@ def gunzip(content: bytes, source: str, most: int = TEXT_BYTES) -> bytes:
             parts.append(part)
             size += len(part)
             if size > most:
-                raise InputError(f"{source}: it unpacks to more than the {most:,} bytes that are read")
+                raise InputError(f"it unpacks to more than the {most:,} bytes that are read", where=source)
             content = unpack.unconsumed_tail
             if unpack.eof and unpack.unused_data:  # several members, as `cat a.gz b.gz` makes
                 content, unpack = unpack.unused_data, zlib.decompressobj(wbits=31)
@@ -91,11 +93,11 @@ def read_json(path: str | Path) -> object:
     try:
         data = json.loads(text)
     except json.JSONDecodeError as error:
-        raise InputError(f"{path}: not JSON: {error.msg} at line {error.lineno}") from None
+        raise InputError(f"not JSON: {error.msg} at line {error.lineno}", where=str(path)) from None
     except RecursionError:
-        raise InputError(f"{path}: not usable: its brackets are nested too deeply") from None
+        raise InputError("not usable: its brackets are nested too deeply", where=str(path)) from None
     except ValueError as error:  # a number of thousands of digits
-        raise InputError(f"{path}: cannot be read: {error}") from None
+        raise InputError(f"cannot be read: {error}", where=str(path)) from None
     return without_checksum(data, str(path))
 
 
@@ -107,9 +109,9 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except RecursionError:
-        raise InputError(f"{path}: not usable: its brackets are nested too deeply") from None
+        raise InputError("not usable: its brackets are nested too deeply", where=str(path)) from None
     except ValueError as error:
-        raise InputError(f"{path}: not TOML: {error}") from None
+        raise InputError(f"not TOML: {error}", where=str(path)) from None
 
 
 def read_bytes(path: str | Path, most: int = TEXT_BYTES) -> bytes:
@@ -124,13 +126,15 @@ def read_bytes(path: str | Path, most: int = TEXT_BYTES) -> bytes:
         parts, size = list[bytes](), 0
         while size <= most:
             if waits and not select.select([file], [], [], SILENCE_SECONDS)[0]:
-                raise InputError(f"{path}: nothing arrived for {SILENCE_SECONDS:g} seconds; give a file")
+                raise InputError(
+                    f"nothing arrived for {SILENCE_SECONDS:g} seconds", where=str(path), remedy="give a file"
+                )
             part = file.read(min(2**24, most + 1 - size))
             if not part:
                 return b"".join(parts)
             parts.append(part)
             size += len(part)
-    raise InputError(f"{path}: it has more than the {most:,} bytes that are read")
+    raise InputError(f"it has more than the {most:,} bytes that are read", where=str(path))
 
 
 def read_text(path: str | Path, kind: str = "") -> str:
@@ -138,23 +142,23 @@ def read_text(path: str | Path, kind: str = "") -> str:
     try:
         return read_bytes(path).decode("utf-8")
     except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
+        raise InputError("no such file", where=str(path)) from None
     except UnicodeDecodeError:
-        raise InputError(f"{path}: {f'not {kind}: ' if kind else ''}the file is not UTF-8 text") from None
+        raise InputError(f"{f'not {kind}: ' if kind else ''}the file is not UTF-8 text", where=str(path)) from None
     except InputError:
         raise
     except (OSError, ValueError) as error:  # a path with a zero byte is a ValueError
-        raise InputError(f"{path}: cannot be read: {reason(error)}") from None
+        raise InputError(f"cannot be read: {reason(error)}", where=str(path)) from None
 
 
 def kind_of(data: object, where: str) -> str:
     """Return the kind that the content of a file of ours states."""
     if not isinstance(data, dict):
-        raise InputError(f"{where}: found {shown(data)} where an object with named fields was expected")
+        raise InputError(f"found {shown(data)} where an object with named fields was expected", where=where)
     if "kind" not in data:
-        raise InputError(f"{where}: field 'kind' is missing; it should be text")
+        raise InputError("field 'kind' is missing", where=where, remedy="it should be text")
     if not isinstance(data["kind"], str):
-        raise InputError(f"{where}: field 'kind' is {shown(data['kind'])}; it should be text")
+        raise InputError(f"field 'kind' is {shown(data['kind'])}", where=where, remedy="it should be text")
     return data["kind"]
 
 
@@ -164,15 +168,17 @@ def check_version(data: object, where: str, kind: str, version: int) -> dict[str
     stated = kind_of(content, where)
     assert isinstance(content, dict)
     if stated != kind:
-        raise InputError(f"{where}: this is a {shown(stated)} file; a {kind!r} file is needed here")
+        raise InputError(f"this is a {shown(stated)} file", where=where, remedy=f"a {kind!r} file is needed here")
     schema = content.get("schema")
     if not isinstance(schema, int) or isinstance(schema, bool):
         problem = f"is {shown(schema)}" if "schema" in content else "is missing"
-        raise InputError(f"{where}: field 'schema' {problem}; it should be a whole number")
+        raise InputError(f"field 'schema' {problem}", where=where, remedy="it should be a whole number")
     if schema > version:
-        raise InputError(f"{where}: schema {schema} is newer than this loopscale reads ({version}); upgrade loopscale")
+        raise InputError(
+            f"schema {schema} is newer than this loopscale reads ({version})", where=where, remedy="upgrade loopscale"
+        )
     if schema < 1:
-        raise InputError(f"{where}: schema {schema} does not exist; it should be from 1 to {version}")
+        raise InputError(f"schema {schema} does not exist", where=where, remedy=f"it should be from 1 to {version}")
     return {name: value for name, value in content.items() if name not in ("kind", "schema")}
 
 
@@ -195,16 +201,16 @@ def make_folder(path: str | Path) -> Path:
     try:
         make_lasting_folder(Path(path))
     except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be made a folder: {reason(error)}") from None
+        raise InputError(f"cannot be made a folder: {reason(error)}", where=str(path)) from None
     return Path(path)
 
 
 def make_lasting_folder(folder: Path) -> None:
     """Make a folder and its parents where they are missing; a power cut cannot take them with all that follows."""
-    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
-    for new in missing:
-        flush_folder(new.parent)
+    for path in missing:
+        flush_folder(path.parent)
 
 
 def flush_file(file: IO[Any]) -> None:
@@ -272,7 +278,7 @@ def write_bytes(path: str | Path, content: bytes) -> None:
     except BrokenPipeError:
         raise
     except (OSError, ValueError) as error:  # a path that holds a NUL is a ValueError
-        raise InputError(f"{path}: cannot be written: {reason(error)}") from None
+        raise InputError(f"cannot be written: {reason(error)}", where=str(path)) from None
 
 
 def _write_standard_output(content: bytes) -> None:
@@ -372,7 +378,7 @@ def check_seal(folder: Path) -> bool:
     for name, expected in parse(ChecksumsFile, read_json(folder / SEAL), str(folder / SEAL)).files.items():
         file = folder / name
         if Path(name).name != name or not file.is_file():
-            raise InputError(f"{file}: the file is missing")
+            raise InputError("the file is missing", where=str(file))
         if checksum(file) != expected:
             raise InputError(
                 f"{file}: its content is not what was written: it is damaged or edited; if you edited it, remove {SEAL}"

@@ -31,7 +31,7 @@ def check_report_path(path: str | Path) -> Path:
     """Refuse a path that cannot hold a report, before any work is done for it."""
     target = Path(path)
     if target.suffix not in (".html", ".htm", ".md"):
-        raise InputError(f"{path}: a report ends in .html or .md")
+        raise InputError("a report ends in .html or .md", where=str(path))
     return target
 
 
@@ -84,7 +84,7 @@ class Report:
         self.parts.append(Part("text", text))
 
     def warning(self, text: str) -> None:
-        """Add a paragraph that readers must not miss."""
+        """Add a warning."""
         self.parts.append(Part("warning", text))
 
     def preformatted(self, text: str) -> None:

@@ -16,7 +16,9 @@ SCHEMA = 1
 def seal(path: str | Path, kind: str, content: Mapping[str, Any]) -> None:
     """Write content with its date and a hash; an existing file is not replaced."""
     if Path(path).exists():
-        raise InputError(f"{path}: it exists already; a registered prediction is not replaced, name another file")
+        raise InputError(
+            "it exists already; a registered prediction is not replaced", where=str(path), remedy="name another file"
+        )
     dated = {"kind": kind, "schema": SCHEMA, "date": datetime.now(UTC).isoformat(timespec="seconds"), **content}
     write_json(path, {**dated, "sha256": _digest(dated)})
 
@@ -25,10 +27,14 @@ def unseal(path: str | Path, kind: str, command: str) -> dict[str, Any]:
     """Read sealed content; a file of another kind, or one that was changed since, is refused."""
     data = read_json(path)
     if not isinstance(data, dict) or data.get("kind") != kind:
-        raise InputError(f"{path}: this is not a {kind.replace('-', ' ')}; write one with `{command}`")
+        raise InputError(
+            f"this is not a {kind.replace('-', ' ')}", where=str(path), remedy=f"write one with `{command}`"
+        )
     content = {name: value for name, value in data.items() if name != "sha256"}
     if data.get("sha256") != _digest(content):
-        raise InputError(f"{path}: its content does not match its hash; the file was changed after it was written")
+        raise InputError(
+            "its content does not match its hash; the file was changed after it was written", where=str(path)
+        )
     check_version(data, str(path), kind, SCHEMA)
     try:
         datetime.fromisoformat(content.get("date", ""))

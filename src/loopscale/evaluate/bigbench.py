@@ -77,34 +77,34 @@ def known(name: str) -> str:
 
 def _contents(names: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the content of each task's file, from an archive or a folder."""
-    given = os.environ.get(SOURCE)
-    if not given:
+    named = os.environ.get(SOURCE)
+    if not named:
         raise InputError(
             "the data of bigbench are not here; get the source archive of the PyPI package bigbench (358 MB) and name "
             f"it, or the folder unpacked from it, in {SOURCE}"
         )
-    source, wanted = Path(given), {f"benchmark_tasks/{TASKS[name]}/task.json": name for name in names}
+    source, paths = Path(named), {f"benchmark_tasks/{TASKS[name]}/task.json": name for name in names}
     if source.is_dir():
-        for ending, name in wanted.items():
-            found = next(source.rglob(ending), None)
-            if found is None:
-                raise InputError(f"{source}: there is no {ending} in it")
-            yield name, json.loads(found.read_text(encoding="utf-8"))
+        for ending, name in paths.items():
+            file = next(source.rglob(ending), None)
+            if file is None:
+                raise InputError(f"there is no {ending} in it", where=str(source))
+            yield name, json.loads(file.read_text(encoding="utf-8"))
         return
     try:
         with tarfile.open(source) as archive:
             for member in archive:
-                for ending, name in wanted.items():
+                for ending, name in paths.items():
                     if member.isfile() and member.name.endswith(ending):
                         if member.size > TEXT_BYTES:
                             raise InputError(
                                 f"{source}: {member.name} has more than the {TEXT_BYTES:,} bytes that are read"
                             )
-                        file = archive.extractfile(member)
-                        assert file is not None
-                        yield name, json.load(file)
+                        content = archive.extractfile(member)
+                        assert content is not None
+                        yield name, json.load(content)
     except (OSError, tarfile.TarError) as error:
-        raise InputError(f"{source}: cannot be read as BIG-bench's archive ({error})") from None
+        raise InputError(f"cannot be read as BIG-bench's archive ({error})", where=str(source)) from None
 
 
 def _write(folder: Path, name: str, content: dict[str, Any]) -> None:
@@ -128,7 +128,7 @@ def _write(folder: Path, name: str, content: dict[str, Any]) -> None:
         "doc_to_choice": "choices",
         "doc_to_target": "answer",
         "metric_list": [
-            {"metric": each, "aggregation": "mean", "higher_is_better": True} for each in ("acc", "acc_norm")
+            {"metric": metric, "aggregation": "mean", "higher_is_better": True} for metric in ("acc", "acc_norm")
         ],
         "metadata": {"version": 1.0},
     }

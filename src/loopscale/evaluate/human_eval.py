@@ -107,4 +107,4 @@ def _problems() -> list[dict[str, Any]]:
             for row in map(json.loads, gzip.decompress(content).splitlines())
         ]
     except (OSError, EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
-        raise InputError(f"{source}: cannot be read as HumanEval's problems ({error})") from None
+        raise InputError(f"cannot be read as HumanEval's problems ({error})", where=str(source)) from None

@@ -218,7 +218,7 @@ def read_checkpoint(folder: str | Path, tokenizer: str | None = None, tokens: fl
 
     where = model_of(folder)
     if not where.is_dir():
-        raise InputError(f"{folder}: no such checkpoint; give a folder that save_pretrained wrote")
+        raise InputError("no such checkpoint", where=str(folder), remedy="give a folder that save_pretrained wrote")
     architecture = read_config(where)
     weights = _matching(where, WEIGHTS)
     if not weights:
@@ -266,7 +266,7 @@ def contents_hash(files: Iterable[Path]) -> str:
         try:
             whole.update(f"{file.name}:{checksum(file)}\n".encode())
         except OSError as error:
-            raise InputError(f"{file}: cannot be read: {error.strerror}") from None
+            raise InputError(f"cannot be read: {error.strerror}", where=str(file)) from None
     return whole.hexdigest()
 
 

@@ -111,7 +111,7 @@ def load_suite(name: str | Path) -> Suite:
     """Return a suite that comes along, by name, or one from a TOML file."""
     path = DATA / f"{name}.toml" if str(name) in builtin_suites() else Path(name)
     if not path.exists():
-        raise InputError(f"{path}: no such file{nearest(str(path), builtin_suites())}")
+        raise InputError(f"no such file{nearest(str(path), builtin_suites())}", where=str(path))
     suite = parse(SuiteFile, read_toml(path), str(path))
     home = None if suite.folder is None else _task_folder(path, suite.folder)
     benchmarks = [
@@ -119,7 +119,9 @@ def load_suite(name: str | Path) -> Suite:
         for one in suite.benchmark
     ]
     if not benchmarks:
-        raise InputError(f"{path}: the suite has no benchmarks; add [[benchmark]] tables with a label and a task")
+        raise InputError(
+            "the suite has no benchmarks", where=str(path), remedy="add [[benchmark]] tables with a label and a task"
+        )
     return Suite(suite.name, tuple(benchmarks))
 
 
@@ -131,11 +133,9 @@ def select(text: str, folder_tasks: Callable[[Path], list[str]]) -> Suite:
     words = [word.strip() for word in text.split(",") if word.strip()]
     if not words:
         raise InputError(f"tasks: {shown(text)} names none; write paper, local, task names or a folder of task YAML")
-    found: list[Benchmark] = []
-    for word in words:
-        found.extend(_named(word, folder_tasks))
-    kept = {(benchmark.task, benchmark.folder): benchmark for benchmark in found}
-    return Suite(words[0] if len(words) == 1 else "selection", tuple(kept.values()))
+    named = [benchmark for word in words for benchmark in _named(word, folder_tasks)]
+    once = {(benchmark.task, benchmark.folder): benchmark for benchmark in named}
+    return Suite(words[0] if len(words) == 1 else "selection", tuple(once.values()))
 
 
 def _named(word: str, folder_tasks: Callable[[Path], list[str]]) -> list[Benchmark]:
@@ -151,7 +151,7 @@ def _named(word: str, folder_tasks: Callable[[Path], list[str]]) -> list[Benchma
         return [Benchmark(word, word)]
     names = folder_tasks(path)
     if not names:
-        raise InputError(f"{word}: no task found there; it should hold .yaml files as lm-eval reads them")
+        raise InputError("no task found there", where=word, remedy="it should hold .yaml files as lm-eval reads them")
     return [Benchmark(name, name, folder=path.resolve()) for name in names]
 
 
@@ -167,5 +167,7 @@ def _task_folder(path: Path, folder: str) -> Path:
     """Return the folder that a suite's tasks live in: ours beside the data, others beside their file."""
     home = (path.parent.parent if path.parent == DATA else path.parent) / folder
     if not home.is_dir():
-        raise InputError(f"{path}: field 'folder' is {shown(folder)}, and there is no such folder beside the file")
+        raise InputError(
+            f"field 'folder' is {shown(folder)}, and there is no such folder beside the file", where=str(path)
+        )
     return home.resolve()

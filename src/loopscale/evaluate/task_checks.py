@@ -39,10 +39,14 @@ def check_tasks(folder: Path, trust: TaskTrust) -> None:
         content = _yaml(file)
         reason = "" if trust.code else _code_in(content, set(METRIC_REGISTRY))
         if reason:
-            raise InputError(f"{file}: {reason}, which runs code; give --trust-task-code if you trust this folder")
+            raise InputError(
+                f"{reason}, which runs code", where=str(file), remedy="give --trust-task-code if you trust this folder"
+            )
         address = "" if trust.remote or not isinstance(content, dict) else _address_in(content)
         if address:
-            raise InputError(f"{file}: its data are at {shown(address)}; give --allow-remote to fetch them")
+            raise InputError(
+                f"its data are at {shown(address)}", where=str(file), remedy="give --allow-remote to fetch them"
+            )
         included = content.get("include") if isinstance(content, dict) else None
         names = included if isinstance(included, list) else [included]
         waiting += [(file.parent / name).resolve() for name in names if isinstance(name, str)]
@@ -61,7 +65,7 @@ def _yaml(file: Path) -> Any:
         return yaml.load(file.read_text(encoding="utf-8"), Loader=Loader)
     except (OSError, UnicodeDecodeError, RecursionError, yaml.YAMLError, ValueError) as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise InputError(f"{file}: cannot be read as YAML: {reason[0]}") from None
+        raise InputError(f"cannot be read as YAML: {reason[0]}", where=str(file)) from None
 
 
 class Tagged(str):

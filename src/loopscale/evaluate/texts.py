@@ -48,7 +48,7 @@ def read_text(source: str, column: str = "text") -> Text:
         documents = _from_hub(source, column)
     kept = tuple(document for document in documents if document.strip())
     if not kept:
-        raise InputError(f"{source}: it holds no text")
+        raise InputError("it holds no text", where=source)
     return Text(path.name, kept)
 
 
@@ -78,7 +78,7 @@ def cut(text: Text, tokenizer: Any, context: int) -> Windows:
     parts = tuple(ids[start : start + context] for start in range(0, len(ids), context))
     kept = tuple(part for part in parts if len(part) > 1)
     if not kept:
-        raise InputError(f"{text.name}: it has {len(ids)} tokens; a loss needs two or more")
+        raise InputError(f"it has {len(ids)} tokens", where=str(text.name), remedy="a loss needs two or more")
     return Windows(kept, len(ids) / sum(len(document.encode()) for document in text.documents))
 
 
@@ -93,7 +93,7 @@ def _column(reader: str, source: str, column: str, split: str = "train", **optio
 
     try:
         with quiet():
-            found = datasets.load_dataset(reader, split=split, **options)
+            rows = datasets.load_dataset(reader, split=split, **options)
     except ConnectionError as error:
         raise InputError(
             f"{source}: no such file, and the Hugging Face hub is out of reach; where it is not, fetch it with "
@@ -102,7 +102,7 @@ def _column(reader: str, source: str, column: str, split: str = "train", **optio
         ) from error
     except (OSError, ValueError, RuntimeError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise InputError(f"{source}: cannot be read: {reason}") from error
-    if column not in found.column_names:
-        raise InputError(f"{source}: no column {column!r}; it has {', '.join(found.column_names)}")
-    return [str(text) for text in found[column]]
+        raise InputError(f"cannot be read: {reason}", where=source) from error
+    if column not in rows.column_names:
+        raise InputError(f"no column {column!r}", where=source, remedy=f"it has {', '.join(rows.column_names)}")
+    return [str(text) for text in rows[column]]

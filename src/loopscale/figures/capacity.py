@@ -221,7 +221,7 @@ def loss_over_recurrence(
     for E in np.unique(points.experts[here]) if experts is None else experts:
         rows = here & (points.experts == E)
         if not rows.any():
-            raise InputError(f"{observations.source}: no row has E = {E:g} at the size with most rows")
+            raise InputError(f"no row has E = {E:g} at the size with most rows", where=str(observations.source))
         parts += [("mapping", name, _law_rows(law, points, rows)) for name, law in laws.items()]
         parts += [("mapping", "", _seen_rows(observations, rows, outside))]
     return stacked(parts)

@@ -197,7 +197,7 @@ def save(figure: Any, path: str | Path) -> None:
 
     kind = Path(path).suffix.lstrip(".").lower()
     if kind not in FORMATS:
-        raise InputError(f"{path}: a figure ends in .png, .svg or .pdf")
+        raise InputError("a figure ends in .png, .svg or .pdf", where=str(path))
     out = io.BytesIO()
     undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
     with rc_context({"pdf.fonttype": 42, "svg.hashsalt": "loopscale"}):

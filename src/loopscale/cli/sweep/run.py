@@ -117,7 +117,7 @@ def _tune(sweep: Sweep, backend: Backend, max_minutes: float | None, quiet: bool
     if law_path(sweep).is_file():
         return sweep
     if detach:
-        raise InputError(f"{sweep.path}: [tune] has no rates yet; run it once without --detach")
+        raise InputError("[tune] has no rates yet", where=str(sweep.path), remedy="run it once without --detach")
 
     def train(short: Sweep) -> Losses:
         with opened(short, call(prepared, short, not quiet)) as store:
