@@ -22,7 +22,7 @@ from loopscale.core.arrays import FloatArray
 from loopscale.core.errors import InputError, nearest
 from loopscale.core.files import is_file
 from loopscale.core.numerics import student_quantile
-from loopscale.core.quantities import decimals, number_or_nan
+from loopscale.core.quantities import counted, decimals, number_or_nan
 from loopscale.core.text import WIDTH, fact
 from loopscale.fitting.data.columns import TRAINING, VALIDATION, normal_name
 from loopscale.fitting.data.folders import read_events
@@ -248,7 +248,7 @@ def _scatter(values: FloatArray) -> float:
 def _schedule_text(schedule: RateSchedule) -> str:
     cooldown = f", cooldown {schedule.cooldown:.0%}" if schedule.kind == "wsd" else ""
     final = f", to {schedule.final:.0%} of the peak" if schedule.final else ""
-    return f"{schedule.kind}, {schedule.warmup_steps:,} steps of warm-up{cooldown}{final}"
+    return f"{schedule.kind}, {counted(schedule.warmup_steps, 'step')} of warm-up{cooldown}{final}"
 
 
 def _from_records(records: Sequence[Mapping[str, Any]], source: str, column: str | None) -> RunLog:
