@@ -45,6 +45,13 @@ def observations(sweep: Sweep, store: Store) -> tuple[Observations, dict[str, li
         if (run.key, tokens) in recorded and (run.key, tokens) not in foreign
     ]
     versions = version_note((run.key, tokens, facts) for run, tokens, facts in rows)
+    if not rows and foreign:
+        raise InputError(
+            f"none of the {len(foreign)} results belongs to the sweep {sweep.name!r}; the first: "
+            f"{next(iter(foreign.values()))}",
+            where=str(sweep.path),
+            remedy="restore the settings in the file, or give the changed sweep another name and folder",
+        )
     if not rows:
         raise InputError(
             f"{sweep.path}: no point of the sweep {sweep.name!r} is finished yet; start or continue it with "
@@ -140,6 +147,6 @@ def table(
     for index, (cell, tokens, loss) in enumerate(zip(rows, observed.points.tokens, observed.loss, strict=True)):
         key = (replace(cell, settings=()), float(tokens))
         lowest[key] = min(lowest.get(key, (float("inf"), -1)), (float(loss), index))
-    kept = sorted(index for _, index in lowest.values())
+    best_rows = sorted(index for _, index in lowest.values())
     records = list(whole.records())
-    return Table.from_records([records[index] for index in kept]), observed.skipped
+    return Table.from_records([records[index] for index in best_rows]), observed.skipped
