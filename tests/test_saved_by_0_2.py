@@ -41,10 +41,15 @@ def test_a_fit_holds_its_law():
 
 
 def test_a_run_is_the_one_of_its_training_file(tmp_path):
-    shutil.copy(SAVED / "run.json", tmp_path)
+    for name in ("run.json", "summary.json"):
+        shutil.copy(SAVED / name, tmp_path)
     stored = run_dir.stored_config(tmp_path)
     assert stored is not None
     assert first_difference(stored, TrainConfig.read(SAVED / "tiny.toml")) is None
+    summary = run_dir.read_summary(tmp_path)
+    assert summary is not None
+    assert summary["tokens"] == 10240
+    assert TrainConfig.from_dict(summary["config"]) == stored
 
 
 def test_a_checkpoint_resumes_as_the_same_run():
