@@ -6,11 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from test_commands import refused, run
 from test_screens import check_screen
 
 import loopscale as ls
 from loopscale.cli import main
+from loopscale.cli.verbs import cli
 from loopscale.scaling import ScalingLaw
 from pages import ROOT
 
@@ -233,6 +235,16 @@ def test_the_nearest_designs_are_listed_by_loss(terminal, capsys):
     losses = re.findall(r"^\S+ \S+ R=\d+ +\S+ +(\d\.\d{4})", table, re.M)
     assert len(losses) == 5
     assert losses == sorted(losses)
+
+
+def test_a_plan_answers_first_and_then_names_the_files_that_it_wrote(terminal):
+    written = ("--out", "saved.json", "--train", "saved.toml")
+    done = CliRunner().invoke(cli, ["plan", "--flops", "5e21", "--memory", "3GB", "--bits", "int4", *written])
+    lines = done.output.splitlines()
+    assert lines[0].startswith("Train 1.0B MoE")
+    assert lines[-1] == "Saved saved.json, saved.toml. Next: loopscale train saved.toml --estimate"
+    assert Path("saved.json").exists()
+    assert Path("saved.toml").exists()
 
 
 def test_two_designs_are_compared_in_the_memory_of_a_phone(terminal, capsys):

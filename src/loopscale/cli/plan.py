@@ -199,7 +199,6 @@ def plan_command(
     cost = rounding_cost(planned.budget.bits, choice.tokens, choice.total_parameters) if rounding else None
     if train is not None:
         write_text(train, planned.train_file(cluster))
-        click.echo(f"Saved {train}. Next: loopscale train {train} --estimate", err=True)
     if out is not None:
         planned.save(out)
     if report is not None:
@@ -225,6 +224,9 @@ def plan_command(
             click.echo("\n".join(rest))
         if pareto is not None:
             _print_front(result, pareto, extrapolate)
+    if saved := [path for path in (out, report, train) if path not in (None, "-")]:
+        following = "" if train is None else f" Next: loopscale train {train} --estimate"
+        click.echo(f"Saved {', '.join(map(str, saved))}.{following}", err=True)
 
 
 def _first_token(planned: Plan, rate: float | None) -> str | None:
