@@ -16,6 +16,7 @@ import pytest
 
 from loopscale.cli import main
 from loopscale.cli.verbs import VERBS, cli
+from loopscale.planning.budget import FIELDS, Group
 from loopscale.scaling import PUBLISHED, find_law, published
 
 
@@ -201,6 +202,19 @@ def test_the_whole_demo_trains_fits_and_reports(tmp_path):
 def test_every_verb_explains_itself_with_an_example(capsys, verb):
     text = run(capsys, verb, "--help")
     assert f"loopscale {verb}" in text
+
+
+def test_the_help_of_plan_lists_every_option_in_the_group_of_its_field(capsys):
+    groups, heading = {}, ""
+    for line in run(capsys, "plan", "--help").splitlines():
+        if re.fullmatch(r"[A-Z][a-z ]+:", line):
+            heading = line.rstrip(":")
+        elif option := re.match(r"  (?:-h, )?(--[a-z-]+)", line):
+            groups[option[1]] = heading
+    assert list(dict.fromkeys(groups.values())) == [*(group.value for group in Group), "Models", "Choice", "Output"]
+    assert {field.option: groups[field.option] for field in FIELDS.values()} == {
+        field.option: field.group.value for field in FIELDS.values()
+    }
 
 
 @pytest.mark.parametrize("argv", [(), ("--help",), ("help",)])

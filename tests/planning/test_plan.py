@@ -1,7 +1,7 @@
 """The planner: budgets, rules, reasons and certainty."""
 
 import json
-from dataclasses import replace
+from dataclasses import FrozenInstanceError, replace
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ from loopscale.architecture import (
     width_space,
 )
 from loopscale.core.errors import InputError
-from loopscale.planning import Budget, Rule, evaluate, plan, search
+from loopscale.planning import Budget, Plan, Rule, evaluate, plan, search
 from loopscale.planning.compute import device_flops, flops_of
 from loopscale.planning.predictions import predict
 from loopscale.planning.profiles import joint_optimum, recurrence_map
@@ -226,6 +226,22 @@ def test_a_saved_plan_is_strict_json_with_the_contract_keys(tmp_path):
     assert wanted <= set(data["choice"])
     assert data["choice"]["weight_bytes"] == 2708848640
     assert data["candidates"][0] == data["choice"]
+
+
+def test_a_loaded_plan_is_a_frozen_record_that_searches_nothing(tmp_path, monkeypatch):
+    made = plan(Budget(flops=5e21, memory=3e9, bits=4))
+    made.save(tmp_path / "plan.json")
+    for name in ("searching.evaluate", "searching.best_design", "sensitivity.best_design"):
+        monkeypatch.delattr(f"loopscale.planning.{name}")
+    loaded = Plan.load(tmp_path / "plan.json")
+    assert loaded == made
+    assert loaded.to_dict() == made.to_dict()
+    for name in ("binding", "trained", "schedule", "cluster"):
+        assert getattr(loaded, name) == getattr(made, name)
+    assert repr(loaded) == repr(made)
+    assert loaded.train_file() == made.train_file()
+    with pytest.raises(FrozenInstanceError):
+        loaded.choice = made.rivals[0]
 
 
 @pytest.mark.parametrize(
