@@ -14,7 +14,8 @@ from loopscale.planning import Budget, Plan, WithheldError, plan, search
 from loopscale.planning.cluster import Cluster
 from loopscale.planning.compute import device_flops
 from loopscale.planning.device_search import search_on
-from loopscale.planning.job import Layout, TrainingJob
+from loopscale.planning.job import TrainingJob
+from loopscale.planning.layouts import Layout
 from loopscale.planning.recipes import padding
 from loopscale.planning.step_memory import CHUNK
 

@@ -20,7 +20,7 @@ from loopscale.planning.budget import LEAST_MEMORY
 from loopscale.planning.design import NO_GAIN, STEPS
 from loopscale.planning.device_search import LONG
 from loopscale.planning.grid import interval_basis
-from loopscale.planning.job import REDUCES
+from loopscale.planning.layouts import REDUCES
 from loopscale.planning.limits import DEVICES as DEVICES_LIMIT
 from loopscale.planning.limits import DEVICES_TEXTS, NEAR, SLACK
 from loopscale.planning.sensitivity import KEPT_WINDOW

@@ -102,22 +102,22 @@ class Cluster:
 
     def overhead(self, design: Design) -> tuple[float, bool]:
         """Return how much longer a step takes than its arithmetic without recomputation, and whether it fits."""
-        found = self.best(design)
-        if found is None:
+        best = self.best(design)
+        if best is None:
             return 1.0, True
-        job, cost, fits = found
+        job, cost, fits = best
         plain = job.flops_per_token() * job.step_tokens / self.devices / job.device.flops
         return float(max(1.0, cost.seconds / plain)), fits
 
     def cost(self, design: Design, price: float | None = None) -> ClusterCost:
         """Return what a design takes to train here; ``price`` is in dollars a device-hour."""
-        found, device = self.best(design), find_device(self.device)
-        if found is None:
+        best, device = self.best(design), find_device(self.device)
+        if best is None:
             flops = design.train_flops if design.real_train_flops is None else design.real_train_flops
             days = training_cost(flops, self.device, self.devices, self.utilisation).days
             memory, usable, fits, layout = None, TrainingJob.usable_of(device), True, None
         else:
-            job, step, fits = found
+            job, step, fits = best
             steps = design.tokens / job.step_tokens
             days, flops = expected_days(step.seconds, steps, self.utilisation), step.flops * self.devices * steps
             memory, usable, layout = step.memory, job.usable, str(step.layout)

@@ -58,29 +58,29 @@ def search_on(
     )  # fmt: skip
 
 
-def _learn(cluster: Cluster, found: Search, overheads: Overheads, only_fitting: bool) -> bool:
+def _learn(cluster: Cluster, result: Search, overheads: Overheads, only_fitting: bool) -> bool:
     """Add the overheads of the designs that may be the best; return whether the choice has to be made again."""
-    learnt = only_fitting and _leave_out(cluster, found, overheads)
-    losses, usable, lowest = found.grid.loss_ZFSKP[0, 0].ravel(), found.usable.ravel(), np.inf
-    for flat in found.ranked:
+    learnt = only_fitting and _leave_out(cluster, result, overheads)
+    losses, usable, lowest = result.grid.loss_ZFSKP[0, 0].ravel(), result.usable.ravel(), np.inf
+    for flat in result.ranked:
         if not usable[flat] or losses[flat] >= lowest:
             break
-        design = found.design(int(flat))
+        design = result.design(int(flat))
         before = overheads.get(_key(design), 1.0)
         overhead, fits = cluster.overhead(design)
         overhead = overhead if fits or not only_fitting else np.inf
         if overhead > before * 1.001:  # it only rises, so that the search ends and the choice keeps within the hours
             overheads[_key(design)], learnt = overhead, True
-        points = found.points(int(flat))
+        points = result.points(int(flat))
         if np.isfinite(overhead):
             tokens = np.maximum(points.tokens * min(1.0, before / overhead), 1.0)
-            lowest = min(lowest, float(found.law(replace(points, tokens=tokens))))
+            lowest = min(lowest, float(result.law(replace(points, tokens=tokens))))
     return learnt
 
 
-def _leave_out(cluster: Cluster, found: Search, overheads: Overheads) -> bool:
+def _leave_out(cluster: Cluster, result: Search, overheads: Overheads) -> bool:
     """Note the models that do not fit even without looping; return whether there are new ones."""
-    space, count = found.grid.space, len(overheads)
+    space, count = result.grid.space, len(overheads)
     if space.kind == "continuous" or len(space.models) != space.active.size:  # what cannot be built has no job
         return False
     for at in np.ndindex(space.active.shape):

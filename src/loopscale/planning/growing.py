@@ -51,12 +51,14 @@ class Growth:
         return replace(choice, recurrence=passes, tokens=self.tokens, loss=self.loss, train_flops=self.train_flops)
 
 
-def best_schedule(found: Search) -> Growth | None:
+def best_schedule(search: Search) -> Growth | None:
     """Return the schedule of one growth step with the lowest loss for a plan's model; None where none gains eps."""
-    law, budget, choice = found.law, found.budget, found.choice
+    law, budget, choice = search.law, search.budget, search.choice
     _check(law, budget.tokens)
     whole = choice.train_flops + costs.inference_flops(choice.unrolled) * (budget.serve_tokens or 0.0)
-    candidates = [schedule for last in _final_passes(found) for schedule in one_step(range(1, last), last, LAST_SHARES)]
+    candidates = [
+        schedule for last in _final_passes(search) for schedule in one_step(range(1, last), last, LAST_SHARES)
+    ]
     if not candidates:
         return None
     tokens = np.array([_tokens(choice, schedule, whole, budget.serve_tokens or 0.0) for schedule in candidates])
@@ -64,7 +66,7 @@ def best_schedule(found: Search) -> Growth | None:
     losses = _losses(law, choice, candidates, tokens, budget.unique_tokens)
     best = int(np.argmin(losses))
     saved, schedule = choice.loss - float(losses[best]), candidates[best]
-    if saved < found.grid.eps:
+    if saved < search.grid.eps:
         return None
     stages = tuple((round(start, 4), int(passes)) for start, passes in schedule.stages)
     flops = costs.train_flops(costs.unrolled(choice.active, choice.loop, schedule.mean), tokens[best])
@@ -86,10 +88,10 @@ def _check(law: ScalingLaw, tokens: float | None) -> None:
         )
 
 
-def _final_passes(found: Search) -> list[int]:
+def _final_passes(search: Search) -> list[int]:
     """Return the passes with which the chosen model meets every limit: the last ones are those it is used with."""
-    grid = found.grid
-    s, k, _ = (int(index) for index in np.unravel_index(found.chosen, grid.space.shape))
+    grid = search.grid
+    s, k, _ = (int(index) for index in np.unravel_index(search.chosen, grid.space.shape))
     within = np.broadcast_to(grid.within(), grid.tokens_FSKP.shape)[0, s, k]
     return [int(passes) for passes, met in zip(grid.space.recurrences, within, strict=True) if met and passes > 1]
 

@@ -19,9 +19,7 @@ from loopscale.architecture import Architecture
 from loopscale.architecture.layers import Layer, MixtureOfExperts, Size
 from loopscale.core.devices import HOST_BANDWIDTH, HOST_LINK, NODE, USABLE, UTILISATION, Device
 from loopscale.core.quantities import format_bytes
-from loopscale.planning.layouts import REDUCES as REDUCES
-from loopscale.planning.layouts import Layout as Layout
-from loopscale.planning.layouts import divisors, layouts
+from loopscale.planning.layouts import REDUCES, Layout, divisors, layouts
 from loopscale.planning.step_memory import FP32, GRADIENT, Activations, host_bytes, peak_bytes, stored_numbers
 
 MARGIN = 0.95

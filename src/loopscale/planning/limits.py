@@ -83,8 +83,7 @@ class Limit:
 
     def refusal(self, candidate: str, need: float, budget: Budget) -> InputError:
         """Return why no candidate is left; ``candidate`` has the least need."""
-        given = {name: value for name in FIELDS if (value := getattr(budget, name)) is not None}
-        empty = self.empty.format(**{name: FIELDS[name].write(value) for name, value in given.items()})
+        empty = self.empty.format(**{name: FIELDS[name].write(value) for name, value in budget.to_dict().items()})
         remedy = self.closest.format(candidate=candidate, need=self.write(self.amount(need), 3))
         return InputError(empty, field=self.field, remedy=remedy)
 

@@ -92,7 +92,7 @@ class Plan:
     @classmethod
     def of(
         cls,
-        found: Search,
+        result: Search,
         *,
         candidates: int = LISTED,
         whole: bool = True,
@@ -106,41 +106,41 @@ class Plan:
         during training.
         """
         answer = cls(
-            law=found.law.name,
-            resamples=0 if found.law.resamples is None else len(found.law.resamples),
-            law_eps=found.law.eps,
-            rule=found.grid.rule,
-            eps=found.grid.eps,
-            budget=found.budget,
-            choice=found.choice,
-            trust=found.trust,
-            interval=found.interval,
-            frontier=found.frontier,
-            uncertainty=found.law.uncertainty,
-            lead=found.lead,
-            agreement=found.agreement,
-            votes=found.votes(),
-            tied_sizes=found.tied_sizes,
-            edge=found.edges,
-            unspent_flops=found.unspent_flops,
-            real_train_flops=found.real_train_flops(),
-            candidates_in_all=int(np.prod(found.grid.space.shape)),
-            devices=None if cluster is None else cluster.cost(found.choice, price),
+            law=result.law.name,
+            resamples=0 if result.law.resamples is None else len(result.law.resamples),
+            law_eps=result.law.eps,
+            rule=result.grid.rule,
+            eps=result.grid.eps,
+            budget=result.budget,
+            choice=result.choice,
+            trust=result.trust,
+            interval=result.interval,
+            frontier=result.frontier,
+            uncertainty=result.law.uncertainty,
+            lead=result.lead,
+            agreement=result.agreement,
+            votes=result.votes(),
+            tied_sizes=result.tied_sizes,
+            edge=result.edges,
+            unspent_flops=result.unspent_flops,
+            real_train_flops=result.real_train_flops(),
+            candidates_in_all=int(np.prod(result.grid.space.shape)),
+            devices=None if cluster is None else cluster.cost(result.choice, price),
         )
         if grow:
             from loopscale.planning.growing import best_schedule
 
-            answer = replace(answer, growth=best_schedule(found))
+            answer = replace(answer, growth=best_schedule(result))
         if not whole:
             return answer
         further: dict[str, Any] = {
-            "sensitivities": sensitivities(found),
-            "next_best": next_best(found),
-            "at_real_bits": at_real_bits(found),
-            "kv_policies": cache_policies(found),
-            "rivals": found.rivals(),
-            "candidates": found.candidates(candidates),
-            "pareto": {cost: found.front_rows(cost) for cost in COSTS},
+            "sensitivities": sensitivities(result),
+            "next_best": next_best(result),
+            "at_real_bits": at_real_bits(result),
+            "kv_policies": cache_policies(result),
+            "rivals": result.rivals(),
+            "candidates": result.candidates(candidates),
+            "pareto": {cost: result.front_rows(cost) for cost in COSTS},
         }
         return replace(answer, **further)
 
@@ -185,7 +185,7 @@ class Plan:
             name: [asdict(row) for row in getattr(self, name)]
             for name in ("votes", "edge", "sensitivities", "kv_policies")
         }
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         return {
             "kind": "plan",
             "schema": SCHEMA,
@@ -270,10 +270,10 @@ def plan(
         "eps": eps, "rule": rule, "extrapolate": extrapolate, "allow_degenerate": allow_degenerate,
     }  # fmt: skip
     if hours is None or cluster is None:
-        found = search(budget, space, law, **rules, **limits)
+        result = search(budget, space, law, **rules, **limits)
     else:
         from loopscale.planning.device_search import search_on
 
         limits["real_flops"] = device_flops(hours, cluster.device, cluster.utilisation)
-        found = search_on(cluster, budget, space, law, **rules, **limits)
-    return Plan.of(found, grow=grow, cluster=cluster, price=price)
+        result = search_on(cluster, budget, space, law, **rules, **limits)
+    return Plan.of(result, grow=grow, cluster=cluster, price=price)

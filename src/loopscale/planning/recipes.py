@@ -49,12 +49,12 @@ RECIPE_NOTES = {
     "paper-supervised": "The same with a loss after every pass, all weighted equally, for models that run at any R.",
 }
 
-PAPER = RECIPES["paper"]
-CONTEXT: int = PAPER["data"]["context"]
+PAPER_RECIPE = RECIPES["paper"]
+CONTEXT: int = PAPER_RECIPE["data"]["context"]
 """Tokens of a training sequence that real costs are counted at."""
-CAPACITY: float = PAPER["model"]["capacity_factor"]
+CAPACITY: float = PAPER_RECIPE["model"]["capacity_factor"]
 """Rows that an expert computes for each routed one, in training with drop-and-pad."""
-BATCH: int = PAPER["run"]["batch"]
+BATCH: int = PAPER_RECIPE["run"]["batch"]
 
 
 def padding(model: Architecture, capacity: float) -> Any:

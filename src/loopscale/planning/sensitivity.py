@@ -23,48 +23,48 @@ KEPT_WINDOW = 512
 """Positions of the windowed KV policy."""
 
 
-def sensitivities(found: Search) -> tuple[Sensitivity, ...]:
+def sensitivities(search: Search) -> tuple[Sensitivity, ...]:
     """Return what each limit would buy if it were loosened, the largest gain first: one search for each."""
     rows = []
     for name, field in FIELDS.items():
-        cap = getattr(found.budget, name)
+        cap = getattr(search.budget, name)
         if cap is None or field.relaxed is None:
             continue
-        looser = replace(found.budget, **{name: field.relaxed * cap})
-        grid, pick = best_design(found.law, found.grid.space, looser, found.grid.eps, found.grid.rule)
+        looser = replace(search.budget, **{name: field.relaxed * cap})
+        grid, pick = best_design(search.law, search.grid.space, looser, search.grid.eps, search.grid.rule)
         loss, level = float(grid.loss_ZFSKP[0, 0].ravel()[pick]), str(grid.trust_FSKP[0].ravel()[pick])
-        saved = found.choice.loss - loss
-        rows.append(Sensitivity(name, field.relaxed, used(found, name), cap, grid.label(pick), loss, saved, level))
+        saved = search.choice.loss - loss
+        rows.append(Sensitivity(name, field.relaxed, used(search, name), cap, grid.label(pick), loss, saved, level))
     return tuple(sorted(rows, key=lambda row: -row.saved))
 
 
-def used(found: Search, name: str) -> float:
+def used(search: Search, name: str) -> float:
     """Return how much of a limit the choice takes, in the unit of the limit."""
     if name == "flops":
-        return found.spent_flops
+        return search.spent_flops
     if name == "real_flops":
-        served = found.choice.inference_flops * (found.budget.serve_tokens or 0.0)
-        return float(found.grid.real_flops_FSKP[0].ravel()[found.chosen]) + served
+        served = search.choice.inference_flops * (search.budget.serve_tokens or 0.0)
+        return float(search.grid.real_flops_FSKP[0].ravel()[search.chosen]) + served
     if name == "max_tokens":
-        return found.choice.tokens
-    limit = next(limit for limit in found.grid.limits if limit.field == name)
-    return limit.amount(float(np.broadcast_to(limit.need, found.grid.tokens_FSKP.shape)[0].ravel()[found.chosen]))
+        return search.choice.tokens
+    limit = next(limit for limit in search.grid.limits if limit.field == name)
+    return limit.amount(float(np.broadcast_to(limit.need, search.grid.tokens_FSKP.shape)[0].ravel()[search.chosen]))
 
 
-def next_best(found: Search) -> NextBest | None:
+def next_best(search: Search) -> NextBest | None:
     """Return the design of lower loss that needs the least more than the limits allow; None where there is none."""
-    grid = found.grid
+    grid = search.grid
     loss, shape = grid.loss_ZFSKP[0, 0].ravel(), grid.tokens_FSKP.shape
     ratio = np.ones(loss.shape)
     for limit in grid.limits:
         ratio = np.maximum(ratio, np.broadcast_to(limit.need / limit.cap, shape)[0].ravel())
-    better = grid.admissible_ZFSKP[0, 0].ravel() & (loss < found.choice.loss) & (ratio > 1)
+    better = grid.admissible_ZFSKP[0, 0].ravel() & (loss < search.choice.loss) & (ratio > 1)
     if not better.any():
         return None
     flat = int(np.argmin(np.where(better, ratio, np.inf)))
-    design = found.design(flat)
+    design = search.design(flat)
     factor = float(ratio[flat])
-    remedy = _fits_with(design, found.budget) if factor < NEARLY else None
+    remedy = _fits_with(design, search.budget) if factor < NEARLY else None
     return NextBest(design.label, design.loss, design.verdict, factor, design.trust, remedy)
 
 
@@ -81,29 +81,29 @@ def _fits_with(design: Design, budget: Budget) -> str | None:
     return f"{math.floor(bits * 1000) / 1000:g} bits a weight"
 
 
-def at_real_bits(found: Search) -> BitsChoice | None:
+def at_real_bits(search: Search) -> BitsChoice | None:
     """Return what 4-bit weights allow in a format that people use, where that is another design; else None."""
-    budget = found.budget
+    budget = search.budget
     if budget.memory is None or budget.bits != 4:
         return None
     bits = parse_bits(REAL_FORMAT)
     try:
         grid, pick = best_design(
-            found.law, found.grid.space, replace(budget, bits=bits), found.grid.eps, found.grid.rule
+            search.law, search.grid.space, replace(budget, bits=bits), search.grid.eps, search.grid.rule
         )
     except InputError:
         return BitsChoice(REAL_FORMAT, bits, None, None)
-    if grid.label(pick) == found.choice.label:
+    if grid.label(pick) == search.choice.label:
         return None
     return BitsChoice(REAL_FORMAT, bits, grid.label(pick), float(grid.loss_ZFSKP[0, 0].ravel()[pick]))
 
 
-def cache_policies(found: Search) -> tuple[CachePolicy, ...]:
+def cache_policies(search: Search) -> tuple[CachePolicy, ...]:
     """Return the best design for each way to keep keys and values, where a context is given and something loops.
 
     The law does not know what a smaller cache costs in loss.
     """
-    if found.budget.context is None or not found.grid.space.loop.any():
+    if search.budget.context is None or not search.grid.space.loop.any():
         return ()
     policies: dict[str, dict[str, Any]] = {
         "all passes": {"kept_passes": None, "kept_window": None},
@@ -112,9 +112,9 @@ def cache_policies(found: Search) -> tuple[CachePolicy, ...]:
     }
     rows = []
     for policy, kept in policies.items():
-        budget = replace(found.budget, **kept)
+        budget = replace(search.budget, **kept)
         try:
-            grid, pick = best_design(found.law, found.grid.space, budget, found.grid.eps, found.grid.rule)
+            grid, pick = best_design(search.law, search.grid.space, budget, search.grid.eps, search.grid.rule)
         except InputError:  # nothing fits
             continue
         loss, cache = grid.loss_ZFSKP[0, 0].ravel()[pick], grid.kv_bytes_SKP.ravel()[pick]

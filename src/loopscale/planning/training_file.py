@@ -14,7 +14,7 @@ from loopscale.core.quantities import format_bytes, format_count
 from loopscale.planning.budget import Budget, budget_text
 from loopscale.planning.cluster import Cluster, batch_for
 from loopscale.planning.design import Design, sizes_text
-from loopscale.planning.recipes import CONTEXT, PAPER
+from loopscale.planning.recipes import CONTEXT, PAPER_RECIPE
 from loopscale.scaling import find_law
 
 TEXTS = "texts/"
@@ -51,7 +51,7 @@ def train_config(
         "recipe": {"name": "paper"},
         "model": _model(design),
         "data": {"files": [TEXTS], "tokenizer": f"train:{_vocabulary(design)}", "context": CONTEXT},
-        "schedule": {"warmup_steps": min(PAPER["schedule"]["warmup_steps"], steps // 20)}
+        "schedule": {"warmup_steps": min(PAPER_RECIPE["schedule"]["warmup_steps"], steps // 20)}
         | ({"recurrence": [list(stage) for stage in schedule]} if schedule else {}),
         "run": run,
         "resources": _resources(cluster),
@@ -94,9 +94,9 @@ def train_file(
     cluster = cluster or Cluster()
     sections = train_config(design, law, cluster, schedule)
     _, nearest_note = built_as(design) if "rung" in sections["model"] else ("", "")
-    rate, base = (PAPER["optimizer"][name] for name in ("learning_rate", "base_width"))
+    rate, base = (PAPER_RECIPE["optimizer"][name] for name in ("learning_rate", "base_width"))
     width = rung(sections["model"]["rung"]).width if "rung" in sections["model"] else sections["model"]["width"]
-    peak = rate / design.recurrence ** PAPER["optimizer"]["recurrence_rule"]
+    peak = rate / design.recurrence ** PAPER_RECIPE["optimizer"]["recurrence_rule"]
     notes = {
         "recipe": f"learning rate by its rule: {peak:.3g} for embeddings, {peak * base / width:.3g} in hidden layers",
         "model": nearest_note,

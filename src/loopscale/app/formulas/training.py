@@ -14,7 +14,8 @@ from loopscale.app.formulas.inputs import EXAMPLES, Fake, Symbol, symbol
 from loopscale.app.formulas.javascript import function, javascript, table
 from loopscale.architecture import Architecture
 from loopscale.planning.cluster import sequences_of
-from loopscale.planning.job import REDUCES, Layout, TrainingJob, expected_days
+from loopscale.planning.job import TrainingJob, expected_days
+from loopscale.planning.layouts import REDUCES, Layout
 from loopscale.planning.recipes import CAPACITY, CONTEXT, padding
 from loopscale.planning.step_memory import Activations
 
