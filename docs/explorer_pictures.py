@@ -108,7 +108,7 @@ def stills(browser: Any, address: str) -> None:
     page.click("#views button[data-view=compare]")
     page.wait_for_selector("#toast:not(.shown)")
     page.wait_for_timeout(600)
-    save(picture(page, 640), "explorer-compare.png")
+    save(picture(page, 780), "explorer-compare.png")
     page.context.close()
     page = open_page(browser, f"{address}/#view=fit", width=1300, height=900, scheme="dark")
     page.click("#micro-csv")

@@ -217,6 +217,21 @@ def shown(browser, address, job, **result):
     return page
 
 
+def test_no_second_fit_is_started_while_one_runs(browser, address):
+    job = {"id": "1", "state": "running", "stage": "Fitting", "done": 0, "total": 0}
+    context = browser.new_context()
+    for path in ("fit?*", "jobs/1"):
+        context.route(f"**/api/{path}", lambda route: route.fulfill(json=job))
+    page = open_in(context, f"{address}/#view=fit")
+    page.click("#micro-csv")
+    page.wait_for_selector("#fit-progress button")
+    assert page.is_disabled("#micro-csv")
+    assert page.is_disabled("#choose-csv")
+    job["state"] = "cancelled"
+    page.wait_for_selector("#micro-csv:not([disabled])")
+    context.close()
+
+
 def test_twenty_thousand_rows_show_where_they_lie_densely(browser, address, result):
     points = {name: (column * 140)[:20_000] for name, column in result["result"]["points"].items()}
     page = shown(browser, address, result, points=points, rows=20_000)

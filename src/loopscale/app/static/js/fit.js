@@ -1,6 +1,6 @@
 // One's own sweep: chosen or dropped, its columns shown and mapped, then fitted with progress.
 import { call, server } from "./api.js";
-import { $, button, make, problem, sentence, table, toast } from "./dom.js";
+import { $, $$, button, make, problem, sentence, table, toast } from "./dom.js";
 import { download } from "./download.js";
 import { showFit } from "./fit_result.js";
 import { runJob } from "./job.js";
@@ -166,6 +166,7 @@ export async function fit(content, name, columns) {
     if ($(id).value) options.set(field, $(id).value);
   $("#fit-result").hidden = true;
   problem($("#fit-problem"), null);
+  busy(true);
   try {
     const job = await runJob(`fit?${options}`, { csv: content }, $("#fit-progress"));
     if (job.state === "cancelled") return toast("Stopped.");
@@ -182,7 +183,14 @@ export async function fit(content, name, columns) {
     return showFit(job);
   } catch (error) {
     return problem($("#fit-problem"), ofFile(error, name, content));
+  } finally {
+    busy(false);
   }
+}
+
+// One fit at a time: until it has ended, nothing starts another.
+function busy(fitting) {
+  for (const part of $$("#start-fit, #micro-csv, #example-csv, #choose-csv")) part.disabled = fitting;
 }
 
 // A fit of this browser is shown again after a reload; of another's, the link carries the law alone.
