@@ -80,13 +80,13 @@ def check(folder: Path, model: str | Path, recurrence: int | None = None, count:
     """Let a model answer new problems of the task in ``folder`` at R passes, and return its score by the checker."""
     from transformers import AutoTokenizer
 
-    task, seen = read_task(folder)
+    task, prompts = read_task(folder)
     loaded: Any = load(model)
     loaded.eval()
     tokenizer: Any = AutoTokenizer.from_pretrained(str(run_dir.model_of(model)))
     R = recurrence or loaded.config.recurrence
     points, right, asked = 0.0, 0, 0
-    for checker, item in task.new_problems(seen, count):
+    for checker, item in task.new_problems(prompts, count):
         ids = tokenizer(f"{item['question']}\n", return_tensors="pt", add_special_tokens=False).input_ids
         most = len(tokenizer(item["answer"], add_special_tokens=False).input_ids) + 1
         output = loaded.generate(

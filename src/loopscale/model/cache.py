@@ -93,11 +93,11 @@ class Slots:
             return
         past = int(cache.get_seq_length())
         if past and self.window is not None and self.kept > 1:
-            held = int(cache.get_seq_length(self.loop(1, 0)))
-            if held < min(self.window, past):
+            length = int(cache.get_seq_length(self.loop(1, 0)))
+            if length < min(self.window, past):
                 raise InputError(
-                    f"the cache was cropped, and kept_window has dropped what it would need: later passes hold {held} "
-                    f"of {past} positions; start from an empty cache"
+                    f"the cache was cropped, and kept_window has dropped what it would need: later passes hold "
+                    f"{length} of {past} positions; start from an empty cache"
                 )
         if past and (not int(cache.get_seq_length(self.count - 1)) or int(cache.get_seq_length(self.count))):
             filled = sum(1 for slot in range(len(cache.layers)) if int(cache.get_seq_length(slot)))

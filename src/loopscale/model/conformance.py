@@ -173,7 +173,7 @@ def compare(expected: dict[str, Any], reported: dict[str, Any], tolerance: float
     ``tolerance`` is relative to the largest number compared. A token may differ where the second was as near.
     """
     runs = {(run["prompt"], run["recurrence"]): run for run in expected["runs"]}
-    found: list[Deviation] = []
+    deviations: list[Deviation] = []
     for run in reported["runs"]:
         key = run["prompt"], run["recurrence"]
         if key not in runs:
@@ -181,8 +181,8 @@ def compare(expected: dict[str, Any], reported: dict[str, Any], tolerance: float
                 f"the report has prompt {key[0]} at R = {key[1]}, which the golden file has not; "
                 "compare reports of the same prompts and recurrences"
             )
-        found += _compare_run(runs[key], run, tolerance)
-    return found
+        deviations += _compare_run(runs[key], run, tolerance)
+    return deviations
 
 
 def _compare_run(ours: dict[str, Any], theirs: dict[str, Any], tolerance: float) -> Iterator[Deviation]:
@@ -221,7 +221,7 @@ def _layer_apart(ours: dict[str, Any], theirs: dict[str, Any] | None, tolerance:
 
 def _logits_apart(ours: dict[str, Any], theirs: dict[str, Any], tolerance: float) -> float:
     """Return the largest difference of the likeliest tokens' logits, or zero if it is within the tolerance."""
-    mine, values = (dict(zip(each["ids"], each["values"], strict=True)) for each in (ours, theirs))
+    mine, values = (dict(zip(side["ids"], side["values"], strict=True)) for side in (ours, theirs))
     likeliest = ours["ids"][: TOP // 2]  # further down another token may be listed by rounding
     shared = [token for token in likeliest if token in values]
     size = _apart([mine[token] for token in shared], [values[token] for token in shared], tolerance)

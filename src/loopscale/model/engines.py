@@ -127,10 +127,10 @@ def _mlx(subject: Subject) -> Observations:
                 cache = loaded.make_cache()
                 loaded(array([ids[:-1]]), cache)
                 logits = tensor(loaded(array([ids[-1:]]), cache))
-                held = ((slot.keys[:, :, : slot.offset], slot.values[:, :, : slot.offset]) for slot in cache)
+                states = ((slot.keys[:, :, : slot.offset], slot.values[:, :, : slot.offset]) for slot in cache)
                 yield {
                     "tokens": greedy(lambda so_far: tensor(loaded(array(so_far.tolist()))), ids)[0],
-                    "slots": cache_slots(subject.model, R, ((tensor(keys), tensor(values)) for keys, values in held)),
+                    "slots": cache_slots(subject.model, R, ((tensor(keys), tensor(values)) for keys, values in states)),
                     "logits": _last_pass(logits, R),
                 }
 
@@ -163,11 +163,11 @@ def _vllm(subject: Subject) -> Observations:
         subject.model.save_pretrained(folder)
         plugin.register()
         try:
-            made = plugin.engines(
+            engines = plugin.engines(
                 folder, subject.recurrences, skip_tokenizer_init=True, dtype="float32", enforce_eager=True,
                 max_model_len=max(map(len, subject.prompts)) + NEW,
             )  # fmt: skip
-            replies = [reply for engine in made.values() for reply in engine.generate(prompts, how, use_tqdm=False)]
+            replies = [reply for engine in engines.values() for reply in engine.generate(prompts, how, use_tqdm=False)]
         except InputError:
             raise
         except (RuntimeError, ValueError, NotImplementedError) as error:  # a size that its kernels do not have

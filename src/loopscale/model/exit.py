@@ -105,7 +105,8 @@ class ExitTracker:
         self._head = head
         self._keep = keep
         self._before: Tensor | None = None
-        self._calm_BP: Tensor | None = None
+        self._streak_BP: Tensor | None = None
+        """Passes in a row below the threshold."""
         self.passes_BP: Tensor | None = None
         self.done = 0
 
@@ -113,19 +114,19 @@ class ExitTracker:
         """Take the state after a pass, and its read-out if the criterion needs it; return which have left (B, T)."""
         self.done += 1
         now = state_BTD[:, self._keep] if hidden_BTD is None else self._head(hidden_BTD[:, self._keep]).float()
-        if self._calm_BP is None or self.passes_BP is None:
-            self._calm_BP = torch.zeros(now.shape[:2], dtype=torch.long, device=now.device)
-            self.passes_BP = torch.zeros_like(self._calm_BP)
+        if self._streak_BP is None or self.passes_BP is None:
+            self._streak_BP = torch.zeros(now.shape[:2], dtype=torch.long, device=now.device)
+            self.passes_BP = torch.zeros_like(self._streak_BP)
         if self._gate is not None and self.exit.criterion == "gate":
             stay_BP = (-self._gate(now)).sigmoid()
             self._before = stay_BP if self._before is None else self._before * stay_BP
-            self._calm_BP = torch.where(self._before < self.exit.threshold, self._calm_BP + 1, 0)
+            self._streak_BP = torch.where(self._before < self.exit.threshold, self._streak_BP + 1, 0)
         else:
             if self._before is not None:
-                calm_BP = _change(self.exit.criterion, self._before, now) < self.exit.threshold
-                self._calm_BP = torch.where(calm_BP, self._calm_BP + 1, 0)
+                below_BP = _change(self.exit.criterion, self._before, now) < self.exit.threshold
+                self._streak_BP = torch.where(below_BP, self._streak_BP + 1, 0)
             self._before = now
-        leaving_BP = (self._calm_BP >= self.exit.patience) & (self.passes_BP == 0) & (self.done >= self.exit.least)
+        leaving_BP = (self._streak_BP >= self.exit.patience) & (self.passes_BP == 0) & (self.done >= self.exit.least)
         self.passes_BP = torch.where(leaving_BP, self.done, self.passes_BP)
         left_BP = self.passes_BP > 0
         left_BT = left_BP.all(dim=1, keepdim=True).repeat(1, state_BTD.shape[1])

@@ -155,11 +155,11 @@ def chunked_cross_entropy(hidden_XD: Tensor, weight_VD: Tensor, labels_X: Tensor
     total = torch.zeros((), device=hidden_XD.device)
     for hidden_CD, label_C, scale_C in zip(*(x.split(rows) for x in (hidden_XD, labels_X, scale_X)), strict=True):  # type: ignore[no-untyped-call]
         logits_CV = functional.linear(hidden_CD, weight_VD).float()
-        total += ((logits_CV.logsumexp(-1) - _picked(logits_CV, label_C)) * scale_C).sum()
+        total += ((logits_CV.logsumexp(-1) - _label_logits(logits_CV, label_C)) * scale_C).sum()
     return total
 
 
-def _picked(logits_CV: Tensor, label_C: Tensor) -> Tensor:
+def _label_logits(logits_CV: Tensor, label_C: Tensor) -> Tensor:
     """Return each row's logit of its label; a row without a target has scale zero, so that any logit will do."""
     return logits_CV.gather(1, label_C.clamp(min=0).unsqueeze(1)).squeeze(1)
 
@@ -175,7 +175,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             chunk = slice(start, start + rows)
             hidden_CD, label_C, scale_C = hidden_XD[chunk], labels_X[chunk], scale_X[chunk]
             logits_CV = functional.linear(hidden_CD, weight_VD).float()
-            label_logit_C, norm_C = _picked(logits_CV, label_C), logits_CV.logsumexp(-1)
+            label_logit_C, norm_C = _label_logits(logits_CV, label_C), logits_CV.logsumexp(-1)
             loss_X[chunk] = norm_C - label_logit_C
             total += (loss_X[chunk] * scale_C).sum()
             # The gradient of the logits is scale * (softmax - one-hot).

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import chdir
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -127,7 +128,7 @@ def count(sweep: Sweep, tokens: dict[str, TokenStore], device: Device = CPU) -> 
 
 def count_without_tokens(sweep: Sweep, vocabulary: int | None = None, device: Device = CPU) -> list[Cost] | None:
     """Return the cost of every run without its text, where the file or ``vocabulary`` states its size; else None."""
-    sizes = [run.config.model.options.get("vocab_size", vocabulary) for run in sweep.runs]
+    sizes: list[Any] = [run.config.model.options.get("vocab_size", vocabulary) for run in sweep.runs]
     if not all(isinstance(size, int) for size in sizes):
         return None
     costs = []

@@ -93,8 +93,8 @@ class Database:
 
     def row(self, statement: str, values: Sequence[Any] = ()) -> sqlite3.Row | None:
         """Return the first row of a query, or None."""
-        found = self.rows(statement, values)
-        return found[0] if found else None
+        rows = self.rows(statement, values)
+        return rows[0] if rows else None
 
     def execute(self, statement: str, values: Sequence[Any] = ()) -> int:
         """Change something; return how many rows changed."""
@@ -180,14 +180,14 @@ def set_aside(folder: Path) -> Path | None:
     number = 1
     while path.with_name(f"{FILE}.old-{number}").exists():
         number += 1
-    kept: Path | None = None
+    main: Path | None = None
     for suffix in ("", "-wal", "-shm", "-journal"):
         file = path.with_name(FILE + suffix)
         if file.exists():
             moved = path.with_name(f"{FILE}.old-{number}{suffix}")
             file.rename(moved)
-            kept = kept or moved
-    return kept
+            main = main or moved
+    return main
 
 
 def journal(folder: Path, mounts: Path = Path("/proc/mounts")) -> str:

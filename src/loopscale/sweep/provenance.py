@@ -59,7 +59,9 @@ def _other_settings(stored: Any, config: TrainConfig) -> str | None:
         first = first_difference(TrainConfig.from_dict(stored), config, measured_alike=True)
     except LoopscaleError as error:
         return f"settings that cannot be read: {error}"
-    return first and f"[{first.section}] {first.name} = {first.stored!r}; the sweep's file says {first.wanted!r}"
+    if first is None:
+        return None
+    return f"[{first.section}] {first.name} = {first.stored!r}; the sweep's file says {first.wanted!r}"
 
 
 def version_note(results: Iterable[Result]) -> str | None:

@@ -120,7 +120,7 @@ class Supervisor:
         ]
 
     def _runs_elsewhere(self) -> bool:
-        """Tell whether workers that this process did not start, or that it lost sight of, hold runs."""
+        """Tell whether runs are held by workers that this process did not start or no longer watches."""
         return any(
             run.state == "running" and (self.assignment.only is None or run.key in self.assignment.only)
             for run in self.store.runs()

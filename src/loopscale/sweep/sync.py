@@ -44,13 +44,13 @@ def update(store: Store, sweep: Sweep, costs: Mapping[str, float]) -> None:
 def _check_name(store: Store, sweep: Sweep) -> None:
     """One folder holds one sweep, of one name and from one file."""
     for fact, current in (("name", sweep.name), ("file", sweep.path.name)):
-        kept = store.fact(fact)
-        if kept is None:
+        stored = store.fact(fact)
+        if stored is None:
             store.set_fact(fact, current)
-        elif kept != current:
+        elif stored != current:
             raise InputError(
-                f"{sweep.path}: {sweep.results} holds the sweep of the {fact} {kept!r}, and this one's is {current!r}; "
-                "give this sweep another name and folder"
+                f"{sweep.path}: {sweep.results} holds the sweep of the {fact} {stored!r}, and this one's is "
+                f"{current!r}; give this sweep another name and folder"
             )
 
 
@@ -100,7 +100,9 @@ def _replace_config(store: Store, sweep: Sweep, run: Run, before: RunState | Non
 def _difference(stored: TrainConfig, current: TrainConfig) -> str | None:
     """Return a phrase about the first setting in which two runs differ."""
     first = first_difference(stored, current, measured_alike=True)
-    return first and f"its [{first.section}] {first.name} was {first.stored!r} and is {first.wanted!r} now"
+    if first is None:
+        return None
+    return f"its [{first.section}] {first.name} was {first.stored!r} and is {first.wanted!r} now"
 
 
 def prepared(sweep: Sweep, progress: bool) -> dict[str, float]:

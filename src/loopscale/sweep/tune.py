@@ -142,15 +142,15 @@ def _near_best(trials: Iterable[Trial], near: float) -> list[list[Trial]]:
     for trial in trials:
         if math.isfinite(trial.loss):
             groups.setdefault((trial.cell, trial.tokens), []).append(trial)
-    kept = []
+    near_best = []
     for group in groups.values():
         best = min(group, key=lambda trial: trial.loss).rate
         close = [trial for trial in group if abs(math.log(trial.rate / best)) <= math.log(near) * 1.01]
         if len(close) < 3:  # the best rate is at an edge
             close = sorted(group, key=lambda trial: abs(math.log(trial.rate / best)))[:3]
         if len(close) >= 3:
-            kept.append(close)
-    return kept
+            near_best.append(close)
+    return near_best
 
 
 class _Parabolas:
@@ -164,13 +164,13 @@ class _Parabolas:
 
     def fit(self, chosen: Iterable[int]) -> tuple[FloatArray | None, float]:
         """Return curvature, ln rate at the centre and exponents, and the residuals' standard deviation."""
-        listed = list(chosen)
-        matrix = np.concatenate([self.columns[k] for k in listed])
-        loss = np.concatenate([self.losses[k] for k in listed])
+        indices = list(chosen)
+        matrix = np.concatenate([self.columns[k] for k in indices])
+        loss = np.concatenate([self.losses[k] for k in indices])
         answer, _, rank, _ = np.linalg.lstsq(matrix, loss, rcond=None)
         if rank < matrix.shape[1] or answer[0] <= 0:
             return None, math.nan
-        free = max(1, len(loss) - len(listed) - len(answer))
+        free = max(1, len(loss) - len(indices) - len(answer))
         residual = float(np.sqrt(np.sum((loss - matrix @ answer) ** 2) / free))
         return np.concatenate([answer[:1], answer[1:] / (-2 * answer[0])]), residual
 
@@ -180,8 +180,8 @@ class _Parabolas:
         of_cell = {cell: [k for k, group in enumerate(self.groups) if group[0].cell == cell] for cell in cells}
         draws = []
         for _ in range(resamples):
-            drawn = random.integers(len(cells), size=len(cells))
-            answer, _ = self.fit(k for index in drawn for k in of_cell[cells[index]])
+            draw = random.integers(len(cells), size=len(cells))
+            answer, _ = self.fit(k for index in draw for k in of_cell[cells[index]])
             if answer is not None:
                 draws.append(answer)
         if len(draws) < resamples / 5:
@@ -239,8 +239,8 @@ class RateSearch:
         tune = self.tune
         for run in self.sweep.runs:
             size, experts, recurrence = run.cell.size, run.cell.experts, run.cell.recurrence
-            named = size in (tune.size or [size]) and experts in (tune.experts or [experts])
-            if named and recurrence in (tune.recurrence or [recurrence]):
+            is_tuned = size in (tune.size or [size]) and experts in (tune.experts or [experts])
+            if is_tuned and recurrence in (tune.recurrence or [recurrence]):
                 first.setdefault((size, experts, recurrence), run)
         if not first:
             raise InputError(f"{self.sweep.path}: [tune] leaves no size, experts and recurrence of the grid")
@@ -250,7 +250,7 @@ class RateSearch:
         cell = replace(run.cell, seed=self.tune.seed, settings=((RATE, rate),))
         config = run.config.changed(optimizer={"learning_rate": rate}, run={"seed": self.tune.seed})
         lengths = [config.changed(run={"tokens": tokens}) for tokens in sorted(self.tune.tokens)]
-        points = {each.steps * each.step_tokens: each.run.tokens for each in lengths}
+        points = {short.steps * short.step_tokens: short.run.tokens for short in lengths}
         return replace(run, cell=cell, config=lengths[-1], points=points)
 
     def _extend(self, short: Sweep, losses: Losses) -> bool:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from loopscale.train.parallel.shards import local_part
 
-SOON = 10
+WARM_UP = 10
 """Steps after which the average forgets the initial weights about as fast as its decay says."""
 
 
@@ -26,7 +26,7 @@ class Average:
     @torch.no_grad()
     def update(self, step: int) -> None:
         """Move towards the weights after a step; early steps count for more, as the initial weights mean nothing."""
-        decay = min(self.decay, (1 + step) / (SOON + step))
+        decay = min(self.decay, (1 + step) / (WARM_UP + step))
         averages, weights = self._locals()
         torch._foreach_lerp_(averages, [weight.float() for weight in weights], 1 - decay)
 

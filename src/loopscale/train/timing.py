@@ -40,7 +40,8 @@ def block_rate(config: LoopedMoEConfig, sequences: int, context: int, *, compile
     with quiet(), fast_products(compiled):
         for _ in range(1 + REPEATS):  # the first one loads the kernels
             start = time.process_time()
-            run()[0].square().mean().backward()
+            loss: torch.Tensor = run()[0].square().mean()
+            loss.backward()  # type: ignore[no-untyped-call]
             seconds.append(time.process_time() - start)
     return _block_flops(config, context) * sequences * context * torch.get_num_threads() / min(seconds[1:])
 

@@ -44,6 +44,9 @@ from loopscale.train.start import start_from
 from loopscale.train.step import apply, gradients, named_state, repeatable, seed_step
 from loopscale.train.summary import provenance, summary_of
 
+MOST_COMPILED = 64
+"""Kinds of block that one process compiles; further ones run uncompiled. A worker of a sweep meets many."""
+
 
 def save_model(target: Path, config: LoopedMoEConfig, tensors: dict[str, Tensor], store: TokenStore) -> None:
     """Write the model atomically: to a temporary folder, then renamed."""
@@ -56,10 +59,6 @@ def save_model(target: Path, config: LoopedMoEConfig, tensors: dict[str, Tensor]
         store.tokenizer().save_pretrained(str(temporary))
         seal_folder(temporary)
         replace_folder(temporary, target)
-
-
-SHAPES = 64
-"""Kinds of block that one process compiles; further ones run uncompiled. A sweep's worker sees many."""
 
 
 class Trainer:
@@ -96,7 +95,7 @@ class Trainer:
         recompute_blocks(self.model, config, self.process.ranks, self.process.dtype)
         if config.run.compile:
             for block in (*self.model.model.prelude, *self.model.model.loop, *self.model.model.coda):
-                block.compile(dynamic=False, recompile_limit=SHAPES)
+                block.compile(dynamic=False, recompile_limit=MOST_COMPILED)
         self.optimizer = build_optimizer(
             self.model, config.optimizer, self.model_config.hidden_size, self.model_config.recurrence
         )
@@ -109,7 +108,7 @@ class Trainer:
         """The validation loss after this step, once it is known."""
         self._saved: int | None = None
         """The step of the last checkpoint."""
-        self._maker, self._ahead = ThreadPoolExecutor(1), dict[int, Future[list[Batch]]]()
+        self._batch_maker, self._next_parts = ThreadPoolExecutor(1), dict[int, Future[list[Batch]]]()
         """Makes the next batch while a GPU computes; on a CPU it would only compete with the step."""
 
     def train(self, until: int | None = None, stop: Callable[[], bool] = lambda: False) -> None:
@@ -193,16 +192,18 @@ class Trainer:
             run_dir.check_length(
                 checkpoints.folder.parent, self.config.schedule, manifest.step, steps, self.config.steps
             )
-        self._put(manifest.step, manifest.state)
+        self._load_state(manifest.step, manifest.state)
         self.resumes += 1
         self._saved = manifest.step if source is None else None
         return True
 
     def prefetched(self, step: int) -> list[Batch]:
         """Return the parts of a batch that was made during the step before, and start to make the next one."""
-        waiting = self._ahead.pop(step, None)
+        waiting = self._next_parts.pop(step, None)
         parts = self.parts(step) if waiting is None else waiting.result()
-        self._ahead = {step + 1: self._maker.submit(self.parts, step + 1)} if step + 1 < self.config.steps else {}
+        self._next_parts.clear()
+        if step + 1 < self.config.steps:
+            self._next_parts[step + 1] = self._batch_maker.submit(self.parts, step + 1)
         return parts
 
     def parts(self, step: int) -> list[Batch]:
@@ -256,7 +257,7 @@ class Trainer:
         step, state, tensors = snapshot
         for name, tensor in self.tensors().items():
             tensor.copy_(tensors[name])
-        self._put(step, state)
+        self._load_state(step, state)
         self._saved = None
 
     @contextmanager
@@ -301,7 +302,7 @@ class Trainer:
         return nullcontext() if self.average is None else self.average.applied()
 
     def _state(self) -> dict[str, Any]:
-        """Return the plain values that ``_put`` reads."""
+        """Return the plain values that ``_load_state`` reads."""
         states = {name: callback.state_dict() for name, callback in states_by_name(self.callbacks).items()}
         return {
             "steps": self.config.steps,
@@ -309,7 +310,7 @@ class Trainer:
             "callbacks": {name: state for name, state in states.items() if state},
         }
 
-    def _put(self, step: int, state: dict[str, Any]) -> None:
+    def _load_state(self, step: int, state: dict[str, Any]) -> None:
         """Take over the plain values of a checkpoint; values that an older or damaged one lacks start anew."""
         self.step, self._validated = step, None
         resumes, states = state.get("resumes"), state.get("callbacks")

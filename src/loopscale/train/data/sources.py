@@ -119,14 +119,14 @@ def _check_field(row: Mapping[str, Any], field: str, where: str) -> None:
 
 def _sections(path: Path) -> Iterator[str]:
     blocks = _decoded(path)
-    held = next(blocks, "")
+    text = next(blocks, "")
     for block in blocks:
-        held += block
-        while len(held) > 2 * SECTION:
-            end = _section_end(held)
-            yield held[:end]
-            held = held[end:]
-    yield held
+        text += block
+        while len(text) > 2 * SECTION:
+            end = _section_end(text)
+            yield text[:end]
+            text = text[end:]
+    yield text
 
 
 def _section_end(text: str) -> int:
@@ -370,10 +370,10 @@ class DataSource:
 
 def list_files(names: tuple[str, ...]) -> list[Path]:
     """Return the files of names, folders and globs: each once, folders in sorted order."""
-    found: dict[Path, None] = {}
+    files: dict[Path, None] = {}
     for name in names:
-        found |= dict.fromkeys(_listed(name))
-    return list(found)
+        files |= dict.fromkeys(_listed(name))
+    return list(files)
 
 
 def _listed(name: str) -> list[Path]:
@@ -397,10 +397,10 @@ def _listed(name: str) -> list[Path]:
 
 def _of_folder(folder: Path) -> list[Path]:
     files = [path for path in sorted(folder.rglob("*")) if path.is_file() and ending(path) in KNOWN]
-    kept = [path for path in files if path.stat().st_size and not _hidden(path.relative_to(folder))]
-    if not kept:
+    readable = [path for path in files if path.stat().st_size and not _hidden(path.relative_to(folder))]
+    if not readable:
         raise InputError(f"{folder}: the folder holds no text; files that end in {', '.join(KNOWN)} are read")
-    return kept
+    return readable
 
 
 def _hidden(path: Path) -> bool:

@@ -117,15 +117,15 @@ class Task(ABC):
                     f"task {self.name!r} at difficulty {self.difficulty} has no longer problems; lower the difficulty"
                 )
             return self.longer.problems(rng, count)
-        kept: list[Rows] = []
+        rows: list[Rows] = []
         missing = count
         for _ in range(ROUNDS):
             # Validation keeps one problem in HELD_OUT, training all the others.
             rows_BT = self.draw(rng, missing * (HELD_OUT if split == "validation" else 1))
-            kept.append(rows_BT[held_out(rows_BT) == (split == "validation")][:missing])
-            missing -= len(kept[-1])
+            rows.append(rows_BT[held_out(rows_BT) == (split == "validation")][:missing])
+            missing -= len(rows[-1])
             if not missing:
-                ids_BT = np.concatenate(kept)
+                ids_BT = np.concatenate(rows)
                 return ids_BT, self.solve(ids_BT)
         raise InputError(
             f"task {self.name!r} at difficulty {self.difficulty} has too few different problems for a {split} split; "
