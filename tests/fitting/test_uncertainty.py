@@ -127,7 +127,7 @@ def test_few_runs_are_drawn_until_every_axis_varies():
 def test_intervals_without_resamples_say_what_to_do(fitted):
     with pytest.raises(InputError, match=r"call fit\.resample\(\)"):
         coefficient_intervals(fitted)
-    with pytest.raises(InputError, match="fit it with resampling first"):
+    with pytest.raises(InputError, match="fit it again with resampling"):
         fitted.law.interval(SWEEP.points)
 
 

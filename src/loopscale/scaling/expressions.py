@@ -251,7 +251,7 @@ def _built(node: ast.expr, symbols: Mapping[str, Any], sympy: Any) -> Any:
         case ast.Call(func=ast.Name(id=name)):
             raise InputError(
                 f"expression: function {shown(name)} is not known{nearest(name, FUNCTIONS)}; "
-                f"choose from {', '.join(FUNCTIONS)}, each with one argument"
+                f"choose from {', '.join(FUNCTIONS)}, each of one argument"
             )
     raise InputError(f"expression: {shown(ast.unparse(node))} is neither a number, a name, arithmetic nor a function")
 
