@@ -2,6 +2,7 @@
 import { captioned, make, table } from "./dom.js";
 import { figure } from "./chart.js";
 import { backtest, heldOutErrors } from "./fit_charts.js";
+import { term } from "./glossary.js";
 import { count, counted, percent, power, rows } from "./quantities.js";
 import { jobCard } from "./job.js";
 import { requestBody } from "./plan.js";
@@ -9,7 +10,7 @@ import { state } from "./state.js";
 
 export const heldOut = (id, slices) =>
   jobCard({
-    title: "Which recurrence form generalizes best? (held-out test)",
+    title: ["Which recurrence form generalises best? (", term("held-out test"), ")"],
     hint: "Rows to hold out: passes like R=8, experts per active one like E=16, sizes like N>0.9B, tokens like D>400B. Cross-validation by run comes with them.",
     label: "Rows to hold out",
     field: "slices",
@@ -29,7 +30,7 @@ export const heldOut = (id, slices) =>
 
 export const backtested = (id) =>
   jobCard({
-    title: "Does the law predict larger runs? (backtest)",
+    title: ["Does the law predict larger runs? (", term("backtest"), ")"],
     hint: "Hides the most expensive runs, fits the rest, and predicts what was hidden with 90% intervals.",
     label: "Decades of compute to hide",
     field: "decades",

@@ -2,7 +2,7 @@
 import { $, make } from "./dom.js";
 
 const TERMS = {
-  loss: "Cross-entropy on held-out text, in nats per token. Lower is better: 0.01 nats is about 1% in perplexity.",
+  loss: "How badly a model predicts text that it has not seen: the cross-entropy, in nats per token. Lower is better; 0.01 nats is about 1% in perplexity.",
   nats: "The unit of loss: natural logarithms. One nat is 1.44 bits.",
   interval: "Where nine of ten training runs of this design should end, if the law holds. It counts the noise of a run and the error of the law.",
   band: "The 90% interval of the law's curve. A single training run varies more.",
@@ -29,6 +29,7 @@ const TERMS = {
   "r²": "The share of the variance of the losses that the law explains.",
   frontier: "The lowest loss that the law reaches at each training compute, over sizes and tokens.",
   backtest: "The law is fitted without the largest runs, and then predicts them.",
+  "held-out test": "Each form of the law is fitted without some rows, and then predicts them. The one with the smallest error generalises best.",
   identified: "Whether the data determine the coefficient. If not, other values fit as well.",
   "inference flops": "Floating-point operations for one generated token: 2 × parameters that it uses, the looped ones once for each pass.",
   context: "How many tokens the model sees at once. Their keys and values are kept in memory while it generates.",

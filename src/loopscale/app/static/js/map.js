@@ -195,7 +195,7 @@ function drawAxes() {
     ...tens(range.memory).filter((value) => W >= 480 || Math.log10(value) % 1 === 0).map((value) => draw("text", { x: xOf(value), y: H - 24, "text-anchor": value >= range.memory[1] * 0.6 ? "end" : value <= range.memory[0] * 1.5 ? "start" : "middle" }, bytes(value))),
     ...tens(range.compute).map((value) => draw("text", { x: LEFT - 6, y: yOf(value) + 4, "text-anchor": "end" }, power(value))),
     draw("text", { x: PLOT.x + PLOT.width / 2, y: H - 3, "text-anchor": "middle", class: "title" }, "memory when it runs →"),
-    draw("text", { x: 12, y: PLOT.y + PLOT.height / 2, "text-anchor": "middle", class: "title", transform: `rotate(-90 12 ${PLOT.y + PLOT.height / 2})` }, axis === "flops" ? "training compute, FLOPs →" : "training compute, real FLOPs →"),
+    draw("text", { x: 12, y: PLOT.y + PLOT.height / 2, "text-anchor": "middle", class: "title", transform: `rotate(-90 12 ${PLOT.y + PLOT.height / 2})` }, `${H < 220 ? "" : "training "}compute, ${axis === "flops" ? "" : "real "}FLOPs →`),
   );
 }
 

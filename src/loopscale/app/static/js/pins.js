@@ -1,4 +1,4 @@
-// Scenarios that one keeps: ghosts on the map, and columns of the Compare view. Two tabs keep one list.
+// Scenarios that one keeps: rings on the map, and columns of the Compare view. Two tabs keep one list.
 import { realFlops } from "./cluster.js";
 import { toast } from "./dom.js";
 import { keep, kept } from "./kept.js";
@@ -14,7 +14,7 @@ export function pin() {
   if (pins().some((other) => other.query === query)) return toast("This scenario is pinned already.");
   const law = state.law ? `, ${state.law.replace(/^own-/, "")}` : "";
   write(merged(kept("pins"), pins(), [{ name: `${shortName(current().design)} (${[state.gpus ? `${state.gpus} GPUs` : state.flops, state.memory].filter(Boolean).join(", ")}${law})`, query }]));
-  return toast("Pinned: a ghost on the map, a column of Compare.");
+  return toast("Pinned: a ring on the map, a column in Compare.");
 }
 
 export function unpin(query) {

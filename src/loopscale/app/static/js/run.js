@@ -54,7 +54,7 @@ function show(reply) {
     ["tokens", "Progress", percent(share), `${count(reply.step * reply.step_tokens)} of ${count(reply.steps * reply.step_tokens)} tokens`],
     ended ? null : ["days", reply.state === "stopped" ? "Left to train" : "Time left", reply.seconds_left === null ? "–" : time(reply.seconds_left), reply.tokens_per_second ? `${count(reply.tokens_per_second)} tokens/s` : ""],
     forecast ? ["interval", "Will end at", fixed(forecast.final, digits), `${percent(forecast.level)}: ${fixed(forecast.low, digits)}–${fixed(forecast.high, digits)}`] : null,
-    law ? ["law", "The law said", fixed(law.loss, 3), `90%: ${fixed(law.low, 3)}–${fixed(law.high, 3)}`] : null,
+    law ? ["law", "Law's forecast", fixed(law.loss, 3), `90%: ${fixed(law.low, 3)}–${fixed(law.high, 3)}`] : null,
   ].filter(Boolean); // prettier-ignore
   $("#run-stats").replaceChildren(...stats.map(([name, label, value, under]) => make("div", { class: "stat" }, make("dt", {}, ["loss", "tokens", "interval", "law"].includes(name) ? term(name === "tokens" ? "tokens" : name, label) : label), make("dd", { class: "value" }, value), make("dd", { class: "under" }, under))));
   const resume = reply.state === "stopped" ? " Start the same `loopscale train` command again to resume it." : "";
