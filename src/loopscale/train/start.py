@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from loopscale.core.errors import InputError, shown
 from loopscale.core.files import is_file, read_json
 from loopscale.train.run_dir import model_of
+from loopscale.train.sections.model import config_fields
 
 if TYPE_CHECKING:  # settings are read where there is no torch, too
     from torch import Tensor, nn
@@ -29,10 +30,10 @@ def with_start(data: object) -> object:
         return data
     if "hidden_size" in model:  # the configuration of a run that has started
         return data
-    stated = [name for name in SIZES if name in model]
-    if stated:
+    sizes = [name for name in SIZES if name in model]
+    if sizes:
         raise InputError(
-            f"field {stated[0]!r} is a size, and the model of 'init_from' has its own", where="[model]",
+            f"field {sizes[0]!r} is a size, and the model of 'init_from' has its own", where="[model]",
             remedy="leave it out; 'experts', 'recurrence' and options may differ",
         )  # fmt: skip
     folder = model_of(model["init_from"])
@@ -63,10 +64,8 @@ def _config_of(folder: Path) -> dict[str, Any]:
             f"field 'init_from' is {shown(str(folder))}, which is no looped MoE in Hugging Face form", where="[model]",
             remedy="give the folder of a run or of its model, or what `loopscale convert` wrote",
         )  # fmt: skip
-    hidden = ("model_type", "format_version")
-    known = [name for name in LoopedMoEConfig.__annotations__ if name not in hidden]
     whole = LoopedMoEConfig.from_pretrained(str(folder))
-    return {name: value for name in known if (value := getattr(whole, name, None)) is not None}
+    return {name: value for name in config_fields() if (value := getattr(whole, name, None)) is not None}
 
 
 def start_from(model: nn.Module, folder: str | Path) -> None:

@@ -17,6 +17,13 @@ if TYPE_CHECKING:
     from loopscale.model import LoopedMoEConfig
 
 
+def config_fields() -> list[str]:
+    """Return the fields of ``LoopedMoEConfig`` that a training file may set."""
+    from loopscale.model import LoopedMoEConfig
+
+    return [name for name in LoopedMoEConfig.__annotations__ if name not in ("model_type", "format_version")]
+
+
 class ModelSection(Record):
     """Sizes of the model; any other field of ``LoopedMoEConfig`` may be set here too and overrides them."""
 
@@ -53,13 +60,10 @@ class ModelSection(Record):
             return data
         rest = [key for key in data if key not in cls.model_fields]
         if rest:
-            from loopscale.model import LoopedMoEConfig
-
-            hidden = ("model_type", "format_version")
-            known = [*cls.model_fields, *(name for name in LoopedMoEConfig.__annotations__ if name not in hidden)]
+            fields = [*cls.model_fields, *config_fields()]
             for key in rest:
-                if key not in known:
-                    raise ValueError(f"unknown field {shown(key)}{nearest(str(key), known)}")
+                if key not in fields:
+                    raise ValueError(f"unknown field {shown(key)}{nearest(str(key), fields)}")
         return with_options(cls, data)
 
     def config(self, vocabulary: int, context: int, **special: int | None) -> LoopedMoEConfig:
