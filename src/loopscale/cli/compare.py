@@ -31,7 +31,7 @@ from loopscale.scaling import MAPPINGS
     type=click.IntRange(10, 100_000),
     default=1000,
     show_default=True,
-    help="For the differences' intervals.",
+    help="Refits behind the intervals of the differences.",
 )
 @form_options
 @recipe_option
@@ -56,7 +56,11 @@ def compare_command(
     result = compare(observations, slices, mappings=mapping or None, count=resamples, **options)
     if as_json:
         rows = list(result.table().records())
-        facts = {"source": result.source, "outer": result.outer, "warnings": [each.problem for each in result.warnings]}
+        facts = {
+            "source": result.source,
+            "outer": result.outer,
+            "warnings": [warning.problem for warning in result.warnings],
+        }
         print_json({"kind": "comparison", **facts, "rows": rows})
     elif as_csv:
         click.echo(result.table().csv(), nl=False)

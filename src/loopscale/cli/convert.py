@@ -31,7 +31,10 @@ SAMPLE = 512
 @click.option("--experts", type=WHOLE, default=1, show_default=True, help="E: copies of a dense block per active one.")
 @click.option("--active-experts", type=ACTIVE, default=2, show_default=True, help="k: experts a token uses.")
 @click.option(
-    "--noise", type=click.FloatRange(0, 1), default=0.0, help="Make the copies differ: 0.1 of the weights' spread."
+    "--noise",
+    type=click.FloatRange(0, 1),
+    default=0.0,
+    help="Noise that makes the copies differ, as a share of the weights' spread, like 0.1.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="For the routers of new experts, and the noise.")
 @click.option("--out", type=click.Path(), required=True, help="Where the looped model goes: a new folder.")

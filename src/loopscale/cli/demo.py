@@ -73,7 +73,7 @@ def demo_command(ctx: click.Context, out: str, plan_only: bool) -> None:
 
 
 def _plan(folder: Path) -> tuple[Plan, list[Panel]]:
-    """Answer the paper's own questions from its law."""
+    """Plan with the paper's law, and return the plan and its figures."""
     say = console()
     law, budget = published(), Budget(flops=5e21, memory=3e9, bits=4)
     say.rule("Which model fits a phone: 5e21 FLOPs of training, 3 GB of int4 weights")

@@ -43,15 +43,15 @@ def downstream_command(
     loopscale downstream models.csv --accuracy acc_hellaswag --chance 0.25 --flops 1e22
     loopscale downstream models.csv --accuracy acc_mmlu --task-loss nll_mmlu --chance 0.25 --json
     """
-    found = downstream(table, accuracy, loss=loss, task_loss=task_loss, chance=chance)
+    ladder = downstream(table, accuracy, loss=loss, task_loss=task_loss, chance=chance)
     losses = np.array(at)
     if as_json:
-        points = [{"loss": value, **{k: float(v) for k, v in found.predict(value).items()}} for value in at]
+        points = [{"loss": value, **{k: float(v) for k, v in ladder.predict(value).items()}} for value in at]
         points += [
-            {"flops": C, "loss": float(found.loss_at(C)),
-             **{k: float(v) for k, v in found.predict_from_compute(C).items()}}
+            {"flops": C, "loss": float(ladder.loss_at(C)),
+             **{k: float(v) for k, v in ladder.predict_from_compute(C).items()}}
             for C in flops or ()
         ]  # fmt: skip
-        print_json({**found.to_dict(), "predictions": points})
+        print_json({**ladder.to_dict(), "predictions": points})
     else:
-        click.echo(found.summary(losses if len(losses) else None, None if flops is None else np.array(flops)))
+        click.echo(ladder.summary(losses if len(losses) else None, None if flops is None else np.array(flops)))

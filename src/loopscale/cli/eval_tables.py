@@ -14,7 +14,7 @@ from loopscale.core.quantities import format_count, format_power
 from loopscale.evaluate import Row, Suite, case_study, fit_saturation, printed, published_rows, tidy, wide
 from loopscale.evaluate.curves import LEAST
 from loopscale.evaluate.results import interval, labels
-from loopscale.evaluate.rows import PAPER, law_at_test_time
+from loopscale.evaluate.rows import DAGGER, law_at_test_time
 from loopscale.evaluate.suites import OVERALL
 
 COLUMNS = 3
@@ -52,8 +52,8 @@ def show_results(suite: Suite, rows: Sequence[Row], shown: Shown, *, published: 
 
 def _intervals(suite: Suite, row: Row) -> dict[str, tuple[float, float]]:
     """Return the 95% interval of each score that has one."""
-    found = {label: interval(suite, row, label) for label in row.scores}
-    return {label: span for label, span in found.items() if span is not None}
+    spans = {label: interval(suite, row, label) for label in row.scores}
+    return {label: span for label, span in spans.items() if span is not None}
 
 
 SCREEN = 22
@@ -130,7 +130,7 @@ def _notes(suite: Suite, rows: Sequence[Row]) -> Iterator[str]:
     }.items():
         yield f"{name}: {format_power(flops)} training FLOPs"
     if any(row.published for row in rows):
-        yield f"{PAPER} {case_study().source}, as printed; its compute is over its own baseline"
+        yield f"{DAGGER} {case_study().source}, as printed; its compute is over its own baseline"
 
 
 def _curves(suite: Suite, rows: Sequence[Row]) -> Iterator[str]:
@@ -138,9 +138,9 @@ def _curves(suite: Suite, rows: Sequence[Row]) -> Iterator[str]:
     plain = [row for row in rows if row.is_plain]
     for label in (benchmark.label for benchmark in suite.benchmarks if benchmark.metric == "loss"):
         for model in dict.fromkeys(row.model for row in plain if label in row.scores):
-            found = [row for row in plain if row.model == model and label in row.scores]
-            passes, losses = [row.recurrence for row in found], [row.scores[label].value for row in found]
-            if len(found) < LEAST:
+            of_model = [row for row in plain if row.model == model and label in row.scores]
+            passes, losses = [row.recurrence for row in of_model], [row.scores[label].value for row in of_model]
+            if len(of_model) < LEAST:
                 continue
             try:
                 curve = fit_saturation(passes, losses)
@@ -159,9 +159,9 @@ def _expected(suite: Suite, rows: Sequence[Row]) -> Iterator[str]:
     for label in (benchmark.label for benchmark in suite.benchmarks if benchmark.metric == "loss"):
         looped = [row for row in rows if row.is_plain and row.expected_rise is not None and label in row.scores]
         for model in dict.fromkeys(row.model for row in looped):
-            found = [row for row in looped if row.model == model]
-            own = next((row for row in found if row.recurrence == row.trained_recurrence), None)
-            others = [row for row in found if row is not own]
+            of_model = [row for row in looped if row.model == model]
+            own = next((row for row in of_model if row.recurrence == row.trained_recurrence), None)
+            others = [row for row in of_model if row is not own]
             if own is None or not others:
                 continue
             law = law_at_test_time(own.random_recurrence)

@@ -77,7 +77,7 @@ def figures_command(
 ) -> None:
     """Draw the paper's figures from any law, sweep and results; the numbers drawn are saved beside each as CSV.
 
-    Each picture has a name; figure-1 to figure-7 put them together as the paper does. A fitted law brings its own runs,
+    Each picture has a name; figure-1 to figure-7 arrange them as the paper does. A fitted law comes with its own runs,
     read as for the fit. For published laws the figures of a fit show a sweep simulated from the law unless --data names
     one. A figure whose input file is not given is left out; for the paper's own law, its published scores and routing
     are used instead, and labelled as such.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import click
 
 from loopscale.cli.verbs import VERBS, cli, summaries, verb
-from loopscale.core.errors import nearest, shown
 
 
 @verb("help")
@@ -23,7 +22,6 @@ def help_command(ctx: click.Context, name: str | None, every: bool) -> None:
     if name is None:
         click.echo("\n".join(summaries(VERBS)) if every else cli.get_help(group))
         return
-    command = cli.get_command(group, name)
-    if command is None:
-        raise click.UsageError(f"{shown(name)} is not a command{nearest(name, VERBS)}; choose from {', '.join(VERBS)}")
+    _, command, _ = cli.resolve_command(group, [name])
+    assert command is not None
     click.echo(command.get_help(click.Context(command, info_name=name, parent=group)))

@@ -58,7 +58,7 @@ JOINT_COLUMNS = ("memory", "size", "experts", "R", "tokens", "loss", "agreement"
 @extrapolate_option
 @law_option
 @output_options
-def profile_command(kind: str, law: ScalingLaw, extrapolate: bool, as_json: bool, as_csv: bool, **asked: Any) -> None:
+def profile_command(kind: str, law: ScalingLaw, extrapolate: bool, as_json: bool, as_csv: bool, **options: Any) -> None:
     """Show how loss, or the best choice, changes along an axis.
 
     \b
@@ -77,9 +77,9 @@ def profile_command(kind: str, law: ScalingLaw, extrapolate: bool, as_json: bool
     loopscale profile best-recurrence --experts 8
     loopscale profile joint --flops 5e21 --memory 1GB,3GB,10GB --bits int4 --csv
     """
-    if kind in ("best-experts", "joint") and asked["flops"] is not None and len(asked["flops"]) > 1:
+    if kind in ("best-experts", "joint") and options["flops"] is not None and len(options["flops"]) > 1:
         raise click.UsageError(f"--flops takes one budget for {kind}")
-    table = _table(kind, law, Asked(**asked))
+    table = _table(kind, law, ProfileOptions(**options))
     if not extrapolate:
         table = withheld(table)
     if as_json:
@@ -91,8 +91,8 @@ def profile_command(kind: str, law: ScalingLaw, extrapolate: bool, as_json: bool
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What the options said; None where they said nothing."""
+class ProfileOptions:
+    """The options of a profile; None where the default depends on its kind."""
 
     flops: tuple[float, ...] | None
     memory: tuple[float, ...] | None
@@ -104,7 +104,7 @@ class Asked:
     eps: float | None
 
     def space(self, experts: Sequence[float], recurrences: Sequence[int]) -> Space:
-        """Return the ladder's candidates, with defaults for what was not said."""
+        """Return the ladder's candidates, with these experts and passes where the options state none."""
         return ladder_space(self.rungs or tuple(RUNGS), self.experts or experts, self.recurrences or recurrences)
 
     def memory_problem(self) -> tuple[Sequence[float], Budget, Space]:
@@ -114,21 +114,23 @@ class Asked:
         return memory, budget, self.space(RUNG_EXPERTS, RUNG_RECURRENCES)
 
 
-def _table(kind: str, law: ScalingLaw, asked: Asked) -> Table:
+def _table(kind: str, law: ScalingLaw, options: ProfileOptions) -> Table:
     if kind == "size":
         sizes = np.geomspace(512, 4096, 13)
         return isoflop_over_size(
-            law, asked.flops or (5e20, 1e21), asked.experts or (1, 8), asked.recurrences or (1, 2, 4), sizes
+            law, options.flops or (5e20, 1e21), options.experts or (1, 8), options.recurrences or (1, 2, 4), sizes
         )
     if kind == "recurrence":
-        return isoflop_over_recurrence(law, asked.flops or (5e21,), asked.space((1, 8), RUNG_RECURRENCES), asked.eps)
+        return isoflop_over_recurrence(
+            law, options.flops or (5e21,), options.space((1, 8), RUNG_RECURRENCES), options.eps
+        )
     if kind == "experts":
-        return isoflop_over_experts(law, asked.flops or (5e21,), asked.space(RUNG_EXPERTS, (1, 4)), asked.eps)
+        return isoflop_over_experts(law, options.flops or (5e21,), options.space(RUNG_EXPERTS, (1, 4)), options.eps)
     if kind == "best-recurrence":
-        flops = asked.flops or tuple(np.geomspace(1e20, 1e23, 7))
-        return recurrence_map(law, flops, asked.space((1, 8), RUNG_RECURRENCES), asked.eps)
+        flops = options.flops or tuple(np.geomspace(1e20, 1e23, 7))
+        return recurrence_map(law, flops, options.space((1, 8), RUNG_RECURRENCES), options.eps)
     over_memory = experts_map if kind == "best-experts" else joint_optimum
-    return over_memory(law, *asked.memory_problem(), eps=asked.eps)
+    return over_memory(law, *options.memory_problem(), eps=options.eps)
 
 
 def _print(kind: str, table: Table, law: ScalingLaw) -> None:

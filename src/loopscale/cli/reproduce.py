@@ -66,8 +66,8 @@ def _screen(lines: list[Line], public: list[PublicComparison], missing: list[str
     counts = [(word, str(sum(line.status == word for line in lines)), meaning) for word, meaning in MEANINGS.items()]
     print_table("", ("status", "lines", "meaning"), counts, left=("status", "meaning"))
     if public:
-        rows = [(each.sweep, each.held_out, *(f"{getattr(each, name):.4f}" for name in ("linear", "power", "bounded")))
-                for each in public]  # fmt: skip
+        rows = [(one.sweep, one.held_out, *(f"{getattr(one, name):.4f}" for name in ("linear", "power", "bounded")))
+                for one in public]  # fmt: skip
         print_table("The held-out comparison on public looped runs (RMSE, nats)",
                     ("sweep", "held out", "linear", "power", "bounded"), rows, left=("sweep", "held out"))  # fmt: skip
     for sentence in missing:
@@ -98,8 +98,8 @@ def _report(lines: list[Line], public: list[PublicComparison], missing: list[str
     if public:
         names = ("linear", "power", "bounded")
         rows = [
-            (each.sweep, each.held_out, str(each.rows), *(f"{getattr(each, name):.4f}" for name in names), each.lowest)
-            for each in public
+            (one.sweep, one.held_out, str(one.rows), *(f"{getattr(one, name):.4f}" for name in names), one.lowest)
+            for one in public
         ]
         report.table(("sweep", "held out", "rows", *names, "lowest"), rows)
     for sentence in missing:

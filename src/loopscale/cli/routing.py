@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -111,8 +112,8 @@ def _prompts(data: str | None, limit: int | None) -> tuple[list[str], list[str]]
     if data is not None:
         return read_prompts(data)[:limit], []
     listed = prompt_set()
-    each = None if limit is None else -(-limit // len(TASKS))
-    pairs = [(prompt, task) for task, prompts in listed.items() for prompt in prompts[:each]][:limit]
+    of_each = None if limit is None else -(-limit // len(TASKS))
+    pairs = [(prompt, task) for task, prompts in listed.items() for prompt in prompts[:of_each]][:limit]
     return [prompt for prompt, _ in pairs], [task for _, task in pairs]
 
 
@@ -131,12 +132,17 @@ def _models(paths: Sequence[str]) -> list[str]:
     return folders
 
 
+@dataclass(frozen=True)
 class Output:
     """How the results of one command are printed."""
 
-    def __init__(self, prompts: int, source: str, dtype: str, as_json: bool, as_csv: bool, plot: str | None) -> None:
-        self.prompts, self.source, self.dtype = prompts, source, dtype
-        self.as_json, self.as_csv, self.plot = as_json, as_csv, plot
+    prompts: int
+    source: str
+    """Where the prompts come from."""
+    dtype: str
+    as_json: bool
+    as_csv: bool
+    plot: str | None
 
     def one(self, diversity: Any) -> None:
         """Print Psi of one model over R."""
@@ -165,7 +171,7 @@ class Output:
             row = list(diversity.table().records())[-1]
             cells.setdefault((row["experts"], row["recurrence"]), []).append(row)
         rows = [_pooled(cells[cell]) for cell in sorted(cells)]
-        notes = departures({cell: _pooled(found)["psi"] for cell, found in cells.items()})
+        notes = departures({cell: _pooled(models)["psi"] for cell, models in cells.items()})
         if self._plain(
             Table.from_records(rows), {"departures": notes, "checked": "bounds 1 to min(E, R); no fall with R or E"}
         ):
@@ -173,9 +179,9 @@ class Output:
         passes = sorted({R for _, R in cells})
         lines = []
         for E in sorted({E for E, _ in cells}):
-            found = [_pooled(cells[E, R]) if (E, R) in cells else None for R in passes]
+            means = [_pooled(cells[E, R]) if (E, R) in cells else None for R in passes]
             lines.append(
-                [f"{E:g}", *("–" if row is None else f"{row['psi']:.4f} ± {row['std_prompts']:.4f}" for row in found)]
+                [f"{E:g}", *("–" if row is None else f"{row['psi']:.4f} ± {row['std_prompts']:.4f}" for row in means)]
             )
         for start in range(0, len(passes), 6):
             names = [f"R={R}" for R in passes[start : start + 6]]

@@ -17,7 +17,7 @@ _LOST = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
 
 
 def prepare_streams() -> None:
-    """Let every character be printed, in plainer form where the encoding lacks it; give a closed stderr a place."""
+    """Let every character be printed, in a plainer form where the encoding lacks it; open a closed standard error."""
     codecs.register_error("plain", _plainly)
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - for the life of the process

@@ -72,9 +72,8 @@ def fit_saturation(recurrences: Sequence[int], losses: Sequence[float]) -> Satur
         )
         for start in (0.3, 1.0, 3.0)
     ]
-    found = curve(min(fits, key=lambda fitted: float(fitted.cost)).x)
-    rmse = float(np.sqrt(np.mean((found(R) - L) ** 2)))
-    return Saturation(found.once, found.kappa1, found.kappa2, rmse, rising)
+    best_curve = curve(min(fits, key=lambda fitted: float(fitted.cost)).x)
+    return replace(best_curve, rmse=float(np.sqrt(np.mean((best_curve(R) - L) ** 2))))
 
 
 @dataclass(frozen=True)

@@ -107,23 +107,23 @@ def native_dtype() -> str:
     return "bfloat16" if torch.cpu._is_avx512_bf16_supported() else "float32"
 
 
-class Counter:
-    """Stands where lm-eval keeps its cache of answers, and only tells how many there are."""
+class RequestCounter:
+    """Takes the place of lm-eval's cache of answers, and reports how many requests are finished."""
 
     def __init__(self, tell: Callable[[int], None]) -> None:
         self.done, self._tell = 0, tell
 
     def add_partial(self, kind: str, request: object, answer: object) -> None:
-        """Take notice of one finished request."""
+        """Count one finished request."""
         self.done += 1
         self._tell(self.done)
 
 
 @contextmanager
 def listening(lm: Any, tell: Callable[[int], None]) -> Iterator[None]:
-    """Tell of every finished request while the block runs."""
+    """Report every finished request while the block runs."""
     before = lm.cache_hook
-    lm.cache_hook = Counter(tell)
+    lm.cache_hook = RequestCounter(tell)
     try:
         yield
     finally:

@@ -51,9 +51,9 @@ def wide(suite: Suite, rows: Sequence[Row]) -> Table:
         "relative_compute": [row.compute for row in rows],
     }
     for label in labels(suite, rows):
-        found = [row.scores.get(label) for row in rows]
-        columns[label] = [None if score is None else score.value for score in found]
-        columns[f"{label}_stderr"] = [None if score is None else score.stderr for score in found]
+        scores = [row.scores.get(label) for row in rows]
+        columns[label] = [None if score is None else score.value for score in scores]
+        columns[f"{label}_stderr"] = [None if score is None else score.stderr for score in scores]
         spans = [interval(suite, row, label) for row in rows]
         if any(span is not None for span in spans):
             columns[f"{label}_low"] = [None if span is None else span[0] for span in spans]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from loopscale.core.errors import InputError, nearest
 from loopscale.evaluate.store import PREFERRED, EvaluatedModel, Result, Score
 from loopscale.evaluate.suites import OVERALL, Benchmark, Suite
-from loopscale.scaling import PAPER as PRINTED
+from loopscale.scaling import PAPER
 from loopscale.scaling.at_test_time import AtTestTime, at_test_time
 
 
@@ -38,19 +38,19 @@ class PublishedTable:
 
 def case_study() -> PublishedTable:
     """Return the paper's table of downstream results at matched training compute: its numbers, not ours."""
-    table = PRINTED["downstream"]
+    table = PAPER["downstream"]
     rows = tuple(
         PublishedRow(row["model"], row["recurrence"], row["inference_ratio"], row["overall"],
                      dict(zip(table["tasks"], row["scores"], strict=True)))
         for row in table["rows"]
     )  # fmt: skip
-    source = f"{PRINTED['source']}, {table['where']}"
-    return PublishedTable(source, "paper", PRINTED["case_study"]["flops_1e22"] * 1e22, rows)
+    source = f"{PAPER['source']}, {table['where']}"
+    return PublishedTable(source, "paper", PAPER["case_study"]["flops_1e22"] * 1e22, rows)
 
 
 PROPORTIONS = frozenset({*PREFERRED, "em", "pass@1", "acc_bytes", "acc_mutual_info", "mcc", "contains"})
 """Metrics from 0 to 1, shown in percent; others count in no mean."""
-PAPER = "†"
+DAGGER = "†"
 """Marks a row that the paper printed; it was not measured here."""
 
 
@@ -91,7 +91,7 @@ class Row:
     @property
     def title(self) -> str:
         """The model's name, marked if the row is the paper's."""
-        return f"{self.model} {PAPER}" if self.published else self.model
+        return f"{self.model} {DAGGER}" if self.published else self.model
 
     @property
     def is_plain(self) -> bool:
@@ -156,8 +156,8 @@ def _row(suite: Suite, model: EvaluatedModel, name: str, results: Sequence[Resul
     metrics: dict[str, str] = {}
     samples: dict[str, int] = {}
     for benchmark in suite.benchmarks:
-        if found := _score(benchmark, results):
-            metrics[benchmark.label], scores[benchmark.label], samples[benchmark.label] = found
+        if measured := _score(benchmark, results):
+            metrics[benchmark.label], scores[benchmark.label], samples[benchmark.label] = measured
     passes = sum(result.passes for result in results) / len(results)
     return Row(
         model=name,
@@ -201,9 +201,9 @@ def _of_proportions(suite: Suite, metrics: Mapping[str, str]) -> Suite:
 
 def _score(benchmark: Benchmark, results: Sequence[Result]) -> tuple[str, Score, int] | None:
     for result in results:
-        found = result.primary_metric(benchmark.metric) if result.key.task == benchmark.task else None
-        if found is not None:
-            name, score = found
+        primary = result.primary_metric(benchmark.metric) if result.key.task == benchmark.task else None
+        if primary is not None:
+            name, score = primary
             return name, _percent(score) if is_proportion(name) else score, result.samples
     return None
 

@@ -134,7 +134,7 @@ def _measure(
     tasks: Tasks,
     progress: EvalProgress,
 ) -> None:
-    """Fetch all data before any work, load the model once, and go through the pairs."""
+    """Fetch all data first, load the model once, and evaluate the pairs one by one."""
     from loopscale.evaluate import lm
 
     for pair in pending:
@@ -182,12 +182,12 @@ def while_training(config: TrainConfig) -> Callable[[Any, TokenStore], dict[str,
         model.eval()
         with quiet():
             lm = LoopedLM(model, tokenizer=store.tokenizer(), batch_size=run.batch, max_length=config.data.context)
-            found = {}
+            by_label = {}
             for benchmark in suite.benchmarks:
                 pair = Pair(benchmark, Key("in training", benchmark.task, config.model.recurrence, {}))
                 result = _run(lm, tasks.load(benchmark), pair, settings, _Silent())
-                found[benchmark.label] = result.scores[benchmark.metric or next(iter(result.scores))].value
-        return found
+                by_label[benchmark.label] = result.scores[benchmark.metric or next(iter(result.scores))].value
+        return by_label
 
     return scores
 

@@ -93,15 +93,15 @@ class Tasks:
 def folder_tasks(folder: Path, trust: TaskTrust = NO_TRUST) -> list[str]:
     """Return the names of the tasks that a folder's YAML files define."""
     check_tasks(folder, trust)
-    found: list[str] = _manager([folder.resolve()], stock=False).all_subtasks
-    return found
+    names: list[str] = _manager([folder.resolve()], stock=False).all_subtasks
+    return names
 
 
-class Nowhere:
-    """A stream that forgets."""
+class NullStream:
+    """A stream that discards what is written to it."""
 
     def write(self, text: str) -> None:
-        """Take text."""
+        """Discard text."""
 
     def flush(self) -> None:
         """Do nothing."""
@@ -115,7 +115,7 @@ def quiet() -> Iterator[None]:
     start = tqdm.__init__
 
     def hidden(bar: Any, *args: Any, **options: Any) -> None:
-        start(bar, *args, **{**options, "file": Nowhere()})  # vLLM divides by the time that a disabled bar lacks
+        start(bar, *args, **{**options, "file": NullStream()})  # vLLM divides by the time that a disabled bar lacks
 
     tqdm.__init__ = hidden  # lm-eval asks for its bars one by one, and no setting turns them off
     for logger in loggers:

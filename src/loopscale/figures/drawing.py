@@ -17,7 +17,7 @@ from loopscale.figures.gallery import GALLERY, MEASURED
 from loopscale.figures.sources import Sources
 from loopscale.figures.style import STYLES, Panel, Picture, Style
 
-PAYS = 4
+LEAST_PARALLEL = 4
 """With fewer pictures, starting a second process takes longer than it saves."""
 
 
@@ -56,25 +56,25 @@ def draw_all(
 
 def _drawn(task: DrawingTask, names: Sequence[str]) -> Iterator[tuple[str, str | None]]:
     workers = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1, 4)
-    if workers < 2 or len(names) < PAYS:
+    if workers < 2 or len(names) < LEAST_PARALLEL:
         yield from ((name, task.draw(name)) for name in names)
         return
     task.sources.prepare()
     context = multiprocessing.get_context("fork")  # passes the task on without pickling it
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=_take, initargs=(task,)) as pool:
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=_keep_task, initargs=(task,)) as pool:
         yield from zip(names, pool.map(_draw, names), strict=True)
 
 
-_taken: list[DrawingTask] = []
+_worker_tasks: list[DrawingTask] = []
 """The task of this worker process."""
 
 
-def _take(task: DrawingTask) -> None:
-    _taken.append(task)
+def _keep_task(task: DrawingTask) -> None:
+    _worker_tasks.append(task)
 
 
 def _draw(name: str) -> str | None:
-    return _taken[-1].draw(name)
+    return _worker_tasks[-1].draw(name)
 
 
 PAPER_FIGURES: dict[str, tuple[tuple[str, str, int | None], ...]] = {

@@ -65,7 +65,7 @@ def loss_over_compute(
         C = np.asarray(cost.flops(points), float)
     most = float(C.max())
     if forecasts:
-        target = max(most, *(each.flops for each in forecasts))
+        target = max(most, *(forecast.flops for forecast in forecasts))
     else:
         target = BEYOND * most if flops is None or not most < flops <= BEYOND * most else flops
     budgets = np.append(np.geomspace(float(C.min()), 1.05 * target, STEPS), target)
@@ -94,8 +94,8 @@ def loss_over_compute(
     if curve is not None:
         frontier = np.exp(curve.log_loss(budgets)[0])
         rows += [row("frontier", k, float(frontier[k])) for k in range(STEPS) if budgets[k] >= most / BEYOND]
-    rows += [{"kind": "predicted", "flops": each.flops, "active": each.params, "loss": each.loss, "loss_low": each.low,
-              "loss_high": each.high, "extrapolated": ""} for each in forecasts]  # fmt: skip
+    rows += [{"kind": "predicted", "flops": one.flops, "active": one.params, "loss": one.loss, "loss_low": one.low,
+              "loss_high": one.high, "extrapolated": ""} for one in forecasts]  # fmt: skip
     rows += [] if forecasts else [row("predicted", STEPS, float(loss_at[STEPS]))]
     return Table.from_records(rows)
 

@@ -299,12 +299,15 @@ def draw_map(
 
     Rows come as a full grid, ``y`` changing fastest. Uncertain: fewer than half of the resampled laws agree.
     """
+    from matplotlib import colormaps
+
+    colours = colormaps["cividis"].resampled(len(levels))  # from dark to bright: colour-blind readers can order them
     X, Y = (np.array(list(dict.fromkeys(table.columns[name])), float) for name in (x, y))
     cells = {name: np.array(table.columns[name]).reshape(len(X), len(Y)).T for name in (value, OUTSIDE, "agreement")}
     level = np.searchsorted(np.asarray(levels), np.nan_to_num(cells[value].astype(float), nan=levels[0]))
     masked = np.ma.masked_where(np.isnan(cells[value].astype(float)), level)
     mesh = axes.pcolormesh(
-        X, Y, masked, cmap=_choices(len(levels)), vmin=-0.5, vmax=len(levels) - 0.5, shading="nearest", rasterized=True
+        X, Y, masked, cmap=colours, vmin=-0.5, vmax=len(levels) - 0.5, shading="nearest", rasterized=True
     )
     _hatch(axes, X, Y, cells[OUTSIDE] != "", "////", OUTSIDE)
     _hatch(axes, X, Y, cells["agreement"].astype(float) < 0.5, "....", "uncertain")
@@ -312,13 +315,6 @@ def draw_map(
     bar.ax.set_yticklabels([write(level) for level in levels])
     bar.ax.tick_params(labelsize=6.5, length=2)
     return bar
-
-
-def _choices(count: int) -> Any:
-    """Return ``count`` colours from dark to bright that colour-blind readers can order."""
-    from matplotlib import colormaps
-
-    return colormaps["cividis"].resampled(count)
 
 
 def _hatch(axes: Any, X: FloatArray, Y: FloatArray, where: Any, hatch: str, name: str) -> None:

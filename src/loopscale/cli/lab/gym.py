@@ -14,7 +14,7 @@ from loopscale.cli.verbs import verb
 @verb("gym")
 @click.argument("name")
 @click.option("--out", type=click.Path(), required=True, help="Folder of the rows.")
-@click.option("--count", type=click.IntRange(min=1), default=10_000, show_default=True, help="Problems.")
+@click.option("--count", type=click.IntRange(min=1), default=10_000, show_default=True, help="How many problems.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Selects the problems.")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of the task, like max_terms=3.")
 def gym_command(name: str, out: str, count: int, seed: int, settings: tuple[str, ...]) -> None:
@@ -32,12 +32,12 @@ def gym_command(name: str, out: str, count: int, seed: int, settings: tuple[str,
 
 
 def _setting(text: str) -> tuple[str, Any]:
-    """Return a setting's name and value; what is no JSON is text."""
+    """Return a setting's name and value; a value that is not JSON is text."""
     import json
 
     name, equals, value = text.partition("=")
     if not equals:
-        raise click.BadParameter(f"{text!r} is no setting; write it like max_terms=3")
+        raise click.BadParameter(f"{text!r} is not NAME=VALUE; write it like max_terms=3")
     try:
         return name, json.loads(value)
     except ValueError:
@@ -47,8 +47,8 @@ def _setting(text: str) -> tuple[str, Any]:
 @verb("gym-check")
 @click.argument("rows", type=click.Path())
 @click.argument("model", type=click.Path())
-@click.option("--recurrence", type=click.IntRange(min=1), help="Passes.  [default: the model's own]")
-@click.option("--problems", type=click.IntRange(min=1), default=100, show_default=True, help="New problems.")
+@click.option("--recurrence", type=click.IntRange(min=1), help="Passes through the loop.  [default: the model's own]")
+@click.option("--problems", type=click.IntRange(min=1), default=100, show_default=True, help="How many new problems.")
 @click.option("--json", "as_json", is_flag=True, help="Print the score as JSON.")
 def gym_check_command(rows: str, model: str, recurrence: int | None, problems: int, as_json: bool) -> None:
     """Let MODEL answer new problems of the task in the folder ROWS, and check its answers.

@@ -40,8 +40,8 @@ def tasks_command(as_json: bool) -> None:
 @click.argument("model", type=click.Path())
 @click.option("--task", help="The task.  [default: that of the run that trained the model]")
 @click.option("--difficulty", type=click.IntRange(min=1), help="Size of a problem.  [default: as in training]")
-@click.option("--most", type=click.IntRange(min=1), default=24, show_default=True, help="The most passes.")
-@click.option("--problems", type=click.IntRange(min=1), default=1024, show_default=True, help="New problems.")
+@click.option("--most", type=click.IntRange(min=1), default=24, show_default=True, help="Most passes to score.")
+@click.option("--problems", type=click.IntRange(min=1), default=1024, show_default=True, help="How many new problems.")
 @click.option("--exit", "criterion", type=EXITS, help="Also let each position stop its loop, by this criterion.")
 @click.option("--threshold", type=click.FloatRange(0), default=0.001, show_default=True, help="Stop below this change.")
 @click.option("--json", "as_json", is_flag=True, help="Print the scores as JSON.")
@@ -89,7 +89,7 @@ def score_command(
 @click.argument("model", type=click.Path(), required=False)
 @click.option("--task", help="The task.  [default: that of the run that trained the model]")
 @click.option("--difficulty", type=click.IntRange(min=1), help="Size of a problem.  [default: as in training]")
-@click.option("--problems", type=click.IntRange(min=1), default=512, show_default=True, help="New problems.")
+@click.option("--problems", type=click.IntRange(min=1), default=512, show_default=True, help="How many new problems.")
 @click.option("--json", "as_json", is_flag=True, help="Print the scores as JSON.")
 def test_time_command(
     model: str | None, task: str | None, difficulty: int | None, problems: int, as_json: bool

@@ -98,16 +98,12 @@ def fit_report(fit: Fit) -> Report:
     report.text("The ten strongest correlations between coefficients; near 1, the two are not identifiable separately.")
     pairs = correlations(fit)
     add_table(report, Table({name: column[:10] for name, column in pairs.columns.items()}))
-    report.provenance(data=_source(data), rows=str(len(data)), data_sha256=data.digest)
+    report.provenance(data=without_folder(data.source), rows=str(len(data)), data_sha256=data.digest)
     return report
 
 
-def _source(data: Observations) -> str:
-    return without_folder(data.source)
-
-
 def _answer(fit: Fit, table: Table) -> str:
-    """Say what the fit found: how close it is, and what a larger run should reach."""
+    """Say how close the law is to the losses, and what a larger run should reach."""
     (predicted,) = (row for row in table.records() if row["kind"] == "predicted")
     unit = fit.observations.loss_unit
     close = f"The law describes {len(fit.observations):,} losses to {fit.law.rmse:.2g} {unit} (RMSE)."
@@ -128,7 +124,7 @@ def fit_card(fit: Fit) -> dict[str, str]:
     units = {name: f"{unit:g}" for name, unit in reading.units.items()}
     card = {
         "law": f"{fit.law.form}; {fit.law.equation()}",
-        "data": f"{_source(data)}: {len(data):,} losses of {len(data.runs):,} runs",
+        "data": f"{without_folder(data.source)}: {len(data):,} losses of {len(data.runs):,} runs",
         "left out": ", ".join(data.skipped),
         "rows chosen by": reading.keep or "",
         "columns": ", ".join(f"{symbol} = {name}" for symbol, name in data.columns_used.items()),
@@ -194,7 +190,7 @@ RUNS_SHOWN = 10
 def sweep_report(observations: Observations) -> Report:
     """Return the report of a sweep, before any law is fitted."""
     data, best = observations, int(np.argmin(observations.loss))
-    report = Report(f"Sweep {_source(data)}")
+    report = Report(f"Sweep {without_folder(data.source)}")
     report.question("Which runs does the sweep hold, and which losses did they reach?")
     points = data.points
     report.answer(
@@ -211,7 +207,7 @@ def sweep_report(observations: Observations) -> Report:
     report.table(("axis", "values", "from", "to"), [_axis_row(data, axis) for axis in AXES])
     report.heading("The lowest losses")
     report.table(("run", "N_act", "E", "R", "tokens", "loss"), _best_rows(data))
-    report.provenance(data=_source(data), rows=str(len(data)), data_sha256=data.digest)
+    report.provenance(data=without_folder(data.source), rows=str(len(data)), data_sha256=data.digest)
     return report
 
 
@@ -315,7 +311,7 @@ def _add_scores(report: Report, results: Table, overall: list[dict[str, Any]]) -
     cells = {key: {(row["task"], row["metric"]): row for row in rows} for key, rows in runs.items()}
     report.heading("Scores by task")
     head = ("task", "metric", *(f"{model}, R={R:g}" for model, R in runs))
-    body = [[task, metric, *(_cell(found.get((task, metric))) for found in cells.values())] for task, metric in tasks]
+    body = [[task, metric, *(_cell(scores.get((task, metric))) for scores in cells.values())] for task, metric in tasks]
     means = {(row["model"], row["recurrence"]): row for row in overall}
     report.table(head, [*body, ["mean", "", *(_score(means[key]) for key in runs)]])
 
