@@ -47,5 +47,5 @@ def _remote(objects: str) -> Iterator[tuple[Any, str]]:
     except Exception as error:  # every file system has its own errors
         reason = " ".join(str(error).split()) or type(error).__name__
         raise StorageError(
-            f"{objects}: cannot be used for [sweep] objects: {reason[:300]}; check the address and your access"
+            f"{objects}: cannot be used for the objects of the sweep: {reason[:300]}; check the address and your access"
         ) from None

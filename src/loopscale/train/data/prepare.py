@@ -91,8 +91,8 @@ def make(
     if not writers["train"].documents:
         held = writers["validation"].documents
         raise InputError(
-            f"there is no text to train on: all {held} documents are held out for validation; give more text, or lower "
-            "[data] validation"
+            f"there is no text to train on: {held} documents were found, all held out for validation; give more "
+            "text, or lower [data] validation"
         )
     write_json(folder / INDEX, _index(tokens, writers, with_checksums(identity, source)))
 
