@@ -47,7 +47,8 @@ def _fake_law(x: Any) -> Any:
     spread.decades = lambda points: _spread.decades(spread, points)
     spread.variance = lambda decades: _spread.variance(spread, decades)
     law = _FakeLaw(
-        "x", spread=spread, _known_spread=lambda: spread, resampled=lambda _: x.resampled, decades_outside=lambda _: x.decades_outside
+        "x", spread=spread, _known_spread=lambda: spread, resampled=lambda _: x.resampled,
+        decades_outside=lambda _: x.decades_outside,
     )  # fmt: skip
     law.deviation = lambda points: _law.deviation(law, points)
     return law
