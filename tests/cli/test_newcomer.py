@@ -237,13 +237,12 @@ def test_the_nearest_designs_are_listed_by_loss(terminal, capsys):
     assert losses == sorted(losses)
 
 
-def test_a_plan_answers_first_and_then_names_the_files_that_it_wrote(terminal):
-    written = ("--out", "saved.json", "--train", "saved.toml")
-    done = CliRunner().invoke(cli, ["plan", "--flops", "5e21", "--memory", "3GB", "--bits", "int4", *written])
+def test_a_plan_answers_before_it_names_the_training_file_that_it_wrote(terminal):
+    argv = ["plan", "--flops", "5e21", "--memory", "3GB", "--bits", "int4", "--train", "saved.toml"]
+    done = CliRunner().invoke(cli, argv)
     lines = done.output.splitlines()
     assert lines[0].startswith("Train 1.0B MoE")
-    assert lines[-1] == "Saved saved.json, saved.toml. Next: loopscale train saved.toml --estimate"
-    assert Path("saved.json").exists()
+    assert lines[-1] == "Saved saved.toml. Next: loopscale train saved.toml --estimate"
     assert Path("saved.toml").exists()
 
 

@@ -224,9 +224,8 @@ def plan_command(
             click.echo("\n".join(rest))
         if pareto is not None:
             _print_front(result, pareto, extrapolate)
-    if saved := [path for path in (out, report, train) if path not in (None, "-")]:
-        following = "" if train is None else f" Next: loopscale train {train} --estimate"
-        click.echo(f"Saved {', '.join(map(str, saved))}.{following}", err=True)
+    if train is not None:
+        click.echo(f"Saved {train}. Next: loopscale train {train} --estimate", err=True)
 
 
 def _first_token(planned: Plan, rate: float | None) -> str | None:
