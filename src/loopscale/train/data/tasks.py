@@ -57,8 +57,8 @@ class Task(ABC):
     def __post_init__(self) -> None:
         if not 1 <= self.difficulty <= self.hardest:
             raise InputError(
-                f"task {self.name!r}: the difficulty is {self.difficulty}; it counts {self.counts}, and should be from "
-                f"1 to {self.hardest}"
+                f"task {self.name!r}: the difficulty is {self.difficulty}; it counts {self.counts}, from 1 to "
+                f"{self.hardest}: choose within these"
             )
 
     @property
