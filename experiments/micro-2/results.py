@@ -1,4 +1,4 @@
-"""The tables and picture of docs/micro-sweep-2.md on the second micro-sweep, from the data that ships: ``python results.py``.
+"""The tables and picture of docs/micro-sweep-2.md, from the data of the sweep that ship: ``python results.py``.
 
 Text between ``<!-- begin NAME -->`` and ``<!-- end NAME -->`` is written anew; the words around it stay.
 """
