@@ -280,7 +280,8 @@ def _combined(y_SD: Tensor, order_S: Tensor, weights_TK: Tensor) -> Tensor:
         return functional.embedding_bag(
             inverse_S.view_as(weights_TK), y_SD, mode="sum", per_sample_weights=weights_TK.float()
         )
-    return weighted_sum(y_SD.index_select(0, inverse_S).view(*weights_TK.shape, -1), weights_TK)
+    # The width is stated, because a process may have no rows: those of shared experts depend on the routing.
+    return weighted_sum(y_SD.index_select(0, inverse_S).view(*weights_TK.shape, y_SD.shape[1]), weights_TK)
 
 
 def inverse(order_S: Tensor) -> Tensor:
