@@ -129,8 +129,7 @@ def test_an_estimate_on_the_cpu_measures_its_rate(text: Path) -> None:
 
     slow, fast = (small(text, model={"width": width, "experts": 1}) for width in (8, 128))
     rates = [
-        result.flops / result.compute_seconds
-        for result in (estimate(config, 1, "cpu", precision="fp32") for config in (slow, fast))
+        result.flops / result.compute_seconds for result in (estimate(config, 1, "cpu") for config in (slow, fast))
     ]
     assert rates[0] < rates[1], "narrow blocks reach less of the processor"
-    assert estimate(fast, 1, "cpu", precision="fp32").utilisation == 1
+    assert estimate(fast, 1, "cpu").utilisation == 1

@@ -32,7 +32,7 @@ from loopscale.train.memory import recompute_blocks
 from loopscale.train.meter import Meter, watched_storages
 from loopscale.train.optimizers import build_optimizer, fill_state
 from loopscale.train.parallel.process import ParallelProcess, check_shares, stored_type
-from loopscale.train.settings import CPU, choose, compiles, job_of, layout_of, model_without_text
+from loopscale.train.settings import CPU, choose, compiles, job_of, layout_of, model_without_text, number_bytes
 from loopscale.train.step import apply, gradients
 from loopscale.train.summary import real_flops_per_token
 from loopscale.train.timing import block_rate
@@ -118,7 +118,6 @@ def estimate(
     gpus: int,
     device: str,
     *,
-    precision: str = "bf16",
     price: float | None = None,
     utilisation: float = UTILISATION,
 ) -> Estimate:
@@ -127,12 +126,12 @@ def estimate(
     choice, listed = None, CPU if device == "cpu" else find_device(device)
     if listed.link is None:
         raise InputError(f"a step on {device} cannot be simulated, because its links are not listed; use --check")
+    number = number_bytes(config, listed)
     if config.run.accumulate == "auto":
-        number = 4 if precision == "fp32" else 2
         choice = choose(config, gpus, listed, number=number, model=model_config)
         config = choice.config
     check_shares(config, gpus, "GPU")
-    dtype = torch.float32 if precision == "fp32" else torch.bfloat16
+    dtype = torch.float32 if number == 4 else torch.bfloat16
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=gpus)
     try:
         parallel = config.parallel

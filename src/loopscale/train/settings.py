@@ -94,9 +94,15 @@ def layout_of(config: TrainConfig, job: TrainingJob) -> Layout:
     )
 
 
+def number_bytes(config: TrainConfig, device: Device) -> int:
+    """Return the bytes of a number in the products of a step; "auto" is fp32 on a CPU and bf16 on listed devices."""
+    name = config.run.precision
+    return 4 if name == "fp32" or (name == "auto" and device is CPU) else 2
+
+
 def step_cost(config: TrainConfig, model: LoopedMoEConfig, devices: int, device: Device) -> StepCost:
     """Return what a step of a run needs on devices, in closed form, with the settings of "auto" chosen."""
-    number = 4 if config.run.precision == "fp32" else 2
+    number = number_bytes(config, device)
     if config.run.accumulate == "auto":
         config = choose(config, devices, device, number=number, model=model).config
     job = job_of(config, model, devices, device, number)

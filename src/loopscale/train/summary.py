@@ -33,7 +33,7 @@ def summary_of(config: TrainConfig, model: LoopedMoEConfig, step: int, loss: flo
         "total": int(architecture.total),
         "training_flops": sum(float(architecture.train_flops_per_token(R)) * share for R, share in stages.items())
         * tokens,
-        "real_training_flops": real_flops_per_token(config, model) * tokens,
+        "real_training_flops": float(real_flops_per_token(config, model)) * tokens,
         "seed": config.run.seed,
     }
 
