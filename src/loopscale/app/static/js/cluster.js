@@ -18,9 +18,9 @@ export class Cluster {
     if (!x.built) return null;
     const job = { devices: this.devices, sequences: sequencesOf(tokens, this.devices) };
     const key = `${x.width} ${x.E} ${x.R} ${job.sequences}`;
-    this.kept ??= new Map();
-    if (!this.kept.has(key)) this.kept.set(key, this.searched(x, job));
-    return this.kept.get(key);
+    this.cache ??= new Map();
+    if (!this.cache.has(key)) this.cache.set(key, this.searched(x, job));
+    return this.cache.get(key);
   }
 
   searched(x, job) {
@@ -49,9 +49,9 @@ export class Cluster {
 
   // How much longer a step takes than its arithmetic without recomputation, at least 1, and whether it fits.
   overhead(x, tokens) {
-    const found = this.best(x, tokens);
-    if (!found) return { overhead: 1, fits: true };
-    const { step, fits } = found;
+    const best = this.best(x, tokens);
+    if (!best) return { overhead: 1, fits: true };
+    const { step, fits } = best;
     return { overhead: Math.max(1, seconds(step) / ((step.plain * step.tokens) / this.devices / this.device.flops)), fits };
   }
 
@@ -74,9 +74,9 @@ export class Cluster {
 
   // What training a design takes: days, and whether it fits.
   cost(x, tokens, flops) {
-    const found = this.best(x, tokens);
-    if (!found) return { days: flops / (this.device.flops * this.utilisation * 3600) / this.devices / 24, fits: true, memory: null };
-    return { days: expectedDays(seconds(found.step), tokens / found.step.tokens, this.utilisation), fits: found.fits, memory: found.step.memory };
+    const best = this.best(x, tokens);
+    if (!best) return { days: flops / (this.device.flops * this.utilisation * 3600) / this.devices / 24, fits: true, memory: null };
+    return { days: expectedDays(seconds(best.step), tokens / best.step.tokens, this.utilisation), fits: best.fits, memory: best.step.memory };
   }
 }
 

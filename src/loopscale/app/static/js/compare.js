@@ -22,9 +22,9 @@ function sides() {
   return list.map((side) => {
     try {
       const asked = question(side.values);
-      const found = find(asked);
-      const own = side.values.design ? given(found, side.values.design) : null;
-      return { ...side, asked, found: own?.found ?? found, design: own?.design ?? found.choice };
+      const answer = find(asked);
+      const own = side.values.design ? given(answer, side.values.design) : null;
+      return { ...side, asked, answer: own?.answer ?? answer, design: own?.design ?? answer.choice };
     } catch (error) {
       if (!(error instanceof Refusal)) throw error;
       return { ...side, problem: error.message };
@@ -46,12 +46,12 @@ export function updateCompare() {
     ["experts", of((d) => experts(d)), "experts"],
     ["passes", of((d) => passes(d.recurrence)), "passes"],
     ["training tokens", of((d) => count(d.tokens)), "tokens"],
-    ["loss", of((d, { found }) => (found.trust.level === "beyond" && !state.extrapolate ? "no answer" : fixed(d.loss, 4))), "loss"],
-    ["training time", of((_, { found }) => trainingText(found.training)), "days"],
+    ["loss", of((d, { answer }) => (answer.trust.level === "beyond" && !state.extrapolate ? "no answer" : fixed(d.loss, 4))), "loss"],
+    ["training time", of((_, { answer }) => trainingText(answer.training)), "days"],
     ["memory needed", of((d) => bytes(d.memory)), "memory"],
     ["generation", of((d) => (d.tokens_per_second === null ? "–" : `at most ${count(d.tokens_per_second)} tokens/s`)), "speed"],
     ["inference FLOPs per token", of((d) => power(d.inference_flops)), "inference flops"],
-    ["trust", of((_, { found }) => found.trust.level), "trust"],
+    ["trust", of((_, { answer }) => answer.trust.level), "trust"],
   ];
   const always = ["design", "loss"];
   const rows = facts.map(([name, read, word]) => ({ name, word, cells: list.map((side) => side.problem ? (name === "loss" ? side.problem : "") : String(read(side) ?? "")) })).filter(({ name, cells }) => always.includes(name) || new Set(cells).size > 1);
@@ -62,7 +62,7 @@ export function updateCompare() {
   $("#compare-empty").hidden = list.length > 1;
   const caption = list.length > 1 ? `${facts.length - rows.length} further facts are the same in all.` : "Nothing is pinned yet.";
   $("#compare-table").replaceChildren(make("caption", {}, caption), ...table(columns, rows));
-  drawCharts(list.filter(({ found }) => found));
+  drawCharts(list.filter(({ answer }) => answer));
 }
 
 // One panel for each law: losses of different laws have no common scale.

@@ -33,11 +33,11 @@ const inside = (id) => ($(`#${id}`).open ? $(`#${id} .inside`) : null);
 function drawAlternatives() {
   const place = inside("alternatives");
   if (!place) return;
-  const { found } = shown;
-  const best = found.choice;
-  const rows = [best, ...found.rivals(6)];
+  const { answer } = shown;
+  const best = answer.choice;
+  const rows = [best, ...answer.rivals(6)];
   const columns = [
-    { name: "design", left: true, cell: (d) => (found.grid.space.kind === "ladder" ? button(shortName(d), () => set({ design: d.flat === found.chosen ? "" : designText(d) }), { class: "link" }) : shortName(d)) },
+    { name: "design", left: true, cell: (d) => (answer.grid.space.kind === "ladder" ? button(shortName(d), () => set({ design: d.flat === answer.chosen ? "" : designText(d) }), { class: "link" }) : shortName(d)) },
     { name: "tokens", cell: (d) => count(d.tokens) },
     { name: "loss", cell: (d) => (Number.isFinite(d.loss) ? fixed(d.loss, 4) : "–") },
     { name: "difference", cell: (d) => (d === best || !Number.isFinite(d.loss) ? "" : signed(d.loss - best.loss, 4)) },
@@ -51,7 +51,7 @@ function drawAlternatives() {
 function drawLimits() {
   const place = inside("limits");
   if (!place) return;
-  const { found } = shown;
+  const { answer } = shown;
   const columns = [
     { name: "limit", left: true, cell: (r) => FIELD[r.limit].sentence },
     { name: "now", cell: (r) => valueText(r.limit, r.cap) },
@@ -59,12 +59,12 @@ function drawLimits() {
     { name: "loss", cell: (r) => (r.binds ? signed(-r.saved, 4) : "no lower") },
     { name: "with", left: true, cell: (r) => (r.binds ? shortName(r.design) : "") },
   ];
-  const next = found.nextBest;
+  const next = answer.nextBest;
   place.replaceChildren(...[
-    ...captioned("What each limit would buy if it were loosened. Minus is a lower loss.", { id: "limits-table" }, table(columns, found.sensitivities())),
+    ...captioned("What each limit would buy if it were loosened. Minus is a lower loss.", { id: "limits-table" }, table(columns, answer.sensitivities())),
     next ? make("p", {}, `The nearest better design, ${shortName(next)} (loss ${fixed(next.loss, 4)}), ${next.verdict}.`) : null,
-    found.unspent ? make("p", {}, `${power(found.unspent)} FLOPs (${percent(found.unspent / found.b.flops)} of the compute) stay unspent.`) : null,
-    ...found.edges.filter(({ set_by: by }) => by === "you").map(({ axis, value }) => make("p", {}, `${DATA.axisText[axis]} ${value} is the last that you allowed; a value beyond it may do better.`)),
+    answer.unspent ? make("p", {}, `${power(answer.unspent)} FLOPs (${percent(answer.unspent / answer.b.flops)} of the compute) stay unspent.`) : null,
+    ...answer.edges.filter(({ set_by: by }) => by === "you").map(({ axis, value }) => make("p", {}, `${DATA.axisText[axis]} ${value} is the last that you allowed; a value beyond it may do better.`)),
   ].filter(Boolean));
 }
 const valueText = (name, value) => (name.includes("flops") ? power(value) : FIELD[name].write === "bytes" ? bytes(value) : count(value));
@@ -83,19 +83,19 @@ function drawTexts() {
 function drawSure() {
   const place = inside("sure");
   if (!place) return;
-  const { found } = current();
-  const { law, trust, interval } = found;
-  const d = found.choice;
+  const { answer } = current();
+  const { law, trust, interval } = answer;
+  const d = answer.choice;
   const fact = (name, ...text) => make("div", {}, make("dt", {}, name), make("dd", {}, ...text));
-  const agreed = trust.level === "beyond" || shown.own ? null : shown.found.agreement();
+  const agreed = trust.level === "beyond" || shown.own ? null : shown.answer.agreement();
   const digits = 4;
   const certain = [];
   if (!shown.own) {
-    const { lead } = shown.found;
-    if (lead !== null) certain.push(lead < found.grid.eps ? `The next design is ${fixed(lead, 4)} nats behind, less than the smallest gain that counts (${found.grid.eps}): a tie.` : `The next design is ${fixed(lead, 4)} nats behind.`);
+    const { lead } = shown.answer;
+    if (lead !== null) certain.push(lead < answer.grid.eps ? `The next design is ${fixed(lead, 4)} nats behind, less than the smallest gain that counts (${answer.grid.eps}): a tie.` : `The next design is ${fixed(lead, 4)} nats behind.`);
     if (agreed) {
-      const own = agreed.votes.find(({ flat }) => flat === shown.found.chosen)?.share ?? 0;
-      const rest = agreed.votes.filter(({ flat }) => flat !== shown.found.chosen).slice(0, 3).map(({ flat, share }) => `${shortName(shown.found.design(flat))} ${percent(share)}`);
+      const own = agreed.votes.find(({ flat }) => flat === shown.answer.chosen)?.share ?? 0;
+      const rest = agreed.votes.filter(({ flat }) => flat !== shown.answer.chosen).slice(0, 3).map(({ flat, share }) => `${shortName(shown.answer.design(flat))} ${percent(share)}`);
       certain.push(`${Math.round(own * agreed.laws)} of ${agreed.laws} refits choose this design${rest.length ? ` (others: ${rest.join(", ")})` : ""}; it is within the fit error of the best in ${percent(agreed.share)}.`);
     }
   }
@@ -103,14 +103,14 @@ function drawSure() {
     make(
       "dl",
       { class: "facts" },
-      fact("Trust", trust.level === "inside" ? "Inside the range that the law was fitted on." : `${DATA.trustText[trust.level]}: ${axesText(found)}.`),
+      fact("Trust", trust.level === "inside" ? "Inside the range that the law was fitted on." : `${DATA.trustText[trust.level]}: ${axesText(answer)}.`),
       fact("Loss", interval && trust.level !== "beyond" ? `${fixed(d.loss, digits)}, 90% ${interval.kind === "predictive" ? "predictive interval of one run" : "interval of the curve, not of a run,"} ${fixed(interval.low, digits)} to ${fixed(interval.high, digits)}` : `${fixed(d.loss, trust.level === "beyond" ? 2 : 4)}, no interval ${trust.level === "beyond" ? "so far beyond the data" : ""}`),
       fact("Uncertainty", `${law.uncertainty}.`),
       certain.length ? fact("Choice", certain.join(" ")) : null,
       fact("Law", `${law.name}: ${law.form}. ${law.source ?? ""}`),
-      fact("Rule", found.grid.rule === "loss" ? "Lowest loss alone." : `Lowest loss among designs whose last pass and last step in experts each gain at least ${found.grid.eps} nats.`),
+      fact("Rule", answer.grid.rule === "loss" ? "Lowest loss alone." : `Lowest loss among designs whose last pass and last step in experts each gain at least ${answer.grid.eps} nats.`),
       fact("Size", `${cardSize(d.active_parameters)} active, ${cardSize(d.total_parameters)} in all, embeddings included. ${d.recurrence > 1 ? `As good as ${cardSize(d.effective_parameters)} without looping. ` : ""}The law counts ${size(d.active)} active and ${size(d.total)} stored${law.embeddings ? "" : ", without embeddings"}.`),
-      fact("Training", `${power(d.train_flops)} FLOPs by 6ND${found.real ? `; ${power(found.real.flops)} with output head, attention and expert padding` : ""}.`),
+      fact("Training", `${power(d.train_flops)} FLOPs by 6ND${answer.real ? `; ${power(answer.real.flops)} with output head, attention and expert padding` : ""}.`),
       fact("Quantised weights", "What rounding weights to few bits costs is not in the predicted loss."),
     ),
   );

@@ -4,7 +4,7 @@ import { $, $$, button, make, problem, sentence, table, toast } from "./dom.js";
 import { download } from "./download.js";
 import { showFit } from "./fit_result.js";
 import { runJob } from "./job.js";
-import { keep, kept } from "./kept.js";
+import { readStored, writeStored } from "./storage.js";
 import { addLaw, lawOf } from "./laws.js";
 import { counted } from "./quantities.js";
 import { set, state } from "./state.js";
@@ -70,10 +70,10 @@ async function preview() {
   $("#fit-result").hidden = true;
   const query = new URLSearchParams({ name, columns: JSON.stringify(columns) });
   try {
-    const found = await call(`preview?${query}`, { csv: file });
+    const reply = await call(`preview?${query}`, { csv: file });
     $("#preview").hidden = false;
-    $("#preview").replaceChildren(...previewParts(found));
-    if (!found.problem) $("#start-fit").focus();
+    $("#preview").replaceChildren(...previewParts(reply));
+    if (!reply.problem) $("#start-fit").focus();
   } catch (error) {
     $("#preview").hidden = true;
     problem($("#fit-problem"), ofFile(error, name, file));
@@ -171,10 +171,10 @@ export async function fit(content, name, columns) {
     const job = await runJob(`fit?${options}`, { csv: content }, $("#fit-progress"));
     if (job.state === "cancelled") return toast("Stopped.");
     const law = addLaw(job.result.law);
-    keep(
+    writeStored(
       "fits",
       [
-        ...kept("fits").filter((item) => item.law !== law.id),
+        ...readStored("fits").filter((item) => item.law !== law.id),
         { law: law.id, job: { id: job.id, result: job.result } },
       ].slice(-4),
     );
@@ -203,7 +203,7 @@ export function restoreFit() {
     $("#fit-result").hidden = false;
     return;
   }
-  const found = kept("fits").find((item) => item.law === state.fit);
-  if (found) showFit(found.job);
+  const fit = readStored("fits").find((item) => item.law === state.fit);
+  if (fit) showFit(fit.job);
   else if (lawOf(state.fit)) toast(`The link carries the law ${lawOf(state.fit).name}, but not the data of its fit.`);
 }

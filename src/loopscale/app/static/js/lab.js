@@ -106,23 +106,23 @@ function run({ words, products }, model) {
   if (wrong || long || !parts.length) return;
   const ids = parts.map((part) => words.indexOf(part));
   const answers = ids.reduce((list, id) => [...list, list.length ? products[list.at(-1)][id] : id], []);
-  const found = runLooped(model, ids, count);
-  const said = found.map(({ logits }) => logits.map((row) => row.slice(0, words.length).reduce((best, value, k) => (value > row[best] ? k : best), 0)));
-  const right = said.map((row) => row.filter((id, t) => id === answers[t]).length);
-  const settledAt = answers.map((_, t) => said.findIndex((_, r) => said.slice(r).every((row) => row[t] === said.at(-1)[t])) + 1);
+  const passes = runLooped(model, ids, count);
+  const predicted = passes.map(({ logits }) => logits.map((row) => row.slice(0, words.length).reduce((best, value, k) => (value > row[best] ? k : best), 0)));
+  const right = predicted.map((row) => row.filter((id, t) => id === answers[t]).length);
+  const settledAt = answers.map((_, t) => predicted.findIndex((_, r) => predicted.slice(r).every((row) => row[t] === predicted.at(-1)[t])) + 1);
   write($("#lab-said span"), `After ${counted(count, "pass")}, ${right.at(-1)} of ${counted(ids.length, "position")} are right.`);
   write($("#lab-said b"), (settledAt.reduce((a, b) => a + b, 0) / ids.length).toFixed(1));
   const head = (first, names) => make("thead", {}, make("tr", {}, make("th", { scope: "col", class: "left" }, first), names.map((name) => make("th", { scope: "col" }, name))));
   const row = (r, cells) => make("tr", {}, make("th", { scope: "row", class: "left" }, `pass ${r + 1}`), cells);
-  const named = (r, t) => (found[r].experts ? `; experts ${found[r].experts[t].map((e) => e + 1).join(" and ")}` : "");
+  const named = (r, t) => (passes[r].experts ? `; experts ${passes[r].experts[t].map((e) => e + 1).join(" and ")}` : "");
   $("#lab-grid").replaceChildren(
     head("word", parts),
-    make("tbody", {}, said.map((line, r) => row(r, line.map((id, t) => make("td", { class: id === answers[t] ? "right" : "wrong", title: (id === answers[t] ? "right" : `wrong: it is ${words[answers[t]]}`) + named(r, t) }, words[id]))))),
+    make("tbody", {}, predicted.map((line, r) => row(r, line.map((id, t) => make("td", { class: id === answers[t] ? "right" : "wrong", title: (id === answers[t] ? "right" : `wrong: it is ${words[answers[t]]}`) + named(r, t) }, words[id]))))),
   ); // prettier-ignore
   $("#lab-experts").hidden = config.experts === 1;
   if (config.experts === 1) return;
   const list = Array.from({ length: config.experts }, (_, e) => e);
-  const uses = found.map(({ experts }) => list.map((e) => experts.filter((each) => each.includes(e)).length));
+  const uses = passes.map(({ experts }) => list.map((e) => experts.filter((each) => each.includes(e)).length));
   $("#lab-used").replaceChildren(
     head("expert", list.map((e) => String(e + 1))),
     make("tbody", {}, uses.map((line, r) => row(r, line.map((number) => make("td", { style: `--share:${number / ids.length}` }, String(number)))))),

@@ -2,14 +2,14 @@
 // names a law; one's own is found again where it was fitted or opened.
 import { call, server } from "./api.js";
 import { DATA } from "./data.js";
-import { keep, kept } from "./kept.js";
+import { readStored, writeStored } from "./storage.js";
 import { preparedLaw } from "./law.js";
 import { Refusal } from "./quantities.js";
 
 const known = new Map();
 
 export function loadLaws() {
-    for (const file of kept("laws")) {
+    for (const file of readStored("laws")) {
     try {
       remember(file);
     } catch {
@@ -48,7 +48,7 @@ export function addLaw(content) {
   if (file?.kind !== "law" || typeof file.coefficients !== "object" || !file.range)
     throw new Refusal("this is not a law file", "law", "save one with `loopscale fit runs.csv --out law.json`");
   const law = remember({ degenerate: [], ...file });
-  keep("laws", ownLaws().map(({ file: each }) => each).slice(-8));
+  writeStored("laws", ownLaws().map(({ file: each }) => each).slice(-8));
   return law;
 }
 

@@ -128,7 +128,7 @@ export function paint() {
   const canvas = $("#map-plot canvas");
   const context = canvas.getContext("2d");
   const [w, h] = [CELL, CELL];
-  const named = shown.found.grid.space.kind === "ladder";
+  const named = shown.answer.grid.space.kind === "ladder";
   context.globalAlpha = 1;
   view.cells.forEach((row, i) => {
     // Neighbours of one colour are one rectangle.
@@ -215,7 +215,7 @@ function drawLabels() {
   );
   const taken = [];
   const texts = [];
-  const least = (shown.found.grid.space.kind === "ladder" ? 70 : 170) * (W < 480 ? 2 : 1);
+  const least = (shown.answer.grid.space.kind === "ladder" ? 70 : 170) * (W < 480 ? 2 : 1);
   for (const [name, { cells, x, y }] of [...regions].sort((a, b) => b[1].cells.length - a[1].cells.length)) {
     if (cells.length < least) break;
     const [mx, my] = [x / cells.length, y / cells.length];

@@ -38,7 +38,7 @@ export function buildModel(width) {
   measure(width);
   new ResizeObserver(() => {
     measure(place.clientWidth);
-    if (shown.found) drawPicture(current().design);
+    if (shown.answer) drawPicture(current().design);
   }).observe(place);
   buildSteppers($("#steppers"));
   if (matchMedia(PHONE).matches) $("#model-more").open = false;
@@ -201,19 +201,19 @@ export const designText = ({ rung, experts, recurrence }, changes = {}) => {
 };
 
 function drawSteppers(design) {
-  const { found } = shown;
-  const fixed = found.grid.space.kind !== "ladder" && !shown.own;
+  const { answer } = shown;
+  const fixed = answer.grid.space.kind !== "ladder" && !shown.own;
   for (const [axis, , write1, values] of AXES) {
     const group = $(`#step-${axis}`);
     const list = values();
     const now = { size: design.rung, experts: design.experts, passes: design.recurrence }[axis];
     const at = list.indexOf(now);
-    const frozen = fixed || (axis === "experts" && found.law.onlyExperts !== null) || (axis === "passes" && found.law.onlyRecurrence !== null);
+    const frozen = fixed || (axis === "experts" && answer.law.onlyExperts !== null) || (axis === "passes" && answer.law.onlyRecurrence !== null);
     write($("output", group), write1(design));
     for (const [sign, part] of [[-1, $(".down", group)], [1, $(".up", group)]]) {
       const next = frozen || at < 0 ? undefined : list[at + sign];
       part.disabled = next === undefined;
-      const other = next === undefined ? null : given(found, designText(design, { [axis]: next }));
+      const other = next === undefined ? null : given(answer, designText(design, { [axis]: next }));
       part.dataset.design = next === undefined ? "" : designText(design, { [axis]: next });
       write($("small", part), !other ? "" : other.misses ? "too big" : Number.isFinite(other.design.loss) ? signed(other.design.loss - design.loss) : "–");
       part.title = !other ? "" : (other.misses ?? `loss ${signed(other.design.loss - design.loss, 4)} against this one`);
@@ -232,15 +232,15 @@ function buildSteppers(place) {
 }
 
 // The best design is no choice by hand.
-const normal = (text) => (text === designText(shown.found.choice) ? "" : text);
+const normal = (text) => (text === designText(shown.answer.choice) ? "" : text);
 
 function drawPrice() {
   const place = $("#model-price");
-  const { own, found } = shown;
-  const key = own ? `${own.design.label} ${own.difference} ${own.misses}` : `best ${found.grid.length}`;
+  const { own, answer } = shown;
+  const key = own ? `${own.design.label} ${own.difference} ${own.misses}` : `best ${answer.grid.length}`;
   if (place.dataset.key === key) return;
   place.dataset.key = key;
-  if (!own) return void place.replaceChildren(`the best of ${grouped(found.grid.length)} designs`);
+  if (!own) return void place.replaceChildren(`the best of ${grouped(answer.grid.length)} designs`);
   const price = Number.isFinite(own.difference) ? [`${signed(own.difference)} `, term("nats"), " against the best"] : "it cannot be trained within the compute";
   place.replaceChildren(
     make("span", { class: own.misses ? "missing" : null }, own.misses ? `does not fit: ${own.misses}` : price),
@@ -250,7 +250,7 @@ function drawPrice() {
 }
 
 function drawMemory(design) {
-  const { b } = shown.found;
+  const { b } = shown.answer;
   const stored = design.total + design.embedding;
   const embeddings = stored ? (design.weight_bytes * design.embedding) / stored : 0;
   const pieces = [

@@ -2,7 +2,7 @@
 // one scale of loss and one mark for the model at hand.
 import { DATA } from "./data.js";
 import { $, make, write } from "./dom.js";
-import { bandOver, lossOver } from "./found.js";
+import { bandOver, lossOver } from "./answer.js";
 import { term } from "./glossary.js";
 import { designText, draw } from "./model.js";
 import { current, shown } from "./plan.js";
@@ -24,18 +24,18 @@ const charts = [
 
 // The points of each chart: where they lie, their loss, and what rules them out.
 function pointsOf(id) {
-  const { found } = shown;
-  const { design, found: mine } = current();
-  const at = (changes) => given(found, designText(design, changes));
-  const row = (x, label, one, text) => ({ x, label, loss: one.design.loss, misses: one.misses, found: one.found, text });
+  const { answer } = shown;
+  const { design, answer: mine } = current();
+  const at = (changes) => given(answer, designText(design, changes));
+  const row = (x, label, one, text) => ({ x, label, loss: one.design.loss, misses: one.misses, answer: one.answer, text });
   if (id === "tokens") {
     const tokens = Array.from({ length: 25 }, (_, k) => design.tokens * 10 ** (-1 + k / 12));
     const losses = lossOver(mine, tokens);
-    return tokens.map((x, k) => ({ x, label: count(x), loss: losses[k], misses: null, found: mine, tokens: x, mark: k === 12 }));
+    return tokens.map((x, k) => ({ x, label: count(x), loss: losses[k], misses: null, answer: mine, tokens: x, mark: k === 12 }));
   }
-  if (found.grid.space.kind !== "ladder" && !shown.own) return sizesOf(id, found, design);
+  if (answer.grid.space.kind !== "ladder" && !shown.own) return sizesOf(id, answer, design);
   if (id === "passes") {
-    if (found.law.onlyRecurrence !== null) return [];
+    if (answer.law.onlyRecurrence !== null) return [];
     const most = Math.max(8, design.recurrence + 2);
     return Array.from({ length: most }, (_, k) => {
       const text = designText(design, { passes: k + 1 });
@@ -43,7 +43,7 @@ function pointsOf(id) {
     });
   }
   if (id === "experts") {
-    if (found.law.onlyExperts !== null) return [];
+    if (answer.law.onlyExperts !== null) return [];
     return DATA.experts.map((E) => ({ ...row(E, E === 1 ? "dense" : String(2 * E), at({ experts: E }), designText(design, { experts: E })), mark: E === design.experts }));
   }
   const names = Object.keys(DATA.extended);
@@ -56,19 +56,19 @@ function pointsOf(id) {
 }
 
 // Between the ladder's sizes, and for laws of size and tokens alone: along the sizes that were searched.
-function sizesOf(id, found, design) {
+function sizesOf(id, answer, design) {
   if (id !== "size") return [];
-  const { K, P, S } = found.grid.space;
-  const rest = found.chosen % (K * P);
-  const own = Math.floor(found.chosen / (K * P));
+  const { K, P, S } = answer.grid.space;
+  const rest = answer.chosen % (K * P);
+  const own = Math.floor(answer.chosen / (K * P));
   const step = Math.max(1, Math.round(S / 300));
   const list = [];
   for (let s = own % step; s < S; s += step) {
     const flat = s * K * P + rest;
-    const x = found.grid.designs[flat];
+    const x = answer.grid.designs[flat];
     const ratio = x.active / design.active;
     if (ratio < 1 / 30 || ratio > 30) continue;
-    list.push({ x: x.parameters - x.total + x.active, label: cardSize(x.parameters), loss: found.grid.loss[flat], misses: found.grid.met[flat] ? null : "misses a limit", found: null, mark: s === own });
+    list.push({ x: x.parameters - x.total + x.active, label: cardSize(x.parameters), loss: answer.grid.loss[flat], misses: answer.grid.met[flat] ? null : "misses a limit", answer: null, mark: s === own });
   }
   return list;
 }
@@ -152,14 +152,14 @@ function drawOne(id, points, [low, high], sure) {
   };
   svg.onclick = (event) => {
     const { text } = nearest(event);
-    if (text) set({ design: text === designText(shown.found.choice) ? "" : text }, { control: `chart ${id}` });
+    if (text) set({ design: text === designText(shown.answer.choice) ? "" : text }, { control: `chart ${id}` });
   };
   svg.classList.toggle("clickable", points.some(({ text }) => text));
 }
 
 function bandPath(id, points, X, Y) {
-  if (!points.length || !points[0].found || current().found.trust.level === "beyond") return null;
-  const ends = id === "tokens" ? bandOver(points[0].found, points.map(({ tokens }) => tokens)) : points.map(({ found }) => bandOver(found, [found.choice.tokens])[0]);
+  if (!points.length || !points[0].answer || current().answer.trust.level === "beyond") return null;
+  const ends = id === "tokens" ? bandOver(points[0].answer, points.map(({ tokens }) => tokens)) : points.map(({ answer }) => bandOver(answer, [answer.choice.tokens])[0]);
   const known = points.map(({ x }, k) => ({ x, span: ends[k] })).filter(({ span }) => span);
   if (known.length < 2) return null;
   const upper = known.map(({ x, span }, k) => `${k ? "L" : "M"}${X(x).toFixed(1)} ${Y(span.high).toFixed(1)}`).join("");

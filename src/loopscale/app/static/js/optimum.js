@@ -38,14 +38,14 @@ export function edgesOf(space, flat) {
     experts: [space.experts, k, space.experts[k]],
     recurrence: [space.recurrences, p, space.recurrences[p]],
   };
-  const found = [];
+  const edges = [];
   for (const [axis, [values, index, value]] of Object.entries(along)) {
     if (values.length === 1) continue;
     const least = Math.min(...values);
     const ends = { high: Math.max(...values), low: axis !== "size" && least === 1 ? -Infinity : least };
     for (const [side, end] of Object.entries(ends))
       if (values[index] === end)
-        found.push({ axis, side, value, set_by: space.free.includes(axis) || space.kind === "sizes" ? "search" : "you" });
+        edges.push({ axis, side, value, set_by: space.free.includes(axis) || space.kind === "sizes" ? "search" : "you" });
   }
-  return found;
+  return edges;
 }

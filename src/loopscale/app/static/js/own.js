@@ -6,9 +6,9 @@ import { item } from "./whatif.js";
 import { cardSize, signed } from "./quantities.js";
 import { current, requestBody } from "./plan.js";
 import { state } from "./state.js";
-import { kept } from "./kept.js";
+import { readStored } from "./storage.js";
 
-const ownConfig = () => kept("config")[0] ?? null;
+const ownConfig = () => readStored("config")[0] ?? null;
 
 export async function ownModel() {
   const config = ownConfig();

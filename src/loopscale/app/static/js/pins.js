@@ -1,7 +1,7 @@
 // Scenarios that one keeps: rings on the map, and columns of the Compare view. Two tabs keep one list.
 import { realFlops } from "./cluster.js";
 import { toast } from "./dom.js";
-import { keep, kept } from "./kept.js";
+import { readStored, writeStored } from "./storage.js";
 import { current, question } from "./plan.js";
 import { shortName } from "./quantities.js";
 import { SCENARIO, parameters, pins, scenarioOf, set, state } from "./state.js";
@@ -13,7 +13,7 @@ export function pin() {
   const query = String(parameters(state, SCENARIO));
   if (pins().some((other) => other.query === query)) return toast("This scenario is pinned already.");
   const law = state.law ? `, ${state.law.replace(/^own-/, "")}` : "";
-  write(merged(kept("pins"), pins(), [{ name: `${shortName(current().design)} (${[state.gpus ? `${state.gpus} GPUs` : state.flops, state.memory].filter(Boolean).join(", ")}${law})`, query }]));
+  write(merged(readStored("pins"), pins(), [{ name: `${shortName(current().design)} (${[state.gpus ? `${state.gpus} GPUs` : state.flops, state.memory].filter(Boolean).join(", ")}${law})`, query }]));
   return toast("Pinned: a ring on the map, a column in Compare.");
 }
 
@@ -22,19 +22,19 @@ export function unpin(query) {
 }
 
 function write(list) {
-  keep("pins", list);
+  writeStored("pins", list);
   set({ pins: list.length ? JSON.stringify(list) : "" }, { control: "pins" });
 }
 
 // Another tab has pinned or removed something.
 addEventListener("storage", (event) => {
   if (event.key !== "loopscale.pins") return;
-  const list = sound(kept("pins"));
+  const list = sound(readStored("pins"));
   set({ pins: list.length ? JSON.stringify(list) : "" }, { draft: true });
 });
 
 export const keptPins = () => {
-  const list = sound(kept("pins"));
+  const list = sound(readStored("pins"));
   return list.length ? JSON.stringify(list) : "";
 };
 

@@ -60,35 +60,35 @@ function epsOf(text) {
 }
 
 // What the page shows now: the last answer that could be given, what was asked for it, and why a newer one could not.
-export const shown = { found: null, own: null, problem: null, withheld: null, asked: null };
+export const shown = { answer: null, own: null, problem: null, withheld: null, asked: null };
 
 const keyOf = ({ law, limits, options, devices }) =>
   JSON.stringify([law.name, limits, options, devices && [devices.hours, devices.cluster.name, devices.cluster.devices, devices.cluster.utilisation]]);
 
-function answer() {
+function update() {
   try {
     const asked = question();
     const key = keyOf(asked);
-    if (!shown.found || shown.key !== key || shown.law !== asked.law) {
-      const found = find(asked);
-      if (asked.devices) asked.limits.real_flops = found.b.real_flops;
+    if (!shown.answer || shown.key !== key || shown.law !== asked.law) {
+      const answer = find(asked);
+      if (asked.devices) asked.limits.real_flops = answer.b.real_flops;
       const blocked = [
-        found.trust.level === "beyond" && !state.extrapolate && "extrapolate",
+        answer.trust.level === "beyond" && !state.extrapolate && "extrapolate",
         asked.law.degenerate.length && !state.allow_degenerate && "allow_degenerate",
       ].filter(Boolean);
       if (blocked.length) {
-        Object.assign(shown, { problem: null, withheld: { found, blocked, asked } });
-        shown.found ??= firstAnswer(); // a link may lead straight to a withheld answer
+        Object.assign(shown, { problem: null, withheld: { answer, blocked, asked } });
+        shown.answer ??= firstAnswer(); // a link may lead straight to a withheld answer
         return;
       }
-      Object.assign(shown, { found, asked, key, law: asked.law });
+      Object.assign(shown, { answer, asked, key, law: asked.law });
     }
-    shown.own = state.design ? given(shown.found, state.design) : null;
+    shown.own = state.design ? given(shown.answer, state.design) : null;
     Object.assign(shown, { problem: null, withheld: null });
   } catch (error) {
     if (!(error instanceof Refusal)) throw error;
     Object.assign(shown, { problem: error, withheld: null });
-    shown.found ??= firstAnswer();
+    shown.answer ??= firstAnswer();
   }
 }
 
@@ -101,7 +101,7 @@ function firstAnswer() {
 }
 
 // The design that the page is about: one that was chosen by hand, else the best one.
-export const current = () => shown.own ?? { design: shown.found.choice, found: shown.found };
+export const current = () => shown.own ?? { design: shown.answer.choice, answer: shown.answer };
 
 // The question as the server's API takes it, without its law.
 export function requestBody() {
@@ -116,7 +116,7 @@ let later = 0;
 // Draws what follows a drag at once, and the rest when the page has come to rest.
 export function updatePlan({ draft = false } = {}) {
   document.documentElement.dataset.busy = "true";
-  answer();
+  update();
   const stale = Boolean(shown.problem || shown.withheld);
   $("#plan-view").classList.toggle("stale", stale);
   drawSentence({ sure: !draft });

@@ -4,7 +4,7 @@ import { FIELD, budgetOf, idleFields } from "./budget.js";
 import { realFlops } from "./cluster.js";
 import { DATA } from "./data.js";
 import { judged } from "./design.js";
-import { Found } from "./found.js";
+import { Answer } from "./answer.js";
 import { Candidate, evaluate, overheadKey } from "./grid.js";
 import { Inputs, lossAt, preparedLaw, withRepetition } from "./law.js";
 import { bestDesign } from "./optimum.js";
@@ -27,7 +27,7 @@ export function search(file, values, options = {}) {
   if (eps === null || eps === undefined)
     throw new Refusal(`the law ${law.name} states no fit error`, "eps", "give a minimum gain per step, or choose the lowest loss alone");
   const [grid, chosen] = bestDesign(law, space, b, { eps, rule, overheads: options.overheads });
-  return new Found(law, grid, chosen, options);
+  return new Answer(law, grid, chosen, options);
 }
 
 // The best design for so many device-hours, as loopscale.planning.device_search finds it: overheads are computed for
@@ -37,26 +37,26 @@ export function searchOn(devices, file, values, options) {
   const settled = (onlyFitting) => {
     const overheads = new Map();
     for (;;) {
-      const found = search(file, asked, { ...options, overheads });
-      if (!learn(devices.cluster, found, overheads, onlyFitting)) return found;
+      const answer = search(file, asked, { ...options, overheads });
+      if (!learn(devices.cluster, answer, overheads, onlyFitting)) return answer;
     }
   };
-  let found;
+  let answer;
   try {
-    found = settled(true);
+    answer = settled(true);
   } catch (error) {
     if (!(error instanceof Refusal)) throw error;
-    found = settled(false);
+    answer = settled(false);
   }
-  return Object.assign(found, { devices });
+  return Object.assign(answer, { devices });
 }
 
 // Adds the overheads of the designs that may be the best; true where the choice has to be made again.
-function learn(cluster, found, overheads, onlyFitting) {
-  const { grid, law, b } = found;
+function learn(cluster, answer, overheads, onlyFitting) {
+  const { grid, law, b } = answer;
   let learnt = onlyFitting && leaveOut(cluster, grid.space, overheads);
   let lowest = Infinity;
-  for (const flat of found.ranked) {
+  for (const flat of answer.ranked) {
     if (!grid.usable[flat] || grid.loss[flat] >= lowest) break;
     const x = grid.designs[flat];
     const key = overheadKey(grid.space.names[sizeOf(grid.space, flat)], x.E, x.R);
@@ -89,26 +89,26 @@ function leaveOut(cluster, space, overheads) {
 
 // One design by hand, "1.0B:8:2" (size, experts for each active one, passes), under the budget of a search, whether or
 // not it meets the limits.
-export function given(found, text) {
+export function given(answer, text) {
   const [name, E, R] = text.split(":");
   const [experts, recurrence] = [Number(E), Number(R)];
   const fine = name in DATA.extended && experts >= 1 && Number.isInteger(2 * experts) && Number.isInteger(recurrence) && recurrence >= 1 && recurrence <= 1000;
   if (!fine) throw new Refusal(`“${text}” is no design`, "design", "write it like 1.0B:8:2");
   const space = makeSpace("ladder", [name], [experts], [recurrence], []);
-  const under = (overheads) => new Found(found.law, evaluate(found.law, space, found.b, { ...found.grid, overheads }), 0, {});
+  const under = (overheads) => new Answer(answer.law, evaluate(answer.law, space, answer.b, { ...answer.grid, overheads }), 0, {});
   let one = under();
-  if (found.devices) {
+  if (answer.devices) {
     const key = overheadKey(name, experts, recurrence);
     for (let before = 1; ; ) {
       const [x] = one.grid.designs;
-      const { overhead } = found.devices.cluster.overhead(x, x.tokens);
+      const { overhead } = answer.devices.cluster.overhead(x, x.tokens);
       if (overhead <= before * 1.001) break;
       before = overhead;
       one = under(new Map([[key, overhead]]));
     }
-    one.devices = found.devices;
+    one.devices = answer.devices;
   }
   const [by, verdict] = judged(one.grid, 0, -1);
   const misses = by !== null && !DATA.steps.includes(by) ? verdict : null;
-  return { design: { ...one.choice, misses }, found: one, misses, difference: one.choice.loss - found.choice.loss };
+  return { design: { ...one.choice, misses }, answer: one, misses, difference: one.choice.loss - answer.choice.loss };
 }

@@ -174,7 +174,7 @@ function stories() {
 // ---- showing ----
 
 export function drawSentence({ sure = false } = {}) {
-  const { found, problem, withheld } = shown;
+  const { answer, problem, withheld } = shown;
   const text = (name) => {
     try {
       return state[name] ? amountOf(FIELD[name], parse(FIELD[name], state[name])) : "";
@@ -231,15 +231,15 @@ function devicesText() {
 
 function drawMessage(problem, withheld) {
   const place = $("#message");
-  const key = problem ? problem.message : withheld ? `w ${withheld.found.choice.label} ${withheld.blocked}` : "";
+  const key = problem ? problem.message : withheld ? `w ${withheld.answer.choice.label} ${withheld.blocked}` : "";
   if (place.dataset.key === key) return;
   place.dataset.key = key;
   if (!key) return void place.replaceChildren();
   if (problem) return void place.replaceChildren(...coded(`${capital(told(problem.message))}. The last answer stays, greyed.`));
-  const { found, blocked } = withheld;
+  const { answer, blocked } = withheld;
   const why = blocked.includes("extrapolate")
-    ? `Too far to answer: ${axesText(found)}. Train a few runs closer to it first. Greyed: the last answer.`
-    : `This law is degenerate: ${found.law.degenerate.join("; ")}.`;
+    ? `Too far to answer: ${axesText(answer)}. Train a few runs closer to it first. Greyed: the last answer.`
+    : `This law is degenerate: ${answer.law.degenerate.join("; ")}.`;
   place.replaceChildren(
     ...coded(why),
     button("Show it anyway", () => set(Object.fromEntries(blocked.map((name) => [name, "1"])), { control: "anyway" }), { id: "show-anyway" }),
@@ -251,14 +251,14 @@ const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 const told = (text) => text.replace(/`(\w+)`/g, (name, field) => (FIELD[field] ? `“${FIELD[field].label}”` : name));
 
 // Axes outside the law's range, in words: "589B tokens; the law saw up to 500B".
-export function axesText(found) {
+export function axesText(answer) {
   const words = { size: "active parameters", tokens: "tokens", experts: "experts for each active one", recurrence: "passes" };
-  const { inputs } = found.grid.designs[found.chosen];
-  const at = { size: inputs.N * found.law.units.parameters, tokens: inputs.D * found.law.units.tokens, experts: inputs.E, recurrence: inputs.R };
-  return Object.entries(found.trust.factors)
+  const { inputs } = answer.grid.designs[answer.chosen];
+  const at = { size: inputs.N * answer.law.units.parameters, tokens: inputs.D * answer.law.units.tokens, experts: inputs.E, recurrence: inputs.R };
+  return Object.entries(answer.trust.factors)
     .filter(([, factor]) => factor > 1)
     .map(([axis]) => {
-      const [low, high] = found.law.range[axis];
+      const [low, high] = answer.law.range[axis];
       const seen = low !== null && at[axis] < low ? `from ${count(low)}` : `up to ${count(high)}`;
       return `${count(at[axis])} ${words[axis]}, the law saw ${seen}`;
     })
@@ -283,18 +283,18 @@ function stat(name, value, under) {
 
 function drawLoss(design, sure) {
   if (!$("#loss-line").children.length) buildStats();
-  const { found } = current();
-  const level = found.trust.level;
-  const span = sure && level !== "beyond" ? found.interval : null;
+  const { answer } = current();
+  const level = answer.trust.level;
+  const span = sure && level !== "beyond" ? answer.interval : null;
   const half = span ? (span.high - span.low) / 2 : null;
   const digits = half === null ? (level === "beyond" ? 2 : 3) : decimals(half);
   // While something is dragged, the last uncertainty is better than none.
   if (sure) drawLoss.last = half === null ? null : { digits, text: intervalText(span, half, digits, level) };
   const said = sure || !drawLoss.last ? { digits, text: span ? intervalText(span, half, digits, level) : "" } : drawLoss.last;
-  const b = found.b;
+  const b = answer.b;
   stat("loss", Number.isFinite(design.loss) ? fixed(design.loss, said.digits) : "–", said.text);
   stat("tokens", count(design.tokens), `for ${power(design.train_flops)} FLOPs`);
-  const { cluster, days, fits: trains } = found.training;
+  const { cluster, days, fits: trains } = answer.training;
   stat("days", daysText(days), `on ${count(cluster.devices)} ${deviceName(cluster.name)}${trains ? ` at ${percent(cluster.utilisation)}` : ", but it does not fit them"}`);
   stat("memory", bytes(design.memory), b.set.memory === undefined ? "no limit set" : `of ${bytes(b.memory)}`);
   const fits = b.set.memory === undefined || design.memory <= b.memory * DATA.slack;
@@ -311,9 +311,9 @@ function intervalText(span, half, digits, level) {
 const TRUST = { inside: "Inside the", near: "Slightly beyond the", far: "Far beyond the", beyond: "More than 10x beyond the" };
 
 function drawTrust() {
-  const { found } = current();
-  const { level } = found.trust;
-  const outside = axesText(found);
+  const { answer } = current();
+  const { level } = answer.trust;
+  const outside = axesText(answer);
   const key = `${level} ${outside}`;
   const place = $("#trust-line");
   if (place.dataset.key === key) return;

@@ -3,7 +3,7 @@ import { call, server } from "./api.js";
 import { designAt } from "./design.js";
 import { $, $$, copy, make, toast } from "./dom.js";
 import { download } from "./download.js";
-import { keep } from "./kept.js";
+import { writeStored } from "./storage.js";
 import { lawOf, serverLaw } from "./laws.js";
 import { PLOT, mapCanvas } from "./map.js";
 import { menu } from "./menu.js";
@@ -70,16 +70,16 @@ async function trainingFile() {
 const FACTS = ["rung", "experts", "recurrence", "experts_active", "experts_total", "active_parameters", "total_parameters", "tokens", "loss", "memory", "inference_flops", "train_flops", "trust", "verdict"];
 
 function designsCsv() {
-  const { found } = shown;
+  const { answer } = shown;
   const cell = (value) => (/[",\n]/.test(String(value)) ? `"${String(value).replaceAll('"', '""')}"` : String(value));
-  const rows = found.ranked.map((flat) => designAt(found.grid, flat, found.chosen));
+  const rows = answer.ranked.map((flat) => designAt(answer.grid, flat, answer.chosen));
   download("designs.csv", [FACTS.join(), ...rows.map((row) => FACTS.map((name) => cell(row[name])).join())].join("\n").concat("\n"), "text/csv");
 }
 
 function chooseConfig() {
   const input = make("input", { type: "file", accept: ".json,application/json", onchange: async () => {
     try {
-      keep("config", [{ name: input.files[0].name, content: JSON.parse(await input.files[0].text()) }]);
+      writeStored("config", [{ name: input.files[0].name, content: JSON.parse(await input.files[0].text()) }]);
       set({});
       toast("It is judged beside the designs, under What if.");
     } catch {

@@ -30,8 +30,8 @@ const lawName = () => {
 };
 
 export function commandText() {
-  const { found, asked } = shown;
-  const limits = Object.fromEntries(chosen(found.b.set));
+  const { answer, asked } = shown;
+  const limits = Object.fromEntries(chosen(answer.b.set));
   const words = [];
   if (state.gpus) {
     delete limits.real_flops;
@@ -52,14 +52,14 @@ export function commandText() {
   if (state.rule === "loss") words.push("--rule loss");
   words.push(`--law ${quoted(lawName())}`);
   if (state.extrapolate) words.push("--extrapolate");
-  if (found.law.degenerate.length) words.push("--allow-degenerate");
+  if (answer.law.degenerate.length) words.push("--allow-degenerate");
   return `loopscale plan ${words.join(" ")}`;
 }
 
 const literal = (value) => (value >= 1e15 ? String(value).replace("e+", "e") : Number.isInteger(value) && value >= 1e6 ? general(value, 15).replace("e+", "e") : String(value));
 
 export function pythonText() {
-  const { found, asked } = shown;
+  const { answer, asked } = shown;
   const lines = [];
   let imported = "";
   const { rungs, continuous, experts, recurrences } = asked.options;
@@ -72,7 +72,7 @@ export function pythonText() {
     imported = `from loopscale.architecture import ${kind}\n`;
     lines.push(`space=${kind}(${parts.join(", ")})`);
   }
-  for (const [name, value] of chosen(found.b.set)) if (!state.gpus || name !== "real_flops") lines.push(`${name}=${literal(value)}`);
+  for (const [name, value] of chosen(answer.b.set)) if (!state.gpus || name !== "real_flops") lines.push(`${name}=${literal(value)}`);
   if (state.gpus) {
     lines.push(`gpus=${state.gpus}`, `device='${state.device || "h100"}'`, `days=${state.days}`);
     if (state.utilisation) lines.push(`utilisation='${state.utilisation}'`);
@@ -81,6 +81,6 @@ export function pythonText() {
   if (state.rule === "loss") lines.push("rule='loss'");
   lines.push(`law='${lawName()}'`);
   if (state.extrapolate) lines.push("extrapolate=True");
-  if (found.law.degenerate.length) lines.push("allow_degenerate=True");
+  if (answer.law.degenerate.length) lines.push("allow_degenerate=True");
   return `import loopscale as ls\n${imported}\nbest = ls.plan(\n${lines.map((line) => `    ${line},\n`).join("")})\nprint(best)\n`;
 }

@@ -2,9 +2,9 @@
 (() => {
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const apply = () => {
-    const kept = localStorage.getItem("theme");
+    const saved = localStorage.getItem("theme");
     const system = dark.matches ? "dark" : "light";
-    document.documentElement.dataset.theme = kept === "light" || kept === "dark" ? kept : system;
+    document.documentElement.dataset.theme = saved === "light" || saved === "dark" ? saved : system;
   };
   apply();
   // The page's file holds the first view; a link may lead to another.

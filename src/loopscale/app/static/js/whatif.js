@@ -13,10 +13,10 @@ let turn = 0;
 export function drawWhatIfs() {
   turn += 1;
   const mine = turn;
-  const { found, asked } = shown;
+  const { answer, asked } = shown;
   const place = $("#whatifs");
   // What does not fit is nothing to compare with: then the best that fits is.
-  const design = shown.own?.misses ? found.choice : current().design;
+  const design = shown.own?.misses ? answer.choice : current().design;
   const attempt = (label, change, limits, options, note = () => "", devices = asked.devices) => {
     try {
       const other = find({ law: asked.law, limits: { ...asked.limits, ...limits }, options: { ...asked.options, ...options }, devices });
@@ -41,18 +41,18 @@ export function drawWhatIfs() {
     items.push(attempt("Twice the GPUs", () => set({ gpus, design: "" }, { control: "twice gpus" }), {}, {}, () => "", devicesOf({ ...state, gpus })));
   } else twice("real_flops", "Twice the compute");
   twice("max_tokens", "Twice the data");
-  const ladder = found.grid.space.kind === "ladder";
-  if (found.law.onlyRecurrence === null && ladder && !state.passes && design.recurrence > 1)
+  const ladder = answer.grid.space.kind === "ladder";
+  if (answer.law.onlyRecurrence === null && ladder && !state.passes && design.recurrence > 1)
     items.push(attempt("Without the loop", (d) => set({ design: designText(d) }, { control: "no loop" }), {}, { recurrences: [1] }, (d) => faster(d, design)));
-  if (found.law.onlyRecurrence === null && ladder && design.recurrence === 1) {
+  if (answer.law.onlyRecurrence === null && ladder && design.recurrence === 1) {
     const twiceR = attempt("Looped twice", (d) => set({ design: designText(d) }, { control: "loop" }), {}, { recurrences: [2] });
     items.push(twiceR);
   }
-  if (found.law.onlyExperts === null && ladder && !state.experts && design.experts > 1)
+  if (answer.law.onlyExperts === null && ladder && !state.experts && design.experts > 1)
     items.push(attempt("A dense model", (d) => set({ design: designText(d) }, { control: "dense" }), {}, { experts: [1] }));
   const bitsCount = asked.limits.memory !== undefined || asked.limits.min_speed !== undefined;
-  if (bitsCount && found.b.bits >= 4)
-    items.push(attempt(`${found.b.bits / 2} bits instead of ${found.b.bits}`, () => set({ bits: String(found.b.bits / 2), where: "", design: "" }), { bits: found.b.bits / 2 }, {}, () => "rounding not counted"));
+  if (bitsCount && answer.b.bits >= 4)
+    items.push(attempt(`${answer.b.bits / 2} bits instead of ${answer.b.bits}`, () => set({ bits: String(answer.b.bits / 2), where: "", design: "" }), { bits: answer.b.bits / 2 }, {}, () => "rounding not counted"));
   place.replaceChildren(...items);
   if (ladder && !state.continuous && !state.rungs) {
     // It takes longer than the others, which keep their places when it comes.

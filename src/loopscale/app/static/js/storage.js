@@ -1,5 +1,5 @@
 // What this browser keeps between visits: one's own laws, fits and pinned scenarios.
-export function kept(name) {
+export function readStored(name) {
   try {
     const value = JSON.parse(localStorage.getItem(`loopscale.${name}`));
     return Array.isArray(value) ? value : [];
@@ -9,7 +9,7 @@ export function kept(name) {
 }
 
 // Storage is small and may be switched off: the oldest items go first, and without any the page still works.
-export function keep(name, items) {
+export function writeStored(name, items) {
   for (let first = 0; first <= items.length; first++) {
     try {
       localStorage.setItem(`loopscale.${name}`, JSON.stringify(items.slice(first)));

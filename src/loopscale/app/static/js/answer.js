@@ -1,4 +1,4 @@
-// What a search found: its choice, how sure that is, and what other limits would give.
+// The answer of a search: its choice, how sure that is, and what other limits would give.
 import { budgetOf } from "./budget.js";
 import { Cluster } from "./cluster.js";
 import { DATA } from "./data.js";
@@ -11,7 +11,7 @@ import { intervalOf, trustOf } from "./trust.js";
 
 const NODE = new Cluster();
 
-export class Found {
+export class Answer {
   constructor(law, grid, chosen, options) {
     Object.assign(this, { law, grid, chosen, options });
   }
@@ -21,9 +21,9 @@ export class Found {
   }
 
   once(name, make) {
-    this.kept ??= {};
-    if (!(name in this.kept)) this.kept[name] = make();
-    return this.kept[name];
+    this.cache ??= {};
+    if (!(name in this.cache)) this.cache[name] = make();
+    return this.cache[name];
   }
 
   get choice() {
@@ -167,16 +167,16 @@ export class Found {
 }
 
 // The loss of one design at other numbers of tokens.
-export function lossOver(found, tokens) {
-  const x = found.grid.designs[found.chosen];
-  return tokens.map((D) => lossAt(found.law, found.law.c, new Inputs(found.law, x, D, found.b.set.unique_tokens)));
+export function lossOver(answer, tokens) {
+  const x = answer.grid.designs[answer.chosen];
+  return tokens.map((D) => lossAt(answer.law, answer.law.c, new Inputs(answer.law, x, D, answer.b.set.unique_tokens)));
 }
 
 // The 90% interval at the same numbers of tokens, of the kind that the law has; null where it has none.
-export function bandOver(found, tokens) {
-  const x = found.grid.designs[found.chosen];
+export function bandOver(answer, tokens) {
+  const x = answer.grid.designs[answer.chosen];
   return tokens.map((D) => {
-    const inputs = new Inputs(found.law, x, D, found.b.set.unique_tokens);
-    return intervalOf(found.law, Object.assign(new Candidate(x, x.R), { tokens: D, inputs }));
+    const inputs = new Inputs(answer.law, x, D, answer.b.set.unique_tokens);
+    return intervalOf(answer.law, Object.assign(new Candidate(x, x.R), { tokens: D, inputs }));
   });
 }
