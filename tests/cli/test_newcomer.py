@@ -237,12 +237,13 @@ def test_the_nearest_designs_are_listed_by_loss(terminal, capsys):
     assert losses == sorted(losses)
 
 
-def test_a_plan_answers_before_it_names_the_training_file_that_it_wrote(terminal):
-    argv = ["plan", "--flops", "5e21", "--memory", "3GB", "--bits", "int4", "--train", "saved.toml"]
+def test_a_plan_answers_before_it_names_the_files_that_it_wrote(terminal):
+    argv = ["plan", "--flops", "5e21", "--memory", "3GB", "--bits", "int4", "--train", "saved.toml", "--out", "p.json"]
     done = CliRunner().invoke(cli, argv)
     lines = done.output.splitlines()
     assert lines[0].startswith("Train 1.0B MoE")
-    assert lines[-1] == "Saved saved.toml. Next: loopscale train saved.toml --estimate"
+    assert lines[-1] == "Saved saved.toml, p.json. Next: loopscale train saved.toml --estimate"
+    assert len(lines) <= 22
     assert Path("saved.toml").exists()
 
 

@@ -205,6 +205,10 @@ def plan_command(
         from loopscale.figures.reports import plan_report
 
         plan_report(planned, law).save(report)
+    saved = [path for path in (train, out, report) if path not in (None, "-")]
+    ending = f"Saved {', '.join(saved)}."
+    if train is not None:
+        ending += f" Next: loopscale train {train} --estimate"
     if as_json:
         print_json(planned.to_dict() | ({} if cost is None else {"rounding": asdict(cost)}))
     elif as_csv:
@@ -218,14 +222,17 @@ def plan_command(
                 console().print(f"Growing passes: {growth_text(planned.growth, planned.eps)}", highlight=False)
             for label, text in asked.items():
                 click.echo("\n".join(fact(label, text)))
+            if saved:
+                click.echo(ending)
         else:
-            answer, *rest = plan_screen(planned, result.rivals(top), grow, extrapolate, asked).splitlines()
+            screen = plan_screen(
+                planned, result.rivals(top), grow, extrapolate, asked, **({"ending": ending} if saved else {})
+            )
+            answer, *rest = screen.splitlines()
             console().print(f"[bold]{answer}[/]", highlight=False, soft_wrap=True)
             click.echo("\n".join(rest))
         if pareto is not None:
             _print_front(result, pareto, extrapolate)
-    if train is not None:
-        click.echo(f"Saved {train}. Next: loopscale train {train} --estimate", err=True)
 
 
 def _first_token(planned: Plan, rate: float | None) -> str | None:

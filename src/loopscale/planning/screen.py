@@ -41,20 +41,23 @@ BAR, SHORT_BAR = 20, 14
 SHORT_LABELS = {"flops": "compute", "unique_tokens": "unique tokens", "max_tokens": "tokens"}
 
 
+SAVE_HINT = "More: --verbose. Save: --out plan.json, --report plan.html, --train run.toml"
+
+
 def plan_screen(
     plan: Plan, rivals: Sequence[Design], grow: bool = False, extrapolate: bool = False,
-    asked: Mapping[str, str] = MappingProxyType({}),
+    asked: Mapping[str, str] = MappingProxyType({}), ending: str = SAVE_HINT,
 ) -> str:  # fmt: skip
     """Return the plan on one screen; ``grow`` says that passes were allowed to grow during training.
 
-    ``asked`` are further facts by label. Losses more than 10x beyond the law's data are left out of the table unless
-    ``extrapolate``.
+    ``asked`` are further facts by label, ``ending`` is the last line. Losses more than 10x beyond the law's data are
+    left out of the table unless ``extrapolate``.
     """
     choice = plan.choice
     head = [f"Train {headline(choice)}", ""]
     for label, text in (plan_facts(plan, grow) | dict(asked)).items():
         head += fact(label, text)
-    tail = _tail(plan)
+    tail = [*_tail(plan), *wrap(ending, WIDTH, break_on_hyphens=False)]
     room = max(SCREEN - len(head) - len(tail) - 4, FEWEST)
     shown = by_loss(rivals[:room])
     table = text_table(
@@ -206,7 +209,7 @@ def _tail(plan: Plan) -> list[str]:
     notes = [] if plan.budget.bits >= 16 else ["Losses are of unquantised weights"]
     notes += [] if plan.at_real_bits is None else [bits_text(plan.at_real_bits)]
     lines += wrap("; ".join(notes), WIDTH, subsequent_indent="  ")
-    return [*lines, "More: --verbose. Save: --out plan.json, --report plan.html, --train run.toml"]
+    return lines
 
 
 def prediction_screen(prediction: Prediction) -> str:
