@@ -218,7 +218,7 @@ def test_killed_it_resumes_without_repeating_finished_pairs(untrained: Path, tmp
         (["{c}", "--tasks", "local", "--exit", "kl", "--threshold", "soon"], "write it like 0.001,0.01,0.1"),
         (["{c}", "--tasks", "local", "--exit", "kl", "--backend", "vllm"], "--exit goes with --backend hf"),
         (["{c}", "--tasks", "local", "--kv", "passes:1"], "--kv measures the loss on a text; give --text FILE"),
-        (["{c}", "--text", "absent.txt", "--kv", "last"], "'last' is no KV cache; write passes:1, window:64"),
+        (["{c}", "--text", "absent.txt", "--kv", "last"], "'last' is not a KV cache; write passes:1, window:64"),
         (["{c}", "--tasks", "local", "--tokens", "1B,2B"], "2 numbers for 1 checkpoints"),
         (["{c}", "--text", "absent.txt"], "'absent.txt': no such file"),
         (["--tasks", "local", "--results", "absent"], "no results for these tasks and settings"),
