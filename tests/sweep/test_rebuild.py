@@ -168,7 +168,7 @@ def test_an_export_leaves_out_runs_of_other_settings_and_names_several_versions(
             observations(sweep, store)[0].notes[-1].startswith("observations of several versions of loopscale: 0.1 (1)")
         )
         path.write_text(path.read_text().replace("head_size = 8", "head_size = 4"))
-        with pytest.raises(InputError, match="no point of the sweep"):
+        with pytest.raises(InputError, match="none of the 4 results belongs to the sweep"):
             observations(read_sweep(path), store)
         store.database().execute(change, ("$.config.model.head_size", 4, key, tokens))
         table, left_out = observations_table(read_sweep(path), store)
