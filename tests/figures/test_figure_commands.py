@@ -198,7 +198,7 @@ def test_reports_are_one_file_that_fetches_nothing(capsys, tmp_path, sweep):
         (("plan", "{law}", "--out", "{out}.html"), "a 'plan' file is needed"),
         (("plan", "{cut}", "--out", "{out}.html"), "cut.json: field 'law' is missing"),
         (("sweep", "simulated", "--out", "{out}.txt"), ".html or .md"),
-        (("evaluation", "{law}", "--out", "{out}.html"), "not read"),
+        (("evaluation", "{law}", "--out", "{out}.html"), "cannot be read"),
         (("sweep", "simulated", "--law", "looped-moe-2026", "--out", "{out}.html"), "--law goes with a plan"),
     ],
 )

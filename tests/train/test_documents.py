@@ -111,9 +111,9 @@ def test_binary_and_broken_text_are_refused_at_their_byte(tmp_path: Path) -> Non
     [
         ('{"text": "a"}\n{"body": "b"}\n', "row 2: there is no field 'text'; its fields are 'body'"),
         ('{"text": "a"}\n{"text": 3}\n', "row 2: field 'text' is 3; it should be text"),
-        ('{"text": "a"}\n\n{"text": \n', "row 3: not JSON: Expecting value"),
+        ('{"text": "a"}\n\n{"text": \n', "row 3: not JSON: Expecting value; write one JSON object a line"),
         ("[1, 2]\n", "row 1: found [1, 2]; each row should be an object with a field 'text'"),
-        ("[" * 100_000, "row 1: not JSON: nested too deeply"),
+        ("[" * 100_000, "row 1: not JSON: nested too deeply; write one JSON object a line"),
     ],
 )
 def test_a_bad_row_is_named(tmp_path: Path, content: str, said: str) -> None:
@@ -129,12 +129,17 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
     packed.write_bytes(gzip.compress(b"text" * 1000)[:30])
     folder.mkdir()
     pq.write_table(pa.table({"body": TEXTS}), tmp_path / "e.parquet")
-    assert refused(tmp_path / "none.txt") == f"{tmp_path / 'none.txt'}: no such file or folder"
+    assert (
+        refused(tmp_path / "none.txt")
+        == f"{tmp_path / 'none.txt'}: no such file or folder; check the name in [data] files"
+    )
     assert refused(empty) == f"{empty}: the file is empty; give one with text"
     assert refused(fake).startswith(f"{fake}: not usable as Parquet: ")
     assert refused(packed).startswith(f"{packed}: not usable as gzip: ")
     assert refused(folder).startswith(f"{folder}: the folder holds no text; files that end in .txt")
-    assert refused(tmp_path / "*.nothing").endswith("no file matches, or all that do are empty")
+    assert refused(tmp_path / "*.nothing").endswith(
+        "no file matches, or all that do are empty; check the pattern in [data] files"
+    )
     assert refused(tmp_path / "e.parquet").endswith("there is no field 'text'; its fields are 'body'")
     assert refused("") == "files: one of the names is empty; name a file, a folder or a glob"
 
