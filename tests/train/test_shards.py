@@ -175,7 +175,10 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path: Path, large: P
     process = start(large, tmp_path / "tokens", limit)
     said = process.communicate()[1]
     assert process.returncode == 1
-    assert said == f"one sentence: {tmp_path / 'tokens'}: the tokens cannot be written: File too large\n"
+    assert (
+        said
+        == f"one sentence: {tmp_path / 'tokens'}: the tokens cannot be written: File too large; free some space, or name another [data] folder\n"
+    )
     assert {path.name for path in tmp_path.iterdir()} <= {".tokens.lock"}
 
 
@@ -185,7 +188,10 @@ def test_no_space_left_is_said_so(tmp_path: Path, large: Path) -> None:
     found = subprocess.run(["unshare", "--mount", "sh", "-c", script], input=PREPARE, capture_output=True, text=True)
     if "mount" in found.stderr:
         pytest.skip("mounting is not allowed here")
-    assert found.stderr == f"one sentence: {tmp_path}/tokens: the tokens cannot be written: No space left on device\n"
+    assert (
+        found.stderr
+        == f"one sentence: {tmp_path}/tokens: the tokens cannot be written: No space left on device; free some space, or name another [data] folder\n"
+    )
 
 
 def test_other_sources_and_other_files_are_left_alone(tmp_path: Path) -> None:
