@@ -33,6 +33,9 @@ except LoopscaleError as error:
     sys.exit(f"one sentence: {error}")
 """
 
+FULL = "; free some space, or name another [data] folder"
+
+
 INTERRUPTED = """
 import os
 from loopscale.train.data.shards import SplitWriter
@@ -175,10 +178,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path: Path, large: P
     process = start(large, tmp_path / "tokens", limit)
     said = process.communicate()[1]
     assert process.returncode == 1
-    assert (
-        said
-        == f"one sentence: {tmp_path / 'tokens'}: the tokens cannot be written: File too large; free some space, or name another [data] folder\n"
-    )
+    assert said == f"one sentence: {tmp_path / 'tokens'}: the tokens cannot be written: File too large{FULL}\n"
     assert {path.name for path in tmp_path.iterdir()} <= {".tokens.lock"}
 
 
@@ -190,7 +190,7 @@ def test_no_space_left_is_said_so(tmp_path: Path, large: Path) -> None:
         pytest.skip("mounting is not allowed here")
     assert (
         found.stderr
-        == f"one sentence: {tmp_path}/tokens: the tokens cannot be written: No space left on device; free some space, or name another [data] folder\n"
+        == f"one sentence: {tmp_path}/tokens: the tokens cannot be written: No space left on device{FULL}\n"
     )
 
 
