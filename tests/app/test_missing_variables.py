@@ -5,7 +5,7 @@ import json
 import pytest
 from engine import PLANNER, run_node
 
-from loopscale.architecture import ladder_space, rung
+from loopscale.architecture import architecture_space, ladder_space, rung
 from loopscale.cli import main
 from loopscale.core.errors import InputError
 from loopscale.planning import plan
@@ -58,26 +58,31 @@ def test_the_page_does_not_answer_for_a_variable_that_the_law_lacks(design, noun
     assert f"has no term for {noun}" in problem
 
 
-REPEATED = "has no term for repeated tokens, so it cannot answer for 20 epochs"
+REPEATED = "each token is seen 20 times, discounted as data-constrained-2023 found on dense models"
 
 
-def test_repeated_tokens_are_refused_by_a_law_without_repetition(client, capsys, tmp_path):
-    law = tmp_path / "law.json"
-    law.write_text(json.dumps(find_law("chinchilla-epoch-2024").to_dict()))
-    with pytest.raises(InputError, match=REPEATED) as refused:
-        predict("0.6B", "100B", law=LAW, unique_tokens="5B")
-    assert refused.value.field == "unique_tokens"
-    line = ["--tokens", "100B", "--unique-tokens", "5B"]
-    for command in (["predict", "--rung", "0.6B", "--law", LAW], ["forecast", str(law), "--params", "1B"]):
-        with pytest.raises(SystemExit) as ended:
-            main([*command, *line])
-        told = capsys.readouterr().err
-        assert (ended.value.code, told.count("\n")) == (2, 1)
-        assert told.startswith("loopscale: --unique-tokens: ")
-        assert REPEATED in told
-    answer = client.send("/api/predict", {"rung": "0.6B", "tokens": "100B", "unique_tokens": "5B", "law": LAW})
-    assert answer.status == 422
-    assert REPEATED in answer.body.decode()
+def test_a_law_without_repetition_discounts_repeated_tokens_alike_everywhere(client, capsys, tmp_path):
+    law = "chinchilla-epoch-2024"
+    asked = {"tokens": "100B", "unique_tokens": "5B"}
+    planned = plan(**asked, law=law, space=architecture_space([rung("0.6B")], [1]), rule="loss").choice.loss
+    answer = predict("0.6B", law=law, **asked)
+    assert answer.loss == planned > predict("0.6B", "100B", law=law).loss + 0.01
+    assert REPEATED in answer.trust.reasons
+    with pytest.raises(SystemExit):
+        main(["predict", "--rung", "0.6B", "--tokens", "100B", "--unique-tokens", "5B", "--law", law, "--json"])
+    printed = json.loads(capsys.readouterr().out)
+    sent = client.send("/api/predict", {"rung": "0.6B", **asked, "law": law}).json
+    assert printed["loss"] == sent["loss"] == planned
+    assert REPEATED in printed["trust"]["reasons"]
+    assert REPEATED in sent["trust"]["reasons"]
+    file = tmp_path / "law.json"
+    find_law(law).save(file)
+    size = answer.design.active_parameters  # this law counts embeddings
+    with pytest.raises(SystemExit):
+        main(["forecast", str(file), "--params", str(size), "--tokens", "100B", "--unique-tokens", "5B", "--json"])
+    forecast = json.loads(capsys.readouterr().out)
+    assert forecast["repetition"] == REPEATED
+    assert forecast["forecasts"][0]["parts"]["law"]["loss"] == pytest.approx(planned)
 
 
 def test_a_law_with_repetition_answers_alike_everywhere(client, capsys):

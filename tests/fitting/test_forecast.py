@@ -139,7 +139,7 @@ def test_three_approaches_stand_side_by_side(bent):
     [
         ({"flops": 1e21, "experts": 8}, "no term for E"),
         ({"flops": 1e21, "recurrence": 2}, "no term for R"),
-        ({"params": 1e9, "tokens": 1e10, "unique_tokens": 1e9}, "no term for repeated tokens"),
+        ({"flops": 1e21, "unique_tokens": 1e9}, "unique_tokens: it describes one run"),
         ({"params": 1e9}, "give `tokens` or `flops`"),
         ({"tokens": 1e9}, "needs `params`"),
         ({}, "give `flops`"),
@@ -152,9 +152,24 @@ def test_what_the_law_cannot_answer_is_refused(bent, arguments, problem):
 
 
 def test_a_fit_refuses_what_its_law_has_no_term_for(bent):
-    for extra in ({"E": 8}, {"R": 4, "loop": 1e8}, {"unique": 1e9}, {"U": 1e9}):
+    for extra in ({"E": 8}, {"R": 4, "loop": 1e8}):
         with pytest.raises(InputError, match="has no term for"):
             bent.predict(1e9, 2e10, **extra)
+
+
+def test_repeated_tokens_take_the_published_discount_and_say_so(bent):
+    fresh, asked = bent.predict(1e9, 2e10), {"params": 1e9, "tokens": 2e10}
+    for symbol in ("unique", "U"):
+        repeated = bent.predict(1e9, 2e10, **{symbol: 1e9})
+        assert float(repeated.value) > float(fresh.value)
+        assert "seen 20 times, discounted as data-constrained-2023" in repeated.note
+        assert repeated.note in repr(repeated)
+    forecast = ls.forecast(bent, **asked, unique_tokens=1e9)
+    assert forecast[0].loss == pytest.approx(float(repeated.value))
+    assert forecast.repetition == repeated.note
+    assert "repetition" in forecast.summary()
+    assert ls.forecast(bent, **asked, unique_tokens=2e10)[0].loss == pytest.approx(float(fresh.value))
+    assert fresh.note == ls.forecast(bent, **asked).repetition == ""
 
 
 def test_the_command_prints_the_answer_first_and_json(tmp_path):

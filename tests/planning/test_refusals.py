@@ -57,5 +57,3 @@ def test_a_plan_says_whose_discount_it_uses_for_repeated_tokens():
     assert "times, discounted as data-constrained-2023 found on dense models" in reasons[DENSE]
     assert "each token is seen" in reasons["data-constrained-2023"]
     assert "discounted" not in reasons["data-constrained-2023"]
-    with pytest.raises(InputError, match="ask for a plan, which adds the published discount"):
-        predict("0.6B", "100B", law=DENSE, unique_tokens="5B")

@@ -32,12 +32,13 @@ from loopscale.scaling import (
     find_law,
     lowest,
     tails,
+    with_repetition,
 )
 from loopscale.scaling.frontier import BY_SIZE, REACH
+from loopscale.scaling.published import repetition_text
 from loopscale.scaling.variables import (
     REFIT,
     WithheldError,
-    check_points,
     check_variables,
     default_variables,
     why_degenerate,
@@ -117,6 +118,8 @@ class Forecasts:
     """The fit of the sweep; None where a law file was given."""
     optimal: bool
     """Whether the runs are compute-optimal; otherwise their sizes were given."""
+    repetition: str = ""
+    """How often tokens are seen, and whose discount serves where the law has no term for that."""
 
     def __iter__(self) -> Any:
         return iter(self.forecasts)
@@ -152,6 +155,7 @@ class Forecasts:
             "frontier": None if curve is None else {"flops": curve.flops, "runs": curve.runs, **curve.coefficients()},
             "approaches": [asdict(each) for each in self.approaches()],
             "degenerate": list(self.law.degenerate),
+            "repetition": self.repetition,
         }
 
     def summary(self, verbose: bool = False) -> str:
@@ -220,6 +224,7 @@ def _trust(result: Forecasts) -> list[str]:
                       f"{curve.runs} runs within 1% of it")  # fmt: skip
     elif result.law.fitted:
         lines += fact("parts", "the law alone: it has no compute-optimal frontier")
+    lines += fact("repetition", result.repetition) if result.repetition else []
     lines += fact("data", f"{result.source}; law {result.law.form}")
     return lines
 
@@ -266,8 +271,9 @@ def forecast(
     ``data`` is what ``loopscale.fitting.fit`` takes, or a fit, a law or a law file. ``flops`` asks for the
     compute-optimal run of a budget (or of several); ``params`` with ``tokens`` or ``flops`` for one run.
     ``loop_params`` (N_loop), ``total_params`` (N_total), ``experts`` (E) and ``recurrence`` (R) describe a looped or
-    sparse model; where they are left out, the proportions of the sweep's own models serve. ``options`` are those of
-    ``fit``.
+    sparse model; where they are left out, the proportions of the sweep's own models serve. ``unique_tokens`` (U) are
+    the different tokens of one run; a law without a term for repetition takes the published discount of dense models.
+    ``options`` are those of ``fit``.
     """
     tails(level)
     result, law, source = _law_of(data, resamples, seed, progress, options)
@@ -279,6 +285,8 @@ def forecast(
     E = default_E if experts is None else float(experts)
     R = default_R if recurrence is None else float(recurrence)
     check_variables(law, E, R)
+    unique = None if unique_tokens is None else count_of(unique_tokens, "unique_tokens")
+    own, law = law, law if unique is None else with_repetition(law)
     if params is None and tokens is not None:
         raise InputError("`tokens` needs `params`, the size of the model", remedy="or give `flops` alone")
     if params is None and flops is None:
@@ -287,12 +295,13 @@ def forecast(
         raise InputError("give `tokens` or `flops` with `params`, one of them")
     models = _models(result, law, E, R, experts is None and recurrence is None)
     if params is None:
-        if loop_params is not None or total_params is not None:
-            raise InputError("`loop_params` and `total_params` describe one model", remedy="give `params` too")
+        for name, stated in (("loop_params", loop_params), ("total_params", total_params), ("unique_tokens", unique)):
+            if stated is not None:
+                raise InputError("it describes one run", field=name, remedy="give `params` too")
         rows = [_optimal(law, C, models, level) for C in _several(flops, "flops")]
     else:
         rows = [
-            _one(law, N, D, C, models, loop_params, total_params, unique_tokens, level)
+            _one(law, N, D, C, models, loop_params, total_params, unique, level)
             for N, D, C in _runs(params, tokens, flops)
         ]
     far = max(each.decades for each in rows)
@@ -302,7 +311,8 @@ def forecast(
             ["extrapolate"],
             "measure runs nearer to it first (`loopscale next` chooses them)",
         )
-    return Forecasts(tuple(rows), law, source, result, params is None)
+    runs = Points(1.0, [row.tokens for row in rows], unique_tokens=unique)
+    return Forecasts(tuple(rows), law, source, result, params is None, repetition_text(own, runs))
 
 
 def _law_of(
@@ -397,7 +407,7 @@ def _one(
     models: Proportions,
     loop: Any,
     total: Any,
-    unique: Any,
+    unique: float | None,
     level: float,
 ) -> Forecast:
     cost = BY_SIZE if law.frontier is None else law.frontier.cost
@@ -408,9 +418,9 @@ def _one(
         D = float(cost.tokens(flops, N, unroll))  # type: ignore[arg-type]
     points = Points(
         np.array(N), np.array(D), models.recurrence, models.experts, np.array(N_loop), np.array(N_total),
-        None if unique is None else np.array(count_of(unique, "unique_tokens")),
+        None if unique is None else np.array(unique),
     )  # fmt: skip
-    check_points(law, points)
+    check_variables(law, points.experts, points.recurrence)
     return _forecast(law, points, float(cost.flops(points)), level, None)
 
 

@@ -14,8 +14,8 @@ from loopscale.core.text import text_table
 from loopscale.fitting.data.observations import Observations
 from loopscale.fitting.forecasting import Forecasts
 from loopscale.fitting.held_out import interval_score
-from loopscale.scaling import ScalingLaw
-from loopscale.scaling.variables import check_points
+from loopscale.scaling import ScalingLaw, with_repetition
+from loopscale.scaling.variables import check_variables
 
 KIND = "registered-forecast"
 SHOWN = 10
@@ -39,7 +39,8 @@ def check_forecasts(path: str | Path, runs: Observations, level: float = 0.9) ->
             f"no run has more compute than the {law.spread.frontier:.3g} FLOPs that the forecast was made from",
             where=runs.source,
         )
-    check_points(law, later.points)
+    check_variables(law, later.points.experts, later.points.recurrence)
+    law = law if later.points.unique_tokens is None else with_repetition(law)
     new_run, loss = law.forecast(later.points, level), np.log(later.loss)
     low, high = np.log(new_run.low), np.log(new_run.high)
     rows = [

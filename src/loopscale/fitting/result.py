@@ -39,8 +39,10 @@ from loopscale.scaling import (
     RecurrenceMapping,
     ScalingLaw,
     Spread,
+    with_repetition,
 )
-from loopscale.scaling.variables import check_points, default_variables
+from loopscale.scaling.published import repetition_text
+from loopscale.scaling.variables import check_variables, default_variables
 
 KIND, SCHEMA = "fit", 2
 RESAMPLES = 100
@@ -62,6 +64,8 @@ class LossPrediction:
     law_high: FloatArray
     """The confidence band of the curve: where resampled laws put their loss."""
     level: float
+    note: str = ""
+    """How often tokens are seen, and whose discount serves where the law has no term for that."""
 
     def table(self) -> Table:
         """Return one row for each point."""
@@ -81,7 +85,7 @@ class LossPrediction:
         return (
             f"<LossPrediction {float(self.value):.4f} nats; {self.level:.0%} for a new run "
             f"{float(self.low):.4f} to {float(self.high):.4f}; the curve alone {float(self.law_value):.4f}, "
-            f"{float(self.law_low):.4f} to {float(self.law_high):.4f}>"
+            f"{float(self.law_low):.4f} to {float(self.law_high):.4f}{f'; {self.note}' if self.note else ''}>"
         )
 
     def _repr_html_(self) -> str:
@@ -284,7 +288,8 @@ class Fit:
         the data count it. E and R are 1 unless given, or what all the data have. ``loop`` (N_loop) is needed where
         R > 1 and the law has a recurrence mapping, ``total`` (N_total) where E > 1 and the mapping depends on
         sparsity. ``unique`` (U) are the different tokens among D, all of them unless given. The names of columns serve
-        too: N_loop, N_total, U. E, R and repeated tokens that the law has no term for are refused.
+        too: N_loop, N_total, U. E and R that the law has no term for are refused; repeated tokens take the published
+        discount of dense models, and ``note`` says so.
         """
         sizes = {"loop": _either(loop, N_loop, "loop", "N_loop"), "total": _either(total, N_total, "total", "N_total"),
                  "unique": _either(unique, U, "unique", "U")}  # fmt: skip
@@ -293,13 +298,13 @@ class Fit:
         points = Points(
             _counts(N, "N"), _counts(D, "D"), R, E, *(None if v is None else _counts(v, k) for k, v in sizes.items())
         )
-        check_points(self.law, points)
-        return self.predict_points(points, level)
+        check_variables(self.law, points.experts, points.recurrence)
+        law = self.law if unique is None and U is None else with_repetition(self.law)
+        return _predicted(law, points, level, repetition_text(self.law, points))
 
     def predict_points(self, points: Points, level: float = LEVEL) -> LossPrediction:
-        """Predict the loss at ``points``, as ``predict`` does."""
-        new_run, (low, high) = self.law.forecast(points, level), self.law.interval(points, level)
-        return LossPrediction(points, new_run.loss, new_run.low, new_run.high, new_run.law, low, high, level)
+        """Predict the loss at ``points`` by the fitted law, as it is."""
+        return _predicted(self.law, points, level)
 
     def summary(self, verbose: bool = False) -> str:
         """Return the fit as plain text: law, error, range, coefficients and warnings; ``verbose`` adds all details."""
@@ -431,6 +436,11 @@ def resampled(
     )  # fmt: skip
     spread = fit.spread or predictive_spread(data, problem, u, fit.delta, seed)
     return replace(fit, resamples=rows, scheme=drawn_by, spread=spread)
+
+
+def _predicted(law: ScalingLaw, points: Points, level: float, note: str = "") -> LossPrediction:
+    new_run, (low, high) = law.forecast(points, level), law.interval(points, level)
+    return LossPrediction(points, new_run.loss, new_run.low, new_run.high, new_run.law, low, high, level, note)
 
 
 def fitted_range(data: Observations) -> FittedRange:

@@ -18,7 +18,8 @@ from loopscale.planning.design import Design, design_at
 from loopscale.planning.grid import Rule, evaluate, loss_interval, real_flops_per_token
 from loopscale.planning.searching import law_of
 from loopscale.planning.text import interval_text, uncertainty_text
-from loopscale.scaling import Trust, costs
+from loopscale.scaling import Trust, costs, with_repetition
+from loopscale.scaling.published import repetition_text
 
 _OF_A_SEARCH = ("ruled_out_by", "verdict")
 """Facts that a design has among others only."""
@@ -96,7 +97,8 @@ def predict(
     ``model`` is an architecture, or a rung by name with ``experts``: ``predict("1.0B", experts=8, tokens="500B")``.
     A model of yours is known by its counts, as the law counts them: ``predict(N=7e9, D=2e12, law="law.json")``, with
     ``loop_params`` (N_loop) where it is looped and ``total_params`` (N_total) where it has experts. ``unique_tokens``
-    (U) are the different tokens among D, where they are repeated; a law without repetition refuses that.
+    (U) are the different tokens among D, where they are repeated; a law without a term for that takes the published
+    discount of dense models.
 
     ``law`` is a fit, a law, a published name or a file. ``real_flops`` counts output head, attention and expert padding
     too; ``cluster`` asks what the training takes on devices, at a ``price`` in dollars a device-hour. A prediction more
@@ -108,12 +110,11 @@ def predict(
     space = _one_model(model, experts, N, recurrence, loop_params, total_params)
     count = _tokens(tokens, D, flops, real_flops, space)
     unique = None if unique_tokens is None else whole_count_of(unique_tokens, "unique_tokens")
+    own, law = law, law if unique is None else with_repetition(law)
     grid = evaluate(law, space, Budget(tokens=count, unique_tokens=unique), rule=Rule.LOSS)
     design, points = design_at(grid, 0, 0), grid.points.rows((0, 0, 0, 0))
-    refusals.check_points(law, points)
-    epochs = float(points.tokens / points.unique)
-    repeated = [f"each token is seen {epochs:.3g} times"] if epochs > 1 else []
-    trust = law.trust(points).noting(*repeated, uncertainty_text(law.uncertainty))
+    refusals.check_variables(law, points.experts, points.recurrence)
+    trust = law.trust(points).noting(repetition_text(own, points), uncertainty_text(law.uncertainty))
     what = f"{design.label} on {format_count(count)} tokens"
     refusals.check_answer(what, law, trust, extrapolate=extrapolate, allow_degenerate=allow_degenerate)
     most = float(law.largest_multiplier(points))

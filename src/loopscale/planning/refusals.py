@@ -12,7 +12,6 @@ from loopscale.scaling import ScalingLaw, Trust
 from loopscale.scaling.variables import (
     REFIT,
     WithheldError,
-    check_points,
     check_variables,
     fixed_experts,
     fixed_recurrence,
@@ -23,7 +22,6 @@ __all__ = [
     "WithheldError",
     "check_answer",
     "check_budget",
-    "check_points",
     "check_tokens",
     "check_variables",
     "fixed_experts",

@@ -31,6 +31,7 @@ from loopscale.planning.recipes import CAPACITY, CONTEXT, padding
 from loopscale.planning.records import Edge, FrontRow, Vote
 from loopscale.planning.text import AXIS_TEXT, uncertainty_text
 from loopscale.scaling import Points, ScalingLaw, Trust, find_law, with_repetition
+from loopscale.scaling.published import repetition_text
 
 COSTS = {"memory": "memory", "inference": "inference_flops"}
 """What a Pareto front may be drawn against, and the limit that is lifted for it."""
@@ -47,8 +48,8 @@ class Search:
     """Every candidate's loss and costs."""
     chosen: int
     """The choice, as a flat index over (S, K, P)."""
-    discounted: bool = False
-    """Whether the law has no term for repeated tokens, and the published one was added."""
+    own: ScalingLaw
+    """The law as it was given; ``law`` has a term for repeated tokens too, where they are limited."""
     _designs: dict[int, Design] = field(default_factory=dict, repr=False)
     """Designs by flat index: tables, fronts and sentences name many of them twice."""
 
@@ -92,11 +93,8 @@ class Search:
     def trust(self) -> Trust:
         """How far the prediction for the choice can be trusted."""
         reasons = [f"the best {AXIS_TEXT[edge.axis]} is at the edge of the search" for edge in self.edges]
-        unique = self.budget.unique_tokens
-        if unique is not None and self.choice.tokens > unique:
-            discount = ", discounted as data-constrained-2023 found on dense models" if self.discounted else ""
-            reasons.append(f"each token is seen {self.choice.tokens / unique:.3g} times{discount}")
         points, runs = self.points(self.chosen), None if self.law.frontier is None else self.law.frontier.models
+        reasons.append(repetition_text(self.own, points))
         if runs is not None and runs.loop_share and points.loop is not None and self.choice.recurrence > 1:
             share = float(points.loop / points.active)
             if abs(share - runs.loop_share) > LOOP_SHARE_APART:
@@ -326,12 +324,10 @@ def search(
         space = default_space(law)
     refusals.check_budget(budget)
     refusals.check_variables(law, space.experts, space.recurrences)
-    discounted = budget.unique_tokens is not None and not law.outer.uses_unique
-    if discounted:
-        law = with_repetition(law)
+    own, law = law, law if budget.unique_tokens is None else with_repetition(law)
     bare, pick = best_design(law, space, budget, eps, rule)
     grid = bare if law.resamples is None else evaluate(law, bare.space, budget, eps=bare.eps, rule=rule)
-    result = Search(grid, pick, discounted)
+    result = Search(grid, pick, own)
     refusals.check_answer(
         f"the best design, {result.choice.label},", law, result.trust, extrapolate=extrapolate,
         allow_degenerate=allow_degenerate, searched=True, instead=result.nearer_text,

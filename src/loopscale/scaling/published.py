@@ -252,16 +252,30 @@ def with_uncertainty(name: str) -> ScalingLaw:
     return replace(law, resamples=simulated[name]["rows"], resampled_by=simulated[name]["resampled_by"])
 
 
+REPETITION = "data-constrained-2023"
+"""The published law whose discount of repeated tokens serves laws without a term for them."""
+
+
 def with_repetition(law: ScalingLaw) -> ScalingLaw:
     """Return a law in which repeated tokens count for less, as Muennighoff et al. 2023 measured on dense models.
 
-    A law that has a term for repetition is returned as it is.
+    A law that has a term for repetition is returned as it is. Every answer about repeated tokens uses this law, and
+    says so by ``repetition_text``.
     """
     if law.outer.uses_unique:
         return law
-    scale, outer = PUBLISHED["data-constrained-2023"].coefficients["R_D"], Repeated(law.outer)
+    scale, outer = PUBLISHED[REPETITION].coefficients["R_D"], Repeated(law.outer)
     rows = None if law.resamples is None else np.insert(law.resamples, len(law.outer.coefficients), scale, axis=1)
     return replace(law, outer=outer, coefficients={**law.coefficients, "R_D": scale}, resamples=rows)
+
+
+def repetition_text(law: ScalingLaw, points: Points) -> str:
+    """Say how often tokens are seen, and whose discount serves where ``law`` has no term; empty without repetition."""
+    epochs = float(np.max(points.tokens / points.unique))
+    if epochs <= 1:
+        return ""
+    discount = "" if law.outer.uses_unique else f", discounted as {REPETITION} found on dense models"
+    return f"each token is seen {epochs:.3g} times{discount}"
 
 
 def _from_file(path: str | Path, group: str | None) -> ScalingLaw:

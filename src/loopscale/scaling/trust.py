@@ -99,10 +99,10 @@ class Trust:
     """By axis: how many times beyond the fitted range, 1 inside it."""
 
     def noting(self, *reasons: str, at_least: str = "inside") -> Trust:
-        """Return this with further reasons, at ``at_least`` that level."""
+        """Return this with further reasons, at ``at_least`` that level; empty reasons are left out."""
         order = list(TRUST_LEVELS)
         level = order[max(order.index(self.level), order.index(at_least))]
-        return Trust(level, (*self.reasons, *reasons), self.factors)
+        return Trust(level, (*self.reasons, *filter(None, reasons)), self.factors)
 
     def worse(self, other: Trust) -> Trust:
         """Return the trust of two predictions together: the worse of each axis, and every reason once."""

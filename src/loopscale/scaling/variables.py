@@ -9,7 +9,6 @@ from numpy.typing import ArrayLike
 
 from loopscale.core.errors import InputError
 from loopscale.scaling.law import ScalingLaw
-from loopscale.scaling.points import Points
 
 
 class WithheldError(InputError):
@@ -67,16 +66,3 @@ def check_variables(law: ScalingLaw, experts: ArrayLike, recurrences: ArrayLike)
                 field=field,
                 remedy=f"ask for {symbol} = {only:g}, or choose a law with it",
             )
-
-
-def check_points(law: ScalingLaw, points: Points) -> None:
-    """Refuse models that differ from a law's data in a variable that the law has no term for."""
-    check_variables(law, points.experts, points.recurrence)
-    if not law.outer.uses_unique and np.any(points.tokens > points.unique * (1 + 1e-9)):
-        epochs = float(np.max(points.tokens / points.unique))
-        raise InputError(
-            f"law {law.name} has no term for repeated tokens, so it cannot answer for {epochs:.3g} epochs",
-            field="unique_tokens",
-            remedy="choose a law with repetition, leave out the number of unique tokens, or ask for a plan, which adds "
-            "the published discount of dense models",
-        )
