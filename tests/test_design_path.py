@@ -80,7 +80,7 @@ def test_python_plans_for_devices_as_the_command_line_does(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("compute", "problem"),
     [
-        ({"gpus": 8}, "`gpus` and `days` go together"),
+        ({"gpus": 8}, "days: missing; give `days` with `gpus`"),
         ({"gpus": 8, "days": 3, "flops": 1e21}, "both state the compute"),
         ({"gpus": 8, "days": "3 fortnights"}, "is not a time"),
         ({"gpus": 8, "days": 3, "device": "h1000"}, "did you mean 'h100'"),

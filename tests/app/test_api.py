@@ -173,3 +173,10 @@ def test_a_degenerate_law_predicts_and_plans_only_where_that_is_asked_for(client
         assert refused.status == 422
         assert "degenerate" in json.dumps(refused.json)
         assert client.send(route, request | {"allow_degenerate": True}).status == 200
+
+
+def test_devices_without_days_are_refused_by_the_field_that_is_missing(client):
+    for stated, missing in (({"gpus": 8}, "days"), ({"days": 14}, "gpus")):
+        refused = client.send("/api/plan", stated | {"memory": "3GB"})
+        assert (refused.status, refused.json["field"]) == (422, missing)
+        assert refused.json["remedy"] == f"give `{missing}` with `{next(iter(stated))}`"

@@ -280,7 +280,7 @@ REFUSED = [
     (("plan", "--flops", "1e21", "--law", "nowhere.json"), "nowhere.json: no such file"),
     (("plan", "--flops", "1e21", "--law", "loped-moe-2026"), "did you mean 'looped-moe-2026'"),
     (("plan", "--flops", "1e21", "--gpu-hours", "3"), "both state the compute"),
-    (("plan", "--like", "0.6B:8:1"), "go together"),
+    (("plan", "--like", "0.6B:8:1"), "give --like-tokens with --like"),
     (("plan", "--like", "0.6B:8:1:9", "--like-tokens", "1T"), "RUNG:EXPERTS:RECURRENCE"),
     (("plan", "--flops", "1e21", "--rung", "0.3B", "--width", "512"), "both state the sizes"),
     (("plan", "--flops", "1e21", "--context", "4096"), "give --memory"),

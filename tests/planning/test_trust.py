@@ -271,10 +271,10 @@ def test_budgets_are_taken_as_people_have_them(capsys, argv, flops):
 @pytest.mark.parametrize(
     ("argv", "sentence"),
     [
-        (("--gpus", "8"), "--gpus and --device go together"),
-        (("--gpus", "8", "--device", "h100"), "--gpus and --days go together"),
-        (("--dollars", "100", "--device", "h100"), "--dollars and --price go together"),
-        (("--flops", "1e21", "--days", "3"), "--gpus and --days go together"),
+        (("--gpus", "8"), "give --device and --days with --gpus"),
+        (("--gpus", "8", "--device", "h100"), "give --days with --gpus"),
+        (("--dollars", "100", "--device", "h100"), "give --price with --dollars"),
+        (("--flops", "1e21", "--days", "3"), "give --gpus with --days"),
         (("--gpus", "8", "--device", "h10", "--days", "3"), "did you mean 'h100'"),
         (("--flops", "1e21", "--memory", "16"), "write a unit, like '16GB'"),
         (("--gpu-hours", "10", "--device", "h100", "--utilisation", "40"), "write it like 0.4 or 40%"),

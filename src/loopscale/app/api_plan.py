@@ -28,10 +28,10 @@ from loopscale.app.schemas import (
 )
 from loopscale.app.security import Limits
 from loopscale.architecture import RUNG_EXPERTS, RUNG_RECURRENCES, RUNGS, Space, ladder_space, size_space
-from loopscale.core.devices import DEVICES, UTILISATION
+from loopscale.core.devices import DEVICES, UTILISATION, utilisation_of
 from loopscale.core.errors import InputError
 from loopscale.core.files import finite
-from loopscale.core.quantities import format_count, fraction_of
+from loopscale.core.quantities import format_count
 from loopscale.planning import FIELDS, PRESETS, Budget, Plan, Search, evaluate, search
 from loopscale.planning.compute import device_flops, training_cost
 from loopscale.planning.design import design_at
@@ -192,7 +192,7 @@ def _check_size(space: Space, law: ScalingLaw, limits: Limits) -> None:
 
 def compute_reply(request: ComputeRequest) -> dict[str, Any]:
     """Return the training compute that devices reach over days or for money, and what it costs, in a sentence."""
-    utilisation = UTILISATION if request.utilisation is None else fraction_of(request.utilisation, "utilisation")
+    utilisation = utilisation_of(request.utilisation)
     if request.dollars is not None:
         if request.price is None:
             raise InputError("give dollars per GPU-hour together with the dollars in total", field="price")

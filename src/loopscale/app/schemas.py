@@ -21,9 +21,8 @@ from loopscale.architecture import (
     rung_name,
 )
 from loopscale.core import schemas
-from loopscale.core.devices import NODE, UTILISATION
+from loopscale.core.devices import NODE, utilisation_of
 from loopscale.core.errors import InputError
-from loopscale.core.quantities import fraction_of
 from loopscale.core.schemas import Record
 from loopscale.planning import FIELDS, Budget
 from loopscale.planning.budget import WHOLE, BudgetField
@@ -145,8 +144,7 @@ class PlanRequest(SpaceFields):
         """Return the devices that train the model, where they are named; a node where their number is not."""
         if self.gpus is None and self.device is None:
             return None
-        share = UTILISATION if self.utilisation is None else fraction_of(self.utilisation, "utilisation")
-        return Cluster(self.device or "h100", self.gpus or NODE, share)
+        return Cluster(self.device or "h100", self.gpus or NODE, utilisation_of(self.utilisation))
 
     def own_space(self, law: ScalingLaw) -> Space:
         """Return the model of ``config`` as a design space: looped as often as it may be, if it has a loop."""

@@ -16,10 +16,10 @@ import numpy as np
 
 from loopscale.app.schemas import BacktestRequest, CompareRequest, FitOptions, NextRequest, chosen_columns
 from loopscale.choosing import Goal, Target, ladder_candidates, next_runs
-from loopscale.core.devices import UTILISATION
+from loopscale.core.devices import utilisation_of
 from loopscale.core.errors import InputError
 from loopscale.core.files import finite
-from loopscale.core.quantities import format_duration, format_power, fraction_of
+from loopscale.core.quantities import format_duration, format_power
 from loopscale.fitting import Fit, Observations, fit, identification, residuals_by_axis
 from loopscale.fitting.backtest import backtest
 from loopscale.fitting.compare import compare
@@ -155,7 +155,7 @@ def next_work(text: str, options: FitOptions, request: NextRequest, report: Repo
     target = Target.of_plan(planned, fitted.observations.counts, Goal(request.goal), limit=aim.top)
     pool = ladder_candidates(fitted)
     chosen = next_runs(fitted, request.budget, target, candidates=pool, most=request.most).to_dict()
-    share = UTILISATION if request.utilisation is None else fraction_of(request.utilisation, "utilisation")
+    share = utilisation_of(request.utilisation)
     for run in chosen["runs"]:
         cost = training_cost(run["flops"], request.device, 1, share, request.price)
         run |= {"hours": cost.hours, "time": _time(cost.hours), "dollars": cost.dollars}

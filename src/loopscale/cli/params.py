@@ -111,12 +111,14 @@ trust_options = options(
     extrapolate_option,
     click.option("--allow-degenerate", is_flag=True, help="Use a law even if its fit was degenerate."),
 )
-utilisation_option = click.option(
-    "--utilisation",
-    type=FRACTION,
-    default=UTILISATION,
-    help=f"Share of listed rates that training reaches.  [default: {UTILISATION:.0%}]",
-)
+
+
+def utilisation_option(default: str = "") -> Callable[[Any], Any]:
+    """Add ``--utilisation``, which is None where it is not given; ``default`` is what comes before the usual share."""
+    share = "Share of listed rates that training reaches."
+    return click.option("--utilisation", type=FRACTION, help=f"{share}  [default: {default}{UTILISATION:.0%}]")
+
+
 price_option = click.option(
     "--price", type=click.FloatRange(min=0), default=2.5, show_default=True, help="Dollars per device-hour."
 )

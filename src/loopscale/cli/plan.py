@@ -37,7 +37,7 @@ from loopscale.cli.params import (
     verbose_option,
 )
 from loopscale.cli.subjects import RUNG_LIST, law_option
-from loopscale.core.devices import DEVICES, NODE
+from loopscale.core.devices import DEVICES, NODE, utilisation_of
 from loopscale.core.errors import InputError
 from loopscale.core.files import is_file, read_json, write_text
 from loopscale.core.quantities import format_power
@@ -79,7 +79,7 @@ def _budget_options(group: Group) -> list[Callable[[Any], Any]]:
     click.option("--dollars", type=COUNT, help="Compute as money, with --device and --price."),
     click.option("--price", type=COUNT, help="Dollars per device-hour: with --dollars, or to show the cost."),
     click.option("--device", help=f"One of {', '.join(DEVICES)}."),
-    utilisation_option,
+    utilisation_option(),
 )
 @option_group("Data", *_budget_options(Group.DATA))
 @option_group(
@@ -284,10 +284,11 @@ def _compute(options: dict[str, Any]) -> Compute:
     if len(ways) > 1:
         raise click.UsageError(f"{' and '.join(map(_option, ways))} both state the compute; give one")
     way = ways[0] if ways else None
-    needed = [(way, name) for name in PARTNERS.get(way or "", ()) if options[name] is None]
-    needed += [(owner, name) for name, owner in OWNERS.items() if options[name] is not None and way != owner]
-    for owner, name in needed:
-        raise click.UsageError(f"{_option(str(owner))} and {_option(name)} go together; give both")
+    if missing := [_option(name) for name in PARTNERS.get(way or "", ()) if options[name] is None]:
+        raise click.UsageError(f"give {' and '.join(missing)} with {_option(str(way))}")
+    for name, owner in OWNERS.items():
+        if options[name] is not None and way != owner:
+            raise click.UsageError(f"give {_option(owner)} with {_option(name)}")
     if way is None and options["tokens"] is None and options["real_flops"] is None:
         raise click.UsageError(
             "give the compute: --flops 5e21, --gpus 8 --device h100 --days 14, or --like 0.6B:8:1 --like-tokens 6T"
@@ -315,7 +316,7 @@ def _cluster(options: dict[str, Any]) -> Cluster:
     """Return the devices that train the model; a node where their number is not stated."""
     from loopscale.planning.cluster import Cluster  # most plans are for no device and start without it
 
-    return Cluster(options["device"] or "h100", options["gpus"] or NODE, options["utilisation"])
+    return Cluster(options["device"] or "h100", options["gpus"] or NODE, utilisation_of(options["utilisation"]))
 
 
 def _space(options: dict[str, Any], law: ScalingLaw) -> Space | None:

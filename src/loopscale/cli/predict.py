@@ -19,7 +19,7 @@ from loopscale.cli.params import (
 )
 from loopscale.cli.subjects import check_recurrence, law_option, model_options, one_model, one_of
 from loopscale.cli.verbs import verb
-from loopscale.core.devices import NODE
+from loopscale.core.devices import NODE, utilisation_of
 from loopscale.core.quantities import format_count, format_power, format_size
 from loopscale.core.tables import Table
 from loopscale.planning.cluster import Cluster
@@ -37,7 +37,7 @@ from loopscale.scaling import ScalingLaw
 @click.option("--real-flops", type=COUNT, help="The same with output head, attention and expert padding.")
 @click.option("--gpus", type=WHOLE, default=NODE, show_default=True, help="Devices that train it, with --device.")
 @click.option("--device", help="Also say what training takes on devices of this kind, like h100.")
-@utilisation_option
+@utilisation_option()
 @click.option("--price", type=COUNT, help="Dollars per device-hour, with --device.")
 @seal_options("Score a sealed prediction against --loss.")
 @click.option("--loss", type=click.FloatRange(0, min_open=True), help="The measured loss, for --check.")
@@ -59,7 +59,7 @@ def predict_command(
     real_flops: float | None,
     gpus: int,
     device: str | None,
-    utilisation: float,
+    utilisation: float | None,
     price: float | None,
     law: ScalingLaw,
     extrapolate: bool,
@@ -100,7 +100,7 @@ def predict_command(
     prediction = predict(
         architecture, tokens, recurrence, law, flops=flops, real_flops=real_flops, N=params, loop_params=loop_params,
         total_params=total_params, unique_tokens=unique_tokens, experts=experts, extrapolate=extrapolate,
-        cluster=None if device is None else Cluster(device, gpus, utilisation), price=price,
+        cluster=None if device is None else Cluster(device, gpus, utilisation_of(utilisation)), price=price,
         allow_degenerate=allow_degenerate,
     )  # fmt: skip
     if register_path is not None:

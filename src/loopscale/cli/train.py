@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loopscale.cli.output import console, print_json
-from loopscale.cli.params import FRACTION, price_option
+from loopscale.cli.params import price_option, utilisation_option
 from loopscale.cli.verbs import verb
 from loopscale.core.errors import InputError, shown
 from loopscale.core.quantities import counted, format_bytes, format_count, format_days, format_power
@@ -40,9 +40,7 @@ if TYPE_CHECKING:
     "--gpus", type=click.IntRange(min=1), help="GPUs of --estimate and --check.  [default: [resources] of CONFIG, or 8]"
 )
 @click.option("--device", help="Device of both: a100, h100, gh200, …  [default: [resources] of CONFIG, or h100]")
-@click.option(
-    "--utilisation", type=FRACTION, help="Share of listed rates, for days.  [default: [resources] of CONFIG, or 40%]"
-)
+@utilisation_option("[resources] of CONFIG, or ")
 @price_option
 @click.option("--allow-code", is_flag=True, help="Run the modules that [[callbacks]] of CONFIG names.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")

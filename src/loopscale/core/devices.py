@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from loopscale.core.errors import InputError, nearest, shown
+from loopscale.core.quantities import fraction_of
 
 
 @dataclass(frozen=True)
@@ -76,3 +77,8 @@ def device_called(name: str) -> Device | None:
     words = name.lower().replace("rtx ", "rtx").replace("-", " ").split()
     named = [key for key in DEVICES if set(key.split("-")) <= set(words)]
     return DEVICES[max(named, key=len)] if named else None
+
+
+def utilisation_of(stated: float | str | None) -> float:
+    """Return the share of listed rates that training reaches, stated like 0.4 or "40%"; the usual one for None."""
+    return UTILISATION if stated is None else fraction_of(stated, "utilisation")

@@ -6,27 +6,27 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from loopscale.architecture import Architecture, rung
-from loopscale.core.devices import UTILISATION, find_device
+from loopscale.core.devices import UTILISATION, find_device, utilisation_of
 from loopscale.core.errors import InputError, shown
-from loopscale.core.quantities import count_of, days_of, fraction_of, parse_count, parse_integers
+from loopscale.core.quantities import count_of, days_of, parse_count, parse_integers
 from loopscale.scaling import costs
 
 if TYPE_CHECKING:
     from loopscale.planning.design import Design
 
 
-def device_flops(hours: float | str, device: str, utilisation: float | str = UTILISATION) -> float:
-    """Return the training compute of so many device-hours at a utilisation like 0.4 or "40%"."""
-    peak = find_device(device).flops
-    return count_of(hours, "hours") * 3600 * peak * fraction_of(utilisation, "utilisation")
+def device_flops(hours: float | str, device: str, utilisation: float | str | None = None) -> float:
+    """Return the training compute of so many device-hours at a utilisation."""
+    return count_of(hours, "hours") * 3600 * find_device(device).flops * utilisation_of(utilisation)
 
 
 def device_hours(gpus: int | None, days: float | str | None, *, flops_stated: bool = False) -> float | None:
     """Return the hours that devices train in all, where the compute is stated by them; it is stated once."""
-    if (gpus is None) != (days is None):
-        raise InputError("`gpus` and `days` go together; give both", field="gpus")
-    if gpus is None:
+    if gpus is None and days is None:
         return None
+    if gpus is None or days is None:
+        missing, stated = ("gpus", "days") if gpus is None else ("days", "gpus")
+        raise InputError("missing", field=missing, remedy=f"give `{missing}` with `{stated}`")
     if flops_stated:
         raise InputError("`gpus` and `flops` both state the compute; give one", field="gpus")
     return gpus * days_of(days, "days") * 24

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from loopscale.architecture import Space
-from loopscale.core.devices import NODE, UTILISATION
+from loopscale.core.devices import NODE, utilisation_of
 from loopscale.core.files import write_json
-from loopscale.core.quantities import fraction_of
 from loopscale.planning.budget import Budget
 from loopscale.planning.compute import device_flops, device_hours
 from loopscale.planning.design import Design
@@ -245,7 +244,7 @@ def plan(
     gpus: int | None = None,
     days: float | str | None = None,
     device: str | None = None,
-    utilisation: float | str = UTILISATION,
+    utilisation: float | str | None = None,
     price: float | None = None,
     **limits: Any,
 ) -> Plan:
@@ -265,7 +264,7 @@ def plan(
     if device is not None or gpus is not None:
         from loopscale.planning.cluster import Cluster
 
-        cluster = Cluster(device or "h100", gpus or NODE, fraction_of(utilisation, "utilisation"))
+        cluster = Cluster(device or "h100", gpus or NODE, utilisation_of(utilisation))
     rules: dict[str, Any] = {
         "eps": eps, "rule": rule, "extrapolate": extrapolate, "allow_degenerate": allow_degenerate,
     }  # fmt: skip

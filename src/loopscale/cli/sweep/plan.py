@@ -11,7 +11,7 @@ from loopscale.cli.output import print_json
 from loopscale.cli.params import COUNT, WHOLE, output_options, price_option, utilisation_option
 from loopscale.cli.sweep.progress import FILE
 from loopscale.cli.verbs import verb
-from loopscale.core.devices import USABLE, Device, find_device
+from loopscale.core.devices import USABLE, Device, find_device, utilisation_of
 from loopscale.core.errors import InputError
 from loopscale.core.quantities import counted, format_bytes, format_count, format_duration, format_power
 from loopscale.core.text import fact, text_table
@@ -25,12 +25,13 @@ if TYPE_CHECKING:
 @click.option("--workers", type=WHOLE, help="Runs at once.  [default: one for each core; with --device, one]")
 @click.option("--speed", type=COUNT, help="FLOP/s of one worker, instead of timing a few steps here.")
 @click.option("--device", help="Plan for GPUs of this kind, like h100, without timing anything.")
-@utilisation_option
+@utilisation_option()
 @price_option
 @output_options
 def plan(
-    file: str, workers: int | None, speed: float | None, device: str | None, as_json: bool, as_csv: bool, **assumed: Any
-) -> None:
+    file: str, workers: int | None, speed: float | None, device: str | None, utilisation: float | None, price: float,
+    as_json: bool, as_csv: bool,
+) -> None:  # fmt: skip
     """Print what the sweep would train and what it costs, before anything starts.
 
     \b
@@ -47,7 +48,8 @@ def plan(
 
     if device is not None and speed is not None:
         raise InputError("--device and --speed both say how fast the runs are; give one of them")
-    target = None if device is None else PlannedDevice(device.lower(), find_device(device), **assumed)
+    share = utilisation_of(utilisation)
+    target = None if device is None else PlannedDevice(device.lower(), find_device(device), share, price)
     sweep = read_sweep(file)
     if target is not None:
         costs = planned(sweep, target.device)
