@@ -31,9 +31,10 @@ _THOUSANDS = re.compile(r"[+-]?\d{1,3}(?:,\d{3})+(?:\.\d*)?\s*[kKmMbBgGtT]?")
 def number_of(cell: Any) -> tuple[float, bool] | None:
     """Return a cell's number and whether it wrote its unit, as in ``0.3B``; None if it is not a number.
 
-    An empty cell, and one that says how a run ended, such as ``diverged``, is NaN.
+    An empty cell, and one that says how a run ended, such as ``diverged``, is NaN, and so is the text ``Infinity``,
+    which W&B stores for a loss that overflowed.
     """
-    if cell is None or (isinstance(cell, str) and cell.strip().lower() in {"", *_CRASHED}):
+    if cell is None or (isinstance(cell, str) and cell.strip().lower() in {"", "infinity", "-infinity", *_CRASHED}):
         return math.nan, False
     try:
         return float(cell.replace(",", "") if isinstance(cell, str) else cell), False

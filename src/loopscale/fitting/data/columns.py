@@ -37,8 +37,8 @@ NON_EMBEDDING = (
 SYNONYMS: dict[str, tuple[str, ...]] = {
     "active": (
         "n_act", "active", "n_active", "active_params", "active_parameters", "active_n", "na", "n_a",
-        *NON_EMBEDDING, "n", "params", "parameters", "n_params", "num_params", "num_parameters", "model_size", "size",
-        "n_unique", "dense_parameter_count",
+        *NON_EMBEDDING, "n", "params", "parameters", "n_params", "num_params", "num_parameters",
+        "model_num_parameters", "model_size", "size", "n_unique", "dense_parameter_count",
     ),
     "loop": ("n_loop", "loop", "loop_params", "loop_parameters", "n_rec", "recurrent_params"),
     "total": (
@@ -50,8 +50,8 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "top_k": ("k", "top_k", "topk", "active_experts", "num_active_experts", "experts_per_token", "num_experts_per_tok"),
     "recurrence": ("r", "recurrence", "recurrences", "loops", "n_loops", "num_loops", "passes", "num_recurrences"),
     "tokens": (
-        "d", "tokens", "n_tokens", "num_tokens", "train_tokens", "training_tokens", "tokens_seen", "data",
-        "dataset_size", "num_input_tokens_seen", "total_tokens", "tokens_total",
+        "d", "tokens", "n_tokens", "num_tokens", "train_tokens", "training_tokens", "tokens_seen",
+        "num_input_tokens_seen", "train_num_input_tokens_seen", "total_tokens", "tokens_total", "data", "dataset_size",
     ),
     "unique_tokens": ("u", "unique_tokens", "unique", "n_unique_tokens", "num_unique_tokens", "unique_data"),
     "flops": ("flops", "flop", "training_flop", "training_flops", "train_flops", "compute"),
@@ -74,6 +74,9 @@ _UNITS = {
 }  # fmt: skip
 _WANDB_TABLE = re.compile(r"^(config|summary|summary_metrics)[./]")
 """How headers begin that name a table of W&B: settings, or last values."""
+SUMMARIES = ("last", "min")
+"""How headers of W&B end where the summary of a metric was defined, as in ``eval/loss.min``."""
+_SUMMARY = re.compile(rf"[.]({'|'.join(SUMMARIES)})$")
 COUNTS = ("active", "loop", "total", "once", "tokens", "unique_tokens")
 """Fields that count parameters or tokens, so that a header may state their unit."""
 
@@ -91,7 +94,7 @@ def find_columns(names: Iterable[str], chosen: Mapping[str, str], source: str) -
     listed = [str(name) for name in names]
     columns = _chosen_fields(chosen, listed, source)
     taken = {column.name for column in columns.values()}
-    own_first = sorted(listed, key=lambda name: bool(_WANDB_TABLE.match(name.strip().lower())))
+    own_first = sorted(listed, key=lambda name: (bool(_WANDB_TABLE.match(name.strip().lower())), name.endswith(".min")))
     plain = {name: normal_name(name) for name in own_first if name not in taken}
     for field, synonyms in SYNONYMS.items():
         if field not in columns and (column := _match(field, synonyms, plain)):
@@ -160,8 +163,8 @@ def _match(field: str, synonyms: tuple[str, ...], plain: Mapping[str, str]) -> C
 
 
 def normal_name(name: str) -> str:
-    """Return ``Model Size (B)`` as ``model_size_b``, without the table of W&B that it is from (``config.n_params``)."""
-    bare = _WANDB_TABLE.sub("", name.strip().lower())
+    """Return ``Model Size (B)`` as ``model_size_b``, without what W&B adds (``config.n_params``, ``eval/loss.min``)."""
+    bare = _SUMMARY.sub("", _WANDB_TABLE.sub("", name.strip().lower()))
     return re.sub(r"[^a-z0-9]+", "_", bare).strip("_").replace("_in_", "_")
 
 

@@ -20,7 +20,15 @@ from loopscale.fitting.data.again import is_law_file, read_again
 from loopscale.fitting.data.budgets import balanced_weights
 from loopscale.fitting.data.folders import is_run_folder
 from loopscale.fitting.data.keep import best_rows, chosen_rows, row_symbols
-from loopscale.fitting.data.readers import RawTable, columns_table, csv_table, frame_table, read_table, records_table
+from loopscale.fitting.data.readers import (
+    RawTable,
+    columns_table,
+    csv_table,
+    frame_table,
+    of_history,
+    read_table,
+    records_table,
+)
 from loopscale.fitting.data.runs import models
 from loopscale.fitting.data.wandb import is_project
 from loopscale.scaling import Counting, Points, Reading
@@ -305,9 +313,9 @@ def _table(data: Any, label: str) -> RawTable:
     if isinstance(data, str | Path):
         return read_table(data)
     if isinstance(data, Mapping):
-        return columns_table({str(name): list(cells) for name, cells in data.items()}, label)
+        return of_history(columns_table({str(name): list(cells) for name, cells in data.items()}, label))
     if isinstance(data, list | tuple):
-        return records_table(data, label)
+        return of_history(records_table(data, label))
     return frame_table(data, label)
 
 

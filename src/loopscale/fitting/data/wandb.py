@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from inspect import signature
 from typing import Any
 
 from loopscale.core.errors import InputError, MissingExtraError, shown
-from loopscale.fitting.data.columns import SYNONYMS, normal_name
+from loopscale.fitting.data.columns import SUMMARIES, SYNONYMS, normal_name
 
 PREFIX = "wandb:"
 """What an address of a project starts with: ``wandb:entity/project``."""
@@ -18,6 +18,7 @@ _SIZE = re.compile(r"(?<![A-Za-z0-9.])(\d+(?:\.\d+)?)\s?([MB])(?![A-Za-z])")
 _HISTORY = {"_step", "_timestamp"}
 
 Columns = dict[str, list[Any]]
+Path = tuple[str, ...]
 
 
 def is_project(data: object) -> bool:
@@ -37,34 +38,46 @@ def project_records(address: str) -> list[dict[str, Any]]:
     try:
         query = wandb.Api().runs
         # By default newer versions send a second request for the settings and values of each run.
-        whole = {"lazy": False} if "lazy" in signature(query).parameters else {}
+        whole: dict[str, Any] = {"lazy": False} if "lazy" in signature(query).parameters else {}
         runs = list(query(address.removeprefix(PREFIX), **whole))
     except Exception as error:  # no network, no login, no such project: each its own class
         raise InputError(f"cannot be read: {shown(str(error), 200)}", where=address) from None
     if not runs:
         raise InputError("the project has no runs", where=address)
     times = Counter(run.name for run in runs)
+    # Without `_json_dict`, a summary opens the files and tables that it names.
+    last = [getattr(run.summary, "_json_dict", run.summary) for run in runs]
+    cells = [dict(_cells(run.config)) | dict(_cells(values)) for run, values in zip(runs, last, strict=True)]
+    names = _names({path for row in cells for path in row})
     return [
         {
             "run": run.name if times[run.name] == 1 else f"{run.name} ({run.id})",
             "state": run.state,
-            **_flat(run.config),
-            **_flat(getattr(run.summary, "_json_dict", run.summary)),  # without files and tables
+            **{names[path]: cell for path, cell in row.items()},
         }
-        for run in runs
+        for run, row in zip(runs, cells, strict=True)
     ]
 
 
-def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return nested settings as one level, under their last name where it is free; ``_step`` and such are W&B's own."""
-    flat: dict[str, Any] = {}
+def _cells(values: Mapping[str, Any], path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """Yield settings or last values with their names, outermost first; ``_step`` and such are W&B's own."""
     for name, value in values.items():
+        if name.startswith("_"):
+            continue
         if isinstance(value, Mapping):
-            for inner, cell in _flat(value).items():
-                flat.setdefault(inner if inner not in values else f"{name}.{inner}", cell)
-        elif isinstance(value, int | float | str) and not name.startswith("_"):
-            flat[name] = value
-    return flat
+            yield from _cells(value, (*path, name))
+        elif isinstance(value, int | float | str):
+            yield (*path, name), value
+
+
+def _names(paths: Collection[Path]) -> dict[Path, str]:
+    """Return the column of each name: its last part, or all parts where two would share a column.
+
+    The value of a metric under ``min`` or ``last``, as its summary is defined, keeps the name of the metric too.
+    """
+    times = Counter(path[-1] for path in paths)
+    own = {path: len(path) == 1 or (times[path[-1]] == 1 and path[-1] not in SUMMARIES) for path in paths}
+    return {path: path[-1] if own[path] else ".".join(path) for path in paths}
 
 
 def is_chart(header: Sequence[str]) -> bool:
