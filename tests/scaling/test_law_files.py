@@ -15,6 +15,7 @@ from loopscale.scaling import (
     Counting,
     Expression,
     FittedRange,
+    Points,
     ScalingLaw,
     Spread,
     find_law,
@@ -122,3 +123,16 @@ def test_a_span_of_the_fitted_range_may_be_null_in_a_file_and_is_ordered():
     assert ScalingLaw.from_dict(data).fitted_range == FittedRange(tokens=(None, 1e12))
     with pytest.raises(InputError, match="range: size is from 2 to 1; the lowest comes first"):
         FittedRange(size=(2, 1))
+
+
+@pytest.mark.parametrize(("field", "value"), [("noise", 1e6), ("growth", 11.0), ("drift", -2.0), ("frontier", 1e-300)])
+def test_a_spread_that_no_sweep_has_is_refused(field, value):
+    """Its interval would overflow."""
+    stored = published().to_dict() | {"spread": {"noise": 0.01, "growth": 0.02, "frontier": 1e21} | {field: value}}
+    with pytest.raises(InputError, match=field):
+        ScalingLaw.from_dict(stored)
+    widest = {"noise": 10.0, "growth": 10.0, "frontier": 1.0, "drift": -1.0}
+    low, high = ScalingLaw.from_dict(stored | {"spread": widest}).predictive_interval(
+        Points(1e9, 1e12, loop=5e8, total=8e9, experts=8.0, recurrence=2.0)
+    )
+    assert 0 <= low < high < float("inf")

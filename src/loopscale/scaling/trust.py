@@ -126,6 +126,11 @@ def times(factor: float) -> str:
     return f"{factor:,.0f}x" if factor >= 10 else f"{factor:.2g}x" if factor >= 1.05 else f"{factor:.3g}x"
 
 
+WIDEST, STEEPEST = 10.0, 1.0
+"""The largest standard deviation and drift per decade of ln loss in a law file: far above those of any sweep, and small
+enough that no interval overflows."""
+
+
 @dataclass(frozen=True)
 class Spread:
     """How far the loss of a new run may lie from the law, beyond the uncertainty of its coefficients.
@@ -149,11 +154,12 @@ class Spread:
     """By how much ln loss comes out below the law, per decade of compute beyond the data."""
 
     def __post_init__(self) -> None:
-        if not (np.isfinite([self.noise, self.growth, self.frontier]).all() and min(self.noise, self.growth) >= 0):
-            problem = f"noise is {self.noise} and growth {self.growth}; both should be zero or more"
-            raise InputError(problem, where="spread")
-        if not self.frontier > 0:
-            raise InputError(f"frontier is {self.frontier}; it should be above zero, in FLOPs", where="spread")
+        for name, least, most in (("noise", 0, WIDEST), ("growth", 0, WIDEST), ("drift", -STEEPEST, STEEPEST)):
+            value = getattr(self, name)
+            if not least <= value <= most:
+                raise InputError(f"{name} is {value:g}; it should be from {least:g} to {most:g}", where="spread")
+        if not 1 <= self.frontier < np.inf:
+            raise InputError(f"frontier is {self.frontier:g}; it should be a number of FLOPs", where="spread")
 
     @property
     def between(self) -> float | None:
@@ -162,7 +168,7 @@ class Spread:
 
     def decades(self, points: Points) -> FloatArray:
         """Return the decades of compute by which points lie beyond the data; zero within."""
-        return np.asarray(np.maximum(np.log10(points.train_flops / self.frontier), 0.0))
+        return np.asarray(np.minimum(np.maximum(np.log10(points.train_flops / self.frontier), 0.0), MOST_DECADES))
 
     def variance(self, decades: FloatArray) -> FloatArray:
         """Return the variance of ln loss so many decades beyond the data, without that of the coefficients."""
