@@ -10,7 +10,7 @@ from engine import PLANNER, run_node
 
 from loopscale.app.formulas import formulas
 from loopscale.app.formulas.javascript import javascript
-from loopscale.app.formulas.symbols import Fake, Symbol
+from loopscale.app.formulas.symbols import Symbol, SymbolicObject
 from loopscale.architecture import RUNG_EXPERTS, RUNGS, extended_rungs, ladder_space
 from loopscale.core.devices import DEVICES
 from loopscale.core.errors import InputError
@@ -302,7 +302,7 @@ def test_one_of_a_thing_is_written_without_an_s():
 
 
 def test_a_traced_formula_shares_what_it_uses_twice_and_keeps_both_branches():
-    x = Fake("x")
+    x = SymbolicObject("x")
     text = javascript("f", (x.a + x.b) ** 2 + (x.a + x.b))
     assert text.count("x.a + x.b") == 1
     assert "Math" not in text

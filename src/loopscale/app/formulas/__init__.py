@@ -1,4 +1,9 @@
-"""The formulas of plans as JavaScript, traced from the Python functions that define them: see the README."""
+"""The formulas of plans as JavaScript, traced from the Python functions that define them.
+
+How it works: a Python function is called with symbols instead of numbers. Every operation on a symbol returns a larger
+symbol, so the result is the whole expression, and ``javascript.py`` writes that as a function. The README has an
+example, the rules for formulas, and what to do when one cannot be traced.
+"""
 
 from __future__ import annotations
 

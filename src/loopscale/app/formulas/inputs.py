@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from loopscale.app.formulas.symbols import Fake as _Fake
 from loopscale.app.formulas.symbols import Symbol as _Symbol
+from loopscale.app.formulas.symbols import SymbolicObject as _SymbolicObject
 from loopscale.architecture import ladder_space
 from loopscale.planning import grid as _planning_grid
 from loopscale.scaling import costs
 
-# Symbols stand where the functions expect numbers and arrays.
-Fake: Any = _Fake
+# SymbolicObject stand where the functions expect numbers and arrays.
+SymbolicObject: Any = _SymbolicObject
 Symbol: Any = _Symbol
 planning_grid: Any = _planning_grid
 Grid: Any = _planning_grid.Grid
@@ -28,7 +28,7 @@ EXAMPLES = {
 
 def design(**fields: Any) -> Any:
     """Return the symbols of one design; ``fields`` replaces some of them, or adds what is no symbol."""
-    return Fake("x", EXAMPLES, **fields)
+    return SymbolicObject("x", EXAMPLES, **fields)
 
 
 def symbol(path: str) -> Any:
@@ -43,7 +43,7 @@ def grid_of_one(*, too_little: bool = False, **budget: Any) -> Any:
     that pays for less than one token. What a real space looks up by model is a field of the design here, which
     ``designs.py`` traces from the architecture.
     """
-    x = Fake("x", EXAMPLES | ({"tokens": 0.5} if too_little else {}))
+    x = SymbolicObject("x", EXAMPLES | ({"tokens": 0.5} if too_little else {}))
     space = design(
         models=(), shape=(), kind="ladder", experts=x.E, active_experts=ladder_space(["1.0B"]).active_experts,
         recurrences=x.R, overheads={},
@@ -52,8 +52,8 @@ def grid_of_one(*, too_little: bool = False, **budget: Any) -> Any:
         kv_bytes=lambda **options: x.kv_bytes if "kept_window" in options else x.kv_of_one,
     )  # fmt: skip
     grid = Grid(
-        law=Fake("law"), space=space, budget=Fake("b", EXAMPLES, **budget), eps=0.0, rule=Rule.PAPER,
-        flops=symbol("b.flops"), tokens_FSKP=x.tokens, loss_ZFSKP=x.loss, pass_gain_ZFSKP=x.pass_gain,
+        law=SymbolicObject("law"), space=space, budget=SymbolicObject("b", EXAMPLES, **budget), eps=0.0,
+        rule=Rule.PAPER, flops=symbol("b.flops"), tokens_FSKP=x.tokens, loss_ZFSKP=x.loss, pass_gain_ZFSKP=x.pass_gain,
         expert_gain_ZFSKP=x.expert_gain,
     )  # fmt: skip
     if "kept_passes" not in budget:

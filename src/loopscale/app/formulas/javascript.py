@@ -1,4 +1,4 @@
-"""Expressions of symbols as JavaScript functions."""
+"""Expressions of symbols as JavaScript functions: the second half of tracing, after ``symbols.py``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from loopscale.app.formulas.symbols import CALLS, INFIX, Symbol, plain
+from loopscale.app.formulas.symbols import CALLS, INFIX, Symbol, unwrapped
 
 ROUNDING = """// As Python rounds: halves to the even number.
 const rint = (x) => (Math.abs(x % 1) === 0.5 ? 2 * Math.round(x / 2) : Math.round(x));
@@ -16,24 +16,78 @@ const rint = (x) => (Math.abs(x % 1) === 0.5 ? 2 * Math.round(x / 2) : Math.roun
 
 
 def javascript(name: str, result: Any, arguments: str = "x") -> str:
-    """Return a JavaScript function of ``arguments`` that computes a traced result, or an object of several by name.
-
-    Shared parts are computed once.
-    """
-    results = {key: plain(value) for key, value in (result if isinstance(result, dict) else {"": result}).items()}
-    keys: dict[int, str] = {}
-    uses: dict[str, int] = {}
+    """Return a JavaScript function of ``arguments`` that computes a traced result, or an object of several by name."""
+    results = {key: unwrapped(value) for key, value in (result if isinstance(result, dict) else {"": result}).items()}
+    body = _Body()
     for value in results.values():
-        _count(value, keys, uses)
-    lines: list[str] = []
-    names: dict[str, str] = {}
-    written = {key: _bare(_written(value, keys, uses, names, lines)) for key, value in results.items()}
-    text = written[""] if "" in written else f"{{ {', '.join(f'{key}: {value}' for key, value in written.items())} }}"
-    body = "".join(f"  {line}\n" for line in lines)
-    return f"function {name}({arguments}) {{\n{body}  return {text};\n}}\n"
+        body.count(value)
+    values = {key: _without_outer_parentheses(body.write(value)) for key, value in results.items()}
+    returned = values[""] if "" in values else f"{{ {', '.join(f'{key}: {text}' for key, text in values.items())} }}"
+    lines = "".join(f"  {line}\n" for line in body.lines)
+    return f"function {name}({arguments}) {{\n{lines}  return {returned};\n}}\n"
 
 
-def _bare(text: str) -> str:
+class _Body:
+    """The body of one function. An expression that occurs more than once is a constant, so it is computed once.
+
+    Every result is counted first and written then. Equal expressions have equal keys, like ``add(x.a,x.b)``.
+    """
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        """The constants so far."""
+        self._constants: dict[str, str] = {}
+        """Names of the constants by key."""
+        self._keys: dict[int, str] = {}
+        """Keys of the symbols by identity: large expressions share their parts."""
+        self._uses: dict[str, int] = {}
+
+    def count(self, value: Any) -> str:
+        """Count the uses of an expression and of its parts; return its key."""
+        if (text := _leaf(value)) is not None:
+            return text
+        if id(value) not in self._keys:
+            parts = ",".join(self.count(unwrapped(argument)) for argument in value.arguments)
+            self._keys[id(value)] = f"{value.operation}({parts})"
+        key = self._keys[id(value)]
+        self._uses[key] = self._uses.get(key, 0) + 1
+        return key
+
+    def write(self, value: Any) -> str:
+        """Return the text of an expression; its shared parts become lines."""
+        if (text := _leaf(value)) is not None:
+            return text
+        key = self._keys[id(value)]
+        if key in self._constants:
+            return self._constants[key]
+        parts = [self.write(unwrapped(argument)) for argument in value.arguments]
+        if value.operation == "where":
+            text = f"({parts[0]} ? {parts[1]} : {parts[2]})"
+        elif value.operation == "negative":
+            text = f"(-{parts[0]})"
+        elif value.operation == "power" and parts[1] == "2":
+            base = self._constant(f"{key} base", parts[0])
+            text = f"({base} * {base})"
+        elif value.operation in INFIX:
+            text = f"({parts[0]} {INFIX[value.operation]} {parts[1]})"
+        else:
+            text = f"{CALLS[value.operation]}({', '.join(map(_without_outer_parentheses, parts))})"
+        return text if self._uses[key] == 1 else self._constant(key, text)
+
+    def _constant(self, key: str, text: str) -> str:
+        self._constants[key] = f"t{len(self._constants)}"
+        self.lines.append(f"const {self._constants[key]} = {_without_outer_parentheses(text)};")
+        return self._constants[key]
+
+
+def _leaf(value: Any) -> str | None:
+    """Return the text of a number or of an input; None for an expression."""
+    if not isinstance(value, Symbol):
+        return number(value)
+    return str(value.arguments[0]) if value.operation == "input" else None
+
+
+def _without_outer_parentheses(text: str) -> str:
     """Leave out parentheses around a whole expression."""
     depth = 0
     for place, letter in enumerate(text):
@@ -41,49 +95,6 @@ def _bare(text: str) -> str:
         if depth == 0 and place < len(text) - 1:
             return text
     return text[1:-1] if text.startswith("(") else text
-
-
-def _count(value: Any, keys: dict[int, str], uses: dict[str, int]) -> str:
-    """Return a key that equal expressions share, and count how often each is used."""
-    if not isinstance(value, Symbol):
-        return number(value)
-    if value.operation == "input":
-        return str(value.arguments[0])
-    if id(value) not in keys:
-        parts = ",".join(_count(plain(argument), keys, uses) for argument in value.arguments)
-        keys[id(value)] = f"{value.operation}({parts})"
-    key = keys[id(value)]
-    uses[key] = uses.get(key, 0) + 1
-    return key
-
-
-def _written(value: Any, keys: dict[int, str], uses: dict[str, int], names: dict[str, str], lines: list[str]) -> str:
-    if not isinstance(value, Symbol):
-        return number(value)
-    if value.operation == "input":
-        return str(value.arguments[0])
-    key = keys[id(value)]
-    if key in names:
-        return names[key]
-    parts = [_written(plain(argument), keys, uses, names, lines) for argument in value.arguments]
-    squared = value.operation == "power" and parts[1] == "2"
-    if squared:
-        parts = [_named(parts[0], f"{key} base", names, lines)] * 2
-    if value.operation == "where":
-        text = f"({parts[0]} ? {parts[1]} : {parts[2]})"
-    elif value.operation == "negative":
-        text = f"(-{parts[0]})"
-    elif squared or value.operation in INFIX:
-        text = f"({parts[0]} {'*' if squared else INFIX[value.operation]} {parts[1]})"
-    else:
-        text = f"{CALLS[value.operation]}({', '.join(map(_bare, parts))})"
-    return text if uses[key] == 1 else _named(text, key, names, lines)
-
-
-def _named(text: str, key: str, names: dict[str, str], lines: list[str]) -> str:
-    names[key] = f"t{len(names)}"
-    lines.append(f"const {names[key]} = {_bare(text)};")
-    return names[key]
 
 
 def number(value: Any) -> str:
@@ -105,8 +116,8 @@ def function(name: str, result: Any, arguments: str = "x") -> str:
 
 def table(name: str, functions: dict[str, str]) -> str:
     """Return an exported object of functions by name."""
-    rows = "".join(f"  {key!r}: {text}" for key, text in functions.items())
-    return f"export const {name} = {{\n{rows.replace(chr(10) + '}' + chr(10), chr(10) + '},' + chr(10))}}};\n"
+    rows = "".join(f"  {key!r}: {text.rstrip()},\n" for key, text in functions.items())
+    return f"export const {name} = {{\n{rows}}};\n"
 
 
 def nested(result: Any, arguments: str = "x, b") -> str:

@@ -25,7 +25,7 @@ INFIX = {
 }  # fmt: skip
 """Those that are operators of JavaScript."""
 _UFUNCS: dict[str, Callable[..., Any]] = {name: getattr(np, name) for name in (*CALLS, *INFIX, "negative")}
-_SAME = {"true_divide": "divide", "fabs": "absolute", "bitwise_or": "logical_or", "bitwise_and": "logical_and"}
+_ALIASES = {"true_divide": "divide", "fabs": "absolute", "bitwise_or": "logical_or", "bitwise_and": "logical_and"}
 """Other names of the same operations."""
 _SHAPES: dict[Any, Callable[[Any], Any]] = {
     np.shape: lambda _: (), np.ndim: lambda _: 0, np.iscomplexobj: lambda _: False, np.real: lambda value: value,
@@ -150,18 +150,18 @@ for _name, _ufunc in {
     setattr(Symbol, f"__{_name}__", _operator(_ufunc))
 
 
-def plain(value: Any) -> Any:
+def unwrapped(value: Any) -> Any:
     """Return what an array of no dimension holds."""
     return value.item() if isinstance(value, np.ndarray | np.generic) and np.ndim(value) == 0 else value
 
 
 def apply(operation: str, *inputs: Any) -> Any:
     """Return the expression of an operation, or its value where nothing in it is symbolic."""
-    arguments = tuple(plain(value) for value in inputs)
+    arguments = tuple(unwrapped(value) for value in inputs)
     examples = [value.example if isinstance(value, Symbol) else value for value in arguments]
     if operation == "where":
         return Symbol("where", arguments, examples[1] if examples[0] else examples[2])
-    operation = _SAME.get(operation, operation)
+    operation = _ALIASES.get(operation, operation)
     if operation == "isfinite":
         return bool(np.isfinite(examples[0]))
     if operation == "square":
@@ -193,10 +193,10 @@ def _simplified(operation: str, arguments: tuple[Any, ...]) -> Any:
     return None
 
 
-class Fake:
-    """Stands for an object that a formula reads: ``Fake("x").active`` is the symbol ``x.active``.
+class SymbolicObject:
+    """An object whose fields are symbols: ``SymbolicObject("x").active`` is the symbol ``x.active``.
 
-    Attributes that are given are what they are given as; ``examples`` are those of the symbols, by name.
+    ``attributes`` are fields with another value; ``examples`` has the examples of the symbols, by name.
     """
 
     def __init__(self, path: str = "x", examples: Mapping[str, float] | None = None, **attributes: Any) -> None:

@@ -10,7 +10,7 @@ from itertools import product
 from typing import Any
 
 from loopscale.app.formulas.designs import models
-from loopscale.app.formulas.inputs import EXAMPLES, Fake, Symbol, symbol
+from loopscale.app.formulas.inputs import EXAMPLES, Symbol, SymbolicObject, symbol
 from loopscale.app.formulas.javascript import function, javascript, table
 from loopscale.architecture import Architecture
 from loopscale.planning.cluster import sequences_of
@@ -21,7 +21,7 @@ from loopscale.planning.step_memory import Activations
 
 PARTS = {"one": 1, "parts": Symbol.named("layout.accumulate", 2.0)}
 PASSES = {"once": Symbol.named("x.R", 1.0), "looped": Symbol.named("x.R", 3.0)}
-DEVICE: Any = Fake("device", {"memory": 8e10})
+DEVICE: Any = SymbolicObject("device", {"memory": 8e10})
 
 
 def training_formulas() -> str:
@@ -47,7 +47,7 @@ def training_formulas() -> str:
 
 def _step(model: Architecture, reduce: str, parts: Any, passes: Any) -> dict[str, Any]:
     """Return what one device needs for a step, by the names that ``cluster.js`` uses."""
-    asked = Fake("job", EXAMPLES)
+    asked = SymbolicObject("job", EXAMPLES)
     job = TrainingJob(
         model, passes, asked.sequences * asked.devices, CONTEXT, asked.devices, DEVICE, padding=padding(model, CAPACITY)
     )
