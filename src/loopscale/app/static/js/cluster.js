@@ -1,11 +1,17 @@
-// The devices that train a model, as loopscale.planning.cluster and .job compute them: the formulas are generated
-// (formulas.js); what stands here is the choice among ways to share a step.
+// The devices that train a model, and how long they take, as loopscale.planning.cluster, .job and .layouts compute it.
+//
+// How it works: a layout says how the devices share a training step. `accumulate` is the number of parts of the batch that
+// are computed one after another, `replicas` the number of copies of the weights, `reduce` when gradients are summed over
+// devices (after a step, a pass or a block), and `stored` the share of activations that is kept rather than recomputed.
+// JOBS of formulas.js, which are generated from Python, give the memory and the seconds of one layout. This file goes
+// through the layouts and takes the fastest that fits.
 import { DATA } from "./data.js";
 import { JOBS, expectedDays, sequencesOf, usableOf } from "./formulas.js";
 import { Refusal } from "./quantities.js";
 
-const rounded = (seconds) => Math.round(100 * Math.log(seconds));
+const rounded = (time) => Math.round(100 * Math.log(time));
 const divisors = (number) => Array.from({ length: number }, (_, k) => k + 1).filter((part) => number % part === 0);
+// Arithmetic, memory traffic and communication overlap: the slowest decides.
 const seconds = ({ compute, traffic, communication }) => Math.max(compute, traffic, communication);
 
 export class Cluster {
@@ -13,32 +19,33 @@ export class Cluster {
     Object.assign(this, { name, devices, utilisation, device: DATA.devices[name] });
   }
 
-  // The fastest setting of a design that fits, else that of least memory; null for a design that cannot be built.
+  // The fastest layout for a design that fits, else that of least memory; null for a design that cannot be built.
   best(x, tokens) {
     if (!x.built) return null;
     const job = { devices: this.devices, sequences: sequencesOf(tokens, this.devices) };
     const key = `${x.width} ${x.E} ${x.R} ${job.sequences}`;
     this.cache ??= new Map();
-    if (!this.cache.has(key)) this.cache.set(key, this.searched(x, job));
+    if (!this.cache.has(key)) this.cache.set(key, this.fastest(x, job));
     return this.cache.get(key);
   }
 
-  searched(x, job) {
+  fastest(x, job) {
     const usable = usableOf(this.device);
     const cost = (reduce, layout) => this.step(x, job, reduce, layout);
     let best = null;
+    // Faster, to within a percent; then less work in all; then less memory.
     const better = (a, b) => {
-      const [at, bt] = [rounded(seconds(a)), rounded(seconds(b))];
-      if (at !== bt) return at < bt;
-      const [as, bs] = [a.compute + a.traffic + a.communication, b.compute + b.traffic + b.communication];
-      return as !== bs ? as < bs : a.memory < b.memory;
+      const [aTime, bTime] = [rounded(seconds(a)), rounded(seconds(b))];
+      if (aTime !== bTime) return aTime < bTime;
+      const [aWork, bWork] = [a.compute + a.traffic + a.communication, b.compute + b.traffic + b.communication];
+      return aWork !== bWork ? aWork < bWork : a.memory < b.memory;
     };
     let least = null;
     for (const shards of divisors(this.devices))
       for (const reduce of DATA.reduces) {
         const replicas = this.devices / shards;
         for (const accumulate of divisors(job.sequences)) {
-          const fitted = fit((stored) => cost(reduce, { accumulate, replicas, stored }), usable);
+          const fitted = storeMost((stored) => cost(reduce, { accumulate, replicas, stored }), usable);
           if (fitted && (!best || better(fitted, best))) best = fitted;
         }
         const small = cost(reduce, { accumulate: job.sequences, replicas, stored: 0 });
@@ -81,7 +88,7 @@ export class Cluster {
 }
 
 // Stores as many activations as fit; null where even recomputing all of them does not.
-function fit(cost, usable) {
+function storeMost(cost, usable) {
   const whole = cost(1);
   if (whole.memory <= usable) return whole;
   const least = cost(0);
