@@ -223,7 +223,7 @@ def loss_over_recurrence(
         if not rows.any():
             raise InputError(f"no row has E = {E:g} at the size with most rows", where=str(observations.source))
         parts += [("mapping", name, _law_rows(law, points, rows)) for name, law in laws.items()]
-        parts += [("mapping", "", _seen_rows(observations, rows, outside))]
+        parts += [("mapping", "", _observed_rows(observations, rows, outside))]
     return stacked(parts)
 
 
@@ -240,7 +240,7 @@ def draw_loss_over_recurrence(table: Table, axes: Any | None = None, *, simulate
         draw_curve(axes, rows, "recurrence", "loss", order, f"E = {experts:g}" if by_experts else name)
     for (kind, experts), rows in groups(table, "kind", "experts").items():
         if kind != "law":
-            label = f"E = {experts:g}" if by_experts else _said(kind, simulated)
+            label = f"E = {experts:g}" if by_experts else _points_label(kind, simulated)
             _scatter(axes, rows, kind, label, expert_counts.index(experts) if by_experts else None)
     first = next(table.records())
     _fit_view(axes, table)
@@ -252,7 +252,7 @@ def draw_loss_over_recurrence(table: Table, axes: Any | None = None, *, simulate
     return finish(axes, title if by_experts else f"E = {first['experts']:g}, {title}", RECURRENCE, LOSS)
 
 
-def _said(kind: str, simulated: bool) -> str:
+def _points_label(kind: str, simulated: bool) -> str:
     if not simulated:
         return kind
     return "simulated" if kind == "observed" else f"simulated, {kind}"
@@ -300,7 +300,7 @@ def _law_rows(law: ScalingLaw, points: Points, rows: BoolArray) -> dict[str, Any
     return columns | {"extrapolated": np.where(law.fitted_range.outside("recurrence", R), "recurrence", "")}
 
 
-def _seen_rows(observations: Observations, rows: BoolArray, held_out: BoolArray) -> dict[str, Any]:
+def _observed_rows(observations: Observations, rows: BoolArray, held_out: BoolArray) -> dict[str, Any]:
     count = int(rows.sum())
     return {
         **_design(observations.points, rows, count),

@@ -35,9 +35,9 @@ BF16_MEMORY = np.geomspace(0.65e9, 120e9, 400)
 
 
 def schematic_picture(sources: Sources) -> Picture:
-    """A token's way through a looped dense model and a looped MoE."""
+    """A token's path through a looped dense model and a looped MoE."""
     caption = (
-        "A looped dense model meets the same weights in each pass; a looped MoE may route to other experts. "
+        "A looped dense model uses the same weights in each pass; a looped MoE may route to other experts. "
         "An illustration, not a measurement."
     )
     return _one("schematic", caption, schematic.routes(), schematic.draw_routes)
@@ -208,14 +208,14 @@ def loss_compute(sources: Sources) -> Picture:
         f"Loss over training compute: points {sources.where}; curve: the lowest loss that {sources.fitted.name} finds "
         "at each budget, dotted beyond the data; band: 90% for one run; star: a predicted run."
     )
-    return _one("loss-compute", caption, table, _marked(fitting.draw_loss_over_compute, sources))
+    return _one("loss-compute", caption, table, _title_simulated(fitting.draw_loss_over_compute, sources))
 
 
 def residual_panels(sources: Sources) -> Picture:
     """Residuals of the law along each axis of the data."""
     table = fitting.residuals(sources.fitted, sources.sweep)
     axes = fitting.varied_axes(sources.sweep)
-    draw = _marked(fitting.draw_residuals, sources)
+    draw = _title_simulated(fitting.draw_residuals, sources)
     panels = tuple(Panel(table, partial(draw, axis=axis), axis) for axis in axes)
     caption = f"Residuals of {sources.fitted.name} along each axis; losses {sources.where}."
     return Picture("residuals", caption, panels, 1.7)
@@ -225,19 +225,19 @@ def observed(sources: Sources) -> Picture:
     """Predicted against observed loss."""
     table = fitting.residuals(sources.fitted, sources.sweep)
     caption = f"Predicted against observed loss; losses {sources.where}."
-    return _one("observed", caption, table, _marked(fitting.draw_observed, sources))
+    return _one("observed", caption, table, _title_simulated(fitting.draw_observed, sources))
 
 
 def interval_picture(sources: Sources) -> Picture:
     """Intervals of the coefficients."""
     table = fitting.intervals(sources.fitted, sources.truth)
     caption = f"Coefficients with their 90% intervals over resampled runs; losses {sources.where}."
-    return _one("intervals", caption, table, _marked(fitting.draw_intervals, sources), 3.2)
+    return _one("intervals", caption, table, _title_simulated(fitting.draw_intervals, sources), 3.2)
 
 
 def downstream_picture(sources: Sources) -> Picture:
     """Scores against training compute; for the models of a sweep, over E at one R and over R at one E."""
-    results = _given(sources.results, "--results")
+    results = _required(sources.results, "--results")
     scores = outcomes.sweep_scores(results)
     if scores is None:
         return _scores(sources, "downstream", "Scores against training compute.", outcomes.draw_downstream)
@@ -265,18 +265,18 @@ def scores_by_recurrence(sources: Sources) -> Picture:
 
 def psi_picture(sources: Sources) -> Picture:
     """Expert-path diversity."""
-    table = _given(sources.psi, "--psi")
+    table = _required(sources.psi, "--psi")
     return _one("psi", f"Expert-path diversity.{sources.origin('psi')}", table, outcomes.draw_psi)
 
 
 def training(sources: Sources) -> Picture:
     """Training loss against tokens."""
-    return _one("training", "Training loss.", _given(sources.metrics, "--metrics"), outcomes.draw_training)
+    return _one("training", "Training loss.", _required(sources.metrics, "--metrics"), outcomes.draw_training)
 
 
 def test_time(sources: Sources) -> Picture:
     """Loss against test-time recurrence."""
-    table = _given(sources.test_time, "--test-time")
+    table = _required(sources.test_time, "--test-time")
     return _one("test-time", "Loss against test-time recurrence.", table, outcomes.draw_test_time)
 
 
@@ -311,12 +311,12 @@ MEASURED = ("schematic", "downstream", "scores-by-recurrence", "psi", "training"
 """Pictures without a law."""
 
 
-def _marked(draw: Callable[..., Any], sources: Sources) -> Callable[..., Any]:
-    """Return what draws, with a word in the title where losses are simulated: a paper's style draws no caption."""
-    return partial(_simulated, draw=draw) if sources.simulated else draw
+def _title_simulated(draw: Callable[..., Any], sources: Sources) -> Callable[..., Any]:
+    """Return ``draw``; for simulated losses, one that says so in the title, as a paper's style draws no caption."""
+    return partial(_draw_simulated, draw=draw) if sources.simulated else draw
 
 
-def _simulated(table: Table, axes: Any | None = None, *, draw: Callable[..., Any], **options: Any) -> Any:
+def _draw_simulated(table: Table, axes: Any | None = None, *, draw: Callable[..., Any], **options: Any) -> Any:
     axes = draw(table, axes, **options)
     title = axes.get_title(loc="left")
     axes.set_title(f"{title}, simulated" if title else "simulated losses", fontsize=8, loc="left")
@@ -328,13 +328,13 @@ def _one(name: str, caption: str, table: Table, draw: Callable[..., object], hei
 
 
 def _scores(sources: Sources, name: str, caption: str, draw: Callable[..., object]) -> Picture:
-    results = _given(sources.results, "--results")
+    results = _required(sources.results, "--results")
     wanted = [group for group in (outcomes.OVERALL, "reasoning") if group in outcomes.present_groups(results)]
     panels = tuple(Panel(outcomes.mean_scores(results, group), draw, group) for group in wanted)
     return Picture(name, caption + sources.origin("results"), panels)
 
 
-def _given(table: Table | None, option: str) -> Table:
+def _required(table: Table | None, option: str) -> Table:
     if table is None:
         raise InputError(f"give {option}")
     return table

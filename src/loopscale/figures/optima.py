@@ -29,7 +29,7 @@ from loopscale.figures.style import (
 
 GIGABYTE = 1e9
 MEMORIES = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200)
-SIZES = (0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
+SIZES = (0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20)
 COMPUTE = "training compute (FLOPs)"
 MEMORY = "weight memory (GB)"
 
@@ -37,21 +37,21 @@ MEMORY = "weight memory (GB)"
 def draw_best_recurrence(table: Table, axes: Any | None = None) -> Any:
     """Draw R* against compute for each (size, E) of ``loopscale.planning.profiles.recurrence_map``.
 
-    Values are drawn where they are. Later curves are thinner, so that one shows where it lies on another.
+    Later curves are thinner, so that equal values of several sizes can be seen.
     """
     axes = or_new(axes)
     axes.set_xscale("log")
     curves = groups(table, "rung", "experts")
     for index, ((size, experts), rows) in enumerate(curves.items()):
         width = 1.0 + 1.5 * (len(curves) - 1 - index)
-        label = size if _alike(table) else f"{size}, E = {experts:g}"
+        label = size if _one_expert_count(table) else f"{size}, E = {experts:g}"
         draw_curve(axes, rows, "flops", "best_recurrence", index, label, steps=True, width=width)
     highest = max(table.columns["best_recurrence"])
     axes.set_ylim(0.5, highest + 0.5)
     axes.yaxis.get_major_locator().set_params(integer=True)
     shade_extrapolated(axes, table.records(), "flops")
     powers(axes.xaxis)
-    legend(axes, 4 if _alike(table) else 3)
+    legend(axes, 4 if _one_expert_count(table) else 3)
     return finish(axes, f"Compute-optimal recurrence{_at_experts(table)}", COMPUTE, "R* (passes)")
 
 
@@ -63,23 +63,23 @@ def draw_best_loss(table: Table, axes: Any | None = None) -> Any:
     axes = or_new(axes)
     axes.set_xscale("log")
     for index, ((size, experts), rows) in enumerate(groups(table, "rung", "experts").items()):
-        label = size if _alike(table) else f"{size}, E = {experts:g}"
+        label = size if _one_expert_count(table) else f"{size}, E = {experts:g}"
         draw_curve(axes, rows, "flops", "loss", index, label)
         rises = [row for before, row in pairwise(rows) if row["best_recurrence"] > before["best_recurrence"]]
         X, Y = ([row[name] for row in rises] for name in ("flops", "loss"))
         axes.scatter(X, Y, s=13, color=colour(index), marker=marker(index), zorder=3, gid="rises")
     shade_extrapolated(axes, table.records(), "flops")
     powers(axes.xaxis)
-    legend(axes, 4 if _alike(table) else 3)
+    legend(axes, 4 if _one_expert_count(table) else 3)
     return finish(axes, f"Loss at R*; markers: R* rises{_at_experts(table)}", COMPUTE, LOSS)
 
 
-def _alike(table: Table) -> bool:
+def _one_expert_count(table: Table) -> bool:
     return len(set(table.columns["experts"])) == 1
 
 
 def _at_experts(table: Table) -> str:
-    return f", E = {table.columns['experts'][0]:g}" if _alike(table) else ""
+    return f", E = {table.columns['experts'][0]:g}" if _one_expert_count(table) else ""
 
 
 def draw_recurrence_map(table: Table, axes: Any | None = None, *, levels: Sequence[float] | None = None) -> Any:
@@ -111,10 +111,10 @@ def draw_best_experts(table: Table, axes: Any | None = None) -> Any:
     rows = [row for row in table.records() if row["best_experts"] == row["best_experts"]]
     fixed = "fixed" in table.columns
     if fixed:
-        _sizes_apart(axes, rows)
+        _draw_each_size(axes, rows)
     else:
         draw_curve(axes, rows, "memory", "best_experts", 6, "E*", unit=GIGABYTE, steps=True)
-        _chosen_sizes(axes, rows)
+        _mark_sizes(axes, rows)
     low, high = axes.get_ylim()
     axes.set_ylim(min(low, 0.85), high * 1.1)
     shade_extrapolated(axes, rows, "memory", unit=GIGABYTE)
@@ -125,7 +125,7 @@ def draw_best_experts(table: Table, axes: Any | None = None) -> Any:
     return finish(axes, f"R = {rows[0]['recurrence']}, {how}", MEMORY, "E* (experts per active one)")
 
 
-def _sizes_apart(axes: Any, rows: Sequence[Mapping[str, Any]]) -> None:
+def _draw_each_size(axes: Any, rows: Sequence[Mapping[str, Any]]) -> None:
     sizes = list(dict.fromkeys(row["fixed"] for row in rows))
     for index, size in enumerate(sizes):
         mine = [row for row in rows if row["fixed"] == size]
@@ -133,10 +133,10 @@ def _sizes_apart(axes: Any, rows: Sequence[Mapping[str, Any]]) -> None:
         draw_curve(axes, mine, "memory", "best_experts", index, size, unit=GIGABYTE, steps=True, width=width)
 
 
-def _chosen_sizes(axes: Any, rows: Sequence[Mapping[str, Any]]) -> None:
+def _mark_sizes(axes: Any, rows: Sequence[Mapping[str, Any]]) -> None:
     sizes = sorted({row["rung"] for row in rows})
     for index, size in enumerate(sizes):
-        starts = [row for before, row in zip([None, *rows], rows, strict=False) if _begins(before, row, size)]
+        starts = [row for row in _changes(rows, "rung", "best_experts") if row["rung"] == size]
         X, Y = [row["memory"] / GIGABYTE for row in starts], [row["best_experts"] for row in starts]
         axes.scatter(X, Y, s=14, color=colour(index), marker=marker(index), zorder=3, label=size)
 
@@ -166,20 +166,16 @@ MARKED = (1e9, 3e9, 1e10)
 def draw_joint_optimum(table: Table, axes: Any | None = None, *, marked: Sequence[float] = MARKED) -> Any:
     """Draw the best design's loss against memory of ``loopscale.planning.profiles.joint_optimum``.
 
-    Colours show R. The designs at the ``marked`` memories are named above the curve, where it leaves room.
+    Colours show R. The designs at the ``marked`` memories are listed in the upper right.
     """
     axes = or_new(axes)
     axes.set_xscale("log")
     rows = [row for row in table.records() if row["rung"]]
     draw_curve(axes, rows, "memory", "loss", 6, "best loss", unit=GIGABYTE, steps=True)
-    begun = [
-        row
-        for before, row in zip([None, *rows], rows, strict=False)
-        if before is None or _design(before) != _design(row)
-    ]
-    passes = sorted({row["recurrence"] for row in begun})
+    changes = _changes(rows, "rung", "experts", "recurrence")
+    passes = sorted({row["recurrence"] for row in changes})
     for R in passes:
-        starts = [row for row in begun if row["recurrence"] == R]
+        starts = [row for row in changes if row["recurrence"] == R]
         X, Y = [row["memory"] / GIGABYTE for row in starts], [row["loss"] for row in starts]
         axes.scatter(
             X, Y, s=14, color=colour(passes.index(R)), marker=marker(passes.index(R)), zorder=3, label=f"R = {R}"
@@ -212,13 +208,9 @@ def _name_designs(axes: Any, rows: Sequence[Mapping[str, Any]], marked: Sequence
         )
 
 
-def _begins(before: Mapping[str, Any] | None, row: Mapping[str, Any], size: str) -> bool:
-    same = before is not None and (before["rung"], before["best_experts"]) == (row["rung"], row["best_experts"])
-    return row["rung"] == size and not same
-
-
-def _design(row: Mapping[str, Any]) -> tuple[str, float, int]:
-    return row["rung"], row["experts"], row["recurrence"]
+def _changes(rows: Sequence[Mapping[str, Any]], *names: str) -> list[Mapping[str, Any]]:
+    """Return the first row, and every row that differs from the one before it in ``names``."""
+    return [*rows[:1], *(row for before, row in pairwise(rows) if any(before[name] != row[name] for name in names))]
 
 
 def _key(table: Table) -> str:
@@ -229,7 +221,6 @@ def _key(table: Table) -> str:
 
 
 BILLION = 1e9
-WIDE_SIZES = (0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20)
 
 
 def draw_isoflop_over_size(table: Table, axes: Any | None = None) -> Any:
@@ -250,7 +241,7 @@ def draw_isoflop_over_size(table: Table, axes: Any | None = None) -> Any:
     if len(budgets) > 1:
         for flops in budgets:
             axes.plot([], [], color="0.3", linewidth=_width(budgets, flops), label=f"{format_power(flops)} FLOPs")
-    log_ticks(axes.xaxis, WIDE_SIZES)
+    log_ticks(axes.xaxis, SIZES)
     legend(axes)
     E = next(iter(table.records()))["experts"]
     title = f"E = {E:g}, fixed compute" if len(budgets) > 1 else f"E = {E:g}, {format_power(budgets[0])} FLOPs"

@@ -316,11 +316,7 @@ def draw_psi(table: Table, axes: Any | None = None) -> Any:
     axes = or_new(axes)
     for index, ((E,), rows) in enumerate(groups(table, "experts").items()):
         rows = sorted(rows, key=lambda row: row["recurrence"])
-        R = [row["recurrence"] for row in rows]
-        axes.errorbar(
-            R, [row["psi"] for row in rows], [_known(row.get("spread")) for row in rows], color=colour(index),
-            marker=marker(index), markersize=3.5, linewidth=1.2, elinewidth=0.8, capsize=2, label=f"E = {E:g}",
-        )  # fmt: skip
+        _points(axes, rows, "recurrence", index, index, f"E = {E:g}", y="psi", error="spread")
     axes.set_xticks(sorted(set(table.columns["recurrence"])))
     legend(axes, 4)
     return finish(axes, "Expert-path diversity (bars: ± 1 std)", RECURRENCE, "Ψ (experts per active one)")
@@ -370,22 +366,27 @@ def draw_test_time(table: Table, axes: Any | None = None) -> Any:
     models = groups(table, "model") if "model" in table.columns else {("",): list(table.records())}
     for index, ((model,), rows) in enumerate(models.items()):
         rows = sorted(rows, key=lambda row: row["recurrence"])
-        named = {"label": model} if model else {}
-        axes.errorbar(
-            [row["recurrence"] for row in rows], [row["loss"] for row in rows],
-            [_known(row.get("stderr")) for row in rows], color=colour(index), marker=marker(index), markersize=3.5,
-            linewidth=1.2, capsize=2, **named,
-        )  # fmt: skip
+        _points(axes, rows, "recurrence", index, index, model, y="loss")
     if "model" in table.columns:
         legend(axes, 2)
     return finish(axes, "Test-time recurrence", RECURRENCE + " at test time", LOSS)
 
 
 def _points(
-    axes: Any, rows: Sequence[Mapping[str, Any]], x: str, index: int, shape: int, label: str, line: str = "-"
+    axes: Any,
+    rows: Sequence[Mapping[str, Any]],
+    x: str,
+    index: int,
+    shape: int,
+    label: str,
+    *,
+    y: str = "score",
+    error: str = "stderr",
+    line: str = "-",
 ) -> None:
+    """Draw one curve of points with error bars where errors are known."""
     axes.errorbar(
-        [row[x] for row in rows], [row["score"] for row in rows], [_known(row["stderr"]) for row in rows],
+        [row[x] for row in rows], [row[y] for row in rows], [_known(row.get(error)) for row in rows],
         color=colour(index), marker=marker(shape), markersize=4, linewidth=1.2, elinewidth=0.8, capsize=2, label=label,
         linestyle=line,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The schematic of a looped model: which weights a token meets in each pass."""
+"""The schematic of a looped model: which weights a token uses in each pass."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def routes(passes: int = 3, experts: int = 4) -> Table:
 
 
 def draw_routes(table: Table, axes: Any | None = None) -> Any:
-    """Draw a token's way through a looped dense model and a looped MoE, from the bottom up: an illustration."""
+    """Draw a token's path through a looped dense model and a looped MoE, from the bottom up: an illustration."""
     from matplotlib.patches import FancyBboxPatch
 
     axes = or_new(axes)
@@ -41,7 +41,7 @@ def draw_routes(table: Table, axes: Any | None = None) -> Any:
         )
         box(left + 0.9, -1.3, 2.9, "prelude", "0.93")
         box(left + 0.9, passes + 0.45, 2.9, "coda", "0.93")
-        width, way = 2.9 / experts, [(left + 2.35, -0.75)]
+        width, path = 2.9 / experts, [(left + 2.35, -0.75)]
         for row in rows:
             x, y = left + 0.9 + row["expert"] * width, row["pass"] - 0.75
             shade, ink = (colour(row["expert"]), "white") if row["chosen"] else ("white", "0.45")
@@ -55,11 +55,11 @@ def draw_routes(table: Table, axes: Any | None = None) -> Any:
             )
             if row["chosen"]:
                 centre = x + width * (0.43 if experts > 1 else 0.5)
-                way += [(centre, y), (centre, y + 0.55)]
+                path += [(centre, y), (centre, y + 0.55)]
         for p in range(1, passes + 1):
             axes.text(left + 0.75, p - 0.48, f"pass {p}", ha="right", va="center", fontsize=6)
-        way.append((left + 2.35, passes + 0.45))
-        for start, end in zip(way[::2], way[1::2], strict=True):
+        path.append((left + 2.35, passes + 0.45))
+        for start, end in zip(path[::2], path[1::2], strict=True):
             axes.annotate("", end, start, arrowprops={"arrowstyle": "-|>", "lw": 0.8, "color": "0.2", "shrinkA": 0,
                                                       "shrinkB": 0, "mutation_scale": 5})  # fmt: skip
     axes.set_title("One block of weights, or a choice of experts", fontsize=8, loc="left")

@@ -33,7 +33,7 @@ class Sources:
     test_time: Table | None = None
     flops: float = 5e21
     origins: Mapping[str, str] | None = None
-    """Where ``results`` and ``psi`` come from, to be said in the captions."""
+    """Where ``results`` and ``psi`` come from, for the captions."""
 
     @cached_property
     def sweep(self) -> Observations:

@@ -30,7 +30,7 @@ RECURRENCE = "recurrence R (passes)"
 
 @dataclass(frozen=True)
 class Style:
-    """What a figure is for: its width, its type, and whether the caption is drawn below it."""
+    """The style for one use of a figure: its width, its type, and whether the caption is drawn below it."""
 
     width: float = COLUMN
     """Inches."""
@@ -45,7 +45,7 @@ STYLES = {
     "paper": Style(family="STIXGeneral", caption=False),
     "slide": Style(width=10.0, scale=2.1, caption=False),
 }
-"""note: with its caption, to be passed on alone. paper: serif type and mathematics, the caption in the paper."""
+"""note: with its caption, to be shared as a file. paper: serif type and mathematics, the caption in the paper."""
 WIDTHS = {"column": COLUMN, "page": PAGE}
 _INDEXED = re.compile(r"\b([Ng])_(act|eff|loop|total|unroll)\b")
 _STARRED = re.compile(r"\b([RE])\*")
@@ -81,7 +81,7 @@ def marker(index: int) -> str:
 
 
 def new_figure(rows: int = 1, columns: int = 1, width: float = COLUMN, height: float = 2.5) -> tuple[Any, list[Any]]:
-    """Return a figure and its panels row by row, each of the size given in inches, without a screen."""
+    """Return a figure and its panels row by row, each of the size given in inches; it needs no display."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained", dpi=200)
@@ -191,7 +191,7 @@ def powers(axis: Any) -> None:
 def save(figure: Any, path: str | Path) -> None:
     """Write the figure, whole or not at all; the ending of ``path`` chooses PNG, SVG or PDF.
 
-    The same figure gives the same bytes on any day, and a PDF carries fonts that journals take.
+    Saving a figure again gives the same bytes, and a PDF holds fonts that journals accept.
     """
     from matplotlib import rc_context
 
@@ -219,7 +219,7 @@ def groups(table: Table, *names: str) -> dict[tuple[Any, ...], list[dict[str, An
 
 
 def stacked(parts: Sequence[tuple[str, Any, Mapping[str, Any]]]) -> Table:
-    """Return parts (column, name, columns) under one another, each named in ``column``; NaN where one lacks another."""
+    """Return parts (column, name, columns) as one table, each named in ``column``; NaN where a part lacks a column."""
     names = list(dict.fromkeys(key for column, _, values in parts for key in (column, *values)))
     columns_by_name: dict[str, list[Any]] = {name: [] for name in names}
     for column, name, values in parts:
@@ -361,8 +361,8 @@ class Picture:
     ) -> list[Path]:
         """Write the picture in each format, and each panel's table as CSV; return what was written.
 
-        The caption, which states the budget, and ``note`` stand below the panels unless the style leaves them out: a
-        file is passed on without its page. Panels stand side by side where the style is wider than a column.
+        The caption, which states the budget, and ``note`` are drawn below the panels, as files are shared without the
+        page around them; some styles leave them out. Where the style is wider than a column, panels are side by side.
         """
         columns = min(len(self.panels), 2) if style.width > 1.5 * COLUMN else 1
         figure, where = self.figure(columns, style.width / columns), Path(folder)

@@ -26,6 +26,7 @@ from loopscale.figures.fitting import (
     residuals,
     varied_axes,
 )
+from loopscale.figures.optima import MARKED
 from loopscale.figures.outcomes import (
     OVERALL,
     draw_downstream,
@@ -38,6 +39,7 @@ from loopscale.figures.style import LOSS, Panel, Picture, colour, finish, groups
 from loopscale.fitting import Fit, Observations, correlations, identification
 from loopscale.planning import Budget
 from loopscale.planning.profiles import built_experts, choice_span, joint_optimum
+from loopscale.planning.text import capital
 from loopscale.scaling import Counting
 
 
@@ -83,7 +85,7 @@ def fit_report(fit: Fit) -> Report:
                 "Loss over training compute. Points: runs, coloured by size. Curve: the lowest loss that the law finds "
                 "at each budget, dotted beyond the data. Band: 90% for one run.", 3.0)  # fmt: skip
     for sentence in fit.warnings:
-        report.warning(sentence[0].upper() + sentence[1:] + ".")
+        report.warning(f"{capital(sentence)}.")
     report.heading("Fit card")
     report.table(("what", "value"), list(fit_card(fit).items()))
     report.heading("For a paper")
@@ -162,7 +164,7 @@ def _add_plans(report: Report, fit: Fit) -> None:
     if fit.degenerate or not fit.law.outer.uses_experts or fit.law.counts is not Counting.WITHOUT_EMBEDDINGS:
         return
     try:
-        table = joint_optimum(fit.law, [1e9, 3e9, 1e10], Budget(flops=5e21, bits=4))
+        table = joint_optimum(fit.law, MARKED, Budget(flops=5e21, bits=4))
     except InputError:
         return  # no design on the ladder suits a law fitted at a very different scale
     rows = [
@@ -191,7 +193,7 @@ def sweep_report(observations: Observations) -> Report:
     """Return the report of a sweep, before any law is fitted."""
     data, best = observations, int(np.argmin(observations.loss))
     report = Report(f"Sweep {without_folder(data.source)}")
-    report.question("Which runs does the sweep hold, and which losses did they reach?")
+    report.question("Which runs does the sweep have, and which losses did they reach?")
     points = data.points
     report.answer(
         f"{len(data.runs):,} runs with {len(data):,} losses. The lowest, {data.loss[best]:.4f} nats per token, is of "
@@ -242,11 +244,11 @@ def draw_losses(table: Table, axes: Any | None = None) -> Any:
 def _add_certainty(report: Report, data: Observations) -> None:
     report.heading("Confidence")
     for note in data.notes:
-        report.warning(note[0].upper() + note[1:] + ".")
+        report.warning(f"{capital(note)}.")
     per_run, varied = len(data) / len(data.runs), ", ".join(AXES[axis] for axis in varied_axes(data)) or "no axis"
     report.text(
         f"{per_run:.3g} losses per run; losses of one run are not independent. "
-        f"The data vary along {varied}; a law fitted to them says nothing about other axes."
+        f"The data vary along {varied}; a law fitted to them cannot predict along other axes."
     )
 
 
