@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from browser import facts, open_in, open_page, settled
+from browser import facts, mapped, open_in, open_page, settled
 
 from loopscale.architecture import architecture_space, from_config
 from loopscale.cli import demo
@@ -180,6 +180,41 @@ def test_plans_go_on_without_the_server(browser, own_server):
     page.context.close()
 
 
+def test_fits_go_on_when_the_server_is_back(browser, own_server, sweep_file):
+    server = own_server()
+    page = open_page(browser, f"{server.address}/#view=fit")
+    server.stop()
+    page.set_input_files("#csv-file", sweep_file)
+    page.wait_for_function("() => document.querySelector('#fit-problem').textContent.includes('does not answer')")
+    own_server("--port", server.address.rpartition(":")[2])
+    page.set_input_files("#csv-file", sweep_file)
+    page.wait_for_selector("#start-fit:not([disabled])")
+    assert page.is_hidden("#fit-problem")
+    page.context.close()
+
+
+def test_a_drag_on_a_served_page_sends_no_request(page):
+    mapped(page)
+    sent: list[str] = []
+    page.on("request", lambda request: sent.append(request.url))
+    dot = page.locator("#map-dot").bounding_box()
+    page.mouse.move(dot["x"] + 13, dot["y"] + 13)
+    page.mouse.down()
+    for step in range(10):
+        page.mouse.move(dot["x"] + 13 - 4 * step, dot["y"] + 13 - 8 * step)  # up to answers that are withheld
+    page.mouse.up()
+    settled(page)
+    assert "5e21 FLOPs" not in page.inner_text("#chip-compute")
+    assert sent == []
+
+
+def test_a_link_that_opens_on_this_machine_alone_says_so(page):
+    page.click("#share-button")
+    page.click("#copy-link")
+    page.wait_for_function("() => document.querySelector('#toast').textContent.includes('opens on this machine')")
+    assert page.inner_text("#toast code") == "loopscale app --export"
+
+
 def test_next_runs_for_tiny_models_are_tiny(page):
     page.click("#views button[data-view=fit]")
     page.evaluate("() => { document.querySelector('#fit-resamples').value = 10 }")
@@ -254,6 +289,23 @@ def test_a_degenerate_fit_looks_like_one(browser, address, result):
     page = shown(browser, address, result)
     assert page.get_attribute("#plan-with", "class") == "primary"
     assert page.evaluate("() => getComputedStyle(document.querySelector('#fit-result h2')).outlineStyle") == "none"
+    page.context.close()
+
+
+def test_residuals_are_drawn_along_axes_that_vary_and_warnings_have_no_backquotes(browser, address, result):
+    points = result["result"]["points"]
+    dense = {**points, "recurrence": [1] * len(points["observed"])}
+    page = shown(browser, address, result, points=dense, warnings=["a loss of 0.67 in `loss` is low"])
+    assert page.locator("#residual-axis button").all_inner_texts() == ["size", "tokens", "experts"]
+    assert page.get_attribute("#residual-axis button[data-value=size]", "aria-pressed") == "true"
+    assert page.inner_text("#fit-result .warnings") == "A loss of 0.67 in loss is low."
+    assert page.inner_text("#fit-result .warnings code") == "loss"
+    name = page.locator("#chart-residuals .axis-name").nth(1).bounding_box()
+    numbers = page.locator("#chart-residuals .grid text").evaluate_all(
+        "all => all.map((e) => e.getBoundingClientRect().x)"
+    )
+    assert name["x"] + name["width"] <= min(numbers)  # the axis's name lies beside its numbers
+    assert page.errors == []
     page.context.close()
 
 

@@ -42,7 +42,6 @@ export function residuals(points, axis) {
     hint: "A good fit leaves a level band around zero; a trend means that the form does not fit.",
     x: { domain, log, ticks: few, label: AXES[axis], format: (v) => count(v, 2) },
     y: { domain: extent([...points.map((d) => d.residual), 0]), label: "predicted − observed ln loss" },
-    left: 58,
     lines: [level(domain)],
     dots: marked(points, place),
     points: points.map((d) => ({ ...place(d), series: "rows", text: () => `${about(d)}: residual ${(100 * d.residual).toFixed(2)}%${d.outlier ? ", an outlier" : ""}` })),
@@ -78,7 +77,6 @@ export function heldOutErrors(scores) {
     hint: "Large dot: the lowest. Lines: the interval of the difference to the lowest, over resampled held-out runs. A form whose line starts at the lowest is statistically tied with it.",
     legend: forms.map((form, k) => ["run-key", form, `background:${colourOf(k)}`]),
     height: 60 + 40 * parts.length + 7 * parts.length * forms.length,
-    left: 118,
     x: { domain: extent([...scores.map((d) => d.rmse), ...spans.flatMap(ends), 0]), label: "held-out RMSE, nats" },
     y: { domain: [-0.6, parts.length - 0.4], ticks: parts.map((_, k) => k), format: (k) => parts[row(k)] },
     lines: spans.map((d) => ({ colour: colour(d), kind: "line thin", points: ends(d).map((v) => ({ x: v, y: at(d) })) })),
@@ -106,7 +104,7 @@ export function losses(points) {
   const axis = unique(points, "experts").length > 1 ? "experts" : "recurrence";
   const kinds = unique(points, axis);
   return {
-    hint: "A point for each loss, beside the runs of other sizes at the same compute.",
+    hint: "Each point is the loss of one run after one number of tokens.",
     legend: kinds.map((kind, k) => ["run-key", axis === "experts" ? experts(kind) : passes(kind), `background:${colourOf(k)}`]),
     x: { domain: extent(points.map((d) => d.flops), 0.03, true), log: true, label: "training compute, FLOPs", format: power },
     y: { domain: extent(points.map((d) => d.loss)), label: "validation loss, nats per token" },

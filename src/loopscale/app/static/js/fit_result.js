@@ -1,5 +1,5 @@
 // What a fit found: its numbers, its charts, and what to do with it.
-import { $, make, segmented, sentence, table } from "./dom.js";
+import { $, coded, make, segmented, sentence, table } from "./dom.js";
 import { download } from "./download.js";
 import { figure } from "./chart.js";
 import { observed, residuals } from "./fit_charts.js";
@@ -12,18 +12,18 @@ import { addLaw } from "./laws.js";
 
 export function showFit({ id, result }) {
   const place = $("#fit-result");
+  const points = rows(result.points);
   place.hidden = false;
   place.dataset.law = result.law_id;
   place.replaceChildren(
-    ...[overview(result), lawCard(result), pictures(), coefficients(result), outliers(result)].filter(Boolean),
+    ...[overview(result), lawCard(result), pictures(points), coefficients(result), outliers(result)].filter(Boolean),
     heldOut(id, result.slices),
     backtested(id),
     nextRuns(id, result.next_budget),
   );
-  const points = rows(result.points);
   const about = `Law ${result.law.name}: ${result.form}, ${counted(result.rows, "loss")} of ${counted(result.runs, "run")}.`;
   figure("chart-observed", observed(points), points, about);
-  drawResiduals(points, "recurrence", about);
+  drawResiduals(points, varying(points)[0], about);
   $("h2", place).focus();
 }
 
@@ -47,7 +47,7 @@ function overview(result) {
       ? make(
           "ul",
           { class: "warnings" },
-          result.warnings.map((each) => make("li", {}, sentence(each))),
+          result.warnings.map((warning) => make("li", {}, coded(sentence(warning)))),
         )
       : null,
     result.notes.length ? make("p", { class: "hint" }, `Read as: ${result.notes.join("; ")}.`) : null,
@@ -84,7 +84,13 @@ function overview(result) {
   );
 }
 
-function pictures() {
+// The axes along which the data vary: residuals over any other are one column of points.
+function varying(points) {
+  const axes = ["recurrence", "size", "tokens", "experts"].filter((axis) => new Set(points.map((d) => d[axis])).size > 1);
+  return axes.length ? axes : ["tokens"];
+}
+
+function pictures(points) {
   const card = (id, title, ...extra) =>
     make(
       "figure",
@@ -93,7 +99,7 @@ function pictures() {
       make("div", { class: "plot" }),
       make("p", { class: "hint" }),
     );
-  const axes = ["recurrence", "size", "tokens", "experts"].map((axis) =>
+  const axes = varying(points).map((axis) =>
     make("button", { type: "button", "data-value": axis }, { recurrence: "passes" }[axis] || axis),
   );
   return make(

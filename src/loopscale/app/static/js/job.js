@@ -23,7 +23,7 @@ export async function runJob(path, request, place) {
 
 // A card that asks for one thing, starts a job with it, and shows what the job found.
 export function jobCard({ title, hint, label, field, value, button, path, body, show, draw }) {
-  const input = make("input", { type: "text", id: field, value });
+  const input = make("input", { type: "text", id: field, value, size: Math.max(14, String(value).length + 2) });
   const place = make("div");
   const progress = make("div", { class: "progress", hidden: true });
   const said = make("p", { class: "problem", role: "alert", hidden: true });

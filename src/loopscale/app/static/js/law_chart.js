@@ -1,5 +1,5 @@
 // The fitted law over compute: the runs, the best loss that each compute reaches with its band, and a target to drag.
-import { $, make } from "./dom.js";
+import { $, coded, make } from "./dom.js";
 import { term } from "./glossary.js";
 import { keys, plot } from "./plot.js";
 import { count, decimals, fixed, power, rows, significant } from "./quantities.js";
@@ -9,7 +9,7 @@ const kindOf = ({ experts, recurrence }) => `${experts === 1 ? "dense" : `${expe
 export function lawCard({ law, points, curves = [], curves_problem: refused }) {
   const card = make("section", { class: law.degenerate.length ? "card degenerate" : "card", id: "chart-law", "aria-label": "The law" }, make("div", { class: "card-head" }, make("h3", {}, "The law: what more compute would reach")));
   if (!curves.length) {
-    card.append(make("p", { class: "note-box" }, `No forecast: ${refused ?? "it was not made with this fit"}.`));
+    card.append(make("p", { class: "note-box" }, coded(`No forecast: ${refused ?? "it was not made with this fit"}.`)));
     return card;
   }
   const host = make("div", { class: "plot" });

@@ -3,6 +3,7 @@ import { make } from "./dom.js";
 import { draw } from "./model.js";
 
 const BOX = { left: 52, right: 16, top: 12, bottom: 40 };
+const LETTER = 6.6; // pixels, in the labels of ticks
 
 export function extent(values, margin = 0.05, log = false) {
   const all = values.filter((v) => v != null && Number.isFinite(v));
@@ -54,16 +55,19 @@ function alike(dots, X, Y) {
 
 // `x` and `y`: { domain, log, label, format, ticks }. Marks are given in data units; points with a `kind` are elements
 // of that class. Returns the element and its scales.
-export function plot({ width, height, label, x, y, left = BOX.left, shade = [], bands = [], lines = [], dots = [] }) {
-  const box = { ...BOX, left };
+export function plot({ width, height, label, x, y, shade = [], bands = [], lines = [], dots = [] }) {
+  const yTicks = y.ticks ?? ticks(y.domain, 5);
+  const yText = y.format ?? plain(yTicks);
+  const longest = Math.max(...yTicks.map((value) => yText(value).length));
+  const box = { ...BOX, left: Math.max(BOX.left, (y.label ? 28 : 12) + LETTER * longest) };
   const scale = ({ domain: [low, high], log }, from, to) => (value) =>
     from + (to - from) * (log ? Math.log(value / low) / Math.log(high / low) : (value - low) / (high - low));
   const X = scale(x, box.left, width - box.right);
   const Y = scale(y, height - box.bottom, box.top);
   const path = (points) => points.map((p, k) => `${k ? "L" : "M"}${X(p.x).toFixed(1)} ${Y(p.y).toFixed(1)}`).join("");
   const xTicks = x.ticks ?? (x.log ? logTicks(x.domain, width < 480 ? 5 : 9) : ticks(x.domain, width < 480 ? 4 : 7));
-  const yTicks = y.ticks ?? ticks(y.domain, 5);
-  const [xText, yText] = [x.format ?? plain(xTicks), y.format ?? plain(yTicks)];
+  const xText = x.format ?? plain(xTicks);
+  const outside = (value) => X(value) + (LETTER * xText(value).length) / 2 > width;
   const clip = `plot-${Math.random().toString(36).slice(2)}`;
   const inside = { x: box.left, y: box.top, width: width - box.left - box.right, height: height - box.top - box.bottom };
   const element = draw(
@@ -72,7 +76,7 @@ export function plot({ width, height, label, x, y, left = BOX.left, shade = [], 
     draw("clipPath", { id: clip }, draw("rect", inside)),
     ...shade.map(([from, to]) => draw("rect", { ...inside, class: "beyond", x: X(from), width: Math.max(0, X(to) - X(from)) })),
     ...yTicks.map((value) => draw("g", { class: "grid" }, draw("path", { d: `M${box.left} ${Y(value)}H${width - box.right}` }), draw("text", { x: box.left - 6, y: Y(value) + 4, "text-anchor": "end" }, yText(value)))),
-    ...xTicks.map((value) => draw("text", { x: X(value), y: height - box.bottom + 17, "text-anchor": X(value) > width - 40 ? "end" : "middle" }, xText(value))),
+    ...xTicks.map((value) => draw("text", { x: X(value), y: height - box.bottom + 17, "text-anchor": outside(value) ? "end" : "middle" }, xText(value))),
     draw("text", { class: "axis-name", x: (box.left + width - box.right) / 2, y: height - 6, "text-anchor": "middle" }, x.label),
     y.label && draw("text", { class: "axis-name", x: 13, y: height / 2, "text-anchor": "middle", transform: `rotate(-90 13 ${height / 2})` }, y.label),
     draw(
