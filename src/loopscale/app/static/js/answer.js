@@ -38,10 +38,6 @@ export class Answer {
     return this.once("edges", () => edgesOf(this.grid.space, this.chosen));
   }
 
-  get withheld() {
-    return this.trust.level === "beyond" || this.law.degenerate.length > 0;
-  }
-
   get interval() {
     return this.once("interval", () => intervalOf(this.law, this.grid.designs[this.chosen]));
   }
@@ -172,11 +168,9 @@ export function lossOver(answer, tokens) {
   return tokens.map((D) => lossAt(answer.law, answer.law.c, new Inputs(answer.law, x, D, answer.b.set.unique_tokens)));
 }
 
-// The 90% interval at the same numbers of tokens, of the kind that the law has; null where it has none.
-export function bandOver(answer, tokens) {
+// Its 90% interval at another number of tokens, of the kind that the law has; null where it has none.
+export function intervalAt(answer, tokens) {
   const x = answer.grid.designs[answer.chosen];
-  return tokens.map((D) => {
-    const inputs = new Inputs(answer.law, x, D, answer.b.set.unique_tokens);
-    return intervalOf(answer.law, Object.assign(new Candidate(x, x.R), { tokens: D, inputs }));
-  });
+  const inputs = new Inputs(answer.law, x, tokens, answer.b.set.unique_tokens);
+  return intervalOf(answer.law, Object.assign(new Candidate(x, x.R), { tokens, inputs }));
 }

@@ -1,9 +1,9 @@
 // The limits that a budget sets, and the sentences about a design that misses one. Needs and caps are generated.
 import { FIELD } from "./budget.js";
 import { DATA } from "./data.js";
+import { designAt } from "./design.js";
 import { LIMITS } from "./formulas.js";
-import { Refusal, bytes, count, filled, general, written } from "./quantities.js";
-import { labelAt } from "./space.js";
+import { Refusal, bytes, count, filled, general, shortName, written } from "./quantities.js";
 
 // Those of the budget, and with `overheads` that of the devices, the hardest first.
 export const limitsOf = (b, overheads) => [
@@ -42,7 +42,7 @@ export function missed(limit, need, cap) {
 }
 
 export function nothingFits(grid) {
-  const { b, designs, space } = grid;
+  const { b, designs } = grid;
   for (const limit of grid.limits) {
     const needs = designs.map((x) => limit.need(x, b));
     if (designs.some((x, flat) => needs[flat] <= limit.cap(x, b) * DATA.slack)) continue;
@@ -50,7 +50,7 @@ export function nothingFits(grid) {
     for (let k = 1; k < needs.length; k++) if (needs[k] < needs[flat]) flat = k;
     const need = writeNeed(limit, limit.amount ? limit.amount(needs[flat]) : needs[flat], 3);
     const empty = limit.empty.replace(/\{(\w+)\}/g, (_, name) => written(FIELD[name], b[name]));
-    return new Refusal(empty, fieldOf(limit, b), filled(limit.closest, { need, candidate: labelAt(space, flat) }));
+    return new Refusal(empty, fieldOf(limit, b), filled(limit.closest, { need, candidate: shortName(designAt(grid, flat, -1)) }));
   }
   return new Refusal("no candidate meets all limits together", "", "loosen one of them");
 }

@@ -32,7 +32,7 @@ const view = { key: "", cells: null, rows: null, trail: [], waiting: [] };
 // Calls back when the map is drawn: what can wait should not delay it.
 export const afterMap = (work) => ($("#map-plot")?.classList.contains("waiting") ? view.waiting.push(work) : work());
 
-// The part of the world that the law is about, and some of what lies beyond.
+// The ranges of the axes: those of the law's data, and some more on both sides.
 function extent(law) {
   const [[sizeLow, sizeHigh], [dataLow, dataHigh]] = [law.range.size, law.range.tokens];
   const low = 6 * (sizeLow ?? 1e8) * (dataLow ?? 1e10);
@@ -123,12 +123,14 @@ export function readColours() {
 }
 const colourIndex = (R) => (R <= 4 ? R - 1 : R <= 6 ? 4 : R <= 8 ? 5 : 6);
 
+// Whether the sizes on the map have names.
+const named = () => shown.answer.grid.space.kind === "ladder";
+
 export function paint() {
   if (!view.cells) return;
   const canvas = $("#map-plot canvas");
   const context = canvas.getContext("2d");
   const [w, h] = [CELL, CELL];
-  const named = shown.answer.grid.space.kind === "ladder";
   context.globalAlpha = 1;
   view.cells.forEach((row, i) => {
     // Neighbours of one colour are one rectangle.
@@ -151,7 +153,7 @@ export function paint() {
   context.lineWidth = 1.3;
   context.globalAlpha = 0.75;
   context.beginPath();
-  for (let i = 0; i < ROWS && named; i++)
+  for (let i = 0; i < ROWS && named(); i++)
     for (let j = 0; j < COLUMNS; j++) {
       const [x, y] = [j * w, (ROWS - 1 - i) * h];
       const cell = view.cells[i][j];
@@ -202,7 +204,8 @@ function drawAxes() {
 // The largest regions of one size and number of experts get its name, at the cell of theirs that is nearest to their middle.
 function drawLabels() {
   const regions = new Map();
-  view.cells.forEach((row, i) =>
+  const cells = named() ? view.cells : []; // without a ladder, sizes differ from cell to cell
+  cells.forEach((row, i) =>
     row.forEach((cell, j) => {
       if (!cell) return;
       const name = cell.there === 1 ? `${cell.name} dense` : `${cell.name} ${cell.used}/${cell.there}`;
@@ -215,7 +218,7 @@ function drawLabels() {
   );
   const taken = [];
   const texts = [];
-  const least = (shown.answer.grid.space.kind === "ladder" ? 70 : 170) * (W < 480 ? 2 : 1);
+  const least = W < 480 ? 140 : 70;
   for (const [name, { cells, x, y }] of [...regions].sort((a, b) => b[1].cells.length - a[1].cells.length)) {
     if (cells.length < least) break;
     const [mx, my] = [x / cells.length, y / cells.length];
@@ -261,13 +264,13 @@ function drawContours() {
         if (!line.last || cuts[0][0] > line.last[0]) line.last = cuts[0];
       }
     }
-  const named = [];
+  const written = []; // the heights of lines that have room for their number
   for (const { path, last } of levels)
-    if (path && last[1] > 20 && last[0] > PLOT.x + PLOT.width * 0.8 && named.every((y) => Math.abs(y - last[1]) >= 12)) named.push(last[1]);
+    if (path && last[1] > 20 && last[0] > PLOT.x + PLOT.width * 0.8 && written.every((y) => Math.abs(y - last[1]) >= 12)) written.push(last[1]);
   $("#map-plot .contours").replaceChildren(
     ...levels.filter(({ path }) => path).flatMap((line) => [
       draw("path", { d: line.path }),
-      ...(named.includes(line.last[1]) ? [draw("text", { x: Math.min(line.last[0], W - 14), y: line.last[1] - 3, "text-anchor": "end" }, line.level.toFixed(step < 0.1 ? 2 : 1))] : []),
+      ...(written.includes(line.last[1]) ? [draw("text", { x: Math.min(line.last[0], W - 14), y: line.last[1] - 3, "text-anchor": "end" }, line.level.toFixed(step < 0.1 ? 2 : 1))] : []),
     ]),
   ); // prettier-ignore
   return undefined;
@@ -277,11 +280,12 @@ function drawLegend() {
   const seen = new Set(view.cells.flat().filter(Boolean).map((cell) => colourIndex(cell.R)));
   const names = ["no loop", "2 passes", "3", "4", "5–6", "7–8", "9 or more"];
   const items = names.map((name, k) => [k, name]).filter(([k]) => seen.has(k));
+  const key = ([k, name]) => make("span", { class: "key" }, make("i", { style: `background:var(--r${k + 1})` }), name);
+  const loops = shown.answer.law.onlyRecurrence === null;
   $("#map-legend").replaceChildren(
-    make("span", { class: "hint" }, "The best model ", term("loop", "loops")),
-    ...items.map(([k, name]) => make("span", { class: "key" }, make("i", { style: `background:var(--r${k + 1})` }), name)),
+    ...(loops ? [make("span", { class: "hint" }, "The best model ", term("loop", "loops")), ...items.map(key)] : []),
     make("span", { class: "key" }, make("i", { class: "hatch" }), term("beyond the data", "far beyond the data")),
-    make("span", { class: "hint" }, "1.0B 2/16: a 1.0B model that uses 2 of 16 experts. Lines join equal ", term("loss"), "."),
+    make("span", { class: "hint" }, named() ? "1.0B 2/16: a 1.0B model that uses 2 of 16 experts. " : "", "Lines join equal ", term("loss"), "."),
   );
 }
 
@@ -301,7 +305,7 @@ function drawDot() {
   handle.style.top = `${(100 * y) / H}%`;
   handle.textContent = shown.withheld ? "?" : "";
   const memory = asked.limits.memory === undefined ? "any memory" : bytes(asked.limits.memory);
-  handle.setAttribute("aria-valuetext", `${power(asked.limits[view.axis] ?? design.train_flops)} FLOPs, ${memory}: ${design.label}`);
+  handle.setAttribute("aria-valuetext", `${power(asked.limits[view.axis] ?? design.train_flops)} FLOPs, ${memory}: ${shortName(design)}`);
   handle.setAttribute("aria-valuenow", Math.round(100 * share(asked.limits.memory ?? design.memory, view.range.memory)));
   $("#map-plot .ghosts").replaceChildren(
     ...pinnedPlaces().map(({ name, limits }) => {

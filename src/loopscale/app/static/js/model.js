@@ -4,7 +4,7 @@ import { $, button, make, write } from "./dom.js";
 import { term } from "./glossary.js";
 import { current, shown } from "./plan.js";
 import { bytes, cardSize, grouped, signed, sizeName } from "./quantities.js";
-import { given } from "./search.js";
+import { designByHand } from "./search.js";
 import { set, state } from "./state.js";
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -104,6 +104,8 @@ function block(x, width, layers, label, kind) {
 
 function arcs(R) {
   const [left, right, top] = [layout.x, layout.W - layout.x, layout.mid - layout.half];
+  const end = Math.atan2(layout.rise, 18); // the direction in which an arc comes back to the block
+  const barb = (turn) => `${(left + 10 - 10 * Math.cos(end + turn)).toFixed(1)} ${(top - 10 * Math.sin(end + turn)).toFixed(1)}`;
   return draw(
     "g",
     { class: "arcs" },
@@ -111,7 +113,7 @@ function arcs(R) {
       const high = top - layout.rise - layout.fan * k;
       return draw("path", { d: `M${right - 10} ${top} C ${right + 8} ${high}, ${right - 30} ${high}, ${right - 60} ${high} H ${left + 60} C ${left + 30} ${high}, ${left - 8} ${high}, ${left + 10} ${top}`, style: `opacity:${1 - 0.15 * k}` });
     }),
-    R > 1 ? draw("path", { d: `M${left + 3} ${top - 10} l7 10 l6 -10`, class: "head" }) : null,
+    R > 1 ? draw("path", { d: `M${barb(0.45)} L${left + 10} ${top} L${barb(-0.45)}`, class: "head" }) : null,
   );
 }
 
@@ -166,7 +168,7 @@ function token(R) {
   return circle;
 }
 
-// Other tokens go to other experts.
+// Lights the experts of another token.
 function light() {
   const group = $(".experts");
   if (!group) return;
@@ -212,8 +214,9 @@ function drawSteppers(design) {
     write($("output", group), write1(design));
     for (const [sign, part] of [[-1, $(".down", group)], [1, $(".up", group)]]) {
       const next = frozen || at < 0 ? undefined : list[at + sign];
+      part.hidden = frozen;
       part.disabled = next === undefined;
-      const other = next === undefined ? null : given(answer, designText(design, { [axis]: next }));
+      const other = next === undefined ? null : designByHand(answer, designText(design, { [axis]: next }));
       part.dataset.design = next === undefined ? "" : designText(design, { [axis]: next });
       write($("small", part), !other ? "" : other.misses ? "too big" : Number.isFinite(other.design.loss) ? signed(other.design.loss - design.loss) : "–");
       part.title = !other ? "" : (other.misses ?? `loss ${signed(other.design.loss - design.loss, 4)} against this one`);

@@ -2,14 +2,16 @@
 // one scale of loss and one mark for the model at hand.
 import { DATA } from "./data.js";
 import { $, make, write } from "./dom.js";
-import { bandOver, lossOver } from "./answer.js";
+import { intervalAt, lossOver } from "./answer.js";
+import { judged } from "./design.js";
 import { term } from "./glossary.js";
 import { designText, draw } from "./model.js";
 import { current, shown } from "./plan.js";
 import { logTicks } from "./plot.js";
 import { cardSize, count, fixed, signed } from "./quantities.js";
-import { given } from "./search.js";
+import { designByHand } from "./search.js";
 import { set } from "./state.js";
+import { intervalOf } from "./trust.js";
 
 const W = 300;
 const H = 190;
@@ -26,12 +28,12 @@ const charts = [
 function pointsOf(id) {
   const { answer } = shown;
   const { design, answer: mine } = current();
-  const at = (changes) => given(answer, designText(design, changes));
-  const row = (x, label, one, text) => ({ x, label, loss: one.design.loss, misses: one.misses, answer: one.answer, text });
+  const at = (changes) => designByHand(answer, designText(design, changes));
+  const row = (x, label, one, text) => ({ x, label, loss: one.design.loss, misses: one.misses, span: () => one.answer.interval, text });
   if (id === "tokens") {
     const tokens = Array.from({ length: 25 }, (_, k) => design.tokens * 10 ** (-1 + k / 12));
     const losses = lossOver(mine, tokens);
-    return tokens.map((x, k) => ({ x, label: count(x), loss: losses[k], misses: null, answer: mine, tokens: x, mark: k === 12 }));
+    return tokens.map((x, k) => ({ x, label: count(x), loss: losses[k], misses: null, span: () => intervalAt(mine, x), mark: k === 12 }));
   }
   if (answer.grid.space.kind !== "ladder" && !shown.own) return sizesOf(id, answer, design);
   if (id === "passes") {
@@ -68,7 +70,9 @@ function sizesOf(id, answer, design) {
     const x = answer.grid.designs[flat];
     const ratio = x.active / design.active;
     if (ratio < 1 / 30 || ratio > 30) continue;
-    list.push({ x: x.parameters - x.total + x.active, label: cardSize(x.parameters), loss: answer.grid.loss[flat], misses: answer.grid.met[flat] ? null : "misses a limit", answer: null, mark: s === own });
+    const size = x.parameters - x.total + x.active;
+    const misses = answer.grid.met[flat] ? null : judged(answer.grid, flat, -1)[1];
+    list.push({ x: size, label: cardSize(size), loss: answer.grid.loss[flat], misses, span: () => intervalOf(answer.law, x), mark: s === own });
   }
   return list;
 }
@@ -108,13 +112,13 @@ function drawOne(id, points, [low, high], sure) {
   const finite = points.filter(({ loss }) => Number.isFinite(loss));
   const fits = finite.filter(({ misses }) => !misses);
   const faded = finite.filter(({ misses }, k) => misses || finite[k + 1]?.misses || finite[k - 1]?.misses);
-  const ticks = id === "tokens" ? logTicks([points[0].x, points.at(-1).x], 4).map((x) => ({ x, label: count(x) })) : points.filter((_, k) => id === "passes" || id === "experts" ? k % Math.ceil(points.length / 8) === 0 : k % Math.ceil(points.length / 4) === 0);
+  const ticks = id === "tokens" || points.length > 20 ? logTicks([points[0].x, points.at(-1).x], 4).map((x) => ({ x, label: count(x) })) : points.filter((_, k) => id === "passes" || id === "experts" ? k % Math.ceil(points.length / 8) === 0 : k % Math.ceil(points.length / 4) === 0);
   const steps = [0.02, 0.05, 0.1, 0.2].find((each) => (high - low) / each <= 5) ?? 0.5;
   const lines = [];
   for (let level = Math.ceil(low / steps) * steps; level < high; level += steps) lines.push(level);
   const firstMiss = finite.find(({ misses }) => misses);
   const mark = points.find((point) => point.mark);
-  const band = sure ? bandPath(id, fits, X, Y) : figure.querySelector(".band")?.getAttribute("d");
+  const band = sure ? bandPath(fits, X, Y) : figure.querySelector(".band")?.getAttribute("d");
   $(".plot", figure).replaceChildren(
     draw(
       "svg",
@@ -157,10 +161,9 @@ function drawOne(id, points, [low, high], sure) {
   svg.classList.toggle("clickable", points.some(({ text }) => text));
 }
 
-function bandPath(id, points, X, Y) {
-  if (!points.length || !points[0].answer || current().answer.trust.level === "beyond") return null;
-  const ends = id === "tokens" ? bandOver(points[0].answer, points.map(({ tokens }) => tokens)) : points.map(({ answer }) => bandOver(answer, [answer.choice.tokens])[0]);
-  const known = points.map(({ x }, k) => ({ x, span: ends[k] })).filter(({ span }) => span);
+function bandPath(points, X, Y) {
+  if (current().answer.trust.level === "beyond") return null;
+  const known = points.map(({ x, span }) => ({ x, span: span() })).filter(({ span }) => span);
   if (known.length < 2) return null;
   const upper = known.map(({ x, span }, k) => `${k ? "L" : "M"}${X(x).toFixed(1)} ${Y(span.high).toFixed(1)}`).join("");
   const lower = known.map(({ x, span }) => `L${X(x).toFixed(1)} ${Y(span.low).toFixed(1)}`).reverse().join("");

@@ -88,9 +88,8 @@ export const sizeName = (d) => (d.width === null || /^d\d/.test(d.rung) ? cardSi
 
 // A design in a few words.
 export const shortName = (d) => {
-  const name = sizeName(d);
   const made = d.experts_total === 1 ? "dense" : `${experts(d)} experts`;
-  return `${name}, ${made}, ${d.recurrence === 1 ? "no loop" : `${d.recurrence} passes`}`;
+  return `${sizeName(d)}, ${made}, ${d.recurrence === 1 ? "no loop" : `${d.recurrence} passes`}`;
 };
 
 // A value of a budget's field with its unit, as sentences write it.

@@ -89,7 +89,7 @@ function leaveOut(cluster, space, overheads) {
 
 // One design by hand, "1.0B:8:2" (size, experts for each active one, passes), under the budget of a search, whether or
 // not it meets the limits.
-export function given(answer, text) {
+export function designByHand(answer, text) {
   const [name, E, R] = text.split(":");
   const [experts, recurrence] = [Number(E), Number(R)];
   const fine = name in DATA.extended && experts >= 1 && Number.isInteger(2 * experts) && Number.isInteger(recurrence) && recurrence >= 1 && recurrence <= 1000;
