@@ -8,7 +8,7 @@ import { letter, unpin } from "./pins.js";
 import { find, question } from "./plan.js";
 import { extent } from "./plot.js";
 import { Refusal, bytes, cardSize, count, experts, fixed, passes, power, trainingText, written } from "./quantities.js";
-import { given } from "./search.js";
+import { designByHand } from "./search.js";
 import { pins, scenarioOf, set, state } from "./state.js";
 
 // Fields of a budget whose explanation has another name.
@@ -23,7 +23,7 @@ function sides() {
     try {
       const asked = question(side.values);
       const answer = find(asked);
-      const own = side.values.design ? given(answer, side.values.design) : null;
+      const own = side.values.design ? designByHand(answer, side.values.design) : null;
       return { ...side, asked, answer: own?.answer ?? answer, design: own?.design ?? answer.choice };
     } catch (error) {
       if (!(error instanceof Refusal)) throw error;
@@ -79,11 +79,13 @@ function drawCharts(list) {
   place.hidden = list.length < 2; // one dot is no comparison
   drawn = list;
   width = place.parentElement.clientWidth;
+  if (place.hidden) return;
   const panels = laws.map((name) => list.filter(({ asked }) => asked.law.name === name));
   // The letters of a drawing that is scaled down would be too small: it is drawn as wide as its card.
-  const wide = Math.min(620, width - 96);
-  const half = Math.min(620, width / 2 - 112);
-  place.replaceChildren(...panels.map((sides, k) => panel(laws[k], sides, laws.length > 1 && half >= 320 ? half : wide)));
+  place.replaceChildren(...panels.map(() => make("figure", { class: "card" })));
+  const card = place.firstElementChild;
+  const inside = card.clientWidth - 2 * Number.parseFloat(getComputedStyle(card).paddingLeft);
+  place.replaceChildren(...panels.map((sides, k) => panel(laws[k], sides, Math.min(620, inside))));
 }
 
 function panel(name, list, W) {
