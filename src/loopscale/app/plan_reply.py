@@ -146,7 +146,8 @@ def _command(found: Search, request: PlanRequest, law: str) -> str:
 
 
 def _python(found: Search, request: PlanRequest, law: str) -> str:
-    options: dict[str, Any] = {name: plain(value) for name, value in _limits(found, request)} | _devices(request)
+    limits = {name: _written(name, value) for name, value in _limits(found, request)}
+    options: dict[str, Any] = limits | _devices(request)
     options |= {} if request.eps is None else {"eps": request.eps}
     options |= {"rule": "loss"} if request.rule == "loss" else {}
     options |= {"law": law}
@@ -167,6 +168,12 @@ def _python(found: Search, request: PlanRequest, law: str) -> str:
         arguments.insert(0, f"space={kind}({', '.join(f'{name}={value!r}' for name, value in parts.items())})")
     lines = "".join(f"    {argument},\n" for argument in arguments)
     return f"import loopscale as ls\n{imported}\nbest = ls.plan(\n{lines})\nprint(best)\n"
+
+
+def _written(name: str, value: float) -> float | str:
+    """Return a limit as people write it in Python: bytes as text with their unit."""
+    amount = FIELDS[name].amount
+    return amount.exact(value) if amount.name.startswith("BYTES") else plain(value)
 
 
 def _literal(value: Any) -> str:

@@ -72,7 +72,7 @@ export function pythonText() {
     imported = `from loopscale.architecture import ${kind}\n`;
     lines.push(`space=${kind}(${parts.join(", ")})`);
   }
-  for (const [name, value] of chosen(answer.b.set)) if (!state.gpus || name !== "real_flops") lines.push(`${name}=${literal(value)}`);
+  for (const [name, value] of chosen(answer.b.set)) if (!state.gpus || name !== "real_flops") lines.push(`${name}=${FIELD[name].write === "bytes" ? `'${exact(name, value)}'` : literal(value)}`);
   if (state.gpus) {
     lines.push(`gpus=${state.gpus}`, `device='${state.device || "h100"}'`, `days=${state.days}`);
     if (state.utilisation) lines.push(`utilisation='${state.utilisation}'`);
