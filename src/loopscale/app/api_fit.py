@@ -184,7 +184,7 @@ PREVIEWED = 5
 
 
 def preview(text: str, options: PreviewOptions, limits: Limits) -> dict[str, Any]:
-    """Return how a sweep is read; what prevents a fit is a sentence in it, not an error."""
+    """Return how a sweep is read. A problem that prevents a fit is a sentence in the reply, not an error."""
     _check_shape(text, options.name, limits)
     from loopscale.fitting.data.columns import SYMBOLS, find_columns
     from loopscale.fitting.data.readers import csv_table

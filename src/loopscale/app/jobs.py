@@ -1,4 +1,4 @@
-"""Jobs run in their own processes, a few at a time, with progress, a time limit and a way to stop them; laws kept."""
+"""Jobs in their own processes, a few at a time, with progress and a time limit; and the laws that clients sent."""
 
 from __future__ import annotations
 

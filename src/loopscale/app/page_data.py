@@ -1,4 +1,4 @@
-"""What the page knows before it asks anybody: laws, the ladder, the fields of a budget, devices and shared texts."""
+"""The data of the page: laws, the ladder, the fields of a budget, devices and shared texts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from loopscale.planning.grid import interval_basis
 from loopscale.planning.layouts import REDUCES
 from loopscale.planning.limits import DEVICES as DEVICES_LIMIT
 from loopscale.planning.limits import DEVICES_TEXTS, NEAR, SLACK
-from loopscale.planning.sensitivity import KEPT_WINDOW
 from loopscale.planning.text import AXIS_TEXT, TRUST_TEXT
 from loopscale.scaling import DEFAULT, MAPPINGS, OUTER_LAWS, PUBLISHED, ScalingLaw, find_law
 from loopscale.scaling.trust import AXES, MOST_DECADES, TRUST_LEVELS
@@ -43,7 +42,6 @@ def page_data() -> dict[str, Any]:
         "near": NEAR,
         "steps": list(STEPS),
         "noGain": NO_GAIN,
-        "keptWindow": KEPT_WINDOW,
         "leastMemory": LEAST_MEMORY,
         "trust": {level: _number(factor) for level, factor in TRUST_LEVELS.items()},
         "trustText": TRUST_TEXT,
@@ -77,14 +75,14 @@ def page_data() -> dict[str, Any]:
 
 
 def law_data(law: ScalingLaw) -> dict[str, Any]:
-    """Return a law as its file holds it, with what it says of itself."""
+    """Return the content of a law's file, with its form, its uncertainty and the basis of its interval in words."""
     own = {"uncertainty": law.uncertainty, "form": str(law.form), "basis": interval_basis(law)}
     data: dict[str, Any] = finite({**law.to_dict(), **own})
     return data
 
 
 def preset(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a place where a model may run, with its limits as people write them."""
+    """Return a device that models run on, with its limits as people write them."""
     limits = {field: FIELDS[field].amount.exact(value) for field, value in values.items()}
     about = ", ".join(FIELDS[field].write(values[field]) for field in limits if field != "bits")
     return {"name": name, "label": f"{name} ({about}, {limits['bits']} bits)", "limits": limits}
@@ -106,9 +104,7 @@ def _field(name: str) -> dict[str, Any]:
         "option": field.option,
         "relaxed": field.relaxed,
         "counts_with": list(field.counts_with),
-        "limit": field.relaxed is not None and field.group.name == "MEMORY",
         "least": field.amount.least,
-        "most": field.amount.most,
         "example": field.slider.start or field.slider.first,
     }
 

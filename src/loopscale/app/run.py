@@ -95,7 +95,7 @@ def _law(rows: list[dict[str, Any]]) -> dict[str, float] | None:
 
 
 def _text(reply: dict[str, Any]) -> str:
-    """Say how the run stands in one sentence."""
+    """Return the state of the run in one sentence."""
     if reply["state"] == "finished":
         return f"Finished: validation loss {reply['validation_loss']:.4f} after {reply['steps']:,} steps."
     where = f"step {reply['step']:,} of {reply['steps']:,}"

@@ -162,7 +162,7 @@ class PlanRequest(SpaceFields):
 
 
 class ComputeRequest(BaseModel):
-    """Training compute as people have it."""
+    """Training compute as devices and days, or as money."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -175,7 +175,7 @@ class ComputeRequest(BaseModel):
 
 
 class ComputeReply(BaseModel):
-    """Training compute, and what it takes."""
+    """Training compute, and the hours, energy and money that it takes."""
 
     flops: float
     hours: float
@@ -439,7 +439,7 @@ class RunReply(BaseModel):
     law: dict[str, float] | None = Field(description="What the law of [run] law forecasts: loss, low and high.")
     alarms: list[RunAlarm] = Field(description="The last steps at which the run left that forecast.")
     validation_loss: float | None = Field(description="Of the finished run.")
-    text: str = Field(description="How the run stands, in one sentence.")
+    text: str = Field(description="The state of the run, in one sentence.")
 
 
 class JobReply(BaseModel):
