@@ -141,6 +141,7 @@ def test_a_link_to_a_refused_budget_shows_what_it_says(page):
     assert "Nothing fits in 10 MB at 4 bits" in page.inner_text("#message")
     assert "10 MB" in sentence(page)
     page.click("#chip-place")
+    assert "tokens/s" in facts(page)  # the greyed answer is that of the first view, with its device
     assert page.input_value("#in-memory") == "10MB"
     assert page.get_attribute("#in-memory", "aria-invalid") == "true"
     assert float(page.locator(".popover input[type=range]").first.input_value()) < 100
@@ -301,8 +302,28 @@ def test_charts_are_read_above_the_plot_and_a_click_takes_the_design(page):
     assert "design=" in page.url
 
 
+def test_a_message_moves_nothing_below_it(page):
+    mapped(page)
+    before = box(page, "#map-plot")
+    for link in ("flops=5x", "flops=1e25"):
+        visit(page, link)
+        assert page.inner_text("#message").strip()
+        assert box(page, "#map-plot") == before, link
+
+
+def test_memory_beyond_the_limit_is_marked_where_it_is_stated(page):
+    assert "over" not in page.get_attribute("#stat-memory", "class")
+    visit(page, "design=2.4B:16:4")
+    assert "over" in page.get_attribute("#stat-memory", "class")
+
+
 def test_a_law_without_recurrence_has_no_chart_of_passes(page):
     visit(page, "law=chinchilla-epoch-2024&flops=1e21&memory=&where=&bandwidth=")
+    mapped(page)
+    assert "loop" not in sentence(page)  # it says nothing about passes
+    assert page.locator("#steppers :is(.down, .up):visible").count() == 0  # sizes are free, the rest is fixed
+    assert page.locator("#map-plot .labels text").count() == 0
+    assert "2/16" not in page.inner_text("#map-legend")
     assert page.is_hidden("#over-passes")
     assert page.is_hidden("#over-experts")
     assert page.is_visible("#over-size")
@@ -319,6 +340,9 @@ def test_between_the_rungs_sizes_are_named_by_their_parameters(page):
     visit(page, "continuous=1")
     assert not re.search(r"\bd\d{3,}", page.inner_text("#plan-view"))
     assert page.locator("#over-size .mine").count() == 1
+    assert f"{page.inner_text('#step-size output')} now" == page.inner_text("#over-size .readout")
+    assert "dashed: needs" in page.text_content("#over-size .miss")
+    assert page.locator("#over-size .band").count() == 1
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -437,8 +461,12 @@ def test_scenarios_are_compared_by_what_differs_and_each_law_has_its_own_scale(p
     panels = page.locator("#compare-charts figure")
     assert panels.count() == 2
     assert panels.locator(".mine").count() == panels.nth(0).locator(".mine").count() == 1  # the current answer alone
-    scale = "all => all.map((svg) => svg.getBoundingClientRect().width / svg.viewBox.baseVal.width)"
-    assert min(panels.locator("svg").evaluate_all(scale)) > 0.99  # letters are not scaled down
+    for width in (820, 390, 1440):  # the letters are not scaled down
+        page.set_viewport_size({"width": width, "height": 900})
+        page.wait_for_function(
+            "() => [...document.querySelectorAll('#compare-charts svg')]"
+            ".every((svg) => svg.getBoundingClientRect().width / svg.viewBox.baseVal.width > 0.99)"
+        )
     rows = page.locator("#compare-table tbody tr td:first-child").all_inner_texts()
     assert "law" in rows
     assert "bits per weight" not in rows

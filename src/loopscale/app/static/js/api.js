@@ -9,7 +9,7 @@ class ApiError extends Error {
 }
 
 export async function call(path, { body, csv, method } = {}) {
-  if (!server()) throw new ApiError("this needs the server: start `loopscale app`, and open the page that it prints", 0);
+  if (!server()) throw new ApiError("this needs the server: start `loopscale app`, and open the address that it prints", 0);
   const sends = body !== undefined || csv !== undefined;
   let reply;
   try {

@@ -1,7 +1,7 @@
 // Everything that the first screen leaves out, folded: alternatives, limits, the command, and how sure the answer is.
 import { FIELD } from "./budget.js";
 import { DATA } from "./data.js";
-import { $, button, captioned, make, table } from "./dom.js";
+import { $, button, captioned, make, sentence, table } from "./dom.js";
 import { designText } from "./model.js";
 import { current, shown } from "./plan.js";
 import { bytes, cardSize, count, fixed, percent, power, shortName, signed, size } from "./quantities.js";
@@ -96,16 +96,16 @@ function drawSure() {
     if (agreed) {
       const own = agreed.votes.find(({ flat }) => flat === shown.answer.chosen)?.share ?? 0;
       const rest = agreed.votes.filter(({ flat }) => flat !== shown.answer.chosen).slice(0, 3).map(({ flat, share }) => `${shortName(shown.answer.design(flat))} ${percent(share)}`);
-      certain.push(`${Math.round(own * agreed.laws)} of ${agreed.laws} refits choose this design${rest.length ? ` (others: ${rest.join(", ")})` : ""}; it is within the fit error of the best in ${percent(agreed.share)}.`);
+      certain.push(`${Math.round(own * agreed.laws)} of ${agreed.laws} refits choose this design${rest.length ? ` (others: ${rest.join(", ")})` : ""}; in ${percent(agreed.share)} it is within the fit error of the best.`);
     }
   }
   place.replaceChildren(
     make(
       "dl",
       { class: "facts" },
-      fact("Trust", trust.level === "inside" ? "Inside the range that the law was fitted on." : `${DATA.trustText[trust.level]}: ${axesText(answer)}.`),
+      fact("Trust", trust.level === "inside" ? "Inside the range that the law was fitted on." : sentence(`${DATA.trustText[trust.level]}: ${axesText(answer)}`)),
       fact("Loss", interval && trust.level !== "beyond" ? `${fixed(d.loss, digits)}, 90% ${interval.kind === "predictive" ? "predictive interval of one run" : "interval of the curve, not of a run,"} ${fixed(interval.low, digits)} to ${fixed(interval.high, digits)}` : `${fixed(d.loss, trust.level === "beyond" ? 2 : 4)}, no interval ${trust.level === "beyond" ? "so far beyond the data" : ""}`),
-      fact("Uncertainty", `${law.uncertainty}.`),
+      fact("Uncertainty", sentence(law.uncertainty)),
       certain.length ? fact("Choice", certain.join(" ")) : null,
       fact("Law", `${law.name}: ${law.form}. ${law.source ?? ""}`),
       fact("Rule", answer.grid.rule === "loss" ? "Lowest loss alone." : `Lowest loss among designs whose last pass and last step in experts each gain at least ${answer.grid.eps} nats.`),

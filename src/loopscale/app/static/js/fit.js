@@ -169,7 +169,7 @@ export async function fit(content, name, columns) {
   busy(true);
   try {
     const job = await runJob(`fit?${options}`, { csv: content }, $("#fit-progress"));
-    if (job.state === "cancelled") return toast("Stopped.");
+    if (job.state === "cancelled") return toast("The fit was stopped.");
     const law = addLaw(job.result.law);
     writeStored(
       "fits",

@@ -9,7 +9,7 @@ import { Refusal } from "./quantities.js";
 const known = new Map();
 
 export function loadLaws() {
-    for (const file of readStored("laws")) {
+  for (const file of readStored("laws")) {
     try {
       remember(file);
     } catch {

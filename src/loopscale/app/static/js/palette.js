@@ -1,4 +1,4 @@
-// Everything that the page can do, by typing a part of its name: Ctrl+K or /.
+// The command palette (Ctrl+K or /): every action of the page, found by a part of its name.
 import { $, button, make } from "./dom.js";
 import { DATA } from "./data.js";
 import { chooseLaw } from "./sentence.js";
@@ -45,7 +45,7 @@ export function openPalette() {
     const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
     shown = all.filter(([name, , also = ""]) => words.every((word) => `${name} ${also}`.toLowerCase().includes(word))).slice(0, 12);
     at = 0;
-    list.replaceChildren(...(shown.length ? shown.map(([name, run], k) => button(name, () => end(run), { role: "option", id: `palette-${k}`, tabindex: -1 })) : [make("p", { class: "hint" }, "Nothing of that name.")]));
+    list.replaceChildren(...(shown.length ? shown.map(([name, run], k) => button(name, () => end(run), { role: "option", id: `palette-${k}`, tabindex: -1 })) : [make("p", { class: "hint" }, "No action has that name.")]));
     mark();
   };
   input.addEventListener("input", find);

@@ -6,8 +6,8 @@ import { current, question } from "./plan.js";
 import { shortName } from "./quantities.js";
 import { SCENARIO, parameters, pins, scenarioOf, set, state } from "./state.js";
 
-const sound = (list) => list.filter((item) => typeof item?.query === "string" && typeof item?.name === "string");
-const merged = (...lists) => [...new Map(sound(lists.flat()).map((item) => [item.query, item])).values()];
+const valid = (list) => list.filter((item) => typeof item?.query === "string" && typeof item?.name === "string");
+const merged = (...lists) => [...new Map(valid(lists.flat()).map((item) => [item.query, item])).values()];
 
 export function pin() {
   const query = String(parameters(state, SCENARIO));
@@ -29,12 +29,12 @@ function write(list) {
 // Another tab has pinned or removed something.
 addEventListener("storage", (event) => {
   if (event.key !== "loopscale.pins") return;
-  const list = sound(readStored("pins"));
+  const list = valid(readStored("pins"));
   set({ pins: list.length ? JSON.stringify(list) : "" }, { draft: true });
 });
 
 export const keptPins = () => {
-  const list = sound(readStored("pins"));
+  const list = valid(readStored("pins"));
   return list.length ? JSON.stringify(list) : "";
 };
 

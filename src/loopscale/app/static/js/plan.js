@@ -1,17 +1,16 @@
-// The Plan view: reads the state, searches, and draws. An answer that cannot be given never removes the last one.
+// The Plan view: reads the state, searches, and draws. Where there is no answer, the last one stays.
 import { devicesOf } from "./cluster.js";
 import { DATA } from "./data.js";
 import { drawDetails } from "./details.js";
 import { $, announce } from "./dom.js";
-import { preparedLaw } from "./law.js";
 import { chosenLaw } from "./laws.js";
 import { afterMap, drawMap } from "./map.js";
 import { drawModel } from "./model.js";
 import { drawMultiples } from "./multiples.js";
 import { Refusal, parse } from "./quantities.js";
-import { given, search, searchOn } from "./search.js";
+import { designByHand, search, searchOn } from "./search.js";
 import { drawSentence } from "./sentence.js";
-import { state } from "./state.js";
+import { DEFAULTS, state } from "./state.js";
 import { drawWhatIfs } from "./whatif.js";
 
 // What a scenario asks: the law, the budget's fields as numbers, and the designs to choose from.
@@ -59,7 +58,7 @@ function epsOf(text) {
   return eps;
 }
 
-// What the page shows now: the last answer that could be given, what was asked for it, and why a newer one could not.
+// What the page shows: the last answer, the question that it is to, and why there is none to a newer question.
 export const shown = { answer: null, own: null, problem: null, withheld: null, asked: null };
 
 const keyOf = ({ law, limits, options, devices }) =>
@@ -83,7 +82,7 @@ function update() {
       }
       Object.assign(shown, { answer, asked, key, law: asked.law });
     }
-    shown.own = state.design ? given(shown.answer, state.design) : null;
+    shown.own = state.design ? designByHand(shown.answer, state.design) : null;
     Object.assign(shown, { problem: null, withheld: null });
   } catch (error) {
     if (!(error instanceof Refusal)) throw error;
@@ -94,10 +93,8 @@ function update() {
 
 // The answer of the first view, for a link that leads to none.
 function firstAnswer() {
-  const limits = {};
-  for (const field of DATA.fields) if (field.first) limits[field.name] = parse(field, field.first);
-  shown.asked = { law: preparedLaw(DATA.laws[DATA.law]), limits, options: {} };
-  return search(shown.asked.law, limits, {});
+  shown.asked = question(DEFAULTS);
+  return find(shown.asked);
 }
 
 // The design that the page is about: one that was chosen by hand, else the best one.

@@ -60,7 +60,7 @@ function show(reply) {
   const resume = reply.state === "stopped" ? " Start the same `loopscale train` command again to resume it." : "";
   writeParts($("#run-said"), coded(ended ? `${reply.text} Next: \`loopscale eval\` on its folder, or \`loopscale forecast\` to compare it with your law.` : forecast ? `The final loss is forecast from the log and the learning-rate schedule.${resume}` : seen.length ? `The log is too short to forecast the end.${resume}` : `No step is logged yet.${resume}`));
   $("#run-alarms").hidden = !reply.alarms.length;
-  $("#run-alarms").replaceChildren(...reply.alarms.map(({ text, step }) => make("li", {}, `Step ${count(step)}: ${text}`)));
+  $("#run-alarms").replaceChildren(...reply.alarms.map(({ text, step }) => make("li", {}, coded(`Step ${count(step)}: ${text}`))));
   paint(reply);
 }
 
@@ -95,6 +95,7 @@ function paint(reply) {
   if (measured.length) legend.push(["valid-key", "validation loss"]);
   if (forecast) legend.push(["band-key", `forecast, ${percent(forecast.level)}`]);
   if (law) legend.push(["dash-key", "the law's forecast"]);
+  if (!ended) legend.push(["beyond-key", "still to train"]);
   host.replaceChildren(element, keys(legend));
   return undefined;
 }

@@ -52,7 +52,7 @@ function computePanel() {
   ]; // prettier-ignore
 }
 
-// The pale number of an empty field counts once there are devices; without GPUs there are none.
+// An empty field counts as its placeholder, but without GPUs the compute is not that of devices.
 function devicesChanged({ target }) {
   const [gpus, days] = [$("#in-gpus").value.trim(), $("#in-days").value.trim()];
   if (target.id === "in-gpus" && !gpus) set({ gpus: "", days: "" }, { control: "devices" });
@@ -65,7 +65,7 @@ function useDevices({ gpus, days }) {
 
 function placePanel() {
   const choices = DATA.presets.map(({ name, limits }) =>
-    button([make("b", {}, PLACES[name] ?? name), ` ${limits.memory} · ${limits.bits} bits`], () => set({ ...EMPTY, ...limits, where: name }, { control: "where" }), {
+    button([make("b", {}, PLACES[name] ?? name), ` ${amountOf(FIELD.memory, parse(FIELD.memory, limits.memory))} · ${limits.bits} bits`], () => set({ ...EMPTY, ...limits, where: name }, { control: "where" }), {
       class: "choice", "data-place": name, "aria-pressed": String(state.where === name),
     }),
   ); // prettier-ignore
@@ -197,7 +197,8 @@ export function drawSentence({ sure = false } = {}) {
   const verb = shown.own ? "you could train" : "train";
   const kind = design.experts_total === 1 ? `a ${cardSize(design.total_parameters)} dense model` : `a ${cardSize(design.active_parameters)} model with ${experts(design)} experts`;
   const loop = design.recurrence === 1 ? "do not loop it" : design.recurrence === 2 ? "loop it twice" : `loop it ${design.recurrence} times`;
-  parts.answer.replaceChildren(`${verb} `, make("b", {}, kind), " and ", make("b", {}, loop));
+  const loops = current().answer.law.onlyRecurrence === null; // other laws say nothing about passes
+  parts.answer.replaceChildren(`${verb} `, make("b", {}, kind), ...(loops ? [" and ", make("b", {}, loop)] : []));
   document.title = problem || withheld ? "loopscale: no answer for this budget" : `${cardSize(design.active_parameters)}, ${passes(design.recurrence)} · loopscale`;
   showRows(problem);
   drawMessage(problem, withheld);
@@ -229,26 +230,28 @@ function devicesText() {
   }
 }
 
+const STAYS = "The last answer stays, greyed.";
+
 function drawMessage(problem, withheld) {
   const place = $("#message");
   const key = problem ? problem.message : withheld ? `w ${withheld.answer.choice.label} ${withheld.blocked}` : "";
   if (place.dataset.key === key) return;
   place.dataset.key = key;
   if (!key) return void place.replaceChildren();
-  if (problem) return void place.replaceChildren(...coded(`${capital(told(problem.message))}. The last answer stays, greyed.`));
+  if (problem) return void place.replaceChildren(make("span", {}, ...coded(`${capital(withLabels(problem.message))}. ${STAYS}`)));
   const { answer, blocked } = withheld;
   const why = blocked.includes("extrapolate")
-    ? `Too far to answer: ${axesText(answer)}. Train a few runs closer to it first. Greyed: the last answer.`
+    ? `Too far to answer: ${axesText(answer)}. Train a few runs closer to it first.`
     : `This law is degenerate: ${answer.law.degenerate.join("; ")}.`;
   place.replaceChildren(
-    ...coded(why),
+    make("span", {}, ...coded(`${why} ${STAYS}`)),
     button("Show it anyway", () => set(Object.fromEntries(blocked.map((name) => [name, "1"])), { control: "anyway" }), { id: "show-anyway" }),
   );
   return undefined;
 }
 const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 // Python names a field of the budget in backquotes; the page has a label for it.
-const told = (text) => text.replace(/`(\w+)`/g, (name, field) => (FIELD[field] ? `“${FIELD[field].label}”` : name));
+const withLabels = (text) => text.replace(/`(\w+)`/g, (name, field) => (FIELD[field] ? `“${FIELD[field].label}”` : name));
 
 // Axes outside the law's range, in words: "589B tokens; the law saw up to 500B".
 export function axesText(answer) {
@@ -298,6 +301,7 @@ function drawLoss(design, sure) {
   stat("days", daysText(days), `on ${count(cluster.devices)} ${deviceName(cluster.name)}${trains ? ` at ${percent(cluster.utilisation)}` : ", but it does not fit them"}`);
   stat("memory", bytes(design.memory), b.set.memory === undefined ? "no limit set" : `of ${bytes(b.memory)}`);
   const fits = b.set.memory === undefined || design.memory <= b.memory * DATA.slack;
+  $("#stat-memory").classList.toggle("over", !fits);
   const speed = design.tokens_per_second !== null && fits;
   stat("speed", speed ? `≤ ${count(design.tokens_per_second)}` : "", speed ? `tokens/s ${state.where ? `on ${PLACES[state.where]}` : `at ${bytes(b.bandwidth)}/s`}` : "");
 }

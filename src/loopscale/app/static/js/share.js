@@ -17,7 +17,7 @@ const local = () => ["localhost", "127.0.0.1", "[::1]"].includes(location.hostna
 
 export const shareMenu = () =>
   menu("Share ▾", () => [
-    ["Copy link", () => copy(here(), "Link", local() ? "It opens on this machine; `loopscale app --export` makes a page that others can open." : lawOf(state.law)?.file ? "Your law is named in it; send its file too." : ""), "copy-link"],
+    ["Copy link", () => copy(here(), "Link", local() ? "It opens on this machine; `loopscale app --export` makes a page that others can open." : lawOf(state.law)?.file ? "It names your law; send the law file with it." : ""), "copy-link"],
     ["Copy embed code", () => copy(`<iframe src="${here()}" width="100%" height="900" style="border:0" title="loopscale"></iframe>`, "Embed code"), "copy-embed"],
     ["Save as image", saveImage, "save-image"],
     ["Pin this scenario", () => pin(), "pin"],
@@ -81,7 +81,7 @@ function chooseConfig() {
     try {
       writeStored("config", [{ name: input.files[0].name, content: JSON.parse(await input.files[0].text()) }]);
       set({});
-      toast("It is judged beside the designs, under What if.");
+      toast("Your model is among the designs under What if.");
     } catch {
       toast("This file is not JSON.");
     }

@@ -10,7 +10,7 @@ export const DEFAULTS = {
   allow_degenerate: "", design: "", where: PLACE.name, device: "", gpus: "", days: "", utilisation: "", fit: "", pins: "",
   lab: "", word: "", loops: "", ...FIRST, ...PLACE.limits,
 }; // prettier-ignore
-// Devices that are offered; a link that names GPUs alone means so many days.
+// Devices that the form suggests; a link with GPUs alone means these days.
 export const DEVICES = { gpus: "8", days: "14" };
 const ALLOWED = {
   view: ["plan", "fit", "lab", "compare", "sweep", "run"],

@@ -80,7 +80,7 @@ function showUncertainty(widths) {
     : [`Law of ${counted(count, "loss")}: ${result.form}; `, term("rmse", "RMSE"), ` ${result.law.rmse.toFixed(4)} nats; `, term("band", "90% interval"), ` ${significant(100 * widths[law])}% wide at the median point.`];
   writeParts($("#sweep-fitted"), said);
   $("#sweep-warnings").hidden = !result.warnings.length;
-  $("#sweep-warnings").replaceChildren(...result.warnings.map((warning) => make("li", {}, sentence(warning))));
+  $("#sweep-warnings").replaceChildren(...result.warnings.map((warning) => make("li", {}, coded(sentence(warning)))));
   const seen = fits.map((item) => ({ count: item.count, width: widths[item.law] }));
   figure("chart-uncertainty", uncertainty(seen), seen, $("#sweep-fitted").textContent);
 }

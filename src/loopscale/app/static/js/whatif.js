@@ -15,7 +15,7 @@ export function drawWhatIfs() {
   const mine = turn;
   const { answer, asked } = shown;
   const place = $("#whatifs");
-  // What does not fit is nothing to compare with: then the best that fits is.
+  // A design that does not fit is no basis for a comparison; the best that fits is.
   const design = shown.own?.misses ? answer.choice : current().design;
   const attempt = (label, change, limits, options, note = () => "", devices = asked.devices) => {
     try {
