@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from browser import facts, findings, open_page, reached, settled, small_targets
+from browser import facts, findings, open_in, open_page, reached, settled, small_targets
 from filelock import FileLock
 
 from conftest import Client
@@ -120,3 +120,15 @@ def test_the_page_draws_the_run_while_it_trains_and_when_it_has_ended(browser, o
     assert page.evaluate("() => document.documentElement.scrollWidth") <= 390
     assert page.errors == []
     page.context.close()
+
+
+@pytest.mark.parametrize(("view", "says"), [("run", "Reading the run…"), ("sweep", "Reading the sweep…")])
+def test_a_view_that_waits_for_its_first_reading_says_so(browser, address, view, says):
+    context = browser.new_context()
+    context.route("**/api/choices", lambda route: route.fulfill(json={"sweep": "demo", "run": "demo"}))
+    for path in ("run", "sweep?*"):
+        context.route(f"**/api/{path}", lambda route: None)  # no answer yet
+    page = open_in(context, f"{address}/#view={view}")
+    page.wait_for_selector(f"#{view}-tab:not([hidden])")
+    assert says in page.inner_text(f"#{view}-view")
+    context.close()
