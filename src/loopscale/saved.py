@@ -20,7 +20,7 @@ MODELS = {
     "grouped-law": "loopscale.scaling.schema:GroupedLawFile",
     "architecture": "loopscale.architecture.schema:ArchitectureFile",
     "fit": "loopscale.fitting.schema:FitFile",
-    "plan": "loopscale.planning.files:PlanFile",
+    "plan": "loopscale.planning.plan_file:PlanFile",
     "next-runs": "loopscale.choosing.schema:NextRunsFile",
     "train": "loopscale.train.config:TrainConfig",
     "training-run": "loopscale.train.run_dir:RunFile",

@@ -25,7 +25,6 @@ from loopscale.core.tables import Table
 from loopscale.planning.cluster import Cluster
 from loopscale.planning.design import card_size, design_text, law_counts_text
 from loopscale.planning.predictions import Prediction, predict
-from loopscale.planning.registered import check, register
 from loopscale.planning.screen import prediction_screen, training_text
 from loopscale.planning.text import interval_text, law_text, legend, mark, trust_text
 from loopscale.scaling import ScalingLaw
@@ -84,6 +83,8 @@ def predict_command(
     if check_path is not None:
         if loss is None:
             raise click.UsageError("--check needs --loss, the loss that came out")
+        from loopscale.planning.registered import check  # reads a file, with pydantic, which is slow to import
+
         click.echo(check(check_path, loss))
         return
     if params is None and not any(model[name] for name in ("rung", "width", "config")):
@@ -104,6 +105,8 @@ def predict_command(
         allow_degenerate=allow_degenerate,
     )  # fmt: skip
     if register_path is not None:
+        from loopscale.planning.registered import register
+
         register(prediction, register_path)
     if as_json:
         print_json(prediction.to_dict())

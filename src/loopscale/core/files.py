@@ -14,7 +14,10 @@ import shutil
 import stat
 import sys
 import zlib
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import fields, is_dataclass
+from enum import Enum
 from pathlib import Path
 from typing import IO, Any
 
@@ -322,6 +325,24 @@ def _keep_mode(handle: int, before: os.stat_result) -> None:
 def write_text(path: str | Path, text: str) -> None:
     """Write a text file whole or not at all."""
     write_bytes(path, text.encode("utf-8"))
+
+
+def as_json(value: Any) -> Any:
+    """Return a value as JSON has it: objects by ``to_dict`` or their fields, enums by value, tuples as lists."""
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
+    if is_dataclass(value):
+        return fields_as_json(value)
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {name: as_json(item) for name, item in value.items()}
+    return [as_json(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def fields_as_json(part: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass as JSON has them."""
+    return {field.name: as_json(getattr(part, field.name)) for field in fields(part)}
 
 
 def finite(data: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from loopscale.architecture import Architecture, at_width, rung
 from loopscale.architecture.ladder import RUNGS, extended_rungs
 from loopscale.core.errors import InputError
+from loopscale.core.files import fields_as_json
 from loopscale.core.quantities import format_count, format_size, plain
 from loopscale.planning.grid import Grid, Rule, design_label
 
@@ -124,8 +125,7 @@ class Design:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        loss = self.loss if math.isfinite(self.loss) else None
-        return {**asdict(self), "loss": loss, "extrapolated": list(self.extrapolated)}
+        return fields_as_json(self) | {"loss": self.loss if math.isfinite(self.loss) else None}
 
 
 def card_size(parameters: float) -> str:

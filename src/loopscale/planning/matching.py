@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from loopscale.architecture import Architecture, continuous
 from loopscale.core.arrays import FloatArray
+from loopscale.core.files import fields_as_json
 from loopscale.core.quantities import bits_of, bytes_of, context_of, count_of, format_bytes, plain
 from loopscale.planning import refusals
 from loopscale.planning.compute import parse_reference
@@ -70,7 +71,7 @@ class Matched:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        return {**asdict(self), "rows": list(self.rows), "trust": self.trust.to_dict()}
+        return fields_as_json(self)
 
 
 def matched(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,14 +10,22 @@ import numpy as np
 
 from loopscale.architecture import Space
 from loopscale.core.devices import NODE, utilisation_of
-from loopscale.core.files import write_json
+from loopscale.core.files import fields_as_json, read_json, write_json
 from loopscale.planning.budget import Budget
 from loopscale.planning.compute import device_flops, device_hours
 from loopscale.planning.design import Design
 from loopscale.planning.grid import Rule
-from loopscale.planning.records import BitsChoice, CachePolicy, Edge, FrontRow, NextBest, Sensitivity, Vote
-from loopscale.planning.searching import COSTS, Search, search
-from loopscale.planning.sensitivity import at_real_bits, cache_policies, next_best, sensitivities
+from loopscale.planning.searching import COSTS, Edge, FrontRow, Search, Vote, search
+from loopscale.planning.sensitivity import (
+    BitsChoice,
+    CachePolicy,
+    NextBest,
+    Sensitivity,
+    at_real_bits,
+    cache_policies,
+    next_best,
+    sensitivities,
+)
 from loopscale.planning.text import sentences, short, table_html
 from loopscale.scaling import Trust
 
@@ -180,36 +188,13 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as plain values, with its sentences."""
-        rows = {
-            name: [asdict(row) for row in getattr(self, name)]
-            for name in ("votes", "edge", "sensitivities", "kv_policies")
-        }
-        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
-        return {
-            "kind": "plan",
-            "schema": SCHEMA,
-            **values,
-            **rows,
-            "rule": self.rule.value,
-            "budget": self.budget.to_dict(),
-            "choice": self.choice.to_dict(),
-            "trust": self.trust.to_dict(),
-            "tied_sizes": None if self.tied_sizes is None else list(self.tied_sizes),
-            "next_best": None if self.next_best is None else asdict(self.next_best),
-            "at_real_bits": None if self.at_real_bits is None else asdict(self.at_real_bits),
-            "growth": None if self.growth is None else asdict(self.growth),
-            "devices": None if self.devices is None else asdict(self.devices),
-            "rivals": [design.to_dict() for design in self.rivals],
-            "candidates": [design.to_dict() for design in self.candidates],
-            "pareto": {cost: [asdict(row) for row in front] for cost, front in self.pareto.items()},
-            "binding": self.binding,
-            "sentences": sentences(self),
-        }
+        header = {"kind": "plan", "schema": SCHEMA}
+        return {**header, **fields_as_json(self), "binding": self.binding, "sentences": sentences(self)}
 
     @classmethod
     def from_dict(cls, data: object, where: str = "plan") -> Plan:
         """Read a plan from plain values; ``where`` names their origin in errors."""
-        from loopscale.planning.files import read_plan  # pydantic takes a moment to import
+        from loopscale.planning.plan_file import read_plan  # pydantic takes a moment to import
 
         return cls(**read_plan(data, where))
 
@@ -220,8 +205,6 @@ class Plan:
     @classmethod
     def load(cls, path: str | Path) -> Plan:
         """Read a plan that ``save`` or ``loopscale plan --out`` wrote."""
-        from loopscale.core.files import read_json
-
         return cls.from_dict(read_json(path), str(path))
 
     def __repr__(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from loopscale.architecture import Architecture, Space, architecture_space, rung
 from loopscale.architecture.space import size_space
 from loopscale.core.errors import InputError, shown
+from loopscale.core.files import as_json
 from loopscale.core.quantities import count_of, format_count, whole_count_of
 from loopscale.planning import refusals
 from loopscale.planning.budget import Budget
@@ -62,7 +63,7 @@ class Prediction:
             "interval": self.interval,
             "uncertainty": self.uncertainty,
             "trust": self.trust.to_dict(),
-            "devices": None if self.devices is None else asdict(self.devices),
+            "devices": as_json(self.devices),
         }
 
     def __repr__(self) -> str:

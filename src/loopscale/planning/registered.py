@@ -3,13 +3,42 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
+from pydantic import ConfigDict, Field, model_validator
+
+from loopscale.core.schemas import Record, parse
 from loopscale.core.sealed import seal, unseal
 from loopscale.core.text import fact
 from loopscale.planning.predictions import Prediction
 from loopscale.planning.text import interval_text
 
 KIND = "registered-prediction"
+
+
+class IntervalRecord(Record):
+    """An interval of a loss."""
+
+    low: float = Field(gt=0)
+    high: float = Field(gt=0)
+    level: float = Field(gt=0, lt=1)
+    kind: Literal["predictive", "law"]
+    basis: str
+
+    @model_validator(mode="after")
+    def _ordered(self) -> IntervalRecord:
+        if self.low > self.high:
+            raise ValueError(f"low is {self.low:g}, above high, {self.high:g}")
+        return self
+
+
+class RegisteredRecord(Record):
+    """What is scored of a registered prediction; its other fields are for people."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    loss: float = Field(gt=0)
+    interval: IntervalRecord | None
 
 
 def register(prediction: Prediction, path: str | Path) -> None:
@@ -19,9 +48,6 @@ def register(prediction: Prediction, path: str | Path) -> None:
 
 def check(path: str | Path, loss: float) -> str:
     """Compare a registered prediction with the loss that came out; a file that was changed since is refused."""
-    from loopscale.core.schemas import parse
-    from loopscale.planning.files import RegisteredRecord
-
     content = unseal(path, KIND, "loopscale predict --register")
     stored = parse(RegisteredRecord, content.get("prediction"), f"{path}: prediction")
     interval = stored.interval

@@ -28,7 +28,6 @@ from loopscale.planning.grid import (
     rule_of,
 )
 from loopscale.planning.recipes import CAPACITY, CONTEXT, padding
-from loopscale.planning.records import Edge, FrontRow, Vote
 from loopscale.planning.text import AXIS_TEXT, uncertainty_text
 from loopscale.scaling import Points, ScalingLaw, Trust, find_law, with_repetition
 from loopscale.scaling.published import repetition_text
@@ -38,6 +37,40 @@ COSTS = {"memory": "memory", "inference": "inference_flops"}
 
 LOOP_SHARE_APART = 0.1
 """From this difference on, a design's loop is another part of the model than in the law's runs, and a plan says so."""
+
+
+@dataclass(frozen=True)
+class Vote:
+    """How many resampled laws choose a design."""
+
+    design: str
+    share: float
+
+
+@dataclass(frozen=True)
+class Edge:
+    """An axis on which the choice is the last value searched."""
+
+    axis: str
+    side: str
+    """high or low"""
+    value: int | float | str
+    set_by: str
+    """Who set the end: search or you."""
+
+
+@dataclass(frozen=True)
+class FrontRow:
+    """A design that no other beats in both loss and cost."""
+
+    design: str
+    cost: float
+    loss: float
+    loss_low: float | None
+    loss_high: float | None
+    interval: str | None
+    """What the band is: "predictive" for one new run, "law" for the curve."""
+    trust: str
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,6 @@ from loopscale.core.errors import InputError
 from loopscale.core.quantities import parse_bits
 from loopscale.planning.budget import FIELDS, Budget
 from loopscale.planning.design import Design
-from loopscale.planning.records import BitsChoice, CachePolicy, NextBest, Sensitivity
 from loopscale.planning.searching import Search, best_design
 
 NEARLY = 1.05
@@ -21,6 +20,70 @@ REAL_FORMAT = "q4_k_m"
 """A format of 4-bit weights as they are stored: with their scales they take more than 4 bits."""
 KEPT_WINDOW = 512
 """Positions of the windowed KV policy."""
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """What a looser limit would buy."""
+
+    limit: str
+    """The field of the budget."""
+    factor: float
+    """By how much it is loosened."""
+    used: float
+    """How much of it the choice takes."""
+    cap: float
+    design: str
+    """The best design under the looser limit."""
+    loss: float
+    saved: float
+    trust: str
+
+    @property
+    def share(self) -> float:
+        """The share of the limit that the choice takes; for a lower limit, how close the choice is to it."""
+        return self.used / self.cap if self.factor > 1 else self.cap / self.used
+
+    @property
+    def binds(self) -> bool:
+        """Whether the limit holds the loss up."""
+        return self.saved > 1e-6
+
+
+@dataclass(frozen=True)
+class NextBest:
+    """The better design that needs the least more than the limits allow."""
+
+    design: str
+    loss: float
+    needs: str
+    """What it needs, as a sentence."""
+    factor: float
+    """How many times the limit that it misses by most."""
+    trust: str
+    fits_with: str | None = None
+    """What would make it fit, where it misses the memory by little: a shorter context, or fewer bits."""
+
+
+@dataclass(frozen=True)
+class BitsChoice:
+    """The best design if weights take the bits of a format that people use."""
+
+    format: str
+    bits: float
+    design: str | None
+    """None where nothing fits."""
+    loss: float | None
+
+
+@dataclass(frozen=True)
+class CachePolicy:
+    """The best design for one way to keep keys and values."""
+
+    policy: str
+    design: str
+    loss: float
+    kv_bytes: float
 
 
 def sensitivities(search: Search) -> tuple[Sensitivity, ...]:

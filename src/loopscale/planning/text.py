@@ -14,7 +14,7 @@ from loopscale.scaling import Trust
 if TYPE_CHECKING:
     from loopscale.planning.growing import Growth
     from loopscale.planning.plans import Plan
-    from loopscale.planning.records import BitsChoice, Sensitivity
+    from loopscale.planning.sensitivity import BitsChoice, Sensitivity
 
 EXTRAPOLATED = "†"
 """Marks a number for which the law is used outside the range it was fitted on."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -128,10 +127,6 @@ class Frontier:
             "b": float(slope / (1 - floor)),
             "slope": float(slope),
         }
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return asdict(self) | {"draws": [list(row) for row in self.draws]}
 
 
 def lowest(

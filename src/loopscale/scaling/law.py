@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from loopscale.core.arrays import BoolArray, FloatArray
 from loopscale.core.errors import InputError, choice, nearest, shown
-from loopscale.core.files import read_json, write_json
+from loopscale.core.files import as_json, read_json, write_json
 from loopscale.core.numerics import student_quantile
 from loopscale.core.tables import Table
 from loopscale.scaling.coefficients import Coefficient
@@ -343,12 +343,12 @@ class ScalingLaw:
             "outer": self.outer.saved(),
             "mapping": self.mapping.name,
             "coefficients": dict(self.coefficients),
-            "units": asdict(self.units),
+            "units": as_json(self.units),
             "counts": self.counts.value,
             "rmse": self.rmse,
             "noise": self.noise,
-            "spread": None if self.spread is None else asdict(self.spread),
-            "frontier": None if self.frontier is None else self.frontier.to_dict(),
+            "spread": as_json(self.spread),
+            "frontier": as_json(self.frontier),
             "range": self.fitted_range.to_dict(),
         }
         if self.resamples is not None:
@@ -356,7 +356,7 @@ class ScalingLaw:
         if self.resampled_by:
             data["resampled_by"] = self.resampled_by
         if self.provenance is not None:
-            data["provenance"] = self.provenance.to_dict()
+            data["provenance"] = as_json(self.provenance)
         return data
 
     @classmethod

@@ -58,7 +58,3 @@ class Provenance:
     """Seed of starts and resamples."""
     version: str = ""
     """The version of loopscale."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {**vars(self), "reading": asdict(self.reading), "columns_used": dict(self.columns_used)}

@@ -11,6 +11,7 @@ import numpy as np
 
 from loopscale.core.arrays import BoolArray, FloatArray
 from loopscale.core.errors import InputError
+from loopscale.core.files import fields_as_json
 from loopscale.core.quantities import format_count
 from loopscale.scaling.points import Points
 
@@ -112,7 +113,7 @@ class Trust:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        return {"level": self.level, "reasons": list(self.reasons), "factors": dict(self.factors)}
+        return fields_as_json(self)
 
     @property
     def axes(self) -> str:

@@ -1,16 +1,16 @@
-"""The plan file, its schema made from the record's own fields; and what is read of a registered prediction."""
+"""The plan file, its schema made from the record's own fields."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import fields, replace
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field
 
 from loopscale.core.errors import InputError
 from loopscale.core.records import file_of
-from loopscale.core.schemas import Record, parse
+from loopscale.core.schemas import parse
 from loopscale.planning.cluster import ClusterCost
 from loopscale.planning.growing import Growth
 from loopscale.planning.plans import SCHEMA, Plan
@@ -60,28 +60,3 @@ def _filled(data: object) -> object:
                 for row in data[name]
             ]
     return filled
-
-
-class IntervalRecord(Record):
-    """An interval of a loss."""
-
-    low: float = Field(gt=0)
-    high: float = Field(gt=0)
-    level: float = Field(gt=0, lt=1)
-    kind: Literal["predictive", "law"]
-    basis: str
-
-    @model_validator(mode="after")
-    def _ordered(self) -> IntervalRecord:
-        if self.low > self.high:
-            raise ValueError(f"low is {self.low:g}, above high, {self.high:g}")
-        return self
-
-
-class RegisteredRecord(Record):
-    """What is scored of a registered prediction; its other fields are for people."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    loss: float = Field(gt=0)
-    interval: IntervalRecord | None
