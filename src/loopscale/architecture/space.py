@@ -53,6 +53,8 @@ class Space:
     loop: FloatArray
     total: FloatArray
     embedding: FloatArray
+    parameters: FloatArray
+    """Every parameter of a model, as it is built."""
     kind: str = "models"
     """What the sizes are: ladder, widths, continuous, sizes (bare parameter counts) or models."""
     free: frozenset[str] = frozenset()
@@ -69,7 +71,7 @@ class Space:
         """Return the space of ``models``, given row by row: each size with its expert counts."""
         if not names or not models:
             raise InputError("the design space is empty; give at least one size and one expert count")
-        fields = ("width", "layers", "experts", "active", "loop", "total", "embedding")
+        fields = ("width", "layers", "experts", "active", "loop", "total", "embedding", "parameters")
         arrays: dict[str, Any] = {name: _counts(models, name).reshape(len(names), -1) for name in fields}
         passes = np.array(_rising("recurrence", recurrences), dtype=np.int64)
         return cls(tuple(names), tuple(models), passes, **arrays, kind=kind)
@@ -83,6 +85,10 @@ class Space:
     def expert_counts(self) -> tuple[float, ...]:
         """The expert counts that sizes share, rising."""
         return tuple(sorted(set(self.experts.ravel().tolist())))
+
+    def model(self, s: int, k: int) -> Architecture | None:
+        """Return the model of a size and an expert count; None where the sizes have no models of their own."""
+        return self.models[s * self.active.shape[1] + k] if len(self.models) == self.active.size else None
 
     def unrolled(self, recurrences: ArrayLike | None = None) -> FloatArray:
         """Return N_unroll on the grid (S, K, P)."""
@@ -242,7 +248,7 @@ def size_space(sizes: ArrayLike | None = None) -> Space:
         raise InputError("the design space takes sizes above zero; give at least one")
     nothing, unknown, one = np.zeros_like(N), np.full_like(N, np.nan), np.ones_like(N)
     names = tuple(format_count(float(value)) for value in N[:, 0])
-    return Space(names, (), np.array([1]), unknown, unknown, one, N, nothing, N, nothing, kind="sizes")
+    return Space(names, (), np.array([1]), unknown, unknown, one, N, nothing, N, nothing, N, kind="sizes")
 
 
 def architecture_space(models: Sequence[Architecture], recurrences: Sequence[int] = RUNG_RECURRENCES) -> Space:

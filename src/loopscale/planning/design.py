@@ -179,7 +179,7 @@ def design_at(grid: Grid, flat: int, chosen: int) -> Design:
     low, high = _band(grid, at)
     ruled_out_by, verdict = _judged(grid, at, flat, chosen)
     active, total = space.active[s, k], space.total[s, k]
-    parameters = _parameters(grid, s, k)
+    parameters = float(space.parameters[s, k])
     experts_active, experts_total = grid.built_experts(s, k)
     read = float(grid.bytes_read_SKP[at])
     return Design(
@@ -200,7 +200,7 @@ def design_at(grid: Grid, flat: int, chosen: int) -> Design:
         unrolled=plain(space.unrolled()[at]),
         effective=float(active + grid.gain_SKP[at] * space.loop[s, k]),
         tokens=float(grid.tokens_FSKP[(0, *at)]),
-        loss=float(grid.loss_ZFSKP[(0, 0, *at)]),
+        loss=float(grid.loss_C[flat]),
         loss_low=low,
         loss_high=high,
         train_flops=float(grid.train_flops_FSKP[(0, *at)]),
@@ -221,16 +221,6 @@ def _known(value: float) -> float | None:
     return plain(value) if np.isfinite(value) else None
 
 
-def _parameters(grid: Grid, s: int, k: int) -> float:
-    """Return every parameter of a model, as it is built."""
-    models, (S, K) = grid.space.models, grid.space.active.shape
-    if not models:
-        return float(grid.space.total[s, k])
-    if len(models) == S * K:
-        return float(models[s * K + k].parameters)
-    return float(np.broadcast_to(models[0].parameters, (S, K))[s, k])
-
-
 def _judged(grid: Grid, at: tuple[int, ...], flat: int, chosen: int) -> tuple[str | None, str]:
     """Return what rules a design out, the hardest limit first, and how to say it."""
     if flat == chosen:
@@ -243,15 +233,15 @@ def _judged(grid: Grid, at: tuple[int, ...], flat: int, chosen: int) -> tuple[st
             return limit.field, limit.missed(need, cap)
     if grid.rule is Rule.PAPER:
         if not (gain := grid.pass_gain_ZFSKP[(0, 0, *at)]) >= grid.eps:
-            return "pass", f"pass {int(grid.space.recurrences[at[2]])} {_too_little(gain)}"
+            return "pass", f"pass {int(grid.space.recurrences[at[2]])} {too_little(gain)}"
         if not (gain := grid.expert_gain_ZFSKP[(0, 0, *at)]) >= grid.eps:
             before, after = (f"{grid.built_experts(at[0], k)[1]:g}" for k in (at[1] - 1, at[1]))
-            return "experts", f"{before} → {after} experts {_too_little(gain)}"
-    lost = grid.loss_ZFSKP[(0, 0, *at)] - grid.loss_ZFSKP[0, 0].ravel()[chosen]
-    return None, f"loss {lost:.4f} higher"
+            return "experts", f"{before} → {after} experts {too_little(gain)}"
+    return None, f"loss {grid.loss_C[flat] - grid.loss_C[chosen]:.4f} higher"
 
 
-def _too_little(gain: float) -> str:
+def too_little(gain: float) -> str:
+    """Say what a last pass or a last step in experts does that the rule refuses."""
     if abs(gain) < NO_GAIN:
         return "does not help"
     return f"gains only {gain:.4f}" if gain > 0 else f"costs {-gain:.4f} nats"

@@ -61,7 +61,7 @@ def search_on(
 def _learn(cluster: Cluster, result: Search, overheads: Overheads, only_fitting: bool) -> bool:
     """Add the overheads of the designs that may be the best; return whether the choice has to be made again."""
     learnt = only_fitting and _leave_out(cluster, result, overheads)
-    losses, usable, lowest = result.grid.loss_ZFSKP[0, 0].ravel(), result.usable.ravel(), np.inf
+    losses, usable, lowest = result.grid.loss_C, result.usable, np.inf
     for flat in result.ranked:
         if not usable[flat] or losses[flat] >= lowest:
             break
@@ -81,13 +81,14 @@ def _learn(cluster: Cluster, result: Search, overheads: Overheads, only_fitting:
 def _leave_out(cluster: Cluster, result: Search, overheads: Overheads) -> bool:
     """Note the models that do not fit even without looping; return whether there are new ones."""
     space, count = result.grid.space, len(overheads)
-    if space.kind == "continuous" or len(space.models) != space.active.size:  # what cannot be built has no job
+    if space.kind == "continuous":  # what cannot be built has no job
         return False
-    for at in np.ndindex(space.active.shape):
-        keys = [(space.names[at[0]], float(space.experts[at]), int(R)) for R in space.recurrences]
-        if all(key in overheads for key in keys):
+    for s, k in np.ndindex(space.active.shape):
+        keys = [(space.names[s], float(space.experts[s, k]), int(R)) for R in space.recurrences]
+        model = space.model(s, k)
+        if model is None or all(key in overheads for key in keys):
             continue
-        job = cluster.job(space.models[np.ravel_multi_index(at, space.active.shape)], 1, LONG)
+        job = cluster.job(model, 1, LONG)
         if job.least_bytes() > job.usable:
             overheads.update(dict.fromkeys(keys, np.inf))
     return len(overheads) > count

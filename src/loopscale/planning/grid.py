@@ -32,11 +32,6 @@ class Rule(Enum):
     """Lowest loss, however little the last step gains."""
 
 
-def rule_of(rule: Rule | str) -> Rule:
-    """Return the rule that ``rule`` is or names."""
-    return rule if isinstance(rule, Rule) else choice(Rule, rule, "rule")
-
-
 def resolve_eps(law: ScalingLaw, eps: float | None, rule: Rule) -> float:
     """Return the smallest gain that justifies a step: ``eps`` if given, else the law's RMSE."""
     if rule is Rule.LOSS:
@@ -48,9 +43,6 @@ def resolve_eps(law: ScalingLaw, eps: float | None, rule: Rule) -> float:
     if law.eps is None:
         raise InputError(f"law {law.name!r} states no RMSE to take as eps; give eps, or choose the rule 'loss'")
     return law.eps
-
-
-_BUILT = ("active_experts", "routed_experts")
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,6 +101,11 @@ class Grid:
         return np.asarray(costs.inference_flops(self.space.unrolled()))
 
     @cached_property
+    def serving_SKP(self) -> FloatArray:
+        """Compute that the budget's lifetime inference takes."""
+        return np.asarray(self.inference_SKP * (self.budget.serve_tokens or 0.0))
+
+    @cached_property
     def bytes_read_SKP(self) -> FloatArray:
         """Bytes that one generated token reads: the weights of every pass, the output head, and the KV cache.
 
@@ -134,7 +131,12 @@ class Grid:
     @cached_property
     def real_flops_FSKP(self) -> FloatArray:
         """Training compute with output head, attention and expert padding."""
-        return np.asarray(real_flops_per_token(self.space, self.space.recurrences) * self.tokens_FSKP)
+        return np.asarray(recipe_flops_per_token(self.space, self.space.recurrences) * self.tokens_FSKP)
+
+    @cached_property
+    def loss_C(self) -> FloatArray:
+        """The law's own loss at the first compute budget, by flat index over (S, K, P)."""
+        return np.asarray(self.loss_ZFSKP[0, 0].ravel())
 
     @cached_property
     def points(self) -> Points:
@@ -201,7 +203,8 @@ class Grid:
         """How many experts a token uses and how many there are, as the models are built; 1 of 1 for dense ones."""
         space, E = self.space, self.space.experts
         if space.kind == "models":
-            used, there = ([float(getattr(model, name)) for model in space.models] for name in _BUILT)
+            used = [float(model.active_experts) for model in space.models]
+            there = [float(model.routed_experts) for model in space.models]
             return np.reshape(used, E.shape), np.reshape(there, E.shape)
         return np.where(E == 1, 1.0, space.active_experts), np.where(E == 1, 1.0, E * space.active_experts)
 
@@ -315,17 +318,18 @@ def evaluate(
     resamples: bool = True,
 ) -> Grid:
     """Evaluate every candidate of ``space``; ``flops`` replaces the budget's compute by several budgets at once."""
-    rule = rule_of(rule)
+    rule = choice(Rule, rule, "rule")
     if flops is None:
         flops = np.array([np.inf if budget.flops is None else budget.flops])
     laws = 1 + (len(law.resamples) if resamples and law.resamples is not None else 0)
     check_candidates(int(np.prod(space.shape)) * len(flops), laws)
     # The rule compares R with R - 1, which may not be asked for: evaluate both, then pick.
     passes = np.unique(np.concatenate([space.recurrences, np.maximum(space.recurrences - 1, 1)]))
-    tokens = _matched_tokens(space, passes, budget, flops)
-    loss = _losses(
-        law, law_points(law, space, passes, np.maximum(tokens, 1.0), budget.unique_tokens), tokens, resamples
-    )
+    tokens = matched_tokens(space, passes, budget, flops)
+    points = law_points(law, space, passes, np.maximum(tokens, 1.0), budget.unique_tokens)
+    loss = all_losses(law, points) if resamples else law(points)[None]
+    if not np.all(tokens >= 1):
+        loss = np.where(tokens >= 1, loss, np.inf)
     here = np.searchsorted(passes, space.recurrences)
     before = np.searchsorted(passes, np.maximum(space.recurrences - 1, 1))
     at_R = loss if len(passes) == len(here) else loss[..., here]
@@ -359,12 +363,12 @@ def law_points(
     )
 
 
-def real_flops_per_token(space: Space, recurrences: IntArray) -> FloatArray:
+def recipe_flops_per_token(space: Space, recurrences: IntArray) -> FloatArray:
     """Return the real training FLOPs of a token on (S, K, P), by the paper's recipe and without recomputation."""
     return space.real_train_flops(recurrences, context=CONTEXT, padding=partial(padding, capacity=CAPACITY))
 
 
-def _matched_tokens(space: Space, passes: IntArray, budget: Budget, flops: FloatArray) -> FloatArray:
+def matched_tokens(space: Space, passes: IntArray, budget: Budget, flops: FloatArray) -> FloatArray:
     """Return D on (F, S, K, P): what compute allows after serving is paid, at most what there is to train on."""
     unrolled = space.unrolled(passes)
     if budget.tokens is not None:
@@ -375,7 +379,7 @@ def _matched_tokens(space: Space, passes: IntArray, budget: Budget, flops: Float
     tokens = costs.tokens_for(flops[:, None, None, None], unrolled, budget.serve_tokens or 0.0)
     if real is not None:
         serving = costs.inference_flops(unrolled) * (budget.serve_tokens or 0.0)
-        taken = real_flops_per_token(space, passes)
+        taken = recipe_flops_per_token(space, passes)
         if space.overheads:
             overhead = space.overhead(passes)
             taken = taken * np.where(np.isfinite(overhead), overhead, 1.0)
@@ -385,9 +389,9 @@ def _matched_tokens(space: Space, passes: IntArray, budget: Budget, flops: Float
     return np.asarray(np.maximum(tokens, 0.0))
 
 
-def _losses(law: ScalingLaw, points: Points, tokens: FloatArray, resamples: bool) -> FloatArray:
-    loss = law.resampled(points, own=True) if resamples and law.resamples is not None else law(points)[None]
-    return loss if np.all(tokens >= 1) else np.where(tokens >= 1, loss, np.inf)
+def all_losses(law: ScalingLaw, points: Points) -> FloatArray:
+    """Return the loss of the law, then those of its resamples where it has any: (Z, ...)."""
+    return law(points)[None] if law.resamples is None else law.resampled(points, own=True)
 
 
 def _gain(before: FloatArray, after: FloatArray, axis: int) -> FloatArray:

@@ -53,20 +53,23 @@ class Growth:
 
 def best_schedule(search: Search) -> Growth | None:
     """Return the schedule of one growth step with the lowest loss for a plan's model; None where none gains eps."""
-    law, budget, choice = search.law, search.budget, search.choice
+    law, budget, choice, grid = search.law, search.budget, search.choice, search.grid
     _check(law, budget.tokens)
-    whole = choice.train_flops + costs.inference_flops(choice.unrolled) * (budget.serve_tokens or 0.0)
-    candidates = [
-        schedule for last in _final_passes(search) for schedule in one_step(range(1, last), last, LAST_SHARES)
-    ]
+    s, k, _ = np.unravel_index(search.chosen, grid.space.shape)
+    within = np.broadcast_to(grid.within(), grid.tokens_FSKP.shape)[0, s, k]
+    # The model is used with its last passes, which have to meet every limit.
+    last_passes = [int(passes) for passes in grid.space.recurrences[within] if passes > 1]
+    candidates = [schedule for last in last_passes for schedule in one_step(range(1, last), last, LAST_SHARES)]
     if not candidates:
         return None
-    tokens = np.array([_tokens(choice, schedule, whole, budget.serve_tokens or 0.0) for schedule in candidates])
+    tokens = np.array(
+        [_tokens(choice, schedule, search.spent_flops, budget.serve_tokens or 0.0) for schedule in candidates]
+    )
     tokens = np.minimum(tokens, np.inf if budget.max_tokens is None else budget.max_tokens)
     losses = _losses(law, choice, candidates, tokens, budget.unique_tokens)
     best = int(np.argmin(losses))
     saved, schedule = choice.loss - float(losses[best]), candidates[best]
-    if saved < search.grid.eps:
+    if saved < grid.eps:
         return None
     stages = tuple((round(start, 4), int(passes)) for start, passes in schedule.stages)
     flops = costs.train_flops(costs.unrolled(choice.active, choice.loop, schedule.mean), tokens[best])
@@ -86,14 +89,6 @@ def _check(law: ScalingLaw, tokens: float | None) -> None:
             "`grow` compares schedules at equal compute, and `tokens` leaves the compute open",
             remedy="give the compute instead",
         )
-
-
-def _final_passes(search: Search) -> list[int]:
-    """Return the passes with which the chosen model meets every limit: the last ones are those it is used with."""
-    grid = search.grid
-    s, k, _ = (int(index) for index in np.unravel_index(search.chosen, grid.space.shape))
-    within = np.broadcast_to(grid.within(), grid.tokens_FSKP.shape)[0, s, k]
-    return [int(passes) for passes, met in zip(grid.space.recurrences, within, strict=True) if met and passes > 1]
 
 
 def _tokens(choice: Design, schedule: PassSchedule, whole: float, served: float) -> float:

@@ -89,11 +89,10 @@ class Limit:
 
 
 def _serving(grid: Grid) -> Limit | None:
-    served = grid.budget.serve_tokens
-    if served is None or grid.budget.tokens is not None:
+    if grid.budget.serve_tokens is None or grid.budget.tokens is not None:
         return None
     return Limit(
-        "flops", grid.inference_SKP * served * (1 + 1e-9), grid.flops[:, None, None, None], "FLOPs",
+        "flops", grid.serving_SKP * (1 + 1e-9), grid.flops[:, None, None, None], "FLOPs",
         "serving exceeds the compute", "serving {serve_tokens} tokens leaves no compute to train",
         "the smallest candidate, {candidate}, needs {need} for it",
     )  # fmt: skip
@@ -143,10 +142,9 @@ def _real_compute(grid: Grid) -> Limit | None:
     budget = grid.budget
     if budget.tokens is None or budget.real_flops is None:
         return None
-    need = grid.real_flops_FSKP + grid.inference_SKP * (budget.serve_tokens or 0.0)
     return Limit(
-        "real_flops", need, budget.real_flops, "FLOPs", "needs {need} of real training",
-        "no candidate can be trained on so many tokens",
+        "real_flops", grid.real_flops_FSKP + grid.serving_SKP, budget.real_flops, "FLOPs",
+        "needs {need} of real training", "no candidate can be trained on so many tokens",
     )  # fmt: skip
 
 
@@ -154,10 +152,9 @@ def _compute(grid: Grid) -> Limit | None:
     budget = grid.budget
     if budget.tokens is None or budget.flops is None:
         return None
-    need = grid.train_flops_FSKP + grid.inference_SKP * (budget.serve_tokens or 0.0)
     return Limit(
-        "flops", need, grid.flops[:, None, None, None], "FLOPs", "needs {need} of training",
-        "no candidate can be trained on so many tokens",
+        "flops", grid.train_flops_FSKP + grid.serving_SKP, grid.flops[:, None, None, None], "FLOPs",
+        "needs {need} of training", "no candidate can be trained on so many tokens",
     )  # fmt: skip
 
 
@@ -167,11 +164,12 @@ FORMULAS: tuple[Callable[[Grid], Limit | None], ...] = (_serving, _one_token, _m
 
 def limits_of(grid: Grid) -> tuple[Limit, ...]:
     """Return every limit that the budget sets."""
-    made: Iterator[Limit | None] = (formula(grid) for formula in (_devices, *FORMULAS))
-    return (*(limit for limit in made if limit is not None), *_own_limits(grid))
+    made = (formula(grid) for formula in (_devices, *FORMULAS))
+    return (*(limit for limit in made if limit is not None), *own_limits(grid))
 
 
-def _own_limits(grid: Grid) -> Iterator[Limit]:
+def own_limits(grid: Grid) -> Iterator[Limit]:
+    """Yield the limits that fields of the budget state by themselves."""
     for name, field in FIELDS.items():
         cap = getattr(grid.budget, name)
         if field.need is not None and cap is not None:

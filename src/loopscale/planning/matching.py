@@ -11,10 +11,11 @@ import numpy as np
 from loopscale.architecture import Architecture, continuous
 from loopscale.core.arrays import FloatArray
 from loopscale.core.files import fields_as_json
+from loopscale.core.numerics import geometric_bisection
 from loopscale.core.quantities import bits_of, bytes_of, context_of, count_of, format_bytes, plain
 from loopscale.planning import refusals
 from loopscale.planning.compute import parse_reference
-from loopscale.planning.grid import design_label
+from loopscale.planning.grid import all_losses, design_label
 from loopscale.planning.searching import law_of
 from loopscale.planning.text import uncertainty_text
 from loopscale.scaling import Points, ScalingLaw, Trust, costs
@@ -157,7 +158,7 @@ def _condition(
     for measure, cap in condition.caps:
         widths = [min(width, _width_within(one, measure, cap)) for one, width in zip(pair, widths, strict=True)]
     points = [_points(one, flops, law, width) for one, width in zip(pair, widths, strict=True)]
-    losses = [_losses(design, law) for design in points]
+    losses = [all_losses(law, design) for design in points]
     difference = losses[0] - losses[1]
     level = _joint_trust(pair, widths, flops, law).level
     low = high = interval = None
@@ -179,25 +180,15 @@ def _condition(
     }
 
 
-def _measured(measure: Measure, looped: Looped, width: float) -> float:
-    return measure(continuous(width, looped[0].experts), looped[1])
-
-
 def _width_within(looped: Looped, measure: Measure, cap: float) -> float:
     """Return the largest width, up to the design's own, whose measure is within ``cap``."""
-    low, high = 1.0, float(looped[0].width)
-    if _measured(measure, looped, high) <= cap:
-        return high
-    for _ in range(80):
-        middle = (low * high) ** 0.5
-        low, high = (middle, high) if _measured(measure, looped, middle) <= cap else (low, middle)
-    return low
+    model, recurrence = looped
 
+    def fits(width: FloatArray) -> bool:
+        return measure(continuous(float(width), model.experts), recurrence) <= cap
 
-def _losses(points: Points, law: ScalingLaw) -> FloatArray:
-    """Return the losses of the law and of its resamples at one point, or along a line of points: (Z, ...)."""
-    own = np.asarray(law(points))[None]
-    return own if law.resamples is None else np.concatenate([own, law.resampled(points)])
+    own = np.asarray(model.width, float)
+    return float(own) if fits(own) else float(geometric_bisection(fits, 1.0, own, rounds=80))
 
 
 def _compute(
@@ -208,7 +199,7 @@ def _compute(
     Each design is at its own best size: at a fixed size the loss has a floor that the other may lie below.
     """
     grid, widths = flops * np.geomspace(0.05, 20, 121), np.geomspace(256, 16384, 97)[:, None]
-    curves = [_losses(_points(one, grid, law, widths), law).min(axis=1) for one in pair]
+    curves = [all_losses(law, _points(one, grid, law, widths)).min(axis=1) for one in pair]
     middle = len(grid) // 2
     target = (curves[0][:, middle] + curves[1][:, middle]) / 2
     needed = [_compute_for(curve, grid, target) for curve in curves]

@@ -16,11 +16,12 @@ from loopscale.planning import refusals
 from loopscale.planning.budget import Budget
 from loopscale.planning.cluster import Cluster, ClusterCost
 from loopscale.planning.design import Design, design_at
-from loopscale.planning.grid import Rule, evaluate, loss_interval, real_flops_per_token
+from loopscale.planning.grid import Rule, evaluate, loss_interval, recipe_flops_per_token
 from loopscale.planning.searching import law_of
 from loopscale.planning.text import interval_text, uncertainty_text
 from loopscale.scaling import Trust, costs, with_repetition
 from loopscale.scaling.published import repetition_text
+from loopscale.scaling.variables import fixed_experts
 
 _OF_A_SEARCH = ("ruled_out_by", "verdict")
 """Facts that a design has among others only."""
@@ -107,7 +108,7 @@ def predict(
     """
     law = law_of(law)
     if N is not None and recurrence is not None:  # before sizes are asked for that a law without passes does not need
-        refusals.check_variables(law, refusals.fixed_experts(law) or 1, recurrence)
+        refusals.check_variables(law, fixed_experts(law) or 1, recurrence)
     space = _one_model(model, experts, N, recurrence, loop_params, total_params)
     count = _tokens(tokens, D, flops, real_flops, space)
     unique = None if unique_tokens is None else whole_count_of(unique_tokens, "unique_tokens")
@@ -175,7 +176,8 @@ def _counted_model(
     one = size_space([N])
     return replace(
         one, recurrences=np.array([recurrence]), loop=np.full_like(one.active, looped),
-        total=np.full_like(one.active, stored), experts=np.full_like(one.active, experts),
+        total=np.full_like(one.active, stored), parameters=np.full_like(one.active, stored),
+        experts=np.full_like(one.active, experts),
     )  # fmt: skip
 
 
@@ -188,6 +190,6 @@ def _tokens(
     if flops is not None:
         return refusals.check_tokens(float(costs.tokens_for(count_of(flops, "flops"), float(space.unrolled().item()))))
     if real is not None:
-        per_token = float(real_flops_per_token(space, space.recurrences).item())
+        per_token = float(recipe_flops_per_token(space, space.recurrences).item())
         return refusals.check_tokens(count_of(real, "real_flops") / per_token)
     return whole_count_of(counts[0], "tokens")

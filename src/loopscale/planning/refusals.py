@@ -9,25 +9,9 @@ from loopscale.core.quantities import format_count
 from loopscale.core.tables import Table
 from loopscale.planning.budget import Budget
 from loopscale.scaling import ScalingLaw, Trust
-from loopscale.scaling.variables import (
-    REFIT,
-    WithheldError,
-    check_variables,
-    fixed_experts,
-    fixed_recurrence,
-    why_degenerate,
-)
+from loopscale.scaling.variables import REFIT, WithheldError, check_variables, why_degenerate
 
-__all__ = [
-    "WithheldError",
-    "check_answer",
-    "check_budget",
-    "check_tokens",
-    "check_variables",
-    "fixed_experts",
-    "fixed_recurrence",
-    "withheld",
-]
+__all__ = ["WithheldError", "check_answer", "check_budget", "check_tokens", "check_variables", "withheld"]
 
 
 def check_answer(

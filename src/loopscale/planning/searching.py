@@ -25,12 +25,12 @@ from loopscale.planning.grid import (
     loss_band,
     loss_interval,
     near_agreement,
-    rule_of,
 )
 from loopscale.planning.recipes import CAPACITY, CONTEXT, padding
 from loopscale.planning.text import AXIS_TEXT, uncertainty_text
 from loopscale.scaling import Points, ScalingLaw, Trust, find_law, with_repetition
 from loopscale.scaling.published import repetition_text
+from loopscale.scaling.variables import fixed_experts, fixed_recurrence
 
 COSTS = {"memory": "memory", "inference": "inference_flops"}
 """What a Pareto front may be drawn against, and the limit that is lifted for it."""
@@ -109,13 +109,13 @@ class Search:
 
     @cached_property
     def usable(self) -> BoolArray:
-        """Where the rule is met and every limit too, (S, K, P)."""
-        return np.asarray(self.grid.admissible_ZFSKP[0, 0] & self.grid.within()[0])
+        """Where the rule is met and every limit too, by flat index over (S, K, P)."""
+        return np.asarray(self.grid.admissible_ZFSKP[0, 0] & self.grid.within()[0]).ravel()
 
     @cached_property
     def ranked(self) -> IntArray:
         """Every candidate from the lowest loss up, the admissible before the others, as flat indices."""
-        return np.lexsort((self.grid.loss_ZFSKP[0, 0].ravel(), ~self.usable.ravel()))
+        return np.lexsort((self.grid.loss_C, ~self.usable))
 
     @cached_property
     def edges(self) -> tuple[Edge, ...]:
@@ -139,10 +139,10 @@ class Search:
 
     def nearer_text(self) -> str:
         """Name the best design that is at most 10x beyond the law's data, for an answer that is withheld."""
-        flat = np.flatnonzero(self.usable.ravel() & (self.grid.trust_FSKP[0].ravel() != "beyond"))
+        flat = np.flatnonzero(self.usable & (self.grid.trust_FSKP[0].ravel() != "beyond"))
         if not len(flat):
             return ""
-        best = self.design(int(flat[np.argmin(self.grid.loss_ZFSKP[0, 0].ravel()[flat])]))
+        best = self.design(int(flat[np.argmin(self.grid.loss_C[flat])]))
         return (
             f". The best design within 10x is {best.label}, loss {best.loss:.4f} on {format_count(best.tokens)} tokens"
         )
@@ -192,8 +192,8 @@ class Search:
     @property
     def lead(self) -> float | None:
         """How much loss the choice saves over the best other admissible design; None when there is no other."""
-        others = [flat for flat in self.ranked[:2] if flat != self.chosen and self.usable.ravel()[flat]]
-        return float(self.grid.loss_ZFSKP[0, 0].ravel()[others[0]] - self.choice.loss) if others else None
+        others = [flat for flat in self.ranked[:2] if flat != self.chosen and self.usable[flat]]
+        return float(self.grid.loss_C[others[0]] - self.choice.loss) if others else None
 
     def candidates(self, limit: int | None = None) -> tuple[Design, ...]:
         """Return the ranked candidates, each with its verdict."""
@@ -206,7 +206,7 @@ class Search:
         steps = [at + sign * strides[axis] * np.eye(3, dtype=int)[axis] for axis in (2, 1, 0) for sign in (-1, 1)]
         inside = [step for step in steps if np.all((step >= 0) & (step < shape))]
         flats = [int(np.ravel_multi_index(tuple(step), shape)) for step in inside]
-        best = [int(flat) for flat in self.ranked[: count + len(flats) + 1] if self.usable.ravel()[flat]]
+        best = [int(flat) for flat in self.ranked[: count + len(flats) + 1] if self.usable[flat]]
         best = best if self._size_stride == 1 else []  # on a fine grid the best others are all but the same design
         runners = [flat for flat in best if flat != self.chosen and flat not in flats][:count]
         return tuple(self.design(flat) for flat in flats + runners)
@@ -229,7 +229,9 @@ class Search:
             return None
         space, tie = self.grid.space, self.grid.eps or self.law.eps or 0.0
         _, k, p = np.unravel_index(self.chosen, space.shape)
-        close = self.usable[:, k, p] & (self.grid.loss_ZFSKP[0, 0, :, k, p] - self.choice.loss <= tie)
+        close = self.usable.reshape(space.shape)[:, k, p] & (
+            self.grid.loss_ZFSKP[0, 0, :, k, p] - self.choice.loss <= tie
+        )
         sizes = (space.active + space.embedding)[close, k]
         return float(sizes.min()), float(sizes.max())
 
@@ -242,7 +244,7 @@ class Search:
             raise InputError(f"pareto: cost is {cost!r}; it should be 'memory' or 'inference'")
         grid, prices = self.grid, self._prices(cost)
         usable = (grid.admissible_ZFSKP[0, 0] & grid.within(lifted=COSTS[cost])[0]).ravel()
-        loss = np.where(usable, grid.loss_ZFSKP[0, 0].ravel(), np.inf)
+        loss = np.where(usable, grid.loss_C, np.inf)
         order = np.lexsort((loss, prices))
         best = np.minimum.accumulate(np.concatenate([[np.inf], loss[order][:-1]]))
         return np.asarray(order[loss[order] < best])
@@ -261,7 +263,7 @@ class Search:
         columns = (
             [self.grid.label(int(index)) for index in flat],
             self._prices(cost)[flat].tolist(),
-            self.grid.loss_ZFSKP[0, 0].ravel()[flat].tolist(),
+            self.grid.loss_C[flat].tolist(),
             low,
             high,
             [interval_kind(self.law)] * len(flat),
@@ -291,7 +293,12 @@ class Search:
     @property
     def spent_flops(self) -> float:
         """Compute that the choice takes to train and to serve."""
-        return self.choice.train_flops + self.choice.inference_flops * (self.budget.serve_tokens or 0.0)
+        return self.choice.train_flops + self.serving_flops
+
+    @property
+    def serving_flops(self) -> float:
+        """Compute that the choice takes to serve."""
+        return float(self.grid.serving_SKP.ravel()[self.chosen])
 
     def real_train_flops(self) -> dict[str, float] | None:
         """Return the training FLOPs of the choice with output head, routers, attention scores and expert padding.
@@ -300,20 +307,16 @@ class Search:
         per-loop supervision: the coda and the head after every pass.
         None for a model that is known by its size alone.
         """
-        s, k, _ = (int(index) for index in np.unravel_index(self.chosen, self.grid.space.shape))
-        models, (S, K, _) = self.grid.space.models, self.grid.space.shape
-        if len(models) != S * K:
+        s, k, _ = map(int, np.unravel_index(self.chosen, self.grid.space.shape))
+        model, design = self.grid.space.model(s, k), self.choice
+        if model is None or design.real_train_flops is None:
             return None
-        model, passes, tokens = models[s * K + k], self.choice.recurrence, self.choice.tokens
-        plain_cost, supervised = (
-            float(
-                model.real_train_flops_per_token(
-                    passes, context=CONTEXT, per_loop_supervision=flag, padding=padding(model, CAPACITY)
-                )
-            )
-            for flag in (False, True)
+        supervised = model.real_train_flops_per_token(
+            design.recurrence, context=CONTEXT, per_loop_supervision=True, padding=padding(model, CAPACITY)
         )
-        return {"context": CONTEXT, "flops": plain_cost * tokens, "supervised": supervised * tokens}
+        return {
+            "context": CONTEXT, "flops": design.real_train_flops, "supervised": float(supervised) * design.tokens,
+        }  # fmt: skip
 
     def table(self, limit: int | None = None) -> Table:
         """Return the ranked candidates as a table, each with the level of trust in its loss."""
@@ -322,7 +325,7 @@ class Search:
     def designs(self) -> Table:
         """Return every candidate that can be trained, with costs and loss, and whether it is usable or on a front."""
         grid, space = self.grid, self.grid.space
-        flat = np.flatnonzero(np.isfinite(grid.loss_ZFSKP[0, 0]).ravel())
+        flat = np.flatnonzero(np.isfinite(grid.loss_C))
         s, k, p = np.unravel_index(flat, space.shape)
         return Table.from_arrays(
             flat.shape,
@@ -333,8 +336,8 @@ class Search:
             experts_total=grid.built_SK[1][s, k],
             memory=grid.memory_SKP.ravel()[flat],
             inference=grid.inference_SKP.ravel()[flat],
-            loss=grid.loss_ZFSKP[0, 0].ravel()[flat],
-            usable=self.usable.ravel()[flat],
+            loss=grid.loss_C[flat],
+            usable=self.usable[flat],
             chosen=flat == self.chosen,
             **{f"on_{cost}_front": np.isin(flat, self.front(cost)) for cost in COSTS},
         )
@@ -352,7 +355,7 @@ def search(
     **limits: Any,
 ) -> Search:
     """Search for the design that ``plan`` chooses, and keep the whole grid of candidates."""
-    budget, rule, law = budget_of(budget, limits), rule_of(rule), law_of(law)
+    budget, law = budget_of(budget, limits), law_of(law)
     if space is None:
         space = default_space(law)
     refusals.check_budget(budget)
@@ -375,13 +378,13 @@ def law_of(law: Any) -> ScalingLaw:
 
 def experts_for(law: ScalingLaw) -> tuple[float, ...]:
     """Return the expert counts to search by default: the ladder's, or the only one that the law answers for."""
-    only = refusals.fixed_experts(law)
+    only = fixed_experts(law)
     return RUNG_EXPERTS if only is None else (only,)
 
 
 def recurrences_for(law: ScalingLaw) -> tuple[int, ...]:
     """Return the recurrences to search by default: the ladder's, or the only one that the law answers for."""
-    only = refusals.fixed_recurrence(law)
+    only = fixed_recurrence(law)
     return RUNG_RECURRENCES if only is None else (only,)
 
 
@@ -393,7 +396,7 @@ def default_space(law: ScalingLaw) -> Space:
     return ladder_space(tuple(RUNGS), experts, recurrences, free=("size", "experts", "recurrence"))
 
 
-def best_design(law: ScalingLaw, space: Space, budget: Budget, eps: float | None, rule: Rule) -> tuple[Grid, int]:
+def best_design(law: ScalingLaw, space: Space, budget: Budget, eps: float | None, rule: Rule | str) -> tuple[Grid, int]:
     """Return the evaluated space and its best design, with further sizes while the best is the last of them."""
     while True:
         grid = evaluate(law, space, budget, eps=eps, rule=rule, resamples=False)

@@ -12,6 +12,7 @@ from loopscale.core.errors import InputError
 from loopscale.core.quantities import parse_bits
 from loopscale.planning.budget import FIELDS, Budget
 from loopscale.planning.design import Design
+from loopscale.planning.grid import Grid
 from loopscale.planning.searching import Search, best_design
 
 NEARLY = 1.05
@@ -94,11 +95,16 @@ def sensitivities(search: Search) -> tuple[Sensitivity, ...]:
         if cap is None or field.relaxed is None:
             continue
         looser = replace(search.budget, **{name: field.relaxed * cap})
-        grid, pick = best_design(search.law, search.grid.space, looser, search.grid.eps, search.grid.rule)
-        loss, level = float(grid.loss_ZFSKP[0, 0].ravel()[pick]), str(grid.trust_FSKP[0].ravel()[pick])
-        saved = search.choice.loss - loss
+        grid, pick, loss = _best_under(looser, search)
+        saved, level = search.choice.loss - loss, str(grid.trust_FSKP[0].ravel()[pick])
         rows.append(Sensitivity(name, field.relaxed, used(search, name), cap, grid.label(pick), loss, saved, level))
     return tuple(sorted(rows, key=lambda row: -row.saved))
+
+
+def _best_under(budget: Budget, search: Search) -> tuple[Grid, int, float]:
+    """Return the same candidates under another budget, the best of them there and its loss."""
+    grid, pick = best_design(search.law, search.grid.space, budget, search.grid.eps, search.grid.rule)
+    return grid, pick, float(grid.loss_C[pick])
 
 
 def used(search: Search, name: str) -> float:
@@ -106,8 +112,7 @@ def used(search: Search, name: str) -> float:
     if name == "flops":
         return search.spent_flops
     if name == "real_flops":
-        served = search.choice.inference_flops * (search.budget.serve_tokens or 0.0)
-        return float(search.grid.real_flops_FSKP[0].ravel()[search.chosen]) + served
+        return float(search.grid.real_flops_FSKP[0].ravel()[search.chosen]) + search.serving_flops
     if name == "max_tokens":
         return search.choice.tokens
     limit = next(limit for limit in search.grid.limits if limit.field == name)
@@ -117,7 +122,7 @@ def used(search: Search, name: str) -> float:
 def next_best(search: Search) -> NextBest | None:
     """Return the design of lower loss that needs the least more than the limits allow; None where there is none."""
     grid = search.grid
-    loss, shape = grid.loss_ZFSKP[0, 0].ravel(), grid.tokens_FSKP.shape
+    loss, shape = grid.loss_C, grid.tokens_FSKP.shape
     ratio = np.ones(loss.shape)
     for limit in grid.limits:
         ratio = np.maximum(ratio, np.broadcast_to(limit.need / limit.cap, shape)[0].ravel())
@@ -151,14 +156,12 @@ def at_real_bits(search: Search) -> BitsChoice | None:
         return None
     bits = parse_bits(REAL_FORMAT)
     try:
-        grid, pick = best_design(
-            search.law, search.grid.space, replace(budget, bits=bits), search.grid.eps, search.grid.rule
-        )
+        grid, pick, loss = _best_under(replace(budget, bits=bits), search)
     except InputError:
         return BitsChoice(REAL_FORMAT, bits, None, None)
     if grid.label(pick) == search.choice.label:
         return None
-    return BitsChoice(REAL_FORMAT, bits, grid.label(pick), float(grid.loss_ZFSKP[0, 0].ravel()[pick]))
+    return BitsChoice(REAL_FORMAT, bits, grid.label(pick), loss)
 
 
 def cache_policies(search: Search) -> tuple[CachePolicy, ...]:
@@ -175,11 +178,9 @@ def cache_policies(search: Search) -> tuple[CachePolicy, ...]:
     }
     rows = []
     for policy, kept in policies.items():
-        budget = replace(search.budget, **kept)
         try:
-            grid, pick = best_design(search.law, search.grid.space, budget, search.grid.eps, search.grid.rule)
+            grid, pick, loss = _best_under(replace(search.budget, **kept), search)
         except InputError:  # nothing fits
             continue
-        loss, cache = grid.loss_ZFSKP[0, 0].ravel()[pick], grid.kv_bytes_SKP.ravel()[pick]
-        rows.append(CachePolicy(policy, grid.label(pick), float(loss), float(cache)))
+        rows.append(CachePolicy(policy, grid.label(pick), loss, float(grid.kv_bytes_SKP.ravel()[pick])))
     return tuple(rows)

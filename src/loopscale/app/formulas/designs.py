@@ -70,7 +70,7 @@ def _costs() -> dict[str, Any]:
     budget = grid_of_one(tokens=None).budget  # stated tokens would be the answer
     return {
         "unrolled": one.space.unrolled(),
-        "tokens": planning_grid._matched_tokens(one.space, one.space.recurrences, budget, one.flops),
+        "tokens": planning_grid.matched_tokens(one.space, one.space.recurrences, budget, one.flops),
         "weight_bytes": one.weight_bytes_SK,
         "memory": one.memory_SKP,
         "inference_flops": one.inference_SKP,

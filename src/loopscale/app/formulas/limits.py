@@ -17,7 +17,7 @@ def limit_formulas() -> str:
     """Return LIMITS, the hardest first, and STEPS: what is said of a pass or experts that gain too little."""
     rows = "".join(_row(limit) for limit in (*limits.FORMULAS, *_own_limits()))
     gains = {"gains": 0.5, "costs": -0.5, "neither": design.NO_GAIN / 2}
-    steps = {name: design._too_little(Symbol.named("gain", gain)) for name, gain in gains.items()}
+    steps = {name: design.too_little(Symbol.named("gain", gain)) for name, gain in gains.items()}
     return f"export const LIMITS = [\n{rows}];\nexport const STEPS = {steps!r};\n"
 
 
@@ -25,7 +25,7 @@ def _own_limits() -> list[Any]:
     """Return the limits that a field of the budget states by itself, as functions of a grid."""
 
     def of(name: str) -> Any:
-        return lambda grid: next((limit for limit in limits._own_limits(grid) if limit.field == name), None)
+        return lambda grid: next((limit for limit in limits.own_limits(grid) if limit.field == name), None)
 
     return [of(name) for name, field in FIELDS.items() if field.need is not None]
 
