@@ -124,11 +124,14 @@ def test_a_dense_sweep_without_recurrence_has_residuals_too(capsys, tmp_path):
     simulate_sweep(experts=(1,), recurrences=(1,), tokens=(1e11, 2e11, 3e11, 5e11)).to_csv(tmp_path / "dense.csv")
     law, data = str(tmp_path / "law.json"), str(tmp_path / "dense.csv")
     run(capsys, "fit", data, "--resample", "none", "--out", law)
-    names = ("--only", "residuals,loss-by-mapping", "--format", "png")
+    names = ("--only", "residuals,loss-by-mapping,multiplier,asymptote", "--format", "png")
     text = run(capsys, "figures", "--law", law, "--data", data, *names, "--out", str(tmp_path))
     assert "Drew 1 figure " in text
     assert "not drawn: loss-by-mapping" in text
-    assert "every run has R = 1" in text
+    assert "every run has R = 1" in " ".join(text.split())
+    assert "not drawn: multiplier, asymptote: law" in text
+    reasons = text.partition("not drawn")[2].splitlines()
+    assert max(len(line) for line in reasons) <= 80
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

@@ -1,6 +1,7 @@
 """Backtests: hidden runs are predicted, and the intervals of real sweeps cover them."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -76,6 +77,22 @@ def test_rows_can_be_hidden_by_a_slice():
     assert backtest(data, hold_out="N>1B", rolling=False, resamples=10).hidden.points.active.min() > 1e9
     by_compute = backtest(data, hold_out="C>1e20", rolling=False, resamples=10)
     assert by_compute.hidden.points.train_flops.min() > 1e20
+
+
+def test_a_diverged_run_among_the_hidden_ones_is_named_and_not_scored():
+    data = simulated(60, 1)
+    largest = int(np.argmax(data.points.train_flops))
+    broken = replace(data, loss=np.where(np.arange(60) == largest, 3 * data.loss, data.loss))
+    clean, result = backtest(data, resamples=30), backtest(broken, resamples=30)
+    assert result.score.held_out == clean.score.held_out - 1
+    assert result.score.mean_abs_relative_error == pytest.approx(clean.score.mean_abs_relative_error, rel=0.2)
+    assert max(each.mean_abs_relative_error for each in result.origins) < 0.1
+    name = str(data.run[largest])
+    assert f"run '{name}' (row {largest + 1}) looks diverged" in str(result)
+    assert "left out of the scores" in str(result)
+    assert not clean.warnings
+    with pytest.raises(InputError, match=r"every run in .* looks diverged"):
+        backtest(broken, hold_out=f"C>{data.points.train_flops[largest] * 0.9999:.6g}", resamples=5)
 
 
 def test_what_cannot_be_hidden_is_said():

@@ -11,6 +11,8 @@ from plain import fit
 
 from loopscale.fitting import Observations, sensitivity
 from loopscale.fitting.data.budgets import balanced_weights
+from loopscale.fitting.data.public import simulate_sweep
+from loopscale.fitting.sensitivity import sensitivity_lines
 from loopscale.scaling import Counting, Points, ScalingLaw, published
 
 
@@ -94,3 +96,10 @@ def test_the_law_keeps_the_weights_and_its_file_reads_them_again(tmp_path: Path)
     assert ScalingLaw.load(tmp_path / "law.json") == law
     plain = fit(Observations.of(path))
     assert plain.coefficients["alpha"] != pytest.approx(found.coefficients["alpha"], rel=1e-6)
+
+
+def test_an_exponent_of_the_gain_from_looping_has_one_column() -> None:
+    fitted = fit(simulate_sweep(experts=(1,), recurrences=(1, 2, 4)), outer="chinchilla", mapping="power")
+    header = next(line for line in sensitivity_lines(fitted) if line.startswith("change"))
+    assert header.split()[:5] == ["change", "alpha", "beta", "c", "phi"]
+    assert header.count("phi") == 1

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,6 +19,7 @@ from loopscale.core.errors import nearest, shown
 from loopscale.core.files import make_folder
 from loopscale.core.progress import progress_bar
 from loopscale.core.quantities import counted
+from loopscale.core.text import WIDTH
 from loopscale.fitting.data.again import law_data
 from loopscale.scaling import DEFAULT, ScalingLaw
 
@@ -106,13 +108,20 @@ def figures_command(
     drawn = len(names) - len(left_out)
     many = counted(drawn, "figure")
     click.echo(f"Drew {many} in {folder}, each as {', '.join(kinds)} with its numbers as CSV.")
-    for name, reason in left_out.items():
-        click.echo(f"not drawn: {name}: {reason}")
+    for line in _not_drawn(left_out):
+        click.echo(line)
     if tables:
         missing = write_tables(sources, folder)
         click.echo(f"Wrote {counted(len(TABLES) - len(missing), 'table')} there, each as tex, html and csv.")
         for name, reason in missing.items():
             click.echo(f"not written: table {name}: {reason}")
+
+
+def _not_drawn(left_out: dict[str, str]) -> Iterator[str]:
+    """Yield why figures were not drawn, those with the same reason together."""
+    for reason in dict.fromkeys(left_out.values()):
+        names = ", ".join(name for name, why in left_out.items() if why == reason)
+        yield from wrap(f"not drawn: {names}: {reason}", WIDTH, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def _progress(names: Sequence[str], bar: Callable[[int, int], None]) -> Callable[[int, int], None]:

@@ -12,14 +12,16 @@ from loopscale.core.arrays import BoolArray, FloatArray
 from loopscale.core.errors import InputError
 from loopscale.core.quantities import format_count
 from loopscale.core.tables import Table
-from loopscale.core.text import fact, text_table
+from loopscale.core.text import fact, text_table, warning
 from loopscale.fitting.data.observations import Observations
 from loopscale.fitting.estimate import fit
 from loopscale.fitting.held_out import interval_score, top_decades
 from loopscale.fitting.resample import Progress
+from loopscale.fitting.residuals import DIVERGED
 from loopscale.fitting.result import RESAMPLES, Fit
 from loopscale.fitting.slices import Slice
 from loopscale.fitting.summary import warning_lines
+from loopscale.fitting.warnings import FitWarning, diverged_warning
 
 DECADES = 1.0
 ORIGINS = (0.5, 1.0, 1.5)
@@ -35,7 +37,7 @@ class BacktestScore:
     hidden: str
     train_rows: int
     held_out: int
-    """Rows that were hidden."""
+    """Rows that were hidden; those of diverged runs are not scored and do not count."""
     level: float
     coverage: float
     """Share of hidden losses inside the predictive interval."""
@@ -64,6 +66,8 @@ class Backtest:
     predicted: FloatArray
     low: FloatArray
     high: FloatArray
+    warnings: tuple[FitWarning, ...] = ()
+    """Hidden runs that look diverged, which are left out of the scores."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the numbers of the main split for JSON."""
@@ -97,6 +101,8 @@ class Backtest:
             lines += fact("source", self.source)
         if self.origins:
             lines += ["", scores_text(self.origins)]
+        if self.warnings:
+            lines += ["", *(line for each in self.warnings for line in warning(*each))]
         return "\n".join([*lines, *warning_lines(self.fit, None if verbose else 2)])
 
     def __str__(self) -> str:
@@ -144,18 +150,32 @@ def backtest(
 
     ``options`` are those of ``loopscale.fitting.fit``; ``workers`` and ``progress`` those of
     ``loopscale.fitting.Fit.resample``. Rolling origins repeat the backtest with other parts of the compute hidden,
-    where enough rows remain.
+    where enough rows remain. Hidden runs that look diverged are not scored, and are named.
     """
     observations = Observations.of(data)
     mask, label = _hidden(observations, decades, hold_out)
     fitted = fit(observations.where(~mask), resamples=0, seed=seed, **options)
     fitted = fitted.resample(resamples, seed=seed, workers=workers, progress=progress)
-    result = _scored(fitted, observations.where(mask), label, level)
+    all_rows = _fit_of_all(fitted, observations, seed, options)
+    sound = np.ones(len(observations), dtype=bool) if all_rows is None else all_rows.sound
+    if not (mask & sound).any():
+        raise InputError(f"every run in {label} looks diverged", where=observations.source)
+    result = _scored(fitted, observations.where(mask & sound), label, level)
+    if all_rows is not None and (mask & ~sound).any():
+        named = diverged_warning(all_rows, "the scores")
+        result = replace(result, warnings=() if named is None else (named,))
     if not rolling:
         return result
     scored = {decades: result.score} if hold_out is None else {}
     near = {"warm": dict(fitted.coefficients), "starts": 2, "seed": seed}  # other parts of the same sweep end nearby
-    return replace(result, origins=tuple(_origins(observations, level, {**near, **options}, scored)))
+    return replace(result, origins=tuple(_origins(observations, sound, level, {**near, **options}, scored)))
+
+
+def _fit_of_all(fitted: Fit, data: Observations, seed: int, options: dict[str, Any]) -> Fit | None:
+    """Return a fit to all rows, which tells diverged runs from bad predictions; None where no loss is so high."""
+    if not (data.loss > DIVERGED * fitted.law(data.points)).any():
+        return None
+    return fit(data, resamples=0, seed=seed, **options)
 
 
 def _hidden(data: Observations, decades: float, hold_out: str | None) -> tuple[BoolArray, str]:
@@ -177,7 +197,7 @@ def _hidden(data: Observations, decades: float, hold_out: str | None) -> tuple[B
 
 
 def _origins(
-    data: Observations, level: float, options: dict[str, Any], scored: dict[float, BacktestScore]
+    data: Observations, sound: BoolArray, level: float, options: dict[str, Any], scored: dict[float, BacktestScore]
 ) -> Sequence[BacktestScore]:
     """Return a score for each origin that leaves enough rows; those that are ``scored`` are not fitted again."""
     scores = []
@@ -188,9 +208,11 @@ def _origins(
         try:
             mask, label = _hidden(data, decades, None)
             fitted = fit(data.where(~mask), resamples=ORIGIN_RESAMPLES, **options)
+            hidden = data.where(mask & sound)
         except InputError:  # too few rows are left
             continue
-        scores.append(_scored(fitted, data.where(mask), f"top {decades:g} decades, {label}", level).score)
+        if len(hidden):
+            scores.append(_scored(fitted, hidden, f"top {decades:g} decades, {label}", level).score)
     return scores
 
 

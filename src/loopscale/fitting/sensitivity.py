@@ -64,7 +64,8 @@ def _names(fit: Fit) -> list[str]:
     """Return the coefficients to show: the irreducible loss, the exponents and the gain from looping."""
     terms = [term for term in fit.law.terms if term.name in fit.free]
     main = [t.name for t in terms if t.term is Term.IRREDUCIBLE or t.role is Role.EXPONENT]
-    return main + [t.name for t in terms if t.term is Term.RECURRENCE][:1]
+    gain = [t.name for t in terms if t.term is Term.RECURRENCE][:1]
+    return list(dict.fromkeys(main + gain))  # the gain of a power mapping is an exponent
 
 
 def _beyond(fit: Fit, u_SP: FloatArray) -> FloatArray:
