@@ -162,6 +162,7 @@ def test_the_place_that_was_chosen_is_shown_and_speed_is_that_of_a_model_that_fi
 def test_compute_comes_from_gpus_and_days(page):
     page.click("#chip-compute")
     page.click(".popover details summary")
+    assert "H100" in page.inner_text("#in-device")  # as the sentence writes it
     page.fill("#in-gpus", "8")
     page.fill("#in-days", "14")
     page.click("text=Use these devices")
@@ -292,6 +293,57 @@ def test_designs_that_miss_a_limit_are_faded_and_say_which(page):
     assert page.locator("#multiples .mine").count() == 4
 
 
+TEXTS = """svgs => svgs.flatMap((svg) => {
+    const boxes = [...svg.querySelectorAll('text')].map((text) => [text.textContent, text.getBoundingClientRect()]);
+    return boxes.flatMap(([one, a], k) => boxes.slice(k + 1)
+        .filter(([, b]) => a.left < b.right && b.left < a.right && a.top + 2 < b.bottom - 2 && b.top + 2 < a.bottom - 2)
+        .map(([other]) => `${one} | ${other}`));
+})"""
+"""Texts of a drawing that lie on one another."""
+
+
+@pytest.mark.parametrize("link", ["", "design=2.4B:16:4", "flops=5e21&memory=3GB&where=&context=8192&tokens=300B"])
+def test_no_text_of_a_small_chart_lies_on_another_or_on_the_curve(page, link):
+    visit(page, link)
+    assert page.eval_on_selector_all("#multiples figure:not([hidden]) svg", TEXTS) == []
+    for miss in page.locator("#multiples .miss").all():
+        clip = miss.locator("xpath=..").locator("clipPath rect")
+        assert float(miss.get_attribute("y")) < float(clip.get_attribute("y"))  # curves are cut off below it
+
+
+def test_names_on_the_map_give_way_to_the_dot_and_to_pins(page):
+    visit(page, "where=&bandwidth=&memory=20+GB&bits=8")
+    mapped(page)
+    page.click("#share-button")
+    page.click("#pin")
+    settled(page)
+    covered = """() => { const dot = document.querySelector('#map-dot').getBoundingClientRect();
+        return [...document.querySelectorAll('#map-plot .labels text')].filter((text) => {
+            const a = text.getBoundingClientRect();
+            return a.left < dot.right && dot.left < a.right && a.top + 3 < dot.bottom && dot.top < a.bottom - 3;
+        }).map((text) => getComputedStyle(text).visibility); }"""
+    assert "visible" not in page.evaluate(covered)
+    assert page.locator("#map-plot .labels text:not(.covered)").count() > 5
+    enter(page, "memory", "2 GB")  # where they were covered, they are seen again
+    page.keyboard.press("Escape")
+    mapped(page)
+    assert page.locator("#map-plot .labels text.covered").count() <= 2
+
+
+def test_the_legend_of_the_map_explains_what_is_blank(page):
+    mapped(page)
+    assert "no model" not in page.inner_text("#map-legend")
+    visit(page, "flops=5e21&tokens=300B")
+    mapped(page)
+    assert "no model" in page.inner_text("#map-legend")
+
+
+def test_sizes_beyond_the_data_say_in_which_convention(page):
+    visit(page, "design=2.4B:16:4")
+    assert "2.4B model" in sentence(page)
+    assert "active parameters without embeddings, the law saw up to 755M" in page.inner_text("#trust-line")
+
+
 def test_charts_are_read_above_the_plot_and_a_click_takes_the_design(page):
     plot = page.locator("#over-passes svg")
     place = plot.bounding_box()
@@ -323,6 +375,7 @@ def test_a_law_without_recurrence_has_no_chart_of_passes(page):
     assert "loop" not in sentence(page)  # it says nothing about passes
     assert page.locator("#steppers :is(.down, .up):visible").count() == 0  # sizes are free, the rest is fixed
     assert page.locator("#map-plot .labels text").count() == 0
+    assert "2 layers" not in page.inner_text("#drawing")  # it knows no layers either
     assert "2/16" not in page.inner_text("#map-legend")
     assert page.is_hidden("#over-passes")
     assert page.is_hidden("#over-experts")
@@ -474,6 +527,27 @@ def test_scenarios_are_compared_by_what_differs_and_each_law_has_its_own_scale(p
     assert page.eval_on_selector_all("#compare-table tbody tr", unexplained) == 0
     page.hover("#compare-table [data-term=days]")
     assert "40% of the listed speed" in page.inner_text("#term-note")
+
+
+def test_a_pinned_budget_without_an_answer_has_none_in_compare_either(page):
+    mapped(page)
+    for link in ("flops=5e21&memory=1+GB&where=", "flops=5e22&memory=30+GB&where=", ""):
+        page.evaluate("link => { location.hash = link }", link)
+        settled(page)
+        page.click("#share-button")
+        page.click("#pin")
+        settled(page)
+    page.click("#views button[data-view=compare]")
+    cells = "rows => rows.map((row) => [...row.cells].map((cell) => cell.innerText.trim()))"
+    rows = {name: values for name, *values in page.eval_on_selector_all("#compare-table tbody tr", cells)}
+    assert [value.startswith("no answer: too far") for value in rows["loss"]] == [False, False, True, False]
+    assert [bool(value) for value in rows["design"]] == [True, True, False, True]
+    assert rows["measured range"][1] == "slightly beyond"
+    assert page.locator("#compare-table thead small").nth(1).inner_text() == "5e22, 30 GB"  # of no model
+    panel = page.locator("#compare-charts svg text").all_text_contents()
+    assert [name for name in panel if name.isalpha()] == ["now", "A", "C"]
+    assert panel[1] == rows["loss"][0]  # one number, written one way
+    assert small_targets(page) == []
 
 
 def test_an_image_and_the_table_of_designs_can_be_taken_away(page, tmp_path):

@@ -124,7 +124,9 @@ def test_passes_without_the_loops_parameters_ask_for_the_share_that_loops(page, 
     assert "parameters of the loop block" in page.inner_text("#preview .note-box")
     page.fill("#loop-share", "200%")
     page.click("#start-fit")
-    page.wait_for_selector("#fit-problem:not([hidden])")
+    page.wait_for_selector("#share-problem:not([hidden])")
+    assert page.inner_text("#share-problem") == "“200%” is no share; write it like 85%, up to 100%."
+    assert page.get_attribute("#loop-share", "aria-invalid") == "true"
     assert page.is_visible("#preview-table")  # the file stays after a refusal
     page.fill("#loop-share", "80%")
     page.click("#start-fit")
@@ -295,7 +297,12 @@ def test_a_degenerate_fit_looks_like_one(browser, address, result):
 def test_residuals_are_drawn_along_axes_that_vary_and_warnings_have_no_backquotes(browser, address, result):
     points = result["result"]["points"]
     dense = {**points, "recurrence": [1] * len(points["observed"])}
-    page = shown(browser, address, result, points=dense, warnings=["a loss of 0.67 in `loss` is low"])
+    page = shown(
+        browser, address, result, points=dense,
+        warnings=["a loss of 0.67 in `loss` is low"], notes=["`name` has duplicates"],
+    )  # fmt: skip
+    assert "Read as: name has duplicates." in page.inner_text("#fit-result")
+    assert "`" not in page.inner_text("#fit-view")
     assert page.locator("#residual-axis button").all_inner_texts() == ["size", "tokens", "experts"]
     assert page.get_attribute("#residual-axis button[data-value=size]", "aria-pressed") == "true"
     assert page.inner_text("#fit-result .warnings") == "A loss of 0.67 in loss is low."
@@ -354,6 +361,17 @@ WRONG = {
     b"\x1f\x8b\x08 packed": "This is a gzip archive; send it unpacked, as CSV text.",
     b"\xff\xfe\x00": "byte 1 is not UTF-8 text",
 }
+
+
+def test_a_column_that_is_named_in_a_note_has_no_backquotes(page, tmp_path, sweep_csv):
+    head, *rows = sweep_csv.decode().splitlines()
+    named = [f"model {k % 2},{row.partition(',')[2]}" for k, row in enumerate(rows)]
+    (tmp_path / "runs.csv").write_text("\n".join([f"name,{head.partition(',')[2]}", *named]))
+    page.click("#views button[data-view=fit]")
+    page.set_input_files("#csv-file", tmp_path / "runs.csv")
+    page.wait_for_selector("#start-fit:not([disabled])")
+    assert "name has duplicates" in page.inner_text("#preview")
+    assert "`" not in page.inner_text("#preview")
 
 
 def test_a_file_that_is_not_csv_is_refused_in_a_sentence(browser, address, tmp_path):

@@ -131,4 +131,6 @@ def test_a_view_that_waits_for_its_first_reading_says_so(browser, address, view,
     page = open_in(context, f"{address}/#view={view}")
     page.wait_for_selector(f"#{view}-tab:not([hidden])")
     assert says in page.inner_text(f"#{view}-view")
+    assert page.locator(f"#{view}-view .card:visible").count() == 1  # none is empty
+    assert page.locator(f"#{view}-view button:visible").count() == 0  # and none does nothing
     context.close()

@@ -5,10 +5,11 @@ import { $, button, make, table } from "./dom.js";
 import { term } from "./glossary.js";
 import { draw } from "./model.js";
 import { letter, unpin } from "./pins.js";
-import { find, question } from "./plan.js";
+import { blockedBy, find, question } from "./plan.js";
 import { extent } from "./plot.js";
 import { Refusal, bytes, cardSize, count, experts, fixed, passes, power, trainingText, written } from "./quantities.js";
 import { designByHand } from "./search.js";
+import { TRUST } from "./sentence.js";
 import { pins, scenarioOf, set, state } from "./state.js";
 
 // Fields of a budget whose explanation has another name.
@@ -18,16 +19,19 @@ const WORDS = {
 }; // prettier-ignore
 
 function sides() {
-  const list = [{ name: "now", values: state, query: null }, ...pins().map(({ name, query }, k) => ({ name: `${letter(k)}: ${name ?? ""}`, values: scenarioOf(query), query }))];
-  return list.map((side) => {
+  const pinned = pins().map(({ name, query }, k) => ({ letter: letter(k), name, values: scenarioOf(query), query }));
+  return [{ letter: "now", values: state, query: null }, ...pinned].map((side) => {
+    let asked = null;
     try {
-      const asked = question(side.values);
+      asked = question(side.values);
       const answer = find(asked);
+      const blocked = blockedBy(asked, answer, side.values);
+      if (blocked.length) return { ...side, asked, problem: blocked.includes("extrapolate") ? "no answer: too far beyond the data" : "no answer: the law is degenerate" };
       const own = side.values.design ? designByHand(answer, side.values.design) : null;
       return { ...side, asked, answer: own?.answer ?? answer, design: own?.design ?? answer.choice };
     } catch (error) {
       if (!(error instanceof Refusal)) throw error;
-      return { ...side, problem: error.message };
+      return { ...side, asked, problem: error.message.replaceAll("`", "") };
     }
   });
 }
@@ -46,23 +50,23 @@ export function updateCompare() {
     ["experts", of((d) => experts(d)), "experts"],
     ["passes", of((d) => passes(d.recurrence)), "passes"],
     ["training tokens", of((d) => count(d.tokens)), "tokens"],
-    ["loss", of((d, { answer }) => (answer.trust.level === "beyond" && !state.extrapolate ? "no answer" : fixed(d.loss, 4))), "loss"],
+    ["loss", (side) => side.problem ?? fixed(side.design.loss, 3), "loss"],
     ["training time", of((_, { answer }) => trainingText(answer.training)), "days"],
     ["memory needed", of((d) => bytes(d.memory)), "memory"],
     ["generation", of((d) => (d.tokens_per_second === null ? "–" : `at most ${count(d.tokens_per_second)} tokens/s`)), "speed"],
     ["inference FLOPs per token", of((d) => power(d.inference_flops)), "inference flops"],
-    ["trust", of((_, { answer }) => answer.trust.level), "trust"],
+    ["measured range", of((_, { answer }) => TRUST[answer.trust.level]), "trust"],
   ];
   const always = ["design", "loss"];
-  const rows = facts.map(([name, read, word]) => ({ name, word, cells: list.map((side) => side.problem ? (name === "loss" ? side.problem : "") : String(read(side) ?? "")) })).filter(({ name, cells }) => always.includes(name) || new Set(cells).size > 1);
+  const rows = facts.map(([name, read, word]) => ({ name, word, cells: list.map((side) => String(read(side) ?? "")) })).filter(({ name, cells }) => always.includes(name) || new Set(cells).size > 1);
   const columns = [
     { name: "fact", head: make("span", { class: "unseen" }, "fact"), left: true, cell: ({ name, word }) => (word ? term(word, name) : name) },
-    ...list.map((side, k) => ({ name: `side-${k}`, head: [make("b", {}, side.name.split(": ")[0]), side.query === null ? null : make("span", { class: "side" }, make("small", {}, side.name.split(": ")[1]), make("span", {}, button("open", () => set({ ...scenarioOf(side.query), pins: state.pins, view: "plan" }), { class: "link" }), " ", button("remove", () => unpin(side.query), { class: "link" })))], cell: (row) => row.cells[k] })),
+    ...list.map((side, k) => ({ name: `side-${k}`, head: [make("b", {}, side.letter), side.query === null ? null : make("span", { class: "side" }, make("small", {}, side.name), make("span", {}, button("open", () => set({ ...scenarioOf(side.query), pins: state.pins, view: "plan" }), { class: "link" }), " ", button("remove", () => unpin(side.query), { class: "link" })))], cell: (row) => row.cells[k] })),
   ];
   $("#compare-empty").hidden = list.length > 1;
   const caption = list.length > 1 ? `${facts.length - rows.length} further facts are the same in all.` : "Nothing is pinned yet.";
   $("#compare-table").replaceChildren(make("caption", {}, caption), ...table(columns, rows));
-  drawCharts(list.filter(({ answer }) => answer));
+  drawCharts(list.filter(({ design }) => design));
 }
 
 // One panel for each law: losses of different laws have no common scale.
@@ -92,10 +96,10 @@ function panel(name, list, W) {
   const [left, right, step] = [44, W - 60, 34];
   const [low, high] = extent(list.map(({ design }) => design.loss));
   const X = (loss) => left + ((right - left) * (loss - low)) / (high - low);
-  const row = ({ name: side, query, design }, k) => {
+  const row = ({ letter: side, query, design }, k) => {
     const y = 20 + step * k;
-    return draw("g", {}, draw("text", { x: 0, y: y + 5 }, side.split(":")[0]), draw("path", { d: `M${left} ${y}H${right}`, class: "grid" }), draw("circle", { cx: X(design.loss), cy: y, r: 6, class: query === null ? "mine" : "point" }), draw("text", { x: right + 10, y: y + 5 }, fixed(design.loss, 3)));
+    return draw("g", {}, draw("text", { x: 0, y: y + 5 }, side), draw("path", { d: `M${left} ${y}H${right}`, class: "grid" }), draw("circle", { cx: X(design.loss), cy: y, r: 6, class: query === null ? "mine" : "point" }), draw("text", { x: right + 10, y: y + 5 }, fixed(design.loss, 3)));
   }; // prettier-ignore
   return make("figure", { class: "card" }, make("figcaption", {}, make("h2", {}, "Loss by ", term("law", name))),
-    draw("svg", { viewBox: `0 0 ${W} ${6 + step * list.length}`, style: `max-width:${W}px`, role: "img", "aria-label": list.map(({ name: side, design }) => `${side} ${fixed(design.loss, 3)}`).join(", ") }, ...list.map(row))); // prettier-ignore
+    draw("svg", { viewBox: `0 0 ${W} ${6 + step * list.length}`, style: `max-width:${W}px`, role: "img", "aria-label": list.map(({ letter: side, design }) => `${side} ${fixed(design.loss, 3)}`).join(", ") }, ...list.map(row))); // prettier-ignore
 }

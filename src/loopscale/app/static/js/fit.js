@@ -1,6 +1,6 @@
 // One's own sweep: chosen or dropped, its columns shown and mapped, then fitted with progress.
 import { call, server } from "./api.js";
-import { $, $$, button, make, problem, sentence, table, toast } from "./dom.js";
+import { $, $$, button, coded, make, problem, sentence, table, toast } from "./dom.js";
 import { download } from "./download.js";
 import { showFit } from "./fit_result.js";
 import { runJob } from "./job.js";
@@ -113,21 +113,22 @@ function previewParts({ columns, rows, fields, used, count, notes, needs_loop_sh
   }));
   return [
     make("h3", {}, `${chosen.file.name}: ${counted(count, "row")}`),
-    wrong ? make("p", { class: "problem", role: "alert" }, sentence(wrong)) : null,
+    wrong ? make("p", { class: "problem", role: "alert" }, coded(sentence(wrong))) : null,
     make("div", { class: "fields" }, fields.map(pick)),
     share
       ? make(
           "p",
           { class: "note-box" },
           "Passes vary, so the parameters of the loop block (N_loop) are needed. Choose their column above, or give the share of the active parameters that loops: ",
-          make("input", { type: "text", id: "loop-share", value: "85%", size: 6, "aria-label": "Share of the active parameters that loops" }),
+          make("input", { type: "text", id: "loop-share", value: "85%", size: 6, "aria-label": "Share of the active parameters that loops", "aria-describedby": "share-problem" }),
+          make("span", { class: "problem", id: "share-problem", role: "alert", hidden: true }),
         )
       : null,
     notes.length
       ? make(
           "ul",
           { class: "hint" },
-          notes.map((note) => make("li", {}, note)),
+          notes.map((note) => make("li", {}, coded(note))),
         )
       : null,
     make(
@@ -156,8 +157,15 @@ export async function fit(content, name, columns) {
     counts: $("#fit-counts").value,
     resamples: $("#fit-resamples").value || 100,
   });
-  const share = $("#loop-share");
-  if (share && content === chosen?.file) options.set("loop_share", share.value.includes("%") ? Number.parseFloat(share.value) / 100 : share.value);
+  const share = content === chosen?.file ? $("#loop-share") : null;
+  if (share) {
+    const value = Number.parseFloat(share.value) / (share.value.includes("%") ? 100 : 1);
+    const fine = value > 0 && value <= 1;
+    problem($("#share-problem"), fine ? null : new Error(`“${share.value}” is no share; write it like 85%, up to 100%`));
+    share.setAttribute("aria-invalid", String(!fine));
+    if (!fine) return share.focus();
+    options.set("loop_share", value);
+  }
   if (Object.keys(columns).length) options.set("columns", JSON.stringify(columns));
   for (const [field, id] of [
     ["mapping", "#fit-mapping"],
@@ -182,7 +190,8 @@ export async function fit(content, name, columns) {
     $("#preview").hidden = true;
     return showFit(job);
   } catch (error) {
-    return problem($("#fit-problem"), ofFile(error, name, content));
+    problem($("#fit-problem"), ofFile(error, name, content));
+    return $("#fit-problem").scrollIntoView({ block: "nearest" });
   } finally {
     busy(false);
   }

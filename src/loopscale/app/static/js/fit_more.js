@@ -10,8 +10,8 @@ import { state } from "./state.js";
 
 export const heldOut = (id, slices) =>
   jobCard({
-    title: ["Which recurrence form generalises best? (", term("held-out test"), ")"],
-    hint: "Rows to hold out: passes like R=8, experts per active one like E=16, sizes like N>0.9B, tokens like D>400B. Cross-validation by run comes with them.",
+    title: "Which recurrence form generalises best?",
+    hint: ["A ", term("held-out test"), ". Rows to hold out: passes like R=8, experts per active one like E=16, sizes like N>0.9B, tokens like D>400B. Cross-validation by run comes with them."],
     label: "Rows to hold out",
     field: "slices",
     value: slices.join(", "),
@@ -30,15 +30,15 @@ export const heldOut = (id, slices) =>
 
 export const backtested = (id) =>
   jobCard({
-    title: ["Does the law predict larger runs? (", term("backtest"), ")"],
-    hint: "Hides the most expensive runs, fits the rest, and predicts what was hidden with 90% intervals.",
+    title: "Does the law predict larger runs?",
+    hint: ["A ", term("backtest"), ": hides the most expensive runs, fits the rest, and predicts what was hidden with 90% intervals."],
     label: "Decades of compute to hide",
     field: "decades",
     value: "1",
     button: { id: "start-backtest", text: "Backtest" },
     path: `fits/${id}/backtest`,
     body: (text) => ({ decades: Number(text) || text }),
-    show: (result) => chartCard("chart-backtest", "Hidden runs: predicted against observed", result.summary),
+    show: (result) => chartCard("chart-backtest", "Hidden runs: predicted against observed", result.summary.split("\n\n")[0]),
     draw: (result) => figure("chart-backtest", backtest(result), rows(result.hidden), result.summary),
   });
 

@@ -41,7 +41,7 @@ function overview(result) {
     make("h2", { tabindex: -1 }, `${law.name}: ${result.form}`),
     make("dl", { class: "stats" }, facts.map(([name, value, under]) => make("div", { class: "stat" }, make("dt", {}, name), make("dd", { class: "value" }, value), make("dd", { class: "under" }, under)))),
     law.degenerate.length
-      ? make("p", { class: "problem" }, `The data do not determine this law: ${law.degenerate.join("; ")}. It must not be used for predictions.`)
+      ? make("p", { class: "problem" }, coded(`The data do not determine this law: ${law.degenerate.join("; ")}. It must not be used for predictions.`))
       : null,
     result.warnings.length
       ? make(
@@ -50,7 +50,7 @@ function overview(result) {
           result.warnings.map((warning) => make("li", {}, coded(sentence(warning)))),
         )
       : null,
-    result.notes.length ? make("p", { class: "hint" }, `Read as: ${result.notes.join("; ")}.`) : null,
+    result.notes.length ? make("p", { class: "hint" }, coded(`Read as: ${result.notes.join("; ")}.`)) : null,
     make(
       "div",
       { class: "actions" },

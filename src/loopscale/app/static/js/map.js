@@ -27,7 +27,7 @@ function measure(width, height) {
   const canvas = $("canvas", plot);
   if (canvas) Object.assign(canvas.style, { left: `${(100 * PLOT.x) / W}%`, top: `${(100 * PLOT.y) / H}%`, width: `${(100 * PLOT.width) / W}%`, height: `${(100 * PLOT.height) / H}%` });
 }
-const view = { key: "", cells: null, rows: null, trail: [], waiting: [] };
+const view = { key: "", cells: null, rows: null, labels: [], trail: [], waiting: [] };
 
 // Calls back when the map is drawn: what can wait should not delay it.
 export const afterMap = (work) => ($("#map-plot")?.classList.contains("waiting") ? view.waiting.push(work) : work());
@@ -216,8 +216,7 @@ function drawLabels() {
       regions.set(name, region);
     }),
   );
-  const taken = [];
-  const texts = [];
+  view.labels = [];
   const least = W < 480 ? 140 : 70;
   for (const [name, { cells, x, y }] of [...regions].sort((a, b) => b[1].cells.length - a[1].cells.length)) {
     if (cells.length < least) break;
@@ -226,12 +225,14 @@ function drawLabels() {
     const half = name.length * 3.4;
     const cx = Math.min(Math.max(PLOT.x + (PLOT.width * (j + 0.5)) / COLUMNS, PLOT.x + half + 4), PLOT.x + PLOT.width - half - 26);
     const cy = PLOT.y + PLOT.height * (1 - (i + 0.5) / ROWS);
-    if (taken.some(([a, b, wide]) => Math.abs(a - cx) < half + wide + 8 && Math.abs(b - cy) < 18)) continue;
-    taken.push([cx, cy, half]);
-    texts.push(draw("text", { x: cx, y: cy + 4, "text-anchor": "middle" }, name));
+    if (covered(cx, cy, half + 8).length) continue;
+    view.labels.push({ cx, cy, half, text: draw("text", { x: cx, y: cy + 4, "text-anchor": "middle" }, name) });
   }
-  $("#map-plot .labels").replaceChildren(...texts);
+  $("#map-plot .labels").replaceChildren(...view.labels.map(({ text }) => text));
 }
+
+// The names that something so wide would cover.
+const covered = (x, y, half) => view.labels.filter(({ cx, cy, half: wide }) => Math.abs(cx - x) < half + wide && Math.abs(cy - y) < 18);
 
 // Lines of equal loss, by marching squares over the cells' centres.
 function drawContours() {
@@ -282,8 +283,10 @@ function drawLegend() {
   const items = names.map((name, k) => [k, name]).filter(([k]) => seen.has(k));
   const key = ([k, name]) => make("span", { class: "key" }, make("i", { style: `background:var(--r${k + 1})` }), name);
   const loops = shown.answer.law.onlyRecurrence === null;
+  const blank = view.cells.some((row) => row.includes(null));
   $("#map-legend").replaceChildren(
     ...(loops ? [make("span", { class: "hint" }, "The best model ", term("loop", "loops")), ...items.map(key)] : []),
+    ...(blank ? [make("span", { class: "key" }, make("i", { style: "background:var(--nothing)" }), "no model")] : []),
     make("span", { class: "key" }, make("i", { class: "hatch" }), term("beyond the data", "far beyond the data")),
     make("span", { class: "hint" }, named() ? "1.0B 2/16: a 1.0B model that uses 2 of 16 experts. " : "", "Lines join equal ", term("loss"), "."),
   );
@@ -307,12 +310,12 @@ function drawDot() {
   const memory = asked.limits.memory === undefined ? "any memory" : bytes(asked.limits.memory);
   handle.setAttribute("aria-valuetext", `${power(asked.limits[view.axis] ?? design.train_flops)} FLOPs, ${memory}: ${shortName(design)}`);
   handle.setAttribute("aria-valuenow", Math.round(100 * share(asked.limits.memory ?? design.memory, view.range.memory)));
+  const ghosts = pinnedPlaces().map(({ name, limits }) => ({ name, at: placeOf({ limits }, design) }));
   $("#map-plot .ghosts").replaceChildren(
-    ...pinnedPlaces().map(({ name, limits }) => {
-      const [gx, gy] = placeOf({ limits }, design);
-      return draw("g", {}, draw("circle", { cx: gx, cy: gy, r: 6 }), draw("text", { x: gx + 10, y: gy + 4 }, name));
-    }),
+    ...ghosts.map(({ name, at: [gx, gy] }) => draw("g", {}, draw("circle", { cx: gx, cy: gy, r: 6 }), draw("text", { x: gx + 10, y: gy + 4 }, name))),
   );
+  const under = new Set([covered(x, y, 12), ...ghosts.map(({ at: [gx, gy] }) => covered(gx + 6, gy, 14))].flat());
+  for (const label of view.labels) label.text.classList.toggle("covered", under.has(label));
   const last = view.trail.at(-1);
   if (!last || Math.hypot(last[0] - x, last[1] - y) > 6) view.trail = [...view.trail, [x, y]].slice(-30);
   $("#map-plot .trail").replaceChildren(draw("path", { d: `M${view.trail.map((p) => p.map((v) => v.toFixed(1)).join(" ")).join("L")}` }));

@@ -62,18 +62,18 @@ function drawPicture(design) {
   const key = [design.layers, design.recurrence, design.experts_active, design.experts_total, W].join();
   if (place.dataset.key === key) return;
   place.dataset.key = key;
-  const layers = design.layers === null ? 12 : Math.round(design.layers);
-  const inner = Math.max(layers - 4, 0);
+  const known = design.layers !== null; // a law of sizes alone says nothing about layers
+  const inner = known ? Math.max(Math.round(design.layers) - 4, 0) : 8;
   const R = design.recurrence;
   place.replaceChildren(
     draw(
       "svg",
-      { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": described(design, inner) },
+      { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": described(design, known ? `${inner} layers` : "all layers") },
       draw("path", { d: `M6 ${mid} H${W - 6}`, class: "wire" }),
       draw("path", { d: `M${W - 13} ${mid - 5} l8 5 l-8 5`, class: "wire" }),
-      block(x - edge - gap, edge, 2, ends, "edge"),
-      block(x, W - 2 * x, inner, design.layers === null ? "layers" : `${inner} layers${R > 1 ? `, run ${R} times` : ", run once"}`, "looped"),
-      block(W - x + gap, edge, 2, ends, "edge"),
+      known && block(x - edge - gap, edge, 2, ends, "edge"),
+      block(x, W - 2 * x, inner, known ? `${inner} layers${R > 1 ? `, run ${R} times` : ", run once"}` : "layers", "looped"),
+      known && block(W - x + gap, edge, 2, ends, "edge"),
       draw("text", { x: 24, y: mid - 10 }, "token"),
       draw("text", { x: W - 24, y: mid - 10 }, "next"),
       arcs(R),
@@ -85,8 +85,8 @@ function drawPicture(design) {
   light();
 }
 
-const described = (design, inner) =>
-  `A token passes 2 first layers, then ${inner} layers ${design.recurrence === 1 ? "once" : `${design.recurrence} times`}, then 2 last layers. ` +
+const described = (design, middle) =>
+  `A token passes ${design.layers === null ? "" : "2 first layers, then "}${middle} ${design.recurrence === 1 ? "once" : `${design.recurrence} times`}${design.layers === null ? "" : ", then 2 last layers"}. ` +
   (design.experts_total === 1 ? "Every layer is dense." : `Each layer uses ${design.experts_active} of ${design.experts_total} experts for a token.`);
 
 function block(x, width, layers, label, kind) {

@@ -15,7 +15,7 @@ import { intervalOf } from "./trust.js";
 
 const W = 300;
 const H = 190;
-const BOX = { left: 40, right: 8, top: 10, bottom: 26 };
+const BOX = { left: 40, right: 8, top: 24, bottom: 26 };
 const INSET = 8; // the ring at an end covers no number
 const charts = [
   { id: "passes", title: "More or fewer passes" },
@@ -124,7 +124,7 @@ function drawOne(id, points, [low, high], sure) {
       "svg",
       { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": `Loss over ${id}: ${fits.map(({ label, loss }) => `${label} ${loss.toFixed(3)}`).join(", ")}` },
       ...lines.map((level) => draw("g", { class: "grid" }, draw("path", { d: `M${BOX.left} ${Y(level)}H${W - BOX.right}` }), draw("text", { x: BOX.left - 5, y: Y(level) + 4, "text-anchor": "end" }, level.toFixed(2)))),
-      ...ticks.map(({ x, label }, k) => draw("text", { class: "tick", x: X(x), y: H - 8, "text-anchor": X(x) > W - 24 ? "end" : X(x) < BOX.left + 10 && k === 0 ? "start" : "middle" }, label)),
+      ...ticks.map(({ x, label }) => draw("text", { class: "tick", x: X(x), y: H - 8, "text-anchor": X(x) > W - 24 ? "end" : "middle" }, label)),
       draw("clipPath", { id: `clip-${id}` }, draw("rect", { x: BOX.left - 4, y: BOX.top - 4, width: W - BOX.left - BOX.right + 8, height: H - BOX.top - BOX.bottom + 8 })),
       draw("g", { "clip-path": `url(#clip-${id})` },
         band && draw("path", { class: "band", d: band }),
@@ -132,7 +132,7 @@ function drawOne(id, points, [low, high], sure) {
         draw("path", { class: "line", d: line(fits) }),
         ...(finite.length < 20 ? finite.map(({ x, loss, misses }) => draw("circle", { cx: X(x), cy: Y(loss), r: 2.6, class: misses ? "point faded" : "point" })) : []),
       ),
-      firstMiss && draw("text", { class: "miss", x: W - 8, y: BOX.top + 6, "text-anchor": "end" }, `dashed: ${firstMiss.misses.replace(" of memory", "")}`),
+      firstMiss && draw("text", { class: "miss", x: W - 8, y: 12, "text-anchor": "end" }, `dashed: ${firstMiss.misses.replace(" of memory", "")}`),
       draw("path", { class: "guide", d: "" }),
       mark && draw("circle", { cx: X(mark.x), cy: Y(mark.loss), r: 6, class: "mine" }),
     ),

@@ -1,6 +1,6 @@
 // The user's model (config.json), judged by the server under the same budget.
 import { call, server } from "./api.js";
-import { make } from "./dom.js";
+import { coded, make } from "./dom.js";
 import { serverLaw } from "./laws.js";
 import { item } from "./whatif.js";
 import { cardSize, signed } from "./quantities.js";
@@ -18,6 +18,6 @@ export async function ownModel() {
     const difference = own.loss === null ? null : own.loss - current().design.loss;
     return item(config.name, difference === null ? "?" : signed(difference), `${cardSize(own.active_parameters)}: ${own.verdict}`, null, difference);
   } catch (error) {
-    return make("div", { class: "whatif" }, make("span", { class: "what" }, config.name), make("span", { class: "with" }, error.message));
+    return make("div", { class: "whatif" }, make("span", { class: "what" }, config.name), make("span", { class: "with" }, coded(error.message)));
   }
 }

@@ -2,7 +2,7 @@
 import { realFlops } from "./cluster.js";
 import { toast } from "./dom.js";
 import { readStored, writeStored } from "./storage.js";
-import { current, question } from "./plan.js";
+import { current, question, shown } from "./plan.js";
 import { shortName } from "./quantities.js";
 import { SCENARIO, parameters, pins, scenarioOf, set, state } from "./state.js";
 
@@ -12,8 +12,9 @@ const merged = (...lists) => [...new Map(valid(lists.flat()).map((item) => [item
 export function pin() {
   const query = String(parameters(state, SCENARIO));
   if (pins().some((other) => other.query === query)) return toast("This scenario is pinned already.");
-  const law = state.law ? `, ${state.law.replace(/^own-/, "")}` : "";
-  write(merged(readStored("pins"), pins(), [{ name: `${shortName(current().design)} (${[state.gpus ? `${state.gpus} GPUs` : state.flops, state.memory].filter(Boolean).join(", ")}${law})`, query }]));
+  const budget = [state.gpus ? `${state.gpus} GPUs` : state.flops, state.memory, state.law.replace(/^own-/, "")].filter(Boolean).join(", ");
+  const answered = !shown.problem && !shown.withheld; // else the design that is seen is that of another budget
+  write(merged(readStored("pins"), pins(), [{ name: answered ? `${shortName(current().design)} (${budget})` : budget, query }]));
   return toast("Pinned: a ring on the map, a column in Compare.");
 }
 

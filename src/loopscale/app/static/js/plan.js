@@ -58,6 +58,13 @@ function epsOf(text) {
   return eps;
 }
 
+// What would have to be allowed before this answer is given.
+export const blockedBy = ({ law }, answer, values = state) =>
+  [
+    answer.trust.level === "beyond" && !values.extrapolate && "extrapolate",
+    law.degenerate.length && !values.allow_degenerate && "allow_degenerate",
+  ].filter(Boolean);
+
 // What the page shows: the last answer, the question that it is to, and why there is none to a newer question.
 export const shown = { answer: null, own: null, problem: null, withheld: null, asked: null };
 
@@ -71,10 +78,7 @@ function update() {
     if (!shown.answer || shown.key !== key || shown.law !== asked.law) {
       const answer = find(asked);
       if (asked.devices) asked.limits.real_flops = answer.b.real_flops;
-      const blocked = [
-        answer.trust.level === "beyond" && !state.extrapolate && "extrapolate",
-        asked.law.degenerate.length && !state.allow_degenerate && "allow_degenerate",
-      ].filter(Boolean);
+      const blocked = blockedBy(asked, answer);
       if (blocked.length) {
         Object.assign(shown, { problem: null, withheld: { answer, blocked, asked } });
         shown.answer ??= firstAnswer(); // a link may lead straight to a withheld answer

@@ -41,6 +41,7 @@ function show(reply) {
   const { forecast, law } = reply;
   const place = $("#run-view");
   place.dataset.state = reply.state;
+  place.classList.remove("reading");
   write($("#run-state"), STATES[reply.state]);
   const share = reply.steps ? reply.step / reply.steps : 0;
   const bar = $("#run-progress");

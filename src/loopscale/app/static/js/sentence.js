@@ -39,7 +39,7 @@ function computePanel() {
   const device = make(
     "select",
     { id: "in-device", onchange: (event) => set({ device: event.target.value === "h100" ? "" : event.target.value }) },
-    Object.keys(DATA.devices).map((name) => make("option", { value: name, selected: name === (state.device || "h100") }, name)),
+    Object.keys(DATA.devices).map((name) => make("option", { value: name, selected: name === (state.device || "h100") }, deviceName(name))),
   );
   const note = make("p", { class: "field-note", id: "devices-note" }, devicesText());
   return [
@@ -255,8 +255,9 @@ const withLabels = (text) => text.replace(/`(\w+)`/g, (name, field) => (FIELD[fi
 
 // Axes outside the law's range, in words: "589B tokens; the law saw up to 500B".
 export function axesText(answer) {
-  const words = { size: "active parameters", tokens: "tokens", experts: "experts for each active one", recurrence: "passes" };
-  const { inputs } = answer.grid.designs[answer.chosen];
+  const { inputs, embedding } = answer.grid.designs[answer.chosen];
+  const counted = embedding && !answer.law.embeddings ? "active parameters without embeddings" : "active parameters";
+  const words = { size: counted, tokens: "tokens", experts: "experts for each active one", recurrence: "passes" };
   const at = { size: inputs.N * answer.law.units.parameters, tokens: inputs.D * answer.law.units.tokens, experts: inputs.E, recurrence: inputs.R };
   return Object.entries(answer.trust.factors)
     .filter(([, factor]) => factor > 1)
@@ -312,7 +313,7 @@ function intervalText(span, half, digits, level) {
   return `± ${fixed(half, digits)}${holds || " for the curve; one run varies more"}`;
 }
 
-const TRUST = { inside: "Inside the", near: "Slightly beyond the", far: "Far beyond the", beyond: "More than 10x beyond the" };
+export const TRUST = { inside: "inside", near: "slightly beyond", far: "far beyond", beyond: "more than 10x beyond" };
 
 function drawTrust() {
   const { answer } = current();
@@ -324,7 +325,7 @@ function drawTrust() {
   Object.assign(place.dataset, { key, level });
   place.replaceChildren(
     make("span", { class: "dot", "data-level": level, "aria-hidden": "true" }),
-    make("span", {}, `${TRUST[level]} `, term("trust", "measured range"), `${outside ? `: ${outside}` : ""}.`),
+    make("span", {}, `${capital(TRUST[level])} the `, term("trust", "measured range"), `${outside ? `: ${outside}` : ""}.`),
     button("How sure?", () => { const part = $("#sure"); part.open = true; part.scrollIntoView({ block: "center" }); $("summary", part).focus(); }, { class: "link" }),
   ); // prettier-ignore
 }

@@ -95,6 +95,7 @@ function notYet(count, { coefficients, fixed = [] }) {
 }
 
 function show({ progress, text, runs, points, law }) {
+  $("#sweep-view").classList.remove("reading");
   $("#sweep-progress").replaceChildren(
     make("progress", { max: 1, value: progress.share, "aria-label": `Progress: ${percent(progress.share)}` }),
     make("p", {}, text),

@@ -22,6 +22,7 @@ export function startTour() {
     const target = $(selector);
     target?.classList.add("toured");
     target?.scrollIntoView({ block: "center" });
+    card.classList.toggle("left", target?.getBoundingClientRect().left > innerWidth / 3);
     const next = button(at + 1 < STEPS.length ? "Next" : "Done", () => (at + 1 < STEPS.length ? ((at += 1), show()) : end()), { class: "primary" });
     card.replaceChildren(make("h3", {}, `${at + 1} of ${STEPS.length}: ${title}`), make("p", {}, text), make("div", { class: "actions" }, at ? button("Back", () => { at -= 1; show(); }) : null, next, button("Close", end, { class: "quiet" }))); // prettier-ignore
     next.focus();

@@ -1,6 +1,6 @@
 // What other budgets and designs would give; a click goes there.
 import { FIELD } from "./budget.js";
-import { $, button, make } from "./dom.js";
+import { $, button, coded, make } from "./dom.js";
 import { textOf } from "./fields.js";
 import { designText } from "./model.js";
 import { ownModel } from "./own.js";
@@ -72,7 +72,7 @@ function faster(other, design) {
 
 export function item(label, change, text, go, difference, note = "") {
   const kind = difference === null ? "" : difference < -5e-4 ? "better" : difference > 5e-4 ? "worse" : "same";
-  const inside = [make("span", { class: "what" }, label), make("b", { class: kind }, change), make("span", { class: "with" }, text), note ? make("span", { class: "with" }, note) : null];
+  const inside = [make("span", { class: "what" }, label), make("b", { class: kind }, change), make("span", { class: "with" }, coded(text)), note ? make("span", { class: "with" }, note) : null];
   return go ? button(inside, go, { class: "whatif" }) : make("div", { class: "whatif" }, inside);
 }
 
