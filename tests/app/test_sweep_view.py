@@ -93,7 +93,14 @@ def test_the_law_is_refitted_as_points_arrive_and_its_uncertainty_is_drawn(brows
         page.context.close()
 
 
-FITTED = {"law_id": "a", "rows": 24, "form": "a law", "law": {"rmse": 0.01}, "warnings": [], "fixed": []}
+FITTED = {
+    "law_id": "a",
+    "rows": 24,
+    "form": "a law",
+    "law": {"rmse": 0.01, "degenerate": []},
+    "warnings": [],
+    "fixed": [],
+}
 
 
 def answering(reply):
@@ -103,18 +110,24 @@ def answering(reply):
 
 
 @pytest.mark.parametrize(
-    ("width", "coefficients", "says"),
+    ("width", "degenerate", "coefficients", "says"),
     [
-        (22.0, 11, "Not enough yet: 24 losses do not determine a law. A law with 11 coefficients wants about 3 losses"),
-        (22.0, 5, "More of the same kind will not help."),
-        (0.02, 5, "Law of 24 losses: a law; RMSE 0.0100 nats; 90% interval 2% wide"),
+        (0.02, ["kappa2 is not identifiable"], 5, "Not enough yet: 24 losses do not determine a law."),
+        (22.0, [], 11, "Not enough yet: 24 losses do not determine a law. A law with 11 coefficients wants about 3"),
+        (22.0, [], 5, "More of the same kind will not help."),
+        (0.02, [], 5, "Law of 24 losses: a law; RMSE 0.0100 nats; 90% interval 2% wide"),
     ],
 )
-def test_a_law_that_the_losses_do_not_determine_is_not_shown_as_one(browser, address, width, coefficients, says):
+def test_a_law_that_the_losses_do_not_determine_is_not_shown_as_one(
+    browser, address, width, degenerate, coefficients, says
+):
     progress = {"observations": 24, "share": 0.5}
     reading = {"progress": progress, "enough": True, "text": "24 of 48 losses.", "runs": [], "points": {}, "law": "",
                "widths": {"a": width}}  # fmt: skip
-    result = FITTED | {"coefficients": dict.fromkeys(map(str, range(coefficients)), 1.0)}
+    result = FITTED | {
+        "law": {"rmse": 0.01, "degenerate": degenerate},
+        "coefficients": dict.fromkeys(map(str, range(coefficients)), 1.0),
+    }
     context = browser.new_context()
     for path, reply in {
         "choices": {"sweep": "demo", "run": None}, "sweep?*": reading, "sweep.csv": "run,loss",
@@ -126,24 +139,34 @@ def test_a_law_that_the_losses_do_not_determine_is_not_shown_as_one(browser, add
     said = page.inner_text("#sweep-fitted")
     assert says in said
     assert "`" not in page.inner_text("#sweep-view")
-    assert ("loopscale next" in said) == (width > 0.2)
+    assert ("loopscale next" in said) == bool(width > 0.2 or degenerate)
     assert ("9 more may do" in said) == (coefficients == 11)
     context.close()
 
 
-def ended(browser, address, **options):
-    """The view of a sweep that has ended, and of which nothing was fitted."""
+def ended(browser, address, enough=True, **options):
+    """The view of a sweep that has ended."""
     seen = {"run": ["a", "b"], "flops": [1e15, 2e15], "loss": [3.0, 2.8], "size": [1e6, 1e6], "tokens": [1e8, 2e8],
             "experts": [1, 1], "recurrence": [1, 2]}  # fmt: skip
     runs = [{"key": "a", "state": "done", "share": 1.0, "points": 1, "loss": 3.0, "error": ""}]
-    reading = {"progress": {"observations": 2, "share": 1}, "enough": False, "text": "2 of 2 losses.", "runs": runs,
-               "points": seen, "law": "A law needs eight losses.", "widths": {}}  # fmt: skip
+    reading = {"progress": {"observations": 2, "share": 1}, "enough": enough, "text": "2 of 2 losses.", "runs": runs,
+               "points": seen, "law": "A law needs at least 8 losses; there are 2.", "widths": {"a": 0.02}}  # fmt: skip
     context = browser.new_context(**options)
-    context.route("**/api/choices", answering({"sweep": "demo", "run": None}))
-    context.route("**/api/sweep?*", answering(reading))
+    for path, reply in {
+        "choices": {"sweep": "demo", "run": None}, "sweep?*": reading, "sweep.csv": "run,loss",
+        "fit?*": {"id": "1", "state": "done", "result": FITTED | {"rows": 2, "coefficients": {}}},
+    }.items():  # fmt: skip
+        context.route(f"**/api/{path}", answering(reply))
     page = open_in(context, f"{address}/#view=sweep")
     page.wait_for_selector("#chart-sweep svg")
     return page
+
+
+def test_a_sweep_of_too_few_losses_offers_no_fit(browser, address):
+    page = ended(browser, address, enough=False)
+    assert page.inner_text("#sweep-law") == "The sweep is finished. A law needs at least 8 losses; there are 2."
+    assert page.is_disabled("#sweep-fit")
+    page.context.close()
 
 
 def test_a_sweep_that_has_ended_says_so_and_what_comes_next(browser, address):

@@ -10,7 +10,7 @@ import { state } from "./state.js";
 
 export const heldOut = (id, slices) =>
   jobCard({
-    title: "Which recurrence form generalises best?",
+    title: "Which form of the law generalises best?",
     hint: ["A ", term("held-out test"), ". Rows to hold out: passes like R=8, experts per active one like E=16, sizes like N>0.9B, tokens like D>400B. Cross-validation by run comes with them."],
     label: "Rows to hold out",
     field: "slices",

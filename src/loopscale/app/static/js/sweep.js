@@ -74,7 +74,7 @@ function showUncertainty(widths) {
   $("#chart-uncertainty").hidden = fits.length < 2;
   if (!fits.length) return;
   const { count, law, result } = fits.at(-1);
-  const vague = widths[law] > VAGUE;
+  const vague = widths[law] > VAGUE || result.law.degenerate.length;
   const said = vague
     ? coded(notYet(count, result))
     : [`Law of ${counted(count, "loss")}: ${result.form}; `, term("rmse", "RMSE"), ` ${result.law.rmse.toFixed(4)} nats; `, term("band", "90% interval"), ` ${significant(100 * widths[law])}% wide at the median point.`];
@@ -94,7 +94,7 @@ function notYet(count, { coefficients, fixed = [] }) {
   return `Not enough yet: ${counted(count, "loss")} ${count === 1 ? "does" : "do"} not determine a law.${enough} Runs at other sizes, tokens and passes help most; \`loopscale next\` chooses them.`;
 }
 
-function show({ progress, text, runs, points, law }) {
+function show({ progress, text, runs, points, law, enough }) {
   $("#sweep-view").classList.remove("reading");
   $("#sweep-progress").replaceChildren(
     make("progress", { max: 1, value: progress.share, "aria-label": `Progress: ${percent(progress.share)}` }),
@@ -109,12 +109,12 @@ function show({ progress, text, runs, points, law }) {
     ...(runs.some((d) => d.error) ? [{ name: "problem", left: true, cell: (d) => d.error || "" }] : []),
   ];
   $("#sweep-runs").replaceChildren(...table(columns, runs));
-  $("#sweep-fit").disabled = progress.observations === 0;
+  $("#sweep-fit").disabled = !enough;
   const finished = progress.share === 1;
   $("#sweep-fit").textContent = finished ? "Open the fit" : "Open the fit of the points so far";
   $("#sweep-auto-label").hidden = finished;
   $("#chart-sweep h3").textContent = finished ? "Losses" : "Losses so far";
-  writeParts($("#sweep-law"), coded(finished ? "The sweep is finished. Open its fit, or run `loopscale fit` on the file of the sweep." : law));
+  writeParts($("#sweep-law"), coded(!finished ? law : `The sweep is finished. ${enough ? "Open its fit, or run `loopscale fit` on the file of the sweep." : law}`));
   const seen = rows(points);
   if (!seen.length || seen.length === shown) return;
   shown = seen.length;
