@@ -10,7 +10,7 @@ from browser import facts, mapped, open_in, open_page, settled
 
 from loopscale.architecture import architecture_space, from_config
 from loopscale.cli import demo
-from loopscale.core.quantities import parse_count
+from loopscale.core.quantities import count_of
 from loopscale.fitting.data.public import load_micro
 from loopscale.planning import plan
 from loopscale.scaling import published
@@ -225,9 +225,9 @@ def test_next_runs_for_tiny_models_are_tiny(page):
     page.click("#choose-runs")
     page.wait_for_selector("#runs tbody tr")
     largest = max(load_micro().points.active)
-    sizes = [parse_count(text, "size") for text in page.locator("#runs td[data-name=size]").all_inner_texts()]
+    sizes = [count_of(text, "size") for text in page.locator("#runs td[data-name=size]").all_inner_texts()]
     assert max(sizes) <= 2 * largest
-    tokens = [parse_count(text, "tokens") for text in page.locator("#runs td[data-name=tokens]").all_inner_texts()]
+    tokens = [count_of(text, "tokens") for text in page.locator("#runs td[data-name=tokens]").all_inner_texts()]
     assert all(count > size for count, size in zip(tokens, sizes, strict=True))
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from loopscale.architecture import rung
 from loopscale.core.devices import DEVICES, USABLE
-from loopscale.core.quantities import parse_bits, parse_context
+from loopscale.core.quantities import bits_of, context_of
 from loopscale.planning import Budget, Plan, WithheldError, plan, search
 from loopscale.planning.cluster import Cluster
 from loopscale.planning.compute import device_flops
@@ -115,8 +115,8 @@ def test_real_compute_buys_fewer_tokens() -> None:
 
 def test_formats_and_contexts_mean_what_people_mean() -> None:
     named = {"q4_k_m": 4.85, "Q4_0": 4.5, "awq-g128": 4.25, "int4": 4, "q8_0": 8.5}
-    assert {name: parse_bits(name) for name in named} == named
-    assert [parse_context(text) for text in ("8k", "8192", "128K", "1M")] == [8192, 8192, 131072, 1048576]
+    assert {name: bits_of(name) for name in named} == named
+    assert [context_of(text) for text in ("8k", "8192", "128K", "1M")] == [8192, 8192, 131072, 1048576]
     assert Budget(flops=5e21, memory="3GB", context="8k").context == 8192
 
 

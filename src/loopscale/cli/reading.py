@@ -13,7 +13,7 @@ import click
 from loopscale.cli.params import INTEGERS, QuantityType, options
 from loopscale.core.errors import InputError, shown
 from loopscale.core.files import is_file
-from loopscale.core.quantities import parse_count
+from loopscale.core.quantities import count_of
 from loopscale.fitting import Observations
 from loopscale.fitting.data.again import CHOICES, is_law_file, read_again
 from loopscale.fitting.data.public import SWEEP_RECURRENCES, simulate_sweep
@@ -35,7 +35,7 @@ def pairs(name: str, read: Callable[[str], tuple[str, Any]]) -> dict[str, Any]:
 
 def _unit(text: str) -> tuple[str, float]:
     name, value = pair(text)
-    return name, parse_count(value, name)
+    return name, count_of(value, name)
 
 
 reading_options = options(

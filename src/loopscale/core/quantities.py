@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
 from typing import Any, SupportsFloat
 
 from loopscale.core.errors import InputError, shown
@@ -13,99 +12,21 @@ _NUMBER = r"([0-9][0-9_,]*\.?[0-9]*(?:e[+-]?[0-9]+)?|\.[0-9]+(?:e[+-]?[0-9]+)?)"
 _COUNT = re.compile(rf"{_NUMBER}\s*([kmbgtp]?)", re.IGNORECASE)
 _BYTES = re.compile(rf"{_NUMBER}\s*([kmgtp]?)(i?)b?", re.IGNORECASE)
 _BITS = re.compile(r"(?:int|uint|fp|float|bf|nf|mxfp|nvfp|q)?([0-9]+(?:\.[0-9]+)?)(?:\s*-?bits?)?", re.IGNORECASE)
-
 _FRACTION = re.compile(rf"{_NUMBER}\s*(%?)", re.IGNORECASE)
-
 _TIME = re.compile(rf"{_NUMBER}\s*([a-z]*)", re.IGNORECASE)
+
 _SCALE = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12, "p": 1e15}
+_POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
+_DAYS = {"h": 1 / 24, "hour": 1 / 24, "hours": 1 / 24, "d": 1.0, "day": 1.0, "days": 1.0, "w": 7.0, "week": 7.0,
+         "weeks": 7.0, "month": 30.0, "months": 30.0}  # fmt: skip
 LARGEST = 1e90
 """Of a quantity that people give: the product of three is still a number."""
-_POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
-
-
-def parse_count(text: str, what: str = "number") -> float:
-    """Read a positive count: ``0.3B`` parameters, ``6T`` tokens, ``5e21`` FLOPs."""
-    match = _COUNT.fullmatch(text.strip())
-    if match is None:
-        raise InputError(f"{shown(text)} is not a positive number", field=what, remedy="write it like 5e21, 0.3B or 6T")
-    return _positive(_number(match[1]) * _SCALE[match[2].lower()], text, what)
-
-
-def parse_bytes(text: str, what: str = "memory") -> float:
-    """Read an amount of memory: ``3GB`` is 3e9 bytes, ``3GiB`` is 3 * 2**30."""
-    match = _BYTES.fullmatch(text.strip())
-    if match is None:
-        raise InputError(
-            f"{shown(text)} is not an amount of memory", field=what, remedy="write it like 3GB, 512MB or 8GiB"
-        )
-    base = 1024.0 if match[3] else 1000.0
-    return _positive(_number(match[1]) * base ** _POWER[match[2].lower()], text, what)
-
-
-def parse_fraction(text: str, what: str = "fraction") -> float:
-    """Read a part of a whole, above 0 and at most 1: ``0.4`` or ``40%``."""
-    match = _FRACTION.fullmatch(text.strip())
-    value = _number(match[1]) / (100 if match[2] else 1) if match else math.nan
-    if not 0 < value <= 1:
-        raise InputError(f"{shown(text)} is not above 0 and at most 1", field=what, remedy="write it like 0.4 or 40%")
-    return value
-
-
 WEIGHT_FORMATS = {
     "q2_k": 2.625, "q3_k_m": 3.91, "q4_0": 4.5, "q4_1": 5.0, "q4_k_s": 4.58, "q4_k_m": 4.85, "q5_0": 5.5, "q5_1": 6.0,
     "q5_k_m": 5.69, "q6_k": 6.5625, "q8_0": 8.5, "iq4_xs": 4.25, "iq4_nl": 4.5, "awq_g128": 4.25, "gptq_g128": 4.25,
     "awq_g64": 4.5, "gptq_g64": 4.5,
 }  # fmt: skip
 """Bits per weight of formats that store scales beside the weights, by name."""
-
-
-def parse_bits(text: str, what: str = "bits") -> float:
-    """Read a bit width: ``4``, ``int4``, ``bf16``, ``fp8``, ``4.5bit``, or a format like ``q4_k_m`` (4.85)."""
-    named = WEIGHT_FORMATS.get(text.strip().lower().replace("-", "_"))
-    if named is not None:
-        return named
-    match = _BITS.fullmatch(text.strip())
-    bits = float(match[1]) if match else math.nan
-    if not 1 <= bits <= 64:
-        raise InputError(
-            f"{shown(text)} is not a width between 1 and 64 bits",
-            field=what,
-            remedy="write it like 4, int4, fp8, bf16, q4_k_m or awq-g128",
-        )
-    return bits
-
-
-def parse_context(text: str, what: str = "context") -> int:
-    """Read a context length: ``8192``, ``8k`` (8,192 tokens) or ``1M`` (1,048,576), as model cards mean them."""
-    match = _COUNT.fullmatch(text.strip())
-    power = {"k": 1, "m": 2}.get(match[2].lower()) if match else None
-    if match is None or power is None:
-        count = parse_count(text, what)
-    else:
-        count = _positive(_number(match[1]) * 1024**power, text, what)
-    return whole_of(count, text, what)
-
-
-def whole_of(number: float, text: object, what: str) -> int:
-    """Return a number that was written as ``text`` as an int; parts of one and more than a billion are refused."""
-    if number != round(number) or number > 1e9:
-        raise InputError(
-            f"{shown(text)} is not a whole number up to a billion", field=what, remedy="write it like 8192 or 32k"
-        )
-    return int(number)
-
-
-_DAYS = {"h": 1 / 24, "hour": 1 / 24, "hours": 1 / 24, "d": 1.0, "day": 1.0, "days": 1.0, "w": 7.0, "week": 7.0,
-         "weeks": 7.0, "month": 30.0, "months": 30.0}  # fmt: skip
-
-
-def parse_days(text: str, what: str = "days") -> float:
-    """Read a time in days, or with its unit: ``21``, ``36h``, ``3weeks``."""
-    match = _TIME.fullmatch(text.strip())
-    days = _number(match[1]) * _DAYS.get(match[2].lower() or "d", 0.0) if match else 0.0
-    if not 0 < days < 1e6:
-        raise InputError(f"{shown(text)} is not a time", field=what, remedy="write it like 21, 36h or 3weeks")
-    return days
 
 
 def number_of(value: object, what: str = "number") -> float:
@@ -121,47 +42,96 @@ def number_of(value: object, what: str = "number") -> float:
     return number
 
 
+def _text_of(value: object, what: str) -> str:
+    """Return a quantity as text: a number by its shortest one, so that it is held to the same limits."""
+    return value if isinstance(value, str) else repr(number_of(value, what))
+
+
 def count_of(value: object, what: str = "number") -> float:
-    """Return a positive count given as a number or as text, like ``"6T"``."""
-    return _of(value, what, parse_count)
+    """Read a positive count: ``0.3B`` parameters, ``6T`` tokens, ``5e21`` FLOPs, or a number."""
+    text = _text_of(value, what)
+    match = _COUNT.fullmatch(text.strip())
+    if match is None:
+        raise InputError(f"{shown(text)} is not a positive number", field=what, remedy="write it like 5e21, 0.3B or 6T")
+    return _positive(_number(match[1]) * _SCALE[match[2].lower()], text, what)
 
 
 def whole_count_of(value: object, what: str = "tokens") -> float:
-    """Return a count of things that come whole, like tokens or parameters: one or more."""
+    """Read a count of things that come whole, like tokens or parameters: one or more."""
     number = count_of(value, what)
     if number < 1:
         raise InputError(f"{shown(value)} is less than one", field=what, remedy="write it like 500B")
     return number
 
 
-def context_of(value: object, what: str = "context") -> int:
-    """Return a context length given as a number or as text, like ``"8k"``."""
-    return int(_of(value, what, parse_context))
-
-
-def days_of(value: object, what: str = "days") -> float:
-    """Return a time in days given as a number or as text, like ``"3weeks"``."""
-    return _of(value, what, parse_days)
-
-
 def bytes_of(value: object, what: str = "memory") -> float:
-    """Return an amount of memory given in bytes or as text, like ``"3GB"``."""
-    return _of(value, what, parse_bytes)
-
-
-def bits_of(value: object, what: str = "bits") -> float:
-    """Return a bit width given as a number or as text, like ``"int4"``."""
-    return _of(value, what, parse_bits)
+    """Read an amount of memory: ``3GB`` is 3e9 bytes, ``3GiB`` is 3 * 2**30; a number is bytes."""
+    text = _text_of(value, what)
+    match = _BYTES.fullmatch(text.strip())
+    if match is None:
+        raise InputError(
+            f"{shown(text)} is not an amount of memory", field=what, remedy="write it like 3GB, 512MB or 8GiB"
+        )
+    base = 1024.0 if match[3] else 1000.0
+    return _positive(_number(match[1]) * base ** _POWER[match[2].lower()], text, what)
 
 
 def fraction_of(value: object, what: str = "fraction") -> float:
-    """Return a part of a whole given as a number or as text, like ``"40%"``."""
-    return _of(value, what, parse_fraction)
+    """Read a part of a whole, above 0 and at most 1: ``0.4`` or ``40%``."""
+    text = _text_of(value, what)
+    match = _FRACTION.fullmatch(text.strip())
+    share = _number(match[1]) / (100 if match[2] else 1) if match else math.nan
+    if not 0 < share <= 1:
+        raise InputError(f"{shown(text)} is not above 0 and at most 1", field=what, remedy="write it like 0.4 or 40%")
+    return share
 
 
-def _of(value: object, what: str, parse: Callable[[str, str], float]) -> float:
-    """Apply the limits of ``parse`` to a number too: a float is read as its shortest text."""
-    return parse(value if isinstance(value, str) else repr(number_of(value, what)), what)
+def bits_of(value: object, what: str = "bits") -> float:
+    """Read a bit width: ``4``, ``int4``, ``bf16``, ``fp8``, ``4.5bit``, or a format like ``q4_k_m`` (4.85)."""
+    text = _text_of(value, what)
+    named = WEIGHT_FORMATS.get(text.strip().lower().replace("-", "_"))
+    if named is not None:
+        return named
+    match = _BITS.fullmatch(text.strip())
+    bits = float(match[1]) if match else math.nan
+    if not 1 <= bits <= 64:
+        raise InputError(
+            f"{shown(text)} is not a width between 1 and 64 bits",
+            field=what,
+            remedy="write it like 4, int4, fp8, bf16, q4_k_m or awq-g128",
+        )
+    return bits
+
+
+def context_of(value: object, what: str = "context") -> int:
+    """Read a context length: ``8192``, ``8k`` (8,192 tokens) or ``1M`` (1,048,576), as model cards mean them."""
+    text = _text_of(value, what)
+    match = _COUNT.fullmatch(text.strip())
+    power = {"k": 1, "m": 2}.get(match[2].lower()) if match else None
+    if match is None or power is None:
+        count = count_of(text, what)
+    else:
+        count = _positive(_number(match[1]) * 1024**power, text, what)
+    return whole_of(count, text, what)
+
+
+def whole_of(number: float, text: object, what: str) -> int:
+    """Return a number that was written as ``text`` as an int; parts of one and more than a billion are refused."""
+    if number != round(number) or number > 1e9:
+        raise InputError(
+            f"{shown(text)} is not a whole number up to a billion", field=what, remedy="write it like 8192 or 32k"
+        )
+    return int(number)
+
+
+def days_of(value: object, what: str = "days") -> float:
+    """Read a time in days, or with its unit: ``21``, ``36h``, ``3weeks``."""
+    text = _text_of(value, what)
+    match = _TIME.fullmatch(text.strip())
+    days = _number(match[1]) * _DAYS.get(match[2].lower() or "d", 0.0) if match else 0.0
+    if not 0 < days < 1e6:
+        raise InputError(f"{shown(text)} is not a time", field=what, remedy="write it like 21, 36h or 3weeks")
+    return days
 
 
 def parse_integers(text: str, what: str = "list") -> tuple[int, ...]:

@@ -112,7 +112,7 @@ class Between:
 
 def _whole(text: str) -> int | None:
     try:
-        count = quantities.parse_count(text)
+        count = quantities.count_of(text)
     except InputError:
         return None
     return int(count) if count.is_integer() else None

@@ -13,7 +13,7 @@ import numpy as np
 from loopscale.architecture import RUNGS, rung
 from loopscale.core.arrays import BoolArray, FloatArray
 from loopscale.core.errors import InputError, shown
-from loopscale.core.quantities import format_count, parse_count
+from loopscale.core.quantities import count_of, format_count
 from loopscale.fitting.data.observations import Observations
 from loopscale.scaling import Counting
 
@@ -55,7 +55,7 @@ class Slice:
                 f"slice {shown(text)} is not understood", remedy="write it like R=16, E=16, N>0.9B, D>400B or C>1e21"
             )
         comparison = match[2].replace("==", "=")
-        return cls(match[1], comparison, parse_count(match[3], f"slice {shown(text)}"), "".join(text.split()))
+        return cls(match[1], comparison, count_of(match[3], f"slice {shown(text)}"), "".join(text.split()))
 
     def rows(self, observations: Observations) -> tuple[BoolArray, str]:
         """Return the mask of the selected rows, and a note where the slice had to be interpreted.
@@ -112,5 +112,5 @@ def _rung_sizes(observations: Observations) -> FloatArray | None:
         return None
     sizes = np.full(len(observations), np.nan)
     for name in RUNGS:
-        sizes[np.isclose(observations.points.active, float(rung(name).active), rtol=1e-3)] = parse_count(name)
+        sizes[np.isclose(observations.points.active, float(rung(name).active), rtol=1e-3)] = count_of(name)
     return None if np.isnan(sizes).any() else sizes

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from loopscale.architecture import Architecture, rung
 from loopscale.core.devices import UTILISATION, find_device, utilisation_of
 from loopscale.core.errors import InputError, shown
-from loopscale.core.quantities import count_of, days_of, parse_count, parse_integers
+from loopscale.core.quantities import count_of, days_of, parse_integers
 from loopscale.scaling import costs
 
 if TYPE_CHECKING:
@@ -90,4 +90,4 @@ def parse_reference(text: str) -> tuple[Architecture, int]:
     passes = parse_integers(parts[2], "recurrence") if len(parts) > 2 else (1,)
     if len(parts) > 3 or len(passes) != 1:
         raise InputError(f"{shown(text)} is not RUNG:EXPERTS:RECURRENCE; write it like 0.6B:8:1")
-    return rung(parts[0], parse_count(parts[1], "experts") if len(parts) > 1 else 1), passes[0]
+    return rung(parts[0], count_of(parts[1], "experts") if len(parts) > 1 else 1), passes[0]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from loopscale.core.errors import InputError
-from loopscale.core.quantities import parse_bits
+from loopscale.core.quantities import bits_of
 from loopscale.planning.budget import FIELDS, Budget
 from loopscale.planning.design import Design
 from loopscale.planning.grid import Grid
@@ -154,7 +154,7 @@ def at_real_bits(search: Search) -> BitsChoice | None:
     budget = search.budget
     if budget.memory is None or budget.bits != 4:
         return None
-    bits = parse_bits(REAL_FORMAT)
+    bits = bits_of(REAL_FORMAT)
     try:
         grid, pick, loss = _best_under(replace(budget, bits=bits), search)
     except InputError:
