@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from loopscale.core.devices import DEVICES
 from loopscale.core.errors import InputError, nearest, shown
+from loopscale.core.files import fields_as_json
 from loopscale.core.quantities import (
     bits_of,
     bytes_of,
@@ -134,6 +135,11 @@ class BudgetField:
         """Its option on the command line."""
         return f"--{self.name.replace('_', '-')}"
 
+    @property
+    def start(self) -> float:
+        """The value at which the page's control starts."""
+        return self.read(self.slider.start or self.slider.first)
+
     def read(self, value: object) -> float:
         """Return the value of this field, given as a number or as text."""
         return self.amount.read(value, self.name)
@@ -144,7 +150,7 @@ class BudgetField:
 
     def to_dict(self) -> dict[str, Any]:
         """Return what a page needs to build the control."""
-        slider, writers = self.slider, {POWER.write: "power", CONTEXT.write: "count", WHOLE.write: "count"}
+        writers = {POWER.write: "power", CONTEXT.write: "count", WHOLE.write: "count"}
         return {
             "name": self.name,
             "label": self.title,
@@ -155,9 +161,8 @@ class BudgetField:
             "default": self.default,
             "write": writers.get(self.amount.write, self.amount.name.removesuffix("/s").lower()),
             "per_second": self.amount is BYTES_PER_SECOND,
-            **dataclasses.asdict(slider),
-            "steps": list(slider.steps),
-            "at": self.read(slider.start or slider.first),
+            **fields_as_json(self.slider),
+            "at": self.start,
         }
 
 

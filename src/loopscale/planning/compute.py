@@ -17,7 +17,17 @@ if TYPE_CHECKING:
 
 def device_flops(hours: float | str, device: str, utilisation: float | str | None = None) -> float:
     """Return the training compute of so many device-hours at a utilisation."""
-    return count_of(hours, "hours") * 3600 * find_device(device).flops * utilisation_of(utilisation)
+    return flops_of_hours(count_of(hours, "hours"), find_device(device).flops, utilisation_of(utilisation))
+
+
+def flops_of_hours(hours: float, rate: float, utilisation: float) -> float:
+    """Return the FLOPs of so many device-hours at a share of the listed rate, in FLOP/s."""
+    return hours * 3600 * rate * utilisation
+
+
+def hours_of_flops(flops: float, rate: float, utilisation: float) -> float:
+    """Return the device-hours that so many FLOPs take."""
+    return flops / (rate * utilisation * 3600)
 
 
 def device_hours(gpus: int | None, days: float | str | None, *, flops_stated: bool = False) -> float | None:
@@ -50,7 +60,7 @@ def training_cost(
     flops: float, device: str, devices: int = 1, utilisation: float = UTILISATION, price: float | None = None
 ) -> TrainingCost:
     """Return the device-hours, days, energy and money that ``flops`` take; ``price`` is in dollars a device-hour."""
-    hours = flops / (find_device(device).flops * utilisation * 3600)
+    hours = hours_of_flops(flops, find_device(device).flops, utilisation)
     return time_cost(hours / devices / 24, device, devices, price)
 
 

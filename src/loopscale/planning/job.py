@@ -84,15 +84,17 @@ class StepCost:
     @property
     def seconds(self) -> float:
         """The least time of a step: arithmetic, memory or communication, whichever takes longest."""
-        return step_seconds(self.compute_seconds, self.traffic_seconds, self.communication_seconds, self.host_seconds)
+        return float(
+            step_seconds(self.compute_seconds, self.traffic_seconds, self.communication_seconds, self.host_seconds)
+        )
 
     def __str__(self) -> str:
         return f"{self.layout}: {format_bytes(self.memory)}, at least {self.seconds:.3g} s a step"
 
 
-def step_seconds(compute: float, traffic: float, communication: float, host: float = 0.0) -> float:
+def step_seconds(compute: float, traffic: float, communication: float, host: float = 0.0) -> Any:
     """Return the least time of a step: the first three overlap at best, and the device waits for the host."""
-    return max(compute, traffic, communication) + host
+    return np.maximum(np.maximum(compute, traffic), communication) + host
 
 
 def expected_days(step: float, steps: float, utilisation: float = UTILISATION) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from loopscale.app.formulas.inputs import EXAMPLES, Grid, Symbol, SymbolicObject, grid_of_one, planning_grid, symbol
+from loopscale.app.formulas.inputs import Grid, Symbol, SymbolicObject, budget_of, grid_of_one, planning_grid, symbol
 from loopscale.app.formulas.javascript import function, javascript, nested, table
 from loopscale.architecture import Architecture, at_width
 from loopscale.architecture.ladder import between_rungs
@@ -50,7 +50,7 @@ def _architectures() -> str:
 
 def _facts(model: Architecture) -> dict[str, Any]:
     """Return the counts of a model, the FLOPs of a training token as they really run, and the bytes of its KV cache."""
-    R, b = symbol("x.R"), SymbolicObject("b", EXAMPLES)
+    R, b = symbol("x.R"), budget_of()
     cache = {"context": b.context, "bits": b.kv_bits}
     real = {"context": CONTEXT, "padding": padding(model, CAPACITY)}
     return {

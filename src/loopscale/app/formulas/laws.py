@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loopscale.app.formulas.inputs import EXAMPLES, Symbol, SymbolicObject, design
+from loopscale.app.formulas.inputs import DESIGN, Symbol, SymbolicObject, design
 from loopscale.app.formulas.javascript import function, javascript, table
 from loopscale.scaling import MAPPINGS, OUTER_LAWS, OuterLaw
 from loopscale.scaling.extensions import Repeated
@@ -22,7 +22,7 @@ def outer_laws() -> dict[str, OuterLaw]:
 def law_formulas() -> str:
     """Return FORMS and GAINS by name, and ``effective``: what JavaScript's ``lossAt`` joins."""
     N, R, m = Symbol.named("N", 1.0), Symbol.named("R", 3.0), Symbol.named("m", 0.5)
-    c, x = SymbolicObject("c", EXAMPLES), design()
+    c, x = SymbolicObject("c", DESIGN), design()
     forms = {name: javascript("", law.loss_at(c, N, x), "c, N, x") for name, law in outer_laws().items()}
     gains = {name: javascript("", mapping.gain(c, R, m), "c, R, m") for name, mapping in MAPPINGS.items()}
     worth = effective(*(Symbol.named(name) for name in ("active", "loop", "gain")))

@@ -10,11 +10,12 @@ from itertools import product
 from typing import Any
 
 from loopscale.app.formulas.designs import models
-from loopscale.app.formulas.inputs import EXAMPLES, Symbol, SymbolicObject, symbol
+from loopscale.app.formulas.inputs import DESIGN, Symbol, SymbolicObject, symbol
 from loopscale.app.formulas.javascript import function, javascript, table
 from loopscale.architecture import Architecture
 from loopscale.planning.cluster import sequences_of
-from loopscale.planning.job import TrainingJob, expected_days
+from loopscale.planning.compute import flops_of_hours, hours_of_flops
+from loopscale.planning.job import TrainingJob, expected_days, step_seconds
 from loopscale.planning.layouts import REDUCES, Layout
 from loopscale.planning.recipes import CAPACITY, CONTEXT, padding
 from loopscale.planning.step_memory import Activations
@@ -34,20 +35,28 @@ def training_formulas() -> str:
         for kind, reduce, parts, passes in product(built, REDUCES, PARTS, PASSES)
     }
     tokens, devices = symbol("tokens"), symbol("devices")
-    step, steps, share = (Symbol.named(name) for name in ("step", "steps", "utilisation"))
+    step, steps, share, hours, flops, rate, compute, traffic, communication = (
+        Symbol.named(name)
+        for name in ("step", "steps", "utilisation", "hours", "flops", "rate", "compute", "traffic", "communication")
+    )
     return "".join(
         [
             table("JOBS", jobs),
             function("sequencesOf", sequences_of(tokens, devices), "tokens, devices"),
             function("usableOf", TrainingJob.usable_of(DEVICE), "device"),
+            function(
+                "stepSeconds", step_seconds(compute, traffic, communication), "{ compute, traffic, communication }"
+            ),
             function("expectedDays", expected_days(step, steps, share), "step, steps, utilisation"),
+            function("flopsOfHours", flops_of_hours(hours, rate, share), "hours, rate, utilisation"),
+            function("hoursOfFlops", hours_of_flops(flops, rate, share), "flops, rate, utilisation"),
         ]
     )
 
 
 def _step(model: Architecture, reduce: str, parts: Any, passes: Any) -> dict[str, Any]:
     """Return what one device needs for a step, by the names that ``cluster.js`` uses."""
-    asked = SymbolicObject("job", EXAMPLES)
+    asked = SymbolicObject("job", DESIGN)
     job = TrainingJob(
         model, passes, asked.sequences * asked.devices, CONTEXT, asked.devices, DEVICE, padding=padding(model, CAPACITY)
     )

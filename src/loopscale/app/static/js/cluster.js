@@ -6,13 +6,11 @@
 // JOBS of formulas.js, which are generated from Python, give the memory and the seconds of one layout. This file goes
 // through the layouts and takes the fastest that fits.
 import { DATA } from "./data.js";
-import { JOBS, expectedDays, sequencesOf, usableOf } from "./formulas.js";
+import { JOBS, expectedDays, flopsOfHours, hoursOfFlops, sequencesOf, stepSeconds, usableOf } from "./formulas.js";
 import { Refusal } from "./quantities.js";
 
 const rounded = (time) => Math.round(100 * Math.log(time));
 const divisors = (number) => Array.from({ length: number }, (_, k) => k + 1).filter((part) => number % part === 0);
-// Arithmetic, memory traffic and communication overlap: the slowest decides.
-const seconds = ({ compute, traffic, communication }) => Math.max(compute, traffic, communication);
 
 export class Cluster {
   constructor({ name = "h100", devices = DATA.node, utilisation = DATA.utilisation } = {}) {
@@ -35,7 +33,7 @@ export class Cluster {
     let best = null;
     // Faster, to within a percent; then less work in all; then less memory.
     const better = (a, b) => {
-      const [aTime, bTime] = [rounded(seconds(a)), rounded(seconds(b))];
+      const [aTime, bTime] = [rounded(stepSeconds(a)), rounded(stepSeconds(b))];
       if (aTime !== bTime) return aTime < bTime;
       const [aWork, bWork] = [a.compute + a.traffic + a.communication, b.compute + b.traffic + b.communication];
       return aWork !== bWork ? aWork < bWork : a.memory < b.memory;
@@ -59,7 +57,7 @@ export class Cluster {
     const best = this.best(x, tokens);
     if (!best) return { overhead: 1, fits: true };
     const { step, fits } = best;
-    return { overhead: Math.max(1, seconds(step) / ((step.plain * step.tokens) / this.devices / this.device.flops)), fits };
+    return { overhead: Math.max(1, stepSeconds(step) / ((step.plain * step.tokens) / this.devices / this.device.flops)), fits };
   }
 
   // Whether a design takes more memory than the devices have, however a step of whole batches is shared.
@@ -82,8 +80,8 @@ export class Cluster {
   // What training a design takes: days, and whether it fits.
   cost(x, tokens, flops) {
     const best = this.best(x, tokens);
-    if (!best) return { days: flops / (this.device.flops * this.utilisation * 3600) / this.devices / 24, fits: true, memory: null };
-    return { days: expectedDays(seconds(best.step), tokens / best.step.tokens, this.utilisation), fits: best.fits, memory: best.step.memory };
+    if (!best) return { days: hoursOfFlops(flops, this.device.flops, this.utilisation) / this.devices / 24, fits: true, memory: null };
+    return { days: expectedDays(stepSeconds(best.step), tokens / best.step.tokens, this.utilisation), fits: best.fits, memory: best.step.memory };
   }
 }
 
@@ -116,7 +114,7 @@ export function devicesOf({ gpus, device, days, utilisation }) {
 }
 
 // The compute of so many device-hours.
-export const realFlops = ({ cluster, hours }) => hours * 3600 * cluster.device.flops * cluster.utilisation;
+export const realFlops = ({ cluster, hours }) => flopsOfHours(hours, cluster.device.flops, cluster.utilisation);
 
 const clusters = new Map();
 function clusterOf(name, devices, utilisation) {
