@@ -19,7 +19,7 @@ from loopscale.planning import FIELDS, PRESETS
 from loopscale.planning.budget import LEAST_MEMORY
 from loopscale.planning.design import NO_GAIN, STEPS
 from loopscale.planning.device_search import LONG
-from loopscale.planning.grid import interval_basis
+from loopscale.planning.intervals import interval_basis
 from loopscale.planning.layouts import REDUCES
 from loopscale.planning.limits import DEVICES as DEVICES_LIMIT
 from loopscale.planning.limits import DEVICES_TEXTS, NEAR, SLACK

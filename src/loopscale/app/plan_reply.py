@@ -9,11 +9,10 @@ from typing import Any
 from loopscale.app.schemas import PlanRequest
 from loopscale.core.quantities import plain
 from loopscale.planning import FIELDS, Plan, Search, budget_text
+from loopscale.planning.intervals import front_band_text, interval_text
 from loopscale.planning.text import (
     TRUST_TEXT,
     capital,
-    front_band_text,
-    interval_text,
     loosened,
     sentences,
 )

@@ -28,8 +28,8 @@ from loopscale.planning import FIELDS, Budget
 from loopscale.planning.budget import WHOLE, BudgetField
 from loopscale.planning.cluster import Cluster
 from loopscale.planning.compute import device_flops, device_hours
+from loopscale.planning.defaults import experts_for, recurrences_for
 from loopscale.planning.plan_file import PlanFile
-from loopscale.planning.searching import experts_for, recurrences_for
 from loopscale.scaling import DEFAULT, MAPPINGS, OUTER_LAWS, ScalingLaw
 
 Count = Annotated[schemas.Count, Field(lt=1e40)]

@@ -11,7 +11,7 @@ from loopscale.cli.params import COUNTS
 from loopscale.cli.subjects import LAW
 from loopscale.cli.verbs import verb
 from loopscale.core.quantities import format_count, format_power
-from loopscale.planning.text import uncertainty_text
+from loopscale.planning.intervals import uncertainty_text
 from loopscale.scaling import AXES, BILLIONS, PUBLISHED, RAW, ScalingLaw
 from loopscale.scaling.optimum import allocations
 from loopscale.scaling.proportions import Proportions

@@ -46,10 +46,12 @@ from loopscale.core.text import fact
 from loopscale.planning import FIELDS, PRESETS, Budget, Plan, Rule, Search, search
 from loopscale.planning.budget import BudgetField, Group
 from loopscale.planning.compute import device_flops, first_token_seconds, flops_of
+from loopscale.planning.defaults import experts_for, recurrences_for
+from loopscale.planning.intervals import front_band_text
 from loopscale.planning.rounding import rounding_cost, rounding_text
 from loopscale.planning.screen import plan_screen
-from loopscale.planning.searching import COSTS, experts_for, recurrences_for
-from loopscale.planning.text import COLUMNS, by_loss, front_band_text, growth_text, legend, sentences, table_row
+from loopscale.planning.searching import COSTS
+from loopscale.planning.text import COLUMNS, by_loss, growth_text, legend, sentences, table_row
 from loopscale.scaling import ScalingLaw
 
 if TYPE_CHECKING:

@@ -24,9 +24,10 @@ from loopscale.core.quantities import format_count, format_power, format_size
 from loopscale.core.tables import Table
 from loopscale.planning.cluster import Cluster
 from loopscale.planning.design import card_size, design_text, law_counts_text
+from loopscale.planning.intervals import interval_text
 from loopscale.planning.predictions import Prediction, predict
 from loopscale.planning.screen import prediction_screen, training_text
-from loopscale.planning.text import interval_text, law_text, legend, mark, trust_text
+from loopscale.planning.text import law_text, legend, mark, trust_text
 from loopscale.scaling import ScalingLaw
 
 

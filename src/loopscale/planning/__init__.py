@@ -5,7 +5,8 @@ from loopscale.planning.design import Design, design_text
 from loopscale.planning.grid import Grid, Rule, design_label, evaluate
 from loopscale.planning.plans import Plan, plan
 from loopscale.planning.refusals import WithheldError
-from loopscale.planning.searching import Search, law_of, search
+from loopscale.planning.searching import Search, search
+from loopscale.scaling import find_law as law_of
 
 __all__ = [
     "FIELDS",

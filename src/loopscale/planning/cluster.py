@@ -95,10 +95,10 @@ class Cluster:
     def best(self, design: Design) -> tuple[TrainingJob, StepCost, bool] | None:
         """Return a design's job with its fastest setting, and whether it fits; None if it cannot be built."""
         try:
-            job = self.job(design.architecture(), design.recurrence, design.tokens)
+            model = design.architecture()
         except InputError:
             return None
-        return job, *_fastest(self, job.model, job.recurrence, job.batch)
+        return _fastest(self, model, design.recurrence, batch_for(design.tokens, self.devices))
 
     def overhead(self, design: Design) -> tuple[float, bool]:
         """Return how much longer a step takes than its arithmetic without recomputation, and whether it fits."""
@@ -129,11 +129,11 @@ class Cluster:
 
 
 @lru_cache(maxsize=256)
-def _fastest(cluster: Cluster, model: Architecture, recurrence: int, batch: int) -> tuple[StepCost, bool]:
-    """Return the fastest setting and whether it fits; a plan, its training file and the next plan ask for the same."""
+def _fastest(cluster: Cluster, model: Architecture, recurrence: int, batch: int) -> tuple[TrainingJob, StepCost, bool]:
+    """Return what ``Cluster.best`` does; a plan, its training file and the next plan ask for the same."""
     job = cluster.job_of(model, recurrence, batch)
     ranked = job.fastest(PLAIN)
-    return ranked[0] if ranked else job.least_memory(), bool(ranked)
+    return job, ranked[0] if ranked else job.least_memory(), bool(ranked)
 
 
 def batch_for(tokens: float, devices: int) -> int:

@@ -11,8 +11,10 @@ from loopscale.architecture import Space
 from loopscale.core.errors import InputError
 from loopscale.planning.budget import Budget
 from loopscale.planning.cluster import Cluster
+from loopscale.planning.defaults import default_space
 from loopscale.planning.design import Design
-from loopscale.planning.searching import Search, default_space, law_of, search
+from loopscale.planning.searching import Search, search
+from loopscale.scaling import find_law
 
 LONG = 1e15
 """Tokens of a run with whole batches."""
@@ -36,7 +38,7 @@ def search_on(
     designs that may be the best: those whose loss would be lowest if they took no more. Designs that the devices cannot
     train are left out, unless there are no others.
     """
-    law = law_of(law)
+    law = find_law(law)
     space, bare = default_space(law) if space is None else space, replace(law, resamples=None)
 
     def best(overheads: Overheads) -> Search:

@@ -1,6 +1,7 @@
 """Every candidate's loss and costs at once.
 
-Shapes: Z laws (the law itself first, then its resamples), F compute budgets, S sizes, K expert counts, P recurrences.
+Shapes: Z laws (the law itself first, then its resamples), F compute budgets, S sizes, K expert counts, P recurrences;
+C is (S, K, P) in one row.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property, partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -234,39 +234,6 @@ def design_label(size: str, experts: tuple[float, float], recurrence: int) -> st
     """Name a design in a few characters: "1.0B 2/16 R=2" uses 2 of 16 experts and is looped twice."""
     mixture = "dense" if experts[1] == 1 else f"{experts[0]:g}/{experts[1]:g}"
     return f"{size} {mixture} R={recurrence}"
-
-
-def interval_kind(law: ScalingLaw) -> str | None:
-    """Return which interval the law can give: "predictive" for one new run, else "law", which is narrower, or None."""
-    if law.spread is not None:
-        return "predictive"
-    return None if law.resamples is None else "law"
-
-
-def loss_band(law: ScalingLaw, points: Points) -> tuple[FloatArray, FloatArray]:
-    """Return the 90% interval of the loss at each point, of the kind that ``interval_kind`` says."""
-    return law.interval(points) if law.spread is None else law.predictive_interval(points)
-
-
-def loss_interval(law: ScalingLaw, points: Points) -> dict[str, Any] | None:
-    """Return the 90% interval of the loss at one point with its kind and basis.
-
-    None where the law has neither resamples nor a spread, and more than 10x beyond its data: how the law alone errs
-    there is not known. Forecasts, which use the frontier of the runs too, go further.
-    """
-    kind = interval_kind(law)
-    if kind is None or law.trust(points).level == "beyond":
-        return None
-    low, high = loss_band(law, points)
-    return {"low": float(low), "high": float(high), "level": 0.9, "kind": kind, "basis": interval_basis(law)}
-
-
-def interval_basis(law: ScalingLaw) -> str:
-    """Say what the interval of a law's loss rests on."""
-    basis = law.resampled_by or "resampled laws"
-    if law.spread is None or law.fitted:
-        return basis
-    return f"its RMSE, the growth of error in public sweeps, and {basis}" if law.resamples is not None else "its RMSE"
 
 
 def agreement(picks_Z: IntArray) -> FloatArray:

@@ -123,7 +123,11 @@ class Weights:
             sum(stack.count * (stack.layer.stored(width) + stack.layer.router(width)) for stack in stacks)
             for stacks in (model.loop_block, (*model.prelude, *model.coda))
         )
-        experts = sum(stack.count * _experts(stack.layer, width) for stack in _stacks(model))
+        experts = sum(
+            stack.count * 3 * stack.layer.feed_forward.routed * stack.layer.feed_forward.hidden * width  # matrices
+            for stack in _stacks(model)
+            if isinstance(stack.layer.feed_forward, MixtureOfExperts)
+        )
         return cls(model.parameters, loop, edges, model.embedding, experts, np.maximum(model.layers, 1.0))
 
     def _gathered(self, layout: Layout) -> Size:
@@ -161,14 +165,6 @@ class Weights:
 
 def _stacks(model: Architecture) -> tuple[Any, ...]:
     return (*model.loop_block, *model.prelude, *model.coda)
-
-
-def _experts(layer: Layer, width: Size) -> Size:
-    """Return the weights of a layer's routed experts: three matrices each."""
-    feed_forward = layer.feed_forward
-    if not isinstance(feed_forward, MixtureOfExperts):
-        return 0.0
-    return 3 * feed_forward.routed * feed_forward.hidden * width
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,8 @@ from loopscale.core.quantities import bits_of, bytes_of, context_of, count_of, f
 from loopscale.planning import refusals
 from loopscale.planning.compute import parse_reference
 from loopscale.planning.grid import all_losses, design_label
-from loopscale.planning.searching import law_of
-from loopscale.planning.text import uncertainty_text
-from loopscale.scaling import Points, ScalingLaw, Trust, costs
+from loopscale.planning.intervals import uncertainty_text
+from loopscale.scaling import Points, ScalingLaw, Trust, costs, find_law
 
 CURVE, RUNS = "the curve", "one run of each"
 """What an interval is of."""
@@ -95,7 +94,7 @@ def matched(
     With ``memory``, ``bits`` or ``context`` they are also compared in equal memory, weights and KV cache together: in
     ``memory``, or in that of the smaller.
     """
-    law, budget = law_of(law), count_of(flops, "flops")
+    law, budget = find_law(law), count_of(flops, "flops")
     pair = [(one, one.recurrence) if isinstance(one, Architecture) else parse_reference(one) for one in (first, second)]
     refusals.check_variables(law, [float(model.experts) for model, _ in pair], [passes for _, passes in pair])
     for model, passes in pair:

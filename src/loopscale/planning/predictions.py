@@ -16,10 +16,9 @@ from loopscale.planning import refusals
 from loopscale.planning.budget import Budget
 from loopscale.planning.cluster import Cluster, ClusterCost
 from loopscale.planning.design import Design, design_at
-from loopscale.planning.grid import Rule, evaluate, loss_interval, recipe_flops_per_token
-from loopscale.planning.searching import law_of
-from loopscale.planning.text import interval_text, uncertainty_text
-from loopscale.scaling import Trust, costs, with_repetition
+from loopscale.planning.grid import Rule, evaluate, recipe_flops_per_token
+from loopscale.planning.intervals import interval_text, loss_interval, uncertainty_text
+from loopscale.scaling import Trust, costs, find_law, with_repetition
 from loopscale.scaling.published import repetition_text
 from loopscale.scaling.variables import fixed_experts
 
@@ -106,7 +105,7 @@ def predict(
     too; ``cluster`` asks what the training takes on devices, at a ``price`` in dollars a device-hour. A prediction more
     than 10x beyond what the law was fitted on is withheld unless ``extrapolate``.
     """
-    law = law_of(law)
+    law = find_law(law)
     if N is not None and recurrence is not None:  # before sizes are asked for that a law without passes does not need
         refusals.check_variables(law, fixed_experts(law) or 1, recurrence)
     space = _one_model(model, experts, N, recurrence, loop_params, total_params)

@@ -13,7 +13,8 @@ from loopscale.architecture import Space, continuous_space, ladder_space
 from loopscale.core.arrays import FloatArray, IntArray
 from loopscale.core.tables import Table
 from loopscale.planning.budget import Budget
-from loopscale.planning.grid import Grid, Rule, agreement, best_within, evaluate, interval_kind, near_agreement
+from loopscale.planning.grid import Grid, Rule, agreement, best_within, evaluate, near_agreement
+from loopscale.planning.intervals import interval_kind
 from loopscale.scaling import ScalingLaw
 
 ACTIVE_EXPERTS = 2
@@ -110,7 +111,9 @@ def experts_map(
         memory=memory_B[:, None],
         recurrence=space.recurrences,
         best_experts=np.where(found, space.experts[s, k], np.nan),
-        **_spans("best_experts", np.where(best_ZBP[1:] >= 0, _at(space.experts, best_ZBP[1:]), np.nan)),
+        **_spans(
+            "best_experts", np.where(best_ZBP[1:] >= 0, space.experts.ravel()[np.maximum(best_ZBP[1:], 0)], np.nan)
+        ),
         rung=np.where(found, np.array(space.names)[s], ""),
         loss=np.where(found, loss, np.nan),
         agreement=agreement(best_ZBP),
@@ -170,11 +173,6 @@ def _spans(name: str, chosen_Z: FloatArray | IntArray) -> dict[str, FloatArray]:
     # A percentile between two designs is no design: take the nearest that some law chose.
     nearest = {end: np.around(last * share).astype(np.intp) for end, share in (("low", 0.05), ("high", 0.95))}
     return {f"{name}_{end}": np.take_along_axis(sorted_Z, at[None], axis=0)[0] for end, at in nearest.items()}
-
-
-def _at(values_SK: FloatArray, flat: IntArray) -> FloatArray:
-    """Return the values at flat indices over (S, K); the first where an index is -1."""
-    return values_SK.ravel()[np.maximum(flat, 0)]
 
 
 def built_experts(experts: float) -> str:

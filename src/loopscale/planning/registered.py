@@ -10,8 +10,8 @@ from pydantic import ConfigDict, Field, model_validator
 from loopscale.core.schemas import Record, parse
 from loopscale.core.sealed import seal, unseal
 from loopscale.core.text import fact
+from loopscale.planning.intervals import interval_text
 from loopscale.planning.predictions import Prediction
-from loopscale.planning.text import interval_text
 
 KIND = "registered-prediction"
 

@@ -11,6 +11,7 @@ from loopscale.core.quantities import decimals, format_bytes, format_count, form
 from loopscale.core.text import WIDTH, fact, text_table
 from loopscale.planning.budget import FIELDS
 from loopscale.planning.design import Design, card_size, experts_text
+from loopscale.planning.intervals import no_interval_text, uncertainty_text
 from loopscale.planning.limits import DEVICES
 from loopscale.planning.text import (
     BEYOND,
@@ -21,9 +22,7 @@ from loopscale.planning.text import (
     growth_text,
     legend,
     mark,
-    no_interval_text,
     share_text,
-    uncertainty_text,
 )
 from loopscale.scaling import Trust
 
@@ -38,9 +37,7 @@ FEWEST = 2
 """Alternatives that are shown however much else there is to say."""
 BAR, SHORT_BAR = 20, 14
 """Columns of the bar of memory; the shorter one leaves room for the parts."""
-SHORT_LABELS = {"flops": "compute", "unique_tokens": "unique tokens", "max_tokens": "tokens"}
-
-
+SHORT_LABELS = {"flops": "compute", "max_tokens": "tokens"}
 SAVE_HINT = "More: --verbose. Save: --out plan.json, --report plan.html, --train run.toml"
 
 
@@ -72,12 +69,13 @@ def plan_screen(
 def plan_facts(plan: Plan, grow: bool = False) -> dict[str, str]:
     """Return what to know about the choice, by label."""
     choice = plan.choice
+    unspent = f"; {format_power(plan.unspent_flops)} unspent" if plan.unspent_flops else ""
     facts = {
         "loss": _loss_text(choice, plan.interval, no_interval_text(plan.trust.level, plan.uncertainty)),
         **({"frontier": frontier_text(plan.frontier)} if plan.frontier else {}),
         "size": _size(choice),
         "memory": _memory(plan),
-        "training": _training(plan),
+        "training": f"{training_text(choice)}{unspent}",
     }
     facts |= {"growth": growth_text(plan.growth, plan.eps)} if grow else {}
     facts |= {"devices": plan.devices.text(brief=True)} if plan.devices else {}
@@ -132,11 +130,6 @@ def _memory(plan: Plan) -> str:
     bar = "█" * filled + "░" * (length - filled)
     made_of = f"   {parts.removesuffix(' cache')}" if choice.kv_bytes else f"   {budget.bits:g}-bit weights"
     return f"{format_bytes(choice.memory)} of {format_bytes(budget.memory)}   {bar}{made_of}"
-
-
-def _training(plan: Plan) -> str:
-    unspent = f"; {format_power(plan.unspent_flops)} unspent" if plan.unspent_flops else ""
-    return f"{training_text(plan.choice)}{unspent}"
 
 
 def training_text(design: Design) -> str:

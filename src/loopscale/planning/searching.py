@@ -8,29 +8,26 @@ from typing import Any
 
 import numpy as np
 
-from loopscale.architecture import RUNG_EXPERTS, RUNG_RECURRENCES, RUNGS, Space, ladder_space
-from loopscale.architecture.space import size_space
+from loopscale.architecture import Space
 from loopscale.core.arrays import BoolArray, FloatArray, IntArray
 from loopscale.core.errors import InputError
 from loopscale.core.quantities import format_count, plain
 from loopscale.core.tables import Table
 from loopscale.planning import refusals
 from loopscale.planning.budget import Budget, budget_of
+from loopscale.planning.defaults import default_space
 from loopscale.planning.design import Design, design_at
 from loopscale.planning.grid import (
     Grid,
     Rule,
     evaluate,
-    interval_kind,
-    loss_band,
-    loss_interval,
     near_agreement,
 )
+from loopscale.planning.intervals import interval_kind, loss_band, loss_interval, uncertainty_text
 from loopscale.planning.recipes import CAPACITY, CONTEXT, padding
-from loopscale.planning.text import AXIS_TEXT, uncertainty_text
+from loopscale.planning.text import AXIS_TEXT
 from loopscale.scaling import Points, ScalingLaw, Trust, find_law, with_repetition
 from loopscale.scaling.published import repetition_text
-from loopscale.scaling.variables import fixed_experts, fixed_recurrence
 
 COSTS = {"memory": "memory", "inference": "inference_flops"}
 """What a Pareto front may be drawn against, and the limit that is lifted for it."""
@@ -355,7 +352,7 @@ def search(
     **limits: Any,
 ) -> Search:
     """Search for the design that ``plan`` chooses, and keep the whole grid of candidates."""
-    budget, law = budget_of(budget, limits), law_of(law)
+    budget, law = budget_of(budget, limits), find_law(law)
     if space is None:
         space = default_space(law)
     refusals.check_budget(budget)
@@ -369,31 +366,6 @@ def search(
         allow_degenerate=allow_degenerate, searched=True, instead=result.nearer_text,
     )  # fmt: skip
     return result
-
-
-def law_of(law: Any) -> ScalingLaw:
-    """Return the law that ``law`` is, holds or names; the paper's for None."""
-    return find_law() if law is None else find_law(law)
-
-
-def experts_for(law: ScalingLaw) -> tuple[float, ...]:
-    """Return the expert counts to search by default: the ladder's, or the only one that the law answers for."""
-    only = fixed_experts(law)
-    return RUNG_EXPERTS if only is None else (only,)
-
-
-def recurrences_for(law: ScalingLaw) -> tuple[int, ...]:
-    """Return the recurrences to search by default: the ladder's, or the only one that the law answers for."""
-    only = fixed_recurrence(law)
-    return RUNG_RECURRENCES if only is None else (only,)
-
-
-def default_space(law: ScalingLaw) -> Space:
-    """Return the default search space: the paper's ladder, or bare sizes for a law of size and tokens."""
-    experts, recurrences = experts_for(law), recurrences_for(law)
-    if experts == recurrences == (1,):
-        return size_space()
-    return ladder_space(tuple(RUNGS), experts, recurrences, free=("size", "experts", "recurrence"))
 
 
 def best_design(law: ScalingLaw, space: Space, budget: Budget, eps: float | None, rule: Rule | str) -> tuple[Grid, int]:

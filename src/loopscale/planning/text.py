@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from loopscale.core.quantities import counted, decimals, format_bytes, format_count, format_power
 from loopscale.planning.budget import FIELDS
 from loopscale.planning.design import Design, card_size, design_text, law_counts_text
+from loopscale.planning.intervals import interval_text
 from loopscale.scaling import Trust
 
 if TYPE_CHECKING:
@@ -130,33 +131,6 @@ def frontier_text(frontier: Mapping[str, float]) -> str:
 def share_text(share: float, count: int) -> str:
     """Write a share of refits: "all 100" or "94 of 100"."""
     return f"all {count}" if share == 1 else f"{round(share * count)} of {count}"
-
-
-def uncertainty_text(uncertainty: str) -> str:
-    """Say what intervals rest on, as a reason of trust."""
-    return f"uncertainty: {uncertainty}"
-
-
-def no_interval_text(level: str, uncertainty: str) -> str:
-    """Say why there is no interval, at a ``level`` of trust."""
-    return "no interval so far beyond the data" if level == "beyond" else uncertainty_text(uncertainty)
-
-
-def interval_text(interval: Mapping[str, Any] | None, uncertainty: str = "not published", level: str = "") -> str:
-    """Write an interval with what it rests on, or why there is none at a ``level`` of trust."""
-    if interval is None:
-        return no_interval_text(level, uncertainty)
-    span = f"{interval['low']:.4f} to {interval['high']:.4f}"
-    if interval["kind"] == "predictive":
-        return f"{interval['level']:.0%} predictive interval for one run {span}, from {interval['basis']}"
-    return f"{interval['level']:.0%} confidence band of the curve {span}, from {interval['basis']}"
-
-
-def front_band_text(kind: str | None, uncertainty: str) -> str:
-    """Say what bands of the loss are: of one new run ("predictive"), or of the curve."""
-    if kind is None:
-        return f"Bands: none; {uncertainty_text(uncertainty)}"
-    return f"Bands: 90%, {'for one new run' if kind == 'predictive' else 'of the curve, not of a run'}; {uncertainty}"
 
 
 def _lead(plan: Plan, eps: str) -> str:

@@ -15,7 +15,7 @@ from loopscale.planning.budget import Budget, budget_text
 from loopscale.planning.cluster import Cluster, batch_for
 from loopscale.planning.design import Design, sizes_text
 from loopscale.planning.recipes import CONTEXT, PAPER_RECIPE
-from loopscale.scaling import find_law
+from loopscale.scaling import PUBLISHED
 
 TEXTS = "texts/"
 """The folder of text that a training file names until its user names another."""
@@ -45,7 +45,7 @@ def train_config(
     batch = batch_for(design.tokens, cluster.devices)
     steps = max(1, round(design.tokens / batch / CONTEXT))
     run: dict[str, Any] = {"tokens": round(design.tokens), "batch": batch, "accumulate": "auto"}
-    if law is not None and _is_published(law):
+    if law in PUBLISHED:
         run["law"] = law
     return {
         "recipe": {"name": "paper"},
@@ -54,13 +54,9 @@ def train_config(
         "schedule": {"warmup_steps": min(PAPER_RECIPE["schedule"]["warmup_steps"], steps // 20)}
         | ({"recurrence": [list(stage) for stage in schedule]} if schedule else {}),
         "run": run,
-        "resources": _resources(cluster),
+        "resources": {"gpus": cluster.devices, "device": cluster.device}
+        | ({} if cluster.utilisation == UTILISATION else {"utilisation": cluster.utilisation}),
     }
-
-
-def _resources(cluster: Cluster) -> dict[str, Any]:
-    resources: dict[str, Any] = {"gpus": cluster.devices, "device": cluster.device}
-    return resources if cluster.utilisation == UTILISATION else resources | {"utilisation": cluster.utilisation}
 
 
 def _vocabulary(design: Design) -> int:
@@ -136,11 +132,3 @@ def _header(design: Design, law: str | None, cluster: Cluster, budget: Budget | 
             "use more devices, or larger ones"
         )
     return lines
-
-
-def _is_published(law: str) -> bool:
-    try:
-        find_law(law)
-    except InputError:
-        return False
-    return True

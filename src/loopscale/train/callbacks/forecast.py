@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from loopscale.architecture import Architecture
 from loopscale.core.errors import InputError
-from loopscale.planning import law_of
 from loopscale.planning.predictions import Prediction, predict
+from loopscale.scaling import find_law
 from loopscale.train.callbacks.callback import Callback
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Forecast(Callback):
     priority = 60  # after the validation loss
 
     def __init__(self, law: str, architecture: Architecture, recurrence: int, tokens: float, slack: float) -> None:
-        self._law, self._architecture, self._recurrence = law_of(law), architecture, recurrence
+        self._law, self._architecture, self._recurrence = find_law(law), architecture, recurrence
         self._slack = slack
         if self._law.degenerate:
             self._refuse(f"{self._law.name} is degenerate and forecasts nothing")
