@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -70,8 +71,8 @@ def test_every_refit_is_the_optimum_of_its_own_draw(fitted):
     which = np.unique(SWEEP.run, return_inverse=True)[1]
     for _ in range(3):
         weight = random.multinomial(90, np.full(90, 1 / 90))[which].astype(float)
-        warm = search(problem.weighted(weight), problem.point(fitted.law.coefficients)[None, :], 1e-3)
-        cold = search(problem.weighted(weight), staged_start(problem)[None, :], 1e-3)
+        warm = search(replace(problem, weight=weight), problem.point(fitted.law.coefficients)[None, :], 1e-3)
+        cold = search(replace(problem, weight=weight), staged_start(problem)[None, :], 1e-3)
         assert warm.value <= cold.value * (1 + 1e-6)
 
 

@@ -16,7 +16,7 @@ from loopscale.core.numerics import student_quantile
 from loopscale.core.tables import Table
 from loopscale.fitting.covariance import fit_covariance
 from loopscale.fitting.degeneracy import undetermined
-from loopscale.fitting.descent import descend, side_by_side
+from loopscale.fitting.descent import descend
 from loopscale.fitting.problem import Problem
 from loopscale.fitting.starts import typical
 from loopscale.fitting.warnings import UNIDENTIFIED
@@ -67,7 +67,7 @@ def _held(problem: Problem, fit: Fit, best: FloatArray, k: int) -> tuple[float, 
     value = typical(problem)[name] if neutral is None else neutral
     u = np.where(held, problem.point({**fit.coefficients, name: value}), best)
     smaller = problem.with_fixed(held, u)
-    optima = side_by_side(smaller, u[~held][None, :], delta=fit.delta, tolerance=1e-9)
+    optima = descend(smaller, u[~held][None, :], delta=fit.delta, tolerance=1e-9)
     residuals = smaller.residuals(optima.u_SP[0])
     moved = np.abs(np.expm1(residuals - problem.residuals(best))) * np.exp(problem.residuals(best) + problem.log_loss)
     return smaller.coefficients(optima.u_SP[0])[name], float(optima.value_S[0]), float(moved.max())

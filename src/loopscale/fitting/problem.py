@@ -44,8 +44,9 @@ class Problem:
     x: Inputs
     """One row for each observation."""
     log_loss: FloatArray
+    """Of each row, or a row of them for each descent."""
     weight: FloatArray | None = None
-    """How often each row counts; None where each counts once."""
+    """How often each row counts, or a row of that for each descent; None where each counts once."""
     tied: tuple[tuple[int, int], ...] = ()
     """Pairs of coefficients, by position: the first takes the value of the second."""
     centre: FloatArray | None = None
@@ -54,7 +55,7 @@ class Problem:
     """How strongly the priors pull each free coefficient there; zero for one without."""
 
     def __len__(self) -> int:
-        return len(self.log_loss)
+        return self.log_loss.shape[-1]
 
     @property
     def outer(self) -> OuterLaw:
@@ -158,15 +159,15 @@ class Problem:
     def rows(self, chosen: BoolArray | IntArray) -> Problem:
         """Return the same problem on some of the rows."""
         weight = None if self.weight is None else self.weight[..., chosen]
-        return replace(self, x=self.x.rows(chosen), log_loss=self.log_loss[chosen], weight=weight)
+        return replace(self, x=self.x.rows(chosen), log_loss=self.log_loss[..., chosen], weight=weight)
 
-    def weighted(self, weight: FloatArray | None) -> Problem:
-        """Return the same problem with other weights: one for each row, or a row of them for each descent."""
-        return replace(self, weight=weight)
-
-    def part(self, group: slice) -> Problem:
-        """Return the problem for some of the descents, where each has its own weights."""
-        return self if self.weight is None or self.weight.ndim == 1 else self.weighted(self.weight[group])
+    def part(self, descents: BoolArray | IntArray) -> Problem:
+        """Return the problem of some of the descents, where each has its own weights or losses."""
+        own = {"weight": self.weight, "log_loss": self.log_loss}
+        parts: dict[str, Any] = {
+            name: rows[descents] for name, rows in own.items() if rows is not None and rows.ndim > 1
+        }
+        return replace(self, **parts) if parts else self
 
     def with_fixed(self, held: BoolArray, u: FloatArray) -> Problem:
         """Return the problem with some of its free coefficients held at ``u``."""

@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 
 from loopscale.core.arrays import FloatArray, IntArray
 from loopscale.core.errors import InputError
-from loopscale.fitting.descent import side_by_side
+from loopscale.fitting.descent import descend, most_together
 from loopscale.fitting.problem import Problem
 
 PAPER_SHARE = 0.9
-BATCH = 20
-"""Refits handed out together."""
+BATCH, ROUNDS = 20, 4
+"""Refits handed out together: so many, or so many times those that run side by side."""
 PAYS = 5.0
 """Seconds of work left from which a pool of processes pays for its start."""
 ROUGH = MappingProxyType({"tolerance": 1e-5, "patience": 4, "steps": 30})
@@ -74,7 +74,8 @@ def resample(
     if weights is None:
         return _noisy_refits(problem, u, delta, noise, count, random), Scheme.NOISE
     rows = list[FloatArray]()
-    for refitted in _refits(problem, u, delta, np.array_split(weights, -(-count // BATCH)), workers):
+    batch = max(BATCH, ROUNDS * most_together(problem))
+    for refitted in _refits(problem, u, delta, np.array_split(weights, -(-count // batch)), workers):
         rows.append(refitted)
         if progress is not None:
             progress(sum(map(len, rows)), count)
@@ -87,9 +88,10 @@ def _noisy_refits(
     """Refit to losses drawn around the fitted law: a sweep too small to leave runs out still has noise."""
     fitted = problem.residuals(u) + problem.log_loss
     shifts = noise * random.standard_normal((count, len(problem)))
-    draws = (replace(problem, log_loss=fitted + row) for row in shifts)
-    optima = [side_by_side(draw, u[None, :], delta=delta, tolerance=1e-9, damping=1e-6).u_SP for draw in draws]
-    return problem.vectors(np.concatenate(optima))
+    optima = descend(
+        replace(problem, log_loss=fitted + shifts), np.tile(u, (count, 1)), delta=delta, tolerance=1e-9, damping=1e-6
+    )
+    return problem.vectors(optima.u_SP)
 
 
 def _refits(
@@ -125,7 +127,7 @@ def refit(
     """
     starts = np.tile(start, (len(weights), 1))
     settings: Any = ROUGH if rough else {"tolerance": 1e-9}
-    return side_by_side(problem.weighted(weights), starts, delta=delta, damping=1e-6, **settings).u_SP
+    return descend(replace(problem, weight=weights), starts, delta=delta, damping=1e-6, **settings).u_SP
 
 
 def _refit(problem: Problem, start: FloatArray, delta: float, weights: FloatArray) -> FloatArray:

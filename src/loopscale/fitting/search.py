@@ -8,7 +8,7 @@ from enum import Enum
 import numpy as np
 
 from loopscale.core.arrays import BoolArray, FloatArray, IntArray
-from loopscale.fitting.descent import Optima, objective, side_by_side
+from loopscale.fitting.descent import Optima, descend, objective
 from loopscale.fitting.problem import Problem
 from loopscale.fitting.starts import spread_rows, typical
 
@@ -49,7 +49,7 @@ class SearchResult:
 def search(problem: Problem, starts_SP: FloatArray, delta: float) -> SearchResult:
     """Descend from every start, by least squares on some rows first, then by the objective on all of them."""
     some = spread_rows(problem, max(ROUGH_ROWS, 8 * len(problem.free)))
-    rough = _restarted(some, side_by_side(some, starts_SP, tolerance=1e-4))
+    rough = _restarted(some, descend(some, starts_SP, tolerance=1e-4))
     basin_S, first_B = _basins(some, rough)
     hopeful_B = rough.value_S[first_B] <= HOPELESS * rough.value_S.min()
     u_BP = rough.u_SP[first_B]
@@ -62,8 +62,8 @@ def search(problem: Problem, starts_SP: FloatArray, delta: float) -> SearchResul
 
 def finish(problem: Problem, u_SP: FloatArray, delta: float) -> Optima:
     """Descend to the last digit from points near an optimum: least squares first, which forgives a worse start."""
-    near = side_by_side(problem, u_SP, tolerance=1e-3, patience=4, damping=1e-5)
-    return side_by_side(problem, near.u_SP, delta=delta, damping=1e-6)
+    near = descend(problem, u_SP, tolerance=1e-3, patience=4, damping=1e-5)
+    return descend(problem, near.u_SP, delta=delta, damping=1e-6)
 
 
 def _restarted(problem: Problem, optima: Optima) -> Optima:
@@ -73,7 +73,7 @@ def _restarted(problem: Problem, optima: Optima) -> Optima:
     if not len(again):
         return optima
     reset_SP = np.where(idle_SP, problem.point(typical(problem)), optima.u_SP)[again]
-    second = side_by_side(problem, reset_SP, tolerance=1e-4)
+    second = descend(problem, reset_SP, tolerance=1e-4)
     lower = second.value_S < optima.value_S[again]
     optima.u_SP[again[lower]] = second.u_SP[lower]
     optima.value_S[again[lower]] = second.value_S[lower]
