@@ -55,7 +55,7 @@ class Problem:
     """How strongly the priors pull each free coefficient there; zero for one without."""
 
     def __len__(self) -> int:
-        return self.log_loss.shape[-1]
+        return int(self.log_loss.shape[-1])
 
     @property
     def outer(self) -> OuterLaw:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from enum import Enum
 from functools import partial
@@ -109,7 +107,12 @@ def _refits(
     if min(count, len(rest)) <= 1:
         yield from map(work, rest)
         return
-    with ProcessPoolExecutor(min(count, len(rest)), mp_context=_context()) as pool:
+    import multiprocessing  # which few fits need
+    from concurrent.futures import ProcessPoolExecutor
+
+    # Fork where the system has it: a spawned worker would run an unguarded script of the user's again.
+    method = "fork" if "fork" in multiprocessing.get_all_start_methods() else None
+    with ProcessPoolExecutor(min(count, len(rest)), mp_context=multiprocessing.get_context(method)) as pool:
         yield from pool.map(work, rest)
 
 
@@ -132,11 +135,6 @@ def refit(
 
 def _refit(problem: Problem, start: FloatArray, delta: float, weights: FloatArray) -> FloatArray:
     return problem.vectors(refit(problem, start, delta, weights))
-
-
-def _context() -> multiprocessing.context.BaseContext:
-    """Fork where the system has it: a spawned worker would run an unguarded script of the user's again."""
-    return multiprocessing.get_context("fork" if "fork" in multiprocessing.get_all_start_methods() else None)
 
 
 def run_weights(

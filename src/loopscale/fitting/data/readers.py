@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import narwhals as nw
 import numpy as np
 
 from loopscale.core.arrays import BoolArray, IntArray
@@ -85,6 +84,8 @@ def columns_table(columns: Columns, source: str) -> RawTable:
 
 def frame_table(frame: Any, source: str) -> RawTable:
     """Take the columns of a pandas, polars or pyarrow frame, or of any other that narwhals supports."""
+    import narwhals as nw  # which files need not
+
     if nw.dependencies.is_pandas_dataframe(native := nw.to_native(frame, pass_through=True)):
         frame = _of_pandas(native, source)
     try:
@@ -223,6 +224,8 @@ def _text(path: str | Path) -> str:
 def _parquet(path: str | Path) -> RawTable:
     if not Path(path).is_file():
         raise InputError("no such file", where=str(path))
+    import narwhals as nw
+
     backends: tuple[tuple[Literal["pyarrow", "polars"], Callable[[str], tuple[int, int, int]]], ...]
     backends = ("pyarrow", _arrow_size), ("polars", _polars_size)
     for backend, size in backends:
