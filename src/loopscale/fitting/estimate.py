@@ -94,15 +94,15 @@ def _best_form(
     try:
         full = _fit(data, form, recurrence, warm=warm, **options)
     except InputError:
-        simpler = climb(data, LadderForm(form, recurrence), None, _fit, options)
+        simpler = climb(data, LadderForm(form, recurrence), None, False, _fit, options)
         if simpler is None:
             raise
         return simpler
     few = len(data) < FEW * len(full.free) > FEW * FEWEST_FREE
-    undetermined = bool(full.degenerate) or few
-    if undetermined or ((trend := lack_of_fit(full)) is not None and trend.matters):
-        return climb(data, LadderForm(form, recurrence), None if undetermined else full, _fit, options) or full
-    return full
+    determined = not (full.degenerate or few)
+    if determined and ((trend := lack_of_fit(full)) is None or not trend.matters):
+        return full
+    return climb(data, LadderForm(form, recurrence), full, determined, _fit, options) or full
 
 
 def _fit(

@@ -63,7 +63,7 @@ class LadderForm:
 
 
 def below(outer: OuterLaw, mapping: RecurrenceMapping) -> Iterator[LadderForm]:
-    """Yield the full form and simpler ones, richest first."""
+    """Yield simpler forms than the full one, richest first."""
     names = {term.name for term in outer.coefficients}
     held: list[dict[str, float]] = [{}]
     if set(PLAIN_EXPERTS) <= names:
@@ -71,7 +71,8 @@ def below(outer: OuterLaw, mapping: RecurrenceMapping) -> Iterator[LadderForm]:
         held += [dict(PLAIN_EXPERTS) | dict.fromkeys(DROPPED[: k + 1], 0.0) for k in range(len(DROPPED))]
     for name in (mapping.name, *SIMPLER.get(mapping.name, ())):
         for fixed in held:
-            yield LadderForm(outer, find_mapping(name), fixed)
+            if fixed or name != mapping.name:
+                yield LadderForm(outer, find_mapping(name), fixed)
     if mapping.name == "none" and {"alpha", "beta"} <= names:
         yield LadderForm(outer, mapping, held[-1], {"alpha": "beta"})
 
@@ -85,17 +86,19 @@ def beside(outer: OuterLaw, mapping: RecurrenceMapping) -> Iterator[LadderForm]:
 
 
 def climb(
-    data: Observations, full: LadderForm, sound: Fit | None, fit: Callable[..., Fit], options: dict[str, Any]
-) -> Fit | None:
+    data: Observations, form: LadderForm, full: Fit | None, determined: bool, fit: Callable[..., Fit],
+    options: dict[str, Any],
+) -> Fit | None:  # fmt: skip
     """Return the sound fit whose form predicts held-out runs best, with the ladder; None where no form is sound.
 
-    ``sound`` is the fit of the full form, where the data determine it. ``fit`` fits one form.
+    ``full`` is the fit of the full form, None where the data are too few for one; ``determined`` says whether the data
+    determine it. ``fit`` fits one form.
     """
     fold = folds_of(data.run)
-    steps = below(full.outer, full.mapping) if sound is None else beside(full.outer, full.mapping)
-    fits = [] if sound is None else [sound]
+    forms = beside(form.outer, form.mapping) if determined else below(form.outer, form.mapping)
+    fits = [] if full is None else [full]
     options = options | {"starts": min(STARTS, options["starts"])}
-    for step in steps:
+    for step in forms:
         try:
             fits.append(fit(data, step.outer, step.mapping, fixed=step.fixed, tie=step.tie, **options))
         except InputError:  # still too few rows
@@ -111,7 +114,7 @@ def climb(
         return None
     eligible = [k for k, result in enumerate(tried) if result.outer.name != SHOWN_ONLY]
     best = min(eligible, key=lambda k: rms(errors[k]))
-    if tried[0] is sound and as_good_as_the_best([errors[k] for k in eligible], data.run)[0]:
+    if determined and tried[0] is full and as_good_as_the_best([errors[k] for k in eligible], data.run)[0]:
         best = 0
     scores = tuple(
         LadderScore(_name(result), len(result.free), rms(each), _aicc(result), k == best, k in eligible)
