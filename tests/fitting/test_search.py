@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain import fit
 
-from loopscale.fitting import simulate_sweep
+from loopscale.fitting import Observations, simulate_sweep
 from loopscale.fitting.descent import box_step, descend, huber
 from loopscale.fitting.problem import build_problem
 from loopscale.fitting.search import search
@@ -132,3 +132,29 @@ def test_exact_data_give_the_law_back():
     fitted = fit(simulate_sweep(noise=0.0))
     assert dict(fitted.law.coefficients) == pytest.approx(dict(published().coefficients), rel=1e-6)
     assert (fitted.agreeing, fitted.degenerate) == (fitted.starts, ())
+
+
+def looped_sweep(*, diverged=()):
+    """Return 45 runs of a bounded law with kappa1 = 2 and kappa2 = 1.9, with 0.3% noise; some of them diverged."""
+    noise = np.random.default_rng(0)
+    columns = {name: [] for name in ("N", "N_loop", "R", "D", "loss")}
+    for size in (0.02, 0.05, 0.12, 0.3, 0.8):
+        for ratio in (10, 20, 60):
+            for passes in (1, 2, 4):
+                effective = size + 2 * -np.expm1(-(passes - 1) / 1.9) * size / 2
+                loss = 1.7 + 0.33 * effective**-0.34 + 1.1 * (size * ratio) ** -0.29
+                row = (size * 1e9, size * 5e8, passes, size * ratio * 1e9, loss * np.exp(0.003 * noise.normal()))
+                for values, value in zip(columns.values(), row, strict=True):
+                    values.append(value)
+    columns["loss"] = [7.1 if k in diverged else loss for k, loss in enumerate(columns["loss"])]
+    return Observations.of(columns)
+
+
+@pytest.mark.parametrize("diverged", [(11,), (32,), (5, 20), (18, 23)])
+def test_diverged_runs_do_not_hide_the_optimum_from_the_search(diverged):
+    clean, hurt = looped_sweep(), looped_sweep(diverged=diverged)
+    law = fit(clean, outer="chinchilla", mapping="bounded").coefficients
+    near = fit(hurt, outer="chinchilla", mapping="bounded", warm=law, starts=1)
+    assert fit(hurt, outer="chinchilla", mapping="bounded").objective <= near.objective * 1.001
+    assert fit(hurt).mapping.name == "bounded"
+    assert fit(hurt).coefficients["kappa2"] == pytest.approx(1.9, rel=0.3)

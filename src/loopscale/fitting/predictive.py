@@ -13,7 +13,7 @@ from loopscale.fitting.noise import noise_components, robust_scale, run_noise
 from loopscale.fitting.problem import Problem
 from loopscale.fitting.resample import refit, run_weights, varies
 from loopscale.fitting.residuals import outlier_limit
-from loopscale.fitting.search import finish
+from loopscale.fitting.search import finish, without_far_rows
 from loopscale.scaling import Spread
 from loopscale.scaling.trust import TYPICAL_GROWTH
 
@@ -63,7 +63,7 @@ def excess(
     if len(np.unique(run)) < MIN_RUNS or not top.any() or not varies(problem, ~top):
         return None
     inner = problem.rows(~top)
-    best_u = finish(inner, u[None, :], delta).u_SP[0]
+    best_u = finish(inner, u[None, :], delta, without_far_rows(inner, u)).u_SP[0]
     weights = run_weights(run, inner, BACKTEST_REFITS, np.random.default_rng(seed))
     if weights is None:
         return None

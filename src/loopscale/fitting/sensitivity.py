@@ -11,7 +11,7 @@ from loopscale.core.quantities import format_power
 from loopscale.core.tables import Table
 from loopscale.core.text import text_table
 from loopscale.fitting.resample import refit, varies
-from loopscale.fitting.search import finish
+from loopscale.fitting.search import finish, without_far_rows
 from loopscale.scaling import Points, Role, Term, inputs
 from loopscale.scaling.points import BILLIONS
 
@@ -37,11 +37,12 @@ def sensitivity(fit: Fit) -> Table:
 def _changes(fit: Fit) -> tuple[Table, int]:
     """Return the table, and how many of its first rows are not refits without a run."""
     problem, best, data = fit.problem, fit.optimum, fit.observations
+    squares = without_far_rows(problem, best)
     labels, points = ["as fitted"], [best]
     for delta in DELTAS:
         if not np.isclose(delta, fit.delta):
             labels.append("least squares" if np.isinf(delta) else f"delta {delta:g}")
-            points.append(finish(problem, best[None, :], delta).u_SP[0])
+            points.append(finish(problem, best[None, :], delta, squares).u_SP[0])
     others = len(labels)
     runs = [run for run in data.runs if varies(problem, data.run != run)]
     if runs:
