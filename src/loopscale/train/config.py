@@ -11,6 +11,7 @@ from loopscale.core.errors import InputError, shown
 from loopscale.core.files import read_toml
 from loopscale.core.schemas import Record, parse
 from loopscale.planning.recipes import RECIPES
+from loopscale.train.sections import MayChange
 from loopscale.train.sections.data import DataSection, task_of
 from loopscale.train.sections.model import ModelSection
 from loopscale.train.sections.optimizer import OptimizerSection, ScheduleSection
@@ -39,8 +40,8 @@ class TrainConfig(Record):
     optimizer: OptimizerSection = Field(default_factory=OptimizerSection)
     schedule: ScheduleSection = Field(default_factory=ScheduleSection)
     run: RunSection = Field(default_factory=RunSection)
-    parallel: ParallelSection = Field(default_factory=ParallelSection)
-    resources: ResourcesSection = Field(default_factory=ResourcesSection)
+    parallel: MayChange[ParallelSection] = Field(default_factory=ParallelSection)
+    resources: MayChange[ResourcesSection] = Field(default_factory=ResourcesSection)
     callbacks: tuple[CallbackSection, ...] = ()
 
     @model_validator(mode="after")

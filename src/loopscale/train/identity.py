@@ -8,17 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from loopscale.train.config import TrainConfig
 from loopscale.train.data.token_store import TokenStore
+from loopscale.train.sections import may_change
 
 if TYPE_CHECKING:  # commands that only plan a sweep import this file, and do not load torch
     from loopscale.model import LoopedMoEConfig
 
-RESUMABLE = {
-    *("tokens", "accumulate", "divergence", "compile", "activation_checkpointing", "activation_memory"),
-    *("async_checkpoints", "deterministic", "log_every", "validate_every", "validation_sequences"),
-    *("checkpoint_every", "keep", "track", "law", "law_slack", "eval_tasks", "eval_every", "eval_limit"),
-}
-"""Fields of [run] that may change when a run resumes: its length, what it reports and keeps, and how it computes the
-same sums. ``run_dir.check_length`` limits the length."""
 ADDED = {
     "optimizer.name": "adamw",
     "output_bias": False,
@@ -55,18 +49,19 @@ class Difference:
 def first_difference(stored: TrainConfig, wanted: TrainConfig, *, measured_alike: bool = False) -> Difference | None:
     """Return the first setting that makes ``wanted`` another run than ``stored``; None if they are the same run.
 
-    Settings that may change when a run resumes do not count: ``RESUMABLE``, the devices, and how they share the work.
-    With ``measured_alike`` the losses of both must also be measured in the same way, as those of a sweep are.
+    Settings that may change when a run resumes do not count; their sections mark them so. With ``measured_alike`` the
+    losses of both must also be measured in the same way, as those of a sweep are.
     """
-    ignored = {("data", "processes"), *(("run", name) for name in RESUMABLE)}
-    if measured_alike:
-        ignored.discard(("run", "validation_sequences"))
     earlier, later = stored.to_dict(), wanted.to_dict()
-    for section, values in later.items():
-        before = earlier.get(section)
-        if section in ("parallel", "resources") or not isinstance(values, dict) or not isinstance(before, dict):
+    for section, field in TrainConfig.model_fields.items():
+        before, after = earlier.get(section), later.get(section)
+        if may_change(field) or not isinstance(before, dict) or not isinstance(after, dict):
             continue
-        for name in {**before, **values}:
-            if (section, name) not in ignored and before.get(name) != values.get(name):
-                return Difference(section, name, before.get(name), values.get(name))
+        settings = getattr(stored, section).__class__.model_fields
+        for name in {**before, **after}:
+            ignored = name in settings and may_change(settings[name])
+            if measured_alike and name == "validation_sequences":
+                ignored = False
+            if not ignored and before.get(name) != after.get(name):
+                return Difference(section, name, before.get(name), after.get(name))
     return None

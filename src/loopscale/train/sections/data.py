@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from loopscale.core.schemas import Between, FromZero, Record, Whole
+from loopscale.train.sections import MayChange
 
 if TYPE_CHECKING:
     from loopscale.train.data.tasks import Task
@@ -59,7 +60,7 @@ class DataSection(Record):
     """Keep attention within each document of a packed sequence, at the cost of an explicit mask."""
     folder: str | None = None
     """Folder of the token shards; by default in the user's cache, shared by all runs on the same text."""
-    processes: Whole | None = None
+    processes: MayChange[Whole | None] = None
     """Processes that tokenise in parallel, each on one core; by default one, whose library uses every core."""
 
     @model_validator(mode="before")

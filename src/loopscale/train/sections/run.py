@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from loopscale.core.devices import NODE, UTILISATION
 from loopscale.core.errors import InputError
 from loopscale.core.schemas import Bytes, Count, FromZero, Record, Whole
-from loopscale.train.sections import with_options
+from loopscale.train.sections import MayChange, with_options
 
 Tracker = Literal["tensorboard", "wandb", "trackio"]
 
@@ -17,11 +17,11 @@ Tracker = Literal["tensorboard", "wandb", "trackio"]
 class RunSection(Record):
     """Length, batch size, precision, reports and checkpoints."""
 
-    tokens: Count = 20e6
+    tokens: MayChange[Count] = 20e6
     """D: tokens of the whole run, like "20M"."""
     batch: Whole = 16
     """Sequences of a step, over all processes."""
-    accumulate: Whole | Literal["auto"] = 1
+    accumulate: MayChange[Whole | Literal["auto"]] = 1
     """Parts in which a process computes its share of a batch, one after the other. "auto" chooses the fastest number
     that fits the devices, with what is recomputed and how processes share the work where those are not set; the run's
     folder holds the choice."""
@@ -30,47 +30,47 @@ class RunSection(Record):
     """ "fp32", "bf16" (products in bf16; weights, optimiser, gradients and routers in fp32), "bf16-weights" (weights
     stored in bf16 too, as the paper states; optimiser, gradients and routers stay fp32), or "auto": bf16 on GPUs.
     Weights in bf16 lose updates that are smaller than their last digit."""
-    compile: bool | Literal["auto"] = False
+    compile: MayChange[bool | Literal["auto"]] = False
     """Compile each block with torch.compile, and multiply by oneDNN on AMD processors: slower to start, faster for long
     runs. "auto" does where a compiler is at hand and the run is long enough to repay it; the run's folder holds the
     choice."""
-    activation_checkpointing: bool = False
+    activation_checkpointing: MayChange[bool] = False
     """Recompute the activations of each block in backward instead of storing them."""
-    activation_memory: Bytes | None = None
+    activation_memory: MayChange[Bytes | None] = None
     """Memory for activations on each process, like "20GB": as many blocks as do not fit are recomputed in backward."""
     ema: float = Field(default=0.0, ge=0, lt=1)
     """Average the weights with this decay, like 0.999: validation and the finished model use the average. 0: none."""
-    log_every: Whole = 10
+    log_every: MayChange[Whole] = 10
     """Steps between rows of metrics."""
-    validate_every: FromZero = 0
+    validate_every: MayChange[FromZero] = 0
     """Steps between validations; 0 validates at the end only."""
-    validation_sequences: Whole = 256
-    checkpoint_every: FromZero = 500
+    validation_sequences: MayChange[Whole] = 256
+    checkpoint_every: MayChange[FromZero] = 500
     """Steps between checkpoints; 0 writes one at the end only."""
-    keep: Whole = 2
+    keep: MayChange[Whole] = 2
     """Number of checkpoints kept on disk."""
-    async_checkpoints: bool = False
+    async_checkpoints: MayChange[bool] = False
     """Write checkpoints in the background, from a copy in host memory, while training continues."""
-    divergence: float = Field(default=2.0, ge=0)
+    divergence: MayChange[float] = Field(default=2.0, ge=0)
     """Stop when the mean loss of 50 steps is this many nats above its lowest; 0 never stops."""
     skip_spikes: FromZero = 0
     """Skip up to this many batches whose loss is not finite or more than ``spike`` nats above the mean of the last 50;
     each is recorded in metrics.jsonl. 0 skips none."""
     spike: float = Field(default=1.0, gt=0)
-    deterministic: Literal["auto", "on", "off"] = "auto"
+    deterministic: MayChange[Literal["auto", "on", "off"]] = "auto"
     """Use deterministic kernels, so that runs repeat bit for bit: "auto" does on the CPU, and not on GPUs."""
-    track: tuple[Tracker, ...] = ()
+    track: MayChange[tuple[Tracker, ...]] = ()
     """Trackers beside metrics.jsonl."""
-    law: str | None = None
+    law: MayChange[str | None] = None
     """A law, by file or published name, that forecasts the final loss. Its interval is in every row that has a
     validation loss, with an alarm when the run leaves it."""
-    law_slack: float = Field(default=0.1, ge=0)
+    law_slack: MayChange[float] = Field(default=0.1, ge=0)
     """Nats that a run may be above the forecast before its end: what the decay of the rate still gains."""
-    eval_tasks: str | None = None
+    eval_tasks: MayChange[str | None] = None
     """lm-eval tasks to run during training, as for `loopscale eval --tasks`: their scores are in metrics.jsonl."""
-    eval_every: FromZero = 0
+    eval_every: MayChange[FromZero] = 0
     """Steps between these evaluations; 0 evaluates at the end only."""
-    eval_limit: Whole = 100
+    eval_limit: MayChange[Whole] = 100
     """Examples of each task."""
 
     @model_validator(mode="after")
