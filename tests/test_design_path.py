@@ -18,9 +18,10 @@ from loopscale.planning.compute import device_flops
 from loopscale.planning.design import card_size, experts_text, sizes_text
 from loopscale.planning.device_search import search_on
 from loopscale.planning.job import expected_days
+from loopscale.train.auto import settled
 from loopscale.train.config import TrainConfig
 from loopscale.train.init import meta_model
-from loopscale.train.settings import model_without_text, settled, step_cost
+from loopscale.train.job import model_without_text, step_cost
 
 LIMITS = ("--memory", "3GB", "--bits", "int4")
 

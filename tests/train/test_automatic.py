@@ -12,10 +12,10 @@ from training import corpus, small
 
 from loopscale.core.devices import USABLE
 from loopscale.planning.job import MARGIN
-from loopscale.train import settings
+from loopscale.train import auto
+from loopscale.train.job import CPU, model_without_text, real_flops_per_token, step_cost
 from loopscale.train.metrics import read_metrics
 from loopscale.train.run_dir import open_run
-from loopscale.train.summary import real_flops_per_token
 from loopscale.train.timing import block_rate
 from loopscale.train.trainer import Trainer, train
 
@@ -33,15 +33,15 @@ def losses(out: Path) -> list[float]:
 
 def with_memory(monkeypatch: pytest.MonkeyPatch, size: float) -> None:
     """Let this machine have so many bytes."""
-    monkeypatch.setattr(settings, "_this_device", lambda ranks: replace(settings.CPU, memory=size))
+    monkeypatch.setattr(auto, "_this_device", lambda ranks: replace(CPU, memory=size))
 
 
 def least_memory(text: Path) -> float:
     """Return the memory in which the small run fits with one sequence at a time and every block computed again."""
     config = small(text, run={"accumulate": 8, "tokens": AUTO["tokens"], "batch": 8})
-    cost = settings.step_cost(
+    cost = step_cost(
         config.changed(run={"activation_checkpointing": True, "precision": "fp32"}),
-        settings.model_without_text(config), 1, settings.CPU,
+        model_without_text(config), 1, CPU,
     )  # fmt: skip
     return cost.memory * 1.01 / (MARGIN * USABLE)
 
@@ -87,13 +87,13 @@ def test_long_runs_are_compiled_where_a_compiler_is(
 ) -> None:
     config = small(text, run={"compile": "auto"})
     long = config.changed(run={"tokens": 1e9})
-    monkeypatch.setattr(settings.shutil, "which", lambda name: "/usr/bin/c++")
-    assert not settings.settled(config, tmp_path).run.compile
-    assert settings.settled(long, tmp_path).run.compile
-    monkeypatch.setattr(settings.shutil, "which", lambda name: None)
-    assert not settings.settled(long, tmp_path).run.compile
+    monkeypatch.setattr(auto.shutil, "which", lambda name: "/usr/bin/c++")
+    assert not auto.settled(config, tmp_path).run.compile
+    assert auto.settled(long, tmp_path).run.compile
+    monkeypatch.setattr(auto.shutil, "which", lambda name: None)
+    assert not auto.settled(long, tmp_path).run.compile
     open_run(tmp_path, long.changed(run={"compile": True}), 0)
-    assert settings.settled(long, tmp_path).run.compile, "a run that was started keeps its choice"
+    assert auto.settled(long, tmp_path).run.compile, "a run that was started keeps its choice"
 
 
 @pytest.mark.slow
@@ -110,7 +110,7 @@ def test_the_estimated_time_of_a_step_is_that_of_this_machine(
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        rate = block_rate(settings.model_without_text(config), batch, context)
+        rate = block_rate(model_without_text(config), batch, context)
         trainer = Trainer(config, tmp_path / "run")
         trainer.train(until=2)
         seconds = []
@@ -120,7 +120,7 @@ def test_the_estimated_time_of_a_step_is_that_of_this_machine(
             seconds.append(time.process_time() - start)
     finally:
         torch.set_num_threads(threads)
-    flops = real_flops_per_token(config, settings.model_without_text(config)) * config.step_tokens
+    flops = real_flops_per_token(config, model_without_text(config)) * config.step_tokens
     assert flops / rate == pytest.approx(min(seconds), rel=0.25)
 
 

@@ -269,7 +269,7 @@ def test_what_an_optimiser_keeps_is_in_the_estimated_memory(
 ) -> None:
     from loopscale.core.devices import DEVICES
     from loopscale.train.estimate import estimate
-    from loopscale.train.settings import model_without_text, step_cost
+    from loopscale.train.job import model_without_text, step_cost
 
     config = TrainConfig.from_dict({
         "model": {

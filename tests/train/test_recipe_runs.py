@@ -11,8 +11,9 @@ import torch
 from training import corpus, small
 
 from loopscale.core.errors import InputError
+from loopscale.train.job import real_flops_per_token
 from loopscale.train.schedule import recurrence_shares, shared_steps
-from loopscale.train.summary import real_flops_per_token, summary_of
+from loopscale.train.summary import summary_of
 from loopscale.train.trainer import Trainer
 
 GROWN: tuple[Any, ...] = ((0.0, 1), (0.5, 2))

@@ -25,9 +25,9 @@ from loopscale.planning.step_memory import stored_numbers
 from loopscale.train import init
 from loopscale.train.config import TrainConfig
 from loopscale.train.estimate import estimate
+from loopscale.train.job import model_without_text, step_cost
 from loopscale.train.memory import block_bytes, block_calls, stored_blocks
 from loopscale.train.metrics import read_metrics
-from loopscale.train.settings import model_without_text, step_cost
 from loopscale.train.timing import measured_device
 from loopscale.train.trainer import Trainer, train
 from loss_speed import in_a_process

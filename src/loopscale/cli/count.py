@@ -59,7 +59,7 @@ def count_command(
     R = architecture.recurrence if recurrence is None else recurrence
     padded, supervised = float(padding(architecture, CAPACITY)), False
     if file.endswith(".toml"):
-        from loopscale.train.summary import row_padding
+        from loopscale.train.job import row_padding
 
         run, built = trained_model(file)
         context, padded, supervised = context or run.data.context, row_padding(built), built.reads_every_pass

@@ -102,7 +102,7 @@ def trained_model(path: str) -> tuple[TrainConfig, LoopedMoEConfig]:
     """Read a training file, and the model that it trains."""
     require("torch", extra="train")
     from loopscale.train.config import TrainConfig
-    from loopscale.train.settings import model_without_text
+    from loopscale.train.job import model_without_text
 
     config = TrainConfig.read(path)
     return config, model_without_text(config)

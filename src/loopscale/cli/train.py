@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loopscale.cli.output import print_json, say
-from loopscale.cli.params import json_option, price_option, utilisation_option
+from loopscale.cli.output import console, print_json
+from loopscale.cli.params import price_option, utilisation_option
 from loopscale.cli.verbs import verb
 from loopscale.core.errors import InputError, shown
 from loopscale.core.quantities import counted, format_bytes, format_count, format_days, format_power
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 @price_option
 @click.option("--allow-code", is_flag=True, help="Run the modules that [[callbacks]] of CONFIG names.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
-@json_option
+@click.option("--json", "as_json", is_flag=True, help="Print the summary, the check or the estimate as JSON.")
 def train_command(
     config: str | None,
     out: str | None,
@@ -85,7 +85,7 @@ def train_command(
         return
     folder = Path(out or Path("runs") / (Path(config).stem if config else "tiny"))
     from loopscale.train import trainer
-    from loopscale.train.parallel.process import launched_rank
+    from loopscale.train.parallel.launcher import launched_rank
 
     if not launched_rank():
         _warn_of_length(run)
@@ -209,8 +209,8 @@ def _describe(run: TrainConfig, folder: Path, as_json: bool) -> None:
     from loopscale.planning.job import expected_days
     from loopscale.planning.training_file import TEXTS
     from loopscale.train.data.stores import model_config, open_tokens
+    from loopscale.train.job import model_without_text, step_cost
     from loopscale.train.sections.run import ResourcesSection
-    from loopscale.train.settings import model_without_text, step_cost
     from loopscale.train.summary import summary_of
     from loopscale.train.trainer import open_batches
 
@@ -265,8 +265,11 @@ def _print(summary: dict[str, Any], folder: Path) -> None:
     from loopscale.train.metrics import read_metrics
 
     rows = read_metrics(folder / "metrics.jsonl")
-    say(f"validation loss {summary['validation_loss']:.4f} nats/token after {format_count(summary['tokens'])} tokens "
-        f"({format_power(summary['training_flops'])} FLOPs)\nSaved {folder / 'model'}")  # fmt: skip
+    console().print(
+        f"validation loss {summary['validation_loss']:.4f} nats/token after {format_count(summary['tokens'])} tokens "
+        f"({format_power(summary['training_flops'])} FLOPs)\nSaved {folder / 'model'}",
+        highlight=False, soft_wrap=True,
+    )  # fmt: skip
     if len(rows) > 1:
         click.echo(f"training loss over {counted(rows[-1]['step'], 'step')}\n{curve([row['loss'] for row in rows])}")
     load, steps = summary.get("expert_load", 1.0), rows[-1]["step"] if rows else 0

@@ -28,8 +28,7 @@ from loopscale.sweep.spec import Run, Sweep, executed_steps
 from loopscale.train.data.stores import model_config
 from loopscale.train.data.stores import open_tokens as open_store
 from loopscale.train.data.token_store import TokenStore
-from loopscale.train.settings import CPU, state_bytes, step_cost
-from loopscale.train.summary import real_flops_per_token
+from loopscale.train.job import CPU, real_flops_per_token, state_bytes, step_cost
 from loopscale.train.trainer import Trainer, open_batches
 
 MOST = 6

@@ -24,17 +24,17 @@ from loopscale.model import LoopedMoEConfig
 from loopscale.model.experts import device_kernels
 from loopscale.planning.design import sizes_text
 from loopscale.planning.job import expected_days, step_seconds
+from loopscale.train.auto import compiles
 from loopscale.train.averaging import Average
 from loopscale.train.config import TrainConfig
 from loopscale.train.data.batches import Batch
 from loopscale.train.init import materialise, meta_model
+from loopscale.train.job import CPU, Choice, choose, job_of, layout_of, model_without_text, number_bytes
 from loopscale.train.memory import recompute_blocks
 from loopscale.train.meter import Meter, watched_storages
 from loopscale.train.optimizers import build_optimizer, fill_state
 from loopscale.train.parallel.process import ParallelProcess, check_shares, stored_type
-from loopscale.train.settings import CPU, choose, compiles, job_of, layout_of, model_without_text, number_bytes
 from loopscale.train.step import apply, gradients
-from loopscale.train.summary import real_flops_per_token
 from loopscale.train.timing import block_rate
 
 OFFLOADED = ("optimizer", "sharded gradients", "weights")
@@ -122,26 +122,32 @@ def estimate(
     utilisation: float = UTILISATION,
 ) -> Estimate:
     """Simulate a training step of ``config`` on ``gpus`` devices; ``price`` is in dollars per device-hour."""
-    model_config = model_without_text(config)
-    choice, listed = None, CPU if device == "cpu" else find_device(device)
+    model = model_without_text(config)
+    listed = CPU if device == "cpu" else find_device(device)
     if listed.link is None:
         raise InputError(f"a step on {device} cannot be simulated, because its links are not listed; use --check")
     number = number_bytes(config, listed)
+    choice = Choice(config)
     if config.run.accumulate == "auto":
-        choice = choose(config, gpus, listed, number=number, model=model_config)
+        choice = choose(config, gpus, listed, number=number, model=model)
         config = choice.config
     check_shares(config, gpus, "GPU")
-    dtype = torch.float32 if number == 4 else torch.bfloat16
+    parallel = config.parallel
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=gpus)
     try:
-        parallel = config.parallel
-        meter = Meter(model_config.vocab_size, OFFLOADED if parallel.offload else ())
         process = _Simulated(
-            torch.device("cpu"), 0, gpus, dtype, parallel.experts, parallel.replicas, parallel.reduce,
-            parallel.offload, stored_type(config.run.precision), meter=meter,
-        )  # fmt: skip
-        process.check_experts(model_config.num_experts)
-        stored = _simulate(config, model_config, process)
+            torch.device("cpu"),
+            ranks=gpus,
+            dtype=torch.float32 if number == 4 else torch.bfloat16,
+            group=parallel.experts,
+            replicas=parallel.replicas,
+            reduce=parallel.reduce,
+            offload=parallel.offload,
+            stored=stored_type(config.run.precision),
+            meter=Meter(model.vocab_size, OFFLOADED if parallel.offload else ()),
+        )
+        process.check_experts(model.num_experts)
+        stored = _simulate(config, model, process)
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         raise InputError(
             f"the step reads values of the device ({error.func}), which cannot be simulated: with [parallel] experts "
@@ -151,86 +157,31 @@ def estimate(
         dist.destroy_process_group()
     if device == "cpu":  # this machine: its rate is measured, so all of it is reached
         sequences = config.run.batch // config.run.parts // gpus
-        rate = block_rate(model_config, sequences, config.data.context, compiled=compiles(config))
+        rate = block_rate(model, sequences, config.data.context, compiled=compiles(config))
         listed, utilisation = replace(listed, flops=rate), 1.0
-    result = _result(config, model_config, process, (device, listed), price, utilisation, stored)
-    if choice is None or choice.best is None:
-        return result
-    layout, runner_up = choice.best.layout, None if choice.runner_up is None else str(choice.runner_up)
-    return replace(result, chosen=str(layout), runner_up=runner_up, settings=layout.settings())
-
-
-def _simulate(config: TrainConfig, model_config: LoopedMoEConfig, process: _Simulated) -> float:
-    """Run one step with at most two parts of a batch, which more parts repeat; return the share of blocks stored."""
-    run, context, meter = config.run, config.data.context, process.meter
-    sequences = run.batch // run.parts // process.ranks
-    fixed = deepcopy(model_config)
-    fixed.random_recurrence = None  # a draw reads its value; memory is that of R, which "poisson" may exceed
-    model = process.sharded(meta_model(fixed), process.mesh())  # fake tensors cannot make a mesh
-    fake = FakeTensorMode(allow_non_fake_inputs=True)
-    with fake, device_kernels(), watched_storages(meter), meter:
-        materialise(model, process.device)
-        model.train()
-        meter.kind = "optimizer"
-        optimizer = build_optimizer(model, config.optimizer, model_config.hidden_size, model_config.recurrence)
-        fill_state(optimizer)
-        average = Average(model, run.ema) if run.ema else None
-    stored = recompute_blocks(model, config, process.ranks, process.dtype)
-    ids = np.zeros((sequences, context), np.int64)
-    parts = [Batch(ids, ids, np.zeros(ids.shape, np.bool_))] * min(2, run.parts)
-    meter.kind = "step"
-    with fake, device_kernels(), watched_storages(meter), meter:
-        gradients(model, parts, process, config.data.document_mask)
-        process.marks.append(meter.communication.copy())
-        apply(model, optimizer, process, config.optimizer.clip)
-        if average is not None:
-            average.update(1)
-        process.marks.append(meter.communication.copy())
-    return stored
-
-
-def _result(
-    config: TrainConfig,
-    model: LoopedMoEConfig,
-    process: _Simulated,
-    named: tuple[str, Device],
-    price: float | None,
-    utilisation: float,
-    stored: float,
-) -> Estimate:
-    (name, device), parallel, gpus, meter = named, config.parallel, process.ranks, process.meter
+    meter, job = process.meter, job_of(config, model, gpus, listed, number)
     communication = _communication(process.marks, config.run.parts)
-    flops = real_flops_per_token(config, model, 1 - stored) * config.step_tokens / gpus
-    links = device.link or device.network, device.network
-    across = communication.get("allreduce", 0.0)  # between copies of the model
-    within = sum(communication.values()) - across
-    # Between those that hold experts together.
-    exchanged = sum(size for kind, size in communication.items() if "alltoall" in kind)
-    within -= exchanged
-    moved = within / links[gpus // parallel.replicas > NODE] + across / links[gpus > NODE]
-    moved += exchanged / links[parallel.experts > NODE]
-    job = job_of(config, model, gpus, device, process.dtype.itemsize)
+    flops = job.flops_per_token(1 - stored) * config.step_tokens / gpus
+    compute = flops / listed.flops
     closed = job.cost(layout_of(config, job))
-    compute, traffic = flops / device.flops, closed.traffic_seconds
-    moved += closed.copy_seconds
-    seconds = step_seconds(compute, traffic, moved, closed.host_seconds)
+    moving = _moving_seconds(communication, config, gpus, listed) + closed.copy_seconds
+    seconds = step_seconds(compute, closed.traffic_seconds, moving, closed.host_seconds)
     days = expected_days(seconds, config.steps, utilisation)
-    host = OFFLOADED if parallel.offload else ()
-    on_host = sum(meter.at_peak[kind] for kind in host)
+    on_host = OFFLOADED if parallel.offload else ()
     result = Estimate(
         gpus=gpus,
-        device=name,
+        device=device,
         peak_bytes=meter.peak,
-        parts={kind: size for kind, size in sorted(meter.at_peak.items()) if size and kind not in host},
-        host_bytes=on_host,
+        parts={kind: size for kind, size in sorted(meter.at_peak.items()) if size and kind not in on_host},
+        host_bytes=sum(meter.at_peak[kind] for kind in on_host),
         host_seconds=closed.host_seconds,
-        memory_bytes=device.memory,
+        memory_bytes=listed.memory,
         communication_bytes=communication,
         host_syncs=0,
         flops=flops,
         compute_seconds=compute,
-        communication_seconds=moved,
-        traffic_seconds=traffic,
+        communication_seconds=moving,
+        traffic_seconds=closed.traffic_seconds,
         step_seconds=seconds,
         tokens_per_second=config.step_tokens / seconds,
         least_days=expected_days(seconds, config.steps, 1.0),
@@ -238,8 +189,40 @@ def _result(
         utilisation=utilisation,
         cost=None if price is None else days * 24 * gpus * price,
         sizes=sizes_text(model.to_architecture()),
+        chosen=None if choice.best is None else str(choice.best.layout),
+        runner_up=None if choice.runner_up is None else str(choice.runner_up),
+        settings={} if choice.best is None else choice.best.layout.settings(),
     )
-    return replace(result, advice=_advice(result, config))
+    return result if result.fits else replace(result, advice=_advice(config, gpus))
+
+
+def _simulate(config: TrainConfig, model: LoopedMoEConfig, process: _Simulated) -> float:
+    """Run one step with at most two parts of a batch, which more parts repeat; return the share of blocks stored."""
+    run, context, meter = config.run, config.data.context, process.meter
+    sequences = run.batch // run.parts // process.ranks
+    fixed = deepcopy(model)
+    fixed.random_recurrence = None  # a draw reads its value; memory is that of R, which "poisson" may exceed
+    network = process.sharded(meta_model(fixed), process.mesh())  # fake tensors cannot make a mesh
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
+    with fake, device_kernels(), watched_storages(meter), meter:
+        materialise(network, process.device)
+        network.train()
+        meter.kind = "optimizer"
+        optimizer = build_optimizer(network, config.optimizer, model.hidden_size, model.recurrence)
+        fill_state(optimizer)
+        average = Average(network, run.ema) if run.ema else None
+    stored = recompute_blocks(network, config, process.ranks, process.dtype)
+    ids = np.zeros((sequences, context), np.int64)
+    parts = [Batch(ids, ids, np.zeros(ids.shape, np.bool_))] * min(2, run.parts)
+    meter.kind = "step"
+    with fake, device_kernels(), watched_storages(meter), meter:
+        gradients(network, parts, process, config.data.document_mask)
+        process.marks.append(meter.communication.copy())
+        apply(network, optimizer, process, config.optimizer.clip)
+        if average is not None:
+            average.update(1)
+        process.marks.append(meter.communication.copy())
+    return stored
 
 
 def _communication(marks: list[dict[str, float]], parts: int) -> dict[str, float]:
@@ -251,12 +234,23 @@ def _communication(marks: list[dict[str, float]], parts: int) -> dict[str, float
     return {kind: size for kind, size in sorted(total.items()) if size}
 
 
-def _advice(result: Estimate, config: TrainConfig) -> list[str]:
-    """Return what to change when the step does not fit, the cheapest first."""
-    if result.fits:
-        return []
+def _moving_seconds(communication: dict[str, float], config: TrainConfig, gpus: int, device: Device) -> float:
+    """Return the seconds that the bytes of a step take over the links, or the network where a group spans nodes."""
+    across = communication.get("allreduce", 0.0)  # between copies of the model
+    exchanged = sum(size for kind, size in communication.items() if "alltoall" in kind)  # between holders of experts
+    within = sum(communication.values()) - across - exchanged
+    links = device.link or device.network, device.network
+    return (
+        within / links[gpus // config.parallel.replicas > NODE]
+        + across / links[gpus > NODE]
+        + exchanged / links[config.parallel.experts > NODE]
+    )
+
+
+def _advice(config: TrainConfig, gpus: int) -> list[str]:
+    """Return what to change where the step does not fit, the cheapest first."""
     advice = []
-    if config.run.batch // config.run.parts // result.gpus > 1:
+    if config.run.batch // config.run.parts // gpus > 1:
         advice.append("raise [run] accumulate: fewer sequences at once")
     if not config.run.recomputes:
         advice.append('set [run] activation_memory, like "20GB": some blocks are recomputed')

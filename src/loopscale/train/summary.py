@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from loopscale import __version__
-from loopscale.planning import job
-from loopscale.planning.recipes import padding
 from loopscale.train.config import TrainConfig
 from loopscale.train.data.token_store import TokenStore
+from loopscale.train.job import real_flops_per_token
 from loopscale.train.run_dir import SCHEMA, SUMMARY
-from loopscale.train.schedule import recurrence_shares, scheduled_passes
+from loopscale.train.schedule import scheduled_passes
 
 if TYPE_CHECKING:
     from loopscale.model import LoopedMoEConfig
@@ -36,27 +35,6 @@ def summary_of(config: TrainConfig, model: LoopedMoEConfig, step: int, loss: flo
         "real_training_flops": float(real_flops_per_token(config, model)) * tokens,
         "seed": config.run.seed,
     }
-
-
-def row_padding(model: LoopedMoEConfig) -> float:
-    """Return how many rows the experts compute for each routed one in training."""
-    return float(padding(model.to_architecture(), model.capacity_factor)) if model.dispatch == "drop-and-pad" else 1.0
-
-
-def real_flops_per_token(config: TrainConfig, model: LoopedMoEConfig, recomputed: float = 0.0) -> float:
-    """Return the training FLOPs of a token with everything that runs, on average over the steps of the run.
-
-    ``recomputed`` is the share of block calls that run again in backward.
-    """
-    return job.real_flops_per_token(
-        model.to_architecture(),
-        recurrence_shares(config, model),
-        context=config.data.context,
-        padding=row_padding(model),
-        per_loop_supervision=model.reads_every_pass,
-        backprop_passes=model.backprop_passes,
-        recomputed=recomputed,
-    )
 
 
 def provenance(config: TrainConfig, store: TokenStore, resumes: int) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from loopscale.core.devices import HOST_LINK as PCIE
 from loopscale.core.devices import Device
 from loopscale.model import LoopedMoEConfig
 from loopscale.model.loading import quiet
+from loopscale.train.job import row_padding
 from loopscale.train.memory import lone_block
 from loopscale.train.products import fast_products
 
@@ -43,7 +44,10 @@ def block_rate(config: LoopedMoEConfig, sequences: int, context: int, *, compile
             loss: torch.Tensor = run()[0].square().mean()
             loss.backward()  # type: ignore[no-untyped-call]
             seconds.append(time.process_time() - start)
-    return _block_flops(config, context) * sequences * context * torch.get_num_threads() / min(seconds[1:])
+    model, padding = config.to_architecture(), row_padding(config)
+    two, one = (model.real_train_flops_per_token(R, context=context, padding=padding) for R in (2, 1))
+    flops = float(two - one) / config.loop_layers * sequences * context
+    return flops * torch.get_num_threads() / min(seconds[1:])
 
 
 def measured_device(name: str = "cuda", size: int = MATRIX) -> Device:
@@ -68,11 +72,3 @@ def measured_device(name: str = "cuda", size: int = MATRIX) -> Device:
     flops = 2 * size**3 / seconds(lambda: torch.mm(a, b, out=product))
     bandwidth = 2 * a.nbytes / seconds(lambda: product.copy_(a))
     return Device(flops, 24e9, 300, bandwidth, PCIE, NETWORK)
-
-
-def _block_flops(config: LoopedMoEConfig, context: int) -> float:
-    """Return the training FLOPs of a token in one block of the loop."""
-    model = config.to_architecture()
-    padded = config.capacity_factor if config.is_moe and config.dispatch == "drop-and-pad" else 1.0
-    twice, once = (model.real_train_flops_per_token(R, context=context, padding=padded) for R in (2, 1))
-    return float(twice - once) / config.loop_layers

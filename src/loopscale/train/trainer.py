@@ -23,6 +23,7 @@ from loopscale.core.files import replace_folder, seal_folder, write_json
 from loopscale.model import LoopedMoEConfig, LoopedMoEForCausalLM
 from loopscale.model.loading import quiet
 from loopscale.train import run_dir
+from loopscale.train.auto import deterministic, settled
 from loopscale.train.averaging import Average
 from loopscale.train.callbacks import Callback, callbacks_of, states_by_name
 from loopscale.train.callbacks.validation import validation_loss
@@ -39,7 +40,6 @@ from loopscale.train.optimizers import build_optimizer, fill_state, set_rate
 from loopscale.train.parallel.process import Process, this_process
 from loopscale.train.products import fast_products
 from loopscale.train.schedule import cooldown_start, rate_factor, scheduled_recurrence, shared_steps
-from loopscale.train.settings import settled
 from loopscale.train.start import start_from
 from loopscale.train.step import apply, gradients, named_state, repeatable, seed_step
 from loopscale.train.summary import provenance, summary_of
@@ -103,7 +103,7 @@ class Trainer:
         self.step = 0
         self.resumes = 0
         """How often this run was resumed from a checkpoint."""
-        self.deterministic = {"on": True, "off": False}.get(config.run.deterministic, self.process.device.type == "cpu")
+        self.deterministic = deterministic(config.run.deterministic, self.process.device)
         self._validated: float | None = None
         """The validation loss after this step, once it is known."""
         self._saved: int | None = None

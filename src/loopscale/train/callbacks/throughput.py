@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from loopscale.train.callbacks.callback import Callback
-from loopscale.train.summary import real_flops_per_token
+from loopscale.train.job import real_flops_per_token
 
 if TYPE_CHECKING:
     from loopscale.model import LoopedMoEConfig

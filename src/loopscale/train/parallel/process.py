@@ -25,8 +25,10 @@ from torch.distributed.tensor import DTensor
 from loopscale.core.errors import InputError, RendezvousError
 from loopscale.core.quantities import counted
 from loopscale.model import LoopedMoEForCausalLM
+from loopscale.train.auto import precision
 from loopscale.train.config import TrainConfig
 from loopscale.train.init import materialise
+from loopscale.train.parallel.launcher import launched, launched_rank, launched_ranks
 from loopscale.train.parallel.shards import local_part
 
 JOIN_TIMEOUT = 1800.0
@@ -176,24 +178,6 @@ def this_process(config: TrainConfig) -> Process:
     return join(config, device, dtype)
 
 
-def launched() -> bool:
-    """Tell whether a launcher, such as torchrun, started this process as one of several."""
-    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
-
-
-def launched_rank() -> int:
-    """Return the rank that a launcher gave to this process; 0 when it was started alone."""
-    return int(os.environ["RANK"]) if launched() else 0
-
-
-def precision(name: str, device: torch.device) -> torch.dtype:
-    """Return the dtype that ``[run] precision`` means on a device."""
-    if name == "auto":
-        able = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-        return torch.bfloat16 if able else torch.float32
-    return torch.float32 if name == "fp32" else torch.bfloat16
-
-
 def stored_type(name: str) -> torch.dtype:
     """Return the dtype that ``[run] precision`` stores weights in."""
     return torch.bfloat16 if name == "bf16-weights" else torch.float32
@@ -201,7 +185,7 @@ def stored_type(name: str) -> torch.dtype:
 
 def join(config: TrainConfig, device: torch.device, dtype: torch.dtype) -> ParallelProcess:
     """Join the process group of this run; impossible settings are refused before that."""
-    ranks, rank = (int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])) if launched() else (1, 0)
+    ranks, rank = launched_ranks(), launched_rank()
     check_shares(config, ranks)
     backend = _backend(device)
     if device.type == "cuda":
