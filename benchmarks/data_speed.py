@@ -15,7 +15,7 @@ import torch
 from transformers.utils import logging
 
 from loopscale.model import LoopedMoEConfig, LoopedMoEForCausalLM
-from loopscale.train.data import sources
+from loopscale.train.data import corpus
 from loopscale.train.data.batches import Batches
 from loopscale.train.data.prepare import DataSource, prepare
 from loopscale.train.data.token_store import TokenStore
@@ -26,7 +26,7 @@ STORE_BYTES = 1_000_000_000
 
 def write_text(path: Path, size: int) -> None:
     """Write the built-in corpus over and over, up to a size."""
-    speeches = [f"{text}\n\n".encode() for _, text in sources.documents()]
+    speeches = [f"{text}\n\n".encode() for _, text in corpus.documents()]
     with path.open("wb") as file:
         for speech in itertools.cycle(speeches):
             if file.tell() >= size:

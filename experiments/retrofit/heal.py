@@ -24,7 +24,7 @@ from smollm import smollm
 from loopscale.model import LoopedMoEForCausalLM
 from loopscale.model.balancing import BalanceCallback
 from loopscale.model.retrofit import load_pretrained, retrofit
-from loopscale.train.data.sources import documents
+from loopscale.train.data.corpus import documents
 
 WINDOW, HELD_OUT = 256, 8
 STAGES: dict[str, tuple[int, int]] = {

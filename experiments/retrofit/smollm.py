@@ -23,7 +23,7 @@ import torch
 
 from loopscale.model.export import unroll
 from loopscale.model.retrofit import load_pretrained, retrofit
-from loopscale.train.data.sources import documents
+from loopscale.train.data.corpus import documents
 
 SPLITS = ((14, 14), (13, 13), (10, 10), (2, 2))
 """Layers before and after the loop, of 30."""

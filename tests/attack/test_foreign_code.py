@@ -134,7 +134,7 @@ def test_data_at_an_address_need_consent(task, place):
 
 
 def test_files_of_a_training_text_are_never_addresses(tmp_path, monkeypatch):
-    from loopscale.train.data.sources import list_files
+    from loopscale.train.data.documents import list_files
 
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=r"evil\.example"):

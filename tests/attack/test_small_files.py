@@ -69,7 +69,7 @@ def test_a_long_text_in_every_row_is_trained_on_row_by_row(tmp_path):
     pytest.importorskip("torch")
     from pyarrow import parquet
 
-    from loopscale.train.data.sources import read_documents
+    from loopscale.train.data.documents import read_documents
 
     path = tmp_path / "text.parquet"
     parquet.write_table(arrow.table({"text": repeated("x" * 4_000_000, 5_000)}), path)  # 20 GB
@@ -79,13 +79,13 @@ def test_a_long_text_in_every_row_is_trained_on_row_by_row(tmp_path):
 
 def test_a_line_without_an_end_is_refused(tmp_path, monkeypatch):
     pytest.importorskip("torch")
-    from loopscale.train.data import sources
+    from loopscale.train.data import documents
 
-    monkeypatch.setattr(sources, "ROW_BYTES", 2**16)
+    monkeypatch.setattr(documents, "ROW_BYTES", 2**16)
     path = tmp_path / "rows.jsonl.gz"
     path.write_bytes(gzip.compress(b'{"text": "a"}\n' + b" " * 2**24))
     with pytest.raises(InputError, match="row 2 has more than the 65,536 bytes"):
-        list(sources.read_documents(path, "text"))
+        list(documents.read_documents(path, "text"))
 
 
 def test_a_zip_or_zstd_file_is_not_unpacked(tmp_path):

@@ -17,7 +17,8 @@ from loopscale.core.errors import InputError
 from loopscale.model import LoopedMoEConfig, LoopedMoEForCausalLM
 from loopscale.train.config import TrainConfig
 from loopscale.train.data import shards
-from loopscale.train.data.batches import IGNORED, Batch, Batches, MixedBatches, Permutation
+from loopscale.train.data.batches import IGNORED, Batch, Batches, MixedBatches
+from loopscale.train.data.permutation import Permutation
 from loopscale.train.data.token_store import MixedStore, TokenStore
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"

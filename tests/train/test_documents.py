@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from token_stores import write_rows
 
 from loopscale.core.errors import InputError
-from loopscale.train.data.sources import LONG, SECTION, DataSource
+from loopscale.train.data.documents import LONG, SECTION
+from loopscale.train.data.sources import DataSource
 
 TEXTS = ["It was the best of times.", "Ünïcode, 漢字 and 🙂\r\nwith lines", "last one"]
 

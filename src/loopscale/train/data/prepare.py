@@ -17,11 +17,11 @@ from typing import Any
 
 from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from loopscale.core.errors import InputError, shown
+from loopscale.core.errors import InputError
 from loopscale.core.files import replace_folder, write_json
 from loopscale.core.progress import bars
 from loopscale.train.data.shards import PROGRESS, SplitWriter, atomic_folder, one_at_a_time, read_or_none
-from loopscale.train.data.sources import DataSource, HoldOut
+from loopscale.train.data.sources import DataSource, HoldOut, difference, with_checksums
 from loopscale.train.data.token_store import INDEX, KIND, SCHEMA, SPLITS, TOKENIZER, TokenStore
 from loopscale.train.data.tokenizer import Ids, Tokens, check_name, find_tokens, id_type
 
@@ -31,6 +31,8 @@ GROUP = 1 << 22
 """Number of characters tokenised in one call: enough to keep every core busy."""
 RECORD = 16
 """Groups between two records of the progress, from which a killed preparation resumes."""
+FEW_TOKENS = 1 << 12
+"""Tokens to hold out at least, two sequences of the default context, where they are at most a fifth of the text."""
 Encoded = dict[str, tuple[Ids, int]]
 """The ids and the number of documents of a group, by split."""
 
@@ -82,29 +84,20 @@ def make(
 ) -> None:
     """Write shards, tokenizer and index into ``folder``; continue from the progress that is recorded there."""
     tokens, writers = _write_shards(source, source.hold_out(), folder, progress, processes)
-    if source.validation and _too_few(writers):
-        # Too few of the documents are held out. The tokenizer is trained again, without what is held out now.
+    held, trained = (sum(shard.tokens for shard in writers[split].shards) for split in ("validation", "train"))
+    too_few = not writers["validation"].documents or (held < FEW_TOKENS and held + trained >= 5 * FEW_TOKENS)
+    if source.validation and too_few:
+        # The tokenizer is trained again, without what is held out now.
         shutil.rmtree(folder / TOKENIZER)
         for shard in folder.glob("*.bin"):
             shard.unlink()
         tokens, writers = _write_shards(source, source.hold_out_of_few(), folder, progress, processes)
     if not writers["train"].documents:
-        held = writers["validation"].documents
         raise InputError(
-            f"there is no text to train on: {held} documents were found, all held out for validation; give more "
-            "text, or lower [data] validation"
+            f"there is no text to train on: {writers['validation'].documents} documents were found, all held out for "
+            "validation; give more text, or lower [data] validation"
         )
     write_json(folder / INDEX, _index(tokens, writers, with_checksums(identity, source)))
-
-
-FEW_TOKENS = 1 << 12
-"""Tokens to hold out at least, two sequences of the default context, where they are at most a fifth of the text."""
-
-
-def _too_few(writers: dict[str, SplitWriter]) -> bool:
-    """Tell whether the documents that their hash holds out are none, or too few to validate on."""
-    held, trained = (sum(shard.tokens for shard in writers[split].shards) for split in ("validation", "train"))
-    return not writers["validation"].documents or (held < FEW_TOKENS and held + trained >= 5 * FEW_TOKENS)
 
 
 def _write_shards(
@@ -190,40 +183,6 @@ def _start_worker(hold_out: HoldOut, tokenizer: str) -> None:
 
 def _encode_in_worker(group: list[str]) -> Encoded:
     return _encode(group, _worker["hold_out"], _worker["tokens"])
-
-
-_FILES = ("files", "tokenizer_file")
-"""Parts of an identity that are names, sizes and times of files."""
-
-
-def with_checksums(identity: dict[str, Any], source: DataSource) -> dict[str, Any]:
-    """Return an identity with the checksums of its files, by which copies of them are known."""
-    return {**identity, "checksums": {name: source.checksums(name) for name in _FILES if name in identity}}
-
-
-def difference(old: dict[str, Any], new: dict[str, Any], source: DataSource) -> str:
-    """Describe the first difference between what a store was made from and a source; empty if there is none.
-
-    Files that were copied have other times: equal bytes under equal names are the same files.
-    """
-    for name in new:
-        before, now = old.get(name), new[name]
-        if before == now:
-            continue
-        if name in _FILES and _untimed(before) == _untimed(now):
-            known = old.get("checksums", {}).get(name)
-            if known is not None and known == source.checksums(name):
-                continue
-        if name == "files" and before:
-            changed = [file[0] for file in now if file not in before] or [file[0] for file in before if file not in now]
-            return f"the files have changed, first {changed[0] if changed else 'their order'}"
-        return f"{name} was {shown(before)} and is {shown(now)}"
-    return ""
-
-
-def _untimed(stamps: Any) -> list[Any]:
-    several = stamps if stamps and isinstance(stamps[0], list) else [stamps or []]
-    return [stamp[:2] for stamp in several]
 
 
 def _encode(group: list[str], hold_out: HoldOut, tokens: Tokens) -> Encoded:

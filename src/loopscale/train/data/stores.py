@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from loopscale.core.files import cache_folder
 from loopscale.train.config import TrainConfig
-from loopscale.train.data.labels import TaskStore, prepare_rows
+from loopscale.train.data.labels import TaskStore
 from loopscale.train.data.prepare import prepare
+from loopscale.train.data.rows import prepare_rows
 from loopscale.train.data.sources import DataSource
 from loopscale.train.data.token_store import MixedStore, TokenStore
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loopscale.core.errors import InputError, shown
-from loopscale.train.data.sources import hub_answers
+from loopscale.train.data.hub import hub_answers
 
 END = "<|endoftext|>"
 CHAT = (
@@ -65,10 +65,12 @@ class FastTokens:
     """A fast Hugging Face tokenizer."""
 
     def __init__(self, tokenizer: Any, end: int) -> None:
+        from tokenizers import Tokenizer
+
         self.tokenizer, self.end = tokenizer, end
         self.vocabulary = len(tokenizer)
         # A copy: the saved tokenizer should keep knowing special tokens, while text that spells one stays text.
-        self._backend = _copy(tokenizer.backend_tokenizer)
+        self._backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
         self._backend.encode_special_tokens = True
         self._backend.no_truncation()
         self._backend.no_padding()
@@ -216,9 +218,3 @@ def _wrapped(tokenizer: Any) -> Any:
     from transformers import PreTrainedTokenizerFast
 
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END, chat_template=CHAT)  # type: ignore[no-untyped-call]
-
-
-def _copy(backend: Any) -> Any:
-    from tokenizers import Tokenizer
-
-    return Tokenizer.from_str(backend.to_str())
