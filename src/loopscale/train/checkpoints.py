@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
-from typing import Any, TypeVar, cast
+from typing import Annotated, Any, TypeVar, cast
 
 import torch.distributed as dist
 from pydantic import Field
@@ -29,7 +29,8 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from loopscale.core.errors import InputError, LoopscaleError, StorageError
 from loopscale.core.files import checksum, make_folder, read_json, remove_folder, replace_folder, write_json
-from loopscale.core.schemas import File, parse
+from loopscale.core.records import file_of
+from loopscale.core.schemas import parse
 from loopscale.train.identity import ADDED
 
 KIND, SCHEMA = "training checkpoint", 1
@@ -48,18 +49,14 @@ class Manifest:
     """Plain values of the run beside its tensors."""
 
 
-class ManifestFile(File):
-    """manifest.json: what a checkpoint holds, and the checksum of each of its files."""
-
-    KIND, VERSION = KIND, SCHEMA
-
-    step: int = Field(ge=0)
-    identity: dict[str, Any]
-    """What a run must share with the checkpoint to resume from it."""
-    state: dict[str, Any]
-    """Plain values of the run beside its tensors."""
-    files: dict[str, str]
-    """SHA-256 by name."""
+ManifestFile = file_of(
+    Manifest,
+    KIND,
+    SCHEMA,
+    overrides={"step": Annotated[int, Field(ge=0)]},
+    files=(dict[str, str], Field(description="SHA-256 by name.")),
+)
+"""manifest.json: what a checkpoint holds, and the checksum of each of its files."""
 
 
 class Checkpoints:
@@ -96,8 +93,16 @@ class Checkpoints:
         if _distributed() and self._group is None:
             # The training step communicates at the same time: the writer needs its own group.
             self._group = dist.new_group(backend="gloo")
-        copies = {name: _copy_to_host(tensor) for name, tensor in tensors.items()}
-        self._writing = Thread(target=self._write_and_keep_error, args=(manifest, copies, protect))
+        # Copies in the memory of the host, which later steps cannot change.
+        copies = {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
+
+        def write() -> None:
+            try:
+                self._write(manifest, copies, protect)
+            except BaseException as error:  # DCP's own error is no Exception
+                self._failed = error
+
+        self._writing = Thread(target=write)
         self._writing.start()
         return self.path(manifest.step)
 
@@ -109,12 +114,6 @@ class Checkpoints:
         if self._failed is not None:
             error, self._failed = self._failed, None
             raise error
-
-    def _write_and_keep_error(self, manifest: Manifest, tensors: dict[str, Tensor], protect: int | None) -> None:
-        try:
-            self._write(manifest, tensors, protect)
-        except BaseException as error:  # DCP's own error is no Exception
-            self._failed = error
 
     def _write(self, manifest: Manifest, tensors: dict[str, Tensor], protect: int | None) -> None:
         target, temporary = self.path(manifest.step), self.folder / f".step-{manifest.step}.partial"
@@ -148,14 +147,7 @@ class Checkpoints:
     ) -> None:
         write_json(
             temporary / "manifest.json",
-            {
-                "kind": KIND,
-                "schema": SCHEMA,
-                "step": manifest.step,
-                "identity": manifest.identity,
-                "state": manifest.state,
-                "files": checksums,
-            },
+            {"kind": KIND, "schema": SCHEMA, **vars(manifest), "files": checksums},
         )
         replace_folder(temporary, target)
         unprotected = [step for step in self.steps() if step != protect]
@@ -274,11 +266,6 @@ def _alone() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         yield
-
-
-def _copy_to_host(tensor: Tensor) -> Tensor:
-    """Return a copy that later steps cannot change, in host memory."""
-    return tensor.detach().clone() if tensor.device.type == "cpu" else tensor.detach().cpu()
 
 
 def _distributed() -> bool:
